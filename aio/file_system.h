@@ -1,0 +1,93 @@
+// FileSystem and File: names, sizes and space. Bytes move through IoBackend.
+//
+// Two implementations: the machine's own (real_file_system.h) and the simulated drive's
+// (sim_drive.h); the fault-injecting backend wraps either. Calls block, and are meant for set-up
+// and shutdown, not for the step.
+//
+// Threads: any, for different files; one thread at a time for one File.
+// Errors:  every call says operation, path and errno in words.
+// Durability: as POSIX. A file's bytes survive a power loss once an IoKind::kSync of it completed,
+// its name once sync_directory() of its folder returned.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/result.h"
+
+namespace sluice::aio {
+
+struct OpenOptions {
+  enum class Access : std::uint8_t { kRead, kReadWrite };
+  enum class Create : std::uint8_t {
+    kMustExist,
+    kMustNotExist,  // kAlreadyExists rather than touch somebody's file
+    kIfMissing,
+    kAnonymous,  // `path` is a folder: a file without a name, gone with its last handle, whatever
+                 // kills the process
+  };
+  Access access = Access::kRead;
+  Create create = Create::kMustExist;
+  bool direct = true;  // past the page cache where the file system can; else buffered, said once
+};
+
+// An open file; closed by its destructor.
+class File {
+ public:
+  virtual ~File() = default;
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  const std::string& path() const { return path_; }
+
+  // Direct files: offsets and lengths of operations must be multiples of offset_alignment_bytes(),
+  // buffers of memory_alignment_bytes(). Buffered files: both are 1.
+  bool direct() const { return offset_alignment_bytes_ > 1; }
+  std::uint32_t offset_alignment_bytes() const { return offset_alignment_bytes_; }
+  std::uint32_t memory_alignment_bytes() const { return memory_alignment_bytes_; }
+
+  virtual Result<std::uint64_t> size_bytes() const = 0;
+  // Takes disk space for [0, size_bytes) and makes the file at least that long, so that a full disk
+  // is an error now and not in the middle of a step. kUnsupported where the file system cannot.
+  virtual Status allocate(std::uint64_t size_bytes) = 0;
+  virtual Status truncate(std::uint64_t size_bytes) = 0;
+
+  // The file descriptor, for backends that talk to the kernel; -1 when there is none.
+  virtual int descriptor() const { return -1; }
+
+  // Where the backend this file is attached to keeps it (-1: not attached). Only that backend
+  // writes it, while no operation on the file is in flight.
+  int backend_slot = -1;
+
+ protected:
+  File(std::string path, std::uint32_t offset_alignment_bytes, std::uint32_t memory_alignment_bytes)
+      : path_(std::move(path)),
+        offset_alignment_bytes_(offset_alignment_bytes),
+        memory_alignment_bytes_(memory_alignment_bytes) {}
+
+ private:
+  std::string path_;
+  std::uint32_t offset_alignment_bytes_;
+  std::uint32_t memory_alignment_bytes_;
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  virtual Result<std::unique_ptr<File>> open(const std::string& path,
+                                             const OpenOptions& options) = 0;
+  virtual Status remove(const std::string& path) = 0;  // a file or an empty folder
+  virtual Status rename(const std::string& from, const std::string& to) = 0;  // atomic, replaces
+  virtual Status make_directories(const std::string& path) = 0;  // and parents; may exist already
+  virtual Status sync_directory(const std::string& path) = 0;
+  virtual Result<bool> exists(const std::string& path) = 0;
+  // The names in a folder, sorted, without "." and "..".
+  virtual Result<std::vector<std::string>> list(const std::string& path) = 0;
+  // What an unprivileged user could still write below `path`.
+  virtual Result<std::uint64_t> free_bytes(const std::string& path) = 0;
+};
+
+}  // namespace sluice::aio

@@ -1,0 +1,102 @@
+// IoQueue: requests of any size in, blocks at queue depth out, every result checked.
+//
+// A request is split into blocks of at most block_bytes; up to queue_depth blocks are in flight, in
+// the order of submission. On direct files the aligned middle goes straight between the drive and
+// the caller's memory; a head or tail that is no whole sector, and data at an unaligned address, go
+// through a few bounce buffers (a write of part of a sector reads it first; two requests that share
+// a sector take turns). Short transfers are resumed at the next byte. EINTR and EAGAIN, zero-byte
+// results, and errors a drive may recover from (EIO, ENOSPC, ...) are retried with growing delays
+// within max_retries; a failed sync never is, because the kernel may have dropped the data it
+// failed to write. The first error ends the request and names operation, path, offset, length and
+// errno.
+//
+// Memory:  queue_depth block slots and kBounceCount bounce buffers, taken in the constructor.
+// submit()
+//          allocates nothing.
+// Threads: all methods from any thread. wait() and the blocking helpers not from a callback.
+// Order:   none between requests that are in flight together: whoever needs it waits for the first.
+// Shutdown: the destructor cancels what has not started and waits for what has; each request still
+// gets
+//          its completion.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aio/io_backend.h"
+#include "aio/io_request.h"
+#include "aio/io_stats.h"
+#include "aio/io_target.h"
+#include "aio/page_memory.h"
+#include "aio/result.h"
+
+namespace sluice::aio {
+
+class IoQueue {
+ public:
+  struct Options {
+    std::uint64_t block_bytes = 1 << 20;  // 4 KiB .. 1 GiB, a multiple of 4096
+    int queue_depth = 32;                 // 1 .. kMaxQueueDepth, blocks in flight in all
+    int max_retries = 8;                  // for one block, until it makes progress again
+  };
+  static constexpr int kMaxQueueDepth = 4096;
+  static constexpr int kBounceCount = 8;
+  static constexpr std::uint64_t kBounceBytes = 128 << 10;
+
+  // kInvalidArgument names the option that is out of range. `backend` must outlive the queue.
+  static Result<std::unique_ptr<IoQueue>> create(IoBackend& backend, const Options& options);
+  ~IoQueue();
+  IoQueue(const IoQueue&) = delete;
+  IoQueue& operator=(const IoQueue&) = delete;
+
+  // Starts a prepared request. Its end is told by its callback and by wait(); a request that makes
+  // no sense (outside the target, say) ends with kInvalidArgument like any other failure.
+  void submit(IoRequest& request) noexcept;
+  void submit_all(std::span<IoRequest* const> requests) noexcept;
+
+  // Until the request has ended (at once if it has); its status.
+  const Status& wait(IoRequest& request);
+
+  // Starts no further block of the request; it ends with kCancelled when those in flight are back,
+  // or as it would have if none was left to start. No effect on one that is not in flight.
+  void cancel(IoRequest& request) noexcept;
+
+  // One blocking request.
+  Status read(const IoTarget& target, std::uint64_t offset_bytes, std::span<std::byte> data);
+  Status write(const IoTarget& target, std::uint64_t offset_bytes, std::span<const std::byte> data);
+  Status sync(const IoTarget& target);
+
+  IoStats stats() const;
+  void reset_stats();
+
+  // The block that has been in flight longest, for watchdogs.
+  struct InFlight {
+    IoKind kind;
+    std::string path;
+    std::uint64_t offset_bytes;
+    std::uint32_t length_bytes;
+    std::int64_t age_ns;
+  };
+  std::optional<InFlight> oldest_in_flight() const;
+
+  const Options& options() const { return options_; }
+  IoBackend& backend() { return backend_; }
+
+ private:
+  struct Slot;
+
+  IoQueue(IoBackend& backend, const Options& options, PageMemory bounce_memory);
+  // ... filled in with io_queue.cc
+  IoBackend& backend_;
+  const Options options_;
+};
+
+}  // namespace sluice::aio

@@ -1,0 +1,90 @@
+// IoRequest: one read, write or sync of any length at any offset, and how its owner learns the end.
+//
+// Owned by the caller, reused at will, neither copied nor moved: the queue links it in place, so
+// that submitting allocates nothing. It must outlive its completion; destroying one in flight is a
+// bug.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "aio/check.h"
+#include "aio/io_backend.h"
+#include "aio/io_target.h"
+#include "aio/result.h"
+
+namespace sluice::aio {
+
+class IoRequest {
+ public:
+  // Runs once when the request has ended, on a thread of the backend: do little there, never block.
+  // The request is free to be reused or destroyed by then. It may submit to the queue.
+  using Callback = void (*)(IoRequest& request, void* context) noexcept;
+
+  IoRequest() = default;
+  IoRequest(const IoRequest&) = delete;
+  IoRequest& operator=(const IoRequest&) = delete;
+  ~IoRequest() { SLUICE_CHECK(!in_flight_, "an IoRequest was destroyed while in flight"); }
+
+  void prepare_read(const IoTarget& target, std::uint64_t offset_bytes, std::span<std::byte> data) {
+    prepare(IoKind::kRead, target, offset_bytes, data.data(), data.size());
+  }
+  void prepare_write(const IoTarget& target, std::uint64_t offset_bytes,
+                     std::span<const std::byte> data) {
+    // The queue never writes through the pointer of a write.
+    prepare(IoKind::kWrite, target, offset_bytes,
+            const_cast<std::byte*>(data.data()),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+            data.size());
+  }
+  // Makes durable what was written, and had completed, before this is submitted.
+  void prepare_sync(const IoTarget& target) { prepare(IoKind::kSync, target, 0, nullptr, 0); }
+
+  void set_callback(Callback callback, void* context) {
+    callback_ = callback;
+    context_ = context;
+  }
+
+  // How it ended; meaningful from the callback, or after IoQueue::wait() returned.
+  const Status& status() const { return status_; }
+
+  IoKind kind() const { return kind_; }
+  std::uint64_t offset_bytes() const { return offset_bytes_; }
+  std::uint64_t length_bytes() const { return length_bytes_; }
+  std::byte* data() const { return data_; }
+  // From submit to the end, by the backend's clock.
+  std::int64_t latency_ns() const { return latency_ns_; }
+
+ private:
+  friend class IoQueue;
+
+  void prepare(IoKind kind, const IoTarget& target, std::uint64_t offset_bytes, std::byte* data,
+               std::uint64_t length_bytes) {
+    SLUICE_CHECK(!in_flight_, "an IoRequest was changed while in flight");
+    kind_ = kind;
+    target_ = &target;
+    offset_bytes_ = offset_bytes;
+    data_ = data;
+    length_bytes_ = length_bytes;
+  }
+
+  IoKind kind_ = IoKind::kNop;
+  const IoTarget* target_ = nullptr;
+  std::uint64_t offset_bytes_ = 0;
+  std::byte* data_ = nullptr;
+  std::uint64_t length_bytes_ = 0;
+  Callback callback_ = nullptr;
+  void* context_ = nullptr;
+  std::int64_t latency_ns_ = 0;
+
+  // The queue's, under its lock, while in flight.
+  Status status_;
+  std::uint64_t started_bytes_ = 0;  // bytes (or, for a sync, files) handed to blocks so far
+  std::uint32_t blocks_in_flight_ = 0;
+  bool in_flight_ = false;
+  bool stopped_ = false;  // failed or cancelled: no further block is started
+  std::int64_t submitted_ns_ = 0;
+  IoRequest* next_ = nullptr;
+};
+
+}  // namespace sluice::aio

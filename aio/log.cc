@@ -1,0 +1,93 @@
+// The only file that includes spdlog: LibTorch's wheel carries a newer fmt, and a file that sees
+// both does not compile.
+#include "aio/log.h"
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace sluice::log {
+namespace {
+
+struct State {
+  std::mutex mutex;
+  Sink sink;                                // guarded by mutex
+  std::set<std::string, std::less<>> said;  // guarded by mutex
+  std::shared_ptr<spdlog::logger> logger;
+
+  State()
+      : logger(std::make_shared<spdlog::logger>(
+            "sluice", std::make_shared<spdlog::sinks::stderr_color_sink_mt>())) {
+    logger->set_pattern("%^[%H:%M:%S %l]%$ %v");
+  }
+};
+
+// The log is the one thing that is global: a message must get out wherever it arises. Never
+// destroyed, so that threads may log while the process exits.
+State& state() {
+  static State* const instance = new State;
+  return *instance;
+}
+
+spdlog::level::level_enum to_spdlog(Level level) {
+  switch (level) {
+    case Level::kDebug:
+      return spdlog::level::debug;
+    case Level::kInfo:
+      return spdlog::level::info;
+    case Level::kWarning:
+      return spdlog::level::warn;
+    case Level::kError:
+      return spdlog::level::err;
+    case Level::kOff:
+      break;
+  }
+  return spdlog::level::off;
+}
+
+void say(Level level, std::string_view message) {
+  Sink sink;
+  {
+    const std::lock_guard lock(state().mutex);
+    sink = state().sink;
+  }
+  if (sink) {
+    sink(level, message);
+  } else {
+    state().logger->log(to_spdlog(level), message);
+  }
+}
+
+bool first_time(std::string_view key) {
+  const std::lock_guard lock(state().mutex);
+  return state().said.emplace(key).second;
+}
+
+}  // namespace
+
+void debug(std::string_view message) { say(Level::kDebug, message); }
+void info(std::string_view message) { say(Level::kInfo, message); }
+void warning(std::string_view message) { say(Level::kWarning, message); }
+void error(std::string_view message) { say(Level::kError, message); }
+
+void warning_once(std::string_view key, std::string_view message) {
+  if (first_time(key)) warning(message);
+}
+void info_once(std::string_view key, std::string_view message) {
+  if (first_time(key)) info(message);
+}
+
+void set_level(Level level) { state().logger->set_level(to_spdlog(level)); }
+
+void set_sink(Sink sink) {
+  const std::lock_guard lock(state().mutex);
+  state().sink = std::move(sink);
+  state().said.clear();
+}
+
+}  // namespace sluice::log

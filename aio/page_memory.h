@@ -1,0 +1,44 @@
+// PageMemory: a page-aligned anonymous mapping, on huge pages when they can be had.
+//
+// Zeroed. Resident from the start (every page is touched), never shared with a forked child, so
+// that a DMA in flight cannot land in the wrong copy.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "aio/result.h"
+
+namespace sluice::aio {
+
+enum class PageKind : std::uint8_t {
+  kSmall,        // 4 KiB
+  kTransparent,  // MADV_HUGEPAGE was accepted: the kernel backs it with 2 MiB pages as it can
+  kHugeTlb,      // from the machine's reserved 2 MiB pages
+};
+std::string_view to_string(PageKind kind);
+
+class PageMemory {
+ public:
+  // kOutOfMemory says how much was asked for. size_bytes is rounded up to whole pages.
+  static Result<PageMemory> map(std::uint64_t size_bytes, bool huge_pages);
+
+  PageMemory() = default;
+  PageMemory(PageMemory&& other) noexcept;
+  PageMemory& operator=(PageMemory&& other) noexcept;
+  ~PageMemory();
+
+  std::byte* data() const { return data_; }
+  std::uint64_t size_bytes() const { return size_bytes_; }
+  std::span<std::byte> bytes() const { return {data_, size_bytes_}; }
+  PageKind page_kind() const { return page_kind_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::uint64_t size_bytes_ = 0;
+  PageKind page_kind_ = PageKind::kSmall;
+};
+
+}  // namespace sluice::aio

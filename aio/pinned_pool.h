@@ -1,0 +1,127 @@
+// PinnedPool: a fixed set of equal, page-aligned, pinned host buffers.
+//
+// Memory:  capacity * buffer_bytes (rounded up to 4096 a buffer), taken, touched and registered
+// once in
+//          create(); acquire() never allocates.
+// Threads: all methods and ~Lease() from any thread; acquire() blocks, so never from a completion
+//          callback. Waiters are served in order, so a large wish is not starved by small ones.
+// Errors:  create() -> kOutOfMemory, or kMemlockLimit naming the limit and how to raise it.
+// Leases must be returned before the pool is destroyed (checked).
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "aio/io_backend.h"
+#include "aio/page_memory.h"
+#include "aio/result.h"
+
+namespace sluice::aio {
+
+// Makes the pool's memory known to somebody else once, cudaHostRegister above all: this layer needs
+// no CUDA, so the engine passes it in.
+struct PinHook {
+  std::function<Status(std::span<std::byte>)> pin;
+  std::function<void(std::span<std::byte>)> unpin;
+};
+
+enum class MemoryLock : std::uint8_t {
+  kNone,     // leave it to registration and to the absence of swap
+  kTry,      // mlock within RLIMIT_MEMLOCK; beyond it go on unlocked, said once
+  kRequire,  // kMemlockLimit when the limit does not allow it
+};
+
+class PinnedPool {
+ public:
+  struct Options {
+    std::uint64_t buffer_bytes = 0;
+    int capacity = 0;
+    bool huge_pages = true;
+    MemoryLock lock = MemoryLock::kTry;
+    IoBackend* backend = nullptr;  // registers the memory with it; must outlive the pool
+    PinHook hook;
+  };
+
+  // A move-only loan of one buffer, returned by its destructor.
+  class Lease {
+   public:
+    Lease() = default;
+    Lease(Lease&& other) noexcept;
+    Lease& operator=(Lease&& other) noexcept;
+    ~Lease();
+
+    std::span<std::byte> bytes() const { return bytes_; }
+    explicit operator bool() const { return pool_ != nullptr; }
+    void release();
+
+   private:
+    friend class PinnedPool;
+    Lease(PinnedPool* pool, int index, std::span<std::byte> bytes)
+        : pool_(pool), index_(index), bytes_(bytes) {}
+    PinnedPool* pool_ = nullptr;
+    int index_ = -1;
+    std::span<std::byte> bytes_;
+  };
+
+  struct Usage {
+    std::uint64_t total_bytes = 0;   // the mapping
+    std::uint64_t leased_bytes = 0;  // now
+    std::uint64_t peak_leased_bytes = 0;
+    std::uint64_t waits = 0;  // acquisitions that had to wait
+    std::int64_t waited_ns = 0;
+    bool locked = false;      // mlock succeeded
+    bool registered = false;  // the backend took it
+    PageKind page_kind = PageKind::kSmall;
+  };
+
+  static Result<std::unique_ptr<PinnedPool>> create(Options options);
+  ~PinnedPool();
+  PinnedPool(const PinnedPool&) = delete;
+  PinnedPool& operator=(const PinnedPool&) = delete;
+
+  Lease acquire();  // waits for a free buffer
+  std::optional<Lease> try_acquire();
+  // All `leases.size()` at once, or none of them while waiting: a task that took half of its
+  // buffers and waited for the rest could deadlock with another. At most `capacity`.
+  void acquire_all(std::span<Lease> leases);
+  bool try_acquire_all(std::span<Lease> leases);
+
+  int capacity() const { return capacity_; }
+  std::uint64_t buffer_bytes() const { return buffer_bytes_; }
+  int free_count() const;
+  Usage usage() const;
+
+ private:
+  PinnedPool(const Options& options, PageMemory memory);
+  std::span<std::byte> buffer(int index) const;
+  void take_locked(std::span<Lease> leases);
+  void give_back(int index) noexcept;
+
+  const int capacity_;
+  const std::uint64_t buffer_bytes_;
+  const std::uint64_t stride_bytes_;
+  const PinHook hook_;
+  IoBackend* const backend_;
+  PageMemory memory_;
+  bool locked_ = false;
+  bool registered_ = false;
+  bool pinned_by_hook_ = false;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<int> free_;          // indices; guarded by mutex_, like all below
+  std::uint64_t next_ticket_ = 0;  // waiters take tickets and are served in that order
+  std::uint64_t serving_ticket_ = 0;
+  int peak_leased_ = 0;
+  std::uint64_t waits_ = 0;
+  std::int64_t waited_ns_ = 0;
+};
+
+}  // namespace sluice::aio

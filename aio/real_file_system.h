@@ -1,0 +1,24 @@
+// RealFileSystem: the machine's files.
+//
+// Direct files use O_DIRECT and take their alignment from statx(STATX_DIOALIGN) where the kernel
+// tells it, else 4096. Where O_DIRECT is refused (tmpfs, some overlays) the file is opened
+// buffered, with one log line for each mount.
+#pragma once
+
+#include "aio/file_system.h"
+
+namespace sluice::aio {
+
+class RealFileSystem final : public FileSystem {
+ public:
+  Result<std::unique_ptr<File>> open(const std::string& path, const OpenOptions& options) override;
+  Status remove(const std::string& path) override;
+  Status rename(const std::string& from, const std::string& to) override;
+  Status make_directories(const std::string& path) override;
+  Status sync_directory(const std::string& path) override;
+  Result<bool> exists(const std::string& path) override;
+  Result<std::vector<std::string>> list(const std::string& path) override;
+  Result<std::uint64_t> free_bytes(const std::string& path) override;
+};
+
+}  // namespace sluice::aio

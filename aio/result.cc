@@ -1,0 +1,142 @@
+#include "aio/result.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "aio/units.h"
+
+namespace sluice {
+namespace {
+
+ErrorCode code_for(int error_number) {
+  switch (error_number) {
+    case EINVAL:
+    case ENOTDIR:
+    case EISDIR:
+    case ENAMETOOLONG:
+      return ErrorCode::kInvalidArgument;
+    case ENOENT:
+      return ErrorCode::kNotFound;
+    case EEXIST:
+      return ErrorCode::kAlreadyExists;
+    case EACCES:
+    case EPERM:
+      return ErrorCode::kPermission;
+    case EROFS:
+      return ErrorCode::kReadOnly;
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return ErrorCode::kNoSpace;
+    case ENOMEM:
+      return ErrorCode::kOutOfMemory;
+    case ENOSYS:
+    case EOPNOTSUPP:
+      return ErrorCode::kUnsupported;
+    case EBUSY:
+    case ETXTBSY:
+    case EWOULDBLOCK:
+      return ErrorCode::kBusy;
+    case ECANCELED:
+      return ErrorCode::kCancelled;
+    case ETIMEDOUT:
+      return ErrorCode::kTimedOut;
+    default:
+      return ErrorCode::kIo;
+  }
+}
+
+std::string_view default_advice(int error_number) {
+  switch (error_number) {
+    case ENOSPC:
+      return "free some space there, or choose another path";
+    case EDQUOT:
+      return "the quota of this user is used up there";
+    case EROFS:
+      return "choose a path on a file system that is mounted for writing";
+    case EACCES:
+    case EPERM:
+      return "check the permissions of the path and its folders";
+    case EIO:
+      return "the drive failed the operation; look at dmesg and the drive's health";
+    default:
+      return {};
+  }
+}
+
+std::string errno_name(int error_number) {
+  const char* name = strerrorname_np(error_number);
+  return name != nullptr ? name : "errno " + std::to_string(error_number);
+}
+
+}  // namespace
+
+std::string_view to_string(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return "invalid argument";
+    case ErrorCode::kNotFound:
+      return "not found";
+    case ErrorCode::kAlreadyExists:
+      return "already exists";
+    case ErrorCode::kPermission:
+      return "permission denied";
+    case ErrorCode::kReadOnly:
+      return "read-only";
+    case ErrorCode::kNoSpace:
+      return "no space";
+    case ErrorCode::kOutOfMemory:
+      return "out of memory";
+    case ErrorCode::kMemlockLimit:
+      return "memlock limit";
+    case ErrorCode::kUnsupported:
+      return "unsupported";
+    case ErrorCode::kIo:
+      return "I/O error";
+    case ErrorCode::kEndOfFile:
+      return "end of file";
+    case ErrorCode::kCorrupt:
+      return "corrupt data";
+    case ErrorCode::kBusy:
+      return "busy";
+    case ErrorCode::kCancelled:
+      return "cancelled";
+    case ErrorCode::kTimedOut:
+      return "timed out";
+    case ErrorCode::kInternal:
+      return "internal error";
+  }
+  return "unknown error";
+}
+
+Error Error::from_errno(int error_number, const IoContext& where, std::string_view advice) {
+  std::string text(where.operation);
+  if (where.length_bytes >= 0) {
+    text += " of " + std::to_string(where.length_bytes) + " bytes";
+  }
+  if (where.offset_bytes >= 0) text += " at offset " + std::to_string(where.offset_bytes);
+  if (!where.path.empty()) {
+    text += where.offset_bytes >= 0 || where.length_bytes >= 0 ? " in " : " ";
+    text += where.path;
+  }
+  // strerrordesc_np is the thread-safe strerror: it returns constant text.
+  const char* description = strerrordesc_np(error_number);
+  text += " failed: ";
+  text += description != nullptr ? description : "unknown error";
+  text += " (" + errno_name(error_number) + ")";
+  if (advice.empty()) advice = default_advice(error_number);
+  if (!advice.empty()) {
+    text += ": ";
+    text += advice;
+  }
+  Error error(code_for(error_number), std::move(text));
+  error.error_number_ = error_number;
+  return error;
+}
+
+Error Error::with_context(std::string_view doing) && {
+  message_.insert(0, std::string(doing) + ": ");
+  return std::move(*this);
+}
+
+}  // namespace sluice

@@ -1,0 +1,144 @@
+// Error, Status and Result<T>: how everything below the engine reports failure.
+//
+// An Error is data with a policy (a full disk, a short file, a bad checksum), so it carries a code
+// to decide on and a sentence to show. Build it with the factories: they put operation, path,
+// offset, length and errno into words, and where the user can do something about it, say what.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "aio/check.h"
+
+namespace sluice {
+
+enum class ErrorCode : std::uint8_t {
+  kInvalidArgument,  // the caller's (usually the user's) mistake
+  kNotFound,
+  kAlreadyExists,
+  kPermission,
+  kReadOnly,
+  kNoSpace,       // the disk, or a quota on it, is full
+  kOutOfMemory,   // memory could not be had
+  kMemlockLimit,  // RLIMIT_MEMLOCK is too small
+  kUnsupported,   // kernel, container or file system refuses a feature
+  kIo,            // the drive or the kernel failed an operation
+  kEndOfFile,     // the file is shorter than the request
+  kCorrupt,       // data read differs from data written
+  kBusy,          // somebody else holds it
+  kCancelled,
+  kTimedOut,
+  kInternal,
+};
+
+std::string_view to_string(ErrorCode code);
+
+// Where an IO failed. Empty path: no file involved; negative numbers: not applicable.
+struct IoContext {
+  std::string_view operation;  // "write", "open", "sync", ...
+  std::string_view path;
+  std::int64_t offset_bytes = -1;
+  std::int64_t length_bytes = -1;
+};
+
+class [[nodiscard]] Error {
+ public:
+  Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  // The code that fits `error_number` (an errno value), and a sentence such as
+  // "write of 1M at offset 4G of /nvme/state.bin failed: no space left on device (ENOSPC): free
+  // ...".
+  static Error from_errno(int error_number, const IoContext& where, std::string_view advice = {});
+
+  ErrorCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+  int error_number() const { return error_number_; }  // 0 when the kernel had no part in it
+
+  // Puts what the caller was doing in front: "reading record h.3/mlp: <message>".
+  Error with_context(std::string_view doing) &&;
+
+ private:
+  ErrorCode code_;
+  int error_number_ = 0;
+  std::string message_;
+};
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(Error error) : error_(std::move(error)) {}  // NOLINT(google-explicit-constructor)
+  static Status ok_status() { return {}; }
+
+  bool ok() const { return std::holds_alternative<std::monostate>(error_); }
+  explicit operator bool() const { return ok(); }
+  const Error& error() const& {
+    SLUICE_CHECK(!ok(), "error() of a Status that is ok");
+    return std::get<Error>(error_);
+  }
+  Error error() && {
+    SLUICE_CHECK(!ok(), "error() of a Status that is ok");
+    return std::get<Error>(std::move(error_));
+  }
+
+ private:
+  std::variant<std::monostate, Error> error_;
+};
+
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}      // NOLINT(google-explicit-constructor)
+  Result(Error error) : value_(std::move(error)) {}  // NOLINT(google-explicit-constructor)
+
+  bool ok() const { return std::holds_alternative<T>(value_); }
+  explicit operator bool() const { return ok(); }
+
+  T& value() & { return checked(*this); }
+  const T& value() const& { return checked(*this); }
+  T&& value() && { return std::move(checked(*this)); }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+
+  const Error& error() const& {
+    SLUICE_CHECK(!ok(), "error() of a Result that is ok");
+    return std::get<Error>(value_);
+  }
+  Error error() && {
+    SLUICE_CHECK(!ok(), "error() of a Result that is ok");
+    return std::get<Error>(std::move(value_));
+  }
+  Status status() const { return ok() ? Status() : Status(error()); }
+
+ private:
+  template <typename Self>
+  static auto& checked(Self& self) {
+    SLUICE_CHECK(self.ok(), "value() of a Result that holds an error");
+    return std::get<T>(self.value_);
+  }
+  std::variant<T, Error> value_;
+};
+
+}  // namespace sluice
+
+// Return early with the error of a Status expression.
+#define SLUICE_RETURN_IF_ERROR(expression)                        \
+  do {                                                            \
+    if (auto sluice_status_ = (expression); !sluice_status_.ok()) \
+      return std::move(sluice_status_).error();                   \
+  } while (false)
+
+// SLUICE_ASSIGN_OR_RETURN(auto file, open(...)): the value, or return early with the error.
+#define SLUICE_ASSIGN_OR_RETURN(declaration, expression) \
+  SLUICE_ASSIGN_OR_RETURN_IMPL(SLUICE_CONCAT(sluice_result_, __LINE__), declaration, expression)
+#define SLUICE_ASSIGN_OR_RETURN_IMPL(result, declaration, expression) \
+  auto result = (expression);                                         \
+  if (!result.ok()) return std::move(result).error();                 \
+  declaration = std::move(result).value()
+#define SLUICE_CONCAT(a, b) SLUICE_CONCAT_IMPL(a, b)
+#define SLUICE_CONCAT_IMPL(a, b) a##b

@@ -1,0 +1,53 @@
+// UringBackend: io_uring with one thread a ring.
+//
+// Each ring thread sleeps in io_uring_enter, so that submitting what callbacks have queued and
+// waiting for the next completion are one system call. Files and memory that are attached are
+// registered with every ring (files: no reference counting an operation; memory: no pinning of
+// pages an operation). Features are probed at run time: DEFER_TASKRUN and SINGLE_ISSUER
+// (Linux 6.1), COOP_TASKRUN (5.19), sparse tables; without them it runs, slower.
+//
+// Threads: as IoBackend. An op submitted from a completion stays on that ring; others are dealt
+//          round-robin.
+// Errors:  create() -> kUnsupported when the kernel or the container refuses io_uring, saying how.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "aio/io_backend.h"
+#include "aio/real_file_system.h"
+
+namespace sluice::aio {
+
+class UringBackend final : public IoBackend {
+ public:
+  struct Options {
+    int threads = 1;  // rings, 1 .. 64
+    int queue_depth =
+        32;  // operations one ring holds in the kernel, 1 .. 4096; more wait in user space
+    bool single_submit = false;  // one system call an operation instead of one a batch
+  };
+  static Result<std::unique_ptr<UringBackend>> create(const Options& options);
+  ~UringBackend() override;
+
+  std::string_view name() const override { return "uring"; }
+  FileSystem& files() override { return files_; }
+  const Clock& clock() const override { return clock_; }
+  void submit(std::span<IoOp* const> ops) noexcept override;
+  void attach(File& file) override;
+  void detach(File& file) override;
+  bool attach_memory(std::span<std::byte> memory) override;
+  void detach_memory(std::span<std::byte> memory) override;
+
+ private:
+  class Ring;
+  UringBackend();
+
+  RealFileSystem files_;
+  SteadyClock clock_;
+  std::vector<std::unique_ptr<Ring>> rings_;
+  struct Tables;
+  std::unique_ptr<Tables> tables_;
+};
+
+}  // namespace sluice::aio

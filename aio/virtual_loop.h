@@ -1,0 +1,52 @@
+// VirtualLoop: a clock that jumps from event to event. Simulations of seconds run in milliseconds,
+// and the same seed gives the same history.
+//
+// Several simulated drives and executors share one loop, and with it one timeline. Events at the
+// same time run in the order they were scheduled. Threads: one, the same for every call (checked).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <thread>
+#include <vector>
+
+#include "aio/clock.h"
+
+namespace sluice::aio {
+
+class VirtualLoop final : public Clock {
+ public:
+  using Event = std::function<void()>;
+
+  std::int64_t now_ns() const override { return now_ns_; }
+
+  void schedule_at(std::int64_t time_ns, Event event);  // in the past means now
+  void schedule_after(std::int64_t delay_ns, Event event);
+
+  bool run_one();  // the next event; false when there is none
+  void run();      // until none is left
+  // Until the condition holds; false when the loop ran dry first, which is a deadlock of whoever
+  // waits.
+  bool run_until(const std::function<bool()>& condition);
+  std::size_t pending() const { return events_.size(); }
+
+ private:
+  struct Entry {
+    std::int64_t time_ns;
+    std::uint64_t order;
+    Event event;
+  };
+  struct Later {
+    bool operator()(const Entry& a, const Entry& b) const {
+      return a.time_ns != b.time_ns ? a.time_ns > b.time_ns : a.order > b.order;
+    }
+  };
+
+  std::int64_t now_ns_ = 0;
+  std::uint64_t next_order_ = 0;
+  std::priority_queue<Entry, std::vector<Entry>, Later> events_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+};
+
+}  // namespace sluice::aio
