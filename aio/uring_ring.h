@@ -1,8 +1,8 @@
 // UringRing: one io_uring and the one thread that talks to it. Part of UringBackend.
 //
-// Only the ring's thread touches the ring, which is what DEFER_TASKRUN and SINGLE_ISSUER ask for
-// and what lets it work without locks. Other threads put operations into an inbox and, when the
-// ring's thread sleeps in the kernel, wake it through an eventfd that the ring itself watches.
+// Only the ring's thread touches the ring, which SINGLE_ISSUER asks for and which lets it work
+// without locks. Other threads put operations into an inbox and, when the ring's thread sleeps in
+// the kernel, wake it through an eventfd that the ring itself watches.
 #pragma once
 
 #include <liburing.h>
