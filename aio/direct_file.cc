@@ -1,1 +1,120 @@
-// Being written.
+#include "aio/direct_file.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "aio/log.h"
+#include "aio/page_memory.h"
+#include "aio/units.h"
+
+namespace sluice::aio {
+namespace {
+
+constexpr std::uint64_t kZeroChunkBytes = 8 * kMiB;
+
+bool creates(const OpenOptions& open) { return open.create != OpenOptions::Create::kMustExist; }
+
+Error no_room(FileSystem& files, const std::string& path, std::uint64_t size_bytes) {
+  std::string text = "no room for " + format_bytes(size_bytes) + " at " + path;
+  const auto slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  if (const auto free = files.free_bytes(folder); free.ok()) {
+    text += ": " + format_bytes(*free) + " are free";
+  }
+  return Error(ErrorCode::kNoSpace, text + ". Free some space there, or choose another path");
+}
+
+// Space for the file, padding included, now rather than in the middle of a step.
+Status reserve(FileSystem& files, File& file, std::uint64_t size_bytes, bool preallocate) {
+  const std::uint64_t padded = align_up(size_bytes, file.offset_alignment_bytes());
+  if (preallocate) {
+    Status allocated = file.allocate(padded);
+    if (allocated.ok()) return {};
+    if (allocated.error().code() == ErrorCode::kNoSpace) {
+      return no_room(files, file.path(), size_bytes);
+    }
+    if (allocated.error().code() != ErrorCode::kUnsupported) return allocated;
+    log::info_once("no-fallocate", file.path() +
+                                       " lies on a file system that cannot reserve space: a full "
+                                       "disk would show only when it is written");
+  }
+  return file.truncate(padded);
+}
+
+Status write_zeros(IoQueue& queue, const DirectFile& file, const DirectFile::Options& options) {
+  SLUICE_ASSIGN_OR_RETURN(const auto zeros, PageMemory::map(kZeroChunkBytes, true));
+  for (std::uint64_t done = 0; done < file.size_bytes();) {
+    const std::uint64_t length = std::min(kZeroChunkBytes, file.size_bytes() - done);
+    SLUICE_RETURN_IF_ERROR(queue.write(file, done, zeros.bytes().first(length)));
+    done += length;
+    if (options.on_progress && !options.on_progress(done)) {
+      return Error(ErrorCode::kCancelled, "filling " + file.path() + " was stopped");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DirectFile>> DirectFile::open(IoQueue& queue, const std::string& path,
+                                                     const Options& options) {
+  FileSystem& files = queue.backend().files();
+  const bool writable = options.open.access == OpenOptions::Access::kReadWrite;
+  if (creates(options.open) && (options.size_bytes == 0 || !writable)) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "a file that is created must be writable and have a size: " + path);
+  }
+  if (!creates(options.open) && options.size_bytes != 0) {
+    return Error(ErrorCode::kInvalidArgument, "an existing file keeps its size: " + path);
+  }
+  bool made_here = options.open.create == OpenOptions::Create::kMustNotExist;
+  if (options.open.create == OpenOptions::Create::kIfMissing) {
+    SLUICE_ASSIGN_OR_RETURN(const bool existed, files.exists(path));
+    made_here = !existed;
+  }
+  SLUICE_ASSIGN_OR_RETURN(auto raw, files.open(path, options.open));
+  std::uint64_t size_bytes = options.size_bytes;
+  if (!creates(options.open)) {
+    SLUICE_ASSIGN_OR_RETURN(size_bytes, raw->size_bytes());
+  }
+  std::unique_ptr<DirectFile> file(new DirectFile(queue, std::move(raw), size_bytes, writable));
+  if (!creates(options.open)) return file;
+
+  Status ready = reserve(files, *file->file_, size_bytes, options.preallocate);
+  if (ready.ok() && options.zero_fill) ready = write_zeros(queue, *file, options);
+  if (!ready.ok()) {
+    file.reset();
+    if (made_here) static_cast<void>(files.remove(path));
+    return std::move(ready).error();
+  }
+  return file;
+}
+
+DirectFile::DirectFile(IoQueue& queue, std::unique_ptr<File> file, std::uint64_t size_bytes,
+                       bool writable)
+    : queue_(queue),
+      file_(std::move(file)),
+      raw_file_(file_.get()),
+      size_bytes_(size_bytes),
+      writable_(writable) {
+  queue_.backend().attach(*file_);
+}
+
+DirectFile::~DirectFile() { queue_.backend().detach(*file_); }
+
+Extent DirectFile::locate(std::uint64_t offset_bytes, std::uint64_t max_length_bytes) const {
+  return {.file = raw_file_,
+          .offset_bytes = offset_bytes,
+          .length_bytes = max_length_bytes,
+          .file_end_bytes = size_bytes_};
+}
+
+Status DirectFile::finish() {
+  if (!writable_) return {};
+  if (size_bytes_ % file_->offset_alignment_bytes() != 0) {
+    SLUICE_RETURN_IF_ERROR(file_->truncate(size_bytes_));
+  }
+  return queue_.sync(*this);
+}
+
+}  // namespace sluice::aio

@@ -92,11 +92,40 @@ class IoQueue {
 
  private:
   struct Slot;
+  // What submitting and finishing blocks hands to the backend once the lock is released.
+  static constexpr std::size_t kStartBatch = 64;
+  using StartBatch = std::array<Slot*, kStartBatch>;
 
   IoQueue(IoBackend& backend, const Options& options, PageMemory bounce_memory);
-  // ... filled in with io_queue.cc
+
+  // All *_locked() want mutex_.
+  void enqueue_locked(IoRequest& request);
+  std::size_t fill_locked(StartBatch& batch);
+  bool start_block_locked(IoRequest& request, Slot& slot);
+  bool take_bounce_locked(Slot& slot, const Extent& extent);
+  void end_block_locked(Slot& slot);
+  void end_request_locked(IoRequest& request);
+  void start_blocks(std::unique_lock<std::mutex>& lock);
+
+  static void on_block_done(IoOp& op, std::int64_t result) noexcept;
+  void finish_transfer(Slot& slot, std::int64_t result) noexcept;
+  void aim_at_rest(Slot& slot);
+
   IoBackend& backend_;
   const Options options_;
+  const PageMemory bounce_memory_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable ended_;  // a request, a callback
+  std::unique_ptr<Slot[]> slots_;  // NOLINT(modernize-avoid-c-arrays): fixed array, run-time size
+  Slot* free_slots_ = nullptr;
+  IoRequest* first_pending_ = nullptr;  // not yet split to the end, oldest first
+  IoRequest* last_pending_ = nullptr;
+  std::array<Slot*, kBounceCount> bounce_users_{};  // null: free
+  int blocks_in_flight_ = 0;
+  int callbacks_running_ = 0;
+  int waiters_ = 0;
+  IoStats stats_;
 };
 
 }  // namespace sluice::aio

@@ -82,6 +82,7 @@ class IoRequest {
   std::uint64_t started_bytes_ = 0;  // bytes (or, for a sync, files) handed to blocks so far
   std::uint32_t blocks_in_flight_ = 0;
   bool in_flight_ = false;
+  bool pending_ = false;  // in the queue's list: not yet split to the end
   bool stopped_ = false;  // failed or cancelled: no further block is started
   std::int64_t submitted_ns_ = 0;
   IoRequest* next_ = nullptr;

@@ -1,1 +1,117 @@
-// Being written.
+#include "aio/page_memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "aio/units.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14; Debian 12's glibc headers may be older
+#endif
+
+namespace sluice::aio {
+namespace {
+
+constexpr std::uint64_t kSmallPage = 4096;
+constexpr std::uint64_t kHugePage = 2 * kMiB;
+
+void* map_anonymous(std::uint64_t size_bytes, int extra_flags) {
+  return ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | extra_flags, -1, 0);
+}
+
+// A mapping that starts on a huge-page boundary, or the kernel never backs its ends with huge
+// pages.
+std::byte* map_aligned(std::uint64_t size_bytes, std::uint64_t alignment) {
+  const std::uint64_t padded = size_bytes + alignment;
+  void* raw = map_anonymous(padded, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  auto* begin = static_cast<std::byte*>(raw);
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  const std::uint64_t head = align_up(address, alignment) - address;
+  if (head > 0) ::munmap(begin, head);
+  const std::uint64_t tail = padded - head - size_bytes;
+  if (tail > 0) ::munmap(begin + head + size_bytes, tail);
+  return begin + head;
+}
+
+// Touches every page, so that what does not fit is an error here and no fault happens later.
+int populate(std::byte* data, std::uint64_t size_bytes) {
+  while (::madvise(data, size_bytes, MADV_POPULATE_WRITE) != 0) {
+    if (errno == EINTR || errno == EAGAIN) continue;
+    if (errno != EINVAL) return errno;
+    // A kernel before 5.14: touch the pages by hand.
+    for (std::uint64_t i = 0; i < size_bytes; i += kSmallPage) {
+      *static_cast<volatile std::byte*>(data + i) = std::byte{0};
+    }
+    break;
+  }
+  return 0;
+}
+
+Error out_of_memory(std::uint64_t size_bytes) {
+  return Error(ErrorCode::kOutOfMemory,
+               "could not get " + format_bytes(size_bytes) +
+                   " of memory for IO buffers: use fewer or smaller buffers, or free memory");
+}
+
+}  // namespace
+
+std::string_view to_string(PageKind kind) {
+  switch (kind) {
+    case PageKind::kSmall:
+      return "4 KiB pages";
+    case PageKind::kTransparent:
+      return "transparent huge pages";
+    case PageKind::kHugeTlb:
+      return "reserved 2 MiB pages";
+  }
+  return "unknown pages";
+}
+
+Result<PageMemory> PageMemory::map(std::uint64_t size_bytes, bool huge_pages) {
+  if (size_bytes == 0) return Error(ErrorCode::kInvalidArgument, "a mapping of 0 bytes");
+  PageMemory memory;
+  if (huge_pages && size_bytes % kHugePage == 0) {
+    // Fails at once where the administrator has reserved too few.
+    void* raw = map_anonymous(size_bytes, MAP_HUGETLB);
+    if (raw != MAP_FAILED) {
+      memory.data_ = static_cast<std::byte*>(raw);
+      memory.page_kind_ = PageKind::kHugeTlb;
+    }
+  }
+  memory.size_bytes_ = align_up(size_bytes, kSmallPage);
+  if (memory.data_ == nullptr) {
+    const bool huge = huge_pages && size_bytes >= kHugePage;
+    memory.data_ = map_aligned(memory.size_bytes_, huge ? kHugePage : kSmallPage);
+    if (memory.data_ == nullptr) return out_of_memory(size_bytes);
+    if (huge && ::madvise(memory.data_, memory.size_bytes_, MADV_HUGEPAGE) == 0) {
+      memory.page_kind_ = PageKind::kTransparent;
+    }
+  }
+  ::madvise(memory.data_, memory.size_bytes_, MADV_DONTFORK);
+  if (populate(memory.data_, memory.size_bytes_) != 0) return out_of_memory(size_bytes);
+  return memory;
+}
+
+PageMemory::PageMemory(PageMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_bytes_(std::exchange(other.size_bytes_, 0)),
+      page_kind_(other.page_kind_) {}
+
+PageMemory& PageMemory::operator=(PageMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_bytes_, other.size_bytes_);
+  std::swap(page_kind_, other.page_kind_);
+  return *this;
+}
+
+PageMemory::~PageMemory() {
+  if (data_ != nullptr) ::munmap(data_, size_bytes_);
+}
+
+}  // namespace sluice::aio

@@ -1,1 +1,253 @@
-// Being written.
+#include "aio/real_file_system.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <linux/stat.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "aio/log.h"
+#include "aio/page_memory.h"
+#include "aio/units.h"
+
+namespace sluice::aio {
+namespace {
+
+// Offsets and lengths are kept to multiples of this even where the drive would take 512: a drive's
+// physical sector, a page, and the unit the store's formats are laid out in.
+constexpr std::uint32_t kSectorBytes = 4096;
+
+class RealFile final : public File {
+ public:
+  RealFile(std::string path, int descriptor, std::uint32_t offset_alignment_bytes,
+           std::uint32_t memory_alignment_bytes)
+      : File(std::move(path), offset_alignment_bytes, memory_alignment_bytes),
+        descriptor_(descriptor) {}
+  ~RealFile() override { ::close(descriptor_); }
+
+  int descriptor() const override { return descriptor_; }
+
+  Result<std::uint64_t> size_bytes() const override {
+    struct stat info {};
+    if (::fstat(descriptor_, &info) != 0) {
+      return Error::from_errno(errno, {.operation = "stat", .path = path()});
+    }
+    return static_cast<std::uint64_t>(info.st_size);
+  }
+
+  Status allocate(std::uint64_t size_bytes) override {
+    int result = 0;
+    do {
+      result = ::fallocate(descriptor_, 0, 0, static_cast<off_t>(size_bytes));
+    } while (result != 0 && errno == EINTR);
+    if (result == 0) return {};
+    return Error::from_errno(errno, {.operation = "allocation",
+                                     .path = path(),
+                                     .length_bytes = static_cast<std::int64_t>(size_bytes)});
+  }
+
+  Status truncate(std::uint64_t size_bytes) override {
+    int result = 0;
+    do {
+      result = ::ftruncate(descriptor_, static_cast<off_t>(size_bytes));
+    } while (result != 0 && errno == EINTR);
+    if (result == 0) return {};
+    return Error::from_errno(errno, {.operation = "resize",
+                                     .path = path(),
+                                     .length_bytes = static_cast<std::int64_t>(size_bytes)});
+  }
+
+ private:
+  int descriptor_;
+};
+
+// Closes the descriptor unless it was handed on.
+class OwnedDescriptor {
+ public:
+  explicit OwnedDescriptor(int descriptor) : descriptor_(descriptor) {}
+  OwnedDescriptor(const OwnedDescriptor&) = delete;
+  OwnedDescriptor& operator=(const OwnedDescriptor&) = delete;
+  ~OwnedDescriptor() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  int get() const { return descriptor_; }
+  int hand_on() { return std::exchange(descriptor_, -1); }
+
+ private:
+  int descriptor_;
+};
+
+int open_retrying(const char* path, int flags) {
+  int descriptor = -1;
+  do {
+    descriptor = ::open(path, flags, 0644);
+  } while (descriptor < 0 && errno == EINTR);
+  return descriptor;
+}
+
+// A file without a name in folder `path`: it is gone when the last descriptor closes.
+int open_anonymous(const std::string& path, int flags) {
+  const int descriptor = open_retrying(path.c_str(), flags | O_TMPFILE);
+  if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) {
+    return descriptor;
+  }
+  // A file system without O_TMPFILE: give it a name for the moment it takes to remove it.
+  std::string name = path + "/.sluice-XXXXXX";
+  const int named = ::mkostemp(name.data(), O_CLOEXEC);
+  if (named >= 0) ::unlink(name.c_str());
+  return named;
+}
+
+struct Alignment {
+  std::uint32_t offset_bytes = 1;
+  std::uint32_t memory_bytes = 1;
+};
+
+bool lives_in_memory(int descriptor) {
+  struct statfs info {};
+  if (::fstatfs(descriptor, &info) != 0) return false;
+  return info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC;
+}
+
+// One direct read: some overlays and network mounts accept the flag and then refuse every transfer.
+bool direct_read_works(int descriptor) {
+  auto page = PageMemory::map(kSectorBytes, false);
+  if (!page.ok()) return true;
+  return ::pread(descriptor, page->data(), kSectorBytes, 0) >= 0 || errno != EINVAL;
+}
+
+// Turns O_DIRECT on if the file can do it, and tells the alignment it asks for.
+Alignment make_direct(int descriptor, const std::string& path) {
+  const auto buffered = [&](const char* why) {
+    struct stat info {};
+    ::fstat(descriptor, &info);
+    log::info_once("buffered:" + std::to_string(info.st_dev),
+                   path + " " + why + ": its file system is used through the page cache");
+    return Alignment{};
+  };
+  if (lives_in_memory(descriptor)) return buffered("lies in memory");
+  const int flags = ::fcntl(descriptor, F_GETFL);
+  if (::fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0) return buffered("refuses O_DIRECT");
+
+  Alignment alignment{kSectorBytes, kSectorBytes};
+#ifdef STATX_DIOALIGN
+  struct statx info {};
+  if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 &&
+      (info.stx_mask & STATX_DIOALIGN) != 0) {
+    if (info.stx_dio_offset_align == 0) {
+      ::fcntl(descriptor, F_SETFL, flags);
+      return buffered("cannot be read or written directly");
+    }
+    alignment.offset_bytes = std::max(kSectorBytes, info.stx_dio_offset_align);
+    alignment.memory_bytes = std::max<std::uint32_t>(1, info.stx_dio_mem_align);
+  }
+#endif
+  if ((flags & O_ACCMODE) != O_WRONLY && !direct_read_works(descriptor)) {
+    ::fcntl(descriptor, F_SETFL, flags);
+    return buffered("accepts O_DIRECT but refuses direct reads");
+  }
+  return alignment;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<File>> RealFileSystem::open(const std::string& path,
+                                                   const OpenOptions& options) {
+  const bool writes = options.access == OpenOptions::Access::kReadWrite;
+  int flags = O_CLOEXEC | (writes ? O_RDWR : O_RDONLY);
+  std::string shown_path = path;
+  int descriptor = -1;
+  switch (options.create) {
+    case OpenOptions::Create::kMustExist:
+      descriptor = open_retrying(path.c_str(), flags);
+      break;
+    case OpenOptions::Create::kMustNotExist:
+      descriptor = open_retrying(path.c_str(), flags | O_CREAT | O_EXCL);
+      break;
+    case OpenOptions::Create::kIfMissing:
+      descriptor = open_retrying(path.c_str(), flags | O_CREAT);
+      break;
+    case OpenOptions::Create::kAnonymous:
+      descriptor = open_anonymous(path, O_CLOEXEC | O_RDWR);
+      shown_path += "/(unnamed)";
+      break;
+  }
+  if (descriptor < 0) {
+    const bool creates = options.create != OpenOptions::Create::kMustExist;
+    return Error::from_errno(errno,
+                             {.operation = creates ? "creation of a file:" : "open", .path = path});
+  }
+  // O_DIRECT comes by fcntl: with O_CREAT, a file system that refuses it would leave the file
+  // behind.
+  OwnedDescriptor owned(descriptor);
+  Alignment alignment;
+  if (options.direct) alignment = make_direct(descriptor, shown_path);
+  return std::unique_ptr<File>(std::make_unique<RealFile>(
+      shown_path, owned.hand_on(), alignment.offset_bytes, alignment.memory_bytes));
+}
+
+Status RealFileSystem::remove(const std::string& path) {
+  if (std::remove(path.c_str()) == 0) return {};
+  return Error::from_errno(errno, {.operation = "removal of", .path = path});
+}
+
+Status RealFileSystem::rename(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) == 0) return {};
+  return Error::from_errno(errno, {.operation = "rename to " + to + " of", .path = from});
+}
+
+Status RealFileSystem::make_directories(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error) return {};
+  return Error::from_errno(error.value(), {.operation = "creation of folder", .path = path});
+}
+
+Status RealFileSystem::sync_directory(const std::string& path) {
+  OwnedDescriptor folder(open_retrying(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0) {
+    return Error::from_errno(errno, {.operation = "open of folder", .path = path});
+  }
+  if (::fsync(folder.get()) == 0) return {};
+  return Error::from_errno(errno, {.operation = "sync of folder", .path = path});
+}
+
+Result<bool> RealFileSystem::exists(const std::string& path) {
+  if (::access(path.c_str(), F_OK) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  return Error::from_errno(errno, {.operation = "look-up of", .path = path});
+}
+
+Result<std::vector<std::string>> RealFileSystem::list(const std::string& path) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(path, error), end; !error && it != end;
+       it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  if (error) return Error::from_errno(error.value(), {.operation = "listing of", .path = path});
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Result<std::uint64_t> RealFileSystem::free_bytes(const std::string& path) {
+  struct statvfs info {};
+  if (::statvfs(path.c_str(), &info) != 0) {
+    return Error::from_errno(errno, {.operation = "look-up of free space at", .path = path});
+  }
+  return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+}  // namespace sluice::aio

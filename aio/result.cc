@@ -139,4 +139,9 @@ Error Error::with_context(std::string_view doing) && {
   return std::move(*this);
 }
 
+Error Error::with_suffix(std::string_view more) && {
+  message_ += more;
+  return std::move(*this);
+}
+
 }  // namespace sluice

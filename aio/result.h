@@ -38,8 +38,8 @@ std::string_view to_string(ErrorCode code);
 
 // Where an IO failed. Empty path: no file involved; negative numbers: not applicable.
 struct IoContext {
-  std::string_view operation;  // "write", "open", "sync", ...
-  std::string_view path;
+  std::string_view operation = {};  // "write", "open", "sync", ...
+  std::string_view path = {};
   std::int64_t offset_bytes = -1;
   std::int64_t length_bytes = -1;
 };
@@ -59,6 +59,7 @@ class [[nodiscard]] Error {
 
   // Puts what the caller was doing in front: "reading record h.3/mlp: <message>".
   Error with_context(std::string_view doing) &&;
+  Error with_suffix(std::string_view more) &&;
 
  private:
   ErrorCode code_;

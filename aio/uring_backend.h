@@ -4,14 +4,18 @@
 // waiting for the next completion are one system call. Files and memory that are attached are
 // registered with every ring (files: no reference counting an operation; memory: no pinning of
 // pages an operation). Features are probed at run time: DEFER_TASKRUN and SINGLE_ISSUER
-// (Linux 6.1), COOP_TASKRUN (5.19), sparse tables; without them it runs, slower.
+// (Linux 6.1), COOP_TASKRUN and sparse tables (5.19); without them it runs, slower.
 //
-// Threads: as IoBackend. An op submitted from a completion stays on that ring; others are dealt
-//          round-robin.
+// Threads: as IoBackend; attaching and detaching not from a completion. An op submitted from a
+//          completion stays on that ring; others are dealt round-robin.
 // Errors:  create() -> kUnsupported when the kernel or the container refuses io_uring, saying how.
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "aio/io_backend.h"
@@ -19,14 +23,21 @@
 
 namespace sluice::aio {
 
+class UringRing;
+
 class UringBackend final : public IoBackend {
  public:
   struct Options {
-    int threads = 1;  // rings, 1 .. 64
-    int queue_depth =
-        32;  // operations one ring holds in the kernel, 1 .. 4096; more wait in user space
+    int threads = 1;             // rings, 1 .. kMaxThreads
+    int queue_depth = 32;        // operations one ring holds in the kernel, 1 .. kMaxQueueDepth;
+                                 // more wait in user space
     bool single_submit = false;  // one system call an operation instead of one a batch
   };
+  static constexpr int kMaxThreads = 64;
+  static constexpr int kMaxQueueDepth = 4096;
+  static constexpr int kFileSlots = 256;     // files beyond are used unregistered
+  static constexpr int kMemorySlots = 1024;  // likewise, pieces of at most 1 GiB
+
   static Result<std::unique_ptr<UringBackend>> create(const Options& options);
   ~UringBackend() override;
 
@@ -40,14 +51,17 @@ class UringBackend final : public IoBackend {
   void detach_memory(std::span<std::byte> memory) override;
 
  private:
-  class Ring;
-  UringBackend();
+  UringBackend() = default;
+  bool register_piece(unsigned slot, std::span<std::byte> piece);
 
   RealFileSystem files_;
   SteadyClock clock_;
-  std::vector<std::unique_ptr<Ring>> rings_;
-  struct Tables;
-  std::unique_ptr<Tables> tables_;
+  std::vector<std::unique_ptr<UringRing>> rings_;
+  std::atomic<unsigned> next_ring_{0};
+
+  std::mutex tables_mutex_;  // what the rings' tables hold: all rings hold the same
+  std::array<bool, kFileSlots> file_slot_used_{};
+  std::array<std::span<std::byte>, kMemorySlots> memory_slots_{};  // empty: free
 };
 
 }  // namespace sluice::aio

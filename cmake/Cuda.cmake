@@ -20,8 +20,8 @@ if(NOT SLUICE_CUDA STREQUAL "off")
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(SLUICE_HAS_CUDA ON)
     # Every multiply and add rounds by itself, as on the host: see sluice_options.
-    target_compile_options(sluice_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:
-      --fmad=false -Xcompiler=-Wall,-Wextra,-ffp-contract=off>)
+    set(cuda_options
+  XX
     message(STATUS "Sluice: CUDA ${CMAKE_CUDA_COMPILER_VERSION}, ${CMAKE_CUDA_COMPILER}")
   elseif(SLUICE_CUDA STREQUAL "on")
     message(FATAL_ERROR "SLUICE_CUDA is on, and no working nvcc was found on PATH, in CUDACXX, in "

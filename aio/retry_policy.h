@@ -1,0 +1,42 @@
+// What to do with a transfer that came back incomplete: resume, try again after a while, or give
+// up.
+//
+// EINTR and EAGAIN mean "not now". Errors that drives and their paths recover from (EIO after a
+// reset link, ENOSPC while something is being deleted) and transfers of nothing get the same
+// bounded number of tries, further apart. A failed sync is never repeated: the kernel may have
+// dropped the pages it failed to write, and the second sync would lie (the lesson PostgreSQL taught
+// in 2018).
+#pragma once
+
+#include <cstdint>
+
+#include "aio/io_backend.h"
+#include "aio/result.h"
+
+namespace sluice::aio {
+
+enum class Verdict : std::uint8_t {
+  kDone,
+  kResume,     // it got somewhere: go on from there
+  kRetry,      // the same again, after retry_delay_ns()
+  kNextPhase,  // (IoQueue's own: the read of a read-modify-write is done)
+  kFail,
+};
+
+struct Incomplete {
+  IoKind kind;
+  std::int64_t result;  // bytes, or -errno
+  bool advanced;        // by a whole sector at least
+  int retries;          // so far, since it last advanced
+  int max_retries;
+};
+Verdict judge_incomplete(const Incomplete& transfer);
+
+// Before try number `retries` + 1: 0 for the first after EINTR or EAGAIN, else doubling from 100 us
+// to 100 ms.
+std::int64_t retry_delay_ns(std::int64_t result, int retries);
+
+// The sentence for a transfer that is given up.
+Error transfer_error(const IoOp& op, std::int64_t result, int retries);
+
+}  // namespace sluice::aio

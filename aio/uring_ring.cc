@@ -1,0 +1,325 @@
+#include "aio/uring_ring.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <future>
+#include <string>
+#include <system_error>
+
+#include "aio/io_thread.h"
+#include "aio/log.h"
+
+namespace sluice::aio {
+namespace {
+
+constexpr std::uint64_t kWakeTag = 0;  // user_data of the eventfd's read; an op's is its address
+constexpr int kReapBatch = 128;
+
+thread_local UringRing* current_ring = nullptr;
+
+// The heap of delayed ops has the earliest on top.
+bool starts_later(const IoOp* a, const IoOp* b) { return a->delay_ns > b->delay_ns; }
+
+Error refused(int error_number) {
+  const std::string advice =
+      error_number == EPERM || error_number == EACCES
+          ? "the container's seccomp profile or the sysctl kernel.io_uring_disabled forbids it"
+      : error_number == ENOSYS ? "this kernel has no io_uring"
+      : error_number == ENOMEM ? "raise the memlock limit (ulimit -l)"
+                               : "";
+  Error error = Error::from_errno(error_number, {.operation = "set-up of io_uring"}, advice);
+  return Error(ErrorCode::kUnsupported, error.message());
+}
+
+}  // namespace
+
+UringRing* UringRing::current() { return current_ring; }
+
+// Tries the fastest set of features first; every kernel since 5.6 accepts the last.
+int UringRing::make_ring(const Options& options) {
+  const auto entries = static_cast<unsigned>(queue_depth_) + 1;  // one for the wake-up
+  constexpr std::array<unsigned, 4> kFeatures = {
+      IORING_SETUP_SUBMIT_ALL | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
+      IORING_SETUP_SUBMIT_ALL | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG,
+      IORING_SETUP_SUBMIT_ALL, 0};
+  int result = -EINVAL;
+  for (const unsigned features : kFeatures) {
+    io_uring_params params{};
+    params.flags = features | IORING_SETUP_CLAMP;
+    result = io_uring_queue_init_params(entries, &ring_, &params);
+    if (result != -EINVAL) break;
+  }
+  if (result < 0) return result;
+  io_uring_register_ring_fd(&ring_);  // spares a look-up a system call; older kernels go without
+  has_file_slots_ =
+      options.file_slots > 0 && io_uring_register_files_sparse(&ring_, options.file_slots) == 0;
+  has_memory_slots_ = options.memory_slots > 0 &&
+                      io_uring_register_buffers_sparse(&ring_, options.memory_slots) == 0;
+  return 0;
+}
+
+Status UringRing::start(const Options& options, const Clock& clock) {
+  clock_ = &clock;
+  queue_depth_ = options.queue_depth;
+  single_submit_ = options.single_submit;
+  wake_descriptor_ = ::eventfd(0, EFD_CLOEXEC);
+  if (wake_descriptor_ < 0)
+    return Error::from_errno(errno, {.operation = "creation of an eventfd"});
+
+  std::promise<int> made;
+  const SignalsBlocked signals_blocked;
+  try {
+    thread_ = std::thread([this, &options, &made] {
+      name_this_thread("sluice-uring");
+      current_ring = this;
+      const int result = make_ring(options);
+      made.set_value(result);
+      if (result == 0) run();
+    });
+  } catch (const std::system_error& error) {
+    return Error(ErrorCode::kOutOfMemory, std::string("could not start an IO thread (") +
+                                              error.what() + "): raise ulimit -u");
+  }
+  const int result = made.get_future().get();
+  if (result == 0) return {};
+  thread_.join();
+  return refused(-result);
+}
+
+UringRing::~UringRing() {
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+      inbox_filled_ = true;
+    }
+    wake();
+    thread_.join();
+    io_uring_queue_exit(&ring_);
+  }
+  if (wake_descriptor_ >= 0) ::close(wake_descriptor_);
+}
+
+void UringRing::wake() {
+  // Sequentially consistent on both sides: either this sees the ring asleep, or the ring sees the
+  // inbox filled before it sleeps (sleep_and_reap).
+  if (!asleep_.load()) return;
+  const std::uint64_t one = 1;
+  while (::write(wake_descriptor_, &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+void UringRing::submit(std::span<IoOp* const> ops) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    for (IoOp* op : ops) inbox_.push_back(op);
+    inbox_filled_ = true;
+  }
+  wake();
+}
+
+void UringRing::submit_here(std::span<IoOp* const> ops) noexcept {
+  for (IoOp* op : ops) ready_.push_back(op);
+}
+
+int UringRing::run_on_thread(const std::function<int()>& task) {
+  std::promise<int> done;
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back([&] { done.set_value(task()); });
+    inbox_filled_ = true;
+  }
+  wake();
+  return done.get_future().get();
+}
+
+int UringRing::set_file(unsigned slot, int descriptor) {
+  return run_on_thread([&] {
+    const int result = io_uring_register_files_update(&ring_, slot, &descriptor, 1);
+    return result < 0 ? result : 0;
+  });
+}
+
+int UringRing::set_memory(unsigned slot, std::span<std::byte> memory) {
+  return run_on_thread([&] {
+    const iovec piece{memory.data(), memory.size()};
+    const __u64 tag = 0;
+    const int result = io_uring_register_buffers_update_tag(&ring_, slot, &piece, &tag, 1);
+    if (result < 0) return result;
+    const Region region{memory.data(), memory.data() + memory.size(), slot};
+    const auto place =
+        std::lower_bound(regions_.begin(), regions_.end(), region,
+                         [](const Region& a, const Region& b) { return a.begin < b.begin; });
+    regions_.insert(place, region);
+    return 0;
+  });
+}
+
+void UringRing::clear_memory(unsigned slot) {
+  run_on_thread([&] {
+    const auto stale = [&](const Region& region) { return region.slot == slot; };
+    regions_.erase(std::remove_if(regions_.begin(), regions_.end(), stale), regions_.end());
+    const iovec nothing{nullptr, 0};
+    const __u64 tag = 0;
+    return io_uring_register_buffers_update_tag(&ring_, slot, &nothing, &tag, 1);
+  });
+}
+
+void UringRing::take_inbox() {
+  if (!inbox_filled_.load(std::memory_order_relaxed)) return;
+  std::vector<std::function<void()>> tasks;
+  {
+    const std::lock_guard lock(mutex_);
+    inbox_filled_ = false;
+    ready_.append(inbox_);
+    tasks.swap(tasks_);
+  }
+  for (const auto& task : tasks) task();
+}
+
+int UringRing::find_memory(const IoOp& op) const {
+  // The last region that begins at or before the data; it must hold all of it.
+  auto after = std::upper_bound(
+      regions_.begin(), regions_.end(), op.data,
+      [](const std::byte* data, const Region& region) { return data < region.begin; });
+  if (after == regions_.begin()) return -1;
+  const Region& region = *--after;
+  return op.data + op.length_bytes <= region.end ? static_cast<int>(region.slot) : -1;
+}
+
+void UringRing::prepare(io_uring_sqe& sqe, const IoOp& op) {
+  const bool fixed_file = op.file != nullptr && op.file->backend_slot >= 0;
+  const int file = op.file == nullptr ? -1
+                   : fixed_file       ? op.file->backend_slot
+                                      : op.file->descriptor();
+  switch (op.kind) {
+    case IoKind::kRead:
+      if (const int slot = find_memory(op); slot >= 0) {
+        io_uring_prep_read_fixed(&sqe, file, op.data, op.length_bytes, op.offset_bytes, slot);
+      } else {
+        io_uring_prep_read(&sqe, file, op.data, op.length_bytes, op.offset_bytes);
+      }
+      break;
+    case IoKind::kWrite:
+      if (const int slot = find_memory(op); slot >= 0) {
+        io_uring_prep_write_fixed(&sqe, file, op.data, op.length_bytes, op.offset_bytes, slot);
+      } else {
+        io_uring_prep_write(&sqe, file, op.data, op.length_bytes, op.offset_bytes);
+      }
+      break;
+    case IoKind::kSync:
+      io_uring_prep_fsync(&sqe, file, IORING_FSYNC_DATASYNC);
+      break;
+    case IoKind::kNop:
+      io_uring_prep_nop(&sqe);
+      break;
+  }
+  if (fixed_file && op.kind != IoKind::kNop) sqe.flags |= IOSQE_FIXED_FILE;
+}
+
+void UringRing::start_delayed() {
+  if (delayed_.empty()) return;
+  const std::int64_t now_ns = clock_->now_ns();
+  while (!delayed_.empty() && delayed_.front()->delay_ns <= now_ns) {
+    std::pop_heap(delayed_.begin(), delayed_.end(), starts_later);
+    delayed_.back()->delay_ns = 0;
+    ready_.push_back(delayed_.back());
+    delayed_.pop_back();
+  }
+}
+
+void UringRing::start_ops() {
+  start_delayed();
+  while (!ready_.empty() && in_kernel_ < queue_depth_) {
+    if (ready_.first->delay_ns > 0) {
+      IoOp* op = ready_.pop_front();
+      op->delay_ns += clock_->now_ns();
+      delayed_.push_back(op);
+      std::push_heap(delayed_.begin(), delayed_.end(), starts_later);
+      continue;
+    }
+    io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+    if (sqe == nullptr) return;  // full: what is there goes to the kernel first
+    IoOp* op = ready_.pop_front();
+    prepare(*sqe, *op);
+    io_uring_sqe_set_data(sqe, op);
+    ++in_kernel_;
+    if (single_submit_) io_uring_submit(&ring_);
+  }
+}
+
+void UringRing::arm_wake() {
+  if (wake_armed_) return;
+  io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+  if (sqe == nullptr) return;  // comes back after the next submit
+  io_uring_prep_read(sqe, wake_descriptor_, &wake_count_, sizeof wake_count_, 0);
+  io_uring_sqe_set_data64(sqe, kWakeTag);
+  wake_armed_ = true;
+}
+
+// One system call: hands over what is prepared and waits for a completion, unless there is work to
+// do.
+void UringRing::sleep_and_reap() {
+  asleep_.store(true);
+  const bool work_waits = inbox_filled_.load() || (!ready_.empty() && in_kernel_ < queue_depth_);
+  int result = 0;
+  if (!delayed_.empty() && !work_waits) {
+    const std::int64_t wait_ns =
+        std::max<std::int64_t>(0, delayed_.front()->delay_ns - clock_->now_ns());
+    __kernel_timespec timeout{wait_ns / 1'000'000'000, wait_ns % 1'000'000'000};
+    io_uring_cqe* first = nullptr;
+    result = io_uring_submit_and_wait_timeout(&ring_, &first, 1, &timeout, nullptr);
+  } else {
+    result = io_uring_submit_and_wait(&ring_, work_waits ? 0 : 1);
+  }
+  asleep_.store(false);
+  if (result < 0 && result != -EINTR && result != -ETIME && result != -EAGAIN && result != -EBUSY) {
+    log::warning_once("uring-enter", "io_uring_enter answered " + std::to_string(result) +
+                                         "; trying again every millisecond");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  // Results are taken out before any callback runs, so that callbacks find room in the ring.
+  struct Done {
+    IoOp* op;
+    std::int32_t result;
+  };
+  std::array<Done, kReapBatch> done;
+  std::array<io_uring_cqe*, kReapBatch> completions;
+  while (true) {
+    const unsigned count = io_uring_peek_batch_cqe(&ring_, completions.data(), kReapBatch);
+    std::size_t ended = 0;
+    for (unsigned i = 0; i < count; ++i) {
+      if (completions[i]->user_data == kWakeTag) {
+        wake_armed_ = false;
+      } else {
+        done[ended++] = {static_cast<IoOp*>(io_uring_cqe_get_data(completions[i])),
+                         completions[i]->res};
+      }
+    }
+    io_uring_cq_advance(&ring_, count);
+    in_kernel_ -= static_cast<int>(ended);
+    for (std::size_t i = 0; i < ended; ++i) done[i].op->on_done(*done[i].op, done[i].result);
+    if (count < kReapBatch) return;
+  }
+}
+
+void UringRing::run() {
+  while (true) {
+    take_inbox();
+    arm_wake();
+    start_ops();
+    if (ready_.empty() && delayed_.empty() && in_kernel_ == 0) {
+      const std::lock_guard lock(mutex_);
+      if (stopping_ && inbox_.empty() && tasks_.empty()) return;
+    }
+    sleep_and_reap();
+  }
+}
+
+}  // namespace sluice::aio

@@ -1,0 +1,121 @@
+// UringRing: one io_uring and the one thread that talks to it. Part of UringBackend.
+//
+// Only the ring's thread touches the ring, which is what DEFER_TASKRUN and SINGLE_ISSUER ask for
+// and what lets it work without locks. Other threads put operations into an inbox and, when the
+// ring's thread sleeps in the kernel, wake it through an eventfd that the ring itself watches.
+#pragma once
+
+#include <liburing.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "aio/io_backend.h"
+#include "aio/result.h"
+
+namespace sluice::aio {
+
+// A singly linked list of operations, through IoOp::next.
+struct OpList {
+  IoOp* first = nullptr;
+  IoOp* last = nullptr;
+
+  bool empty() const { return first == nullptr; }
+  void push_back(IoOp* op) {
+    op->next = nullptr;
+    (first == nullptr ? first : last->next) = op;
+    last = op;
+  }
+  IoOp* pop_front() {
+    IoOp* op = first;
+    first = op->next;
+    if (first == nullptr) last = nullptr;
+    return op;
+  }
+  void append(OpList& other) {
+    if (other.empty()) return;
+    (first == nullptr ? first : last->next) = other.first;
+    last = other.last;
+    other = {};
+  }
+};
+
+class UringRing {
+ public:
+  struct Options {
+    int queue_depth = 32;
+    bool single_submit = false;
+    unsigned file_slots = 0;  // sparse tables of registered files and memory; 0 registers none
+    unsigned memory_slots = 0;
+  };
+
+  UringRing() = default;
+  ~UringRing();  // after every op submitted has completed
+  UringRing(const UringRing&) = delete;
+  UringRing& operator=(const UringRing&) = delete;
+
+  // Starts the thread, which makes the ring. kUnsupported when io_uring is refused.
+  Status start(const Options& options, const Clock& clock);
+
+  void submit(std::span<IoOp* const> ops) noexcept;       // from any other thread
+  void submit_here(std::span<IoOp* const> ops) noexcept;  // from this ring's own thread
+  static UringRing* current();                            // the ring whose thread this is, or null
+
+  bool has_file_slots() const { return has_file_slots_; }
+  bool has_memory_slots() const { return has_memory_slots_; }
+  // 0 or -errno. Run on the ring's thread, between operations; the caller waits.
+  int set_file(unsigned slot, int descriptor);  // -1 empties the slot
+  int set_memory(unsigned slot, std::span<std::byte> memory);
+  void clear_memory(unsigned slot);
+
+ private:
+  struct Region {
+    const std::byte* begin;
+    const std::byte* end;
+    unsigned slot;
+  };
+
+  int make_ring(const Options& options);
+  void run();
+  void take_inbox();
+  void start_ops();
+  void prepare(io_uring_sqe& sqe, const IoOp& op);
+  int find_memory(const IoOp& op) const;
+  void sleep_and_reap();
+  void arm_wake();
+  void start_delayed();
+  void wake();
+  int run_on_thread(const std::function<int()>& task);
+
+  // Set once by start().
+  const Clock* clock_ = nullptr;
+  int queue_depth_ = 0;
+  bool single_submit_ = false;
+  bool has_file_slots_ = false;
+  bool has_memory_slots_ = false;
+  int wake_descriptor_ = -1;
+  std::thread thread_;
+
+  // The ring thread's own.
+  io_uring ring_{};
+  OpList ready_;                // to be started, oldest first
+  std::vector<IoOp*> delayed_;  // heap, earliest first; delay_ns holds the time to start at
+  int in_kernel_ = 0;
+  bool wake_armed_ = false;
+  std::uint64_t wake_count_ = 0;  // the kernel reads the eventfd into it
+  std::vector<Region> regions_;   // sorted by address
+
+  std::mutex mutex_;
+  OpList inbox_;  // guarded by mutex_, like the next two
+  std::vector<std::function<void()>> tasks_;
+  bool stopping_ = false;
+  std::atomic<bool> inbox_filled_{false};  // a hint that spares the ring's thread the lock
+  std::atomic<bool> asleep_{false};        // the ring's thread may be in the kernel
+};
+
+}  // namespace sluice::aio
