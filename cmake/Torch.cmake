@@ -4,52 +4,42 @@
 # The wheel's own find_package(Torch) ends with an error where no CUDA toolkit is installed, so the
 # libraries are linked directly; wheel and LibTorch archive have the same folders.
 
-if(Torch_DIR)
-  cmake_path(GET Torch_DIR PARENT_PATH torch_share)  # <root>/share/cmake/Torch
-endif()
-find_file(SLUICE_TORCH_CONFIG share/cmake/Torch/TorchConfig.cmake
-  HINTS "${torch_share}/../.." NO_CMAKE_SYSTEM_PATH)
-set(torch_config "${SLUICE_TORCH_CONFIG}")
-if(NOT torch_config)
-  set(venvs "${SLUICE_VENV}")
-  if(NOT venvs)
-    set(cache "$ENV{XDG_CACHE_HOME}")
-    if(NOT cache)
-      set(cache "$ENV{HOME}/.cache")
-    endif()
-    file(GLOB stamps "${cache}/sluice/venv-torch-*/.complete")
-    list(SORT stamps COMPARE NATURAL ORDER DESCENDING)
-    foreach(stamp IN LISTS stamps)
-      cmake_path(GET stamp PARENT_PATH venv)
-      list(APPEND venvs "${venv}")
-    endforeach()
+set(own $ENV{CMAKE_PREFIX_PATH})
+string(REPLACE ":" ";" own "${own}")
+list(PREPEND own ${Torch_DIR} ${CMAKE_PREFIX_PATH})
+set(venvs "${SLUICE_VENV}")
+if(NOT venvs)
+  set(cache "$ENV{XDG_CACHE_HOME}")
+  if(NOT cache)
+    set(cache "$ENV{HOME}/.cache")
   endif()
-  foreach(venv IN LISTS venvs)
-    file(GLOB found
-      "${venv}/lib/python3.*/site-packages/torch/share/cmake/Torch/TorchConfig.cmake")
-    if(found AND NOT torch_config)
-      list(GET found 0 torch_config)
-    endif()
-  endforeach()
+  file(GLOB stamps "${cache}/sluice/venv-torch-*/.complete")
+  list(SORT stamps COMPARE NATURAL ORDER DESCENDING)
+  list(TRANSFORM stamps REPLACE "/[^/]*$" "" OUTPUT_VARIABLE venvs)
 endif()
+list(TRANSFORM venvs APPEND "/lib/python3.*/site-packages/torch")
+set(torch_config "")
+foreach(root IN LISTS own venvs)
+  # A prefix may be the root, torch.utils.cmake_prefix_path, or the folder of the file itself.
+  file(GLOB found "${root}/share/cmake/Torch/TorchConfig.cmake" "${root}/Torch/TorchConfig.cmake"
+    "${root}/TorchConfig.cmake")
+  if(found)
+    list(GET found 0 torch_config)
+    break()
+  endif()
+endforeach()
 if(NOT torch_config)
   message(FATAL_ERROR "LibTorch was not found. Run tools/setup, which fetches it; or say where "
     "yours is by CMAKE_PREFIX_PATH=/path/to/libtorch; or build without the engine: "
     "SLUICE_TORCH=OFF (tools/setup --no-torch).")
 endif()
-cmake_path(GET torch_config PARENT_PATH torch_root)
-cmake_path(APPEND torch_root "../../.." OUTPUT_VARIABLE torch_root)
-cmake_path(NORMAL_PATH torch_root)
+get_filename_component(torch_root "${torch_config}/../../../.." ABSOLUTE)
 set(torch_lib "${torch_root}/lib")
 file(GLOB nvidia_libs "${torch_root}/../nvidia/*/lib")
 file(GLOB nvidia_includes "${torch_root}/../nvidia/cu*/include")
 
-set(torch_version "of unknown version")
-if(EXISTS "${torch_root}/include/torch/headeronly/version.h")
-  file(STRINGS "${torch_root}/include/torch/headeronly/version.h" version_line
-    REGEX "define TORCH_VERSION ")
-  string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" torch_version "${version_line}")
-endif()
+set(PACKAGE_VERSION "(of unknown version)")
+include("${torch_root}/share/cmake/Torch/TorchConfigVersion.cmake" OPTIONAL)  # sets it
 
 add_library(sluice_torch INTERFACE)
 add_library(sluice::torch ALIAS sluice_torch)
@@ -70,4 +60,4 @@ if(EXISTS "${torch_lib}/libtorch_cuda.so")
 endif()
 target_link_libraries(sluice_torch INTERFACE
   "${torch_lib}/libtorch.so" "${torch_lib}/libtorch_cpu.so" "${torch_lib}/libc10.so")
-message(STATUS "Sluice: LibTorch ${torch_version}, ${torch_root}")
+message(STATUS "Sluice: LibTorch ${PACKAGE_VERSION}, ${torch_root}")
