@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -53,6 +55,18 @@ int populate(std::byte* data, std::uint64_t size_bytes) {
   return 0;
 }
 
+// In pieces of a huge page's multiple, so that two threads never fault the same one in.
+int populate_with(Executor& executor, std::byte* data, std::uint64_t size_bytes) {
+  constexpr std::uint64_t kPieceBytes = 256 * kMiB;
+  std::atomic<int> failure{0};
+  executor.run(static_cast<int>((size_bytes - 1) / kPieceBytes + 1), [&](int piece) {
+    const std::uint64_t begin = static_cast<std::uint64_t>(piece) * kPieceBytes;
+    const int result = populate(data + begin, std::min(kPieceBytes, size_bytes - begin));
+    if (result != 0) failure = result;
+  });
+  return failure;
+}
+
 Error out_of_memory(std::uint64_t size_bytes) {
   return Error(ErrorCode::kOutOfMemory,
                "could not get " + format_bytes(size_bytes) +
@@ -73,7 +87,7 @@ std::string_view to_string(PageKind kind) {
   return "unknown pages";
 }
 
-Result<PageMemory> PageMemory::map(std::uint64_t size_bytes, bool huge_pages) {
+Result<PageMemory> PageMemory::map(std::uint64_t size_bytes, bool huge_pages, Executor* executor) {
   if (size_bytes == 0) return Error(ErrorCode::kInvalidArgument, "a mapping of 0 bytes");
   PageMemory memory;
   if (huge_pages && size_bytes % kHugePage == 0) {
@@ -94,7 +108,10 @@ Result<PageMemory> PageMemory::map(std::uint64_t size_bytes, bool huge_pages) {
     }
   }
   ::madvise(memory.data_, memory.size_bytes_, MADV_DONTFORK);
-  if (populate(memory.data_, memory.size_bytes_) != 0) return out_of_memory(size_bytes);
+  const int failure = executor != nullptr
+                          ? populate_with(*executor, memory.data_, memory.size_bytes_)
+                          : populate(memory.data_, memory.size_bytes_);
+  if (failure != 0) return out_of_memory(size_bytes);
   return memory;
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "aio/executor.h"
 #include "aio/result.h"
 
 namespace sluice::aio {
@@ -22,8 +23,10 @@ std::string_view to_string(PageKind kind);
 
 class PageMemory {
  public:
-  // kOutOfMemory says how much was asked for. size_bytes is rounded up to whole pages.
-  static Result<PageMemory> map(std::uint64_t size_bytes, bool huge_pages);
+  // kOutOfMemory says how much was asked for. size_bytes is rounded up to whole pages. `executor`
+  // touches the pages with all its threads: one alone takes a quarter of a second a GiB.
+  static Result<PageMemory> map(std::uint64_t size_bytes, bool huge_pages,
+                                Executor* executor = nullptr);
 
   PageMemory() = default;
   PageMemory(PageMemory&& other) noexcept;

@@ -69,7 +69,8 @@ Result<std::unique_ptr<PinnedPool>> PinnedPool::create(Options options) {
                                               format_bytes(options.buffer_bytes) +
                                               " are more than any machine has");
   }
-  SLUICE_ASSIGN_OR_RETURN(auto memory, PageMemory::map(stride * capacity, options.huge_pages));
+  SLUICE_ASSIGN_OR_RETURN(auto memory,
+                          PageMemory::map(stride * capacity, options.huge_pages, options.executor));
   std::unique_ptr<PinnedPool> pool(new PinnedPool(options, std::move(memory)));
 
   if (options.lock != MemoryLock::kNone) {

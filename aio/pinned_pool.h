@@ -47,6 +47,7 @@ class PinnedPool {
     MemoryLock lock = MemoryLock::kTry;
     IoBackend* backend = nullptr;  // registers the memory with it; must outlive the pool
     PinHook hook;
+    Executor* executor = nullptr;  // touches the memory in parallel; used in create() only
   };
 
   // A move-only loan of one buffer, returned by its destructor.

@@ -21,7 +21,11 @@ target_include_directories(sluice_options INTERFACE "${CMAKE_SOURCE_DIR}")
 # multiply-add unless the source says so: kernels of every width must return the same bits.
 target_compile_options(sluice_options INTERFACE -march=x86-64-v2 -ffp-contract=off
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wold-style-cast -Wcast-align
-  -Wno-restrict -Werror)  # GCC 12 sees overlaps in std::string that are not there (PR 105651)
+  -Werror
+  # Options structs are filled by designated initialisers: what is left out has its default.
+  -Wno-missing-field-initializers
+  # GCC 12 sees overlaps in std::string that are not there (PR 105651).
+  -Wno-restrict)
 target_link_libraries(sluice_options INTERFACE Threads::Threads)
 
 if(SLUICE_SANITIZE)

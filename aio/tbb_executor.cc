@@ -1,0 +1,47 @@
+#include <tbb/global_control.h>
+#include <tbb/parallel_for.h>
+#include <tbb/partitioner.h>
+#include <tbb/task_arena.h>
+
+#include <string>
+
+#include "aio/executor.h"
+
+namespace sluice::aio {
+namespace {
+
+class TbbExecutor final : public Executor {
+ public:
+  explicit TbbExecutor(int threads)
+      : threads_(threads),
+        allowed_(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(threads)),
+        arena_(threads) {}
+
+  int threads() const override { return threads_; }
+
+  void run(int pieces, const std::function<void(int)>& work) override {
+    arena_.execute([&] {
+      // The affinity partitioner replays where each piece ran the last time.
+      tbb::parallel_for(
+          0, pieces, [&](int piece) { work(piece); }, affinity_);
+    });
+  }
+
+ private:
+  const int threads_;
+  tbb::global_control allowed_;  // more threads than cores are granted only so
+  tbb::task_arena arena_;
+  tbb::affinity_partitioner affinity_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Executor>> make_executor(int threads) {
+  if (threads < 1 || threads > 1024) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "an executor takes 1 to 1024 threads, not " + std::to_string(threads));
+  }
+  return std::unique_ptr<Executor>(std::make_unique<TbbExecutor>(threads));
+}
+
+}  // namespace sluice::aio
