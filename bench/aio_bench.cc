@@ -1,4 +1,5 @@
 // aio_bench: measures the IO layer on a drive. See --help.
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -129,13 +130,15 @@ class Program {
     const Status measured = measure(**session, options_, interrupt_, progress_, table_, results);
     if (!measured.ok() && measured.error().code() != ErrorCode::kCancelled)
       return fail(measured.error(), kOurError);
-    if (!options_.json.empty()) {
+    const bool any = std::any_of(results.begin(), results.end(),
+                                 [](const ModeRuns& of_mode) { return !of_mode.runs.empty(); });
+    if (any && !options_.json.empty()) {
       const Status written =
           ResultFile("--json", options_.json, ResultFile::Kind::kMeasurement)
               .write(runs_json(header, options_, results, interrupt_.requested()));
       if (!written.ok()) return fail(written.error(), kOurError);
     }
-    return interrupt_.requested() ? interrupted() : 0;
+    return interrupt_.requested() ? interrupted(any) : 0;
   }
 
   int sweep(const ReportHeader& header) {
@@ -155,7 +158,7 @@ class Program {
     if (!points.ok()) return fail(points.error(), exit_code_of_setup(points.error().code()));
     const SweepPoint& best = best_point(*points);
     std::fputs(sweep_tables(*points, best).c_str(), table_);
-    if (interrupt_.requested()) return interrupted();
+    if (interrupt_.requested()) return interrupted(true);
 
     const Status section = ResultFile("--out", options_.out, ResultFile::Kind::kAioSection)
                                .write(aio_section_json(best.shape));
@@ -172,9 +175,11 @@ class Program {
     return 0;
   }
 
-  int interrupted() {
+  int interrupted(bool any_results) {
     progress_.clear();
-    std::fputs("interrupted: the results above are not complete\n", table_);
+    std::fputs(any_results ? "interrupted: the results above are not complete\n"
+                           : "interrupted before anything was measured\n",
+               table_);
     return kInterruptedExitCode;
   }
 

@@ -173,7 +173,7 @@ Status parse_run(const AioArguments& given, AioOptions& options) {
                           small_number("--runs", given.runs.value_or(default_runs), 1, 1000));
   SLUICE_ASSIGN_OR_RETURN(options.seed,
                           whole_number("--seed", given.seed.value_or("1"), 0, INT64_MAX));
-  options.json = given.json.value_or("");
+  options.json = given.json == "/dev/stdout" ? "-" : given.json.value_or("");
   if (given.json && given.json->empty())
     return wrong("--json", "", "give a file name, or - for standard output");
   return {};

@@ -1,5 +1,7 @@
 #include "bench/pattern.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 
@@ -58,21 +60,36 @@ std::optional<PatternMismatch> find_mismatch(std::span<const std::byte> data, st
   SLUICE_CHECK(data.size() % kWordBytes == 0 && offset_bytes % kWordBytes == 0,
                "the pattern consists of whole words");
   const std::uint64_t base = base_of(seed);
-  std::uint64_t counter = base + offset_bytes / kWordBytes * kGolden;
-  for (std::size_t i = 0; i < data.size(); i += kWordBytes, counter += kGolden) {
-    const std::uint64_t expected = mix64(counter);
-    std::uint64_t got = 0;
-    std::memcpy(&got, data.data() + i, kWordBytes);
-    if (got == expected) [[likely]]
+  const auto word_at = [&](std::size_t i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, data.data() + i, kWordBytes);
+    return word;
+  };
+  const auto expected_at = [&](std::size_t i) {
+    return mix64(base + (offset_bytes + i) / kWordBytes * kGolden);
+  };
+  // A stretch at a time without a branch; the words of one that differs are then looked at singly.
+  constexpr std::size_t kStretchBytes = 64 * kWordBytes;
+  for (std::size_t begin = 0; begin < data.size(); begin += kStretchBytes) {
+    const std::size_t end = std::min(begin + kStretchBytes, data.size());
+    std::uint64_t difference = 0;
+    std::uint64_t counter = base + (offset_bytes + begin) / kWordBytes * kGolden;
+    for (std::size_t i = begin; i < end; i += kWordBytes, counter += kGolden)
+      difference |= word_at(i) ^ mix64(counter);
+    if (difference == 0) [[likely]]
       continue;
-    const auto* expected_bytes = reinterpret_cast<const unsigned char*>(&expected);
-    const auto* got_bytes = reinterpret_cast<const unsigned char*>(&got);
+
+    std::size_t i = begin;
+    while (word_at(i) == expected_at(i)) i += kWordBytes;
+    const std::uint64_t expected = expected_at(i);
+    std::array<std::uint8_t, kWordBytes> expected_bytes{};
+    std::memcpy(expected_bytes.data(), &expected, kWordBytes);
     std::size_t at = 0;
-    while (expected_bytes[at] == got_bytes[at]) ++at;
+    while (std::to_integer<std::uint8_t>(data[i + at]) == expected_bytes[at]) ++at;
     PatternMismatch mismatch{.offset_bytes = offset_bytes + i + at,
                              .expected = expected_bytes[at],
-                             .got = got_bytes[at],
-                             .belongs_to_bytes = offset_of(got, base)};
+                             .got = std::to_integer<std::uint8_t>(data[i + at]),
+                             .belongs_to_bytes = offset_of(word_at(i), base)};
     if (mismatch.belongs_to_bytes.value_or(file_bytes) >= file_bytes)
       mismatch.belongs_to_bytes.reset();
     return mismatch;

@@ -56,14 +56,13 @@ std::string follow_links(const std::string& path) {
 }  // namespace
 
 ResultFile::ResultFile(std::string option, std::string path, Kind kind)
-    : option_(std::move(option)), path_(std::move(path)), kind_(kind) {
-  if (path_ == "/dev/stdout") path_ = "-";
+    : option_(std::move(option)), path_(std::move(path)), shown_path_(path_), kind_(kind) {
   if (path_ != "-") path_ = follow_links(path_);
 }
 
 Status ResultFile::check() const {
   const auto wrong = [this](const std::string& why) {
-    return Error(ErrorCode::kInvalidArgument, option_ + " " + path_ + ": " + why);
+    return Error(ErrorCode::kInvalidArgument, option_ + " " + shown_path_ + ": " + why);
   };
   if (path_ == "-") return {};
   struct stat status {};

@@ -28,6 +28,7 @@ class ResultFile {
  private:
   std::string option_;
   std::string path_;
+  std::string shown_path_;  // as typed
   Kind kind_;
 };
 
