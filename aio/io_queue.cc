@@ -5,58 +5,13 @@
 #include <cstring>
 #include <utility>
 
+#include "aio/block.h"
 #include "aio/check.h"
 #include "aio/log.h"
 #include "aio/retry_policy.h"
 #include "aio/units.h"
 
 namespace sluice::aio {
-
-// One block in flight: the transfer the backend is doing now, and what it is part of.
-struct IoQueue::Slot : IoOp {
-  enum class Phase : std::uint8_t {
-    kTransfer,
-    kReadToModify,  // of the sector a write covers in part; the write of the sector follows
-    kEndOnly,       // no transfer: carries the end of a request to the backend's thread
-  };
-
-  IoQueue* queue = nullptr;
-  IoRequest* request = nullptr;
-  Phase phase = Phase::kTransfer;
-
-  // The whole transfer; IoOp's offset, data and length are what is left of it.
-  std::uint64_t begin_bytes = 0;
-  std::byte* memory = nullptr;
-  std::uint32_t total_bytes = 0;
-  std::uint32_t needed_bytes = 0;  // enough: the rest would lie behind the end of the file
-  std::uint64_t moved_bytes = 0;
-
-  // Through a bounce buffer: [skip, skip + user_length) of it is the caller's.
-  int bounce = -1;
-  std::byte* user_data = nullptr;
-  std::uint32_t user_skip = 0;
-  std::uint32_t user_length = 0;
-
-  int retries = 0;
-  bool used = false;
-  std::int64_t submitted_ns = 0;
-  Slot* next_free = nullptr;
-
-  void aim(std::uint64_t offset, std::byte* to, std::uint32_t length, std::uint32_t needed) {
-    begin_bytes = offset;
-    memory = to;
-    total_bytes = length;
-    needed_bytes = needed;
-    moved_bytes = 0;
-    retries = 0;
-    offset_bytes = offset;
-    data = to;
-    length_bytes = length;
-    delay_ns = 0;
-  }
-  void copy_in() const { std::memcpy(memory + user_skip, user_data, user_length); }
-  void copy_out() const { std::memcpy(user_data, memory + user_skip, user_length); }
-};
 
 Result<std::unique_ptr<IoQueue>> IoQueue::create(IoBackend& backend, const Options& options) {
   const auto reject = [](const std::string& what) {
@@ -72,20 +27,20 @@ Result<std::unique_ptr<IoQueue>> IoQueue::create(IoBackend& backend, const Optio
                   std::to_string(options.queue_depth));
   }
   if (options.max_retries < 0) return reject("the number of retries must not be negative");
-  SLUICE_ASSIGN_OR_RETURN(auto bounce, PageMemory::map(kBounceCount * kBounceBytes, false));
-  return std::unique_ptr<IoQueue>(new IoQueue(backend, options, std::move(bounce)));
+  SLUICE_ASSIGN_OR_RETURN(auto bounces, BounceBuffers::create());
+  return std::unique_ptr<IoQueue>(new IoQueue(backend, options, std::move(bounces)));
 }
 
-IoQueue::IoQueue(IoBackend& backend, const Options& options, PageMemory bounce_memory)
+IoQueue::IoQueue(IoBackend& backend, const Options& options, BounceBuffers bounces)
     : backend_(backend),
       options_(options),
-      bounce_memory_(std::move(bounce_memory)),
-      slots_(new Slot[static_cast<std::size_t>(options.queue_depth)]) {
+      bounces_(std::move(bounces)),
+      blocks_(new Block[static_cast<std::size_t>(options.queue_depth)]) {
   for (int i = options.queue_depth - 1; i >= 0; --i) {
-    Slot& slot = slots_[static_cast<std::size_t>(i)];
-    slot.queue = this;
-    slot.on_done = &IoQueue::on_block_done;
-    slot.next_free = std::exchange(free_slots_, &slot);
+    Block& block = blocks_[static_cast<std::size_t>(i)];
+    block.queue = this;
+    block.on_done = &IoQueue::on_block_done;
+    block.next_free = std::exchange(free_blocks_, &block);
   }
 }
 
@@ -164,6 +119,7 @@ void IoQueue::cancel(IoRequest& request) noexcept {
 }
 
 const Status& IoQueue::wait(IoRequest& request) {
+  SLUICE_CHECK(request.callback_ == nullptr, "a request that ends in a callback is not waited for");
   std::unique_lock lock(mutex_);
   while (request.in_flight_) {
     lock.unlock();
@@ -212,10 +168,9 @@ void IoQueue::start_blocks(std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     std::array<IoOp*, kStartBatch> ops;
     for (std::size_t i = 0; i < count; ++i) {
-      Slot& slot = *batch[i];
-      const bool copies = slot.kind == IoKind::kWrite && slot.bounce >= 0;
-      if (copies && slot.phase == Slot::Phase::kTransfer) slot.copy_in();
-      ops[i] = &slot;
+      Block& block = *batch[i];
+      if (block.copies_in_first()) block.copy_in();
+      ops[i] = &block;
     }
     backend_.submit({ops.data(), count});
     lock.lock();
@@ -230,246 +185,163 @@ std::size_t IoQueue::fill_locked(StartBatch& batch) {
     request.pending_ = false;
   };
   std::int64_t now_ns = -1;
-  while (first_pending_ != nullptr && free_slots_ != nullptr && count < batch.size()) {
+  while (first_pending_ != nullptr && free_blocks_ != nullptr && count < batch.size()) {
     IoRequest& request = *first_pending_;
     if (request.stopped_ && request.blocks_in_flight_ > 0) {
       pop(request);  // its last block ends it
       continue;
     }
-    Slot& slot = *free_slots_;
+    Block& block = *free_blocks_;
     // false: what it needs (a bounce buffer, a sector) is in use by a block that is in flight.
-    if (!start_block_locked(request, slot)) break;
-    free_slots_ = slot.next_free;
+    if (!start_block_locked(request, block)) break;
+    free_blocks_ = block.next_free;
     if (now_ns < 0) now_ns = backend_.clock().now_ns();
-    slot.used = true;
-    slot.submitted_ns = now_ns;
-    slot.request = &request;
+    block.used = true;
+    block.submitted_ns = now_ns;
+    block.request = &request;
     ++request.blocks_in_flight_;
     ++blocks_in_flight_;
     const std::uint64_t whole =
         request.kind_ == IoKind::kSync ? request.target_->files().size() : request.length_bytes_;
     if (request.stopped_ || request.started_bytes_ == whole) pop(request);
-    batch[count++] = &slot;
+    batch[count++] = &block;
   }
   return count;
 }
 
-bool IoQueue::start_block_locked(IoRequest& request, Slot& slot) {
-  slot.bounce = -1;
+bool IoQueue::start_block_locked(IoRequest& request, Block& block) {
   if (request.stopped_ || (request.kind_ != IoKind::kSync && request.length_bytes_ == 0)) {
-    slot.phase = Slot::Phase::kEndOnly;
-    slot.kind = IoKind::kNop;
-    slot.file = nullptr;
-    slot.aim(0, nullptr, 0, 0);
+    block.make_end_only();
     return true;
   }
-  slot.phase = Slot::Phase::kTransfer;
-  slot.kind = request.kind_;
   if (request.kind_ == IoKind::kSync) {
-    slot.file = request.target_->files()[request.started_bytes_];
-    slot.aim(0, nullptr, 0, 0);
+    block.make_sync(*request.target_->files()[request.started_bytes_]);
     ++request.started_bytes_;
     return true;
   }
-
   const std::uint64_t rest = request.length_bytes_ - request.started_bytes_;
-  Extent extent = request.target_->locate(request.offset_bytes_ + request.started_bytes_, rest);
-  std::byte* data = request.data_ + request.started_bytes_;
-  const std::uint64_t sector = extent.file->offset_alignment_bytes();
-  const std::uint64_t into_sector = extent.offset_bytes % sector;
-  slot.file = extent.file;
-  if (into_sector != 0 || extent.length_bytes < sector) {
-    // A head or a tail that is no whole sector (never on buffered files, whose sector is 1 byte).
-    extent.length_bytes = std::min(extent.length_bytes, sector - into_sector);
-    slot.user_data = data;
-    if (!take_bounce_locked(slot, extent)) return false;
-  } else {
-    extent.length_bytes = align_down(std::min(extent.length_bytes, options_.block_bytes), sector);
-    const auto address = reinterpret_cast<std::uintptr_t>(data);
-    if (address % extent.file->memory_alignment_bytes() != 0) {
-      extent.length_bytes = std::min(extent.length_bytes, kBounceBytes);
-      slot.user_data = data;
-      if (!take_bounce_locked(slot, extent)) return false;
-    } else {
-      const auto length = static_cast<std::uint32_t>(extent.length_bytes);
-      slot.aim(extent.offset_bytes, data, length, length);
-    }
-  }
-  request.started_bytes_ += extent.length_bytes;
-  return true;
-}
-
-// Aims the slot at the whole sectors around the extent, through a bounce buffer. A write of part of
-// a sector holds that sector: a second one must not read it before the first has written it.
-bool IoQueue::take_bounce_locked(Slot& slot, const Extent& extent) {
-  const std::uint64_t sector = extent.file->offset_alignment_bytes();
-  SLUICE_CHECK(sector <= kBounceBytes,
-               "a file system asks for sectors larger than a bounce buffer");
-  const std::uint64_t begin = align_down(extent.offset_bytes, sector);
-  const std::uint64_t end = align_up(extent.offset_bytes + extent.length_bytes, sector);
-  const bool partial = end - begin != extent.length_bytes;
-  const bool modifies = slot.kind == IoKind::kWrite && partial;
-
-  int free = -1;
-  for (int i = 0; i < kBounceCount; ++i) {
-    const Slot* user = bounce_users_[static_cast<std::size_t>(i)];
-    if (user == nullptr) {
-      free = i;
-    } else if (modifies && user->request->kind_ == IoKind::kWrite && user->file == extent.file &&
-               user->begin_bytes < end && begin < user->begin_bytes + user->total_bytes) {
-      return false;
-    }
-  }
-  if (free < 0) return false;
-  bounce_users_[static_cast<std::size_t>(free)] = &slot;
-  slot.bounce = free;
-  slot.user_skip = static_cast<std::uint32_t>(extent.offset_bytes - begin);
-  slot.user_length = static_cast<std::uint32_t>(extent.length_bytes);
-
-  std::byte* buffer = bounce_memory_.data() + static_cast<std::uint64_t>(free) * kBounceBytes;
-  const auto length = static_cast<std::uint32_t>(end - begin);
-  if (modifies) {
-    slot.phase = Slot::Phase::kReadToModify;
-    slot.kind = IoKind::kRead;
-    // What lies behind the logical end is padding: it need not exist yet.
-    const std::uint64_t existing =
-        std::clamp<std::uint64_t>(extent.file_end_bytes, begin, end) - begin;
-    slot.aim(begin, buffer, length, static_cast<std::uint32_t>(existing));
-  } else {
-    const std::uint32_t needed =
-        slot.kind == IoKind::kRead ? slot.user_skip + slot.user_length : length;
-    slot.aim(begin, buffer, length, needed);
-  }
-  return true;
+  const Extent extent =
+      request.target_->locate(request.offset_bytes_ + request.started_bytes_, rest);
+  const std::uint64_t started =
+      block.make_transfer(request.kind_, extent, request.data_ + request.started_bytes_,
+                          options_.block_bytes, bounces_);
+  request.started_bytes_ += started;
+  return started > 0;
 }
 
 // ---- blocks back -----------------------------------------------------------------------------
 
 void IoQueue::on_block_done(IoOp& op, std::int64_t result) noexcept {
-  auto& slot = static_cast<Slot&>(op);
-  slot.queue->finish_transfer(slot, result);
+  auto& block = static_cast<Block&>(op);
+  block.queue->finish_transfer(block, result);
 }
 
-// Points the slot at what its transfer has not moved yet, from the last whole sector on: a count
-// that is no multiple of a sector is possible, a direct transfer that begins there is not.
-void IoQueue::aim_at_rest(Slot& slot) {
-  const std::uint64_t alignment = std::max(slot.file->offset_alignment_bytes(), std::uint32_t{1});
-  const std::uint64_t kept = align_down(slot.moved_bytes, alignment);
-  slot.offset_bytes = slot.begin_bytes + kept;
-  slot.data = slot.memory + kept;
-  slot.length_bytes = static_cast<std::uint32_t>(slot.total_bytes - kept);
-  slot.moved_bytes = kept;
-}
-
-// Runs on the backend's threads. A slot is its thread's own until end_block_locked() frees it.
-void IoQueue::finish_transfer(Slot& slot, std::int64_t result) noexcept {
-  const std::int64_t now_ns = backend_.clock().now_ns();
+// What a result means for its block; the bytes of a finished read reach the caller here, outside
+// the lock.
+Verdict IoQueue::judge(Block& block, std::int64_t result) const {
   const std::uint64_t moved = result > 0 ? static_cast<std::uint64_t>(result) : 0;
-  const bool transfers = slot.kind == IoKind::kRead || slot.kind == IoKind::kWrite;
-  slot.moved_bytes += moved;
-
-  Verdict verdict = Verdict::kDone;
-  if (result < 0 || (transfers && slot.moved_bytes < slot.needed_bytes)) {
-    const std::uint64_t sector = slot.file != nullptr ? slot.file->offset_alignment_bytes() : 1;
-    const bool advanced = moved >= std::max<std::uint64_t>(sector, 1);
-    if (advanced) slot.retries = 0;
-    verdict = judge_incomplete({.kind = slot.kind,
-                                .result = result,
-                                .advanced = advanced,
-                                .retries = slot.retries,
-                                .max_retries = options_.max_retries});
-  } else if (slot.phase == Slot::Phase::kReadToModify) {
-    // The sector as it is, padding as zeros; then the caller's bytes over it, and back to the
-    // drive.
-    std::memset(slot.memory + slot.moved_bytes, 0, slot.total_bytes - slot.moved_bytes);
-    slot.copy_in();
-    verdict = Verdict::kNextPhase;
-  } else if (slot.bounce >= 0 && slot.kind == IoKind::kRead) {
-    slot.copy_out();
+  block.moved_bytes += moved;
+  if (block.phase == Block::Phase::kEndOnly)
+    return Verdict::kDone;  // nothing that could have failed
+  if (result < 0 || block.moved_bytes < block.needed_bytes) {
+    const bool advanced = moved >= block.file->offset_alignment_bytes();
+    if (advanced) block.retries = 0;
+    return judge_incomplete({.kind = block.kind,
+                             .result = result,
+                             .advanced = advanced,
+                             .retries = block.retries,
+                             .max_retries = options_.max_retries});
   }
+  if (block.phase == Block::Phase::kReadToModify) return Verdict::kNextPhase;
+  if (block.bounce >= 0 && block.kind == IoKind::kRead) block.copy_out();
+  return Verdict::kDone;
+}
 
+void IoQueue::count_locked(const Block& block, std::int64_t result, std::int64_t now_ns) {
+  if (result <= 0 || block.phase == Block::Phase::kEndOnly || block.kind == IoKind::kSync) return;
+  IoDirectionStats& direction = block.kind == IoKind::kRead ? stats_.read : stats_.write;
+  ++direction.blocks;
+  direction.device_bytes += static_cast<std::uint64_t>(result);
+  direction.block_latency.record(now_ns - block.submitted_ns);
+  if (block.moved_bytes < block.needed_bytes) ++stats_.short_transfers;
+}
+
+// Runs on the backend's threads. A block is its thread's own until free_block_locked() frees it.
+void IoQueue::finish_transfer(Block& block, std::int64_t result) noexcept {
+  const Verdict verdict = judge(block, result);
+  const std::int64_t now_ns = backend_.clock().now_ns();
   std::unique_lock lock(mutex_);
-  IoRequest& request = *slot.request;
-  if (transfers) {
-    IoDirectionStats& direction = slot.kind == IoKind::kRead ? stats_.read : stats_.write;
-    if (moved > 0) {
-      ++direction.blocks;
-      direction.device_bytes += moved;
-      direction.block_latency.record(now_ns - slot.submitted_ns);
-    }
-  }
+  count_locked(block, result, now_ns);
   switch (verdict) {
     case Verdict::kResume:
-      ++stats_.short_transfers;
-      aim_at_rest(slot);
+      block.aim_at_rest();
       break;
     case Verdict::kRetry:
       ++stats_.retries;
-      if (moved > 0) ++stats_.short_transfers;
-      aim_at_rest(slot);
-      slot.delay_ns = retry_delay_ns(result, slot.retries);
-      ++slot.retries;
+      block.aim_at_rest();
+      block.delay_ns = retry_delay_ns(result, block.retries);
+      ++block.retries;
       break;
     case Verdict::kNextPhase:
-      slot.phase = Slot::Phase::kTransfer;
-      slot.kind = IoKind::kWrite;
-      slot.aim(slot.begin_bytes, slot.memory, slot.total_bytes, slot.total_bytes);
+      block.turn_into_write();
       break;
     case Verdict::kFail:
-      request.stopped_ = true;
-      if (request.status_.ok()) {
-        request.status_ = transfer_error(slot, result, slot.retries);
+      block.request->stopped_ = true;
+      if (block.request->status_.ok()) {
+        block.request->status_ = transfer_error(block, result, block.retries);
       }
-      break;
+      end_block(block, now_ns, lock);
+      return;
     case Verdict::kDone:
-      break;
+      end_block(block, now_ns, lock);
+      return;
   }
-  if (verdict != Verdict::kDone && verdict != Verdict::kFail) {
-    slot.submitted_ns = now_ns;
-    lock.unlock();
-    if (verdict == Verdict::kRetry && result < 0 && result != -EINTR && result != -EAGAIN) {
-      log::warning_once("retry:" + slot.file->path() + std::to_string(result),
-                        transfer_error(slot, result, 0).message() +
-                            " (trying again; further ones on this file are only counted)");
-    }
-    IoOp* again = &slot;
-    backend_.submit({&again, 1});
-    return;
+  block.submitted_ns = now_ns;
+  lock.unlock();
+  if (verdict == Verdict::kRetry && result < 0 && result != -EINTR && result != -EAGAIN) {
+    log::warning_once("retry:" + block.file->path() + std::to_string(result),
+                      transfer_error(block, result, 0).message() +
+                          " (trying again; further ones on this file are only counted)");
   }
+  IoOp* again = &block;
+  backend_.submit({&again, 1});
+}
 
-  end_block_locked(slot);
+// Frees the block, ends its request if it was the last, starts what can start now, and only then
+// runs the callback, so that the drive is not kept waiting by it.
+void IoQueue::end_block(Block& block, std::int64_t now_ns, std::unique_lock<std::mutex>& lock) {
+  IoRequest& request = *block.request;
+  free_block_locked(block);
   const bool ended = request.blocks_in_flight_ == 0 && !request.pending_;
-  const IoRequest::Callback callback = request.callback_;
+  const IoRequest::Callback callback = ended ? request.callback_ : nullptr;
   void* const context = request.context_;
   if (ended) {
-    if (callback != nullptr) ++callbacks_running_;
-    end_request_locked(request);
     request.latency_ns_ = now_ns - request.submitted_ns_;
+    end_request_locked(request);
   }
+  // From here on a request without a callback may be gone: its owner need not wait any longer.
+  if (callback != nullptr) ++callbacks_running_;
   start_blocks(lock);
-  if (!ended || callback == nullptr) {
-    if (waiters_ > 0) ended_.notify_all();
-    return;
+  if (callback != nullptr) {
+    lock.unlock();
+    callback(request, context);
+    lock.lock();
+    --callbacks_running_;
   }
-  // From here on nothing of the request is touched: it is its owner's again.
-  lock.unlock();
-  callback(request, context);
-  lock.lock();
-  --callbacks_running_;
   if (waiters_ > 0) ended_.notify_all();
 }
 
-void IoQueue::end_block_locked(Slot& slot) {
-  if (slot.bounce >= 0) {
-    bounce_users_[static_cast<std::size_t>(slot.bounce)] = nullptr;
+void IoQueue::free_block_locked(Block& block) {
+  if (block.bounce >= 0) {
+    bounces_.give_back(block.bounce);
     ++stats_.bounced_blocks;
-    slot.bounce = -1;
+    block.bounce = -1;
   }
-  --slot.request->blocks_in_flight_;
+  --block.request->blocks_in_flight_;
   --blocks_in_flight_;
-  slot.used = false;
-  slot.request = nullptr;
-  slot.next_free = std::exchange(free_slots_, &slot);
+  block.used = false;
+  block.request = nullptr;
+  block.next_free = std::exchange(free_blocks_, &block);
 }
 
 void IoQueue::end_request_locked(IoRequest& request) {
@@ -500,11 +372,11 @@ void IoQueue::reset_stats() {
 
 std::optional<IoQueue::InFlight> IoQueue::oldest_in_flight() const {
   const std::lock_guard lock(mutex_);
-  const Slot* oldest = nullptr;
+  const Block* oldest = nullptr;
   for (int i = 0; i < options_.queue_depth; ++i) {
-    const Slot& slot = slots_[static_cast<std::size_t>(i)];
-    const bool older = oldest == nullptr || slot.submitted_ns < oldest->submitted_ns;
-    if (slot.used && slot.file != nullptr && older) oldest = &slot;
+    const Block& block = blocks_[static_cast<std::size_t>(i)];
+    const bool older = oldest == nullptr || block.submitted_ns < oldest->submitted_ns;
+    if (block.used && block.file != nullptr && older) oldest = &block;
   }
   if (oldest == nullptr) return std::nullopt;
   return InFlight{.kind = oldest->kind,

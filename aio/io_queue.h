@@ -10,7 +10,7 @@
 // failed to write. The first error ends the request and names operation, path, offset, length and
 // errno.
 //
-// Memory:  queue_depth block slots and kBounceCount bounce buffers, taken in the constructor.
+// Memory:  queue_depth blocks and the bounce buffers, taken in the constructor.
 // submit()
 //          allocates nothing.
 // Threads: all methods from any thread. wait() and the blocking helpers not from a callback.
@@ -31,14 +31,17 @@
 #include <string>
 #include <vector>
 
+#include "aio/bounce_buffers.h"
 #include "aio/io_backend.h"
 #include "aio/io_request.h"
 #include "aio/io_stats.h"
 #include "aio/io_target.h"
-#include "aio/page_memory.h"
 #include "aio/result.h"
 
 namespace sluice::aio {
+
+struct Block;
+enum class Verdict : std::uint8_t;
 
 class IoQueue {
  public:
@@ -48,8 +51,6 @@ class IoQueue {
     int max_retries = 8;                  // for one block, until it makes progress again
   };
   static constexpr int kMaxQueueDepth = 4096;
-  static constexpr int kBounceCount = 8;
-  static constexpr std::uint64_t kBounceBytes = 128 << 10;
 
   // kInvalidArgument names the option that is out of range. `backend` must outlive the queue.
   static Result<std::unique_ptr<IoQueue>> create(IoBackend& backend, const Options& options);
@@ -57,12 +58,13 @@ class IoQueue {
   IoQueue(const IoQueue&) = delete;
   IoQueue& operator=(const IoQueue&) = delete;
 
-  // Starts a prepared request. Its end is told by its callback and by wait(); a request that makes
+  // Starts a prepared request. Its end is told by its callback, or by wait(); a request that makes
   // no sense (outside the target, say) ends with kInvalidArgument like any other failure.
   void submit(IoRequest& request) noexcept;
   void submit_all(std::span<IoRequest* const> requests) noexcept;
 
-  // Until the request has ended (at once if it has); its status.
+  // Until the request has ended (at once if it has); its status. Only for requests without a
+  // callback: theirs may still be running when they have ended.
   const Status& wait(IoRequest& request);
 
   // Starts no further block of the request; it ends with kCancelled when those in flight are back,
@@ -91,37 +93,36 @@ class IoQueue {
   IoBackend& backend() { return backend_; }
 
  private:
-  struct Slot;
-  // What submitting and finishing blocks hands to the backend once the lock is released.
+  // What starting and finishing blocks hands to the backend once the lock is released.
   static constexpr std::size_t kStartBatch = 64;
-  using StartBatch = std::array<Slot*, kStartBatch>;
+  using StartBatch = std::array<Block*, kStartBatch>;
 
-  IoQueue(IoBackend& backend, const Options& options, PageMemory bounce_memory);
+  IoQueue(IoBackend& backend, const Options& options, BounceBuffers bounces);
 
   // All *_locked() want mutex_.
   void enqueue_locked(IoRequest& request);
   std::size_t fill_locked(StartBatch& batch);
-  bool start_block_locked(IoRequest& request, Slot& slot);
-  bool take_bounce_locked(Slot& slot, const Extent& extent);
-  void end_block_locked(Slot& slot);
+  bool start_block_locked(IoRequest& request, Block& block);
+  void count_locked(const Block& block, std::int64_t result, std::int64_t now_ns);
+  void free_block_locked(Block& block);
   void end_request_locked(IoRequest& request);
   void start_blocks(std::unique_lock<std::mutex>& lock);
 
   static void on_block_done(IoOp& op, std::int64_t result) noexcept;
-  void finish_transfer(Slot& slot, std::int64_t result) noexcept;
-  void aim_at_rest(Slot& slot);
+  void finish_transfer(Block& block, std::int64_t result) noexcept;
+  Verdict judge(Block& block, std::int64_t result) const;
+  void end_block(Block& block, std::int64_t now_ns, std::unique_lock<std::mutex>& lock);
 
   IoBackend& backend_;
   const Options options_;
-  const PageMemory bounce_memory_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable ended_;  // a request, a callback
-  std::unique_ptr<Slot[]> slots_;  // NOLINT(modernize-avoid-c-arrays): fixed array, run-time size
-  Slot* free_slots_ = nullptr;
+  mutable std::mutex mutex_;       // guards all below
+  std::condition_variable ended_;  // a request, or a callback
+  BounceBuffers bounces_;
+  std::unique_ptr<Block[]> blocks_;  // NOLINT(modernize-avoid-c-arrays): queue_depth of them
+  Block* free_blocks_ = nullptr;
   IoRequest* first_pending_ = nullptr;  // not yet split to the end, oldest first
   IoRequest* last_pending_ = nullptr;
-  std::array<Slot*, kBounceCount> bounce_users_{};  // null: free
   int blocks_in_flight_ = 0;
   int callbacks_running_ = 0;
   int waiters_ = 0;

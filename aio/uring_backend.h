@@ -3,8 +3,8 @@
 // Each ring thread sleeps in io_uring_enter, so that submitting what callbacks have queued and
 // waiting for the next completion are one system call. Files and memory that are attached are
 // registered with every ring (files: no reference counting an operation; memory: no pinning of
-// pages an operation). Features are probed at run time: DEFER_TASKRUN and SINGLE_ISSUER
-// (Linux 6.1), COOP_TASKRUN and sparse tables (5.19); without them it runs, slower.
+// pages an operation). Features are probed at run time: SINGLE_ISSUER (Linux 6.0),
+// COOP_TASKRUN and sparse tables (5.19); without them it runs, slower.
 //
 // Threads: as IoBackend; attaching and detaching not from a completion. An op submitted from a
 //          completion stays on that ring; others are dealt round-robin.

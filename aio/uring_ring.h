@@ -1,8 +1,8 @@
 // UringRing: one io_uring and the one thread that talks to it. Part of UringBackend.
 //
-// Only the ring's thread touches the ring, which is what DEFER_TASKRUN and SINGLE_ISSUER ask for
-// and what lets it work without locks. Other threads put operations into an inbox and, when the
-// ring's thread sleeps in the kernel, wake it through an eventfd that the ring itself watches.
+// Only the ring's thread touches the ring, which SINGLE_ISSUER asks for and which lets it work
+// without locks. Other threads put operations into an inbox and, when the ring's thread sleeps in
+// the kernel, wake it through an eventfd that the ring itself watches.
 #pragma once
 
 #include <liburing.h>
@@ -95,7 +95,7 @@ class UringRing {
   // Set once by start().
   const Clock* clock_ = nullptr;
   int queue_depth_ = 0;
-  bool single_submit_ = false;
+  int hand_over_ = 1;  // operations prepared before they are submitted
   bool has_file_slots_ = false;
   bool has_memory_slots_ = false;
   int wake_descriptor_ = -1;

@@ -1,0 +1,118 @@
+// Block: one slot of an IoQueue, the transfer the backend is doing for it, and what is left of it.
+// Part of IoQueue.
+//
+// A block is either direct (between the drive and the caller's memory), or passes through a bounce
+// buffer; a write of part of a sector takes two transfers, a read of the sector and its write.
+//
+// Threads: the queue's, under its lock, until it is submitted; then of the backend's thread that
+// finishes
+//          it, until the queue frees the slot.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "aio/bounce_buffers.h"
+#include "aio/io_backend.h"
+#include "aio/io_request.h"
+#include "aio/io_target.h"
+#include "aio/units.h"
+
+namespace sluice::aio {
+
+class IoQueue;
+
+struct Block : IoOp {
+  enum class Phase : std::uint8_t {
+    kTransfer,
+    kReadToModify,  // the write of the sector follows
+    kEndOnly,       // no transfer: carries the end of a request to the backend's thread
+  };
+
+  // The queue's bookkeeping.
+  IoQueue* queue = nullptr;
+  IoRequest* request = nullptr;
+  Block* next_free = nullptr;
+  bool used = false;
+  int retries = 0;  // since it last got anywhere
+  std::int64_t submitted_ns = 0;
+
+  // The whole transfer; IoOp's offset, data and length are what is left of it.
+  Phase phase = Phase::kTransfer;
+  std::uint64_t begin_bytes = 0;
+  std::byte* memory = nullptr;
+  std::uint32_t total_bytes = 0;
+  std::uint32_t needed_bytes = 0;  // enough: the rest lies behind the end of the file
+  std::uint64_t moved_bytes = 0;
+
+  // Through a bounce buffer: [user_skip, user_skip + user_length) of it is the caller's.
+  int bounce = -1;
+  std::byte* user_data = nullptr;
+  std::uint32_t user_skip = 0;
+  std::uint32_t user_length = 0;
+
+  void make_end_only() {
+    phase = Phase::kEndOnly;
+    kind = IoKind::kNop;
+    file = nullptr;
+    bounce = -1;
+    aim(0, nullptr, 0, 0);
+  }
+
+  void make_sync(File& target) {
+    phase = Phase::kTransfer;
+    kind = IoKind::kSync;
+    file = &target;
+    bounce = -1;
+    aim(0, nullptr, 0, 0);
+  }
+
+  // Becomes a transfer of as much of the extent, from its beginning, as one block can carry;
+  // returns how much that is, or 0 when the bounce buffer or the sector it needs is in use.
+  std::uint64_t make_transfer(IoKind direction, const Extent& extent, std::byte* user,
+                              std::uint64_t max_bytes, BounceBuffers& bounces);
+
+  void copy_in() const { std::memcpy(memory + user_skip, user_data, user_length); }
+  void copy_out() const { std::memcpy(user_data, memory + user_skip, user_length); }
+
+  // Before a write through a bounce buffer starts; not for a read-modify-write, which reads first.
+  bool copies_in_first() const {
+    return bounce >= 0 && kind == IoKind::kWrite && phase == Phase::kTransfer;
+  }
+
+  // The sector has been read: the caller's bytes over it, zeros for what did not exist, and back.
+  void turn_into_write() {
+    std::memset(memory + moved_bytes, 0, total_bytes - moved_bytes);
+    copy_in();
+    phase = Phase::kTransfer;
+    kind = IoKind::kWrite;
+    aim(begin_bytes, memory, total_bytes, total_bytes);
+  }
+
+  // Points at what has not been moved yet, from the last whole sector on: a count that is no
+  // multiple of a sector is possible, a direct transfer that begins there is not.
+  void aim_at_rest() {
+    moved_bytes = align_down(moved_bytes, file->offset_alignment_bytes());
+    offset_bytes = begin_bytes + moved_bytes;
+    data = memory + moved_bytes;
+    length_bytes = static_cast<std::uint32_t>(total_bytes - moved_bytes);
+  }
+
+ private:
+  void aim(std::uint64_t offset, std::byte* to, std::uint32_t length, std::uint32_t needed) {
+    begin_bytes = offset;
+    memory = to;
+    total_bytes = length;
+    needed_bytes = needed;
+    moved_bytes = 0;
+    retries = 0;
+    offset_bytes = offset;
+    data = to;
+    length_bytes = length;
+    delay_ns = 0;
+  }
+  bool go_through_bounce(const Extent& extent, std::byte* user, BounceBuffers& bounces);
+};
+
+}  // namespace sluice::aio
