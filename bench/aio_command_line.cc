@@ -1,7 +1,7 @@
 #include "bench/aio_command_line.h"
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -108,6 +108,11 @@ Result<std::optional<AioArguments>> parse_command_line(int argc, const char* con
   } catch (const CLI::Success& help_or_version) {
     app.exit(help_or_version);
     return std::optional<AioArguments>();
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string option =
+        std::string(error.what()).substr(0, std::string(error.what()).find(':'));
+    return Error(ErrorCode::kInvalidArgument,
+                 option + ": give it once, with one value; aio_bench --help lists the options");
   } catch (const CLI::ParseError& error) {
     std::string text = error.what();
     while (!text.empty() && (text.back() == '\n' || text.back() == '.')) text.pop_back();
