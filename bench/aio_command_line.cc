@@ -35,6 +35,9 @@ void add_options(CLI::App& app, AioArguments& to) {
                           const char* kind, const char* help) {
     app.add_option(name, value, help)->group(group)->type_name(kind)->allow_extra_args(false);
   };
+  const auto add_flag = [&app](const char* group, const char* name, bool& value, const char* help) {
+    app.add_flag(name, value, help)->group(group)->disable_flag_override();
+  };
   constexpr const char* kWhere = "Where";
   app.add_option("--path", to.paths, "folder for the scratch file; several: striped [.]")
       ->group(kWhere)
@@ -42,7 +45,7 @@ void add_options(CLI::App& app, AioArguments& to) {
       ->allow_extra_args(false);
   add(kWhere, "--size", to.size, "BYTES", "of the file [4G; with --file: all of it]");
   add(kWhere, "--file", to.file, "FILE", "measure on this existing file; reads never change it");
-  app.add_flag("--overwrite", to.overwrite, "let writes destroy the data in --file")->group(kWhere);
+  add_flag(kWhere, "--overwrite", to.overwrite, "let writes destroy the data in --file");
   add(kWhere, "--stripe-size", to.stripe_size, "BYTES", "with several --path [1M]");
   add(kWhere, "--weights", to.weights, "W:W|auto", "share of each --path; auto: measured [equal]");
 
@@ -53,11 +56,9 @@ void add_options(CLI::App& app, AioArguments& to) {
   add(kWhat, "--queue-depth", to.queue_depth, "N", "requests in flight of each thread [32]");
   add(kWhat, "--threads", to.threads, "N", "io_uring rings; posix: N x depth threads [1]");
   add(kWhat, "--backend", to.backend, "NAME", "uring, posix, or auto: uring if it works [auto]");
-  app.add_flag("--single-submit", to.single_submit, "one system call a request, no batches")
-      ->group(kWhat);
-  app.add_flag("--verify", to.verify,
-               "write a pattern and check every byte read; slower than without")
-      ->group(kWhat);
+  add_flag(kWhat, "--single-submit", to.single_submit, "one system call a request, no batches");
+  add_flag(kWhat, "--verify", to.verify,
+           "write a pattern and check every byte read; slower than without");
 
   constexpr const char* kHow = "How long";
   add(kHow, "--seconds", to.seconds, "S", "of one run [5; sweep: 1]");
@@ -67,9 +68,8 @@ void add_options(CLI::App& app, AioArguments& to) {
 
   constexpr const char* kResult = "Results";
   add(kResult, "--json", to.json, "FILE", "results for programs; - is standard output");
-  app.add_flag("--sweep", to.sweep,
-               "try block sizes, depths and threads (those not given) in --mode [mixed]")
-      ->group(kResult);
+  add_flag(kResult, "--sweep", to.sweep,
+           "try block sizes, depths and threads (those not given) in --mode [mixed]");
   add(kResult, "--out", to.out, "FILE",
       "with --sweep: the best as \"aio\" section [aio_sweep.json]");
 }
@@ -109,10 +109,12 @@ Result<std::optional<AioArguments>> parse_command_line(int argc, const char* con
     app.exit(help_or_version);
     return std::optional<AioArguments>();
   } catch (const CLI::ArgumentMismatch& error) {
-    const std::string option =
-        std::string(error.what()).substr(0, std::string(error.what()).find(':'));
+    const std::string text = error.what();
+    const bool is_flag = text.find("flag override") != std::string::npos;
     return Error(ErrorCode::kInvalidArgument,
-                 option + ": give it once, with one value; aio_bench --help lists the options");
+                 text.substr(0, text.find_first_of(": ")) +
+                     (is_flag ? ": takes no value" : ": give exactly one value") +
+                     "; aio_bench --help lists the options");
   } catch (const CLI::ParseError& error) {
     std::string text = error.what();
     while (!text.empty() && (text.back() == '\n' || text.back() == '.')) text.pop_back();

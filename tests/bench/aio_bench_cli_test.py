@@ -120,7 +120,9 @@ class BadInput(AioBenchTest):
         self.refuse("--backend", "aio", needles=["--backend aio", "uring", "posix"])
         self.refuse("--colour", needles=["--colour", "--help"])
         self.refuse("extra", needles=["extra", "--help"])
-        self.refuse("--size", needles=["--size", "--help"])
+        self.refuse("--size", needles=["--size", "exactly one value", "--help"])
+        self.refuse("--size", "1G", "--size", "2G", needles=["--size", "exactly one value"])
+        self.refuse("--verify=3", needles=["--verify", "takes no value"])
 
     def test_paths(self):
         self.refuse("--path", self.path("nowhere"), needles=["--path", "nowhere", "no such"])
