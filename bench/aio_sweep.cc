@@ -117,12 +117,11 @@ std::string sweep_tables(const std::vector<SweepPoint>& points, const SweepPoint
 }
 
 Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOptions& options,
-                                          std::vector<AioSession::Options> grid,
+                                          const std::vector<AioSession::Options>& grid,
                                           const Interrupt& interrupt, ProgressLine& progress) {
   std::vector<SweepPoint> points;
   points.reserve(grid.size());
-  for (AioSession::Options& shape : grid)
-    points.push_back({.shape = std::move(shape), .gb_per_s = {}});
+  for (const AioSession::Options& shape : grid) points.push_back({.shape = shape, .gb_per_s = {}});
   std::vector<std::size_t> order(points.size());
   std::iota(order.begin(), order.end(), 0);
   Random random(options.seed);
