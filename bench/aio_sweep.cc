@@ -75,6 +75,7 @@ const SweepPoint& best_point(const std::vector<SweepPoint>& points) {
         (cost(point) == cost(*best) && point.mean() > best->mean()))
       best = &point;
   }
+  SLUICE_CHECK(best != nullptr, "the fastest point is within the tie of itself");
   return *best;
 }
 
