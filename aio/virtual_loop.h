@@ -2,12 +2,13 @@
 // and the same seed gives the same history.
 //
 // Several simulated drives and executors share one loop, and with it one timeline. Events at the
-// same time run in the order they were scheduled. Threads: one, the same for every call (checked).
+// same time run in the order they were scheduled; an event may schedule further ones. Time only
+// moves forward, and only to events. Threads: one, the same for every call (checked).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <queue>
 #include <thread>
 #include <vector>
 
@@ -45,7 +46,7 @@ class VirtualLoop final : public Clock {
 
   std::int64_t now_ns_ = 0;
   std::uint64_t next_order_ = 0;
-  std::priority_queue<Entry, std::vector<Entry>, Later> events_;
+  std::vector<Entry> events_;  // a heap, the soonest on top
   const std::thread::id thread_ = std::this_thread::get_id();
 };
 

@@ -1,0 +1,98 @@
+// FaultBackend: another backend whose operations and file-system calls fail by a plan
+// (fault_plan.h).
+//
+// An operation that is to meet an error never reaches the drive: a no-op goes to the backend behind
+// in its place, so that the error too comes from one of its threads (or from pump()), and a retry's
+// delay is kept. The exceptions do part or all of the transfer: kShort and kTornWrite the whole
+// sectors that they need on direct files, kDelay and kReorder everything. So a short transfer of a
+// direct file that tells a count inside a sector has moved the rest of that sector too: bytes
+// beyond the count are undefined, up to the sector's end. What a torn write lands is any run of
+// sectors of it, none and all included.
+//
+// A completion that is held back to be reordered is released, in an order drawn from the seed, when
+// reorder_window of them are held, or when nothing else is in flight: the last ones are never kept.
+// An operation that keeps failing is the submitter's to give up: this backend never retries.
+//
+// Memory:  one record for each operation in flight, reused: submit() allocates only where more are
+//          in flight than ever before.
+// Threads: as the backend behind.
+// Shutdown: the destructor waits for the operations in flight. Close files before, and destroy this
+//          before the backend behind.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "aio/fault_file_system.h"
+#include "aio/fault_plan.h"
+#include "aio/io_backend.h"
+
+namespace sluice::aio {
+
+class FaultBackend final : public IoBackend {
+ public:
+  FaultBackend(IoBackend& inner, FaultPlan plan);
+  ~FaultBackend() override;
+
+  std::string_view name() const override { return "fault"; }
+  FileSystem& files() override { return files_; }
+  const Clock& clock() const override { return inner_.clock(); }
+  void submit(std::span<IoOp* const> ops) noexcept override;
+  PumpResult pump() override;
+  void attach(File& file) override { inner_.attach(*FaultFile::unwrap(&file)); }
+  void detach(File& file) override { inner_.detach(*FaultFile::unwrap(&file)); }
+  bool attach_memory(std::span<std::byte> memory) override { return inner_.attach_memory(memory); }
+  void detach_memory(std::span<std::byte> memory) override { inner_.detach_memory(memory); }
+
+  // From here on by another plan, with every count at 0. Operations in flight keep their fate.
+  void set_plan(FaultPlan plan) { decider_.set_plan(std::move(plan)); }
+
+  // Reads, writes, syncs and calls of files() since the plan was set, and the faults among them.
+  std::uint64_t operations() const { return decider_.operations(); }
+  std::uint64_t operations(FaultTarget target) const { return decider_.operations(target); }
+  std::uint64_t injected() const { return decider_.injected(); }
+  std::uint64_t injected(FaultKind kind) const { return decider_.injected(kind); }
+
+ private:
+  struct Record : IoOp {  // what goes to the backend behind
+    FaultBackend* owner = nullptr;
+    IoOp* outer = nullptr;
+    // What becomes of the inner result.
+    enum class Then : std::uint8_t { kPass, kReplace, kLimit, kReplaceUnlessError, kDelay, kHold };
+    Then then = Then::kPass;
+    std::int64_t result = 0;  // kReplace, kReplaceUnlessError: told instead; kLimit: at most
+    std::int64_t told_later_ns = 0;
+    std::size_t window = 0;
+    std::uint64_t random = 0;
+    Record* next_free = nullptr;
+  };
+
+  void prepare(Record& record, IoOp& op);
+  static void cut_short(Record& record, std::uint32_t told_bytes);
+  static void tear(Record& record);
+  static void on_inner_done(IoOp& op, std::int64_t result) noexcept;
+  void finish(Record& record, std::int64_t result) noexcept;
+  Record& take_record();
+  // Takes what is held in the order in which it shall be told.
+  std::vector<Record*> take_held_locked();
+  void tell(Record& record) noexcept;
+
+  IoBackend& inner_;
+  FaultDecider decider_;
+  FaultFileSystem files_;
+
+  std::mutex mutex_;               // guards all below
+  std::condition_variable ended_;  // an operation
+  std::deque<Record> records_;
+  Record* free_records_ = nullptr;
+  std::vector<Record*> held_;
+  std::size_t at_inner_ = 0;   // operations the backend behind has not finished, or tells later
+  std::size_t in_flight_ = 0;  // operations whose on_done has not returned
+};
+
+}  // namespace sluice::aio

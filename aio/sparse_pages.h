@@ -1,0 +1,34 @@
+// SparsePages: a file's bytes in memory, where what was never written costs nothing.
+//
+// Copies share their pages until one of them is written, so that a simulated drive can hold the
+// present and the durable content of a file for little more than the price of one. Holes read as
+// zeros, and zeros written into a hole leave it one.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+
+namespace sluice::aio {
+
+class SparsePages {
+ public:
+  static constexpr std::uint64_t kPageBytes = 64 << 10;
+
+  void write(std::uint64_t offset_bytes, std::span<const std::byte> data);
+  void read(std::uint64_t offset_bytes, std::span<std::byte> out) const;
+  // Everything from `offset_bytes` on becomes a hole.
+  void erase_from(std::uint64_t offset_bytes);
+  std::size_t page_count() const { return pages_.size(); }
+
+ private:
+  using Page = std::array<std::byte, kPageBytes>;
+  Page& writable_page(std::uint64_t number);
+
+  std::map<std::uint64_t, std::shared_ptr<Page>> pages_;
+};
+
+}  // namespace sluice::aio

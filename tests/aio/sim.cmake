@@ -1,0 +1,12 @@
+# The simulated drive, the fault-injecting backend and the small vocabulary everything uses.
+sluice_test(aio_sim_test
+  SOURCES
+    fault_backend_test.cc
+    latency_histogram_test.cc
+    log_test.cc
+    result_test.cc
+    sim_drive_power_test.cc
+    sim_drive_test.cc
+    units_test.cc
+    virtual_loop_test.cc
+  LINK sluice_aio_sim)
