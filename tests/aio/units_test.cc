@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <clocale>
 #include <limits>
 #include <random>
 
@@ -61,15 +60,6 @@ TEST(ParseBytes, RejectsWhatIsNoSizeWithASentenceThatQuotesIt) {
     EXPECT_EQ(bytes.error().code(), ErrorCode::kInvalidArgument);
     EXPECT_THAT(bytes.error().message(), HasSubstr("\"" + std::string(text) + "\""));
   }
-}
-
-TEST(ParseBytes, DoesNotDependOnTheLocale) {
-  const char* const locale = std::setlocale(LC_NUMERIC, "de_DE.UTF-8");
-  if (locale == nullptr) GTEST_SKIP() << "no locale with a decimal comma is installed";
-  const auto bytes = parse_bytes("1.5K");
-  std::setlocale(LC_NUMERIC, "C");
-  ASSERT_TRUE(bytes.ok());
-  EXPECT_EQ(*bytes, 1536U);
 }
 
 TEST(FormatBytes, WritesExactMultiplesWithoutDecimals) {
