@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <ostream>
 #include <random>
 #include <span>
 #include <string>
@@ -59,6 +60,11 @@ inline std::unique_ptr<IoQueue> make_queue_or_die(IoBackend& backend,
   auto queue = IoQueue::create(backend, options);
   if (!queue.ok()) throw std::runtime_error(queue.error().message());
   return std::move(*queue);
+}
+
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest's name
+inline void PrintTo(BackendKind kind, std::ostream* out) {
+  *out << (kind == BackendKind::kUring ? "uring" : "posix");
 }
 
 // Tests over every real backend: names end in /uring or /posix.

@@ -1,0 +1,228 @@
+// aio_bench: measures the IO layer on a drive. See --help.
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aio/real_file_system.h"
+#include "aio/striped_file.h"
+#include "aio/units.h"
+#include "bench/aio_command_line.h"
+#include "bench/aio_measure.h"
+#include "bench/aio_options.h"
+#include "bench/aio_report.h"
+#include "bench/aio_sweep.h"
+#include "bench/aio_workload.h"
+#include "bench/interrupt.h"
+#include "bench/machine_info.h"
+#include "bench/progress_line.h"
+#include "bench/result_file.h"
+#include "bench/scratch_file.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr int kOurError = 1;
+constexpr int kUserError = 2;
+
+// What the options asked for and this machine refuses is the user's to change.
+int exit_code_of_setup(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kCancelled:
+      return kInterruptedExitCode;
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kNotFound:
+    case ErrorCode::kAlreadyExists:
+    case ErrorCode::kPermission:
+    case ErrorCode::kReadOnly:
+    case ErrorCode::kNoSpace:
+    case ErrorCode::kOutOfMemory:
+    case ErrorCode::kMemlockLimit:
+    case ErrorCode::kUnsupported:
+      return kUserError;
+    default:
+      return kOurError;
+  }
+}
+
+class Program {
+ public:
+  Program(AioOptions options, std::string command)
+      : options_(std::move(options)),
+        command_(std::move(command)),
+        table_(options_.json == "-" ? stderr : stdout) {}
+
+  int run() {
+    if (Status ready = prepare(); !ready.ok())
+      return fail(ready.error(), exit_code_of_setup(ready.error().code()));
+    const ReportHeader header = make_header(options_, command_);
+    std::fputs(machine_text(header).c_str(), table_);
+    std::fflush(table_);
+    return options_.sweep ? sweep(header) : measure_modes(header);
+  }
+
+ private:
+  Status prepare() {
+    std::vector<std::string> notes;
+    aio::RealFileSystem files;
+    SLUICE_RETURN_IF_ERROR(check_places(files, options_, notes));
+    for (const std::string& note : notes) std::fprintf(stderr, "aio_bench: %s\n", note.c_str());
+    if (!options_.file.empty()) {
+      target_ = {.open_paths = {options_.file},
+                 .shown_paths = {options_.file},
+                 .size_bytes = options_.size_bytes,
+                 .weights = {1}};
+      return options_.verify ? fill() : Status();
+    }
+    if (options_.auto_weights) SLUICE_RETURN_IF_ERROR(measure_weights());
+    SLUICE_ASSIGN_OR_RETURN(scratch_, ScratchFile::create({.folders = options_.paths,
+                                                           .size_bytes = options_.size_bytes,
+                                                           .stripe_bytes = options_.stripe_bytes,
+                                                           .weights = options_.weights}));
+    target_ = scratch_->target();
+    return fill();
+  }
+
+  Status measure_weights() {
+    const std::uint64_t probe_bytes = std::min<std::uint64_t>(
+        256 * kMiB, align_up(options_.size_bytes / options_.paths.size(), 4 * kKiB));
+    SLUICE_ASSIGN_OR_RETURN(
+        const std::vector<double> speeds,
+        measure_write_speeds(options_.paths, probe_bytes, options_.backend, interrupt_,
+                             [this](const std::string& folder, double fraction) {
+                               progress_.update("measuring " + folder, {.fraction = fraction});
+                             }));
+    progress_.clear();
+    options_.weights = aio::StripedFile::weights_from_speeds(speeds);
+    return {};
+  }
+
+  // Not measured. All of the file, so that no read meets space that was never written.
+  Status fill() {
+    AioSession::Options shape{.backend = options_.backend, .writable = true};
+    SLUICE_ASSIGN_OR_RETURN(const auto session, AioSession::open(target_, shape));
+    const PassPlan plan{.range_bytes = options_.size_bytes, .pattern_seed = options_.seed};
+    Status filled = write_pass(*session, plan, interrupt_, [&](double fraction, double gb_per_s) {
+      const double left_gb = (1 - fraction) * static_cast<double>(options_.size_bytes) / 1e9;
+      progress_.update("writing the file", {.fraction = fraction,
+                                            .gb_per_s = gb_per_s,
+                                            .seconds_left = left_gb / std::max(gb_per_s, 0.01)});
+    });
+    progress_.clear();
+    return filled;
+  }
+
+  int measure_modes(const ReportHeader& header) {
+    const bool any_writes = std::any_of(options_.modes.begin(), options_.modes.end(), writes);
+    auto session = AioSession::open(target_, {.backend = options_.backend,
+                                              .block_bytes = options_.block_bytes,
+                                              .queue_depth = options_.queue_depth,
+                                              .threads = options_.threads,
+                                              .single_submit = options_.single_submit,
+                                              .writable = any_writes});
+    if (!session.ok()) return fail(session.error(), exit_code_of_setup(session.error().code()));
+    std::fputs((shape_text(options_, **session) + "\n").c_str(), table_);
+    std::vector<ModeRuns> results;
+    const Status measured = measure(**session, options_, interrupt_, progress_, table_, results);
+    if (!measured.ok() && measured.error().code() != ErrorCode::kCancelled)
+      return fail(measured.error(), kOurError);
+    const bool any = std::any_of(results.begin(), results.end(),
+                                 [](const ModeRuns& of_mode) { return !of_mode.runs.empty(); });
+    if (any && !options_.json.empty()) {
+      const Status written =
+          ResultFile("--json", options_.json, ResultFile::Kind::kMeasurement)
+              .write(runs_json(header, options_, results, interrupt_.requested()));
+      if (!written.ok()) return fail(written.error(), kOurError);
+    }
+    return interrupt_.requested() ? interrupted(any) : 0;
+  }
+
+  int sweep(const ReportHeader& header) {
+    std::vector<AioSession::Options> grid =
+        sweep_grid(options_, header.machine.cores, available_ram_bytes());
+    if (grid.empty())
+      return fail(Error(ErrorCode::kInvalidArgument,
+                        "--sweep: no block size and depth fits a file of " +
+                            format_bytes(options_.size_bytes) + "; give a larger --size"),
+                  kUserError);
+    std::fprintf(table_, "sweep of %zu shapes, %s, %d x %g s each; file %s\n\n", grid.size(),
+                 std::string(to_string(options_.modes[0])).c_str(), options_.runs, options_.seconds,
+                 format_bytes(options_.size_bytes).c_str());
+    std::fflush(table_);
+    const auto points = run_sweep(target_, options_, std::move(grid), interrupt_, progress_);
+    progress_.clear();
+    if (!points.ok()) return fail(points.error(), exit_code_of_setup(points.error().code()));
+    const SweepPoint& best = best_point(*points);
+    std::fputs(sweep_tables(*points, best).c_str(), table_);
+    if (interrupt_.requested()) return interrupted(true);
+
+    const Status section = ResultFile("--out", options_.out, ResultFile::Kind::kAioSection)
+                               .write(aio_section_json(best.shape));
+    if (!section.ok()) return fail(section.error(), kOurError);
+    std::fprintf(
+        table_, "\nbest: block %s, depth %d, threads %d: %.3f GB/s, %s in flight; written to %s\n",
+        format_bytes(best.shape.block_bytes).c_str(), best.shape.queue_depth, best.shape.threads,
+        best.mean(), format_bytes(best.shape.bytes_in_flight()).c_str(), options_.out.c_str());
+    if (!options_.json.empty()) {
+      const Status written = ResultFile("--json", options_.json, ResultFile::Kind::kMeasurement)
+                                 .write(sweep_json(header, options_, *points, best));
+      if (!written.ok()) return fail(written.error(), kOurError);
+    }
+    return 0;
+  }
+
+  int interrupted(bool any_results) {
+    progress_.clear();
+    std::fputs(any_results ? "interrupted: the results above are not complete\n"
+                           : "interrupted before anything was measured\n",
+               table_);
+    return kInterruptedExitCode;
+  }
+
+  int fail(const Error& error, int code) {
+    progress_.clear();
+    if (code == kInterruptedExitCode) {
+      std::fputs("aio_bench: interrupted before anything was measured\n", stderr);
+    } else {
+      std::fprintf(stderr, "aio_bench: %s\n", error.message().c_str());
+    }
+    return code;
+  }
+
+  const Interrupt interrupt_;
+  AioOptions options_;
+  const std::string command_;
+  std::FILE* const table_;
+  ProgressLine progress_;
+  std::unique_ptr<ScratchFile> scratch_;
+  BenchTarget target_;
+};
+
+int run(int argc, const char* const* argv) {
+  const auto complain = [](const Error& error) {
+    std::fprintf(stderr, "aio_bench: %s\n", error.message().c_str());
+    return kUserError;
+  };
+  const auto arguments = parse_command_line(argc, argv);
+  if (!arguments.ok()) return complain(arguments.error());
+  if (!arguments->has_value()) return 0;
+  auto options = parse_options(**arguments);
+  if (!options.ok()) return complain(options.error());
+  return Program(std::move(options).value(), command_text(argc, argv)).run();
+}
+
+}  // namespace
+}  // namespace sluice::bench
+
+int main(int argc, char** argv) {
+  try {
+    return sluice::bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "aio_bench: %s\n", error.what());
+    return 1;
+  }
+}

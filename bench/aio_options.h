@@ -1,0 +1,71 @@
+// The options of aio_bench: as typed, and as checked values.
+//
+// parse_options() looks only at the text; check_places() then at folders, files and free space.
+// Every error is one sentence that names the option, its value and what is allowed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aio/file_system.h"
+#include "aio/make_backend.h"
+#include "aio/result.h"
+#include "bench/aio_mode.h"
+
+namespace sluice::bench {
+
+inline constexpr std::string_view kVersion = SLUICE_VERSION;
+
+// An empty optional was not given.
+struct AioArguments {
+  std::vector<std::string> paths;
+  std::optional<std::string> file, size, mode, block_size, queue_depth, threads, backend, seconds,
+      ramp, runs, seed, stripe_size, weights, json, out;
+  bool overwrite = false;
+  bool single_submit = false;
+  bool verify = false;
+  bool sweep = false;
+};
+
+struct AioOptions {
+  std::vector<std::string> paths;  // folders for the scratch file; empty with `file`
+  std::string file;                // measure on this one instead
+  bool overwrite = false;
+  std::uint64_t size_bytes = 0;  // of the range measured; 0 with `file`: all of it
+  bool size_given = false;
+  std::uint64_t stripe_bytes = 0;
+  std::vector<int> weights;
+  bool auto_weights = false;
+
+  std::vector<Mode> modes;  // one, or three for "all"
+  std::uint64_t block_bytes = 0;
+  int queue_depth = 0;
+  int threads = 0;
+  aio::BackendKind backend = aio::BackendKind::kAuto;
+  bool single_submit = false;
+  double seconds = 0;
+  double ramp_seconds = 0;
+  int runs = 0;
+  bool verify = false;
+  std::uint64_t seed = 0;
+  std::string json;  // "-": standard output
+
+  bool sweep = false;
+  // Dimensions that are given are not swept.
+  bool sweep_block = true;
+  bool sweep_depth = true;
+  bool sweep_threads = true;
+  std::string out;
+
+  bool writes_to_file() const;  // the measured file is modified
+};
+
+Result<AioOptions> parse_options(const AioArguments& arguments);
+
+// Checks the places the options name, and fits size_bytes to the file and to whole blocks; `notes`
+// gets a sentence for each thing the user should know.
+Status check_places(aio::FileSystem& files, AioOptions& options, std::vector<std::string>& notes);
+
+}  // namespace sluice::bench

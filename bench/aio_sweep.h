@@ -1,0 +1,34 @@
+// The sweep: which block size, depth and thread count this drive likes best.
+//
+// Every point of the grid is tried several times (--runs), all points once in random order before
+// any is tried again, since a shared disk drifts. Points within 2% of the fastest count as equal;
+// of these the one with the least memory in flight is best.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/aio_options.h"
+#include "bench/aio_report.h"
+#include "bench/interrupt.h"
+#include "bench/progress_line.h"
+
+namespace sluice::bench {
+
+// The shapes to try: those that fit the file, the memory and the queue.
+std::vector<AioSession::Options> sweep_grid(const AioOptions& options, int cores,
+                                            std::uint64_t ram_bytes);
+
+// points must not be empty.
+const SweepPoint& best_point(const std::vector<SweepPoint>& points);
+
+// One table a thread count, block sizes down, depths across, the best in brackets.
+std::string sweep_tables(const std::vector<SweepPoint>& points, const SweepPoint& best);
+
+// Points in the order of the grid; an interrupt leaves some without a try.
+Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOptions& options,
+                                          std::vector<AioSession::Options> grid,
+                                          const Interrupt& interrupt, ProgressLine& progress);
+
+}  // namespace sluice::bench

@@ -1,0 +1,82 @@
+// What aio_bench does with a session: a run of a few seconds that is measured, and passes over the
+// whole file that are not (filling it, checking it).
+//
+// Errors: kCancelled when an interrupt ended a pass; kCorrupt when a byte read is not the one
+// written; else those of the IO.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "aio/result.h"
+#include "bench/aio_mode.h"
+#include "bench/aio_session.h"
+#include "bench/interrupt.h"
+
+namespace sluice::bench {
+
+// Fraction done and speed so far.
+using OnProgress = std::function<void(double fraction, double gb_per_s)>;
+
+struct RunPlan {
+  Mode mode = Mode::kRead;
+  std::uint64_t range_bytes = 0;
+  double seconds = 5;
+  double ramp_seconds = 0.25;                 // runs before the window opens, not counted
+  std::optional<std::uint64_t> pattern_seed;  // as LoopJob's
+  std::uint64_t random_seed = 1;
+};
+
+struct RunResult {
+  Mode mode = Mode::kRead;
+  double seconds = 0;  // the window as it was
+  std::uint64_t read_bytes = 0;
+  std::uint64_t written_bytes = 0;
+  std::uint64_t operations = 0;
+  std::int64_t p50_ns = 0;
+  std::int64_t p99_ns = 0;
+  std::int64_t p999_ns = 0;
+  double cpu_seconds = 0;  // user and system, of all threads, in the window
+  bool interrupted = false;
+  std::uint64_t issued_blocks = 0;  // of the sequential stream, ramp and end included
+  std::uint64_t verified_bytes = 0;
+  std::uint64_t retries = 0;  // and short transfers that were resumed
+
+  AioSession::Options shape;
+  std::string backend;
+  bool direct = false;
+  bool registered = false;
+
+  double read_gb_per_s() const { return rate(static_cast<double>(read_bytes) / 1e9); }
+  double write_gb_per_s() const { return rate(static_cast<double>(written_bytes) / 1e9); }
+  double gb_per_s() const { return read_gb_per_s() + write_gb_per_s(); }
+  double iops() const { return rate(static_cast<double>(operations)); }
+  double cpu_s_per_gb() const {
+    const double gb = static_cast<double>(read_bytes + written_bytes) / 1e9;
+    return gb > 0 ? cpu_seconds / gb : 0;
+  }
+
+ private:
+  double rate(double amount) const { return seconds > 0 ? amount / seconds : 0; }
+};
+
+// Only transfers that complete inside the window count; what is in flight at its end is waited for
+// and dropped. An interrupt closes the window early.
+Result<RunResult> run_measured(AioSession& session, const RunPlan& plan, const Interrupt& interrupt,
+                               const OnProgress& on_progress);
+
+struct PassPlan {
+  std::uint64_t range_bytes = 0;
+  std::uint64_t first_block = 0;
+  std::uint64_t pattern_seed = 1;
+};
+// Writes the pattern into the rest of the range from first_block on, and makes it durable.
+Status write_pass(AioSession& session, const PassPlan& plan, const Interrupt& interrupt,
+                  const OnProgress& on_progress);
+// Reads it back and checks every byte; how many there were.
+Result<std::uint64_t> check_pass(AioSession& session, const PassPlan& plan,
+                                 const Interrupt& interrupt, const OnProgress& on_progress);
+
+}  // namespace sluice::bench

@@ -1,0 +1,120 @@
+#include "bench/machine_info.h"
+
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <thread>
+
+namespace sluice::bench {
+namespace {
+
+std::string read_all(const char* path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// The value of "key : value" or "key: value" in /proc/cpuinfo and /proc/meminfo.
+std::string value_of(const std::string& text, const std::string& key) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.compare(0, key.size(), key) != 0) continue;
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const std::size_t start = line.find_first_not_of(" \t", colon + 1);
+    return start == std::string::npos ? "" : line.substr(start);
+  }
+  return "";
+}
+
+std::uint64_t meminfo_bytes(const char* key) {
+  return std::strtoull(value_of(read_all("/proc/meminfo"), key).c_str(), nullptr, 10) * 1024;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+// mountinfo writes blanks in names as \040.
+std::string unescape(const std::string& text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      result += static_cast<char>(std::strtol(text.substr(i + 1, 3).c_str(), nullptr, 8));
+      i += 3;
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
+bool is_below(const std::string& path, const std::string& folder) {
+  if (folder == "/") return true;
+  return path.compare(0, folder.size(), folder) == 0 &&
+         (path.size() == folder.size() || path[folder.size()] == '/');
+}
+
+}  // namespace
+
+MachineInfo machine_info() {
+  MachineInfo info;
+  info.cpu = value_of(read_all("/proc/cpuinfo"), "model name");
+  if (info.cpu.empty()) info.cpu = "unknown";
+  info.cores = usable_cores();
+  info.ram_bytes = meminfo_bytes("MemTotal");
+  utsname names{};
+  info.kernel = uname(&names) == 0 ? std::string(names.sysname) + " " + names.release : "unknown";
+  return info;
+}
+
+std::uint64_t available_ram_bytes() { return meminfo_bytes("MemAvailable"); }
+
+MountInfo find_mount(const std::string& mountinfo, const std::string& device_number,
+                     const std::string& path) {
+  MountInfo best{.file_system = "unknown", .device = "unknown", .mount_point = ""};
+  bool best_has_number = false;
+  std::istringstream lines(mountinfo);
+  for (std::string line; std::getline(lines, line);) {
+    // id parent major:minor root mount-point options [optional fields] - type source options
+    std::istringstream fields(line);
+    std::string id, parent, number, root, mount_point, word, type, source;
+    fields >> id >> parent >> number >> root >> mount_point;
+    while (fields >> word && word != "-") {
+    }
+    if (!(fields >> type >> source)) continue;
+    mount_point = unescape(mount_point);
+    if (!is_below(path, mount_point)) continue;
+    const bool has_number = number == device_number;
+    const bool longer = mount_point.size() >= best.mount_point.size();
+    if ((has_number && !best_has_number) || (has_number == best_has_number && longer)) {
+      best = {.file_system = type, .device = unescape(source), .mount_point = mount_point};
+      best_has_number = has_number;
+    }
+  }
+  return best;
+}
+
+MountInfo mount_info(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0) return find_mount("", "", "");
+  const std::unique_ptr<char, decltype(&std::free)> absolute(realpath(path.c_str(), nullptr),
+                                                             &std::free);
+  return find_mount(
+      read_all("/proc/self/mountinfo"),
+      std::to_string(major(status.st_dev)) + ":" + std::to_string(minor(status.st_dev)),
+      absolute ? absolute.get() : path);
+}
+
+}  // namespace sluice::bench

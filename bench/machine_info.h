@@ -1,0 +1,32 @@
+// What a number was measured on: a benchmark's result means nothing without it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace sluice::bench {
+
+struct MachineInfo {
+  std::string cpu;  // "unknown" where the kernel does not say
+  int cores = 0;    // that this process may run on
+  std::uint64_t ram_bytes = 0;
+  std::string kernel;
+};
+MachineInfo machine_info();
+
+// What could still be taken without swapping.
+std::uint64_t available_ram_bytes();
+
+struct MountInfo {
+  std::string file_system;  // "ext4"; "unknown" when it cannot be found out
+  std::string device;       // "/dev/nvme0n1p2"
+  std::string mount_point;
+};
+MountInfo mount_info(const std::string& path);
+
+// As mount_info, for the text of /proc/self/mountinfo and a device number "major:minor"; `path` is
+// absolute and decides where the number is not there (btrfs shows another one).
+MountInfo find_mount(const std::string& mountinfo, const std::string& device_number,
+                     const std::string& path);
+
+}  // namespace sluice::bench

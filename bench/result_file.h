@@ -1,0 +1,35 @@
+// ResultFile: a JSON file that appears whole or not at all.
+//
+// check() looks, before the measurement begins, whether write() will be able to: the folder is
+// there and writable, and what bears the name already is an earlier result of this program or
+// empty, not somebody's other file. Devices and pipes are written as they are.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "aio/result.h"
+
+namespace sluice::bench {
+
+class ResultFile {
+ public:
+  enum class Kind {
+    kMeasurement,  // "version" and "machine" are among its keys
+    kAioSection,   // "aio" is its only key: a whole configuration, which has more, is not ours
+  };
+  // option: for messages, "--json". "-" as path is standard output.
+  ResultFile(std::string option, std::string path, Kind kind);
+
+  Status check() const;
+  // To a temporary file beside it, which then takes its place.
+  Status write(std::string_view text) const;
+
+ private:
+  std::string option_;
+  std::string path_;
+  std::string shown_path_;  // as typed
+  Kind kind_;
+};
+
+}  // namespace sluice::bench

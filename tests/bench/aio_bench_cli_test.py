@@ -1,0 +1,489 @@
+"""aio_bench from outside: bad input, results, --verify, Ctrl-C, files it must not touch.
+
+The program is the environment's AIO_BENCH. Runs are tiny: nothing here looks at speed.
+"""
+
+import ctypes
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+AIO_BENCH = os.path.abspath(os.environ.get("AIO_BENCH", "build/bin/aio_bench"))
+SHORT = ["--seconds", "0.1", "--ramp", "0.02", "--runs", "1"]
+MODES = ["read", "write", "mixed", "randread"]
+
+
+def run(*arguments, cwd=None, timeout=120):
+    return subprocess.run([AIO_BENCH, *map(str, arguments)], cwd=cwd, timeout=timeout,
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+
+def uring_works(folder):
+    return run("--path", folder, "--size", "1M", "--block-size", "4K", "--backend", "uring",
+               *SHORT).returncode == 0
+
+
+def sha256(path):
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+class Mounted:
+    """A file system of its own for a test, where this machine allows one."""
+
+    def __init__(self, folder, kind, options):
+        self.folder = folder
+        self.mounted = os.geteuid() == 0 and subprocess.run(
+            ["mount", "-t", kind, "-o", options, kind, folder],
+            capture_output=True).returncode == 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.mounted:
+            subprocess.run(["umount", self.folder], check=True)
+
+
+class AioBenchTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="aio_bench_test_", dir=os.getcwd())
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def assert_refused(self, result, *needles):
+        self.assertEqual(result.returncode, 2, result.stderr + result.stdout)
+        lines = result.stderr.strip().splitlines()
+        self.assertEqual(len(lines), 1, result.stderr)
+        self.assertTrue(lines[0].startswith("aio_bench: "), lines[0])
+        self.assertEqual(result.stdout, "")
+        for needle in needles:
+            self.assertIn(needle, lines[0])
+        self.assertEqual(os.listdir(self.folder), self.before)
+
+    def refuse(self, *arguments, needles):
+        self.before = os.listdir(self.folder)
+        if not any(a in ("--path", "--file") for a in arguments):
+            arguments = ("--path", self.folder, *arguments)
+        with self.subTest(arguments=arguments):
+            self.assert_refused(run(*arguments, cwd=self.folder), *needles)
+
+    def make_file(self, name="file", size=4 << 20):
+        with open(self.path(name), "wb") as file:
+            file.write(os.urandom(size))
+        return self.path(name)
+
+
+class BadInput(AioBenchTest):
+    def test_sizes(self):
+        for value in ("0", "-1", "x", "", "1.5", "4X", "100", "99999999999999999999"):
+            self.refuse("--size", value, needles=["--size", "4K" if value in ("0", "100") else ""])
+        for value in ("0", "1000", "4097", "2G", "big", "-4096", ""):
+            self.refuse("--block-size", value, needles=["--block-size", value])
+        self.refuse("--block-size", "1000", needles=["4096", "because", "sectors"])
+        self.refuse("--size", "64K", "--block-size", "1M", needles=["--block-size 1M", "64K"])
+
+    def test_size_over_free_space(self):
+        free = shutil.disk_usage(self.folder).free
+        self.refuse("--size", "900T", needles=["--size 900T", self.folder, "are free"])
+        self.assertGreater(shutil.disk_usage(self.folder).free, free // 2)
+
+    def test_counts(self):
+        for value in ("0", "4097", "-1", "many", "1.5", ""):
+            self.refuse("--queue-depth", value, needles=["--queue-depth", value, "1 to 4096"])
+        for value in ("0", "65", "-2", "two"):
+            self.refuse("--threads", value, needles=["--threads", value, "1 to 64"])
+        for value in ("0", "-1", "x"):
+            self.refuse("--runs", value, needles=["--runs", value])
+        for value in ("0", "-1", "x", "nan", "inf", "1e9", ""):
+            self.refuse("--seconds", value, needles=["--seconds", value])
+        for value in ("-1", "x", "nan"):
+            self.refuse("--ramp", value, needles=["--ramp", value])
+        for value in ("-1", "x"):
+            self.refuse("--seed", value, needles=["--seed", value])
+        self.refuse("--threads", "8", "--queue-depth", "1024",
+                    needles=["--threads 8", "8192", "4096"])
+        self.refuse("--block-size", "1G", "--size", "1G", "--queue-depth", "4096",
+                    needles=["--block-size 1G", "memory"])
+
+    def test_names(self):
+        self.refuse("--mode", "fast", needles=["--mode fast", "randread"])
+        self.refuse("--backend", "aio", needles=["--backend aio", "uring", "posix"])
+        self.refuse("--colour", needles=["--colour", "--help"])
+        self.refuse("extra", needles=["extra", "--help"])
+        self.refuse("--size", needles=["--size", "exactly one value", "--help"])
+        self.refuse("--size", "1G", "--size", "2G", needles=["--size", "exactly one value"])
+        self.refuse("--verify=3", needles=["--verify", "takes no value"])
+
+    def test_paths(self):
+        self.refuse("--path", self.path("nowhere"), needles=["--path", "nowhere", "no such"])
+        self.refuse("--path", "", needles=["--path"])
+        file = self.make_file()
+        self.refuse("--path", file, needles=["--path", "is a file", "--file"])
+        self.refuse("--path", file + "/x", needles=["--path", "not a folder"])
+        self.refuse("--path", "/proc", "--size", "1M", needles=["/proc"])
+
+    def test_no_permission(self):
+        closed = self.path("closed")
+        os.mkdir(closed, 0o555)
+        if os.geteuid() != 0:
+            self.refuse("--path", closed, needles=["--path", "no permission"])
+            return
+        # As root the permission bits mean nothing: ask as somebody else.
+        os.chmod(self.folder, 0o755)
+        reachable = subprocess.run(["su", "-s", "/bin/sh", "nobody", "-c", f"test -x '{AIO_BENCH}'"],
+                                   capture_output=True)
+        if reachable.returncode != 0:
+            self.skipTest("as root, and there is no user nobody who can start the program")
+        result = subprocess.run(
+            ["su", "-s", "/bin/sh", "nobody", "-c", f"'{AIO_BENCH}' --path '{closed}' --size 1M"],
+            capture_output=True, text=True)
+        self.before = ["closed"]
+        self.assert_refused(result, "--path", "no permission")
+
+    def test_stripes(self):
+        two = ("--path", self.folder, "--path", self.folder)
+        self.refuse("--weights", "2:1", needles=["--weights 2:1", "several --path"])
+        self.refuse(*two, "--weights", "1", needles=["--weights 1"])
+        for value in ("1:0", "1:65", "1:x", "", ":", "1:2:3"):
+            self.refuse(*two, "--weights", value, needles=["--weights", value])
+        self.refuse(*two, "--stripe-size", "1000", needles=["--stripe-size 1000", "4096"])
+        self.refuse("--stripe-size", "1M", needles=["--stripe-size", "several --path"])
+
+    def test_json(self):
+        self.refuse("--json", self.folder, needles=["--json", "is a folder"])
+        self.refuse("--json", self.path("no/x.json"), needles=["--json", "no folder"])
+        self.refuse("--json", "", needles=["--json"])
+        precious = self.make_file("precious.json")
+        before = sha256(precious)
+        self.refuse("--json", precious, needles=["--json", "not an earlier result"])
+        self.assertEqual(sha256(precious), before)
+
+    def test_sweep_and_verify_together(self):
+        self.refuse("--sweep", "--verify", needles=["--verify", "--sweep"])
+        self.refuse("--sweep", "--mode", "all", needles=["--mode all", "--sweep"])
+        self.refuse("--out", "x.json", needles=["--out", "--sweep"])
+        with open(self.path("ds.json"), "w", encoding="utf-8") as file:
+            json.dump({"aio": {}, "fp16": {}}, file)
+        self.refuse("--sweep", "--out", self.path("ds.json"), needles=["--out", "earlier result"])
+
+    def test_file(self):
+        file = self.make_file()
+        self.refuse("--file", self.path("nowhere"), needles=["--file", "no such file"])
+        self.refuse("--file", self.folder, needles=["--file", "is a folder"])
+        self.refuse("--file", "/dev/null", needles=["--file", "regular file"])
+        self.refuse("--file", self.make_file("empty", 0), needles=["--file", "empty"])
+        self.refuse("--file", self.make_file("tiny", 100), "--block-size", "4K",
+                    needles=["larger than the file"])
+        self.refuse("--file", file, "--size", "8M", needles=["--size 8M", "4M"])
+        self.refuse("--file", file, "--path", self.folder, needles=["--file", "--path"])
+        self.refuse("--path", self.folder, "--overwrite", needles=["--overwrite", "--file"])
+
+
+class OwnFileSystems(AioBenchTest):
+    def test_read_only(self):
+        with Mounted(self.folder, "tmpfs", "ro,size=1m") as mount:
+            if not mount.mounted:
+                self.skipTest("mounting needs root and a mount namespace that allows it")
+            result = run("--path", self.folder, "--size", "64K", "--block-size", "4K")
+            self.before = []
+            self.assert_refused(result, "--path", "read-only")
+            result = run("--path", "/dev/shm", "--size", "64K", "--block-size", "4K",
+                         "--json", self.path("x.json"))
+            self.assert_refused(result, "--json", "read-only")
+
+    def test_full_disk(self):
+        with Mounted(self.folder, "tmpfs", "size=8m") as mount:
+            if not mount.mounted:
+                self.skipTest("mounting needs root and a mount namespace that allows it")
+            self.before = []
+            self.assert_refused(run("--path", self.folder, "--size", "16M"), "--size 16M",
+                                self.folder, "8M are free")
+            with open(self.path("filler"), "wb") as filler:
+                filler.write(bytes(7 << 20))
+            self.before = ["filler"]
+            self.assert_refused(run("--path", self.folder, "--size", "4M"), "1M are free")
+
+    def test_full_loop_mounted_disk(self):
+        image = tempfile.NamedTemporaryFile(dir=os.getcwd(), prefix="aio_bench_image_")
+        self.addCleanup(image.close)
+        image.truncate(24 << 20)
+        made = shutil.which("mkfs.ext4") and os.geteuid() == 0 and subprocess.run(
+            ["mkfs.ext4", "-q", "-F", "-m", "0", image.name], capture_output=True).returncode == 0
+        if not made or subprocess.run(["mount", "-o", "loop", image.name, self.folder],
+                                      capture_output=True).returncode != 0:
+            self.skipTest("no loop mount here: it needs root, mkfs.ext4 and a loop device")
+        try:
+            free = os.statvfs(self.folder)
+            whole = free.f_bavail * free.f_frsize // 4096 * 4096
+            # All that is free and no more: the file system's own bookkeeping no longer fits.
+            result = run("--path", self.folder, "--size", whole, "--block-size", "4K", *SHORT)
+            self.assertIn(result.returncode, (0, 2), result.stderr)
+            if result.returncode == 2:
+                self.assertIn("no room", result.stderr)
+            self.before = ["lost+found"]
+            self.assert_refused(run("--path", self.folder, "--size", "64M"), "are free")
+        finally:
+            subprocess.run(["umount", self.folder], check=True)
+
+    def test_memory_file_system_works_buffered_and_says_so_once(self):
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            result = run("--path", folder, "--size", "4M", "--mode", "all", *SHORT)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(result.stderr.count("page cache"), 1, result.stderr)
+            self.assertIn("buffered", result.stdout)
+            self.assertEqual(os.listdir(folder), [])
+
+
+class Results(AioBenchTest):
+    def test_json_of_one_mode(self):
+        for mode in MODES:
+            with self.subTest(mode=mode):
+                result = run("--path", self.folder, "--size", "8M", "--mode", mode, "--json",
+                             self.path("out.json"), "--seconds", "0.1", "--runs", "2",
+                             "--block-size", "64K", "--queue-depth", "4", "--threads", "2")
+                self.assertEqual(result.returncode, 0, result.stderr)
+                with open(self.path("out.json"), encoding="utf-8") as file:
+                    data = json.load(file)
+                self.assertIsInstance(data["version"], str)
+                self.assertLessEqual({"cpu", "cores", "ram_bytes", "kernel", "paths"},
+                                     set(data["machine"]))
+                self.assertEqual(data["size_bytes"], 8 << 20)
+                self.assertEqual(len(data["runs"]), 2)
+                self.assertEqual(
+                    set(data["median"]),
+                    {"mode", "read_gb_per_s", "write_gb_per_s", "iops", "p50_us", "p99_us",
+                     "p999_us", "cpu_s_per_gb"})
+                for one in data["runs"]:
+                    self.assertLessEqual(set(data["median"]), set(one))
+                    self.assertEqual((one["mode"], one["block_size"], one["queue_depth"],
+                                      one["threads"]), (mode, 65536, 4, 2))
+                    self.assertIn(one["backend"], ("uring", "posix"))
+                    self.assertIsInstance(one["direct"], bool)
+                    self.assertIsInstance(one["registered_buffers"], bool)
+                    self.assertGreater(one["iops"], 0)
+                    self.assertLessEqual(one["p50_us"], one["p99_us"])
+                    self.assertLessEqual(one["p99_us"], one["p999_us"])
+                    self.assertAlmostEqual(one["seconds"], 0.1, delta=0.1)
+                    moved = one["read_bytes"] + one["write_bytes"]
+                    self.assertAlmostEqual(
+                        one["read_gb_per_s"] + one["write_gb_per_s"], moved / one["seconds"] / 1e9)
+                    self.assertEqual(one["read_gb_per_s"] > 0, mode != "write")
+                    self.assertEqual(one["write_gb_per_s"] > 0, mode in ("write", "mixed"))
+        self.assertEqual(os.listdir(self.folder), ["out.json"])
+
+    def test_json_of_all_modes_on_standard_output(self):
+        result = run("--path", self.folder, "--size", "8M", "--mode", "all", "--json", "-", *SHORT)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        data = json.loads(result.stdout)
+        self.assertEqual(set(data["medians"]), {"read", "write", "mixed"})
+        self.assertNotIn("median", data)
+        self.assertIn("CPU s/GB", result.stderr)
+
+    def test_json_into_a_pipe(self):
+        result = subprocess.run(
+            ["/bin/sh", "-c", f"'{AIO_BENCH}' --path '{self.folder}' --size 4M {' '.join(SHORT)} "
+             "--json /dev/stdout | cat"], capture_output=True, text=True)
+        self.assertEqual(json.loads(result.stdout)["median"]["mode"], "read")
+
+    def test_table(self):
+        result = run("--path", self.folder, "--size", "8M", "--seconds", "0.1", "--runs", "3")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = result.stdout.splitlines()
+        self.assertIn("aio_bench ", lines[0])
+        self.assertEqual(sum(line.startswith("read ") for line in lines), 4)
+        self.assertIn("median", lines[-1])
+        for word in ("GB/s", "IOPS", "p50", "p99.9", "CPU s/GB"):
+            self.assertIn(word, result.stdout)
+        self.assertNotIn("\r", result.stderr, "a progress line where there is no terminal")
+
+    def test_odd_size_is_cut_to_whole_blocks_and_said(self):
+        result = run("--path", self.folder, "--size", (4 << 20) + 5000, *SHORT)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("4194304", result.stderr)
+
+    def test_striped(self):
+        for name in "ab":
+            os.mkdir(self.path(name))
+        for weights in ("2:1", "auto"):
+            result = run("--path", self.path("a"), "--path", self.path("b"), "--weights", weights,
+                         "--stripe-size", "64K", "--size", "12M", "--mode", "all", "--verify",
+                         "--block-size", "256K", *SHORT)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("striped by 64K", result.stdout)
+        self.assertEqual(os.listdir(self.path("a")) + os.listdir(self.path("b")), [])
+
+    def test_sweep_writes_a_section_and_replaces_only_its_own(self):
+        arguments = ("--path", self.folder, "--size", "16M", "--sweep", "--threads", "1",
+                     "--queue-depth", "4", "--seconds", "0.05", "--ramp", "0", "--runs", "1",
+                     "--out", self.path("best.json"), "--json", self.path("sweep.json"))
+        for _ in range(2):
+            result = run(*arguments)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        with open(self.path("best.json"), encoding="utf-8") as file:
+            section = json.load(file)
+        self.assertEqual(set(section), {"aio"})
+        self.assertEqual(set(section["aio"]), {"block_size", "queue_depth", "intra_op_parallelism",
+                                               "single_submit", "overlap_events"})
+        self.assertEqual(section["aio"]["queue_depth"], 4)
+        self.assertIn("best: block", result.stdout)
+        with open(self.path("sweep.json"), encoding="utf-8") as file:
+            sweep = json.load(file)
+        self.assertEqual(len(sweep["sweep"]["points"]), 7)
+        best = max(sweep["sweep"]["points"], key=lambda point: point["gb_per_s"])
+        chosen = next(point for point in sweep["sweep"]["points"]
+                      if point["block_size"] == section["aio"]["block_size"])
+        self.assertGreaterEqual(chosen["gb_per_s"], 0.98 * best["gb_per_s"])
+
+    def test_help_teaches(self):
+        result = run("--help")
+        self.assertEqual(result.returncode, 0)
+        for word in ("--path", "--verify", "--sweep", "Examples", "powers of 1024", "[4G"):
+            self.assertIn(word, result.stdout)
+        self.assertEqual(run("--version").returncode, 0)
+
+
+class Verify(AioBenchTest):
+    def check(self, backend):
+        for mode in MODES:
+            with self.subTest(mode=mode, backend=backend):
+                result = run("--path", self.folder, "--size", "5M", "--mode", mode, "--verify",
+                             "--backend", backend, "--block-size", "64K", "--queue-depth", "8",
+                             "--json", "-", "--seconds", "0.1", "--runs", "2")
+                self.assertEqual(result.returncode, 0, result.stderr)
+                for one in json.loads(result.stdout)["runs"]:
+                    self.assertEqual(one["backend"], backend)
+                    self.assertGreaterEqual(one["verified_bytes"],
+                                            (5 << 20) if mode in ("write", "mixed") else 65536)
+                self.assertIn("verified", result.stderr)
+                self.assertEqual(os.listdir(self.folder), [])
+
+    def test_posix(self):
+        self.check("posix")
+
+    def test_uring(self):
+        if not uring_works(self.folder):
+            self.skipTest("io_uring is refused here")
+        self.check("uring")
+
+    def test_catches_a_byte_changed_behind_its_back(self):
+        file = self.make_file(size=64 << 20)
+        process = subprocess.Popen(
+            [AIO_BENCH, "--file", file, "--verify", "--overwrite", "--mode", "read", "--seconds",
+             "60", "--ramp", "0.02", "--runs", "1"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            # The table's heading comes when the pattern is written and the measured run begins.
+            for line in process.stdout:
+                if line.startswith("mode"):
+                    break
+            descriptor = os.open(file, os.O_RDWR)
+            old = os.pread(descriptor, 1, 40_000_001)
+            os.pwrite(descriptor, bytes([old[0] ^ 1]), 40_000_001)
+            os.fsync(descriptor)
+            os.close(descriptor)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+            process.communicate()
+        self.assertEqual(process.returncode, 1, errors)
+        for word in ("wrong data", file, "40000001", "expected", "got"):
+            self.assertIn(word, errors)
+
+
+class ExistingFile(AioBenchTest):
+    def test_reads_never_change_it(self):
+        file = self.make_file(size=(2 << 20) + 12345)
+        before = sha256(file), os.stat(file).st_mtime_ns
+        for mode in ("read", "randread"):
+            result = run("--file", file, "--mode", mode, "--block-size", "64K", *SHORT)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual((sha256(file), os.stat(file).st_mtime_ns), before)
+
+    def test_reads_a_file_that_may_not_be_written(self):
+        file = self.make_file()
+        os.chmod(file, 0o444)
+        self.assertEqual(run("--file", file, *SHORT).returncode, 0)
+
+    def test_writes_need_overwrite(self):
+        file = self.make_file()
+        before = sha256(file), os.stat(file).st_mtime_ns
+        self.refuse("--file", file, "--mode", "write", needles=["--file", "--overwrite"])
+        self.refuse("--file", file, "--mode", "mixed", needles=["--file", "--overwrite"])
+        self.refuse("--file", file, "--mode", "all", needles=["--file", "--overwrite"])
+        self.refuse("--file", file, "--verify", needles=["--file", "--overwrite", "--verify"])
+        self.refuse("--file", file, "--sweep", needles=["--file", "--overwrite"])
+        self.assertEqual((sha256(file), os.stat(file).st_mtime_ns), before)
+        result = run("--file", file, "--mode", "write", "--overwrite", *SHORT)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotEqual(sha256(file), before[0])
+        self.assertEqual(os.stat(file).st_size, 4 << 20)
+
+    def test_leaves_what_lies_behind_size_alone(self):
+        file = self.make_file()
+        with open(file, "rb") as data:
+            tail = data.read()[2 << 20:]
+        result = run("--file", file, "--size", "2M", "--mode", "mixed", "--overwrite", "--verify",
+                     *SHORT)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(file, "rb") as data:
+            self.assertEqual(data.read()[2 << 20:], tail)
+
+
+class Interrupted(AioBenchTest):
+    def start(self, *arguments):
+        def default_sigint():
+            # A shell's background job ignores SIGINT; the program must not inherit that here.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        return subprocess.Popen([AIO_BENCH, "--path", self.folder, *arguments],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                preexec_fn=default_sigint)
+
+    def stop(self, process, number):
+        begin = time.monotonic()
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=20)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertIn("interrupted", output + errors)
+        self.assertEqual(os.listdir(self.folder), [])
+        return output
+
+    def test_while_measuring(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = self.start("--size", "8M", "--seconds", "0.2", "--runs", "1000")
+            for line in process.stdout:
+                if line.startswith("read "):
+                    break
+            self.stop(process, number)
+
+    def test_while_filling_and_in_a_sweep(self):
+        process = self.start("--size", "1G", "--seconds", "60")
+        time.sleep(0.1)
+        self.stop(process, signal.SIGINT)
+        process = self.start("--size", "16M", "--sweep", "--seconds", "1")
+        time.sleep(1)
+        self.stop(process, signal.SIGINT)
+
+    def test_the_kill_that_nobody_can_catch_leaves_nothing_either(self):
+        process = self.start("--size", "64M", "--seconds", "60")
+        time.sleep(0.5)
+        process.kill()
+        process.communicate()
+        self.assertEqual(os.listdir(self.folder), [])
+
+
+if __name__ == "__main__":
+    if not os.access(AIO_BENCH, os.X_OK):
+        sys.exit(f"no program at {AIO_BENCH}: set AIO_BENCH")
+    unittest.main()
