@@ -147,12 +147,15 @@ TEST_F(FaultBackendTest, ATornWriteLandsARunOfSectorsAndFails) {
     FaultPlan torn = FaultPlan::of(once(FaultKind::kTornWrite));
     torn.seed = seed;
     backend_.set_plan(torn);
-    ASSERT_EQ(write(8192, 4 * 4096, 2), -EIO);
+    // Each sector carries its own number, so that one that lands elsewhere shows.
+    const auto numbered = runs({{4096, 2}, {4096, 3}, {4096, 4}, {4096, 5}});
+    ASSERT_EQ(write_at(backend_, *file_, 8192, numbered), -EIO);
     const auto bytes = content();
     std::string form;
     for (std::size_t sector = 0; sector < 16; ++sector) {
       const int value = static_cast<int>(bytes[sector * 4096]);
-      form += value == 2 ? 'X' : '.';
+      ASSERT_TRUE(value == 1 || value == static_cast<int>(sector));
+      form += value == 1 ? '.' : 'X';
       for (std::size_t i = 0; i < 4096; ++i) {
         ASSERT_EQ(static_cast<int>(bytes[sector * 4096 + i]), value);
       }
