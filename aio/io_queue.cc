@@ -236,47 +236,48 @@ void IoQueue::on_block_done(IoOp& op, std::int64_t result) noexcept {
   block.queue->finish_transfer(block, result);
 }
 
-// Runs on the backend's threads. A block is its thread's own until end_block_locked() frees it.
-void IoQueue::finish_transfer(Block& block, std::int64_t result) noexcept {
-  const std::int64_t now_ns = backend_.clock().now_ns();
+// What a result means for its block; the bytes of a finished read reach the caller here, outside
+// the lock.
+Verdict IoQueue::judge(Block& block, std::int64_t result) const {
   const std::uint64_t moved = result > 0 ? static_cast<std::uint64_t>(result) : 0;
-  const bool transfers = block.kind == IoKind::kRead || block.kind == IoKind::kWrite;
   block.moved_bytes += moved;
-
-  Verdict verdict = Verdict::kDone;
-  if (result < 0 || (transfers && block.moved_bytes < block.needed_bytes)) {
-    const std::uint64_t sector = block.file != nullptr ? block.file->offset_alignment_bytes() : 1;
-    const bool advanced = moved >= std::max<std::uint64_t>(sector, 1);
+  if (block.phase == Block::Phase::kEndOnly)
+    return Verdict::kDone;  // nothing that could have failed
+  if (result < 0 || block.moved_bytes < block.needed_bytes) {
+    const bool advanced = moved >= block.file->offset_alignment_bytes();
     if (advanced) block.retries = 0;
-    verdict = judge_incomplete({.kind = block.kind,
-                                .result = result,
-                                .advanced = advanced,
-                                .retries = block.retries,
-                                .max_retries = options_.max_retries});
-  } else if (block.phase == Block::Phase::kReadToModify) {
-    verdict = Verdict::kNextPhase;
-  } else if (block.bounce >= 0 && block.kind == IoKind::kRead) {
-    block.copy_out();
+    return judge_incomplete({.kind = block.kind,
+                             .result = result,
+                             .advanced = advanced,
+                             .retries = block.retries,
+                             .max_retries = options_.max_retries});
   }
+  if (block.phase == Block::Phase::kReadToModify) return Verdict::kNextPhase;
+  if (block.bounce >= 0 && block.kind == IoKind::kRead) block.copy_out();
+  return Verdict::kDone;
+}
 
+void IoQueue::count_locked(const Block& block, std::int64_t result, std::int64_t now_ns) {
+  if (result <= 0 || block.phase == Block::Phase::kEndOnly || block.kind == IoKind::kSync) return;
+  IoDirectionStats& direction = block.kind == IoKind::kRead ? stats_.read : stats_.write;
+  ++direction.blocks;
+  direction.device_bytes += static_cast<std::uint64_t>(result);
+  direction.block_latency.record(now_ns - block.submitted_ns);
+  if (block.moved_bytes < block.needed_bytes) ++stats_.short_transfers;
+}
+
+// Runs on the backend's threads. A block is its thread's own until free_block_locked() frees it.
+void IoQueue::finish_transfer(Block& block, std::int64_t result) noexcept {
+  const Verdict verdict = judge(block, result);
+  const std::int64_t now_ns = backend_.clock().now_ns();
   std::unique_lock lock(mutex_);
-  IoRequest& request = *block.request;
-  if (transfers) {
-    IoDirectionStats& direction = block.kind == IoKind::kRead ? stats_.read : stats_.write;
-    if (moved > 0) {
-      ++direction.blocks;
-      direction.device_bytes += moved;
-      direction.block_latency.record(now_ns - block.submitted_ns);
-    }
-  }
+  count_locked(block, result, now_ns);
   switch (verdict) {
     case Verdict::kResume:
-      ++stats_.short_transfers;
       block.aim_at_rest();
       break;
     case Verdict::kRetry:
       ++stats_.retries;
-      if (moved > 0) ++stats_.short_transfers;
       block.aim_at_rest();
       block.delay_ns = retry_delay_ns(result, block.retries);
       ++block.retries;
@@ -285,50 +286,52 @@ void IoQueue::finish_transfer(Block& block, std::int64_t result) noexcept {
       block.turn_into_write();
       break;
     case Verdict::kFail:
-      request.stopped_ = true;
-      if (request.status_.ok()) {
-        request.status_ = transfer_error(block, result, block.retries);
+      block.request->stopped_ = true;
+      if (block.request->status_.ok()) {
+        block.request->status_ = transfer_error(block, result, block.retries);
       }
-      break;
+      end_block(block, now_ns, lock);
+      return;
     case Verdict::kDone:
-      break;
+      end_block(block, now_ns, lock);
+      return;
   }
-  if (verdict != Verdict::kDone && verdict != Verdict::kFail) {
-    block.submitted_ns = now_ns;
-    lock.unlock();
-    if (verdict == Verdict::kRetry && result < 0 && result != -EINTR && result != -EAGAIN) {
-      log::warning_once("retry:" + block.file->path() + std::to_string(result),
-                        transfer_error(block, result, 0).message() +
-                            " (trying again; further ones on this file are only counted)");
-    }
-    IoOp* again = &block;
-    backend_.submit({&again, 1});
-    return;
+  block.submitted_ns = now_ns;
+  lock.unlock();
+  if (verdict == Verdict::kRetry && result < 0 && result != -EINTR && result != -EAGAIN) {
+    log::warning_once("retry:" + block.file->path() + std::to_string(result),
+                      transfer_error(block, result, 0).message() +
+                          " (trying again; further ones on this file are only counted)");
   }
+  IoOp* again = &block;
+  backend_.submit({&again, 1});
+}
 
-  end_block_locked(block);
+// Frees the block, ends its request if it was the last, starts what can start now, and only then
+// runs the callback, so that the drive is not kept waiting by it.
+void IoQueue::end_block(Block& block, std::int64_t now_ns, std::unique_lock<std::mutex>& lock) {
+  IoRequest& request = *block.request;
+  free_block_locked(block);
   const bool ended = request.blocks_in_flight_ == 0 && !request.pending_;
-  const IoRequest::Callback callback = request.callback_;
+  const IoRequest::Callback callback = ended ? request.callback_ : nullptr;
   void* const context = request.context_;
   if (ended) {
-    if (callback != nullptr) ++callbacks_running_;
-    end_request_locked(request);
     request.latency_ns_ = now_ns - request.submitted_ns_;
+    end_request_locked(request);
   }
+  // From here on a request without a callback may be gone: its owner need not wait any longer.
+  if (callback != nullptr) ++callbacks_running_;
   start_blocks(lock);
-  if (!ended || callback == nullptr) {
-    if (waiters_ > 0) ended_.notify_all();
-    return;
+  if (callback != nullptr) {
+    lock.unlock();
+    callback(request, context);
+    lock.lock();
+    --callbacks_running_;
   }
-  // From here on nothing of the request is touched: it is its owner's again.
-  lock.unlock();
-  callback(request, context);
-  lock.lock();
-  --callbacks_running_;
   if (waiters_ > 0) ended_.notify_all();
 }
 
-void IoQueue::end_block_locked(Block& block) {
+void IoQueue::free_block_locked(Block& block) {
   if (block.bounce >= 0) {
     bounces_.give_back(block.bounce);
     ++stats_.bounced_blocks;

@@ -41,6 +41,7 @@
 namespace sluice::aio {
 
 struct Block;
+enum class Verdict : std::uint8_t;
 
 class IoQueue {
  public:
@@ -102,12 +103,15 @@ class IoQueue {
   void enqueue_locked(IoRequest& request);
   std::size_t fill_locked(StartBatch& batch);
   bool start_block_locked(IoRequest& request, Block& block);
-  void end_block_locked(Block& block);
+  void count_locked(const Block& block, std::int64_t result, std::int64_t now_ns);
+  void free_block_locked(Block& block);
   void end_request_locked(IoRequest& request);
   void start_blocks(std::unique_lock<std::mutex>& lock);
 
   static void on_block_done(IoOp& op, std::int64_t result) noexcept;
   void finish_transfer(Block& block, std::int64_t result) noexcept;
+  Verdict judge(Block& block, std::int64_t result) const;
+  void end_block(Block& block, std::int64_t now_ns, std::unique_lock<std::mutex>& lock);
 
   IoBackend& backend_;
   const Options options_;

@@ -186,8 +186,7 @@ Result<std::unique_ptr<File>> RealFileSystem::open(const std::string& path,
   }
   if (descriptor < 0) {
     const bool creates = options.create != OpenOptions::Create::kMustExist;
-    return Error::from_errno(errno,
-                             {.operation = creates ? "creation of a file:" : "open", .path = path});
+    return Error::from_errno(errno, {.operation = creates ? "create" : "open", .path = path});
   }
   // O_DIRECT comes by fcntl: with O_CREAT, a file system that refuses it would leave the file
   // behind.

@@ -19,6 +19,9 @@ namespace {
 
 constexpr std::uint64_t kWakeTag = 0;  // user_data of the eventfd's read; an op's is its address
 constexpr int kReapBatch = 128;
+// Handing 32 operations of 4 KiB over in fours or eights gave 15% more of them a second than all at
+// once, for the same CPU time (bench/README.md).
+constexpr int kHandOver = 8;
 
 thread_local UringRing* current_ring = nullptr;
 
@@ -70,7 +73,7 @@ int UringRing::make_ring(const Options& options) {
 Status UringRing::start(const Options& options, const Clock& clock) {
   clock_ = &clock;
   queue_depth_ = options.queue_depth;
-  single_submit_ = options.single_submit;
+  hand_over_ = options.single_submit ? 1 : kHandOver;
   wake_descriptor_ = ::eventfd(0, EFD_CLOEXEC);
   if (wake_descriptor_ < 0)
     return Error::from_errno(errno, {.operation = "creation of an eventfd"});
@@ -237,8 +240,11 @@ void UringRing::start_delayed() {
   }
 }
 
+// A batch is one system call, except that a long one is handed over in parts: the drive starts on
+// the first while the rest is still being prepared.
 void UringRing::start_ops() {
   start_delayed();
+  int prepared = 0;
   while (!ready_.empty() && in_kernel_ < queue_depth_) {
     if (ready_.first->delay_ns > 0) {
       IoOp* op = ready_.pop_front();
@@ -253,7 +259,7 @@ void UringRing::start_ops() {
     prepare(*sqe, *op);
     io_uring_sqe_set_data(sqe, op);
     ++in_kernel_;
-    if (single_submit_) io_uring_submit(&ring_);
+    if (++prepared % hand_over_ == 0) io_uring_submit(&ring_);
   }
 }
 

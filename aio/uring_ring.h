@@ -95,7 +95,7 @@ class UringRing {
   // Set once by start().
   const Clock* clock_ = nullptr;
   int queue_depth_ = 0;
-  bool single_submit_ = false;
+  int hand_over_ = 1;  // operations prepared before they are submitted
   bool has_file_slots_ = false;
   bool has_memory_slots_ = false;
   int wake_descriptor_ = -1;

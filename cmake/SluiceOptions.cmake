@@ -6,11 +6,32 @@ endif()
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 
+foreach(option_and_values IN ITEMS "SLUICE_CUDA;auto;on;off" "SLUICE_EXECUTOR;tbb;threads"
+                                   "SLUICE_SANITIZE;;address,undefined;thread")
+  list(POP_FRONT option_and_values option)
+  if(NOT "${${option}}" IN_LIST option_and_values)
+    list(JOIN option_and_values "', '" values)
+    message(FATAL_ERROR "${option} is '${${option}}'; it must be one of '${values}'")
+  endif()
+endforeach()
+
+# ccache sees paths below the source folder as relative ones, so clones of the project share what
+# they compiled.
 find_program(SLUICE_CCACHE ccache)
 if(SLUICE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${SLUICE_CCACHE}")
-  set(CMAKE_CUDA_COMPILER_LAUNCHER "${SLUICE_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}"
+    CCACHE_NOHASHDIR=1 "${SLUICE_CCACHE}")
+  set(CMAKE_CUDA_COMPILER_LAUNCHER "${CMAKE_CXX_COMPILER_LAUNCHER}")
 endif()
+
+# Warnings are errors with the compilers that the project is tested with; another version's new
+# warning should not keep anybody from building.
+set(tested_compiler OFF)
+if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^12\\.")
+   OR (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^14\\."))
+  set(tested_compiler ON)
+endif()
+option(SLUICE_WERROR "Warnings are errors" ${tested_compiler})
 
 find_package(Threads REQUIRED)
 
@@ -19,19 +40,28 @@ target_compile_features(sluice_options INTERFACE cxx_std_20)
 target_include_directories(sluice_options INTERFACE "${CMAKE_SOURCE_DIR}")
 # One binary for any x86-64-v2 machine; newer instructions are chosen at run time. No fused
 # multiply-add unless the source says so: kernels of every width must return the same bits.
-target_compile_options(sluice_options INTERFACE -march=x86-64-v2 -ffp-contract=off
+set(cxx_options -march=x86-64-v2 -ffp-contract=off
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wold-style-cast -Wcast-align
-  -Werror
   # Options structs are filled by designated initialisers: what is left out has its default.
-  -Wno-missing-field-initializers
+  -Wno-missing-field-initializers)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 sees overlaps in std::string that are not there (PR 105651).
-  -Wno-restrict)
+  list(APPEND cxx_options -Wno-restrict)
+endif()
+if(SLUICE_WERROR)
+  list(APPEND cxx_options -Werror)
+endif()
+if(SLUICE_SANITIZE)
+  list(APPEND cxx_options -fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  target_link_options(sluice_options INTERFACE -fsanitize=${SLUICE_SANITIZE})
+endif()
+target_compile_options(sluice_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${cxx_options}>")
 target_link_libraries(sluice_options INTERFACE Threads::Threads)
 
-if(SLUICE_SANITIZE)
-  target_compile_options(sluice_options INTERFACE -fsanitize=${SLUICE_SANITIZE}
-    -fno-omit-frame-pointer -fno-sanitize-recover=all)
-  target_link_options(sluice_options INTERFACE -fsanitize=${SLUICE_SANITIZE})
+if(SLUICE_SANITIZE STREQUAL "thread")
+  # Runs the test programs, also when the build asks them for their list of tests.
+  set(CMAKE_CROSSCOMPILING_EMULATOR "${CMAKE_SOURCE_DIR}/tests/run_without_aslr")
 endif()
 
 function(sluice_library name)

@@ -16,8 +16,6 @@
 namespace sluice::aio {
 namespace {
 
-using testing::HasSubstr;
-
 std::unique_ptr<PinnedPool> pool_or_die(PinnedPool::Options options) {
   auto pool = PinnedPool::create(std::move(options));
   if (!pool.ok()) throw std::runtime_error(pool.error().message());

@@ -1,0 +1,63 @@
+# sluice::torch: LibTorch, from a folder on CMAKE_PREFIX_PATH (or Torch_DIR) or else from the torch
+# wheel in the virtual environment that tools/setup made (SLUICE_VENV).
+#
+# The wheel's own find_package(Torch) ends with an error where no CUDA toolkit is installed, so the
+# libraries are linked directly; wheel and LibTorch archive have the same folders.
+
+set(own $ENV{CMAKE_PREFIX_PATH})
+string(REPLACE ":" ";" own "${own}")
+list(PREPEND own ${Torch_DIR} ${CMAKE_PREFIX_PATH})
+set(venvs "${SLUICE_VENV}")
+if(NOT venvs)
+  set(cache "$ENV{XDG_CACHE_HOME}")
+  if(NOT cache)
+    set(cache "$ENV{HOME}/.cache")
+  endif()
+  file(GLOB stamps "${cache}/sluice/venv-torch-*/.complete")
+  list(SORT stamps COMPARE NATURAL ORDER DESCENDING)
+  list(TRANSFORM stamps REPLACE "/[^/]*$" "" OUTPUT_VARIABLE venvs)
+endif()
+list(TRANSFORM venvs APPEND "/lib/python3.*/site-packages/torch")
+set(torch_config "")
+foreach(root IN LISTS own venvs)
+  # A prefix may be the root, torch.utils.cmake_prefix_path, or the folder of the file itself.
+  file(GLOB found "${root}/share/cmake/Torch/TorchConfig.cmake" "${root}/Torch/TorchConfig.cmake"
+    "${root}/TorchConfig.cmake")
+  if(found)
+    list(GET found 0 torch_config)
+    break()
+  endif()
+endforeach()
+if(NOT torch_config)
+  message(FATAL_ERROR "LibTorch was not found. Run tools/setup, which fetches it; or say where "
+    "yours is by CMAKE_PREFIX_PATH=/path/to/libtorch; or build without the engine: "
+    "SLUICE_TORCH=OFF (tools/setup --no-torch).")
+endif()
+get_filename_component(torch_root "${torch_config}/../../../.." ABSOLUTE)
+set(torch_lib "${torch_root}/lib")
+file(GLOB nvidia_libs "${torch_root}/../nvidia/*/lib")
+file(GLOB nvidia_includes "${torch_root}/../nvidia/cu*/include")
+
+set(PACKAGE_VERSION "(of unknown version)")
+include("${torch_root}/share/cmake/Torch/TorchConfigVersion.cmake" OPTIONAL)  # sets it
+
+add_library(sluice_torch INTERFACE)
+add_library(sluice::torch ALIAS sluice_torch)
+target_include_directories(sluice_torch SYSTEM INTERFACE
+  "${torch_root}/include" "${torch_root}/include/torch/csrc/api/include" ${nvidia_includes})
+target_link_directories(sluice_torch INTERFACE "${torch_lib}")
+target_link_options(sluice_torch INTERFACE "-Wl,-rpath,${torch_lib}")
+foreach(folder IN LISTS nvidia_libs)
+  target_link_options(sluice_torch INTERFACE "-Wl,-rpath-link,${folder}" "-Wl,-rpath,${folder}")
+endforeach()
+set(SLUICE_TORCH_HAS_CUDA OFF)
+if(EXISTS "${torch_lib}/libtorch_cuda.so")
+  set(SLUICE_TORCH_HAS_CUDA ON)
+  # Its operators register themselves when it is loaded: a linker must not drop it as unused.
+  target_link_libraries(sluice_torch INTERFACE
+    -Wl,--push-state,--no-as-needed "${torch_lib}/libtorch_cuda.so" -Wl,--pop-state
+    "${torch_lib}/libc10_cuda.so")
+endif()
+target_link_libraries(sluice_torch INTERFACE
+  "${torch_lib}/libtorch.so" "${torch_lib}/libtorch_cpu.so" "${torch_lib}/libc10.so")
+message(STATUS "Sluice: LibTorch ${PACKAGE_VERSION}, ${torch_root}")

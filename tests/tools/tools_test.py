@@ -1,0 +1,147 @@
+"""tools/setup and its siblings, seen from outside, on machines that lack this and that.
+
+A copy of tools/ runs with a PATH of its own, where stand-ins for dpkg-query and apt-get tell of
+another machine; nothing is installed.
+"""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
+# Who runs what must not be run as root; None: this user.
+OTHER_USER = 65534 if os.geteuid() == 0 else None
+
+
+class Machine(unittest.TestCase):
+    """A folder with a copy of tools/, and a PATH that holds only what a test puts there."""
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="sluice-tools-test-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.folder.chmod(0o755)
+        shutil.copytree(TOOLS, self.folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+        self.path = self.folder / "bin"
+        self.path.mkdir()
+        self.home = self.folder / "home"
+        self.home.mkdir()
+
+    def program(self, name, script):
+        path = self.path / name
+        path.write_text(f"#!/bin/sh\n{script}\n", encoding="ascii")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+
+    def run_tool(self, tool, *arguments, user=None, **environment):
+        # Root's own interpreter may lie where nobody else can read it.
+        python = sys.executable if user is None else "/usr/bin/python3"
+        interpreter = ["/bin/bash"] if tool == "demo" else [python, "-B"]
+        identity = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+        return subprocess.run(
+            [*interpreter, str(self.folder / "tools" / tool), *arguments], cwd=self.folder,
+            env={"PATH": str(self.path), "HOME": str(self.home), **environment},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            timeout=120, check=False, **identity)
+
+
+class CommandLine(Machine):
+    def setUp(self):
+        super().setUp()
+        for name in ("dirname", "cat"):
+            (self.path / name).symlink_to(shutil.which(name))
+
+    def test_refuses_what_it_does_not_know_with_one_sentence(self):
+        for tool, arguments in (("setup", ["--torch"]), ("setup", ["--cuda=maybe"]),
+                                ("setup", ["--jobs", "0"]), ("setup", ["--jobs=-1"]),
+                                ("setup", ["--preset", "fast"]), ("setup", ["--for=fun"]),
+                                ("setup", ["now"]), ("test", ["--quick"]),
+                                ("test", ["--jobs=many"]), ("lint", ["--all"]),
+                                ("demo", ["--fast"]), ("demo", ["--size"])):
+            with self.subTest(tool=tool, arguments=arguments):
+                result = self.run_tool(tool, *arguments)
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertRegex(result.stderr, rf"\Atools/{tool}: .* --help explains .*\n\Z")
+                self.assertEqual(result.stdout, "")
+
+    def test_explains_itself(self):
+        for tool in ("setup", "test", "lint", "demo"):
+            with self.subTest(tool=tool):
+                result = self.run_tool(tool, "--help")
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn(f"usage: tools/{tool}", result.stdout)
+
+
+class Packages(Machine):
+    def setUp(self):
+        super().setUp()
+        # Everything is installed but liburing-dev, spdlog (known, removed) and the compiler.
+        self.program("dpkg-query", """for name; do case $name in
+            -*|*{*|liburing-dev|build-essential) ;;
+            libspdlog-dev) echo "$name config-files" ;;
+            *) echo "$name installed" ;; esac; done; exit 1""")
+        self.line = ("apt-get install --yes --no-install-recommends build-essential liburing-dev "
+                     "libspdlog-dev")
+
+    def test_without_root_prints_the_line_that_is_missing(self):
+        result = self.run_tool("setup", "--no-torch", user=OTHER_USER)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(f"  sudo apt-get update && sudo {self.line}\n", result.stderr)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root installs")
+    def test_as_root_installs_it_and_says_what_to_do_when_that_fails(self):
+        self.program("apt-get", f'echo "$DEBIAN_FRONTEND $*" >> {self.folder}/calls; exit 100')
+        result = self.run_tool("setup", "--no-torch")
+        self.assertEqual(result.returncode, 1)
+        calls = (self.folder / "calls").read_text(encoding="ascii").splitlines()
+        self.assertEqual(len(calls), 2, calls)
+        self.assertRegex(calls[0], r"\Anoninteractive .* update\Z")
+        self.assertRegex(calls[1], r"\Anoninteractive .* install --yes --no-install-recommends "
+                                   r"build-essential liburing-dev libspdlog-dev\Z")
+        self.assertIn("could not install build-essential liburing-dev libspdlog-dev",
+                      result.stderr)
+
+    def test_takes_a_program_on_the_path_for_its_package(self):
+        self.program("g++", "exit 0")
+        result = self.run_tool("setup", "--no-torch", user=OTHER_USER)
+        self.assertIn("--no-install-recommends liburing-dev libspdlog-dev\n", result.stderr)
+
+    def test_says_what_to_do_on_another_distribution(self):
+        (self.path / "dpkg-query").unlink()
+        result = self.run_tool("setup", "--no-torch")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("--no-packages: build-essential cmake", result.stderr)
+
+
+class LibTorch(Machine):
+    def test_leaves_nothing_behind_where_it_could_not_be_fetched(self):
+        version = f"py{sys.version_info.major}.{sys.version_info.minor}"
+        venv = self.home / ".cache/sluice" / f"venv-torch-2.11.0-{version}"
+        (venv / "lib").mkdir(parents=True)  # as a killed set-up leaves it: no stamp
+        (venv / "lib/half.so").touch()
+        result = self.run_tool("setup", "--no-packages", PIP_NO_INDEX="1",
+                               PIP_CONFIG_FILE=os.devnull)
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertRegex(result.stderr, "pip could not install LibTorch|GB are free there")
+        self.assertFalse((venv / "lib/half.so").exists())
+        self.assertFalse(venv.exists() and (venv / ".complete").exists())
+
+    def test_takes_a_libtorch_of_the_user(self):
+        own = self.folder / "libtorch"
+        (own / "share/cmake/Torch").mkdir(parents=True)
+        (own / "share/cmake/Torch/TorchConfig.cmake").touch()
+        (self.folder / "CMakePresets.json").write_text("{}", encoding="ascii")
+        self.program("cmake", f'echo "$*" > {self.folder}/calls; exit 1')
+        result = self.run_tool("setup", "--no-packages", CMAKE_PREFIX_PATH=f"/none:{own}")
+        self.assertIn(f"LibTorch: yours, in {own}", result.stdout)
+        self.assertIn("CMake could not configure", result.stderr)
+        self.assertIn("-DSLUICE_TORCH=ON -DSLUICE_VENV= -DSLUICE_CUDA=auto",
+                      (self.folder / "calls").read_text(encoding="ascii"))
+        self.assertFalse((self.home / ".cache").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

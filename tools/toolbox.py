@@ -1,0 +1,72 @@
+"""What the project's Python tools share: sentences, exit codes and how many jobs to run."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+GIB = 1 << 30
+
+EXIT_FAILURE = 1  # something on this machine, or in the code, is not as it should be
+EXIT_USAGE = 2    # the command line makes no sense
+
+
+class Failure(Exception):
+    """A step that cannot go on. Its text says what happened and what to do about it."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Ends a bad command line with one sentence and exit code 2."""
+
+    def __init__(self, **keywords):
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter,
+                         allow_abbrev=False, **keywords)
+
+    def error(self, message):
+        print(f"{self.prog}: {message}; {self.prog} --help explains every option",
+              file=sys.stderr)
+        sys.exit(EXIT_USAGE)
+
+
+def positive_count(text):
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a count of 1 or more")
+    return int(text)
+
+
+def say(message):
+    print(f"==> {message}", flush=True)
+
+
+def main_guard(program, main):
+    """Runs main(), turning failures into a sentence and an exit code."""
+    try:
+        sys.exit(main())
+    except Failure as failure:
+        sys.stdout.flush()
+        print(f"{program}: {failure}", file=sys.stderr)
+        sys.exit(EXIT_FAILURE)
+    except KeyboardInterrupt:
+        print(f"\n{program}: stopped; run it again to go on where it was", file=sys.stderr)
+        sys.exit(130)
+
+
+def cache_folder():
+    """Where what outlives a build folder is kept: shared by all clones of this user."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "sluice"
+
+
+def available_memory_bytes():
+    with open("/proc/meminfo", encoding="ascii") as meminfo:
+        for line in meminfo:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 2 * GIB
+
+
+def default_jobs():
+    """As many compilers as there are cores and 2 GiB of free memory for each."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(cores, available_memory_bytes() // (2 * GIB)))
