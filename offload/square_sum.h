@@ -6,10 +6,10 @@
 // value of a node is left + right, a leaf is one element's value (its square). The unit's sum adds
 // the blocks in ascending order.
 //
-// A range holds the largest tree nodes that lie wholly in it: whole blocks, and at most 15 smaller
-// nodes on either side (30 where it begins and ends in one block). Two siblings merge when both are
-// there. So a rank's shard may begin and end at any element, and a sub-group anywhere in a shard;
-// ranks exchange the node sums (8 bytes per block and side node), and each gets the same total.
+// A range holds the largest tree nodes that lie wholly in it: whole blocks, and at most 16 smaller
+// nodes on either side. Two siblings merge when both are there. So a rank's shard may begin and end
+// at any element, and a sub-group anywhere in a shard; ranks exchange the node sums (8 bytes per
+// block and side node), and each gets the same total.
 //
 // Memory:  taken in the constructor; append() never allocates.
 // Finite:  no square of an fp32 number overflows a double, nor does a sum of 2^64 of them; so the
@@ -20,17 +20,9 @@
 #include <span>
 #include <vector>
 
+#include "offload/sum_nodes.h"
+
 namespace sluice::offload {
-
-inline constexpr int kSumBlockLevel = 16;
-inline constexpr std::uint64_t kSumBlockElements = std::uint64_t{1} << kSumBlockLevel;
-inline constexpr std::uint64_t kMaxSideNodes = 2 * (kSumBlockLevel - 1);
-
-// The largest node that begins at `first` and ends at or before `end`: it has 2^level elements.
-int sum_node_level(std::uint64_t first, std::uint64_t end);
-
-// How many nodes a range of `count` elements from `first` on consists of.
-std::uint64_t sum_node_count(std::uint64_t first, std::uint64_t count);
 
 class SquareSum {
  public:
