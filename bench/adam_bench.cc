@@ -1,5 +1,6 @@
 // adam_bench: measures the CPU AdamW kernels against the machine's copy bandwidth. See --help.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -46,6 +47,7 @@ double spread(std::vector<double> values) {
 template <typename Value>
 std::vector<double> each(const std::vector<Run>& runs, const Value& value) {
   std::vector<double> values;
+  values.reserve(runs.size());
   for (const Run& run : runs) values.push_back(value(run));
   return values;
 }
@@ -97,7 +99,7 @@ std::string table(const AdamBenchOptions& options, const AdamWorkload& workload,
                   const Summary& summary) {
   char text[1024];
   std::snprintf(text, sizeof text,
-                "adam_bench: %s elements, %s gradient, %s master, %s, %d threads, %s pages, "
+                "adam_bench: %s elements, %s gradient, %s master, %s, %d threads, %s, "
                 "%d x %g s\n\n"
                 "                       median       IQR\n"
                 "AdamW, G params/s   %9.3f %9.3f\n"

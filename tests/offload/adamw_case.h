@@ -2,8 +2,8 @@
 // from a seed, and comparable bit for bit.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <ostream>
 #include <string>
@@ -37,7 +37,9 @@ inline std::string name_of(const AdamwKind& kind) {
   return std::string("Grad") + kGrads[static_cast<int>(kind.grad)] + "Master" +
          kForms[static_cast<int>(kind.form)] + (kind.l2 ? "L2" : "Decoupled");
 }
-inline void PrintTo(const AdamwKind& kind, std::ostream* out) { *out << name_of(kind); }
+inline std::ostream& operator<<(std::ostream& out, const AdamwKind& kind) {
+  return out << name_of(kind);
+}
 
 struct AdamwCase {
   std::vector<float> grad32, master, m, v;
@@ -95,7 +97,7 @@ struct AdamwCase {
                                       const std::vector<T>& b) {
     if (std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0) return "";
     std::size_t i = 0;
-    while (std::memcmp(&a[i], &b[i], sizeof(T)) == 0) ++i;
+    while (hex(a[i]) == hex(b[i])) ++i;
     return std::string(name) + "[" + std::to_string(i) + "] " + hex(a[i]) + " against " +
            hex(b[i]) + "; ";
   }
