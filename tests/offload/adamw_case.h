@@ -95,7 +95,7 @@ struct AdamwCase {
   template <typename T>
   static std::string first_difference(const char* name, const std::vector<T>& a,
                                       const std::vector<T>& b) {
-    if (std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0) return "";
+    if (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0) return "";
     std::size_t i = 0;
     while (hex(a[i]) == hex(b[i])) ++i;
     return std::string(name) + "[" + std::to_string(i) + "] " + hex(a[i]) + " against " +
