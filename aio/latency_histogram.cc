@@ -16,8 +16,10 @@ int LatencyHistogram::bucket_of(std::uint64_t value) {
 std::int64_t LatencyHistogram::upper_end_of(int bucket) {
   if (bucket < (2 << kSubBits)) return bucket;
   const int exponent = (bucket >> kSubBits) - 1;
-  const std::int64_t mantissa = (bucket & ((1 << kSubBits) - 1)) + (1 << kSubBits);
-  return ((mantissa + 1) << exponent) - 1;
+  const auto mantissa =
+      static_cast<std::uint64_t>(bucket & ((1 << kSubBits) - 1)) + (1 << kSubBits);
+  // Unsigned: one past the end of the last bucket is 2^63.
+  return static_cast<std::int64_t>(((mantissa + 1) << exponent) - 1);
 }
 
 void LatencyHistogram::record(std::int64_t nanoseconds) {
@@ -35,8 +37,11 @@ void LatencyHistogram::merge(const LatencyHistogram& other) {
 
 std::int64_t LatencyHistogram::percentile_ns(double percent) const {
   if (count_ == 0) return 0;
+  // The product of a round percentage and a count may come out a little above a whole number, which
+  // must not cost a rank.
+  constexpr double kRounding = 1.0 - 1e-12;
   const auto rank = static_cast<std::uint64_t>(
-      std::max(1.0, std::ceil(static_cast<double>(count_) * percent / 100.0)));
+      std::max(1.0, std::ceil(static_cast<double>(count_) * percent / 100.0 * kRounding)));
   std::uint64_t seen = 0;
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     seen += buckets_[i];

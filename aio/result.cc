@@ -3,8 +3,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "aio/units.h"
-
 namespace sluice {
 namespace {
 

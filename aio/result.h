@@ -49,8 +49,8 @@ class [[nodiscard]] Error {
   Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
 
   // The code that fits `error_number` (an errno value), and a sentence such as
-  // "write of 1M at offset 4G of /nvme/state.bin failed: no space left on device (ENOSPC): free
-  // ...".
+  // "write of 4096 bytes at offset 8192 in /nvme/state.bin failed: No space left on device
+  // (ENOSPC): free some space there, or choose another path". `advice` replaces the last part.
   static Error from_errno(int error_number, const IoContext& where, std::string_view advice = {});
 
   ErrorCode code() const { return code_; }
@@ -59,6 +59,7 @@ class [[nodiscard]] Error {
 
   // Puts what the caller was doing in front: "reading record h.3/mlp: <message>".
   Error with_context(std::string_view doing) &&;
+  // Puts `more` behind the message as it is.
   Error with_suffix(std::string_view more) &&;
 
  private:

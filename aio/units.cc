@@ -2,10 +2,12 @@
 
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
+#include <iterator>
 #include <limits>
+#include <system_error>
 
 namespace sluice {
 namespace {
@@ -58,8 +60,10 @@ Result<std::uint64_t> parse_bytes(std::string_view text) {
     if (value > kMax / unit) return bad_size(text, "it is too large");
     return value * unit;
   }
-  const double bytes = std::strtod(number.c_str(), nullptr) * static_cast<double>(unit);
-  if (bytes > 9.2e18) return bad_size(text, "it is too large");
+  double value = 0;  // from_chars, because strtod takes its decimal point from the locale
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), value);
+  const double bytes = value * static_cast<double>(unit);
+  if (read.ec != std::errc() || bytes >= 0x1p63) return bad_size(text, "it is too large");
   if (unit == 1 && bytes != std::floor(bytes)) return bad_size(text, "bytes come whole");
   return static_cast<std::uint64_t>(std::llround(bytes));
 }
@@ -69,6 +73,10 @@ std::string format_bytes(std::uint64_t bytes) {
     const auto [name, unit] = *it;
     if (bytes < unit) continue;
     if (bytes % unit == 0) return std::to_string(bytes / unit) + name;
+    // What two decimals would round to 1024.00 is one of the next unit.
+    if (it != kSuffixes.rbegin() && bytes >= 1024 * unit - unit / 200) {
+      return std::string("1.00") + std::prev(it)->first;
+    }
     std::array<char, 32> text{};
     std::snprintf(text.data(), text.size(), "%.2f%c",
                   static_cast<double>(bytes) / static_cast<double>(unit), name);

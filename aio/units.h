@@ -14,8 +14,9 @@ inline constexpr std::uint64_t kMiB = 1024 * kKiB;
 inline constexpr std::uint64_t kGiB = 1024 * kMiB;
 inline constexpr std::uint64_t kTiB = 1024 * kGiB;
 
-// "4096", "256K", "1.5G", also "256KB", "256KiB"; any case. Rejects empty, negative, fractional
-// bytes, unknown suffixes and what does not fit in 63 bits, with a sentence.
+// "4096", "256K", "1.5G", also "256KB", "256KiB"; any case. A fraction of K, M, G or T is rounded
+// to whole bytes. Rejects empty, negative, fractional bytes, unknown suffixes and what does not fit
+// in 63 bits, with a sentence.
 Result<std::uint64_t> parse_bytes(std::string_view text);
 
 // "4096" -> "4K", 1610612736 -> "1.50G"; exact multiples without decimals. The inverse of

@@ -142,7 +142,7 @@ class Program {
   }
 
   int sweep(const ReportHeader& header) {
-    std::vector<AioSession::Options> grid =
+    const std::vector<AioSession::Options> grid =
         sweep_grid(options_, header.machine.cores, available_ram_bytes());
     if (grid.empty())
       return fail(Error(ErrorCode::kInvalidArgument,
@@ -153,7 +153,7 @@ class Program {
                  std::string(to_string(options_.modes[0])).c_str(), options_.runs, options_.seconds,
                  format_bytes(options_.size_bytes).c_str());
     std::fflush(table_);
-    const auto points = run_sweep(target_, options_, std::move(grid), interrupt_, progress_);
+    const auto points = run_sweep(target_, options_, grid, interrupt_, progress_);
     progress_.clear();
     if (!points.ok()) return fail(points.error(), exit_code_of_setup(points.error().code()));
     const SweepPoint& best = best_point(*points);

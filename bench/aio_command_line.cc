@@ -111,8 +111,9 @@ Result<std::optional<AioArguments>> parse_command_line(int argc, const char* con
   } catch (const CLI::ArgumentMismatch& error) {
     const std::string text = error.what();
     const bool is_flag = text.find("flag override") != std::string::npos;
+    const std::string name = text.substr(0, text.find_first_of(": "));
     return Error(ErrorCode::kInvalidArgument,
-                 text.substr(0, text.find_first_of(": ")) +
+                 (name[0] == '-' ? name : "--" + name) +
                      (is_flag ? ": takes no value" : ": give exactly one value") +
                      "; aio_bench --help lists the options");
   } catch (const CLI::ParseError& error) {

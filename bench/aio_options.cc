@@ -108,7 +108,6 @@ Status parse_places(const AioArguments& given, AioOptions& options) {
     options.paths = given.paths.empty() ? std::vector<std::string>{"."} : given.paths;
   }
   options.overwrite = given.overwrite;
-  options.size_given = given.size.has_value();
   if (given.size) {
     SLUICE_ASSIGN_OR_RETURN(options.size_bytes, byte_count("--size", *given.size));
     if (options.size_bytes < kSectorBytes)

@@ -32,32 +32,29 @@ struct AioArguments {
 struct AioOptions {
   std::vector<std::string> paths;  // folders for the scratch file; empty with `file`
   std::string file;                // measure on this one instead
-  bool overwrite = false;
-  std::uint64_t size_bytes = 0;  // of the range measured; 0 with `file`: all of it
-  bool size_given = false;
+  std::uint64_t size_bytes = 0;    // of the range measured; 0 with `file`: all of it
   std::uint64_t stripe_bytes = 0;
   std::vector<int> weights;
-  bool auto_weights = false;
-
   std::vector<Mode> modes;  // one, or three for "all"
   std::uint64_t block_bytes = 0;
-  int queue_depth = 0;
+  int queue_depth = 0;  // of each thread
   int threads = 0;
-  aio::BackendKind backend = aio::BackendKind::kAuto;
-  bool single_submit = false;
   double seconds = 0;
   double ramp_seconds = 0;
-  int runs = 0;
-  bool verify = false;
   std::uint64_t seed = 0;
   std::string json;  // "-": standard output
-
+  std::string out;   // of a sweep
+  int runs = 0;
+  aio::BackendKind backend = aio::BackendKind::kAuto;
+  bool overwrite = false;
+  bool auto_weights = false;
+  bool single_submit = false;
+  bool verify = false;
   bool sweep = false;
   // Dimensions that are given are not swept.
   bool sweep_block = true;
   bool sweep_depth = true;
   bool sweep_threads = true;
-  std::string out;
 
   bool writes_to_file() const;  // the measured file is modified
 };

@@ -9,6 +9,7 @@
 #include <map>
 #include <numeric>
 
+#include "aio/check.h"
 #include "aio/units.h"
 #include "bench/aio_options.h"
 #include "bench/result_file.h"
@@ -49,6 +50,7 @@ Status check_space(aio::FileSystem& files, const AioOptions& options) {
   };
   std::map<dev_t, Share> shares;
   const int total = std::accumulate(options.weights.begin(), options.weights.end(), 0);
+  SLUICE_CHECK(total > 0, "every path has a weight");
   for (std::size_t i = 0; i < options.paths.size(); ++i) {
     struct stat status {};
     if (stat(options.paths[i].c_str(), &status) != 0) continue;

@@ -75,6 +75,7 @@ const SweepPoint& best_point(const std::vector<SweepPoint>& points) {
         (cost(point) == cost(*best) && point.mean() > best->mean()))
       best = &point;
   }
+  SLUICE_CHECK(best != nullptr, "the fastest point is within the tie of itself");
   return *best;
 }
 
@@ -117,12 +118,11 @@ std::string sweep_tables(const std::vector<SweepPoint>& points, const SweepPoint
 }
 
 Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOptions& options,
-                                          std::vector<AioSession::Options> grid,
+                                          const std::vector<AioSession::Options>& grid,
                                           const Interrupt& interrupt, ProgressLine& progress) {
   std::vector<SweepPoint> points;
   points.reserve(grid.size());
-  for (AioSession::Options& shape : grid)
-    points.push_back({.shape = std::move(shape), .gb_per_s = {}});
+  for (const AioSession::Options& shape : grid) points.push_back({.shape = shape, .gb_per_s = {}});
   std::vector<std::size_t> order(points.size());
   std::iota(order.begin(), order.end(), 0);
   Random random(options.seed);

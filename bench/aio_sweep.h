@@ -28,7 +28,7 @@ std::string sweep_tables(const std::vector<SweepPoint>& points, const SweepPoint
 
 // Points in the order of the grid; an interrupt leaves some without a try.
 Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOptions& options,
-                                          std::vector<AioSession::Options> grid,
+                                          const std::vector<AioSession::Options>& grid,
                                           const Interrupt& interrupt, ProgressLine& progress);
 
 }  // namespace sluice::bench

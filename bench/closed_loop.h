@@ -88,18 +88,19 @@ class ClosedLoop {
   const std::uint64_t block_count_;
   std::vector<Lane> lanes_;
   std::unique_ptr<Slot[]> slots_;
-
   std::atomic<bool> counting_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> failed_{false};
-  std::atomic<std::uint64_t> checked_bytes_{0};
-  alignas(64) std::atomic<std::uint64_t> next_read_;
-  alignas(64) std::atomic<std::uint64_t> next_write_;
 
-  alignas(64) mutable std::mutex mutex_;
+  // Written for every block, unlike what is above.
+  alignas(64) std::atomic<std::uint64_t> next_read_;
+  std::atomic<std::uint64_t> next_write_;
+  std::atomic<std::uint64_t> checked_bytes_{0};
+
+  mutable std::mutex mutex_;
   std::condition_variable ended_;
-  int active_ = 0;      // slots in flight; guarded by mutex_
   Status first_error_;  // guarded by mutex_
+  int active_ = 0;      // slots in flight; guarded by mutex_
 };
 
 }  // namespace sluice::bench

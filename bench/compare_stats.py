@@ -1,7 +1,7 @@
 """Medians, intervals and tables of runs in pairs: what compare_fio makes of its measurements.
 
-A record is one run: mode, block, depth, pair (a number), kind ("real" or "control"), tool, gb_per_s,
-cpu_s_per_gb. Real pairs are aio and fio, control pairs fio and fio'.
+A record is one run: mode, block, depth, pair (a number), kind ("real" or "control"), tool,
+gb_per_s, cpu_s_per_gb. Real pairs are aio and fio, control pairs fio and fio'.
 """
 
 import random

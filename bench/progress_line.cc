@@ -41,7 +41,7 @@ void ProgressLine::update(std::string_view what, const State& state) {
   if (state.gb_per_s > 0)
     length += std::snprintf(numbers + length, sizeof numbers - static_cast<std::size_t>(length),
                             "  %.2f GB/s", state.gb_per_s);
-  const auto left = static_cast<long>(std::clamp(state.seconds_left, 0.0, 1e7) + 0.5);
+  const long left = std::lround(std::clamp(state.seconds_left, 0.0, 1e7));
   std::snprintf(numbers + length, sizeof numbers - static_cast<std::size_t>(length),
                 "  %ld:%02ld left", left / 60, left % 60);
 

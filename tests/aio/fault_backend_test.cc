@@ -1,1 +1,569 @@
+#include "aio/fault_backend.h"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "aio/direct_file.h"
+#include "aio/io_queue.h"
+#include "aio/units.h"
+#include "tests/aio/sim_test_util.h"
+
+namespace sluice::aio {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr FaultKind kErrors[] = {FaultKind::kEio, FaultKind::kEnospc, FaultKind::kEintr,
+                                 FaultKind::kEagain};
+
+FaultRule once(FaultKind fault, std::uint64_t nth = 1) { return {.fault = fault, .nth = nth}; }
+FaultRule always(FaultKind fault) { return {.fault = fault, .persistent = true}; }
+
+// A file of 64 KiB of ones, opened through the fault backend.
+class FaultBackendTest : public testing::Test {
+ protected:
+  FaultBackendTest() {
+    EXPECT_EQ(write_at(backend_, *file_, 0, filled(64 * kKiB, 1)), 64 * kKiB);
+    backend_.set_plan({});
+  }
+  void plan(FaultRule rule) { backend_.set_plan(FaultPlan::of(std::move(rule))); }
+  std::int64_t write(std::uint64_t offset, std::size_t length, int value) {
+    return write_at(backend_, *file_, offset, filled(length, value));
+  }
+  std::vector<std::byte> content() { return *drive_.content("/f", SimDrive::View::kPresent); }
+  std::vector<std::byte> untouched() { return filled(64 * kKiB, 1); }
+
+  VirtualLoop loop_;
+  SimDrive drive_{loop_, {}};
+  FaultBackend backend_{drive_, {}};
+  std::unique_ptr<File> file_ = open_file(backend_, "/f");
+};
+
+// ---- what each fault does ---------------------------------------------------------------------
+
+TEST_F(FaultBackendTest, PassesEverythingThroughWithoutAPlan) {
+  EXPECT_EQ(backend_.name(), "fault");
+  EXPECT_EQ(&backend_.clock(), &drive_.clock());
+  EXPECT_EQ(write(4096, 4096, 2), 4096);
+  EXPECT_EQ(read_at(backend_, *file_, 4096, 8192), runs({{4096, 2}, {4096, 1}}));
+  EXPECT_EQ(sync_file(backend_, *file_), 0);
+  EXPECT_EQ(drive_.content("/f", SimDrive::View::kDurable).has_value(), false);
+  ASSERT_OK(backend_.files().sync_directory("/"));
+  EXPECT_EQ(drive_.content("/f", SimDrive::View::kDurable), content());
+  EXPECT_EQ(run_op(backend_, TestOp(IoKind::kNop, nullptr)), 0);
+  EXPECT_EQ(backend_.injected(), 0U);
+  EXPECT_EQ(backend_.operations(), 4U);  // write, read, sync, sync of the folder; no-ops are none
+  EXPECT_EQ(backend_.operations(FaultTarget::kWrite), 1U);
+  EXPECT_EQ(backend_.operations(FaultTarget::kSyncDirectory), 1U);
+}
+
+TEST_F(FaultBackendTest, AnErrorIsToldAndNothingIsDone) {
+  const std::map<FaultKind, int> kNumbers = {{FaultKind::kEio, EIO},
+                                             {FaultKind::kEnospc, ENOSPC},
+                                             {FaultKind::kEintr, EINTR},
+                                             {FaultKind::kEagain, EAGAIN}};
+  for (const auto& [fault, number] : kNumbers) {
+    SCOPED_TRACE(std::string(to_string(fault)));
+    const auto before = drive_.stats();
+    plan(once(fault));
+    EXPECT_EQ(write(0, 8192, 9), -number);
+    EXPECT_EQ(content(), untouched());
+    EXPECT_EQ(drive_.stats().write.ops, before.write.ops);
+    EXPECT_EQ(backend_.injected(fault), 1U);
+    EXPECT_EQ(backend_.injected(), 1U);
+    if (fault == FaultKind::kEnospc) continue;  // only writes meet it
+    plan(once(fault));
+    const AlignedBytes buffer(4096, std::byte{0xEE});
+    EXPECT_EQ(run_op(backend_, TestOp(IoKind::kRead, file_.get(), 0, buffer.data(), 4096)),
+              -number);
+    EXPECT_EQ(buffer.copy(), filled(4096, 0xEE));
+    plan(once(fault));
+    EXPECT_EQ(sync_file(backend_, *file_), -number);
+    EXPECT_EQ(drive_.stats().syncs, before.syncs);
+  }
+}
+
+TEST_F(FaultBackendTest, ZeroMovesNothing) {
+  plan(once(FaultKind::kZero));
+  EXPECT_EQ(write(0, 4096, 9), 0);
+  EXPECT_EQ(content(), untouched());
+  plan({.fault = FaultKind::kZero, .targets = {FaultTarget::kRead}});
+  EXPECT_TRUE(read_at(backend_, *file_, 0, 4096).empty());
+  EXPECT_EQ(backend_.injected(FaultKind::kZero), 1U);
+}
+
+TEST_F(FaultBackendTest, AShortTransferTellsFewerBytesAndHasMovedAtLeastThose) {
+  // On a direct file: the count, and whole sectors around it.
+  plan({.fault = FaultKind::kShort, .short_bytes = 5000});
+  EXPECT_EQ(write(0, 16'384, 2), 5000);
+  EXPECT_EQ(content(), runs({{8192, 2}, {56 * kKiB, 1}}));
+  plan({.fault = FaultKind::kShort, .short_bytes = 8192});
+  EXPECT_EQ(write(16'384, 16'384, 3), 8192);
+  EXPECT_EQ(content(), runs({{8192, 2}, {8192, 1}, {8192, 3}, {40 * kKiB, 1}}));
+  plan({.fault = FaultKind::kShort, .short_bytes = 100'000});  // all but one byte, at most
+  EXPECT_EQ(read_at(backend_, *file_, 0, 8192), filled(8191, 2));
+  // On a buffered one: exactly the count.
+  const auto buffered = open_file(backend_, "/f", false);
+  plan({.fault = FaultKind::kShort, .short_bytes = 5});
+  EXPECT_EQ(write_at(backend_, *buffered, 10, filled(100, 7)), 5);
+  EXPECT_EQ(content(), runs({{10, 2}, {5, 7}, {8177, 2}, {8192, 1}, {8192, 3}, {40 * kKiB, 1}}));
+  EXPECT_EQ(drive_.stats().failed_ops, 0U) << "the drive saw only legal transfers";
+}
+
+TEST_F(FaultBackendTest, DrawsShortCountsInsideAndAtTheEndsOfSectors) {
+  std::set<std::int64_t> counts;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    FaultPlan drawn = FaultPlan::of(once(FaultKind::kShort));
+    drawn.seed = seed;
+    backend_.set_plan(drawn);
+    const std::int64_t count = write(0, 8192, 2);
+    ASSERT_GT(count, 0);
+    ASSERT_LT(count, 8192);
+    counts.insert(count);
+  }
+  EXPECT_GT(counts.size(), 200U);
+}
+
+TEST_F(FaultBackendTest, AShortReadAtTheEndOfTheFileTellsWhatThereIs) {
+  plan({.fault = FaultKind::kShort, .short_bytes = 6000});
+  EXPECT_EQ(read_at(backend_, *file_, 60 * kKiB, 16'384), filled(4096, 1));
+}
+
+TEST_F(FaultBackendTest, ATornWriteLandsARunOfSectorsAndFails) {
+  std::set<std::string> forms;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    FaultPlan torn = FaultPlan::of(once(FaultKind::kTornWrite));
+    torn.seed = seed;
+    backend_.set_plan(torn);
+    // Each sector carries its own number, so that one that lands elsewhere shows.
+    const auto numbered = runs({{4096, 2}, {4096, 3}, {4096, 4}, {4096, 5}});
+    ASSERT_EQ(write_at(backend_, *file_, 8192, numbered), -EIO);
+    const auto bytes = content();
+    std::string form;
+    for (std::size_t sector = 0; sector < 16; ++sector) {
+      const int value = static_cast<int>(bytes[sector * 4096]);
+      ASSERT_TRUE(value == 1 || value == static_cast<int>(sector));
+      form += value == 1 ? '.' : 'X';
+      for (std::size_t i = 0; i < 4096; ++i) {
+        ASSERT_EQ(static_cast<int>(bytes[sector * 4096 + i]), value);
+      }
+    }
+    ASSERT_EQ(form.substr(0, 2) + form.substr(6), "............");
+    forms.insert(form.substr(2, 4));
+    backend_.set_plan({});
+    ASSERT_EQ(write(0, 64 * kKiB, 1), 64 * kKiB);
+  }
+  EXPECT_THAT(forms, ElementsAre("....", "...X", "..X.", "..XX", ".X..", ".XX.", ".XXX", "X...",
+                                 "XX..", "XXX.", "XXXX"));
+  plan(always(FaultKind::kTornWrite));  // not a fault of reads
+  EXPECT_EQ(read_at(backend_, *file_, 0, 4096), filled(4096, 1));
+  EXPECT_EQ(backend_.injected(), 0U);
+}
+
+TEST_F(FaultBackendTest, ADelayedOpIsDoneInTimeAndToldLater) {
+  FaultPlan slow = FaultPlan::of(once(FaultKind::kDelay));
+  slow.delay_ns = 50'000'000;
+  backend_.set_plan(slow);
+  const std::int64_t start_ns = loop_.now_ns();
+  const AlignedBytes data(filled(4096, 2));
+  TestOp late(IoKind::kWrite, file_.get(), 0, data.data(), 4096);
+  TestOp next(IoKind::kWrite, file_.get(), 4096, data.data(), 4096);
+  late.submit(backend_);
+  next.submit(backend_);
+  ASSERT_TRUE(loop_.run_until([&] { return next.result.has_value(); }));
+  EXPECT_LT(next.done_ns - start_ns, 1'000'000);
+  EXPECT_FALSE(late.result.has_value());
+  EXPECT_EQ(content(), runs({{8192, 2}, {56 * kKiB, 1}}));
+  loop_.run();
+  EXPECT_EQ(late.result, 4096);
+  EXPECT_GE(late.done_ns - start_ns, 50'000'000);
+  EXPECT_LT(late.done_ns - start_ns, 51'000'000);
+}
+
+TEST_F(FaultBackendTest, ReorderTellsHeldOpsAfterLaterOnesAndInAnotherOrder) {
+  SimDrive::Options options;
+  options.depth = 1;  // the drive itself keeps the order
+  SimDrive drive(loop_, options);
+  FaultBackend backend(drive, {});
+  const auto file = open_file(backend, "/f");
+  const auto order_of = [&](const FaultPlan& by, int count) {
+    backend.set_plan(by);
+    const AlignedBytes data(4096);
+    std::vector<int> order;
+    std::deque<TestOp> ops;
+    for (int i = 0; i < count; ++i) {
+      TestOp& op = ops.emplace_back(IoKind::kWrite, file.get(), 0, data.data(), 4096);
+      op.order = &order;
+      op.id = i;
+      op.submit(backend);
+    }
+    loop_.run();
+    EXPECT_EQ(order.size(), static_cast<std::size_t>(count)) << "the last ones were kept";
+    for (const TestOp& op : ops) EXPECT_EQ(op.result, 4096);
+    return order;
+  };
+  EXPECT_THAT(order_of({}, 4), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(order_of(FaultPlan::of(once(FaultKind::kReorder, 2)), 4), ElementsAre(0, 2, 3, 1));
+  EXPECT_THAT(order_of(FaultPlan::of(always(FaultKind::kReorder)), 1), ElementsAre(0));
+  EXPECT_THAT(order_of(FaultPlan::of(always(FaultKind::kReorder)), 2), ElementsAre(1, 0));
+  FaultPlan windowed = FaultPlan::of(always(FaultKind::kReorder));
+  windowed.reorder_window = 3;
+  const auto order = order_of(windowed, 9);
+  EXPECT_FALSE(std::is_sorted(order.begin(), order.end()));
+  for (std::size_t i = 0; i < 9; ++i) {
+    EXPECT_EQ(static_cast<std::size_t>(order[i]) / 3, i / 3) << "each window is told by itself";
+  }
+  EXPECT_EQ(backend.injected(FaultKind::kReorder), 9U);
+}
+
+TEST_F(FaultBackendTest, NeverCompletesAnOpInsideSubmitAndKeepsItsDelay) {
+  for (std::size_t i = 0; i < kFaultKinds; ++i) {
+    const auto fault = static_cast<FaultKind>(i);
+    SCOPED_TRACE(std::string(to_string(fault)));
+    plan(always(fault));
+    const AlignedBytes data(filled(8192, 1));
+    TestOp op(IoKind::kWrite, file_.get(), 0, data.data(), 8192);
+    op.delay_ns = 3'000'000;
+    const std::int64_t start_ns = loop_.now_ns();
+    op.submit(backend_);
+    EXPECT_FALSE(op.result.has_value());
+    loop_.run();
+    ASSERT_TRUE(op.result.has_value());
+    EXPECT_GE(op.done_ns - start_ns, 3'000'000);
+    EXPECT_EQ(backend_.injected(fault), 1U);
+  }
+}
+
+// ---- which operations -------------------------------------------------------------------------
+
+TEST_F(FaultBackendTest, HarmsTheNthMatchingOperationOnceOrAllFromThere) {
+  for (const bool persistent : {false, true}) {
+    plan({.fault = FaultKind::kEio, .nth = 3, .persistent = persistent});
+    std::string results;
+    for (int i = 0; i < 6; ++i) results += write(0, 4096, 1) == -EIO ? 'E' : '.';
+    EXPECT_EQ(results, persistent ? "..EEEE" : "..E...");
+    EXPECT_EQ(backend_.injected(), persistent ? 4U : 1U);
+    EXPECT_EQ(backend_.operations(), 6U);
+  }
+}
+
+TEST_F(FaultBackendTest, CountsOnlyOperationsTheRuleAppliesTo) {
+  plan({.fault = FaultKind::kEio, .nth = 2, .targets = {FaultTarget::kSync}});
+  EXPECT_EQ(write(0, 4096, 1), 4096);
+  EXPECT_EQ(sync_file(backend_, *file_), 0);
+  EXPECT_EQ(write(0, 4096, 1), 4096);
+  EXPECT_EQ(sync_file(backend_, *file_), -EIO);
+  EXPECT_EQ(sync_file(backend_, *file_), 0);
+
+  // Reads and syncs cannot run out of space: they are not counted.
+  plan(once(FaultKind::kEnospc, 2));
+  read_at(backend_, *file_, 0, 4096);
+  EXPECT_EQ(write(0, 4096, 1), 4096);
+  EXPECT_EQ(write(0, 4096, 1), -ENOSPC);
+
+  const auto other = open_file(backend_, "/other");
+  plan({.fault = FaultKind::kEio, .persistent = true, .path_contains = "oth"});
+  EXPECT_EQ(write(0, 4096, 1), 4096);
+  EXPECT_EQ(write_at(backend_, *other, 0, filled(4096, 1)), -EIO);
+}
+
+TEST_F(FaultBackendTest, TheFirstRuleWinsAndEachCountsForItself) {
+  FaultPlan two;
+  two.rules = {once(FaultKind::kEio, 2),
+               {.fault = FaultKind::kEintr, .nth = 2, .persistent = true}};
+  backend_.set_plan(two);
+  EXPECT_EQ(write(0, 4096, 1), 4096);
+  EXPECT_EQ(write(0, 4096, 1), -EIO);
+  EXPECT_EQ(write(0, 4096, 1), -EINTR);
+}
+
+TEST_F(FaultBackendTest, RandomFaultsComeAtTheirRateAndRepeatFromTheSeed) {
+  const auto history = [&](std::uint64_t seed) {
+    FaultPlan random;
+    random.probability[static_cast<std::size_t>(FaultKind::kEio)] = 0.2;
+    random.probability[static_cast<std::size_t>(FaultKind::kZero)] = 0.1;
+    random.seed = seed;
+    backend_.set_plan(random);
+    std::vector<std::int64_t> results;
+    for (int i = 0; i < 1000; ++i) results.push_back(write(0, 4096, 1));
+    return results;
+  };
+  const auto first = history(7);
+  EXPECT_NEAR(static_cast<double>(backend_.injected(FaultKind::kEio)), 200, 50);
+  EXPECT_NEAR(static_cast<double>(backend_.injected(FaultKind::kZero)), 80, 35);
+  EXPECT_EQ(std::count(first.begin(), first.end(), -EIO),
+            static_cast<std::ptrdiff_t>(backend_.injected(FaultKind::kEio)));
+  EXPECT_EQ(first, history(7));
+  EXPECT_NE(first, history(8));
+}
+
+TEST(FaultPlan, KnowsWhatCanHappenToWhat) {
+  int possible = 0;
+  std::set<std::string_view> names;
+  for (const FaultTarget target : all_fault_targets()) {
+    names.insert(to_string(target));
+    for (std::size_t i = 0; i < kFaultKinds; ++i) {
+      if (can_happen(static_cast<FaultKind>(i), target)) ++possible;
+    }
+  }
+  EXPECT_EQ(names.size(), kFaultTargets);
+  EXPECT_FALSE(can_happen(FaultKind::kZero, FaultTarget::kSync)) << "0 is a sync's success";
+  EXPECT_FALSE(can_happen(FaultKind::kShort, FaultTarget::kOpen));
+  // reads 7, writes 9, syncs 6, calls 3 each and 4 where space is taken
+  EXPECT_EQ(possible, 7 + 9 + 6 + 3 * 8 + 6);
+}
+
+// ---- calls of files() -------------------------------------------------------------------------
+
+TEST_F(FaultBackendTest, EveryCallOfTheFileSystemCanFailAndThenDoesNothing) {
+  FileSystem& files = backend_.files();
+  ASSERT_OK(files.make_directories("/d"));
+  const std::vector<std::pair<FaultTarget, std::function<Status()>>> kCalls = {
+      {FaultTarget::kOpen,
+       [&] {
+         return files
+             .open("/new", {.access = OpenOptions::Access::kReadWrite,
+                            .create = OpenOptions::Create::kIfMissing})
+             .status();
+       }},
+      {FaultTarget::kRemove, [&] { return files.remove("/d"); }},
+      {FaultTarget::kRename, [&] { return files.rename("/f", "/moved"); }},
+      {FaultTarget::kMakeDirectories, [&] { return files.make_directories("/e"); }},
+      {FaultTarget::kSyncDirectory, [&] { return files.sync_directory("/"); }},
+      {FaultTarget::kAllocate, [&] { return file_->allocate(kMiB); }},
+      {FaultTarget::kTruncate, [&] { return file_->truncate(10); }},
+      {FaultTarget::kLookUp, [&] { return file_->size_bytes().status(); }},
+      {FaultTarget::kLookUp, [&] { return files.exists("/f").status(); }},
+      {FaultTarget::kLookUp, [&] { return files.list("/").status(); }},
+      {FaultTarget::kLookUp, [&] { return files.free_bytes("/").status(); }}};
+  for (const auto& [target, call] : kCalls) {
+    for (const FaultKind fault : kErrors) {
+      SCOPED_TRACE(std::string(to_string(target)) + " " + std::string(to_string(fault)));
+      plan({.fault = fault, .persistent = true, .targets = {target}});
+      const Status status = call();
+      ASSERT_EQ(status.ok(), !can_happen(fault, target));
+      if (status.ok()) continue;
+      EXPECT_EQ(status.error().error_number(), errno_of(fault));
+      EXPECT_THAT(status.error().message(), HasSubstr(std::string(to_string(target)) + " /"));
+      EXPECT_EQ(backend_.injected(), 1U);
+    }
+    plan(always(FaultKind::kEio));  // by default calls are spared
+    if (target == FaultTarget::kLookUp) {
+      EXPECT_OK(call());
+    }
+    EXPECT_EQ(backend_.injected(), 0U);
+  }
+  // remove of the folder succeeded once, under kEnospc; nothing else has happened.
+  EXPECT_THAT(*drive_.files().list("/"), ElementsAre("f"));
+  EXPECT_EQ(content(), untouched());
+  EXPECT_FALSE(drive_.content("/f", SimDrive::View::kDurable).has_value());
+}
+
+TEST_F(FaultBackendTest, AttachesTheFileBehindTheWrapper) {
+  struct Recorder final : IoBackend {
+    explicit Recorder(SimDrive& drive_) : drive(drive_) {}
+    std::string_view name() const override { return "recorder"; }
+    FileSystem& files() override { return drive.files(); }
+    const Clock& clock() const override { return drive.clock(); }
+    void submit(std::span<IoOp* const> ops) noexcept override {
+      for (const IoOp* op : ops) submitted = op->file;
+      drive.submit(ops);
+    }
+    PumpResult pump() override { return drive.pump(); }
+    void attach(File& file) override {
+      attached = &file;
+      file.backend_slot = 5;
+    }
+    void detach(File& file) override {
+      EXPECT_EQ(&file, attached);
+      attached = nullptr;
+    }
+    bool attach_memory(std::span<std::byte> memory) override {
+      registered = memory.size();
+      return true;
+    }
+    void detach_memory(std::span<std::byte>) override { registered = 0; }
+    SimDrive& drive;
+    File* attached = nullptr;
+    File* submitted = nullptr;
+    std::size_t registered = 0;
+  };
+  Recorder recorder(drive_);
+  FaultBackend backend(recorder, {});
+  const auto file = open_file(backend, "/f");
+  EXPECT_EQ(file->path(), "/f");
+  EXPECT_EQ(file->offset_alignment_bytes(), 4096U);
+  backend.attach(*file);
+  EXPECT_EQ(file->backend_slot, -1);
+  ASSERT_NE(recorder.attached, nullptr);
+  EXPECT_NE(recorder.attached, file.get());
+  EXPECT_EQ(sync_file(backend, *file), 0);
+  EXPECT_EQ(recorder.submitted, recorder.attached);
+  backend.detach(*file);
+  EXPECT_EQ(recorder.attached, nullptr);
+  std::byte memory[16];
+  EXPECT_TRUE(backend.attach_memory(memory));
+  EXPECT_EQ(recorder.registered, 16U);
+  backend.detach_memory(memory);
+  EXPECT_EQ(recorder.registered, 0U);
+  // A file of the backend behind is taken as it is.
+  const auto plain = open_file(drive_, "/f");
+  EXPECT_EQ(sync_file(backend, *plain), 0);
+}
+
+// ---- under the queue --------------------------------------------------------------------------
+
+FaultPlan a_bit_of_everything(std::uint64_t seed) {
+  FaultPlan plan;
+  plan.seed = seed;
+  plan.probability.fill(0.05);
+  plan.delay_ns = 300'000;
+  plan.probability[static_cast<std::size_t>(FaultKind::kReorder)] = 0.2;
+  return plan;
+}
+
+// Writes and reads through the queue while everything goes wrong now and then; bytes must agree
+// with an array. Returns how many faults there were.
+std::uint64_t exercise(IoBackend& inner, const std::string& path, std::uint64_t seed) {
+  FaultBackend backend(inner, {});
+  const auto queue =
+      make_queue_or_die(backend, {.block_bytes = 8192, .queue_depth = 8, .max_retries = 20});
+  DirectFile::Options options;
+  options.open = {.access = OpenOptions::Access::kReadWrite,
+                  .create = OpenOptions::Create::kMustNotExist};
+  options.size_bytes = 100'001;
+  auto file = DirectFile::open(*queue, path, options);
+  EXPECT_OK(file);
+  backend.set_plan(a_bit_of_everything(seed));
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> oracle(100'001);
+  for (int i = 0; i < 40; ++i) {
+    const std::uint64_t offset = random() % oracle.size();
+    const std::uint64_t length = random() % (oracle.size() - offset + 1);
+    if (i % 2 == 0) {
+      const auto data = random_bytes(length, random());
+      EXPECT_OK(queue->write(**file, offset, data));
+      std::copy(data.begin(), data.end(), oracle.begin() + static_cast<std::ptrdiff_t>(offset));
+    } else {
+      std::vector<std::byte> back(length);
+      EXPECT_OK(queue->read(**file, offset, back));
+      EXPECT_EQ(std::memcmp(back.data(), oracle.data() + offset, length), 0)
+          << offset << " " << length;
+    }
+  }
+  const std::uint64_t faults = backend.injected();
+  backend.set_plan({});
+  file->reset();
+  EXPECT_OK(backend.files().remove(path));
+  return faults;
+}
+
+TEST_F(FaultBackendTest, TheQueueSurvivesRandomFaultsInVirtualTime) {
+  std::uint64_t faults = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    faults += exercise(drive_, "/queue", seed);
+  }
+  EXPECT_GT(faults, 500U);
+}
+
+TEST(FaultBackendThreads, TheQueueSurvivesRandomFaultsOverThreads) {
+  const TemporaryFolder folder;
+  const auto inner = make_backend_or_die(BackendKind::kPosix, 1, 6);
+  std::uint64_t faults = 0;
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    faults += exercise(*inner, folder.file("f"), seed);
+  }
+  EXPECT_GT(faults, 100U);
+}
+
+TEST(FaultBackendThreads, EveryOpEndsOnceWhenManyThreadsSubmit) {
+  const TemporaryFolder folder;
+  const auto inner = make_backend_or_die(BackendKind::kPosix, 1, 4);
+  struct Counted : IoOp {
+    std::atomic<int>* ended = nullptr;
+    std::atomic<int> times = 0;
+  };
+  constexpr int kOps = 300;
+  std::atomic<int> ended = 0;
+  std::deque<Counted> ops(4 * kOps);
+  {
+    FaultBackend backend(*inner, a_bit_of_everything(3));
+    const auto file = open_file(backend, folder.file("f"));
+    const AlignedBytes data(8192);
+    std::vector<std::thread> threads;
+    for (std::size_t t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        for (std::size_t i = 0; i < kOps; ++i) {
+          Counted& op = ops[t * kOps + i];
+          op.kind = IoKind::kWrite;
+          op.file = file.get();
+          op.data = data.data();
+          op.length_bytes = 8192;
+          op.ended = &ended;
+          op.on_done = [](IoOp& base, std::int64_t) noexcept {
+            auto& self = static_cast<Counted&>(base);
+            ++self.times;
+            ++*self.ended;
+          };
+          IoOp* one = &op;
+          backend.submit({&one, 1});
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    while (ended < 4 * kOps) std::this_thread::yield();
+    EXPECT_GT(backend.injected(FaultKind::kReorder), 100U);
+  }
+  for (const Counted& op : ops) ASSERT_EQ(op.times, 1);
+}
+
+TEST_F(FaultBackendTest, APersistentFaultEndsTheRequestWithASentence) {
+  const auto queue = make_queue_or_die(backend_, {.block_bytes = 4096, .queue_depth = 4});
+  DirectFile::Options options;
+  options.open.access = OpenOptions::Access::kReadWrite;
+  auto file = DirectFile::open(*queue, "/f", options);
+  ASSERT_OK(file);
+  // A direct file's last sector never gets past a short count.
+  for (const FaultKind fault :
+       {FaultKind::kEio, FaultKind::kEnospc, FaultKind::kEintr, FaultKind::kEagain,
+        FaultKind::kZero, FaultKind::kTornWrite, FaultKind::kShort}) {
+    SCOPED_TRACE(std::string(to_string(fault)));
+    plan(always(fault));
+    const Status status = queue->write(**file, 0, filled(16'384, 1));
+    ASSERT_FALSE(status.ok());
+    EXPECT_THAT(status.error().message(), HasSubstr("/f"));
+  }
+  for (const FaultKind fault : {FaultKind::kDelay, FaultKind::kReorder}) {
+    SCOPED_TRACE(std::string(to_string(fault)));
+    plan(always(fault));
+    EXPECT_OK(queue->write(**file, 0, filled(16'384, 1)));
+  }
+}
+
+TEST_F(FaultBackendTest, WaitsForItsOpsWhenItIsDestroyed) {
+  TestOp held(IoKind::kSync, nullptr);
+  {
+    FaultPlan plan = FaultPlan::of(always(FaultKind::kDelay));
+    FaultBackend backend(drive_, plan);
+    held.file = file_.get();
+    held.submit(backend);
+  }
+  EXPECT_EQ(held.result, 0);
+}
+
+}  // namespace
+}  // namespace sluice::aio

@@ -243,6 +243,24 @@ INSTANTIATE_TEST_SUITE_P(Every, IoQueueFaults, testing::ValuesIn(every_fault()),
                            return name;
                          });
 
+// Trying again would report success for data that the kernel may have dropped.
+TEST(IoQueueSyncFaults, AnySyncThatFailsOnceIsAnError) {
+  VirtualLoop loop;
+  SimDrive drive(loop, {});
+  ASSERT_OK(drive.files().make_directories("/d"));
+  const std::vector<Step> steps = draw_workload();
+  for (std::uint64_t nth = 1;; ++nth) {
+    const Outcome outcome = run_workload(
+        drive, "/d", steps,
+        FaultPlan::of({.fault = FaultKind::kEio, .nth = nth, .targets = {FaultTarget::kSync}}));
+    EXPECT_EQ(outcome.status.ok(), outcome.injected == 0) << "sync " << nth;
+    if (outcome.injected == 0) {
+      EXPECT_EQ(nth, 2 * 8 + 1U);  // 8 sync requests over 2 files
+      break;
+    }
+  }
+}
+
 class IoQueueFaultsOnRealFiles : public EveryBackend {};
 
 TEST_P(IoQueueFaultsOnRealFiles, NoFaultIsSilentAndNothingLeaks) {
