@@ -63,13 +63,13 @@ Error transfer_error(const IoOp& op, std::int64_t result, int retries) {
                       : Error::from_errno(static_cast<int>(-result), where);
     return std::move(error).with_suffix(tries);
   }
-  const bool read = op.kind == IoKind::kRead;
-  return Error(read ? ErrorCode::kEndOfFile : ErrorCode::kIo,
+  const bool ended = op.kind == IoKind::kRead && result == 0;
+  return Error(ended ? ErrorCode::kEndOfFile : ErrorCode::kIo,
                std::string(where.operation) + " of " + std::to_string(where.length_bytes) +
                    " bytes at offset " + std::to_string(where.offset_bytes) + " in " +
                    std::string(where.path) +
-                   (read ? " found the end of the file: it was cut short by something else"
-                         : " moved nothing") +
+                   (ended ? " found the end of the file: it was cut short by something else"
+                          : " got no further") +
                    tries);
 }
 
