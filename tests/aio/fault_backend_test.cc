@@ -70,11 +70,11 @@ TEST_F(FaultBackendTest, PassesEverythingThroughWithoutAPlan) {
 }
 
 TEST_F(FaultBackendTest, AnErrorIsToldAndNothingIsDone) {
-  const std::map<FaultKind, int> kNumbers = {{FaultKind::kEio, EIO},
-                                             {FaultKind::kEnospc, ENOSPC},
-                                             {FaultKind::kEintr, EINTR},
-                                             {FaultKind::kEagain, EAGAIN}};
-  for (const auto& [fault, number] : kNumbers) {
+  const std::map<FaultKind, int> numbers = {{FaultKind::kEio, EIO},
+                                            {FaultKind::kEnospc, ENOSPC},
+                                            {FaultKind::kEintr, EINTR},
+                                            {FaultKind::kEagain, EAGAIN}};
+  for (const auto& [fault, number] : numbers) {
     SCOPED_TRACE(std::string(to_string(fault)));
     const auto before = drive_.stats();
     plan(once(fault));
@@ -330,7 +330,7 @@ TEST(FaultPlan, KnowsWhatCanHappenToWhat) {
 TEST_F(FaultBackendTest, EveryCallOfTheFileSystemCanFailAndThenDoesNothing) {
   FileSystem& files = backend_.files();
   ASSERT_OK(files.make_directories("/d"));
-  const std::vector<std::pair<FaultTarget, std::function<Status()>>> kCalls = {
+  const std::vector<std::pair<FaultTarget, std::function<Status()>>> calls = {
       {FaultTarget::kOpen,
        [&] {
          return files
@@ -348,7 +348,7 @@ TEST_F(FaultBackendTest, EveryCallOfTheFileSystemCanFailAndThenDoesNothing) {
       {FaultTarget::kLookUp, [&] { return files.exists("/f").status(); }},
       {FaultTarget::kLookUp, [&] { return files.list("/").status(); }},
       {FaultTarget::kLookUp, [&] { return files.free_bytes("/").status(); }}};
-  for (const auto& [target, call] : kCalls) {
+  for (const auto& [target, call] : calls) {
     for (const FaultKind fault : kErrors) {
       SCOPED_TRACE(std::string(to_string(target)) + " " + std::string(to_string(fault)));
       plan({.fault = fault, .persistent = true, .targets = {target}});
@@ -373,7 +373,7 @@ TEST_F(FaultBackendTest, EveryCallOfTheFileSystemCanFailAndThenDoesNothing) {
 
 TEST_F(FaultBackendTest, AttachesTheFileBehindTheWrapper) {
   struct Recorder final : IoBackend {
-    explicit Recorder(SimDrive& drive_) : drive(drive_) {}
+    explicit Recorder(SimDrive& inner) : drive(inner) {}
     std::string_view name() const override { return "recorder"; }
     FileSystem& files() override { return drive.files(); }
     const Clock& clock() const override { return drive.clock(); }

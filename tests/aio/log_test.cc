@@ -22,7 +22,7 @@ using testing::Pair;
 
 class LogTest : public testing::Test {
  protected:
-  ~LogTest() override {
+  void TearDown() override {
     set_sink({});
     set_level(Level::kInfo);
   }

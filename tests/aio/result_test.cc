@@ -10,8 +10,6 @@
 namespace sluice {
 namespace {
 
-using testing::HasSubstr;
-
 TEST(Error, SaysOperationPathOffsetLengthAndErrno) {
   const Error error = Error::from_errno(
       ENOSPC,
@@ -45,25 +43,25 @@ TEST(Error, NamesAnErrnoThatNobodyKnows) {
 }
 
 TEST(Error, GivesEachErrnoTheCodeThatCallersDecideOn) {
-  const std::pair<int, ErrorCode> kExpected[] = {{EINVAL, ErrorCode::kInvalidArgument},
-                                                 {ENOTDIR, ErrorCode::kInvalidArgument},
-                                                 {ENOENT, ErrorCode::kNotFound},
-                                                 {EEXIST, ErrorCode::kAlreadyExists},
-                                                 {EACCES, ErrorCode::kPermission},
-                                                 {EPERM, ErrorCode::kPermission},
-                                                 {EROFS, ErrorCode::kReadOnly},
-                                                 {ENOSPC, ErrorCode::kNoSpace},
-                                                 {EDQUOT, ErrorCode::kNoSpace},
-                                                 {ENOMEM, ErrorCode::kOutOfMemory},
-                                                 {EOPNOTSUPP, ErrorCode::kUnsupported},
-                                                 {ENOSYS, ErrorCode::kUnsupported},
-                                                 {EBUSY, ErrorCode::kBusy},
-                                                 {EAGAIN, ErrorCode::kBusy},
-                                                 {ECANCELED, ErrorCode::kCancelled},
-                                                 {ETIMEDOUT, ErrorCode::kTimedOut},
-                                                 {EIO, ErrorCode::kIo},
-                                                 {ENODEV, ErrorCode::kIo}};
-  for (const auto& [number, code] : kExpected) {
+  const std::pair<int, ErrorCode> expected[] = {{EINVAL, ErrorCode::kInvalidArgument},
+                                                {ENOTDIR, ErrorCode::kInvalidArgument},
+                                                {ENOENT, ErrorCode::kNotFound},
+                                                {EEXIST, ErrorCode::kAlreadyExists},
+                                                {EACCES, ErrorCode::kPermission},
+                                                {EPERM, ErrorCode::kPermission},
+                                                {EROFS, ErrorCode::kReadOnly},
+                                                {ENOSPC, ErrorCode::kNoSpace},
+                                                {EDQUOT, ErrorCode::kNoSpace},
+                                                {ENOMEM, ErrorCode::kOutOfMemory},
+                                                {EOPNOTSUPP, ErrorCode::kUnsupported},
+                                                {ENOSYS, ErrorCode::kUnsupported},
+                                                {EBUSY, ErrorCode::kBusy},
+                                                {EAGAIN, ErrorCode::kBusy},
+                                                {ECANCELED, ErrorCode::kCancelled},
+                                                {ETIMEDOUT, ErrorCode::kTimedOut},
+                                                {EIO, ErrorCode::kIo},
+                                                {ENODEV, ErrorCode::kIo}};
+  for (const auto& [number, code] : expected) {
     EXPECT_EQ(Error::from_errno(number, {.operation = "x"}).code(), code) << number;
   }
 }

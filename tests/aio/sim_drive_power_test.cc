@@ -421,9 +421,9 @@ TEST_F(SimDrivePower, RandomNamesNeverLoseOrDoubleAFile) {
       ASSERT_OK(files.make_directories("/y"));
       std::map<int, std::set<std::string>> places;  // of each file, by the number in its first byte
       std::map<std::string, int> now;
-      const std::vector<std::string> kFolders = {"/", "/x/", "/y/", "/x/z/", "/w/", "/w/z/"};
+      const std::vector<std::string> folders = {"/", "/x/", "/y/", "/x/z/", "/w/", "/w/z/"};
       const auto any_path = [&] {
-        return kFolders[random() % kFolders.size()] + static_cast<char>('a' + random() % 4);
+        return folders[random() % folders.size()] + static_cast<char>('a' + random() % 4);
       };
       int next = 1;
       const auto create = [&](const std::string& path) {
@@ -456,9 +456,9 @@ TEST_F(SimDrivePower, RandomNamesNeverLoseOrDoubleAFile) {
             }
             break;
           case 2: {  // a folder moves, and all below it
-            const std::vector<std::string> kMoves = {"/x", "/w", "/x/z", "/w/z", "/y/v"};
-            const std::string& a = kMoves[random() % kMoves.size()];
-            const std::string& b = kMoves[random() % kMoves.size()];
+            const std::vector<std::string> movable = {"/x", "/w", "/x/z", "/w/z", "/y/v"};
+            const std::string& a = movable[random() % movable.size()];
+            const std::string& b = movable[random() % movable.size()];
             if (a == b || !files.rename(a, b).ok()) break;
             std::map<std::string, int> after;
             for (const auto& [path, number] : now) {
@@ -470,7 +470,7 @@ TEST_F(SimDrivePower, RandomNamesNeverLoseOrDoubleAFile) {
           }
           case 3:
             if (seed % 2 == 0) {
-              synced |= files.sync_directory(kFolders[random() % kFolders.size()]).ok();
+              synced |= files.sync_directory(folders[random() % folders.size()]).ok();
             }
             break;
           default:

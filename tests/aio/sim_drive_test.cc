@@ -451,12 +451,12 @@ TEST_F(SimDriveTest, NamesBehaveAsOnARealFileSystem) {
   const TemporaryFolder folder;
   RealFileSystem real;
   FileSystem& sim = drive_.files();
-  const std::vector<std::string> kNames = {"/a",   "/b",     "/a/a",   "/a/b",   "/b/a",
-                                           "/b/b", "/a/a/a", "/a/b/a", "/b/a/b/"};
+  const std::vector<std::string> names = {"/a",   "/b",     "/a/a",   "/a/b",   "/b/a",
+                                          "/b/b", "/a/a/a", "/a/b/a", "/b/a/b/"};
   int succeeded = 0;
   for (int i = 0; i < 6000; ++i) {
-    const std::string& x = kNames[random() % kNames.size()];
-    const std::string& y = kNames[random() % kNames.size()];
+    const std::string& x = names[random() % names.size()];
+    const std::string& y = names[random() % names.size()];
     const std::string rx = folder.path() + x;
     const std::string ry = folder.path() + y;
     Status from_sim;

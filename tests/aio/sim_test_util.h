@@ -46,12 +46,12 @@ struct TestOp : IoOp {
   std::vector<int>* order = nullptr;  // gets `id` at the end
   int id = 0;
 
-  TestOp(IoKind kind_, File* file_, std::uint64_t offset = 0, std::byte* data_ = nullptr,
+  TestOp(IoKind what, File* on, std::uint64_t offset = 0, std::byte* memory = nullptr,
          std::size_t length = 0) {
-    kind = kind_;
-    file = file_;
+    kind = what;
+    file = on;
     offset_bytes = offset;
-    data = data_;
+    data = memory;
     length_bytes = static_cast<std::uint32_t>(length);
     on_done = [](IoOp& op, std::int64_t value) noexcept {
       auto& self = static_cast<TestOp&>(op);

@@ -9,10 +9,8 @@
 #include <cctype>
 #include <filesystem>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <random>
-#include <regex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -151,17 +149,29 @@ void expect_error_says_all(const Error& error, FaultKind fault, const std::strin
   if (!sync) {
     EXPECT_THAT(text, testing::ContainsRegex("of [0-9]+ bytes at offset [0-9]+ in ")) << text;
   }
-  static const std::map<FaultKind, std::string> kSays = {
-      {FaultKind::kEio, "EIO"},
-      {FaultKind::kTornWrite, "EIO"},
-      {FaultKind::kEnospc, "ENOSPC"},
-      {FaultKind::kEintr, "EINTR"},
-      {FaultKind::kEagain, "EAGAIN"},
-      {FaultKind::kZero, "end of the file|moved nothing"},
-      {FaultKind::kShort, "end of the file|moved nothing"}};
-  const auto says = kSays.find(fault);
-  ASSERT_NE(says, kSays.end()) << to_string(fault) << " must never end in an error: " << text;
-  EXPECT_TRUE(std::regex_search(text, std::regex(says->second))) << text;
+  switch (fault) {
+    case FaultKind::kEio:
+    case FaultKind::kTornWrite:
+      EXPECT_THAT(text, testing::HasSubstr("(EIO)"));
+      break;
+    case FaultKind::kEnospc:
+      EXPECT_THAT(text, testing::HasSubstr("(ENOSPC)"));
+      break;
+    case FaultKind::kEintr:
+      EXPECT_THAT(text, testing::HasSubstr("(EINTR)"));
+      break;
+    case FaultKind::kEagain:
+      EXPECT_THAT(text, testing::HasSubstr("(EAGAIN)"));
+      break;
+    case FaultKind::kZero:
+    case FaultKind::kShort:
+      EXPECT_THAT(text, testing::AnyOf(testing::HasSubstr("end of the file"),
+                                       testing::HasSubstr("moved nothing")));
+      break;
+    case FaultKind::kDelay:
+    case FaultKind::kReorder:
+      ADD_FAILURE() << to_string(fault) << " must never end in an error: " << text;
+  }
 }
 
 // What a transient fault may do to a request: nothing, but for a sync that failed, which is final.
@@ -265,6 +275,7 @@ class IoQueueFaultsOnRealFiles : public EveryBackend {};
 
 TEST_P(IoQueueFaultsOnRealFiles, NoFaultIsSilentAndNothingLeaks) {
   TemporaryFolder folder;
+  std::thread([] {}).join();  // whatever threads the run-time itself starts with the first one
   const std::size_t descriptors = count_entries("/proc/self/fd");
   const std::size_t threads = count_entries("/proc/self/task");
   {

@@ -1,0 +1,51 @@
+// What an AdamW kernel is given, on the CPU and on the GPU alike: scalars and arrays, as plain data
+// (CUDA code includes this file).
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::offload {
+
+enum class GradType : std::uint8_t { kFp32, kBf16, kFp16 };
+
+// How the parameter is stored, and which 16-bit form of it comes out.
+enum class ParamForm : std::uint8_t {
+  kSplit,        // bf16 mode: param16 = hi, lo; see split_master.h
+  kFp32,         // fp32 mode: master alone
+  kFp32AndBf16,  // master, and a bf16 copy out in param16, rounded as `hi` is
+  kFp32AndFp16,  // fp16 mode: master, and an fp16 copy out in param16, ties to even
+};
+
+// Computed once a step by make_adamw_scalars(), in double, each then rounded to float.
+struct AdamwScalars {
+  float grad_scale;       // s: undoes the loss scale and clips
+  float one_minus_beta1;  // 1 - b1
+  float one_minus_beta2;  // 1 - b2
+  float inv_sqrt_c2;      // 1 / sqrt(c2), c2 = 1 - b2^t
+  float eps;
+  float step_size;  // lr / c1, c1 = 1 - b1^t
+  float decay;      // lr * wd; 0 with L2
+  float l2;         // wd with L2; 0 without
+  bool use_l2;      // Adam, not AdamW
+};
+
+// All of the same length; none overlaps another. Those that the form does not use are ignored.
+struct AdamwArrays {
+  GradType grad_type = GradType::kFp32;
+  ParamForm param_form = ParamForm::kFp32;
+  const void* grad = nullptr;        // of grad_type; only read
+  float* master = nullptr;           // read and written, all forms but kSplit
+  std::uint16_t* param16 = nullptr;  // kSplit: read and written; copies: only written
+  std::uint16_t* lo = nullptr;       // read and written, kSplit
+  float* m = nullptr;                // read and written
+  float* v = nullptr;                // read and written
+};
+
+// What one parameter costs in memory traffic: read + written, whole cache lines assumed.
+constexpr int adamw_bytes_per_param(GradType grad, ParamForm form) {
+  const int gradient = grad == GradType::kFp32 ? 4 : 2;
+  const int copy = form == ParamForm::kFp32AndBf16 || form == ParamForm::kFp32AndFp16 ? 2 : 0;
+  return gradient + 3 * (4 + 4) + copy;
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,131 @@
+// One AdamW problem in memory: all the arrays that any gradient type and parameter form use, filled
+// from a seed, and comparable bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "offload/adamw.h"
+#include "offload/half.h"
+#include "offload/split_master.h"
+#include "tests/offload/hostile_numbers.h"
+
+namespace sluice::offload {
+
+struct AdamwKind {
+  GradType grad;
+  ParamForm form;
+  bool l2;
+};
+
+inline std::vector<AdamwKind> all_adamw_kinds() {
+  std::vector<AdamwKind> kinds;
+  for (const GradType grad : {GradType::kFp32, GradType::kBf16, GradType::kFp16})
+    for (const ParamForm form :
+         {ParamForm::kSplit, ParamForm::kFp32, ParamForm::kFp32AndBf16, ParamForm::kFp32AndFp16})
+      for (const bool l2 : {false, true}) kinds.push_back({grad, form, l2});
+  return kinds;
+}
+
+inline std::string name_of(const AdamwKind& kind) {
+  static constexpr const char* kGrads[] = {"Fp32", "Bf16", "Fp16"};
+  static constexpr const char* kForms[] = {"Split", "Fp32", "Fp32AndBf16", "Fp32AndFp16"};
+  return std::string("Grad") + kGrads[static_cast<int>(kind.grad)] + "Master" +
+         kForms[static_cast<int>(kind.form)] + (kind.l2 ? "L2" : "Decoupled");
+}
+inline std::ostream& operator<<(std::ostream& out, const AdamwKind& kind) {
+  return out << name_of(kind);
+}
+
+struct AdamwCase {
+  std::vector<float> grad32, master, m, v;
+  std::vector<std::uint16_t> grad16, param16, lo;
+
+  explicit AdamwCase(std::size_t elements)
+      : grad32(elements),
+        master(elements),
+        m(elements),
+        v(elements),
+        grad16(elements),
+        param16(elements),
+        lo(elements) {}
+
+  void fill(std::uint64_t seed) {
+    HostileNumbers numbers(seed);
+    for (std::size_t i = 0; i < m.size(); ++i) {
+      grad32[i] = numbers.hostile();
+      grad16[i] = numbers.hostile_half();
+      master[i] = numbers.hostile();
+      const SplitMaster halves = split_master(master[i]);
+      // Sometimes halves that no split gives: what they join to is still defined.
+      param16[i] = numbers.bits() % 16 == 0 ? numbers.hostile_half() : halves.hi;
+      lo[i] = halves.lo;
+      m[i] = numbers.hostile();
+      v[i] = numbers.hostile();
+      if (numbers.bits() % 16 != 0)
+        v[i] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(v[i]) & 0x7FFFFFFF);
+    }
+  }
+
+  AdamwArrays arrays(const AdamwKind& kind, std::size_t offset = 0) {
+    return {.grad_type = kind.grad,
+            .param_form = kind.form,
+            .grad = kind.grad == GradType::kFp32 ? static_cast<const void*>(grad32.data() + offset)
+                                                 : grad16.data() + offset,
+            .master = master.data() + offset,
+            .param16 = param16.data() + offset,
+            .lo = lo.data() + offset,
+            .m = m.data() + offset,
+            .v = v.data() + offset};
+  }
+
+  // The first element in which the two differ, in words; empty when none does.
+  std::string difference(const AdamwCase& other) const {
+    return first_difference("master", master, other.master) +
+           first_difference("param16", param16, other.param16) +
+           first_difference("lo", lo, other.lo) + first_difference("m", m, other.m) +
+           first_difference("v", v, other.v);
+  }
+
+ private:
+  template <typename T>
+  static std::string first_difference(const char* name, const std::vector<T>& a,
+                                      const std::vector<T>& b) {
+    if (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0) return "";
+    std::size_t i = 0;
+    while (hex(a[i]) == hex(b[i])) ++i;
+    return std::string(name) + "[" + std::to_string(i) + "] " + hex(a[i]) + " against " +
+           hex(b[i]) + "; ";
+  }
+  template <typename T>
+  static std::string hex(T value) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(T));
+    char text[16];
+    std::snprintf(text, sizeof text, "0x%08X", bits);
+    return text;
+  }
+};
+
+// Settings that reach every scalar: plain, clipped and scaled, without bias correction or eps.
+inline AdamwScalars adamw_settings(int which, bool l2) {
+  AdamwOptions options{.learning_rate = 3e-4, .weight_decay = 0.1, .adam_w_mode = !l2, .step = 3};
+  if (which % 3 == 1) {
+    options.loss_scale = 65536;
+    options.grad_norm = 7.5;
+    options.clip_norm = 1;
+    options.step = 100000;
+  } else if (which % 3 == 2) {
+    options.eps = 0;
+    options.bias_correction = false;
+    options.beta1 = 0;
+    options.beta2 = 0.95;
+  }
+  return make_adamw_scalars(options).value();
+}
+
+}  // namespace sluice::offload
