@@ -53,11 +53,11 @@ IoQueue::~IoQueue() {
     }
   }
   start_blocks(lock);
-  while (first_pending_ != nullptr || blocks_in_flight_ > 0 || callbacks_running_ > 0) {
+  while (first_pending_ != nullptr || blocks_in_flight_ > 0 || ends_running_ > 0) {
     lock.unlock();
     const PumpResult pumped = backend_.pump();
     lock.lock();
-    if (pumped == PumpResult::kThreaded && (blocks_in_flight_ > 0 || callbacks_running_ > 0)) {
+    if (pumped == PumpResult::kThreaded && (blocks_in_flight_ > 0 || ends_running_ > 0)) {
       ++waiters_;
       ended_.wait(lock);
       --waiters_;
@@ -319,15 +319,16 @@ void IoQueue::end_block(Block& block, std::int64_t now_ns, std::unique_lock<std:
     request.latency_ns_ = now_ns - request.submitted_ns_;
     end_request_locked(request);
   }
-  // From here on a request without a callback may be gone: its owner need not wait any longer.
-  if (callback != nullptr) ++callbacks_running_;
+  // From here on a request without a callback may be gone, and but for ends_running_ so might the
+  // queue.
+  ++ends_running_;
   start_blocks(lock);
   if (callback != nullptr) {
     lock.unlock();
     callback(request, context);
     lock.lock();
-    --callbacks_running_;
   }
+  --ends_running_;
   if (waiters_ > 0) ended_.notify_all();
 }
 

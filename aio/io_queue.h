@@ -124,7 +124,7 @@ class IoQueue {
   IoRequest* first_pending_ = nullptr;  // not yet split to the end, oldest first
   IoRequest* last_pending_ = nullptr;
   int blocks_in_flight_ = 0;
-  int callbacks_running_ = 0;
+  int ends_running_ = 0;  // threads in end_block(), callbacks included
   int waiters_ = 0;
   IoStats stats_;
 };
