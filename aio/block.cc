@@ -15,7 +15,8 @@ std::uint64_t Block::make_transfer(IoKind direction, const Extent& whole, std::b
     extent.length_bytes = std::min(extent.length_bytes, sector - into_sector);
     return go_through_bounce(extent, user, bounces) ? extent.length_bytes : 0;
   }
-  extent.length_bytes = align_down(std::min(extent.length_bytes, max_bytes), sector);
+  extent.length_bytes =
+      align_down(std::min(extent.length_bytes, std::max(max_bytes, sector)), sector);
   if (reinterpret_cast<std::uintptr_t>(user) % file->memory_alignment_bytes() != 0) {
     extent.length_bytes = std::min(extent.length_bytes, BounceBuffers::kBytes);
     return go_through_bounce(extent, user, bounces) ? extent.length_bytes : 0;

@@ -94,6 +94,7 @@ struct Block : IoOp {
   // multiple of a sector is possible, a direct transfer that begins there is not.
   void aim_at_rest() {
     moved_bytes = align_down(moved_bytes, file->offset_alignment_bytes());
+    delay_ns = 0;
     offset_bytes = begin_bytes + moved_bytes;
     data = memory + moved_bytes;
     length_bytes = static_cast<std::uint32_t>(total_bytes - moved_bytes);

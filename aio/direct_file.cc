@@ -1,6 +1,7 @@
 #include "aio/direct_file.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "aio/log.h"
@@ -14,24 +15,27 @@ constexpr std::uint64_t kZeroChunkBytes = 8 * kMiB;
 
 bool creates(const OpenOptions& open) { return open.create != OpenOptions::Create::kMustExist; }
 
-Error no_room(FileSystem& files, const std::string& path, std::uint64_t size_bytes) {
+Error no_room(const std::string& path, std::uint64_t size_bytes,
+              const Result<std::uint64_t>& free_before) {
   std::string text = "no room for " + format_bytes(size_bytes) + " at " + path;
-  const auto slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  if (const auto free = files.free_bytes(folder); free.ok()) {
-    text += ": " + format_bytes(*free) + " are free";
-  }
+  if (free_before.ok()) text += ": " + format_bytes(*free_before) + " are free";
   return Error(ErrorCode::kNoSpace, text + ". Free some space there, or choose another path");
 }
 
-// Space for the file, padding included, now rather than in the middle of a step.
+// Space for the file, padding included, now rather than in the middle of a step. What a failed
+// attempt took is given back.
 Status reserve(FileSystem& files, File& file, std::uint64_t size_bytes, bool preallocate) {
   const std::uint64_t padded = align_up(size_bytes, file.offset_alignment_bytes());
   if (preallocate) {
+    const auto slash = file.path().rfind('/');
+    const auto free_before =
+        files.free_bytes(slash == std::string::npos ? "." : file.path().substr(0, slash + 1));
+    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t size_before, file.size_bytes());
     Status allocated = file.allocate(padded);
     if (allocated.ok()) return {};
-    if (allocated.error().code() == ErrorCode::kNoSpace) {
-      return no_room(files, file.path(), size_bytes);
+    static_cast<void>(file.truncate(size_before));
+    if (allocated.error().error_number() == ENOSPC) {
+      return no_room(file.path(), size_bytes, free_before);
     }
     if (allocated.error().code() != ErrorCode::kUnsupported) return allocated;
     log::info_once("no-fallocate", file.path() +
@@ -67,12 +71,8 @@ Result<std::unique_ptr<DirectFile>> DirectFile::open(IoQueue& queue, const std::
   if (!creates(options.open) && options.size_bytes != 0) {
     return Error(ErrorCode::kInvalidArgument, "an existing file keeps its size: " + path);
   }
-  bool made_here = options.open.create == OpenOptions::Create::kMustNotExist;
-  if (options.open.create == OpenOptions::Create::kIfMissing) {
-    SLUICE_ASSIGN_OR_RETURN(const bool existed, files.exists(path));
-    made_here = !existed;
-  }
   SLUICE_ASSIGN_OR_RETURN(auto raw, files.open(path, options.open));
+  const bool made_here = options.open.create == OpenOptions::Create::kMustNotExist;
   std::uint64_t size_bytes = options.size_bytes;
   if (!creates(options.open)) {
     SLUICE_ASSIGN_OR_RETURN(size_bytes, raw->size_bytes());
@@ -111,9 +111,8 @@ Extent DirectFile::locate(std::uint64_t offset_bytes, std::uint64_t max_length_b
 
 Status DirectFile::finish() {
   if (!writable_) return {};
-  if (size_bytes_ % file_->offset_alignment_bytes() != 0) {
-    SLUICE_RETURN_IF_ERROR(file_->truncate(size_bytes_));
-  }
+  SLUICE_ASSIGN_OR_RETURN(const std::uint64_t physical_bytes, file_->size_bytes());
+  if (physical_bytes != size_bytes_) SLUICE_RETURN_IF_ERROR(file_->truncate(size_bytes_));
   return queue_.sync(*this);
 }
 

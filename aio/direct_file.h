@@ -7,7 +7,8 @@
 // next sector, and finish() cuts it to size.
 //
 // Threads: requests through IoQueue from any thread; finish() with no request in flight.
-// Errors:  create() removes the file it made before it reports an error.
+// Errors:  open() with kMustNotExist removes the file it made before it reports an error; with
+//          kIfMissing it leaves the file, which may be somebody else's.
 #pragma once
 
 #include <cstdint>

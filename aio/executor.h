@@ -4,11 +4,10 @@
 // arena of its own, so that it neither disturbs nor is disturbed by other users of TBB), and plain
 // threads for TSan builds, since an unsanitised TBB drowns TSan in false reports.
 //
-// Threads: run() from one thread at a time; the caller works too and returns when every piece is
-// done. Placement: piece i of n goes to the same thread in every call with the same n, so that
-// memory first
-//          touched by a piece stays near the core that works on it.
-// Errors:  pieces do not throw (noexcept in spirit: an exception ends the program).
+// Threads:   run() from one thread at a time; the caller works too, and returns when all is done.
+// Placement: piece i of n runs where it ran in the last call with the same n, as far as that thread
+//            is free, so that memory first touched by a piece stays near its core.
+// Errors:    pieces do not throw (noexcept in spirit: an exception ends the program).
 #pragma once
 
 #include <functional>

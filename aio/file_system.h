@@ -60,6 +60,7 @@ class File {
   // Where the backend this file is attached to keeps it (-1: not attached). Only that backend
   // writes it, while no operation on the file is in flight.
   int backend_slot = -1;
+  const void* attached_to = nullptr;  // whose slot that is: to every other backend it means nothing
 
  protected:
   File(std::string path, std::uint32_t offset_alignment_bytes, std::uint32_t memory_alignment_bytes)

@@ -3,12 +3,12 @@
 // A request is split into blocks of at most block_bytes; up to queue_depth blocks are in flight, in
 // the order of submission. On direct files the aligned middle goes straight between the drive and
 // the caller's memory; a head or tail that is no whole sector, and data at an unaligned address, go
-// through a few bounce buffers (a write of part of a sector reads it first; two requests that share
-// a sector take turns). Short transfers are resumed at the next byte. EINTR and EAGAIN, zero-byte
-// results, and errors a drive may recover from (EIO, ENOSPC, ...) are retried with growing delays
-// within max_retries; a failed sync never is, because the kernel may have dropped the data it
-// failed to write. The first error ends the request and names operation, path, offset, length and
-// errno.
+// through a few bounce buffers (a write of part of a sector reads it first; two requests of one
+// queue that share a sector take turns). Short transfers are resumed at the next byte. EINTR and
+// EAGAIN, zero-byte results, and errors a drive may recover from (EIO, ENOSPC, ...) are retried
+// with growing delays within max_retries; a failed sync never is, because the kernel may have
+// dropped the data it failed to write. The first error ends the request and names operation, path,
+// offset, length and errno.
 //
 // Memory:  queue_depth blocks and the bounce buffers, taken in the constructor.
 // submit()

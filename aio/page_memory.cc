@@ -11,6 +11,9 @@
 
 #include "aio/units.h"
 
+#ifndef MAP_HUGE_2MB
+#define MAP_HUGE_2MB (21 << 26)  // whatever the default size of huge pages is
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; Debian 12's glibc headers may be older
 #endif
@@ -92,7 +95,7 @@ Result<PageMemory> PageMemory::map(std::uint64_t size_bytes, bool huge_pages, Ex
   PageMemory memory;
   if (huge_pages && size_bytes % kHugePage == 0) {
     // Fails at once where the administrator has reserved too few.
-    void* raw = map_anonymous(size_bytes, MAP_HUGETLB);
+    void* raw = map_anonymous(size_bytes, MAP_HUGETLB | MAP_HUGE_2MB);
     if (raw != MAP_FAILED) {
       memory.data_ = static_cast<std::byte*>(raw);
       memory.page_kind_ = PageKind::kHugeTlb;

@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "aio/bounce_buffers.h"
 #include "aio/log.h"
 #include "aio/page_memory.h"
 #include "aio/units.h"
@@ -122,10 +123,10 @@ bool lives_in_memory(int descriptor) {
 }
 
 // One direct read: some overlays and network mounts accept the flag and then refuse every transfer.
-bool direct_read_works(int descriptor) {
-  auto page = PageMemory::map(kSectorBytes, false);
-  if (!page.ok()) return true;
-  return ::pread(descriptor, page->data(), kSectorBytes, 0) >= 0 || errno != EINVAL;
+bool direct_read_works(int descriptor, std::uint32_t length_bytes) {
+  auto memory = PageMemory::map(length_bytes, false);
+  if (!memory.ok()) return true;
+  return ::pread(descriptor, memory->data(), length_bytes, 0) >= 0 || errno != EINVAL;
 }
 
 // Turns O_DIRECT on if the file can do it, and tells the alignment it asks for.
@@ -150,11 +151,17 @@ Alignment make_direct(int descriptor, const std::string& path) {
       ::fcntl(descriptor, F_SETFL, flags);
       return buffered("cannot be read or written directly");
     }
+    if (info.stx_dio_offset_align > BounceBuffers::kBytes) {
+      // OpenZFS asks for whole records, often 1 MiB: odd ends would cost more than the page cache
+      // does.
+      ::fcntl(descriptor, F_SETFL, flags);
+      return buffered("takes direct transfers only in multiples of more than 128K");
+    }
     alignment.offset_bytes = std::max(kSectorBytes, info.stx_dio_offset_align);
     alignment.memory_bytes = std::max<std::uint32_t>(1, info.stx_dio_mem_align);
   }
 #endif
-  if ((flags & O_ACCMODE) != O_WRONLY && !direct_read_works(descriptor)) {
+  if ((flags & O_ACCMODE) != O_WRONLY && !direct_read_works(descriptor, alignment.offset_bytes)) {
     ::fcntl(descriptor, F_SETFL, flags);
     return buffered("accepts O_DIRECT but refuses direct reads");
   }

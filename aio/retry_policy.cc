@@ -63,7 +63,9 @@ Error transfer_error(const IoOp& op, std::int64_t result, int retries) {
                       : Error::from_errno(static_cast<int>(-result), where);
     return std::move(error).with_suffix(tries);
   }
-  const bool ended = op.kind == IoKind::kRead && result == 0;
+  // Less than a sector of a direct file, again and again: the file ends inside it.
+  const bool ended =
+      op.kind == IoKind::kRead && op.file != nullptr && result < op.file->offset_alignment_bytes();
   return Error(ended ? ErrorCode::kEndOfFile : ErrorCode::kIo,
                std::string(where.operation) + " of " + std::to_string(where.length_bytes) +
                    " bytes at offset " + std::to_string(where.offset_bytes) + " in " +

@@ -3,6 +3,7 @@
 #include <tbb/partitioner.h>
 #include <tbb/task_arena.h>
 
+#include <optional>
 #include <string>
 
 #include "aio/executor.h"
@@ -12,10 +13,14 @@ namespace {
 
 class TbbExecutor final : public Executor {
  public:
-  explicit TbbExecutor(int threads)
-      : threads_(threads),
-        allowed_(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(threads)),
-        arena_(threads) {}
+  explicit TbbExecutor(int threads) : threads_(threads), arena_(threads) {
+    // TBB grants more threads than cores only when told to. The smallest such limit of a process
+    // wins, so none is set where none is needed.
+    if (threads > tbb::this_task_arena::max_concurrency()) {
+      allowed_.emplace(tbb::global_control::max_allowed_parallelism,
+                       static_cast<std::size_t>(threads));
+    }
+  }
 
   int threads() const override { return threads_; }
 
@@ -29,7 +34,7 @@ class TbbExecutor final : public Executor {
 
  private:
   const int threads_;
-  tbb::global_control allowed_;  // more threads than cores are granted only so
+  std::optional<tbb::global_control> allowed_;
   tbb::task_arena arena_;
   tbb::affinity_partitioner affinity_;
 };

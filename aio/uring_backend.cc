@@ -22,7 +22,11 @@ std::string why_unregistered(int error_number) {
   if (error_number == ENOMEM) {
     rlimit limit{};
     ::getrlimit(RLIMIT_MEMLOCK, &limit);
-    return text + "the memlock limit is " + format_bytes(limit.rlim_cur) +
+    const bool limited = limit.rlim_cur != RLIM_INFINITY;
+    return text +
+           (limited ? "the memlock limit is " + format_bytes(limit.rlim_cur) +
+                          ", and each IO thread's ring counts them once"
+                    : "the kernel is short of memory") +
            "): transfers cost a little more CPU time; raise it with ulimit -l or LimitMEMLOCK";
   }
   return text + Error::from_errno(error_number, {.operation = "registration"}).message() + ")";
@@ -43,6 +47,7 @@ Result<std::unique_ptr<UringBackend>> UringBackend::create(const Options& option
     backend->rings_.push_back(std::make_unique<UringRing>());
     SLUICE_RETURN_IF_ERROR(backend->rings_.back()->start({.queue_depth = options.queue_depth,
                                                           .single_submit = options.single_submit,
+                                                          .owner = backend.get(),
                                                           .file_slots = kFileSlots,
                                                           .memory_slots = kMemorySlots},
                                                          backend->clock_));
@@ -55,7 +60,10 @@ UringBackend::~UringBackend() = default;
 void UringBackend::submit(std::span<IoOp* const> ops) noexcept {
   UringRing* here = UringRing::current();
   const auto is_mine = [&](const auto& ring) { return ring.get() == here; };
-  if (here != nullptr && std::any_of(rings_.begin(), rings_.end(), is_mine)) {
+  // One op from a completion stays on its ring, which costs no wake-up; of several the other rings
+  // get their share, or all work would in time gather on one ring.
+  const bool stays = rings_.size() == 1 || ops.size() == 1;
+  if (here != nullptr && stays && std::any_of(rings_.begin(), rings_.end(), is_mine)) {
     here->submit_here(ops);
     return;
   }
@@ -73,23 +81,32 @@ void UringBackend::attach(File& file) {
   const std::lock_guard lock(tables_mutex_);
   SLUICE_CHECK(file.backend_slot < 0, "a file was attached twice");
   const auto* free = std::find(file_slot_used_.begin(), file_slot_used_.end(), false);
-  if (free == file_slot_used_.end()) return;
+  if (free == file_slot_used_.end()) {
+    log::info_once("file-slots", "more than " + std::to_string(kFileSlots) +
+                                     " files are open: further ones are used unregistered");
+    return;
+  }
   const auto slot = static_cast<unsigned>(free - file_slot_used_.begin());
   for (std::size_t i = 0; i < rings_.size(); ++i) {
     if (rings_[i]->has_file_slots() && rings_[i]->set_file(slot, file.descriptor()) == 0) continue;
     while (i-- > 0) rings_[i]->set_file(slot, -1);
+    log::info_once("file-registration",
+                   "io_uring refuses to register files here: transfers cost a "
+                   "little more CPU time");
     return;
   }
   file_slot_used_[slot] = true;
   file.backend_slot = static_cast<int>(slot);
+  file.attached_to = this;
 }
 
 void UringBackend::detach(File& file) {
   const std::lock_guard lock(tables_mutex_);
-  if (file.backend_slot < 0) return;
+  if (file.backend_slot < 0 || file.attached_to != this) return;
   for (auto& ring : rings_) ring->set_file(static_cast<unsigned>(file.backend_slot), -1);
   file_slot_used_[static_cast<std::size_t>(file.backend_slot)] = false;
   file.backend_slot = -1;
+  file.attached_to = nullptr;
 }
 
 bool UringBackend::register_piece(unsigned slot, std::span<std::byte> piece) {
@@ -105,15 +122,19 @@ bool UringBackend::register_piece(unsigned slot, std::span<std::byte> piece) {
 }
 
 bool UringBackend::attach_memory(std::span<std::byte> memory) {
-  const std::lock_guard lock(tables_mutex_);
   bool all = true;
-  unsigned slot = 0;
-  while (!memory.empty() && all) {
-    const auto piece = memory.first(std::min<std::uint64_t>(memory.size(), kMaxPieceBytes));
-    memory = memory.subspan(piece.size());
-    while (slot < kMemorySlots && !memory_slots_[slot].empty()) ++slot;
-    all = slot < kMemorySlots && register_piece(slot, piece);
+  {
+    const std::lock_guard lock(tables_mutex_);
+    unsigned slot = 0;
+    for (auto rest = memory; !rest.empty() && all;) {
+      const auto piece = rest.first(std::min<std::uint64_t>(rest.size(), kMaxPieceBytes));
+      rest = rest.subspan(piece.size());
+      while (slot < kMemorySlots && !memory_slots_[slot].empty()) ++slot;
+      all = slot < kMemorySlots && register_piece(slot, piece);
+    }
   }
+  // All or nothing: who is told "no" need not detach before unmapping.
+  if (!all) detach_memory(memory);
   return all;
 }
 

@@ -6,8 +6,8 @@
 // pages an operation). Features are probed at run time: SINGLE_ISSUER (Linux 6.0),
 // COOP_TASKRUN and sparse tables (5.19); without them it runs, slower.
 //
-// Threads: as IoBackend; attaching and detaching not from a completion. An op submitted from a
-//          completion stays on that ring; others are dealt round-robin.
+// Threads: as IoBackend; attaching and detaching not from a completion. A single op submitted
+//          from a completion stays on that ring; batches are dealt round-robin.
 // Errors:  create() -> kUnsupported when the kernel or the container refuses io_uring, saying how.
 #pragma once
 

@@ -72,6 +72,7 @@ int UringRing::make_ring(const Options& options) {
 
 Status UringRing::start(const Options& options, const Clock& clock) {
   clock_ = &clock;
+  owner_ = options.owner;
   queue_depth_ = options.queue_depth;
   hand_over_ = options.single_submit ? 1 : kHandOver;
   wake_descriptor_ = ::eventfd(0, EFD_CLOEXEC);
@@ -86,7 +87,10 @@ Status UringRing::start(const Options& options, const Clock& clock) {
       current_ring = this;
       const int result = make_ring(options);
       made.set_value(result);
-      if (result == 0) run();
+      if (result == 0) {
+        run();
+        io_uring_queue_exit(&ring_);  // here: the ring's descriptor is registered with this thread
+      }
     });
   } catch (const std::system_error& error) {
     return Error(ErrorCode::kOutOfMemory, std::string("could not start an IO thread (") +
@@ -107,7 +111,6 @@ UringRing::~UringRing() {
     }
     wake();
     thread_.join();
-    io_uring_queue_exit(&ring_);
   }
   if (wake_descriptor_ >= 0) ::close(wake_descriptor_);
 }
@@ -200,7 +203,8 @@ int UringRing::find_memory(const IoOp& op) const {
 }
 
 void UringRing::prepare(io_uring_sqe& sqe, const IoOp& op) {
-  const bool fixed_file = op.file != nullptr && op.file->backend_slot >= 0;
+  const bool fixed_file =
+      op.file != nullptr && op.file->backend_slot >= 0 && op.file->attached_to == owner_;
   const int file = op.file == nullptr ? -1
                    : fixed_file       ? op.file->backend_slot
                                       : op.file->descriptor();
@@ -288,9 +292,11 @@ void UringRing::sleep_and_reap() {
     result = io_uring_submit_and_wait(&ring_, work_waits ? 0 : 1);
   }
   asleep_.store(false);
-  if (result < 0 && result != -EINTR && result != -ETIME && result != -EAGAIN && result != -EBUSY) {
-    log::warning_once("uring-enter", "io_uring_enter answered " + std::to_string(result) +
-                                         "; trying again every millisecond");
+  if (result < 0 && result != -EINTR && result != -ETIME) {
+    // Nothing is lost: what was not accepted stays in the ring for the next call.
+    log::warning_once("uring-enter" + std::to_string(result),
+                      Error::from_errno(-result, {.operation = "io_uring_enter"}).message() +
+                          "; trying again every millisecond");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 

@@ -50,7 +50,8 @@ class UringRing {
   struct Options {
     int queue_depth = 32;
     bool single_submit = false;
-    unsigned file_slots = 0;  // sparse tables of registered files and memory; 0 registers none
+    const void* owner = nullptr;  // the backend: File::attached_to of its files
+    unsigned file_slots = 0;      // sparse tables of registered files and memory; 0 registers none
     unsigned memory_slots = 0;
   };
 
@@ -94,6 +95,7 @@ class UringRing {
 
   // Set once by start().
   const Clock* clock_ = nullptr;
+  const void* owner_ = nullptr;
   int queue_depth_ = 0;
   int hand_over_ = 1;  // operations prepared before they are submitted
   bool has_file_slots_ = false;

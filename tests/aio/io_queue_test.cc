@@ -269,6 +269,23 @@ TEST_F(IoQueueInVirtualTime, KeepsQueueDepthBlocksInFlightAndNoMore) {
   EXPECT_FALSE(queue->oldest_in_flight().has_value());
 }
 
+TEST_F(IoQueueInVirtualTime, MovesWholeSectorsWhenTheyAreLargerThanABlock) {
+  SimDrive::Options options;
+  options.sector_bytes = 64 << 10;
+  SimDrive drive(loop_, options);
+  const auto queue = make_queue_or_die(drive, {.block_bytes = 4096, .queue_depth = 3});
+  auto file = open_or_die(*queue, "/f", new_file(300'000));
+  auto memory = PageMemory::map(kMiB, true);
+  ASSERT_OK(memory);
+  const auto data = random_bytes(300'000, 5);
+  std::copy(data.begin(), data.end(), memory->data());
+  ASSERT_OK(queue->write(*file, 0, memory->bytes().first(200'000)));
+  ASSERT_OK(queue->write(*file, 200'000, std::span(data).subspan(200'000)));
+  std::vector<std::byte> back(300'000);
+  ASSERT_OK(queue->read(*file, 0, back));
+  EXPECT_EQ(back, data);
+}
+
 TEST_F(IoQueueInVirtualTime, CancelStartsNoFurtherBlock) {
   const auto queue = make_queue_or_die(drive_, {.block_bytes = 4096, .queue_depth = 4});
   auto file = open_or_die(*queue, "/f", new_file(kMiB));

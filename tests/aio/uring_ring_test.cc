@@ -118,6 +118,32 @@ TEST(Uring, GivesTheSameBytesThroughRegisteredAndUnregisteredMemory) {
   ASSERT_OK(queue->read(**file, 0, read->bytes()));
 }
 
+// Both files hold slot 0 of their own backend's table.
+TEST(Uring, DoesNotTakeAnotherBackendsSlotForItsOwn) {
+  auto first = UringBackend::create({});
+  auto second = UringBackend::create({});
+  ASSERT_OK(first);
+  ASSERT_OK(second);
+  auto first_queue = make_queue_or_die(**first, {});
+  auto second_queue = make_queue_or_die(**second, {});
+  TemporaryFolder folder;
+  DirectFile::Options options;
+  options.open = {.access = OpenOptions::Access::kReadWrite,
+                  .create = OpenOptions::Create::kMustNotExist};
+  options.size_bytes = 8192;
+  const auto mine = DirectFile::open(*first_queue, folder.file("mine"), options);
+  const auto other = DirectFile::open(*second_queue, folder.file("other"), options);
+  ASSERT_OK(mine);
+  ASSERT_OK(other);
+  const auto data = random_bytes(8192, 9);
+  ASSERT_OK(second_queue->write(**mine, 0, data));
+  std::vector<std::byte> back(8192);
+  ASSERT_OK(first_queue->read(**mine, 0, back));
+  EXPECT_EQ(back, data);
+  ASSERT_OK(second_queue->read(**other, 0, back));
+  EXPECT_EQ(back, std::vector<std::byte>(8192));
+}
+
 TEST(Uring, NamesTheRangeOfItsOptions) {
   for (const auto& options :
        {UringBackend::Options{.threads = 0}, UringBackend::Options{.threads = 65},
