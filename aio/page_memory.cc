@@ -23,6 +23,8 @@ namespace {
 
 constexpr std::uint64_t kSmallPage = 4096;
 constexpr std::uint64_t kHugePage = 2 * kMiB;
+constexpr std::uint64_t kSmallAlignment = 128 * kKiB;  // of mappings without huge pages: the
+                                                       // largest sector that direct files have here
 
 void* map_anonymous(std::uint64_t size_bytes, int extra_flags) {
   return ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
@@ -104,7 +106,7 @@ Result<PageMemory> PageMemory::map(std::uint64_t size_bytes, bool huge_pages, Ex
   memory.size_bytes_ = align_up(size_bytes, kSmallPage);
   if (memory.data_ == nullptr) {
     const bool huge = huge_pages && size_bytes >= kHugePage;
-    memory.data_ = map_aligned(memory.size_bytes_, huge ? kHugePage : kSmallPage);
+    memory.data_ = map_aligned(memory.size_bytes_, huge ? kHugePage : kSmallAlignment);
     if (memory.data_ == nullptr) return out_of_memory(size_bytes);
     if (huge && ::madvise(memory.data_, memory.size_bytes_, MADV_HUGEPAGE) == 0) {
       memory.page_kind_ = PageKind::kTransparent;

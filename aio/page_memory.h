@@ -1,4 +1,4 @@
-// PageMemory: a page-aligned anonymous mapping, on huge pages when they can be had.
+// PageMemory: an anonymous mapping aligned to 128 KiB, on huge pages when they can be had.
 //
 // Zeroed. Resident from the start (every page is touched), never shared with a forked child, so
 // that a DMA in flight cannot land in the wrong copy.
