@@ -105,7 +105,7 @@ constexpr const char* kMountInfo =
     "32 27 0:40 /sub /home rw - btrfs /dev/sdb1 rw\n";
 
 TEST(FindMount, GoesByTheDeviceNumber) {
-  EXPECT_EQ(find_mount(kMountInfo, "254:0", "/work/x").device, "/dev/vda");
+  EXPECT_EQ(find_mount(kMountInfo, "254:0", "/home/x").device, "/dev/vda");
   EXPECT_EQ(find_mount(kMountInfo, "0:25", "/dev/shm/a").file_system, "tmpfs");
 }
 
