@@ -1,0 +1,56 @@
+// Units, how the optimizer cuts them into sub-groups, and the tier of each: the placement.
+//
+// A sub-group is a contiguous range of one unit's shard and of one parameter group (own learning
+// rate and weight decay), the granule of placement. What it is cut into never changes a bit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "aio/result.h"
+
+namespace sluice::offload {
+
+enum class Tier : std::uint8_t { kGpu, kCpu, kNvme };
+std::string_view to_string(Tier tier);
+
+struct GroupRange {
+  int group = 0;               // which AdamwScalars of a step apply
+  std::uint64_t elements = 0;  // follow the range before
+};
+
+struct UnitSpec {
+  std::string name;
+  std::vector<GroupRange> ranges;  // the shard from its first to its last element
+  std::uint64_t elements() const;
+};
+
+struct SubGroup {
+  int unit = 0;
+  int group = 0;
+  std::uint64_t first_element = 0;  // in the unit's shard
+  std::uint64_t elements = 0;
+  Tier tier = Tier::kCpu;
+};
+
+struct TierFractions {
+  double gpu = 0;
+  double cpu = 1;
+  double nvme = 0;
+};
+
+// Cuts every unit into sub-groups of at most `sub_group_elements`, in ascending order, and gives
+// each a tier such that the tiers' shares of all elements so far stay as close to `fractions` as
+// the cut allows: so each tier has work all through a step. kInvalidArgument: an empty unit or
+// range, fractions that are negative or do not add up to 1, a sub-group size of 0.
+Result<std::vector<SubGroup>> place_by_fractions(std::span<const UnitSpec> units,
+                                                 std::uint64_t sub_group_elements,
+                                                 const TierFractions& fractions);
+
+// kInvalidArgument unless the sub-groups cover each unit once, in order, within parameter groups.
+Status check_placement(std::span<const UnitSpec> units, std::span<const SubGroup> placement);
+
+}  // namespace sluice::offload

@@ -1,0 +1,26 @@
+// chunk_hash: XXH3-64 (Yann Collet, xxHash 0.8), seeded by what the bytes are meant to be.
+//
+// The seed ties a chunk to its store, record, generation and offset: bytes that are whole but of
+// another moment or from another place (a lost write, a misdirected one, a stranger's store) do not
+// match. The same value from every instruction set; AVX2 is used where the CPU has it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace sluice::swap {
+
+struct ChunkPlace {
+  std::uint64_t store_id;
+  std::uint64_t record;
+  std::uint64_t generation;
+  std::uint64_t offset_bytes;  // of the chunk in its record's image
+};
+
+std::uint64_t chunk_hash(std::span<const std::byte> chunk, const ChunkPlace& place);
+
+// Unseeded and without a place: for manifests.
+std::uint64_t plain_hash(std::span<const std::byte> data);
+
+}  // namespace sluice::swap

@@ -1,0 +1,75 @@
+// RecordImage: one record as it lies on the disk and in a pinned buffer: a header of 4096 bytes,
+// the payload, and zeros up to the next 4096. FORMAT.md has the bytes.
+//
+// The payload is checked in chunks, whose checksums are in the header; the header has its own. A
+// record is sealed (checksums made) before it is written and checked after it was read, chunk by
+// chunk, so that both can be done while a chunk is in the cache for other reasons: see
+// record_work.h.
+//
+// Memory:  a view; the buffer is the caller's, aligned to 64 bytes at least.
+// Threads: different chunks from different threads; begin_seal() before, finish_seal() after them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "aio/result.h"
+#include "aio/units.h"
+
+namespace sluice::swap {
+
+inline constexpr std::uint64_t kRecordHeaderBytes = 4096;
+inline constexpr std::uint64_t kRecordAlignmentBytes = 4096;
+inline constexpr std::uint64_t kMaxChunks = 480;  // what the header has room for
+
+// What a record is, apart from its content: fixed when the store is made.
+struct RecordShape {
+  std::uint64_t store_id = 0;
+  std::uint64_t record = 0;
+  std::uint64_t first_element = 0;
+  std::uint64_t elements = 0;
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t chunk_bytes = 0;
+
+  std::uint64_t image_bytes() const {
+    return kRecordHeaderBytes + align_up(payload_bytes, kRecordAlignmentBytes);
+  }
+  int chunk_count() const { return static_cast<int>((payload_bytes - 1) / chunk_bytes + 1); }
+};
+
+class RecordImage {
+ public:
+  // `image` has shape.image_bytes() bytes.
+  RecordImage(const RecordShape& shape, std::span<std::byte> image);
+
+  const RecordShape& shape() const { return shape_; }
+  std::span<std::byte> bytes() const { return image_; }
+  std::span<std::byte> payload() const {
+    return image_.subspan(kRecordHeaderBytes, shape_.payload_bytes);
+  }
+  int chunk_count() const { return shape_.chunk_count(); }
+  std::span<std::byte> chunk(int index) const;
+
+  // The header is intact and this record's, of this generation. kCorrupt says which of these fails:
+  // damaged, another store's, another record's, or stale.
+  Status check_header(std::uint64_t generation) const;
+  // kCorrupt names the bytes. The header must have been checked.
+  Status check_chunk(int index, std::uint64_t generation) const;
+
+  // Writes all of the header but the checksums, and the zeros behind the payload. The table of
+  // checksums stays, so that a chunk can still be checked before it is sealed anew.
+  void begin_seal(std::uint64_t generation);
+  void seal_chunk(int index, std::uint64_t generation);
+  void finish_seal();
+
+  // For scrub, which may not know what to expect: the generation an intact header claims; kCorrupt.
+  Result<std::uint64_t> claimed_generation() const;
+
+ private:
+  RecordShape shape_;
+  std::span<std::byte> image_;
+};
+
+}  // namespace sluice::swap

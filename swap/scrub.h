@@ -1,0 +1,45 @@
+// scrub: reads every record of a store and checks it, without changing anything.
+//
+// A closed store is checked against the generations that its mark names, so a lost write shows. The
+// records of a store that was not closed are checked against what their own headers claim: each is
+// whole or not, but nothing tells whether they belong together.
+//
+// Memory:  `buffers` images of the largest record. Threads: blocking; checks on the executor's.
+// Errors:  damage is no error of scrub() but its result; kBusy, kNotFound and failing reads of the
+//          manifest are. A record that cannot be read counts as bad.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "aio/executor.h"
+#include "aio/io_queue.h"
+#include "aio/result.h"
+
+namespace sluice::swap {
+
+struct BadRecord {
+  std::string name;
+  std::string problem;  // a sentence
+};
+
+struct ScrubReport {
+  bool closed = false;  // else left by a killed run
+  std::uint64_t records = 0;
+  std::uint64_t bytes = 0;          // read
+  std::uint64_t never_written = 0;  // of a store that was not closed: no header is there
+  std::vector<BadRecord> bad;
+};
+
+struct ScrubOptions {
+  int buffers = 4;
+  std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)> on_progress;
+};
+
+Result<ScrubReport> scrub(aio::IoQueue& queue, aio::Executor& executor,
+                          const std::vector<std::string>& paths, const std::string& run,
+                          const ScrubOptions& options);
+
+}  // namespace sluice::swap

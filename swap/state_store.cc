@@ -1,0 +1,314 @@
+#include "swap/state_store.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <random>
+#include <utility>
+
+#include "aio/check.h"
+#include "aio/log.h"
+#include "aio/small_file.h"
+#include "aio/units.h"
+#include "swap/record_work.h"
+#include "swap/store_files.h"
+#include "swap/store_inventory.h"
+#include "swap/store_manifest.h"
+
+namespace sluice::swap {
+namespace {
+
+using aio::IoQueue;
+
+std::uint64_t random_store_id() {
+  std::random_device device;
+  const std::uint64_t high = device();
+  return high << 32 | device();
+}
+
+std::vector<RecordShape> shapes_of(const StoreLayout& layout) {
+  std::vector<RecordShape> shapes;
+  shapes.reserve(layout.records().size());
+  for (RecordId id = 0; id < layout.records().size(); ++id) shapes.push_back(layout.shape(id));
+  return shapes;
+}
+
+// Clears the folder that was taken for a new store. What a killed run left goes; a store that was
+// closed stays, unless it is to be replaced.
+Status clear_for_new_store(IoQueue& queue, const RunDirectory& directory, bool replace_whole) {
+  aio::FileSystem& files = queue.backend().files();
+  const std::string& folder = directory.path();
+  SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
+  if (closed && !replace_whole) {
+    return Error(ErrorCode::kAlreadyExists,
+                 folder +
+                     " holds the state of a run that ended properly: open it to go on with "
+                     "it, remove the folder, or choose another name for the run");
+  }
+  // The mark first: without it nothing takes the rest for whole.
+  for (const std::string& path :
+       {closed_mark_path(folder), manifest_path(folder), data_path(folder)}) {
+    SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(path));
+    if (there) SLUICE_RETURN_IF_ERROR(aio::remove_durably(queue, path));
+  }
+  return {};
+}
+
+void say_what_was_left(IoQueue& queue, const std::string& path, const std::string& run) {
+  const auto found = list_stores(queue, path);
+  if (!found.ok()) return;
+  for (const FoundStore& store : *found) {
+    if (store.found.run == run && store.condition == StoreCondition::kLeftover)
+      log::warning(describe(store) + "; it is replaced");
+  }
+}
+
+}  // namespace
+
+StateStore::StateStore(Queues queues, StoreLayout layout, Directories directories)
+    : queues_(queues),
+      layout_(std::move(layout)),
+      shapes_(shapes_of(layout_)),
+      directories_(std::move(directories)),
+      states_(shapes_.size()) {}
+
+StateStore::~StateStore() {
+  const std::lock_guard lock(mutex_);
+  SLUICE_CHECK(in_flight_ == 0, "a StateStore was destroyed while a transfer was in flight");
+}
+
+Status StateStore::open_data(aio::OpenOptions::Create create) {
+  std::vector<std::string> paths;
+  for (const auto& directory : directories_) paths.push_back(data_path(directory->path()));
+  aio::StripedFile::Options options;
+  options.stripe_bytes = layout_.options().stripe_bytes;
+  options.weights = layout_.options().weights;
+  options.file.open.access = aio::OpenOptions::Access::kReadWrite;
+  options.file.open.create = create;
+  options.file.size_bytes = layout_.total_bytes();
+  SLUICE_ASSIGN_OR_RETURN(data_, aio::StripedFile::open(queues_.reads, paths, options));
+  return {};
+}
+
+Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Options& options,
+                                                       std::vector<RecordSpec> records) {
+  SLUICE_ASSIGN_OR_RETURN(
+      StoreLayout layout,
+      StoreLayout::create({.store_id = options.store_id != 0 ? options.store_id : random_store_id(),
+                           .run = options.run,
+                           .paths = options.paths,
+                           .weights = options.weights,
+                           .stripe_bytes = options.stripe_bytes,
+                           .chunk_bytes = options.chunk_bytes,
+                           .generations = options.generations},
+                          std::move(records)));
+  for (const std::string& path : options.paths) say_what_was_left(queues.reads, path, options.run);
+  Directories taken;
+  for (const std::string& path : options.paths) {
+    SLUICE_ASSIGN_OR_RETURN(auto directory, RunDirectory::take(queues.reads, path, options.run));
+    taken.push_back(std::move(directory));
+  }
+  for (const auto& directory : taken)
+    SLUICE_RETURN_IF_ERROR(clear_for_new_store(queues.reads, *directory, options.replace_whole));
+
+  std::unique_ptr<StateStore> store(new StateStore(queues, std::move(layout), std::move(taken)));
+  const Status made = [&]() -> Status {
+    SLUICE_RETURN_IF_ERROR(store->open_data(aio::OpenOptions::Create::kMustNotExist));
+    for (std::size_t i = 0; i < store->directories_.size(); ++i) {
+      SLUICE_RETURN_IF_ERROR(aio::write_small_file(
+          queues.reads, manifest_path(store->directories_[i]->path()), to_text(store->layout_, i)));
+    }
+    return {};
+  }();
+  if (!made.ok()) {
+    static_cast<void>(store->remove());
+    return Error(made.error()).with_context("making the state store of run " + options.run);
+  }
+  return store;
+}
+
+Result<std::unique_ptr<StateStore>> StateStore::open(Queues queues,
+                                                     const std::vector<std::string>& paths,
+                                                     const std::string& run) {
+  SLUICE_ASSIGN_OR_RETURN(ClosedStore closed, find_closed(queues.reads, paths, run));
+  std::vector<std::string> ordered = closed.paths;
+  Directories taken;
+  for (const std::string& path : ordered) {
+    SLUICE_ASSIGN_OR_RETURN(auto directory, RunDirectory::take(queues.reads, path, run));
+    taken.push_back(std::move(directory));
+  }
+  // Another run may have used it between the look and the lock.
+  SLUICE_ASSIGN_OR_RETURN(closed, find_closed(queues.reads, paths, run));
+
+  std::unique_ptr<StateStore> store(
+      new StateStore(queues, std::move(closed.layout), std::move(taken)));
+  SLUICE_RETURN_IF_ERROR(store->open_data(aio::OpenOptions::Create::kMustExist));
+  for (std::size_t i = 0; i < store->states_.size(); ++i) {
+    store->states_[i].generation = closed.mark.generations[i];
+    store->states_[i].valid = true;
+  }
+  store->note_ = std::move(closed.mark.note);
+  for (const auto& directory : store->directories_)
+    SLUICE_RETURN_IF_ERROR(aio::remove_durably(queues.reads, closed_mark_path(directory->path())));
+  return store;
+}
+
+Status StateStore::close(const std::string& note) {
+  ClosedMark mark{.store_id = layout_.options().store_id, .generations = {}, .note = note};
+  {
+    const std::lock_guard lock(mutex_);
+    SLUICE_CHECK(in_flight_ == 0, "close() while a transfer is in flight");
+    for (RecordId id = 0; id < states_.size(); ++id) {
+      if (!states_[id].valid) {
+        return Error(ErrorCode::kInternal, "the state store of run " + layout_.options().run +
+                                               " cannot be closed as whole: record " + name(id) +
+                                               " was never written, or its last write failed");
+      }
+      mark.generations.push_back(states_[id].generation);
+    }
+  }
+  SLUICE_RETURN_IF_ERROR(queues_.writes.sync(*data_));
+  const std::string text = to_text(mark);
+  for (const auto& directory : directories_) {
+    SLUICE_RETURN_IF_ERROR(
+        aio::write_small_file(queues_.writes, closed_mark_path(directory->path()), text));
+  }
+  return {};
+}
+
+Status StateStore::remove() {
+  {
+    const std::lock_guard lock(mutex_);
+    SLUICE_CHECK(in_flight_ == 0, "remove() while a transfer is in flight");
+  }
+  data_.reset();
+  Status first_error;
+  for (const auto& directory : directories_) {
+    Status removed = directory->remove_all();
+    if (!removed.ok() && first_error.ok()) first_error = std::move(removed);
+  }
+  return first_error;
+}
+
+std::optional<std::uint64_t> StateStore::generation(RecordId id) const {
+  const std::lock_guard lock(mutex_);
+  return states_[id].valid ? std::optional(states_[id].generation) : std::nullopt;
+}
+
+void StateStore::read(RecordIo& io, RecordId id, std::span<std::byte> image) noexcept {
+  SLUICE_CHECK(image.size() == shapes_[id].image_bytes(), "a buffer of the record's size");
+  std::uint64_t generation = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    RecordState& state = states_[id];
+    SLUICE_CHECK(!state.writing, "a read of a record while a write of it is in flight");
+    SLUICE_CHECK(state.valid, "a read of a record that was never written, or whose write failed");
+    ++state.readers;
+    ++in_flight_;
+    generation = state.generation;
+  }
+  io.store_ = this;
+  io.record_ = id;
+  io.request_.prepare_read(*data_, layout_.offset_bytes(id, generation), image);
+  io.request_.set_callback(&StateStore::on_done, &io);
+  queues_.reads.submit(io.request_);
+}
+
+void StateStore::write(RecordIo& io, RecordId id, std::uint64_t generation,
+                       std::span<const std::byte> image) noexcept {
+  SLUICE_CHECK(image.size() == shapes_[id].image_bytes(), "a buffer of the record's size");
+  {
+    const std::lock_guard lock(mutex_);
+    RecordState& state = states_[id];
+    SLUICE_CHECK(!state.writing && state.readers == 0,
+                 "a write of a record while a transfer of it is in flight");
+    SLUICE_CHECK(generation > state.generation, "each write has a new generation");
+    state.writing = true;
+    state.generation = generation;
+    state.valid = false;  // with one generation the old one is gone as soon as the new one begins
+    ++in_flight_;
+  }
+  io.store_ = this;
+  io.record_ = id;
+  io.request_.prepare_write(*data_, layout_.offset_bytes(id, generation), image);
+  io.request_.set_callback(&StateStore::on_done, &io);
+  queues_.writes.submit(io.request_);
+}
+
+void StateStore::cancel(RecordIo& io) noexcept {
+  queues_.reads.cancel(io.request_);
+  if (&queues_.reads != &queues_.writes) queues_.writes.cancel(io.request_);
+}
+
+void StateStore::on_done(aio::IoRequest& request, void* context) noexcept {
+  auto& io = *static_cast<RecordIo*>(context);
+  StateStore& store = *io.store_;
+  const bool wrote = request.kind() == aio::IoKind::kWrite;
+  io.status_ = request.status();
+  if (!io.status_.ok()) {
+    io.status_ = std::move(io.status_)
+                     .error()
+                     .with_context(std::string(wrote ? "writing" : "reading") + " record " +
+                                   store.name(io.record_));
+  }
+  {
+    const std::lock_guard lock(store.mutex_);
+    RecordState& state = store.states_[io.record_];
+    if (wrote) {
+      state.writing = false;
+      state.valid = io.status_.ok();
+    } else {
+      --state.readers;
+    }
+    --store.in_flight_;
+  }
+  if (io.callback_ != nullptr) io.callback_(io, io.context_);
+}
+
+Status StateStore::transfer_and_wait(RecordIo& io, const std::function<void()>& start) {
+  struct Ended {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool yes = false;
+  } ended;
+  io.set_callback(
+      [](RecordIo&, void* context) noexcept {
+        auto& it = *static_cast<Ended*>(context);
+        const std::lock_guard lock(it.mutex);
+        it.yes = true;
+        it.changed.notify_all();  // under the lock: the waiter destroys it once it has that
+      },
+      &ended);
+  start();
+  std::unique_lock lock(ended.mutex);
+  while (!ended.yes) {
+    lock.unlock();
+    const aio::PumpResult pumped = pump();
+    lock.lock();
+    SLUICE_CHECK(pumped != aio::PumpResult::kIdle || ended.yes,
+                 "virtual time ran out of events while a record was waited for: a deadlock");
+    if (pumped == aio::PumpResult::kThreaded) ended.changed.wait(lock, [&] { return ended.yes; });
+  }
+  return io.status();
+}
+
+Status StateStore::read_checked(aio::Executor& executor, RecordId id, std::span<std::byte> image) {
+  RecordIo io;
+  SLUICE_RETURN_IF_ERROR(transfer_and_wait(io, [&] { read(io, id, image); }));
+  RecordImage view(shape(id), image);
+  Status checked = work_on_record(executor, view, {.check = generation(id)});
+  if (checked.ok()) return {};
+  return std::move(checked).error().with_context("record " + name(id) + " in " + data_->path());
+}
+
+Status StateStore::write_sealed(aio::Executor& executor, RecordId id, std::span<std::byte> image) {
+  const std::uint64_t next = [&] {
+    const std::lock_guard lock(mutex_);
+    return states_[id].generation + 1;
+  }();
+  RecordImage view(shape(id), image);
+  SLUICE_RETURN_IF_ERROR(work_on_record(executor, view, {.seal = next}));
+  RecordIo io;
+  return transfer_and_wait(io, [&] { write(io, id, next, image); });
+}
+
+}  // namespace sluice::swap

@@ -1,0 +1,173 @@
+#include "swap/store_inventory.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "aio/log.h"
+#include "aio/small_file.h"
+#include "aio/units.h"
+#include "swap/store_files.h"
+
+namespace sluice::swap {
+namespace {
+
+using aio::IoQueue;
+
+std::string folder_of(const std::string& path, const std::string& run) {
+  return path + "/sluice-" + run;
+}
+
+Result<StoreCondition> condition_of(IoQueue& queue, const FoundRun& found) {
+  if (found.in_use) return StoreCondition::kInUse;
+  SLUICE_ASSIGN_OR_RETURN(const bool closed,
+                          queue.backend().files().exists(closed_mark_path(found.directory)));
+  if (closed) return StoreCondition::kWhole;
+  return found.same_host ? StoreCondition::kLeftover : StoreCondition::kElsewhere;
+}
+
+struct Member {
+  StoreManifest manifest;
+  ClosedMark mark;
+};
+
+Error left_by_a_kill(const std::string& folder) {
+  return Error(ErrorCode::kCorrupt,
+               folder +
+                   " was left by a run that was killed: its records may be half-written and "
+                   "are not used. Resume from a checkpoint");
+}
+
+Result<Member> read_member(IoQueue& queue, const std::string& folder) {
+  aio::FileSystem& files = queue.backend().files();
+  SLUICE_ASSIGN_OR_RETURN(const bool made, files.exists(folder));
+  if (!made) return Error(ErrorCode::kNotFound, "there is no state store in " + folder);
+  SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
+  if (!closed) return left_by_a_kill(folder);
+  const auto read = [&](const std::string& path) {
+    return aio::read_small_file(queue, path, kMaxManifestBytes);
+  };
+  SLUICE_ASSIGN_OR_RETURN(const std::string manifest_text, read(manifest_path(folder)));
+  auto manifest = parse_manifest(manifest_text);
+  if (!manifest.ok()) return std::move(manifest).error().with_context(manifest_path(folder));
+  SLUICE_ASSIGN_OR_RETURN(const std::string mark_text, read(closed_mark_path(folder)));
+  auto mark = parse_closed_mark(mark_text);
+  if (!mark.ok()) return std::move(mark).error().with_context(closed_mark_path(folder));
+  return Member{std::move(*manifest), std::move(*mark)};
+}
+
+bool fit(const Member& a, const Member& b) {
+  return to_text(a.manifest.layout, 0) == to_text(b.manifest.layout, 0) &&
+         to_text(a.mark) == to_text(b.mark);
+}
+
+Status check_mark(const Member& member, const std::string& run) {
+  const StoreLayout& layout = member.manifest.layout;
+  if (layout.options().run != run) {
+    return Error(ErrorCode::kCorrupt, "it is the store of run " + layout.options().run);
+  }
+  if (member.mark.store_id != layout.options().store_id ||
+      member.mark.generations.size() != layout.records().size()) {
+    return Error(ErrorCode::kCorrupt, "its closed.json is that of another store");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view to_string(StoreCondition condition) {
+  switch (condition) {
+    case StoreCondition::kInUse:
+      return "in use";
+    case StoreCondition::kWhole:
+      return "whole";
+    case StoreCondition::kLeftover:
+      return "left by a killed run";
+    case StoreCondition::kElsewhere:
+      return "of another host";
+  }
+  return "";
+}
+
+std::string describe(const FoundStore& store) {
+  std::string owner = "an unknown process";
+  if (store.found.owner) {
+    owner = "process " + std::to_string(store.found.owner->pid) + " on " + store.found.owner->host +
+            " (started " + store.found.owner->started_utc + ")";
+  }
+  const std::string what = store.found.directory + " (" + format_bytes(store.found.bytes) + ") ";
+  switch (store.condition) {
+    case StoreCondition::kInUse:
+      return what + "is in use by " + owner;
+    case StoreCondition::kWhole:
+      return what + "is a whole store, closed by " + owner;
+    case StoreCondition::kLeftover:
+      return what + "was left half-written by " + owner + ", which was killed";
+    case StoreCondition::kElsewhere:
+      return what + "is in use by, or was left by, " + owner;
+  }
+  return what;
+}
+
+Result<std::vector<FoundStore>> list_stores(IoQueue& queue, const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(std::vector<FoundRun> runs, find_runs(queue, path));
+  std::vector<FoundStore> stores;
+  for (FoundRun& run : runs) {
+    SLUICE_ASSIGN_OR_RETURN(const StoreCondition condition, condition_of(queue, run));
+    stores.push_back({std::move(run), condition});
+  }
+  return stores;
+}
+
+Result<std::vector<FoundStore>> remove_leftovers(IoQueue& queue,
+                                                 const std::vector<std::string>& paths) {
+  std::vector<FoundStore> removed;
+  for (const std::string& path : paths) {
+    SLUICE_ASSIGN_OR_RETURN(std::vector<FoundStore> stores, list_stores(queue, path));
+    for (FoundStore& store : stores) {
+      if (store.condition != StoreCondition::kLeftover) continue;
+      // Its lock proves that nobody has come to use it since.
+      auto directory = RunDirectory::take(queue, path, store.found.run);
+      if (!directory.ok()) {
+        if (directory.error().code() == ErrorCode::kBusy) continue;
+        return std::move(directory).error();
+      }
+      SLUICE_ASSIGN_OR_RETURN(
+          const bool closed_since,
+          queue.backend().files().exists(closed_mark_path(store.found.directory)));
+      if (closed_since) continue;
+      SLUICE_RETURN_IF_ERROR((*directory)->remove_all());
+      removed.push_back(std::move(store));
+    }
+  }
+  return removed;
+}
+
+Result<ClosedStore> find_closed(IoQueue& queue, const std::vector<std::string>& paths,
+                                const std::string& run) {
+  if (paths.empty()) return Error(ErrorCode::kInvalidArgument, "no path to look for a store on");
+  std::vector<std::string> ordered(paths.size());
+  std::optional<Member> first;
+  for (const std::string& path : paths) {
+    const std::string folder = folder_of(path, run);
+    SLUICE_ASSIGN_OR_RETURN(Member member, read_member(queue, folder));
+    const Status right = check_mark(member, run);
+    if (!right.ok()) return Error(right.error()).with_context(folder);
+    const std::size_t count = member.manifest.layout.options().paths.size();
+    if (count != paths.size()) {
+      return Error(ErrorCode::kInvalidArgument, folder + " is part of a store of " +
+                                                    std::to_string(count) + " paths, and " +
+                                                    std::to_string(paths.size()) + " were given");
+    }
+    std::string& place = ordered[member.manifest.member];
+    if (!place.empty() || (first && !fit(*first, member))) {
+      return Error(ErrorCode::kCorrupt, folder + " does not belong to the same store as " +
+                                            folder_of(paths.front(), run));
+    }
+    place = path;
+    if (!first) first = std::move(member);
+  }
+  return ClosedStore{std::move(ordered), std::move(first->manifest.layout), std::move(first->mark)};
+}
+
+}  // namespace sluice::swap

@@ -1,0 +1,71 @@
+// StoreLayout: which records a store has and where each lies, fixed when the store is made.
+//
+// Records lie one behind the other in the order given, each at a multiple of 4096 bytes of one
+// range, which the paths share in stripes. With G generations there are G such sequences:
+// generation g of a record lies in number g mod G.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aio/result.h"
+#include "swap/record_image.h"
+
+namespace sluice::swap {
+
+using RecordId = std::uint32_t;  // its position in the order given
+
+struct RecordSpec {
+  std::string parameter;            // whose state: a unit's or a parameter's name
+  std::uint64_t first_element = 0;  // in the parameter's flat order
+  std::uint64_t elements = 0;
+  std::uint64_t payload_bytes = 0;
+};
+
+// "h.3/adamw[0..1048576)": what messages call it.
+std::string name_of(const RecordSpec& spec);
+
+struct StoreLayoutOptions {
+  std::uint64_t store_id = 0;  // random: tells this store's bytes from an earlier one's
+  std::string run;
+  std::vector<std::string> paths;
+  std::vector<int> weights;  // empty: equal
+  std::uint64_t stripe_bytes = 1 << 20;
+  std::uint64_t chunk_bytes = 1 << 20;  // of a checksum; a multiple of 64, at most 16 MiB
+  std::uint32_t generations = 1;        // G
+};
+
+class StoreLayout {
+ public:
+  // kInvalidArgument names what makes no sense: no record, an empty one, one with more chunks than
+  // a header holds, two of the same parameter and first element.
+  static Result<StoreLayout> create(StoreLayoutOptions options, std::vector<RecordSpec> records);
+
+  const StoreLayoutOptions& options() const { return options_; }
+  std::span<const RecordSpec> records() const { return records_; }
+  const RecordSpec& record(RecordId id) const { return records_[id]; }
+  RecordShape shape(RecordId id) const;
+  std::uint64_t offset_bytes(RecordId id, std::uint64_t generation) const {
+    return generation % options_.generations * sequence_bytes_ + offsets_[id];
+  }
+  std::uint64_t total_bytes() const { return sequence_bytes_ * options_.generations; }
+  std::uint64_t largest_image_bytes() const { return largest_image_bytes_; }
+  // kNotFound names what was asked for.
+  Result<RecordId> find(const std::string& parameter, std::uint64_t first_element) const;
+
+ private:
+  StoreLayout() = default;
+
+  StoreLayoutOptions options_;
+  std::vector<RecordSpec> records_;
+  std::vector<std::uint64_t> offsets_;  // in a sequence
+  std::uint64_t sequence_bytes_ = 0;
+  std::uint64_t largest_image_bytes_ = 0;
+  std::map<std::pair<std::string, std::uint64_t>, RecordId> by_key_;
+};
+
+}  // namespace sluice::swap

@@ -1,0 +1,108 @@
+#include "swap/store_manifest.h"
+
+#include <span>
+
+#include "swap/sealed_json.h"
+
+namespace sluice::swap {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kFormat = "sluice-state-store";
+constexpr int kVersion = 1;
+
+Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }
+
+Error not_as_it_should_be(const json::exception& wrong) {
+  return corrupt(std::string("its content is not as it should be: ") + wrong.what());
+}
+
+json records_to_json(std::span<const RecordSpec> records) {
+  json list = json::array();
+  for (const RecordSpec& r : records)
+    list.push_back({r.parameter, r.first_element, r.elements, r.payload_bytes});
+  return list;
+}
+
+// Anything of another type throws json::exception, which parse() turns into a sentence.
+std::vector<RecordSpec> records_from_json(const json& list) {
+  std::vector<RecordSpec> records;
+  for (const json& r : list) {
+    records.push_back({.parameter = r.at(0).get<std::string>(),
+                       .first_element = r.at(1).get<std::uint64_t>(),
+                       .elements = r.at(2).get<std::uint64_t>(),
+                       .payload_bytes = r.at(3).get<std::uint64_t>()});
+  }
+  return records;
+}
+
+Result<StoreManifest> manifest_from_json(const json& content) {
+  if (content.at("format").get<std::string>() != kFormat) return corrupt("it is no state store");
+  if (content.at("version").get<int>() != kVersion) {
+    return corrupt("it is of format version " + content.at("version").dump() +
+                   ", this program reads version " + std::to_string(kVersion));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const std::uint64_t store_id,
+                          parse_hex(content.at("store_id").get<std::string>()));
+  const auto member = content.at("member").get<std::size_t>();
+  StoreLayoutOptions options{.store_id = store_id,
+                             .run = content.at("run").get<std::string>(),
+                             .paths = content.at("paths").get<std::vector<std::string>>(),
+                             .weights = content.at("weights").get<std::vector<int>>(),
+                             .stripe_bytes = content.at("stripe_bytes").get<std::uint64_t>(),
+                             .chunk_bytes = content.at("chunk_bytes").get<std::uint64_t>(),
+                             .generations = content.at("generations").get<std::uint32_t>()};
+  if (member >= options.paths.size()) return corrupt("it is of a path that it does not list");
+  SLUICE_ASSIGN_OR_RETURN(
+      StoreLayout layout,
+      StoreLayout::create(std::move(options), records_from_json(content.at("records"))));
+  return StoreManifest{std::move(layout), member};
+}
+
+}  // namespace
+
+std::string to_text(const StoreLayout& layout, std::size_t member) {
+  const StoreLayoutOptions& o = layout.options();
+  return to_sealed_text({{"format", kFormat},
+                         {"version", kVersion},
+                         {"store_id", to_hex(o.store_id)},
+                         {"run", o.run},
+                         {"paths", o.paths},
+                         {"member", member},
+                         {"weights", o.weights},
+                         {"stripe_bytes", o.stripe_bytes},
+                         {"chunk_bytes", o.chunk_bytes},
+                         {"generations", o.generations},
+                         {"records", records_to_json(layout.records())}});
+}
+
+Result<StoreManifest> parse_manifest(std::string_view text) {
+  SLUICE_ASSIGN_OR_RETURN(const json content, parse_sealed_text(text));
+  try {
+    return manifest_from_json(content);
+  } catch (const json::exception& wrong) {
+    return not_as_it_should_be(wrong);
+  }
+}
+
+std::string to_text(const ClosedMark& mark) {
+  return to_sealed_text({{"store_id", to_hex(mark.store_id)},
+                         {"generations", mark.generations},
+                         {"note", mark.note}});
+}
+
+Result<ClosedMark> parse_closed_mark(std::string_view text) {
+  SLUICE_ASSIGN_OR_RETURN(const json content, parse_sealed_text(text));
+  try {
+    ClosedMark mark;
+    SLUICE_ASSIGN_OR_RETURN(mark.store_id, parse_hex(content.at("store_id").get<std::string>()));
+    mark.generations = content.at("generations").get<std::vector<std::uint64_t>>();
+    mark.note = content.at("note").get<std::string>();
+    return mark;
+  } catch (const json::exception& wrong) {
+    return not_as_it_should_be(wrong);
+  }
+}
+
+}  // namespace sluice::swap

@@ -1,0 +1,143 @@
+// SwapPipeline: read -> compute -> write over a sequence of a store's records, with a fixed set of
+// pinned buffers, so that the drive reads record k+1.. and writes record k-1.. while the caller
+// computes on record k (the swapping of "ZeRO-Infinity", SC 2021, section 6.2).
+//
+//   pipeline->expect(records);                      // may be called long before: reading starts
+//   for (...) {
+//     SLUICE_ASSIGN_OR_RETURN(auto loan, pipeline->next());
+//     SLUICE_RETURN_IF_ERROR(loan.work(executor, kernel));   // check, compute, seal
+//     pipeline->write(std::move(loan));
+//   }
+//   SLUICE_RETURN_IF_ERROR(pipeline->drain());
+//
+// Memory:  `buffers` leases of the pool, all taken in create() or none; nothing is allocated later
+//          but the sequence of expected records (4 bytes each).
+// Order:   next() gives the records exactly as expected. A record whose write is in flight is never
+//          read: its buffer is handed on, without a read, when the write has completed (the kernel
+//          would change what the drive is still fetching). A record may be expected again at any
+//          time, also while it is on loan.
+// Threads: expect(), next(), write(), release() and drain() from one thread at a time; cancel() and
+//          stats() from any. Transfers go on from completion callbacks, so they overlap with the
+//          caller's work without a thread of their own.
+// Errors:  the first failed transfer ends it: nothing more is started, and next() and drain()
+//          return that error, the record's name in front, after what was in flight is back. So does
+//          cancel(), with kCancelled. There is no way back: records that were computed but not
+//          written are lost, and the store must not be closed.
+// Shutdown: the destructor cancels and waits for what is in flight; loans must be gone by then.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "aio/executor.h"
+#include "aio/pinned_pool.h"
+#include "aio/result.h"
+#include "swap/record_image.h"
+#include "swap/state_store.h"
+
+namespace sluice::swap {
+
+// What the caller waited for, and what went through. Times by the backend's clock.
+struct SwapStats {
+  std::uint64_t records_read = 0;
+  std::uint64_t records_forwarded = 0;  // served from a buffer instead of the disk
+  std::uint64_t records_written = 0;
+  std::uint64_t bytes_read = 0;  // headers and padding included, counted from completions
+  std::uint64_t bytes_written = 0;
+  std::int64_t wait_read_ns = 0;   // next(): its record was being read
+  std::int64_t wait_write_ns = 0;  // next(), drain(): only writes could make progress
+  std::int64_t compute_ns = 0;     // records were on loan
+};
+enum class SwapStage : std::uint8_t { kRead, kCompute, kWrite };
+std::string_view to_string(SwapStage stage);
+SwapStage bottleneck(const SwapStats& stats);  // the stage that took most of the time
+
+class SwapPipeline {
+ private:
+  struct Slot;
+
+ public:
+  enum class Order : std::uint8_t {
+    kMixed,   // reads and writes whenever a buffer allows
+    kBursts,  // some records' reads, then some records' writes: for half-duplex drives
+  };
+  struct Options {
+    int buffers = 4;  // 2 .. kMaxBuffers; 3 keep reading, computing and writing busy at once
+    Order order = Order::kMixed;
+    int burst_records = 0;  // kBursts; 0: half of the buffers
+  };
+  static constexpr int kMaxBuffers = 1024;
+
+  // A record's buffer, for the caller to work on. Destroying it gives the buffer back and drops
+  // what was changed: the disk keeps the record as it was.
+  class Loan {
+   public:
+    Loan() = default;
+    Loan(Loan&& other) noexcept;
+    Loan& operator=(Loan&& other) noexcept;
+    ~Loan();
+
+    RecordId record() const;
+    RecordImage& image() const;
+    // As of RecordWork: what to check (nothing when it came from a buffer), and what to seal with.
+    std::optional<std::uint64_t> check_generation() const;
+    std::uint64_t next_generation() const;
+
+    // Checks, works on and seals all of it; an error has the record's name in front.
+    Status work(aio::Executor& executor,
+                const std::function<void(int chunk, std::span<std::byte>)>& work);
+    // Checks it only.
+    Status check(aio::Executor& executor);
+
+   private:
+    friend class SwapPipeline;
+    Loan(SwapPipeline* pipeline, Slot* slot) : pipeline_(pipeline), slot_(slot) {}
+    SwapPipeline* pipeline_ = nullptr;
+    Slot* slot_ = nullptr;
+  };
+
+  // The pool's buffers must hold the store's largest image: kInvalidArgument says how large.
+  // kOutOfMemory when it has not `buffers` free ones now. Store and pool must outlive the pipeline.
+  static Result<std::unique_ptr<SwapPipeline>> create(StateStore& store, aio::PinnedPool& pool,
+                                                      const Options& options);
+  ~SwapPipeline();
+  SwapPipeline(const SwapPipeline&) = delete;
+  SwapPipeline& operator=(const SwapPipeline&) = delete;
+
+  // Appends to the sequence, and reads ahead as far as the buffers allow.
+  void expect(std::span<const RecordId> records);
+  std::size_t expected() const;  // not yet given out by next()
+
+  // Waits for the next record. At most buffers - 1 loans may be out (checked), and something must
+  // be expected (checked).
+  Result<Loan> next();
+
+  // The sealed record goes to the disk, as soon as the order allows; its buffer is free after that.
+  void write(Loan loan);
+  // Not changed, or not to be kept: as the loan's destructor.
+  void release(Loan loan);
+
+  // Until every write has completed. Expected records stay expected, and are being read.
+  Status drain();
+  void cancel() noexcept;
+
+  SwapStats stats() const;
+  void reset_stats();
+  const Options& options() const { return options_; }
+
+ private:
+  SwapPipeline(StateStore& store, const Options& options);
+
+  StateStore& store_;
+  const Options options_;
+};
+
+}  // namespace sluice::swap
