@@ -47,8 +47,7 @@ Status clear_for_new_store(IoQueue& queue, const RunDirectory& directory, bool r
   // The mark first: without it nothing takes the rest for whole.
   for (const std::string& path :
        {closed_mark_path(folder), manifest_path(folder), data_path(folder)}) {
-    SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(path));
-    if (there) SLUICE_RETURN_IF_ERROR(aio::remove_durably(queue, path));
+    SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, path));
   }
   return {};
 }
@@ -147,8 +146,9 @@ Result<std::unique_ptr<StateStore>> StateStore::open(Queues queues,
     store->states_[i].valid = true;
   }
   store->note_ = std::move(closed.mark.note);
+  aio::FileSystem& files = queues.reads.backend().files();
   for (const auto& directory : store->directories_)
-    SLUICE_RETURN_IF_ERROR(aio::remove_durably(queues.reads, closed_mark_path(directory->path())));
+    SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, closed_mark_path(directory->path())));
   return store;
 }
 

@@ -4,6 +4,7 @@
 // Threads: any; blocking.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,5 +48,18 @@ struct ClosedStore {
 // Errors as of StateStore::open().
 Result<ClosedStore> find_closed(aio::IoQueue& queue, const std::vector<std::string>& paths,
                                 const std::string& run);
+
+
+// The same of a store that need not be closed: nobody knows its generations then.
+struct AnyStore {
+  std::vector<std::string> paths;
+  StoreLayout layout;
+  std::optional<ClosedMark> mark;
+};
+Result<AnyStore> find_any(aio::IoQueue& queue, const std::vector<std::string>& paths,
+                          const std::string& run);
+
+// The folder of a run on a path.
+std::string folder_of(const std::string& path, const std::string& run);
 
 }  // namespace sluice::swap
