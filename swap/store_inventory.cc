@@ -92,12 +92,14 @@ std::string_view to_string(StoreCondition condition) {
   return "";
 }
 
+std::string describe(const RunOwner& owner) {
+  return "process " + std::to_string(owner.pid) + " on " + owner.host + " (started " +
+         owner.started_utc + ")";
+}
+
 std::string describe(const FoundStore& store) {
-  std::string owner = "an unknown process";
-  if (store.found.owner) {
-    owner = "process " + std::to_string(store.found.owner->pid) + " on " + store.found.owner->host +
-            " (started " + store.found.owner->started_utc + ")";
-  }
+  const std::string owner =
+      store.found.owner ? describe(*store.found.owner) : "an unknown process";
   const std::string what = store.found.directory + " (" + format_bytes(store.found.bytes) + ") ";
   switch (store.condition) {
     case StoreCondition::kInUse:

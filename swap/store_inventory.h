@@ -31,6 +31,7 @@ struct FoundStore {
 
 // One sentence: "/nvme/sluice-a (12.5G) was left by process 4711 on host h, started ...".
 std::string describe(const FoundStore& store);
+std::string describe(const RunOwner& owner);  // "process 4711 on host h (started ...)"
 
 // All of one path.
 Result<std::vector<FoundStore>> list_stores(aio::IoQueue& queue, const std::string& path);
