@@ -52,8 +52,8 @@ class Scrubber {
   Result<ScrubReport> run(const std::vector<Place>& places, const ScrubOptions& options) {
     const auto buffers = static_cast<std::size_t>(std::clamp<int>(
         options.buffers, 1, static_cast<int>(std::min<std::size_t>(places.size(), 1024))));
-    SLUICE_ASSIGN_OR_RETURN(
-        memory_, aio::PageMemory::map(buffers * layout_.largest_image_bytes(), true));
+    SLUICE_ASSIGN_OR_RETURN(memory_,
+                            aio::PageMemory::map(buffers * layout_.largest_image_bytes(), true));
     const auto requests = std::make_unique<aio::IoRequest[]>(buffers);
     std::uint64_t total_bytes = 0;
     for (const Place& place : places) total_bytes += layout_.shape(place.record).image_bytes();
@@ -92,8 +92,8 @@ class Scrubber {
       problem = check(place, bytes);
     }
     if (problem.ok()) return;
-    report_.bad.push_back({.name = name_of(layout_.record(place.record)),
-                           .problem = problem.error().message()});
+    report_.bad.push_back(
+        {.name = name_of(layout_.record(place.record)), .problem = problem.error().message()});
   }
 
   Status check(const Place& place, std::span<std::byte> bytes) {

@@ -100,8 +100,8 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
     taken.push_back(std::move(directory));
   }
   for (const auto& directory : taken) {
-    SLUICE_RETURN_IF_ERROR(clear_for_new_store(queues.reads.backend().files(), *directory,
-                                               options.replace_whole));
+    SLUICE_RETURN_IF_ERROR(
+        clear_for_new_store(queues.reads.backend().files(), *directory, options.replace_whole));
   }
 
   std::unique_ptr<StateStore> store(new StateStore(queues, std::move(layout), std::move(taken)));

@@ -98,8 +98,7 @@ std::string describe(const RunOwner& owner) {
 }
 
 std::string describe(const FoundStore& store) {
-  const std::string owner =
-      store.found.owner ? describe(*store.found.owner) : "an unknown process";
+  const std::string owner = store.found.owner ? describe(*store.found.owner) : "an unknown process";
   const std::string what = store.found.directory + " (" + format_bytes(store.found.bytes) + ") ";
   switch (store.condition) {
     case StoreCondition::kInUse:
@@ -161,9 +160,9 @@ Result<AnyStore> find_any(IoQueue& queue, const std::vector<std::string>& paths,
     if (!right.ok()) return Error(right.error()).with_context(folder);
     const std::size_t count = member.manifest.layout.options().paths.size();
     if (count != paths.size()) {
-      return Error(ErrorCode::kInvalidArgument,
-                   folder + " is part of a store of " + std::to_string(count) + " paths, and " +
-                       std::to_string(paths.size()) + " were given");
+      return Error(ErrorCode::kInvalidArgument, folder + " is part of a store of " +
+                                                    std::to_string(count) + " paths, and " +
+                                                    std::to_string(paths.size()) + " were given");
     }
     std::string& place = ordered[member.manifest.member];
     if (!place.empty() || (first && !of_one_store(*first, member))) {

@@ -50,7 +50,6 @@ struct ClosedStore {
 Result<ClosedStore> find_closed(aio::IoQueue& queue, const std::vector<std::string>& paths,
                                 const std::string& run);
 
-
 // The same of a store that need not be closed: nobody knows its generations then.
 struct AnyStore {
   std::vector<std::string> paths;

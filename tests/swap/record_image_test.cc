@@ -143,11 +143,11 @@ TEST_F(RecordImageTest, WorksOnEachChunkOnceAndOnlyIfItIsIntact) {
   flip(8 * (kRecordHeaderBytes + 2 * kShape.chunk_bytes));
   std::mutex mutex;
   std::multiset<int> worked;
-  const Status status = work_on_record(*executor_, *image_,
-                                       {.check = 5, .seal = 6, .work = [&](int chunk, auto) {
-                                          const std::lock_guard lock(mutex);
-                                          worked.insert(chunk);
-                                        }});
+  const Status status =
+      work_on_record(*executor_, *image_, {.check = 5, .seal = 6, .work = [&](int chunk, auto) {
+                                             const std::lock_guard lock(mutex);
+                                             worked.insert(chunk);
+                                           }});
   EXPECT_FALSE(status.ok());
   EXPECT_EQ(worked.count(2), 0U);
   for (const int chunk : {0, 1, 3}) EXPECT_LE(worked.count(chunk), 1U);
@@ -189,9 +189,8 @@ TEST(ChunkHash, DependsOnEveryPartOfThePlace) {
   const auto bytes = aio::random_bytes(4096, 1);
   const ChunkPlace place = {.store_id = 1, .record = 2, .generation = 3, .offset_bytes = 4};
   std::set<std::uint64_t> hashes = {chunk_hash(bytes, place)};
-  for (std::uint64_t ChunkPlace::*part :
-       {&ChunkPlace::store_id, &ChunkPlace::record, &ChunkPlace::generation,
-        &ChunkPlace::offset_bytes}) {
+  for (std::uint64_t ChunkPlace::*part : {&ChunkPlace::store_id, &ChunkPlace::record,
+                                          &ChunkPlace::generation, &ChunkPlace::offset_bytes}) {
     ChunkPlace other = place;
     other.*part += 1;
     EXPECT_TRUE(hashes.insert(chunk_hash(bytes, other)).second);

@@ -224,7 +224,7 @@ TEST_P(StateStoreOn, ScrubNamesTheDamagedRecords) {
     layout = store->layout();
     ASSERT_OK(store->close());
   }
-  flip_on_disk(*layout, 1, 100);                      // header
+  flip_on_disk(*layout, 1, 100);                          // header
   flip_on_disk(*layout, 3, kRecordHeaderBytes + 70'000);  // second chunk
   const auto report = scrub_all();
   ASSERT_OK(report.status());
@@ -295,7 +295,8 @@ TEST_P(StateStoreOn, SaysWhichOptionMakesNoSense) {
   EXPECT_THAT(message(options_, {{"p", 0, 10, 40}, {"p", 0, 20, 80}}),
               HasSubstr("two records are called p[0"));
   EXPECT_THAT(message(options_, {{"p", 0, 0, 0}}), HasSubstr("is empty"));
-  EXPECT_THAT(message(options_, {{"p", 0, 1 << 30, std::uint64_t{1} << 32}}), HasSubstr("the most"));
+  EXPECT_THAT(message(options_, {{"p", 0, 1 << 30, std::uint64_t{1} << 32}}),
+              HasSubstr("the most"));
   StateStore::Options wrong = options_;
   wrong.run = "../x";
   EXPECT_THAT(message(wrong, test_records()), HasSubstr("../x"));

@@ -27,11 +27,12 @@ class StoreUser {
   StoreUser(StateStore& store, aio::Executor& executor)
       : store_(store),
         executor_(executor),
-        memory_(std::move(
-                    aio::PageMemory::map(store.layout().largest_image_bytes(), /*huge_pages=*/false))
+        memory_(std::move(aio::PageMemory::map(store.layout().largest_image_bytes(),
+                                               /*huge_pages=*/false))
                     .value()) {}
 
-  static std::vector<std::byte> content(const StateStore& store, RecordId id, std::uint64_t version) {
+  static std::vector<std::byte> content(const StateStore& store, RecordId id,
+                                        std::uint64_t version) {
     return aio::random_bytes(store.shape(id).payload_bytes, 1000 * version + id);
   }
   Status try_write(RecordId id, std::uint64_t version) {
