@@ -63,6 +63,13 @@ Status clear_for_new_store(aio::FileSystem& files, const Directories& directorie
                        " holds the state of a run that ended properly: open it to go on with it, "
                        "remove the folder, or choose another name for the run");
     }
+    if (!closed && directory->previous_owner() &&
+        directory->previous_owner()->host != this_process().host) {
+      return Error(ErrorCode::kBusy, folder + " belongs to " +
+                                         describe(*directory->previous_owner()) +
+                                         ", and whether that still runs cannot be seen from here: "
+                                         "remove the folder if it does not");
+    }
     if (!closed && directory->previous_owner()) {
       log::warning(folder + " was left half-written by " + describe(*directory->previous_owner()) +
                    ", which was killed; it is made anew");
