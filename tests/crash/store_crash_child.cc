@@ -4,12 +4,12 @@
 //   store_crash_child FOLDER SEED
 //
 // It starts as any run does: opens the store if there is a whole one (and checks every byte of it),
-// else makes it anew. Then it goes on for ever: steps that read each record, check it, change it and
-// write it, and after a few steps it closes the store and opens it again.
+// else makes it anew. Then it goes on for ever: steps that read each record, check it, change it
+// and write it, and after a few steps it closes the store and opens it again.
 //
 //   found whole N | found leftover | found nothing | found made    what the start met
-//   step N                                                         all records of step N are computed
-//   closing N, closed N, opened N
+//   step N                                                         all records of step N are
+//   computed closing N, closed N, opened N
 #include <unistd.h>
 
 #include <cstdio>
@@ -96,7 +96,8 @@ class Run {
     backend_ = must(aio::make_backend({.kind = aio::BackendKind::kAuto, .queue_depth = 16}));
     queue_ = must(aio::IoQueue::create(*backend_, {.block_bytes = 128 * kKiB, .queue_depth = 16}));
     executor_ = must(aio::make_executor(1));
-    pool_ = must(aio::PinnedPool::create({.buffer_bytes = kMiB, .capacity = 4, .huge_pages = false}));
+    pool_ =
+        must(aio::PinnedPool::create({.buffer_bytes = kMiB, .capacity = 4, .huge_pages = false}));
   }
 
   [[noreturn]] void live() {

@@ -31,6 +31,7 @@ Life live(const std::string& folder, std::uint64_t seed, std::chrono::microsecon
   const pid_t child = ::fork();
   if (child == 0) {
     ::dup2(out[1], STDOUT_FILENO);
+    ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);  // every start warns of what it found
     ::execl(SLUICE_CRASH_CHILD, SLUICE_CRASH_CHILD, folder.c_str(), seed_text.c_str(), nullptr);
     ::_exit(127);
   }
