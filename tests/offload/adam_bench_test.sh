@@ -67,6 +67,7 @@ has "$(head -1 "$folder/out")" "adam_bench " " on "
 [ -s "$folder/err" ] && { echo "a progress line where there is no terminal"; failed=1; }
 [ "$(ls "$folder" | wc -l)" -eq 4 ] || { echo "files were left behind"; failed=1; }
 if command -v script >/dev/null; then
-  has "$(script -qec "$bench --elements 1003 --seconds 0.15 --runs 1" /dev/null)" "AdamW, run 1 of 1" left
+  shown=$(script -qec "$bench --elements 1003 --seconds 0.15 --runs 1" /dev/null)
+  has "$shown" "AdamW, run 1 of 1" left
 fi
 exit "$failed"
