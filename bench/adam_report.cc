@@ -103,6 +103,7 @@ std::string heading(const AdamBenchOptions& options, aio::PageKind page_kind) {
 std::string AdamReport::table() const {
   const bool adamw = options.kernel == BenchKernel::kAdamw;
   const std::string name = adamw ? "AdamW" : "cast";
+  const std::string share = name + " / ";
   const std::vector<double> gb_per_s = kernel_gb_per_s(*this);
   std::string text = heading(options, page_kind) + std::string(24, ' ') + "median       IQR\n";
   text += row(name + (adamw ? ", G params/s" : ", G elements/s"), kernel_giga_per_s(*this), 3);
@@ -112,7 +113,7 @@ std::string AdamReport::table() const {
   for (const Limit& limit : limits_of(options, runs)) {
     const std::string traffic(to_string(limit.pass.traffic));
     text += row(traffic + ", GB/s", limit.gb_per_s, 2, note_on(limit.pass));
-    text += row(name + " / " + traffic, ratios(gb_per_s, limit.gb_per_s), 3);
+    text += row(share + traffic, ratios(gb_per_s, limit.gb_per_s), 3);
   }
   return text;
 }
@@ -120,6 +121,7 @@ std::string AdamReport::table() const {
 std::string AdamReport::json(const MachineInfo& machine, const std::string& command) const {
   const bool adamw = options.kernel == BenchKernel::kAdamw;
   const std::string name = adamw ? "adam" : "cast";
+  const std::string share = name + "_over_";
   const std::string giga_per_s = name + (adamw ? "_gparams_per_s" : "_gelements_per_s");
   const std::vector<double> gb_per_s = kernel_gb_per_s(*this);
   const std::vector<PlainPass> passes = yardsticks_of(options);
@@ -155,7 +157,7 @@ std::string AdamReport::json(const MachineInfo& machine, const std::string& comm
     const std::string traffic(to_string(limit.pass.traffic));
     json["best_" + traffic] = to_string(limit.pass.stores);
     medians[traffic + "_gb_per_s"] = median(limit.gb_per_s);
-    medians[name + "_over_" + traffic] = median(ratios(gb_per_s, limit.gb_per_s));
+    medians[share + traffic] = median(ratios(gb_per_s, limit.gb_per_s));
   }
   json["median"] = std::move(medians);
   return text_of(json);

@@ -7,7 +7,7 @@
 
 #include "aio/result.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): named by CLI11
 class App;
 }
 

@@ -23,10 +23,10 @@ struct Line {
 };
 
 Line load_line(const std::byte* from) {
-  // Beyond the memory's end it does nothing.
-  _mm_prefetch(
-      reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(from) + kPrefetchBytes),
-      _MM_HINT_T0);
+  // As a number, since it may lie beyond the memory's end, where prefetching does nothing.
+  const auto ahead = reinterpret_cast<std::uintptr_t>(from) + kPrefetchBytes;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
   const auto* source = reinterpret_cast<const __m128i*>(from);
   return {.a = _mm_load_si128(source),
           .b = _mm_load_si128(source + 1),

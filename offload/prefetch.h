@@ -17,14 +17,15 @@ namespace {
 // Far enough for a line to arrive in time, near enough for it to be still in the first cache.
 constexpr std::size_t kPrefetchElements = 256;
 
-// The lines that `count` elements from `first` on begin in. Beyond the array's end that does
-// nothing.
+// The lines that `count` elements from `first` on lie in. They may lie beyond the array's end,
+// where prefetching does nothing: hence addresses as numbers.
 template <std::size_t kElementBytes>
 [[gnu::always_inline]] inline void prefetch(const void* array, std::size_t first,
                                             std::size_t count) {
   constexpr std::size_t kLineBytes = 64;
   const auto begin = reinterpret_cast<std::uintptr_t>(array) + first * kElementBytes;
   for (std::size_t at = 0; at < count * kElementBytes; at += kLineBytes)
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
     _mm_prefetch(reinterpret_cast<const char*>(begin + at), _MM_HINT_T0);
 }
 
