@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <fstream>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,9 +13,8 @@ namespace sluice::data {
 
 template <typename Token>
 std::vector<std::byte> bytes_of(const std::vector<Token>& tokens) {
-  std::vector<std::byte> bytes(tokens.size() * sizeof(Token));
-  std::memcpy(bytes.data(), tokens.data(), bytes.size());
-  return bytes;
+  const auto bytes = std::as_bytes(std::span(tokens));
+  return {bytes.begin(), bytes.end()};
 }
 
 // As llm.c's dev/data/data_common.py writes it: 256 int32, then the tokens.

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <random>
+#include <span>
 
 #include "engine/data/token_file.h"
 #include "engine/data/token_layout.h"
@@ -129,14 +131,15 @@ void damage_sidecars(std::uint64_t inputs, std::uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   Mutator mutator(seed);
   const std::string good = sidecar_text("uint32", 5, 128256);
-  Bytes original(good.size());
-  std::memcpy(original.data(), good.data(), good.size());
+  const auto good_bytes = std::as_bytes(std::span(good));
+  const Bytes original(good_bytes.begin(), good_bytes.end());
   std::uint64_t refused = 0;
   for (std::uint64_t i = 0; i < inputs && !testing::Test::HasFailure(); ++i) {
     Bytes bytes = original;
     mutator.mutate(bytes);
     const std::unique_ptr<char[]> text(new char[bytes.size()]);
-    std::memcpy(text.get(), bytes.data(), bytes.size());
+    std::transform(bytes.begin(), bytes.end(), text.get(),
+                   [](std::byte byte) { return static_cast<char>(byte); });
     const auto sidecar = parse_token_sidecar({text.get(), bytes.size()});
     if (!sidecar.ok()) {
       ++refused;
