@@ -1,6 +1,8 @@
 """What the project's Python tools share: sentences, exit codes and how many jobs to run."""
 
 import argparse
+import contextlib
+import fcntl
 import os
 import sys
 from pathlib import Path
@@ -56,6 +58,24 @@ def cache_folder():
     """Where what outlives a build folder is kept: shared by all clones of this user."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "sluice"
+
+
+@contextlib.contextmanager
+def lock(path, what):
+    """One set-up at a time in here; the kernel lets go when the process ends, however it ends."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = open(path, "w", encoding="ascii")
+    except OSError as error:
+        raise Failure(f"cannot write {path} ({error.strerror}); set-up needs a folder of yours, "
+                      "on a disk with room") from error
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another set-up that is {what}")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def available_memory_bytes():

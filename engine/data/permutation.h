@@ -1,0 +1,33 @@
+// Permutation: a shuffle of 0 .. size - 1 that needs no memory for its order.
+//
+// A Feistel network over the next power of four, its cycles walked until they come back below
+// `size`: a bijection by construction, whatever the key, with random access at some tens of
+// nanoseconds. Depends on (size, seed, stream) alone, on every machine; the order is part of what
+// a checkpoint means, so it never changes (the tests pin it).
+//
+// Not for secrets.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace sluice::data {
+
+class Permutation {
+ public:
+  // 1 <= size <= 2^62.
+  Permutation(std::uint64_t size, std::uint64_t seed, std::uint64_t stream);
+
+  std::uint64_t size() const { return size_; }
+  std::uint64_t at(std::uint64_t index) const;  // index < size()
+
+ private:
+  static constexpr int kRounds = 8;
+  std::uint64_t scrambled(std::uint64_t value) const;
+
+  std::uint64_t size_;
+  int half_bits_;
+  std::array<std::uint64_t, kRounds> keys_;
+};
+
+}  // namespace sluice::data

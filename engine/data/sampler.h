@@ -1,0 +1,118 @@
+// Samplers: which tokens the k-th training or validation sequence is. Arithmetic only, no IO.
+//
+// A sequence of length T is a window of T + 1 tokens, inputs and targets shifted by one; windows
+// follow each other at a distance of T, so every token is predicted once, and never cross the end
+// of a range.
+//
+// ShuffledSampler (training): an epoch is every window once, in an order that depends on (seed,
+// epoch) alone. Each epoch moves the windows of each range by an amount of its own, so that their
+// borders fall elsewhere; for that the windows of a range leave T - 1 to 2T - 2 of its tokens
+// over, other ones each epoch (less where the range has only one window). The whole state is one
+// number, the samples drawn so far, and at(k) has random access: to resume is to go on counting.
+//
+// SequentialSampler (validation): every window in order, no shuffle, so that the same batches are
+// evaluated each time.
+//
+// Threads: all const calls from any thread.
+// Errors:  kInvalidArgument when no range has a window, with the tokens there are and are needed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "aio/result.h"
+
+namespace sluice::data {
+
+// Tokens [begin, end) of one file of a corpus.
+struct TokenRange {
+  std::uint32_t file = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::uint64_t token_count() const { return end - begin; }
+};
+
+struct Sample {
+  std::uint32_t file = 0;
+  std::uint64_t first_token = 0;
+  std::uint64_t epoch = 0;
+};
+
+class ShuffledSampler {
+ public:
+  struct Options {
+    std::uint64_t sequence_tokens = 0;  // T
+    std::uint64_t seed = 0;
+  };
+  // Ranges without a window are left out.
+  static Result<ShuffledSampler> create(std::span<const TokenRange> ranges, const Options& options);
+
+  std::uint64_t samples_per_epoch() const { return samples_per_epoch_; }
+  std::uint64_t ranges_left_out() const { return ranges_left_out_; }
+  Sample at(std::uint64_t samples_drawn) const;
+
+  // What at() depends on, as one number: a checkpoint's position means the same samples only where
+  // this is the same. It knows the ranges, not what is in them: see TokenCorpus::fingerprint().
+  std::uint64_t order_id() const;
+
+ private:
+  struct Windows {
+    TokenRange range;
+    std::uint64_t first_window;  // among those of all ranges
+    std::uint64_t slack_tokens;  // by how much an epoch may move them
+  };
+  explicit ShuffledSampler(const Options& options) : options_(options) {}
+
+  Options options_;
+  std::vector<Windows> windows_;
+  std::uint64_t samples_per_epoch_ = 0;
+  std::uint64_t ranges_left_out_ = 0;
+};
+
+class SequentialSampler {
+ public:
+  static Result<SequentialSampler> create(std::span<const TokenRange> ranges,
+                                          std::uint64_t sequence_tokens);
+
+  std::uint64_t count() const { return count_; }
+  Sample at(std::uint64_t index) const;  // index < count()
+
+ private:
+  struct Windows {
+    TokenRange range;
+    std::uint64_t first_window;
+  };
+  explicit SequentialSampler(std::uint64_t sequence_tokens) : sequence_tokens_(sequence_tokens) {}
+
+  std::uint64_t sequence_tokens_;
+  std::vector<Windows> windows_;
+  std::uint64_t count_ = 0;
+};
+
+// How a step's samples are dealt out. A step takes the next samples_per_step() numbers whatever
+// the world size, micro-batch by micro-batch, each rank in turn: micro-batch m of rank r is group
+// m * world + r of `micro_batch` consecutive samples. So the same step sees the same samples, in
+// the same groups, for every world size, and the position after it is the same.
+struct BatchShape {
+  std::uint64_t micro_batch = 1;  // sequences in one micro-batch of one rank
+  std::uint64_t micro_batches_per_step = 1;
+  std::uint64_t world_size = 1;
+
+  std::uint64_t samples_per_step() const {
+    return micro_batch * micro_batches_per_step * world_size;
+  }
+};
+struct BatchRow {
+  std::uint64_t rank = 0;
+  std::uint64_t micro_batch_index = 0;
+  std::uint64_t row = 0;
+};
+// The number of the sample in `row`, in a step that begins at `samples_drawn`.
+constexpr std::uint64_t sample_number(std::uint64_t samples_drawn, const BatchShape& shape,
+                                      const BatchRow& place) {
+  const std::uint64_t group = place.micro_batch_index * shape.world_size + place.rank;
+  return samples_drawn + group * shape.micro_batch + place.row;
+}
+
+}  // namespace sluice::data

@@ -1,0 +1,56 @@
+// TokenCorpus: several token files as one text, split into what is trained on and what is not.
+//
+// Files keep the order they are given in; it is part of what a sampler's position means. A split
+// takes the last contiguous part of each file for validation; to validate on files of their own,
+// open a second corpus and use whole().
+//
+// Threads: all const calls from any thread. Errors: as TokenFile.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aio/result.h"
+#include "engine/data/sampler.h"
+#include "engine/data/token_file.h"
+
+namespace sluice::data {
+
+struct TokenSplit {
+  std::vector<TokenRange> train;
+  std::vector<TokenRange> validation;  // empty when nothing was asked for
+};
+
+class TokenCorpus {
+ public:
+  static Result<TokenCorpus> open(std::span<const std::string> paths,
+                                  const TokenFile::Options& options);
+
+  std::span<const TokenFile> files() const { return files_; }
+  std::uint64_t token_count() const;
+  // Of all files together; see TokenFile::fingerprint().
+  Result<std::uint64_t> fingerprint() const;
+
+  std::vector<TokenRange> whole() const;
+
+  struct SplitOptions {
+    double validation_fraction = 0;  // at least 0, less than 1; 0: all is trained on
+    std::uint64_t sequence_tokens = 0;
+  };
+  // Each file gives that fraction of its tokens, and at least one window. A file too short to keep
+  // a window for training as well is trained on. kInvalidArgument when no file gives any.
+  Result<TokenSplit> split(const SplitOptions& options) const;
+
+  // Sequence `sample`: out.size() is T + 1, inputs out[0 .. T), targets out[1 .. T + 1).
+  Status read(const Sample& sample, std::span<std::int64_t> out) const;
+
+ private:
+  explicit TokenCorpus(std::vector<TokenFile> files) : files_(std::move(files)) {}
+
+  std::vector<TokenFile> files_;
+};
+
+}  // namespace sluice::data

@@ -1,0 +1,250 @@
+#include "engine/data/token_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "aio/check.h"
+#include "aio/real_file_system.h"
+#include "aio/split_mix.h"
+#include "aio/units.h"
+#include "engine/data/token_sidecar.h"
+
+namespace sluice::data {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "token files are little-endian");
+
+constexpr std::uint64_t kScanBytes = kMiB;
+constexpr std::uint64_t kCopyBytes = 16 * kKiB;  // on the stack
+constexpr std::uint64_t kFingerprintSamples = 16;
+constexpr std::uint64_t kFingerprintTokens = 512;
+
+template <typename Token>
+Token token_at(std::span<const std::byte> bytes, std::uint64_t index) {
+  Token token = 0;
+  std::memcpy(&token, bytes.data() + index * sizeof(Token), sizeof(Token));
+  return token;
+}
+
+template <typename Token>
+void widen(std::span<const std::byte> bytes, std::span<std::int64_t> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = token_at<Token>(bytes, i);
+}
+
+// uint32 ids below 65,536 look like uint16 ids of which every second is zero.
+bool looks_like_uint32(std::span<const std::byte> head, std::uint64_t file_bytes) {
+  const std::uint64_t pairs = head.size() / 4;
+  if (file_bytes % 4 != 0 || pairs < 16) return false;
+  bool low_halves_vary = false;
+  for (std::uint64_t i = 0; i < pairs; ++i) {
+    if (token_at<std::uint16_t>(head, 2 * i + 1) != 0) return false;
+    low_halves_vary |= token_at<std::uint16_t>(head, 2 * i) != 0;
+  }
+  return low_halves_vary;
+}
+
+Result<std::unique_ptr<aio::File>> open_regular(const std::string& path) {
+  // Opening a pipe would wait for its writer.
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        path + (std::filesystem::is_directory(status) ? " is a folder: name the .bin files in it"
+                                                      : " is not a regular file"));
+  }
+  return aio::RealFileSystem().open(path, {.direct = false});
+}
+
+}  // namespace
+
+TokenFile::TokenFile(std::unique_ptr<aio::File> file, const TokenLayout& layout)
+    : file_(std::move(file)), layout_(layout) {}
+
+Result<TokenFile> TokenFile::open(const std::string& path, const Options& options) {
+  SLUICE_ASSIGN_OR_RETURN(auto file, open_regular(path));
+  TokenFile tokens(std::move(file), {});
+  SLUICE_ASSIGN_OR_RETURN(tokens.file_bytes_, tokens.file_->size_bytes());
+  SLUICE_RETURN_IF_ERROR(tokens.find_layout(options));
+  // Windows are read in shuffled order: reading ahead would fetch what nobody asked for.
+  ::posix_fadvise(tokens.file_->descriptor(), 0, 0, POSIX_FADV_RANDOM);
+  return tokens;
+}
+
+Status TokenFile::find_layout(const Options& options) {
+  std::array<std::byte, kTokenHeaderBytes> buffer;
+  const std::span head = std::span(buffer).first(std::min(file_bytes_, kTokenHeaderBytes));
+  SLUICE_RETURN_IF_ERROR(read_bytes(0, head));
+  auto announced = header_layout(head, file_bytes_);
+  if (!announced.ok()) return std::move(announced).error().with_context(path());
+  if (announced->has_value()) {
+    layout_ = **announced;
+    if (!options.type || *options.type == layout_.type) return {};
+    return Error(ErrorCode::kInvalidArgument,
+                 path() + ": its header says " + std::string(to_string(layout_.type)) +
+                     " and the configuration " + std::string(to_string(*options.type)));
+  }
+  const std::string sidecar_path = path() + ".json";
+  SLUICE_ASSIGN_OR_RETURN(const bool has_sidecar, aio::RealFileSystem().exists(sidecar_path));
+  if (has_sidecar) return take_sidecar(sidecar_path, options.type);
+  SLUICE_RETURN_IF_ERROR(take_raw(options.type.value_or(TokenType::kUint16)));
+  if (options.type) return {};
+  note_ = path() + " has no header and no " + sidecar_path + ": its tokens are taken as uint16";
+  if (looks_like_uint32(head, file_bytes_)) {
+    note_ +=
+        ", but every second one it begins with is 0, as in a file of uint32: if that is what "
+        "it is, say so in the configuration";
+  }
+  return {};
+}
+
+Status TokenFile::take_raw(TokenType type) {
+  auto layout = raw_layout(type, file_bytes_);
+  if (!layout.ok()) return std::move(layout).error().with_context(path());
+  layout_ = *layout;
+  return {};
+}
+
+Status TokenFile::take_sidecar(const std::string& sidecar_path, std::optional<TokenType> wanted) {
+  SLUICE_ASSIGN_OR_RETURN(const auto file, open_regular(sidecar_path));
+  SLUICE_ASSIGN_OR_RETURN(const std::uint64_t size_bytes, file->size_bytes());
+  if (size_bytes > kMaxSidecarBytes) {
+    return Error(ErrorCode::kCorrupt, sidecar_path + " has " + format_bytes(size_bytes) +
+                                          ", more than a description of tokens ever has");
+  }
+  std::string text(size_bytes, '\0');
+  const ::ssize_t got = ::pread(file->descriptor(), text.data(), text.size(), 0);
+  if (got < 0) return Error::from_errno(errno, {.operation = "read", .path = sidecar_path});
+  text.resize(static_cast<std::size_t>(got));
+  auto sidecar = parse_token_sidecar(text);
+  if (!sidecar.ok()) return std::move(sidecar).error().with_context(sidecar_path);
+  if (wanted && *wanted != sidecar->type) {
+    return Error(ErrorCode::kInvalidArgument,
+                 sidecar_path + " says " + std::string(to_string(sidecar->type)) +
+                     " and the configuration " + std::string(to_string(*wanted)));
+  }
+  SLUICE_RETURN_IF_ERROR(take_raw(sidecar->type));
+  vocab_size_ = sidecar->vocab_size;
+  if (layout_.token_count == sidecar->token_count) return {};
+  return Error(ErrorCode::kCorrupt,
+               path() + " holds " + std::to_string(layout_.token_count) + " tokens, and " +
+                   sidecar_path + " says " + std::to_string(sidecar->token_count) +
+                   ": one of the two is of another text, or the tokens are truncated");
+}
+
+Status TokenFile::read_bytes(std::uint64_t offset_bytes, std::span<std::byte> out) const {
+  const IoContext where{.operation = "read",
+                        .path = path(),
+                        .offset_bytes = static_cast<std::int64_t>(offset_bytes),
+                        .length_bytes = static_cast<std::int64_t>(out.size())};
+  for (std::uint64_t done = 0; done < out.size();) {
+    const ::ssize_t got = ::pread(file_->descriptor(), out.data() + done, out.size() - done,
+                                  static_cast<off_t>(offset_bytes + done));
+    if (got > 0) {
+      done += static_cast<std::uint64_t>(got);
+    } else if (got == 0) {
+      return Error(ErrorCode::kEndOfFile, path() + " has become shorter than the " +
+                                              std::to_string(file_bytes_) +
+                                              " bytes it had when it was opened: bring it back "
+                                              "and resume from the last checkpoint");
+    } else if (errno != EINTR) {
+      return Error::from_errno(errno, where);
+    }
+  }
+  return {};
+}
+
+Status TokenFile::copy(std::uint64_t first, std::span<std::int64_t> out) const {
+  SLUICE_CHECK(first <= token_count() && out.size() <= token_count() - first,
+               "tokens of the file only");
+  std::array<std::byte, kCopyBytes> buffer;
+  const std::uint64_t width = token_bytes(type());
+  while (!out.empty()) {
+    const std::uint64_t count = std::min<std::uint64_t>(out.size(), kCopyBytes / width);
+    const std::span bytes = std::span(buffer).first(count * width);
+    SLUICE_RETURN_IF_ERROR(read_bytes(layout_.first_byte + first * width, bytes));
+    if (type() == TokenType::kUint16) {
+      widen<std::uint16_t>(bytes, out.first(count));
+    } else {
+      widen<std::uint32_t>(bytes, out.first(count));
+    }
+    first += count;
+    out = out.subspan(count);
+  }
+  return {};
+}
+
+// visit(index of the token, token) -> whether to go on.
+template <typename Visit>
+Status TokenFile::scan(const Progress& progress, Visit&& visit) const {
+  std::vector<std::byte> buffer(std::min(kScanBytes, token_count() * token_bytes(type())));
+  const std::uint64_t width = token_bytes(type());
+  for (std::uint64_t first = 0; first < token_count();) {
+    const std::uint64_t count = std::min(buffer.size() / width, token_count() - first);
+    const std::span bytes = std::span(buffer).first(count * width);
+    SLUICE_RETURN_IF_ERROR(read_bytes(layout_.first_byte + first * width, bytes));
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint32_t token = type() == TokenType::kUint16 ? token_at<std::uint16_t>(bytes, i)
+                                                               : token_at<std::uint32_t>(bytes, i);
+      if (!visit(first + i, token)) return {};
+    }
+    first += count;
+    if (progress && !progress(first)) {
+      return Error(ErrorCode::kCancelled, "the scan of " + path() + " was stopped");
+    }
+  }
+  return {};
+}
+
+Result<std::uint32_t> TokenFile::max_token(const Progress& progress) const {
+  std::uint32_t largest = 0;
+  SLUICE_RETURN_IF_ERROR(scan(progress, [&](std::uint64_t, std::uint32_t token) {
+    largest = std::max(largest, token);
+    return true;
+  }));
+  return largest;
+}
+
+Status TokenFile::check_vocab(std::uint64_t vocab_size, const Progress& progress) const {
+  if (vocab_size > max_token_of(type())) return {};
+  std::optional<Error> found;
+  SLUICE_RETURN_IF_ERROR(scan(progress, [&](std::uint64_t index, std::uint32_t token) {
+    if (token < vocab_size) return true;
+    found.emplace(ErrorCode::kInvalidArgument,
+                  path() + ": token " + std::to_string(index) + " is " + std::to_string(token) +
+                      ", and the model's vocabulary ends at " + std::to_string(vocab_size - 1) +
+                      ": set the model's vocabulary to that of the data, or check the token type");
+    return false;
+  }));
+  if (found) return *std::move(found);
+  return {};
+}
+
+Result<std::uint64_t> TokenFile::fingerprint() const {
+  std::uint64_t hash = aio::SplitMix(token_count(), token_bytes(type())).next();
+  std::array<std::int64_t, kFingerprintTokens> tokens;
+  const std::uint64_t count = std::min(kFingerprintTokens, token_count());
+  for (std::uint64_t i = 0; i < kFingerprintSamples; ++i) {
+    const std::span sample = std::span(tokens).first(count);
+    const std::uint64_t room = token_count() - count;
+    // Without overflow for any count; the last sample ends with the file.
+    const std::uint64_t first = room / (kFingerprintSamples - 1) * i +
+                                room % (kFingerprintSamples - 1) * i / (kFingerprintSamples - 1);
+    SLUICE_RETURN_IF_ERROR(copy(first, sample));
+    for (const std::int64_t token : sample) {
+      hash = aio::SplitMix(hash ^ static_cast<std::uint64_t>(token)).next();
+    }
+  }
+  return hash;
+}
+
+}  // namespace sluice::data

@@ -1,0 +1,60 @@
+#include "engine/data/token_sidecar.h"
+
+#include <nlohmann/json.hpp>
+
+namespace sluice::data {
+namespace {
+
+using Json = nlohmann::json;
+
+Error wrong(const std::string& what) {
+  return Error(ErrorCode::kCorrupt, what +
+                                        ": run tools/prepare again, or remove the file and say "
+                                        "the token type in the configuration");
+}
+
+Result<std::string> text_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_string()) {
+    return wrong("\"" + std::string(key) + "\" is not there, or is no text");
+  }
+  return found->get<std::string>();
+}
+
+Result<std::uint64_t> count_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number_unsigned() || *found == 0U) {
+    return wrong("\"" + std::string(key) + "\" is not there, or is no count of 1 or more");
+  }
+  return found->get<std::uint64_t>();
+}
+
+}  // namespace
+
+Result<TokenSidecar> parse_token_sidecar(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return wrong("is no JSON object");
+  SLUICE_ASSIGN_OR_RETURN(const std::string format, text_of(json, "format"));
+  if (format != "sluice-tokens") return wrong("\"format\" is not \"sluice-tokens\"");
+  SLUICE_ASSIGN_OR_RETURN(const std::uint64_t version, count_of(json, "version"));
+  if (version != 1) {
+    return Error(ErrorCode::kUnsupported, "is of version " + std::to_string(version) +
+                                              ", and only version 1 is known here: use the "
+                                              "tools/prepare of this release");
+  }
+  TokenSidecar sidecar;
+  SLUICE_ASSIGN_OR_RETURN(const std::string dtype, text_of(json, "dtype"));
+  const auto type = token_type_named(dtype);
+  if (!type) return wrong("\"dtype\" is neither \"uint16\" nor \"uint32\"");
+  sidecar.type = *type;
+  SLUICE_ASSIGN_OR_RETURN(sidecar.token_count, count_of(json, "tokens"));
+  SLUICE_ASSIGN_OR_RETURN(sidecar.vocab_size, count_of(json, "vocab_size"));
+  const auto tokenizer = json.find("tokenizer");
+  if (tokenizer == json.end() || !tokenizer->is_object()) {
+    return wrong("\"tokenizer\" is not there, or is no object");
+  }
+  SLUICE_ASSIGN_OR_RETURN(sidecar.tokenizer, text_of(*tokenizer, "kind"));
+  return sidecar;
+}
+
+}  // namespace sluice::data

@@ -1,0 +1,28 @@
+// TokenSidecar: what tools/prepare says about a raw token file, in FILE.bin.json beside it.
+//
+// A JSON object: "format" is "sluice-tokens", "version" 1, "dtype" "uint16" or "uint32", "tokens"
+// and "vocab_size" counts of 1 or more, "tokenizer" an object whose "kind" is text. Everything else
+// in it is for people and tools. Errors are sentences without the file's name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "aio/result.h"
+#include "engine/data/token_layout.h"
+
+namespace sluice::data {
+
+struct TokenSidecar {
+  TokenType type = TokenType::kUint16;
+  std::uint64_t token_count = 0;
+  std::uint64_t vocab_size = 0;
+  std::string tokenizer;  // "bytes", "bpe", or "file"
+};
+
+inline constexpr std::uint64_t kMaxSidecarBytes = 16 * 1024 * 1024;
+
+Result<TokenSidecar> parse_token_sidecar(std::string_view text);
+
+}  // namespace sluice::data

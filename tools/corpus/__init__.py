@@ -1,0 +1,1 @@
+"""From text to token files: what tools/prepare is made of."""

@@ -1,0 +1,288 @@
+"""Documents out of files, folders and data sets, as a stream of fragments.
+
+A text file is one document, a line of JSON-lines one, a row of Parquet or of a data set one. Long
+documents come in fragments of about a million characters, cut behind a line's end, so memory is
+bounded; where the cuts fall depends on the text alone.
+
+Text is UTF-8. What is not becomes U+FFFD, is counted and reported. Left out, named and counted:
+files that cannot be read, text files with NUL bytes (binaries), lines that are no JSON or lack the
+key, rows without text.
+"""
+
+import codecs
+import fnmatch
+import hashlib
+import json
+import os
+from collections import namedtuple
+from pathlib import Path
+
+from toolbox import Failure
+
+FRAGMENT_CHARACTERS = 1 << 20
+READ_BYTES = 1 << 20
+LONGEST_LINE_BYTES = 1 << 28  # of JSON-lines
+DEFAULT_GLOBS = ("*.txt", "*.md", "*.rst", "*.jsonl", "*.ndjson", "*.parquet")
+FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+
+# side: "train" or "val" where the data set has decided it, else None.
+Fragment = namedtuple("Fragment", "text begins_document ends_document side done_bytes")
+Source = namedtuple("Source", "name path size_bytes format")
+
+
+class Corpus:
+    """A list of sources that can be read any number of times, always in the same order."""
+
+    def __init__(self, sources, json_key="text", column="text"):
+        self.sources = sources
+        self.total_bytes = sum(source.size_bytes for source in sources)
+        self.read = []  # of the last pass: {"name", "bytes", "sha256"}
+        self._json_key = json_key
+        self._column = column
+
+    def fragments(self, report):
+        self.read = []
+        before_bytes = 0
+        for source in self.sources:
+            digest = hashlib.sha256()
+            texts = self._texts(source, digest, report)
+            ends = True
+            try:
+                for text, begins, ends, at_bytes in texts:
+                    yield Fragment(text, begins, ends, None, before_bytes + at_bytes)
+            except OSError as error:
+                report.skip(source.name, error.strerror or str(error))
+                if not ends:  # the drive failed in the middle: what was read stays, and ends here
+                    yield Fragment("", False, True, None, before_bytes)
+            else:
+                self.read.append({"name": source.name, "bytes": source.size_bytes,
+                                  "sha256": digest.hexdigest()})
+            before_bytes += source.size_bytes
+
+    def _texts(self, source, digest, report):
+        if source.format == "parquet":
+            return _parquet(source, self._column, digest, report)
+        if source.format == "jsonl":
+            return _json_lines(source, self._json_key, digest, report)
+        return _text_file(source, digest, report)
+
+
+class HubDataset:
+    """A Hugging Face data set: NAME[:CONFIG[:SPLIT]]. Without SPLIT its train split is trained on,
+    and its validation split, where there is one, validated on."""
+
+    total_bytes = None
+
+    def __init__(self, reference, column="text"):
+        import datasets  # pylint: disable=import-outside-toplevel
+        name, config, split = (reference.split(":") + ["", ""])[:3]
+        self._name = reference
+        self._column = column
+        try:
+            loaded = datasets.load_dataset(name, config or None)
+        except Exception as error:  # the package raises what it likes
+            raise Failure(f"the data set {reference} could not be loaded: {error}") from error
+        if split and split not in loaded or not split and "train" not in loaded:
+            raise Failure(f"the data set {reference} has no split '{split or 'train'}'; it has "
+                          f"{', '.join(loaded)}")
+        self._parts = [(None, loaded[split or "train"])]
+        if not split and "validation" in loaded:
+            self._parts = [("train", loaded["train"]), ("val", loaded["validation"])]
+        for _, part in self._parts:
+            if column not in part.column_names:
+                raise Failure(f"the data set {reference} has no column '{column}'; it has "
+                              f"{', '.join(part.column_names)} (--column)")
+        self.has_validation = len(self._parts) == 2
+        self.read = [{"name": f"hf:{reference}", "rows": sum(len(part) for _, part in self._parts)}]
+
+    def fragments(self, report):
+        done_bytes = 0
+        for side, part in self._parts:
+            for row in part:
+                text = row[self._column]
+                if not isinstance(text, str):
+                    report.skip(self._name, f"a row whose '{self._column}' is no text")
+                    continue
+                done_bytes += len(text)
+                for piece, begins, ends in _cut(_without_surrogates(text, self._name, report)):
+                    yield Fragment(piece, begins, ends, side, done_bytes)
+
+
+def find_sources(arguments, globs, fixed_format):
+    """Sources for files and folders (recursively), sorted within each folder."""
+    sources = []
+    for argument in arguments:
+        path = Path(argument)
+        if path.is_dir():
+            found = sorted(_walk(path, globs or DEFAULT_GLOBS))
+            if not found:
+                raise Failure(f"no file in {path} matches {' '.join(globs or DEFAULT_GLOBS)}: say "
+                              "which by --glob")
+            sources += [_source(name, path / name, fixed_format) for name in found]
+        elif path.exists():
+            sources.append(_source(path.name, path, fixed_format))
+        else:
+            raise Failure(f"{path} does not exist")
+    return sources
+
+
+def standard_library(folder):
+    """The .py files of Python's standard library, without tests and installed packages."""
+    left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__",
+                "lib-dynload"}
+    names = sorted(name for name in _walk(Path(folder), ("*.py",))
+                   if not left_out & set(Path(name).parts))
+    if not names:
+        raise Failure(f"Python's standard library has no sources in {folder}: some systems ship "
+                      "it without; give text files instead")
+    return [_source(name, Path(folder) / name, "text") for name in names]
+
+
+def _walk(folder, globs):
+    for where, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in globs):
+                yield os.path.relpath(os.path.join(where, name), folder)
+
+
+def _source(name, path, fixed_format):
+    try:
+        size_bytes = path.stat().st_size
+    except OSError:
+        size_bytes = 0  # the reader will say what is wrong with it
+    return Source(str(name), path, size_bytes,
+                  fixed_format or FORMATS.get(path.suffix.lower(), "text"))
+
+
+# --- one source ----------------------------------------------------------------------------------
+
+def _text_file(source, digest, report):
+    """(fragment, begins its document, ends it, bytes read so far)."""
+    replaced_before = _replaced.count
+    decoder = codecs.getincrementaldecoder("utf-8")(_replaced.NAME)
+    with open(source.path, "rb") as handle:
+        pending, begins, at_bytes = "", True, 0
+        while True:
+            raw = handle.read(READ_BYTES)
+            digest.update(raw)
+            if begins and not pending and b"\0" in raw[:8192]:
+                report.skip(source.name, "it has NUL bytes, so it is no text")
+                return
+            at_bytes += len(raw)
+            pending += decoder.decode(raw, final=not raw)
+            if begins and pending.startswith("\ufeff"):
+                pending = pending[1:]
+            if not raw:
+                break
+            while len(pending) > FRAGMENT_CHARACTERS:
+                cut = _cut_position(pending)
+                yield pending[:cut], begins, False, at_bytes
+                pending, begins = pending[cut:], False
+    if _replaced.count > replaced_before:
+        report.replaced(source.name, _replaced.count - replaced_before)
+    if pending or not begins:
+        yield pending, begins, True, at_bytes
+
+
+def _json_lines(source, key, digest, report):
+    with open(source.path, "rb") as handle:
+        number, at_bytes = 0, 0
+        while True:
+            line = handle.readline(LONGEST_LINE_BYTES)
+            if not line:
+                return
+            number += 1
+            at_bytes += len(line)
+            digest.update(line)
+            where = f"{source.name}:{number}"
+            if len(line) == LONGEST_LINE_BYTES and not line.endswith(b"\n"):
+                raise Failure(f"{where} has more than {LONGEST_LINE_BYTES >> 20} MiB, so this is "
+                              "hardly JSON-lines; pass --format text if it is text")
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                report.skip(where, f"no JSON ({error})")
+                continue
+            text = record.get(key) if isinstance(record, dict) else None
+            if not isinstance(text, str):
+                report.skip(where, f"no text under '{key}' (--json-key)")
+                continue
+            for piece, begins, ends in _cut(_without_surrogates(text, where, report)):
+                yield piece, begins, ends, at_bytes
+
+
+def _parquet(source, column, digest, report):
+    import pyarrow  # pylint: disable=import-outside-toplevel
+    from pyarrow import parquet  # pylint: disable=import-outside-toplevel
+    with open(source.path, "rb") as handle:
+        for raw in iter(lambda: handle.read(READ_BYTES), b""):
+            digest.update(raw)
+    try:
+        table = parquet.ParquetFile(source.path)
+    except pyarrow.ArrowInvalid as error:
+        report.skip(source.name, f"no Parquet file ({error})")
+        return
+    names = table.schema_arrow.names
+    if column not in names:
+        raise Failure(f"{source.name} has no column '{column}'; it has {', '.join(names)} "
+                      "(--column)")
+    rows, all_rows = 0, max(1, table.metadata.num_rows)
+    for batch in table.iter_batches(batch_size=256, columns=[column]):
+        for text in batch.column(0).to_pylist():
+            rows += 1
+            if not isinstance(text, str):
+                report.skip(f"{source.name}, row {rows}", f"no text in '{column}'")
+                continue
+            for piece, begins, ends in _cut(_without_surrogates(text, source.name, report)):
+                yield piece, begins, ends, source.size_bytes * rows // all_rows
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+def _cut_position(text):
+    """Where to end a fragment of a longer text: behind a line, else behind a word."""
+    for end in ("\n", " "):
+        cut = text.rfind(end, FRAGMENT_CHARACTERS // 2, FRAGMENT_CHARACTERS) + 1
+        if cut > 0:
+            return cut
+    return FRAGMENT_CHARACTERS
+
+
+def _cut(text):
+    begins = True
+    while len(text) > FRAGMENT_CHARACTERS:
+        cut = _cut_position(text)
+        yield text[:cut], begins, False
+        text, begins = text[cut:], False
+    yield text, begins, True
+
+
+class _Replaced:
+    """An error handler for decoders that puts U+FFFD in the place of bytes, and counts them."""
+
+    NAME = "sluice-replace"
+
+    def __init__(self):
+        self.count = 0
+        codecs.register_error(self.NAME, self)
+
+    def __call__(self, error):
+        self.count += 1
+        return "\ufffd", error.end
+
+
+_replaced = _Replaced()
+
+
+def _without_surrogates(text, name, report):
+    """JSON can hold halves of characters, which are no Unicode text."""
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:
+        clean = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        report.replaced(name, 1)
+        return clean

@@ -1,0 +1,192 @@
+"""The folder that a preparation leaves: whole, or not at all.
+
+Everything is written into a hidden folder beside it, which is renamed at the end. In it:
+train.bin and, when asked for, val.bin (little-endian uint16 or uint32 and nothing else); beside
+each FILE.bin.json, which engine/data/token_sidecar.h reads; tokenizer.json where there is one.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+from array import array
+from collections import Counter
+from pathlib import Path
+
+from toolbox import Failure
+
+NAMES = {"train.bin", "train.bin.json", "val.bin", "val.bin.json", "tokenizer.json"}
+SOURCES_LISTED = 1000
+CHUNK_BYTES = 1 << 20
+
+
+class OutputFolder:
+    """Use as a context; what is in `partial` becomes `path` by commit()."""
+
+    def __init__(self, path):
+        self.path = Path(os.path.abspath(path))
+        self.partial = self.path.with_name(f".{self.path.name}.partial-{os.getpid()}")
+
+    def __enter__(self):
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._remove_leftovers()
+            self.partial.mkdir()
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+        return self
+
+    def __exit__(self, *unused):
+        shutil.rmtree(self.partial, ignore_errors=True)
+
+    def commit(self):
+        try:
+            for name in sorted(os.listdir(self.partial)):
+                _sync(self.partial / name)
+            _sync(self.partial)
+            if self.path.exists() and os.listdir(self.path):
+                self._replace()
+            else:
+                os.rename(self.partial, self.path)
+            _sync(self.path.parent)
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+
+    def _replace(self):
+        old = self.path.with_name(f".{self.path.name}.old-{os.getpid()}")
+        os.rename(self.path, old)
+        try:
+            os.rename(self.partial, self.path)
+        except BaseException:
+            os.rename(old, self.path)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _remove_leftovers(self):
+        """Of preparations that were killed: their processes are no more."""
+        pattern = re.compile(rf"\.{re.escape(self.path.name)}\.partial-(\d+)")
+        for name in os.listdir(self.path.parent):
+            match = pattern.fullmatch(name)
+            if match and not os.path.exists(f"/proc/{match[1]}"):
+                shutil.rmtree(self.path.parent / name, ignore_errors=True)
+
+
+def refusal(path, overwrite):
+    """Why `path` cannot be written to, or None."""
+    path = Path(path)
+    if not path.exists():
+        return None
+    if not path.is_dir():
+        return f"{path} is a file, and a folder is needed"
+    names = set(os.listdir(path))
+    if not names <= NAMES:
+        return f"{path} has other things in it ({sorted(names - NAMES)[0]}): choose a new folder"
+    if names and not overwrite:
+        return f"{path} has data in it already: choose a new folder, or pass --overwrite"
+    return None
+
+
+class TokenWriter:
+    """One .bin file, with the counts that describe it."""
+
+    def __init__(self, path, vocabulary):
+        self.path = path
+        self.documents = 0
+        self.counts = Counter()
+        self.width = 2 if vocabulary.size <= 1 << 16 else 4
+        self._handle = open(path, "w+b")
+
+    def append(self, raw, counts, documents):
+        try:
+            self._handle.write(raw)
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+        self.counts.update(counts)
+        self.documents += documents
+
+    @property
+    def tokens(self):
+        return sum(self.counts.values())
+
+    def give_tail(self, other, fraction, end_of_text):
+        """Moves the last `fraction` of the tokens to `other`. Where a document ends in the first
+        half of them, the cut is there."""
+        total = self.tokens
+        wanted = max(1, round(total * fraction))
+        cut = total - wanted
+        for first, chunk in self._chunks(cut, total - wanted // 2):
+            if end_of_text in chunk:
+                cut = first + chunk.index(end_of_text) + 1
+                break
+        for _, chunk in self._chunks(cut, total):
+            counts = Counter(chunk)
+            documents = counts[end_of_text] if end_of_text is not None else 0
+            other.append(chunk.tobytes(), counts, documents)
+            self.counts.subtract(counts)
+            self.documents -= documents
+        self._handle.truncate(cut * self.width)
+
+    def _chunks(self, begin, end):
+        """(first token's number, tokens) of [begin, end)."""
+        self._handle.flush()
+        while begin < end:
+            count = min(end - begin, CHUNK_BYTES // self.width)
+            self._handle.seek(begin * self.width)
+            chunk = array("H" if self.width == 2 else "I")
+            chunk.frombytes(self._handle.read(count * self.width))
+            yield begin, chunk
+            begin += count
+
+    def finish(self, vocabulary_description, vocab_size, corpus, options):
+        """Closes the file and writes its sidecar; returns what that says."""
+        try:
+            self._handle.close()
+            description = {
+                "format": "sluice-tokens",
+                "version": 1,
+                "dtype": "uint16" if self.width == 2 else "uint32",
+                "tokens": self.tokens,
+                "vocab_size": vocab_size,
+                "documents": self.documents,
+                "unigram_entropy_nats": entropy_nats(self.counts),
+                "sha256": _sha256(self.path),
+                "tokenizer": vocabulary_description,
+                "made_with": options,
+                "source_count": len(corpus.read),
+                "source_bytes": sum(source.get("bytes", 0) for source in corpus.read),
+                "sources": corpus.read[:SOURCES_LISTED],
+            }
+            text = json.dumps(description, indent=1) + "\n"
+            Path(f"{self.path}.json").write_text(text, encoding="utf-8")
+            return description
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+
+
+def entropy_nats(counts):
+    """What predicting each token by its frequency alone costs: the loss to be below."""
+    total = sum(counts.values())
+    shares = (counts[token] / total for token in sorted(counts) if counts[token] > 0)
+    return -math.fsum(share * math.log(share) for share in shares) if total else 0.0
+
+
+def _sha256(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        for raw in iter(lambda: handle.read(CHUNK_BYTES), b""):
+            digest.update(raw)
+    return digest.hexdigest()
+
+
+def _sync(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _cannot_write(path, error):
+    return Failure(f"writing {path} failed: {error.strerror or error}")

@@ -1,0 +1,75 @@
+"""What a preparation tells its user: progress, and what it had to leave out."""
+
+import sys
+import time
+
+SHOWN_AT_MOST = 10
+INTERVAL_S = 0.2
+
+
+class Report:
+    """Counts what was read, replaced and skipped; names the first of what was skipped."""
+
+    def __init__(self, program, quiet=False):
+        self.program = program
+        self.quiet = quiet
+        self.skipped = 0
+        self.replaced_bytes = 0
+        self.replaced_sources = 0
+
+    def skip(self, name, reason):
+        self.skipped += 1
+        if self.skipped <= SHOWN_AT_MOST:
+            self._say(f"skipped {name}: {reason}")
+        elif self.skipped == SHOWN_AT_MOST + 1:
+            self._say("more is skipped; the last lines say how much")
+
+    def replaced(self, name, count):
+        """`count` undecodable bytes of a source became U+FFFD."""
+        self.replaced_bytes += count
+        self.replaced_sources += 1
+        if self.replaced_sources <= SHOWN_AT_MOST:
+            self._say(f"{name}: {count} places are not UTF-8; they are now U+FFFD")
+
+    def _say(self, message):
+        if not self.quiet:
+            clear = "\r\033[K" if sys.stderr.isatty() else ""
+            print(f"{clear}{self.program}: {message}", file=sys.stderr, flush=True)
+
+
+class SilentReport(Report):
+    """For the pass that trains a tokenizer: the pass that encodes says it all."""
+
+    def __init__(self):
+        super().__init__("", quiet=True)
+
+
+class Progress:
+    """One line on standard error that rewrites itself, on a terminal only."""
+
+    def __init__(self, what, total_bytes):
+        self._what = what
+        self._total_bytes = total_bytes  # None: nobody knows
+        self._begin = time.monotonic()
+        self._shown = self._begin
+        self._live = sys.stderr.isatty()
+
+    def update(self, done_bytes, tokens):
+        now = time.monotonic()
+        if not self._live or now - self._shown < INTERVAL_S:
+            return
+        self._shown = now
+        elapsed = now - self._begin
+        line = f"{self._what}: {done_bytes / 1e6:.1f} MB"
+        if self._total_bytes:
+            share = min(1.0, done_bytes / self._total_bytes)
+            filled = int(share * 24)
+            left_s = int(elapsed * (1 - share) / max(share, 1e-9))
+            line = (f"{self._what} [{'#' * filled}{'.' * (24 - filled)}] {share:4.0%}  "
+                    f"{left_s // 60}:{left_s % 60:02d} left")
+        print(f"\r\033[K{line}  {tokens / 1e6:.1f}M tokens  {done_bytes / 1e6 / elapsed:.1f} MB/s",
+              end="", file=sys.stderr, flush=True)
+
+    def finish(self):
+        if self._live:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

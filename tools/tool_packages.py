@@ -1,0 +1,93 @@
+"""PyPI packages for tools that need them, in a small virtual environment of their own.
+
+It lies in the user's cache folder, is shared by all clones, and is made on first use (seconds, some
+MB). A tool says which modules it needs; it goes on in this Python where they are there, and
+otherwise runs again under the environment's.
+"""
+
+import hashlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from toolbox import Failure, cache_folder, lock, say
+
+# Installed without their dependencies, which only serve downloads from Hugging Face; packaging is
+# what safetensors.torch imports.
+PINNED = {"tokenizers": "0.22.2", "safetensors": "0.7.0", "packaging": "25.0"}
+
+
+def folder():
+    version = f"py{sys.version_info.major}.{sys.version_info.minor}"
+    key = hashlib.sha256(json.dumps(PINNED).encode()).hexdigest()[:8]
+    return cache_folder() / f"venv-tools-{key}-{version}"
+
+
+def python_of(venv):
+    return venv / "bin/python"
+
+
+def site_packages(venv):
+    return venv / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+
+
+def is_complete(venv):
+    # The stamp is the last thing written; the interpreter is a link that an upgrade can break.
+    return (venv / ".complete").exists() and python_of(venv).exists()
+
+
+def provide():
+    """The environment, made if it is not there."""
+    venv = folder()
+    if not is_complete(venv):
+        with lock(venv.with_name(venv.name + ".lock"), "fetching packages for the tools"):
+            if not is_complete(venv):
+                _make(venv)
+    return venv
+
+
+def _make(venv):
+    shutil.rmtree(venv, ignore_errors=True)
+    wanted = [f"{name}=={version}" for name, version in PINNED.items()]
+    say(f"fetching {', '.join(wanted)} into {venv}")
+    environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1")
+    environment.pop("PYTHONPATH", None)
+    steps = (
+        ([sys.executable, "-m", "venv", str(venv)],
+         "making a virtual environment failed; on Debian and Ubuntu it needs python3-venv: "
+         "apt-get install python3-venv"),
+        ([str(python_of(venv)), "-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-deps",
+          "--only-binary", ":all:", *wanted],
+         f"pip could not install {', '.join(wanted)}; is the network up? Its messages above say "
+         "why. Run this again, or install them yourself into the Python you run this with: "
+         f"{sys.executable} -m pip install {' '.join(wanted)}"),
+    )
+    for command, sentence in steps:
+        result = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+        if result.returncode != 0:
+            shutil.rmtree(venv, ignore_errors=True)
+            raise Failure(sentence)
+    with open(venv / ".complete", "w", encoding="ascii") as stamp:
+        stamp.write(" ".join(wanted) + "\n")
+
+
+def need(modules, what):
+    """Returns where all `modules` can be imported; otherwise runs this program again under the
+    environment's Python, or says how to install what is missing there too."""
+    if not [name for name in modules if importlib.util.find_spec(name) is None]:
+        return
+    venv = provide()
+    where = [str(site_packages(venv))]
+    missing = [name for name in modules
+               if importlib.machinery.PathFinder.find_spec(name, where) is None]
+    python = python_of(venv)
+    if missing or Path(sys.prefix) == venv:
+        raise Failure(f"{what} needs {' and '.join(missing or modules)}. Run\n\n  {python} -m pip "
+                      f"install {' '.join(missing or modules)}\n\nand then this again.")
+    sys.stdout.flush()
+    os.execv(python, [str(python), "-B", os.path.abspath(sys.argv[0]), *sys.argv[1:]])
