@@ -33,6 +33,10 @@ std::string_view advice_at(std::string_view text, std::size_t end) {
     return "JSON has no comments: take it out, or keep the remark in a file beside this one";
   }
   if (last == '\'') return "JSON puts strings between double quotes";
+  const std::string_view from_word = text.substr(std::min(word + 1, text.size()));
+  if (from_word.starts_with("NaN") || from_word.starts_with("Infinity")) {
+    return "JSON has no Infinity and no NaN: leave the key out for its default";
+  }
   if (first == 'T' || first == 'F' || first == 'N') {
     return "JSON writes true, false and null in lower case";
   }
