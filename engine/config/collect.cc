@@ -17,7 +17,9 @@ class Collector {
 
   void section(const Json& object, const std::string& prefix) {
     for (const auto& [word, value] : object.items()) {
-      const std::string path = prefix.empty() ? word : prefix + "." + word;
+      std::string path = prefix;
+      if (!path.empty()) path += '.';
+      path += word;
       if (word.find('.') != std::string::npos) {
         unknown(path, value, "a dot does not reach into a section here: nest it in braces");
       } else if (const Key* key = find_key(path)) {

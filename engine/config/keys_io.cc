@@ -19,7 +19,7 @@ constexpr Key kKeys[] = {
     {.path = "aio.intra_op_parallelism",
      .field = SLUICE_FIELD(aio.threads),
      .default_json = "1",
-     .range = {.minimum = 1, .maximum = 1024},
+     .range = {.minimum = 1, .maximum = 64},
      .unit = "threads",
      .meaning = "threads that serve the drives, each with a ring of its own"},
     {.path = "aio.thread_count",
