@@ -1,0 +1,137 @@
+#include "engine/config/collect.h"
+
+#include <utility>
+
+#include "engine/config/key_value.h"
+#include "engine/config/nearest_key.h"
+
+namespace sluice::config {
+namespace {
+
+constexpr std::string_view kZero = "zero_optimization";
+
+class Collector {
+ public:
+  Collector(const Document& document, Collected& collected)
+      : document_(document), collected_(collected) {}
+
+  void section(const Json& object, const std::string& prefix) {
+    for (const auto& [word, value] : object.items()) {
+      std::string path = prefix;
+      if (!path.empty()) path += '.';
+      path += word;
+      if (word.find('.') != std::string::npos) {
+        unknown(path, value, "a dot does not reach into a section here: nest it in braces");
+      } else if (const Key* key = find_key(path)) {
+        known(*key, value);
+      } else if (is_section(path)) {
+        subsection(path, value);
+      } else {
+        unknown(path, value, suggest_key(path));
+      }
+    }
+  }
+
+ private:
+  void subsection(const std::string& path, const Json& value) {
+    if (value.is_object()) {
+      section(value, path);
+    } else if (path == kZero && as_boolean(value)) {
+      // DeepSpeed's first form: zero_optimization: true is stage 1.
+      set(*find_key("zero_optimization.stage"), *as_boolean(value) ? 1 : 0,
+          "zero_optimization was given as " + short_text(value));
+    } else if (!value.is_null()) {
+      reject(path + " is a section: it must be an object in braces, not " + short_text(value));
+    }
+  }
+
+  void known(const Key& key, const Json& value) {
+    switch (key.treatment) {
+      case Treatment::kHonoured:
+        return set(key, value, {});
+      case Treatment::kIgnored:
+        return ignore(std::string(key.path), value, std::string(key.reason));
+      case Treatment::kRefusedIfTrue:
+        if (const auto boolean = as_boolean(value); boolean == false || value.is_null()) {
+          return ignore(std::string(key.path), value, std::string(key.reason));
+        }
+        return reject(std::string(key.path) + " cannot be " + short_text(value) + ": " +
+                      std::string(key.reason));
+      case Treatment::kRefused:
+        return reject(std::string(key.path) + " cannot be used: " + std::string(key.reason));
+      case Treatment::kAlias:
+        return alias(key, value);
+    }
+  }
+
+  void alias(const Key& key, const Json& value) {
+    const std::string target(key.alias_of);
+    const Key* meant = find_key(target);
+    if (meant == nullptr) return subsection(target, value);
+    const bool switches_a_device = !meant->choices.empty();
+    const auto boolean = as_boolean(value);
+    if (switches_a_device && !value.is_null() && !boolean) {
+      return reject(std::string(key.path) + " must be true or false, not " + short_text(value));
+    }
+    set(*meant, switches_a_device && boolean ? Json(*boolean ? "cpu" : "none") : value,
+        "given as " + std::string(key.path));
+  }
+
+  void set(const Key& key, const Json& value, std::string note) {
+    Setting setting{&key, value, document_.rank, document_.name, std::move(note)};
+    const auto found = collected_.settings.find(key.path);
+    if (found == collected_.settings.end()) {
+      collected_.settings.emplace(key.path, std::move(setting));
+      return;
+    }
+    Setting& before = found->second;
+    if (before.rank == setting.rank) {
+      return reject(std::string(key.path) + " is given twice, once under another name: keep one");
+    }
+    if (document_.lenient && setting.is_auto()) {
+      before.note = document_.name + " leaves it to this file";
+      return;
+    }
+    collected_.ignored.push_back({std::string(key.path), Outcome::kIgnored,
+                                  short_text(before.value), "overruled by " + setting.source,
+                                  before.source});
+    before = std::move(setting);
+  }
+
+  void unknown(const std::string& path, const Json& value, const std::string& hint) {
+    const std::string sentence = "is not a key that Sluice knows; " + hint;
+    if (document_.lenient) return ignore(printable(path), value, sentence);
+    reject(printable(path) + " " + sentence);
+  }
+
+  void ignore(std::string path, const Json& value, std::string reason) {
+    collected_.ignored.push_back(
+        {std::move(path), Outcome::kIgnored, short_text(value), std::move(reason), document_.name});
+  }
+
+  void reject(const std::string& sentence) {
+    collected_.rejections.push_back(document_.name + ": " + sentence);
+  }
+
+  const Document& document_;
+  Collected& collected_;
+};
+
+}  // namespace
+
+bool Setting::is_auto() const {
+  if (value.is_null()) return true;
+  if (!value.is_string() || value.get_ref<const std::string&>() != "auto") return false;
+  for (const std::string_view choice : split_choices(key->choices)) {
+    if (choice == "auto") return false;
+  }
+  return true;
+}
+
+void collect(const Document& document, Collected& collected) {
+  if (document.root.is_object()) return Collector(document, collected).section(document.root, "");
+  collected.rejections.push_back(document.name + ": a configuration is one object in braces, not " +
+                                 short_text(document.root));
+}
+
+}  // namespace sluice::config

@@ -1,0 +1,191 @@
+// Config: everything that decides a run, resolved: no "auto" is left but where the planner or the
+// machine has to answer, batch sizes agree, and a model preset has become a shape.
+//
+// Made by resolve() (resolve.h) alone: defaults are in the key table (key_table.h), not here, so a
+// Config{} of its own is not a configuration. Plain data, copied freely.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/config/lr_schedule.h"
+
+namespace sluice::config {
+
+enum class Precision : std::uint8_t { kFp32, kFp16, kBf16 };
+enum class OptimizerType : std::uint8_t { kAdam, kAdamW };
+enum class OffloadDevice : std::uint8_t { kNone, kCpu, kNvme, kAuto };  // kNone: the GPU
+enum class ModelPreset : std::uint8_t {
+  kGpt2Small,
+  kGpt2Medium,
+  kGpt2Large,
+  kGpt2Xl,
+  kGptLite,
+  kCustom,
+};
+enum class TokenType : std::uint8_t { kAuto, kUint16, kUint32 };
+enum class Device : std::uint8_t { kAuto, kCpu, kCuda };
+enum class Switch : std::uint8_t { kAuto, kOn, kOff };
+enum class IoBackendChoice : std::uint8_t { kAuto, kUring, kPosix };
+
+// train == micro * accumulation * world_size
+struct BatchSizes {
+  std::int64_t train = 0;
+  std::int64_t micro = 0;         // of one rank, in one forward pass
+  std::int64_t accumulation = 0;  // micro-batches in a step
+};
+
+struct Optimizer {
+  OptimizerType type = OptimizerType::kAdamW;
+  double learning_rate = 0;
+  Betas betas = {};
+  double eps = 0;
+  double weight_decay = 0;
+  bool adam_w_mode = false;  // resolved: true for AdamW whatever the file says
+  bool bias_correction = false;
+  bool torch_adam = false;  // changes defaults alone: see the key table
+};
+
+struct Fp16 {
+  bool enabled = false;
+  double static_loss_scale = 0;  // 0: dynamic
+  std::int64_t initial_scale_power = 0;
+  std::int64_t loss_scale_window_steps = 0;
+  std::int64_t hysteresis = 0;
+  bool consecutive_hysteresis = false;
+  double min_loss_scale = 0;
+};
+
+struct Bf16 {
+  bool enabled = false;
+};
+
+struct OffloadParam {
+  OffloadDevice device = OffloadDevice::kNone;
+  std::string nvme_path;
+  std::int64_t buffer_count = 0;
+  std::int64_t buffer_elements = 0;
+  std::int64_t max_in_cpu_elements = 0;
+};
+
+struct OffloadOptimizer {
+  OffloadDevice device = OffloadDevice::kNone;
+  std::string nvme_path;
+  std::int64_t buffer_count = 0;
+  double ratio = 0;  // share of the state that leaves the GPU
+};
+
+struct Zero {
+  std::int64_t stage = 0;
+  OffloadParam offload_param;
+  OffloadOptimizer offload_optimizer;
+  std::int64_t sub_group_elements = 0;
+  std::int64_t reduce_bucket_elements = 0;
+  std::int64_t prefetch_bucket_elements = 0;
+  std::int64_t param_persistence_threshold_elements = 0;
+  std::int64_t model_persistence_threshold_elements = 0;
+  std::int64_t max_live_elements = 0;
+  std::int64_t max_reuse_distance_elements = 0;
+};
+
+struct Aio {
+  std::int64_t block_bytes = 0;
+  std::int64_t queue_depth = 0;
+  std::int64_t threads = 0;
+  bool single_submit = false;
+  IoBackendChoice backend = IoBackendChoice::kAuto;
+};
+
+struct Model {
+  ModelPreset preset = ModelPreset::kCustom;
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t context_tokens = 0;
+  std::int64_t vocab = 0;
+  double dropout = 0;  // after the embedding, in attention and on residuals alike
+  double ffn_multiplier = 0;
+  std::int64_t init_seed = 0;
+  std::string init_from;  // safetensors file or index; empty: random
+
+  std::int64_t ffn_hidden() const;  // hidden * ffn_multiplier, to the nearest whole number
+};
+
+struct Data {
+  std::vector<std::string> train;
+  std::vector<std::string> validation;  // empty: validation_fraction of `train`
+  TokenType token_type = TokenType::kAuto;
+  std::int64_t sequence_tokens = 0;
+  double validation_fraction = 0;
+  std::int64_t shuffle_seed = 0;
+};
+
+struct Run {
+  std::string dir;
+  std::int64_t steps = 0;
+  std::int64_t seed = 0;
+  bool deterministic = false;
+  std::int64_t cpu_threads = 0;  // 0: one for each core
+  Device device = Device::kAuto;
+  std::int64_t eval_every_steps = 0;  // 0: at the end alone
+  std::int64_t eval_batches = 0;
+  std::int64_t log_every_steps = 0;
+  std::int64_t checkpoint_every_steps = 0;  // 0: at the end alone
+  std::int64_t keep_last_checkpoints = 0;   // 0: all
+  bool hash_units = false;
+  std::string resume;  // empty: start at step 0; "newest", or the name of a checkpoint
+};
+
+// Unset: from what the machine has free, less a margin.
+struct Budget {
+  std::optional<double> gpu_gib;
+  std::optional<double> cpu_gib;
+  std::optional<double> nvme_gib;
+  std::vector<std::string> nvme_paths;
+};
+
+struct TierFractions {
+  double gpu = 0;
+  double cpu = 0;
+  double nvme = 0;
+};
+
+struct Placement {
+  bool overlap_update = false;
+  Switch recompute = Switch::kAuto;
+  Switch boundaries_to_cpu = Switch::kAuto;
+  std::optional<TierFractions> optimizer_fractions;  // unset: the planner's
+  std::int64_t record_elements = 0;                  // largest; at most a sub-group
+  std::int64_t swap_buffers = 0;                     // records in flight; 0: the planner's
+  std::int64_t prefetch_units = 0;                   // fetched ahead; 0: the planner's
+};
+
+struct Config {
+  std::int64_t world_size = 1;  // of the launch, not of the file
+  BatchSizes batch;
+  Optimizer optimizer;
+  Schedule schedule;
+  Precision precision = Precision::kFp32;
+  Fp16 fp16;
+  Bf16 bf16;
+  double gradient_clipping_norm = 0;  // 0: none
+  Zero zero;
+  Aio aio;
+  std::int64_t steps_per_print = 0;
+  bool wall_clock_breakdown = false;
+  bool cpu_checkpointing = false;
+  Model model;
+  Data data;
+  Run run;
+  Budget budget;
+  Placement placement;
+
+  // Where the state of a tier that is nvme lies: budget.nvme_paths, else DeepSpeed's nvme_path.
+  std::vector<std::string> param_nvme_paths() const;
+  std::vector<std::string> optimizer_nvme_paths() const;
+};
+
+}  // namespace sluice::config

@@ -1,0 +1,168 @@
+#include "engine/config/derive.h"
+
+namespace sluice::config {
+namespace {
+
+void derive_precision(Derivation& derivation) {
+  Config& config = derivation.config;
+  constexpr std::string_view kFp16 = "fp16.enabled";
+  constexpr std::string_view kBf16 = "bf16.enabled";
+  if (config.fp16.enabled && config.bf16.enabled) {
+    const int fp16 = derivation.rank(kFp16);
+    const int bf16 = derivation.rank(kBf16);
+    if (fp16 == bf16) {
+      return derivation.reject(
+          "fp16.enabled and bf16.enabled are both true, but a run has one 16-bit type: set one of "
+          "them to false");
+    }
+    const bool fp16_wins = fp16 > bf16;
+    (fp16_wins ? config.bf16.enabled : config.fp16.enabled) = false;
+    derivation.drop(fp16_wins ? kBf16 : kFp16, "a later source asks for the other 16-bit type");
+  }
+  config.precision = config.fp16.enabled   ? Precision::kFp16
+                     : config.bf16.enabled ? Precision::kBf16
+                                           : Precision::kFp32;
+}
+
+// Before the schedule, which takes the optimizer's numbers.
+void derive_optimizer(Derivation& derivation) {
+  Optimizer& optimizer = derivation.config.optimizer;
+  if (optimizer.type == OptimizerType::kAdamW && !optimizer.adam_w_mode) {
+    optimizer.adam_w_mode = true;
+    derivation.note("optimizer.params.adam_w_mode", "optimizer.type AdamW is AdamW always");
+  }
+  constexpr std::string_view kDecay = "optimizer.params.weight_decay";
+  const bool mentioned = derivation.given(kDecay) || derivation.is_auto(kDecay);
+  if (optimizer.torch_adam && optimizer.adam_w_mode && !mentioned) {
+    constexpr double kTorchDefault = 0.01;
+    optimizer.weight_decay = kTorchDefault;
+    derivation.note(kDecay, "PyTorch's default for AdamW, because of torch_adam");
+  }
+}
+
+void derive_bucket_sizes(Derivation& derivation) {
+  Zero& zero = derivation.config.zero;
+  const std::int64_t hidden = derivation.config.model.hidden;
+  const auto by_rule = [&](std::string_view path, std::int64_t& field, std::int64_t value,
+                           const char* rule) {
+    if (!derivation.is_auto(path)) return;
+    field = value;
+    derivation.note(path, std::string(rule) + " (hidden size " + std::to_string(hidden) + ")");
+  };
+  by_rule("zero_optimization.reduce_bucket_size", zero.reduce_bucket_elements, hidden * hidden,
+          "hidden size squared");
+  by_rule("zero_optimization.stage3_prefetch_bucket_size", zero.prefetch_bucket_elements,
+          hidden * hidden * 9 / 10, "0.9 x hidden size squared");
+  by_rule("zero_optimization.stage3_param_persistence_threshold",
+          zero.param_persistence_threshold_elements, hidden * 10, "10 x hidden size");
+}
+
+void check_offload(Derivation& derivation, const std::string& section, OffloadDevice device,
+                   std::string& nvme_path) {
+  const std::string path_key = section + ".nvme_path";
+  const bool has_paths = !derivation.config.budget.nvme_paths.empty();
+  if (has_paths && !nvme_path.empty()) {
+    nvme_path.clear();
+    derivation.drop(path_key, "budget.nvme_paths replaces it");
+  }
+  if (device == OffloadDevice::kNvme && !has_paths && nvme_path.empty()) {
+    derivation.reject(section +
+                      ".device is nvme, but no folder is given for it: set budget.nvme_paths or " +
+                      path_key);
+  }
+}
+
+void derive_offload(Derivation& derivation) {
+  Zero& zero = derivation.config.zero;
+  const Placement& placement = derivation.config.placement;
+  check_offload(derivation, "zero_optimization.offload_param", zero.offload_param.device,
+                zero.offload_param.nvme_path);
+  check_offload(derivation, "zero_optimization.offload_optimizer", zero.offload_optimizer.device,
+                zero.offload_optimizer.nvme_path);
+  if (zero.stage < 3 && derivation.given("zero_optimization.stage")) {
+    derivation.note("zero_optimization.stage",
+                    derivation.config.world_size == 1
+                        ? "one rank has nothing to divide: all stages train alike"
+                        : "run as stage 3, which gives the same numbers in less memory");
+    if (zero.offload_param.device != OffloadDevice::kNone) {
+      derivation.note("zero_optimization.offload_param.device",
+                      "DeepSpeed reads it at stage 3 alone; here it holds at every stage");
+    }
+  }
+  if (!placement.optimizer_fractions) return;
+  if (zero.offload_optimizer.device != OffloadDevice::kAuto) {
+    derivation.reject(
+        "placement.optimizer_fractions is given, but zero_optimization.offload_optimizer.device "
+        "says where the state lives: set it to \"auto\"");
+  } else if (placement.optimizer_fractions->nvme > 0 &&
+             derivation.config.optimizer_nvme_paths().empty()) {
+    derivation.reject(
+        "placement.optimizer_fractions puts state on nvme, but no folder is given for it: set "
+        "budget.nvme_paths");
+  }
+}
+
+void derive_run(Derivation& derivation) {
+  Config& config = derivation.config;
+  if (!derivation.given("run.log_every")) {
+    config.run.log_every_steps = config.steps_per_print;
+    derivation.note("run.log_every", "steps_per_print");
+  }
+  if (!derivation.given("model.init_seed")) {
+    config.model.init_seed = config.run.seed;
+    derivation.note("model.init_seed", "run.seed");
+  }
+  if (!derivation.given("data.shuffle_seed")) {
+    config.data.shuffle_seed = config.run.seed;
+    derivation.note("data.shuffle_seed", "run.seed");
+  }
+  if (!derivation.given("data.sequence_length")) {
+    config.data.sequence_tokens = config.model.context_tokens;
+    derivation.note("data.sequence_length", "model.context");
+  } else if (config.data.sequence_tokens > config.model.context_tokens) {
+    derivation.reject("data.sequence_length " + std::to_string(config.data.sequence_tokens) +
+                      " is longer than model.context " +
+                      std::to_string(config.model.context_tokens) + ": shorten it, or raise both");
+  }
+  if (config.cpu_checkpointing && config.placement.boundaries_to_cpu == Switch::kAuto) {
+    config.placement.boundaries_to_cpu = Switch::kOn;
+    derivation.note("placement.boundaries_to_cpu", "activation_checkpointing.cpu_checkpointing");
+  }
+}
+
+std::vector<std::string> nvme_paths(const Config& config, const std::string& of_deepspeed) {
+  if (!config.budget.nvme_paths.empty() || of_deepspeed.empty()) return config.budget.nvme_paths;
+  return {of_deepspeed};
+}
+
+}  // namespace
+
+void Derivation::drop(std::string_view path, const std::string& reason) {
+  const auto found = collected_.settings.find(path);
+  if (found == collected_.settings.end()) return;
+  const Setting& setting = found->second;
+  collected_.ignored.push_back(
+      {std::string(path), Outcome::kIgnored, short_text(setting.value), reason, setting.source});
+  collected_.settings.erase(found);
+}
+
+void derive_all(Derivation& derivation) {
+  derive_batch_sizes(derivation);
+  derive_precision(derivation);
+  derive_optimizer(derivation);
+  derive_schedule(derivation);
+  derive_model(derivation);
+  derive_bucket_sizes(derivation);
+  derive_offload(derivation);
+  derive_run(derivation);
+}
+
+std::vector<std::string> Config::param_nvme_paths() const {
+  return nvme_paths(*this, zero.offload_param.nvme_path);
+}
+
+std::vector<std::string> Config::optimizer_nvme_paths() const {
+  return nvme_paths(*this, zero.offload_optimizer.nvme_path);
+}
+
+}  // namespace sluice::config

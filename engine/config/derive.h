@@ -1,0 +1,61 @@
+// The second half of resolving: what follows from several keys together, and whether they agree.
+// Private to this folder.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "engine/config/collect.h"
+#include "engine/config/config.h"
+
+namespace sluice::config {
+
+// What the rules see: the settings, the configuration with those that have a value in it, and where
+// they say what they did.
+class Derivation {
+ public:
+  Derivation(Collected& collected, Config& target) : config(target), collected_(collected) {}
+
+  Config& config;
+
+  // Whether a value is given: neither left out nor "auto".
+  bool given(std::string_view path) const {
+    const Setting* setting = find(path);
+    return setting != nullptr && !setting->is_auto();
+  }
+  bool is_auto(std::string_view path) const {
+    const Setting* setting = find(path);
+    return setting != nullptr && setting->is_auto();
+  }
+  // Of the source that gives a value; -1 where none does.
+  int rank(std::string_view path) const { return given(path) ? find(path)->rank : -1; }
+
+  // Where the value comes from, or why it is what it is.
+  void note(std::string_view path, std::string reason) { notes_[path] = std::move(reason); }
+  // The value that was given has no effect.
+  void drop(std::string_view path, const std::string& reason);
+  void reject(std::string sentence) { collected_.rejections.push_back(std::move(sentence)); }
+
+  const std::map<std::string_view, std::string>& notes() const { return notes_; }
+
+ private:
+  const Setting* find(std::string_view path) const {
+    const auto found = collected_.settings.find(path);
+    return found == collected_.settings.end() ? nullptr : &found->second;
+  }
+
+  Collected& collected_;
+  std::map<std::string_view, std::string> notes_;  // by paths of the key table
+};
+
+void derive_batch_sizes(Derivation& derivation);  // batch.cc
+void derive_model(Derivation& derivation);        // model_shape.cc
+void derive_schedule(Derivation& derivation);     // schedule.cc
+void derive_all(Derivation& derivation);          // derive.cc: these and the rest, in order
+
+// Whether the key means anything in this configuration: a scheduler reads its own parameters alone.
+bool has_effect(const Key& key, const Config& config);
+
+}  // namespace sluice::config

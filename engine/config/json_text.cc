@@ -1,0 +1,198 @@
+#include "engine/config/json_text.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace sluice::config {
+namespace {
+
+constexpr std::size_t kLongestText = 80;
+
+std::string shorten(std::string text) {
+  if (text.size() <= kLongestText) return text;
+  std::size_t end = kLongestText;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return text.substr(0, end) + "...";
+}
+
+std::string dump(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// What people write into JSON that JSON does not have. `end` is just behind the last byte read.
+std::string_view advice_at(std::string_view text, std::size_t end) {
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return "the file is empty";
+  const std::size_t at = std::min(end, text.size());
+  const char last = at > 0 ? text[at - 1] : '\0';
+  const std::size_t word = text.find_last_of(" \t\r\n{}[]:,", at > 0 ? at - 1 : 0);
+  const char first = word + 1 < text.size() ? text[word + 1] : '\0';
+  if (last == '/' || last == '#' || first == '/' || first == '#') {
+    return "JSON has no comments: take it out, or keep the remark in a file beside this one";
+  }
+  if (last == '\'') return "JSON puts strings between double quotes";
+  const std::string_view from_word = text.substr(std::min(word + 1, text.size()));
+  if (from_word.starts_with("NaN") || from_word.starts_with("Infinity")) {
+    return "JSON has no Infinity and no NaN: leave the key out for its default";
+  }
+  if (first == 'T' || first == 'F' || first == 'N') {
+    return "JSON writes true, false and null in lower case";
+  }
+  if (last == '}' || last == ']') {
+    const std::size_t before = text.find_last_not_of(" \t\r\n", at >= 2 ? at - 2 : 0);
+    if (before != std::string_view::npos && text[before] == ',') {
+      return "JSON has no comma after the last entry";
+    }
+  }
+  return {};
+}
+
+// "syntax error while parsing value - unexpected '}'" out of the library's longer sentence.
+std::string plain_reason(std::string_view what) {
+  for (const std::string_view start : {"syntax error ", "] "}) {
+    const std::size_t at = what.find(start);
+    if (at != std::string_view::npos) {
+      what.remove_prefix(at + start.size());
+      break;
+    }
+  }
+  return printable(what);
+}
+
+std::string place_in(std::string_view text, std::size_t end) {
+  const std::string_view read = text.substr(0, end > 0 ? end - 1 : 0);
+  const auto line = 1 + std::count(read.begin(), read.end(), '\n');
+  const std::size_t start = read.rfind('\n') == std::string_view::npos ? 0 : read.rfind('\n') + 1;
+  return std::to_string(line) + ":" + std::to_string(read.size() - start + 1);
+}
+
+// Builds the tree while it watches for what the library would let pass: duplicate keys, and trees
+// too deep or too wide.
+class TreeBuilder : public nlohmann::json_sax<Json> {
+ public:
+  TreeBuilder(std::string_view name, std::string_view text) : name_(name), text_(text) {}
+
+  bool null() override { return add(Json()) != nullptr; }
+  bool boolean(bool value) override { return add(value) != nullptr; }
+  bool number_integer(number_integer_t value) override { return add(value) != nullptr; }
+  bool number_unsigned(number_unsigned_t value) override { return add(value) != nullptr; }
+  bool number_float(number_float_t value, const string_t& /*text*/) override {
+    return add(value) != nullptr;
+  }
+  bool string(string_t& value) override { return add(std::move(value)) != nullptr; }
+  bool binary(binary_t& /*value*/) override { return false; }  // not in text
+  bool start_object(std::size_t /*elements*/) override { return open(Json::object()); }
+  bool start_array(std::size_t /*elements*/) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& value) override {
+    Json& object = *open_.back();
+    if (object.contains(value)) {
+      return fail("the key " + printable(path() + value) + " stands there twice: keep one of them");
+    }
+    if (object.size() >= kMaxKeysOfObject) {
+      return fail("an object with more than " + std::to_string(kMaxKeysOfObject) +
+                  " keys is not a configuration");
+    }
+    key_ = std::move(value);
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const Json::exception& error) override {
+    std::string sentence = place_in(text_, position) + ": " + plain_reason(error.what());
+    const std::string_view advice = advice_at(text_, position);
+    if (!advice.empty()) sentence += ": " + std::string(advice);
+    error_ = Error(ErrorCode::kInvalidArgument, name_ + ":" + sentence);
+    return false;
+  }
+
+  Json take_root() { return std::move(root_); }
+  std::optional<Error>& error() { return error_; }
+
+ private:
+  Json* add(Json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    Json& parent = *open_.back();
+    if (parent.is_array()) {
+      parent.push_back(std::move(value));
+      return &parent.back();
+    }
+    Json& slot = parent[key_];
+    slot = std::move(value);
+    return &slot;
+  }
+
+  bool open(Json container) {
+    if (open_.size() >= kMaxDepth) {
+      return fail("nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    }
+    if (!open_.empty()) keys_.push_back(open_.back()->is_array() ? "[]" : key_);
+    open_.push_back(add(std::move(container)));
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    if (!keys_.empty()) keys_.pop_back();
+    return true;
+  }
+
+  std::string path() const {
+    std::string path;
+    for (const auto& key : keys_) path += key + ".";
+    return path;
+  }
+
+  bool fail(const std::string& reason) {
+    error_ = Error(ErrorCode::kInvalidArgument, name_ + ": " + reason);
+    return false;
+  }
+
+  std::string name_;
+  std::string_view text_;
+  Json root_;
+  std::vector<Json*> open_;  // a container does not move while a part of it is open
+  std::vector<std::string> keys_;
+  std::string key_;
+  std::optional<Error> error_;
+};
+
+}  // namespace
+
+Result<Json> parse_json(std::string_view name, std::string_view text) {
+  if (text.size() > kMaxTextBytes) {
+    return Error(ErrorCode::kInvalidArgument,
+                 std::string(name) + ": longer than 1 MiB, so it is not a configuration");
+  }
+  TreeBuilder builder(name, text);
+  if (!Json::sax_parse(text, &builder)) {
+    if (builder.error()) return *std::move(builder.error());
+    return Error(ErrorCode::kInvalidArgument, std::string(name) + ": not JSON");
+  }
+  return builder.take_root();
+}
+
+std::string short_text(const Json& value) { return shorten(dump(value)); }
+
+std::string printable(std::string_view text) {
+  const std::string quoted = dump(Json(std::string(text)));
+  return shorten(quoted.substr(1, quoted.size() - 2));
+}
+
+bool is_valid_utf8(std::string_view text) {
+  try {
+    static_cast<void>(Json(std::string(text)).dump());
+    return true;
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
+}  // namespace sluice::config

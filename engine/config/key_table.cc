@@ -1,0 +1,151 @@
+#include "engine/config/key_table.h"
+
+#include <algorithm>
+#include <set>
+#include <type_traits>
+#include <unordered_map>
+
+#include "engine/config/key_sections.h"
+
+namespace sluice::config {
+namespace {
+
+std::vector<Key> join_sections() {
+  std::vector<Key> keys;
+  for (const auto& section :
+       {training_keys(), scheduler_keys(), zero_keys(), io_keys(), run_keys(), foreign_keys()}) {
+    keys.insert(keys.end(), section.begin(), section.end());
+  }
+  return keys;
+}
+
+std::string_view source_text(KeySource source) {
+  switch (source) {
+    case KeySource::kDeepSpeed:
+      return "DeepSpeed's";
+    case KeySource::kOlder:
+      return "found in older DeepSpeed files";
+    case KeySource::kSluice:
+      return "Sluice's own";
+  }
+  return "";
+}
+
+std::string choices_text(std::string_view choices) {
+  const auto parts = split_choices(choices);
+  std::string text;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) text += i + 1 == parts.size() ? " or " : ", ";
+    text += '"';
+    text += parts[i];
+    text += '"';
+  }
+  return text;
+}
+
+std::string describe_honoured(const Key& key) {
+  std::string text = type_name(key);
+  if (!key.unit.empty()) text += ", in " + std::string(key.unit);
+  text += "; default ";
+  text += key.default_json == "null" ? "unset" : key.default_json;
+  text += "; ";
+  text += source_text(key.source);
+  text += "\n    " + std::string(key.meaning);
+  if (!key.auto_rule.empty()) text += "\n    \"auto\": " + std::string(key.auto_rule);
+  if (!key.applies_to.empty()) {
+    text += "\n    read by the schedulers " + choices_text(key.applies_to);
+  }
+  return text;
+}
+
+std::string describe_key(const Key& key) {
+  std::string text = std::string(key.path) + "\n    ";
+  switch (key.treatment) {
+    case Treatment::kHonoured:
+      return text + describe_honoured(key);
+    case Treatment::kAlias:
+      return text + "the same as " + std::string(key.alias_of) + "; " +
+             std::string(source_text(key.source));
+    case Treatment::kIgnored:
+      text += "ignored";
+      break;
+    case Treatment::kRefusedIfTrue:
+      text += "refused when true";
+      break;
+    case Treatment::kRefused:
+      text += "refused";
+      break;
+  }
+  return text + "; " + std::string(source_text(key.source)) + "\n    " + std::string(key.reason);
+}
+
+}  // namespace
+
+std::span<const Key> all_keys() {
+  static const std::vector<Key> keys = join_sections();
+  return keys;
+}
+
+const Key* find_key(std::string_view path) {
+  static const auto index = [] {
+    std::unordered_map<std::string_view, const Key*> by_path;
+    for (const Key& key : all_keys()) by_path.emplace(key.path, &key);
+    return by_path;
+  }();
+  const auto found = index.find(path);
+  return found == index.end() ? nullptr : found->second;
+}
+
+bool is_section(std::string_view path) {
+  static const auto sections = [] {
+    std::set<std::string_view> prefixes;
+    for (const Key& key : all_keys()) {
+      for (std::size_t dot = key.path.find('.'); dot != std::string_view::npos;
+           dot = key.path.find('.', dot + 1)) {
+        prefixes.insert(key.path.substr(0, dot));
+      }
+    }
+    return prefixes;
+  }();
+  return sections.contains(path);
+}
+
+std::string type_name(const Key& key) {
+  if (!key.choices.empty()) return choices_text(key.choices);
+  return std::visit(
+      [](auto accessor) -> std::string {
+        using A = decltype(accessor);
+        if constexpr (std::is_same_v<A, Accessor<bool>>) return "true or false";
+        if constexpr (std::is_same_v<A, Accessor<std::int64_t>>) return "a whole number";
+        if constexpr (std::is_same_v<A, Accessor<double>>) return "a number";
+        if constexpr (std::is_same_v<A, Accessor<std::optional<double>>>) return "a number";
+        if constexpr (std::is_same_v<A, Accessor<std::string>>) return "a string";
+        if constexpr (std::is_same_v<A, Accessor<Betas>>) return "a list of two numbers";
+        if constexpr (std::is_same_v<A, Accessor<std::vector<std::string>>>) {
+          return "a string or a list of strings";
+        }
+        if constexpr (std::is_same_v<A, Accessor<std::optional<TierFractions>>>) {
+          return "an object with the numbers gpu, cpu and nvme";
+        }
+        return "anything";
+      },
+      key.field);
+}
+
+std::vector<std::string_view> split_choices(std::string_view list) {
+  std::vector<std::string_view> parts;
+  while (!list.empty()) {
+    const std::size_t bar = std::min(list.find('|'), list.size());
+    parts.push_back(list.substr(0, bar));
+    list.remove_prefix(std::min(bar + 1, list.size()));
+  }
+  return parts;
+}
+
+std::string describe_keys() {
+  std::string text;
+  for (const Key& key : all_keys()) text += describe_key(key) + "\n\n";
+  return text;
+}
+
+}  // namespace sluice::config

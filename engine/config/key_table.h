@@ -1,0 +1,84 @@
+// The table of every key that a configuration may hold. It alone drives parsing, defaults, the
+// canonical form, suggestions and documentation: there is no second list.
+//
+// A key that is honoured has a field of Config; its type is the field's, its unit of measure stands
+// in `unit`. A key without one is ignored, refused or another name of an honoured key, and says
+// why. Constant data; threads: any.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engine/config/config.h"
+
+namespace sluice::config {
+
+enum class Treatment : std::uint8_t {
+  kHonoured,
+  kIgnored,        // `reason` says why it has no meaning here; whatever lies below it as well
+  kRefusedIfTrue,  // ignored while false; true asks for what Sluice does not do
+  kRefused,        // would change the result if it were ignored
+  kAlias,          // another name of `alias_of`, a key or a section
+};
+
+enum class KeySource : std::uint8_t {
+  kDeepSpeed,  // documented there, or in its code today
+  kOlder,      // of an older DeepSpeed, or widely copied though no DeepSpeed reads it
+  kSluice,
+};
+
+template <typename T>
+using Accessor = T& (*)(Config&);
+
+using Field =
+    std::variant<std::monostate, Accessor<bool>, Accessor<std::int64_t>, Accessor<double>,
+                 Accessor<std::string>, Accessor<std::optional<double>>, Accessor<Betas>,
+                 Accessor<std::vector<std::string>>, Accessor<std::optional<TierFractions>>,
+                 Accessor<OptimizerType>, Accessor<ScheduleType>, Accessor<WarmupType>,
+                 Accessor<OffloadDevice>, Accessor<ModelPreset>, Accessor<TokenType>,
+                 Accessor<Device>, Accessor<Switch>, Accessor<IoBackendChoice>>;
+
+struct Range {
+  double minimum = -std::numeric_limits<double>::infinity();
+  double maximum = std::numeric_limits<double>::infinity();
+};
+
+struct Key {
+  std::string_view path;  // "zero_optimization.offload_param.device"
+  Treatment treatment = Treatment::kHonoured;
+  KeySource source = KeySource::kDeepSpeed;
+  Field field = {};
+  std::string_view default_json = "null";  // "\"auto\"": by auto_rule; null: unset
+  Range range = {};                        // of numbers
+  std::string_view unit = {};
+  std::string_view choices = {};     // "none|cpu|nvme", in the order of the field's enum
+  std::string_view applies_to = {};  // the scheduler types that read it, "|" between; empty: all
+  std::string_view auto_rule = {};   // what "auto" becomes, where it is not the default
+  std::string_view meaning = {};
+  std::string_view reason = {};    // why it is ignored or refused
+  std::string_view alias_of = {};  // the path that it stands for
+};
+
+// All keys, sections together, in the order of the documentation.
+std::span<const Key> all_keys();
+
+const Key* find_key(std::string_view path);  // null where there is none
+
+// Whether `path` is an object that keys lie in.
+bool is_section(std::string_view path);
+
+// "integer", "boolean", "\"none\", \"cpu\" or \"nvme\"": what a value of the key looks like.
+std::string type_name(const Key& key);
+
+// The parts of `list` between its bars.
+std::vector<std::string_view> split_choices(std::string_view list);
+
+// The table as text for people, one paragraph a key: path, type, default, unit, source, meaning.
+std::string describe_keys();
+
+}  // namespace sluice::config

@@ -1,0 +1,242 @@
+#include "engine/config/key_value.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <system_error>
+#include <type_traits>
+
+#include "engine/config/nearest_key.h"
+
+namespace sluice::config {
+namespace {
+
+constexpr double kIntegerLimit = 0x1p63;
+constexpr std::size_t kMaxListLength = 256;
+
+std::string lower_case(std::string_view text) {
+  std::string lower;
+  for (const char c : text) lower += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return lower;
+}
+
+Error wrong(const Key& key, const Json& value, const std::string& more = {}) {
+  return Error(ErrorCode::kInvalidArgument, std::string(key.path) + " must be " + type_name(key) +
+                                                ", not " + short_text(value) + more);
+}
+
+std::string number_text(double value) { return short_text(Json(value)); }
+
+Status check_range(const Key& key, const Json& value, double number) {
+  const auto [minimum, maximum] = key.range;
+  if (number >= minimum && number <= maximum) return {};
+  const bool below = number < minimum;
+  double limit = below ? minimum : maximum;
+  const std::string limit_text = limit == std::floor(limit) && std::abs(limit) < 1e15
+                                     ? std::to_string(static_cast<std::int64_t>(limit))
+                                     : number_text(limit);
+  return Error(ErrorCode::kInvalidArgument, std::string(key.path) + " must be " +
+                                                (below ? "at least " : "at most ") + limit_text +
+                                                ", not " + short_text(value));
+}
+
+std::optional<double> finite_double(std::string_view text) {
+  double number = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (read.ec != std::errc() || read.ptr != text.data() + text.size()) return std::nullopt;
+  return std::isfinite(number) ? std::optional(number) : std::nullopt;
+}
+
+std::optional<double> as_number(const Json& value) {
+  if (value.is_number()) return value.get<double>();
+  if (value.is_string()) return finite_double(value.get_ref<const std::string&>());
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> exact_integer(std::string_view text) {
+  std::int64_t number = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (read.ec != std::errc() || read.ptr != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+Result<std::int64_t> as_integer(const Key& key, const Json& value) {
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) {
+    return wrong(key, value, ", which is too large");
+  }
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  if (value.is_string()) {
+    if (const auto exact = exact_integer(value.get_ref<const std::string&>())) return *exact;
+  }
+  const auto number = as_number(value);
+  if (!number) return wrong(key, value);
+  if (*number != std::floor(*number)) return wrong(key, value, ", which has a fraction");
+  if (std::abs(*number) >= kIntegerLimit) return wrong(key, value, ", which is too large");
+  return static_cast<std::int64_t>(*number);
+}
+
+Status store(const Key& key, const Json& value, bool& field) {
+  const auto boolean = as_boolean(value);
+  if (!boolean) return wrong(key, value);
+  field = *boolean;
+  return {};
+}
+
+Status store(const Key& key, const Json& value, std::int64_t& field) {
+  SLUICE_ASSIGN_OR_RETURN(const std::int64_t number, as_integer(key, value));
+  SLUICE_RETURN_IF_ERROR(check_range(key, value, static_cast<double>(number)));
+  field = number;
+  return {};
+}
+
+Status store(const Key& key, const Json& value, double& field) {
+  const auto number = as_number(value);
+  if (!number) return wrong(key, value);
+  SLUICE_RETURN_IF_ERROR(check_range(key, value, *number));
+  field = *number;
+  return {};
+}
+
+Status store(const Key& key, const Json& value, std::optional<double>& field) {
+  double number = 0;
+  SLUICE_RETURN_IF_ERROR(store(key, value, number));
+  field = number;
+  return {};
+}
+
+Status store(const Key& key, const Json& value, std::string& field) {
+  if (!value.is_string()) return wrong(key, value);
+  field = value.get<std::string>();
+  return {};
+}
+
+Status store(const Key& key, const Json& value, std::vector<std::string>& field) {
+  const Json list = value.is_string() ? Json::array({value}) : value;
+  if (!list.is_array()) return wrong(key, value);
+  if (list.size() > kMaxListLength) {
+    return wrong(key, value, ": more than " + std::to_string(kMaxListLength) + " entries");
+  }
+  std::vector<std::string> strings;
+  for (const Json& entry : list) {
+    if (!entry.is_string() || entry.get_ref<const std::string&>().empty()) {
+      return wrong(key, value, ": every entry must be a string that is not empty");
+    }
+    strings.push_back(entry.get<std::string>());
+  }
+  field = std::move(strings);
+  return {};
+}
+
+Status store(const Key& key, const Json& value, Betas& field) {
+  if (!value.is_array() || value.size() != field.size()) return wrong(key, value);
+  Betas numbers{};
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto number = as_number(value[i]);
+    if (!number || *number < 0 || *number >= 1) {
+      return wrong(key, value, ": each must be at least 0 and below 1");
+    }
+    numbers.at(i) = *number;
+  }
+  field = numbers;
+  return {};
+}
+
+Status store(const Key& key, const Json& value, std::optional<TierFractions>& field) {
+  if (!value.is_object()) return wrong(key, value);
+  TierFractions fractions;
+  for (const auto& [tier, share] : value.items()) {
+    double* slot = tier == "gpu"    ? &fractions.gpu
+                   : tier == "cpu"  ? &fractions.cpu
+                   : tier == "nvme" ? &fractions.nvme
+                                    : nullptr;
+    if (slot == nullptr) return wrong(key, value, ": there is no tier " + printable(tier));
+    const auto number = as_number(share);
+    if (!number || *number < 0) return wrong(key, value, ": a share is a number from 0 to 1");
+    *slot = *number;
+  }
+  const double sum = fractions.gpu + fractions.cpu + fractions.nvme;
+  constexpr double kRounding = 1e-6;
+  if (!(std::abs(sum - 1) <= kRounding)) {
+    return wrong(key, value, ": the shares add up to " + number_text(sum) + " instead of 1");
+  }
+  field = fractions;
+  return {};
+}
+
+template <typename Enum>
+Status store_choice(const Key& key, const Json& value, Enum& field) {
+  std::string word;
+  if (value.is_string()) word = value.get<std::string>();
+  if (value.is_boolean()) word = value.get<bool>() ? "on" : "off";
+  const auto choices = split_choices(key.choices);
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (lower_case(word) == lower_case(choices[i])) {
+      field = static_cast<Enum>(i);
+      return {};
+    }
+  }
+  const std::string nearest = nearest_choice(word, key.choices);
+  return wrong(key, value, nearest.empty() ? "" : ": did you mean \"" + nearest + "\"?");
+}
+
+template <typename T>
+Json load(const Key& key, const T& field) {
+  if constexpr (std::is_enum_v<T>) {
+    return std::string(split_choices(key.choices).at(static_cast<std::size_t>(field)));
+  } else if constexpr (std::is_same_v<T, std::optional<double>>) {
+    return field ? Json(*field) : Json();
+  } else if constexpr (std::is_same_v<T, std::optional<TierFractions>>) {
+    if (!field) return "auto";
+    return Json{{"gpu", field->gpu}, {"cpu", field->cpu}, {"nvme", field->nvme}};
+  } else {
+    return Json(field);
+  }
+}
+
+}  // namespace
+
+std::optional<bool> as_boolean(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (!value.is_string() && !value.is_number_integer()) return std::nullopt;
+  const std::string text = lower_case(value.is_string() ? value.get<std::string>() : value.dump());
+  for (const std::string_view yes : {"true", "yes", "on", "1"}) {
+    if (text == yes) return true;
+  }
+  for (const std::string_view no : {"false", "no", "off", "0"}) {
+    if (text == no) return false;
+  }
+  return std::nullopt;
+}
+
+Status store_value(const Key& key, const Json& value, Config& config) {
+  return std::visit(
+      [&](auto accessor) -> Status {
+        using A = decltype(accessor);
+        if constexpr (std::is_same_v<A, std::monostate>) {
+          return wrong(key, value);
+        } else {
+          auto& field = accessor(config);
+          if constexpr (std::is_enum_v<std::remove_reference_t<decltype(field)>>) {
+            return store_choice(key, value, field);
+          } else {
+            return store(key, value, field);
+          }
+        }
+      },
+      key.field);
+}
+
+Json load_value(const Key& key, Config& config) {
+  return std::visit(
+      [&](auto accessor) -> Json {
+        if constexpr (std::is_same_v<decltype(accessor), std::monostate>) {
+          return {};
+        } else {
+          return load(key, accessor(config));
+        }
+      },
+      key.field);
+}
+
+}  // namespace sluice::config

@@ -1,0 +1,86 @@
+#include "engine/config/key_sections.h"
+
+namespace sluice::config {
+namespace {
+
+constexpr std::string_view kMetrics =
+    "every step's numbers are in metrics.jsonl in the run's folder, for any tool to read";
+constexpr std::string_view kCollectives =
+    "it tunes how ranks exchange data, and the loop chooses that itself";
+constexpr std::string_view kTrace = "a run's trace shows where its time went, a track per resource";
+constexpr std::string_view kCheckpoint =
+    "checkpoints are of a form of their own, which run.checkpoint_every and run.keep_last guide";
+constexpr std::string_view kSamples =
+    "it changes which samples are seen, which the data section decides here";
+constexpr std::string_view kCompression =
+    "it trains a smaller or coarser model than the one asked for";
+constexpr std::string_view kParallel = "only data is divided among ranks";
+
+constexpr Key ignored(std::string_view path, std::string_view reason,
+                      KeySource source = KeySource::kDeepSpeed) {
+  return {.path = path, .treatment = Treatment::kIgnored, .source = source, .reason = reason};
+}
+
+constexpr Key kKeys[] = {
+    ignored("amp",
+            "Apex AMP is gone from DeepSpeed; fp16.enabled or bf16.enabled set the precision",
+            KeySource::kOlder),
+    ignored("torch_autocast", "fp16.enabled or bf16.enabled set the precision"),
+    ignored("communication_data_type", "gradients are reduced in fp32, the most exact choice"),
+    ignored("seq_parallel_communication_data_type", kParallel),
+    ignored("data_types", "gradients add up in fp32; fp16 and bf16 set the other types"),
+    ignored("fp32_allreduce", "gradients are reduced in fp32 always", KeySource::kOlder),
+    ignored("allreduce_always_fp32", "gradients are reduced in fp32 always", KeySource::kOlder),
+    ignored("gradient_allreduce_op", "gradients are averaged over the whole batch"),
+    ignored("prescale_gradients", "gradients are reduced in fp32, where nothing overflows"),
+    ignored("gradient_predivide_factor", "gradients are reduced in fp32, where nothing overflows"),
+    ignored("sparse_gradients", "the embedding's gradient is dense: the head shares its weights"),
+    ignored("disable_allgather", kCollectives),
+    ignored("allgather_size", "parameters are gathered a unit at a time", KeySource::kOlder),
+    ignored("zero_allow_untested_optimizer", "Adam and AdamW are the optimizers, and tested"),
+    ignored("zero_force_ds_cpu_optimizer", "there is one Adam for every tier"),
+    ignored("dataloader_drop_last", "every batch is whole"),
+    ignored("dump_state", "the resolved configuration and the plan are printed before each run"),
+    ignored("memory_breakdown", "every step's memory is in metrics.jsonl in the run's folder"),
+    ignored("vocabulary_size", "model.vocab is the size of the vocabulary"),
+    ignored("log_level", "the command line sets how much is said"),
+    ignored("graph_harvesting", "the loop captures CUDA graphs by itself where they pay"),
+    ignored("timers", kTrace),
+    ignored("flops_profiler", kTrace),
+    ignored("comms_logger", kTrace),
+    ignored("autotuning", "trials are a command of their own here, not a part of the run's file"),
+    ignored("elasticity", "a checkpoint resumes at any world size, so no batch must fit them all"),
+    ignored("tensorboard", kMetrics),
+    ignored("wandb", kMetrics),
+    ignored("comet", kMetrics),
+    ignored("csv_monitor", kMetrics),
+    ignored("monitor_config", kMetrics, KeySource::kOlder),
+    ignored("checkpoint", kCheckpoint),
+    ignored("nebula", kCheckpoint),
+    ignored("datastates_ckpt", kCheckpoint),
+    ignored("load_universal_checkpoint", kCheckpoint, KeySource::kOlder),
+    ignored("use_node_local_storage", kCheckpoint, KeySource::kOlder),
+    ignored("sparse_attention", "attention is dense and exact; newer DeepSpeed dropped it as well",
+            KeySource::kOlder),
+    ignored("compression_training", kCompression),
+    ignored("quantize_training", kCompression, KeySource::kOlder),
+    ignored("weight_quantization", kCompression),
+    ignored("progressive_layer_drop", kCompression),
+    ignored("eigenvalue", kCompression),
+    ignored("curriculum_learning", kSamples),
+    ignored("data_efficiency", kSamples),
+    ignored("pipeline", kParallel),
+    ignored("tensor_parallel", kParallel),
+    ignored("expert_parallel", kParallel),
+    ignored("sequence_parallel_size", kParallel),
+    ignored("use_data_before_expert_parallelism", kParallel),
+    ignored("hybrid_engine", "it speeds up text generation inside a reinforcement learning loop"),
+    ignored("compile", "the model is C++ already"),
+    ignored("inference", "this file is for training", KeySource::kOlder),
+};
+
+}  // namespace
+
+std::span<const Key> foreign_keys() { return kKeys; }
+
+}  // namespace sluice::config

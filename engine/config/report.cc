@@ -1,0 +1,72 @@
+#include "engine/config/report.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace sluice::config {
+namespace {
+
+constexpr std::size_t kWidestPath = 60;
+constexpr std::size_t kWidestValue = 28;
+
+struct Group {
+  Outcome outcome;
+  std::string_view title;
+  bool only_verbose;
+};
+
+constexpr Group kGroups[] = {
+    {Outcome::kHonoured, "honoured", false},
+    {Outcome::kDerived, "follows from other keys", false},
+    {Outcome::kIgnored, "ignored, without effect", false},
+    {Outcome::kDefault, "defaults", true},
+};
+
+std::string padded(const std::string& text, std::size_t width) {
+  return text + std::string(width > text.size() ? width - text.size() : 0, ' ');
+}
+
+std::string shown_value(const KeyReport& report) {
+  if (report.value.size() <= kWidestValue) return report.value;
+  std::size_t end = kWidestValue - 3;
+  while (end > 0 && (static_cast<unsigned char>(report.value[end]) & 0xC0U) == 0x80U) --end;
+  return report.value.substr(0, end) + "...";
+}
+
+// A file without its folders: the column has no room for them.
+std::string file_name(const std::string& source) {
+  return source.starts_with("--set ") ? source : source.substr(source.rfind('/') + 1);
+}
+
+std::string line_of(const KeyReport& report, std::size_t path_width, std::size_t value_width) {
+  std::string line = "  " + padded(report.path, path_width) + "  ";
+  line += padded(shown_value(report), value_width) + "  ";
+  if (!report.source.empty()) line += "[" + file_name(report.source) + "] ";
+  line += report.reason;
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line + "\n";
+}
+
+}  // namespace
+
+std::string format_report(const Resolved& resolved, const ReportOptions& options) {
+  std::string text;
+  for (const Group& group : kGroups) {
+    if (group.only_verbose && !options.verbose) continue;
+    std::size_t path_width = 0;
+    std::size_t value_width = 0;
+    for (const KeyReport& report : resolved.reports) {
+      if (report.outcome != group.outcome) continue;
+      path_width = std::max(path_width, std::min(report.path.size(), kWidestPath));
+      value_width = std::max(value_width, shown_value(report).size());
+    }
+    if (path_width == 0) continue;
+    text += std::string(group.title) + "\n";
+    for (const KeyReport& report : resolved.reports) {
+      if (report.outcome == group.outcome) text += line_of(report, path_width, value_width);
+    }
+  }
+  return text;
+}
+
+}  // namespace sluice::config

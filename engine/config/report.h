@@ -1,0 +1,18 @@
+// What became of each key, as an aligned table for people.
+#pragma once
+
+#include <string>
+
+#include "engine/config/resolve.h"
+
+namespace sluice::config {
+
+struct ReportOptions {
+  bool verbose = false;  // also the keys that nobody gave
+};
+
+// Grouped: honoured, derived, ignored and, when verbose, defaults; one line a key, lines end in
+// "\n". A group without keys is left out.
+std::string format_report(const Resolved& resolved, const ReportOptions& options = {});
+
+}  // namespace sluice::config

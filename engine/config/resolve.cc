@@ -1,0 +1,202 @@
+#include "engine/config/resolve.h"
+
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "engine/config/collect.h"
+#include "engine/config/derive.h"
+#include "engine/config/key_value.h"
+
+namespace sluice::config {
+namespace {
+
+constexpr int kRunFile = 0;
+constexpr int kDeepSpeed = 1;
+constexpr int kFirstOverride = 2;
+constexpr std::size_t kMaxOverrides = 1000;
+constexpr std::size_t kMaxRejectionsSaid = 20;
+
+Error invalid(std::string sentence) {
+  return Error(ErrorCode::kInvalidArgument, std::move(sentence));
+}
+
+const Config& default_config() {
+  static const Config defaults = [] {
+    Config config;
+    for (const Key& key : all_keys()) {
+      if (key.treatment != Treatment::kHonoured) continue;
+      auto value = parse_json(key.path, key.default_json);
+      SLUICE_CHECK(value.ok(), "a default of the key table is not JSON");
+      if (Setting{&key, *value}.is_auto()) continue;
+      SLUICE_CHECK(store_value(key, *value, config).ok(), "a default of the key table is invalid");
+    }
+    return config;
+  }();
+  return defaults;
+}
+
+// What a string means needs no quotes: --set run.dir=7 is the folder "7".
+Json override_value(const std::string& path, const std::string& text) {
+  auto value = parse_json(path, text);
+  const Key* key = find_key(path);
+  const bool is_text = key != nullptr && std::holds_alternative<Accessor<std::string>>(key->field);
+  if (!value.ok() || (is_text && !value->is_string() && !value->is_null())) return text;
+  return std::move(*value);
+}
+
+// "a.b=c" as the object {"a": {"b": c}}.
+Result<Document> override_document(const std::string& text, int rank) {
+  const std::size_t equals = text.find('=');
+  const std::string path = text.substr(0, equals);
+  const std::string name = "--set " + printable(path);
+  if (equals == std::string::npos || path.empty()) {
+    return invalid("--set " + printable(text) + ": an override has the form section.key=value");
+  }
+  if (!is_valid_utf8(text)) return invalid(name + ": the text is not UTF-8");
+  Json nested = override_value(path, text.substr(equals + 1));
+  int depth = 0;
+  for (std::size_t end = path.size(); end != std::string::npos;) {
+    const std::size_t dot = end == 0 ? std::string::npos : path.rfind('.', end - 1);
+    const std::size_t start = dot == std::string::npos ? 0 : dot + 1;
+    if (start == end || ++depth > kMaxDepth) {
+      return invalid(name + ": that is no path of a key; one looks like fp16.enabled");
+    }
+    Json outer = Json::object();
+    outer[path.substr(start, end - start)] = std::move(nested);
+    nested = std::move(outer);
+    end = dot;
+  }
+  return Document{name, std::move(nested), rank, false};
+}
+
+Result<std::vector<Document>> documents_of(const Sources& sources) {
+  std::vector<Document> documents;
+  if (sources.run_file) {
+    SLUICE_ASSIGN_OR_RETURN(Json root, parse_json(sources.run_file->name, sources.run_file->text));
+    documents.push_back({sources.run_file->name, std::move(root), kRunFile, false});
+  }
+  if (sources.deepspeed) {
+    SLUICE_ASSIGN_OR_RETURN(Json root,
+                            parse_json(sources.deepspeed->name, sources.deepspeed->text));
+    documents.push_back({sources.deepspeed->name, std::move(root), kDeepSpeed, true});
+  }
+  if (sources.overrides.size() > kMaxOverrides) {
+    return invalid("more than " + std::to_string(kMaxOverrides) + " overrides: write a run file");
+  }
+  int rank = kFirstOverride;
+  for (const std::string& text : sources.overrides) {
+    SLUICE_ASSIGN_OR_RETURN(Document document, override_document(text, rank++));
+    documents.push_back(std::move(document));
+  }
+  return documents;
+}
+
+void apply(Collected& collected, Config& config) {
+  for (const auto& [path, setting] : collected.settings) {
+    if (setting.is_auto()) continue;
+    const Status stored = store_value(*setting.key, setting.value, config);
+    if (!stored.ok()) {
+      collected.rejections.push_back(setting.source + ": " + stored.error().message());
+    }
+  }
+}
+
+Error rejection(const std::vector<std::string>& sentences) {
+  if (sentences.size() == 1) return invalid(sentences.front());
+  std::string text = std::to_string(sentences.size()) + " settings cannot be used:";
+  for (std::size_t i = 0; i < sentences.size() && i < kMaxRejectionsSaid; ++i) {
+    text += "\n  " + sentences[i];
+  }
+  if (sentences.size() > kMaxRejectionsSaid) {
+    text += "\n  and " + std::to_string(sentences.size() - kMaxRejectionsSaid) + " more";
+  }
+  return invalid(text);
+}
+
+std::string join(const std::string& a, const std::string& b) {
+  return a.empty() || b.empty() ? a + b : a + "; " + b;
+}
+
+std::vector<KeyReport> reports_of(Collected& collected, const Derivation& derivation) {
+  std::vector<KeyReport> reports;
+  for (const Key& key : all_keys()) {
+    if (key.treatment != Treatment::kHonoured || !has_effect(key, derivation.config)) continue;
+    const auto note = derivation.notes().find(key.path);
+    const bool noted = note != derivation.notes().end();
+    KeyReport report{.path = std::string(key.path),
+                     .outcome = noted ? Outcome::kDerived : Outcome::kDefault,
+                     .value = short_text(load_value(key, derivation.config)),
+                     .reason = noted ? note->second : std::string()};
+    const auto found = collected.settings.find(key.path);
+    if (found != collected.settings.end()) {
+      const Setting& setting = found->second;
+      report.outcome = Outcome::kHonoured;
+      report.source = setting.source;
+      const bool to_default = setting.is_auto() && !noted;
+      const std::string given = short_text(setting.value) + " is the default";
+      report.reason = join(join(setting.note, report.reason), to_default ? given : "");
+    }
+    reports.push_back(std::move(report));
+  }
+  std::move(collected.ignored.begin(), collected.ignored.end(), std::back_inserter(reports));
+  return reports;
+}
+
+}  // namespace
+
+Result<Resolved> resolve(const Sources& sources) {
+  constexpr std::int64_t kMaxWorldSize = 1 << 20;
+  if (sources.world_size < 1 || sources.world_size > kMaxWorldSize) {
+    return invalid("the world size is " + std::to_string(sources.world_size) +
+                   ", but a run has 1 rank or more, at most " + std::to_string(kMaxWorldSize));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Document> documents, documents_of(sources));
+  Collected collected;
+  for (const Document& document : documents) collect(document, collected);
+  Config config = default_config();
+  config.world_size = sources.world_size;
+  apply(collected, config);
+  // Rules on values that were refused would complain about what nobody wrote.
+  if (!collected.rejections.empty()) return rejection(collected.rejections);
+  Derivation derivation(collected, config);
+  derive_all(derivation);
+  if (!collected.rejections.empty()) return rejection(collected.rejections);
+  std::vector<KeyReport> reports = reports_of(collected, derivation);
+  return Resolved{std::move(config), std::move(reports)};
+}
+
+Result<Source> read_source(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Error::from_errno(errno, {.operation = "open", .path = path});
+  std::string text(kMaxTextBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) return Error::from_errno(errno, {.operation = "read", .path = path});
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > kMaxTextBytes) {
+    return invalid(path + ": longer than 1 MiB, so it is not a configuration");
+  }
+  return Source{path, std::move(text)};
+}
+
+std::string to_json(const Config& config) {
+  Config copy = config;
+  Json root = Json::object();
+  for (const Key& key : all_keys()) {
+    if (key.treatment != Treatment::kHonoured || !has_effect(key, config)) continue;
+    Json value = load_value(key, copy);
+    if (value.is_null()) continue;
+    Json* place = &root;
+    std::string_view rest = key.path;
+    for (std::size_t dot = rest.find('.'); dot != std::string_view::npos; dot = rest.find('.')) {
+      place = &(*place)[std::string(rest.substr(0, dot))];
+      rest.remove_prefix(dot + 1);
+    }
+    (*place)[std::string(rest)] = std::move(value);
+  }
+  return root.dump(2) + "\n";
+}
+
+}  // namespace sluice::config

@@ -1,0 +1,150 @@
+// DeepSpeed files with the shapes that real ones have, read unchanged: every key accounted for.
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/config/key_table.h"
+#include "tests/engine/config/resolving.h"
+
+namespace sluice::config {
+namespace {
+
+using Json = nlohmann::json;
+
+// The paths at which the file says something: an ignored section counts as one.
+void leaves(const Json& object, const std::string& prefix, std::set<std::string>& paths) {
+  for (const auto& [word, value] : object.items()) {
+    const std::string path = prefix.empty() ? word : prefix + "." + word;
+    const Key* key = find_key(path);
+    if (key != nullptr && key->treatment == Treatment::kAlias) {
+      paths.insert(std::string(key->alias_of));
+    } else if (value.is_object() && (key == nullptr || key->treatment == Treatment::kHonoured)) {
+      leaves(value, path, paths);
+    } else {
+      paths.insert(path);
+    }
+  }
+}
+
+struct File {
+  std::string name;
+  std::size_t honoured;
+  std::set<std::string> ignored;
+};
+
+// Counted and judged by hand.
+const std::vector<File> kFiles = {
+    {"stage2_fp16_auto.json",
+     24,
+     {"zero_optimization.allgather_partitions", "zero_optimization.allgather_bucket_size",
+      "zero_optimization.overlap_comm", "zero_optimization.reduce_scatter",
+      "zero_optimization.contiguous_gradients"}},
+    {"stage3_foreign_sections.json",
+     17,
+     {"zero_optimization.all_reduce_bucket_size", "amp", "flops_profiler", "tensorboard",
+      "activation_checkpointing.partition_activations",
+      "activation_checkpointing.contiguous_memory_optimization",
+      "activation_checkpointing.number_checkpoints",
+      "activation_checkpointing.synchronize_checkpoint_boundary",
+      "activation_checkpointing.profile"}},
+    {"stage3_cpu_auto.json",
+     29,
+     {"zero_optimization.offload_optimizer.pin_memory",
+      "zero_optimization.offload_param.pin_memory", "zero_optimization.overlap_comm",
+      "zero_optimization.contiguous_gradients",
+      "zero_optimization.stage3_gather_16bit_weights_on_model_save"}},
+    {"stage3_nvme_full.json",
+     36,
+     {"communication_data_type",
+      "zero_optimization.offload_optimizer.pin_memory",
+      "zero_optimization.offload_optimizer.fast_init",
+      "zero_optimization.offload_optimizer.pipeline_read",
+      "zero_optimization.offload_optimizer.pipeline_write",
+      "zero_optimization.offload_param.pin_memory",
+      "zero_optimization.overlap_comm",
+      "zero_optimization.allgather_partitions",
+      "zero_optimization.allgather_bucket_size",
+      "zero_optimization.reduce_scatter",
+      "zero_optimization.contiguous_gradients",
+      "zero_optimization.round_robin_gradients",
+      "zero_optimization.elastic_checkpoint",
+      "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+      "zero_optimization.ignore_unused_parameters",
+      "aio.overlap_events",
+      "autotuning",
+      "flops_profiler",
+      "sparse_attention",
+      "data_efficiency",
+      "compression_training"}},
+};
+
+Resolved resolve_file(const std::string& name) {
+  const auto source = read_source(data_file(name));
+  EXPECT_TRUE(source.ok());
+  return accepted(resolve({.deepspeed = *source}));
+}
+
+TEST(DeepSpeedFiles, EveryKeyIsHonouredOrIgnoredWithAReason) {
+  for (const File& file : kFiles) {
+    SCOPED_TRACE(file.name);
+    std::set<std::string> said;
+    leaves(Json::parse(read_source(data_file(file.name))->text), "", said);
+    std::set<std::string> honoured;
+    std::set<std::string> ignored;
+    for (const KeyReport& report : resolve_file(file.name).reports) {
+      if (report.source.empty()) continue;
+      if (report.outcome == Outcome::kHonoured) {
+        EXPECT_TRUE(honoured.insert(report.path).second) << report.path;
+        continue;
+      }
+      EXPECT_EQ(report.outcome, Outcome::kIgnored) << report.path;
+      EXPECT_TRUE(ignored.insert(report.path).second) << report.path;
+      EXPECT_GT(report.reason.size(), 10U) << report.path;
+    }
+    EXPECT_EQ(ignored, file.ignored);
+    EXPECT_EQ(honoured.size(), file.honoured);
+    honoured.merge(ignored);
+    EXPECT_EQ(honoured, said);
+  }
+}
+
+TEST(DeepSpeedFiles, CanonicalFormsResolveToThemselves) {
+  for (const File& file : kFiles) {
+    const std::string once = to_json(resolve_file(file.name).config);
+    EXPECT_EQ(to_json(accepted(resolve_run(once)).config), once) << file.name;
+  }
+}
+
+TEST(DeepSpeedFiles, Stage2Fp16) {
+  const Config config = resolve_file("stage2_fp16_auto.json").config;
+  EXPECT_EQ(config.precision, Precision::kFp16);
+  EXPECT_EQ(config.fp16.initial_scale_power, 12);
+  EXPECT_EQ(config.batch.train, 1);
+  EXPECT_EQ(config.optimizer.weight_decay, 0);
+  EXPECT_EQ(config.schedule.type, ScheduleType::kWarmupDecay);
+  EXPECT_EQ(config.schedule.warmup.max_lr, config.optimizer.learning_rate);
+  EXPECT_EQ(config.schedule.warmup.total_steps, config.run.steps);
+  EXPECT_EQ(config.zero.reduce_bucket_elements, 300'000'000);
+}
+
+TEST(DeepSpeedFiles, ForeignSections) {
+  const Config config = resolve_file("stage3_foreign_sections.json").config;
+  EXPECT_EQ(config.batch.accumulation, 32);
+  EXPECT_EQ(config.precision, Precision::kFp32);
+  EXPECT_EQ(config.placement.boundaries_to_cpu, Switch::kOn);
+  EXPECT_EQ(config.zero.offload_optimizer.device, OffloadDevice::kCpu);
+}
+
+TEST(DeepSpeedFiles, Stage3OnNvme) {
+  const Config config = resolve_file("stage3_nvme_full.json").config;
+  EXPECT_EQ(config.precision, Precision::kBf16);
+  EXPECT_EQ(config.zero.offload_param.device, OffloadDevice::kNvme);
+  EXPECT_THAT(config.optimizer_nvme_paths(), testing::ElementsAre("/mnt/drive"));
+  EXPECT_EQ(config.zero.sub_group_elements, 1'000'000'000'000);
+  EXPECT_EQ(config.zero.reduce_bucket_elements, 768 * 768);
+  EXPECT_EQ(config.aio.threads, 2);
+  EXPECT_EQ(config.aio.block_bytes, 524288);
+}
+
+}  // namespace
+}  // namespace sluice::config

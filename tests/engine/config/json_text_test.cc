@@ -1,0 +1,69 @@
+// What a configuration's text may look like: strict JSON, with errors that help.
+#include "tests/engine/config/resolving.h"
+
+namespace sluice::config {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+TEST(ConfigText, SyntaxErrorsGiveLineAndColumn) {
+  EXPECT_THAT(refusal(resolve_run("{\n  \"train_batch_size\": 8,\n  \"fp16\" {}\n}")),
+              StartsWith("run.json:3:10: "));
+}
+
+TEST(ConfigText, SaysThatJsonHasNoComments) {
+  for (const char* comment : {"// why", "# why", "/* why */"}) {
+    EXPECT_THAT(refusal(resolve_run(std::string("{\n") + comment + "\n\"train_batch_size\": 8}")),
+                AllOf(StartsWith("run.json:2:"), HasSubstr("JSON has no comments")))
+        << comment;
+  }
+}
+
+TEST(ConfigText, SaysWhatElsePeopleWriteIntoJson) {
+  EXPECT_THAT(refusal(resolve_run(R"({"train_batch_size": 8,})")),
+              HasSubstr("no comma after the last entry"));
+  EXPECT_THAT(refusal(resolve_run(R"({'train_batch_size': 8})")), HasSubstr("double quotes"));
+  EXPECT_THAT(refusal(resolve_run(R"({"fp16": {"enabled": True}})")), HasSubstr("lower case"));
+  EXPECT_THAT(refusal(resolve_run(R"({"steps_per_print": Infinity})")), HasSubstr("no Infinity"));
+  EXPECT_THAT(refusal(resolve_run(" \n")), HasSubstr("the file is empty"));
+}
+
+TEST(ConfigText, KeysThatStandTwiceAreNamed) {
+  EXPECT_THAT(refusal(resolve_run(R"({"fp16": {"enabled": true, "enabled": false}})")),
+              AllOf(HasSubstr("fp16.enabled"), HasSubstr("twice")));
+  EXPECT_THAT(refusal(resolve_run(R"({"amp": [{"x": {"y": 1, "y": 2}}]})")),
+              HasSubstr("amp.[].x.y"));
+}
+
+TEST(ConfigText, NumbersTooLargeAreErrorsWithAPlace) {
+  EXPECT_THAT(refusal(resolve_run(R"({"gradient_clipping": 1e999})")),
+              AllOf(StartsWith("run.json:1:"), HasSubstr("1e999")));
+}
+
+TEST(ConfigText, IsBoundedInSizeDepthAndKeys) {
+  EXPECT_THAT(refusal(resolve_run(std::string(2 << 20, ' '))), HasSubstr("1 MiB"));
+  EXPECT_THAT(refusal(resolve_run(R"({"amp": )" + std::string(100000, '['))), HasSubstr("nested"));
+  std::string wide = "{\"amp\": {\"a\": 0";
+  for (int i = 0; i < 2000; ++i) wide += ",\"k" + std::to_string(i) + "\": 0";
+  EXPECT_THAT(refusal(resolve_run(wide + "}}")), HasSubstr("1024 keys"));
+}
+
+TEST(ConfigText, IsOneObject) {
+  EXPECT_THAT(refusal(resolve_run("[1, 2]")), HasSubstr("one object in braces, not [1,2]"));
+}
+
+TEST(ConfigText, OfAFileIsReadWholeAndAMissingFileNamed) {
+  const auto source = read_source(data_file("stage3_nvme_full.json"));
+  ASSERT_TRUE(source.ok());
+  EXPECT_THAT(source->text, AllOf(StartsWith("{"), HasSubstr("compression_training")));
+  const auto missing = read_source("/nowhere/run.json");
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code(), ErrorCode::kNotFound);
+  EXPECT_THAT(missing.error().message(), HasSubstr("/nowhere/run.json"));
+  EXPECT_FALSE(read_source(data_file("")).ok()) << "a folder is no file";
+}
+
+}  // namespace
+}  // namespace sluice::config

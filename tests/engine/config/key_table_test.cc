@@ -1,0 +1,250 @@
+// The key table against itself, and every key of it with a value that is right and ones that are
+// wrong.
+#include "engine/config/key_table.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <type_traits>
+
+#include "engine/config/nearest_key.h"
+#include "tests/engine/config/resolving.h"
+
+namespace sluice::config {
+namespace {
+
+using testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+std::vector<const Key*> honoured_keys() {
+  std::vector<const Key*> keys;
+  for (const Key& key : all_keys()) {
+    if (key.treatment == Treatment::kHonoured) keys.push_back(&key);
+  }
+  return keys;
+}
+
+// The root with `value` at "a.b.c".
+void put(Json& root, std::string_view path, const Json& value) {
+  Json* place = &root;
+  for (const std::string_view part : [&] {
+         std::vector<std::string_view> parts;
+         while (!path.empty()) {
+           const auto dot = std::min(path.find('.'), path.size());
+           parts.push_back(path.substr(0, dot));
+           path.remove_prefix(std::min(dot + 1, path.size()));
+         }
+         return parts;
+       }()) {
+    place = &(*place)[std::string(part)];
+  }
+  *place = value;
+}
+
+bool is_batch_size(const Key& key) {
+  return key.path == "train_batch_size" || key.path == "train_micro_batch_size_per_gpu" ||
+         key.path == "gradient_accumulation_steps";
+}
+
+// A run file in which the key may stand: what it needs beside it.
+Json surroundings(const Key& key) {
+  Json root = Json::object();
+  if (!is_batch_size(key)) put(root, "train_batch_size", 8);
+  if (key.path == "gradient_accumulation_steps") put(root, "train_micro_batch_size_per_gpu", 1);
+  if (!key.applies_to.empty()) put(root, "scheduler.type", split_choices(key.applies_to).front());
+  if (key.applies_to == "OneCycle" || key.path == "scheduler.type") {
+    put(root, "scheduler.params.cycle_min_lr", 0.25);
+    put(root, "scheduler.params.cycle_max_lr", 0.5);
+  }
+  if (key.path == "optimizer.params.adam_w_mode") put(root, "optimizer.type", "Adam");
+  if (key.path == "model.hidden") put(root, "model.heads", 1);
+  if (key.path == "model.preset") {
+    for (const char* name : {"layers", "hidden", "heads", "context", "vocab"}) {
+      put(root, std::string("model.") + name, 1);
+    }
+  }
+  if (key.path.ends_with(".device")) put(root, "budget.nvme_paths", "/nvme");
+  if (key.path == "placement.optimizer_fractions") {
+    put(root, "budget.nvme_paths", "/nvme");
+    put(root, "zero_optimization.offload_optimizer.device", "auto");
+  }
+  return root;
+}
+
+// Values that are right and are not the default.
+std::vector<Json> right_values(const Key& key) {
+  const Json standard = Json::parse(key.default_json);
+  if (!key.choices.empty()) {
+    std::vector<Json> all;
+    for (const std::string_view choice : split_choices(key.choices)) all.emplace_back(choice);
+    return all;
+  }
+  const double low = std::isfinite(key.range.minimum) ? key.range.minimum : -8;
+  return std::visit(
+      [&](auto accessor) -> std::vector<Json> {
+        using A = decltype(accessor);
+        if constexpr (std::is_same_v<A, Accessor<bool>>) return {!standard.get<bool>()};
+        if constexpr (std::is_same_v<A, Accessor<std::int64_t>>) {
+          const auto first = static_cast<std::int64_t>(low);
+          return {standard == first ? first + 1 : first, first + 2};
+        }
+        if constexpr (std::is_same_v<A, Accessor<std::string>>) return {"some/where"};
+        if constexpr (std::is_same_v<A, Accessor<Betas>>) return {Json({0.5, 0.75})};
+        if constexpr (std::is_same_v<A, Accessor<std::vector<std::string>>>) {
+          return {Json({"a", "b"})};
+        }
+        if constexpr (std::is_same_v<A, Accessor<std::optional<TierFractions>>>) {
+          return {Json{{"gpu", 0.25}, {"cpu", 0.5}, {"nvme", 0.25}}};
+        }
+        return {low + 0.5};  // a number
+      },
+      key.field);
+}
+
+std::vector<Json> wrong_values(const Key& key) {
+  std::vector<Json> wrong = {Json::object({{"x", 1}}), Json({1, 2, 3})};
+  const bool text = std::holds_alternative<Accessor<std::string>>(key.field);
+  const bool texts = std::holds_alternative<Accessor<std::vector<std::string>>>(key.field);
+  if (text || texts) wrong.emplace_back(5);
+  if (!text && !texts) wrong.emplace_back("nonsense");
+  if (std::holds_alternative<Accessor<std::int64_t>>(key.field)) {
+    wrong.emplace_back(7.5);
+    wrong.emplace_back(true);
+    wrong.emplace_back(1e300);
+    wrong.emplace_back(18446744073709551615ULL);
+  }
+  if (std::isfinite(key.range.minimum)) wrong.emplace_back(key.range.minimum - 1);
+  if (std::isfinite(key.range.maximum)) wrong.emplace_back(key.range.maximum + 1);
+  return wrong;
+}
+
+TEST(KeyTable, EveryHonouredKeyTakesItsValuesAndGivesThemBack) {
+  for (const Key* key : honoured_keys()) {
+    for (const Json& value : right_values(*key)) {
+      SCOPED_TRACE(std::string(key->path) + " = " + value.dump());
+      Json root = surroundings(*key);
+      put(root, key->path, value);
+      const auto resolved = accepted(resolve_run(root.dump()));
+      const KeyReport report = report_on(resolved, std::string(key->path));
+      EXPECT_EQ(report.outcome, Outcome::kHonoured);
+      EXPECT_EQ(report.source, "run.json");
+      EXPECT_EQ(Json::parse(report.value), value);
+      // And in the canonical form, at its place.
+      const Json canonical = Json::parse(to_json(resolved.config));
+      std::string pointer = "/" + std::string(key->path);
+      std::replace(pointer.begin(), pointer.end(), '.', '/');
+      EXPECT_EQ(canonical.at(Json::json_pointer(pointer)), value);
+    }
+  }
+}
+
+TEST(KeyTable, EveryHonouredKeyRefusesWhatItCannotBe) {
+  for (const Key* key : honoured_keys()) {
+    for (const Json& value : wrong_values(*key)) {
+      SCOPED_TRACE(std::string(key->path) + " = " + value.dump());
+      Json root = surroundings(*key);
+      put(root, key->path, value);
+      EXPECT_THAT(refusal(resolve_run(root.dump())),
+                  HasSubstr(std::string(key->path) + " must be"));
+    }
+  }
+}
+
+TEST(KeyTable, EveryHonouredKeyTakesAutoOrHasItAsAChoice) {
+  for (const Key* key : honoured_keys()) {
+    Json root = surroundings(*key);
+    const bool needed = key->path == "scheduler.params.cycle_min_lr" ||
+                        key->path == "scheduler.params.cycle_max_lr";
+    put(root, key->path, "auto");
+    if (needed) {
+      EXPECT_THAT(refusal(resolve_run(root.dump())), HasSubstr(std::string(key->path)));
+      continue;
+    }
+    accepted(resolve_run(root.dump()));
+  }
+}
+
+TEST(KeyTable, EveryOtherKeyIsIgnoredOrRefusedWithItsReason) {
+  for (const Key& key : all_keys()) {
+    if (key.treatment == Treatment::kHonoured || key.treatment == Treatment::kAlias) continue;
+    SCOPED_TRACE(key.path);
+    Json root = {{"train_batch_size", 8}};
+    put(root, key.path, true);
+    const auto result = resolve_run(root.dump());
+    if (key.treatment == Treatment::kIgnored) {
+      const KeyReport report = report_on(accepted(result), std::string(key.path));
+      EXPECT_EQ(report.outcome, Outcome::kIgnored);
+      EXPECT_EQ(report.reason, key.reason);
+      continue;
+    }
+    EXPECT_THAT(refusal(result), HasSubstr(std::string(key.reason)));
+    put(root, key.path, false);
+    if (key.treatment == Treatment::kRefusedIfTrue) accepted(resolve_run(root.dump()));
+  }
+}
+
+TEST(KeyTable, EveryOtherNameStandsForAKeyOrASection) {
+  int names = 0;
+  for (const Key& key : all_keys()) {
+    if (key.treatment != Treatment::kAlias) continue;
+    ++names;
+    const Key* target = find_key(key.alias_of);
+    ASSERT_TRUE(target != nullptr || is_section(key.alias_of)) << key.path;
+    if (target != nullptr) {
+      EXPECT_EQ(target->treatment, Treatment::kHonoured) << key.path;
+    }
+  }
+  EXPECT_GT(names, 5);
+}
+
+TEST(KeyTable, HasEachPathOnceAndSaysWhatItIs) {
+  std::set<std::string_view> paths;
+  for (const Key& key : all_keys()) {
+    SCOPED_TRACE(key.path);
+    EXPECT_TRUE(paths.insert(key.path).second);
+    const bool honoured = key.treatment == Treatment::kHonoured;
+    EXPECT_EQ(honoured, !key.meaning.empty());
+    EXPECT_EQ(honoured, !std::holds_alternative<std::monostate>(key.field));
+    EXPECT_EQ(key.treatment == Treatment::kAlias, !key.alias_of.empty());
+    EXPECT_EQ(!honoured && key.treatment != Treatment::kAlias, !key.reason.empty());
+    EXPECT_FALSE(is_section(key.path)) << "a key cannot be a section as well";
+  }
+}
+
+TEST(KeyTable, DescribesEveryKeyWithDefaultUnitAndSource) {
+  const std::string text = describe_keys();
+  for (const Key& key : all_keys()) EXPECT_THAT(text, HasSubstr(std::string(key.path) + "\n"));
+  EXPECT_THAT(text, HasSubstr("zero_optimization.offload_param.buffer_size\n    a whole number, in "
+                              "elements; default 100000000; DeepSpeed's\n"));
+  EXPECT_THAT(text, HasSubstr("budget.gpu_gib\n    a number, in GiB; default unset; Sluice's own"));
+}
+
+TEST(NearestKey, CountsEditsAndSwapsOfNeighbours) {
+  EXPECT_EQ(edit_distance("", ""), 0);
+  EXPECT_EQ(edit_distance("abc", ""), 3);
+  EXPECT_EQ(edit_distance("stage", "stge"), 1);
+  EXPECT_EQ(edit_distance("stage", "satge"), 1);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+}
+
+TEST(NearestKey, SuggestsUnderItsOwnSection) {
+  EXPECT_EQ(suggest_key("fp16.enable"), "did you mean fp16.enabled?");
+  EXPECT_EQ(suggest_key("zero_optimisation"), "did you mean zero_optimization?");
+  EXPECT_EQ(suggest_key("zero_optimization.sub_groupsize"),
+            "did you mean zero_optimization.sub_group_size?");
+  EXPECT_EQ(suggest_key("budget.gpu_gb"), "did you mean budget.gpu_gib?");
+}
+
+TEST(NearestKey, PointsAtTheSectionThatHasTheKey) {
+  EXPECT_EQ(suggest_key("thread_count"), "thread_count is a key of aio");
+  EXPECT_EQ(suggest_key("model.queue_depth"), "queue_depth is a key of aio");
+  EXPECT_EQ(suggest_key("run.train_batch_size"), "train_batch_size stands at the top level");
+}
+
+TEST(NearestKey, ListsASmallSectionWhenNothingIsNear) {
+  EXPECT_EQ(suggest_key("budget.zzzzzzzz"), "budget has cpu_gib, gpu_gib, nvme_gib, nvme_paths");
+  EXPECT_EQ(suggest_key("zzzzzzzzzzzz"), "nothing near it is known");
+}
+
+}  // namespace
+}  // namespace sluice::config

@@ -1,0 +1,44 @@
+#include "engine/config/report.h"
+
+#include "tests/engine/config/resolving.h"
+
+namespace sluice::config {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+const char* const kDeepSpeed = R"({"train_batch_size": 8, "amp": {"enabled": true},
+                                   "zero_optimization": {"overlap_comm": true}})";
+
+TEST(ConfigReport, GroupsKeysAndAlignsTheirColumns) {
+  const std::string text = format_report(accepted(resolve_deepspeed(kDeepSpeed)));
+  EXPECT_THAT(text, StartsWith("honoured\n  train_batch_size  8  [ds.json]\n"));
+  EXPECT_THAT(text, HasSubstr("\nfollows from other keys\n"));
+  EXPECT_THAT(text, HasSubstr("\nignored, without effect\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\n  amp                             {\"enabled\":true}  [ds.json] "));
+  EXPECT_THAT(text, HasSubstr("\n  zero_optimization.overlap_comm  true              [ds.json] "));
+}
+
+TEST(ConfigReport, ShowsDefaultsWhenVerbose) {
+  const auto resolved = accepted(resolve_deepspeed(kDeepSpeed));
+  EXPECT_THAT(format_report(resolved), Not(HasSubstr("aio.queue_depth")));
+  EXPECT_THAT(format_report(resolved, {.verbose = true}), HasSubstr("aio.queue_depth"));
+}
+
+TEST(ConfigReport, ShortensLongValuesAndFolders) {
+  const std::string text = format_report(accepted(
+      resolve({.run_file = Source{"/a/b/run.json", R"({"train_batch_size": 8, "run": {"dir": ")" +
+                                                       std::string(50, 'x') + "\"}}"}})));
+  EXPECT_THAT(text, HasSubstr("  \"" + std::string(24, 'x') + "...  [run.json]\n"));
+}
+
+TEST(ConfigReport, LeavesOutAGroupWithoutKeys) {
+  EXPECT_THAT(format_report(accepted(resolve_run(R"({"train_batch_size": 8})"))),
+              Not(HasSubstr("ignored")));
+}
+
+}  // namespace
+}  // namespace sluice::config

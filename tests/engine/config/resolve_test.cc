@@ -1,0 +1,343 @@
+#include "engine/config/resolve.h"
+
+#include "tests/engine/config/resolving.h"
+
+namespace sluice::config {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+// A run file with a batch size and `more` in it.
+std::string run_with(const std::string& more) { return R"({"train_batch_size": 8, )" + more + "}"; }
+
+TEST(ResolveConfig, HasDeepSpeedsDefaults) {
+  const Config config = accepted(resolve_run(R"({"train_batch_size": 8})")).config;
+  EXPECT_EQ(config.precision, Precision::kFp32);
+  EXPECT_EQ(config.gradient_clipping_norm, 1.0);
+  EXPECT_EQ(config.optimizer.type, OptimizerType::kAdamW);
+  EXPECT_EQ(config.optimizer.learning_rate, 1e-3);
+  EXPECT_EQ(config.optimizer.betas, (Betas{0.9, 0.999}));
+  EXPECT_EQ(config.optimizer.weight_decay, 0);
+  EXPECT_EQ(config.fp16.initial_scale_power, 16);
+  EXPECT_EQ(config.zero.offload_param.device, OffloadDevice::kNone);
+  EXPECT_EQ(config.zero.offload_param.buffer_elements, 100'000'000);
+  EXPECT_EQ(config.zero.sub_group_elements, 1'000'000'000);
+  EXPECT_EQ(config.zero.prefetch_bucket_elements, 50'000'000);
+  EXPECT_EQ(config.zero.model_persistence_threshold_elements, INT64_MAX);
+  EXPECT_EQ(config.aio.block_bytes, 1 << 20);
+  EXPECT_EQ(config.aio.queue_depth, 8);
+}
+
+TEST(ResolveConfig, ReadsNumbersAndBooleansAsDeepSpeedFilesWriteThem) {
+  const Config config =
+      accepted(resolve_run(run_with(
+                   R"("bf16": {"enabled": "True"}, "wall_clock_breakdown": "false",
+                      "gradient_clipping": "0.5",
+                      "zero_optimization": {"reduce_bucket_size": 5e8, "sub_group_size": 1e12,
+                        "stage3_max_live_parameters": 100000000.0, "stage": "3",
+                        "stage3_max_reuse_distance": "2e9"})")))
+          .config;
+  EXPECT_TRUE(config.bf16.enabled);
+  EXPECT_FALSE(config.wall_clock_breakdown);
+  EXPECT_EQ(config.gradient_clipping_norm, 0.5);
+  EXPECT_EQ(config.zero.reduce_bucket_elements, 500'000'000);
+  EXPECT_EQ(config.zero.sub_group_elements, 1'000'000'000'000);
+  EXPECT_EQ(config.zero.max_live_elements, 100'000'000);
+  EXPECT_EQ(config.zero.max_reuse_distance_elements, 2'000'000'000);
+  EXPECT_EQ(config.zero.stage, 3);
+}
+
+TEST(ResolveConfig, SaysThatAnIntegerHasAFraction) {
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("steps_per_print": 1.5)"))),
+              HasSubstr("run.json: steps_per_print must be a whole number, not 1.5, which has a "
+                        "fraction"));
+}
+
+TEST(ResolveConfig, ReportsEveryMistakeAtOnce) {
+  const std::string sentence = refusal(
+      resolve_run(run_with(R"("fp16": {"enable": true}, "bf16": 3, "aio": {"queue_depth": 0},
+                                      "optimizer": {"type": "Lamb"}, "stepsperprint": 4)")));
+  EXPECT_THAT(sentence, AllOf(HasSubstr("5 settings"), HasSubstr("did you mean fp16.enabled?"),
+                              HasSubstr("bf16 is a section"), HasSubstr("at least 1, not 0"),
+                              HasSubstr("\"Adam\" or \"AdamW\", not \"Lamb\"")));
+  EXPECT_THAT(sentence, HasSubstr("did you mean steps_per_print?"));
+}
+
+TEST(ResolveConfig, RejectsUnknownKeysInARunFileAndIgnoresThemInADeepSpeedFile) {
+  const std::string text = run_with(R"("zero_optimization": {"stagee": 3, "thread_count": 4},
+                                       "frobnicate_the_gradients": 7)");
+  EXPECT_THAT(refusal(resolve_run(text)), AllOf(HasSubstr("did you mean zero_optimization.stage?"),
+                                                HasSubstr("thread_count is a key of aio"),
+                                                HasSubstr("frobnicate_the_gradients")));
+  const auto resolved = accepted(resolve_deepspeed(text));
+  const KeyReport stagee = report_on(resolved, "zero_optimization.stagee");
+  EXPECT_EQ(stagee.outcome, Outcome::kIgnored);
+  EXPECT_THAT(stagee.reason, HasSubstr("did you mean zero_optimization.stage?"));
+  EXPECT_EQ(report_on(resolved, "zero_optimization.thread_count").value, "4");
+  EXPECT_EQ(report_on(resolved, "frobnicate_the_gradients").outcome, Outcome::kIgnored);
+}
+
+TEST(ResolveConfig, DoesNotTakeADottedNameForAPath) {
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("fp16.enabled": true)"))), HasSubstr("nest it"));
+}
+
+TEST(ResolveConfig, LaterSourcesWinAndSaySo) {
+  const std::string run = run_with(R"("gradient_clipping": 1, "steps_per_print": 1,
+                                      "run": {"steps": 1}, "wall_clock_breakdown": true)");
+  const std::string deepspeed = R"({"gradient_clipping": 2, "steps_per_print": 2})";
+  const auto resolved =
+      accepted(resolve_both(run, deepspeed, {"gradient_clipping=3", "run.steps=5", "run.steps=6"}));
+  EXPECT_EQ(resolved.config.gradient_clipping_norm, 3);
+  EXPECT_EQ(resolved.config.steps_per_print, 2);
+  EXPECT_EQ(resolved.config.run.steps, 6);
+  EXPECT_TRUE(resolved.config.wall_clock_breakdown);
+
+  const auto reports = reports_on(resolved, "gradient_clipping");
+  ASSERT_EQ(reports.size(), 3U);
+  EXPECT_EQ(reports[0].outcome, Outcome::kHonoured);
+  EXPECT_EQ(reports[0].source, "--set gradient_clipping");
+  EXPECT_EQ(reports[1].reason, "overruled by ds.json");
+  EXPECT_EQ(reports[2].reason, "overruled by --set gradient_clipping");
+  EXPECT_EQ(report_on(resolved, "wall_clock_breakdown").source, "run.json");
+}
+
+TEST(ResolveConfig, AutoInADeepSpeedFileLeavesTheRunFilesValue) {
+  const auto resolved =
+      accepted(resolve_both(R"({"train_batch_size": 64, "optimizer": {"params": {"lr": 0.125}}})",
+                            R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 16,
+          "optimizer": {"params": {"lr": "auto", "weight_decay": "auto"}}})"));
+  EXPECT_EQ(resolved.config.batch.train, 64);
+  EXPECT_EQ(resolved.config.batch.accumulation, 4);
+  EXPECT_EQ(resolved.config.optimizer.learning_rate, 0.125);
+  EXPECT_THAT(report_on(resolved, "optimizer.params.lr").reason,
+              HasSubstr("ds.json leaves it to this file"));
+  EXPECT_THAT(report_on(resolved, "optimizer.params.weight_decay").reason,
+              HasSubstr("\"auto\" is the default"));
+}
+
+TEST(ResolveConfig, ResolvesBucketSizesFromTheHiddenSize) {
+  const std::string zero = R"("zero_optimization": {"reduce_bucket_size": "auto",
+      "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"})";
+  const Config config =
+      accepted(resolve_run(run_with(R"("model": {"preset": "gpt2-medium"}, )" + zero))).config;
+  EXPECT_EQ(config.zero.reduce_bucket_elements, 1024 * 1024);
+  EXPECT_EQ(config.zero.prefetch_bucket_elements, 943718);  // 943718.4
+  EXPECT_EQ(config.zero.param_persistence_threshold_elements, 10240);
+}
+
+TEST(ResolveConfig, ResolvesTheSchedulesAutoFromRunAndOptimizer) {
+  const auto config_with = [&](const std::string& type, const std::string& params) {
+    return accepted(resolve_run(run_with(
+                        R"("run": {"steps": 300}, "optimizer": {"params": {"lr": 0.5}},
+                           "scheduler": {"type": ")" +
+                        type + R"(", "params": {)" + params + "}}")))
+        .config.schedule;
+  };
+  const Schedule autos =
+      config_with("WarmupDecayLR", R"("warmup_max_lr": "auto", "warmup_num_steps": "auto",
+                          "warmup_min_lr": "auto", "total_num_steps": "auto")");
+  EXPECT_EQ(autos.warmup.max_lr, 0.5);
+  EXPECT_EQ(autos.warmup.min_lr, 0);
+  EXPECT_EQ(autos.warmup.steps, 30);
+  EXPECT_EQ(autos.warmup.total_steps, 300);
+  EXPECT_EQ(config_with("WarmupDecayLR", "").warmup.max_lr, 0.001);
+  EXPECT_EQ(config_with("WarmupLR", "").warmup.max_lr, 0.5);
+  EXPECT_EQ(config_with("WarmupLR", "").warmup.steps, 1000);
+}
+
+TEST(ResolveConfig, IgnoresParametersThatTheScheduleDoesNotHave) {
+  const auto resolved = accepted(resolve_run(run_with(
+      R"("scheduler": {"type": "WarmupLR", "params": {"total_num_steps": 5, "cycle_min_lr": 1}})")));
+  const KeyReport report = report_on(resolved, "scheduler.params.total_num_steps");
+  EXPECT_EQ(report.outcome, Outcome::kIgnored);
+  EXPECT_EQ(report.reason, "scheduler.type WarmupLR has no such parameter");
+}
+
+TEST(ResolveConfig, OneCycleNeedsItsBounds) {
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("scheduler": {"type": "OneCycle"})"))),
+              AllOf(HasSubstr("cycle_min_lr has to be given"), HasSubstr("cycle_max_lr")));
+}
+
+TEST(ResolveConfig, ARunHasOneSixteenBitType) {
+  const std::string fp16 = R"("fp16": {"enabled": true})";
+  const std::string bf16 = R"("bf16": {"enabled": true})";
+  EXPECT_THAT(refusal(resolve_run(run_with(fp16 + "," + bf16))), HasSubstr("one 16-bit type"));
+  EXPECT_EQ(accepted(resolve_run(run_with(fp16))).config.precision, Precision::kFp16);
+  EXPECT_EQ(accepted(resolve_run(run_with(bf16))).config.precision, Precision::kBf16);
+  // A later source that asks for the other one overrules the first.
+  const auto resolved = accepted(resolve_both(run_with(bf16), "{" + fp16 + "}"));
+  EXPECT_EQ(resolved.config.precision, Precision::kFp16);
+  EXPECT_FALSE(resolved.config.bf16.enabled);
+}
+
+TEST(ResolveConfig, AdamIsAdamWUnlessItsModeIsOff) {
+  const auto optimizer = [](const std::string& type, const std::string& params) {
+    return accepted(resolve_run(run_with(R"("optimizer": {"type": ")" + type + R"(", "params": {)" +
+                                         params + "}}")))
+        .config.optimizer;
+  };
+  EXPECT_TRUE(optimizer("Adam", "").adam_w_mode);
+  EXPECT_FALSE(optimizer("adam", R"("adam_w_mode": false)").adam_w_mode);
+  EXPECT_TRUE(optimizer("AdamW", R"("adam_w_mode": false)").adam_w_mode);
+  // PyTorch's AdamW decays by default, DeepSpeed's does not.
+  EXPECT_EQ(optimizer("AdamW", R"("torch_adam": true)").weight_decay, 0.01);
+  EXPECT_EQ(optimizer("AdamW", R"("torch_adam": true, "weight_decay": 0)").weight_decay, 0);
+  EXPECT_EQ(optimizer("Adam", R"("torch_adam": true, "adam_w_mode": false)").weight_decay, 0);
+}
+
+TEST(ResolveConfig, PresetsGiveAShapeThatKeysChange) {
+  const auto model = [](const std::string& text) {
+    return accepted(resolve_run(run_with(R"("model": {)" + text + "}"))).config.model;
+  };
+  const Model xl = model(R"("preset": "gpt2-xl")");
+  EXPECT_EQ(xl.layers, 48);
+  EXPECT_EQ(xl.hidden, 1600);
+  EXPECT_EQ(xl.heads, 25);
+  EXPECT_EQ(xl.context_tokens, 1024);
+  EXPECT_EQ(xl.vocab, 50257);
+  EXPECT_EQ(xl.ffn_hidden(), 6400);
+  const Model lite = model(R"("preset": "gpt-lite", "layers": 3)");
+  EXPECT_EQ(lite.layers, 3);
+  EXPECT_EQ(lite.hidden, 768);
+  EXPECT_EQ(lite.context_tokens, 2048);
+  EXPECT_EQ(lite.dropout, 0.1);
+}
+
+TEST(ResolveConfig, RefusesShapesThatCannotBeBuilt) {
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("model": {"heads": 7})"))),
+              HasSubstr("model.hidden 768 cannot be divided among model.heads 7"));
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("model": {"preset": "custom", "layers": 2})"))),
+              AllOf(HasSubstr("model.hidden has to be given"), Not(HasSubstr("model.layers has"))));
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("data": {"sequence_length": 2000})"))),
+              HasSubstr("longer than model.context 1024"));
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("model": {"preset": "gpt2-xxl"})"))),
+              HasSubstr("did you mean \"gpt2-xl\"?"));
+}
+
+TEST(ResolveConfig, NvmeNeedsAFolderAndTheBudgetsComesFirst) {
+  const std::string nvme = R"("zero_optimization": {"offload_param": {"device": "nvme")";
+  EXPECT_THAT(refusal(resolve_run(run_with(nvme + "}}"))),
+              AllOf(HasSubstr("budget.nvme_paths"), HasSubstr("offload_param.nvme_path")));
+
+  const std::string with_path = nvme + R"(, "nvme_path": "/a"}})";
+  EXPECT_THAT(accepted(resolve_run(run_with(with_path))).config.param_nvme_paths(),
+              ElementsAre("/a"));
+
+  const auto resolved =
+      accepted(resolve_run(run_with(with_path), {R"(budget.nvme_paths=["/b","/c"])"}));
+  EXPECT_THAT(resolved.config.param_nvme_paths(), ElementsAre("/b", "/c"));
+  EXPECT_THAT(resolved.config.optimizer_nvme_paths(), ElementsAre("/b", "/c"));
+  const auto reports = reports_on(resolved, "zero_optimization.offload_param.nvme_path");
+  ASSERT_EQ(reports.size(), 2U);
+  EXPECT_EQ(reports[1].reason, "budget.nvme_paths replaces it");
+}
+
+TEST(ResolveConfig, FractionsNeedADeviceThatIsAuto) {
+  const std::string fractions =
+      R"("placement": {"optimizer_fractions": {"gpu": 0.5, "nvme": 0.5}})";
+  EXPECT_THAT(refusal(resolve_run(run_with(fractions))), HasSubstr("set it to \"auto\""));
+  const std::string device = "zero_optimization.offload_optimizer.device=auto";
+  EXPECT_THAT(refusal(resolve_run(run_with(fractions), {device})),
+              HasSubstr("set budget.nvme_paths"));
+  const Config config =
+      accepted(resolve_run(run_with(fractions), {device, "budget.nvme_paths=/nvme"})).config;
+  EXPECT_EQ(config.placement.optimizer_fractions->nvme, 0.5);
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("placement": {"optimizer_fractions": {"gpu": 0.5}})"),
+                                  {device})),
+              HasSubstr("add up to 0.5 instead of 1"));
+}
+
+TEST(ResolveConfig, ReadsTheNamesOfOlderFiles) {
+  const auto resolved = accepted(resolve_deepspeed(
+      R"({"train_batch_size": 8, "bfloat16": {"enabled": true}, "aio": {"thread_count": 3},
+          "zero_optimization": {"stage": 2, "cpu_offload": true, "max_live_parameters": 7}})"));
+  EXPECT_EQ(resolved.config.precision, Precision::kBf16);
+  EXPECT_EQ(resolved.config.aio.threads, 3);
+  EXPECT_EQ(resolved.config.zero.offload_optimizer.device, OffloadDevice::kCpu);
+  EXPECT_EQ(resolved.config.zero.max_live_elements, 7);
+  EXPECT_EQ(report_on(resolved, "aio.intra_op_parallelism").reason, "given as aio.thread_count");
+  EXPECT_EQ(accepted(resolve_deepspeed(R"({"train_batch_size": 8, "zero_optimization": true})"))
+                .config.zero.stage,
+            1);
+  EXPECT_THAT(
+      refusal(resolve_deepspeed(
+          R"({"train_batch_size": 8, "aio": {"thread_count": 3, "intra_op_parallelism": 3}})")),
+      HasSubstr("given twice"));
+}
+
+TEST(ResolveConfig, StagesBelowThreeTrainAlikeOnOneRank) {
+  const auto resolved = accepted(resolve_run(run_with(R"("zero_optimization": {"stage": 2})")));
+  EXPECT_EQ(report_on(resolved, "zero_optimization.stage").outcome, Outcome::kHonoured);
+  EXPECT_THAT(report_on(resolved, "zero_optimization.stage").reason,
+              HasSubstr("one rank has nothing to divide"));
+}
+
+TEST(ResolveConfig, CpuCheckpointingKeepsBoundariesInRam) {
+  const std::string text = run_with(R"("activation_checkpointing": {"cpu_checkpointing": true})");
+  EXPECT_EQ(accepted(resolve_run(text)).config.placement.boundaries_to_cpu, Switch::kOn);
+  EXPECT_EQ(accepted(resolve_run(text, {"placement.boundaries_to_cpu=off"}))
+                .config.placement.boundaries_to_cpu,
+            Switch::kOff);
+  EXPECT_EQ(accepted(resolve_run(text, {"placement.boundaries_to_cpu=false"}))
+                .config.placement.boundaries_to_cpu,
+            Switch::kOff);
+}
+
+TEST(ResolveConfig, OverridesAreJsonOrElseText) {
+  const Config config =
+      accepted(resolve_run(R"({"train_batch_size": 8, "budget": {"gpu_gib": 24}})",
+                           {"run.dir=out/a=b", "run.resume=100", "data.train=[\"x.bin\"]",
+                            "optimizer.params.betas=[0.5, 0.25]", "fp16={\"enabled\": true}",
+                            "budget.gpu_gib=null", "model.preset=gpt2-large"}))
+          .config;
+  EXPECT_EQ(config.run.dir, "out/a=b");
+  EXPECT_EQ(config.run.resume, "100");
+  EXPECT_THAT(config.data.train, ElementsAre("x.bin"));
+  EXPECT_EQ(config.optimizer.betas, (Betas{0.5, 0.25}));
+  EXPECT_TRUE(config.fp16.enabled);
+  EXPECT_FALSE(config.budget.gpu_gib.has_value());
+  EXPECT_EQ(config.model.layers, 36);
+}
+
+TEST(ResolveConfig, ChecksTheFormOfOverrides) {
+  const std::string run = R"({"train_batch_size": 8})";
+  EXPECT_THAT(refusal(resolve_run(run, {"run.steps"})), HasSubstr("section.key=value"));
+  EXPECT_THAT(refusal(resolve_run(run, {"=5"})), HasSubstr("section.key=value"));
+  EXPECT_THAT(refusal(resolve_run(run, {"run..steps=5"})), HasSubstr("no path of a key"));
+  EXPECT_THAT(refusal(resolve_run(run, {"run.step=5"})), HasSubstr("did you mean run.steps?"));
+  EXPECT_THAT(refusal(resolve_run(run, {"run=5"})), HasSubstr("run is a section"));
+  EXPECT_THAT(refusal(resolve_run(run, {"run.steps=many"})),
+              HasSubstr("--set run.steps: run.steps must be a whole number, not \"many\""));
+  EXPECT_THAT(refusal(resolve_run(run, {"run.dir=\xff\xfe"})), HasSubstr("not UTF-8"));
+}
+
+TEST(ResolveConfig, ChecksTheWorldSize) {
+  EXPECT_THAT(refusal(resolve_run(R"({"train_batch_size": 8})", {}, 0)), HasSubstr("world size"));
+}
+
+TEST(ResolveConfig, CanonicalFormResolvesToItself) {
+  for (const char* more : {
+           R"("fp16": {"enabled": true})",
+           R"("bf16": {"enabled": true}, "model": {"preset": "gpt2-xl", "dropout": 0})",
+           R"("scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1}})",
+           R"("scheduler": {"type": "WarmupCosineLR"}, "run": {"steps": 77})",
+           R"("zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/a"},
+              "reduce_bucket_size": "auto"}, "budget": {"cpu_gib": 1.5, "nvme_paths": "/b"})",
+           R"("optimizer": {"type": "Adam", "params": {"torch_adam": true, "lr": 0.1}})",
+           R"("activation_checkpointing": {"cpu_checkpointing": true})",
+       }) {
+    SCOPED_TRACE(more);
+    const std::string once = to_json(accepted(resolve_run(run_with(more))).config);
+    const auto again = accepted(resolve_run(once));
+    EXPECT_EQ(to_json(again.config), once);
+    for (const KeyReport& report : again.reports) {
+      EXPECT_NE(report.outcome, Outcome::kIgnored) << report.path << ": " << report.reason;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::config
