@@ -1,0 +1,28 @@
+// What a subcommand of `sluice` is, and what all of them share.
+//
+// A command adds its options to the app, and returns what runs it. It prints its results on
+// standard output, progress and warnings on standard error. Exit codes: 0; 1 for what went wrong
+// here; 2 for the user's mistakes, 130 for Ctrl-C; 1 also where a check found damage.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "aio/result.h"
+
+namespace CLI {  // NOLINT(readability-identifier-naming): named by CLI11
+class App;
+}
+
+namespace sluice::tools {
+
+// Returns the exit code. An error becomes one sentence and the code that fits it.
+using Command = std::function<Result<int>()>;
+
+Command add_config_command(CLI::App& sluice);
+Command add_scrub_command(CLI::App& sluice);
+
+inline constexpr int kExitDamaged = 1;
+
+}  // namespace sluice::tools

@@ -1,0 +1,34 @@
+#include "tools/cli/config_options.h"
+
+#include <CLI/CLI.hpp>
+
+namespace sluice::tools {
+
+void add_config_options(CLI::App& command, ConfigOptions& options) {
+  command.add_option("CONFIG", options.file, "The run's JSON file; configs/ has some that work");
+  command.add_option("--deepspeed", options.deepspeed,
+                     "A DeepSpeed configuration, as it is: its keys win over the run file's");
+  command
+      .add_option("--set", options.overrides,
+                  "Overrides one key: --set run.steps=100; again for another")
+      ->allow_extra_args(false);
+}
+
+Result<config::Resolved> resolve(const ConfigOptions& options) {
+  if (options.file.empty() && options.deepspeed.empty()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "no configuration was given: name a run file (configs/demo.json, say), or a "
+                 "DeepSpeed file with --deepspeed");
+  }
+  config::Sources sources;
+  if (!options.file.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(sources.run_file, config::read_source(options.file));
+  }
+  if (!options.deepspeed.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(sources.deepspeed, config::read_source(options.deepspeed));
+  }
+  sources.overrides = options.overrides;
+  return config::resolve(sources);
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,59 @@
+// sluice: trains transformers larger than GPU memory.
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <string>
+
+#include "bench/command_line.h"
+#include "tools/cli/command.h"
+
+namespace {
+
+using sluice::ErrorCode;
+
+// The user's mistakes are 2, everything else 1.
+int exit_code_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kNotFound:
+    case ErrorCode::kAlreadyExists:
+    case ErrorCode::kPermission:
+    case ErrorCode::kReadOnly:
+    case ErrorCode::kNoSpace:
+    case ErrorCode::kOutOfMemory:
+    case ErrorCode::kMemlockLimit:
+    case ErrorCode::kBusy:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+int run(int argc, const char* const* argv) {
+  CLI::App app("Trains transformers larger than GPU memory, their state streaming from NVMe.",
+               "sluice");
+  app.require_subcommand(1);
+  std::map<std::string, sluice::tools::Command> commands;
+  commands["config"] = sluice::tools::add_config_command(app);
+  commands["scrub"] = sluice::tools::add_scrub_command(app);
+
+  const auto parsed = sluice::bench::parse_words(app, argc, argv);
+  if (parsed.ok() && !*parsed) return 0;
+  const auto done = parsed.ok() ? commands.at(app.get_subcommands().front()->get_name())()
+                                : sluice::Result<int>(parsed.error());
+  if (done.ok()) return *done;
+  std::cerr << "sluice: " << done.error().message() << "\n";
+  return exit_code_of(done.error().code());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "sluice: " << error.what() << "\n";
+    return 1;
+  }
+}

@@ -1,0 +1,112 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <thread>
+
+#include "aio/executor.h"
+#include "aio/io_queue.h"
+#include "aio/make_backend.h"
+#include "aio/units.h"
+#include "bench/progress_line.h"
+#include "swap/scrub.h"
+#include "swap/store_inventory.h"
+#include "tools/cli/command.h"
+
+namespace sluice::tools {
+namespace {
+
+struct Options {
+  std::vector<std::string> paths;
+  std::string run;
+  bool clean = false;
+};
+
+constexpr int kQueueDepth = 32;
+
+Status list_all(aio::IoQueue& queue, const std::vector<std::string>& paths) {
+  bool any = false;
+  for (const std::string& path : paths) {
+    SLUICE_ASSIGN_OR_RETURN(const auto stores, swap::list_stores(queue, path));
+    for (const swap::FoundStore& store : stores) {
+      std::cout << swap::describe(store) << "\n";
+      any = true;
+    }
+  }
+  if (!any) std::cout << "no state store lies there\n";
+  return {};
+}
+
+Status clean(aio::IoQueue& queue, const std::vector<std::string>& paths) {
+  SLUICE_ASSIGN_OR_RETURN(const auto removed, swap::remove_leftovers(queue, paths));
+  std::uint64_t bytes = 0;
+  for (const swap::FoundStore& store : removed) {
+    std::cout << "removed: " << swap::describe(store) << "\n";
+    bytes += store.found.bytes;
+  }
+  std::cout << removed.size() << " leftovers removed, " << format_bytes(bytes) << "\n";
+  return {};
+}
+
+Result<int> scrub_one(aio::IoQueue& queue, const Options& options) {
+  const int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
+  SLUICE_ASSIGN_OR_RETURN(const auto executor, aio::make_executor(threads));
+  bench::ProgressLine progress;
+  swap::ScrubOptions scrub;
+  scrub.on_progress = [&](std::uint64_t done, std::uint64_t total) {
+    progress.update("checking", {.fraction = static_cast<double>(done) / static_cast<double>(total)});
+  };
+  auto report = swap::scrub(queue, *executor, options.paths, options.run, scrub);
+  progress.clear();
+  if (!report.ok()) return std::move(report).error();
+  std::cout << report->records << " records, " << format_bytes(report->bytes) << ", "
+            << (report->closed ? "closed by its run"
+                               : "left by a run that was killed: its records may not belong together")
+            << "\n";
+  if (report->never_written > 0)
+    std::cout << report->never_written << " were never written\n";
+  for (const swap::BadRecord& bad : report->bad)
+    std::cout << "BAD " << bad.name << ": " << bad.problem << "\n";
+  if (report->bad.empty()) {
+    std::cout << "every checksum is right\n";
+    return 0;
+  }
+  std::cout << report->bad.size() << " bad records\n";
+  return kExitDamaged;
+}
+
+Result<int> run(const Options& options) {
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto backend,
+      aio::make_backend({.kind = aio::BackendKind::kAuto, .queue_depth = kQueueDepth}));
+  SLUICE_ASSIGN_OR_RETURN(const auto queue,
+                          aio::IoQueue::create(*backend, {.queue_depth = kQueueDepth}));
+  if (options.clean) {
+    SLUICE_RETURN_IF_ERROR(clean(*queue, options.paths));
+    return 0;
+  }
+  if (!options.run.empty()) return scrub_one(*queue, options);
+  SLUICE_RETURN_IF_ERROR(list_all(*queue, options.paths));
+  return 0;
+}
+
+}  // namespace
+
+Command add_scrub_command(CLI::App& sluice) {
+  CLI::App* const command = sluice.add_subcommand(
+      "scrub", "Lists what runs have put on NVMe paths, checks a store, removes what kills left");
+  command->footer(
+      "  sluice scrub /nvme0 /nvme1              what lies there, and whose it is\n"
+      "  sluice scrub /nvme0 /nvme1 --run NAME   reads every record and names the bad ones\n"
+      "  sluice scrub /nvme0 --remove-leftovers  stores of runs that were killed, nothing else");
+  const auto options = std::make_shared<Options>();
+  command->add_option("PATH", options->paths, "NVMe paths, as in budget.nvme_paths")->required();
+  command->add_option("--run", options->run, "The run whose store is to be checked");
+  command->add_flag("--remove-leftovers", options->clean,
+                    "Removes the stores of runs that were killed; they cannot be used any more");
+  return [options] { return run(*options); };
+}
+
+}  // namespace sluice::tools
