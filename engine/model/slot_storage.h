@@ -1,0 +1,39 @@
+// SlotStorage: one unit's parameters as views of one storage for the whole run. acquire() points
+// the storage at the memory where the parameters are now; release() takes the memory away, so that
+// any use of a view, from now or from an earlier acquire, throws until the next acquire. Without it
+// a view kept too long would silently read the next unit's parameters.
+//
+// Memory:  none of its own. Threads: one at a time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/model/unit_layout.h"
+#include "engine/model/unit_views.h"
+
+namespace sluice::engine {
+
+class SlotStorage {
+ public:
+  // Starts released.
+  SlotStorage(const UnitLayout& layout, at::ScalarType dtype, at::Device device);
+
+  // `first` is the slot's first byte, aligned to 256, on the device, of at least bytes() bytes; it
+  // stays the caller's.
+  void acquire(void* first);
+  void release();
+  bool acquired() const { return acquired_; }
+  std::size_t bytes() const { return bytes_; }
+
+  // The same views for the whole run.
+  const UnitViews& views() const { return views_; }
+
+ private:
+  at::Device device_;
+  std::size_t bytes_;
+  bool acquired_ = false;
+  at::Storage storage_;
+  UnitViews views_;
+};
+
+}  // namespace sluice::engine

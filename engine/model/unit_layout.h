@@ -1,0 +1,52 @@
+// UnitLayout: how a unit's parameters lie in its one flat array. Without LibTorch.
+//
+// Flat order: trainable parameters, by parameter group, each beginning at a multiple of
+// kParameterAlignment elements; what is left between them belongs to the parameter before and is
+// zero for ever (its gradient is zero, too). Masters, moments, 16-bit parameters and gradients all
+// lie in this order. A slot may be longer than the flat order: its last parameter then has rows
+// more than the state has (`padded_rows`), which are zero and stay so.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice::engine {
+
+constexpr std::uint64_t kParameterAlignment = 128;  // 256 bytes of a 16-bit number
+
+enum ParameterGroup : int {
+  kDecayed = 0,   // matrices and embeddings
+  kUndecayed = 1  // vectors: biases and norms
+};
+
+struct ParameterSpec {
+  std::string name;  // Hugging Face's: "h.3.attn.c_attn.weight"
+  std::vector<std::int64_t> shape;
+  int group = kDecayed;
+  std::uint64_t first_element = 0;  // in the unit's flat order
+  std::uint64_t elements = 0;
+  std::int64_t padded_rows = 0;  // shape[0], or more in a padded slot
+  float initial_std = 0;         // of a normal distribution; 0: all are initial_value
+  float initial_value = 0;
+
+  std::vector<std::int64_t> slot_shape() const;
+};
+
+struct UnitLayout {
+  std::string name;  // "embedding", "h.3", "head"
+  std::vector<ParameterSpec> parameters;
+  std::uint64_t elements = 0;       // of the flat order, a multiple of kParameterAlignment
+  std::uint64_t slot_elements = 0;  // elements, or more when the last parameter is padded
+
+  // Appends a parameter; groups must not descend. Sets its first_element and elements.
+  void add(ParameterSpec parameter);
+  // Gives the last parameter more rows in the slot.
+  void pad_last(std::int64_t rows);
+  // Elements of one group, with the gaps behind its parameters.
+  std::uint64_t elements_of_group(int group) const;
+  // Without the gaps.
+  std::uint64_t parameter_elements() const;
+};
+
+}  // namespace sluice::engine
