@@ -98,6 +98,11 @@ Result<std::vector<std::string>> FaultFileSystem::list(const std::string& path) 
   return inner_.list(path);
 }
 
+Result<std::unique_ptr<FileLock>> FaultFileSystem::lock(const std::string& path) {
+  SLUICE_RETURN_IF_ERROR(meet(decider_, FaultTarget::kOpen, path));
+  return inner_.lock(path);
+}
+
 Result<std::uint64_t> FaultFileSystem::free_bytes(const std::string& path) {
   SLUICE_RETURN_IF_ERROR(meet(decider_, FaultTarget::kLookUp, path));
   return inner_.free_bytes(path);

@@ -39,7 +39,7 @@ enum class FaultTarget : std::uint8_t {
   kWrite,
   kSync,
   // Calls of files(); only kEio, kEnospc, kEintr and kEagain happen to them.
-  kOpen,
+  kOpen,  // and lock
   kRemove,
   kRename,
   kMakeDirectories,

@@ -74,6 +74,18 @@ class File {
   std::uint32_t memory_alignment_bytes_;
 };
 
+// An exclusive lock on a file; its destructor releases it, and so does the end of the process,
+// whatever kills it. The file stays.
+class FileLock {
+ public:
+  virtual ~FileLock() = default;
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ protected:
+  FileLock() = default;
+};
+
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
@@ -87,6 +99,11 @@ class FileSystem {
   virtual Result<bool> exists(const std::string& path) = 0;
   // The names in a folder, sorted, without "." and "..".
   virtual Result<std::vector<std::string>> list(const std::string& path) = 0;
+  // Locks the file at `path`, which is made if it is missing. kBusy while another lock() of it is
+  // held, in this process or another; it never waits. A lock of a file that was removed meanwhile
+  // is not taken for one of the file that is at `path` now. kUnsupported where files cannot be
+  // locked.
+  virtual Result<std::unique_ptr<FileLock>> lock(const std::string& path) = 0;
   // What an unprivileged user could still write below `path`.
   virtual Result<std::uint64_t> free_bytes(const std::string& path) = 0;
 };

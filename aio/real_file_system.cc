@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <linux/stat.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
@@ -16,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 #include "aio/bounce_buffers.h"
@@ -80,6 +82,7 @@ class OwnedDescriptor {
   explicit OwnedDescriptor(int descriptor) : descriptor_(descriptor) {}
   OwnedDescriptor(const OwnedDescriptor&) = delete;
   OwnedDescriptor& operator=(const OwnedDescriptor&) = delete;
+  OwnedDescriptor(OwnedDescriptor&& from) noexcept : descriptor_(from.hand_on()) {}
   ~OwnedDescriptor() {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
@@ -109,6 +112,39 @@ int open_anonymous(const std::string& path, int flags) {
   const int named = ::mkostemp(name.data(), O_CLOEXEC);
   if (named >= 0) ::unlink(name.c_str());
   return named;
+}
+
+// How often a lock is tried on a file that others keep replacing.
+constexpr int kLockAttempts = 100;
+
+class RealFileLock final : public FileLock {
+ public:
+  explicit RealFileLock(OwnedDescriptor descriptor) : descriptor_(std::move(descriptor)) {}
+
+ private:
+  // Closing is all it takes. LOCK_UN would also end the lock of a parent that has forked us.
+  OwnedDescriptor descriptor_;
+};
+
+Error lock_failed(int error_number, const std::string& path) {
+  std::string_view advice;
+  if (error_number == EWOULDBLOCK) advice = "another process, or this one, holds it";
+  if (error_number == ENOLCK || error_number == ENOSYS || error_number == EOPNOTSUPP) {
+    advice = "its file system or the kernel refuses flock; choose a path on a local drive";
+  }
+  return Error::from_errno(error_number, {.operation = "lock of", .path = path}, advice);
+}
+
+// Whether the open file is the one that `path` leads to now.
+Result<bool> is_still_at(int descriptor, const std::string& path) {
+  struct stat held {};
+  struct stat named {};
+  if (::fstat(descriptor, &held) != 0) return lock_failed(errno, path);
+  if (::stat(path.c_str(), &named) == 0) {
+    return held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+  }
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  return lock_failed(errno, path);
 }
 
 struct Alignment {
@@ -246,6 +282,25 @@ Result<std::vector<std::string>> RealFileSystem::list(const std::string& path) {
   if (error) return Error::from_errno(error.value(), {.operation = "listing of", .path = path});
   std::sort(names.begin(), names.end());
   return names;
+}
+
+Result<std::unique_ptr<FileLock>> RealFileSystem::lock(const std::string& path) {
+  for (int attempt = 0; attempt < kLockAttempts; ++attempt) {
+    OwnedDescriptor file(open_retrying(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC));
+    if (file.get() < 0) return lock_failed(errno, path);
+    int result = 0;
+    do {
+      result = ::flock(file.get(), LOCK_EX | LOCK_NB);
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) return lock_failed(errno, path);
+    // Between open and flock the last holder may have removed the file, and somebody else may hold
+    // the lock of a new one.
+    SLUICE_ASSIGN_OR_RETURN(const bool current, is_still_at(file.get(), path));
+    if (current) return std::unique_ptr<FileLock>(std::make_unique<RealFileLock>(std::move(file)));
+  }
+  return Error(ErrorCode::kBusy, "lock of " + path + " failed: the file was replaced " +
+                                     std::to_string(kLockAttempts) +
+                                     " times while it was being locked");
 }
 
 Result<std::uint64_t> RealFileSystem::free_bytes(const std::string& path) {

@@ -3,6 +3,10 @@
 // Direct files use O_DIRECT and take their alignment from statx(STATX_DIOALIGN) where the kernel
 // tells it, else 4096. Where O_DIRECT is refused (tmpfs, some overlays) the file is opened
 // buffered, with one log line for each mount.
+//
+// Locks are flock(2)'s: they belong to the open file, so threads of one process exclude each other
+// too, and a child that was forked without exec keeps its parent's locks until it ends as well. On
+// network file systems they may not reach other machines.
 #pragma once
 
 #include "aio/file_system.h"
@@ -18,6 +22,7 @@ class RealFileSystem final : public FileSystem {
   Status sync_directory(const std::string& path) override;
   Result<bool> exists(const std::string& path) override;
   Result<std::vector<std::string>> list(const std::string& path) override;
+  Result<std::unique_ptr<FileLock>> lock(const std::string& path) override;
   Result<std::uint64_t> free_bytes(const std::string& path) override;
 };
 

@@ -28,6 +28,7 @@ ErrorCode code_for(int error_number) {
       return ErrorCode::kNoSpace;
     case ENOMEM:
       return ErrorCode::kOutOfMemory;
+    case ENOLCK:
     case ENOSYS:
     case EOPNOTSUPP:
       return ErrorCode::kUnsupported;

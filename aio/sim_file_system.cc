@@ -83,6 +83,19 @@ int SimFile::check_transfer(bool writes, std::uint64_t offset_bytes, const std::
   return aligned ? 0 : -EINVAL;
 }
 
+SimFileLock::SimFileLock(SimFileSystem& files, const std::string& path,
+                         std::shared_ptr<SimFileData> content)
+    : files_(files),
+      file_(files, path, std::move(content), {.writable = true}),
+      power_epoch_(files.power_epoch_) {
+  files_.locked_.insert(&file_.content());
+}
+
+SimFileLock::~SimFileLock() {
+  if (power_epoch_ != files_.power_epoch_) return;  // a power loss has released it
+  files_.locked_.erase(&file_.content());
+}
+
 // ---- space ------------------------------------------------------------------------------------
 
 SimFileSystem::SimFileSystem(Options options) : options_(std::move(options)) {}
@@ -199,6 +212,13 @@ Result<std::vector<std::string>> SimFileSystem::list(const std::string& path) {
   return names;
 }
 
+Result<std::unique_ptr<FileLock>> SimFileSystem::lock(const std::string& path) {
+  if (!powered_) return failed(EIO, "lock of", path);
+  SLUICE_ASSIGN_OR_RETURN(auto content, find_or_create(path, OpenOptions::Create::kIfMissing));
+  if (locked_.contains(content.get())) return failed(EWOULDBLOCK, "lock of", path);
+  return std::unique_ptr<FileLock>(std::make_unique<SimFileLock>(*this, path, std::move(content)));
+}
+
 Result<std::uint64_t> SimFileSystem::free_bytes(const std::string& path) {
   if (!powered_) return failed(EIO, "look-up of free space at", path);
   if (const SimNames::Found found = names_.find(path); found.error_number != 0) {
@@ -223,6 +243,7 @@ std::uint64_t SimFileSystem::unsynced_bytes() const {
 void SimFileSystem::lose_power(const PowerDice& dice) {
   powered_ = false;
   ++power_epoch_;
+  locked_.clear();
   const auto files = names_.all_files();
   names_.lose_power(dice);
   used_bytes_ = 0;

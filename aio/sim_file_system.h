@@ -4,14 +4,15 @@
 // Calls take no virtual time. Space is taken in blocks of 4096 bytes by allocate() and by the first
 // write of a block, and given back by truncate() and when a file has neither name nor handle left.
 // After a power loss every call fails with EIO until the power is back, and files opened before it
-// fail for ever, as a dead process's would.
+// fail for ever, as a dead process's would; locks end with it.
 //
-// Threads: the drive's. Files must be closed before the drive is destroyed.
+// Threads: the drive's. Files must be closed, and locks released, before the drive is destroyed.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,17 @@ class SimFile final : public File {
   const std::uint64_t power_epoch_;
 };
 
+class SimFileLock final : public FileLock {
+ public:
+  SimFileLock(SimFileSystem& files, const std::string& path, std::shared_ptr<SimFileData> content);
+  ~SimFileLock() override;
+
+ private:
+  SimFileSystem& files_;
+  const SimFile file_;  // the open handle that a lock is, too
+  const std::uint64_t power_epoch_;
+};
+
 class SimFileSystem final : public FileSystem {
  public:
   struct Options {
@@ -72,6 +84,7 @@ class SimFileSystem final : public FileSystem {
   Status sync_directory(const std::string& path) override;
   Result<bool> exists(const std::string& path) override;
   Result<std::vector<std::string>> list(const std::string& path) override;
+  Result<std::unique_ptr<FileLock>> lock(const std::string& path) override;
   Result<std::uint64_t> free_bytes(const std::string& path) override;
 
   // For the drive.
@@ -92,6 +105,7 @@ class SimFileSystem final : public FileSystem {
 
  private:
   friend class SimFile;
+  friend class SimFileLock;
 
   Error failed(int error_number, std::string_view operation, const std::string& path) const;
   Status change_done(int error_number, std::string_view operation, const std::string& path);
@@ -105,6 +119,8 @@ class SimFileSystem final : public FileSystem {
   std::uint64_t used_bytes_ = 0;
   std::uint64_t power_epoch_ = 0;  // counts power losses
   bool powered_ = true;
+  // Files rather than names: a file that is removed or renamed takes its lock with it.
+  std::set<const SimFileData*> locked_;
 };
 
 }  // namespace sluice::aio

@@ -34,32 +34,25 @@ std::vector<RecordShape> shapes_of(const StoreLayout& layout) {
 
 // Clears the folder that was taken for a new store. What a killed run left goes; a store that was
 // closed stays, unless it is to be replaced.
-Status clear_for_new_store(IoQueue& queue, const RunDirectory& directory, bool replace_whole) {
-  aio::FileSystem& files = queue.backend().files();
+Status clear_for_new_store(aio::FileSystem& files, const RunDirectory& directory,
+                           bool replace_whole) {
   const std::string& folder = directory.path();
   SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
   if (closed && !replace_whole) {
     return Error(ErrorCode::kAlreadyExists,
                  folder +
-                     " holds the state of a run that ended properly: open it to go on with "
-                     "it, remove the folder, or choose another name for the run");
+                     " holds the state of a run that ended properly: open it to go on with it, "
+                     "remove the folder, or choose another name for the run");
+  }
+  if (!closed && directory.previous_owner()) {
+    log::warning(folder + " was left half-written by " + describe(*directory.previous_owner()) +
+                 ", which was killed; it is made anew");
   }
   // The mark first: without it nothing takes the rest for whole.
   for (const std::string& path :
-       {closed_mark_path(folder), manifest_path(folder), data_path(folder)}) {
-    SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(path));
-    if (there) SLUICE_RETURN_IF_ERROR(aio::remove_durably(queue, path));
-  }
+       {closed_mark_path(folder), manifest_path(folder), data_path(folder)})
+    SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, path));
   return {};
-}
-
-void say_what_was_left(IoQueue& queue, const std::string& path, const std::string& run) {
-  const auto found = list_stores(queue, path);
-  if (!found.ok()) return;
-  for (const FoundStore& store : *found) {
-    if (store.found.run == run && store.condition == StoreCondition::kLeftover)
-      log::warning(describe(store) + "; it is replaced");
-  }
 }
 
 }  // namespace
@@ -101,14 +94,15 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
                            .chunk_bytes = options.chunk_bytes,
                            .generations = options.generations},
                           std::move(records)));
-  for (const std::string& path : options.paths) say_what_was_left(queues.reads, path, options.run);
   Directories taken;
   for (const std::string& path : options.paths) {
     SLUICE_ASSIGN_OR_RETURN(auto directory, RunDirectory::take(queues.reads, path, options.run));
     taken.push_back(std::move(directory));
   }
-  for (const auto& directory : taken)
-    SLUICE_RETURN_IF_ERROR(clear_for_new_store(queues.reads, *directory, options.replace_whole));
+  for (const auto& directory : taken) {
+    SLUICE_RETURN_IF_ERROR(
+        clear_for_new_store(queues.reads.backend().files(), *directory, options.replace_whole));
+  }
 
   std::unique_ptr<StateStore> store(new StateStore(queues, std::move(layout), std::move(taken)));
   const Status made = [&]() -> Status {
@@ -147,8 +141,9 @@ Result<std::unique_ptr<StateStore>> StateStore::open(Queues queues,
     store->states_[i].valid = true;
   }
   store->note_ = std::move(closed.mark.note);
+  aio::FileSystem& files = queues.reads.backend().files();
   for (const auto& directory : store->directories_)
-    SLUICE_RETURN_IF_ERROR(aio::remove_durably(queues.reads, closed_mark_path(directory->path())));
+    SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, closed_mark_path(directory->path())));
   return store;
 }
 
@@ -183,7 +178,9 @@ Status StateStore::remove() {
   data_.reset();
   Status first_error;
   for (const auto& directory : directories_) {
-    Status removed = directory->remove_all();
+    aio::FileSystem& files = queues_.writes.backend().files();
+    Status removed = aio::remove_durably(files, closed_mark_path(directory->path()));
+    if (removed.ok()) removed = directory->remove_all();
     if (!removed.ok() && first_error.ok()) first_error = std::move(removed);
   }
   return first_error;

@@ -14,10 +14,6 @@ namespace {
 
 using aio::IoQueue;
 
-std::string folder_of(const std::string& path, const std::string& run) {
-  return path + "/sluice-" + run;
-}
-
 Result<StoreCondition> condition_of(IoQueue& queue, const FoundRun& found) {
   if (found.in_use) return StoreCondition::kInUse;
   SLUICE_ASSIGN_OR_RETURN(const bool closed,
@@ -28,52 +24,59 @@ Result<StoreCondition> condition_of(IoQueue& queue, const FoundRun& found) {
 
 struct Member {
   StoreManifest manifest;
-  ClosedMark mark;
+  std::optional<ClosedMark> mark;
 };
-
-Error left_by_a_kill(const std::string& folder) {
-  return Error(ErrorCode::kCorrupt,
-               folder +
-                   " was left by a run that was killed: its records may be half-written and "
-                   "are not used. Resume from a checkpoint");
-}
 
 Result<Member> read_member(IoQueue& queue, const std::string& folder) {
   aio::FileSystem& files = queue.backend().files();
-  SLUICE_ASSIGN_OR_RETURN(const bool made, files.exists(folder));
-  if (!made) return Error(ErrorCode::kNotFound, "there is no state store in " + folder);
-  SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
-  if (!closed) return left_by_a_kill(folder);
+  SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(folder));
+  if (!there) return Error(ErrorCode::kNotFound, "there is no state store in " + folder);
+  SLUICE_ASSIGN_OR_RETURN(const bool made, files.exists(manifest_path(folder)));
+  if (!made) {
+    return Error(ErrorCode::kCorrupt,
+                 folder + " has no store.json: its run was killed while it was being made");
+  }
   const auto read = [&](const std::string& path) {
     return aio::read_small_file(queue, path, kMaxManifestBytes);
   };
   SLUICE_ASSIGN_OR_RETURN(const std::string manifest_text, read(manifest_path(folder)));
   auto manifest = parse_manifest(manifest_text);
   if (!manifest.ok()) return std::move(manifest).error().with_context(manifest_path(folder));
+  SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
+  if (!closed) return Member{std::move(*manifest), std::nullopt};
   SLUICE_ASSIGN_OR_RETURN(const std::string mark_text, read(closed_mark_path(folder)));
   auto mark = parse_closed_mark(mark_text);
   if (!mark.ok()) return std::move(mark).error().with_context(closed_mark_path(folder));
   return Member{std::move(*manifest), std::move(*mark)};
 }
 
-bool fit(const Member& a, const Member& b) {
-  return to_text(a.manifest.layout, 0) == to_text(b.manifest.layout, 0) &&
-         to_text(a.mark) == to_text(b.mark);
+bool of_one_store(const Member& a, const Member& b) {
+  return to_text(a.manifest.layout, 0) == to_text(b.manifest.layout, 0);
 }
 
-Status check_mark(const Member& member, const std::string& run) {
+Status check_member(const Member& member, const std::string& run) {
   const StoreLayout& layout = member.manifest.layout;
-  if (layout.options().run != run) {
+  if (layout.options().run != run)
     return Error(ErrorCode::kCorrupt, "it is the store of run " + layout.options().run);
-  }
-  if (member.mark.store_id != layout.options().store_id ||
-      member.mark.generations.size() != layout.records().size()) {
+  if (member.mark && (member.mark->store_id != layout.options().store_id ||
+                      member.mark->generations.size() != layout.records().size()))
     return Error(ErrorCode::kCorrupt, "its closed.json is that of another store");
-  }
   return {};
 }
 
+// Only where all parts say the same; a kill between two of them leaves some without.
+std::optional<ClosedMark> common_mark(std::vector<std::optional<ClosedMark>> marks) {
+  for (const auto& mark : marks) {
+    if (!mark || to_text(*mark) != to_text(*marks.front())) return std::nullopt;
+  }
+  return std::move(marks.front());
+}
+
 }  // namespace
+
+std::string folder_of(const std::string& path, const std::string& run) {
+  return path + "/sluice-" + run;
+}
 
 std::string_view to_string(StoreCondition condition) {
   switch (condition) {
@@ -89,12 +92,13 @@ std::string_view to_string(StoreCondition condition) {
   return "";
 }
 
+std::string describe(const RunOwner& owner) {
+  return "process " + std::to_string(owner.pid) + " on " + owner.host + " (started " +
+         owner.started_utc + ")";
+}
+
 std::string describe(const FoundStore& store) {
-  std::string owner = "an unknown process";
-  if (store.found.owner) {
-    owner = "process " + std::to_string(store.found.owner->pid) + " on " + store.found.owner->host +
-            " (started " + store.found.owner->started_utc + ")";
-  }
+  const std::string owner = store.found.owner ? describe(*store.found.owner) : "an unknown process";
   const std::string what = store.found.directory + " (" + format_bytes(store.found.bytes) + ") ";
   switch (store.condition) {
     case StoreCondition::kInUse:
@@ -143,15 +147,16 @@ Result<std::vector<FoundStore>> remove_leftovers(IoQueue& queue,
   return removed;
 }
 
-Result<ClosedStore> find_closed(IoQueue& queue, const std::vector<std::string>& paths,
-                                const std::string& run) {
+Result<AnyStore> find_any(IoQueue& queue, const std::vector<std::string>& paths,
+                          const std::string& run) {
   if (paths.empty()) return Error(ErrorCode::kInvalidArgument, "no path to look for a store on");
   std::vector<std::string> ordered(paths.size());
+  std::vector<std::optional<ClosedMark>> marks;
   std::optional<Member> first;
   for (const std::string& path : paths) {
     const std::string folder = folder_of(path, run);
     SLUICE_ASSIGN_OR_RETURN(Member member, read_member(queue, folder));
-    const Status right = check_mark(member, run);
+    const Status right = check_member(member, run);
     if (!right.ok()) return Error(right.error()).with_context(folder);
     const std::size_t count = member.manifest.layout.options().paths.size();
     if (count != paths.size()) {
@@ -160,14 +165,28 @@ Result<ClosedStore> find_closed(IoQueue& queue, const std::vector<std::string>& 
                                                     std::to_string(paths.size()) + " were given");
     }
     std::string& place = ordered[member.manifest.member];
-    if (!place.empty() || (first && !fit(*first, member))) {
+    if (!place.empty() || (first && !of_one_store(*first, member))) {
       return Error(ErrorCode::kCorrupt, folder + " does not belong to the same store as " +
                                             folder_of(paths.front(), run));
     }
     place = path;
+    marks.push_back(member.mark);
     if (!first) first = std::move(member);
   }
-  return ClosedStore{std::move(ordered), std::move(first->manifest.layout), std::move(first->mark)};
+  return AnyStore{std::move(ordered), std::move(first->manifest.layout),
+                  common_mark(std::move(marks))};
+}
+
+Result<ClosedStore> find_closed(IoQueue& queue, const std::vector<std::string>& paths,
+                                const std::string& run) {
+  SLUICE_ASSIGN_OR_RETURN(AnyStore store, find_any(queue, paths, run));
+  if (!store.mark) {
+    return Error(ErrorCode::kCorrupt,
+                 folder_of(paths.front(), run) +
+                     " was left by a run that was killed: its records may be half-written and are "
+                     "not used. Resume from a checkpoint");
+  }
+  return ClosedStore{std::move(store.paths), std::move(store.layout), std::move(*store.mark)};
 }
 
 }  // namespace sluice::swap

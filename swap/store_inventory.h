@@ -4,6 +4,7 @@
 // Threads: any; blocking.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,7 @@ struct FoundStore {
 
 // One sentence: "/nvme/sluice-a (12.5G) was left by process 4711 on host h, started ...".
 std::string describe(const FoundStore& store);
+std::string describe(const RunOwner& owner);  // "process 4711 on host h (started ...)"
 
 // All of one path.
 Result<std::vector<FoundStore>> list_stores(aio::IoQueue& queue, const std::string& path);
@@ -47,5 +49,17 @@ struct ClosedStore {
 // Errors as of StateStore::open().
 Result<ClosedStore> find_closed(aio::IoQueue& queue, const std::vector<std::string>& paths,
                                 const std::string& run);
+
+// The same of a store that need not be closed: nobody knows its generations then.
+struct AnyStore {
+  std::vector<std::string> paths;
+  StoreLayout layout;
+  std::optional<ClosedMark> mark;
+};
+Result<AnyStore> find_any(aio::IoQueue& queue, const std::vector<std::string>& paths,
+                          const std::string& run);
+
+// The folder of a run on a path.
+std::string folder_of(const std::string& path, const std::string& run);
 
 }  // namespace sluice::swap

@@ -17,6 +17,10 @@ Error invalid(std::string what) { return Error(ErrorCode::kInvalidArgument, std:
 
 Status check_options(const StoreLayoutOptions& o) {
   if (o.paths.empty()) return invalid("a store needs at least one path");
+  for (const std::string& path : o.paths) {
+    if (std::count(o.paths.begin(), o.paths.end(), path) > 1)
+      return invalid("the path " + path + " was given twice");
+  }
   if (!o.weights.empty() && o.weights.size() != o.paths.size()) {
     return invalid("a store of " + std::to_string(o.paths.size()) + " paths was given " +
                    std::to_string(o.weights.size()) + " weights");

@@ -79,9 +79,11 @@ inline std::string backend_name(const testing::TestParamInfo<BackendKind>& info)
   return info.param == BackendKind::kUring ? "uring" : "posix";
 }
 
-#define SLUICE_TEST_EVERY_BACKEND(suite)                                                           \
-  INSTANTIATE_TEST_SUITE_P(Real, suite, testing::Values(BackendKind::kUring, BackendKind::kPosix), \
-                           backend_name)
+#define SLUICE_TEST_EVERY_BACKEND(suite)                                                       \
+  INSTANTIATE_TEST_SUITE_P(                                                                    \
+      Real, suite,                                                                             \
+      testing::Values(::sluice::aio::BackendKind::kUring, ::sluice::aio::BackendKind::kPosix), \
+      ::sluice::aio::backend_name)
 
 }  // namespace sluice::aio
 

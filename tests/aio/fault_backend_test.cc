@@ -338,6 +338,7 @@ TEST_F(FaultBackendTest, EveryCallOfTheFileSystemCanFailAndThenDoesNothing) {
                             .create = OpenOptions::Create::kIfMissing})
              .status();
        }},
+      {FaultTarget::kOpen, [&] { return files.lock("/new").status(); }},
       {FaultTarget::kRemove, [&] { return files.remove("/d"); }},
       {FaultTarget::kRename, [&] { return files.rename("/f", "/moved"); }},
       {FaultTarget::kMakeDirectories, [&] { return files.make_directories("/e"); }},

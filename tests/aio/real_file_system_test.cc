@@ -2,10 +2,22 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
 #include <fstream>
+#include <thread>
+#include <vector>
 
 #include "tests/aio/backends_under_test.h"
 
@@ -73,6 +85,137 @@ TEST(RealFileSystem, ReportsMissingPermission) {
       {.access = OpenOptions::Access::kReadWrite, .create = OpenOptions::Create::kIfMissing});
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.error().code(), ErrorCode::kPermission);
+}
+
+// ---- locks ------------------------------------------------------------------------------------
+
+class RealFileLocks : public testing::Test {
+ protected:
+  ErrorCode refusal() {
+    const auto lock = files_.lock(path_);
+    return lock.ok() ? ErrorCode::kInternal : lock.error().code();
+  }
+  const TemporaryFolder folder_;
+  RealFileSystem files_;
+  const std::string path_ = folder_.file("lock");
+};
+
+TEST_F(RealFileLocks, ExcludeEachOtherInsideAProcessAndLeaveTheFile) {
+  auto lock = files_.lock(path_);
+  ASSERT_OK(lock);
+  const auto second = files_.lock(path_);
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().code(), ErrorCode::kBusy);
+  EXPECT_THAT(second.error().message(), HasSubstr("lock of " + path_));
+  EXPECT_OK(files_.lock(folder_.file("other")));
+  lock->reset();
+  EXPECT_TRUE(*files_.exists(path_));
+  EXPECT_OK(files_.lock(path_));
+  EXPECT_EQ(files_.lock(folder_.path()).error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(files_.lock(folder_.file("no/lock")).error().code(), ErrorCode::kNotFound);
+}
+
+TEST_F(RealFileLocks, KeepWhatTheFileHolds) {
+  std::ofstream(path_) << "content";
+  ASSERT_OK(files_.lock(path_));
+  EXPECT_EQ(std::filesystem::file_size(path_), 7U);
+}
+
+TEST_F(RealFileLocks, EndWithAProcessThatIsKilled) {
+  std::array<int, 2> pipe_ends{};
+  ASSERT_EQ(::pipe(pipe_ends.data()), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto lock = files_.lock(path_);
+    const char told = lock.ok() ? 'y' : 'n';
+    if (::write(pipe_ends[1], &told, 1) != 1) _exit(1);
+    for (;;) ::pause();
+  }
+  char told = 0;
+  ASSERT_EQ(::read(pipe_ends[0], &told, 1), 1);
+  EXPECT_EQ(told, 'y');
+  EXPECT_EQ(refusal(), ErrorCode::kBusy);
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_OK(files_.lock(path_));
+  for (const int end : pipe_ends) ::close(end);
+}
+
+TEST_F(RealFileLocks, AreNotReleasedByAForkedChildThatDropsItsCopy) {
+  auto lock = files_.lock(path_);
+  ASSERT_OK(lock);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    lock->reset();
+    _exit(0);
+  }
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(refusal(), ErrorCode::kBusy);
+}
+
+TEST_F(RealFileLocks, OfARemovedFileDoNotHoldItsName) {
+  auto of_removed = files_.lock(path_);
+  ASSERT_OK(of_removed);
+  ASSERT_OK(files_.remove(path_));
+  auto of_new = files_.lock(path_);
+  ASSERT_OK(of_new);
+  of_removed->reset();
+  EXPECT_EQ(refusal(), ErrorCode::kBusy);
+}
+
+// A thread that has opened the file before its holder removes it gets the lock of a file without a
+// name, just when another makes and locks the next one.
+TEST_F(RealFileLocks, HaveOneHolderWhileEachHolderRemovesTheFile) {
+  std::atomic<int> holders{0};
+  std::atomic<int> most{0};
+  std::atomic<int> got{0};
+  std::atomic<int> other_errors{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 3000; ++i) {
+        const auto lock = files_.lock(path_);
+        if (!lock.ok()) {
+          if (lock.error().code() != ErrorCode::kBusy) ++other_errors;
+          continue;
+        }
+        ++got;
+        if (++holders > 1) most = 2;
+        std::this_thread::yield();
+        --holders;
+        if (!files_.remove(path_).ok()) ++other_errors;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(most, 0) << "two held it at once";
+  EXPECT_EQ(other_errors, 0);
+  EXPECT_GT(got, 1000);
+}
+
+// As a network file system without a lock service answers.
+bool forbid_flock() {
+  std::array<sock_filter, 4> program = {
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_flock, 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOLCK),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+TEST_F(RealFileLocks, AreUnsupportedWithAdviceWhereFlockIsRefused) {
+  const auto child = [&] {
+    if (!forbid_flock()) _exit(10);
+    const auto lock = files_.lock(path_);
+    if (lock.ok() || lock.error().code() != ErrorCode::kUnsupported) _exit(11);
+    _exit(lock.error().message().find("choose a path on a local drive") != std::string::npos ? 0
+                                                                                             : 12);
+  };
+  EXPECT_EXIT(child(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -591,6 +591,32 @@ TEST_F(SimDrivePower, EverythingFailsUntilThePowerIsBackAndOldHandlesForEver) {
   EXPECT_EQ(drive_.used_bytes(), 4096U);
 }
 
+TEST_F(SimDrivePower, EndsLocksWhoseReleaseLaterIsHarmless) {
+  FileSystem& files = drive_.files();
+  auto before = files.lock("/lock");
+  ASSERT_OK(before);
+  ASSERT_OK(files.sync_directory("/"));
+  drive_.power_loss(PowerLoss::kDropUnsynced, 1);
+  EXPECT_EQ(files.lock("/lock").error().error_number(), EIO);
+  drive_.restore_power();
+  auto after = files.lock("/lock");
+  ASSERT_OK(after);
+  before->reset();
+  EXPECT_EQ(files.lock("/lock").error().code(), ErrorCode::kBusy);
+  after->reset();
+  EXPECT_OK(files.lock("/lock"));
+}
+
+TEST_F(SimDrivePower, ALockThatMakesItsFileIsAnOperationAtWhichPowerCanFail) {
+  FileSystem& files = drive_.files();
+  drive_.fail_after_ops(1, PowerLoss::kDropUnsynced, 1);
+  EXPECT_EQ(files.lock("/lock").error().error_number(), EIO);
+  EXPECT_FALSE(drive_.powered());
+  drive_.restore_power();
+  EXPECT_FALSE(*files.exists("/lock"));
+  EXPECT_OK(files.lock("/lock"));
+}
+
 TEST_F(SimDrivePower, SlotsAndPipeAreFreeAgainAfterALoss) {
   SimDrive::Options options;
   options.depth = 2;

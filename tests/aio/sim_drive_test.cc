@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <deque>
@@ -514,6 +515,40 @@ TEST_F(SimDriveTest, NamesBehaveAsOnARealFileSystem) {
     }
   }
   EXPECT_GT(succeeded, 1000);
+}
+
+// Twice the same story, so that the simulated locks are held to the machine's own.
+TEST_F(SimDriveTest, LocksBehaveAsOnARealFileSystem) {
+  const TemporaryFolder folder;
+  RealFileSystem real;
+  const std::array<std::pair<FileSystem*, std::string>, 2> both = {{
+      {&drive_.files(), ""},
+      {&real, folder.path()},
+  }};
+  for (const auto& [files, root] : both) {
+    SCOPED_TRACE(root.empty() ? "simulated" : "real");
+    ASSERT_OK(files->make_directories(root + "/d"));
+    const auto code = [&, files = files, root = root](const std::string& path) {
+      const auto lock = files->lock(root + path);
+      return lock.ok() ? std::string("ok") : std::string(to_string(lock.error().code()));
+    };
+    EXPECT_EQ(code("/no/lock"), "not found");
+    EXPECT_EQ(code("/d"), "invalid argument");
+    auto lock = files->lock(root + "/d/lock");
+    ASSERT_OK(lock);
+    EXPECT_TRUE(*files->exists(root + "/d/lock"));
+    EXPECT_EQ(code("/d/lock"), "busy");
+    EXPECT_EQ(code("/d//lock"), "busy") << "another spelling of the same name";
+    EXPECT_EQ(code("/d/other"), "ok");
+    ASSERT_OK(files->rename(root + "/d/lock", root + "/d/moved"));
+    EXPECT_EQ(code("/d/moved"), "busy") << "the lock goes with the file";
+    EXPECT_EQ(code("/d/lock"), "ok") << "which is a new one";
+    ASSERT_OK(files->remove(root + "/d/moved"));
+    EXPECT_EQ(code("/d/moved"), "ok");
+    lock->reset();
+    EXPECT_EQ(code("/d/lock"), "ok");
+    EXPECT_TRUE(*files->exists(root + "/d/lock"));
+  }
 }
 
 TEST_F(SimDriveTest, SaysOperationPathAndErrnoWhenACallFails) {

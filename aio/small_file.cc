@@ -1,0 +1,81 @@
+#include "aio/small_file.h"
+
+#include <memory>
+#include <span>
+
+#include "aio/direct_file.h"
+
+namespace sluice::aio {
+namespace {
+
+std::string folder_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+OpenOptions writing(OpenOptions::Create create) {
+  return {.access = OpenOptions::Access::kReadWrite, .create = create};
+}
+
+// The file at `path`, made or replaced, of this size. What it holds is undefined.
+Result<std::unique_ptr<DirectFile>> open_sized(IoQueue& queue, const std::string& path,
+                                               std::uint64_t size_bytes) {
+  if (size_bytes > 0) {
+    return DirectFile::open(queue, path,
+                            {.open = writing(OpenOptions::Create::kIfMissing),
+                             .size_bytes = size_bytes,
+                             .preallocate = false});
+  }
+  {  // requests need bytes, so an empty file is made here
+    SLUICE_ASSIGN_OR_RETURN(const auto file, queue.backend().files().open(
+                                                 path, writing(OpenOptions::Create::kIfMissing)));
+    SLUICE_RETURN_IF_ERROR(file->truncate(0));
+  }
+  return DirectFile::open(queue, path, {.open = writing(OpenOptions::Create::kMustExist)});
+}
+
+Status write_whole(IoQueue& queue, const std::string& path, std::string_view content) {
+  SLUICE_ASSIGN_OR_RETURN(const auto file, open_sized(queue, path, content.size()));
+  if (!content.empty()) {
+    SLUICE_RETURN_IF_ERROR(queue.write(*file, 0, std::as_bytes(std::span(content))));
+  }
+  return file->finish();
+}
+
+}  // namespace
+
+Result<std::string> read_small_file(IoQueue& queue, const std::string& path,
+                                    std::uint64_t max_bytes) {
+  SLUICE_ASSIGN_OR_RETURN(const auto file, DirectFile::open(queue, path, {}));
+  if (file->size_bytes() > max_bytes) {
+    return Error(ErrorCode::kInvalidArgument,
+                 path + " has " + std::to_string(file->size_bytes()) + " bytes, more than the " +
+                     std::to_string(max_bytes) + " that such a file may have");
+  }
+  std::string content(file->size_bytes(), '\0');
+  if (!content.empty()) {
+    SLUICE_RETURN_IF_ERROR(queue.read(*file, 0, std::as_writable_bytes(std::span(content))));
+  }
+  return content;
+}
+
+Status write_small_file(IoQueue& queue, const std::string& path, std::string_view content) {
+  FileSystem& files = queue.backend().files();
+  const std::string fresh = path + ".new";
+  Status status = write_whole(queue, fresh, content);
+  if (status.ok()) status = files.rename(fresh, path);
+  if (!status.ok()) {
+    static_cast<void>(files.remove(fresh));
+    return status;
+  }
+  return files.sync_directory(folder_of(path));
+}
+
+Status remove_durably(FileSystem& files, const std::string& path) {
+  Status removed = files.remove(path);
+  if (!removed.ok() && removed.error().code() != ErrorCode::kNotFound) return removed;
+  return files.sync_directory(folder_of(path));
+}
+
+}  // namespace sluice::aio

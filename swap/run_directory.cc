@@ -1,0 +1,262 @@
+#include "swap/run_directory.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace sluice::swap {
+namespace {
+
+using aio::FileLock;
+using aio::FileSystem;
+
+constexpr std::string_view kFolderPrefix = "sluice-";
+constexpr std::string_view kLockFile = "lock";
+constexpr std::size_t kMaxRunLength = 64;
+constexpr int kLockPollMs = 10;
+// How often a folder is made again because its former owner just removed it.
+constexpr int kTakeAttempts = 100;
+
+bool is_run_name(std::string_view run) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  return !run.empty() && run.size() <= kMaxRunLength && run.front() != '.' &&
+         std::all_of(run.begin(), run.end(), allowed);
+}
+
+bool contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool is_ours(const std::vector<std::string>& names) {
+  return contains(names, kLockFile) || contains(names, kOwnerFile);
+}
+
+std::string lock_path(const std::string& directory) {
+  return directory + "/" + std::string(kLockFile);
+}
+
+Error no_such_path(const std::string& path) {
+  return Error(ErrorCode::kNotFound,
+               "the NVMe path \"" + path + "\" does not exist: make that folder, or name another");
+}
+
+// ---- taking -----------------------------------------------------------------------------------
+
+Error in_use(aio::IoQueue& queue, const std::string& directory) {
+  const auto owner = read_owner(queue, directory);
+  std::string text = directory + " is in use by ";
+  if (owner.ok() && owner->has_value()) {
+    text += "process " + std::to_string((*owner)->pid) + " on host " + (*owner)->host + " since " +
+            (*owner)->started_utc;
+  } else {
+    text += "a process that has not said which it is";
+  }
+  return Error(ErrorCode::kBusy, text + ": choose another name for this run, or end that one");
+}
+
+// An error unless the folder is missing, empty or a run's.
+Status refuse_foreign(FileSystem& files, const std::string& directory) {
+  const auto names = files.list(directory);
+  if (names.ok() && (names->empty() || is_ours(*names))) return {};
+  if (!names.ok() && names.error().code() == ErrorCode::kNotFound) return {};
+  if (!names.ok() && names.error().error_number() != ENOTDIR) return names.error();
+  return Error(
+      ErrorCode::kAlreadyExists,
+      directory +
+          (names.ok() ? " is a folder that no run has made" : " is a file that no run has made") +
+          ": choose another name for this run, or move it away");
+}
+
+Result<std::unique_ptr<FileLock>> lock_patiently(FileSystem& files, const std::string& path,
+                                                 int wait_ms) {
+  for (int waited_ms = 0;; waited_ms += kLockPollMs) {
+    auto lock = files.lock(path);
+    if (lock.ok() || lock.error().code() != ErrorCode::kBusy || waited_ms >= wait_ms) return lock;
+    std::this_thread::sleep_for(std::chrono::milliseconds(kLockPollMs));
+  }
+}
+
+// The folder, durable, and its lock. Whoever held the lock until now may have removed the folder
+// between any two of these calls, which then starts anew.
+Result<std::unique_ptr<FileLock>> make_and_lock(aio::IoQueue& queue, const std::string& parent,
+                                                const std::string& directory, int wait_ms) {
+  FileSystem& files = queue.backend().files();
+  for (int attempt = 0; attempt < kTakeAttempts; ++attempt) {
+    SLUICE_RETURN_IF_ERROR(refuse_foreign(files, directory));
+    SLUICE_RETURN_IF_ERROR(files.make_directories(directory));
+    SLUICE_RETURN_IF_ERROR(files.sync_directory(parent));
+    auto lock = lock_patiently(files, lock_path(directory), wait_ms);
+    if (!lock.ok() && lock.error().code() == ErrorCode::kNotFound) continue;
+    if (!lock.ok() && lock.error().code() == ErrorCode::kBusy) return in_use(queue, directory);
+    // From here on the folder is known as ours, whatever else a power loss leaves in it.
+    if (lock.ok()) SLUICE_RETURN_IF_ERROR(files.sync_directory(directory));
+    return lock;
+  }
+  return Error(ErrorCode::kBusy, directory + " was removed by others " +
+                                     std::to_string(kTakeAttempts) +
+                                     " times while it was being taken: try again");
+}
+
+// ---- looking ----------------------------------------------------------------------------------
+
+Result<bool> is_folder(FileSystem& files, const std::string& path) {
+  const auto names = files.list(path);
+  if (names.ok()) return true;
+  if (names.error().code() == ErrorCode::kPermission) return true;
+  if (names.error().code() == ErrorCode::kNotFound) return false;
+  if (names.error().error_number() == ENOTDIR) return false;
+  return names.error();
+}
+
+Result<std::uint64_t> file_bytes(FileSystem& files, const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const bool folder, is_folder(files, path));
+  if (folder) return std::uint64_t{0};
+  const auto file = files.open(path, {.direct = false});
+  if (file.ok()) return (*file)->size_bytes();
+  const ErrorCode code = file.error().code();
+  if (code == ErrorCode::kNotFound || code == ErrorCode::kPermission) return std::uint64_t{0};
+  return file.error();
+}
+
+Result<bool> is_locked(FileSystem& files, const std::string& directory) {
+  const auto lock = files.lock(lock_path(directory));
+  if (lock.ok()) return false;
+  switch (lock.error().code()) {
+    case ErrorCode::kNotFound:  // the folder has just gone
+      return false;
+    case ErrorCode::kBusy:
+    case ErrorCode::kPermission:  // another user's: as good as in use
+    case ErrorCode::kReadOnly:
+      return true;
+    default:
+      return lock.error();
+  }
+}
+
+// Nothing where it is no run's folder, or just went.
+Result<std::optional<FoundRun>> look_at(aio::IoQueue& queue, const std::string& directory,
+                                        const RunOptions& options) {
+  FileSystem& files = queue.backend().files();
+  const auto names = files.list(directory);
+  if (!names.ok()) {
+    const ErrorCode code = names.error().code();
+    if (code == ErrorCode::kNotFound || code == ErrorCode::kPermission ||
+        names.error().error_number() == ENOTDIR) {
+      return std::optional<FoundRun>();
+    }
+    return names.error();
+  }
+  if (!is_ours(*names)) return std::optional<FoundRun>();
+  FoundRun found{.directory = directory};
+  if (contains(*names, kLockFile)) {
+    SLUICE_ASSIGN_OR_RETURN(found.in_use, is_locked(files, directory));
+  }
+  SLUICE_ASSIGN_OR_RETURN(found.owner, read_owner(queue, directory));
+  found.same_host = found.owner && found.owner->host == options.self.host;
+  for (const std::string& name : *names) {
+    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t bytes, file_bytes(files, directory + "/" + name));
+    found.bytes += bytes;
+  }
+  return std::optional<FoundRun>(std::move(found));
+}
+
+Status ignore_missing(Status removed) {
+  if (!removed.ok() && removed.error().code() == ErrorCode::kNotFound) return {};
+  return removed;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RunDirectory>> RunDirectory::take(aio::IoQueue& queue,
+                                                         const std::string& path,
+                                                         const std::string& run,
+                                                         const RunOptions& options) {
+  if (!is_run_name(run)) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "\"" + run + "\" is no name for a run: take 1 to " +
+                     std::to_string(kMaxRunLength) +
+                     " letters, digits, dots, dashes and underscores, no dot first");
+  }
+  FileSystem& files = queue.backend().files();
+  SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(path));
+  if (!there) return no_such_path(path);
+  const std::string directory = path + "/" + std::string(kFolderPrefix) + run;
+  SLUICE_ASSIGN_OR_RETURN(auto lock, make_and_lock(queue, path, directory, options.lock_wait_ms));
+  SLUICE_ASSIGN_OR_RETURN(auto previous_owner, read_owner(queue, directory));
+  SLUICE_RETURN_IF_ERROR(write_owner(queue, directory, options.self));
+  return std::unique_ptr<RunDirectory>(new RunDirectory(
+      queue, {.parent = path, .directory = directory}, std::move(lock), std::move(previous_owner)));
+}
+
+RunDirectory::RunDirectory(aio::IoQueue& queue, Place place, std::unique_ptr<FileLock> lock,
+                           std::optional<RunOwner> previous_owner)
+    : queue_(queue),
+      parent_(std::move(place.parent)),
+      path_(std::move(place.directory)),
+      lock_(std::move(lock)),
+      previous_owner_(std::move(previous_owner)) {}
+
+// All but the lock's.
+Status RunDirectory::remove_files() {
+  FileSystem& files = queue_.backend().files();
+  SLUICE_ASSIGN_OR_RETURN(const auto names, files.list(path_));
+  for (const std::string& name : names) {
+    SLUICE_ASSIGN_OR_RETURN(const bool folder, is_folder(files, path_ + "/" + name));
+    if (folder) {
+      return Error(ErrorCode::kInvalidArgument,
+                   path_ + " is not removed, because it holds the folder " + name +
+                       ", which no run has made: move that away first");
+    }
+  }
+  for (const std::string& name : names) {
+    if (name == kLockFile || name == kOwnerFile) continue;
+    SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(path_ + "/" + name)));
+  }
+  // Only then what makes the folder ours: a power loss must not leave the others without it.
+  SLUICE_RETURN_IF_ERROR(files.sync_directory(path_));
+  return ignore_missing(files.remove(path_ + "/" + kOwnerFile));
+}
+
+Status RunDirectory::remove_all() {
+  FileSystem& files = queue_.backend().files();
+  if (lock_ != nullptr) {
+    SLUICE_RETURN_IF_ERROR(remove_files());
+    SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(lock_path(path_))));
+    lock_.reset();  // from here on the name may be another run's
+  }
+  const Status removed = ignore_missing(files.remove(path_));
+  if (!removed.ok()) {
+    const int error_number = removed.error().error_number();
+    const bool taken = error_number == ENOTEMPTY || error_number == EEXIST;
+    if (!taken) return removed;
+  }
+  return files.sync_directory(parent_);
+}
+
+Result<std::vector<FoundRun>> find_runs(aio::IoQueue& queue, const std::string& path,
+                                        const RunOptions& options) {
+  const auto names = queue.backend().files().list(path);
+  if (!names.ok()) {
+    if (names.error().code() == ErrorCode::kNotFound) return no_such_path(path);
+    return names.error();
+  }
+  std::vector<FoundRun> runs;
+  for (const std::string& name : *names) {
+    if (!name.starts_with(kFolderPrefix)) continue;
+    std::string run = name.substr(kFolderPrefix.size());
+    if (!is_run_name(run)) continue;
+    SLUICE_ASSIGN_OR_RETURN(auto found, look_at(queue, path + "/" + name, options));
+    if (!found) continue;
+    found->run = std::move(run);
+    runs.push_back(std::move(*found));
+  }
+  return runs;
+}
+
+}  // namespace sluice::swap

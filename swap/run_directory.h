@@ -1,0 +1,92 @@
+// RunDirectory: one run's own folder under an NVMe path, <path>/sluice-<run>, held by a lock while
+// the run lives.
+//
+// The lock (<folder>/lock) ends with the process, however it dies; the files stay, so what a killed
+// run left is a folder that holds files but no lock. Folders named sluice-* without a `lock` or
+// owner.json in them are somebody else's and never touched. Through a power loss at any moment a
+// folder of ours stays recognisable as such, or is empty or gone.
+//
+// On a network file system the lock may not reach other machines: FoundRun::same_host tells.
+//
+// Threads: take() and find_runs() from any thread and process at once; one thread at a time for one
+//          RunDirectory.
+// Memory:  the names of one folder.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aio/file_system.h"
+#include "aio/io_queue.h"
+#include "aio/result.h"
+#include "swap/run_owner.h"
+
+namespace sluice::swap {
+
+// Who takes a folder or looks at it, and how patiently.
+struct RunOptions {
+  RunOwner self = this_process();
+  int lock_wait_ms = 1000;  // find_runs() and remove_all() of others hold locks for moments
+};
+
+class RunDirectory {
+ public:
+  // Makes <path>/sluice-<run> or takes what a dead run of that name left, with its files; then it
+  // holds the lock and owner.json says whose it is. `queue` must outlive the RunDirectory.
+  // kInvalidArgument for a run that is not 1 to 64 of [A-Za-z0-9._-] or begins with a dot;
+  // kNotFound where `path` does not exist; kBusy names the run's owner; kAlreadyExists where
+  // the folder is not ours. After other errors a folder without an owner may be left.
+  static Result<std::unique_ptr<RunDirectory>> take(aio::IoQueue& queue, const std::string& path,
+                                                    const std::string& run,
+                                                    const RunOptions& options = {});
+  // Releases the lock, leaves the files.
+  ~RunDirectory() = default;
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+
+  // Whose the folder was when it was taken: nobody's, or a dead run's.
+  const std::optional<RunOwner>& previous_owner() const { return previous_owner_; }
+
+  // Removes the files, then the lock, then the folder, durably; no file in it may be open. Where it
+  // holds a folder, which no run of ours makes, that is an error which names it, and nothing is
+  // removed. After other errors it may be repeated. A run that takes the name while the last,
+  // empty folder is removed keeps it.
+  Status remove_all();
+
+ private:
+  struct Place {
+    std::string parent;
+    std::string directory;
+  };
+  RunDirectory(aio::IoQueue& queue, Place place, std::unique_ptr<aio::FileLock> lock,
+               std::optional<RunOwner> previous_owner);
+  Status remove_files();
+
+  aio::IoQueue& queue_;
+  const std::string parent_;
+  const std::string path_;
+  std::unique_ptr<aio::FileLock> lock_;  // empty: the lock's file was removed, the name is free
+  const std::optional<RunOwner> previous_owner_;
+};
+
+// A run's folder, seen without its lock being ours.
+struct FoundRun {
+  std::string run;
+  std::string directory;
+  bool in_use = false;  // its lock cannot be had; also while somebody else just looks at it
+  std::optional<RunOwner> owner;
+  std::uint64_t bytes = 0;  // of the files in it that may be read
+  bool same_host = false;   // its owner says that it runs here, or ran
+};
+
+// Every folder of a run under `path`, sorted by name; folders that go while it looks are left out.
+// kNotFound where `path` does not exist.
+Result<std::vector<FoundRun>> find_runs(aio::IoQueue& queue, const std::string& path,
+                                        const RunOptions& options = {});
+
+}  // namespace sluice::swap

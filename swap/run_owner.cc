@@ -1,0 +1,65 @@
+#include "swap/run_owner.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "aio/small_file.h"
+
+namespace sluice::swap {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t kMaxOwnerBytes = 4096;
+
+std::optional<RunOwner> parse_owner(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  const auto pid = json.find("pid");
+  const auto host = json.find("host");
+  const auto started = json.find("started_utc");
+  if (pid == json.end() || !pid->is_number_integer()) return std::nullopt;
+  if (host == json.end() || !host->is_string()) return std::nullopt;
+  if (started == json.end() || !started->is_string()) return std::nullopt;
+  return RunOwner{.pid = pid->get<std::int64_t>(),
+                  .host = host->get<std::string>(),
+                  .started_utc = started->get<std::string>()};
+}
+
+}  // namespace
+
+RunOwner this_process() {
+  std::array<char, HOST_NAME_MAX + 1> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  std::array<char, 32> time{};
+  std::strftime(time.data(), time.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return {.pid = ::getpid(), .host = host.data(), .started_utc = time.data()};
+}
+
+Status write_owner(aio::IoQueue& queue, const std::string& directory, const RunOwner& owner) {
+  const Json json = {{"pid", owner.pid}, {"host", owner.host}, {"started_utc", owner.started_utc}};
+  return aio::write_small_file(queue, directory + "/" + kOwnerFile,
+                               json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+Result<std::optional<RunOwner>> read_owner(aio::IoQueue& queue, const std::string& directory) {
+  const auto text = aio::read_small_file(queue, directory + "/" + kOwnerFile, kMaxOwnerBytes);
+  if (text.ok()) return parse_owner(*text);
+  switch (text.error().code()) {
+    case ErrorCode::kNotFound:
+    case ErrorCode::kPermission:
+    case ErrorCode::kInvalidArgument:  // too large, or a folder
+      return std::optional<RunOwner>();
+    default:
+      return text.error();
+  }
+}
+
+}  // namespace sluice::swap

@@ -1,0 +1,33 @@
+// RunOwner: which process a run's folder belongs to, as owner.json in the folder tells it.
+//
+// Threads: any, for different folders; owner.json may be read while it is written.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "aio/io_queue.h"
+#include "aio/result.h"
+
+namespace sluice::swap {
+
+struct RunOwner {
+  std::int64_t pid = 0;
+  std::string host;
+  std::string started_utc;  // 2026-01-31T23:59:59Z
+  friend bool operator==(const RunOwner&, const RunOwner&) = default;
+};
+
+// This process, from now on.
+RunOwner this_process();
+
+inline constexpr const char* kOwnerFile = "owner.json";
+
+// Durable and atomic, as aio/small_file.h says.
+Status write_owner(aio::IoQueue& queue, const std::string& directory, const RunOwner& owner);
+
+// Nothing where there is no owner.json, or none that makes sense or may be read.
+Result<std::optional<RunOwner>> read_owner(aio::IoQueue& queue, const std::string& directory);
+
+}  // namespace sluice::swap

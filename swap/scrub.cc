@@ -1,0 +1,144 @@
+#include "swap/scrub.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "aio/io_request.h"
+#include "aio/page_memory.h"
+#include "aio/striped_file.h"
+#include "swap/record_image.h"
+#include "swap/record_work.h"
+#include "swap/store_files.h"
+#include "swap/store_inventory.h"
+
+namespace sluice::swap {
+namespace {
+
+// One place of one record, and the generation that is known to lie there.
+struct Place {
+  RecordId record;
+  std::uint64_t sequence;
+  std::optional<std::uint64_t> generation;
+};
+
+std::vector<Place> places_of(const AnyStore& store) {
+  std::vector<Place> places;
+  for (RecordId id = 0; id < store.layout.records().size(); ++id) {
+    if (store.mark) {
+      const std::uint64_t generation = store.mark->generations[id];
+      places.push_back({id, generation % store.layout.options().generations, generation});
+      continue;
+    }
+    for (std::uint64_t sequence = 0; sequence < store.layout.options().generations; ++sequence)
+      places.push_back({id, sequence, std::nullopt});
+  }
+  return places;
+}
+
+bool all_zero(std::span<const std::byte> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+class Scrubber {
+ public:
+  Scrubber(aio::IoQueue& queue, aio::Executor& executor, const AnyStore& store,
+           const aio::IoTarget& data)
+      : queue_(queue), executor_(executor), layout_(store.layout), data_(data) {
+    report_.closed = store.mark.has_value();
+  }
+
+  Result<ScrubReport> run(const std::vector<Place>& places, const ScrubOptions& options) {
+    const auto buffers = static_cast<std::size_t>(std::clamp<int>(
+        options.buffers, 1, static_cast<int>(std::min<std::size_t>(places.size(), 1024))));
+    SLUICE_ASSIGN_OR_RETURN(memory_,
+                            aio::PageMemory::map(buffers * layout_.largest_image_bytes(), true));
+    const auto requests = std::make_unique<aio::IoRequest[]>(buffers);
+    std::uint64_t total_bytes = 0;
+    for (const Place& place : places) total_bytes += layout_.shape(place.record).image_bytes();
+
+    for (std::size_t i = 0; i < std::min(buffers, places.size()); ++i)
+      start(requests[i], i, places[i]);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const std::size_t slot = i % buffers;
+      judge(places[i], queue_.wait(requests[slot]), image(slot, places[i].record));
+      if (i + buffers < places.size()) start(requests[slot], slot, places[i + buffers]);
+      if (options.on_progress) options.on_progress(report_.bytes, total_bytes);
+    }
+    return std::move(report_);
+  }
+
+ private:
+  std::span<std::byte> image(std::size_t slot, RecordId record) {
+    return memory_.bytes().subspan(slot * layout_.largest_image_bytes(),
+                                   layout_.shape(record).image_bytes());
+  }
+  void start(aio::IoRequest& request, std::size_t slot, const Place& place) {
+    request.prepare_read(data_, layout_.offset_bytes(place.record, place.sequence),
+                         image(slot, place.record));
+    queue_.submit(request);
+  }
+
+  void judge(const Place& place, const Status& read, std::span<std::byte> bytes) {
+    ++report_.records;
+    report_.bytes += bytes.size();
+    Status problem = read;
+    if (problem.ok()) {
+      if (!place.generation && all_zero(bytes.first(kRecordHeaderBytes))) {
+        ++report_.never_written;
+        return;
+      }
+      problem = check(place, bytes);
+    }
+    if (problem.ok()) return;
+    report_.bad.push_back(
+        {.name = name_of(layout_.record(place.record)), .problem = problem.error().message()});
+  }
+
+  Status check(const Place& place, std::span<std::byte> bytes) {
+    RecordImage record(layout_.shape(place.record), bytes);
+    std::optional<std::uint64_t> generation = place.generation;
+    if (!generation) {
+      SLUICE_ASSIGN_OR_RETURN(generation, record.claimed_generation());
+    }
+    return work_on_record(executor_, record, {.check = generation});
+  }
+
+  aio::IoQueue& queue_;
+  aio::Executor& executor_;
+  const StoreLayout& layout_;
+  const aio::IoTarget& data_;
+  aio::PageMemory memory_;
+  ScrubReport report_;
+};
+
+}  // namespace
+
+Result<ScrubReport> scrub(aio::IoQueue& queue, aio::Executor& executor,
+                          const std::vector<std::string>& paths, const std::string& run,
+                          const ScrubOptions& options) {
+  std::vector<std::unique_ptr<aio::FileLock>> locks;
+  for (const std::string& path : paths) {
+    const std::string folder = folder_of(path, run);
+    SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(folder));
+    if (!there) return Error(ErrorCode::kNotFound, "there is no state store in " + folder);
+    auto lock = queue.backend().files().lock(lock_path(folder));
+    if (!lock.ok())
+      return std::move(lock).error().with_context("the store is in use by a live run");
+    locks.push_back(std::move(*lock));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const AnyStore store, find_any(queue, paths, run));
+
+  std::vector<std::string> files;
+  for (const std::string& path : store.paths) files.push_back(data_path(folder_of(path, run)));
+  aio::StripedFile::Options open;
+  open.stripe_bytes = store.layout.options().stripe_bytes;
+  open.weights = store.layout.options().weights;
+  open.file.open.access = aio::OpenOptions::Access::kRead;
+  open.file.size_bytes = store.layout.total_bytes();
+  SLUICE_ASSIGN_OR_RETURN(const auto data, aio::StripedFile::open(queue, files, open));
+  return Scrubber(queue, executor, store, *data).run(places_of(store), options);
+}
+
+}  // namespace sluice::swap

@@ -1,0 +1,317 @@
+#include "swap/state_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "aio/log.h"
+#include "aio/page_memory.h"
+#include "swap/record_work.h"
+#include "swap/scrub.h"
+#include "swap/store_inventory.h"
+#include "tests/aio/backends_under_test.h"
+#include "tests/swap/store_under_test.h"
+
+namespace sluice::swap {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::SizeIs;
+
+class StateStoreOn : public aio::EveryBackend {
+ protected:
+  void SetUp() override {
+    backend_ = backend(1, 16);
+    queue_ = aio::make_queue_or_die(*backend_, {.block_bytes = 64 * kKiB, .queue_depth = 16});
+    for (const char* drive : {"a", "b"}) {
+      std::filesystem::create_directory(folder_.file(drive));
+      options_.paths.push_back(folder_.file(drive));
+    }
+    options_.run = "test";
+    options_.weights = {2, 1};
+    options_.stripe_bytes = 32 * kKiB;
+    options_.chunk_bytes = 64 * kKiB;
+  }
+
+  StateStore::Queues queues() { return {*queue_, *queue_}; }
+  std::unique_ptr<StateStore> create() {
+    auto store = StateStore::create(queues(), options_, test_records());
+    EXPECT_TRUE(store.ok()) << (store.ok() ? "" : store.error().message());
+    return store.ok() ? std::move(*store) : nullptr;
+  }
+  Result<std::unique_ptr<StateStore>> open() {
+    return StateStore::open(queues(), options_.paths, options_.run);
+  }
+  Result<ScrubReport> scrub_all() {
+    return scrub(*queue_, *executor_, options_.paths, options_.run, {.buffers = 2});
+  }
+  // The file and place of a byte of a record, found by the layout alone.
+  void flip_on_disk(const StoreLayout& layout, RecordId id, std::uint64_t offset_in_record) {
+    const std::uint64_t at = layout.offset_bytes(id, 0) + offset_in_record;
+    // Stripes of 32 KiB in the cycle a, b, a (weights 2 and 1, spread evenly).
+    const std::uint64_t stripe = at / (32 * kKiB);
+    const std::uint64_t turn = stripe % 3;
+    const bool on_b = turn == 1;
+    const std::uint64_t file_stripe = on_b ? stripe / 3 : stripe / 3 * 2 + (turn == 2 ? 1 : 0);
+    std::fstream file(options_.paths[on_b ? 1 : 0] + "/sluice-test/records",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    const auto position = static_cast<std::streamoff>(file_stripe * 32 * kKiB + at % (32 * kKiB));
+    file.seekg(position);
+    const char byte = static_cast<char>(file.get() ^ 0x10);
+    file.seekp(position);
+    file.put(byte);
+    ASSERT_TRUE(file.good());
+  }
+
+  aio::TemporaryFolder folder_;
+  std::unique_ptr<aio::IoBackend> backend_;
+  std::unique_ptr<aio::IoQueue> queue_;
+  std::unique_ptr<aio::Executor> executor_ = std::move(aio::make_executor(2)).value();
+  StateStore::Options options_;
+};
+
+TEST_P(StateStoreOn, ReadsBackWhatItWrote) {
+  auto store = create();
+  StoreUser user(*store, *executor_);
+  user.write_all(1);
+  user.write_all(2);
+  user.expect_all(2);
+  ASSERT_OK(store->remove());
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.file("a")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.file("b")));
+}
+
+TEST_P(StateStoreOn, FindsRecordsByParameterAndFirstElement) {
+  auto store = create();
+  EXPECT_EQ(*store->layout().find("h.0", 0), 0U);
+  EXPECT_EQ(*store->layout().find("h.0", 30'000), 1U);
+  EXPECT_EQ(store->layout().find("h.0", 1).error().code(), ErrorCode::kNotFound);
+  EXPECT_EQ(store->name(1), "h.0[30000..31000)");
+}
+
+TEST_P(StateStoreOn, IsWholeOnceClosedAndNoLongerOnceOpened) {
+  {
+    auto store = create();
+    StoreUser(*store, *executor_).write_all(1);
+    ASSERT_OK(store->close("step 12"));
+  }
+  EXPECT_EQ((*list_stores(*queue_, options_.paths[1]))[0].condition, StoreCondition::kWhole);
+  {
+    auto store = open();
+    ASSERT_OK(store.status());
+    EXPECT_EQ((*store)->note(), "step 12");
+    StoreUser(**store, *executor_).expect_all(1);
+    EXPECT_EQ((*list_stores(*queue_, options_.paths[0]))[0].condition, StoreCondition::kInUse);
+  }
+  EXPECT_EQ((*list_stores(*queue_, options_.paths[0]))[0].condition, StoreCondition::kLeftover);
+  EXPECT_THAT(open().error().message(), HasSubstr("killed"));
+}
+
+TEST_P(StateStoreOn, OpensWithPathsInAnyOrder) {
+  {
+    auto store = create();
+    StoreUser(*store, *executor_).write_all(3);
+    ASSERT_OK(store->close());
+  }
+  std::swap(options_.paths[0], options_.paths[1]);
+  auto store = open();
+  ASSERT_OK(store.status());
+  StoreUser(**store, *executor_).expect_all(3);
+}
+
+TEST_P(StateStoreOn, RefusesParts) {
+  {
+    auto store = create();
+    StoreUser(*store, *executor_).write_all(1);
+    ASSERT_OK(store->close());
+  }
+  options_.paths.pop_back();
+  EXPECT_THAT(open().error().message(), HasSubstr("part of a store of 2 paths"));
+}
+
+TEST_P(StateStoreOn, RefusesOneWithoutItsMarkOnEveryPath) {
+  {
+    auto store = create();
+    StoreUser(*store, *executor_).write_all(1);
+    ASSERT_OK(store->close());
+  }
+  std::filesystem::remove(options_.paths[1] + "/sluice-test/closed.json");
+  EXPECT_EQ(open().error().code(), ErrorCode::kCorrupt);
+}
+
+TEST_P(StateStoreOn, IsHeldByOneRunAtATime) {
+  auto store = create();
+  const auto second = StateStore::create(queues(), options_, test_records());
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().code(), ErrorCode::kBusy);
+  EXPECT_THAT(second.error().message(), HasSubstr(std::to_string(::getpid())));
+  EXPECT_EQ(scrub_all().error().code(), ErrorCode::kBusy);
+  // And is not disturbed by the attempt.
+  StoreUser user(*store, *executor_);
+  user.write_all(1);
+  user.expect_all(1);
+}
+
+TEST_P(StateStoreOn, KeepsWhatAnotherRunClosed) {
+  {
+    auto store = create();
+    StoreUser(*store, *executor_).write_all(1);
+    ASSERT_OK(store->close());
+  }
+  const auto again = StateStore::create(queues(), options_, test_records());
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().code(), ErrorCode::kAlreadyExists);
+  ASSERT_OK(open().status());
+}
+
+TEST_P(StateStoreOn, ReplacesWhatWasLeftAndSaysSo) {
+  create().reset();
+  std::string said;
+  log::set_sink([&](log::Level, std::string_view message) { said += message; });
+  auto store = create();
+  log::set_sink({});
+  EXPECT_THAT(said, HasSubstr("left half-written by process " + std::to_string(::getpid())));
+  StoreUser user(*store, *executor_);
+  user.write_all(1);
+  user.expect_all(1);
+}
+
+TEST_P(StateStoreOn, RemovesOnlyLeftovers) {
+  create().reset();
+  options_.run = "closed";
+  {
+    auto store = create();
+    StoreUser(*store, *executor_).write_all(1);
+    ASSERT_OK(store->close());
+  }
+  options_.run = "alive";
+  auto alive = create();
+  std::filesystem::create_directory(folder_.file("a/sluice-of-somebody-else"));
+  const auto removed = remove_leftovers(*queue_, options_.paths);
+  ASSERT_OK(removed.status());
+  ASSERT_THAT(*removed, SizeIs(2));  // one a path
+  EXPECT_EQ((*removed)[0].found.run, "test");
+  EXPECT_THAT(describe((*removed)[0]), HasSubstr("left half-written by process"));
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.file("a")))
+    left.push_back(entry.path().filename());
+  EXPECT_THAT(left, testing::UnorderedElementsAre("sluice-closed", "sluice-alive",
+                                                  "sluice-of-somebody-else"));
+}
+
+TEST_P(StateStoreOn, ScrubFindsNothingWrongInAGoodStore) {
+  {
+    auto store = create();
+    StoreUser(*store, *executor_).write_all(4);
+    ASSERT_OK(store->close());
+  }
+  const auto report = scrub_all();
+  ASSERT_OK(report.status());
+  EXPECT_TRUE(report->closed);
+  EXPECT_EQ(report->records, test_records().size());
+  EXPECT_TRUE(report->bad.empty());
+  ASSERT_OK(open().status());  // it changed nothing
+}
+
+TEST_P(StateStoreOn, ScrubNamesTheDamagedRecords) {
+  std::optional<StoreLayout> layout;
+  {
+    auto store = create();
+    StoreUser(*store, *executor_).write_all(4);
+    layout = store->layout();
+    ASSERT_OK(store->close());
+  }
+  flip_on_disk(*layout, 1, 100);                          // header
+  flip_on_disk(*layout, 3, kRecordHeaderBytes + 70'000);  // second chunk
+  const auto report = scrub_all();
+  ASSERT_OK(report.status());
+  ASSERT_THAT(report->bad, SizeIs(2));
+  EXPECT_EQ(report->bad[0].name, name_of(test_records()[1]));
+  EXPECT_THAT(report->bad[0].problem, HasSubstr("header"));
+  EXPECT_EQ(report->bad[1].name, name_of(test_records()[3]));
+  EXPECT_THAT(report->bad[1].problem, HasSubstr("do not match their checksum"));
+}
+
+TEST_P(StateStoreOn, ScrubOfALeftoverTellsWrittenRecordsFromOthers) {
+  std::optional<StoreLayout> layout;
+  {
+    auto store = create();
+    layout = store->layout();
+    StoreUser user(*store, *executor_);
+    user.write(0, 1);
+    user.write(2, 1);
+  }
+  flip_on_disk(*layout, 2, kRecordHeaderBytes);
+  const auto report = scrub_all();
+  ASSERT_OK(report.status());
+  EXPECT_FALSE(report->closed);
+  EXPECT_EQ(report->never_written, test_records().size() - 2);
+  ASSERT_THAT(report->bad, SizeIs(1));
+  EXPECT_EQ(report->bad[0].name, name_of(test_records()[2]));
+}
+
+TEST_P(StateStoreOn, ReportsADamagedRecordByNameWhenItIsRead) {
+  auto store = create();
+  StoreUser user(*store, *executor_);
+  user.write_all(1);
+  flip_on_disk(store->layout(), 2, kRecordHeaderBytes + 5);
+  const Status read = user.read(2);
+  ASSERT_FALSE(read.ok());
+  EXPECT_EQ(read.error().code(), ErrorCode::kCorrupt);
+  EXPECT_THAT(read.error().message(), HasSubstr(name_of(test_records()[2])));
+  ASSERT_OK(user.read(1));
+}
+
+// A write that the drive forgot: the old record, whole, is not accepted for the new one.
+TEST_P(StateStoreOn, ReportsAStaleAndASwappedRecord) {
+  auto store = create();
+  StoreUser user(*store, *executor_);
+  user.write_all(1);
+  const auto old = user.image_on_disk(2);
+  user.write_all(2);
+  user.put_on_disk(2, old);
+  EXPECT_THAT(user.read(2).error().message(), HasSubstr("a write was lost"));
+  user.put_on_disk(0, user.image_on_disk(4));  // of equal size
+  EXPECT_THAT(user.read(0).error().message(), HasSubstr("record 4 lies in its place"));
+}
+
+TEST_P(StateStoreOn, WillNotBeClosedWithARecordMissing) {
+  auto store = create();
+  StoreUser(*store, *executor_).write(0, 1);
+  const Status closed = store->close();
+  ASSERT_FALSE(closed.ok());
+  EXPECT_THAT(closed.error().message(), HasSubstr(name_of(test_records()[1])));
+}
+
+TEST_P(StateStoreOn, SaysWhichOptionMakesNoSense) {
+  const auto message = [&](StateStore::Options options, std::vector<RecordSpec> records) {
+    const auto store = StateStore::create(queues(), options, std::move(records));
+    return store.ok() ? "" : store.error().message();
+  };
+  EXPECT_THAT(message(options_, {}), HasSubstr("at least one record"));
+  EXPECT_THAT(message(options_, {{"p", 0, 10, 40}, {"p", 0, 20, 80}}),
+              HasSubstr("two records are called p[0"));
+  EXPECT_THAT(message(options_, {{"p", 0, 0, 0}}), HasSubstr("is empty"));
+  EXPECT_THAT(message(options_, {{"p", 0, 1 << 30, std::uint64_t{1} << 32}}),
+              HasSubstr("the most"));
+  StateStore::Options wrong = options_;
+  wrong.run = "../x";
+  EXPECT_THAT(message(wrong, test_records()), HasSubstr("../x"));
+  wrong = options_;
+  wrong.weights = {1};
+  EXPECT_THAT(message(wrong, test_records()), HasSubstr("weights"));
+  wrong = options_;
+  wrong.paths = {folder_.file("nowhere")};
+  wrong.weights = {};
+  EXPECT_THAT(message(wrong, test_records()), HasSubstr("nowhere"));
+  wrong.paths = {options_.paths[0], options_.paths[0]};
+  EXPECT_THAT(message(wrong, test_records()), HasSubstr("twice"));
+}
+
+SLUICE_TEST_EVERY_BACKEND(StateStoreOn);
+
+}  // namespace
+}  // namespace sluice::swap
