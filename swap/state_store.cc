@@ -201,6 +201,7 @@ void StateStore::read(RecordIo& io, RecordId id, std::span<std::byte> image) noe
     SLUICE_CHECK(state.valid, "a read of a record that was never written, or whose write failed");
     ++state.readers;
     ++in_flight_;
+    io.queue_ = &queues_.reads;
     generation = state.generation;
   }
   io.store_ = this;
@@ -223,6 +224,7 @@ void StateStore::write(RecordIo& io, RecordId id, std::uint64_t generation,
     state.generation = generation;
     state.valid = false;  // with one generation the old one is gone as soon as the new one begins
     ++in_flight_;
+    io.queue_ = &queues_.writes;
   }
   io.store_ = this;
   io.record_ = id;
@@ -231,9 +233,14 @@ void StateStore::write(RecordIo& io, RecordId id, std::uint64_t generation,
   queues_.writes.submit(io.request_);
 }
 
+// Only its own queue may look at a request: each has a lock of its own.
 void StateStore::cancel(RecordIo& io) noexcept {
-  queues_.reads.cancel(io.request_);
-  if (&queues_.reads != &queues_.writes) queues_.writes.cancel(io.request_);
+  IoQueue* queue = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    queue = io.queue_;
+  }
+  if (queue != nullptr) queue->cancel(io.request_);
 }
 
 void StateStore::on_done(aio::IoRequest& request, void* context) noexcept {

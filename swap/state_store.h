@@ -67,6 +67,7 @@ class RecordIo {
   aio::IoRequest request_;
   StateStore* store_ = nullptr;
   RecordId record_ = 0;
+  aio::IoQueue* queue_ = nullptr;  // guarded by the store's mutex_
   Callback callback_ = nullptr;
   void* context_ = nullptr;
   Status status_;
@@ -137,6 +138,7 @@ class StateStore {
 
   // For waiters of their own: a backend in virtual time works here.
   aio::PumpResult pump() { return queues_.reads.backend().pump(); }
+  const Clock& clock() const { return queues_.reads.backend().clock(); }
 
  private:
   struct RecordState {

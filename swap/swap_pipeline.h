@@ -10,12 +10,12 @@
 //   }
 //   SLUICE_RETURN_IF_ERROR(pipeline->drain());
 //
-// Memory:  `buffers` leases of the pool, all taken in create() or none; nothing is allocated later
-//          but the sequence of expected records (4 bytes each).
+// Memory:  `buffers` leases of the pool, all taken in create() or none, and 2 bytes a record of the
+//          store; nothing is allocated later but the sequence of expected records (4 bytes each).
 // Order:   next() gives the records exactly as expected. A record whose write is in flight is never
 //          read: its buffer is handed on, without a read, when the write has completed (the kernel
 //          would change what the drive is still fetching). A record may be expected again at any
-//          time, also while it is on loan.
+//          time, also while it is on loan; but not asked for by next() until that loan is over.
 // Threads: expect(), next(), write(), release() and drain() from one thread at a time; cancel() and
 //          stats() from any. Transfers go on from completion callbacks, so they overlap with the
 //          caller's work without a thread of their own.
@@ -29,19 +29,19 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
-#include <vector>
+#include <string_view>
 
 #include "aio/executor.h"
 #include "aio/pinned_pool.h"
 #include "aio/result.h"
 #include "swap/record_image.h"
 #include "swap/state_store.h"
+#include "swap/swap_schedule.h"
 
 namespace sluice::swap {
 
@@ -54,7 +54,7 @@ struct SwapStats {
   std::uint64_t bytes_written = 0;
   std::int64_t wait_read_ns = 0;   // next(): its record was being read
   std::int64_t wait_write_ns = 0;  // next(), drain(): only writes could make progress
-  std::int64_t compute_ns = 0;     // records were on loan
+  std::int64_t compute_ns = 0;     // records were on loan, and nothing was waited for
 };
 enum class SwapStage : std::uint8_t { kRead, kCompute, kWrite };
 std::string_view to_string(SwapStage stage);
@@ -87,7 +87,8 @@ class SwapPipeline {
 
     RecordId record() const;
     RecordImage& image() const;
-    // As of RecordWork: what to check (nothing when it came from a buffer), and what to seal with.
+    // As of RecordWork: what to check (nothing when it came from a buffer, or was checked), and what
+    // to seal with.
     std::optional<std::uint64_t> check_generation() const;
     std::uint64_t next_generation() const;
 
@@ -116,11 +117,12 @@ class SwapPipeline {
   void expect(std::span<const RecordId> records);
   std::size_t expected() const;  // not yet given out by next()
 
-  // Waits for the next record. At most buffers - 1 loans may be out (checked), and something must
-  // be expected (checked).
+  // Waits for the next record. At most buffers - 1 loans may be out, that record's not among them,
+  // and something must be expected (all checked).
   Result<Loan> next();
 
-  // The sealed record goes to the disk, as soon as the order allows; its buffer is free after that.
+  // The record, sealed with next_generation() (checked), goes to the disk as soon as the order
+  // allows; its buffer is free after that.
   void write(Loan loan);
   // Not changed, or not to be kept: as the loan's destructor.
   void release(Loan loan);
@@ -136,8 +138,37 @@ class SwapPipeline {
  private:
   SwapPipeline(StateStore& store, const Options& options);
 
+  // All *_locked() want mutex_.
+  enum class Activity : std::uint8_t { kNone, kWaitForRead, kCompute, kWaitForWrite };
+  using Lock = std::unique_lock<std::mutex>;
+
+  void start_transfers(Lock& lock);
+  void start(const SwapSchedule::Transfer& transfer);
+  static void on_done(RecordIo& io, void* context) noexcept;
+  void stop_locked(Error error);
+  void give_back(Slot& slot, bool write);
+  // Until `done`, or it has stopped and nothing is in flight.
+  template <typename Done>
+  Status wait(Lock& lock, const Done& done);
+  bool quiet_locked() const;
+  Activity activity_locked() const;
+  void account_locked();
+  SwapStats stats_at_locked(std::int64_t now_ns) const;
+
   StateStore& store_;
   const Options options_;
+  std::unique_ptr<Slot[]> slots_;  // NOLINT(modernize-avoid-c-arrays): `buffers` of them
+
+  mutable std::mutex mutex_;         // guards all below
+  std::condition_variable changed_;  // a transfer has ended
+  SwapSchedule schedule_;
+  int starting_ = 0;      // threads in start_transfers(), on their way to the store
+  Status failure_;        // the first one; then it has stopped
+  bool waiting_ = false;  // in next() or drain()
+  bool draining_ = false;
+  SwapStats stats_;
+  Activity activity_ = Activity::kNone;  // since activity_since_ns_, not yet in stats_
+  std::int64_t activity_since_ns_ = 0;
 };
 
 }  // namespace sluice::swap
