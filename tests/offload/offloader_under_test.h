@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -160,8 +161,15 @@ class Problem {
   std::vector<std::uint64_t> hashes_;
 };
 
+// A device tier with memory for parameters and gradients besides.
+class TestDevice : public DeviceTier {
+ public:
+  virtual std::byte* allocate(std::size_t size_bytes) = 0;  // as long as the device
+  virtual void synchronize() = 0;
+};
+
 // A GPU in host memory. What is enqueued runs when somebody waits for it, as on a stream.
-class FakeDevice final : public DeviceTier {
+class FakeDevice final : public TestDevice {
  public:
   explicit FakeDevice(std::uint64_t size_bytes)
       : memory_(aio::PageMemory::map(size_bytes, /*huge_pages=*/false).value()) {}
@@ -184,7 +192,10 @@ class FakeDevice final : public DeviceTier {
     std::memcpy(to, from.data(), from.size());
     return {};
   }
-  virtual void synchronize() {
+  std::byte* allocate(std::size_t size_bytes) override {
+    return allocated_.emplace_back(size_bytes).data();
+  }
+  void synchronize() override {
     for (const auto& launch : enqueued_) launch();
     enqueued_.clear();
   }
@@ -193,6 +204,7 @@ class FakeDevice final : public DeviceTier {
 
  private:
   aio::PageMemory memory_;
+  std::deque<Bytes> allocated_;
   std::vector<std::function<void()>> enqueued_;
 };
 
@@ -200,19 +212,22 @@ class FakeDevice final : public DeviceTier {
 // used where the placement says, and the others hold what would spoil the result.
 class TestSource : public UnitSource {
  public:
-  TestSource(const Problem& problem, const std::vector<SubGroup>& placement)
-      : problem_(problem), placement_(placement) {
+  TestSource(const Problem& problem, const std::vector<SubGroup>& placement, TestDevice& device)
+      : problem_(problem), placement_(placement), device_(device) {
     for (int u = 0; u < static_cast<int>(problem.units().size()); ++u) {
-      Memory unit;
-      unit.param = unit.gpu_param = Bytes(problem.param_size_bytes(u), std::byte{0xEE});
-      unit.grad = unit.gpu_grad = Bytes(problem.gradients(0, u).size(), std::byte{0xFF});
-      units_.push_back(std::move(unit));
+      const std::size_t grad_size = problem.gradients(0, u).size();
+      units_.push_back({.param = Bytes(problem.param_size_bytes(u), std::byte{0xEE}),
+                        .grad = Bytes(grad_size, std::byte{0xFF}),
+                        .gpu_param = device.allocate(problem.param_size_bytes(u)),
+                        .gpu_grad = device.allocate(grad_size)});
     }
   }
 
   void set_gradients(int step) {
-    for (std::size_t u = 0; u < units_.size(); ++u)
-      units_[u].grad = units_[u].gpu_grad = problem_.gradients(step, static_cast<int>(u));
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      units_[u].grad = problem_.gradients(step, static_cast<int>(u));
+      EXPECT_OK(device_.write(units_[u].gpu_grad, units_[u].grad));
+    }
   }
   // The unit's parameters, each from where its sub-group lies.
   std::uint64_t param_hash(int unit) const {
@@ -221,9 +236,9 @@ class TestSource : public UnitSource {
     const auto bytes = static_cast<std::size_t>(param_bytes_per_element(problem_.kind().form));
     for (const SubGroup& sub_group : placement_) {
       if (sub_group.unit != unit || sub_group.tier != Tier::kGpu) continue;
-      std::memcpy(all.data() + sub_group.first_element * bytes,
-                  it.gpu_param.data() + sub_group.first_element * bytes,
-                  sub_group.elements * bytes);
+      const std::size_t offset = sub_group.first_element * bytes;
+      EXPECT_OK(device_.read(it.gpu_param + offset,
+                             std::span(all).subspan(offset, sub_group.elements * bytes)));
     }
     return swap::plain_hash(all);
   }
@@ -231,12 +246,12 @@ class TestSource : public UnitSource {
   Result<UnitArrays> begin(int unit) override {
     if (on_begin) SLUICE_RETURN_IF_ERROR(on_begin(unit));
     Memory& it = units_[static_cast<std::size_t>(unit)];
-    return UnitArrays{it.param.data(), it.grad.data(), it.gpu_param.data(), it.gpu_grad.data()};
+    return UnitArrays{it.param.data(), it.grad.data(), it.gpu_param, it.gpu_grad};
   }
   // The gradient is consumed: whatever reads it from now on computes NaNs.
   void ready(int unit) noexcept override {
-    std::fill(units_[static_cast<std::size_t>(unit)].grad.begin(),
-              units_[static_cast<std::size_t>(unit)].grad.end(), std::byte{0xFF});
+    Bytes& grad = units_[static_cast<std::size_t>(unit)].grad;
+    std::fill(grad.begin(), grad.end(), std::byte{0xFF});
     ready_order.push_back(unit);
   }
 
@@ -245,10 +260,13 @@ class TestSource : public UnitSource {
 
  private:
   struct Memory {
-    Bytes param, grad, gpu_param, gpu_grad;
+    Bytes param, grad;
+    std::byte* gpu_param;
+    std::byte* gpu_grad;
   };
   const Problem& problem_;
   const std::vector<SubGroup> placement_;
+  TestDevice& device_;
   std::vector<Memory> units_;
 };
 
@@ -263,6 +281,8 @@ struct RigOptions {
   int buffers = 3;
   std::uint64_t record_elements = 2 * kTileElements;
   bool huge_pages = false;
+  std::function<std::unique_ptr<TestDevice>(std::uint64_t size_bytes)> make_device =
+      [](std::uint64_t size_bytes) { return std::make_unique<FakeDevice>(size_bytes); };
 };
 
 // An offloader for a problem, on a drive of its own; faults can be injected from the first step on.
@@ -273,8 +293,7 @@ class Rig {
         placement_(
             place_by_fractions(problem.units(), options.sub_group_elements, options.fractions)
                 .value()),
-        executor_(aio::make_executor(options.threads).value()),
-        source_(problem, placement_) {
+        executor_(aio::make_executor(options.threads).value()) {
     std::string path = "/nvme";
     if (options.drive == Drive::kSim) {
       sim_ = std::make_unique<aio::SimDrive>(loop_, aio::SimDrive::Options{});
@@ -299,7 +318,8 @@ class Rig {
                 .huge_pages = options.huge_pages};
     const auto plan = OptimizerOffloader::memory_plan(options_);
     if (!plan.ok()) throw std::runtime_error(plan.error().message());
-    device_ = std::make_unique<FakeDevice>(plan->gpu_state_bytes + 1);
+    device_ = options.make_device(plan->gpu_state_bytes + 1);
+    source_ = std::make_unique<TestSource>(problem, placement_, *device_);
     auto made = OptimizerOffloader::create(options_, environment());
     if (!made.ok()) throw std::runtime_error(made.error().message());
     offloader_ = std::move(*made);
@@ -310,8 +330,8 @@ class Rig {
   }
 
   OptimizerOffloader& offloader() { return *offloader_; }
-  TestSource& source() { return source_; }
-  FakeDevice& device() { return *device_; }
+  TestSource& source() { return *source_; }
+  TestDevice& device() { return *device_; }
   aio::FaultBackend& faults() { return *faults_; }
   const OptimizerOffloader::Options& options() const { return options_; }
   const std::string& folder() const { return folder_->path(); }
@@ -323,7 +343,7 @@ class Rig {
   }
 
   Status restore(const std::vector<CanonicalUnit>& from) {
-    return offloader_->restore(source_, [&](const StateRange& range) -> Status {
+    return offloader_->restore(*source_, [&](const StateRange& range) -> Status {
       const CanonicalUnit& unit = from[static_cast<std::size_t>(range.unit)];
       for (const float x : range.m) EXPECT_EQ(x, 0);
       copy(unit.master, range.first_element, range.master);
@@ -341,7 +361,7 @@ class Rig {
   // Checks that each element comes once, in order.
   Result<std::vector<CanonicalUnit>> snapshot() {
     std::vector<CanonicalUnit> all(problem_.units().size());
-    SLUICE_RETURN_IF_ERROR(offloader_->snapshot(source_, [&](const StateRange& range) -> Status {
+    SLUICE_RETURN_IF_ERROR(offloader_->snapshot(*source_, [&](const StateRange& range) -> Status {
       CanonicalUnit& unit = all[static_cast<std::size_t>(range.unit)];
       EXPECT_EQ(range.first_element, unit.master.size());
       EXPECT_LE(range.master.size(), kTileElements);
@@ -354,10 +374,10 @@ class Rig {
   }
 
   Status start_step(int step, bool background) {
-    source_.set_gradients(step);
-    source_.ready_order.clear();
+    source_->set_gradients(step);
+    source_->ready_order.clear();
     const std::vector<AdamwScalars> groups = problem_.scalars(step);  // captured by step()
-    return offloader_->step({.groups = groups, .source = &source_, .background = background});
+    return offloader_->step({.groups = groups, .source = source_.get(), .background = background});
   }
   // As the next forward would: unit by unit, each with its new parameters.
   Status forward(int step) {
@@ -365,7 +385,7 @@ class Rig {
       SLUICE_RETURN_IF_ERROR(offloader_->wait_ready(u));
       EXPECT_TRUE(offloader_->is_ready(u));
       device_->synchronize();
-      if (source_.param_hash(u) != problem_.param_hash(step, u))
+      if (source_->param_hash(u) != problem_.param_hash(step, u))
         return Error(ErrorCode::kInternal, "wrong parameters of unit " + std::to_string(u) +
                                                " after step " + std::to_string(step));
     }
@@ -411,8 +431,8 @@ class Rig {
   std::unique_ptr<aio::FaultBackend> faults_;
   std::unique_ptr<aio::IoQueue> queue_;
   std::unique_ptr<aio::Executor> executor_;
-  TestSource source_;
-  std::unique_ptr<FakeDevice> device_;
+  std::unique_ptr<TestDevice> device_;
+  std::unique_ptr<TestSource> source_;
   OptimizerOffloader::Options options_;
   std::unique_ptr<OptimizerOffloader> offloader_;
 };

@@ -334,7 +334,7 @@ TEST(OptimizerOffloader, IsPoisonedByALaunchThatFails) {
   const Problem problem(kProblemKinds[0], small_units(), 2);
   Rig rig(problem, {.fractions = kFullMix, .sub_group_elements = 7001});
   ASSERT_OK(rig.restore());
-  rig.device().fail_at_step = 2;
+  static_cast<FakeDevice&>(rig.device()).fail_at_step = 2;
   ASSERT_OK(rig.start_step(0, false));
   const std::string message = message_of(rig.offloader().drain());
   EXPECT_THAT(message, AllOf(HasSubstr("updating unit "), HasSubstr("the launch failed")));
