@@ -1,11 +1,9 @@
 // The CUDA kernels return the CPU's bits. Skipped, with the reason, where there is no GPU.
 #include "offload/adamw_cuda.h"
 
-#include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -13,13 +11,10 @@
 #include "offload/grad_stats.h"
 #include "offload/grad_stats_cuda.h"
 #include "tests/offload/adamw_case.h"
+#include "tests/offload/on_a_gpu.h"
 
 namespace sluice::offload {
 namespace {
-
-void check(cudaError_t error) {
-  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
-}
 
 // A copy of `host` on the GPU, `offset` elements behind an aligned address.
 template <typename T>
@@ -72,23 +67,6 @@ void step_on_gpu(AdamwCase& problem, const AdamwKind& kind, const AdamwScalars& 
   m.read(problem.m);
   v.read(problem.v);
 }
-
-// Empty where there is a GPU.
-std::string why_no_gpu() {
-  int devices = 0;
-  const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error == cudaSuccess && devices > 0) return "";
-  return std::string("no GPU to run the kernel on (") +
-         (error == cudaSuccess ? "none found" : cudaGetErrorString(error)) + "); it was compiled";
-}
-
-template <class Test>
-class OnAGpu : public Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
-  }
-};
 
 class AdamwCuda : public OnAGpu<testing::TestWithParam<AdamwKind>> {};
 

@@ -1,0 +1,30 @@
+// CudaDeviceTier: a DeviceTier over GPU memory and a stream that belong to its creator.
+//
+// Copies go through the stream and return when they are done; from pageable host memory that is one
+// more copy, which is what a restore or a snapshot can afford.
+#pragma once
+
+#include "offload/device_tier.h"
+
+namespace sluice::offload {
+
+class CudaDeviceTier final : public DeviceTier {
+ public:
+  // `memory` lies on the device that is current in every call; `stream` is a cudaStream_t. Both
+  // must outlive the tier.
+  CudaDeviceTier(std::span<std::byte> memory, void* stream) : memory_(memory), stream_(stream) {}
+
+  std::span<std::byte> memory() const override { return memory_; }
+  Status step(const AdamwScalars& scalars, const AdamwArrays& arrays,
+              std::uint64_t elements) override;
+  Status read(const void* from, std::span<std::byte> to) override;
+  Status write(void* to, std::span<const std::byte> from) override;
+
+ private:
+  Status copy(void* to, const void* from, std::uint64_t size_bytes, bool to_device);
+
+  const std::span<std::byte> memory_;
+  void* const stream_;
+};
+
+}  // namespace sluice::offload

@@ -1,0 +1,440 @@
+// What the offloader's tests share: an optimizer problem with its solution, computed by the oracle
+// on flat arrays; a GPU in host memory; and an offloader with all that it needs.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aio/fault_backend.h"
+#include "aio/page_memory.h"
+#include "aio/sim_drive.h"
+#include "offload/adamw.h"
+#include "offload/optimizer_offloader.h"
+#include "swap/chunk_hash.h"
+#include "tests/aio/backends_under_test.h"
+#include "tests/offload/adamw_case.h"
+
+namespace sluice::offload {
+
+using Bytes = std::vector<std::byte>;
+
+struct ProblemKind {
+  ParamForm form;
+  GradType grad;
+};
+inline constexpr ProblemKind kProblemKinds[] = {{ParamForm::kSplit, GradType::kBf16},
+                                                {ParamForm::kFp32AndFp16, GradType::kFp16},
+                                                {ParamForm::kFp32, GradType::kFp32}};
+
+inline int grad_bytes(GradType type) { return type == GradType::kFp32 ? 4 : 2; }
+
+struct CanonicalUnit {
+  std::vector<float> master, m, v;
+};
+
+// The problem: units of two parameter groups, hostile state, gradients that are mostly ordinary
+// (else all would be NaN after a few steps). And its solution.
+class Problem {
+ public:
+  Problem(const ProblemKind& kind, std::vector<UnitSpec> units, int steps)
+      : kind_(kind), units_(std::move(units)), steps_(steps) {
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      AdamwCase state(units_[u].elements());
+      fill_state(state, 100 + u);
+      flat_.push_back(std::move(state));
+      initial_.push_back(canonical(u));
+      for (int set = 0; set < kGradientSets; ++set)
+        gradients_.push_back(draw_gradients(units_[u].elements(), 1000 * u + set));
+    }
+    solve();
+  }
+
+  const ProblemKind& kind() const { return kind_; }
+  const std::vector<UnitSpec>& units() const { return units_; }
+  int steps() const { return steps_; }
+  const CanonicalUnit& initial(int unit) const { return initial_[index(unit)]; }
+  const CanonicalUnit& solution(int unit) const { return solution_[index(unit)]; }
+  const Bytes& gradients(int step, int unit) const {
+    return gradients_[index(unit) * kGradientSets + static_cast<std::size_t>(step % kGradientSets)];
+  }
+  std::size_t param_size_bytes(int unit) const {
+    return units_[index(unit)].elements() *
+           static_cast<std::size_t>(param_bytes_per_element(kind_.form));
+  }
+  // Of the unit's parameters after the step (0: the first).
+  std::uint64_t param_hash(int step, int unit) const {
+    return hashes_[static_cast<std::size_t>(step) * units_.size() + index(unit)];
+  }
+  std::vector<AdamwScalars> scalars(int step) const {
+    AdamwOptions options{.learning_rate = 1e-3 / (step + 1), .weight_decay = 0.1};
+    options.step = step + 1;
+    options.loss_scale = 128;
+    options.grad_norm = 1 + step % 3;
+    options.clip_norm = 2;
+    AdamwOptions other = options;
+    other.learning_rate *= 0.5;
+    other.weight_decay = 0;
+    return {make_adamw_scalars(options).value(), make_adamw_scalars(other).value()};
+  }
+
+ private:
+  static constexpr int kGradientSets = 5;
+  static std::size_t index(int unit) { return static_cast<std::size_t>(unit); }
+
+  static void fill_state(AdamwCase& state, std::uint64_t seed) {
+    HostileNumbers numbers(seed);
+    for (std::size_t i = 0; i < state.m.size(); ++i) {
+      state.master[i] = join_master(split_master(numbers.hostile()));
+      const SplitMaster halves = split_master(state.master[i]);
+      state.param16[i] = halves.hi;
+      state.lo[i] = halves.lo;
+      state.m[i] = numbers.hostile();
+      state.v[i] =
+          std::bit_cast<float>(std::bit_cast<std::uint32_t>(numbers.hostile()) & ~(1U << 31));
+    }
+  }
+
+  Bytes draw_gradients(std::size_t elements, std::uint64_t seed) const {
+    HostileNumbers numbers(seed);
+    Bytes bytes(elements * static_cast<std::size_t>(grad_bytes(kind_.grad)));
+    for (std::size_t i = 0; i < elements; ++i) {
+      const bool hostile = numbers.bits() % 64 == 0;
+      const float wide = hostile ? numbers.hostile() : 128 * numbers.ordinary();
+      const std::uint16_t half = hostile                         ? numbers.hostile_half()
+                                 : kind_.grad == GradType::kFp16 ? fp16_from_float(wide)
+                                                                 : bf16_from_float(wide);
+      if (kind_.grad == GradType::kFp32)
+        std::memcpy(bytes.data() + 4 * i, &wide, 4);
+      else
+        std::memcpy(bytes.data() + 2 * i, &half, 2);
+    }
+    return bytes;
+  }
+
+  CanonicalUnit canonical(std::size_t u) const {
+    const AdamwCase& state = flat_[u];
+    CanonicalUnit unit{state.master, state.m, state.v};
+    if (kind_.form == ParamForm::kSplit)
+      for (std::size_t i = 0; i < unit.master.size(); ++i)
+        unit.master[i] = join_master({.hi = state.param16[i], .lo = state.lo[i]});
+    return unit;
+  }
+
+  void solve() {
+    const auto executor = aio::make_executor(2).value();
+    for (int step = 0; step < steps_; ++step) {
+      const std::vector<AdamwScalars> groups = scalars(step);
+      for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+        std::size_t first = 0;
+        for (const GroupRange& range : units_[index(u)].ranges) {
+          AdamwArrays arrays = flat_[index(u)].arrays({kind_.grad, kind_.form, false}, first);
+          arrays.grad =
+              gradients(step, u).data() + first * static_cast<std::size_t>(grad_bytes(kind_.grad));
+          adamw_step(*executor, Isa::kScalar, groups[static_cast<std::size_t>(range.group)], arrays,
+                     range.elements);
+          first += range.elements;
+        }
+        const AdamwCase& state = flat_[index(u)];
+        const bool fp32 = kind_.form == ParamForm::kFp32;
+        hashes_.push_back(swap::plain_hash(fp32 ? std::as_bytes(std::span(state.master))
+                                                : std::as_bytes(std::span(state.param16))));
+      }
+    }
+    for (std::size_t u = 0; u < units_.size(); ++u) solution_.push_back(canonical(u));
+    flat_.clear();
+  }
+
+  const ProblemKind kind_;
+  const std::vector<UnitSpec> units_;
+  const int steps_;
+  std::vector<AdamwCase> flat_;
+  std::vector<CanonicalUnit> initial_, solution_;
+  std::vector<Bytes> gradients_;
+  std::vector<std::uint64_t> hashes_;
+};
+
+// A device tier with memory for parameters and gradients besides.
+class TestDevice : public DeviceTier {
+ public:
+  virtual std::byte* allocate(std::size_t size_bytes) = 0;  // as long as the device
+  virtual void synchronize() = 0;
+};
+
+// A GPU in host memory. What is enqueued runs when somebody waits for it, as on a stream.
+class FakeDevice final : public TestDevice {
+ public:
+  explicit FakeDevice(std::uint64_t size_bytes)
+      : memory_(aio::PageMemory::map(size_bytes, /*huge_pages=*/false).value()) {}
+
+  std::span<std::byte> memory() const override { return memory_.bytes(); }
+  Status step(const AdamwScalars& scalars, const AdamwArrays& arrays,
+              std::uint64_t elements) override {
+    if (fail_at_step > 0 && --fail_at_step == 0)
+      return Error(ErrorCode::kInternal, "the launch failed");
+    enqueued_.push_back([=] { adamw_range(Isa::kScalar, scalars, arrays, 0, elements); });
+    return {};
+  }
+  Status read(const void* from, std::span<std::byte> to) override {
+    synchronize();
+    std::memcpy(to.data(), from, to.size());
+    return {};
+  }
+  Status write(void* to, std::span<const std::byte> from) override {
+    synchronize();
+    std::memcpy(to, from.data(), from.size());
+    return {};
+  }
+  std::byte* allocate(std::size_t size_bytes) override {
+    return allocated_.emplace_back(size_bytes).data();
+  }
+  void synchronize() override {
+    for (const auto& launch : enqueued_) launch();
+    enqueued_.clear();
+  }
+
+  int fail_at_step = 0;  // counted from 1
+
+ private:
+  aio::PageMemory memory_;
+  std::deque<Bytes> allocated_;
+  std::vector<std::function<void()>> enqueued_;
+};
+
+// The owner of parameters and gradients. Host and GPU have arrays of their own; a sub-group's are
+// used where the placement says, and the others hold what would spoil the result.
+class TestSource : public UnitSource {
+ public:
+  TestSource(const Problem& problem, const std::vector<SubGroup>& placement, TestDevice& device)
+      : problem_(problem), placement_(placement), device_(device) {
+    for (int u = 0; u < static_cast<int>(problem.units().size()); ++u) {
+      const std::size_t grad_size = problem.gradients(0, u).size();
+      units_.push_back({.param = Bytes(problem.param_size_bytes(u), std::byte{0xEE}),
+                        .grad = Bytes(grad_size, std::byte{0xFF}),
+                        .gpu_param = device.allocate(problem.param_size_bytes(u)),
+                        .gpu_grad = device.allocate(grad_size)});
+    }
+  }
+
+  void set_gradients(int step) {
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      units_[u].grad = problem_.gradients(step, static_cast<int>(u));
+      EXPECT_OK(device_.write(units_[u].gpu_grad, units_[u].grad));
+    }
+  }
+  // The unit's parameters, each from where its sub-group lies.
+  std::uint64_t param_hash(int unit) const {
+    const Memory& it = units_[static_cast<std::size_t>(unit)];
+    Bytes all = it.param;
+    const auto bytes = static_cast<std::size_t>(param_bytes_per_element(problem_.kind().form));
+    for (const SubGroup& sub_group : placement_) {
+      if (sub_group.unit != unit || sub_group.tier != Tier::kGpu) continue;
+      const std::size_t offset = sub_group.first_element * bytes;
+      EXPECT_OK(device_.read(it.gpu_param + offset,
+                             std::span(all).subspan(offset, sub_group.elements * bytes)));
+    }
+    return swap::plain_hash(all);
+  }
+
+  Result<UnitArrays> begin(int unit) override {
+    if (on_begin) SLUICE_RETURN_IF_ERROR(on_begin(unit));
+    Memory& it = units_[static_cast<std::size_t>(unit)];
+    return UnitArrays{it.param.data(), it.grad.data(), it.gpu_param, it.gpu_grad};
+  }
+  // The gradient is consumed: whatever reads it from now on computes NaNs.
+  void ready(int unit) noexcept override {
+    Bytes& grad = units_[static_cast<std::size_t>(unit)].grad;
+    std::fill(grad.begin(), grad.end(), std::byte{0xFF});
+    ready_order.push_back(unit);
+  }
+
+  std::function<Status(int unit)> on_begin;
+  std::vector<int> ready_order;
+
+ private:
+  struct Memory {
+    Bytes param, grad;
+    std::byte* gpu_param;
+    std::byte* gpu_grad;
+  };
+  const Problem& problem_;
+  const std::vector<SubGroup> placement_;
+  TestDevice& device_;
+  std::vector<Memory> units_;
+};
+
+enum class Drive : std::uint8_t { kSim, kPosix, kUring };
+
+struct RigOptions {
+  TierFractions fractions;
+  std::uint64_t sub_group_elements = 1 << 20;
+  int threads = 1;
+  Drive drive = Drive::kSim;
+  Isa isa = best_isa();
+  int buffers = 3;
+  std::uint64_t record_elements = 2 * kTileElements;
+  bool huge_pages = false;
+  std::function<std::unique_ptr<TestDevice>(std::uint64_t size_bytes)> make_device =
+      [](std::uint64_t size_bytes) { return std::make_unique<FakeDevice>(size_bytes); };
+};
+
+// An offloader for a problem, on a drive of its own; faults can be injected from the first step on.
+class Rig {
+ public:
+  Rig(const Problem& problem, const RigOptions& options)
+      : problem_(problem),
+        placement_(
+            place_by_fractions(problem.units(), options.sub_group_elements, options.fractions)
+                .value()),
+        executor_(aio::make_executor(options.threads).value()) {
+    std::string path = "/nvme";
+    if (options.drive == Drive::kSim) {
+      sim_ = std::make_unique<aio::SimDrive>(loop_, aio::SimDrive::Options{});
+      EXPECT_TRUE(sim_->files().make_directories(path).ok());
+    } else {
+      folder_.emplace();
+      path = folder_->path();
+      real_ = aio::make_backend_or_die(
+          options.drive == Drive::kUring ? aio::BackendKind::kUring : aio::BackendKind::kPosix, 1,
+          16);
+    }
+    faults_ = std::make_unique<aio::FaultBackend>(backend(), aio::FaultPlan{});
+    queue_ = aio::make_queue_or_die(*faults_, {.block_bytes = 256 * kKiB, .queue_depth = 8});
+    options_ = {.form = problem.kind().form,
+                .grad_type = problem.kind().grad,
+                .isa = options.isa,
+                .units = problem.units(),
+                .placement = placement_,
+                .record_elements = options.record_elements,
+                .swap = {.buffers = options.buffers},
+                .store = {.paths = {path}, .run = "test"},
+                .huge_pages = options.huge_pages};
+    const auto plan = OptimizerOffloader::memory_plan(options_);
+    if (!plan.ok()) throw std::runtime_error(plan.error().message());
+    device_ = options.make_device(plan->gpu_state_bytes + 1);
+    source_ = std::make_unique<TestSource>(problem, placement_, *device_);
+    auto made = OptimizerOffloader::create(options_, environment());
+    if (!made.ok()) throw std::runtime_error(made.error().message());
+    offloader_ = std::move(*made);
+  }
+  ~Rig() {
+    faults_->set_plan({});
+    if (offloader_ != nullptr) EXPECT_OK(offloader_->remove());
+  }
+
+  OptimizerOffloader& offloader() { return *offloader_; }
+  TestSource& source() { return *source_; }
+  TestDevice& device() { return *device_; }
+  aio::FaultBackend& faults() { return *faults_; }
+  const OptimizerOffloader::Options& options() const { return options_; }
+  const std::string& folder() const { return folder_->path(); }
+  OptimizerOffloader::Environment environment() {
+    return {.reads = queue_.get(),
+            .writes = queue_.get(),
+            .executor = executor_.get(),
+            .device = device_.get()};
+  }
+
+  Status restore(const std::vector<CanonicalUnit>& from) {
+    return offloader_->restore(*source_, [&](const StateRange& range) -> Status {
+      const CanonicalUnit& unit = from[static_cast<std::size_t>(range.unit)];
+      for (const float x : range.m) EXPECT_EQ(x, 0);
+      copy(unit.master, range.first_element, range.master);
+      copy(unit.m, range.first_element, range.m);
+      copy(unit.v, range.first_element, range.v);
+      return {};
+    });
+  }
+  Status restore() {
+    std::vector<CanonicalUnit> all;
+    for (std::size_t u = 0; u < problem_.units().size(); ++u)
+      all.push_back(problem_.initial(static_cast<int>(u)));
+    return restore(all);
+  }
+  // Checks that each element comes once, in order.
+  Result<std::vector<CanonicalUnit>> snapshot() {
+    std::vector<CanonicalUnit> all(problem_.units().size());
+    SLUICE_RETURN_IF_ERROR(offloader_->snapshot(*source_, [&](const StateRange& range) -> Status {
+      CanonicalUnit& unit = all[static_cast<std::size_t>(range.unit)];
+      EXPECT_EQ(range.first_element, unit.master.size());
+      EXPECT_LE(range.master.size(), kTileElements);
+      unit.master.insert(unit.master.end(), range.master.begin(), range.master.end());
+      unit.m.insert(unit.m.end(), range.m.begin(), range.m.end());
+      unit.v.insert(unit.v.end(), range.v.begin(), range.v.end());
+      return {};
+    }));
+    return all;
+  }
+
+  Status start_step(int step, bool background) {
+    source_->set_gradients(step);
+    source_->ready_order.clear();
+    const std::vector<AdamwScalars> groups = problem_.scalars(step);  // captured by step()
+    return offloader_->step({.groups = groups, .source = source_.get(), .background = background});
+  }
+  // As the next forward would: unit by unit, each with its new parameters.
+  Status forward(int step) {
+    for (int u = 0; u < static_cast<int>(problem_.units().size()); ++u) {
+      SLUICE_RETURN_IF_ERROR(offloader_->wait_ready(u));
+      EXPECT_TRUE(offloader_->is_ready(u));
+      device_->synchronize();
+      if (source_->param_hash(u) != problem_.param_hash(step, u))
+        return Error(ErrorCode::kInternal, "wrong parameters of unit " + std::to_string(u) +
+                                               " after step " + std::to_string(step));
+    }
+    return {};
+  }
+  Status run_step(int step, bool background) {
+    SLUICE_RETURN_IF_ERROR(start_step(step, background));
+    return forward(step);
+  }
+
+  // Empty when the state is the problem's solution, bit for bit.
+  std::string difference_from_solution() {
+    const auto state = snapshot();
+    if (!state.ok()) return state.error().message();
+    for (std::size_t u = 0; u < state->size(); ++u) {
+      const CanonicalUnit& expected = problem_.solution(static_cast<int>(u));
+      const CanonicalUnit& unit = (*state)[u];
+      for (const auto field : {&CanonicalUnit::master, &CanonicalUnit::m, &CanonicalUnit::v}) {
+        const auto& a = expected.*field;
+        const auto& b = unit.*field;
+        if (a.size() != b.size()) return "unit " + std::to_string(u) + " is not whole";
+        if (std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) != 0)
+          return "unit " + std::to_string(u) + " differs";
+      }
+    }
+    return "";
+  }
+
+ private:
+  static void copy(const std::vector<float>& from, std::uint64_t first, std::span<float> to) {
+    std::memcpy(to.data(), from.data() + first, to.size() * sizeof(float));
+  }
+  aio::IoBackend& backend() {
+    return sim_ != nullptr ? static_cast<aio::IoBackend&>(*sim_) : *real_;
+  }
+
+  const Problem& problem_;
+  const std::vector<SubGroup> placement_;
+  aio::VirtualLoop loop_;
+  std::unique_ptr<aio::SimDrive> sim_;
+  std::optional<aio::TemporaryFolder> folder_;
+  std::unique_ptr<aio::IoBackend> real_;
+  std::unique_ptr<aio::FaultBackend> faults_;
+  std::unique_ptr<aio::IoQueue> queue_;
+  std::unique_ptr<aio::Executor> executor_;
+  std::unique_ptr<TestDevice> device_;
+  std::unique_ptr<TestSource> source_;
+  OptimizerOffloader::Options options_;
+  std::unique_ptr<OptimizerOffloader> offloader_;
+};
+
+}  // namespace sluice::offload

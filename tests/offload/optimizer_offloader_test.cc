@@ -1,0 +1,448 @@
+#include "offload/optimizer_offloader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <latch>
+#include <numeric>
+#include <thread>
+
+#include "offload/adamw_kernels.h"
+#include "tests/offload/offloader_under_test.h"
+
+namespace sluice::offload {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr TierFractions kAllCpu{.gpu = 0, .cpu = 1, .nvme = 0};
+constexpr TierFractions kAllNvme{.gpu = 0, .cpu = 0, .nvme = 1};
+constexpr TierFractions kHostMix{.gpu = 0, .cpu = 0.4, .nvme = 0.6};
+constexpr TierFractions kFullMix{.gpu = 0.3, .cpu = 0.3, .nvme = 0.4};
+constexpr TierFractions kPlacements[] = {kAllCpu, kAllNvme, kHostMix, kFullMix};
+
+// A tile and a bit, less than a tile, and several parameter groups; nothing is round.
+std::vector<UnitSpec> small_units() {
+  return {{"wte", {{0, 70'001}}}, {"h.0", {{0, 20'500}, {1, 333}}}, {"ln_f", {{1, 777}}}};
+}
+std::vector<UnitSpec> large_units() {
+  return {{"wte", {{0, 2'300'000}}}, {"h.0", {{0, 1'150'000}, {1, 4099}}}, {"ln_f", {{1, 777}}}};
+}
+
+struct Plan {
+  RigOptions rig;
+  bool background = false;
+  bool prefetch = false;
+  int overflow_before = -1;  // a step that is prefetched for and never comes
+};
+
+std::string describe(const Plan& plan) {
+  return "gpu/cpu/nvme " + std::to_string(plan.rig.fractions.gpu) + "/" +
+         std::to_string(plan.rig.fractions.cpu) + "/" + std::to_string(plan.rig.fractions.nvme) +
+         ", sub-groups of " + std::to_string(plan.rig.sub_group_elements) + ", " +
+         std::to_string(plan.rig.threads) + " threads, " +
+         (plan.background ? "background" : "foreground");
+}
+
+void expect_solution(const Problem& problem, const Plan& plan) {
+  SCOPED_TRACE(describe(plan));
+  Rig rig(problem, plan.rig);
+  ASSERT_OK(rig.restore());
+  for (int step = 0; step < problem.steps(); ++step) {
+    if (plan.prefetch || step == plan.overflow_before) ASSERT_OK(rig.offloader().prefetch());
+    if (step == plan.overflow_before) ASSERT_OK(rig.offloader().prefetch());
+    ASSERT_OK(rig.run_step(step, plan.background));
+    const auto& order = rig.source().ready_order;
+    ASSERT_TRUE(order.size() == problem.units().size() &&
+                std::is_sorted(order.begin(), order.end()));
+  }
+  ASSERT_EQ(rig.difference_from_solution(), "");
+}
+
+// ---- bits ------------------------------------------------------------------------------------
+
+class OptimizerOffloaderOfEveryForm : public testing::TestWithParam<ProblemKind> {};
+
+// Every placement with every size of sub-groups; threads, background, prefetch and instruction set
+// take turns.
+TEST_P(OptimizerOffloaderOfEveryForm, GivesTheSameBitsWhereverTheStateLies) {
+  const Problem problem(GetParam(), small_units(), 50);
+  int number = 0;
+  for (const TierFractions& fractions : kPlacements) {
+    for (const std::uint64_t elements : {1024U, 1U << 20, 7001U}) {
+      const bool background = number % 2 == 1;
+      expect_solution(problem, {.rig = {.fractions = fractions,
+                                        .sub_group_elements = elements,
+                                        .threads = 1 + number % 4,
+                                        .drive = background ? Drive::kPosix : Drive::kSim,
+                                        .isa = number % 3 == 0 ? Isa::kScalar : best_isa(),
+                                        .buffers = 2 + number % 3,
+                                        .record_elements = kTileElements},
+                                .background = background,
+                                .prefetch = number % 4 >= 2,
+                                .overflow_before = 20});
+      if (HasFatalFailure()) return;
+      ++number;
+    }
+  }
+}
+
+// Every placement, size, number of threads, in the foreground and in the background.
+class LongOptimizerOffloader : public testing::TestWithParam<ProblemKind> {};
+
+TEST_P(LongOptimizerOffloader, GivesTheSameBitsInEveryCombination) {
+  const Problem problem(GetParam(), large_units(), 50);
+  for (const TierFractions& fractions : kPlacements) {
+    for (const std::uint64_t elements : {1024U, 1U << 20, 70'001U}) {
+      for (int threads = 1; threads <= 4; ++threads) {
+        for (const bool background : {false, true}) {
+          // Thousands of small records a step: on the simulated drive, which runs no background.
+          const bool many = elements == 1024 && fractions.nvme > 0;
+          if (many && background && threads != 2) continue;
+          expect_solution(problem, {.rig = {.fractions = fractions,
+                                            .sub_group_elements = elements,
+                                            .threads = threads,
+                                            .drive = background ? Drive::kPosix : Drive::kSim},
+                                    .background = background,
+                                    .prefetch = threads % 2 == 0,
+                                    .overflow_before = 20});
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+std::string kind_name(const testing::TestParamInfo<ProblemKind>& info) {
+  return name_of(AdamwKind{info.param.grad, info.param.form, false});
+}
+INSTANTIATE_TEST_SUITE_P(All, OptimizerOffloaderOfEveryForm, testing::ValuesIn(kProblemKinds),
+                         kind_name);
+INSTANTIATE_TEST_SUITE_P(All, LongOptimizerOffloader, testing::ValuesIn(kProblemKinds), kind_name);
+
+// Sub-groups of many tiles, records of several, and threads that share a tile.
+TEST(OptimizerOffloader, GivesTheSameBitsOnLargeUnits) {
+  const Problem problem(kProblemKinds[0], large_units(), 3);
+  for (const TierFractions& fractions : kPlacements) {
+    expect_solution(problem, {.rig = {.fractions = fractions,
+                                      .sub_group_elements = 1 << 20,
+                                      .threads = 4,
+                                      .drive = Drive::kPosix,
+                                      .record_elements = 4 * kTileElements,
+                                      .huge_pages = true},
+                              .background = true,
+                              .prefetch = true});
+  }
+}
+
+TEST(UringOptimizerOffloader, GivesTheSameBitsInTheBackground) {
+  const Problem problem(kProblemKinds[0], small_units(), 20);
+  expect_solution(problem, {.rig = {.fractions = kFullMix,
+                                    .sub_group_elements = 7001,
+                                    .threads = 2,
+                                    .drive = Drive::kUring},
+                            .background = true,
+                            .prefetch = true});
+}
+
+// The oracle of the tests above would notice: another learning rate is another solution.
+TEST(OptimizerOffloader, IsHeldToBitsThatDifferWhenTheStepDoes) {
+  const Problem problem(kProblemKinds[0], small_units(), 2);
+  Rig rig(problem, {.fractions = kAllCpu});
+  ASSERT_OK(rig.restore());
+  ASSERT_OK(rig.run_step(0, false));
+  rig.source().set_gradients(1);
+  std::vector<AdamwScalars> groups = problem.scalars(1);
+  groups[1].step_size *= 1.01F;
+  ASSERT_OK(rig.offloader().step({.groups = groups, .source = &rig.source()}));
+  EXPECT_NE(rig.difference_from_solution(), "");
+}
+
+TEST(OptimizerOffloader, GoesOnFromASnapshotUnderAnotherPlacement) {
+  for (const ProblemKind& kind : kProblemKinds) {
+    const Problem problem(kind, small_units(), 6);
+    std::vector<CanonicalUnit> state(problem.units().size());
+    for (std::size_t u = 0; u < state.size(); ++u) state[u] = problem.initial(static_cast<int>(u));
+    for (int step = 0; step < problem.steps(); step += 2) {
+      Rig rig(problem, {.fractions = kPlacements[step / 2 + 1],
+                        .sub_group_elements = 5000U + 333 * static_cast<unsigned>(step)});
+      ASSERT_OK(rig.restore(state));
+      ASSERT_OK(rig.run_step(step, false));
+      // A snapshot takes nothing from the run, nor does one of prefetched state or one that fails.
+      ASSERT_OK(rig.offloader().prefetch());
+      ASSERT_OK(rig.snapshot());
+      ASSERT_OK(rig.run_step(step + 1, false));
+      auto taken = rig.snapshot();
+      ASSERT_OK(taken);
+      state = std::move(*taken);
+      if (step + 2 == problem.steps()) {
+        ASSERT_EQ(rig.difference_from_solution(), "");
+      }
+    }
+  }
+}
+
+TEST(OptimizerOffloader, RestoresOverWhatIsThere) {
+  const Problem problem(kProblemKinds[1], small_units(), 3);
+  Rig rig(problem, {.fractions = kFullMix, .sub_group_elements = 4000});
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_OK(rig.restore());
+    for (int step = 0; step < problem.steps(); ++step) ASSERT_OK(rig.run_step(step, false));
+    ASSERT_EQ(rig.difference_from_solution(), "");
+    ASSERT_OK(rig.offloader().prefetch());  // is given up by the next restore
+  }
+}
+
+TEST(OptimizerOffloader, ReadsNothingTwiceThatAnOverflowedStepHadPrefetched) {
+  const Problem problem(kProblemKinds[0], small_units(), 2);
+  Rig rig(problem, {.fractions = kAllNvme, .sub_group_elements = 7001});
+  ASSERT_OK(rig.restore());
+  ASSERT_OK(rig.run_step(0, false));
+  ASSERT_OK(rig.offloader().drain());
+  rig.offloader().reset_stats();
+  for (int i = 0; i < 3; ++i) ASSERT_OK(rig.offloader().prefetch());
+  ASSERT_OK(rig.run_step(1, false));
+  ASSERT_OK(rig.offloader().drain());
+  const swap::SwapStats stats = rig.offloader().stats();
+  EXPECT_EQ(stats.records_read + stats.records_forwarded, 15U);  // 10 of wte, 4 of h.0, 1 of ln_f
+  EXPECT_EQ(stats.records_written, stats.records_read + stats.records_forwarded);
+}
+
+// ---- ready -----------------------------------------------------------------------------------
+
+// Holds the update of one unit until it is let go.
+class Gate {
+ public:
+  Gate(TestSource& source, int held_unit) {
+    source.on_begin = [this, held_unit](int unit) -> Status {
+      if (unit == held_unit) let_go_.wait();
+      return {};
+    };
+  }
+  ~Gate() { open(); }
+  void open() {
+    if (!std::exchange(open_, true)) let_go_.count_down();
+  }
+
+ private:
+  std::latch let_go_{1};
+  bool open_ = false;
+};
+
+TEST(OptimizerOffloader, MakesAUnitReadyBeforeLaterUnitsAreDone) {
+  const Problem problem(kProblemKinds[0], small_units(), 2);
+  Rig rig(problem, {.fractions = kHostMix, .sub_group_elements = 7001, .drive = Drive::kPosix});
+  ASSERT_OK(rig.restore());
+  EXPECT_TRUE(rig.offloader().is_ready(0));
+  {
+    Gate gate(rig.source(), 1);
+    ASSERT_OK(rig.start_step(0, true));
+    ASSERT_OK(rig.offloader().wait_ready(0));
+    EXPECT_EQ(rig.source().param_hash(0), problem.param_hash(0, 0));
+    EXPECT_FALSE(rig.offloader().is_ready(1));
+    EXPECT_FALSE(rig.offloader().is_ready(2));
+    std::atomic<bool> returned{false};
+    std::thread waiter([&] {
+      EXPECT_OK(rig.offloader().wait_ready(2));
+      returned = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_FALSE(returned);
+    gate.open();
+    waiter.join();
+    EXPECT_EQ(rig.source().param_hash(2), problem.param_hash(0, 2));
+    ASSERT_OK(rig.offloader().drain());
+  }
+  rig.source().on_begin = nullptr;
+  ASSERT_OK(rig.run_step(1, true));
+  EXPECT_EQ(rig.difference_from_solution(), "");
+}
+
+TEST(OptimizerOffloader, EnqueuesAUnitOnTheGpuOnceAStepWhoeverAsks) {
+  const Problem problem(kProblemKinds[0], small_units(), 4);
+  Rig rig(problem, {.fractions = kFullMix, .sub_group_elements = 4000, .drive = Drive::kPosix});
+  ASSERT_OK(rig.restore());
+  ASSERT_OK(rig.start_step(0, true));  // nobody waits; step 1 takes care of what is left
+  ASSERT_OK(rig.offloader().drain());
+  rig.device().synchronize();
+  ASSERT_OK(rig.start_step(1, true));
+  for (int round = 0; round < 3; ++round)
+    for (const int unit : {2, 0}) ASSERT_OK(rig.offloader().wait_ready(unit));
+  ASSERT_OK(rig.forward(1));
+  ASSERT_OK(rig.start_step(2, false));
+  ASSERT_OK(rig.offloader().wait_ready(1));
+  ASSERT_OK(rig.offloader().drain());
+  rig.device().synchronize();
+  ASSERT_OK(rig.run_step(3, true));
+  EXPECT_EQ(rig.difference_from_solution(), "");
+}
+
+// ---- errors ----------------------------------------------------------------------------------
+
+template <typename T>
+std::string message_of(const T& result) {
+  return result.ok() ? "no error" : result.error().message();
+}
+
+// All of them, and none hangs.
+void expect_poisoned(Rig& rig, const std::string& message) {
+  EXPECT_EQ(message_of(rig.start_step(0, true)), message);
+  EXPECT_EQ(message_of(rig.offloader().prefetch()), message);
+  EXPECT_EQ(message_of(rig.offloader().drain()), message);
+  EXPECT_EQ(message_of(rig.restore()), message);
+  EXPECT_EQ(message_of(rig.snapshot()), message);
+  for (const int unit : {0, 1, 2}) {
+    EXPECT_TRUE(rig.offloader().is_ready(unit));
+    EXPECT_EQ(message_of(rig.offloader().wait_ready(unit)), message);
+  }
+}
+
+TEST(OptimizerOffloader, WakesEverybodyWithTheFirstErrorAndKeepsIt) {
+  const Problem problem(kProblemKinds[0], small_units(), 2);
+  const std::string message = "updating unit h.0: the parameters are gone";
+  for (const bool background : {false, true}) {
+    Rig rig(problem, {.fractions = kFullMix, .sub_group_elements = 7001, .drive = Drive::kPosix});
+    ASSERT_OK(rig.restore());
+    ASSERT_OK(rig.run_step(0, background));
+    std::latch fail_now(1);
+    rig.source().on_begin = [&](int unit) -> Status {
+      if (unit != 1) return {};
+      fail_now.wait();
+      return Error(ErrorCode::kIo, "the parameters are gone");
+    };
+    if (!background) {
+      fail_now.count_down();
+      EXPECT_EQ(message_of(rig.start_step(1, false)), message);
+    } else {
+      ASSERT_OK(rig.start_step(1, true));
+      std::string seen_by_waiter;
+      std::thread waiter([&] { seen_by_waiter = message_of(rig.offloader().wait_ready(2)); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      fail_now.count_down();
+      waiter.join();
+      EXPECT_EQ(seen_by_waiter, message);
+    }
+    expect_poisoned(rig, message);
+  }
+}
+
+TEST(OptimizerOffloader, IsPoisonedByALaunchThatFails) {
+  const Problem problem(kProblemKinds[0], small_units(), 2);
+  Rig rig(problem, {.fractions = kFullMix, .sub_group_elements = 7001});
+  ASSERT_OK(rig.restore());
+  static_cast<FakeDevice&>(rig.device()).fail_at_step = 2;
+  ASSERT_OK(rig.start_step(0, false));
+  const std::string message = message_of(rig.offloader().drain());
+  EXPECT_THAT(message, AllOf(HasSubstr("updating unit "), HasSubstr("the launch failed")));
+  expect_poisoned(rig, message);
+}
+
+TEST(OptimizerOffloader, SurvivesASnapshotThatItsTakerGivesUp) {
+  const Problem problem(kProblemKinds[0], small_units(), 2);
+  for (const int fail_at : {0, 1, 5, 12}) {
+    Rig rig(problem, {.fractions = kFullMix, .sub_group_elements = 7001});
+    ASSERT_OK(rig.restore());
+    ASSERT_OK(rig.run_step(0, false));
+    int taken = 0;
+    const Status status = rig.offloader().snapshot(rig.source(), [&](const StateRange&) -> Status {
+      if (taken++ < fail_at) return {};
+      return Error(ErrorCode::kNoSpace, "the checkpoint does not fit");
+    });
+    EXPECT_EQ(message_of(status), "reading the optimizer state: the checkpoint does not fit");
+    ASSERT_OK(rig.run_step(1, false));
+    EXPECT_EQ(rig.difference_from_solution(), "");
+  }
+}
+
+TEST(OptimizerOffloader, IsPoisonedByARestoreThatIsGivenUp) {
+  const Problem problem(kProblemKinds[0], small_units(), 1);
+  Rig rig(problem, {.fractions = kAllNvme, .sub_group_elements = 7001});
+  int filled = 0;
+  const Status status = rig.offloader().restore(rig.source(), [&](const StateRange&) -> Status {
+    if (filled++ < 5) return {};
+    return Error(ErrorCode::kCorrupt, "the checkpoint is torn");
+  });
+  EXPECT_EQ(message_of(status), "setting the optimizer state: the checkpoint is torn");
+  expect_poisoned(rig, message_of(status));
+}
+
+TEST(OptimizerOffloader, RefusesCallsThatMakeNoSenseUnharmed) {
+  const Problem problem(kProblemKinds[0], small_units(), 1);
+  Rig rig(problem, {.fractions = kFullMix, .sub_group_elements = 7001});
+  EXPECT_THAT(message_of(rig.offloader().prefetch()), HasSubstr("restore() comes first"));
+  EXPECT_THAT(message_of(rig.start_step(0, true)), HasSubstr("restore() comes first"));
+  EXPECT_THAT(message_of(rig.snapshot()), HasSubstr("restore() comes first"));
+  ASSERT_OK(rig.restore());
+  const std::vector<AdamwScalars> groups = problem.scalars(0);
+  EXPECT_THAT(message_of(rig.offloader().step(
+                  {.groups = std::span(groups).first(1), .source = &rig.source()})),
+              HasSubstr("needs the scalars of 2 parameter groups and was given those of 1"));
+  EXPECT_THAT(message_of(rig.offloader().step({.groups = groups})), HasSubstr("needs a source"));
+  ASSERT_OK(rig.run_step(0, false));
+  EXPECT_EQ(rig.difference_from_solution(), "");
+}
+
+TEST(OptimizerOffloader, SaysWhatIsMissingWhenItIsMade) {
+  const Problem problem(kProblemKinds[0], small_units(), 0);
+  Rig rig(problem, {.fractions = kFullMix, .sub_group_elements = 7001});
+  const auto complaint = [](const OptimizerOffloader::Options& options,
+                            const OptimizerOffloader::Environment& environment) {
+    return message_of(OptimizerOffloader::create(options, environment));
+  };
+  OptimizerOffloader::Options options = rig.options();
+  options.store.run = "another";
+  OptimizerOffloader::Environment none = rig.environment();
+  none.executor = nullptr;
+  EXPECT_THAT(complaint(options, none), HasSubstr("needs an executor"));
+  none = rig.environment();
+  none.device = nullptr;
+  EXPECT_THAT(complaint(options, none), HasSubstr("no device tier"));
+  none = rig.environment();
+  none.writes = nullptr;
+  EXPECT_THAT(complaint(options, none), HasSubstr("no queue"));
+  FakeDevice small(1);
+  none = rig.environment();
+  none.device = &small;
+  EXPECT_THAT(complaint(options, none), HasSubstr("of GPU memory and was given 4K"));
+  auto wrong = options;
+  wrong.record_elements = 1000;
+  EXPECT_THAT(complaint(wrong, rig.environment()), HasSubstr("a multiple of 65536"));
+  wrong = options;
+  wrong.swap.buffers = 1;
+  EXPECT_THAT(complaint(wrong, rig.environment()), HasSubstr("2 to 1024 buffers, not 1"));
+  wrong = options;
+  wrong.placement.pop_back();
+  EXPECT_THAT(complaint(wrong, rig.environment()), HasSubstr("no sub-group places unit ln_f"));
+  wrong = options;
+  wrong.form = ParamForm::kFp32AndBf16;
+  EXPECT_THAT(complaint(wrong, rig.environment()), HasSubstr("split master"));
+}
+
+TEST(OptimizerOffloader, NamesTheRecordThatIsDamagedOnTheDrive) {
+  const Problem problem(kProblemKinds[0], small_units(), 1);
+  Rig rig(problem, {.fractions = kAllNvme, .sub_group_elements = 7001, .drive = Drive::kPosix});
+  ASSERT_OK(rig.restore());
+  ASSERT_OK(rig.offloader().drain());
+  {
+    std::fstream file(rig.folder() + "/sluice-test/records",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(200'000);
+    const int byte = file.get();
+    file.seekp(200'000);
+    file.put(static_cast<char>(byte ^ 1));
+    ASSERT_TRUE(file.good());
+  }
+  const Status status = rig.run_step(0, false);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code(), ErrorCode::kCorrupt);
+  EXPECT_THAT(status.error().message(),
+              AllOf(HasSubstr("updating unit wte"), HasSubstr("record wte/adamw[14002..21003)")));
+  expect_poisoned(rig, status.error().message());
+}
+
+}  // namespace
+}  // namespace sluice::offload

@@ -1,0 +1,121 @@
+#include "offload/sub_groups.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <random>
+
+namespace sluice::offload {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<UnitSpec> two_units() {
+  return {
+      {.name = "wte", .ranges = {{.group = 0, .elements = 1000}}},
+      {.name = "h.0", .ranges = {{.group = 0, .elements = 2500}, {.group = 1, .elements = 30}}}};
+}
+
+TEST(SubGroups, AreCutWithinUnitsAndParameterGroups) {
+  const auto placement = place_by_fractions(two_units(), 1000, {.cpu = 1});
+  ASSERT_TRUE(placement.ok());
+  struct Expected {
+    int unit, group;
+    std::uint64_t first, elements;
+  };
+  constexpr std::array<Expected, 5> kExpected = {
+      {{0, 0, 0, 1000}, {1, 0, 0, 1000}, {1, 0, 1000, 1000}, {1, 0, 2000, 500}, {1, 1, 2500, 30}}};
+  ASSERT_EQ(placement->size(), kExpected.size());
+  for (std::size_t i = 0; i < kExpected.size(); ++i) {
+    const SubGroup& sub_group = (*placement)[i];
+    EXPECT_EQ(sub_group.unit, kExpected[i].unit) << i;
+    EXPECT_EQ(sub_group.group, kExpected[i].group) << i;
+    EXPECT_EQ(sub_group.first_element, kExpected[i].first) << i;
+    EXPECT_EQ(sub_group.elements, kExpected[i].elements) << i;
+    EXPECT_EQ(sub_group.tier, Tier::kCpu) << i;
+  }
+}
+
+// The shares of all elements up to any sub-group are off by less than the largest sub-group a tier.
+TEST(SubGroups, GiveEachTierItsShareAllAlong) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    std::mt19937_64 random(seed);
+    std::vector<UnitSpec> units;
+    for (int i = 0; i < 20; ++i)
+      units.push_back({"u" + std::to_string(i), {{0, 1 + random() % 50'000}}});
+    const double gpu = static_cast<double>(random() % 100) / 100;
+    const double cpu = (1 - gpu) * static_cast<double>(random() % 101) / 100;
+    const std::array<double, 3> fractions = {gpu, cpu, 1 - gpu - cpu};
+    const std::uint64_t size = 1 + random() % 5000;
+    const auto placement =
+        place_by_fractions(units, size, {fractions[0], fractions[1], std::max(0.0, fractions[2])});
+    ASSERT_TRUE(placement.ok()) << "seed " << seed << ": " << placement.error().message();
+    ASSERT_TRUE(check_placement(units, *placement).ok()) << "seed " << seed;
+    std::array<double, 3> dealt{};
+    double total = 0;
+    for (const SubGroup& sub_group : *placement) {
+      dealt[static_cast<std::size_t>(sub_group.tier)] += static_cast<double>(sub_group.elements);
+      total += static_cast<double>(sub_group.elements);
+      for (std::size_t tier = 0; tier < 3; ++tier) {
+        ASSERT_LE(std::fabs(dealt[tier] - fractions[tier] * total), 2 * static_cast<double>(size))
+            << "seed " << seed;
+      }
+    }
+  }
+}
+
+TEST(SubGroups, LeaveATierOfFractionZeroEmpty) {
+  const auto placement = place_by_fractions(two_units(), 7, {.gpu = 0, .cpu = 0.3, .nvme = 0.7});
+  for (const SubGroup& sub_group : *placement) EXPECT_NE(sub_group.tier, Tier::kGpu);
+}
+
+TEST(SubGroups, RefuseWhatCannotBePlaced) {
+  const auto complaint = [](const std::vector<UnitSpec>& units, std::uint64_t size,
+                            const TierFractions& fractions) {
+    const auto placement = place_by_fractions(units, size, fractions);
+    return placement.ok() ? std::string() : placement.error().message();
+  };
+  EXPECT_THAT(complaint({}, 10, {}), HasSubstr("no unit"));
+  EXPECT_THAT(complaint({{"h.0", {}}}, 10, {}), HasSubstr("unit h.0 is empty"));
+  EXPECT_THAT(complaint({{"h.0", {{0, 0}}}}, 10, {}), HasSubstr("unit h.0 has an empty range"));
+  EXPECT_THAT(complaint({{"h.0", {{-1, 5}}}}, 10, {}), HasSubstr("parameter group -1"));
+  EXPECT_THAT(complaint(two_units(), 0, {}), HasSubstr("at least 1 element"));
+  EXPECT_THAT(complaint(two_units(), 10, {.gpu = 0.5, .cpu = 0.6}), HasSubstr("add up to 1.1"));
+  EXPECT_THAT(complaint(two_units(), 10, {.gpu = -0.5, .cpu = 1.5}), HasSubstr("tier gpu"));
+  EXPECT_THAT(complaint(two_units(), 10, {.nvme = std::numeric_limits<double>::quiet_NaN()}),
+              HasSubstr("tier nvme"));
+}
+
+TEST(SubGroups, AreRefusedUnlessTheyCoverEachUnitOnceInOrder) {
+  const std::vector<UnitSpec> units = two_units();
+  const std::vector<SubGroup> good = place_by_fractions(units, 1000, {.cpu = 1}).value();
+  const auto complaint = [&](const std::vector<SubGroup>& placement) {
+    const Status status = check_placement(units, placement);
+    return status.ok() ? std::string() : status.error().message();
+  };
+  EXPECT_EQ(complaint(good), "");
+  auto missing = good;
+  missing.erase(missing.begin() + 1);
+  EXPECT_THAT(complaint(missing), HasSubstr("unit h.0 from element 0 on"));
+  auto short_end = good;
+  short_end.pop_back();
+  EXPECT_THAT(complaint(short_end), HasSubstr("unit h.0 from element 2500 on"));
+  auto swapped = good;
+  std::swap(swapped[0], swapped[1]);
+  EXPECT_THAT(complaint(swapped), HasSubstr("unit wte from element 0 on"));
+  auto too_long = good;
+  too_long.back().elements = 31;
+  EXPECT_THAT(complaint(too_long), HasSubstr("sub-group [2500..2531) of unit h.0"));
+  auto of_another_group = good;
+  of_another_group.back().group = 0;
+  EXPECT_THAT(complaint(of_another_group), HasSubstr("not within parameter group 0"));
+  auto too_many = good;
+  too_many.push_back(good.back());
+  EXPECT_THAT(complaint(too_many), HasSubstr("1 sub-groups follow"));
+}
+
+}  // namespace
+}  // namespace sluice::offload
