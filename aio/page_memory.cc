@@ -103,7 +103,7 @@ Result<PageMemory> PageMemory::map(std::uint64_t size_bytes, bool huge_pages, Ex
       memory.page_kind_ = PageKind::kHugeTlb;
     }
   }
-  memory.size_bytes_ = align_up(size_bytes, kSmallPage);
+  memory.size_bytes_ = mapped_bytes(size_bytes);
   if (memory.data_ == nullptr) {
     const bool huge = huge_pages && size_bytes >= kHugePage;
     memory.data_ = map_aligned(memory.size_bytes_, huge ? kHugePage : kSmallAlignment);
@@ -118,6 +118,10 @@ Result<PageMemory> PageMemory::map(std::uint64_t size_bytes, bool huge_pages, Ex
                           : populate(memory.data_, memory.size_bytes_);
   if (failure != 0) return out_of_memory(size_bytes);
   return memory;
+}
+
+std::uint64_t PageMemory::mapped_bytes(std::uint64_t size_bytes) {
+  return align_up(size_bytes, kSmallPage);
 }
 
 PageMemory::PageMemory(PageMemory&& other) noexcept

@@ -28,6 +28,9 @@ class PageMemory {
   static Result<PageMemory> map(std::uint64_t size_bytes, bool huge_pages,
                                 Executor* executor = nullptr);
 
+  // What map() takes for so many bytes.
+  static std::uint64_t mapped_bytes(std::uint64_t size_bytes);
+
   PageMemory() = default;
   PageMemory(PageMemory&& other) noexcept;
   PageMemory& operator=(PageMemory&& other) noexcept;

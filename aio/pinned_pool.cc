@@ -70,7 +70,8 @@ Result<std::unique_ptr<PinnedPool>> PinnedPool::create(Options options) {
                                               " are more than any machine has");
   }
   SLUICE_ASSIGN_OR_RETURN(auto memory,
-                          PageMemory::map(stride * capacity, options.huge_pages, options.executor));
+                          PageMemory::map(mapped_bytes(options.buffer_bytes, options.capacity),
+                                          options.huge_pages, options.executor));
   std::unique_ptr<PinnedPool> pool(new PinnedPool(options, std::move(memory)));
 
   if (options.lock != MemoryLock::kNone) {
@@ -91,6 +92,11 @@ Result<std::unique_ptr<PinnedPool>> PinnedPool::create(Options options) {
     pool->registered_ = options.backend->attach_memory(pool->memory_.bytes());
   }
   return pool;
+}
+
+std::uint64_t PinnedPool::mapped_bytes(std::uint64_t buffer_bytes, int capacity) {
+  return PageMemory::mapped_bytes(align_up(buffer_bytes, 4096) *
+                                  static_cast<std::uint64_t>(capacity));
 }
 
 PinnedPool::PinnedPool(const Options& options, PageMemory memory)

@@ -83,6 +83,8 @@ class PinnedPool {
   };
 
   static Result<std::unique_ptr<PinnedPool>> create(Options options);
+  // What create() takes for such buffers.
+  static std::uint64_t mapped_bytes(std::uint64_t buffer_bytes, int capacity);
   ~PinnedPool();
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;

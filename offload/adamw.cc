@@ -30,6 +30,12 @@ AdamwKernel* kernel_for(Isa isa) {
   return adamw_scalar;
 }
 
+void run_kernel(AdamwKernel* kernel, const AdamwScalars& scalars, const AdamwArrays& arrays,
+                std::uint64_t begin, std::uint64_t end) {
+  const DefaultFpEnvironment fp_environment;
+  kernel(scalars, arrays, begin, end);
+}
+
 template <typename T>
 bool usable(const T* array, std::size_t alignment = alignof(T)) {
   return array != nullptr && reinterpret_cast<std::uintptr_t>(array) % alignment == 0;
@@ -103,11 +109,17 @@ void adamw_step(aio::Executor& executor, Isa isa, const AdamwScalars& scalars,
   const auto work = [&](int piece) {
     const std::uint64_t begin = static_cast<std::uint64_t>(piece) * piece_elements;
     if (begin >= elements) return;
-    const DefaultFpEnvironment fp_environment;
-    kernel(scalars, arrays, begin, std::min(elements, begin + piece_elements));
+    run_kernel(kernel, scalars, arrays, begin, std::min(elements, begin + piece_elements));
   };
   if (pieces == 1) return work(0);
   executor.run(pieces, std::cref(work));  // by reference: a std::function of it allocates nothing
+}
+
+void adamw_range(Isa isa, const AdamwScalars& scalars, const AdamwArrays& arrays,
+                 std::uint64_t begin, std::uint64_t end) {
+  if (begin == end) return;
+  check_arrays(arrays);
+  run_kernel(kernel_for(isa), scalars, arrays, begin, end);
 }
 
 }  // namespace sluice::offload

@@ -55,4 +55,8 @@ Result<AdamwScalars> make_adamw_scalars(const AdamwOptions& options);
 void adamw_step(aio::Executor& executor, Isa isa, const AdamwScalars& scalars,
                 const AdamwArrays& arrays, std::uint64_t elements);
 
+// The same over elements [begin, end) of the arrays, on the calling thread alone.
+void adamw_range(Isa isa, const AdamwScalars& scalars, const AdamwArrays& arrays,
+                 std::uint64_t begin, std::uint64_t end);
+
 }  // namespace sluice::offload

@@ -8,11 +8,13 @@
 //
 // A tile is a core's worth of work that fits its cache, so that checking, the optimizer's step and
 // sealing follow each other there (swap/record_work.h); its bytes are one checksum's chunk. The
-// last tile may have fewer elements; its fields then begin at multiples of 64 bytes.
+// last tile may have fewer elements; its fields then begin at multiples of 64 bytes, and its end is
+// one too.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "offload/adamw_arrays.h"
 
@@ -41,5 +43,22 @@ struct StateTile {
 };
 // `tile` is the tile's first byte, aligned to 64; `elements` how many it has.
 StateTile state_tile(ParamForm form, std::byte* tile, std::uint64_t elements);
+
+// What a kernel is given of a tile, but for the gradient: its fields, and the parameter that begins
+// at `param`.
+AdamwArrays tile_arrays(ParamForm form, const StateTile& tile, void* param);
+
+// The canonical fp32 state of a range of one unit, whatever the form and the placement.
+struct StateRange {
+  int unit = 0;
+  std::uint64_t first_element = 0;  // in the unit's shard
+  std::span<float> master;
+  std::span<float> m;
+  std::span<float> v;
+};
+// From and to the form's own arrays, bit for bit but for NaNs of a split master, which become the
+// canonical one. pack_state() makes the 16-bit parameter too.
+void pack_state(const StateRange& from, const AdamwArrays& to);
+void unpack_state(const AdamwArrays& from, const StateRange& to);
 
 }  // namespace sluice::offload

@@ -1,0 +1,28 @@
+// UnitSource: where a unit's parameters and gradients are, as their owner tells the optimizer.
+#pragma once
+
+#include "aio/result.h"
+
+namespace sluice::offload {
+
+// Pointers to the unit's first element; null where the unit has no sub-group that needs it.
+struct UnitArrays {
+  void* param = nullptr;       // host: std::uint16_t, or float in fp32 mode; read and written
+  const void* grad = nullptr;  // host, of the grad_type
+  void* gpu_param = nullptr;
+  const void* gpu_grad = nullptr;
+};
+
+class UnitSource {
+ public:
+  virtual ~UnitSource() = default;
+  // Just before work on a unit, on the working thread; may wait for the parameters to be there.
+  // Gradients are needed in a step only.
+  virtual Result<UnitArrays> begin(int unit) = 0;
+  // The host's part of the unit is done, and its host arrays are not touched again: in a step its
+  // gradient is consumed and its parameters are new. On the working thread, before wait_ready()
+  // returns for it. Not called for a unit that failed.
+  virtual void ready(int unit) noexcept = 0;
+};
+
+}  // namespace sluice::offload
