@@ -60,9 +60,9 @@ Result<std::unique_ptr<CpuState>> CpuState::create(const StateKind& kind,
 
 // The cut next to the unit's `element`-th element of this tier.
 CpuState::Cut CpuState::cut_at(std::span<const Part> parts, std::uint64_t element) {
-  const auto after = std::upper_bound(
-      parts.begin(), parts.end(), element,
-      [](std::uint64_t wanted, const Part& part) { return wanted < part.before; });
+  const auto after =
+      std::upper_bound(parts.begin(), parts.end(), element,
+                       [](std::uint64_t wanted, const Part& part) { return wanted < part.before; });
   const Part& part = *std::prev(after);
   const std::uint64_t inside = element - part.before;
   const bool at_end = inside >= part.elements;

@@ -46,7 +46,8 @@ Result<std::unique_ptr<GpuState>> GpuState::create(const StateKind& kind,
                      ": place less of it there, or raise gpu_gib");
   }
   if (reinterpret_cast<std::uintptr_t>(memory.data()) % kFieldAlignment != 0)
-    return Error(ErrorCode::kInvalidArgument, "a device tier's memory must be aligned to 256 bytes");
+    return Error(ErrorCode::kInvalidArgument,
+                 "a device tier's memory must be aligned to 256 bytes");
   std::unique_ptr<GpuState> gpu(new GpuState(kind, device));
   std::uint64_t offset_bytes = 0;
   for (const SubGroup& sub_group : placement) {
@@ -71,8 +72,7 @@ AdamwArrays GpuState::arrays_from(const Part& part, std::uint64_t first, void* g
     fields.master = reinterpret_cast<float*>(state) + first;
   }
   fields.m = reinterpret_cast<float*>(moments) + first;
-  fields.v =
-      reinterpret_cast<float*>(moments + field_bytes(part.elements, sizeof(float))) + first;
+  fields.v = reinterpret_cast<float*>(moments + field_bytes(part.elements, sizeof(float))) + first;
   return tile_arrays(kind_.form, fields,
                      param_at(kind_.form, gpu_param, part.first_element + first));
 }

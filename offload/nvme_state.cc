@@ -50,15 +50,15 @@ std::vector<RecordSpec> record_specs(const NvmeState::Options& options,
                                      std::span<const UnitSpec> units,
                                      std::span<const SubGroup> placement) {
   std::vector<RecordSpec> specs;
-  for_each_record(placement, options.record_elements,
-                  [&](const SubGroup& sub_group, std::uint64_t first, std::uint64_t elements) {
-                    specs.push_back(
-                        {.parameter = units[static_cast<std::size_t>(sub_group.unit)].name +
-                                      "/adamw",
-                         .first_element = first,
-                         .elements = elements,
-                         .payload_bytes = state_bytes(options.kind.form, elements)});
-                  });
+  for_each_record(
+      placement, options.record_elements,
+      [&](const SubGroup& sub_group, std::uint64_t first, std::uint64_t elements) {
+        specs.push_back(
+            {.parameter = units[static_cast<std::size_t>(sub_group.unit)].name + "/adamw",
+             .first_element = first,
+             .elements = elements,
+             .payload_bytes = state_bytes(options.kind.form, elements)});
+      });
   return specs;
 }
 
@@ -80,8 +80,8 @@ Result<NvmeState::Plan> NvmeState::plan(const Options& options, std::span<const 
                                         std::span<const SubGroup> placement) {
   SLUICE_ASSIGN_OR_RETURN(const StoreLayout layout,
                           plan_layout(options, record_specs(options, units, placement)));
-  return Plan{.buffer_bytes = aio::PinnedPool::mapped_bytes(layout.largest_image_bytes(),
-                                                            options.swap.buffers),
+  return Plan{.buffer_bytes =
+                  aio::PinnedPool::mapped_bytes(layout.largest_image_bytes(), options.swap.buffers),
               .store_bytes = layout.total_bytes()};
 }
 
@@ -92,15 +92,15 @@ Result<std::unique_ptr<NvmeState>> NvmeState::create(const Options& options,
   std::vector<RecordSpec> specs = record_specs(options, units, placement);
   SLUICE_ASSIGN_OR_RETURN(const StoreLayout layout, plan_layout(options, specs));
   std::unique_ptr<NvmeState> nvme(new NvmeState(options, executor));
-  for_each_record(placement, options.record_elements,
-                  [&](const SubGroup& sub_group, std::uint64_t first, std::uint64_t elements) {
-                    const auto id = static_cast<RecordId>(nvme->all_.size());
-                    nvme->all_.push_back(id);
-                    nvme->parts_.add(sub_group.unit, {.first_element = first,
-                                                      .elements = elements,
-                                                      .group = sub_group.group,
-                                                      .id = id});
-                  });
+  for_each_record(
+      placement, options.record_elements,
+      [&](const SubGroup& sub_group, std::uint64_t first, std::uint64_t elements) {
+        const auto id = static_cast<RecordId>(nvme->all_.size());
+        nvme->all_.push_back(id);
+        nvme->parts_.add(
+            sub_group.unit,
+            {.first_element = first, .elements = elements, .group = sub_group.group, .id = id});
+      });
   SLUICE_ASSIGN_OR_RETURN(nvme->pool_,
                           aio::PinnedPool::create({.buffer_bytes = layout.largest_image_bytes(),
                                                    .capacity = options.swap.buffers,
@@ -110,8 +110,8 @@ Result<std::unique_ptr<NvmeState>> NvmeState::create(const Options& options,
                                                    .executor = &executor}));
   StateStore::Options store = options.store;
   store.chunk_bytes = tile_bytes(options.kind.form);
-  SLUICE_ASSIGN_OR_RETURN(nvme->store_, StateStore::create({*queues.reads, *queues.writes}, store,
-                                                           std::move(specs)));
+  SLUICE_ASSIGN_OR_RETURN(
+      nvme->store_, StateStore::create({*queues.reads, *queues.writes}, store, std::move(specs)));
   const Status made = nvme->make_pipeline();
   if (!made.ok()) {
     static_cast<void>(nvme->store_->remove());

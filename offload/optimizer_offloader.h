@@ -14,13 +14,16 @@
 //          "Ready" is not "durable": a unit's parameters may be used while its state is still being
 //          written. A background step runs on a thread of the offloader; the next step waits for
 //          it. Each step has captured its scalars.
-// gpu:     wait_ready(unit) enqueues the unit's gpu sub-groups on the device tier's stream, so it
-//          is to be called on the thread that feeds that stream, once for each unit and step.
-// Memory:  memory_plan() says what create() takes; a step allocates nothing.
-// Threads: all methods from one thread, but wait_ready() and stats() from any.
-// Errors:  a failed update poisons the offloader: every later call but remove() returns the first
-// error.
-//          Resume from a checkpoint.
+// gpu:     wait_ready(unit) enqueues the unit's gpu sub-groups on the device tier's stream, once a
+//          step, so it is to be called on the thread that feeds that stream; drain() and the next
+//          step() enqueue those that were not asked for.
+// Memory:  memory_plan() says what create() takes; a step allocates nothing. restore() and
+//          snapshot() take less than 2 MiB while they run.
+// Threads: all methods from one thread, but wait_ready(), is_ready() and stats() from any.
+// Errors:  a failed update, restore or read of state poisons the offloader: every later call but
+//          remove() returns the first error, and waiters wake with it. Resume from a checkpoint.
+//          kInvalidArgument for a call that makes no sense changes nothing.
+// Shutdown: the destructor waits for a background step, not for its writes.
 #pragma once
 
 #include <cstddef>
@@ -35,58 +38,22 @@
 #include "aio/pinned_pool.h"
 #include "aio/result.h"
 #include "offload/adamw_arrays.h"
+#include "offload/device_tier.h"
 #include "offload/isa.h"
+#include "offload/state_tiles.h"
 #include "offload/sub_groups.h"
+#include "offload/unit_source.h"
 #include "swap/state_store.h"
 #include "swap/swap_pipeline.h"
 
 namespace sluice::offload {
 
-// Where a unit's parameters and gradients are during a step. Pointers to the unit's first element;
-// null where the unit has no sub-group that needs it.
-struct UnitArrays {
-  void* param = nullptr;       // host: std::uint16_t, or float in fp32 mode; read and written
-  const void* grad = nullptr;  // host, of the grad_type
-  void* gpu_param = nullptr;
-  const void* gpu_grad = nullptr;
-};
-
-class UnitSource {
- public:
-  virtual ~UnitSource() = default;
-  // Just before a unit's update, on the updating thread; may wait for the parameters to be there.
-  virtual Result<UnitArrays> begin(int unit) = 0;
-  // The host's part of the unit is updated: its gradient is consumed, its parameters are new. On
-  // the updating thread, before wait_ready() returns for it.
-  virtual void ready(int unit) noexcept = 0;
-};
-
-// State in GPU memory, as the offloader sees it. Implemented with CUDA in device_tier_cuda.h. All
-// offsets are bytes in the tier's memory; nothing waits but read() and write().
-class DeviceTier {
- public:
-  virtual ~DeviceTier() = default;
-  virtual std::uint64_t size_bytes() const = 0;
-  // Enqueues one step over the state of `elements` elements that begins at `offset_bytes`, laid out
-  // as state_tiles.h; param and grad are the GPU's.
-  virtual Status step(const AdamwScalars& scalars, ParamForm form, GradType grad_type,
-                      std::uint64_t offset_bytes, std::uint64_t elements, void* param,
-                      const void* grad) = 0;
-  // To and from host memory, after what was enqueued before; return when done.
-  virtual Status read(std::uint64_t offset_bytes, std::span<std::byte> to) = 0;
-  virtual Status write(std::uint64_t offset_bytes, std::span<const std::byte> from) = 0;
-  virtual Status read_array(const void* gpu_from, std::span<std::byte> to) = 0;
-  virtual Status write_array(void* gpu_to, std::span<const std::byte> from) = 0;
-};
-
-// The canonical fp32 state of a range of one unit, whatever the form and the placement.
-struct StateRange {
-  int unit = 0;
-  std::uint64_t first_element = 0;
-  std::span<float> master;
-  std::span<float> m;
-  std::span<float> v;
-};
+class CpuState;
+class GpuState;
+class NvmeState;
+class TierState;
+class UnitProgress;
+class UpdateWorker;
 
 class OptimizerOffloader {
  public:
@@ -97,9 +64,9 @@ class OptimizerOffloader {
     std::vector<UnitSpec> units;
     std::vector<SubGroup> placement;
     std::uint64_t record_elements = 16 << 20;  // at most; a multiple of 65,536
-    swap::SwapPipeline::Options swap;          // its buffers: used when a sub-group is on nvme
+    swap::SwapPipeline::Options swap;          // used, like the next, when a sub-group is on nvme
     swap::StateStore::Options store;           // paths and run; chunk_bytes is set here
-    aio::MemoryLock lock = aio::MemoryLock::kTry;
+    aio::MemoryLock lock = aio::MemoryLock::kTry;  // of the swap buffers
     bool huge_pages = true;
   };
   struct Environment {
@@ -112,40 +79,45 @@ class OptimizerOffloader {
   struct MemoryPlan {
     std::uint64_t cpu_state_bytes = 0;    // resident: state of the cpu tier
     std::uint64_t swap_buffer_bytes = 0;  // resident and pinned
-    std::uint64_t gpu_state_bytes = 0;
-    std::uint64_t nvme_bytes = 0;  // files on all paths
+    std::uint64_t gpu_state_bytes = 0;    // of the device tier's memory
+    std::uint64_t nvme_bytes = 0;         // of records on all paths; manifests are a few KiB
   };
   static Result<MemoryPlan> memory_plan(const Options& options);
 
-  // Takes the memory and makes the store; the state is not there yet: restore() or initialise().
+  // Takes the memory and makes the store; the state is not there yet: restore() comes first.
   static Result<std::unique_ptr<OptimizerOffloader>> create(const Options& options,
                                                             const Environment& environment);
   ~OptimizerOffloader();
   OptimizerOffloader(const OptimizerOffloader&) = delete;
   OptimizerOffloader& operator=(const OptimizerOffloader&) = delete;
 
-  // Sets all state and parameters, range by range (of at most kTileElements), in ascending order of
-  // units and elements. `fill` is given the range with moments of zero and a master to be filled
-  // in; it may set the moments too. Parameters come out through `source`, as in a step.
+  // Sets all state and parameters, range by range (of at most kTileElements, within a sub-group),
+  // in ascending order of units and elements. `fill` is given the range with moments of zero and a
+  // master to be filled in; it may set the moments too. Parameters come out through `source`, as in
+  // a step. An error of `fill` or `source` poisons the offloader: its state is half set.
   using Fill = std::function<Status(const StateRange& range)>;
   Status restore(UnitSource& source, const Fill& fill);
-  // All of it, likewise, as it is after the last step. Drains first.
+  // All of it, likewise, as it is after the last step. Drains first; what prefetch() has read is
+  // read again. An error of `take` or `source` is returned and changes nothing.
   using Take = std::function<Status(const StateRange& range)>;
   Status snapshot(UnitSource& source, const Take& take);
 
   // Starts reading the next step's first records; again and again without effect until the step.
+  // Waits for the step before.
   // An overflowed step is one that never comes: what was read is kept for the one that does.
   Status prefetch();
 
   struct Step {
-    std::vector<AdamwScalars> groups;  // by SubGroup::group
-    UnitSource* source = nullptr;      // until the step is done
+    std::span<const AdamwScalars> groups;  // by SubGroup::group; copied
+    UnitSource* source = nullptr;          // until the step is done
     bool background = false;
   };
   // Foreground: returns when all host updates are done. Background: returns at once, or when the
   // step before is done.
-  Status step(Step step);
+  Status step(const Step& step);
+  // Until the unit's parameters are new, or for the gpu's part until that is enqueued.
   Status wait_ready(int unit);
+  // wait_ready() would not wait.
   bool is_ready(int unit) const;
   // All updates done, and all state on its way written. gpu updates are enqueued.
   Status drain();
@@ -158,9 +130,40 @@ class OptimizerOffloader {
   void reset_stats();
 
  private:
-  class Impl;
-  explicit OptimizerOffloader(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  struct Needs {
+    bool host = false;
+    bool gpu = false;
+  };
+
+  OptimizerOffloader(const Options& options, const Environment& environment);
+  Status make_tiers();
+  Status check_step(const Step& step) const;
+  Status fail(Error error);
+  Status end_step();
+  void run_step();
+  Result<UnitArrays> update_on_host(int unit);
+  Status update_on_gpu(int unit, const UnitArrays& arrays);
+  Result<UnitArrays> begin_unit(UnitSource& source, int unit, bool with_gradients) const;
+  TierState& tier_of(const SubGroup& sub_group) const;
+  Status for_each_unit(UnitSource& source,
+                       const std::function<Status(const SubGroup&, const UnitArrays&)>& visit);
+  const std::string& unit_name(int unit) const;
+
+  const Options options_;
+  const Environment environment_;
+  std::vector<Needs> needs_;  // of each unit
+  std::size_t group_count_ = 0;
+  bool restored_ = false;
+
+  // Of the step under way: set before it begins.
+  std::vector<AdamwScalars> groups_;
+  UnitSource* source_ = nullptr;
+
+  std::unique_ptr<CpuState> cpu_;  // null, like the next two: nothing is placed there
+  std::unique_ptr<GpuState> gpu_;
+  std::unique_ptr<NvmeState> nvme_;
+  std::unique_ptr<UnitProgress> progress_;
+  std::unique_ptr<UpdateWorker> worker_;  // the last member: it ends before what it uses
 };
 
 }  // namespace sluice::offload

@@ -18,7 +18,9 @@ struct FieldSizes {
 };
 
 FieldSizes field_sizes(ParamForm form, std::uint64_t elements) {
-  const std::uint64_t first_bytes = form == ParamForm::kSplit ? 2 : form == ParamForm::kFp32 ? 0 : 4;
+  const std::uint64_t first_bytes = form == ParamForm::kSplit  ? 2
+                                    : form == ParamForm::kFp32 ? 0
+                                                               : 4;
   return {.first = align_up(first_bytes * elements, kFieldAlignment),
           .moment = align_up(sizeof(float) * elements, kFieldAlignment)};
 }

@@ -73,8 +73,8 @@ bool within_its_group(const UnitSpec& unit, const SubGroup& sub_group) {
   std::uint64_t begin = 0;
   for (const GroupRange& range : unit.ranges) {
     const std::uint64_t end = begin + range.elements;
-    const bool overlaps = begin < sub_group.first_element + sub_group.elements &&
-                          sub_group.first_element < end;
+    const bool overlaps =
+        begin < sub_group.first_element + sub_group.elements && sub_group.first_element < end;
     if (overlaps && range.group != sub_group.group) return false;
     begin = end;
   }
@@ -134,8 +134,7 @@ Status check_placement(std::span<const UnitSpec> units, std::span<const SubGroup
   for (std::size_t u = 0; u < units.size(); ++u) {
     const std::uint64_t elements = units[u].elements();
     for (std::uint64_t covered = 0; covered < elements; ++next) {
-      const bool follows = next < placement.size() &&
-                           placement[next].unit == static_cast<int>(u) &&
+      const bool follows = next < placement.size() && placement[next].unit == static_cast<int>(u) &&
                            placement[next].first_element == covered;
       if (!follows) {
         return invalid("no sub-group places unit " + units[u].name + " from element " +

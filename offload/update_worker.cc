@@ -14,9 +14,8 @@ Result<std::unique_ptr<UpdateWorker>> UpdateWorker::create(std::function<void()>
     const aio::SignalsBlocked signals_blocked;
     worker->thread_ = std::thread([self = worker.get()] { self->serve(); });
   } catch (const std::system_error& error) {
-    return Error(ErrorCode::kOutOfMemory,
-                 std::string("could not start the thread for updates (") + error.what() +
-                     "): raise ulimit -u");
+    return Error(ErrorCode::kOutOfMemory, std::string("could not start the thread for updates (") +
+                                              error.what() + "): raise ulimit -u");
   }
   return worker;
 }

@@ -9,15 +9,15 @@
 
 namespace sluice::swap {
 
-Result<std::unique_ptr<RecordWriter>> RecordWriter::create(StateStore& store,
-                                                           aio::PinnedPool& pool, int buffers) {
+Result<std::unique_ptr<RecordWriter>> RecordWriter::create(StateStore& store, aio::PinnedPool& pool,
+                                                           int buffers) {
   SLUICE_CHECK(buffers > 0 && pool.buffer_bytes() >= store.layout().largest_image_bytes(),
                "buffers that hold the largest record");
   std::vector<aio::PinnedPool::Lease> leases(static_cast<std::size_t>(buffers));
   if (!pool.try_acquire_all(leases)) {
-    return Error(ErrorCode::kOutOfMemory,
-                 "writing records needs " + std::to_string(buffers) + " buffers, and " +
-                     std::to_string(pool.free_count()) + " of the pool are free");
+    return Error(ErrorCode::kOutOfMemory, "writing records needs " + std::to_string(buffers) +
+                                              " buffers, and " + std::to_string(pool.free_count()) +
+                                              " of the pool are free");
   }
   std::unique_ptr<RecordWriter> writer(new RecordWriter(store, buffers));
   for (std::size_t i = 0; i < leases.size(); ++i) {
