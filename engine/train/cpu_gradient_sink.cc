@@ -1,0 +1,143 @@
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "aio/check.h"
+#include "aio/units.h"
+#include "engine/train/gradient_sink.h"
+#include "offload/grad_stats.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::uint64_t kAlignmentBytes = 4096;
+
+std::uint64_t bytes_per_element(offload::GradType type) {
+  return type == offload::GradType::kFp32 ? 4 : 2;
+}
+
+std::uint64_t host_bytes_of(const GptModel& model, offload::GradType type) {
+  std::uint64_t total = 0;
+  for (int unit = 0; unit < model.units(); ++unit)
+    total += align_up(model.layout(unit).elements * bytes_per_element(type), kAlignmentBytes);
+  return total;
+}
+
+// One buffer for the embedding, and behind it one that the other units take turns in. In fp32 the
+// gradient is accumulated where the optimizer wants it.
+struct AccumulatorPlan {
+  std::uint64_t embedding_bytes = 0;
+  std::uint64_t others_bytes = 0;
+};
+AccumulatorPlan plan_accumulators(const GptModel& model, offload::GradType type) {
+  AccumulatorPlan plan;
+  if (type == offload::GradType::kFp32) return plan;
+  plan.embedding_bytes = align_up(model.layout(0).slot_elements * 4, kAlignmentBytes);
+  for (int unit = 1; unit < model.units(); ++unit) {
+    plan.others_bytes =
+        std::max(plan.others_bytes, align_up(model.layout(unit).slot_elements * 4, kAlignmentBytes));
+  }
+  return plan;
+}
+
+}  // namespace
+
+std::uint64_t CpuGradientSink::planned_bytes(const GptModel& model, offload::GradType type) {
+  const AccumulatorPlan plan = plan_accumulators(model, type);
+  return host_bytes_of(model, type) + plan.embedding_bytes + plan.others_bytes;
+}
+
+Result<std::unique_ptr<CpuGradientSink>> CpuGradientSink::create(const GptModel& model,
+                                                                 aio::Executor& executor,
+                                                                 const Options& options) {
+  const AccumulatorPlan plan = plan_accumulators(model, options.type);
+  SLUICE_ASSIGN_OR_RETURN(auto host,
+                          aio::PageMemory::map(host_bytes_of(model, options.type),
+                                               options.huge_pages, &executor));
+  const std::uint64_t accumulator_bytes = plan.embedding_bytes + plan.others_bytes;
+  aio::PageMemory accumulators;
+  if (accumulator_bytes > 0) {
+    SLUICE_ASSIGN_OR_RETURN(
+        accumulators, aio::PageMemory::map(accumulator_bytes, options.huge_pages, &executor));
+  }
+  return std::unique_ptr<CpuGradientSink>(
+      new CpuGradientSink(model, executor, options, std::move(host), std::move(accumulators)));
+}
+
+CpuGradientSink::CpuGradientSink(const GptModel& model, aio::Executor& executor,
+                                 const Options& options, aio::PageMemory host,
+                                 aio::PageMemory accumulators)
+    : executor_(executor),
+      options_(options),
+      host_(std::move(host)),
+      accumulators_(std::move(accumulators)),
+      units_(static_cast<std::size_t>(model.units())) {
+  const AccumulatorPlan plan = plan_accumulators(model, options.type);
+  std::uint64_t offset_bytes = 0;
+  for (int index = 0; index < model.units(); ++index) {
+    const UnitLayout& layout = model.layout(index);
+    Unit& unit = at(index);
+    unit.elements = layout.elements;
+    unit.offset_bytes = offset_bytes;
+    offset_bytes += align_up(layout.elements * bytes_per_element(options.type), kAlignmentBytes);
+    std::byte* const buffer =
+        options.type == offload::GradType::kFp32
+            ? host_.data() + unit.offset_bytes
+            : accumulators_.data() + (index == 0 ? 0 : plan.embedding_bytes);
+    unit.first = reinterpret_cast<float*>(buffer);
+    unit.accumulators = UnitViews(
+        layout, at::from_blob(buffer, {static_cast<std::int64_t>(layout.slot_elements)}, at::kFloat));
+    unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
+  }
+}
+
+const UnitViews& CpuGradientSink::open(int index) {
+  Unit& unit = at(index);
+  if (!unit.is_open) {
+    for (int other = 1; index != 0 && other < static_cast<int>(units_.size()); ++other)
+      SLUICE_CHECK(!at(other).is_open, "one unit but the embedding accumulates at a time");
+    // The first gradient of a step: what was summed up before is of the step before.
+    if (unit.finished)
+      for (Unit& each : units_) each.finished = false;
+    std::memset(unit.first, 0, unit.elements * sizeof(float));
+    unit.is_open = true;
+  }
+  return unit.accumulators;
+}
+
+Status CpuGradientSink::finish(int index) {
+  Unit& unit = at(index);
+  SLUICE_CHECK(unit.is_open, "finish() of a unit that is open");
+  unit.is_open = false;
+  unit.finished = true;
+  unit.sum->reset(0);
+  std::byte* const out = host_.data() + unit.offset_bytes;
+  const bool cast = options_.type != offload::GradType::kFp32;
+  offload::cast_and_sum(executor_, options_.isa,
+                        {.grad = unit.first,
+                         .to = options_.type,
+                         .out = cast ? reinterpret_cast<std::uint16_t*>(out) : nullptr,
+                         .elements = unit.elements},
+                        *unit.sum);
+  return {};
+}
+
+Result<GradientTotals> CpuGradientSink::totals() {
+  GradientTotals totals;
+  for (int index = 0; index < static_cast<int>(units_.size()); ++index) {
+    const Unit& unit = at(index);
+    SLUICE_CHECK(unit.finished, "totals() of a step whose gradients are complete");
+    totals.square_sum += unit.sum->total();
+    if (unit.sum->finite()) continue;
+    totals.finite = false;
+    totals.first_not_finite = index;  // backward runs from the last to the first
+  }
+  return totals;
+}
+
+const void* CpuGradientSink::host_gradient(int unit) const {
+  return host_.data() + units_[static_cast<std::size_t>(unit)].offset_bytes;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,99 @@
+// GradientSink: where a unit's gradient is accumulated, and how it gets from there to the optimizer.
+//
+// Backward adds a unit's gradient over all micro-batches in fp32, in a buffer on the device that
+// computes. finish() casts it to the 16-bit gradient type and takes the sum of squares of the cast
+// values, in one pass, into host memory that is the unit's own (fp32 mode: without the cast). It
+// stays there until the unit's update has consumed it, so no gradient touches the disk.
+//
+// The token embedding's gradient is begun by the head and finished by the embedding: two units are
+// open at once then, else one.
+//
+// Memory:  host_bytes() of pinned host memory; on the device one buffer for the largest unit but
+//          the embedding, and one for the embedding.
+// Threads: the one that trains; host_gradient() from any.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "aio/executor.h"
+#include "aio/page_memory.h"
+#include "aio/pinned_pool.h"
+#include "aio/result.h"
+#include "engine/model/gpt_model.h"
+#include "engine/model/unit_views.h"
+#include "offload/adamw_arrays.h"
+#include "offload/isa.h"
+#include "offload/square_sum.h"
+
+namespace sluice::engine {
+
+struct GradientTotals {
+  double square_sum = 0;  // over all units, in ascending order
+  bool finite = true;
+  // The unit at which the gradient went wrong: the first one in the order of backward.
+  std::optional<int> first_not_finite;
+};
+
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+
+  // The unit's accumulators, zeroed unless it is open.
+  virtual const UnitViews& open(int unit) = 0;
+  // Its gradient is complete. The update of the step before must have consumed the last one.
+  virtual Status finish(int unit) = 0;
+  // Waits until every unit's gradient is where the optimizer wants it. The one wait of a step.
+  virtual Result<GradientTotals> totals() = 0;
+
+  virtual const void* host_gradient(int unit) const = 0;
+  virtual std::uint64_t host_bytes() const = 0;
+};
+
+class CpuGradientSink final : public GradientSink {
+ public:
+  struct Options {
+    offload::GradType type = offload::GradType::kBf16;
+    offload::Isa isa = offload::Isa::kScalar;
+    bool huge_pages = true;
+  };
+  // Model and executor must outlive it; the executor is nobody else's during finish().
+  static Result<std::unique_ptr<CpuGradientSink>> create(const GptModel& model,
+                                                         aio::Executor& executor,
+                                                         const Options& options);
+  // What create() takes on the host, the accumulators included.
+  static std::uint64_t planned_bytes(const GptModel& model, offload::GradType type);
+
+  const UnitViews& open(int unit) override;
+  Status finish(int unit) override;
+  Result<GradientTotals> totals() override;
+  const void* host_gradient(int unit) const override;
+  std::uint64_t host_bytes() const override { return host_.size_bytes(); }
+
+ private:
+  struct Unit {
+    UnitViews accumulators;
+    float* first = nullptr;             // of the accumulators
+    std::uint64_t offset_bytes = 0;     // in host_
+    std::uint64_t elements = 0;
+    std::unique_ptr<offload::SquareSum> sum;
+    bool is_open = false;
+    bool finished = false;
+  };
+
+  CpuGradientSink(const GptModel& model, aio::Executor& executor, const Options& options,
+                  aio::PageMemory host, aio::PageMemory accumulators);
+  Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
+
+  aio::Executor& executor_;
+  const Options options_;
+  aio::PageMemory host_;
+  aio::PageMemory accumulators_;
+  std::vector<Unit> units_;
+};
+
+}  // namespace sluice::engine

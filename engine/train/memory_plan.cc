@@ -1,0 +1,152 @@
+#include "engine/train/memory_plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "aio/units.h"
+#include "engine/train/gradient_sink.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::uint64_t kRecordGranule = offload::kTileElements;
+constexpr int kMinSwapBuffers = 3;   // one is read, one computed, one written
+constexpr int kMinCacheBuffers = 3;  // of a size class: updated, read, read ahead
+
+std::uint64_t sum_of(const std::vector<MemoryLine>& lines) {
+  return std::accumulate(lines.begin(), lines.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const MemoryLine& line) { return sum + line.bytes; });
+}
+
+void choose_types(const config::Config& config, MemoryPlan& plan) {
+  switch (config.precision) {
+    case config::Precision::kBf16:
+      plan.form = offload::ParamForm::kSplit;
+      plan.grad_type = offload::GradType::kBf16;
+      return;
+    case config::Precision::kFp16:
+      plan.form = offload::ParamForm::kFp32AndFp16;
+      plan.grad_type = offload::GradType::kFp16;
+      return;
+    case config::Precision::kFp32:
+      plan.form = offload::ParamForm::kFp32;
+      plan.grad_type = offload::GradType::kFp32;
+      return;
+  }
+}
+
+offload::UnitSpec unit_spec(const UnitLayout& layout) {
+  offload::UnitSpec unit{.name = layout.name, .ranges = {}};
+  for (const int group : {kDecayed, kUndecayed}) {
+    const std::uint64_t elements = layout.elements_of_group(group);
+    if (elements > 0) unit.ranges.push_back({.group = group, .elements = elements});
+  }
+  return unit;
+}
+
+offload::TierFractions optimizer_fractions(const config::Config& config) {
+  if (config.placement.optimizer_fractions) {
+    const config::TierFractions& f = *config.placement.optimizer_fractions;
+    return {.gpu = f.gpu, .cpu = f.cpu, .nvme = f.nvme};
+  }
+  if (config.zero.offload_optimizer.device == config::OffloadDevice::kNvme)
+    return {.gpu = 0, .cpu = 0, .nvme = 1};
+  return {.gpu = 0, .cpu = 1, .nvme = 0};
+}
+
+// A name for the run's folders on the NVMe paths: the same for the same run directory, and another
+// one for another.
+std::string store_name(const config::Config& config, const char* what) {
+  std::string name;
+  for (const char letter : config.run.dir) {
+    const bool plain = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
+                       (letter >= '0' && letter <= '9') || letter == '-' || letter == '_';
+    name += plain ? letter : '-';
+  }
+  // The end of a path tells more than its beginning.
+  constexpr std::size_t kMostOfThePath = 28;
+  if (name.size() > kMostOfThePath) name = name.substr(name.size() - kMostOfThePath);
+  std::uint64_t hash = 1469598103934665603U;
+  for (const char letter : config.run.dir)
+    hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211U;
+  return "run" + name + "-" + std::to_string(hash % 1'000'000'000) + "-" + what;
+}
+
+Status plan_params(const config::Config& config, const GptModel& model, MemoryPlan& plan) {
+  const config::Zero& zero = config.zero;
+  const bool on_nvme = zero.offload_param.device == config::OffloadDevice::kNvme;
+  std::uint64_t largest = 0;
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const UnitLayout& layout = model.layout(unit);
+    const bool persistent = layout.elements <= static_cast<std::uint64_t>(std::max<std::int64_t>(
+                                                   zero.param_persistence_threshold_elements, 0));
+    const offload::Tier tier =
+        on_nvme && !persistent ? offload::Tier::kNvme : offload::Tier::kCpu;
+    if (tier == offload::Tier::kNvme) largest = std::max(largest, layout.elements);
+    plan.params.units.push_back({.name = layout.name, .elements = layout.elements, .tier = tier});
+  }
+  plan.params.element_bytes = offload::param_bytes_per_element(plan.form);
+  const std::int64_t in_cpu =
+      largest == 0 ? kMinCacheBuffers
+                   : zero.offload_param.max_in_cpu_elements / static_cast<std::int64_t>(largest);
+  plan.params.cache_buffers = static_cast<int>(
+      std::clamp<std::int64_t>(std::min(zero.offload_param.buffer_count, in_cpu), kMinCacheBuffers,
+                               offload::ParamLayout::kMaxBuffers));
+  plan.params.store.paths = config.param_nvme_paths();
+  plan.params.store.run = store_name(config, "params");
+  SLUICE_ASSIGN_OR_RETURN(const auto memory, offload::ParamOffloader::memory_plan(plan.params));
+  plan.host.push_back({"parameters in memory", memory.cpu_bytes});
+  plan.host.push_back({"parameters, cache of those on NVMe", memory.buffer_bytes});
+  plan.nvme.push_back({"parameters", memory.nvme_bytes});
+  return {};
+}
+
+Status plan_optimizer(const config::Config& config, const GptModel& model, MemoryPlan& plan) {
+  plan.optimizer.form = plan.form;
+  plan.optimizer.grad_type = plan.grad_type;
+  plan.optimizer.isa = offload::best_isa();
+  for (int unit = 0; unit < model.units(); ++unit)
+    plan.optimizer.units.push_back(unit_spec(model.layout(unit)));
+  SLUICE_ASSIGN_OR_RETURN(
+      plan.optimizer.placement,
+      offload::place_by_fractions(
+          plan.optimizer.units,
+          static_cast<std::uint64_t>(std::max<std::int64_t>(config.zero.sub_group_elements, 1)),
+          optimizer_fractions(config)));
+  const std::uint64_t asked = static_cast<std::uint64_t>(
+      config.placement.record_elements > 0 ? config.placement.record_elements : 16 << 20);
+  plan.optimizer.record_elements =
+      std::clamp(align_down(asked, kRecordGranule), kRecordGranule, std::uint64_t{16} << 20);
+  const std::int64_t buffers = config.placement.swap_buffers > 0
+                                   ? config.placement.swap_buffers
+                                   : config.zero.offload_optimizer.buffer_count;
+  plan.optimizer.swap.buffers = static_cast<int>(std::clamp<std::int64_t>(
+      buffers, kMinSwapBuffers, swap::SwapPipeline::kMaxBuffers));
+  plan.optimizer.store.paths = config.optimizer_nvme_paths();
+  plan.optimizer.store.run = store_name(config, "optimizer");
+  SLUICE_ASSIGN_OR_RETURN(const auto memory,
+                          offload::OptimizerOffloader::memory_plan(plan.optimizer));
+  plan.host.push_back({"optimizer state in memory", memory.cpu_state_bytes});
+  plan.host.push_back({"optimizer state, buffers of what is on NVMe", memory.swap_buffer_bytes});
+  plan.nvme.push_back({"optimizer state", memory.nvme_bytes});
+  return {};
+}
+
+}  // namespace
+
+std::uint64_t MemoryPlan::host_bytes() const { return sum_of(host); }
+std::uint64_t MemoryPlan::gpu_bytes() const { return sum_of(gpu); }
+std::uint64_t MemoryPlan::nvme_bytes() const { return sum_of(nvme); }
+
+Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model) {
+  MemoryPlan plan;
+  choose_types(config, plan);
+  plan.recompute = config.placement.recompute != config::Switch::kOff;
+  SLUICE_RETURN_IF_ERROR(plan_params(config, model, plan));
+  SLUICE_RETURN_IF_ERROR(plan_optimizer(config, model, plan));
+  plan.host.push_back({"gradients", CpuGradientSink::planned_bytes(model, plan.grad_type)});
+  return plan;
+}
+
+}  // namespace sluice::engine

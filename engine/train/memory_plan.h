@@ -1,0 +1,44 @@
+// MemoryPlan: what a run takes of each tier, worked out from the configuration alone, before
+// anything is allocated; and whether the machine has it. It is printed as the preflight table, and
+// the run then allocates just that.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "aio/result.h"
+#include "engine/config/config.h"
+#include "engine/model/gpt_model.h"
+#include "offload/optimizer_offloader.h"
+#include "offload/param_offloader.h"
+
+namespace sluice::engine {
+
+enum class Precision : std::uint8_t { kFp32, kBf16, kFp16 };
+
+struct MemoryLine {
+  std::string what;
+  std::uint64_t bytes = 0;
+};
+
+struct MemoryPlan {
+  bool cuda = false;
+  bool recompute = true;
+  offload::ParamForm form = offload::ParamForm::kSplit;
+  offload::GradType grad_type = offload::GradType::kBf16;
+  offload::ParamOffloader::Options params;
+  offload::OptimizerOffloader::Options optimizer;
+
+  std::vector<MemoryLine> host;  // resident
+  std::vector<MemoryLine> gpu;
+  std::vector<MemoryLine> nvme;
+  std::uint64_t host_bytes() const;
+  std::uint64_t gpu_bytes() const;
+  std::uint64_t nvme_bytes() const;
+};
+
+// kInvalidArgument with a sentence for what cannot be meant.
+Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model);
+
+}  // namespace sluice::engine

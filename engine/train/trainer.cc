@@ -1,0 +1,274 @@
+#include "engine/train/trainer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "offload/adamw.h"
+
+namespace sluice::engine {
+namespace {
+
+// Below this layer errors are values; here, where LibTorch throws anyway, they are thrown.
+void must(const Status& status) {
+  if (!status.ok()) throw TrainError(status.error().message());
+}
+template <typename T>
+T must(Result<T> result) {
+  if (!result.ok()) throw TrainError(result.error().message());
+  return std::move(result).value();
+}
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& state)
+    : options_(options),
+      parts_(parts),
+      update_units_(*parts.params, parts.gradients, HostUnits::Access::kUpdate,
+                    parts.model->units()),
+      state_(state),
+      boundaries_(static_cast<std::size_t>(parts.model->units())),
+      saved_(static_cast<std::size_t>(parts.model->units())) {}
+
+PassContext Trainer::context(int unit, std::size_t micro_batch, bool training) const {
+  return {.run_seed = options_.run_seed,
+          .step = state_.global_step,
+          .micro_batch = static_cast<std::int64_t>(micro_batch),
+          .unit = unit,
+          .rank = 0,
+          .training = training,
+          .deterministic = options_.deterministic};
+}
+
+const UnitViews& Trainer::acquire(int unit) { return *must(parts_.parameters->acquire(unit)); }
+
+// How long it took.
+std::int64_t Trainer::wait_for_update(int unit) {
+  if (parts_.optimizer->is_ready(unit)) {
+    must(parts_.optimizer->wait_ready(unit));
+    return 0;
+  }
+  const std::int64_t begin_ns = now_ns();
+  must(parts_.optimizer->wait_ready(unit));
+  return now_ns() - begin_ns;
+}
+
+// The order in which host parameters will be wanted: a unit's update and its forward follow each
+// other, then the head asks for the token embedding, then backward, then the next step begins.
+void Trainer::expect_units() const {
+  const int units = parts_.model->units();
+  std::vector<int> order;
+  order.reserve(static_cast<std::size_t>(4 * units + 2));
+  for (int unit = 0; unit < units; ++unit) order.insert(order.end(), {unit, unit});
+  order.push_back(0);
+  for (int unit = units - 2; unit >= 0; --unit) order.push_back(unit);
+  for (int unit = 0; unit < units; ++unit) order.push_back(unit);
+  parts_.params->expect(order);
+}
+
+at::Tensor Trainer::run_unit(int unit, std::size_t micro_batch, const UnitViews& views,
+                             const at::Tensor& input) {
+  Saved* const saved =
+      options_.recompute ? nullptr : &saved_[static_cast<std::size_t>(unit)][micro_batch];
+  return parts_.model->unit(unit).forward(context(unit, micro_batch, true), views, input, saved);
+}
+
+void Trainer::forward(const StepBatch& batch) {
+  const std::size_t micro_batches = batch.inputs.size();
+  flow_ = batch.inputs;
+  for (int unit = 0; unit < parts_.model->head_index(); ++unit) {
+    times_.update_exposed_ns += wait_for_update(unit);
+    const UnitViews& views = acquire(unit);
+    auto& boundaries = boundaries_[static_cast<std::size_t>(unit)];
+    boundaries = flow_;
+    if (!options_.recompute) {
+      saved_[static_cast<std::size_t>(unit)].clear();
+      saved_[static_cast<std::size_t>(unit)].resize(micro_batches);
+    }
+    for (std::size_t m = 0; m < micro_batches; ++m)
+      flow_[m] = run_unit(unit, m, views, boundaries[m]);
+    parts_.parameters->release(unit);
+    if (parts_.optimizer->is_ready(unit + 1)) must(parts_.parameters->prefetch(unit + 1));
+  }
+}
+
+// Forward and backward in one, so that the logits need not be kept.
+void Trainer::head(const StepBatch& batch, double grad_scale) {
+  const int head = parts_.model->head_index();
+  times_.update_exposed_ns += wait_for_update(head);
+  const UnitViews& views = acquire(head);
+  const UnitViews& embedding = acquire(0);
+  const UnitViews& gradients = parts_.gradients->open(head);
+  const UnitViews& embedding_gradients = parts_.gradients->open(0);
+  losses_.clear();
+  for (std::size_t m = 0; m < flow_.size(); ++m) {
+    HeadUnit::Loss loss = parts_.model->head().loss_and_gradient(
+        views, embedding[embedding_parameter::kToken], flow_[m], batch.targets[m], grad_scale,
+        gradients, embedding_gradients[embedding_parameter::kToken]);
+    losses_.push_back(std::move(loss.loss_sum));
+    flow_[m] = std::move(loss.grad_input);
+  }
+  parts_.parameters->release(0);
+  parts_.parameters->release(head);
+  must(parts_.gradients->finish(head));
+}
+
+void Trainer::backward_through(int unit, const StepBatch& batch) {
+  const ModelUnit& code = parts_.model->unit(unit);
+  const UnitViews& views = acquire(unit);
+  const UnitViews& gradients = parts_.gradients->open(unit);
+  auto& boundaries = boundaries_[static_cast<std::size_t>(unit)];
+  for (std::size_t m = 0; m < batch.inputs.size(); ++m) {
+    const PassContext pass = context(unit, m, true);
+    Saved recomputed;
+    if (options_.recompute) code.recompute(pass, views, boundaries[m], recomputed);
+    Saved& saved =
+        options_.recompute ? recomputed : saved_[static_cast<std::size_t>(unit)][m];
+    flow_[m] = code.backward(pass, views, boundaries[m], saved, flow_[m], gradients);
+    boundaries[m].reset();
+  }
+  boundaries.clear();
+  parts_.parameters->release(unit);
+  must(parts_.gradients->finish(unit));
+}
+
+void Trainer::backward(const StepBatch& batch) {
+  must(parts_.optimizer->prefetch());
+  for (int unit = parts_.model->head_index() - 1; unit >= 0; --unit) {
+    if (unit > 0) must(parts_.parameters->prefetch(unit - 1));
+    backward_through(unit, batch);
+  }
+  flow_.clear();
+}
+
+double Trainer::mean_loss(const StepBatch& batch) const {
+  double sum = 0;
+  double tokens = 0;
+  for (std::size_t m = 0; m < losses_.size(); ++m) {
+    sum += losses_[m].item<double>();
+    tokens += static_cast<double>(batch.targets[m].numel());
+  }
+  return sum / tokens;
+}
+
+void Trainer::handle_overflow(const GradientTotals& totals, StepOutcome& outcome) {
+  const std::string unit = parts_.model->layout(*totals.first_not_finite).name;
+  if (!options_.loss_scale) {
+    throw TrainError("the gradient is not finite from unit " + unit + " on, in step " +
+                     std::to_string(state_.global_step + 1) + " (loss " +
+                     std::to_string(outcome.loss) +
+                     "): lower the learning rate, clip gradients, or go back to a checkpoint");
+  }
+  const Status scaled = update_loss_scale(*options_.loss_scale, true, state_.loss_scale);
+  if (!scaled.ok())
+    throw TrainError(scaled.error().message() + "; the first unit with such a gradient is " + unit);
+  outcome.skipped = true;
+  ++state_.global_step;
+}
+
+void Trainer::update(const GradientTotals& totals, StepOutcome& outcome) {
+  const double scale = outcome.loss_scale;
+  outcome.grad_norm = std::sqrt(totals.square_sum) / scale;
+  const config::Betas betas = config::betas(options_.schedule, state_.applied_step);
+  std::array<offload::AdamwScalars, 8> scalars{};
+  for (int group = 0; group < options_.update_groups; ++group) {
+    scalars[static_cast<std::size_t>(group)] = must(offload::make_adamw_scalars(
+        {.learning_rate = outcome.learning_rate,
+         .beta1 = betas[0],
+         .beta2 = betas[1],
+         .eps = options_.optimizer.eps,
+         .weight_decay = options_.optimizer.weight_decay,
+         .adam_w_mode = options_.optimizer.adam_w_mode,
+         .bias_correction = options_.optimizer.bias_correction,
+         .step = state_.applied_step + 1,
+         .loss_scale = scale,
+         .grad_norm = outcome.grad_norm,
+         .clip_norm = options_.clip_norm}));
+  }
+  if (options_.loss_scale) {
+    must(update_loss_scale(*options_.loss_scale, false, state_.loss_scale));
+  }
+  ++state_.global_step;
+  ++state_.applied_step;
+  const std::int64_t begin_ns = now_ns();
+  must(parts_.optimizer->step(
+      {.groups = std::span(scalars).first(static_cast<std::size_t>(options_.update_groups)),
+       .source = &update_units_,
+       .background = options_.overlap_update}));
+  times_.update_exposed_ns += now_ns() - begin_ns;
+}
+
+StepOutcome Trainer::step(const StepBatch& batch) {
+  const at::NoGradGuard no_tape;
+  times_ = {};
+  StepOutcome outcome;
+  outcome.loss_scale = options_.loss_scale ? state_.loss_scale.scale : 1.0;
+  outcome.learning_rate = config::learning_rate(options_.schedule, state_.applied_step);
+  double tokens = 0;
+  for (const at::Tensor& targets : batch.targets) tokens += static_cast<double>(targets.numel());
+
+  expect_units();
+  const std::int64_t begin_ns = now_ns();
+  forward(batch);
+  head(batch, outcome.loss_scale / tokens);
+  const std::int64_t backward_begin_ns = now_ns();
+  backward(batch);
+  const GradientTotals totals = must(parts_.gradients->totals());
+  const std::int64_t end_ns = now_ns();
+  times_.forward_ns = backward_begin_ns - begin_ns;
+  times_.backward_ns = end_ns - backward_begin_ns;
+
+  outcome.loss = mean_loss(batch);
+  if (totals.finite)
+    update(totals, outcome);
+  else
+    handle_overflow(totals, outcome);
+  outcome.times = times_;
+  return outcome;
+}
+
+double Trainer::evaluate(const StepBatch& batch) {
+  const at::NoGradGuard no_tape;
+  drain();
+  expect_units();
+  flow_ = batch.inputs;
+  for (int unit = 0; unit < parts_.model->head_index(); ++unit) {
+    const UnitViews& views = acquire(unit);
+    for (std::size_t m = 0; m < flow_.size(); ++m) {
+      flow_[m] =
+          parts_.model->unit(unit).forward(context(unit, m, false), views, flow_[m], nullptr);
+    }
+    parts_.parameters->release(unit);
+    must(parts_.parameters->prefetch(unit + 1));
+  }
+  const UnitViews& views = acquire(parts_.model->head_index());
+  const UnitViews& embedding = acquire(0);
+  losses_.clear();
+  for (std::size_t m = 0; m < flow_.size(); ++m) {
+    losses_.push_back(parts_.model->head().loss_sum(
+        views, embedding[embedding_parameter::kToken], flow_[m], batch.targets[m]));
+  }
+  parts_.parameters->release(0);
+  parts_.parameters->release(parts_.model->head_index());
+  flow_.clear();
+  return mean_loss(batch);
+}
+
+void Trainer::drain() {
+  must(parts_.optimizer->drain());
+  must(parts_.params->drain());
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,132 @@
+// Trainer: one optimizer step of a GPT whose parameters and optimizer state come and go, in the
+// four phases of ZeRO-3 with offload ("ZeRO-Infinity", SC 2021), in the vertical order: all
+// micro-batches go through a unit before the next unit is fetched, so parameters cross the bus once
+// a pass however large the batch is.
+//
+//   Forward   unit by unit: wait for its deferred update, fetch, run all micro-batches, release.
+//             What a unit was given is kept (the boundary); the head makes loss and first gradient.
+//   Backward  in reverse: fetch again, recompute or use what was saved, accumulate in fp32, hand the
+//             gradient on to the sink. Optimizer state starts to be read.
+//   Norm      the global norm, the clip factor, and whether the step overflowed.
+//   Update    AdamW, unit by unit in forward order; behind the next forward when `overlap_update`.
+//
+// An overflowed step (fp16) changes no parameter and no moment: global_step and the loss scale go
+// on, applied_step (Adam's t and the schedule's) does not.
+//
+// Exact: no staleness, clipping kept; where anything lies, and when it is updated, changes no bit.
+// Threads: one. Errors: as c10::Error or TrainError; both end the run: resume from a checkpoint.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+#include "engine/config/config.h"
+#include "engine/model/gpt_model.h"
+#include "engine/train/gradient_sink.h"
+#include "engine/train/host_units.h"
+#include "engine/train/loss_scaler.h"
+#include "engine/train/unit_parameters.h"
+#include "offload/optimizer_offloader.h"
+
+namespace sluice::engine {
+
+// What the next step depends on beside weights and moments: what a checkpoint has to hold.
+struct TrainState {
+  std::int64_t global_step = 0;   // steps taken, skipped ones included
+  std::int64_t applied_step = 0;  // updates applied
+  std::uint64_t samples_drawn = 0;
+  LossScaleState loss_scale;
+};
+
+struct StepTimes {
+  std::int64_t forward_ns = 0;
+  std::int64_t backward_ns = 0;
+  std::int64_t update_exposed_ns = 0;  // of updates: what this step waited for
+};
+
+struct StepOutcome {
+  double loss = 0;  // mean over the step's tokens
+  double grad_norm = 0;
+  double learning_rate = 0;
+  double loss_scale = 1;  // that was used
+  bool skipped = false;
+  StepTimes times;
+};
+
+// One step's tokens: of each micro-batch, int64 [B, T] on the device that computes.
+struct StepBatch {
+  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> targets;
+};
+
+class TrainError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Trainer {
+ public:
+  struct Options {
+    config::Optimizer optimizer;
+    config::Schedule schedule;
+    double clip_norm = 0;
+    std::optional<LossScaleRules> loss_scale;  // fp16
+    bool recompute = true;
+    bool overlap_update = true;
+    bool deterministic = false;
+    std::uint64_t run_seed = 0;
+    int update_groups = 2;  // parameter groups of the units
+  };
+  // All must outlive it.
+  struct Parts {
+    const GptModel* model = nullptr;
+    UnitParameters* parameters = nullptr;
+    GradientSink* gradients = nullptr;
+    offload::ParamOffloader* params = nullptr;
+    offload::OptimizerOffloader* optimizer = nullptr;
+  };
+
+  Trainer(const Options& options, const Parts& parts, const TrainState& state);
+
+  StepOutcome step(const StepBatch& batch);
+  // The mean loss over all tokens, without dropout; drains updates first.
+  double evaluate(const StepBatch& batch);
+  // Every update applied, everything on its way written.
+  void drain();
+
+  const TrainState& state() const { return state_; }
+  void count_samples(std::uint64_t samples) { state_.samples_drawn += samples; }
+
+ private:
+  PassContext context(int unit, std::size_t micro_batch, bool training) const;
+  const UnitViews& acquire(int unit);
+  std::int64_t wait_for_update(int unit);
+  at::Tensor run_unit(int unit, std::size_t micro_batch, const UnitViews& views,
+                      const at::Tensor& input);
+  void forward(const StepBatch& batch);
+  void head(const StepBatch& batch, double grad_scale);
+  void backward(const StepBatch& batch);
+  void backward_through(int unit, const StepBatch& batch);
+  void expect_units() const;
+  double mean_loss(const StepBatch& batch) const;
+  void handle_overflow(const GradientTotals& totals, StepOutcome& outcome);
+  void update(const GradientTotals& totals, StepOutcome& outcome);
+
+  const Options options_;
+  const Parts parts_;
+  HostUnits update_units_;
+  TrainState state_;
+
+  // Of the step that is going on, by [unit][micro-batch].
+  std::vector<std::vector<at::Tensor>> boundaries_;
+  std::vector<std::vector<Saved>> saved_;
+  std::vector<at::Tensor> flow_;    // what goes from unit to unit, by micro-batch
+  std::vector<at::Tensor> losses_;  // by micro-batch
+  StepTimes times_;
+};
+
+}  // namespace sluice::engine

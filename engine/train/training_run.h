@@ -1,0 +1,94 @@
+// TrainingRun: everything a configuration asks for, built and wired: drives, offloaders, model,
+// data, trainer. Its plan (memory_plan.h) is made before anything is allocated.
+//
+// What is nvme in the configuration lies in two stores, sluice-<name>-params and
+// sluice-<name>-optimizer, on the paths of the configuration; <name> follows from the run's
+// directory, so that a run finds, and replaces, what its own killed predecessor left.
+//
+// Threads: one. Errors: create() and the calls that return Status as values; step() and evaluate()
+// throw as Trainer does.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/executor.h"
+#include "aio/io_queue.h"
+#include "aio/result.h"
+#include "engine/config/config.h"
+#include "engine/data/sampler.h"
+#include "engine/data/token_corpus.h"
+#include "engine/train/memory_plan.h"
+#include "engine/train/trainer.h"
+
+namespace sluice::engine {
+
+class TrainingRun {
+ public:
+  // `plan` is the one of this configuration. The state is not there yet: initialise().
+  static Result<std::unique_ptr<TrainingRun>> create(const config::Config& config,
+                                                     const MemoryPlan& plan);
+  ~TrainingRun();  // removes the stores
+  TrainingRun(const TrainingRun&) = delete;
+  TrainingRun& operator=(const TrainingRun&) = delete;
+
+  // Masters from model.init_from or at random, moments of zero. Progress: elements done.
+  using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+  Status initialise(const Progress& progress);
+
+  StepOutcome step();
+  // Over run.eval_batches batches of the validation data, or all of it if that is less.
+  double evaluate();
+
+  // Masters in fp32, range by range in the order of the model's parameters.
+  using TakeMasters = std::function<Status(const ParameterSpec& parameter, std::uint64_t first,
+                                           std::span<const float> masters)>;
+  Status take_masters(const TakeMasters& take);
+
+  const config::Config& config() const { return config_; }
+  const GptModel& model() const { return *model_; }
+  Trainer& trainer() { return *trainer_; }
+  std::uint64_t tokens_per_step() const;
+
+  struct Traffic {
+    std::uint64_t nvme_read_bytes = 0;
+    std::uint64_t nvme_write_bytes = 0;
+    std::uint64_t h2d_bytes = 0;
+    std::uint64_t d2h_bytes = 0;
+  };
+  Traffic traffic() const;  // since create()
+
+ private:
+  TrainingRun(const config::Config& config, const MemoryPlan& plan);
+  Status open_drives();
+  Status open_data();
+  Status make_offloaders();
+  Status make_device();
+  StepBatch read_batch(const std::function<data::Sample(std::uint64_t)>& sample_at,
+                       const data::TokenCorpus& corpus, std::uint64_t first, std::size_t micro_batches);
+
+  const config::Config config_;
+  const MemoryPlan plan_;
+  std::unique_ptr<GptModel> model_;
+
+  std::unique_ptr<aio::IoBackend> backend_;
+  std::unique_ptr<aio::IoQueue> reads_;
+  std::unique_ptr<aio::IoQueue> writes_;
+  std::unique_ptr<aio::Executor> update_executor_;    // AdamW, behind the next forward
+  std::unique_ptr<aio::Executor> gradient_executor_;  // casts
+  std::unique_ptr<offload::ParamOffloader> params_;
+  std::unique_ptr<offload::OptimizerOffloader> optimizer_;
+
+  std::vector<data::TokenCorpus> corpora_;  // training, and validation where it has files of its own
+  std::unique_ptr<data::ShuffledSampler> train_sampler_;
+  std::unique_ptr<data::SequentialSampler> validation_sampler_;
+
+  std::unique_ptr<UnitParameters> parameters_;
+  std::unique_ptr<GradientSink> gradients_;
+  std::unique_ptr<Trainer> trainer_;
+};
+
+}  // namespace sluice::engine

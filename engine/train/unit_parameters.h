@@ -1,0 +1,55 @@
+// UnitParameters: a unit's parameters on the device that computes, from wherever they live.
+//
+//   parameters.prefetch(u + 1);
+//   SLUICE_ASSIGN_OR_RETURN(const UnitViews* views, parameters.acquire(u));
+//   ... passes of u, enqueued on the compute stream ...
+//   parameters.release(u);
+//
+// Two units at most are acquired at once: the head works with the token embedding.
+//
+// Threads: the one that trains. Errors: as of ParamOffloader, the unit's name in front.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "aio/result.h"
+#include "engine/model/gpt_model.h"
+#include "engine/model/slot_storage.h"
+#include "offload/param_offloader.h"
+
+namespace sluice::engine {
+
+class UnitParameters {
+ public:
+  virtual ~UnitParameters() = default;
+
+  // The unit will be acquired soon; its parameters are new. Never waits.
+  virtual Status prefetch(int unit) = 0;
+  // The same views for the whole run; they throw when used after release().
+  virtual Result<const UnitViews*> acquire(int unit) = 0;
+  // What was enqueued before may still use them; nothing that comes later may.
+  virtual void release(int unit) = 0;
+};
+
+// On the CPU the parameters are used where the offloader has them: nothing is copied.
+class CpuUnitParameters final : public UnitParameters {
+ public:
+  // All must outlive it.
+  CpuUnitParameters(const GptModel& model, at::ScalarType dtype, offload::ParamOffloader& params);
+
+  Status prefetch(int unit) override;
+  Result<const UnitViews*> acquire(int unit) override;
+  void release(int unit) override;
+
+ private:
+  struct Slot {
+    std::unique_ptr<SlotStorage> storage;
+    offload::ParamOffloader::Lease lease;
+  };
+
+  offload::ParamOffloader& params_;
+  std::vector<Slot> slots_;  // by unit
+};
+
+}  // namespace sluice::engine
