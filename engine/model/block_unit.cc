@@ -1,0 +1,161 @@
+#include "engine/model/block_unit.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
+
+#include "engine/model/attention.h"
+#include "engine/model/dropout.h"
+#include "engine/model/gpt_layout.h"
+#include "engine/model/layer_norm.h"
+#include "engine/model/linear.h"
+
+namespace sluice::engine {
+namespace {
+
+namespace p = block_parameter;
+
+constexpr const char* kGelu = "tanh";
+
+// Order in Saved.
+enum SavedTensor : std::size_t {
+  kMean1,
+  kRstd1,
+  kQkv,
+  kAttended,
+  kLogsumexp,
+  kPhiloxSeed,
+  kPhiloxOffset,
+  kMiddle,
+  kMean2,
+  kRstd2,
+  kFc
+};
+
+// Everything of a forward pass but the last product and what is cheap to compute again.
+struct Kept {
+  Normed norm1;  // without its output
+  at::Tensor qkv;
+  Attended attended;
+  at::Tensor middle;  // the residual stream between attention and feed-forward
+  Normed norm2;
+  at::Tensor fc;  // before the GELU
+};
+
+std::vector<at::Tensor> pack(Kept kept) {
+  return {kept.norm1.mean,
+          kept.norm1.rstd,
+          kept.qkv,
+          kept.attended.output,
+          kept.attended.logsumexp,
+          kept.attended.philox_seed,
+          kept.attended.philox_offset,
+          kept.middle,
+          kept.norm2.mean,
+          kept.norm2.rstd,
+          kept.fc};
+}
+
+Kept run(const UnitViews& w, const at::Tensor& input, const AttentionOptions& attention_options,
+         const Dropout& dropout) {
+  Kept kept;
+  kept.norm1 = layer_norm(input, w[p::kNorm1Weight], w[p::kNorm1Bias]);
+  kept.qkv = linear(kept.norm1.output, w[p::kAttentionWeight], w[p::kAttentionBias]);
+  kept.norm1.output.reset();
+  kept.attended = attention(kept.qkv, attention_options);
+  kept.middle = linear(kept.attended.output, w[p::kProjectionWeight], w[p::kProjectionBias]);
+  apply_dropout_(kept.middle, dropout);
+  kept.middle.add_(input);
+  kept.norm2 = layer_norm(kept.middle, w[p::kNorm2Weight], w[p::kNorm2Bias]);
+  kept.fc = linear(kept.norm2.output, w[p::kFcWeight], w[p::kFcBias]);
+  kept.norm2.output.reset();
+  return kept;
+}
+
+AttentionOptions attention_options(const PassContext& context, std::int64_t heads,
+                                   double probability) {
+  return {.heads = heads,
+          .dropout = dropout_at(context, DropoutSite::kAttention, probability),
+          .deterministic = context.deterministic};
+}
+
+// Returns the gradient of `middle`, the feed-forward's input.
+at::Tensor feed_forward_backward(const UnitViews& w, Saved& saved, const at::Tensor& middle,
+                                 const at::Tensor& grad_output, const Dropout& dropout,
+                                 const UnitViews& g) {
+  const Normed norm = layer_norm(middle, w[p::kNorm2Weight], w[p::kNorm2Bias]);
+  at::Tensor grad_fc;
+  {
+    const at::Tensor fc = saved.take(kFc);
+    const at::Tensor grad_gelu = linear_backward(
+        with_dropout(grad_output, dropout), at::gelu(fc, kGelu), w[p::kFcProjectionWeight],
+        {g[p::kFcProjectionWeight], g[p::kFcProjectionBias]});
+    grad_fc = at::gelu_backward(grad_gelu, fc, kGelu);
+  }
+  const at::Tensor grad_norm =
+      linear_backward(grad_fc, norm.output, w[p::kFcWeight], {g[p::kFcWeight], g[p::kFcBias]});
+  const Normed statistics = {{}, saved.take(kMean2), saved.take(kRstd2)};
+  return layer_norm_backward(grad_norm, middle, statistics, w[p::kNorm2Weight], w[p::kNorm2Bias],
+                             {g[p::kNorm2Weight], g[p::kNorm2Bias]})
+      .add_(grad_output);
+}
+
+}  // namespace
+
+BlockUnit::BlockUnit(const GptShape& shape, std::int64_t layer)
+    : ModelUnit(gpt_block_layout(shape, layer)), heads_(shape.heads), dropout_(shape.dropout) {}
+
+at::Tensor BlockUnit::forward(const PassContext& context, const UnitViews& parameters,
+                              const at::Tensor& input, Saved* saved) const {
+  const at::NoGradGuard no_grad;
+  Kept kept = run(parameters, input, attention_options(context, heads_, dropout_),
+                  dropout_at(context, DropoutSite::kProjection, dropout_));
+  const at::Tensor middle = kept.middle;
+  const at::Tensor fc = kept.fc;
+  if (saved != nullptr) saved->assign(pack(std::move(kept)));
+  at::Tensor output = linear(at::gelu(fc, kGelu), parameters[p::kFcProjectionWeight],
+                             parameters[p::kFcProjectionBias]);
+  apply_dropout_(output, dropout_at(context, DropoutSite::kFcProjection, dropout_));
+  return output.add_(middle);
+}
+
+void BlockUnit::recompute(const PassContext& context, const UnitViews& parameters,
+                          const at::Tensor& input, Saved& saved) const {
+  const at::NoGradGuard no_grad;
+  saved.assign(pack(run(parameters, input, attention_options(context, heads_, dropout_),
+                        dropout_at(context, DropoutSite::kProjection, dropout_))));
+}
+
+at::Tensor BlockUnit::backward(const PassContext& context, const UnitViews& parameters,
+                               const at::Tensor& input, Saved& saved, const at::Tensor& grad_output,
+                               const UnitViews& gradients) const {
+  const at::NoGradGuard no_grad;
+  TORCH_CHECK(!saved.empty(), "unit ", layout().name,
+              ": backward has nothing saved; forward saves when it is given a Saved, or call "
+              "recompute()");
+  const UnitViews& w = parameters;
+  const UnitViews& g = gradients;
+  const at::Tensor grad_middle =
+      feed_forward_backward(w, saved, saved.take(kMiddle), grad_output,
+                            dropout_at(context, DropoutSite::kFcProjection, dropout_), g);
+  at::Tensor grad_qkv;
+  {
+    const Attended attended = {saved.take(kAttended), saved.take(kLogsumexp),
+                               saved.take(kPhiloxSeed), saved.take(kPhiloxOffset)};
+    const at::Tensor grad_attended = linear_backward(
+        with_dropout(grad_middle, dropout_at(context, DropoutSite::kProjection, dropout_)),
+        attended.output, w[p::kProjectionWeight], {g[p::kProjectionWeight], g[p::kProjectionBias]});
+    grad_qkv = attention_backward(grad_attended, saved.take(kQkv), attended,
+                                  attention_options(context, heads_, dropout_));
+  }
+  const at::Tensor normed = layer_norm(input, w[p::kNorm1Weight], w[p::kNorm1Bias]).output;
+  const at::Tensor grad_norm = linear_backward(grad_qkv, normed, w[p::kAttentionWeight],
+                                               {g[p::kAttentionWeight], g[p::kAttentionBias]});
+  const Normed statistics = {{}, saved.take(kMean1), saved.take(kRstd1)};
+  saved.clear();
+  return layer_norm_backward(grad_norm, input, statistics, w[p::kNorm1Weight], w[p::kNorm1Bias],
+                             {g[p::kNorm1Weight], g[p::kNorm1Bias]})
+      .add_(grad_middle);
+}
+
+}  // namespace sluice::engine

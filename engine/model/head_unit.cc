@@ -1,0 +1,98 @@
+#include "engine/model/head_unit.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "engine/model/cross_entropy.h"
+#include "engine/model/gpt_layout.h"
+#include "engine/model/layer_norm.h"
+#include "engine/model/linear.h"
+
+namespace sluice::engine {
+namespace {
+
+// Logits that stand in memory at once: 64 MiB of 16-bit numbers, enough rows to keep a GPU busy.
+constexpr std::int64_t kChunkElements = std::int64_t{1} << 25;
+constexpr std::int64_t kChunkRowMultiple = 64;
+
+std::int64_t chunk_rows_for(std::int64_t vocab) {
+  const std::int64_t rows = kChunkElements / vocab / kChunkRowMultiple * kChunkRowMultiple;
+  return std::max(rows, kChunkRowMultiple);
+}
+
+at::Tensor zero_sum(const at::Tensor& input) {
+  return at::zeros({}, input.options().dtype(at::kDouble));
+}
+
+template <typename Visit>
+void for_each_chunk(std::int64_t rows, std::int64_t chunk_rows, Visit visit) {
+  for (std::int64_t first = 0; first < rows; first += chunk_rows) {
+    visit(first, std::min(chunk_rows, rows - first));
+  }
+}
+
+}  // namespace
+
+HeadUnit::HeadUnit(const GptShape& shape, std::int64_t chunk_rows)
+    : vocab_(shape.vocab),
+      chunk_rows_(chunk_rows == 0 ? chunk_rows_for(shape.vocab) : chunk_rows),
+      layout_(gpt_head_layout(shape)) {}
+
+HeadUnit::Loss HeadUnit::loss_and_gradient(const UnitViews& parameters, const at::Tensor& wte,
+                                           const at::Tensor& input, const at::Tensor& targets,
+                                           double grad_scale, const UnitViews& gradients,
+                                           const at::Tensor& wte_gradient) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& weight = parameters[head_parameter::kNormWeight];
+  const at::Tensor& bias = parameters[head_parameter::kNormBias];
+  const Normed normed = layer_norm(input, weight, bias);
+  const at::Tensor rows = normed.output.flatten(0, 1);
+  const at::Tensor ids = targets.flatten();
+  at::Tensor grad_rows = at::empty_like(rows);
+  at::Tensor sum = zero_sum(input);
+  for_each_chunk(rows.size(0), chunk_rows_, [&](std::int64_t first, std::int64_t count) {
+    const at::Tensor x = rows.narrow(0, first, count);
+    at::Tensor logits = at::mm(x, wte.t());
+    const CrossEntropyOptions options = {.vocab = vocab_, .grad_scale = grad_scale};
+    sum.add_(cross_entropy_(logits, ids.narrow(0, first, count), options).sum(at::kDouble));
+    at::Tensor grad_x = grad_rows.narrow(0, first, count);
+    at::mm_out(grad_x, logits, wte);
+    accumulate_weight_gradient(wte_gradient, logits, x);
+  });
+  at::Tensor grad_input = layer_norm_backward(
+      grad_rows.view(input.sizes()), input, normed, weight, bias,
+      {gradients[head_parameter::kNormWeight], gradients[head_parameter::kNormBias]});
+  return {std::move(sum), std::move(grad_input)};
+}
+
+at::Tensor HeadUnit::loss_sum(const UnitViews& parameters, const at::Tensor& wte,
+                              const at::Tensor& input, const at::Tensor& targets) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor rows = layer_norm(input, parameters[head_parameter::kNormWeight],
+                                     parameters[head_parameter::kNormBias])
+                              .output.flatten(0, 1);
+  const at::Tensor ids = targets.flatten();
+  at::Tensor sum = zero_sum(input);
+  for_each_chunk(rows.size(0), chunk_rows_, [&](std::int64_t first, std::int64_t count) {
+    at::Tensor logits = at::mm(rows.narrow(0, first, count), wte.t());
+    const CrossEntropyOptions options = {.vocab = vocab_, .gradient = false};
+    sum.add_(cross_entropy_(logits, ids.narrow(0, first, count), options).sum(at::kDouble));
+  });
+  return sum;
+}
+
+at::Tensor HeadUnit::logits(const UnitViews& parameters, const at::Tensor& wte,
+                            const at::Tensor& input, std::int64_t positions) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor last = input.narrow(1, input.size(1) - positions, positions).contiguous();
+  const at::Tensor rows = layer_norm(last, parameters[head_parameter::kNormWeight],
+                                     parameters[head_parameter::kNormBias])
+                              .output.flatten(0, 1);
+  return at::mm(rows, wte.t()).narrow(1, 0, vocab_).reshape({input.size(0), positions, vocab_});
+}
+
+}  // namespace sluice::engine

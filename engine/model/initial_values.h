@@ -1,0 +1,26 @@
+// The values a parameter starts training with, as GPT-2 has them: normal with deviation 0.02
+// (projections into the residual stream: divided by sqrt(2 * layers)), norms 1, biases 0.
+//
+// Element i of a parameter is a function of (seed, name, i): independent of threads, units and
+// placement, and made range by range, so a model larger than memory can be initialised. Without
+// LibTorch.
+//
+// Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/model/unit_layout.h"
+
+namespace sluice::engine {
+
+// Elements [first_element, first_element + values.size()) of the parameter, counted from its own
+// first element.
+void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, std::uint64_t first_element,
+                  std::span<float> values);
+
+// The standard normal quantile of `probability` in (0, 1), to 1e-7 of itself.
+double normal_quantile(double probability);
+
+}  // namespace sluice::engine

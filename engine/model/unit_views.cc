@@ -1,0 +1,28 @@
+#include "engine/model/unit_views.h"
+
+#include <ATen/ops/empty.h>
+
+namespace sluice::engine {
+
+UnitViews::UnitViews(const UnitLayout& layout, const at::Tensor& flat)
+    : UnitViews(layout, flat.storage(), flat.scalar_type()) {
+  TORCH_CHECK(flat.dim() == 1 && flat.is_contiguous() && flat.storage_offset() == 0 &&
+                  flat.numel() >= static_cast<std::int64_t>(layout.slot_elements),
+              "unit ", layout.name, " needs a flat tensor of ", layout.slot_elements,
+              " elements that begins its storage");
+}
+
+UnitViews::UnitViews(const UnitLayout& layout, const at::Storage& storage, at::ScalarType dtype) {
+  const at::Tensor none = at::empty({0}, at::TensorOptions().dtype(dtype).device(storage.device()));
+  views_.reserve(layout.parameters.size());
+  for (const ParameterSpec& parameter : layout.parameters) {
+    const std::vector<std::int64_t> shape = parameter.slot_shape();
+    std::vector<std::int64_t> strides(shape.size(), 1);
+    for (std::size_t i = shape.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * shape[i];
+    at::Tensor view = at::empty({0}, none.options());
+    view.set_(storage, static_cast<std::int64_t>(parameter.first_element), shape, strides);
+    views_.push_back(std::move(view));
+  }
+}
+
+}  // namespace sluice::engine

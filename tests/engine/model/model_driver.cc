@@ -1,0 +1,139 @@
+// One forward and backward pass of a model, for model_against_transformers.py: parameters and
+// tokens from files, logits, loss and gradients into files.
+//
+//   model_driver layout key=value...   prints "name dimension..." of every parameter, in file order
+//   model_driver run key=value...
+//
+// A file of parameters or gradients has every parameter in the order of `layout` (unit by unit),
+// without gaps, fp32, row by row. tokens: int64, batch * (tokens + 1), each row its sequence and
+// the target of its last position. Output: logits [batch, tokens, vocab], the mean loss, all
+// gradients; fp32.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/model/gpt_layout.h"
+#include "engine/model/gpt_model.h"
+#include "tests/engine/model/whole_model.h"
+
+namespace sluice::engine {
+namespace {
+
+using Options = std::map<std::string, std::string>;
+
+std::int64_t number(const Options& options, const std::string& key) {
+  return std::stoll(options.at(key));
+}
+
+GptModel::Options model_options(const Options& options) {
+  return {.shape = {.layers = number(options, "layers"),
+                    .hidden = number(options, "hidden"),
+                    .heads = number(options, "heads"),
+                    .context_tokens = number(options, "context"),
+                    .vocab = number(options, "vocab"),
+                    .ffn_hidden = number(options, "ffn")},
+          .padded_vocab = number(options, "padded_vocab"),
+          .chunk_rows = number(options, "chunk_rows")};
+}
+
+at::ScalarType dtype_of(const std::string& name) {
+  if (name == "fp32") return at::kFloat;
+  if (name == "bf16") return at::kBFloat16;
+  if (name == "fp16") return at::kHalf;
+  if (name == "fp64") return at::kDouble;
+  throw std::invalid_argument("dtype is " + name);
+}
+
+at::Tensor read_tensor(std::ifstream& file, const std::vector<std::int64_t>& shape,
+                       at::ScalarType dtype) {
+  at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(dtype));
+  file.read(static_cast<char*>(tensor.mutable_data_ptr()),
+            static_cast<std::streamsize>(tensor.nbytes()));
+  if (!file) throw std::runtime_error("an input file is too short");
+  return tensor;
+}
+
+void write_tensor(std::ofstream& file, const at::Tensor& tensor) {
+  const at::Tensor values = tensor.to(at::kCPU, at::kFloat).contiguous();
+  file.write(static_cast<const char*>(values.const_data_ptr()),
+             static_cast<std::streamsize>(values.nbytes()));
+}
+
+void print_layout(const Options& options) {
+  const GptModel::Options wanted = model_options(options);
+  for (const UnitLayout& layout : gpt_layouts(wanted.shape, wanted.padded_vocab)) {
+    for (const ParameterSpec& parameter : layout.parameters) {
+      std::printf("%s", parameter.name.c_str());
+      for (const std::int64_t size : parameter.shape) {
+        std::printf(" %lld", static_cast<long long>(size));
+      }
+      std::printf("\n");
+    }
+  }
+}
+
+void run(const Options& options) {
+  WholeModel model(model_options(options),
+                   at::TensorOptions().dtype(dtype_of(options.at("dtype"))));
+  std::ifstream weights(options.at("weights"), std::ios::binary);
+  model.for_each_parameter(
+      [&](const ParameterSpec& spec, const at::Tensor& view, const at::Tensor& /*gradient*/) {
+        view.copy_(read_tensor(weights, spec.shape, at::kFloat));
+      });
+  std::ifstream token_file(options.at("tokens"), std::ios::binary);
+  const std::int64_t tokens = number(options, "tokens_per_row");
+  const at::Tensor rows =
+      read_tensor(token_file, {number(options, "batch"), tokens + 1}, at::kLong);
+  const at::Tensor input = rows.narrow(1, 0, tokens).contiguous();
+  const at::Tensor targets = rows.narrow(1, 1, tokens).contiguous();
+
+  std::ofstream out(options.at("out"), std::ios::binary);
+  PassContext context;
+  write_tensor(out, model.logits(context, input, tokens));
+  const double grad_scale = 1 / static_cast<double>(input.numel());
+  const at::Tensor loss =
+      model.forward_backward(context, input, targets, grad_scale, options.at("recompute") == "1");
+  write_tensor(out, loss.mul(grad_scale));
+  model.for_each_parameter([&](const ParameterSpec& /*spec*/, const at::Tensor& /*view*/,
+                               const at::Tensor& gradient) { write_tensor(out, gradient); });
+  if (!out.flush()) throw std::runtime_error("the output could not be written");
+}
+
+int main_of(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) throw std::invalid_argument("layout or run is missing");
+  Options options = {{"ffn", "0"}, {"padded_vocab", "0"}, {"chunk_rows", "0"}, {"recompute", "0"}};
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    const std::size_t equals = arguments[i].find('=');
+    if (equals == std::string::npos) throw std::invalid_argument("not key=value: " + arguments[i]);
+    options[arguments[i].substr(0, equals)] = arguments[i].substr(equals + 1);
+  }
+  if (arguments[0] == "layout") {
+    print_layout(options);
+  } else if (arguments[0] == "run") {
+    run(options);
+  } else {
+    throw std::invalid_argument("unknown command " + arguments[0]);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice::engine
+
+int main(int argc, char** argv) {
+  try {
+    return sluice::engine::main_of({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "model_driver: %s\n", error.what());
+    return 1;
+  }
+}
