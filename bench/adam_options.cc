@@ -1,13 +1,14 @@
 #include "bench/adam_options.h"
 
-#include <sched.h>
-
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
 #include <string_view>
+#include <utility>
 
 #include "aio/units.h"
+#include "bench/command_line.h"
+#include "bench/machine_info.h"
 
 namespace sluice::bench {
 namespace {
@@ -17,21 +18,30 @@ using offload::ParamForm;
 
 constexpr const char* kDescription =
     "Measures the CPU AdamW kernels: parameters a second, and the memory traffic that the\n"
-    "algorithm needs against the machine's own copy bandwidth, in alternation.\n"
+    "algorithm needs against the machine's own copy bandwidth, in alternation. With --cast, the\n"
+    "gradient's cast with its sum of squares instead.\n"
     "\n"
-    "K, M, G in --elements are powers of 1024; GB/s is 10^9 bytes a second.";
+    "K, M, G in --elements are powers of 1024; GB/s is 10^9 bytes a second, read + written.";
 
 constexpr const char* kExamples =
     "Bytes moved per parameter (read + written): gradient 4 or 2, master, m and v 8 each, a\n"
     "16-bit copy 2 more. fp32 gradient: 28; 16-bit gradient: 26.\n"
+    "\n"
+    "--cast reads 4 bytes an element and writes 2, or none. A copy is the wrong limit for it: "
+    "reads\n"
+    "wait for the memory and stores around the caches do not, so a copy, half of it stores, moves\n"
+    "more bytes than a pass that mostly reads can. So it is also measured by its like, which\n"
+    "computes nothing: two bytes read for each one written (\"halve\"), or only reads (\"read\").\n"
     "\n"
     "Examples:\n"
     "  adam_bench --grad bf16 --master split\n"
     "      what bf16 training runs: 26 bytes a parameter\n"
     "  adam_bench --grad fp16 --master fp32 --copy-out fp16 --threads 1 --isa avx2 --json "
     "out.json\n"
+    "  adam_bench --cast bf16\n"
+    "      the gradient's way from the backward pass to the optimizer: 6 bytes an element\n"
     "\n"
-    "Exit codes: 0 done; 1 our mistake; 2 a mistake in the options.";
+    "Exit codes: 0 done; 1 our mistake; 2 a mistake in the options; 130 Ctrl-C.";
 
 Error wrong(const char* option, const std::string& value, const std::string& allowed) {
   return Error(ErrorCode::kInvalidArgument,
@@ -47,16 +57,21 @@ std::optional<T> number_of(const std::string& text) {
   return value;
 }
 
-Result<int> count_of(const char* option, const std::string& text, int largest) {
+Result<int> count_of(const char* option, const std::string& text, int smallest, int largest) {
   const auto value = number_of<int>(text);
-  if (!value || *value < 1 || *value > largest)
-    return wrong(option, text, "a whole number from 1 to " + std::to_string(largest));
+  if (!value || *value < smallest || *value > largest)
+    return wrong(
+        option, text,
+        "a whole number from " + std::to_string(smallest) + " to " + std::to_string(largest));
   return *value;
 }
 
-int usable_cores() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+// fp32_name: how kFp32 is called.
+Result<GradType> type_of(const char* option, const std::string& name, const char* fp32_name) {
+  if (name == fp32_name) return GradType::kFp32;
+  if (name == "bf16") return GradType::kBf16;
+  if (name == "fp16") return GradType::kFp16;
+  return wrong(option, name, std::string(fp32_name) + ", bf16 or fp16");
 }
 
 Result<ParamForm> form_of(const std::string& master, const std::string& copy_out) {
@@ -72,43 +87,61 @@ Result<ParamForm> form_of(const std::string& master, const std::string& copy_out
   return copy_out == "fp16" ? ParamForm::kFp32AndFp16 : ParamForm::kFp32;
 }
 
+Status parse_kernel(const AdamArguments& arguments, AdamBenchOptions& options) {
+  if (arguments.cast) {
+    for (const auto& [name, value] :
+         {std::pair("--grad", &arguments.grad), std::pair("--master", &arguments.master),
+          std::pair("--copy-out", &arguments.copy_out)})
+      if (*value) return wrong(name, **value, "left out with --cast, which measures no AdamW");
+    options.kernel = BenchKernel::kCast;
+    options.grad_name = *arguments.cast;
+    SLUICE_ASSIGN_OR_RETURN(options.grad, type_of("--cast", options.grad_name, "none"));
+    return {};
+  }
+  options.grad_name = arguments.grad.value_or("fp32");
+  SLUICE_ASSIGN_OR_RETURN(options.grad, type_of("--grad", options.grad_name, "fp32"));
+  const std::string copy_out = arguments.copy_out.value_or("none");
+  options.master_name = arguments.master.value_or("fp32");
+  SLUICE_ASSIGN_OR_RETURN(options.form, form_of(options.master_name, copy_out));
+  if (copy_out != "none") options.master_name += "+" + copy_out;
+  return {};
+}
+
 }  // namespace
 
-std::uint64_t AdamBenchOptions::memory_bytes() const {
-  const std::uint64_t copy =
-      form == ParamForm::kFp32AndBf16 || form == ParamForm::kFp32AndFp16 ? 2 : 0;
-  return elements * ((grad == GradType::kFp32 ? 4 : 2) + 3 * 4 + copy);
+int AdamBenchOptions::bytes_per_element() const {
+  if (kernel == BenchKernel::kCast) return grad == GradType::kFp32 ? 4 : 4 + 2;
+  return offload::adamw_bytes_per_param(grad, form);
+}
+
+std::uint64_t AdamBenchOptions::plain_pass_bytes() const {
+  std::uint64_t bytes = elements * 4;
+  if (kernel == BenchKernel::kAdamw) {
+    const std::uint64_t copy =
+        form == ParamForm::kFp32AndBf16 || form == ParamForm::kFp32AndFp16 ? 2 : 0;
+    bytes = elements * ((grad == GradType::kFp32 ? 4 : 2) + 3 * 4 + copy) / 2;
+  }
+  return align_up(bytes, 4 * kKiB);
 }
 
 Result<AdamBenchOptions> parse_adam_options(const AdamArguments& arguments) {
   AdamBenchOptions options;
-  const std::string elements = arguments.elements.value_or("64M");
+  SLUICE_RETURN_IF_ERROR(parse_kernel(arguments, options));
+
+  // A cast moves few bytes an element, and 64M of them fit into the largest caches.
+  const std::string elements = arguments.elements.value_or(arguments.cast ? "256M" : "64M");
   const auto count = parse_bytes(elements);
   if (!count.ok() || *count < 1 || *count > std::uint64_t{1} << 40)
     return wrong("--elements", elements, "a number from 1 to 1T such as 1000000, 512K or 64M");
   options.elements = *count;
 
-  options.grad_name = arguments.grad.value_or("fp32");
-  if (options.grad_name == "fp32") {
-    options.grad = GradType::kFp32;
-  } else if (options.grad_name == "bf16") {
-    options.grad = GradType::kBf16;
-  } else if (options.grad_name == "fp16") {
-    options.grad = GradType::kFp16;
-  } else {
-    return wrong("--grad", options.grad_name, "fp32, bf16 or fp16");
-  }
-
-  const std::string copy_out = arguments.copy_out.value_or("none");
-  options.master_name = arguments.master.value_or("fp32");
-  SLUICE_ASSIGN_OR_RETURN(options.form, form_of(options.master_name, copy_out));
-  if (copy_out != "none") options.master_name += "+" + copy_out;
-
-  options.threads = usable_cores();
+  options.threads = machine_info().cores;
   if (arguments.threads) {
-    SLUICE_ASSIGN_OR_RETURN(options.threads, count_of("--threads", *arguments.threads, 1024));
+    SLUICE_ASSIGN_OR_RETURN(options.threads, count_of("--threads", *arguments.threads, 1, 1024));
   }
-  SLUICE_ASSIGN_OR_RETURN(options.runs, count_of("--runs", arguments.runs.value_or("5"), 1000));
+  SLUICE_ASSIGN_OR_RETURN(options.runs, count_of("--runs", arguments.runs.value_or("5"), 1, 1000));
+  SLUICE_ASSIGN_OR_RETURN(options.stagger_lines,
+                          count_of("--stagger", arguments.stagger.value_or("0"), 0, 1024));
 
   const auto isa = offload::choose_isa(arguments.isa.value_or("auto"));
   if (!isa.ok()) return isa.status().error().with_context("--isa");
@@ -130,33 +163,24 @@ Result<std::optional<AdamArguments>> parse_adam_command_line(int argc, const cha
   AdamArguments to;
   CLI::App app(kDescription, "adam_bench");
   app.footer(kExamples);
-  app.get_formatter()->column_width(26);
   // Every value is taken as text: parse_adam_options() says better what is wrong with one.
   const auto add = [&app](const char* name, std::optional<std::string>& value, const char* kind,
                           const char* help) {
     app.add_option(name, value, help)->type_name(kind)->allow_extra_args(false);
   };
-  add("--elements", to.elements, "N", "parameters [64M]");
+  add("--elements", to.elements, "N", "parameters [64M; --cast: 256M]");
   add("--grad", to.grad, "TYPE", "gradient: fp32, bf16 or fp16 [fp32]");
   add("--master", to.master, "FORM", "master weight: fp32 or split [fp32]");
   add("--copy-out", to.copy_out, "TYPE", "16-bit copy of an fp32 master: none, bf16, fp16 [none]");
+  add("--cast", to.cast, "TYPE", "no AdamW: the fp32 gradient's cast to bf16, fp16 or none");
   add("--threads", to.threads, "N", "[the cores this process may use]");
   add("--isa", to.isa, "NAME", "auto, scalar, avx2 or avx512 [auto]");
+  add("--stagger", to.stagger, "N", "array k begins k x N cache lines after a page [0]");
   add("--seconds", to.seconds, "S", "of one measurement [1]");
   add("--runs", to.runs, "N", "measurements of each kind; medians are shown [5]");
   add("--json", to.json, "FILE", "write all numbers there; -: standard output");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& help) {
-    app.exit(help);
-    return std::optional<AdamArguments>();
-  } catch (const CLI::ParseError& error) {
-    std::string text = error.what();
-    while (!text.empty() && (text.back() == '\n' || text.back() == '.')) text.pop_back();
-    for (char& letter : text)
-      if (letter == '\n') letter = ' ';
-    return Error(ErrorCode::kInvalidArgument, text + "; adam_bench --help lists the options");
-  }
+  SLUICE_ASSIGN_OR_RETURN(const bool given, parse_words(app, argc, argv));
+  if (!given) return std::optional<AdamArguments>();
   return std::optional<AdamArguments>(std::move(to));
 }
 

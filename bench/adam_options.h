@@ -14,23 +14,32 @@ namespace sluice::bench {
 
 // An empty optional was not given.
 struct AdamArguments {
-  std::optional<std::string> elements, grad, master, copy_out, threads, isa, seconds, runs, json;
+  std::optional<std::string> elements, grad, master, copy_out, threads, isa, seconds, runs, json,
+      cast, stagger;
+};
+
+enum class BenchKernel : std::uint8_t {
+  kAdamw,  // adamw_step()
+  kCast,   // cast_and_sum()
 };
 
 struct AdamBenchOptions {
+  BenchKernel kernel = BenchKernel::kAdamw;
   std::uint64_t elements = 0;
-  offload::GradType grad = offload::GradType::kFp32;
-  offload::ParamForm form = offload::ParamForm::kFp32;
-  std::string grad_name, master_name;  // for the report
+  offload::GradType grad = offload::GradType::kFp32;    // kCast: the type cast to
+  offload::ParamForm form = offload::ParamForm::kFp32;  // of kAdamw
+  std::string grad_name, master_name;                   // for the report
   int threads = 0;
   offload::Isa isa = offload::Isa::kScalar;
   double seconds = 0;  // of one measurement
   int runs = 0;
-  std::string json;  // "-": standard output; empty: none
+  int stagger_lines = 0;  // see kernel_workload.h
+  std::string json;       // "-": standard output; empty: none
 
-  int bytes_per_param() const { return offload::adamw_bytes_per_param(grad, form); }
-  // Of all arrays together.
-  std::uint64_t memory_bytes() const;
+  // Moved by the kernel, read + written.
+  int bytes_per_element() const;
+  // Read by a pass that only moves bytes, chosen so that its memory is as large as the kernel's.
+  std::uint64_t plain_pass_bytes() const;
 };
 
 // Nothing when --help or --version was asked for, and printed.

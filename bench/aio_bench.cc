@@ -17,6 +17,7 @@
 #include "bench/aio_report.h"
 #include "bench/aio_sweep.h"
 #include "bench/aio_workload.h"
+#include "bench/command_line.h"
 #include "bench/interrupt.h"
 #include "bench/machine_info.h"
 #include "bench/progress_line.h"
@@ -212,7 +213,7 @@ int run(int argc, const char* const* argv) {
   if (!arguments->has_value()) return 0;
   auto options = parse_options(**arguments);
   if (!options.ok()) return complain(options.error());
-  return Program(std::move(options).value(), command_text(argc, argv)).run();
+  return Program(std::move(options).value(), command_text("aio_bench", argc, argv)).run();
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include "bench/aio_command_line.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <utility>
-#include <vector>
+
+#include "bench/command_line.h"
 
 namespace sluice::bench {
 namespace {
@@ -74,73 +74,16 @@ void add_options(CLI::App& app, AioArguments& to) {
       "with --sweep: the best as \"aio\" section [aio_sweep.json]");
 }
 
-// CLI11 takes "-1" for an option: "--runs -1" becomes "--runs=-1", so that the complaint is about
-// the number.
-std::vector<std::string> joined_negatives(int argc, const char* const* argv) {
-  std::vector<std::string> words;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const bool negative =
-        word.size() > 1 && word[0] == '-' && word.find_first_of("0123456789.") == 1;
-    if (negative && !words.empty() && words.back().compare(0, 2, "--") == 0 &&
-        words.back().find('=') == std::string::npos)
-      words.back() += "=" + word;
-    else
-      words.push_back(word);
-  }
-  return words;
-}
-
 }  // namespace
 
 Result<std::optional<AioArguments>> parse_command_line(int argc, const char* const* argv) {
   AioArguments arguments;
   CLI::App app(kDescription, "aio_bench");
-  app.set_version_flag("--version", "aio_bench " + std::string(kVersion));
   app.footer(kExamples);
-  app.get_formatter()->column_width(26);
-  app.get_formatter()->label("OPTIONS", "options");
   add_options(app, arguments);
-  std::vector<std::string> words = joined_negatives(argc, argv);
-  std::reverse(words.begin(), words.end());
-  try {
-    app.parse(std::move(words));
-  } catch (const CLI::Success& help_or_version) {
-    app.exit(help_or_version);
-    return std::optional<AioArguments>();
-  } catch (const CLI::ArgumentMismatch& error) {
-    const std::string text = error.what();
-    const bool is_flag = text.find("flag override") != std::string::npos;
-    const std::string name = text.substr(0, text.find_first_of(": "));
-    return Error(ErrorCode::kInvalidArgument,
-                 (name[0] == '-' ? name : "--" + name) +
-                     (is_flag ? ": takes no value" : ": give exactly one value") +
-                     "; aio_bench --help lists the options");
-  } catch (const CLI::ParseError& error) {
-    std::string text = error.what();
-    while (!text.empty() && (text.back() == '\n' || text.back() == '.')) text.pop_back();
-    for (char& letter : text)
-      if (letter == '\n') letter = ' ';
-    return Error(ErrorCode::kInvalidArgument, text + "; aio_bench --help lists the options");
-  }
+  SLUICE_ASSIGN_OR_RETURN(const bool given, parse_words(app, argc, argv));
+  if (!given) return std::optional<AioArguments>();
   return std::optional<AioArguments>(std::move(arguments));
-}
-
-std::string command_text(int argc, const char* const* argv) {
-  std::string text = "aio_bench";
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const bool plain =
-        !word.empty() && word.find_first_of(" \t\n'\"\\$*?<>|&;()#~`") == std::string::npos;
-    if (plain) {
-      text += " " + word;
-      continue;
-    }
-    text += " '";
-    for (const char letter : word) text += letter == '\'' ? "'\\''" : std::string(1, letter);
-    text += "'";
-  }
-  return text;
 }
 
 }  // namespace sluice::bench

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
 #include "aio/result.h"
 #include "bench/aio_options.h"
@@ -11,8 +10,5 @@ namespace sluice::bench {
 
 // nullopt: help or version was asked for and printed. kInvalidArgument: one sentence.
 Result<std::optional<AioArguments>> parse_command_line(int argc, const char* const* argv);
-
-// As it could be typed again.
-std::string command_text(int argc, const char* const* argv);
 
 }  // namespace sluice::bench

@@ -16,8 +16,6 @@
 
 namespace sluice::bench {
 
-inline constexpr std::string_view kVersion = SLUICE_VERSION;
-
 // An empty optional was not given.
 struct AioArguments {
   std::vector<std::string> paths;

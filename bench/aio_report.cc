@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "aio/units.h"
+#include "bench/result_header.h"
 
 namespace sluice::bench {
 namespace {
@@ -55,15 +56,10 @@ Json header_json(const ReportHeader& header, const AioOptions& options) {
     paths.push_back({{"path", place.path},
                      {"file_system", place.mount.file_system},
                      {"device", place.mount.device}});
-  return Json{{"version", kVersion},
-              {"machine",
-               {{"cpu", header.machine.cpu},
-                {"cores", header.machine.cores},
-                {"ram_bytes", header.machine.ram_bytes},
-                {"kernel", header.machine.kernel},
-                {"paths", paths}}},
-              {"command", header.command},
-              {"size_bytes", options.size_bytes}};
+  Json json = result_header(header.machine, header.command);
+  json["machine"]["paths"] = std::move(paths);
+  json["size_bytes"] = options.size_bytes;
+  return json;
 }
 
 Json section_of(const AioSession::Options& shape) {
@@ -72,11 +68,6 @@ Json section_of(const AioSession::Options& shape) {
               {"intra_op_parallelism", shape.threads},
               {"single_submit", shape.single_submit},
               {"overlap_events", true}};
-}
-
-// Paths need not be UTF-8: what is not is replaced rather than fatal.
-std::string text_of(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace
@@ -106,10 +97,7 @@ const RunResult& median_run(const std::vector<RunResult>& runs) {
 }
 
 std::string machine_text(const ReportHeader& header) {
-  const MachineInfo& machine = header.machine;
-  std::string text = "aio_bench " + std::string(kVersion) + " on " + machine.cpu + ", " +
-                     std::to_string(machine.cores) + (machine.cores == 1 ? " core, " : " cores, ") +
-                     format_bytes(machine.ram_bytes) + " RAM, " + machine.kernel + "\n";
+  std::string text = machine_line("aio_bench", header.machine);
   for (const ReportHeader::Place& place : header.places)
     text += place.path + ": " + place.mount.file_system + " on " + place.mount.device + "\n";
   return text;

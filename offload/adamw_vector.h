@@ -7,6 +7,7 @@
 
 #include "offload/adamw_arrays.h"
 #include "offload/adamw_kernels.h"
+#include "offload/prefetch.h"
 
 namespace sluice::offload {
 namespace {
@@ -41,6 +42,19 @@ class VectorAdamw {
     store_param(i, V::canonical_nan(V::sub(p, change)));
     V::store(arrays_.m + i, m);
     V::store(arrays_.v + i, v);
+  }
+
+  // Of the elements from i on, two vectors' worth.
+  [[gnu::always_inline]] void prefetch_lines(std::size_t i) const {
+    constexpr std::size_t kCount = 2 * V::kLanes;
+    prefetch<kGrad == GradType::kFp32 ? 4 : 2>(arrays_.grad, i, kCount);
+    if constexpr (kForm != ParamForm::kFp32) prefetch<2>(arrays_.param16, i, kCount);
+    if constexpr (kForm == ParamForm::kSplit)
+      prefetch<2>(arrays_.lo, i, kCount);
+    else
+      prefetch<4>(arrays_.master, i, kCount);
+    prefetch<4>(arrays_.m, i, kCount);
+    prefetch<4>(arrays_.v, i, kCount);
   }
 
  private:
@@ -83,6 +97,7 @@ void run_adamw(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size
   const VectorAdamw<V, kGrad, kForm, kL2> adamw(scalars, arrays);
   std::size_t i = begin;
   for (; i + 2 * V::kLanes <= end; i += 2 * V::kLanes) {
+    adamw.prefetch_lines(i + kPrefetchElements);
     adamw.step(i);
     adamw.step(i + V::kLanes);
   }

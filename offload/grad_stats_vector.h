@@ -8,6 +8,7 @@
 
 #include "offload/adamw_arrays.h"
 #include "offload/grad_stats_kernels.h"
+#include "offload/prefetch.h"
 
 namespace sluice::offload {
 namespace {
@@ -16,6 +17,9 @@ template <class V, class Leaf, GradType kTo>
 void run_leaf_sums(const float* grad, std::uint16_t* out, std::size_t leaves, double* sums) {
   constexpr std::size_t kVectors = kLeafElements / V::kLanes;
   for (std::size_t leaf = 0; leaf < leaves; ++leaf) {
+    const std::size_t ahead = leaf * kLeafElements + kPrefetchElements;
+    prefetch<4>(grad, ahead, kLeafElements);
+    if constexpr (kTo != GradType::kFp32) prefetch<2>(out, ahead, kLeafElements);
     typename V::F values[kVectors];
     for (std::size_t i = 0; i < kVectors; ++i) {
       const std::size_t at = leaf * kLeafElements + i * V::kLanes;

@@ -37,9 +37,11 @@ bool is_ours(const std::vector<std::string>& names) {
   return contains(names, kLockFile) || contains(names, kOwnerFile);
 }
 
-std::string lock_path(const std::string& directory) {
-  return directory + "/" + std::string(kLockFile);
+std::string path_in(const std::string& directory, std::string_view name) {
+  return (directory + "/").append(name);
 }
+
+std::string lock_path(const std::string& directory) { return path_in(directory, kLockFile); }
 
 Error no_such_path(const std::string& path) {
   return Error(ErrorCode::kNotFound,
@@ -160,7 +162,7 @@ Result<std::optional<FoundRun>> look_at(aio::IoQueue& queue, const std::string& 
   SLUICE_ASSIGN_OR_RETURN(found.owner, read_owner(queue, directory));
   found.same_host = found.owner && found.owner->host == options.self.host;
   for (const std::string& name : *names) {
-    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t bytes, file_bytes(files, directory + "/" + name));
+    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t bytes, file_bytes(files, path_in(directory, name)));
     found.bytes += bytes;
   }
   return std::optional<FoundRun>(std::move(found));
@@ -207,7 +209,7 @@ Status RunDirectory::remove_files() {
   FileSystem& files = queue_.backend().files();
   SLUICE_ASSIGN_OR_RETURN(const auto names, files.list(path_));
   for (const std::string& name : names) {
-    SLUICE_ASSIGN_OR_RETURN(const bool folder, is_folder(files, path_ + "/" + name));
+    SLUICE_ASSIGN_OR_RETURN(const bool folder, is_folder(files, path_in(path_, name)));
     if (folder) {
       return Error(ErrorCode::kInvalidArgument,
                    path_ + " is not removed, because it holds the folder " + name +
@@ -216,11 +218,11 @@ Status RunDirectory::remove_files() {
   }
   for (const std::string& name : names) {
     if (name == kLockFile || name == kOwnerFile) continue;
-    SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(path_ + "/" + name)));
+    SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(path_in(path_, name))));
   }
   // Only then what makes the folder ours: a power loss must not leave the others without it.
   SLUICE_RETURN_IF_ERROR(files.sync_directory(path_));
-  return ignore_missing(files.remove(path_ + "/" + kOwnerFile));
+  return ignore_missing(files.remove(path_in(path_, kOwnerFile)));
 }
 
 Status RunDirectory::remove_all() {
@@ -230,7 +232,7 @@ Status RunDirectory::remove_all() {
     SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(lock_path(path_))));
     lock_.reset();  // from here on the name may be another run's
   }
-  const Status removed = ignore_missing(files.remove(path_));
+  Status removed = ignore_missing(files.remove(path_));
   if (!removed.ok()) {
     const int error_number = removed.error().error_number();
     const bool taken = error_number == ENOTEMPTY || error_number == EEXIST;
@@ -251,7 +253,7 @@ Result<std::vector<FoundRun>> find_runs(aio::IoQueue& queue, const std::string& 
     if (!name.starts_with(kFolderPrefix)) continue;
     std::string run = name.substr(kFolderPrefix.size());
     if (!is_run_name(run)) continue;
-    SLUICE_ASSIGN_OR_RETURN(auto found, look_at(queue, path + "/" + name, options));
+    SLUICE_ASSIGN_OR_RETURN(auto found, look_at(queue, path_in(path, name), options));
     if (!found) continue;
     found->run = std::move(run);
     runs.push_back(std::move(*found));

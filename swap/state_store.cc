@@ -25,6 +25,24 @@ std::uint64_t random_store_id() {
   return high << 32 | device();
 }
 
+using Directories = std::vector<std::unique_ptr<RunDirectory>>;
+
+// From all paths, before anything else of the store changes: without a mark nothing takes the rest
+// for whole.
+Status remove_marks(aio::FileSystem& files, const Directories& directories) {
+  for (const auto& directory : directories)
+    SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, closed_mark_path(directory->path())));
+  return {};
+}
+
+Status write_marks(IoQueue& queue, const Directories& directories, const ClosedMark& mark) {
+  const std::string text = to_text(mark);
+  for (const auto& directory : directories) {
+    SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue, closed_mark_path(directory->path()), text));
+  }
+  return {};
+}
+
 std::vector<RecordShape> shapes_of(const StoreLayout& layout) {
   std::vector<RecordShape> shapes;
   shapes.reserve(layout.records().size());
@@ -32,26 +50,36 @@ std::vector<RecordShape> shapes_of(const StoreLayout& layout) {
   return shapes;
 }
 
-// Clears the folder that was taken for a new store. What a killed run left goes; a store that was
+// Clears the folders that were taken for a new store. What a killed run left goes; a store that was
 // closed stays, unless it is to be replaced.
-Status clear_for_new_store(aio::FileSystem& files, const RunDirectory& directory,
+Status clear_for_new_store(aio::FileSystem& files, const Directories& directories,
                            bool replace_whole) {
-  const std::string& folder = directory.path();
-  SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
-  if (closed && !replace_whole) {
-    return Error(ErrorCode::kAlreadyExists,
-                 folder +
-                     " holds the state of a run that ended properly: open it to go on with it, "
-                     "remove the folder, or choose another name for the run");
+  for (const auto& directory : directories) {
+    const std::string& folder = directory->path();
+    SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
+    if (closed && !replace_whole) {
+      return Error(ErrorCode::kAlreadyExists,
+                   folder +
+                       " holds the state of a run that ended properly: open it to go on with it, "
+                       "remove the folder, or choose another name for the run");
+    }
+    if (!closed && directory->previous_owner() &&
+        directory->previous_owner()->host != this_process().host) {
+      return Error(ErrorCode::kBusy, folder + " belongs to " +
+                                         describe(*directory->previous_owner()) +
+                                         ", and whether that still runs cannot be seen from here: "
+                                         "remove the folder if it does not");
+    }
+    if (!closed && directory->previous_owner()) {
+      log::warning(folder + " was left half-written by " + describe(*directory->previous_owner()) +
+                   ", which was killed; it is made anew");
+    }
   }
-  if (!closed && directory.previous_owner()) {
-    log::warning(folder + " was left half-written by " + describe(*directory.previous_owner()) +
-                 ", which was killed; it is made anew");
+  SLUICE_RETURN_IF_ERROR(remove_marks(files, directories));
+  for (const auto& directory : directories) {
+    SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, manifest_path(directory->path())));
+    SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, data_path(directory->path())));
   }
-  // The mark first: without it nothing takes the rest for whole.
-  for (const std::string& path :
-       {closed_mark_path(folder), manifest_path(folder), data_path(folder)})
-    SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, path));
   return {};
 }
 
@@ -99,10 +127,8 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
     SLUICE_ASSIGN_OR_RETURN(auto directory, RunDirectory::take(queues.reads, path, options.run));
     taken.push_back(std::move(directory));
   }
-  for (const auto& directory : taken) {
-    SLUICE_RETURN_IF_ERROR(
-        clear_for_new_store(queues.reads.backend().files(), *directory, options.replace_whole));
-  }
+  SLUICE_RETURN_IF_ERROR(
+      clear_for_new_store(queues.reads.backend().files(), taken, options.replace_whole));
 
   std::unique_ptr<StateStore> store(new StateStore(queues, std::move(layout), std::move(taken)));
   const Status made = [&]() -> Status {
@@ -140,10 +166,13 @@ Result<std::unique_ptr<StateStore>> StateStore::open(Queues queues,
     store->states_[i].generation = closed.mark.generations[i];
     store->states_[i].valid = true;
   }
+  Status in_use = remove_marks(queues.reads.backend().files(), store->directories_);
+  if (!in_use.ok()) {
+    // Nothing was written: as far as possible it stays as whole as it is.
+    static_cast<void>(write_marks(queues.reads, store->directories_, closed.mark));
+    return std::move(in_use).error().with_context("opening the state store of run " + run);
+  }
   store->note_ = std::move(closed.mark.note);
-  aio::FileSystem& files = queues.reads.backend().files();
-  for (const auto& directory : store->directories_)
-    SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, closed_mark_path(directory->path())));
   return store;
 }
 
@@ -162,12 +191,7 @@ Status StateStore::close(const std::string& note) {
     }
   }
   SLUICE_RETURN_IF_ERROR(queues_.writes.sync(*data_));
-  const std::string text = to_text(mark);
-  for (const auto& directory : directories_) {
-    SLUICE_RETURN_IF_ERROR(
-        aio::write_small_file(queues_.writes, closed_mark_path(directory->path()), text));
-  }
-  return {};
+  return write_marks(queues_.writes, directories_, mark);
 }
 
 Status StateStore::remove() {
@@ -176,11 +200,10 @@ Status StateStore::remove() {
     SLUICE_CHECK(in_flight_ == 0, "remove() while a transfer is in flight");
   }
   data_.reset();
+  SLUICE_RETURN_IF_ERROR(remove_marks(queues_.writes.backend().files(), directories_));
   Status first_error;
   for (const auto& directory : directories_) {
-    aio::FileSystem& files = queues_.writes.backend().files();
-    Status removed = aio::remove_durably(files, closed_mark_path(directory->path()));
-    if (removed.ok()) removed = directory->remove_all();
+    Status removed = directory->remove_all();
     if (!removed.ok() && first_error.ok()) first_error = std::move(removed);
   }
   return first_error;

@@ -152,7 +152,6 @@ class StateStore {
 
   StateStore(Queues queues, StoreLayout layout, Directories directories);
   Status open_data(aio::OpenOptions::Create create);
-  Status mark_closed(const std::string& note);
   Status transfer_and_wait(RecordIo& io, const std::function<void()>& start);
   static void on_done(aio::IoRequest& request, void* context) noexcept;
 

@@ -14,18 +14,32 @@ namespace {
 
 using aio::IoQueue;
 
-Result<StoreCondition> condition_of(IoQueue& queue, const FoundRun& found) {
-  if (found.in_use) return StoreCondition::kInUse;
-  SLUICE_ASSIGN_OR_RETURN(const bool closed,
-                          queue.backend().files().exists(closed_mark_path(found.directory)));
-  if (closed) return StoreCondition::kWhole;
-  return found.same_host ? StoreCondition::kLeftover : StoreCondition::kElsewhere;
-}
-
 struct Member {
   StoreManifest manifest;
   std::optional<ClosedMark> mark;
 };
+
+Result<StoreManifest> read_manifest(IoQueue& queue, const std::string& folder) {
+  const std::string path = manifest_path(folder);
+  SLUICE_ASSIGN_OR_RETURN(const std::string text,
+                          aio::read_small_file(queue, path, kMaxManifestBytes));
+  auto manifest = parse_manifest(text);
+  if (!manifest.ok()) return std::move(manifest).error().with_context(path);
+  return manifest;
+}
+
+// Nothing where there is none.
+Result<std::optional<ClosedMark>> read_mark(IoQueue& queue, const std::string& folder) {
+  const std::string path = closed_mark_path(folder);
+  auto text = aio::read_small_file(queue, path, kMaxManifestBytes);
+  if (!text.ok()) {
+    if (text.error().code() == ErrorCode::kNotFound) return std::optional<ClosedMark>();
+    return std::move(text).error();
+  }
+  auto mark = parse_closed_mark(*text);
+  if (!mark.ok()) return std::move(mark).error().with_context(path);
+  return std::optional(std::move(*mark));
+}
 
 Result<Member> read_member(IoQueue& queue, const std::string& folder) {
   aio::FileSystem& files = queue.backend().files();
@@ -36,18 +50,9 @@ Result<Member> read_member(IoQueue& queue, const std::string& folder) {
     return Error(ErrorCode::kCorrupt,
                  folder + " has no store.json: its run was killed while it was being made");
   }
-  const auto read = [&](const std::string& path) {
-    return aio::read_small_file(queue, path, kMaxManifestBytes);
-  };
-  SLUICE_ASSIGN_OR_RETURN(const std::string manifest_text, read(manifest_path(folder)));
-  auto manifest = parse_manifest(manifest_text);
-  if (!manifest.ok()) return std::move(manifest).error().with_context(manifest_path(folder));
-  SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
-  if (!closed) return Member{std::move(*manifest), std::nullopt};
-  SLUICE_ASSIGN_OR_RETURN(const std::string mark_text, read(closed_mark_path(folder)));
-  auto mark = parse_closed_mark(mark_text);
-  if (!mark.ok()) return std::move(mark).error().with_context(closed_mark_path(folder));
-  return Member{std::move(*manifest), std::move(*mark)};
+  SLUICE_ASSIGN_OR_RETURN(StoreManifest manifest, read_manifest(queue, folder));
+  SLUICE_ASSIGN_OR_RETURN(std::optional<ClosedMark> mark, read_mark(queue, folder));
+  return Member{std::move(manifest), std::move(mark)};
 }
 
 bool of_one_store(const Member& a, const Member& b) {
@@ -64,12 +69,36 @@ Status check_member(const Member& member, const std::string& run) {
   return {};
 }
 
-// Only where all parts say the same; a kill between two of them leaves some without.
+// One mark is enough: the first is written when all records are durable, and the last is gone
+// before a record is written again.
 std::optional<ClosedMark> common_mark(std::vector<std::optional<ClosedMark>> marks) {
-  for (const auto& mark : marks) {
-    if (!mark || to_text(*mark) != to_text(*marks.front())) return std::nullopt;
+  std::optional<ClosedMark> common;
+  for (std::optional<ClosedMark>& mark : marks) {
+    if (!mark) continue;
+    if (common && to_text(*mark) != to_text(*common)) return std::nullopt;
+    common = std::move(mark);
   }
-  return std::move(marks.front());
+  return common;
+}
+
+// Whether another path of the same store has the mark that this folder lacks.
+bool closed_elsewhere(IoQueue& queue, const FoundRun& found) {
+  const auto manifest = read_manifest(queue, found.directory);
+  if (!manifest.ok()) return false;
+  const StoreLayoutOptions& options = manifest->layout.options();
+  for (const std::string& path : options.paths) {
+    const auto mark = read_mark(queue, folder_of(path, found.run));
+    if (mark.ok() && *mark && (*mark)->store_id == options.store_id) return true;
+  }
+  return false;
+}
+
+Result<StoreCondition> condition_of(IoQueue& queue, const FoundRun& found) {
+  if (found.in_use) return StoreCondition::kInUse;
+  SLUICE_ASSIGN_OR_RETURN(const bool closed,
+                          queue.backend().files().exists(closed_mark_path(found.directory)));
+  if (closed || closed_elsewhere(queue, found)) return StoreCondition::kWhole;
+  return found.same_host ? StoreCondition::kLeftover : StoreCondition::kElsewhere;
 }
 
 }  // namespace

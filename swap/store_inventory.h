@@ -18,7 +18,7 @@ namespace sluice::swap {
 
 enum class StoreCondition : std::uint8_t {
   kInUse,      // its run is alive
-  kWhole,      // closed by its run: open() will take it
+  kWhole,      // closed by its run, as far as this path tells: open() will take it
   kLeftover,   // its run ended without closing it: records may be half-written
   kElsewhere,  // as kLeftover, but of another host, whose lock may not be seen here
 };

@@ -95,8 +95,8 @@ RecordImage& SwapPipeline::Loan::image() const { return *slot_->image; }
 std::optional<std::uint64_t> SwapPipeline::Loan::check_generation() const { return slot_->check; }
 std::uint64_t SwapPipeline::Loan::next_generation() const { return slot_->next_generation; }
 
-Status SwapPipeline::Loan::work(
-    aio::Executor& executor, const std::function<void(int chunk, std::span<std::byte>)>& work) {
+Status SwapPipeline::Loan::work(aio::Executor& executor,
+                                const std::function<void(int chunk, std::span<std::byte>)>& work) {
   Status done =
       work_on_record(executor, *slot_->image,
                      {.check = slot_->check, .seal = slot_->next_generation, .work = work});
@@ -127,8 +127,7 @@ SwapPipeline::SwapPipeline(StateStore& store, const Options& options)
                  .burst_records = burst_records(options)}),
       activity_since_ns_(store.clock().now_ns()) {}
 
-Result<std::unique_ptr<SwapPipeline>> SwapPipeline::create(StateStore& store,
-                                                           aio::PinnedPool& pool,
+Result<std::unique_ptr<SwapPipeline>> SwapPipeline::create(StateStore& store, aio::PinnedPool& pool,
                                                            const Options& options) {
   SLUICE_RETURN_IF_ERROR(validate(options));
   const std::uint64_t needed_bytes = store.layout().largest_image_bytes();

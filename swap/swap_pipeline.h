@@ -87,8 +87,8 @@ class SwapPipeline {
 
     RecordId record() const;
     RecordImage& image() const;
-    // As of RecordWork: what to check (nothing when it came from a buffer, or was checked), and what
-    // to seal with.
+    // As of RecordWork: what to check (nothing when it came from a buffer, or was checked), and
+    // what to seal with.
     std::optional<std::uint64_t> check_generation() const;
     std::uint64_t next_generation() const;
 

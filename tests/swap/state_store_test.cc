@@ -132,14 +132,36 @@ TEST_P(StateStoreOn, RefusesParts) {
   EXPECT_THAT(open().error().message(), HasSubstr("part of a store of 2 paths"));
 }
 
-TEST_P(StateStoreOn, RefusesOneWithoutItsMarkOnEveryPath) {
+// As a kill between two marks leaves it.
+TEST_P(StateStoreOn, IsWholeWithItsMarkOnOnePath) {
   {
     auto store = create();
     StoreUser(*store, *executor_).write_all(1);
     ASSERT_OK(store->close());
   }
-  std::filesystem::remove(options_.paths[1] + "/sluice-test/closed.json");
-  EXPECT_EQ(open().error().code(), ErrorCode::kCorrupt);
+  std::filesystem::remove(options_.paths[0] + "/sluice-test/closed.json");
+  EXPECT_EQ((*list_stores(*queue_, options_.paths[0]))[0].condition, StoreCondition::kWhole);
+  EXPECT_THAT(*remove_leftovers(*queue_, options_.paths), SizeIs(0));
+  auto store = open();
+  ASSERT_OK(store.status());
+  StoreUser(**store, *executor_).expect_all(1);
+}
+
+TEST_P(StateStoreOn, RefusesPartsOfTwoStores) {
+  for (const char* name : {"test", "other"}) {
+    options_.run = name;
+    auto store = create();
+    StoreUser(*store, *executor_).write_all(1);
+    ASSERT_OK(store->close());
+  }
+  const std::string from = options_.paths[1] + "/sluice-other";
+  const std::string to = options_.paths[1] + "/sluice-test";
+  std::filesystem::remove_all(to);
+  std::filesystem::rename(from, to);
+  options_.run = "test";
+  const auto store = open();
+  ASSERT_FALSE(store.ok());
+  EXPECT_THAT(store.error().message(), HasSubstr("it is the store of run other"));
 }
 
 TEST_P(StateStoreOn, IsHeldByOneRunAtATime) {

@@ -1,0 +1,22 @@
+// How adam_bench shows its results: a table for people, JSON for programs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "aio/page_memory.h"
+#include "bench/adam_measure.h"
+#include "bench/machine_info.h"
+
+namespace sluice::bench {
+
+struct AdamReport {
+  const AdamBenchOptions& options;
+  const std::vector<AdamRun>& runs;
+  aio::PageKind page_kind;
+
+  std::string table() const;
+  std::string json(const MachineInfo& machine, const std::string& command) const;
+};
+
+}  // namespace sluice::bench

@@ -1,0 +1,32 @@
+#include "bench/result_header.h"
+
+#include <nlohmann/json.hpp>
+
+#include "aio/units.h"
+#include "bench/version.h"
+
+namespace sluice::bench {
+
+using Json = nlohmann::ordered_json;
+
+std::string machine_line(std::string_view program, const MachineInfo& machine) {
+  return std::string(program) + " " + std::string(kVersion) + " on " + machine.cpu + ", " +
+         std::to_string(machine.cores) + (machine.cores == 1 ? " core, " : " cores, ") +
+         format_bytes(machine.ram_bytes) + " RAM, " + machine.kernel + "\n";
+}
+
+Json result_header(const MachineInfo& machine, const std::string& command) {
+  return Json{{"version", kVersion},
+              {"machine",
+               {{"cpu", machine.cpu},
+                {"cores", machine.cores},
+                {"ram_bytes", machine.ram_bytes},
+                {"kernel", machine.kernel}}},
+              {"command", command}};
+}
+
+std::string text_of(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace sluice::bench

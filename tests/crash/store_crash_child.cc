@@ -1,0 +1,204 @@
+// A run that can be killed at any moment, and says on standard output what it has done before it
+// goes on: the oracle is whoever reads that.
+//
+//   store_crash_child FOLDER SEED
+//
+// It starts as any run does: opens the store if there is a whole one (and checks every byte of it),
+// else makes it anew. Then it goes on for ever: steps that read each record, check it, change it
+// and write it, and after a few steps it closes the store and opens it again.
+//
+//   found whole N | found leftover | found nothing | found made    what the start met
+//   step N                                                         all records of step N are
+//   computed closing N, closed N, opened N
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+
+#include "aio/make_backend.h"
+#include "aio/pinned_pool.h"
+#include "aio/split_mix.h"
+#include "aio/units.h"
+#include "swap/state_store.h"
+#include "swap/swap_pipeline.h"
+
+namespace sluice::swap {
+namespace {
+
+constexpr std::uint64_t kPayloadBytes = 700'000;
+constexpr RecordId kRecords = 12;
+
+// Unbuffered: what was said before the kill was said.
+void say(const std::string& line) {
+  const std::string text = line + "\n";
+  if (::write(STDOUT_FILENO, text.data(), text.size()) < 0) std::_Exit(3);
+}
+
+[[noreturn]] void die(const Error& error) {
+  say("error " + error.message());
+  std::_Exit(1);
+}
+void must(const Status& status) {
+  if (!status.ok()) die(status.error());
+}
+template <typename T>
+T must(Result<T> result) {
+  if (!result.ok()) die(result.error());
+  return std::move(result).value();
+}
+
+std::uint64_t value_at(std::uint64_t step, RecordId record, std::uint64_t offset_bytes) {
+  return aio::SplitMix(step * 1000 + record, offset_bytes).next();
+}
+
+// Checks that a chunk is of one step and makes it of the next.
+class Chunk {
+ public:
+  Chunk(RecordId record, int index, std::span<std::byte> data)
+      : record_(record), begin_(static_cast<std::uint64_t>(index) * 65'536), data_(data) {}
+
+  bool is_of(std::uint64_t step) const {
+    for (std::size_t i = 0; i + 8 <= data_.size(); i += 8) {
+      std::uint64_t value = 0;
+      std::memcpy(&value, data_.data() + i, 8);
+      if (value != value_at(step, record_, begin_ + i)) return false;
+    }
+    return true;
+  }
+  void fill(std::uint64_t step) {
+    for (std::size_t i = 0; i + 8 <= data_.size(); i += 8) {
+      const std::uint64_t value = value_at(step, record_, begin_ + i);
+      std::memcpy(data_.data() + i, &value, 8);
+    }
+  }
+
+ private:
+  RecordId record_;
+  std::uint64_t begin_;
+  std::span<std::byte> data_;
+};
+
+std::vector<RecordSpec> records() {
+  std::vector<RecordSpec> specs;
+  for (RecordId id = 0; id < kRecords; ++id)
+    specs.push_back({"unit." + std::to_string(id), 0, kPayloadBytes / 8, kPayloadBytes});
+  return specs;
+}
+
+class Run {
+ public:
+  Run(std::string folder, std::uint64_t seed)
+      : paths_({folder + "/a", folder + "/b"}), random_(seed) {
+    backend_ = must(aio::make_backend({.kind = aio::BackendKind::kAuto, .queue_depth = 16}));
+    queue_ = must(aio::IoQueue::create(*backend_, {.block_bytes = 128 * kKiB, .queue_depth = 16}));
+    executor_ = must(aio::make_executor(1));
+    pool_ =
+        must(aio::PinnedPool::create({.buffer_bytes = kMiB, .capacity = 4, .huge_pages = false}));
+  }
+
+  [[noreturn]] void live() {
+    start();
+    for (;;) {
+      const auto steps = 1 + random_.below(4);
+      for (std::uint64_t i = 0; i < steps; ++i) one_step();
+      say("closing " + std::to_string(step_));
+      must(store_->close(std::to_string(step_)));
+      store_.reset();
+      say("closed " + std::to_string(step_));
+      store_ = must(StateStore::open({*queue_, *queue_}, paths_, "crash"));
+      say("opened " + std::to_string(step_));
+    }
+  }
+
+ private:
+  void start() {
+    auto store = StateStore::open({*queue_, *queue_}, paths_, "crash");
+    if (store.ok()) {
+      store_ = std::move(*store);
+      step_ = std::stoull(store_->note());
+      check_all();
+      say("found whole " + store_->note());
+      return;
+    }
+    if (store.error().code() == ErrorCode::kNotFound)
+      say("found nothing");
+    else if (store.error().code() == ErrorCode::kCorrupt)
+      say("found leftover");
+    else
+      die(store.error());
+    StateStore::Options options;
+    options.paths = paths_;
+    options.run = "crash";
+    options.stripe_bytes = 256 * kKiB;
+    options.chunk_bytes = 65'536;
+    store_ = must(StateStore::create({*queue_, *queue_}, options, records()));
+    auto lease = pool_->acquire();
+    for (RecordId id = 0; id < kRecords; ++id) {
+      RecordImage image(store_->shape(id), lease.bytes().first(store_->shape(id).image_bytes()));
+      for (int c = 0; c < image.chunk_count(); ++c) Chunk(id, c, image.chunk(c)).fill(0);
+      must(store_->write_sealed(*executor_, id, image.bytes()));
+    }
+    step_ = 0;
+    say("found made");
+  }
+
+  void check_all() {
+    auto lease = pool_->acquire();
+    for (RecordId id = 0; id < kRecords; ++id) {
+      RecordImage image(store_->shape(id), lease.bytes().first(store_->shape(id).image_bytes()));
+      must(store_->read_checked(*executor_, id, image.bytes()));
+      for (int c = 0; c < image.chunk_count(); ++c) {
+        if (!Chunk(id, c, image.chunk(c)).is_of(step_)) {
+          say("error a whole store holds a record that is not of step " + std::to_string(step_));
+          std::_Exit(1);
+        }
+      }
+    }
+  }
+
+  void one_step() {
+    const auto pipeline = must(SwapPipeline::create(*store_, *pool_, {.buffers = 3}));
+    std::array<RecordId, kRecords> all{};
+    std::iota(all.begin(), all.end(), 0);
+    pipeline->expect(all);
+    for (RecordId id = 0; id < kRecords; ++id) {
+      auto loan = must(pipeline->next());
+      must(loan.work(*executor_, [&](int index, std::span<std::byte> data) {
+        Chunk chunk(id, index, data);
+        if (!chunk.is_of(step_)) {
+          say("error record " + store_->name(id) + " is not of step " + std::to_string(step_));
+          std::_Exit(1);
+        }
+        chunk.fill(step_ + 1);
+      }));
+      pipeline->write(std::move(loan));
+    }
+    ++step_;
+    say("step " + std::to_string(step_));
+    must(pipeline->drain());
+  }
+
+  const std::vector<std::string> paths_;
+  aio::SplitMix random_;
+  std::unique_ptr<aio::IoBackend> backend_;
+  std::unique_ptr<aio::IoQueue> queue_;
+  std::unique_ptr<aio::Executor> executor_;
+  std::unique_ptr<aio::PinnedPool> pool_;
+  std::unique_ptr<StateStore> store_;
+  std::uint64_t step_ = 0;
+};
+
+}  // namespace
+}  // namespace sluice::swap
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: store_crash_child FOLDER SEED\n");
+    return 2;
+  }
+  sluice::swap::Run(argv[1], std::strtoull(argv[2], nullptr, 10)).live();
+}
