@@ -28,6 +28,7 @@ Status CudaDeviceTier::copy(void* to, const void* from, std::uint64_t size_bytes
       to, from, size_bytes, to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream);
   if (result == cudaSuccess) result = cudaStreamSynchronize(stream);
   if (result == cudaSuccess) return {};
+  static_cast<void>(cudaGetLastError());  // told here: the next launch shall not report it again
   return Error(ErrorCode::kInternal, "copying " + std::to_string(size_bytes) + " bytes " +
                                          (to_device ? "to" : "from") +
                                          " the GPU failed: " + cudaGetErrorString(result));
