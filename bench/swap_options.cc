@@ -169,6 +169,9 @@ Status parse_io(const SwapArguments& given, SwapBenchOptions& options) {
   io.weights = given.weights;
   io.json = given.json;
   SLUICE_ASSIGN_OR_RETURN(options.io, parse_options(io));
+  AioOptions& parsed = options.io;
+  parsed.size_bytes =
+      std::max(parsed.block_bytes, align_down(parsed.size_bytes, parsed.block_bytes));
   if (options.io.auto_weights)
     return wrong("--weights", "auto", "give one whole number for each --path, as in 2:1");
   if (options.queues == 2 && options.io.queue_depth < 2)
