@@ -1,6 +1,9 @@
 #include "engine/config/key_table.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
 #include <set>
 #include <type_traits>
 #include <unordered_map>
@@ -43,8 +46,24 @@ std::string choices_text(std::string_view choices) {
   return text;
 }
 
+std::string limit_text(double limit) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.10g", limit);
+  return text.data();
+}
+
+std::string range_text(const Range& range) {
+  const bool has_minimum = std::isfinite(range.minimum);
+  const bool has_maximum = std::isfinite(range.maximum);
+  if (has_minimum && has_maximum) {
+    return ", " + limit_text(range.minimum) + " to " + limit_text(range.maximum);
+  }
+  if (has_minimum) return ", at least " + limit_text(range.minimum);
+  return has_maximum ? ", at most " + limit_text(range.maximum) : std::string();
+}
+
 std::string describe_honoured(const Key& key) {
-  std::string text = type_name(key);
+  std::string text = type_name(key) + range_text(key.range);
   if (!key.unit.empty()) text += ", in " + std::string(key.unit);
   text += "; default ";
   text += key.default_json == "null" ? "unset" : key.default_json;

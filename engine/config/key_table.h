@@ -78,7 +78,8 @@ std::string type_name(const Key& key);
 // The parts of `list` between its bars.
 std::vector<std::string_view> split_choices(std::string_view list);
 
-// The table as text for people, one paragraph a key: path, type, default, unit, source, meaning.
+// The table as text for people, one paragraph a key: path, type, range, unit,
+// default, source and meaning.
 std::string describe_keys();
 
 }  // namespace sluice::config

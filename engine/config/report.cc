@@ -34,9 +34,7 @@ std::string shown_value(const KeyReport& report) {
 }
 
 // A file without its folders: the column has no room for them.
-std::string file_name(const std::string& source) {
-  return source.starts_with("--set ") ? source : source.substr(source.rfind('/') + 1);
-}
+std::string file_name(const std::string& source) { return source.substr(source.rfind('/') + 1); }
 
 std::string line_of(const KeyReport& report, std::size_t path_width, std::size_t value_width) {
   std::string line = "  " + padded(report.path, path_width) + "  ";

@@ -50,25 +50,25 @@ Json override_value(const std::string& path, const std::string& text) {
 Result<Document> override_document(const std::string& text, int rank) {
   const std::size_t equals = text.find('=');
   const std::string path = text.substr(0, equals);
-  const std::string name = "--set " + printable(path);
+  const std::string context = "--set " + printable(text) + ": ";
   if (equals == std::string::npos || path.empty()) {
-    return invalid("--set " + printable(text) + ": an override has the form section.key=value");
+    return invalid(context + "an override has the form section.key=value");
   }
-  if (!is_valid_utf8(text)) return invalid(name + ": the text is not UTF-8");
+  if (!is_valid_utf8(text)) return invalid(context + "the text is not UTF-8");
   Json nested = override_value(path, text.substr(equals + 1));
   int depth = 0;
   for (std::size_t end = path.size(); end != std::string::npos;) {
     const std::size_t dot = end == 0 ? std::string::npos : path.rfind('.', end - 1);
     const std::size_t start = dot == std::string::npos ? 0 : dot + 1;
     if (start == end || ++depth > kMaxDepth) {
-      return invalid(name + ": that is no path of a key; one looks like fp16.enabled");
+      return invalid(context + "that is no path of a key; one looks like fp16.enabled");
     }
     Json outer = Json::object();
     outer[path.substr(start, end - start)] = std::move(nested);
     nested = std::move(outer);
     end = dot;
   }
-  return Document{name, std::move(nested), rank, false};
+  return Document{"--set", std::move(nested), rank, false};
 }
 
 Result<std::vector<Document>> documents_of(const Sources& sources) {
@@ -135,7 +135,7 @@ std::vector<KeyReport> reports_of(Collected& collected, const Derivation& deriva
       report.outcome = Outcome::kHonoured;
       report.source = setting.source;
       const bool to_default = setting.is_auto() && !noted;
-      const std::string given = short_text(setting.value) + " is the default";
+      const std::string given = "the default, for " + short_text(setting.value);
       report.reason = join(join(setting.note, report.reason), to_default ? given : "");
     }
     reports.push_back(std::move(report));

@@ -50,7 +50,7 @@ struct KeyReport {
   Outcome outcome = Outcome::kDefault;
   std::string value;   // resolved; of an ignored key what was given, shortened
   std::string reason;  // empty where nothing needs to be said
-  std::string source;  // "run.json", "--set fp16.enabled"; empty when it was not given
+  std::string source;  // "run.json", "--set"; empty when it was not given
 };
 
 struct Resolved {

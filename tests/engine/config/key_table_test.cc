@@ -214,9 +214,11 @@ TEST(KeyTable, HasEachPathOnceAndSaysWhatItIs) {
 TEST(KeyTable, DescribesEveryKeyWithDefaultUnitAndSource) {
   const std::string text = describe_keys();
   for (const Key& key : all_keys()) EXPECT_THAT(text, HasSubstr(std::string(key.path) + "\n"));
-  EXPECT_THAT(text, HasSubstr("zero_optimization.offload_param.buffer_size\n    a whole number, in "
-                              "elements; default 100000000; DeepSpeed's\n"));
-  EXPECT_THAT(text, HasSubstr("budget.gpu_gib\n    a number, in GiB; default unset; Sluice's own"));
+  EXPECT_THAT(text, HasSubstr("zero_optimization.offload_param.buffer_size\n    a whole number, at "
+                              "least 0, in elements; default 100000000; DeepSpeed's\n"));
+  EXPECT_THAT(text,
+              HasSubstr("budget.gpu_gib\n    a number, 0 to 1073741824, in GiB; default unset; "
+                        "Sluice's own"));
 }
 
 TEST(NearestKey, CountsEditsAndSwapsOfNeighbours) {
