@@ -6,7 +6,7 @@
 //
 // Reads go by pread, not through a mapping. A file that is truncated, or a drive that fails, while
 // training runs is then an error with a name instead of a SIGBUS, and the corpus does not count as
-// this process's memory. A sequence of 1024 tokens costs about a microsecond from the page cache.
+// this process's memory. A sequence of 1024 tokens costs some microseconds from the page cache.
 //
 // Threads: all const calls from any thread. Move-only; the destructor closes the file.
 // Errors:  sentences that begin with the path. kEndOfFile when the file has become shorter.

@@ -366,7 +366,7 @@ class Interrupted(Prepared):
         process = subprocess.Popen(self.command(big, pipe, "--out", self.out, *arguments),
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)
-        self.addCleanup(process.communicate)
+        self.addCleanup(process.wait, 60)
         self.addCleanup(process.kill)
         writer = os.open(pipe, os.O_WRONLY)  # returns when the run has come to it
         self.addCleanup(os.close, writer)
@@ -396,7 +396,7 @@ class Interrupted(Prepared):
 
     def test_killed_takes_its_processes_along_and_is_cleaned_up_by_the_next(self):
         process = self.start("--jobs", "2")
-        workers = children(process.pid)
+        workers = children(process.pid)  # some of them perhaps still on their way
         self.assertGreaterEqual(len(workers), 2)
         process.kill()
         process.communicate(timeout=60)

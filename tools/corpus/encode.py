@@ -8,6 +8,7 @@ process are under way, so memory is bounded however slow the disk is.
 import ctypes
 import hashlib
 import multiprocessing
+import os
 import signal
 from collections import Counter, deque
 from concurrent.futures import ProcessPoolExecutor
@@ -80,7 +81,7 @@ def encoded(all_batches, vocabulary, jobs):
             yield encoder.encode(batch), done_bytes
         return
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _start_worker,
-                               (vocabulary,))
+                               (vocabulary, os.getpid()))
     waiting = deque()
     try:
         for batch, done_bytes in all_batches:
@@ -103,11 +104,13 @@ def encoded(all_batches, vocabulary, jobs):
 _encoder = None  # of this process
 
 
-def _start_worker(vocabulary):
+def _start_worker(vocabulary, parent):
     # Ctrl-C goes to every process of the terminal, and ending is the first one's affair; should
     # that be killed, this one goes with it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was killed before this one could ask to be told
+        os._exit(1)
     global _encoder
     _encoder = BatchEncoder(vocabulary)
 
