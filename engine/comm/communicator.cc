@@ -1,0 +1,116 @@
+#include "engine/comm/communicator.h"
+
+#include <functional>
+#include <string>
+
+namespace sluice::engine {
+namespace {
+
+using Bytes = std::span<const std::byte>;
+
+bool overlap(Bytes a, Bytes b) {
+  if (a.empty() || b.empty()) return false;
+  const std::less<const std::byte*> before;  // an order over all of memory
+  return before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
+}
+
+bool same(Bytes a, Bytes b) { return a.data() == b.data() && a.size() == b.size(); }
+
+Error refuse(const char* collective, const std::string& what) {
+  return Error(ErrorCode::kInvalidArgument, std::string(collective) + ": " + what);
+}
+
+}  // namespace
+
+Status Communicator::check_pieces(const char* collective, Bytes whole, Bytes piece,
+                                  const CollectiveOptions& options) const {
+  const auto ranks = static_cast<std::uint64_t>(world_size(options.group));
+  if (whole.size() % ranks != 0 || whole.size() / ranks != piece.size()) {
+    return refuse(collective, "a piece of " + std::to_string(piece.size()) + " bytes for each of " +
+                                  std::to_string(ranks) + " ranks does not make a whole of " +
+                                  std::to_string(whole.size()));
+  }
+  const auto own = static_cast<std::uint64_t>(rank(options.group));
+  if (overlap(whole, piece) && !same(whole.subspan(own * piece.size(), piece.size()), piece)) {
+    return refuse(collective, "input and output overlap without being in place");
+  }
+  return check_codec(collective, piece.size(), whole, piece, options);
+}
+
+Status Communicator::check_codec(const char* collective, std::uint64_t piece_bytes, Bytes input,
+                                 Bytes output, const CollectiveOptions& options) const {
+  if (options.codec == nullptr) return {};
+  const std::uint64_t element_bytes = options.codec->element_bytes();
+  if (piece_bytes % element_bytes != 0) {
+    return refuse(collective, "a piece of " + std::to_string(piece_bytes) +
+                                  " bytes is no whole number of the codec's elements of " +
+                                  std::to_string(element_bytes));
+  }
+  const std::uint64_t needed_bytes = workspace_bytes(piece_bytes, options);
+  if (options.workspace.size() < needed_bytes) {
+    return refuse(collective, "the codec needs a workspace of " + std::to_string(needed_bytes) +
+                                  " bytes and was given " +
+                                  std::to_string(options.workspace.size()));
+  }
+  if (overlap(options.workspace, input) || overlap(options.workspace, output)) {
+    return refuse(collective, "the codec's workspace overlaps the data");
+  }
+  return {};
+}
+
+std::uint64_t Communicator::workspace_bytes(std::uint64_t piece_bytes,
+                                            const CollectiveOptions& options) const {
+  if (options.codec == nullptr) return 0;
+  // What is sent to every rank, and what comes from every rank.
+  return 2 * static_cast<std::uint64_t>(world_size(options.group)) *
+         options.codec->encoded_bytes(piece_bytes);
+}
+
+Status Communicator::all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                                const CollectiveOptions& options) {
+  SLUICE_RETURN_IF_ERROR(check_pieces("all_gather", all, mine, options));
+  return do_all_gather(mine, all, options);
+}
+
+Status Communicator::reduce_scatter(std::span<const float> all, std::span<float> mine,
+                                    const CollectiveOptions& options) {
+  SLUICE_RETURN_IF_ERROR(
+      check_pieces("reduce_scatter", std::as_bytes(all), std::as_bytes(mine), options));
+  return do_reduce_scatter(all, mine, options);
+}
+
+Status Communicator::all_reduce(std::span<float> values, ReduceOp op,
+                                const CollectiveOptions& options) {
+  const Bytes bytes = std::as_bytes(values);
+  SLUICE_RETURN_IF_ERROR(check_codec("all_reduce", bytes.size(), bytes, bytes, options));
+  return do_all_reduce(values, op, options);
+}
+
+Status Communicator::broadcast(std::span<std::byte> bytes, int root,
+                               const CollectiveOptions& options) {
+  if (root < 0 || root >= world_size(options.group)) {
+    return refuse("broadcast", "there is no rank " + std::to_string(root) + " among " +
+                                   std::to_string(world_size(options.group)));
+  }
+  SLUICE_RETURN_IF_ERROR(check_codec("broadcast", bytes.size(), bytes, bytes, options));
+  return do_broadcast(bytes, root, options);
+}
+
+Status Communicator::all_to_all(std::span<const std::byte> sent, std::span<std::byte> received,
+                                const CollectiveOptions& options) {
+  const auto ranks = static_cast<std::uint64_t>(world_size(options.group));
+  if (sent.size() != received.size() || sent.size() % ranks != 0) {
+    return refuse("all_to_all", "spans of " + std::to_string(sent.size()) + " and " +
+                                    std::to_string(received.size()) + " bytes are not " +
+                                    std::to_string(ranks) + " equal pieces each");
+  }
+  if (overlap(sent, received) && !same(sent, received)) {
+    return refuse("all_to_all", "input and output overlap without being in place");
+  }
+  SLUICE_RETURN_IF_ERROR(check_codec("all_to_all", sent.size() / ranks, sent, received, options));
+  return do_all_to_all(sent, received, options);
+}
+
+Status Communicator::barrier(ProcessGroup group) { return do_barrier(group); }
+
+}  // namespace sluice::engine

@@ -1,0 +1,65 @@
+#include <cstring>
+#include <string>
+
+#include "engine/comm/communicator.h"
+
+namespace sluice::engine {
+namespace {
+
+class SingleProcess final : public Communicator {
+ public:
+  int rank(ProcessGroup /*group*/) const override { return 0; }
+  int world_size(ProcessGroup /*group*/) const override { return 1; }
+  bool deterministic() const override { return true; }
+
+ private:
+  Status do_all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                       const CollectiveOptions& options) override {
+    return deliver("all_gather", mine, all, options);
+  }
+  Status do_reduce_scatter(std::span<const float> all, std::span<float> mine,
+                           const CollectiveOptions& options) override {
+    return deliver("reduce_scatter", std::as_bytes(all), std::as_writable_bytes(mine), options);
+  }
+  Status do_all_reduce(std::span<float> values, ReduceOp /*op*/,
+                       const CollectiveOptions& options) override {
+    return deliver("all_reduce", std::as_bytes(values), std::as_writable_bytes(values), options);
+  }
+  Status do_broadcast(std::span<std::byte> bytes, int /*root*/,
+                      const CollectiveOptions& options) override {
+    return deliver("broadcast", bytes, bytes, options);
+  }
+  Status do_all_to_all(std::span<const std::byte> sent, std::span<std::byte> received,
+                       const CollectiveOptions& options) override {
+    return deliver("all_to_all", sent, received, options);
+  }
+  Status do_barrier(ProcessGroup /*group*/) override { return {}; }
+
+  // What the only rank sends to itself.
+  static Status deliver(const char* collective, std::span<const std::byte> sent,
+                        std::span<std::byte> received, const CollectiveOptions& options) {
+    if (sent.empty()) return {};
+    if (options.codec != nullptr) {
+      const auto encoded = options.workspace.first(options.codec->encoded_bytes(sent.size()));
+      SLUICE_RETURN_IF_ERROR(options.codec->encode(sent, encoded, options.stream));
+      return options.codec->decode(encoded, received, options.stream);
+    }
+    if (sent.data() == received.data()) return {};
+    if (options.stream != nullptr) {
+      return Error(ErrorCode::kUnsupported,
+                   std::string(collective) +
+                       ": a single process does not move device memory: let the input be the "
+                       "output (in place)");
+    }
+    std::memcpy(received.data(), sent.data(), sent.size());
+    return {};
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_single_process_communicator() {
+  return std::make_unique<SingleProcess>();
+}
+
+}  // namespace sluice::engine

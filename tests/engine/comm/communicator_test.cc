@@ -1,0 +1,231 @@
+// The rules that every communicator keeps, on a stand-in for one rank of several, and what the
+// single process does.
+#include "engine/comm/communicator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+namespace sluice::engine {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Rounds fp32 to whole numbers of one byte, so that a test sees whether it was used.
+class WholeNumbers final : public Codec {
+ public:
+  std::uint64_t element_bytes() const override { return sizeof(float); }
+  std::uint64_t encoded_bytes(std::uint64_t value_bytes) const override {
+    return value_bytes / sizeof(float);
+  }
+  Status encode(std::span<const std::byte> values, std::span<std::byte> encoded,
+                void* stream) const override {
+    last_stream = stream;
+    for (std::size_t i = 0; i < encoded.size(); ++i) {
+      float value = 0;
+      std::memcpy(&value, values.data() + i * sizeof value, sizeof value);
+      encoded[i] = static_cast<std::byte>(std::lround(value));
+    }
+    return {};
+  }
+  Status decode(std::span<const std::byte> encoded, std::span<std::byte> values,
+                void* /*stream*/) const override {
+    for (std::size_t i = 0; i < encoded.size(); ++i) {
+      const auto value = static_cast<float>(encoded[i]);
+      std::memcpy(values.data() + i * sizeof value, &value, sizeof value);
+    }
+    return {};
+  }
+  mutable void* last_stream = nullptr;
+};
+
+// Rank 1 of 3 in the world, 0 of 1 on its node: counts what gets past the checks.
+class RankOneOfThree final : public Communicator {
+ public:
+  int rank(ProcessGroup group) const override { return group == ProcessGroup::kWorld ? 1 : 0; }
+  int world_size(ProcessGroup group) const override {
+    return group == ProcessGroup::kWorld ? 3 : 1;
+  }
+  bool deterministic() const override { return true; }
+  int calls = 0;
+
+ private:
+  Status do_all_gather(std::span<const std::byte> /*mine*/, std::span<std::byte> /*all*/,
+                       const CollectiveOptions& /*options*/) override {
+    return count();
+  }
+  Status do_reduce_scatter(std::span<const float> /*all*/, std::span<float> /*mine*/,
+                           const CollectiveOptions& /*options*/) override {
+    return count();
+  }
+  Status do_all_reduce(std::span<float> /*values*/, ReduceOp /*op*/,
+                       const CollectiveOptions& /*options*/) override {
+    return count();
+  }
+  Status do_broadcast(std::span<std::byte> /*bytes*/, int /*root*/,
+                      const CollectiveOptions& /*options*/) override {
+    return count();
+  }
+  Status do_all_to_all(std::span<const std::byte> /*sent*/, std::span<std::byte> /*received*/,
+                       const CollectiveOptions& /*options*/) override {
+    return count();
+  }
+  Status do_barrier(ProcessGroup /*group*/) override { return count(); }
+  Status count() {
+    ++calls;
+    return {};
+  }
+};
+
+class CommunicatorRules : public testing::Test {
+ protected:
+  void accepted(const Status& status) {
+    EXPECT_TRUE(status.ok()) << status.error().message();
+    EXPECT_EQ(comm_.calls, ++calls_);
+  }
+  void refused(const Status& status, const char* why) {
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(status.error().message(), HasSubstr(why));
+    EXPECT_EQ(comm_.calls, calls_) << "something was sent";
+  }
+  std::span<std::byte> bytes(std::size_t from, std::size_t count) {
+    return std::as_writable_bytes(std::span(floats_)).subspan(from, count);
+  }
+  std::span<float> floats(std::size_t from, std::size_t count) {
+    return std::span(floats_).subspan(from, count);
+  }
+
+  RankOneOfThree comm_;
+  int calls_ = 0;
+  std::array<float, 64> floats_{};
+  std::array<std::byte, 64> other_{};
+};
+
+TEST_F(CommunicatorRules, WantEqualPiecesOfAWhole) {
+  accepted(comm_.all_gather(bytes(100, 5), bytes(0, 15)));
+  accepted(comm_.all_gather({}, {}));
+  refused(comm_.all_gather(bytes(100, 5), bytes(0, 16)), "a piece of 5 bytes for each of 3 ranks");
+  refused(comm_.all_gather(bytes(100, 5), bytes(0, 5)), "does not make a whole of 5");
+  accepted(comm_.all_gather(bytes(100, 5), bytes(0, 5), {.group = ProcessGroup::kNode}));
+  accepted(comm_.reduce_scatter(floats(0, 6), floats(20, 2)));
+  refused(comm_.reduce_scatter(floats(0, 6), floats(20, 3)), "a piece of 12 bytes");
+  refused(comm_.reduce_scatter(floats(0, 7), floats(20, 2)), "a whole of 28");
+  accepted(comm_.all_to_all(bytes(0, 9), bytes(100, 9)));
+  refused(comm_.all_to_all(bytes(0, 10), bytes(100, 10)), "3 equal pieces each");
+  refused(comm_.all_to_all(bytes(0, 9), bytes(100, 12)), "3 equal pieces each");
+}
+
+TEST_F(CommunicatorRules, LetInputAndOutputBeApartOrInPlaceAndNothingElse) {
+  accepted(comm_.all_gather(bytes(5, 5), bytes(0, 15)));  // rank 1's own piece
+  refused(comm_.all_gather(bytes(0, 5), bytes(0, 15)), "without being in place");
+  refused(comm_.all_gather(bytes(14, 5), bytes(0, 15)), "without being in place");
+  accepted(comm_.all_gather(bytes(15, 5), bytes(0, 15)));
+  accepted(comm_.reduce_scatter(floats(0, 6), floats(2, 2)));
+  refused(comm_.reduce_scatter(floats(0, 6), floats(4, 2)), "without being in place");
+  accepted(comm_.all_to_all(bytes(0, 9), bytes(0, 9)));
+  refused(comm_.all_to_all(bytes(0, 9), bytes(3, 9)), "without being in place");
+}
+
+TEST_F(CommunicatorRules, KnowTheRanksOfEachGroup) {
+  accepted(comm_.broadcast(bytes(0, 7), 2));
+  refused(comm_.broadcast(bytes(0, 7), 3), "no rank 3 among 3");
+  refused(comm_.broadcast(bytes(0, 7), -1), "no rank -1 among 3");
+  refused(comm_.broadcast(bytes(0, 7), 1, {.group = ProcessGroup::kNode}), "no rank 1 among 1");
+  accepted(comm_.barrier());
+}
+
+TEST_F(CommunicatorRules, WantWholeElementsAndAWorkspaceForACodec) {
+  const WholeNumbers codec;
+  const CollectiveOptions enough{.codec = &codec, .workspace = other_};
+  EXPECT_EQ(comm_.workspace_bytes(8, enough), 2U * 3 * 2);
+  EXPECT_EQ(comm_.workspace_bytes(8, {}), 0U);
+  accepted(comm_.all_gather(bytes(100, 8), bytes(0, 24), enough));
+  refused(comm_.all_gather(bytes(100, 6), bytes(0, 18), enough), "codec's elements of 4");
+  const CollectiveOptions tight{.codec = &codec, .workspace = std::span(other_).first(12)};
+  accepted(comm_.all_gather(bytes(100, 8), bytes(0, 24), tight));
+  const CollectiveOptions small{.codec = &codec, .workspace = std::span(other_).first(11)};
+  refused(comm_.all_gather(bytes(100, 8), bytes(0, 24), small), "of 12 bytes and was given 11");
+  refused(comm_.reduce_scatter(floats(0, 6), floats(20, 2), small), "reduce_scatter: the codec");
+  refused(comm_.all_to_all(bytes(0, 24), bytes(100, 24), small), "all_to_all: the codec");
+  refused(comm_.all_reduce(floats(0, 4), ReduceOp::kSum, small), "of 24 bytes and was given 11");
+  refused(comm_.broadcast(bytes(0, 16), 0, small), "broadcast: the codec");
+  const CollectiveOptions inside{.codec = &codec, .workspace = bytes(20, 40)};
+  refused(comm_.all_gather(bytes(100, 8), bytes(0, 24), inside), "workspace overlaps the data");
+}
+
+TEST(SingleProcess, IsRankZeroOfOneInEveryGroup) {
+  const auto comm = make_single_process_communicator();
+  for (const auto group : {ProcessGroup::kWorld, ProcessGroup::kNode}) {
+    EXPECT_EQ(comm->rank(group), 0);
+    EXPECT_EQ(comm->world_size(group), 1);
+    EXPECT_TRUE(comm->barrier(group).ok());
+  }
+  EXPECT_TRUE(comm->deterministic());
+}
+
+TEST(SingleProcess, ReceivesWhatItSendsBitForBit) {
+  const auto comm = make_single_process_communicator();
+  const std::vector<float> sent = {1.5F, -0.0F, NAN, 1e-45F};
+  const auto same_bits = [&](const std::vector<float>& received) {
+    return std::memcmp(received.data(), sent.data(), sent.size() * sizeof(float)) == 0;
+  };
+  std::vector<float> received(4);
+  const auto out = std::as_writable_bytes(std::span(received));
+  const auto in = std::as_bytes(std::span(sent));
+  ASSERT_TRUE(comm->all_gather(in, out).ok());
+  EXPECT_TRUE(same_bits(received));
+  received.assign(4, 0);
+  ASSERT_TRUE(comm->reduce_scatter(sent, received).ok());
+  EXPECT_TRUE(same_bits(received));
+  received.assign(4, 0);
+  ASSERT_TRUE(comm->all_to_all(in, out).ok());
+  EXPECT_TRUE(same_bits(received));
+  for (const auto op : {ReduceOp::kSum, ReduceOp::kMax}) {
+    ASSERT_TRUE(comm->all_reduce(received, op).ok());
+    EXPECT_TRUE(same_bits(received));
+  }
+  ASSERT_TRUE(comm->broadcast(out, 0).ok());
+  EXPECT_TRUE(same_bits(received));
+  EXPECT_TRUE(comm->all_gather({}, {}).ok());
+  EXPECT_FALSE(comm->all_gather(in, out.first(8)).ok());
+}
+
+TEST(SingleProcess, SeesWhatTheCodecMakesOfItsOwnPiece) {
+  const auto comm = make_single_process_communicator();
+  const WholeNumbers codec;
+  std::array<std::byte, 16> workspace{};
+  int stream = 0;
+  const CollectiveOptions options{.stream = &stream, .codec = &codec, .workspace = workspace};
+  const std::vector<float> sent = {1.2F, 2.9F, 250};
+  std::vector<float> received(3);
+  ASSERT_TRUE(comm->reduce_scatter(sent, received, options).ok());
+  EXPECT_THAT(received, ElementsAre(1, 3, 250));
+  EXPECT_EQ(codec.last_stream, &stream);
+  received = sent;
+  ASSERT_TRUE(comm->all_reduce(received, ReduceOp::kSum, options).ok());
+  EXPECT_THAT(received, ElementsAre(1, 3, 250));
+}
+
+TEST(SingleProcess, TouchesNoDeviceMemory) {
+  const auto comm = make_single_process_communicator();
+  int stream = 0;
+  // Addresses that nobody may follow.
+  auto* const device = reinterpret_cast<std::byte*>(0x1000);  // NOLINT(performance-no-int-to-ptr)
+  const std::span<std::byte> there(device, 64);
+  const std::span<std::byte> elsewhere(device + 64, 64);
+  EXPECT_TRUE(comm->all_gather(there, there, {.stream = &stream}).ok());
+  EXPECT_TRUE(comm->broadcast(there, 0, {.stream = &stream}).ok());
+  const Status status = comm->all_gather(there, elsewhere, {.stream = &stream});
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(status.error().message(), HasSubstr("in place"));
+}
+
+}  // namespace
+}  // namespace sluice::engine
