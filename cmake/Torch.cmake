@@ -54,6 +54,10 @@ target_include_directories(sluice_torch SYSTEM INTERFACE
   "${torch_root}/include" "${torch_root}/include/torch/csrc/api/include" ${nvidia_includes})
 target_link_directories(sluice_torch INTERFACE "${torch_lib}")
 target_link_options(sluice_torch INTERFACE "-Wl,-rpath,${torch_lib}")
+# The wheel's libtorch.so exports a part of another libstdc++ (std::filesystem::remove_all, say, which
+# then jumps to address 0). What is named first on the command line is asked first.
+target_link_options(sluice_torch INTERFACE
+  "-Wl,--push-state,--no-as-needed,-lstdc++,--pop-state")
 foreach(folder IN LISTS nvidia_libs)
   target_link_options(sluice_torch INTERFACE "-Wl,-rpath-link,${folder}" "-Wl,-rpath,${folder}")
 endforeach()

@@ -139,6 +139,16 @@ std::uint64_t MemoryPlan::host_bytes() const { return sum_of(host); }
 std::uint64_t MemoryPlan::gpu_bytes() const { return sum_of(gpu); }
 std::uint64_t MemoryPlan::nvme_bytes() const { return sum_of(nvme); }
 
+GptShape gpt_shape(const config::Model& model) {
+  return {.layers = model.layers,
+          .hidden = model.hidden,
+          .heads = model.heads,
+          .context_tokens = model.context_tokens,
+          .vocab = model.vocab,
+          .dropout = model.dropout,
+          .ffn_hidden = model.ffn_hidden()};
+}
+
 Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model) {
   MemoryPlan plan;
   choose_types(config, plan);

@@ -15,8 +15,6 @@
 
 namespace sluice::engine {
 
-enum class Precision : std::uint8_t { kFp32, kBf16, kFp16 };
-
 struct MemoryLine {
   std::string what;
   std::uint64_t bytes = 0;
@@ -37,6 +35,8 @@ struct MemoryPlan {
   std::uint64_t gpu_bytes() const;
   std::uint64_t nvme_bytes() const;
 };
+
+GptShape gpt_shape(const config::Model& model);
 
 // kInvalidArgument with a sentence for what cannot be meant.
 Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model);

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/model/gpt_layout.h"
 #include "offload/adamw.h"
 
 namespace sluice::engine {

@@ -13,8 +13,6 @@
 #include "aio/make_backend.h"
 #include "engine/model/initial_values.h"
 #include "engine/train/flat_ranges.h"
-#include "engine/weights/gpt2_names.h"
-#include "engine/weights/safetensors_reader.h"
 #include "swap/store_inventory.h"
 
 namespace sluice::engine {
@@ -166,7 +164,7 @@ Status TrainingRun::make_device() {
 Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
                                                          const MemoryPlan& plan) {
   std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan));
-  run->model_ = std::make_unique<GptModel>(GptModel::Options{.shape = shape_of(config.model)});
+  run->model_ = std::make_unique<GptModel>(GptModel::Options{.shape = gpt_shape(config.model)});
   SLUICE_RETURN_IF_ERROR(run->open_data());
   SLUICE_RETURN_IF_ERROR(run->open_drives());
   SLUICE_RETURN_IF_ERROR(run->make_offloaders());
@@ -195,12 +193,6 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
 }
 
 Status TrainingRun::initialise(const Progress& progress) {
-  std::unique_ptr<SafetensorsReader> weights;
-  std::unique_ptr<Gpt2Names> names;
-  if (!config_.model.init_from.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(weights, SafetensorsReader::open(config_.model.init_from));
-    SLUICE_ASSIGN_OR_RETURN(names, Gpt2Names::match(*weights, *model_));
-  }
   std::uint64_t total = 0, done = 0;
   for (int unit = 0; unit < model_->units(); ++unit) total += model_->layout(unit).elements;
 
@@ -214,7 +206,6 @@ Status TrainingRun::initialise(const Progress& progress) {
         [&](const ParameterSpec& parameter, std::uint64_t first, std::uint64_t offset,
             std::uint64_t count) -> Status {
           const std::span<float> masters = range.master.subspan(offset, count);
-          if (weights) return weights->read(names->of(parameter.name), first, masters);
           fill_initial(parameter, seed, first, masters);
           return {};
         });

@@ -1,0 +1,93 @@
+// The project's central promise: where parameters and optimizer state lie, how they are cut, and
+// when they are updated, changes no bit of the weights.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+
+#include "tests/engine/train/run_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr int kSteps = 20;
+
+struct Trained {
+  std::vector<float> masters;
+  std::vector<double> losses;
+};
+
+Trained train(const std::vector<std::string>& overrides, int steps = kSteps) {
+  const SmallRun small(overrides);
+  const auto run = small.start();
+  Trained trained;
+  for (int i = 0; i < steps; ++i) trained.losses.push_back(run->step().loss);
+  trained.masters = masters_of(*run);
+  return trained;
+}
+
+void expect_equal(const Trained& expected, const Trained& got, const std::string& what) {
+  ASSERT_EQ(expected.masters.size(), got.masters.size()) << what;
+  EXPECT_EQ(0, std::memcmp(expected.masters.data(), got.masters.data(),
+                           expected.masters.size() * sizeof(float)))
+      << what << ": weights differ";
+  EXPECT_EQ(expected.losses, got.losses) << what;
+}
+
+struct Variant {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+
+const std::vector<Variant>& variants() {
+  static const std::vector<Variant> all = {
+      {"optimizer on NVMe", {"zero_optimization.offload_optimizer.device=nvme"}},
+      {"all on NVMe",
+       {"zero_optimization.offload_optimizer.device=nvme",
+        "zero_optimization.offload_param.device=nvme",
+        "zero_optimization.stage3_param_persistence_threshold=0",
+        "zero_optimization.offload_param.buffer_count=3"}},
+      {"half of the optimizer on NVMe",
+       {"zero_optimization.offload_optimizer.device=auto",
+        R"(placement.optimizer_fractions={"gpu": 0, "cpu": 0.5, "nvme": 0.5})"}},
+      {"updates not overlapped", {"placement.overlap_update=false"}},
+      {"all on NVMe, not overlapped",
+       {"zero_optimization.offload_optimizer.device=nvme",
+        "zero_optimization.offload_param.device=nvme",
+        "zero_optimization.stage3_param_persistence_threshold=0",
+        "placement.overlap_update=false"}},
+      {"small sub-groups", {"zero_optimization.sub_group_size=777"}},
+      {"small sub-groups on NVMe",
+       {"zero_optimization.sub_group_size=1000",
+        "zero_optimization.offload_optimizer.device=nvme"}},
+      {"large sub-groups", {"zero_optimization.sub_group_size=1e9"}},
+      {"activations kept", {"placement.recompute=off"}},
+      {"one queue slot", {"aio.queue_depth=1"}},
+      {"POSIX threads",
+       {"aio.backend=posix", "zero_optimization.offload_optimizer.device=nvme"}},
+  };
+  return all;
+}
+
+class PlacementIn : public testing::TestWithParam<const char*> {};
+
+TEST_P(PlacementIn, ChangesNoBitOfTheWeights) {
+  const std::string precision = GetParam();
+  std::vector<std::string> base = {"bf16.enabled=false"};
+  if (precision == "bf16") base = {"bf16.enabled=true"};
+  if (precision == "fp16")
+    base = {"bf16.enabled=false", "fp16.enabled=true", "fp16.initial_scale_power=12"};
+  const Trained expected = train(base);
+  EXPECT_LT(expected.losses.back(), expected.losses.front());
+  for (const Variant& variant : variants()) {
+    std::vector<std::string> overrides = base;
+    overrides.insert(overrides.end(), variant.overrides.begin(), variant.overrides.end());
+    expect_equal(expected, train(overrides), variant.name);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, PlacementIn, testing::Values("fp32", "bf16", "fp16"),
+                         [](const auto& precision) { return std::string(precision.param); });
+
+}  // namespace
+}  // namespace sluice::engine
