@@ -52,6 +52,7 @@ class GradientSink {
 
   virtual const void* host_gradient(int unit) const = 0;
   virtual std::uint64_t host_bytes() const = 0;
+  virtual std::uint64_t copied_bytes() const { return 0; }
 };
 
 class CpuGradientSink final : public GradientSink {

@@ -1,10 +1,13 @@
 #include "engine/train/memory_plan.h"
 
+#include <ATen/Context.h>
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "aio/units.h"
+#include "engine/train/cuda_device.h"
 #include "engine/train/gradient_sink.h"
 
 namespace sluice::engine {
@@ -17,6 +20,19 @@ constexpr int kMinCacheBuffers = 3;  // of a size class: updated, read, read ahe
 std::uint64_t sum_of(const std::vector<MemoryLine>& lines) {
   return std::accumulate(lines.begin(), lines.end(), std::uint64_t{0},
                          [](std::uint64_t sum, const MemoryLine& line) { return sum + line.bytes; });
+}
+
+Status choose_device(const config::Config& config, MemoryPlan& plan) {
+  const bool there = at::hasCUDA();
+  if (config.run.device == config::Device::kCuda && !there) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "run.device is \"cuda\", and LibTorch finds no GPU that it can use: check "
+                 "nvidia-smi, or train on the CPU (run.device: \"cpu\")");
+  }
+  plan.cuda = there && config.run.device != config::Device::kCpu;
+  plan.block_slots =
+      static_cast<int>(std::clamp<std::int64_t>(config.placement.prefetch_units, 1, 64)) + 2;
+  return {};
 }
 
 void choose_types(const config::Config& config, MemoryPlan& plan) {
@@ -151,11 +167,21 @@ GptShape gpt_shape(const config::Model& model) {
 
 Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model) {
   MemoryPlan plan;
+  SLUICE_RETURN_IF_ERROR(choose_device(config, plan));
   choose_types(config, plan);
   plan.recompute = config.placement.recompute != config::Switch::kOff;
   SLUICE_RETURN_IF_ERROR(plan_params(config, model, plan));
   SLUICE_RETURN_IF_ERROR(plan_optimizer(config, model, plan));
-  plan.host.push_back({"gradients", CpuGradientSink::planned_bytes(model, plan.grad_type)});
+  if (!plan.cuda) {
+    plan.host.push_back({"gradients", CpuGradientSink::planned_bytes(model, plan.grad_type)});
+    return plan;
+  }
+  plan.params.hook = cuda_pin_hook();
+  plan.host.push_back({"gradients", planned_sink_host_bytes(model, plan.grad_type)});
+  const at::ScalarType dtype = plan.form == offload::ParamForm::kFp32 ? at::kFloat : at::kHalf;
+  plan.gpu.push_back({"parameters, slots",
+                      planned_slot_bytes(model, {.dtype = dtype, .block_slots = plan.block_slots})});
+  plan.gpu.push_back({"gradients", planned_sink_gpu_bytes(model, plan.grad_type)});
   return plan;
 }
 

@@ -23,6 +23,7 @@ struct MemoryLine {
 struct MemoryPlan {
   bool cuda = false;
   bool recompute = true;
+  int block_slots = 3;  // on the GPU, for the parameters of blocks
   offload::ParamForm form = offload::ParamForm::kSplit;
   offload::GradType grad_type = offload::GradType::kBf16;
   offload::ParamOffloader::Options params;

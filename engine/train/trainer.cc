@@ -26,6 +26,8 @@ T must(Result<T> result) {
   return std::move(result).value();
 }
 
+enum Mark : int { kBegin, kBackward, kEnd };
+
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -101,8 +103,15 @@ void Trainer::forward(const StepBatch& batch) {
     for (std::size_t m = 0; m < micro_batches; ++m)
       flow_[m] = run_unit(unit, m, views, boundaries[m]);
     parts_.parameters->release(unit);
-    if (parts_.optimizer->is_ready(unit + 1)) must(parts_.parameters->prefetch(unit + 1));
+    prefetch_ready(unit + 1);
   }
+}
+
+// As far ahead as the updates of the step before have come.
+void Trainer::prefetch_ready(int first) {
+  const int end = std::min(first + options_.prefetch_units, parts_.model->units());
+  for (int unit = first; unit < end && parts_.optimizer->is_ready(unit); ++unit)
+    must(parts_.parameters->prefetch(unit));
 }
 
 // Forward and backward in one, so that the logits need not be kept.
@@ -148,8 +157,9 @@ void Trainer::backward_through(int unit, const StepBatch& batch) {
 void Trainer::backward(const StepBatch& batch) {
   must(parts_.optimizer->prefetch());
   for (int unit = parts_.model->head_index() - 1; unit >= 0; --unit) {
-    if (unit > 0) must(parts_.parameters->prefetch(unit - 1));
     backward_through(unit, batch);
+    for (int ahead = 1; ahead <= options_.prefetch_units && unit - ahead >= 0; ++ahead)
+      must(parts_.parameters->prefetch(unit - ahead));
   }
   flow_.clear();
 }
@@ -209,6 +219,7 @@ void Trainer::update(const GradientTotals& totals, StepOutcome& outcome) {
        .source = &update_units_,
        .background = options_.overlap_update}));
   times_.update_exposed_ns += now_ns() - begin_ns;
+  parts_.parameters->changed();
 }
 
 StepOutcome Trainer::step(const StepBatch& batch) {
@@ -221,15 +232,15 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   for (const at::Tensor& targets : batch.targets) tokens += static_cast<double>(targets.numel());
 
   expect_units();
-  const std::int64_t begin_ns = now_ns();
+  parts_.clock->mark(kBegin);
   forward(batch);
   head(batch, outcome.loss_scale / tokens);
-  const std::int64_t backward_begin_ns = now_ns();
+  parts_.clock->mark(kBackward);
   backward(batch);
+  parts_.clock->mark(kEnd);
   const GradientTotals totals = must(parts_.gradients->totals());
-  const std::int64_t end_ns = now_ns();
-  times_.forward_ns = backward_begin_ns - begin_ns;
-  times_.backward_ns = end_ns - backward_begin_ns;
+  times_.forward_ns = parts_.clock->elapsed_ns(kBegin, kBackward);
+  times_.backward_ns = parts_.clock->elapsed_ns(kBackward, kEnd);
 
   outcome.loss = mean_loss(batch);
   if (totals.finite)

@@ -30,6 +30,7 @@
 #include "engine/train/gradient_sink.h"
 #include "engine/train/host_units.h"
 #include "engine/train/loss_scaler.h"
+#include "engine/train/phase_clock.h"
 #include "engine/train/unit_parameters.h"
 #include "offload/optimizer_offloader.h"
 
@@ -80,6 +81,7 @@ class Trainer {
     bool deterministic = false;
     std::uint64_t run_seed = 0;
     int update_groups = 2;  // parameter groups of the units
+    int prefetch_units = 1;
   };
   // All must outlive it.
   struct Parts {
@@ -88,6 +90,7 @@ class Trainer {
     GradientSink* gradients = nullptr;
     offload::ParamOffloader* params = nullptr;
     offload::OptimizerOffloader* optimizer = nullptr;
+    PhaseClock* clock = nullptr;
   };
 
   Trainer(const Options& options, const Parts& parts, const TrainState& state);
@@ -112,6 +115,7 @@ class Trainer {
   void backward(const StepBatch& batch);
   void backward_through(int unit, const StepBatch& batch);
   void expect_units() const;
+  void prefetch_ready(int first);
   double mean_loss(const StepBatch& batch) const;
   void handle_overflow(const GradientTotals& totals, StepOutcome& outcome);
   void update(const GradientTotals& totals, StepOutcome& outcome);

@@ -12,6 +12,7 @@
 #include "aio/log.h"
 #include "aio/make_backend.h"
 #include "engine/model/initial_values.h"
+#include "engine/train/cuda_device.h"
 #include "engine/train/flat_ranges.h"
 #include "swap/store_inventory.h"
 
@@ -153,11 +154,20 @@ Status TrainingRun::make_offloaders() {
 }
 
 Status TrainingRun::make_device() {
-  parameters_ = std::make_unique<CpuUnitParameters>(*model_, compute_dtype(config_.precision),
-                                                    *params_);
+  const at::ScalarType dtype = compute_dtype(config_.precision);
+  if (plan_.cuda) {
+    SLUICE_ASSIGN_OR_RETURN(
+        parameters_, make_cuda_unit_parameters(
+                         *model_, {.dtype = dtype, .block_slots = plan_.block_slots}, *params_));
+    SLUICE_ASSIGN_OR_RETURN(gradients_, make_cuda_gradient_sink(*model_, plan_.grad_type));
+    clock_ = make_cuda_phase_clock();
+    return {};
+  }
+  parameters_ = std::make_unique<CpuUnitParameters>(*model_, dtype, *params_);
   SLUICE_ASSIGN_OR_RETURN(
       gradients_, CpuGradientSink::create(*model_, *gradient_executor_,
                                           {.type = plan_.grad_type, .isa = plan_.optimizer.isa}));
+  clock_ = std::make_unique<CpuPhaseClock>();
   return {};
 }
 
@@ -182,12 +192,14 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .recompute = plan.recompute,
                        .overlap_update = config.placement.overlap_update,
                        .deterministic = config.run.deterministic,
-                       .run_seed = static_cast<std::uint64_t>(config.run.seed)},
+                       .run_seed = static_cast<std::uint64_t>(config.run.seed),
+                       .prefetch_units = plan.block_slots - 2},
       Trainer::Parts{.model = run->model_.get(),
                      .parameters = run->parameters_.get(),
                      .gradients = run->gradients_.get(),
                      .params = run->params_.get(),
-                     .optimizer = run->optimizer_.get()},
+                     .optimizer = run->optimizer_.get(),
+                     .clock = run->clock_.get()},
       state);
   return run;
 }
@@ -230,6 +242,10 @@ std::uint64_t TrainingRun::tokens_per_step() const {
                                     config_.data.sequence_tokens);
 }
 
+at::Tensor TrainingRun::on_device(const at::Tensor& tokens) const {
+  return plan_.cuda ? tokens.to(at::kCUDA) : tokens;
+}
+
 StepBatch TrainingRun::read_batch(const std::function<data::Sample(std::uint64_t)>& sample_at,
                                   const data::TokenCorpus& corpus, std::uint64_t first,
                                   std::size_t micro_batches) {
@@ -246,8 +262,8 @@ StepBatch TrainingRun::read_batch(const std::function<data::Sample(std::uint64_t
       std::copy_n(window.data(), length, inputs.data_ptr<std::int64_t>() + row * length);
       std::copy_n(window.data() + 1, length, targets.data_ptr<std::int64_t>() + row * length);
     }
-    batch.inputs.push_back(std::move(inputs));
-    batch.targets.push_back(std::move(targets));
+    batch.inputs.push_back(on_device(inputs));
+    batch.targets.push_back(on_device(targets));
   }
   return batch;
 }
@@ -278,7 +294,9 @@ TrainingRun::Traffic TrainingRun::traffic() const {
   const offload::ParamStats params = params_->stats();
   const swap::SwapStats state = optimizer_->stats();
   return {.nvme_read_bytes = params.bytes_read + state.bytes_read,
-          .nvme_write_bytes = params.bytes_written + state.bytes_written};
+          .nvme_write_bytes = params.bytes_written + state.bytes_written,
+          .h2d_bytes = parameters_->copied_bytes(),
+          .d2h_bytes = gradients_->copied_bytes()};
 }
 
 }  // namespace sluice::engine

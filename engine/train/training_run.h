@@ -67,6 +67,7 @@ class TrainingRun {
   Status open_data();
   Status make_offloaders();
   Status make_device();
+  at::Tensor on_device(const at::Tensor& tokens) const;
   StepBatch read_batch(const std::function<data::Sample(std::uint64_t)>& sample_at,
                        const data::TokenCorpus& corpus, std::uint64_t first, std::size_t micro_batches);
 
@@ -88,6 +89,7 @@ class TrainingRun {
 
   std::unique_ptr<UnitParameters> parameters_;
   std::unique_ptr<GradientSink> gradients_;
+  std::unique_ptr<PhaseClock> clock_;
   std::unique_ptr<Trainer> trainer_;
 };
 

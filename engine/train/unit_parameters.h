@@ -30,6 +30,9 @@ class UnitParameters {
   virtual Result<const UnitViews*> acquire(int unit) = 0;
   // What was enqueued before may still use them; nothing that comes later may.
   virtual void release(int unit) = 0;
+  // A step was applied: from now on all units' parameters are other ones.
+  virtual void changed() {}
+  virtual std::uint64_t copied_bytes() const { return 0; }
 };
 
 // On the CPU the parameters are used where the offloader has them: nothing is copied.

@@ -1,0 +1,28 @@
+#include "engine/train/cuda_device.h"
+
+namespace sluice::engine {
+namespace {
+
+Error absent() {
+  return Error(ErrorCode::kUnsupported,
+               "this build of Sluice has no CUDA code: install nvcc and run tools/setup again, or "
+               "train on the CPU (run.device: \"cpu\")");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel&,
+                                                                  const CudaSlotOptions&,
+                                                                  offload::ParamOffloader&) {
+  return absent();
+}
+std::uint64_t planned_slot_bytes(const GptModel&, const CudaSlotOptions&) { return 0; }
+Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel&, offload::GradType) {
+  return absent();
+}
+std::uint64_t planned_sink_gpu_bytes(const GptModel&, offload::GradType) { return 0; }
+std::uint64_t planned_sink_host_bytes(const GptModel&, offload::GradType) { return 0; }
+std::unique_ptr<PhaseClock> make_cuda_phase_clock() { return nullptr; }
+aio::PinHook cuda_pin_hook() { return {}; }
+
+}  // namespace sluice::engine

@@ -1,0 +1,42 @@
+// The GPU's side of a step: slots that units' parameters are copied into ahead of their use, and
+// the way of the gradients back to the host; each on a stream of its own beside the one that
+// computes. And the clock of that stream.
+//
+// Without CUDA none of this is built; make_*() then return kUnsupported.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "aio/pinned_pool.h"
+#include "aio/result.h"
+#include "engine/train/gradient_sink.h"
+#include "engine/train/phase_clock.h"
+#include "engine/train/unit_parameters.h"
+
+namespace sluice::engine {
+
+struct CudaSlotOptions {
+  at::ScalarType dtype = at::kBFloat16;
+  int block_slots = 3;  // computed with, copied into, just used; the embedding has one of its own
+};
+// Slots that still hold a unit's newest parameters are not copied into again: with as many slots as
+// blocks, a step copies each unit once. Model and params must outlive it.
+Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel& model,
+                                                                  const CudaSlotOptions& options,
+                                                                  offload::ParamOffloader& params);
+// What the slots take.
+std::uint64_t planned_slot_bytes(const GptModel& model, const CudaSlotOptions& options);
+
+Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel& model,
+                                                              offload::GradType type);
+// What it takes on the GPU, and pinned on the host.
+std::uint64_t planned_sink_gpu_bytes(const GptModel& model, offload::GradType type);
+std::uint64_t planned_sink_host_bytes(const GptModel& model, offload::GradType type);
+
+std::unique_ptr<PhaseClock> make_cuda_phase_clock();
+
+// cudaHostRegister for the memory of pools.
+aio::PinHook cuda_pin_hook();
+
+}  // namespace sluice::engine

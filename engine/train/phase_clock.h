@@ -1,0 +1,37 @@
+// PhaseClock: how long the parts of a step took on the device that computes, which on a GPU is not
+// when the host enqueued them.
+//
+// Threads: the one that trains.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+
+namespace sluice::engine {
+
+class PhaseClock {
+ public:
+  static constexpr int kMarks = 4;
+  virtual ~PhaseClock() = default;
+  virtual void mark(int index) = 0;
+  // Between two marks, once the device has come to the second.
+  virtual std::int64_t elapsed_ns(int from, int to) = 0;
+};
+
+class CpuPhaseClock final : public PhaseClock {
+ public:
+  void mark(int index) override {
+    marks_[static_cast<std::size_t>(index)] = std::chrono::steady_clock::now();
+  }
+  std::int64_t elapsed_ns(int from, int to) override {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               marks_[static_cast<std::size_t>(to)] - marks_[static_cast<std::size_t>(from)])
+        .count();
+  }
+
+ private:
+  std::array<std::chrono::steady_clock::time_point, kMarks> marks_{};
+};
+
+}  // namespace sluice::engine
