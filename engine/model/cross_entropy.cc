@@ -1,6 +1,7 @@
 #include "engine/model/cross_entropy.h"
 
 #include <ATen/OpMathType.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
 
 namespace sluice::engine {
