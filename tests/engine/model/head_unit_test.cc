@@ -1,0 +1,147 @@
+#include "engine/model/head_unit.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include "engine/model/cross_entropy.h"
+#include "engine/model/gpt_layout.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::int64_t kHidden = 32;
+constexpr std::int64_t kVocab = 53;
+constexpr GptShape kShape = {
+    .layers = 1, .hidden = kHidden, .heads = 4, .context_tokens = 20, .vocab = kVocab};
+
+struct Results {
+  at::Tensor loss_sum;
+  at::Tensor grad_input;
+  at::Tensor gradient;
+  at::Tensor wte_gradient;
+};
+
+class HeadUnitTest : public testing::Test {
+ protected:
+  HeadUnitTest() {
+    at::globalContext().defaultGenerator(at::kCPU).set_current_seed(3);
+
+    flat_ = at::zeros({static_cast<std::int64_t>(layout_.slot_elements)});
+    parameters_ = UnitViews(layout_, flat_);
+    parameters_[head_parameter::kNormWeight].copy_(at::randn({kHidden}).add_(1));
+    parameters_[head_parameter::kNormBias].copy_(at::randn({kHidden}));
+    wte_ = at::randn({kVocab, kHidden});
+    input_ = at::randn({3, 19, kHidden});
+    targets_ = at::randint(kVocab, {3, 19}, at::kLong);
+  }
+
+  Results run(const HeadUnit& head, const at::Tensor& wte, double grad_scale = 0.25) {
+    const at::Tensor flat = at::zeros_like(flat_, at::kFloat);
+    const at::Tensor wte_gradient = at::zeros_like(wte, at::kFloat);
+    const HeadUnit::Loss loss = head.loss_and_gradient(
+        parameters_, wte, input_, targets_, grad_scale, UnitViews(layout_, flat), wte_gradient);
+    return {loss.loss_sum, loss.grad_input, flat, wte_gradient};
+  }
+
+  UnitLayout layout_ = gpt_head_layout(kShape);
+  at::Tensor flat_;
+  UnitViews parameters_;
+  at::Tensor wte_;
+  at::Tensor input_;
+  at::Tensor targets_;
+};
+
+TEST_F(HeadUnitTest, GivesAutogradsLossAndGradients) {
+  at::Tensor x = input_.to(at::kDouble).requires_grad_();
+  at::Tensor wte = wte_.to(at::kDouble).requires_grad_();
+  at::Tensor weight =
+      parameters_[head_parameter::kNormWeight].to(at::kDouble).clone().requires_grad_();
+  at::Tensor bias = parameters_[head_parameter::kNormBias].to(at::kDouble).clone().requires_grad_();
+  const at::Tensor rows = at::layer_norm(x, {kHidden}, weight, bias, 1e-5).flatten(0, 1);
+  const at::Tensor loss =
+      at::cross_entropy_loss(at::mm(rows, wte.t()), targets_.flatten(), {}, at::Reduction::Sum);
+  loss.mul(0.25).backward();
+  const Results ours = run(HeadUnit(kShape, 16), wte_);
+  EXPECT_NEAR(ours.loss_sum.item<double>(), loss.item<double>(), 1e-6 * loss.item<double>());
+  EXPECT_TRUE(ours.grad_input.to(at::kDouble).allclose(x.grad(), 1e-4, 1e-5));
+  EXPECT_TRUE(ours.wte_gradient.to(at::kDouble).allclose(wte.grad(), 1e-4, 1e-5));
+  const UnitViews gradients(layout_, ours.gradient);
+  EXPECT_TRUE(
+      gradients[head_parameter::kNormWeight].to(at::kDouble).allclose(weight.grad(), 1e-4, 1e-5));
+  EXPECT_TRUE(
+      gradients[head_parameter::kNormBias].to(at::kDouble).allclose(bias.grad(), 1e-4, 1e-5));
+}
+
+TEST_F(HeadUnitTest, ChunksChangeNothingButTheRoundingOfSums) {
+  const Results whole = run(HeadUnit(kShape, 57), wte_);
+  for (const std::int64_t chunk : {1, 7, 56}) {
+    const Results chunked = run(HeadUnit(kShape, chunk), wte_);
+    EXPECT_NEAR(chunked.loss_sum.item<double>() / whole.loss_sum.item<double>(), 1, 1e-6);
+    EXPECT_TRUE(chunked.grad_input.allclose(whole.grad_input, 1e-4, 1e-5)) << chunk;
+    EXPECT_TRUE(chunked.gradient.allclose(whole.gradient, 1e-4, 1e-5)) << chunk;
+    EXPECT_TRUE(chunked.wte_gradient.allclose(whole.wte_gradient, 1e-4, 1e-5)) << chunk;
+  }
+}
+
+TEST_F(HeadUnitTest, PaddedRowsTakeNoPart) {
+  const HeadUnit head(kShape, 16);
+  const at::Tensor padded = at::cat({wte_, at::zeros({11, kHidden})});
+  const Results plain = run(head, wte_);
+  const Results with_padding = run(head, padded);
+  EXPECT_NEAR(with_padding.loss_sum.item<double>() / plain.loss_sum.item<double>(), 1, 1e-6);
+  EXPECT_TRUE(with_padding.grad_input.allclose(plain.grad_input, 1e-4, 1e-5));
+  const at::Tensor& gradient = with_padding.wte_gradient;
+  EXPECT_TRUE(gradient.narrow(0, 0, kVocab).allclose(plain.wte_gradient, 1e-4, 1e-5));
+  EXPECT_EQ(gradient.narrow(0, kVocab, 11).abs().max().item<float>(), 0);
+  EXPECT_EQ(head.logits(parameters_, padded, input_, 2).sizes(),
+            (std::vector<std::int64_t>{3, 2, kVocab}));
+}
+
+TEST_F(HeadUnitTest, EvaluatesToTheLossOfTraining) {
+  const HeadUnit head(kShape, 16);
+  EXPECT_TRUE(head.loss_sum(parameters_, wte_, input_, targets_).equal(run(head, wte_).loss_sum));
+}
+
+TEST_F(HeadUnitTest, LogitsOfTheLastPositionsAreThoseOfAll) {
+  const HeadUnit head(kShape);
+  const at::Tensor all = head.logits(parameters_, wte_, input_, 19);
+  EXPECT_TRUE(head.logits(parameters_, wte_, input_, 1).allclose(all.narrow(1, 18, 1), 1e-5, 1e-5));
+}
+
+TEST_F(HeadUnitTest, AddsToTheGradients) {
+  const HeadUnit head(kShape, 16);
+  const at::Tensor flat = at::ones_like(flat_, at::kFloat);
+  const at::Tensor wte_gradient = at::ones_like(wte_, at::kFloat);
+  head.loss_and_gradient(parameters_, wte_, input_, targets_, 0.25, UnitViews(layout_, flat),
+                         wte_gradient);
+  const Results ours = run(head, wte_);
+  EXPECT_TRUE(wte_gradient.allclose(ours.wte_gradient + 1, 1e-4, 1e-5));
+  EXPECT_TRUE(
+      UnitViews(layout_, flat)[0].allclose(UnitViews(layout_, ours.gradient)[0] + 1, 1e-4, 1e-5));
+}
+
+TEST_F(HeadUnitTest, RefusesATargetOutsideTheVocabulary) {
+  for (const std::int64_t wrong : {std::int64_t{-1}, kVocab}) {
+    targets_[1][3] = wrong;
+    EXPECT_ANY_THROW(run(HeadUnit(kShape, 16), wte_));
+  }
+}
+
+TEST(HeadUnit, ChunkFollowsFromTheVocabularyAlone) {
+  GptShape shape = *gpt_preset("gpt2-xl");
+  const std::int64_t rows = HeadUnit(shape).chunk_rows();
+  EXPECT_EQ(HeadUnit(*gpt_preset("gpt2-small")).chunk_rows(), rows);
+  EXPECT_LE(rows * shape.vocab, std::int64_t{1} << 25);
+  EXPECT_GE(rows, 512);
+}
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,146 @@
+"""One forward and backward pass of the model beside transformers' GPT2LMHeadModel in float64.
+
+The program is the environment's MODEL_DRIVER; transformers comes from PYTHONPATH. Both sides get the
+same random weights and tokens. float64 is the judge of both: of ours in fp32 and 16 bits, and of
+transformers' own in the same dtype, so a bound says how our rounding compares with theirs.
+"""
+
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy as np
+import torch
+
+try:
+    from transformers import GPT2Config, GPT2LMHeadModel
+except ImportError as error:
+    GPT2LMHeadModel = None
+    MISSING = f"transformers cannot be imported ({error}); tools/setup --for=test installs it"
+
+DRIVER = os.path.abspath(os.environ.get("MODEL_DRIVER", "build/bin/model_driver"))
+BATCH, TOKENS = 3, 21  # odd numbers: no row is aligned by chance
+SHAPE = {"layers": 3, "hidden": 48, "heads": 4, "context": 24, "vocab": 101}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Largest error of a tensor, relative to its largest magnitude. Sums of some hundred products round
+# to some 1e-7 in fp32; 2^-8 and 2^-11 are the roundings of bf16 and fp16, met some dozen times.
+BOUNDS = {"fp32": 3e-6, "bf16": 6e-2, "fp16": 8e-3}
+# Against transformers in the same dtype, judged by float64: ours may not be much worse.
+WORSE_THAN_PEER = 2.0
+
+
+def driver(command, **options):
+    words = [f"{key}={value}" for key, value in {**SHAPE, **options}.items()]
+    result = subprocess.run([DRIVER, command, *words], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise AssertionError(f"code {result.returncode}: {result.stderr.strip()}")
+    return result.stdout
+
+
+def parameters(**options):
+    """(name, shape) in the order of the driver's files."""
+    lines = (line.split() for line in driver("layout", **options).splitlines())
+    return [(words[0], tuple(map(int, words[1:]))) for words in lines]
+
+
+def reference_model(weights, ffn=None):
+    config = GPT2Config(n_layer=SHAPE["layers"], n_embd=SHAPE["hidden"], n_head=SHAPE["heads"],
+                        n_positions=SHAPE["context"], vocab_size=SHAPE["vocab"], n_inner=ffn,
+                        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="eager")
+    model = GPT2LMHeadModel(config).double()
+    with torch.no_grad():
+        state = dict(model.transformer.named_parameters())
+        if set(state) != set(weights):
+            raise AssertionError(f"other parameters: {set(state) ^ set(weights)}")
+        for name, value in weights.items():
+            state[name].copy_(value)
+    return model.train()
+
+
+def reference_pass(model, tokens):
+    logits = model(tokens[:, :-1]).logits
+    loss = torch.nn.functional.cross_entropy(logits.double().flatten(0, 1),
+                                             tokens[:, 1:].flatten())
+    loss.backward()
+    results = {"logits": logits, "loss": loss}
+    results |= {name: value.grad for name, value in model.transformer.named_parameters()}
+    return {name: value.detach().double() for name, value in results.items()}
+
+
+def errors(ours, reference):
+    """name -> largest difference, relative to the reference's largest magnitude."""
+    return {name: ((ours[name] - value).abs().max() / value.abs().max()).item()
+            for name, value in reference.items()}
+
+
+@unittest.skipIf(GPT2LMHeadModel is None, "no transformers" if GPT2LMHeadModel else MISSING)
+class AgainstTransformers(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.manual_seed(20)
+        cls.tokens = torch.randint(0, SHAPE["vocab"], (BATCH, TOKENS + 1))
+
+    def weights(self, layout, dtype):
+        """Large enough that every path matters; exact in `dtype`, so nobody starts with an error."""
+        values = {}
+        for name, shape in layout:
+            random = 0.15 * torch.randn(shape)
+            if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")):
+                random += 1
+            values[name] = random.to(DTYPES[dtype]).float()
+        return values
+
+    def ours(self, layout, weights, dtype, **options):
+        with tempfile.TemporaryDirectory() as folder:
+            files = {key: Path(folder) / key for key in ("weights", "tokens", "out")}
+            np.concatenate([weights[name].numpy().ravel() for name, _ in layout]).tofile(
+                files["weights"])
+            self.tokens.numpy().astype("<i8").tofile(files["tokens"])
+            driver("run", dtype=dtype, batch=BATCH, tokens_per_row=TOKENS, **files, **options)
+            flat = torch.from_numpy(np.fromfile(files["out"], dtype="<f4")).double()
+        pieces = [("logits", (BATCH, TOKENS, SHAPE["vocab"])), ("loss", ()), *layout]
+        sizes = [int(np.prod(shape)) for _, shape in pieces]
+        self.assertEqual(flat.numel(), sum(sizes))
+        return {name: piece.view(shape)
+                for (name, shape), piece in zip(pieces, flat.split(sizes))}
+
+    def compare(self, dtype, ffn=None, **options):
+        if ffn is not None:
+            options["ffn"] = ffn
+        layout = parameters(**options)
+        weights = self.weights(layout, dtype)
+        exact = reference_pass(reference_model(weights, ffn), self.tokens)
+        peer = errors(reference_pass(reference_model(weights, ffn).to(DTYPES[dtype]), self.tokens),
+                      exact)
+        ours = errors(self.ours(layout, weights, dtype, **options), exact)
+        self.assertEqual(len(ours), 2 + len(layout))
+        worst = max(ours, key=ours.get)
+        print(f"{dtype} {options}: worst {worst} {ours[worst]:.2e}; transformers' own worst "
+              f"{max(peer.values()):.2e}")
+        for name, error in ours.items():
+            self.assertLess(error, BOUNDS[dtype], name)
+        self.assertLess(ours[worst], WORSE_THAN_PEER * max(peer.values()))
+
+    def test_gives_the_same_in_fp32(self):
+        self.compare("fp32")
+
+    def test_gives_the_same_from_recomputed_activations(self):
+        self.compare("fp32", recompute=1)
+
+    def test_gives_the_same_with_a_loss_in_chunks_and_a_padded_vocabulary(self):
+        self.compare("fp32", chunk_rows=10, padded_vocab=128)
+
+    def test_gives_the_same_with_another_feed_forward(self):
+        self.compare("fp32", ffn=80)
+
+    def test_is_as_close_as_transformers_in_16_bits(self):
+        for dtype in ("bf16", "fp16"):
+            with self.subTest(dtype=dtype):
+                self.compare(dtype)
+                self.compare(dtype, chunk_rows=10, padded_vocab=128, recompute=1)
+
+
+if __name__ == "__main__":
+    unittest.main()

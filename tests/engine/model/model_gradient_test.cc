@@ -1,0 +1,189 @@
+// Gradients against finite differences in float64, and recomputed against saved activations.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "engine/model/gpt_model.h"
+#include "tests/engine/model/whole_model.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::uint64_t kSeed = 11;
+
+GptModel::Options options_with(double dropout) {
+  return {.shape = {.layers = 2,
+                    .hidden = 24,
+                    .heads = 3,
+                    .context_tokens = 9,
+                    .vocab = 31,
+                    .dropout = dropout},
+          .padded_vocab = 40,
+          .chunk_rows = 5};
+}
+
+struct Batch {
+  at::Tensor tokens;
+  at::Tensor targets;
+};
+
+Batch batch_of(std::int64_t rows, std::int64_t tokens, std::int64_t vocab) {
+  at::globalContext().defaultGenerator(at::kCPU).set_current_seed(3);
+  return {at::randint(vocab, {rows, tokens}, at::kLong),
+          at::randint(vocab, {rows, tokens}, at::kLong)};
+}
+
+// Larger than GPT-2's own, so that every path carries a gradient that can be measured.
+void make_lively(const WholeModel& model) {
+  model.initialise(kSeed);
+  at::globalContext().defaultGenerator(at::kCPU).set_current_seed(5);
+  model.for_each_parameter(
+      [](const ParameterSpec& spec, const at::Tensor& parameter, const at::Tensor& /*gradient*/) {
+        parameter.add_(at::randn(spec.shape, parameter.options()), 0.3);
+      });
+}
+
+// Of a whole parameter along one random direction: every element takes part.
+void expect_gradients_match_differences(double dropout, bool recompute) {
+  const WholeModel model(options_with(dropout), at::TensorOptions().dtype(at::kDouble));
+  make_lively(model);
+  const PassContext context = {.run_seed = kSeed, .step = 2, .micro_batch = 1};
+  const Batch batch = batch_of(2, 7, 31);
+  model.forward_backward(context, batch.tokens, batch.targets, 1, recompute);
+  const double step = 1e-5;
+  model.for_each_parameter(
+      [&](const ParameterSpec& spec, const at::Tensor& parameter, const at::Tensor& gradient) {
+        const at::Tensor direction = at::randn(spec.shape, parameter.options());
+        const auto loss_at = [&](double distance) {
+          const at::Tensor before = parameter.clone();
+          parameter.add_(direction, distance);
+          const double loss = model.loss_sum(context, batch.tokens, batch.targets).item<double>();
+          parameter.copy_(before);
+          return loss;
+        };
+        const double difference = (loss_at(step) - loss_at(-step)) / (2 * step);
+        const double expected = (gradient * direction).sum().item<double>();
+        EXPECT_NEAR(difference, expected, 1e-6 * std::max(1.0, std::abs(expected))) << spec.name;
+        EXPECT_GT(gradient.abs().max().item<double>(), 0) << spec.name;
+      });
+}
+
+TEST(ModelGradient, MatchesFiniteDifferences) { expect_gradients_match_differences(0, false); }
+
+TEST(ModelGradient, MatchesFiniteDifferencesUnderDropout) {
+  expect_gradients_match_differences(0.2, false);
+}
+
+TEST(ModelGradient, MatchesFiniteDifferencesUnderDropoutFromRecomputedActivations) {
+  expect_gradients_match_differences(0.2, true);
+}
+
+struct Case {
+  at::ScalarType dtype;
+  double dropout;
+};
+
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  return std::string(c10::toString(info.param.dtype)) +
+         (info.param.dropout > 0 ? "WithDropout" : "");
+}
+
+class ModelPass : public testing::TestWithParam<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, ModelPass,
+                         testing::Values(Case{at::kFloat, 0}, Case{at::kFloat, 0.1},
+                                         Case{at::kBFloat16, 0}, Case{at::kBFloat16, 0.1},
+                                         Case{at::kHalf, 0}, Case{at::kHalf, 0.1}),
+                         name_of);
+
+TEST_P(ModelPass, RecomputedActivationsGiveTheSameBitsAsSavedOnes) {
+  const GptModel::Options options = options_with(GetParam().dropout);
+  const auto tensor_options = at::TensorOptions().dtype(GetParam().dtype);
+  const WholeModel saving(options, tensor_options);
+  const WholeModel recomputing(options, tensor_options);
+  make_lively(saving);
+  recomputing.copy_parameters_from(saving);
+  const Batch batch = batch_of(3, 9, 31);
+  for (const std::int64_t micro_batch : {0, 1}) {  // the second one adds to the first one's
+    const PassContext context = {.run_seed = kSeed, .micro_batch = micro_batch};
+    const at::Tensor saved_loss =
+        saving.forward_backward(context, batch.tokens, batch.targets, 0.01, false);
+    const at::Tensor loss =
+        recomputing.forward_backward(context, batch.tokens, batch.targets, 0.01, true);
+    EXPECT_TRUE(loss.equal(saved_loss));
+  }
+  for (int unit = 0; unit < saving.model().units(); ++unit) {
+    EXPECT_TRUE(recomputing.flat_gradient(unit).equal(saving.flat_gradient(unit))) << unit;
+    EXPECT_GT(saving.flat_gradient(unit).abs().max().item<float>(), 0) << unit;
+  }
+}
+
+TEST_P(ModelPass, GradientsAreAddedAndGapsStayZero) {
+  const WholeModel model(options_with(GetParam().dropout),
+                         at::TensorOptions().dtype(GetParam().dtype));
+  make_lively(model);
+  const Batch batch = batch_of(3, 9, 31);
+  const PassContext context = {.run_seed = kSeed};
+  model.forward_backward(context, batch.tokens, batch.targets, 0.01, false);
+  std::vector<at::Tensor> once;
+  for (int unit = 0; unit < model.model().units(); ++unit) {
+    once.push_back(model.flat_gradient(unit).clone());
+  }
+  model.forward_backward(context, batch.tokens, batch.targets, 0.01, false);
+  for (int unit = 0; unit < model.model().units(); ++unit) {
+    const at::Tensor& twice = model.flat_gradient(unit);
+    const at::Tensor& single = once[static_cast<std::size_t>(unit)];
+    // wte is added to twice a pass, so its sums round differently.
+    EXPECT_TRUE(twice.allclose(single * 2, 1e-5, 1e-6)) << unit;
+    const UnitLayout& layout = model.model().layout(unit);
+    at::Tensor rest = twice.clone();
+    for (const ParameterSpec& parameter : layout.parameters) {
+      rest.narrow(0, static_cast<std::int64_t>(parameter.first_element),
+                  static_cast<std::int64_t>(parameter.elements))
+          .zero_();
+    }
+    EXPECT_EQ(rest.abs().max().item<float>(), 0) << unit;
+  }
+}
+
+TEST(WholeModel, OtherMicroBatchesStepsAndRanksDrawOtherMasks) {
+  const WholeModel model(options_with(0.1), at::TensorOptions().dtype(at::kFloat));
+  make_lively(model);
+  const Batch batch = batch_of(3, 9, 31);
+  const auto loss = [&](const PassContext& context) {
+    return model.loss_sum(context, batch.tokens, batch.targets).item<double>();
+  };
+  EXPECT_EQ(loss({.run_seed = 1}), loss({.run_seed = 1}));
+  for (const PassContext& other :
+       {PassContext{.run_seed = 2}, PassContext{.run_seed = 1, .step = 1},
+        PassContext{.run_seed = 1, .micro_batch = 1}, PassContext{.run_seed = 1, .rank = 1}}) {
+    EXPECT_NE(loss({.run_seed = 1}), loss(other));
+  }
+  EXPECT_EQ(loss({.run_seed = 1, .training = false}), loss({.run_seed = 2, .training = false}));
+}
+
+TEST(WholeModel, RefusesBackwardWithoutSavedActivations) {
+  const WholeModel model(options_with(0), at::TensorOptions().dtype(at::kFloat));
+  const at::Tensor x = at::randn({1, 4, 24});
+  Saved nothing;
+  EXPECT_ANY_THROW(
+      model.model().block(0).backward({}, model.parameters(1), x, nothing, x, model.gradients(1)));
+}
+
+TEST(WholeModel, RefusesAShapeThatCannotBeBuilt) {
+  GptModel::Options options = options_with(0);
+  options.shape.heads = 5;
+  EXPECT_THROW(GptModel{options}, std::invalid_argument);
+  options = options_with(0);
+  options.padded_vocab = 30;
+  EXPECT_THROW(GptModel{options}, std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,120 @@
+#include "engine/model/slot_storage.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <vector>
+
+#include "engine/model/block_unit.h"
+#include "engine/model/gpt_layout.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr GptShape kShape = {
+    .layers = 2, .hidden = 16, .heads = 2, .context_tokens = 8, .vocab = 11};
+
+class SlotStorageTest : public testing::Test {
+ protected:
+  SlotStorageTest()
+      : layout_(gpt_block_layout(kShape, 0)),
+        memory_(at::zeros({static_cast<std::int64_t>(layout_.slot_elements)})),
+        slot_(layout_, at::kFloat, at::kCPU) {}
+
+  void* first() { return memory_.mutable_data_ptr(); }
+
+  UnitLayout layout_;
+  at::Tensor memory_;
+  SlotStorage slot_;
+};
+
+TEST_F(SlotStorageTest, ViewsReadAndWriteTheAcquiredMemory) {
+  slot_.acquire(first());
+  for (std::size_t i = 0; i < layout_.parameters.size(); ++i) {
+    slot_.views()[static_cast<int>(i)].fill_(static_cast<double>(i + 1));
+  }
+  for (std::size_t i = 0; i < layout_.parameters.size(); ++i) {
+    const ParameterSpec& parameter = layout_.parameters[i];
+    const at::Tensor piece = memory_.narrow(0, static_cast<std::int64_t>(parameter.first_element),
+                                            static_cast<std::int64_t>(parameter.elements));
+    EXPECT_TRUE(piece.eq(static_cast<double>(i + 1)).all().item<bool>()) << parameter.name;
+  }
+}
+
+TEST_F(SlotStorageTest, EveryUseAfterReleaseThrows) {
+  slot_.acquire(first());
+  const at::Tensor weight = slot_.views()[block_parameter::kAttentionWeight];
+  const at::Tensor view_of_view = weight.t();
+  const at::Tensor x = at::ones({3, 16});
+  slot_.release();
+  const std::vector<std::function<void()>> uses = {
+      [&] { at::mm(x, weight); },
+      [&] {
+        at::mm(at::ones({3, 48}), view_of_view);
+      },
+      [&] { weight.add(1); },
+      [&] { weight.sum(); },
+      [&] { weight.clone(); },
+      [&] { weight.const_data_ptr<float>(); },
+      [&] { at::Tensor(weight).zero_(); },
+      [&] {
+        at::Tensor(weight).copy_(at::ones({16, 48}));
+      },
+  };
+  for (std::size_t i = 0; i < uses.size(); ++i) EXPECT_ANY_THROW(uses[i]()) << "use " << i;
+}
+
+TEST_F(SlotStorageTest, AKeptViewNeverReadsTheNextUnitOfTheSlot) {
+  slot_.acquire(first());
+  const at::Tensor kept = slot_.views()[block_parameter::kAttentionWeight];
+  kept.fill_(1);
+  slot_.release();
+  SlotStorage next(gpt_block_layout(kShape, 1), at::kFloat, at::kCPU);
+  next.acquire(first());
+  next.views()[block_parameter::kAttentionWeight].fill_(2);
+  EXPECT_ANY_THROW(kept.sum());
+  next.release();
+  // Fetched again, into other memory: the kept view is right again.
+  at::Tensor other = at::ones_like(memory_).mul_(3);
+  slot_.acquire(other.mutable_data_ptr());
+  EXPECT_EQ(kept.mean().item<float>(), 3);
+}
+
+TEST_F(SlotStorageTest, AutogradThatHoldsAReleasedWeightThrowsInsteadOfReadingTheNextUnit) {
+  slot_.acquire(first());
+  const at::Tensor weight = slot_.views()[block_parameter::kAttentionWeight];
+  at::Tensor x = at::ones({3, 16}).requires_grad_();
+  const at::Tensor loss = at::mm(x, weight).sum();  // the tape saves weight
+  slot_.release();
+  SlotStorage next(gpt_block_layout(kShape, 1), at::kFloat, at::kCPU);
+  next.acquire(first());
+  EXPECT_ANY_THROW(loss.backward());
+}
+
+TEST_F(SlotStorageTest, AUnitThrowsOnAReleasedSlotAndKeepsNothingOfIt) {
+  const BlockUnit block(kShape, 0);
+  const at::Tensor x = at::ones({1, 4, 16});
+  EXPECT_ANY_THROW(block.forward({}, slot_.views(), x, nullptr));
+  slot_.acquire(first());
+  Saved saved;
+  block.forward({}, slot_.views(), x, &saved);
+  slot_.release();
+  for (const at::Tensor& tensor : saved.tensors()) {
+    if (tensor.defined()) EXPECT_NO_THROW(tensor.clone());
+  }
+  const at::Tensor gradient = at::zeros_like(memory_);
+  EXPECT_ANY_THROW(block.backward({}, slot_.views(), x, saved, x, UnitViews(layout_, gradient)));
+}
+
+TEST_F(SlotStorageTest, RefusesToBeAcquiredTwice) {
+  slot_.acquire(first());
+  EXPECT_ANY_THROW(slot_.acquire(first()));
+}
+
+}  // namespace
+}  // namespace sluice::engine
