@@ -26,6 +26,13 @@ namespace sluice::offload {
 
 using Bytes = std::vector<std::byte>;
 
+// Sanitized code is slow: fewer steps, and a sample of the places where faults are injected.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 struct ProblemKind {
   ParamForm form;
   GradType grad;

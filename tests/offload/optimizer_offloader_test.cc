@@ -70,7 +70,7 @@ class OptimizerOffloaderOfEveryForm : public testing::TestWithParam<ProblemKind>
 // Every placement with every size of sub-groups; threads, background, prefetch and instruction set
 // take turns.
 TEST_P(OptimizerOffloaderOfEveryForm, GivesTheSameBitsWhereverTheStateLies) {
-  const Problem problem(GetParam(), small_units(), 50);
+  const Problem problem(GetParam(), small_units(), kSanitized ? 6 : 50);
   int number = 0;
   for (const TierFractions& fractions : kPlacements) {
     for (const std::uint64_t elements : {1024U, 1U << 20, 7001U}) {
@@ -84,7 +84,7 @@ TEST_P(OptimizerOffloaderOfEveryForm, GivesTheSameBitsWhereverTheStateLies) {
                                         .record_elements = kTileElements},
                                 .background = background,
                                 .prefetch = number % 4 >= 2,
-                                .overflow_before = 20});
+                                .overflow_before = kSanitized ? 3 : 20});
       if (HasFatalFailure()) return;
       ++number;
     }
@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(All, LongOptimizerOffloader, testing::ValuesIn(kProblem
 
 // Sub-groups of many tiles, records of several, and threads that share a tile.
 TEST(OptimizerOffloader, GivesTheSameBitsOnLargeUnits) {
-  const Problem problem(kProblemKinds[0], large_units(), 3);
+  const Problem problem(kProblemKinds[0], large_units(), kSanitized ? 1 : 3);
   for (const TierFractions& fractions : kPlacements) {
     expect_solution(problem, {.rig = {.fractions = fractions,
                                       .sub_group_elements = 1 << 20,
