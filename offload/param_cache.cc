@@ -55,9 +55,9 @@ void ParamCache::unpin(int unit) {
 }
 
 ParamCache::Rank ParamCache::rank(const Unit& unit) const {
-  if (const std::size_t next = next_use(unit); next != kNever) return {.kind = 0, .order = next};
-  if (unit.hinted != 0) return {.kind = 1, .order = unit.hinted};
-  return {.kind = 2, .order = ~unit.last_use};
+  if (const std::size_t next = next_use(unit); next != kNever) return {0, next};
+  if (unit.hinted != 0) return {1, unit.hinted};
+  return {2, ~unit.last_use};
 }
 
 // A free buffer, else that of the unit that is wanted last among those that may go; or kNone.

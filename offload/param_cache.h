@@ -11,10 +11,10 @@
 // Memory:  fixed, but for the expected order (8 bytes an access). Threads: the caller's lock.
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace sluice::offload {
@@ -71,12 +71,7 @@ class ParamCache {
     int first_buffer = 0;
     int buffers = 0;
   };
-  // The larger, the later.
-  struct Rank {
-    int kind;
-    std::uint64_t order;
-    auto operator<=>(const Rank&) const = default;
-  };
+  using Rank = std::pair<int, std::uint64_t>;  // the larger, the later
 
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   std::size_t class_of(int unit) const { return at(units_[at(unit)].size_class); }

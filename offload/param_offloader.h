@@ -23,7 +23,7 @@
 //          threads together may hold and wait for no more of a class than it has buffers, or they
 //          may wait for each other for ever; one for each thread that uses leases, and one or more
 //          to read ahead into, is what it takes: so 3 in general. A thread that holds a lease of a
-//          unit must not ask for another one of it.
+//          unit must not ask for another one of it, and who updates holds one at a time.
 // Memory:  memory_plan() says what create() takes. Later only a longer order than ever is
 // allocated. Threads: all methods and ~Lease() from any; create(), remove() and the destructor
 // alone, with no

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -141,7 +142,6 @@ class ParamsUnderTest {
   std::vector<std::uint64_t> versions_;
 };
 
-// 0, 1, .. n-1; back; 0 .. n-1 for the update.
 inline std::vector<int> ascending(int count) {
   std::vector<int> units(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) units[static_cast<std::size_t>(i)] = i;
@@ -151,6 +151,40 @@ inline std::vector<int> descending(int count) {
   std::vector<int> units = ascending(count);
   std::ranges::reverse(units);
   return units;
+}
+
+// One thread that does anything the contract allows.
+inline void access_at_random(ParamsUnderTest& test, std::uint64_t seed, int actions) {
+  std::mt19937_64 random(seed);
+  ParamOffloader& params = test.params();
+  const auto any_unit = [&] { return static_cast<int>(random() % test.units()); };
+  for (int i = 0; i < actions && !testing::Test::HasFailure(); ++i) {
+    const std::uint64_t what = random() % 20;
+    if (what < 7) {
+      ASSERT_OK(test.read(any_unit()));
+    } else if (what < 13) {
+      ASSERT_OK(test.update(any_unit()));
+    } else if (what == 13) {
+      ASSERT_OK(test.replace(any_unit(), random()));
+    } else if (what == 14) {
+      std::vector<int> order(random() % 30);
+      for (int& unit : order) unit = any_unit();
+      params.expect(order);
+    } else if (what == 15 && random() % 4 == 0) {
+      ASSERT_OK(params.drain());
+    } else if (what < 18) {
+      params.prefetch(any_unit());
+    } else {
+      const int first = any_unit();
+      const int second = any_unit();
+      if (first == second) continue;
+      auto read = params.acquire(first, Access::kRead);
+      ASSERT_OK(read.status());
+      ASSERT_OK(test.update(second));
+      test.expect_as_modelled(*read);
+    }
+  }
+  test.expect_all();
 }
 
 }  // namespace sluice::offload
