@@ -1,5 +1,5 @@
 #include <ATen/cuda/CUDAEvent.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
