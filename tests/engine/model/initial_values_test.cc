@@ -31,7 +31,9 @@ TEST(NormalQuantile, InvertsTheNormalDistribution) {
     const double back = 0.5 * std::erfc(-normal_quantile(p) / std::sqrt(2.0));
     EXPECT_NEAR(back / p, 1, 2e-6) << p;
     // Rounding 1 - p, not the quantile, limits the other side.
-    if (p > 1e-6) EXPECT_NEAR(normal_quantile(1 - p), -normal_quantile(p), 1e-6) << p;
+    if (p > 1e-6) {
+      EXPECT_NEAR(normal_quantile(1 - p), -normal_quantile(p), 1e-6) << p;
+    }
   }
 }
 
