@@ -8,21 +8,13 @@
 #include <algorithm>
 
 #include "engine/model/cross_entropy.h"
+#include "engine/model/gpt_costs.h"
 #include "engine/model/gpt_layout.h"
 #include "engine/model/layer_norm.h"
 #include "engine/model/linear.h"
 
 namespace sluice::engine {
 namespace {
-
-// Logits that stand in memory at once: 64 MiB of 16-bit numbers, enough rows to keep a GPU busy.
-constexpr std::int64_t kChunkElements = std::int64_t{1} << 25;
-constexpr std::int64_t kChunkRowMultiple = 64;
-
-std::int64_t chunk_rows_for(std::int64_t vocab) {
-  const std::int64_t rows = kChunkElements / vocab / kChunkRowMultiple * kChunkRowMultiple;
-  return std::max(rows, kChunkRowMultiple);
-}
 
 at::Tensor zero_sum(const at::Tensor& input) {
   return at::zeros({}, input.options().dtype(at::kDouble));
@@ -39,7 +31,7 @@ void for_each_chunk(std::int64_t rows, std::int64_t chunk_rows, Visit visit) {
 
 HeadUnit::HeadUnit(const GptShape& shape, std::int64_t chunk_rows)
     : vocab_(shape.vocab),
-      chunk_rows_(chunk_rows == 0 ? chunk_rows_for(shape.vocab) : chunk_rows),
+      chunk_rows_(chunk_rows == 0 ? loss_chunk_rows(shape.vocab) : chunk_rows),
       layout_(gpt_head_layout(shape)) {}
 
 HeadUnit::Loss HeadUnit::loss_and_gradient(const UnitViews& parameters, const at::Tensor& wte,

@@ -11,11 +11,10 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/model/plain_attention_chunk.h"
+
 namespace sluice::engine {
 namespace {
-
-// Probabilities that stand in memory at once.
-constexpr std::int64_t kChunkElements = std::int64_t{1} << 22;
 
 // All heads of a batch, as [B * heads, T, head_dim] in the dtype of the arithmetic.
 class Plain {
@@ -31,14 +30,12 @@ class Plain {
         future_(at::ones({length_, length_}, query_.options().dtype(at::kBool)).triu_(1)) {}
 
   at::Tensor flat(const at::Tensor& heads) const {
-    return heads.to(dtype_).reshape({-1, heads.size(2), heads.size(3)});
+    return heads.to(dtype_).reshape({-1, heads.size(2), heads.size(3)}).contiguous();
   }
+  // An empty one for results.
+  at::Tensor like_flat() const { return at::empty_like(query_); }
   std::int64_t count() const { return query_.size(0); }
-  // Even numbers of elements, so that a chunk begins at an even position.
-  std::int64_t chunk() const {
-    const std::int64_t fit = kChunkElements / (length_ * length_) / 2 * 2;
-    return std::max<std::int64_t>(fit, 2);
-  }
+  std::int64_t length() const { return length_; }
 
   void forward(std::int64_t first, std::int64_t count, const at::Tensor& output) const {
     at::Tensor probabilities = softmax(first, count);
@@ -92,8 +89,9 @@ class Plain {
 
 template <typename Visit>
 void for_each_chunk(const Plain& plain, Visit visit) {
-  for (std::int64_t first = 0; first < plain.count(); first += plain.chunk()) {
-    visit(first, std::min(plain.chunk(), plain.count() - first));
+  const std::int64_t chunk = plain_attention_chunk(plain.length());
+  for (std::int64_t first = 0; first < plain.count(); first += chunk) {
+    visit(first, std::min(chunk, plain.count() - first));
   }
 }
 
@@ -114,7 +112,7 @@ at::Tensor merge_heads(const at::Tensor& split) { return split.transpose(1, 2).f
 
 at::Tensor plain_attention(const HeadViews& heads, const Dropout& dropout) {
   const Plain plain(heads, dropout);
-  const at::Tensor output = at::empty_like(plain.flat(heads.value));
+  const at::Tensor output = plain.like_flat();
   for_each_chunk(
       plain, [&](std::int64_t first, std::int64_t count) { plain.forward(first, count, output); });
   return merge_heads(output.view(heads.query.sizes()).to(heads.query.scalar_type()));
@@ -124,8 +122,7 @@ void plain_attention_backward(const at::Tensor& grad_heads, const HeadViews& hea
                               const Dropout& dropout, const HeadViews& gradients) {
   const Plain plain(heads, dropout);
   const at::Tensor grad_output = plain.flat(grad_heads);
-  const Plain::Gradients flat = {at::empty_like(grad_output), at::empty_like(grad_output),
-                                 at::empty_like(grad_output)};
+  const Plain::Gradients flat = {plain.like_flat(), plain.like_flat(), plain.like_flat()};
   for_each_chunk(plain, [&](std::int64_t first, std::int64_t count) {
     plain.backward(first, count, grad_output, flat);
   });

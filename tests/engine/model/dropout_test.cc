@@ -1,6 +1,8 @@
 #include "engine/model/dropout.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
@@ -21,12 +23,12 @@ at::Tensor mask(const Dropout& dropout, std::int64_t elements) {
   return with_dropout(at::ones({elements}), dropout).ne(0);
 }
 
-double mean(const at::Tensor& tensor) { return tensor.to(at::kDouble).mean().item<double>(); }
+double mean_of(const at::Tensor& tensor) { return tensor.to(at::kDouble).mean().item<double>(); }
 
 TEST(Dropout, DropsItsShareAndScalesTheRest) {
   for (const double p : {0.1, 0.5, 0.9}) {
     const at::Tensor dropped = with_dropout(at::ones({kMany}), {.probability = p, .seed = 7});
-    const double kept = mean(dropped.ne(0));
+    const double kept = mean_of(dropped.ne(0));
     const double deviation = std::sqrt(p * (1 - p) / kMany);
     EXPECT_NEAR(kept, 1 - p, 4 * deviation);
     EXPECT_EQ(dropped.max().item<float>(), static_cast<float>(1) * static_cast<float>(1 / (1 - p)));
@@ -39,11 +41,11 @@ TEST(Dropout, NeighboursAndOtherSeedsAreIndependent) {
   const double bound = 4 * p * (1 - p) / std::sqrt(kMany);
   for (const std::int64_t lag : {1, 2, 3, 64, 768}) {
     const std::int64_t n = kMany - lag;
-    EXPECT_LT(std::abs(mean(a.narrow(0, 0, n) * a.narrow(0, lag, n))), bound) << lag;
+    EXPECT_LT(std::abs(mean_of(a.narrow(0, 0, n) * a.narrow(0, lag, n))), bound) << lag;
   }
   for (const std::uint64_t seed : {0U, 2U, 3U}) {
     const at::Tensor b = mask({.probability = p, .seed = seed}, kMany).to(at::kDouble).sub_(1 - p);
-    EXPECT_LT(std::abs(mean(a * b)), bound) << seed;
+    EXPECT_LT(std::abs(mean_of(a * b)), bound) << seed;
   }
 }
 

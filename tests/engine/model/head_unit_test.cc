@@ -1,14 +1,18 @@
 #include "engine/model/head_unit.h"
 
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include "engine/model/cross_entropy.h"
@@ -32,7 +36,7 @@ struct Results {
 class HeadUnitTest : public testing::Test {
  protected:
   HeadUnitTest() {
-    at::globalContext().defaultGenerator(at::kCPU).set_current_seed(3);
+    at::manual_seed(3);
 
     flat_ = at::zeros({static_cast<std::int64_t>(layout_.slot_elements)});
     parameters_ = UnitViews(layout_, flat_);

@@ -1,12 +1,12 @@
 """One forward and backward pass of the model beside transformers' GPT2LMHeadModel in float64.
 
-The program is the environment's MODEL_DRIVER; transformers comes from PYTHONPATH. Both sides get the
-same random weights and tokens. float64 is the judge of both: of ours in fp32 and 16 bits, and of
+The program is the environment's MODEL_DRIVER. Both sides get the same random weights and tokens. float64 is the judge of both: of ours in fp32 and 16 bits, and of
 transformers' own in the same dtype, so a bound says how our rounding compares with theirs.
 """
 
 import os
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -14,11 +14,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tools"))
+import reference_packages
+
+reference_packages.use()
+MISSING = ""
 try:
     from transformers import GPT2Config, GPT2LMHeadModel
-except ImportError as error:
-    GPT2LMHeadModel = None
-    MISSING = f"transformers cannot be imported ({error}); tools/setup --for=test installs it"
+except ImportError as missing:
+    MISSING = f"transformers cannot be imported ({missing}); tools/setup --for=test installs it"
 
 DRIVER = os.path.abspath(os.environ.get("MODEL_DRIVER", "build/bin/model_driver"))
 BATCH, TOKENS = 3, 21  # odd numbers: no row is aligned by chance
@@ -75,7 +79,7 @@ def errors(ours, reference):
             for name, value in reference.items()}
 
 
-@unittest.skipIf(GPT2LMHeadModel is None, "no transformers" if GPT2LMHeadModel else MISSING)
+@unittest.skipIf(MISSING, MISSING)
 class AgainstTransformers(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

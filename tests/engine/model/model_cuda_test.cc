@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #ifdef SLUICE_HAS_CUDA
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -33,7 +35,7 @@ struct Batch {
 };
 
 Batch batch_of(const GptShape& shape) {
-  at::globalContext().defaultGenerator(at::kCPU).set_current_seed(3);
+  at::manual_seed(3);
   const std::vector<std::int64_t> sizes = {4, shape.context_tokens};
   return {at::randint(shape.vocab, sizes, at::kLong), at::randint(shape.vocab, sizes, at::kLong)};
 }

@@ -1,4 +1,6 @@
 // Gradients against finite differences in float64, and recomputed against saved activations.
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -34,7 +36,7 @@ struct Batch {
 };
 
 Batch batch_of(std::int64_t rows, std::int64_t tokens, std::int64_t vocab) {
-  at::globalContext().defaultGenerator(at::kCPU).set_current_seed(3);
+  at::manual_seed(3);
   return {at::randint(vocab, {rows, tokens}, at::kLong),
           at::randint(vocab, {rows, tokens}, at::kLong)};
 }
@@ -42,7 +44,7 @@ Batch batch_of(std::int64_t rows, std::int64_t tokens, std::int64_t vocab) {
 // Larger than GPT-2's own, so that every path carries a gradient that can be measured.
 void make_lively(const WholeModel& model) {
   model.initialise(kSeed);
-  at::globalContext().defaultGenerator(at::kCPU).set_current_seed(5);
+  at::manual_seed(5);
   model.for_each_parameter(
       [](const ParameterSpec& spec, const at::Tensor& parameter, const at::Tensor& /*gradient*/) {
         parameter.add_(at::randn(spec.shape, parameter.options()), 0.3);

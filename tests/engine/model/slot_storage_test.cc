@@ -1,10 +1,13 @@
 #include "engine/model/slot_storage.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -105,7 +108,9 @@ TEST_F(SlotStorageTest, AUnitThrowsOnAReleasedSlotAndKeepsNothingOfIt) {
   block.forward({}, slot_.views(), x, &saved);
   slot_.release();
   for (const at::Tensor& tensor : saved.tensors()) {
-    if (tensor.defined()) EXPECT_NO_THROW(tensor.clone());
+    if (tensor.defined()) {
+      EXPECT_NO_THROW(tensor.clone());
+    }
   }
   const at::Tensor gradient = at::zeros_like(memory_);
   EXPECT_ANY_THROW(block.backward({}, slot_.views(), x, saved, x, UnitViews(layout_, gradient)));

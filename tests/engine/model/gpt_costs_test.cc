@@ -1,0 +1,57 @@
+#include "engine/model/gpt_costs.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/model/gpt_layout.h"
+
+namespace sluice::engine {
+namespace {
+
+// Elements of the matrices that a token is multiplied by, from the layouts.
+double multiplied(const UnitLayout& layout) {
+  double sum = 0;
+  for (const ParameterSpec& parameter : layout.parameters) {
+    if (parameter.group == kDecayed) sum += static_cast<double>(parameter.elements);
+  }
+  return sum;
+}
+
+TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
+  for (const std::string_view name : gpt_preset_names()) {
+    const GptShape shape = *gpt_preset(name);
+    const std::int64_t tokens = shape.context_tokens;
+    // A sequence has tokens * (tokens + 1) / 2 pairs; a pair is hidden products twice.
+    const double pairs = static_cast<double>(tokens * (tokens + 1) / 2);
+    const double scores = 2 * 2 * pairs * static_cast<double>(shape.hidden);
+    const double per_token = scores / static_cast<double>(tokens);
+    const double weights = 2 * multiplied(gpt_block_layout(shape, 0));
+    const Flops block = block_flops(shape, tokens);
+    EXPECT_DOUBLE_EQ(block.forward, weights + per_token) << name;
+    EXPECT_DOUBLE_EQ(block.backward, 2 * weights + 2.5 * per_token) << name;
+    const auto& last = gpt_block_layout(shape, 0).parameters[block_parameter::kFcProjectionWeight];
+    EXPECT_DOUBLE_EQ(block.forward - block.recompute, 2 * static_cast<double>(last.elements));
+    const auto wte = static_cast<double>(
+        gpt_embedding_layout(shape).parameters[embedding_parameter::kToken].elements);
+    EXPECT_DOUBLE_EQ(head_flops(shape).forward, 2 * wte);
+    EXPECT_DOUBLE_EQ(model_flops(shape, tokens).forward,
+                     static_cast<double>(shape.layers) * block.forward + 2 * wte);
+  }
+}
+
+TEST(GptCosts, RecomputeCostsLessThanAForward) {
+  const GptShape shape = *gpt_preset("gpt2-xl");
+  const Flops flops = model_flops(shape, 1024);
+  EXPECT_LT(flops.recompute, 0.75 * flops.forward);
+  EXPECT_GT(flops.recompute, 0.5 * flops.forward);
+}
+
+TEST(GptCosts, PaddingOfTheVocabularyCounts) {
+  const GptShape shape = *gpt_preset("gpt2-small");
+  EXPECT_DOUBLE_EQ(head_flops(shape, 50304).forward - head_flops(shape).forward,
+                   2.0 * (50304 - 50257) * 768);
+  const PassShape pass = {.micro_batch = 8, .tokens = 1024};
+  EXPECT_GT(head_peak_bytes(shape, pass, 50304), head_peak_bytes(shape, pass));
+}
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,170 @@
+// What the formulas of gpt_costs.h say, beside what the passes take from the allocator.
+#include <ATen/Context.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <c10/core/CPUAllocator.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "engine/model/gpt_costs.h"
+#include "engine/model/gpt_layout.h"
+#include "tests/engine/model/whole_model.h"
+
+#ifdef SLUICE_HAS_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#endif
+
+namespace sluice::engine {
+namespace {
+
+// Counts what tensors on the CPU hold, from its making to its end.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  CountingAllocator() : inner_(c10::GetDefaultCPUAllocator()) { c10::SetCPUAllocator(this, 255); }
+  ~CountingAllocator() override { c10::SetCPUAllocator(inner_, 255); }
+  CountingAllocator(const CountingAllocator&) = delete;
+  CountingAllocator& operator=(const CountingAllocator&) = delete;
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    auto* const block = new Block{this, bytes, inner_->allocate(bytes)};
+    now_bytes_ += bytes;
+    peak_bytes_ = std::max(peak_bytes_, now_bytes_);
+    return {block->memory.get(), block, &release, at::kCPU};
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+  std::uint64_t now_bytes() const { return now_bytes_; }
+  std::uint64_t peak_bytes() const { return peak_bytes_; }
+  void start_peak() { peak_bytes_ = now_bytes_; }
+
+ private:
+  struct Block {
+    CountingAllocator* owner;
+    std::size_t bytes;
+    c10::DataPtr memory;
+  };
+  static void release(void* context) {
+    auto* const block = static_cast<Block*>(context);
+    block->owner->now_bytes_ -= block->bytes;
+    delete block;
+  }
+
+  c10::Allocator* inner_;
+  std::uint64_t now_bytes_ = 0;  // ATen allocates on the calling thread, as these passes do
+  std::uint64_t peak_bytes_ = 0;
+};
+
+constexpr GptShape kShape = {
+    .layers = 1, .hidden = 128, .heads = 2, .context_tokens = 256, .vocab = 5003};
+
+struct Case {
+  at::ScalarType dtype;
+  double dropout;
+};
+
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  return std::string(c10::toString(info.param.dtype)) +
+         (info.param.dropout > 0 ? "WithDropout" : "");
+}
+
+GptShape shape_of(const Case& which) {
+  GptShape shape = kShape;
+  shape.dropout = which.dropout;
+  return shape;
+}
+
+PassShape pass_of(const Case& which) {
+  return {.micro_batch = 4,
+          .tokens = kShape.context_tokens,
+          .number_bytes = static_cast<std::int64_t>(c10::elementSize(which.dtype))};
+}
+
+// One call each of a block and the head, between reads of an allocator's count.
+template <typename Now, typename StartPeak, typename Peak>
+void expect_formulas_hold(const Case& which, at::Device device, const PeakOptions& peak_options,
+                          Now now, StartPeak start_peak, Peak peak) {
+  const GptShape shape = shape_of(which);
+  const PassShape pass = pass_of(which);
+  const auto options = at::TensorOptions().dtype(which.dtype).device(device);
+  const WholeModel model({.shape = shape}, options);
+  model.initialise(1);
+  const at::Tensor input = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
+  const at::Tensor grad = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
+  const at::Tensor targets =
+      at::randint(shape.vocab, {pass.micro_batch, pass.tokens}, at::kLong).to(device);
+  const auto loss = [&] {
+    model.model().head().loss_and_gradient(model.parameters(2), model.parameters(0)[1], input,
+                                           targets, 1, model.gradients(2), model.gradients(0)[1]);
+  };
+  EXPECT_EQ(input.nbytes(), boundary_bytes(shape, pass));
+  const ModelUnit& block = model.model().block(0);
+  for (const bool measured : {false, true}) {  // libraries take their workspace the first time
+    Saved saved;
+    const std::uint64_t before = now() - 2 * input.nbytes();
+    block.recompute({}, model.parameters(1), input, saved);
+    if (peak_options.plain_attention) {
+      EXPECT_LE(saved.bytes(), block_saved_bytes(shape, pass));
+    } else {
+      EXPECT_NEAR(static_cast<double>(saved.bytes()),
+                  static_cast<double>(block_saved_bytes(shape, pass)), 64);
+    }
+    start_peak();
+    block.backward({}, model.parameters(1), input, saved, grad, model.gradients(1));
+    const auto bound = static_cast<double>(block_peak_bytes(shape, pass, peak_options));
+    // Vectors as long as a bias are not in the formula.
+    if (measured) {
+      EXPECT_LT(static_cast<double>(peak() - before), 1.05 * bound);
+      EXPECT_GT(static_cast<double>(peak() - before), 0.6 * bound);
+    }
+  }
+  for (const bool measured : {false, true}) {
+    const std::uint64_t before = now() - input.nbytes();
+    start_peak();
+    loss();
+    const auto bound = static_cast<double>(head_peak_bytes(shape, pass, 0, peak_options));
+    if (measured) {
+      EXPECT_LT(static_cast<double>(peak() - before), 1.05 * bound);
+      EXPECT_GT(static_cast<double>(peak() - before), 0.6 * bound);
+    }
+  }
+}
+
+class ModelMemory : public testing::TestWithParam<Case> {};
+class ModelCudaMemory : public testing::TestWithParam<Case> {};
+
+constexpr Case kCases[] = {
+    {at::kFloat, 0}, {at::kFloat, 0.1}, {at::kBFloat16, 0}, {at::kBFloat16, 0.1}};
+INSTANTIATE_TEST_SUITE_P(Dtypes, ModelMemory, testing::ValuesIn(kCases), name_of);
+INSTANTIATE_TEST_SUITE_P(Dtypes, ModelCudaMemory, testing::ValuesIn(kCases), name_of);
+
+TEST_P(ModelMemory, IsWhatTheFormulasSay) {
+  CountingAllocator allocator;
+  const PeakOptions options = {.cpu = true, .plain_attention = GetParam().dropout > 0};
+  expect_formulas_hold(
+      GetParam(), at::kCPU, options, [&] { return allocator.now_bytes(); },
+      [&] { allocator.start_peak(); }, [&] { return allocator.peak_bytes(); });
+}
+
+TEST_P(ModelCudaMemory, IsWhatTheFormulasSay) {
+#ifdef SLUICE_HAS_CUDA
+  if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device in this machine";
+  namespace allocator = c10::cuda::CUDACachingAllocator;
+  const auto stats = [] { return allocator::getDeviceStats(0).allocated_bytes[0]; };
+  const PeakOptions options = {.plain_attention = GetParam().dtype == at::kFloat};
+  expect_formulas_hold(
+      GetParam(), at::Device(at::kCUDA, 0), options,
+      [&] { return static_cast<std::uint64_t>(stats().current); },
+      [&] { allocator::resetPeakStats(0); },
+      [&] { return static_cast<std::uint64_t>(stats().peak); });
+#else
+  GTEST_SKIP() << "this build has no CUDA code";
+#endif
+}
+
+}  // namespace
+}  // namespace sluice::engine

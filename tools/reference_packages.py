@@ -1,0 +1,51 @@
+"""PyPI packages that tests hold Sluice against, beside the torch wheel's own environment.
+
+They lie in a folder of their own in the user's cache folder, shared by all clones: what the engine is
+built with stays as it is. tools/setup --for=test makes it; a test adds it with use(), and skips
+where it is not there.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+from toolbox import Failure, cache_folder, say
+
+PINNED = {"transformers": "5.23.0"}
+
+
+def folder():
+    version = f"py{sys.version_info.major}.{sys.version_info.minor}"
+    key = hashlib.sha256(json.dumps(PINNED).encode()).hexdigest()[:8]
+    return cache_folder() / f"reference-{key}-{version}"
+
+
+def is_complete():
+    return (folder() / ".complete").exists()
+
+
+def use():
+    """Makes the packages importable; they come after what this Python has itself."""
+    if is_complete():
+        sys.path.append(str(folder()))
+
+
+def make(python):
+    """Fills the folder by `python`, the torch wheel's; the stamp is the last thing written."""
+    shutil.rmtree(folder(), ignore_errors=True)
+    wanted = [f"{name}=={version}" for name, version in PINNED.items()]
+    say(f"fetching {', '.join(wanted)} into {folder()}")
+    environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1")
+    environment.pop("PYTHONPATH", None)
+    command = [str(python), "-m", "pip", "install", "--quiet", "--no-cache-dir", "--only-binary",
+               ":all:", "--target", str(folder()), *wanted]
+    if subprocess.run(command, env=environment, stdout=subprocess.DEVNULL,
+                      check=False).returncode != 0:
+        shutil.rmtree(folder(), ignore_errors=True)
+        raise Failure(f"pip could not install {', '.join(wanted)}, which tests compare with; is "
+                      "the network up? Its messages above say why. Run this again, or leave out "
+                      "--for=test")
+    (folder() / ".complete").write_text(" ".join(wanted) + "\n", encoding="ascii")
