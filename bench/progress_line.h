@@ -1,10 +1,11 @@
-// ProgressLine: one line on a terminal that is rewritten in place, and nothing anywhere else.
+// ProgressLine: how far a benchmark is, on a terminal (aio/terminal_line.h).
 //
 //   write, run 2 of 3  [=========>          ]  47%  3.12 GB/s  0:07 left
 #pragma once
 
-#include <chrono>
 #include <string_view>
+
+#include "aio/terminal_line.h"
 
 namespace sluice::bench {
 
@@ -16,21 +17,13 @@ class ProgressLine {
     double seconds_left = 0;  // of the whole program, as far as known
   };
 
-  // Shows itself when standard error is a terminal.
-  ProgressLine();
-  ~ProgressLine() { clear(); }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-
   // At most ten times a second reach the terminal.
   void update(std::string_view what, const State& state);
   // Empties the line; call it before printing anything else.
-  void clear();
+  void clear() { line_.clear(); }
 
  private:
-  const bool enabled_;
-  bool shown_ = false;
-  std::chrono::steady_clock::time_point last_{};
+  TerminalLine line_;
 };
 
 }  // namespace sluice::bench

@@ -1,0 +1,47 @@
+#include "aio/terminal_line.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+namespace sluice {
+namespace {
+
+constexpr auto kInterval = std::chrono::milliseconds(100);
+constexpr std::size_t kUsualWidth = 80;
+constexpr std::size_t kNarrowest = 20;  // what a terminal may say; less is taken for a mistake
+
+// A line that wraps cannot be rewritten in place.
+std::size_t terminal_width(int descriptor) {
+  winsize size{};
+  if (ioctl(descriptor, TIOCGWINSZ, &size) != 0 || size.ws_col < kNarrowest) return kUsualWidth;
+  return size.ws_col;
+}
+
+}  // namespace
+
+TerminalLine::TerminalLine(std::FILE* out) : out_(out), is_terminal_(isatty(fileno(out)) == 1) {}
+
+bool TerminalLine::due() const {
+  return is_terminal_ && (!shown_ || std::chrono::steady_clock::now() - last_ >= kInterval);
+}
+
+void TerminalLine::show(std::string_view text) {
+  if (!due()) return;
+  last_ = std::chrono::steady_clock::now();
+  const std::string line(text.substr(0, std::min(text.size(), terminal_width(fileno(out_)) - 1)));
+  std::fprintf(out_, "\r\033[K%s", line.c_str());
+  std::fflush(out_);
+  shown_ = true;
+}
+
+void TerminalLine::clear() {
+  if (!shown_) return;
+  std::fputs("\r\033[K", out_);
+  std::fflush(out_);
+  shown_ = false;
+}
+
+}  // namespace sluice

@@ -1,0 +1,36 @@
+// TerminalLine: one line on a terminal that is rewritten in place, and nothing anywhere else.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <chrono>
+#include <cstdio>
+#include <string_view>
+
+namespace sluice {
+
+class TerminalLine {
+ public:
+  // Shows itself when `out` is a terminal; `out` must outlive the line.
+  explicit TerminalLine(std::FILE* out = stderr);
+  ~TerminalLine() { clear(); }
+  TerminalLine(const TerminalLine&) = delete;
+  TerminalLine& operator=(const TerminalLine&) = delete;
+
+  bool is_terminal() const { return is_terminal_; }
+  // Whether show() would show anything now: at most ten times a second it does, so that a caller
+  // need not put a text together in vain.
+  bool due() const;
+  // Replaces the line, cut to the terminal's width.
+  void show(std::string_view text);
+  // Empties the line; call it before printing anything else.
+  void clear();
+
+ private:
+  std::FILE* out_;
+  const bool is_terminal_;
+  bool shown_ = false;
+  std::chrono::steady_clock::time_point last_{};
+};
+
+}  // namespace sluice

@@ -1,0 +1,154 @@
+#include "engine/observe/metrics_log.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <type_traits>
+
+namespace sluice::engine {
+namespace {
+
+std::string line_of(const StepMetrics& metrics) {
+  nlohmann::ordered_json line;
+  for_each_metric(metrics, [&](const char* name, const auto& value) {
+    if constexpr (std::is_same_v<decltype(value), const std::optional<double>&>) {
+      if (value) line[name] = *value;
+    } else {
+      line[name] = value;
+    }
+  });
+  return line.dump() + "\n";  // what is not finite becomes null
+}
+
+bool take(const nlohmann::json& json, bool& value) {
+  if (!json.is_boolean()) return false;
+  value = json.get<bool>();
+  return true;
+}
+
+bool take(const nlohmann::json& json, double& value) {
+  if (!json.is_number() && !json.is_null()) return false;
+  value = json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
+  return true;
+}
+
+template <typename Integer>
+bool take(const nlohmann::json& json, Integer& value) {
+  if (!json.is_number_unsigned()) return false;
+  value = json.get<Integer>();
+  return value >= 0;
+}
+
+std::optional<StepMetrics> parse_line(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return std::nullopt;
+  StepMetrics metrics;
+  bool whole = true;
+  for_each_metric(metrics, [&](const char* name, auto& value) {
+    const auto entry = json.find(name);
+    if constexpr (std::is_same_v<decltype(value), std::optional<double>&>) {
+      if (entry != json.end()) whole = whole && take(*entry, value.emplace());
+    } else {
+      whole = whole && entry != json.end() && take(*entry, value);
+    }
+  });
+  return whole ? std::optional(metrics) : std::nullopt;
+}
+
+// Calls visit(metrics, offset behind the line) for each whole line until it returns false.
+Status scan(const std::string& path,
+            const std::function<bool(const StepMetrics&, std::uint64_t)>& visit) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Error::from_errno(errno, {.operation = "open", .path = path});
+  std::uint64_t offset = 0;
+  std::string text;
+  for (int number = 1; std::getline(file, text); ++number) {
+    const bool ended = !file.eof();  // by a newline, and not by the end of the file
+    const auto metrics = parse_line(text);
+    if (!metrics) {
+      if (!ended) return {};
+      return Error(ErrorCode::kCorrupt, path + ": line " + std::to_string(number) +
+                                            " is no metrics of a step; move the file away, or "
+                                            "take the line out");
+    }
+    offset += text.size() + (ended ? 1 : 0);
+    if (!visit(*metrics, offset)) return {};
+  }
+  if (file.bad()) return Error::from_errno(EIO, {.operation = "read", .path = path});
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MetricsLog>> MetricsLog::create(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor < 0) return Error::from_errno(errno, {.operation = "create", .path = path});
+  return std::unique_ptr<MetricsLog>(new MetricsLog(path, descriptor, 0));
+}
+
+Result<std::unique_ptr<MetricsLog>> MetricsLog::resume(const std::string& path,
+                                                       std::int64_t last_step) {
+  if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return create(path);
+  std::uint64_t kept_bytes = 0;
+  SLUICE_RETURN_IF_ERROR(scan(path, [&](const StepMetrics& metrics, std::uint64_t end) {
+    if (metrics.step > last_step) return false;
+    kept_bytes = end;
+    return true;
+  }));
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) return Error::from_errno(errno, {.operation = "open", .path = path});
+  std::unique_ptr<MetricsLog> log(new MetricsLog(path, descriptor, kept_bytes));
+  if (::ftruncate(descriptor, static_cast<off_t>(kept_bytes)) != 0)
+    return Error::from_errno(errno, {.operation = "truncate", .path = path});
+  // A last line may be whole but for its newline.
+  char last = '\n';
+  if (kept_bytes > 0 && ::pread(descriptor, &last, 1, static_cast<off_t>(kept_bytes - 1)) != 1)
+    return Error::from_errno(EIO, {.operation = "read", .path = path});
+  if (last != '\n') SLUICE_RETURN_IF_ERROR(log->write("\n"));
+  return log;
+}
+
+MetricsLog::~MetricsLog() { ::close(descriptor_); }
+
+Status MetricsLog::append(const StepMetrics& metrics) { return write(line_of(metrics)); }
+
+Status MetricsLog::write(const std::string& line) {
+  std::size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t written = ::pwrite(descriptor_, line.data() + done, line.size() - done,
+                                     static_cast<off_t>(size_bytes_ + done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      Error error = Error::from_errno(written < 0 ? errno : EIO,
+                                      {.operation = "write",
+                                       .path = path_,
+                                       .length_bytes = static_cast<std::int64_t>(line.size())});
+      // The next line takes the place of this one's beginning; should this fail too, it is torn.
+      if (done > 0 && ::ftruncate(descriptor_, static_cast<off_t>(size_bytes_)) != 0)
+        return std::move(error).with_suffix("; a torn line is left behind");
+      return error;
+    }
+    done += static_cast<std::size_t>(written);
+  }
+  size_bytes_ += line.size();
+  return {};
+}
+
+Result<std::vector<StepMetrics>> read_metrics(const std::string& path) {
+  std::vector<StepMetrics> all;
+  SLUICE_RETURN_IF_ERROR(scan(path, [&](const StepMetrics& metrics, std::uint64_t /*end*/) {
+    all.push_back(metrics);
+    return true;
+  }));
+  return all;
+}
+
+}  // namespace sluice::engine

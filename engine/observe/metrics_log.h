@@ -1,0 +1,50 @@
+// MetricsLog: metrics.jsonl, one JSON object a step.
+//
+// A line is handed to the kernel whole before append() returns, so a run that is killed has the
+// lines of all its steps, and at most the last one torn. A number that is not finite is null.
+//
+// Threads: one at a time.
+// Errors:  name the file; after a failed append() it holds the lines before, and the next append()
+//          may go on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/result.h"
+#include "engine/observe/step_metrics.h"
+
+namespace sluice::engine {
+
+class MetricsLog {
+ public:
+  // A new file; what bears the name already is kAlreadyExists.
+  static Result<std::unique_ptr<MetricsLog>> create(const std::string& path);
+  // Goes on behind step `last_step` of the file, or begins a new one where there is none. A torn
+  // last line, and the lines of later steps (which are about to be run again), are cut off.
+  // kCorrupt names the line that is neither metrics nor torn.
+  static Result<std::unique_ptr<MetricsLog>> resume(const std::string& path,
+                                                    std::int64_t last_step);
+  ~MetricsLog();
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
+
+  Status append(const StepMetrics& metrics);
+
+ private:
+  MetricsLog(std::string path, int descriptor, std::uint64_t size_bytes)
+      : path_(std::move(path)), descriptor_(descriptor), size_bytes_(size_bytes) {}
+  Status write(const std::string& line);
+
+  std::string path_;
+  int descriptor_;
+  std::uint64_t size_bytes_;
+};
+
+// Every whole line; a torn last one is left out. Keys that this version does not know are passed
+// over.
+Result<std::vector<StepMetrics>> read_metrics(const std::string& path);
+
+}  // namespace sluice::engine

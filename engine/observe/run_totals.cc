@@ -1,0 +1,91 @@
+#include "engine/observe/run_totals.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "aio/units.h"
+#include "engine/observe/text_table.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr double kMsPerSecond = 1000;
+
+std::string milliseconds(double ms) { return decimals(ms, 1) + " ms"; }
+
+}  // namespace
+
+void RunTotals::add(const StepMetrics& metrics) {
+  if (steps_ == 0) first_ = metrics;
+  last_ = metrics;
+  ++steps_;
+  skipped_ += metrics.skipped ? 1 : 0;
+  tokens_ += metrics.tokens_per_s * metrics.step_ms / kMsPerSecond;
+  if (metrics.val_loss) val_loss_ = metrics.val_loss;
+  sum_.step_ms += metrics.step_ms;
+  sum_.forward_ms += metrics.forward_ms;
+  sum_.backward_ms += metrics.backward_ms;
+  sum_.update_ms += metrics.update_ms;
+  sum_.update_exposed_ms += metrics.update_exposed_ms;
+  sum_.nvme_read_bytes += metrics.nvme_read_bytes;
+  sum_.nvme_write_bytes += metrics.nvme_write_bytes;
+  sum_.h2d_bytes += metrics.h2d_bytes;
+  sum_.d2h_bytes += metrics.d2h_bytes;
+  sum_.gpu_peak_bytes = std::max(sum_.gpu_peak_bytes, metrics.gpu_peak_bytes);
+  sum_.host_pinned_bytes = std::max(sum_.host_pinned_bytes, metrics.host_pinned_bytes);
+  sum_.host_rss_bytes = std::max(sum_.host_rss_bytes, metrics.host_rss_bytes);
+}
+
+std::string RunTotals::closing_table() const {
+  if (steps_ == 0) return "";
+  const auto steps = static_cast<double>(steps_);
+  const double seconds = sum_.step_ms / kMsPerSecond;
+
+  std::vector<TextRow> result = {
+      {"steps",
+       std::to_string(steps_) + (skipped_ > 0 ? ", " + std::to_string(skipped_) + " skipped" : "")},
+      {"loss", decimals(first_.loss, 4) + " -> " + decimals(last_.loss, 4)}};
+  if (val_loss_) result.push_back({"validation loss", decimals(*val_loss_, 4)});
+  result.push_back({"tokens/s", compact(seconds > 0 ? tokens_ / seconds : 0)});
+
+  std::vector<TextRow> times = {{"time", "total", "share", "per step"}};
+  const auto time = [&](const char* name, double ms) {
+    const double share = sum_.step_ms > 0 ? 100 * ms / sum_.step_ms : 0;
+    times.push_back(
+        {name, duration(ms / kMsPerSecond), decimals(share, 1) + "%", milliseconds(ms / steps)});
+  };
+  time("forward", sum_.forward_ms);
+  time("backward", sum_.backward_ms);
+  time("update, waited for", sum_.update_exposed_ms);
+  time("other",
+       std::max(0.0, sum_.step_ms - sum_.forward_ms - sum_.backward_ms - sum_.update_exposed_ms));
+  time("all", sum_.step_ms);
+  time("update, behind compute", std::max(0.0, sum_.update_ms - sum_.update_exposed_ms));
+
+  std::vector<TextRow> traffic = {{"traffic", "total", "per step", "rate"}};
+  const auto moved = [&](const char* name, std::uint64_t bytes) {
+    if (bytes == 0) return;
+    traffic.push_back(
+        {name, format_bytes(bytes), format_bytes(bytes / static_cast<std::uint64_t>(steps_)),
+         decimals(seconds > 0 ? static_cast<double>(bytes) / 1e9 / seconds : 0, 2) + " GB/s"});
+  };
+  moved("NVMe read", sum_.nvme_read_bytes);
+  moved("NVMe write", sum_.nvme_write_bytes);
+  moved("host to device", sum_.h2d_bytes);
+  moved("device to host", sum_.d2h_bytes);
+
+  std::vector<TextRow> memory = {{"memory", "peak"}};
+  const auto peak = [&](const char* name, std::uint64_t bytes) {
+    if (bytes > 0) memory.push_back({name, format_bytes(bytes)});
+  };
+  peak("GPU", sum_.gpu_peak_bytes);
+  peak("host, pinned", sum_.host_pinned_bytes);
+  peak("host, resident", sum_.host_rss_bytes);
+
+  std::string text = aligned(result) + "\n" + aligned(times);
+  if (traffic.size() > 1) text += "\n" + aligned(traffic);
+  if (memory.size() > 1) text += "\n" + aligned(memory);
+  return text;
+}
+
+}  // namespace sluice::engine

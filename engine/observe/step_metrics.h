@@ -1,0 +1,59 @@
+// StepMetrics: what one step of training cost and achieved; a line of metrics.jsonl.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace sluice::engine {
+
+struct StepMetrics {
+  std::int64_t step = 0;  // the first is 1
+  double loss = 0;        // not finite: it was not
+  double lr = 0;
+  double grad_norm = 0;  // before clipping
+  double loss_scale = 1;
+  bool skipped = false;  // the gradients overflowed: nothing was updated
+  double tokens_per_s = 0;
+  double step_ms = 0;
+  double forward_ms = 0;
+  double backward_ms = 0;
+  double update_ms = 0;          // in the background or not
+  double update_exposed_ms = 0;  // of it, what compute waited for
+  std::uint64_t nvme_read_bytes = 0;
+  std::uint64_t nvme_write_bytes = 0;
+  std::uint64_t h2d_bytes = 0;
+  std::uint64_t d2h_bytes = 0;
+  std::uint64_t gpu_peak_bytes = 0;
+  std::uint64_t host_pinned_bytes = 0;
+  std::uint64_t host_rss_bytes = 0;
+  std::optional<double> val_loss;  // after steps that were followed by an evaluation
+
+  friend bool operator==(const StepMetrics&, const StepMetrics&) = default;
+};
+
+// visit(name, member) for each, in the order of the file.
+template <typename Metrics, typename Visit>
+void for_each_metric(Metrics& metrics, Visit visit) {
+  visit("step", metrics.step);
+  visit("loss", metrics.loss);
+  visit("lr", metrics.lr);
+  visit("grad_norm", metrics.grad_norm);
+  visit("loss_scale", metrics.loss_scale);
+  visit("skipped", metrics.skipped);
+  visit("tokens_per_s", metrics.tokens_per_s);
+  visit("step_ms", metrics.step_ms);
+  visit("forward_ms", metrics.forward_ms);
+  visit("backward_ms", metrics.backward_ms);
+  visit("update_ms", metrics.update_ms);
+  visit("update_exposed_ms", metrics.update_exposed_ms);
+  visit("nvme_read_bytes", metrics.nvme_read_bytes);
+  visit("nvme_write_bytes", metrics.nvme_write_bytes);
+  visit("h2d_bytes", metrics.h2d_bytes);
+  visit("d2h_bytes", metrics.d2h_bytes);
+  visit("gpu_peak_bytes", metrics.gpu_peak_bytes);
+  visit("host_pinned_bytes", metrics.host_pinned_bytes);
+  visit("host_rss_bytes", metrics.host_rss_bytes);
+  visit("val_loss", metrics.val_loss);
+}
+
+}  // namespace sluice::engine

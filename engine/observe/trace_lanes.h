@@ -1,0 +1,21 @@
+// The lanes of a trace's track: spans of one lane follow each other or lie inside each other, as
+// viewers of traces want it; what overlaps otherwise (two reads at once) gets lanes side by side.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "engine/observe/trace_log.h"
+
+namespace sluice::engine {
+
+struct PlacedSpan {
+  TraceSpan span;
+  std::size_t lane = 0;
+};
+
+// Of one track, ordered by begin, the longer one first. Only compute is nested (a unit inside a
+// pass); on the other tracks spans of one lane never touch.
+std::vector<PlacedSpan> place_in_lanes(std::vector<TraceSpan> spans, bool nested);
+
+}  // namespace sluice::engine

@@ -1,0 +1,185 @@
+#include "engine/observe/trace_log.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cinttypes>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "engine/observe/trace_lanes.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr int kLanesOfTrack = 1000;  // thread numbers of one track
+constexpr std::array<const char*, kTraceTracks> kTrackNames = {
+    "compute", "H2D", "D2H", "AdamW", "NVMe read", "NVMe write"};
+
+std::string json_text(const char* text) {
+  return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+int thread_of(std::size_t track, std::size_t lane) {
+  return static_cast<int>(track + 1) * kLanesOfTrack +
+         static_cast<int>(std::min<std::size_t>(lane, kLanesOfTrack - 1));
+}
+
+// Writes events, separated; keeps the first error for the end.
+class EventFile {
+ public:
+  explicit EventFile(const std::string& path) : file_(std::fopen(path.c_str(), "we")) {}
+  ~EventFile() {
+    if (file_ != nullptr) std::fclose(file_);
+  }
+  EventFile(const EventFile&) = delete;
+  EventFile& operator=(const EventFile&) = delete;
+
+  bool is_open() const { return file_ != nullptr; }
+  void text(const char* text) { std::fputs(text, file_); }
+  void event(const std::string& text) {
+    std::fprintf(file_, "%s%s", first_ ? "" : ",\n", text.c_str());
+    first_ = false;
+  }
+  // Whether everything was written.
+  bool close() {
+    const bool written = std::ferror(file_) == 0;
+    const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
+    return written && closed;
+  }
+
+ private:
+  std::FILE* file_;
+  bool first_ = true;
+};
+
+std::string name_event(const char* what, int thread, const std::string& args) {
+  return std::string(R"({"ph":"M","pid":1,"tid":)") + std::to_string(thread) + R"(,"name":")" +
+         what + R"(","args":{)" + args + "}}";
+}
+
+void write_track(EventFile& file, std::size_t track, std::size_t lanes) {
+  for (std::size_t lane = 0; lane < std::max<std::size_t>(lanes, 1); ++lane) {
+    const int thread = thread_of(track, lane);
+    const std::string name =
+        kTrackNames[track] + (lane > 0 ? " " + std::to_string(lane + 1) : std::string());
+    file.event(name_event("thread_name", thread, "\"name\":" + json_text(name.c_str())));
+    file.event(name_event("thread_sort_index", thread, "\"sort_index\":" + std::to_string(thread)));
+  }
+}
+
+// Microseconds with all three decimals, counted from the trace's begin.
+std::string microseconds(std::int64_t ns) {
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%" PRId64 ".%03d", ns / 1000,
+                static_cast<int>(ns % 1000));
+  return text.data();
+}
+
+void write_span(EventFile& file, const PlacedSpan& placed, std::int64_t origin_ns) {
+  const TraceSpan& span = placed.span;
+  std::string args;
+  for (const TraceArg& arg : span.args) {
+    if (arg.key == nullptr) continue;
+    args += (args.empty() ? "" : ",") + json_text(arg.key) + ":" + std::to_string(arg.value);
+  }
+  const auto track = static_cast<std::size_t>(span.track);
+  file.event(R"({"ph":"X","pid":1,"tid":)" + std::to_string(thread_of(track, placed.lane)) +
+             ",\"name\":" + json_text(span.name) + ",\"cat\":" + json_text(kTrackNames[track]) +
+             ",\"ts\":" + microseconds(span.begin_ns - origin_ns) +
+             ",\"dur\":" + microseconds(span.end_ns - span.begin_ns) + ",\"args\":{" + args + "}}");
+}
+
+}  // namespace
+
+Result<TraceLog::Options> TraceLog::parse_steps(const std::string& text) {
+  const auto colon = text.find(':');
+  const auto number = [](std::string_view digits, std::int64_t& value) {
+    const char* const end = digits.data() + digits.size();
+    const auto [rest, error] = std::from_chars(digits.data(), end, value);
+    return error == std::errc() && rest == end && !digits.empty() && value >= 0;
+  };
+  Options options;
+  const std::string_view first = std::string_view(text).substr(0, colon);
+  const std::string_view last =
+      colon == std::string::npos ? first : std::string_view(text).substr(colon + 1);
+  if (!number(first, options.first_step) || !number(last, options.last_step) ||
+      options.last_step < options.first_step)
+    return Error(ErrorCode::kInvalidArgument,
+                 "'" + text + "' is no range of steps; write FIRST:LAST, such as 10:12");
+  return options;
+}
+
+void TraceLog::start(const Options& options) {
+  options_ = options;
+  slots_ = std::vector<Slot>(options.capacity_spans);
+}
+
+void TraceLog::begin_step(std::int64_t step, std::int64_t now_ns) {
+  if (slots_.empty()) return;
+  const bool wanted = step >= options_.first_step && step <= options_.last_step;
+  if (wanted && window_begin_ns_.load(std::memory_order_relaxed) == kNever) {
+    window_begin_ns_.store(now_ns, std::memory_order_relaxed);
+    active_.store(true, std::memory_order_relaxed);
+  }
+  if (!wanted && active()) end_steps(now_ns);
+}
+
+void TraceLog::end_steps(std::int64_t now_ns) {
+  if (!active()) return;
+  window_end_ns_.store(now_ns, std::memory_order_relaxed);
+  active_.store(false, std::memory_order_relaxed);
+}
+
+void TraceLog::keep(const TraceSpan& span) noexcept {
+  const std::size_t index = taken_.fetch_add(1, std::memory_order_relaxed);
+  if (index >= slots_.size()) return;
+  slots_[index].span = span;
+  slots_[index].filled.store(true, std::memory_order_release);
+}
+
+std::size_t TraceLog::spans() const {
+  return std::min(taken_.load(std::memory_order_relaxed), slots_.size());
+}
+
+std::size_t TraceLog::dropped_spans() const {
+  return taken_.load(std::memory_order_relaxed) - spans();
+}
+
+Status TraceLog::write_json(const std::string& path) const {
+  std::array<std::vector<TraceSpan>, kTraceTracks> tracks;
+  std::int64_t origin_ns = kNever;
+  for (std::size_t i = 0; i < spans(); ++i) {
+    if (!slots_[i].filled.load(std::memory_order_acquire)) continue;
+    const TraceSpan& span = slots_[i].span;
+    tracks[static_cast<std::size_t>(span.track)].push_back(span);
+    origin_ns = std::min(origin_ns, span.begin_ns);
+  }
+  const std::string fresh = path + ".new";
+  const auto failed = [&fresh](const char* operation) {
+    Error error = Error::from_errno(errno, {.operation = operation, .path = fresh});
+    std::remove(fresh.c_str());
+    return error;
+  };
+  EventFile file(fresh);
+  if (!file.is_open()) return failed("create");
+  file.text("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":");
+  file.text(std::to_string(dropped_spans()).c_str());
+  file.text("},\"traceEvents\":[\n");
+  file.event(name_event("process_name", 0, R"("name":"sluice")"));
+  for (std::size_t track = 0; track < kTraceTracks; ++track) {
+    const bool nested = static_cast<TraceTrack>(track) == TraceTrack::kCompute;
+    const auto placed = place_in_lanes(std::move(tracks[track]), nested);
+    std::size_t lanes = 0;
+    for (const PlacedSpan& span : placed) lanes = std::max(lanes, span.lane + 1);
+    write_track(file, track, lanes);
+    for (const PlacedSpan& span : placed) write_span(file, span, origin_ns);
+  }
+  file.text("\n]}\n");
+  if (!file.close()) return failed("write");
+  if (std::rename(fresh.c_str(), path.c_str()) != 0) return failed("rename");
+  return {};
+}
+
+}  // namespace sluice::engine

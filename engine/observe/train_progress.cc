@@ -1,0 +1,69 @@
+#include "engine/observe/train_progress.h"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/observe/text_table.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::int64_t kMeanSteps = 20;  // the newest counts for a twentieth
+constexpr double kMsPerSecond = 1000;
+
+std::string scientific(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2e", value);
+  return text.data();
+}
+
+}  // namespace
+
+TrainProgress::TrainProgress(const Options& options) : options_(options), line_(options.out) {}
+
+void TrainProgress::average(double& mean, double value) const {
+  mean += (value - mean) / static_cast<double>(std::min(steps_, kMeanSteps));
+}
+
+void TrainProgress::update(const StepMetrics& metrics) {
+  last_ = metrics;
+  ++steps_;
+  skipped_ += metrics.skipped ? 1 : 0;
+  average(step_ms_, metrics.step_ms);
+  average(tokens_per_s_, metrics.tokens_per_s);
+  average(nvme_read_, static_cast<double>(metrics.nvme_read_bytes));
+  average(nvme_write_, static_cast<double>(metrics.nvme_write_bytes));
+  average(h2d_, static_cast<double>(metrics.h2d_bytes));
+  average(d2h_, static_cast<double>(metrics.d2h_bytes));
+  if (line_.is_terminal()) {
+    if (line_.due()) line_.show(text());
+    return;
+  }
+  const bool shown = steps_ == 1 || metrics.step == options_.total_steps ||
+                     metrics.step % std::max<std::int64_t>(options_.plain_every_steps, 1) == 0;
+  if (!shown) return;
+  std::fprintf(options_.out, "%s\n", text().c_str());
+  std::fflush(options_.out);
+}
+
+std::string TrainProgress::text() const {
+  const auto left =
+      static_cast<double>(std::max<std::int64_t>(options_.total_steps - last_.step, 0));
+  std::string text = "step " + std::to_string(last_.step) + "/" +
+                     std::to_string(options_.total_steps) + "  loss " + decimals(last_.loss, 4);
+  if (last_.val_loss) text += "  val " + decimals(*last_.val_loss, 4);
+  text += "  lr " + scientific(last_.lr) + "  norm " + decimals(last_.grad_norm, 2) + "  " +
+          compact(tokens_per_s_) + " tok/s  ETA " + duration(left * step_ms_ / kMsPerSecond);
+  const auto tier = [&](const char* name, double in_bytes, double out_bytes) {
+    if (in_bytes + out_bytes <= 0 || step_ms_ <= 0) return;
+    const double gb_per_s = 1 / (step_ms_ / kMsPerSecond) / 1e9;
+    text += std::string("  ") + name + " " + decimals(in_bytes * gb_per_s, 2) + " + " +
+            decimals(out_bytes * gb_per_s, 2) + " GB/s";
+  };
+  tier("NVMe", nvme_read_, nvme_write_);
+  tier("bus", h2d_, d2h_);
+  if (skipped_ > 0) text += "  skipped " + std::to_string(skipped_);
+  return text;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,53 @@
+// JsonEvents: the base of readers that take JSON from strangers, event by event, so that a hostile
+// text costs no more memory than what its reader chooses to keep. Private to this folder.
+//
+// A reader overrides the events it accepts; every other one ends the reading with a sentence.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "aio/result.h"
+
+namespace sluice::engine {
+
+class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  // The whole text, or kCorrupt with what is wrong.
+  Status read(std::string_view text);
+
+  bool null() override { return fail("null where it cannot be"); }
+  bool boolean(bool /*value*/) override { return fail("true or false where it cannot be"); }
+  bool number_integer(number_integer_t /*value*/) override {
+    return fail("a negative number where it cannot be");
+  }
+  bool number_unsigned(number_unsigned_t /*value*/) override {
+    return fail("a number where it cannot be");
+  }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override {
+    return fail("a number that is not whole, or too large");
+  }
+  bool string(string_t& /*value*/) override { return fail("a string where it cannot be"); }
+  bool binary(binary_t& /*value*/) override { return fail("binary data"); }
+  bool start_object(std::size_t /*elements*/) override {
+    return fail("an object where it cannot be");
+  }
+  bool start_array(std::size_t /*elements*/) override { return fail("a list where it cannot be"); }
+  bool key(string_t& /*value*/) override { return fail("a key where it cannot be"); }
+  bool end_object() override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(std::size_t position, const std::string& token,
+                   const nlohmann::json::exception& error) override;
+
+ protected:
+  bool fail(std::string what);
+
+ private:
+  std::string what_;
+};
+
+// A name from a file, shortened, in quotes, and in a form that a terminal shows.
+std::string in_quotes(std::string_view name);
+
+}  // namespace sluice::engine

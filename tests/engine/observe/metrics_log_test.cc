@@ -1,0 +1,231 @@
+#include "engine/observe/metrics_log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "tests/aio/backends_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+StepMetrics metrics_of(std::int64_t step) {
+  StepMetrics metrics;
+  metrics.step = step;
+  metrics.loss = 4.25 / static_cast<double>(step);
+  metrics.lr = 3e-4;
+  metrics.grad_norm = 0.1;
+  metrics.loss_scale = 65536;
+  metrics.skipped = step % 3 == 0;
+  metrics.tokens_per_s = 1234.5;
+  metrics.step_ms = 100.25;
+  metrics.forward_ms = 1;
+  metrics.backward_ms = 2;
+  metrics.update_ms = 3;
+  metrics.update_exposed_ms = 4;
+  metrics.nvme_read_bytes = 1ULL << 60;
+  metrics.nvme_write_bytes = 6;
+  metrics.h2d_bytes = 7;
+  metrics.d2h_bytes = 8;
+  metrics.gpu_peak_bytes = 9;
+  metrics.host_pinned_bytes = 10;
+  metrics.host_rss_bytes = 11;
+  if (step % 2 == 0) metrics.val_loss = 3.75;
+  return metrics;
+}
+
+class MetricsLogTest : public testing::Test {
+ protected:
+  std::string content() const {
+    std::ifstream in(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void put(const std::string& text) const { std::ofstream(path_, std::ios::binary) << text; }
+
+  void write_steps(std::int64_t first, std::int64_t last) const {
+    const auto log = first == 1 ? MetricsLog::create(path_) : MetricsLog::resume(path_, first - 1);
+    ASSERT_OK(log);
+    for (std::int64_t step = first; step <= last; ++step)
+      ASSERT_OK((*log)->append(metrics_of(step)));
+  }
+  void expect_steps(std::int64_t last) const {
+    const auto all = read_metrics(path_);
+    ASSERT_OK(all);
+    ASSERT_EQ(static_cast<std::int64_t>(all->size()), last);
+    for (std::int64_t step = 1; step <= last; ++step)
+      EXPECT_EQ((*all)[static_cast<std::size_t>(step - 1)], metrics_of(step));
+  }
+
+  const aio::TemporaryFolder folder_;
+  const std::string path_ = folder_.file("metrics.jsonl");
+};
+
+TEST_F(MetricsLogTest, WritesOneObjectAStepWithEveryField) {
+  write_steps(1, 2);
+  std::ifstream in(path_);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 2U);
+  std::vector<std::string> keys;
+  const auto json = nlohmann::ordered_json::parse(lines[1]);
+  for (const auto& entry : json.items()) keys.push_back(entry.key());
+  EXPECT_THAT(
+      keys, ElementsAre("step", "loss", "lr", "grad_norm", "loss_scale", "skipped", "tokens_per_s",
+                        "step_ms", "forward_ms", "backward_ms", "update_ms", "update_exposed_ms",
+                        "nvme_read_bytes", "nvme_write_bytes", "h2d_bytes", "d2h_bytes",
+                        "gpu_peak_bytes", "host_pinned_bytes", "host_rss_bytes", "val_loss"));
+  EXPECT_EQ(json["step"], 2);
+  EXPECT_EQ(json["loss"], 2.125);
+  EXPECT_EQ(json["skipped"], false);
+  EXPECT_EQ(json["nvme_read_bytes"], 1ULL << 60);
+  EXPECT_FALSE(nlohmann::json::parse(lines[0]).contains("val_loss"));
+  expect_steps(2);
+}
+
+TEST_F(MetricsLogTest, WritesNullForALossThatIsNotFinite) {
+  const auto log = MetricsLog::create(path_);
+  ASSERT_OK(log);
+  StepMetrics metrics = metrics_of(1);
+  metrics.loss = std::numeric_limits<double>::quiet_NaN();
+  metrics.grad_norm = std::numeric_limits<double>::infinity();
+  ASSERT_OK((*log)->append(metrics));
+  EXPECT_THAT(content(), HasSubstr(R"("loss":null,"lr":0.0003,"grad_norm":null)"));
+  const auto all = read_metrics(path_);
+  ASSERT_OK(all);
+  EXPECT_TRUE(std::isnan(all->at(0).loss));
+}
+
+TEST_F(MetricsLogTest, GoesOnBehindALastLineTornAtAnyByte) {
+  write_steps(1, 3);
+  const std::string whole = content();
+  const std::size_t third = whole.rfind('\n', whole.size() - 2) + 1;
+  for (std::size_t length = third; length <= whole.size(); ++length) {
+    SCOPED_TRACE(length);
+    put(whole.substr(0, length));
+    // Whole it is once its last brace is there, newline or not.
+    const bool third_is_whole = length + 1 >= whole.size();
+    expect_steps(third_is_whole ? 3 : 2);
+    write_steps(third_is_whole ? 4 : 3, 4);
+    expect_steps(4);
+  }
+  put(whole + std::string(100, '\0'));  // as a file system may leave it after a power loss
+  write_steps(4, 4);
+  expect_steps(4);
+}
+
+TEST_F(MetricsLogTest, CutsTheStepsThatAreRunAgain) {
+  write_steps(1, 9);
+  write_steps(6, 7);
+  expect_steps(7);
+  write_steps(8, 8);
+  expect_steps(8);
+  ASSERT_OK(MetricsLog::resume(path_, 0));
+  EXPECT_EQ(content(), "");
+}
+
+TEST_F(MetricsLogTest, OverwritesNothingAndBeginsAnewWhereNothingIs) {
+  ASSERT_OK(MetricsLog::resume(path_, 7));
+  const auto again = MetricsLog::create(path_);
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().code(), ErrorCode::kAlreadyExists);
+  EXPECT_THAT(again.error().message(), HasSubstr(path_));
+  EXPECT_EQ(read_metrics(folder_.file("none")).error().code(), ErrorCode::kNotFound);
+}
+
+TEST_F(MetricsLogTest, NamesTheLineThatIsNoMetrics) {
+  write_steps(1, 3);
+  const std::string whole = content();
+  const auto refused = [&](const std::string& text) {
+    put(text);
+    const auto log = MetricsLog::resume(path_, 10);
+    EXPECT_FALSE(log.ok());
+    EXPECT_EQ(content(), text) << "nothing was cut";
+    return log.ok() ? "accepted" : log.error().message();
+  };
+  EXPECT_THAT(refused("my notes\n" + whole), HasSubstr(path_ + ": line 1 is no metrics"));
+  EXPECT_THAT(refused(whole + "{}\n"), HasSubstr("line 4"));
+  EXPECT_THAT(refused(whole + "\n" + whole), HasSubstr("line 4"));
+  std::string negative = whole;
+  negative.replace(negative.find("\"d2h_bytes\":8"), 13, "\"d2h_bytes\":-8");
+  EXPECT_THAT(refused(negative), HasSubstr("line 1"));
+}
+
+TEST_F(MetricsLogTest, PassesOverKeysItDoesNotKnow) {
+  write_steps(1, 1);
+  std::string text = content();
+  text.insert(1, R"("unit_hashes":[1,2],)");
+  put(text);
+  expect_steps(1);
+}
+
+TEST_F(MetricsLogTest, KeepsWholeLinesWhenTheDiskIsFull) {
+  write_steps(1, 1);
+  const auto log = MetricsLog::resume(path_, 1);
+  ASSERT_OK(log);
+  // The second line does not fit.
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit tight = before;
+  tight.rlim_cur = content().size() + 20;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
+  const Status failed = (*log)->append(metrics_of(2));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, old_handler);
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(failed.error().code(), ErrorCode::kNoSpace);
+  EXPECT_THAT(failed.error().message(), HasSubstr(path_));
+  expect_steps(1);
+  ASSERT_OK((*log)->append(metrics_of(2)));
+  expect_steps(2);
+}
+
+// The child tells each step that append() acknowledged, until it is killed.
+TEST_F(MetricsLogTest, HasEveryAcknowledgedStepAfterAKill) {
+  constexpr int kRuns = 10;
+  std::int64_t last = 0;
+  for (int run = 0; run < kRuns; ++run) {
+    int pipe_ends[2];
+    ASSERT_EQ(pipe(pipe_ends), 0);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      auto log = MetricsLog::resume(path_, last);
+      for (std::int64_t step = last + 1; log.ok(); ++step) {
+        if (!(*log)->append(metrics_of(step)).ok()) break;
+        if (write(pipe_ends[1], &step, sizeof step) != sizeof step) break;
+      }
+      _exit(1);
+    }
+    std::int64_t told = last;
+    while (told < last + 20 + run * 7)
+      ASSERT_EQ(read(pipe_ends[0], &told, sizeof told), static_cast<ssize_t>(sizeof told));
+    kill(child, SIGKILL);
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    close(pipe_ends[0]);
+    close(pipe_ends[1]);
+    const auto all = read_metrics(path_);
+    ASSERT_OK(all);
+    ASSERT_GE(static_cast<std::int64_t>(all->size()), told);
+    last = static_cast<std::int64_t>(all->size());
+    expect_steps(last);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,88 @@
+#include "engine/observe/run_totals.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "aio/units.h"
+#include "engine/observe/text_table.h"
+
+namespace sluice::engine {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(RunTotals, AddUpToATableInColumns) {
+  RunTotals totals;
+  EXPECT_EQ(totals.closing_table(), "");
+  StepMetrics step;
+  step.loss = 10.5;
+  step.tokens_per_s = 4000;
+  step.step_ms = 1000;
+  step.forward_ms = 250;
+  step.backward_ms = 500;
+  step.update_ms = 300;
+  step.update_exposed_ms = 100;
+  step.nvme_read_bytes = 1'000'000'000;
+  step.nvme_write_bytes = 512 * kMiB;
+  step.host_rss_bytes = 3 * kGiB;
+  totals.add(step);
+  step.loss = 5.25;
+  step.step_ms = 3000;
+  step.tokens_per_s = 1333.3333333333333;
+  step.skipped = true;
+  step.val_loss = 6;
+  step.host_rss_bytes = 2 * kGiB;
+  totals.add(step);
+  EXPECT_EQ(totals.closing_table(),
+            "steps                 2, 1 skipped\n"
+            "loss             10.5000 -> 5.2500\n"
+            "validation loss             6.0000\n"
+            "tokens/s                      2.0k\n"
+            "\n"
+            "time                    total   share   per step\n"
+            "forward                 0.5 s   12.5%   250.0 ms\n"
+            "backward                1.0 s   25.0%   500.0 ms\n"
+            "update, waited for      0.2 s    5.0%   100.0 ms\n"
+            "other                   2.3 s   57.5%  1150.0 ms\n"
+            "all                     4.0 s  100.0%  2000.0 ms\n"
+            "update, behind compute  0.4 s   10.0%   200.0 ms\n"
+            "\n"
+            "traffic     total  per step       rate\n"
+            "NVMe read   1.86G   953.67M  0.50 GB/s\n"
+            "NVMe write     1G      512M  0.27 GB/s\n"
+            "\n"
+            "memory          peak\n"
+            "host, resident    3G\n");
+}
+
+TEST(RunTotals, LeaveOutWhatWasNotUsed) {
+  RunTotals totals;
+  totals.add({.step = 1, .loss = 1});
+  const std::string table = totals.closing_table();
+  EXPECT_THAT(table, Not(HasSubstr("traffic")));
+  EXPECT_THAT(table, Not(HasSubstr("memory")));
+  EXPECT_THAT(table, Not(HasSubstr("skipped")));
+  EXPECT_THAT(table, Not(HasSubstr("nan")));
+}
+
+TEST(TextTable, AlignsTheFirstColumnLeftAndTheOthersRight) {
+  EXPECT_EQ(aligned({{"a", "bb"}, {"long", "c", "d"}, {"x"}}), "a     bb\nlong   c  d\nx\n");
+  EXPECT_EQ(aligned({}), "");
+}
+
+TEST(TextTable, ShowsDurationsAndCountsInAFewLetters) {
+  EXPECT_EQ(duration(0.94), "0.9 s");
+  EXPECT_EQ(duration(-1), "0.0 s");
+  EXPECT_EQ(duration(59.99), "1:00");
+  EXPECT_EQ(duration(75.4), "1:15");
+  EXPECT_EQ(duration(3700), "1:01:40");
+  EXPECT_EQ(duration(1.0 / 0.0), "?");
+  EXPECT_EQ(compact(999.4), "999");
+  EXPECT_EQ(compact(999.6), "1.0k");
+  EXPECT_EQ(compact(99'960), "100k");
+  EXPECT_EQ(compact(1'500'000), "1.50M");
+}
+
+}  // namespace
+}  // namespace sluice::engine

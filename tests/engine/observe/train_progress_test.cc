@@ -1,0 +1,103 @@
+#include "engine/observe/train_progress.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <memory>
+
+namespace sluice::engine {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using OwnedFile = std::unique_ptr<std::FILE, CloseFile>;
+
+StepMetrics metrics_of(std::int64_t step) {
+  StepMetrics metrics;
+  metrics.step = step;
+  metrics.loss = 3.25;
+  metrics.lr = 3e-4;
+  metrics.grad_norm = 0.834;
+  metrics.tokens_per_s = 12'340;
+  metrics.step_ms = 100;
+  return metrics;
+}
+
+TEST(TrainProgress, SaysHowFarItIsAndHowLongItTakes) {
+  const OwnedFile out(std::tmpfile());
+  TrainProgress progress({.total_steps = 2000, .out = out.get()});
+  StepMetrics metrics = metrics_of(120);
+  progress.update(metrics);
+  EXPECT_EQ(progress.text(),
+            "step 120/2000  loss 3.2500  lr 3.00e-04  norm 0.83  12.3k tok/s  ETA 3:08");
+  metrics = metrics_of(121);
+  metrics.skipped = true;
+  metrics.val_loss = 3.5;
+  metrics.nvme_read_bytes = 240'000'000;
+  metrics.nvme_write_bytes = 200'000'000;
+  metrics.h2d_bytes = 100'000'000;
+  progress.update(metrics);
+  EXPECT_EQ(progress.text(),
+            "step 121/2000  loss 3.2500  val 3.5000  lr 3.00e-04  norm 0.83  12.3k tok/s  ETA 3:08"
+            "  NVMe 1.20 + 1.00 GB/s  bus 0.50 + 0.00 GB/s  skipped 1");
+}
+
+TEST(TrainProgress, FollowsAChangeOfSpeedWithinAFewDozenSteps) {
+  const OwnedFile out(std::tmpfile());
+  TrainProgress progress({.total_steps = 1000, .out = out.get()});
+  for (int step = 1; step <= 100; ++step) progress.update(metrics_of(step));
+  for (int step = 101; step <= 200; ++step) {
+    StepMetrics slow = metrics_of(step);
+    slow.step_ms = 1000;
+    progress.update(slow);
+  }
+  EXPECT_THAT(progress.text(), HasSubstr("ETA 13:1"));  // 800 steps of almost a second
+}
+
+TEST(TrainProgress, PrintsPlainLinesEveryFewStepsWhereThereIsNoTerminal) {
+  const OwnedFile out(std::tmpfile());
+  TrainProgress progress({.total_steps = 12, .plain_every_steps = 5, .out = out.get()});
+  for (int step = 1; step <= 12; ++step) progress.update(metrics_of(step));
+  std::rewind(out.get());
+  std::array<char, 4096> text{};
+  std::string shown(text.data(), std::fread(text.data(), 1, text.size(), out.get()));
+  EXPECT_THAT(shown, Not(HasSubstr("\033")));
+  std::string steps;
+  for (std::size_t at = 0; (at = shown.find("step ", at)) != std::string::npos; ++at)
+    steps += shown.substr(at + 5, shown.find('/', at) - at - 5) + " ";
+  EXPECT_EQ(steps, "1 5 10 12 ");
+  EXPECT_EQ(shown.back(), '\n');
+}
+
+TEST(TrainProgress, RewritesOneLineOfATerminalCutToItsWidth) {
+  const int master = posix_openpt(O_RDWR | O_NOCTTY);
+  if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0)
+    GTEST_SKIP() << "this machine has no pseudo terminals";
+  const OwnedFile out(std::fopen(ptsname(master), "w"));
+  ASSERT_NE(out, nullptr);
+  const winsize size{.ws_row = 10, .ws_col = 40};
+  ASSERT_EQ(ioctl(master, TIOCSWINSZ, &size), 0);
+  {
+    TrainProgress progress({.total_steps = 50, .out = out.get()});
+    for (int step = 1; step <= 50; ++step) progress.update(metrics_of(step));
+  }
+  std::array<char, 4096> text{};
+  const ssize_t length = read(master, text.data(), text.size());
+  close(master);
+  ASSERT_GT(length, 0);
+  const std::string shown(text.data(), static_cast<std::size_t>(length));
+  EXPECT_EQ(shown,
+            "\r\033[K" + std::string("step 1/50  loss 3.2500  lr 3.00e-04  no") + "\r\033[K");
+}
+
+}  // namespace
+}  // namespace sluice::engine
