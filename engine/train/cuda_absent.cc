@@ -23,6 +23,7 @@ Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel&, o
 std::uint64_t planned_sink_gpu_bytes(const GptModel&, offload::GradType) { return 0; }
 std::uint64_t planned_sink_host_bytes(const GptModel&, offload::GradType) { return 0; }
 std::unique_ptr<PhaseClock> make_cuda_phase_clock() { return nullptr; }
+std::uint64_t cuda_peak_bytes() { return 0; }
 aio::PinHook cuda_pin_hook() { return {}; }
 
 }  // namespace sluice::engine

@@ -36,6 +36,9 @@ std::uint64_t planned_sink_host_bytes(const GptModel& model, offload::GradType t
 
 std::unique_ptr<PhaseClock> make_cuda_phase_clock();
 
+// The most that LibTorch has had of the GPU at once.
+std::uint64_t cuda_peak_bytes();
+
 // cudaHostRegister for the memory of pools.
 aio::PinHook cuda_pin_hook();
 

@@ -1,5 +1,6 @@
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -180,6 +181,12 @@ class CudaPhaseClock final : public PhaseClock {
         marks_[static_cast<std::size_t>(from)].elapsed_time(marks_[static_cast<std::size_t>(to)]));
   }
 
+  void stamp(std::int64_t* where) override {
+    C10_CUDA_CHECK(cudaLaunchHostFunc(
+        c10::cuda::getCurrentCUDAStream().stream(),
+        [](void* it) noexcept { *static_cast<std::int64_t*>(it) = SteadyClock().now_ns(); }, where));
+  }
+
  private:
   std::array<at::cuda::CUDAEvent, kMarks> marks_;
 };
@@ -206,6 +213,12 @@ std::uint64_t planned_slot_bytes(const GptModel& model, const CudaSlotOptions& o
 }
 
 std::unique_ptr<PhaseClock> make_cuda_phase_clock() { return std::make_unique<CudaPhaseClock>(); }
+
+std::uint64_t cuda_peak_bytes() {
+  const auto stats =
+      c10::cuda::CUDACachingAllocator::getDeviceStats(c10::cuda::current_device());
+  return static_cast<std::uint64_t>(stats.reserved_bytes[0].peak);
+}
 
 aio::PinHook cuda_pin_hook() {
   return {.pin = [](std::span<std::byte> memory) -> Status {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "aio/units.h"
+#include "engine/model/gpt_costs.h"
 #include "engine/train/cuda_device.h"
 #include "engine/train/gradient_sink.h"
 
@@ -16,6 +17,10 @@ namespace {
 constexpr std::uint64_t kRecordGranule = offload::kTileElements;
 constexpr int kMinSwapBuffers = 3;   // one is read, one computed, one written
 constexpr int kMinCacheBuffers = 3;  // of a size class: updated, read, read ahead
+
+// What is resident before anything of the run is there, and what LibTorch's libraries keep.
+constexpr std::uint64_t kProgramBytes = 400 * kMiB;
+constexpr std::uint64_t kCudaProgramBytes = 1536 * kMiB;
 
 std::uint64_t sum_of(const std::vector<MemoryLine>& lines) {
   return std::accumulate(lines.begin(), lines.end(), std::uint64_t{0},
@@ -149,6 +154,21 @@ Status plan_optimizer(const config::Config& config, const GptModel& model, Memor
   return {};
 }
 
+// Boundaries of all micro-batches between forward and backward, and what one call works with.
+std::uint64_t activation_bytes(const config::Config& config, const GptModel& model,
+                               const MemoryPlan& plan) {
+  const GptShape& shape = model.shape();
+  const PassShape pass{.micro_batch = config.batch.micro,
+                       .tokens = config.data.sequence_tokens,
+                       .number_bytes = plan.form == offload::ParamForm::kFp32 ? 4 : 2};
+  const PeakOptions peak{.cpu = !plan.cuda, .plain_attention = !plan.cuda && shape.dropout > 0};
+  const auto micro_batches = static_cast<std::uint64_t>(config.batch.accumulation);
+  const auto layers = static_cast<std::uint64_t>(shape.layers);
+  std::uint64_t bytes = (layers + 2) * micro_batches * boundary_bytes(shape, pass);
+  if (!plan.recompute) bytes += layers * micro_batches * block_saved_bytes(shape, pass);
+  return bytes + std::max(block_peak_bytes(shape, pass, peak), head_peak_bytes(shape, pass, 0, peak));
+}
+
 }  // namespace
 
 std::uint64_t MemoryPlan::host_bytes() const { return sum_of(host); }
@@ -172,6 +192,9 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
   plan.recompute = config.placement.recompute != config::Switch::kOff;
   SLUICE_RETURN_IF_ERROR(plan_params(config, model, plan));
   SLUICE_RETURN_IF_ERROR(plan_optimizer(config, model, plan));
+  plan.host.push_back({"the program and LibTorch", plan.cuda ? kCudaProgramBytes : kProgramBytes});
+  std::vector<MemoryLine>& compute = plan.cuda ? plan.gpu : plan.host;
+  compute.push_back({"activations", activation_bytes(config, model, plan)});
   if (!plan.cuda) {
     plan.host.push_back({"gradients", CpuGradientSink::planned_bytes(model, plan.grad_type)});
     return plan;

@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "aio/clock.h"
+
 namespace sluice::engine {
 
 class PhaseClock {
@@ -17,6 +19,9 @@ class PhaseClock {
   virtual void mark(int index) = 0;
   // Between two marks, once the device has come to the second.
   virtual std::int64_t elapsed_ns(int from, int to) = 0;
+  // Writes the host's time to `*where` when the device comes to this point. `where` must outlive
+  // that; costs time on a GPU, so for traces only.
+  virtual void stamp(std::int64_t* where) = 0;
 };
 
 class CpuPhaseClock final : public PhaseClock {
@@ -29,8 +34,10 @@ class CpuPhaseClock final : public PhaseClock {
                marks_[static_cast<std::size_t>(to)] - marks_[static_cast<std::size_t>(from)])
         .count();
   }
+  void stamp(std::int64_t* where) override { *where = clock_.now_ns(); }
 
  private:
+  const SteadyClock clock_;
   std::array<std::chrono::steady_clock::time_point, kMarks> marks_{};
 };
 

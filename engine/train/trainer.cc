@@ -40,10 +40,42 @@ Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& s
     : options_(options),
       parts_(parts),
       update_units_(*parts.params, parts.gradients, HostUnits::Access::kUpdate,
-                    parts.model->units()),
+                    *parts.model, parts.trace),
       state_(state),
       boundaries_(static_cast<std::size_t>(parts.model->units())),
       saved_(static_cast<std::size_t>(parts.model->units())) {}
+
+// From here to the end of the block, as the device gets to it.
+class Trainer::SpanScope {
+ public:
+  SpanScope(Trainer& trainer, int unit) {
+    if (!trainer.parts_.trace->active()) return;
+    clock_ = trainer.parts_.clock;
+    span_ = &trainer.spans_.emplace_back();
+    span_->name = trainer.parts_.model->layout(unit).name.c_str();
+    clock_->stamp(&span_->begin_ns);
+  }
+  ~SpanScope() {
+    if (span_ != nullptr) clock_->stamp(&span_->end_ns);
+  }
+  SpanScope(const SpanScope&) = delete;
+  SpanScope& operator=(const SpanScope&) = delete;
+
+ private:
+  PhaseClock* clock_ = nullptr;
+  UnitSpan* span_ = nullptr;
+};
+
+// Once the device is done with the step.
+void Trainer::trace_units() {
+  for (const UnitSpan& span : spans_) {
+    parts_.trace->add({.track = TraceTrack::kCompute,
+                       .name = span.name,
+                       .begin_ns = span.begin_ns,
+                       .end_ns = span.end_ns});
+  }
+  spans_.clear();
+}
 
 PassContext Trainer::context(int unit, std::size_t micro_batch, bool training) const {
   return {.run_seed = options_.run_seed,
@@ -94,6 +126,7 @@ void Trainer::forward(const StepBatch& batch) {
   for (int unit = 0; unit < parts_.model->head_index(); ++unit) {
     times_.update_exposed_ns += wait_for_update(unit);
     const UnitViews& views = acquire(unit);
+    const SpanScope span(*this, unit);
     auto& boundaries = boundaries_[static_cast<std::size_t>(unit)];
     boundaries = flow_;
     if (!options_.recompute) {
@@ -120,6 +153,7 @@ void Trainer::head(const StepBatch& batch, double grad_scale) {
   times_.update_exposed_ns += wait_for_update(head);
   const UnitViews& views = acquire(head);
   const UnitViews& embedding = acquire(0);
+  const SpanScope span(*this, head);
   const UnitViews& gradients = parts_.gradients->open(head);
   const UnitViews& embedding_gradients = parts_.gradients->open(0);
   losses_.clear();
@@ -138,6 +172,7 @@ void Trainer::head(const StepBatch& batch, double grad_scale) {
 void Trainer::backward_through(int unit, const StepBatch& batch) {
   const ModelUnit& code = parts_.model->unit(unit);
   const UnitViews& views = acquire(unit);
+  const SpanScope span(*this, unit);
   const UnitViews& gradients = parts_.gradients->open(unit);
   auto& boundaries = boundaries_[static_cast<std::size_t>(unit)];
   for (std::size_t m = 0; m < batch.inputs.size(); ++m) {
@@ -239,6 +274,7 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   backward(batch);
   parts_.clock->mark(kEnd);
   const GradientTotals totals = must(parts_.gradients->totals());
+  trace_units();
   times_.forward_ns = parts_.clock->elapsed_ns(kBegin, kBackward);
   times_.backward_ns = parts_.clock->elapsed_ns(kBackward, kEnd);
 
@@ -247,6 +283,7 @@ StepOutcome Trainer::step(const StepBatch& batch) {
     update(totals, outcome);
   else
     handle_overflow(totals, outcome);
+  times_.update_ns = update_units_.last_step_ns();
   outcome.times = times_;
   return outcome;
 }

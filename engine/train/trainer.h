@@ -20,6 +20,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <stdexcept>
@@ -27,6 +28,7 @@
 
 #include "engine/config/config.h"
 #include "engine/model/gpt_model.h"
+#include "engine/observe/trace_log.h"
 #include "engine/train/gradient_sink.h"
 #include "engine/train/host_units.h"
 #include "engine/train/loss_scaler.h"
@@ -47,6 +49,7 @@ struct TrainState {
 struct StepTimes {
   std::int64_t forward_ns = 0;
   std::int64_t backward_ns = 0;
+  std::int64_t update_ns = 0;          // of the last update that is done, overlapped or not
   std::int64_t update_exposed_ns = 0;  // of updates: what this step waited for
 };
 
@@ -91,6 +94,7 @@ class Trainer {
     offload::ParamOffloader* params = nullptr;
     offload::OptimizerOffloader* optimizer = nullptr;
     PhaseClock* clock = nullptr;
+    TraceLog* trace = nullptr;
   };
 
   Trainer(const Options& options, const Parts& parts, const TrainState& state);
@@ -131,6 +135,16 @@ class Trainer {
   std::vector<at::Tensor> flow_;    // what goes from unit to unit, by micro-batch
   std::vector<at::Tensor> losses_;  // by micro-batch
   StepTimes times_;
+
+  // For the trace: what the device did with a unit, by its own time.
+  struct UnitSpan {
+    const char* name = nullptr;
+    std::int64_t begin_ns = 0;
+    std::int64_t end_ns = 0;
+  };
+  class SpanScope;
+  void trace_units();
+  std::deque<UnitSpan> spans_;  // addresses stay
 };
 
 }  // namespace sluice::engine

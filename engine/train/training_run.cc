@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <map>
 #include <span>
 #include <string>
 #include <thread>
@@ -14,6 +15,9 @@
 #include "engine/model/initial_values.h"
 #include "engine/train/cuda_device.h"
 #include "engine/train/flat_ranges.h"
+#include "engine/weights/gpt2_names.h"
+#include "engine/weights/safetensors_reader.h"
+#include "engine/weights/safetensors_writer.h"
 #include "swap/store_inventory.h"
 
 namespace sluice::engine {
@@ -199,16 +203,26 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                      .gradients = run->gradients_.get(),
                      .params = run->params_.get(),
                      .optimizer = run->optimizer_.get(),
-                     .clock = run->clock_.get()},
+                     .clock = run->clock_.get(),
+                     .trace = &run->trace_},
       state);
   return run;
 }
 
 Status TrainingRun::initialise(const Progress& progress) {
+  std::unique_ptr<SafetensorsReader> weights;
+  std::map<std::string, std::string> name_in_file;
+  if (!config_.model.init_from.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(weights, SafetensorsReader::open(*reads_, config_.model.init_from));
+    const std::vector<TensorSpec> wanted = weight_specs(DType::kF32);
+    auto names = match_gpt2_parameters(weights->tensors(), wanted);
+    if (!names.ok()) return std::move(names).error().with_context(config_.model.init_from);
+    for (std::size_t i = 0; i < wanted.size(); ++i) name_in_file[wanted[i].name] = (*names)[i];
+  }
   std::uint64_t total = 0, done = 0;
   for (int unit = 0; unit < model_->units(); ++unit) total += model_->layout(unit).elements;
 
-  HostUnits units(*params_, nullptr, HostUnits::Access::kReplace, model_->units());
+  HostUnits units(*params_, nullptr, HostUnits::Access::kReplace, *model_);
   const auto seed = static_cast<std::uint64_t>(config_.model.init_seed);
   return optimizer_->restore(units, [&](const offload::StateRange& range) -> Status {
     done += range.master.size();
@@ -218,6 +232,7 @@ Status TrainingRun::initialise(const Progress& progress) {
         [&](const ParameterSpec& parameter, std::uint64_t first, std::uint64_t offset,
             std::uint64_t count) -> Status {
           const std::span<float> masters = range.master.subspan(offset, count);
+          if (weights) return weights->read(name_in_file[parameter.name], first, masters);
           fill_initial(parameter, seed, first, masters);
           return {};
         });
@@ -226,7 +241,7 @@ Status TrainingRun::initialise(const Progress& progress) {
 
 Status TrainingRun::take_masters(const TakeMasters& take) {
   trainer_->drain();
-  HostUnits units(*params_, nullptr, HostUnits::Access::kRead, model_->units());
+  HostUnits units(*params_, nullptr, HostUnits::Access::kRead, *model_);
   return optimizer_->snapshot(units, [&](const offload::StateRange& range) -> Status {
     return for_each_parameter(
         model_->layout(range.unit), range.first_element, range.master.size(),
@@ -235,6 +250,30 @@ Status TrainingRun::take_masters(const TakeMasters& take) {
           return take(parameter, first, range.master.subspan(offset, count));
         });
   });
+}
+
+std::vector<TensorSpec> TrainingRun::weight_specs(DType dtype) const {
+  std::vector<TensorSpec> specs;
+  for (int unit = 0; unit < model_->units(); ++unit) {
+    for (const ParameterSpec& parameter : model_->layout(unit).parameters) {
+      specs.push_back({.name = parameter.name,
+                       .dtype = dtype,
+                       .shape = {parameter.shape.begin(), parameter.shape.end()}});
+    }
+  }
+  return specs;
+}
+
+Status TrainingRun::save_weights(const std::string& path, DType dtype) {
+  SafetensorsWriter::Options options;
+  options.path = path;
+  SLUICE_ASSIGN_OR_RETURN(const auto writer,
+                          SafetensorsWriter::create(*writes_, options, weight_specs(dtype)));
+  SLUICE_RETURN_IF_ERROR(take_masters(
+      [&](const ParameterSpec& parameter, std::uint64_t, std::span<const float> masters) {
+        return writer->append(parameter.name, masters);
+      }));
+  return writer->finish();
 }
 
 std::uint64_t TrainingRun::tokens_per_step() const {
@@ -289,6 +328,8 @@ double TrainingRun::evaluate() {
       corpora_.back(), 0, batches);
   return trainer_->evaluate(batch);
 }
+
+std::uint64_t TrainingRun::gpu_peak_bytes() const { return plan_.cuda ? cuda_peak_bytes() : 0; }
 
 TrainingRun::Traffic TrainingRun::traffic() const {
   const offload::ParamStats params = params_->stats();

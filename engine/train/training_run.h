@@ -23,6 +23,7 @@
 #include "engine/data/token_corpus.h"
 #include "engine/train/memory_plan.h"
 #include "engine/train/trainer.h"
+#include "engine/weights/safetensors_header.h"
 
 namespace sluice::engine {
 
@@ -48,10 +49,19 @@ class TrainingRun {
                                            std::span<const float> masters)>;
   Status take_masters(const TakeMasters& take);
 
+  // All masters under Hugging Face's names, as one safetensors file.
+  Status save_weights(const std::string& path, DType dtype);
+
+  // Start it before the first step to have a trace.
+  TraceLog& trace() { return trace_; }
+
   const config::Config& config() const { return config_; }
   const GptModel& model() const { return *model_; }
   Trainer& trainer() { return *trainer_; }
   std::uint64_t tokens_per_step() const;
+  std::uint64_t samples_per_epoch() const { return train_sampler_->samples_per_epoch(); }
+  bool has_validation() const { return validation_sampler_ != nullptr; }
+  std::uint64_t gpu_peak_bytes() const;  // LibTorch's; 0 on the CPU
 
   struct Traffic {
     std::uint64_t nvme_read_bytes = 0;
@@ -67,6 +77,7 @@ class TrainingRun {
   Status open_data();
   Status make_offloaders();
   Status make_device();
+  std::vector<TensorSpec> weight_specs(DType dtype) const;
   at::Tensor on_device(const at::Tensor& tokens) const;
   StepBatch read_batch(const std::function<data::Sample(std::uint64_t)>& sample_at,
                        const data::TokenCorpus& corpus, std::uint64_t first, std::size_t micro_batches);
@@ -74,6 +85,7 @@ class TrainingRun {
   const config::Config config_;
   const MemoryPlan plan_;
   std::unique_ptr<GptModel> model_;
+  TraceLog trace_;
 
   std::unique_ptr<aio::IoBackend> backend_;
   std::unique_ptr<aio::IoQueue> reads_;

@@ -21,7 +21,9 @@ namespace sluice::tools {
 using Command = std::function<Result<int>()>;
 
 Command add_config_command(CLI::App& sluice);
+Command add_eval_command(CLI::App& sluice);  // as the next: only with LibTorch
 Command add_scrub_command(CLI::App& sluice);
+Command add_train_command(CLI::App& sluice);
 
 inline constexpr int kExitDamaged = 1;
 

@@ -35,6 +35,10 @@ int run(int argc, const char* const* argv) {
                "sluice");
   app.require_subcommand(1);
   std::map<std::string, sluice::tools::Command> commands;
+#ifdef SLUICE_HAS_ENGINE
+  commands["train"] = sluice::tools::add_train_command(app);
+  commands["eval"] = sluice::tools::add_eval_command(app);
+#endif
   commands["config"] = sluice::tools::add_config_command(app);
   commands["scrub"] = sluice::tools::add_scrub_command(app);
 

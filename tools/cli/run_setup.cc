@@ -1,0 +1,39 @@
+#include "tools/cli/run_setup.h"
+
+#include <iostream>
+
+#include "aio/log.h"
+#include "aio/real_file_system.h"
+#include "aio/terminal_line.h"
+#include "engine/observe/text_table.h"
+#include "engine/train/preflight.h"
+
+namespace sluice::tools {
+
+Result<std::unique_ptr<engine::TrainingRun>> set_up_run(const config::Config& config) {
+  const engine::GptShape shape = engine::gpt_shape(config.model);
+  SLUICE_RETURN_IF_ERROR(engine::validate(shape));
+  const engine::GptModel model({.shape = shape});
+  SLUICE_ASSIGN_OR_RETURN(const engine::MemoryPlan plan, engine::plan_memory(config, model));
+  std::uint64_t parameters = 0;
+  for (int unit = 0; unit < model.units(); ++unit)
+    parameters += model.layout(unit).parameter_elements();
+  std::cerr << "GPT of " << engine::compact(static_cast<double>(parameters)) << " parameters: "
+            << shape.layers << " layers x " << shape.hidden << ", "
+            << (plan.cuda ? "on the GPU" : "on the CPU") << "\n";
+  aio::RealFileSystem files;
+  SLUICE_ASSIGN_OR_RETURN(
+      const engine::PreflightReport report,
+      engine::preflight(config, plan, engine::machine_memory(), files));
+  std::cerr << report.table;
+  for (const std::string& warning : report.warnings) log::warning(warning);
+
+  SLUICE_ASSIGN_OR_RETURN(auto run, engine::TrainingRun::create(config, plan));
+  TerminalLine line;
+  SLUICE_RETURN_IF_ERROR(run->initialise([&](std::uint64_t done, std::uint64_t total) {
+    if (line.due()) line.show("setting the weights: " + std::to_string(done * 100 / total) + "%");
+  }));
+  return run;
+}
+
+}  // namespace sluice::tools
