@@ -288,7 +288,7 @@ void SwapPipeline::give_back(Slot& slot, bool write) {
 Status SwapPipeline::drain() {
   Lock lock(mutex_);
   draining_ = true;
-  const Status drained = wait(lock, [&] { return schedule_.unwritten() == 0; });
+  Status drained = wait(lock, [&] { return schedule_.unwritten() == 0; });
   draining_ = false;
   return drained;
 }

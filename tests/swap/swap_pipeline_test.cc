@@ -37,7 +37,7 @@ TEST_P(SwapPipelineOn, GivesEveryRecordInOrderAndWritesEveryChange) {
           watched, folder_.path(),
           {.pipeline = {.buffers = 3, .order = order}, .two_queues = two_queues, .threads = 2});
       std::vector<RecordId> sequence;
-      for (int i = 0; i < 40; ++i)
+      for (int i = 0; i < 12; ++i)
         for (const RecordId id : swap.all_records()) sequence.push_back(id);
       ASSERT_OK(swap.pass(sequence));
       swap.expect_all_on_disk();
@@ -49,7 +49,7 @@ TEST_P(SwapPipelineOn, GivesEveryRecordInOrderAndWritesEveryChange) {
 }
 
 TEST_P(SwapPipelineOn, KeepsRandomSequencesRight) {
-  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
     const auto inner = backend(2, 16);
@@ -57,7 +57,7 @@ TEST_P(SwapPipelineOn, KeepsRandomSequencesRight) {
         *inner, folder_.path(),
         {.pipeline = {.buffers = 2 + static_cast<int>(seed % 3), .order = kOrders[seed % 2]},
          .threads = 2});
-    std::vector<RecordId> sequence(300);
+    std::vector<RecordId> sequence(100);
     for (RecordId& id : sequence) id = static_cast<RecordId>(random() % 5);
     ASSERT_OK(swap.pass(sequence));
     const SwapStats stats = swap.pipeline().stats();
@@ -264,17 +264,18 @@ TEST_F(SwapPipelineOnSim, OneRecordAgainAndAgainIsReadOnce) {
   }
 }
 
-// Records of 1 MiB at 1 MiB/ms: a millisecond each way.
+// Records of 128 KiB at 128 KiB/ms: a millisecond each way.
 class SwapPipelineTime : public SwapPipelineOnSim {
  protected:
   static constexpr int kRecords = 64;
+  static constexpr std::uint64_t kRecordBytes = 128 * kKiB;
   static constexpr double kMs = 1e6;
 
   SwapUnderTest& swap(bool half_duplex, const SwapPipeline::Options& pipeline,
                       double write_speed = 1) {
-    constexpr double kMibPerMs = 1.048576;
-    drive({.read_gb_per_s = kMibPerMs,
-           .write_gb_per_s = kMibPerMs * write_speed,
+    constexpr double kSpeed = 0.131072;
+    drive({.read_gb_per_s = kSpeed,
+           .write_gb_per_s = kSpeed * write_speed,
            .half_duplex = half_duplex,
            .turnaround_us = half_duplex ? turnaround_us_ : 0.0,
            .read_latency_us = 0,
@@ -283,7 +284,8 @@ class SwapPipelineTime : public SwapPipelineOnSim {
     swap_ = std::make_unique<SwapUnderTest>(
         *watched_, "/d",
         SwapUnderTestOptions{.pipeline = pipeline,
-                             .records = equal_records(kRecords, kMiB - kRecordHeaderBytes)});
+                             .records = equal_records(kRecords, kRecordBytes - kRecordHeaderBytes),
+                             .queue = {.block_bytes = 16 * kKiB, .queue_depth = 16}});
     return *swap_;
   }
   // In milliseconds of virtual time.
@@ -314,8 +316,8 @@ TEST_F(SwapPipelineTime, ReadsAndWritesOverlapOnAFullDuplexDrive) {
   EXPECT_GE(took_ms, kRecords);
   EXPECT_LE(took_ms, kRecords * 1.05);
   const SwapStats stats = swap_->pipeline().stats();
-  EXPECT_EQ(stats.bytes_read, kRecords * kMiB);
-  EXPECT_EQ(stats.bytes_written, kRecords * kMiB);
+  EXPECT_EQ(stats.bytes_read, kRecords * kRecordBytes);
+  EXPECT_EQ(stats.bytes_written, kRecords * kRecordBytes);
   EXPECT_TRUE(watched_->both_directions_at_once());
 }
 
