@@ -1,0 +1,163 @@
+// An optimizer problem of several units, with its solution: computed by the oracle on flat arrays.
+#pragma once
+
+#include <bit>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "offload/adamw.h"
+#include "offload/state_tiles.h"
+#include "offload/sub_groups.h"
+#include "swap/chunk_hash.h"
+#include "tests/offload/adamw_case.h"
+
+namespace sluice::offload {
+
+using Bytes = std::vector<std::byte>;
+
+// Sanitized code is slow: fewer steps, and a sample of the places where faults are injected.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+struct ProblemKind {
+  ParamForm form;
+  GradType grad;
+};
+inline constexpr ProblemKind kProblemKinds[] = {{ParamForm::kSplit, GradType::kBf16},
+                                                {ParamForm::kFp32AndFp16, GradType::kFp16},
+                                                {ParamForm::kFp32, GradType::kFp32}};
+
+inline int grad_bytes(GradType type) { return type == GradType::kFp32 ? 4 : 2; }
+
+struct CanonicalUnit {
+  std::vector<float> master, m, v;
+};
+
+// The problem: units of two parameter groups, hostile state, gradients that are mostly ordinary
+// (else all would be NaN after a few steps). And its solution.
+class Problem {
+ public:
+  Problem(const ProblemKind& kind, std::vector<UnitSpec> units, int steps)
+      : kind_(kind), units_(std::move(units)), steps_(steps) {
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      AdamwCase state(units_[u].elements());
+      fill_state(state, 100 + u);
+      flat_.push_back(std::move(state));
+      initial_.push_back(canonical(u));
+      for (int set = 0; set < kGradientSets; ++set)
+        gradients_.push_back(draw_gradients(units_[u].elements(), 1000 * u + set));
+    }
+    solve();
+  }
+
+  const ProblemKind& kind() const { return kind_; }
+  const std::vector<UnitSpec>& units() const { return units_; }
+  int steps() const { return steps_; }
+  const CanonicalUnit& initial(int unit) const { return initial_[index(unit)]; }
+  const CanonicalUnit& solution(int unit) const { return solution_[index(unit)]; }
+  const Bytes& gradients(int step, int unit) const {
+    return gradients_[index(unit) * kGradientSets + static_cast<std::size_t>(step % kGradientSets)];
+  }
+  std::size_t param_size_bytes(int unit) const {
+    return units_[index(unit)].elements() *
+           static_cast<std::size_t>(param_bytes_per_element(kind_.form));
+  }
+  // Of the unit's parameters after the step (0: the first).
+  std::uint64_t param_hash(int step, int unit) const {
+    return hashes_[static_cast<std::size_t>(step) * units_.size() + index(unit)];
+  }
+  std::vector<AdamwScalars> scalars(int step) const {
+    AdamwOptions options{.learning_rate = 1e-3 / (step + 1), .weight_decay = 0.1};
+    options.step = step + 1;
+    options.loss_scale = 128;
+    options.grad_norm = 1 + step % 3;
+    options.clip_norm = 2;
+    AdamwOptions other = options;
+    other.learning_rate *= 0.5;
+    other.weight_decay = 0;
+    return {make_adamw_scalars(options).value(), make_adamw_scalars(other).value()};
+  }
+
+ private:
+  static constexpr int kGradientSets = 5;
+  static std::size_t index(int unit) { return static_cast<std::size_t>(unit); }
+
+  static void fill_state(AdamwCase& state, std::uint64_t seed) {
+    HostileNumbers numbers(seed);
+    for (std::size_t i = 0; i < state.m.size(); ++i) {
+      state.master[i] = join_master(split_master(numbers.hostile()));
+      const SplitMaster halves = split_master(state.master[i]);
+      state.param16[i] = halves.hi;
+      state.lo[i] = halves.lo;
+      state.m[i] = numbers.hostile();
+      state.v[i] =
+          std::bit_cast<float>(std::bit_cast<std::uint32_t>(numbers.hostile()) & ~(1U << 31));
+    }
+  }
+
+  Bytes draw_gradients(std::size_t elements, std::uint64_t seed) const {
+    HostileNumbers numbers(seed);
+    Bytes bytes(elements * static_cast<std::size_t>(grad_bytes(kind_.grad)));
+    for (std::size_t i = 0; i < elements; ++i) {
+      const bool hostile = numbers.bits() % 64 == 0;
+      const float wide = hostile ? numbers.hostile() : 128 * numbers.ordinary();
+      const std::uint16_t half = hostile                         ? numbers.hostile_half()
+                                 : kind_.grad == GradType::kFp16 ? fp16_from_float(wide)
+                                                                 : bf16_from_float(wide);
+      if (kind_.grad == GradType::kFp32)
+        std::memcpy(bytes.data() + 4 * i, &wide, 4);
+      else
+        std::memcpy(bytes.data() + 2 * i, &half, 2);
+    }
+    return bytes;
+  }
+
+  CanonicalUnit canonical(std::size_t u) const {
+    const AdamwCase& state = flat_[u];
+    CanonicalUnit unit{state.master, state.m, state.v};
+    if (kind_.form == ParamForm::kSplit)
+      for (std::size_t i = 0; i < unit.master.size(); ++i)
+        unit.master[i] = join_master({.hi = state.param16[i], .lo = state.lo[i]});
+    return unit;
+  }
+
+  void solve() {
+    const auto executor = aio::make_executor(2).value();
+    for (int step = 0; step < steps_; ++step) {
+      const std::vector<AdamwScalars> groups = scalars(step);
+      for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+        std::size_t first = 0;
+        for (const GroupRange& range : units_[index(u)].ranges) {
+          AdamwArrays arrays = flat_[index(u)].arrays({kind_.grad, kind_.form, false}, first);
+          arrays.grad =
+              gradients(step, u).data() + first * static_cast<std::size_t>(grad_bytes(kind_.grad));
+          adamw_step(*executor, Isa::kScalar, groups[static_cast<std::size_t>(range.group)], arrays,
+                     range.elements);
+          first += range.elements;
+        }
+        const AdamwCase& state = flat_[index(u)];
+        const bool fp32 = kind_.form == ParamForm::kFp32;
+        hashes_.push_back(swap::plain_hash(fp32 ? std::as_bytes(std::span(state.master))
+                                                : std::as_bytes(std::span(state.param16))));
+      }
+    }
+    for (std::size_t u = 0; u < units_.size(); ++u) solution_.push_back(canonical(u));
+    flat_.clear();
+  }
+
+  const ProblemKind kind_;
+  const std::vector<UnitSpec> units_;
+  const int steps_;
+  std::vector<AdamwCase> flat_;
+  std::vector<CanonicalUnit> initial_, solution_;
+  std::vector<Bytes> gradients_;
+  std::vector<std::uint64_t> hashes_;
+};
+
+}  // namespace sluice::offload
