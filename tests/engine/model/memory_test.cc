@@ -31,7 +31,6 @@ class CountingAllocator final : public c10::Allocator {
   static CountingAllocator& installed() {
     static CountingAllocator* const allocator = new CountingAllocator;  // outlives every static
     return *allocator;
-    return *allocator;
   }
 
   c10::DataPtr allocate(std::size_t bytes) override {
