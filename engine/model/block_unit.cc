@@ -42,14 +42,15 @@ struct Kept {
   at::Tensor fc;  // before the GELU
 };
 
-std::vector<at::Tensor> pack(Kept kept) {
+std::vector<at::Tensor> pack(const Kept& kept) {
+  const Attended& attended = kept.attended;
   return {kept.norm1.mean,
           kept.norm1.rstd,
           kept.qkv,
-          kept.attended.output,
-          kept.attended.logsumexp,
-          kept.attended.philox_seed,
-          kept.attended.philox_offset,
+          attended.output,
+          attended.logsumexp,
+          attended.philox_seed,
+          attended.philox_offset,
           kept.middle,
           kept.norm2.mean,
           kept.norm2.rstd,
@@ -64,7 +65,7 @@ Kept run(const UnitViews& w, const at::Tensor& input, const AttentionOptions& at
   kept.norm1.output.reset();
   kept.attended = attention(kept.qkv, attention_options);
   kept.middle = linear(kept.attended.output, w[p::kProjectionWeight], w[p::kProjectionBias]);
-  apply_dropout_(kept.middle, dropout);
+  drop_in_place(kept.middle, dropout);
   kept.middle.add_(input);
   kept.norm2 = layer_norm(kept.middle, w[p::kNorm2Weight], w[p::kNorm2Bias]);
   kept.fc = linear(kept.norm2.output, w[p::kFcWeight], w[p::kFcBias]);
@@ -108,15 +109,13 @@ BlockUnit::BlockUnit(const GptShape& shape, std::int64_t layer)
 at::Tensor BlockUnit::forward(const PassContext& context, const UnitViews& parameters,
                               const at::Tensor& input, Saved* saved) const {
   const at::NoGradGuard no_grad;
-  Kept kept = run(parameters, input, attention_options(context, heads_, dropout_),
-                  dropout_at(context, DropoutSite::kProjection, dropout_));
-  const at::Tensor middle = kept.middle;
-  const at::Tensor fc = kept.fc;
-  if (saved != nullptr) saved->assign(pack(std::move(kept)));
-  at::Tensor output = linear(at::gelu(fc, kGelu), parameters[p::kFcProjectionWeight],
+  const Kept kept = run(parameters, input, attention_options(context, heads_, dropout_),
+                        dropout_at(context, DropoutSite::kProjection, dropout_));
+  if (saved != nullptr) saved->assign(pack(kept));
+  at::Tensor output = linear(at::gelu(kept.fc, kGelu), parameters[p::kFcProjectionWeight],
                              parameters[p::kFcProjectionBias]);
-  apply_dropout_(output, dropout_at(context, DropoutSite::kFcProjection, dropout_));
-  return output.add_(middle);
+  drop_in_place(output, dropout_at(context, DropoutSite::kFcProjection, dropout_));
+  return output.add_(kept.middle);
 }
 
 void BlockUnit::recompute(const PassContext& context, const UnitViews& parameters,

@@ -34,8 +34,8 @@ at::Tensor cpu_cross_entropy(at::Tensor& logits, const at::Tensor& targets,
 
 }  // namespace
 
-at::Tensor cross_entropy_(at::Tensor& logits, const at::Tensor& targets,
-                          const CrossEntropyOptions& options) {
+at::Tensor cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets,
+                                  const CrossEntropyOptions& options) {
   if (logits.is_cpu()) return cpu_cross_entropy(logits, targets, options);
   at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
   cuda_cross_entropy(logits, targets, losses, options);

@@ -11,7 +11,7 @@ namespace sluice::engine {
 // the gradient of grad_scale times the losses' sum, with zeros in columns from `vocab` on; without
 // options.gradient the logits are left as they are or not, as the kernel likes. Softmax in fp32. A
 // target outside the vocabulary throws on the CPU and is a NaN loss on CUDA.
-at::Tensor cross_entropy_(at::Tensor& logits, const at::Tensor& targets,
-                          const CrossEntropyOptions& options);
+at::Tensor cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets,
+                                  const CrossEntropyOptions& options);
 
 }  // namespace sluice::engine

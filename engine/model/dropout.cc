@@ -63,7 +63,7 @@ Dropout dropout_at(const PassContext& context, DropoutSite site, double probabil
   return {.probability = probability, .seed = seed};
 }
 
-void apply_dropout_(at::Tensor& tensor, const Dropout& dropout, std::uint64_t first_position) {
+void drop_in_place(at::Tensor& tensor, const Dropout& dropout, std::uint64_t first_position) {
   if (!dropout.active()) return;
   TORCH_CHECK(tensor.is_contiguous() && first_position % 2 == 0,
               "dropout is drawn over whole pairs of contiguous elements");

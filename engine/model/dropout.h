@@ -28,7 +28,7 @@ Dropout dropout_at(const PassContext& context, DropoutSite site, double probabil
 
 // In place on a contiguous tensor whose first element has the given even position. Does nothing
 // when not active.
-void apply_dropout_(at::Tensor& tensor, const Dropout& dropout, std::uint64_t first_position = 0);
+void drop_in_place(at::Tensor& tensor, const Dropout& dropout, std::uint64_t first_position = 0);
 
 // `tensor` itself when not active, a new one otherwise.
 at::Tensor with_dropout(const at::Tensor& tensor, const Dropout& dropout);

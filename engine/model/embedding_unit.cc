@@ -60,7 +60,7 @@ at::Tensor EmbeddingUnit::forward(const PassContext& context, const UnitViews& p
               " tokens is longer than the model's context of ", positions.size(0));
   at::Tensor sum = at::embedding(parameters[embedding_parameter::kToken], input);
   sum.add_(positions.narrow(0, 0, input.size(1)));
-  apply_dropout_(sum, dropout_at(context, DropoutSite::kEmbedding, dropout_));
+  drop_in_place(sum, dropout_at(context, DropoutSite::kEmbedding, dropout_));
   return sum;
 }
 

@@ -50,7 +50,7 @@ HeadUnit::Loss HeadUnit::loss_and_gradient(const UnitViews& parameters, const at
     const at::Tensor x = rows.narrow(0, first, count);
     at::Tensor logits = at::mm(x, wte.t());
     const CrossEntropyOptions options = {.vocab = vocab_, .grad_scale = grad_scale};
-    sum.add_(cross_entropy_(logits, ids.narrow(0, first, count), options).sum(at::kDouble));
+    sum.add_(cross_entropy_in_place(logits, ids.narrow(0, first, count), options).sum(at::kDouble));
     at::Tensor grad_x = grad_rows.narrow(0, first, count);
     at::mm_out(grad_x, logits, wte);
     accumulate_weight_gradient(wte_gradient, logits, x);
@@ -72,7 +72,7 @@ at::Tensor HeadUnit::loss_sum(const UnitViews& parameters, const at::Tensor& wte
   for_each_chunk(rows.size(0), chunk_rows_, [&](std::int64_t first, std::int64_t count) {
     at::Tensor logits = at::mm(rows.narrow(0, first, count), wte.t());
     const CrossEntropyOptions options = {.vocab = vocab_, .gradient = false};
-    sum.add_(cross_entropy_(logits, ids.narrow(0, first, count), options).sum(at::kDouble));
+    sum.add_(cross_entropy_in_place(logits, ids.narrow(0, first, count), options).sum(at::kDouble));
   });
   return sum;
 }

@@ -39,7 +39,7 @@ class Plain {
 
   void forward(std::int64_t first, std::int64_t count, const at::Tensor& output) const {
     at::Tensor probabilities = softmax(first, count);
-    apply_dropout_(probabilities, dropout_, position(first));
+    drop_in_place(probabilities, dropout_, position(first));
     at::Tensor out = output.narrow(0, first, count);
     at::bmm_out(out, probabilities, value_.narrow(0, first, count));
   }
@@ -54,11 +54,11 @@ class Plain {
     const at::Tensor grad = grad_output.narrow(0, first, count);
     const at::Tensor probabilities = softmax(first, count);
     at::Tensor dropped = dropout_.active() ? probabilities.clone() : probabilities;
-    apply_dropout_(dropped, dropout_, position(first));
+    drop_in_place(dropped, dropout_, position(first));
     at::Tensor grad_value = gradients.value.narrow(0, first, count);
     at::bmm_out(grad_value, dropped.transpose(1, 2), grad);
     at::Tensor grad_scores = at::bmm(grad, value_.narrow(0, first, count).transpose(1, 2));
-    apply_dropout_(grad_scores, dropout_, position(first));
+    drop_in_place(grad_scores, dropout_, position(first));
     grad_scores = at::_softmax_backward_data(grad_scores, probabilities, -1, dtype_).mul_(scale_);
     at::Tensor grad_query = gradients.query.narrow(0, first, count);
     at::bmm_out(grad_query, grad_scores, key_.narrow(0, first, count));

@@ -1,24 +1,45 @@
 #include "engine/model/slot_storage.h"
 
+#include <c10/core/StorageImpl.h>
+
 namespace sluice::engine {
+namespace {
+
+// LibTorch can make a storage throw at every access, but not stop it from doing so: its flag is
+// private. A null pointer would not do, since most operators use it without a look. An explicit
+// instantiation may name a private member, and hands it out here.
+bool& throws(c10::StorageImpl& storage);
+
+template <bool c10::StorageImpl::*flag>
+struct FlagOf {
+  friend bool& throws(c10::StorageImpl& storage) { return storage.*flag; }
+};
+template struct FlagOf<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
+
+}  // namespace
 
 SlotStorage::SlotStorage(const UnitLayout& layout, at::ScalarType dtype, at::Device device)
-    : device_(device),
+    : name_(layout.name),
+      device_(device),
       bytes_(layout.slot_elements * c10::elementSize(dtype)),
       storage_(c10::Storage::use_byte_size_t(), bytes_, at::DataPtr(nullptr, device),
                /*allocator=*/nullptr, /*resizable=*/false),
-      views_(layout, storage_, dtype) {}
+      views_(layout, storage_, dtype) {
+  release();
+}
 
 void SlotStorage::acquire(void* first) {
-  TORCH_CHECK(!acquired_, "a unit's slot is acquired twice: release it first");
-  TORCH_CHECK(first != nullptr, "a unit's slot has no memory");
+  TORCH_CHECK(!acquired_, "unit ", name_, " is acquired twice: release it first");
+  TORCH_CHECK(first != nullptr, "unit ", name_, " is given no memory");
+  throws(*storage_.unsafeGetStorageImpl()) = false;
   storage_.set_data_ptr_noswap(at::DataPtr(first, device_));
   acquired_ = true;
 }
 
 void SlotStorage::release() {
-  // Its length stays, so that a view of it is a tensor whose data is missing, which throws.
   storage_.set_data_ptr_noswap(at::DataPtr(nullptr, device_));
+  storage_.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      "a parameter of unit " + name_ + " is used while the unit is released");
   acquired_ = false;
 }
 

@@ -1,12 +1,14 @@
 // SlotStorage: one unit's parameters as views of one storage for the whole run. acquire() points
 // the storage at the memory where the parameters are now; release() takes the memory away, so that
 // any use of a view, from now or from an earlier acquire, throws until the next acquire. Without it
-// a view kept too long would silently read the next unit's parameters.
+// a view kept too long (by autograd, say) would silently read the next unit's parameters.
 //
 // Memory:  none of its own. Threads: one at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+
+#include <string>
 
 #include "engine/model/unit_layout.h"
 #include "engine/model/unit_views.h"
@@ -29,6 +31,7 @@ class SlotStorage {
   const UnitViews& views() const { return views_; }
 
  private:
+  std::string name_;
   at::Device device_;
   std::size_t bytes_;
   bool acquired_ = false;

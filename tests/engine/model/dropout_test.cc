@@ -63,7 +63,7 @@ TEST(Dropout, APieceHasTheMaskOfTheWhole) {
   const Dropout dropout = {.probability = 0.25, .seed = 99};
   const at::Tensor whole = with_dropout(at::ones({1000}), dropout);
   at::Tensor piece = at::ones({301});
-  apply_dropout_(piece, dropout, 500);
+  drop_in_place(piece, dropout, 500);
   EXPECT_TRUE(piece.equal(whole.narrow(0, 500, 301)));
 }
 

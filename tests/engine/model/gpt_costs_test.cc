@@ -24,11 +24,12 @@ TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
     const double pairs = static_cast<double>(tokens * (tokens + 1) / 2);
     const double scores = 2 * 2 * pairs * static_cast<double>(shape.hidden);
     const double per_token = scores / static_cast<double>(tokens);
-    const double weights = 2 * multiplied(gpt_block_layout(shape, 0));
+    const UnitLayout layout = gpt_block_layout(shape, 0);
+    const double weights = 2 * multiplied(layout);
     const Flops block = block_flops(shape, tokens);
     EXPECT_DOUBLE_EQ(block.forward, weights + per_token) << name;
     EXPECT_DOUBLE_EQ(block.backward, 2 * weights + 2.5 * per_token) << name;
-    const auto& last = gpt_block_layout(shape, 0).parameters[block_parameter::kFcProjectionWeight];
+    const ParameterSpec& last = layout.parameters[block_parameter::kFcProjectionWeight];
     EXPECT_DOUBLE_EQ(block.forward - block.recompute, 2 * static_cast<double>(last.elements));
     const auto wte = static_cast<double>(
         gpt_embedding_layout(shape).parameters[embedding_parameter::kToken].elements);

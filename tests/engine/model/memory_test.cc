@@ -6,7 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
+#include <mutex>
 #include <string>
+#include <unordered_map>
+#include <utility>
 
 #include "engine/model/gpt_costs.h"
 #include "engine/model/gpt_layout.h"
@@ -20,43 +24,65 @@
 namespace sluice::engine {
 namespace {
 
-// Counts what tensors on the CPU hold, from its making to its end.
+// Counts what tensors on the CPU hold. In place from its first use to the program's end, as memory
+// of tensors may live as long.
 class CountingAllocator final : public c10::Allocator {
  public:
-  CountingAllocator() : inner_(c10::GetDefaultCPUAllocator()) { c10::SetCPUAllocator(this, 255); }
-  ~CountingAllocator() override { c10::SetCPUAllocator(inner_, 255); }
-  CountingAllocator(const CountingAllocator&) = delete;
-  CountingAllocator& operator=(const CountingAllocator&) = delete;
+  static CountingAllocator& installed() {
+    static CountingAllocator* const allocator = new CountingAllocator;  // outlives every static
+    return *allocator;
+  }
 
   c10::DataPtr allocate(std::size_t bytes) override {
-    auto* const block = new Block{this, bytes, inner_->allocate(bytes)};
+    c10::DataPtr memory = inner_->allocate(bytes);
+    void* const first = memory.get();
+    if (first == nullptr) return memory;
+    const std::lock_guard lock(mutex_);
     now_bytes_ += bytes;
     peak_bytes_ = std::max(peak_bytes_, now_bytes_);
-    return {block->memory.get(), block, &release, at::kCPU};
+    blocks_[first] = {bytes, std::move(memory)};
+    return {first, first, &release, at::kCPU};
   }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
 
-  std::uint64_t now_bytes() const { return now_bytes_; }
-  std::uint64_t peak_bytes() const { return peak_bytes_; }
-  void start_peak() { peak_bytes_ = now_bytes_; }
+  std::uint64_t now_bytes() {
+    const std::lock_guard lock(mutex_);
+    return now_bytes_;
+  }
+  std::uint64_t peak_bytes() {
+    const std::lock_guard lock(mutex_);
+    return peak_bytes_;
+  }
+  void start_peak() {
+    const std::lock_guard lock(mutex_);
+    peak_bytes_ = now_bytes_;
+  }
 
  private:
   struct Block {
-    CountingAllocator* owner;
-    std::size_t bytes;
+    std::size_t bytes = 0;
     c10::DataPtr memory;
   };
-  static void release(void* context) {
-    auto* const block = static_cast<Block*>(context);
-    block->owner->now_bytes_ -= block->bytes;
-    delete block;
+
+  CountingAllocator() : inner_(c10::GetCPUAllocator()) {
+    c10::SetCPUAllocator(this, std::numeric_limits<std::uint8_t>::max());
+  }
+  static void release(void* first) {
+    CountingAllocator& self = installed();
+    const std::lock_guard lock(self.mutex_);
+    const auto block = self.blocks_.find(first);
+    self.now_bytes_ -= block->second.bytes;
+    self.blocks_.erase(block);
   }
 
   c10::Allocator* inner_;
-  std::uint64_t now_bytes_ = 0;  // ATen allocates on the calling thread, as these passes do
-  std::uint64_t peak_bytes_ = 0;
+  std::mutex mutex_;
+  std::unordered_map<void*, Block> blocks_;  // guarded by mutex_
+  std::uint64_t now_bytes_ = 0;              // guarded by mutex_
+  std::uint64_t peak_bytes_ = 0;             // guarded by mutex_
 };
 
 constexpr GptShape kShape = {
@@ -143,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, ModelMemory, testing::ValuesIn(kCases), name_of
 INSTANTIATE_TEST_SUITE_P(Dtypes, ModelCudaMemory, testing::ValuesIn(kCases), name_of);
 
 TEST_P(ModelMemory, IsWhatTheFormulasSay) {
-  CountingAllocator allocator;
+  CountingAllocator& allocator = CountingAllocator::installed();
   const PeakOptions options = {.cpu = true, .plain_attention = GetParam().dropout > 0};
   expect_formulas_hold(
       GetParam(), at::kCPU, options, [&] { return allocator.now_bytes(); },

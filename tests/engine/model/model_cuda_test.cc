@@ -60,8 +60,8 @@ TEST_F(ModelCuda, DropoutHasTheBitsOfTheCpu) {
           << dtype << " " << elements;
       at::Tensor tail = x.cuda();
       at::Tensor expected = x.clone();
-      apply_dropout_(tail, dropout, 4096);
-      apply_dropout_(expected, dropout, 4096);
+      drop_in_place(tail, dropout, 4096);
+      drop_in_place(expected, dropout, 4096);
       EXPECT_TRUE(tail.cpu().equal(expected)) << dtype << " " << elements;
     }
   }
@@ -73,8 +73,8 @@ TEST_F(ModelCuda, CrossEntropyMatchesTheCpu) {
     const at::Tensor targets = at::randint(1031, {37}, at::kLong);
     at::Tensor device = host.cuda();
     const CrossEntropyOptions options = {.vocab = 1031, .grad_scale = 3};
-    const at::Tensor expected = cross_entropy_(host, targets, options);
-    const at::Tensor losses = cross_entropy_(device, targets.cuda(), options).cpu();
+    const at::Tensor expected = cross_entropy_in_place(host, targets, options);
+    const at::Tensor losses = cross_entropy_in_place(device, targets.cuda(), options).cpu();
     EXPECT_TRUE(losses.allclose(expected, 1e-5, 1e-5)) << dtype;
     const double rounding = dtype == at::kFloat ? 1e-5 : 1e-2;
     EXPECT_TRUE(device.cpu().to(at::kFloat).allclose(host.to(at::kFloat), rounding, 1e-6)) << dtype;
@@ -85,7 +85,7 @@ TEST_F(ModelCuda, ATargetOutsideTheVocabularyIsANanLoss) {
   at::Tensor logits = at::randn({3, 20}).cuda();
   const at::Tensor targets = at::randint(20, {3}, at::kLong);
   targets[1] = 20;
-  const at::Tensor losses = cross_entropy_(logits, targets.cuda(), {.vocab = 20}).cpu();
+  const at::Tensor losses = cross_entropy_in_place(logits, targets.cuda(), {.vocab = 20}).cpu();
   EXPECT_FALSE(losses[0].isnan().item<bool>());
   EXPECT_TRUE(losses[1].isnan().item<bool>());
 }

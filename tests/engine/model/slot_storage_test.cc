@@ -8,6 +8,7 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -114,6 +115,28 @@ TEST_F(SlotStorageTest, AUnitThrowsOnAReleasedSlotAndKeepsNothingOfIt) {
   }
   const at::Tensor gradient = at::zeros_like(memory_);
   EXPECT_ANY_THROW(block.backward({}, slot_.views(), x, saved, x, UnitViews(layout_, gradient)));
+}
+
+TEST_F(SlotStorageTest, SaysWhichUnitIsUsedWhileReleased) {
+  try {
+    slot_.views()[block_parameter::kAttentionWeight].add(1);
+    FAIL() << "nothing was thrown";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("unit h.0 is used while the unit is released"));
+  }
+}
+
+TEST_F(SlotStorageTest, AutogradGoesOnWhenTheUnitIsFetchedAgain) {
+  slot_.acquire(first());
+  const at::Tensor weight = slot_.views()[block_parameter::kAttentionWeight];
+  weight.fill_(2);
+  at::Tensor x = at::ones({3, 48}).requires_grad_();
+  const at::Tensor loss = at::mm(x, weight.t()).sum();  // the tape saves a view of the view
+  slot_.release();
+  at::Tensor other = memory_.clone();
+  slot_.acquire(other.mutable_data_ptr());
+  loss.backward();
+  EXPECT_TRUE(x.grad().eq(2 * 16).all().item<bool>());
 }
 
 TEST_F(SlotStorageTest, RefusesToBeAcquiredTwice) {
