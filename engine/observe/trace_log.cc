@@ -13,7 +13,8 @@
 namespace sluice::engine {
 namespace {
 
-constexpr int kLanesOfTrack = 1000;  // thread numbers of one track
+constexpr int kLanesOfTrack =
+    10'000;  // thread numbers of one track; more than IO is ever in flight
 constexpr std::array<const char*, kTraceTracks> kTrackNames = {
     "compute", "H2D", "D2H", "AdamW", "NVMe read", "NVMe write"};
 

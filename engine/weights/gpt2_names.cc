@@ -2,7 +2,7 @@
 
 #include <unordered_map>
 
-#include "engine/weights/json_events.h"
+#include "engine/weights/quoting.h"
 
 namespace sluice::engine {
 namespace {

@@ -47,7 +47,4 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
   std::string what_;
 };
 
-// A name from a file, shortened, in quotes, and in a form that a terminal shows.
-std::string in_quotes(std::string_view name);
-
 }  // namespace sluice::engine

@@ -8,6 +8,7 @@
 
 #include "aio/units.h"
 #include "engine/weights/json_events.h"
+#include "engine/weights/quoting.h"
 
 namespace sluice::engine {
 namespace {

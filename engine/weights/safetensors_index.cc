@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/weights/json_events.h"
+#include "engine/weights/quoting.h"
 
 namespace sluice::engine {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "aio/small_file.h"
 #include "aio/units.h"
-#include "engine/weights/json_events.h"
+#include "engine/weights/quoting.h"
 #include "engine/weights/safetensors_index.h"
 
 namespace sluice::engine {
