@@ -35,8 +35,8 @@ AccumulatorPlan plan_accumulators(const GptModel& model, offload::GradType type)
   if (type == offload::GradType::kFp32) return plan;
   plan.embedding_bytes = align_up(model.layout(0).slot_elements * 4, kAlignmentBytes);
   for (int unit = 1; unit < model.units(); ++unit) {
-    plan.others_bytes =
-        std::max(plan.others_bytes, align_up(model.layout(unit).slot_elements * 4, kAlignmentBytes));
+    plan.others_bytes = std::max(plan.others_bytes,
+                                 align_up(model.layout(unit).slot_elements * 4, kAlignmentBytes));
   }
   return plan;
 }
@@ -52,14 +52,13 @@ Result<std::unique_ptr<CpuGradientSink>> CpuGradientSink::create(const GptModel&
                                                                  aio::Executor& executor,
                                                                  const Options& options) {
   const AccumulatorPlan plan = plan_accumulators(model, options.type);
-  SLUICE_ASSIGN_OR_RETURN(auto host,
-                          aio::PageMemory::map(host_bytes_of(model, options.type),
-                                               options.huge_pages, &executor));
+  SLUICE_ASSIGN_OR_RETURN(auto host, aio::PageMemory::map(host_bytes_of(model, options.type),
+                                                          options.huge_pages, &executor));
   const std::uint64_t accumulator_bytes = plan.embedding_bytes + plan.others_bytes;
   aio::PageMemory accumulators;
   if (accumulator_bytes > 0) {
-    SLUICE_ASSIGN_OR_RETURN(
-        accumulators, aio::PageMemory::map(accumulator_bytes, options.huge_pages, &executor));
+    SLUICE_ASSIGN_OR_RETURN(accumulators,
+                            aio::PageMemory::map(accumulator_bytes, options.huge_pages, &executor));
   }
   return std::unique_ptr<CpuGradientSink>(
       new CpuGradientSink(model, executor, options, std::move(host), std::move(accumulators)));
@@ -81,13 +80,13 @@ CpuGradientSink::CpuGradientSink(const GptModel& model, aio::Executor& executor,
     unit.elements = layout.elements;
     unit.offset_bytes = offset_bytes;
     offset_bytes += align_up(layout.elements * bytes_per_element(options.type), kAlignmentBytes);
-    std::byte* const buffer =
-        options.type == offload::GradType::kFp32
-            ? host_.data() + unit.offset_bytes
-            : accumulators_.data() + (index == 0 ? 0 : plan.embedding_bytes);
+    std::byte* const buffer = options.type == offload::GradType::kFp32
+                                  ? host_.data() + unit.offset_bytes
+                                  : accumulators_.data() + (index == 0 ? 0 : plan.embedding_bytes);
     unit.first = reinterpret_cast<float*>(buffer);
     unit.accumulators = UnitViews(
-        layout, at::from_blob(buffer, {static_cast<std::int64_t>(layout.slot_elements)}, at::kFloat));
+        layout,
+        at::from_blob(buffer, {static_cast<std::int64_t>(layout.slot_elements)}, at::kFloat));
     unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
   }
 }

@@ -79,8 +79,8 @@ class CudaGradientSink final : public GradientSink {
     Unit& unit = at(index);
     if (!std::exchange(unit.is_open, true)) {
       const at::Tensor& memory = index == 0 ? embedding_ : others_;
-      must(cudaMemsetAsync(memory.data_ptr(), 0,
-                           model_.layout(index).slot_elements * sizeof(float), compute()));
+      must(cudaMemsetAsync(memory.data_ptr(), 0, model_.layout(index).slot_elements * sizeof(float),
+                           compute()));
     }
     return unit.accumulators;
   }
@@ -105,7 +105,8 @@ class CudaGradientSink final : public GradientSink {
         compute()));
     const std::uint64_t bytes = elements * bytes_per_element(type_);
     if (!cast)
-      must(cudaMemcpyAsync(stage.memory.data_ptr(), from, bytes, cudaMemcpyDeviceToDevice, compute()));
+      must(cudaMemcpyAsync(stage.memory.data_ptr(), from, bytes, cudaMemcpyDeviceToDevice,
+                           compute()));
     stage.filled.record(c10::cuda::getCurrentCUDAStream());
     stage.filled.block(copies_);
     must(cudaMemcpyAsync(unit.gradient, stage.memory.data_ptr(), bytes, cudaMemcpyDeviceToHost,
@@ -172,11 +173,11 @@ class CudaGradientSink final : public GradientSink {
 
 Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel& model,
                                                               offload::GradType type) {
-  SLUICE_ASSIGN_OR_RETURN(auto pool,
-                          aio::PinnedPool::create({.buffer_bytes = planned_sink_host_bytes(model, type),
-                                                   .capacity = 1,
-                                                   .lock = aio::MemoryLock::kNone,
-                                                   .hook = cuda_pin_hook()}));
+  SLUICE_ASSIGN_OR_RETURN(
+      auto pool, aio::PinnedPool::create({.buffer_bytes = planned_sink_host_bytes(model, type),
+                                          .capacity = 1,
+                                          .lock = aio::MemoryLock::kNone,
+                                          .hook = cuda_pin_hook()}));
   return std::unique_ptr<GradientSink>(
       std::make_unique<CudaGradientSink>(model, type, std::move(pool)));
 }

@@ -67,7 +67,8 @@ class CudaUnitParameters final : public UnitParameters {
     int index = find(unit);
     if (index == kNobody) {
       index = free_slot(class_of(model_, unit));
-      SLUICE_CHECK(index != kNobody, "a slot that is free: no more units are acquired than there are");
+      SLUICE_CHECK(index != kNobody,
+                   "a slot that is free: no more units are acquired than there are");
       SLUICE_RETURN_IF_ERROR(load(unit, index));
     }
     Slot& slot = slot_at(index);
@@ -133,9 +134,8 @@ class CudaUnitParameters final : public UnitParameters {
     Slot& slot = slot_at(index);
     slot.used.block(copies_);  // nothing, where it was never used
     const std::size_t bytes = lease.bytes().size();
-    const cudaError_t copied =
-        cudaMemcpyAsync(slot.memory.data_ptr(), lease.bytes().data(), bytes,
-                        cudaMemcpyHostToDevice, copies_.stream());
+    const cudaError_t copied = cudaMemcpyAsync(slot.memory.data_ptr(), lease.bytes().data(), bytes,
+                                               cudaMemcpyHostToDevice, copies_.stream());
     if (copied != cudaSuccess) {
       return Error(ErrorCode::kInternal, "copying the parameters of " + model_.layout(unit).name +
                                              " to the GPU failed: " + cudaGetErrorString(copied));
@@ -147,8 +147,8 @@ class CudaUnitParameters final : public UnitParameters {
     // The host's copy may change only when the GPU has it.
     auto held = std::make_unique<ParamOffloader::Lease>(std::move(lease));
     const cudaError_t enqueued = cudaLaunchHostFunc(
-        copies_.stream(),
-        [](void* it) noexcept { delete static_cast<ParamOffloader::Lease*>(it); }, held.get());
+        copies_.stream(), [](void* it) noexcept { delete static_cast<ParamOffloader::Lease*>(it); },
+        held.get());
     if (enqueued == cudaSuccess) {
       static_cast<void>(held.release());
     } else {
@@ -176,15 +176,15 @@ class CudaPhaseClock final : public PhaseClock {
   }
   std::int64_t elapsed_ns(int from, int to) override {
     marks_[static_cast<std::size_t>(to)].synchronize();
-    return static_cast<std::int64_t>(
-        1e6F *
-        marks_[static_cast<std::size_t>(from)].elapsed_time(marks_[static_cast<std::size_t>(to)]));
+    return static_cast<std::int64_t>(1e6F * marks_[static_cast<std::size_t>(from)].elapsed_time(
+                                                marks_[static_cast<std::size_t>(to)]));
   }
 
   void stamp(std::int64_t* where) override {
     C10_CUDA_CHECK(cudaLaunchHostFunc(
         c10::cuda::getCurrentCUDAStream().stream(),
-        [](void* it) noexcept { *static_cast<std::int64_t*>(it) = SteadyClock().now_ns(); }, where));
+        [](void* it) noexcept { *static_cast<std::int64_t*>(it) = SteadyClock().now_ns(); },
+        where));
   }
 
  private:
@@ -193,8 +193,9 @@ class CudaPhaseClock final : public PhaseClock {
 
 }  // namespace
 
-Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(
-    const GptModel& model, const CudaSlotOptions& options, ParamOffloader& params) {
+Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel& model,
+                                                                  const CudaSlotOptions& options,
+                                                                  ParamOffloader& params) {
   return std::unique_ptr<UnitParameters>(
       std::make_unique<CudaUnitParameters>(model, options, params));
 }
@@ -205,7 +206,8 @@ std::uint64_t planned_slot_bytes(const GptModel& model, const CudaSlotOptions& o
   for (const Class of : {kEmbedding, kBlocks, kHead}) {
     std::uint64_t largest = 0;
     for (int unit = 0; unit < model.units(); ++unit)
-      if (class_of(model, unit) == of) largest = std::max(largest, model.layout(unit).slot_elements);
+      if (class_of(model, unit) == of)
+        largest = std::max(largest, model.layout(unit).slot_elements);
     total += largest * element_bytes *
              static_cast<std::uint64_t>(slots_of(model, of, options.block_slots));
   }
@@ -215,8 +217,7 @@ std::uint64_t planned_slot_bytes(const GptModel& model, const CudaSlotOptions& o
 std::unique_ptr<PhaseClock> make_cuda_phase_clock() { return std::make_unique<CudaPhaseClock>(); }
 
 std::uint64_t cuda_peak_bytes() {
-  const auto stats =
-      c10::cuda::CUDACachingAllocator::getDeviceStats(c10::cuda::current_device());
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(c10::cuda::current_device());
   return static_cast<std::uint64_t>(stats.reserved_bytes[0].peak);
 }
 
@@ -226,13 +227,14 @@ aio::PinHook cuda_pin_hook() {
                 cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault);
             if (pinned == cudaSuccess) return {};
             static_cast<void>(cudaGetLastError());
-            return Error(ErrorCode::kOutOfMemory, "pinning " + format_bytes(memory.size()) +
-                                                      " of host memory for the GPU failed: " +
-                                                      cudaGetErrorString(pinned));
+            return Error(ErrorCode::kOutOfMemory,
+                         "pinning " + format_bytes(memory.size()) +
+                             " of host memory for the GPU failed: " + cudaGetErrorString(pinned));
           },
-          .unpin = [](std::span<std::byte> memory) {
-            static_cast<void>(cudaHostUnregister(memory.data()));
-          }};
+          .unpin =
+              [](std::span<std::byte> memory) {
+                static_cast<void>(cudaHostUnregister(memory.data()));
+              }};
 }
 
 }  // namespace sluice::engine

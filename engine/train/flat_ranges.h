@@ -17,7 +17,8 @@ auto for_each_parameter(const UnitLayout& layout, std::uint64_t first, std::uint
   const std::uint64_t end = first + elements;
   for (const ParameterSpec& parameter : layout.parameters) {
     const std::uint64_t parameter_end = parameter.first_element + parameter.elements;
-    const std::uint64_t begin_here = first > parameter.first_element ? first : parameter.first_element;
+    const std::uint64_t begin_here =
+        first > parameter.first_element ? first : parameter.first_element;
     const std::uint64_t end_here = end < parameter_end ? end : parameter_end;
     if (begin_here >= end_here) continue;
     auto status = visit(parameter, begin_here - parameter.first_element, begin_here - first,

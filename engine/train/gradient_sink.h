@@ -1,4 +1,5 @@
-// GradientSink: where a unit's gradient is accumulated, and how it gets from there to the optimizer.
+// GradientSink: where a unit's gradient is accumulated, and how it gets from there to the
+// optimizer.
 //
 // Backward adds a unit's gradient over all micro-batches in fp32, in a buffer on the device that
 // computes. finish() casts it to the 16-bit gradient type and takes the sum of squares of the cast
@@ -78,8 +79,8 @@ class CpuGradientSink final : public GradientSink {
  private:
   struct Unit {
     UnitViews accumulators;
-    float* first = nullptr;             // of the accumulators
-    std::uint64_t offset_bytes = 0;     // in host_
+    float* first = nullptr;          // of the accumulators
+    std::uint64_t offset_bytes = 0;  // in host_
     std::uint64_t elements = 0;
     std::unique_ptr<offload::SquareSum> sum;
     bool is_open = false;

@@ -23,8 +23,9 @@ constexpr std::uint64_t kProgramBytes = 400 * kMiB;
 constexpr std::uint64_t kCudaProgramBytes = 1536 * kMiB;
 
 std::uint64_t sum_of(const std::vector<MemoryLine>& lines) {
-  return std::accumulate(lines.begin(), lines.end(), std::uint64_t{0},
-                         [](std::uint64_t sum, const MemoryLine& line) { return sum + line.bytes; });
+  return std::accumulate(
+      lines.begin(), lines.end(), std::uint64_t{0},
+      [](std::uint64_t sum, const MemoryLine& line) { return sum + line.bytes; });
 }
 
 Status choose_device(const config::Config& config, MemoryPlan& plan) {
@@ -102,8 +103,7 @@ Status plan_params(const config::Config& config, const GptModel& model, MemoryPl
     const UnitLayout& layout = model.layout(unit);
     const bool persistent = layout.elements <= static_cast<std::uint64_t>(std::max<std::int64_t>(
                                                    zero.param_persistence_threshold_elements, 0));
-    const offload::Tier tier =
-        on_nvme && !persistent ? offload::Tier::kNvme : offload::Tier::kCpu;
+    const offload::Tier tier = on_nvme && !persistent ? offload::Tier::kNvme : offload::Tier::kCpu;
     if (tier == offload::Tier::kNvme) largest = std::max(largest, layout.elements);
     plan.params.units.push_back({.name = layout.name, .elements = layout.elements, .tier = tier});
   }
@@ -142,8 +142,8 @@ Status plan_optimizer(const config::Config& config, const GptModel& model, Memor
   const std::int64_t buffers = config.placement.swap_buffers > 0
                                    ? config.placement.swap_buffers
                                    : config.zero.offload_optimizer.buffer_count;
-  plan.optimizer.swap.buffers = static_cast<int>(std::clamp<std::int64_t>(
-      buffers, kMinSwapBuffers, swap::SwapPipeline::kMaxBuffers));
+  plan.optimizer.swap.buffers = static_cast<int>(
+      std::clamp<std::int64_t>(buffers, kMinSwapBuffers, swap::SwapPipeline::kMaxBuffers));
   plan.optimizer.store.paths = config.optimizer_nvme_paths();
   plan.optimizer.store.run = store_name(config, "optimizer");
   SLUICE_ASSIGN_OR_RETURN(const auto memory,
@@ -166,7 +166,8 @@ std::uint64_t activation_bytes(const config::Config& config, const GptModel& mod
   const auto layers = static_cast<std::uint64_t>(shape.layers);
   std::uint64_t bytes = (layers + 2) * micro_batches * boundary_bytes(shape, pass);
   if (!plan.recompute) bytes += layers * micro_batches * block_saved_bytes(shape, pass);
-  return bytes + std::max(block_peak_bytes(shape, pass, peak), head_peak_bytes(shape, pass, 0, peak));
+  return bytes +
+         std::max(block_peak_bytes(shape, pass, peak), head_peak_bytes(shape, pass, 0, peak));
 }
 
 }  // namespace
@@ -202,8 +203,9 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
   plan.params.hook = cuda_pin_hook();
   plan.host.push_back({"gradients", planned_sink_host_bytes(model, plan.grad_type)});
   const at::ScalarType dtype = plan.form == offload::ParamForm::kFp32 ? at::kFloat : at::kHalf;
-  plan.gpu.push_back({"parameters, slots",
-                      planned_slot_bytes(model, {.dtype = dtype, .block_slots = plan.block_slots})});
+  plan.gpu.push_back(
+      {"parameters, slots",
+       planned_slot_bytes(model, {.dtype = dtype, .block_slots = plan.block_slots})});
   plan.gpu.push_back({"gradients", planned_sink_gpu_bytes(model, plan.grad_type)});
   return plan;
 }

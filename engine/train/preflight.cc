@@ -85,7 +85,8 @@ class Check {
 
   std::optional<std::uint64_t> host_room() const {
     std::optional<std::uint64_t> room = machine_.available_bytes;
-    if (machine_.cgroup_bytes) room = std::min(room.value_or(*machine_.cgroup_bytes), *machine_.cgroup_bytes);
+    if (machine_.cgroup_bytes)
+      room = std::min(room.value_or(*machine_.cgroup_bytes), *machine_.cgroup_bytes);
     return room;
   }
 
@@ -108,10 +109,10 @@ class Check {
                       (config_.budget.cpu_gib ? " (budget.cpu_gib)" : " available")
                 : "");
     if (!budget || needed <= *budget) return {};
-    return Error(ErrorCode::kOutOfMemory,
-                 "this run needs " + format_bytes(needed) + " of host memory, and has " +
-                     format_bytes(*budget) + ": " + format_bytes(needed - *budget) +
-                     " are missing. " + remedy());
+    return Error(ErrorCode::kOutOfMemory, "this run needs " + format_bytes(needed) +
+                                              " of host memory, and has " + format_bytes(*budget) +
+                                              ": " + format_bytes(needed - *budget) +
+                                              " are missing. " + remedy());
   }
 
   std::string remedy() const {

@@ -39,8 +39,8 @@ std::int64_t now_ns() {
 Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& state)
     : options_(options),
       parts_(parts),
-      update_units_(*parts.params, parts.gradients, HostUnits::Access::kUpdate,
-                    *parts.model, parts.trace),
+      update_units_(*parts.params, parts.gradients, HostUnits::Access::kUpdate, *parts.model,
+                    parts.trace),
       state_(state),
       boundaries_(static_cast<std::size_t>(parts.model->units())),
       saved_(static_cast<std::size_t>(parts.model->units())) {}
@@ -179,8 +179,7 @@ void Trainer::backward_through(int unit, const StepBatch& batch) {
     const PassContext pass = context(unit, m, true);
     Saved recomputed;
     if (options_.recompute) code.recompute(pass, views, boundaries[m], recomputed);
-    Saved& saved =
-        options_.recompute ? recomputed : saved_[static_cast<std::size_t>(unit)][m];
+    Saved& saved = options_.recompute ? recomputed : saved_[static_cast<std::size_t>(unit)][m];
     flow_[m] = code.backward(pass, views, boundaries[m], saved, flow_[m], gradients);
     boundaries[m].reset();
   }
@@ -230,18 +229,18 @@ void Trainer::update(const GradientTotals& totals, StepOutcome& outcome) {
   const config::Betas betas = config::betas(options_.schedule, state_.applied_step);
   std::array<offload::AdamwScalars, 8> scalars{};
   for (int group = 0; group < options_.update_groups; ++group) {
-    scalars[static_cast<std::size_t>(group)] = must(offload::make_adamw_scalars(
-        {.learning_rate = outcome.learning_rate,
-         .beta1 = betas[0],
-         .beta2 = betas[1],
-         .eps = options_.optimizer.eps,
-         .weight_decay = options_.optimizer.weight_decay,
-         .adam_w_mode = options_.optimizer.adam_w_mode,
-         .bias_correction = options_.optimizer.bias_correction,
-         .step = state_.applied_step + 1,
-         .loss_scale = scale,
-         .grad_norm = outcome.grad_norm,
-         .clip_norm = options_.clip_norm}));
+    scalars[static_cast<std::size_t>(group)] =
+        must(offload::make_adamw_scalars({.learning_rate = outcome.learning_rate,
+                                          .beta1 = betas[0],
+                                          .beta2 = betas[1],
+                                          .eps = options_.optimizer.eps,
+                                          .weight_decay = options_.optimizer.weight_decay,
+                                          .adam_w_mode = options_.optimizer.adam_w_mode,
+                                          .bias_correction = options_.optimizer.bias_correction,
+                                          .step = state_.applied_step + 1,
+                                          .loss_scale = scale,
+                                          .grad_norm = outcome.grad_norm,
+                                          .clip_norm = options_.clip_norm}));
   }
   if (options_.loss_scale) {
     must(update_loss_scale(*options_.loss_scale, false, state_.loss_scale));
@@ -306,8 +305,8 @@ double Trainer::evaluate(const StepBatch& batch) {
   const UnitViews& embedding = acquire(0);
   losses_.clear();
   for (std::size_t m = 0; m < flow_.size(); ++m) {
-    losses_.push_back(parts_.model->head().loss_sum(
-        views, embedding[embedding_parameter::kToken], flow_[m], batch.targets[m]));
+    losses_.push_back(parts_.model->head().loss_sum(views, embedding[embedding_parameter::kToken],
+                                                    flow_[m], batch.targets[m]));
   }
   parts_.parameters->release(0);
   parts_.parameters->release(parts_.model->head_index());

@@ -5,7 +5,8 @@
 //
 //   Forward   unit by unit: wait for its deferred update, fetch, run all micro-batches, release.
 //             What a unit was given is kept (the boundary); the head makes loss and first gradient.
-//   Backward  in reverse: fetch again, recompute or use what was saved, accumulate in fp32, hand the
+//   Backward  in reverse: fetch again, recompute or use what was saved, accumulate in fp32, hand
+//   the
 //             gradient on to the sink. Optimizer state starts to be read.
 //   Norm      the global norm, the clip factor, and whether the step overflowed.
 //   Update    AdamW, unit by unit in forward order; behind the next forward when `overlap_update`.

@@ -78,8 +78,8 @@ TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan)
 
 TrainingRun::~TrainingRun() {
   trainer_.reset();
-  for (const Status& removed : {optimizer_ ? optimizer_->remove() : Status(),
-                                params_ ? params_->remove() : Status()}) {
+  for (const Status& removed :
+       {optimizer_ ? optimizer_->remove() : Status(), params_ ? params_->remove() : Status()}) {
     if (!removed.ok()) log::warning(removed.error().message());
   }
 }
@@ -107,8 +107,10 @@ Status TrainingRun::open_drives() {
 Status TrainingRun::open_data() {
   const auto sequence = static_cast<std::uint64_t>(config_.data.sequence_tokens);
   data::TokenFile::Options options;
-  if (config_.data.token_type == config::TokenType::kUint16) options.type = data::TokenType::kUint16;
-  if (config_.data.token_type == config::TokenType::kUint32) options.type = data::TokenType::kUint32;
+  if (config_.data.token_type == config::TokenType::kUint16)
+    options.type = data::TokenType::kUint16;
+  if (config_.data.token_type == config::TokenType::kUint32)
+    options.type = data::TokenType::kUint32;
   const auto add = [&](const std::vector<std::string>& paths) -> Status {
     SLUICE_ASSIGN_OR_RETURN(auto corpus, data::TokenCorpus::open(paths, options));
     for (const data::TokenFile& file : corpus.files())
@@ -130,10 +132,9 @@ Status TrainingRun::open_data() {
     validation = std::move(split.validation);
   }
   SLUICE_ASSIGN_OR_RETURN(
-      auto sampler,
-      data::ShuffledSampler::create(
-          train, {.sequence_tokens = sequence,
-                  .seed = static_cast<std::uint64_t>(config_.data.shuffle_seed)}));
+      auto sampler, data::ShuffledSampler::create(
+                        train, {.sequence_tokens = sequence,
+                                .seed = static_cast<std::uint64_t>(config_.data.shuffle_seed)}));
   train_sampler_ = std::make_unique<data::ShuffledSampler>(std::move(sampler));
   if (validation.empty()) return {};
   SLUICE_ASSIGN_OR_RETURN(auto sequential, data::SequentialSampler::create(validation, sequence));
@@ -147,11 +148,10 @@ Status TrainingRun::make_offloaders() {
   SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(gradient_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(
-      params_, offload::ParamOffloader::create(
-                   plan_.params, {.reads = reads_.get(), .writes = writes_.get()}));
-  SLUICE_ASSIGN_OR_RETURN(
-      optimizer_,
-      offload::OptimizerOffloader::create(plan_.optimizer, {.reads = reads_.get(),
+      params_, offload::ParamOffloader::create(plan_.params,
+                                               {.reads = reads_.get(), .writes = writes_.get()}));
+  SLUICE_ASSIGN_OR_RETURN(optimizer_, offload::OptimizerOffloader::create(
+                                          plan_.optimizer, {.reads = reads_.get(),
                                                             .writes = writes_.get(),
                                                             .executor = update_executor_.get()}));
   return {};
@@ -243,12 +243,11 @@ Status TrainingRun::take_masters(const TakeMasters& take) {
   trainer_->drain();
   HostUnits units(*params_, nullptr, HostUnits::Access::kRead, *model_);
   return optimizer_->snapshot(units, [&](const offload::StateRange& range) -> Status {
-    return for_each_parameter(
-        model_->layout(range.unit), range.first_element, range.master.size(),
-        [&](const ParameterSpec& parameter, std::uint64_t first, std::uint64_t offset,
-            std::uint64_t count) -> Status {
-          return take(parameter, first, range.master.subspan(offset, count));
-        });
+    return for_each_parameter(model_->layout(range.unit), range.first_element, range.master.size(),
+                              [&](const ParameterSpec& parameter, std::uint64_t first,
+                                  std::uint64_t offset, std::uint64_t count) -> Status {
+                                return take(parameter, first, range.master.subspan(offset, count));
+                              });
   });
 }
 

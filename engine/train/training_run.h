@@ -80,7 +80,8 @@ class TrainingRun {
   std::vector<TensorSpec> weight_specs(DType dtype) const;
   at::Tensor on_device(const at::Tensor& tokens) const;
   StepBatch read_batch(const std::function<data::Sample(std::uint64_t)>& sample_at,
-                       const data::TokenCorpus& corpus, std::uint64_t first, std::size_t micro_batches);
+                       const data::TokenCorpus& corpus, std::uint64_t first,
+                       std::size_t micro_batches);
 
   const config::Config config_;
   const MemoryPlan plan_;
@@ -95,7 +96,8 @@ class TrainingRun {
   std::unique_ptr<offload::ParamOffloader> params_;
   std::unique_ptr<offload::OptimizerOffloader> optimizer_;
 
-  std::vector<data::TokenCorpus> corpora_;  // training, and validation where it has files of its own
+  std::vector<data::TokenCorpus>
+      corpora_;  // training, and validation where it has files of its own
   std::unique_ptr<data::ShuffledSampler> train_sampler_;
   std::unique_ptr<data::SequentialSampler> validation_sampler_;
 

@@ -25,7 +25,9 @@ std::string json_list(const std::vector<std::string>& items) {
 
 Result<int> run(const Options& options) {
   ConfigOptions config_options = options.config;
-  const auto add = [&](const std::string& override) { config_options.overrides.push_back(override); };
+  const auto add = [&](const std::string& override) {
+    config_options.overrides.push_back(override);
+  };
   add("model.init_from=" + options.weights);
   if (!options.data.empty()) add("data.validation=" + json_list(options.data));
   if (!options.data.empty()) add("data.train=" + json_list(options.data));
@@ -40,13 +42,15 @@ Result<int> run(const Options& options) {
 }  // namespace
 
 Command add_eval_command(CLI::App& sluice) {
-  CLI::App* const command =
-      sluice.add_subcommand("eval", "The mean loss of weights on data, also of a model larger than memory");
+  CLI::App* const command = sluice.add_subcommand(
+      "eval", "The mean loss of weights on data, also of a model larger than memory");
   command->footer("  sluice eval configs/demo.json --weights model.safetensors --data val.bin");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
-  command->add_option("--weights", options->weights, "A safetensors file, index or folder")->required();
-  command->add_option("--data", options->data, "Token files; else the configuration's validation data");
+  command->add_option("--weights", options->weights, "A safetensors file, index or folder")
+      ->required();
+  command->add_option("--data", options->data,
+                      "Token files; else the configuration's validation data");
   command->add_option("--batches", options->batches, "How many micro-batches (run.eval_batches)");
   return [options] { return run(*options); };
 }

@@ -18,13 +18,12 @@ Result<std::unique_ptr<engine::TrainingRun>> set_up_run(const config::Config& co
   std::uint64_t parameters = 0;
   for (int unit = 0; unit < model.units(); ++unit)
     parameters += model.layout(unit).parameter_elements();
-  std::cerr << "GPT of " << engine::compact(static_cast<double>(parameters)) << " parameters: "
-            << shape.layers << " layers x " << shape.hidden << ", "
+  std::cerr << "GPT of " << engine::compact(static_cast<double>(parameters))
+            << " parameters: " << shape.layers << " layers x " << shape.hidden << ", "
             << (plan.cuda ? "on the GPU" : "on the CPU") << "\n";
   aio::RealFileSystem files;
-  SLUICE_ASSIGN_OR_RETURN(
-      const engine::PreflightReport report,
-      engine::preflight(config, plan, engine::machine_memory(), files));
+  SLUICE_ASSIGN_OR_RETURN(const engine::PreflightReport report,
+                          engine::preflight(config, plan, engine::machine_memory(), files));
   std::cerr << report.table;
   for (const std::string& warning : report.warnings) log::warning(warning);
 

@@ -56,17 +56,18 @@ Result<int> scrub_one(aio::IoQueue& queue, const Options& options) {
   bench::ProgressLine progress;
   swap::ScrubOptions scrub;
   scrub.on_progress = [&](std::uint64_t done, std::uint64_t total) {
-    progress.update("checking", {.fraction = static_cast<double>(done) / static_cast<double>(total)});
+    progress.update("checking",
+                    {.fraction = static_cast<double>(done) / static_cast<double>(total)});
   };
   auto report = swap::scrub(queue, *executor, options.paths, options.run, scrub);
   progress.clear();
   if (!report.ok()) return std::move(report).error();
   std::cout << report->records << " records, " << format_bytes(report->bytes) << ", "
-            << (report->closed ? "closed by its run"
-                               : "left by a run that was killed: its records may not belong together")
+            << (report->closed
+                    ? "closed by its run"
+                    : "left by a run that was killed: its records may not belong together")
             << "\n";
-  if (report->never_written > 0)
-    std::cout << report->never_written << " were never written\n";
+  if (report->never_written > 0) std::cout << report->never_written << " were never written\n";
   for (const swap::BadRecord& bad : report->bad)
     std::cout << "BAD " << bad.name << ": " << bad.problem << "\n";
   if (report->bad.empty()) {
@@ -78,9 +79,8 @@ Result<int> scrub_one(aio::IoQueue& queue, const Options& options) {
 }
 
 Result<int> run(const Options& options) {
-  SLUICE_ASSIGN_OR_RETURN(
-      const auto backend,
-      aio::make_backend({.kind = aio::BackendKind::kAuto, .queue_depth = kQueueDepth}));
+  SLUICE_ASSIGN_OR_RETURN(const auto backend, aio::make_backend({.kind = aio::BackendKind::kAuto,
+                                                                 .queue_depth = kQueueDepth}));
   SLUICE_ASSIGN_OR_RETURN(const auto queue,
                           aio::IoQueue::create(*backend, {.queue_depth = kQueueDepth}));
   if (options.clean) {

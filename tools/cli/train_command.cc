@@ -67,8 +67,9 @@ Status prepare_directory(const std::string& directory, bool overwrite) {
   if (std::filesystem::is_empty(directory, error)) return {};
   if (!overwrite) {
     return Error(ErrorCode::kAlreadyExists,
-                 directory + " is not empty: choose another --out, or give --overwrite to replace "
-                             "the run that is there");
+                 directory +
+                     " is not empty: choose another --out, or give --overwrite to replace "
+                     "the run that is there");
   }
   for (const char* name : {"metrics.jsonl", "trace.json", "config.json"})
     std::filesystem::remove(std::filesystem::path(directory) / name, error);
@@ -90,8 +91,9 @@ class Session {
         run_(run),
         log_(log),
         steps_(steps),
-        progress_({.total_steps = steps,
-                   .plain_every_steps = std::max<std::int64_t>(run.config().run.log_every_steps, 1)}) {}
+        progress_(
+            {.total_steps = steps,
+             .plain_every_steps = std::max<std::int64_t>(run.config().run.log_every_steps, 1)}) {}
 
   // false: interrupted.
   Result<bool> train(const bench::Interrupt& interrupt) {
@@ -202,8 +204,7 @@ Result<int> run(const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(const std::int64_t steps, steps_of(options, *run));
   const std::string directory = config.run.dir + "/";
   SLUICE_RETURN_IF_ERROR(write_config(directory + "config.json", config));
-  SLUICE_ASSIGN_OR_RETURN(const auto log,
-                          engine::MetricsLog::create(directory + "metrics.jsonl"));
+  SLUICE_ASSIGN_OR_RETURN(const auto log, engine::MetricsLog::create(directory + "metrics.jsonl"));
   if (!options.trace.empty()) {
     SLUICE_ASSIGN_OR_RETURN(const auto trace, engine::TraceLog::parse_steps(options.trace));
     run->trace().start(trace);
@@ -234,14 +235,17 @@ Command add_train_command(CLI::App& sluice) {
   command->footer(
       "  sluice train configs/demo.json --out runs/demo\n"
       "  sluice train configs/demo.json --out runs/nvme --steps 100 \\\n"
-      "      --set zero_optimization.offload_param.device=nvme --set budget.nvme_paths='[\"/nvme\"]'\n"
+      "      --set zero_optimization.offload_param.device=nvme --set "
+      "budget.nvme_paths='[\"/nvme\"]'\n"
       "  sluice train --deepspeed ds_config.json --set model.preset=gpt2-xl \\\n"
       "      --set data.train='[\"train.bin\"]' --out runs/xl\n"
-      "DIR gets config.json (resolved), metrics.jsonl (a line a step) and, with --trace, trace.json.");
+      "DIR gets config.json (resolved), metrics.jsonl (a line a step) and, with --trace, "
+      "trace.json.");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
   command->add_option("--out", options->out, "The run's directory (run.dir)");
-  command->add_flag("--overwrite", options->overwrite, "Replaces the run in a directory that is not empty");
+  command->add_flag("--overwrite", options->overwrite,
+                    "Replaces the run in a directory that is not empty");
   auto* const steps = command->add_option("--steps", options->steps, "Optimizer steps (run.steps)");
   command->add_option("--epochs", options->epochs, "Passes over the training data instead")
       ->excludes(steps);
@@ -249,7 +253,8 @@ Command add_train_command(CLI::App& sluice) {
                       "Begins with the weights of a safetensors file or folder (model.init_from)");
   command->add_option("--save-weights", options->save_weights,
                       "Writes the final weights to this .safetensors file");
-  command->add_option("--dtype", options->dtype, "Of the saved weights: fp32 (default), bf16, fp16");
+  command->add_option("--dtype", options->dtype,
+                      "Of the saved weights: fp32 (default), bf16, fp16");
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
   return [options] { return run(*options); };

@@ -63,8 +63,7 @@ const std::vector<Variant>& variants() {
       {"large sub-groups", {"zero_optimization.sub_group_size=1e9"}},
       {"activations kept", {"placement.recompute=off"}},
       {"one queue slot", {"aio.queue_depth=1"}},
-      {"POSIX threads",
-       {"aio.backend=posix", "zero_optimization.offload_optimizer.device=nvme"}},
+      {"POSIX threads", {"aio.backend=posix", "zero_optimization.offload_optimizer.device=nvme"}},
   };
   return all;
 }
