@@ -45,6 +45,9 @@ Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& s
       boundaries_(static_cast<std::size_t>(parts.model->units())),
       saved_(static_cast<std::size_t>(parts.model->units())) {}
 
+// The update's source is a member.
+Trainer::~Trainer() { static_cast<void>(parts_.optimizer->drain()); }
+
 // From here to the end of the block, as the device gets to it.
 class Trainer::SpanScope {
  public:

@@ -99,6 +99,9 @@ class Trainer {
   };
 
   Trainer(const Options& options, const Parts& parts, const TrainState& state);
+  ~Trainer();  // waits for an update that is going on
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   StepOutcome step(const StepBatch& batch);
   // The mean loss over all tokens, without dropout; drains updates first.
