@@ -19,7 +19,7 @@ constexpr int kMinSwapBuffers = 3;   // one is read, one computed, one written
 constexpr int kMinCacheBuffers = 3;  // of a size class: updated, read, read ahead
 
 // What is resident before anything of the run is there, and what LibTorch's libraries keep.
-constexpr std::uint64_t kProgramBytes = 400 * kMiB;
+constexpr std::uint64_t kProgramBytes = 512 * kMiB;
 constexpr std::uint64_t kCudaProgramBytes = 1536 * kMiB;
 
 std::uint64_t sum_of(const std::vector<MemoryLine>& lines) {
