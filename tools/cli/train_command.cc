@@ -195,6 +195,10 @@ Result<int> run(const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
   const config::Config& config = resolved.config;
   SLUICE_ASSIGN_OR_RETURN(const engine::DType dtype, weight_dtype(options.dtype));
+  std::optional<engine::TraceLog::Options> trace;
+  if (!options.trace.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(trace, engine::TraceLog::parse_steps(options.trace));
+  }
   if (config.run.dir.empty()) {
     return Error(ErrorCode::kInvalidArgument,
                  "where the run's files shall lie is not said: --out DIR, or run.dir");
@@ -205,17 +209,14 @@ Result<int> run(const Options& options) {
   const std::string directory = config.run.dir + "/";
   SLUICE_RETURN_IF_ERROR(write_config(directory + "config.json", config));
   SLUICE_ASSIGN_OR_RETURN(const auto log, engine::MetricsLog::create(directory + "metrics.jsonl"));
-  if (!options.trace.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(const auto trace, engine::TraceLog::parse_steps(options.trace));
-    run->trace().start(trace);
-  }
+  if (trace) run->trace().start(*trace);
 
   const bench::Interrupt interrupt;
   Session session(options, *run, *log, steps);
   SLUICE_ASSIGN_OR_RETURN(const bool completed, session.train(interrupt));
   run->trainer().drain();
   session.finish();
-  if (!options.trace.empty()) {
+  if (trace) {
     run->trace().end_steps(SteadyClock().now_ns());
     SLUICE_RETURN_IF_ERROR(run->trace().write_json(directory + "trace.json"));
     std::cout << "trace: " << directory << "trace.json (open it in ui.perfetto.dev)\n";
