@@ -17,8 +17,8 @@ struct LinearGradients {
 at::Tensor linear_backward(const at::Tensor& grad_output, const at::Tensor& input,
                            const at::Tensor& weight, const LinearGradients& gradients);
 
-// gradient (fp32) += left^T @ right, for left [rows, n] and right [rows, m] of one dtype. The product
-// of 16-bit numbers is rounded to 16 bits on the CPU, not on CUDA.
+// gradient (fp32) += left^T @ right, for left [rows, n] and right [rows, m] of one dtype. The
+// product of 16-bit numbers is rounded to 16 bits on the CPU, not on CUDA.
 void accumulate_weight_gradient(const at::Tensor& gradient, const at::Tensor& left,
                                 const at::Tensor& right);
 
