@@ -1,8 +1,24 @@
 #include "swap/swap_schedule.h"
 
+#include <algorithm>
+
 #include "aio/check.h"
 
 namespace sluice::swap {
+
+void SwapSchedule::Sequence::push_back(RecordId record) {
+  if (size_ == ring_.size()) {
+    std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
+    first_ = 0;
+    ring_.resize(std::max<std::size_t>(16, 2 * ring_.size()));
+  }
+  ring_[(first_ + size_++) % ring_.size()] = record;
+}
+
+void SwapSchedule::Sequence::pop_front() {
+  first_ = (first_ + 1) % ring_.size();
+  --size_;
+}
 
 void SwapSchedule::Line::push_front(int buffer) {
   first_ = (first_ + ring_.size() - 1) % ring_.size();

@@ -17,7 +17,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
 #include <vector>
@@ -98,6 +97,21 @@ class SwapSchedule {
     std::size_t first_ = 0;
     std::size_t size_ = 0;
   };
+  // First in, first out, of any number of records. Allocates only when it holds more than ever.
+  class Sequence {
+   public:
+    std::size_t size() const { return size_; }
+    bool empty() const { return size_ == 0; }
+    RecordId operator[](std::size_t index) const { return ring_[(first_ + index) % ring_.size()]; }
+    RecordId front() const { return ring_[first_]; }
+    void push_back(RecordId record);
+    void pop_front();
+
+   private:
+    std::vector<RecordId> ring_;
+    std::size_t first_ = 0;
+    std::size_t size_ = 0;
+  };
   struct Lane {
     explicit Lane(int buffers) : waiting(buffers) {}
     Line waiting;
@@ -117,7 +131,7 @@ class SwapSchedule {
   void free(int buffer);
 
   const int burst_records_;
-  std::deque<RecordId> expected_;
+  Sequence expected_;
   std::size_t looked_at_ = 0;  // so many from the front have a buffer promised
   std::vector<Buffer> buffers_;
   std::vector<std::int16_t> holder_;  // of each record: a buffer, or kNone
