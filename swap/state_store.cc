@@ -315,6 +315,7 @@ Status StateStore::transfer_and_wait(RecordIo& io, const std::function<void()>& 
                  "virtual time ran out of events while a record was waited for: a deadlock");
     if (pumped == aio::PumpResult::kThreaded) ended.changed.wait(lock, [&] { return ended.yes; });
   }
+  io.set_callback(nullptr, nullptr);
   return io.status();
 }
 

@@ -128,7 +128,7 @@ std::string describe(const RunOwner& owner) {
 
 std::string describe(const FoundStore& store) {
   const std::string owner = store.found.owner ? describe(*store.found.owner) : "an unknown process";
-  const std::string what = store.found.directory + " (" + format_bytes(store.found.bytes) + ") ";
+  std::string what = store.found.directory + " (" + format_bytes(store.found.bytes) + ") ";
   switch (store.condition) {
     case StoreCondition::kInUse:
       return what + "is in use by " + owner;

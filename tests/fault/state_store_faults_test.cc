@@ -22,7 +22,6 @@ namespace {
 using aio::FaultBackend;
 using aio::FaultKind;
 using aio::FaultPlan;
-using aio::FaultTarget;
 using aio::IoBackend;
 using aio::IoQueue;
 using aio::PowerLoss;

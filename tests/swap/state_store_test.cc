@@ -17,7 +17,6 @@
 namespace sluice::swap {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
 
