@@ -62,7 +62,7 @@ class HostUnits final : public offload::UnitSource {
   const Access access_;
   const GptModel& model_;
   TraceLog* const trace_;
-  const SteadyClock clock_;
+  const SteadyClock clock_{};
   std::int64_t begin_ns_ = 0;  // the working thread's, as the next
   std::int64_t step_begin_ns_ = 0;
   std::atomic<std::int64_t> last_step_ns_{0};

@@ -37,7 +37,7 @@ class CpuPhaseClock final : public PhaseClock {
   void stamp(std::int64_t* where) override { *where = clock_.now_ns(); }
 
  private:
-  const SteadyClock clock_;
+  const SteadyClock clock_{};
   std::array<std::chrono::steady_clock::time_point, kMarks> marks_{};
 };
 

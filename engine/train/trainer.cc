@@ -108,7 +108,7 @@ std::int64_t Trainer::wait_for_update(int unit) {
 void Trainer::expect_units() const {
   const int units = parts_.model->units();
   std::vector<int> order;
-  order.reserve(static_cast<std::size_t>(4 * units + 2));
+  order.reserve(4 * static_cast<std::size_t>(units) + 2);
   for (int unit = 0; unit < units; ++unit) order.insert(order.end(), {unit, unit});
   order.push_back(0);
   for (int unit = units - 2; unit >= 0; --unit) order.push_back(unit);
