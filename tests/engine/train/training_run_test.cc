@@ -13,7 +13,6 @@
 namespace sluice::engine {
 namespace {
 
-using testing::IsEmpty;
 
 std::string bytes_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
