@@ -109,9 +109,11 @@ Status SafetensorsReader::add_set(const std::string& index_path) {
   std::set<std::string_view> found;
   for (const TensorInfo& tensor : tensors_) found.insert(tensor.name);
   for (const auto& [tensor, file] : *index) {
-    if (!found.contains(tensor))
-      return Error(ErrorCode::kCorrupt, index_path + ": tensor " + in_quotes(tensor) +
-                                            " is said to be in " + file + ", and is not there");
+    if (!found.contains(tensor)) {
+      std::string sentence = index_path;
+      sentence.append(": tensor ").append(in_quotes(tensor)).append(" is said to be in ");
+      return Error(ErrorCode::kCorrupt, sentence.append(file).append(", and is not there"));
+    }
   }
   return {};
 }

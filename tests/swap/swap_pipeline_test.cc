@@ -350,7 +350,8 @@ TEST_F(SwapPipelineTime, BurstsNeverMixDirectionsAndSaveTurnarounds) {
   swap(/*half_duplex=*/true, {.buffers = 8, .order = Order::kBursts});
   const double bursts_ms = pass();
   EXPECT_FALSE(watched_->both_directions_at_once());
-  EXPECT_LE(bursts_ms, 2 * kRecords + kRecords / 4 * 2 * 0.5 + 10);
+  constexpr double kTurns = 2.0 * kRecords / 4;  // of 0.5 ms each
+  EXPECT_LE(bursts_ms, 2 * kRecords + kTurns * 0.5 + 10);
   EXPECT_GE(mixed_ms, bursts_ms);
 }
 
