@@ -187,6 +187,11 @@ GptShape gpt_shape(const config::Model& model) {
 }
 
 Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model) {
+  if (config.placement.boundaries_to_cpu == config::Switch::kOn) {
+    return Error(ErrorCode::kUnsupported,
+                 "placement.boundaries_to_cpu cannot be \"on\" yet: leave it out, or take smaller "
+                 "micro-batches (train_micro_batch_size_per_gpu)");
+  }
   MemoryPlan plan;
   SLUICE_RETURN_IF_ERROR(choose_device(config, plan));
   choose_types(config, plan);

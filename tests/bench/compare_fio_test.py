@@ -129,7 +129,7 @@ class Program(unittest.TestCase):
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             time.sleep(2)
             process.send_signal(number)
-            output, errors = process.communicate(timeout=120)
+            output, errors = process.communicate(timeout=30)
             self.assertEqual(process.returncode, 130, errors)
             self.assertIn("Interrupted", output)
             self.assertEqual(os.listdir(self.folder), [])
