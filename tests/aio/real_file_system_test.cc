@@ -168,14 +168,17 @@ TEST_F(RealFileLocks, OfARemovedFileDoNotHoldItsName) {
 // A thread that has opened the file before its holder removes it gets the lock of a file without a
 // name, just when another makes and locks the next one.
 TEST_F(RealFileLocks, HaveOneHolderWhileEachHolderRemovesTheFile) {
+  constexpr int kWanted = 2000;
   std::atomic<int> holders{0};
   std::atomic<int> most{0};
   std::atomic<int> got{0};
   std::atomic<int> other_errors{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
+    // Refusals are not counted: a holder that is not scheduled makes the others fail any number of
+    // times.
     threads.emplace_back([&] {
-      for (int i = 0; i < 3000; ++i) {
+      while (got < kWanted && other_errors == 0) {
         const auto lock = files_.lock(path_);
         if (!lock.ok()) {
           if (lock.error().code() != ErrorCode::kBusy) ++other_errors;
@@ -192,7 +195,7 @@ TEST_F(RealFileLocks, HaveOneHolderWhileEachHolderRemovesTheFile) {
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(most, 0) << "two held it at once";
   EXPECT_EQ(other_errors, 0);
-  EXPECT_GT(got, 1000);
+  EXPECT_GE(got, kWanted);
 }
 
 // As a network file system without a lock service answers.
