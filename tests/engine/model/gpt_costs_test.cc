@@ -21,7 +21,7 @@ TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
     const GptShape shape = *gpt_preset(name);
     const std::int64_t tokens = shape.context_tokens;
     // A sequence has tokens * (tokens + 1) / 2 pairs; a pair is hidden products twice.
-    const double pairs = static_cast<double>(tokens * (tokens + 1) / 2);
+    const double pairs = 0.5 * static_cast<double>(tokens * (tokens + 1));
     const double scores = 2 * 2 * pairs * static_cast<double>(shape.hidden);
     const double per_token = scores / static_cast<double>(tokens);
     const UnitLayout layout = gpt_block_layout(shape, 0);

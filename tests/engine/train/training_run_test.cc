@@ -13,7 +13,6 @@
 namespace sluice::engine {
 namespace {
 
-
 std::string bytes_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
