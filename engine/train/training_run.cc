@@ -62,6 +62,13 @@ std::optional<LossScaleRules> loss_scale_rules(const config::Config& config) {
                         .min_scale = config.fp16.min_loss_scale};
 }
 
+std::optional<HostUnits::Widths> hash_widths(const config::Config& config, const MemoryPlan& plan) {
+  if (!config.run.hash_units) return std::nullopt;
+  return HostUnits::Widths{
+      .param_bytes = static_cast<std::uint64_t>(offload::param_bytes_per_element(plan.form)),
+      .grad_bytes = plan.grad_type == offload::GradType::kFp32 ? 4U : 2U};
+}
+
 // What the killed predecessors of any run left on the paths is of no use to anybody.
 Status clear_leftovers(aio::IoQueue& queue, std::vector<std::string> paths) {
   std::sort(paths.begin(), paths.end());
@@ -95,6 +102,12 @@ Status TrainingRun::open_drives() {
       .block_bytes = static_cast<std::uint64_t>(config_.aio.block_bytes), .queue_depth = depth};
   SLUICE_ASSIGN_OR_RETURN(reads_, aio::IoQueue::create(*backend_, options));
   SLUICE_ASSIGN_OR_RETURN(writes_, aio::IoQueue::create(*backend_, options));
+  if (config_.run.io_watchdog_s > 0) {
+    watchdog_ = std::make_unique<aio::IoWatchdog>(
+        std::vector<const aio::IoQueue*>{reads_.get(), writes_.get()},
+        aio::IoWatchdog::Options{.limit_ns =
+                                     static_cast<std::int64_t>(config_.run.io_watchdog_s * 1e9)});
+  }
   if (plan_.nvme_bytes() == 0) return {};
   std::vector<std::string> paths = config_.param_nvme_paths();
   const std::vector<std::string> more = config_.optimizer_nvme_paths();
@@ -197,7 +210,8 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .overlap_update = config.placement.overlap_update,
                        .deterministic = config.run.deterministic,
                        .run_seed = static_cast<std::uint64_t>(config.run.seed),
-                       .prefetch_units = plan.block_slots - 2},
+                       .prefetch_units = plan.block_slots - 2,
+                       .hash_widths = hash_widths(config, plan)},
       Trainer::Parts{.model = run->model_.get(),
                      .parameters = run->parameters_.get(),
                      .gradients = run->gradients_.get(),

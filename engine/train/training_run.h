@@ -17,6 +17,7 @@
 
 #include "aio/executor.h"
 #include "aio/io_queue.h"
+#include "aio/io_watchdog.h"
 #include "aio/result.h"
 #include "engine/config/config.h"
 #include "engine/data/sampler.h"
@@ -91,6 +92,7 @@ class TrainingRun {
   std::unique_ptr<aio::IoBackend> backend_;
   std::unique_ptr<aio::IoQueue> reads_;
   std::unique_ptr<aio::IoQueue> writes_;
+  std::unique_ptr<aio::IoWatchdog> watchdog_;
   std::unique_ptr<aio::Executor> update_executor_;    // AdamW, behind the next forward
   std::unique_ptr<aio::Executor> gradient_executor_;  // casts
   std::unique_ptr<offload::ParamOffloader> params_;
