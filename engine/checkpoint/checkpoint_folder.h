@@ -25,9 +25,13 @@ struct CheckpointEntry {
   std::uint64_t bytes = 0;  // of the files, as the manifest has them
   std::optional<double> loss;
   std::optional<double> validation_loss;
-  bool complete = false;      // its manifest is sound, and every file is there in full length
   bool has_manifest = false;  // else a save that was not finished, or a removal
-  std::string problem;        // why it is not complete, a sentence
+  // Ok: it is complete, so its manifest is sound and every file that loading needs is there in full
+  // length. Else why not; kNotFound and kCorrupt are facts about it, other codes say that it could
+  // not be looked at.
+  Status status;
+
+  bool complete() const { return status.ok(); }
 };
 
 class CheckpointFolder {
@@ -40,7 +44,8 @@ class CheckpointFolder {
 
   // By step, the newest last. Looks at manifests and file sizes, not at content.
   Result<std::vector<CheckpointEntry>> list() const;
-  // The complete one with the highest step, if there is one.
+  // The complete one with the highest step, if there is one. An error where a later one could not
+  // be looked at: an older one should not be taken for the newest because a drive did not answer.
   Result<std::optional<CheckpointEntry>> newest() const;
   // By its name, or by its step as in "12". kNotFound says which there are; kCorrupt why it is not
   // complete.

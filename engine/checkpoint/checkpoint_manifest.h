@@ -2,12 +2,13 @@
 // chunk of every file. FORMAT.md has the keys.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "aio/file_system.h"
 #include "aio/io_queue.h"
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_state.h"

@@ -43,4 +43,7 @@ struct FolderName {
 };
 std::optional<FolderName> parse_folder_name(std::string_view name);
 
+// "a/b" -> "a"; "b" -> ".".
+std::string parent_folder(const std::string& path);
+
 }  // namespace sluice::engine
