@@ -1,0 +1,221 @@
+#include "engine/checkpoint/checkpoint_manifest.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "aio/small_file.h"
+#include "engine/checkpoint/checkpoint_names.h"
+#include "engine/weights/safetensors_index.h"
+#include "swap/chunk_hash.h"
+#include "swap/sealed_json.h"
+
+namespace sluice::engine {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kFormat = "sluice-checkpoint";
+constexpr int kVersion = 1;
+constexpr int kWorldSize = 1;
+constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
+constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 50;
+constexpr std::size_t kHexDigits = 16;
+constexpr std::size_t kMinFiles = kFamilies.size() + 1;
+
+Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }
+
+// ---- to text ------------------------------------------------------------------------------------
+
+json finite_or_null(const std::optional<double>& value) {
+  return value && std::isfinite(*value) ? json(*value) : json();
+}
+
+json to_json(const StoredPosition& position) {
+  const StoredLossScale& scale = position.loss_scale;
+  return {{"global_step", position.global_step},
+          {"applied_step", position.applied_step},
+          {"samples_drawn", position.samples_drawn},
+          {"loss_scale",
+           {{"scale", scale.scale},
+            {"steps", scale.steps},
+            {"last_overflow_step", scale.last_overflow_step},
+            {"hysteresis_left", scale.hysteresis_left}}}};
+}
+
+json to_json(const StoredRun& run) {
+  return {{"seed", run.seed},           {"data_order", run.data_order},
+          {"precision", run.precision}, {"cpu_threads", run.cpu_threads},
+          {"model", run.model},         {"dropout", run.dropout}};
+}
+
+json to_json(const StoredFile& file) {
+  std::string chunks;
+  chunks.reserve(file.chunks.size() * kHexDigits);
+  for (const std::uint64_t hash : file.chunks) chunks += swap::to_hex(hash);
+  return {{"name", file.name}, {"bytes", file.bytes}, {"xxh3_64", std::move(chunks)}};
+}
+
+// ---- from text: anything of another type throws json::exception ---------------------------------
+
+std::optional<double> optional_number(const json& value) {
+  if (value.is_null()) return std::nullopt;
+  return value.get<double>();
+}
+
+StoredPosition position_from_json(const json& content) {
+  const json& scale = content.at("loss_scale");
+  return {.global_step = content.at("global_step").get<std::int64_t>(),
+          .applied_step = content.at("applied_step").get<std::int64_t>(),
+          .samples_drawn = content.at("samples_drawn").get<std::uint64_t>(),
+          .loss_scale = {.scale = scale.at("scale").get<double>(),
+                         .steps = scale.at("steps").get<std::int64_t>(),
+                         .last_overflow_step = scale.at("last_overflow_step").get<std::int64_t>(),
+                         .hysteresis_left = scale.at("hysteresis_left").get<int>()}};
+}
+
+StoredRun run_from_json(const json& content) {
+  return {.seed = content.at("seed").get<std::uint64_t>(),
+          .data_order = content.at("data_order").get<std::string>(),
+          .precision = content.at("precision").get<std::string>(),
+          .cpu_threads = content.at("cpu_threads").get<int>(),
+          .model = content.at("model").get<std::map<std::string, std::int64_t>>(),
+          .dropout = content.at("dropout").get<double>()};
+}
+
+Result<StoredFile> file_from_json(const json& content, std::uint64_t chunk_bytes) {
+  StoredFile file{.name = content.at("name").get<std::string>(),
+                  .bytes = content.at("bytes").get<std::uint64_t>()};
+  const auto& hashes = content.at("xxh3_64").get_ref<const std::string&>();
+  if (file.bytes == 0 || file.bytes > kMaxFileBytes)
+    return corrupt("it says that " + file.name + " has " + std::to_string(file.bytes) + " bytes");
+  const std::uint64_t count = (file.bytes - 1) / chunk_bytes + 1;
+  if (hashes.size() != count * kHexDigits)
+    return corrupt("it has not the checksums of " + std::to_string(count) + " chunks of " +
+                   file.name);
+  file.chunks.reserve(count);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t hash,
+                            swap::parse_hex(hashes.substr(i * kHexDigits, kHexDigits)));
+    file.chunks.push_back(hash);
+  }
+  return file;
+}
+
+Status check_position(const StoredPosition& position) {
+  const bool possible = position.global_step >= 0 && position.applied_step >= 0 &&
+                        position.applied_step <= position.global_step &&
+                        position.loss_scale.steps >= 0 && position.loss_scale.scale > 0;
+  return possible ? Status() : corrupt("its step and loss scale cannot be those of a run");
+}
+
+// The names are those that the writer gives, in its order.
+Status check_files(const std::vector<StoredFile>& files) {
+  const std::size_t shards = files.size() / kFamilies.size();
+  if (files.size() < kMinFiles || files.size() % kFamilies.size() != 1 || shards > kMaxShards)
+    return corrupt("it lists " + std::to_string(files.size()) +
+                   " files, which is no number that a checkpoint has");
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::string expected = i + 1 == files.size()
+                                     ? std::string(kWeightIndexName)
+                                     : shard_name(kFamilies[i / shards], i % shards, shards);
+    if (files[i].name != expected)
+      return corrupt("it lists another file where " + expected + " has to be");
+  }
+  return {};
+}
+
+Result<CheckpointManifest> manifest_from_json(const json& content) {
+  if (content.at("format").get<std::string>() != kFormat) return corrupt("it is no checkpoint");
+  if (content.at("version").get<int>() != kVersion)
+    return corrupt("it is of format version " + content.at("version").dump() +
+                   ", this program reads version " + std::to_string(kVersion));
+  if (content.at("world_size").get<int>() != kWorldSize)
+    return corrupt("it is of " + content.at("world_size").dump() +
+                   " ranks, this program reads checkpoints of one");
+  CheckpointManifest manifest;
+  manifest.state = {.position = position_from_json(content.at("train")),
+                    .run = run_from_json(content.at("run")),
+                    .loss = optional_number(content.at("loss")),
+                    .validation_loss = optional_number(content.at("validation_loss")),
+                    .configuration = content.at("configuration").get<std::string>(),
+                    .program_version = content.at("program_version").get<std::string>()};
+  SLUICE_RETURN_IF_ERROR(check_position(manifest.state.position));
+  manifest.parameters = content.at("parameters").get<std::uint64_t>();
+  manifest.elements = content.at("elements").get<std::uint64_t>();
+  manifest.chunk_bytes = content.at("chunk_bytes").get<std::uint64_t>();
+  if (manifest.chunk_bytes < kMinChunkBytes || manifest.chunk_bytes > kMaxChunkBytes ||
+      manifest.chunk_bytes % kMinChunkBytes != 0)
+    return corrupt("its chunks have " + std::to_string(manifest.chunk_bytes) +
+                   " bytes, and not a multiple of 4096 up to 64M");
+  for (const json& entry : content.at("files")) {
+    SLUICE_ASSIGN_OR_RETURN(StoredFile file, file_from_json(entry, manifest.chunk_bytes));
+    manifest.files.push_back(std::move(file));
+  }
+  SLUICE_RETURN_IF_ERROR(check_files(manifest.files));
+  return manifest;
+}
+
+}  // namespace
+
+std::uint64_t CheckpointManifest::total_bytes() const {
+  std::uint64_t total = 0;
+  for (const StoredFile& file : files) total += file.bytes;
+  return total;
+}
+
+std::uint64_t checkpoint_hash(std::span<const std::byte> bytes, const CheckpointChunk& place) {
+  return swap::chunk_hash(bytes, {.store_id = kHashDomain,
+                                  .record = place.file,
+                                  .generation = 0,
+                                  .offset_bytes = place.offset_bytes});
+}
+
+std::string to_text(const CheckpointManifest& manifest) {
+  json files = json::array();
+  for (const StoredFile& file : manifest.files) files.push_back(to_json(file));
+  return swap::to_sealed_text({{"format", kFormat},
+                               {"version", kVersion},
+                               {"world_size", kWorldSize},
+                               {"program_version", manifest.state.program_version},
+                               {"train", to_json(manifest.state.position)},
+                               {"run", to_json(manifest.state.run)},
+                               {"loss", finite_or_null(manifest.state.loss)},
+                               {"validation_loss", finite_or_null(manifest.state.validation_loss)},
+                               {"configuration", manifest.state.configuration},
+                               {"parameters", manifest.parameters},
+                               {"elements", manifest.elements},
+                               {"chunk_bytes", manifest.chunk_bytes},
+                               {"files", std::move(files)}});
+}
+
+Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text) {
+  SLUICE_ASSIGN_OR_RETURN(const json content, swap::parse_sealed_text(text));
+  try {
+    auto manifest = manifest_from_json(content);
+    if (manifest.ok() && to_text(*manifest) != text)
+      return corrupt("it is not written as its program writes it (damaged, or edited by hand)");
+    return manifest;
+  } catch (const json::exception& wrong) {
+    return corrupt(std::string("its content is not as it should be: ") + wrong.what());
+  }
+}
+
+Result<CheckpointManifest> read_checkpoint_manifest(aio::IoQueue& queue,
+                                                    const std::string& folder) {
+  const std::string path = folder + "/" + std::string(kManifestName);
+  const auto text = aio::read_small_file(queue, path, kMaxManifestBytes);
+  if (!text.ok()) {
+    if (text.error().code() == ErrorCode::kNotFound)
+      return Error(ErrorCode::kNotFound,
+                   "there is no " + path + ": no checkpoint was finished there");
+    if (text.error().code() == ErrorCode::kInvalidArgument) return corrupt(text.error().message());
+    return text.error();
+  }
+  auto manifest = parse_checkpoint_manifest(*text);
+  if (!manifest.ok()) return std::move(manifest).error().with_context(path);
+  return manifest;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,61 @@
+// CheckpointManifest: checkpoint.json, which says what was saved and has the checksum of every
+// chunk of every file. FORMAT.md has the keys.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "aio/io_queue.h"
+#include "aio/result.h"
+#include "engine/checkpoint/checkpoint_state.h"
+
+namespace sluice::engine {
+
+inline constexpr std::uint64_t kDefaultChunkBytes = 4 << 20;
+inline constexpr std::uint64_t kMinChunkBytes = 4096;
+inline constexpr std::uint64_t kMaxChunkBytes = 64 << 20;
+
+struct StoredFile {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::vector<std::uint64_t> chunks;  // checksums; the last chunk may be short
+
+  friend bool operator==(const StoredFile&, const StoredFile&) = default;
+};
+
+struct CheckpointManifest {
+  CheckpointState state;
+  std::uint64_t parameters = 0;  // how many tensors the model has
+  std::uint64_t elements = 0;    // of all of them
+  std::uint64_t chunk_bytes = kDefaultChunkBytes;
+  // The families' shards in order, family by family, then the weights' index. A file's number in
+  // this list is part of its chunks' checksums.
+  std::vector<StoredFile> files;
+
+  std::uint64_t total_bytes() const;                         // of all files
+  std::uint64_t shards() const { return files.size() / 3; }  // of each family
+
+  friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;
+};
+
+// The checksum of one chunk: its bytes, and where they belong.
+struct CheckpointChunk {
+  std::uint64_t file = 0;  // its number
+  std::uint64_t offset_bytes = 0;
+};
+std::uint64_t checkpoint_hash(std::span<const std::byte> bytes, const CheckpointChunk& place);
+
+std::string to_text(const CheckpointManifest& manifest);
+// kCorrupt in one sentence without the file's name, for any bytes. What it accepts, to_text()
+// wrote: a text that says the same in another way is damaged too.
+Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text);
+
+// Of a checkpoint's folder. kNotFound: there is none, so the checkpoint was not finished or is
+// being removed. kCorrupt names the file.
+Result<CheckpointManifest> read_checkpoint_manifest(aio::IoQueue& queue, const std::string& folder);
+
+}  // namespace sluice::engine

@@ -1,0 +1,49 @@
+// The names of a checkpoint's folder and files, and of nothing else: what is removed is ours.
+//
+//   step-000000012/                        of one replacing another of its step: ....new
+//     master-00001-of-00002.safetensors    exp_avg-..., exp_avg_sq-... likewise
+//     model.safetensors.index.json         of the master family, for other programs
+//     checkpoint.json                      the manifest: with it the checkpoint is there
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace sluice::engine {
+
+enum class Family : std::uint8_t { kMaster, kExpAvg, kExpAvgSq };
+inline constexpr std::array kFamilies = {Family::kMaster, Family::kExpAvg, Family::kExpAvgSq};
+std::string_view to_string(Family family);  // "exp_avg"
+
+inline constexpr std::string_view kManifestName = "checkpoint.json";
+inline constexpr std::string_view kWeightIndexName = "model.safetensors.index.json";
+inline constexpr std::string_view kReplacementSuffix = ".new";
+
+// (kMaster, 0, 2) -> "master-00001-of-00002.safetensors"
+std::string shard_name(Family family, std::size_t shard, std::size_t shards);
+struct ShardName {
+  Family family = Family::kMaster;
+  std::size_t shard = 0;
+  std::size_t shards = 0;
+
+  friend bool operator==(const ShardName&, const ShardName&) = default;
+};
+std::optional<ShardName> parse_shard_name(std::string_view name);
+// Of any of the files above, or of one on its way to such a name.
+bool is_checkpoint_file(std::string_view name);
+
+std::string checkpoint_name(std::int64_t step);  // 12 -> "step-000000012"
+struct FolderName {
+  std::int64_t step = 0;
+  bool replacement = false;  // ends in .new
+};
+std::optional<FolderName> parse_folder_name(std::string_view name);
+
+// "a/b" -> "a"; "b" -> ".".
+std::string parent_folder(const std::string& path);
+
+}  // namespace sluice::engine

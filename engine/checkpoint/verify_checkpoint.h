@@ -1,0 +1,42 @@
+// verify_checkpoint: reads every byte of a checkpoint and checks it, without changing anything.
+//
+// Memory:  a few chunks. Threads: blocking.
+// Errors:  damage is no error but the result, and what cannot be read counts as damaged; kNotFound
+//          where there is no such folder, kCancelled when on_progress says so.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "aio/io_queue.h"
+#include "aio/result.h"
+
+namespace sluice::engine {
+
+struct DamagedRange {
+  std::string file;  // its name in the folder
+  std::uint64_t begin_bytes = 0;
+  std::uint64_t end_bytes = 0;  // both 0: the file as a whole
+  std::string problem;          // a sentence that names the file
+};
+
+struct VerifyReport {
+  std::int64_t step = -1;  // -1: its manifest is damaged
+  std::uint64_t files = 0;
+  std::uint64_t bytes = 0;  // read
+  std::uint64_t chunks = 0;
+  std::vector<DamagedRange> damaged;
+};
+
+struct VerifyOptions {
+  int chunks_ahead = 8;
+  // Called after each chunk; false stops.
+  std::function<bool(std::uint64_t done_bytes, std::uint64_t total_bytes)> on_progress;
+};
+
+Result<VerifyReport> verify_checkpoint(aio::IoQueue& queue, const std::string& folder,
+                                       const VerifyOptions& options);
+
+}  // namespace sluice::engine
