@@ -3,6 +3,9 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <array>
+#include <cinttypes>
+#include <cstdio>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,6 +20,12 @@ data::TokenFile::Options file_options(config::TokenType type) {
   if (type == config::TokenType::kUint16) options.type = data::TokenType::kUint16;
   if (type == config::TokenType::kUint32) options.type = data::TokenType::kUint32;
   return options;
+}
+
+std::string hex(std::uint64_t number) {
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%016" PRIx64, number);
+  return text.data();
 }
 
 }  // namespace
@@ -66,6 +75,8 @@ Status RunData::make_samplers(const config::Config& config, RunPurpose purpose) 
         .sequence_tokens = sequence, .seed = static_cast<std::uint64_t>(config.data.shuffle_seed)};
     SLUICE_ASSIGN_OR_RETURN(auto sampler, data::ShuffledSampler::create(training, options));
     training_ = std::make_unique<data::ShuffledSampler>(std::move(sampler));
+    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t text, corpora_.front().fingerprint());
+    order_ = hex(training_->order_id()) + "-" + hex(text);
   }
   if (validation.empty()) return {};
   SLUICE_ASSIGN_OR_RETURN(auto sampler, data::SequentialSampler::create(validation, sequence));

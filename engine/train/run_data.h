@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "aio/result.h"
@@ -26,6 +27,8 @@ class RunData {
   static Result<RunData> open(const config::Config& config, RunPurpose purpose);
 
   std::uint64_t samples_per_epoch() const { return training_->samples_per_epoch(); }
+  // Which samples come when, and what is in them, as a text that is the same only where they are.
+  const std::string& order() const { return order_; }
   bool has_validation() const { return validation_ != nullptr; }
   // run.eval_batches micro-batches, or all there are if that is less.
   std::uint64_t validation_samples() const;
@@ -45,6 +48,7 @@ class RunData {
   std::int64_t micro_batch_;
   std::int64_t sequence_tokens_;
   std::uint64_t validation_batches_;
+  std::string order_;
   std::vector<data::TokenCorpus> corpora_;  // training and validation, those that are opened
   std::unique_ptr<data::ShuffledSampler> training_;
   std::unique_ptr<data::SequentialSampler> validation_;

@@ -21,6 +21,7 @@ struct RunDrives {
   std::unique_ptr<aio::IoBackend> backend;
   std::unique_ptr<aio::IoQueue> reads;
   std::unique_ptr<aio::IoQueue> writes;
+  std::unique_ptr<aio::IoQueue> saves;  // of checkpoints
   std::unique_ptr<aio::IoWatchdog> watchdog;
 };
 // Makes the NVMe paths that the plan uses, and removes what killed runs left on them.

@@ -105,6 +105,8 @@ class Trainer {
   const std::vector<UnitHashes>& unit_hashes();
 
   const TrainState& state() const { return state_; }
+  // Goes on from there; between steps.
+  void set_state(const TrainState& state) { state_ = state; }
   void count_samples(std::uint64_t samples) { state_.samples_drawn += samples; }
 
  private:

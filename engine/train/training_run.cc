@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "aio/log.h"
+#include "engine/config/resolve.h"
 #include "engine/model/initial_values.h"
 #include "engine/train/cuda_device.h"
 #include "engine/train/flat_ranges.h"
+#include "engine/train/stored_state.h"
 #include "engine/train/weights_file.h"
 #include "engine/weights/safetensors_writer.h"
 
@@ -112,42 +114,78 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
   return run;
 }
 
+Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>& fill,
+                              const Progress& progress) {
+  std::uint64_t total = 0, done = 0;
+  for (int unit = 0; unit < model_->units(); ++unit) total += model_->layout(unit).elements;
+  HostUnits units(*params_, nullptr, HostUnits::Access::kReplace, *model_);
+  return optimizer_->restore(units, [&](const offload::StateRange& range) -> Status {
+    done += range.master.size();
+    if (progress) progress(done, total);
+    return for_each_parameter(
+        model_->layout(range.unit), range.first_element, range.master.size(),
+        [&](const ParameterSpec& parameter, std::uint64_t first, std::uint64_t offset,
+            std::uint64_t count) -> Status {
+          return fill({.parameter = parameter,
+                       .first = first,
+                       .values = {.master = range.master.subspan(offset, count),
+                                  .exp_avg = range.m.subspan(offset, count),
+                                  .exp_avg_sq = range.v.subspan(offset, count)}});
+        });
+  });
+}
+
 Status TrainingRun::initialise(const Progress& progress) {
   std::optional<WeightsFile> weights;
   if (!config_.model.init_from.empty()) {
     SLUICE_ASSIGN_OR_RETURN(weights,
                             WeightsFile::open(*drives_.reads, config_.model.init_from, *model_));
   }
-  std::uint64_t total = 0, done = 0;
-  for (int unit = 0; unit < model_->units(); ++unit) total += model_->layout(unit).elements;
-
-  HostUnits units(*params_, nullptr, HostUnits::Access::kReplace, *model_);
   const auto seed = static_cast<std::uint64_t>(config_.model.init_seed);
-  return optimizer_->restore(units, [&](const offload::StateRange& range) -> Status {
-    done += range.master.size();
-    if (progress) progress(done, total);
-    return for_each_parameter(model_->layout(range.unit), range.first_element, range.master.size(),
-                              [&](const ParameterSpec& parameter, std::uint64_t first,
-                                  std::uint64_t offset, std::uint64_t count) -> Status {
-                                const std::span<float> masters =
-                                    range.master.subspan(offset, count);
-                                if (weights) return weights->read(parameter, first, masters);
-                                fill_initial(parameter, seed, first, masters);
-                                return {};
-                              });
-  });
+  return set_state(
+      [&](const ParameterSpans& to) -> Status {
+        if (weights) return weights->read(to.parameter, to.first, to.values.master);
+        fill_initial(to.parameter, seed, to.first, to.values.master);
+        return {};
+      },
+      progress);
 }
 
-Status TrainingRun::take_masters(const TakeMasters& take) {
+Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progress) {
+  SLUICE_RETURN_IF_ERROR(check_same_run(checkpoint.state().run, checkpoint_state().run));
+  const TrainState state = train_state(checkpoint.state().position);
+  if (const auto rules = loss_scale_rules(config_))
+    SLUICE_RETURN_IF_ERROR(check_loss_scale(*rules, state.loss_scale));
+  SLUICE_RETURN_IF_ERROR(set_state(
+      [&](const ParameterSpans& to) {
+        return checkpoint.read(to.parameter.name, to.first, to.values);
+      },
+      progress));
+  trainer_->set_state(state);
+  return {};
+}
+
+Status TrainingRun::take_state(const TakeState& take) {
   trainer_->drain();
   HostUnits units(*params_, nullptr, HostUnits::Access::kRead, *model_);
   return optimizer_->snapshot(units, [&](const offload::StateRange& range) -> Status {
     return for_each_parameter(model_->layout(range.unit), range.first_element, range.master.size(),
                               [&](const ParameterSpec& parameter, std::uint64_t first,
                                   std::uint64_t offset, std::uint64_t count) -> Status {
-                                return take(parameter, first, range.master.subspan(offset, count));
+                                return take({.parameter = &parameter,
+                                             .first = first,
+                                             .master = range.master.subspan(offset, count),
+                                             .exp_avg = range.m.subspan(offset, count),
+                                             .exp_avg_sq = range.v.subspan(offset, count)});
                               });
   });
+}
+
+CheckpointState TrainingRun::checkpoint_state() const {
+  return {.position = stored_position(trainer_->state()),
+          .run = stored_run(config_, data_->order()),
+          .configuration = config::to_json(config_),
+          .program_version = SLUICE_VERSION};
 }
 
 Status TrainingRun::save_weights(const std::string& path, DType dtype) {
@@ -156,10 +194,9 @@ Status TrainingRun::save_weights(const std::string& path, DType dtype) {
   SLUICE_ASSIGN_OR_RETURN(
       const auto writer,
       SafetensorsWriter::create(*drives_.writes, options, weight_specs(*model_, dtype)));
-  SLUICE_RETURN_IF_ERROR(take_masters(
-      [&](const ParameterSpec& parameter, std::uint64_t, std::span<const float> masters) {
-        return writer->append(parameter.name, masters);
-      }));
+  SLUICE_RETURN_IF_ERROR(take_state([&](const ParameterState& state) {
+    return writer->append(state.parameter->name, state.master);
+  }));
   return writer->finish();
 }
 

@@ -17,6 +17,8 @@
 
 #include "aio/executor.h"
 #include "aio/result.h"
+#include "engine/checkpoint/checkpoint_reader.h"
+#include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
 #include "engine/train/memory_plan.h"
 #include "engine/train/run_data.h"
@@ -38,15 +40,28 @@ class TrainingRun {
   // Masters from model.init_from or at random, moments of zero. Progress: elements done.
   using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
   Status initialise(const Progress& progress);
+  // Instead: all state as it was when the checkpoint was written, so that the next step has the
+  // bits of a run that never stopped. kInvalidArgument names what this run has not in common with
+  // that one; a number of CPU threads that differs, which may change last bits, is only warned of.
+  Status resume(CheckpointReader& checkpoint, const Progress& progress);
 
   StepOutcome step();
   // Over run.eval_batches batches of the validation data, or all of it if that is less.
   double evaluate();
 
-  // Masters in fp32, range by range in the order of the model's parameters.
-  using TakeMasters = std::function<Status(const ParameterSpec& parameter, std::uint64_t first,
-                                           std::span<const float> masters)>;
-  Status take_masters(const TakeMasters& take);
+  // Elements [first, first + master.size()) of one parameter: its master weights and moments.
+  struct ParameterState {
+    const ParameterSpec* parameter = nullptr;  // the model's
+    std::uint64_t first = 0;
+    std::span<const float> master;
+    std::span<const float> exp_avg;
+    std::span<const float> exp_avg_sq;
+  };
+  // After the last step, range by range in the order of the model's parameters.
+  using TakeState = std::function<Status(const ParameterState& state)>;
+  Status take_state(const TakeState& take);
+  // What a checkpoint holds beside it; without scores.
+  CheckpointState checkpoint_state() const;
 
   // All masters under Hugging Face's names, as one safetensors file.
   Status save_weights(const std::string& path, DType dtype);
@@ -54,6 +69,7 @@ class TrainingRun {
   // Start it before the first step to have a trace.
   TraceLog& trace() { return trace_; }
 
+  RunDrives& drives() { return drives_; }
   const config::Config& config() const { return config_; }
   const GptModel& model() const { return *model_; }
   Trainer& trainer() { return *trainer_; }
@@ -74,6 +90,14 @@ class TrainingRun {
   TrainingRun(const config::Config& config, const MemoryPlan& plan);
   Status make_offloaders();
   Status make_device();
+  // Sets the state of one parameter's elements; the moments are zero before.
+  struct ParameterSpans {
+    const ParameterSpec& parameter;
+    std::uint64_t first;
+    StateSpans values;
+  };
+  Status set_state(const std::function<Status(const ParameterSpans&)>& fill,
+                   const Progress& progress);
 
   const config::Config config_;
   const MemoryPlan plan_;

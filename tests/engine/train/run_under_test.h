@@ -61,17 +61,23 @@ class SmallRun {
     return resolved->config;
   }
 
-  // Made and initialised.
-  std::unique_ptr<TrainingRun> start() const {
+  // Without a state yet.
+  std::unique_ptr<TrainingRun> make() const {
     const config::Config configuration = config();
     const GptModel model({.shape = gpt_shape(configuration.model)});
     const auto plan = plan_memory(configuration, model);
     if (!plan.ok()) throw std::runtime_error(plan.error().message());
     auto run = TrainingRun::create(configuration, *plan);
     if (!run.ok()) throw std::runtime_error(run.error().message());
-    const Status initialised = (*run)->initialise({});
-    if (!initialised.ok()) throw std::runtime_error(initialised.error().message());
     return std::move(*run);
+  }
+
+  // Made and initialised.
+  std::unique_ptr<TrainingRun> start() const {
+    auto run = make();
+    const Status initialised = run->initialise({});
+    if (!initialised.ok()) throw std::runtime_error(initialised.error().message());
+    return run;
   }
 
   const aio::TemporaryFolder& folder() const { return folder_; }
@@ -83,11 +89,10 @@ class SmallRun {
 
 inline std::vector<float> masters_of(TrainingRun& run) {
   std::vector<float> masters;
-  const Status taken = run.take_masters(
-      [&](const ParameterSpec&, std::uint64_t, std::span<const float> range) -> Status {
-        masters.insert(masters.end(), range.begin(), range.end());
-        return {};
-      });
+  const Status taken = run.take_state([&](const TrainingRun::ParameterState& state) -> Status {
+    masters.insert(masters.end(), state.master.begin(), state.master.end());
+    return {};
+  });
   if (!taken.ok()) throw std::runtime_error(taken.error().message());
   return masters;
 }

@@ -1,0 +1,111 @@
+#include "engine/train/run_checkpoints.h"
+
+#include <chrono>
+#include <utility>
+
+#include "aio/clock.h"
+#include "engine/checkpoint/checkpoint_writer.h"
+#include "engine/train/weights_file.h"
+
+namespace sluice::engine {
+namespace {
+
+std::uint64_t elements_of(const GptModel& model) {
+  std::uint64_t elements = 0;
+  for (int unit = 0; unit < model.units(); ++unit)
+    elements += model.layout(unit).parameter_elements();
+  return elements;
+}
+
+std::int64_t now_ns() { return SteadyClock().now_ns(); }
+
+}  // namespace
+
+std::uint64_t RunCheckpoints::image_bytes(const GptModel& model) {
+  return aio::PageMemory::mapped_bytes(StateImage::bytes_for(elements_of(model)));
+}
+
+RunCheckpoints::RunCheckpoints(TrainingRun& run, aio::IoQueue& queue, const Options& options)
+    : run_(run), queue_(queue), options_(options) {}
+
+Result<std::unique_ptr<RunCheckpoints>> RunCheckpoints::create(TrainingRun& run,
+                                                               aio::IoQueue& queue,
+                                                               const Options& options) {
+  std::unique_ptr<RunCheckpoints> checkpoints(new RunCheckpoints(run, queue, options));
+  if (options.background) {
+    SLUICE_ASSIGN_OR_RETURN(checkpoints->image_, StateImage::create(elements_of(run.model())));
+  }
+  return checkpoints;
+}
+
+RunCheckpoints::~RunCheckpoints() { wait(); }
+
+Status RunCheckpoints::write_files(const Plan& plan, const Source& source,
+                                   SavedCheckpoint& saved) const {
+  CheckpointFolder folder(queue_, folder_of(options_.directory));
+  saved.path = folder.path_of(saved.step);
+  SLUICE_RETURN_IF_ERROR(queue_.backend().files().make_directories(folder.path()));
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto writer,
+      CheckpointWriter::begin(queue_, saved.path, plan.parameters, {.replace = true}));
+  saved.bytes = writer->total_bytes();
+  SLUICE_RETURN_IF_ERROR(source([&](const TrainingRun::ParameterState& state) {
+    return writer->append({.parameter = state.parameter->name,
+                           .first_element = state.first,
+                           .master = state.master,
+                           .exp_avg = state.exp_avg,
+                           .exp_avg_sq = state.exp_avg_sq});
+  }));
+  return writer->commit(plan.state);
+}
+
+SavedCheckpoint RunCheckpoints::write(const Plan& plan, const Source& source) const {
+  SavedCheckpoint saved;
+  saved.step = plan.state.position.global_step;
+  saved.status = write_files(plan, source, saved);
+  saved.took_ns = now_ns() - plan.begin_ns;
+  if (!saved.status.ok() || options_.keep_last == 0) return saved;
+  auto removed = CheckpointFolder(queue_, folder_of(options_.directory)).prune(options_.keep_last);
+  if (removed.ok())
+    saved.removed = *std::move(removed);
+  else
+    saved.pruned = std::move(removed).error();
+  return saved;
+}
+
+Status RunCheckpoints::save(const Scores& scores) {
+  const std::int64_t begin_ns = now_ns();
+  wait();
+  Plan plan{.state = run_.checkpoint_state(),
+            .parameters = weight_specs(run_.model(), DType::kF32),
+            .begin_ns = begin_ns};
+  plan.state.loss = scores.loss;
+  plan.state.validation_loss = scores.validation_loss;
+  if (image_ == nullptr) {
+    SavedCheckpoint saved = write(plan, [this](const auto& take) { return run_.take_state(take); });
+    saved.stopped_ns = now_ns() - begin_ns;
+    finished_.push_back(std::move(saved));
+    return {};
+  }
+  SLUICE_RETURN_IF_ERROR(image_->copy(run_));
+  stopped_ns_ = now_ns() - begin_ns;
+  going_on_ = std::async(std::launch::async, [this, plan = std::move(plan)] {
+    return write(plan, [this](const auto& take) { return image_->replay(take); });
+  });
+  return {};
+}
+
+std::vector<SavedCheckpoint> RunCheckpoints::finished() {
+  if (going_on_.valid() && going_on_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
+    wait();
+  return std::exchange(finished_, {});
+}
+
+void RunCheckpoints::wait() {
+  if (!going_on_.valid()) return;
+  SavedCheckpoint saved = going_on_.get();
+  saved.stopped_ns = stopped_ns_;
+  finished_.push_back(std::move(saved));
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,23 @@
+// Between the training loop's own words and those of a checkpoint.
+#pragma once
+
+#include <string>
+
+#include "aio/result.h"
+#include "engine/checkpoint/checkpoint_state.h"
+#include "engine/config/config.h"
+#include "engine/train/trainer.h"
+
+namespace sluice::engine {
+
+StoredPosition stored_position(const TrainState& state);
+TrainState train_state(const StoredPosition& position);
+
+// `data_order`: RunData::order().
+StoredRun stored_run(const config::Config& config, const std::string& data_order);
+
+// kInvalidArgument names everything that keeps `now` from going on where `stored` stopped. Another
+// number of CPU threads does not: it is warned of, because it may change the last bits.
+Status check_same_run(const StoredRun& stored, const StoredRun& now);
+
+}  // namespace sluice::engine
