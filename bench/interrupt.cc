@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <thread>
 
 namespace sluice::bench {
@@ -12,16 +14,23 @@ namespace {
 
 // A signal handler can reach nothing but a global.
 std::atomic<int> signals_seen{0};
+std::atomic<const char*> notice_text{nullptr};
 static_assert(std::atomic<int>::is_always_lock_free);
 
 void on_signal(int /*number*/) {
   if (signals_seen.fetch_add(1) > 0) _exit(kInterruptedExitCode);
+  const char* const text = notice_text.load();
+  if (text == nullptr) return;
+  const int error = errno;
+  static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text)));
+  errno = error;
 }
 
 }  // namespace
 
-Interrupt::Interrupt() {
+Interrupt::Interrupt(const char* notice) {
   signals_seen = 0;
+  notice_text = notice;
   struct sigaction action {};
   action.sa_handler = on_signal;
   sigaction(SIGINT, &action, &old_int_);

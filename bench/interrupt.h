@@ -1,4 +1,5 @@
 // Interrupt: Ctrl-C and SIGTERM as a flag that long loops look at; the second one exits at once.
+// The first says on standard error what it does.
 //
 // One object in main; its constructor installs the handlers, its destructor restores what was
 // there. Threads: requested() from any.
@@ -15,7 +16,8 @@ inline constexpr int kInterruptedExitCode = 130;
 
 class Interrupt {
  public:
-  Interrupt();
+  // `notice` must outlive it; null: nothing is said.
+  explicit Interrupt(const char* notice = nullptr);
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;

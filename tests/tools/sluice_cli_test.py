@@ -46,7 +46,7 @@ class Program(unittest.TestCase):
 
 class CommandLine(Program):
     def test_explains_itself_and_every_command(self):
-        commands = ["config", "scrub"] + (["train", "eval"] if HAS_ENGINE else [])
+        commands = ["config", "diff", "scrub"] + (["train", "eval"] if HAS_ENGINE else [])
         text = self.sluice("--help").stdout
         for command in commands:
             self.assertIn(command, text)
@@ -160,19 +160,121 @@ class Train(Program):
                 out = "o" + str(abs(hash(str(arguments))))
                 self.assertIn(says, self.refused("train", "run.json", "--out", out, *arguments))
 
-    def test_ends_with_the_step_on_ctrl_c(self):
-        process = subprocess.Popen([SLUICE, "train", "run.json", "--out", "a", "--steps", "100000"],
-                                   cwd=self.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        log = self.path / "a/metrics.jsonl"
+    def results(self, name):
+        """What must be the same bits wherever and whenever a step was run."""
+        return [{key: step[key] for key in ("step", "loss", "lr", "grad_norm", "loss_scale")}
+                for step in self.metrics(name)]
+
+    def start(self, *arguments):
+        process = subprocess.Popen([SLUICE, *arguments], cwd=self.path, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        return process
+
+    def wait_for_steps(self, name, count):
+        log = self.path / name / "metrics.jsonl"
         deadline = time.monotonic() + 120
-        while not (log.exists() and log.read_bytes().count(b"\n") > 3):
+        while not (log.exists() and log.read_bytes().count(b"\n") >= count):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.05)
+
+    def test_saves_and_ends_well_on_ctrl_c_and_goes_on_with_the_same_bits(self):
+        self.sluice("train", "run.json", "--out", "whole", "--steps", "60", "--save-weights",
+                    "whole.safetensors")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(signal=number):
+                out = f"stopped{int(number)}"
+                process = self.start("train", "run.json", "--out", out, "--steps", "100000")
+                self.wait_for_steps(out, 3)
+                process.send_signal(number)
+                shown, told = process.communicate(timeout=120)
+                self.assertEqual(process.returncode, 0, told)
+                self.assertIn(b"tokens/s", shown)
+                self.assertIn(b"--resume", told)
+                self.assertEqual(os.listdir(self.path / "nvme"), [])
+                done = len(self.metrics(out))
+                self.assertLess(done, 60, "the machine was too slow to interrupt it in time")
+                told = self.sluice("train", "run.json", "--out", out, "--resume", "--steps", "60",
+                                   "--save-weights", out + ".safetensors").stderr
+                self.assertIn(f"after step {done}", told)
+                self.assertEqual(self.results(out), self.results("whole"))
+                self.assertEqual((self.path / (out + ".safetensors")).read_bytes(),
+                                 (self.path / "whole.safetensors").read_bytes())
+
+    def test_stops_at_once_on_the_second_ctrl_c_without_harm(self):
+        process = self.start("train", "run.json", "--out", "a", "--steps", "100000", "--set",
+                             "run.checkpoint_every=2")
+        self.wait_for_steps("a", 5)
         process.send_signal(signal.SIGINT)
-        shown, _ = process.communicate(timeout=120)
-        self.assertEqual(process.returncode, 130)
-        self.assertIn(b"tokens/s", shown)
-        self.assertEqual(os.listdir(self.path / "nvme"), [])
+        process.send_signal(signal.SIGTERM)  # two of one kind may arrive as one
+        process.communicate(timeout=120)
+        self.assertIn(process.returncode, (0, 130))
+        self.assertIn("going on from", self.sluice("train", "run.json", "--out", "a", "--resume",
+                                                   "--steps", "8").stderr)
+
+    def test_keeps_checkpoints_on_the_way_and_goes_on_from_a_named_one(self):
+        self.sluice("train", "run.json", "--out", "a", "--steps", "6", "--set",
+                    "run.checkpoint_every=2", "--set", "run.keep_last=2")
+        self.assertEqual(sorted(os.listdir(self.path / "a/checkpoints")),
+                         ["step-000000004", "step-000000006"])
+        whole = self.results("a")
+        told = self.sluice("train", "run.json", "--out", "a", "--resume=step-000000004", "--steps",
+                           "6", "--set", "run.checkpoint_background=on", "--set",
+                           "zero_optimization.offload_optimizer.device=cpu").stderr
+        self.assertIn("after step 4", told)
+        self.assertEqual(self.results("a"), whole)
+        self.assertIn("all 6 steps are done",
+                      self.sluice("train", "run.json", "--out", "a", "--resume", "--steps",
+                                  "6").stderr)
+
+    def test_starts_at_step_0_where_there_is_nothing_to_resume(self):
+        told = self.sluice("train", "run.json", "--out", "a", "--resume").stderr
+        self.assertIn("starting at step 0", told)
+        self.assertEqual(len(self.metrics("a")), 4)
+
+    def test_refuses_a_checkpoint_that_is_damaged_or_another_runs(self):
+        self.sluice("train", "run.json", "--out", "a", "--set", "run.checkpoint_every=2")
+        last = self.path / "a/checkpoints/step-000000004"
+        damaged = sorted(last.glob("exp_avg-*.safetensors"))[0]
+        content = bytearray(damaged.read_bytes())
+        content[len(content) // 2] ^= 16
+        damaged.write_bytes(content)
+        result = self.sluice("train", "run.json", "--out", "a", "--resume", code=1)
+        self.assertIn(damaged.name, result.stderr)
+        self.assertIn("--resume=step-000000002", result.stderr)
+        self.sluice("train", "run.json", "--out", "a", "--resume=step-000000002")
+        self.assertEqual(len(self.metrics("a")), 4)
+        self.assertIn("dropout", self.refused("train", "run.json", "--out", "a", "--resume",
+                                              "--set", "model.dropout=0.3"))
+
+    def test_overwriting_leaves_nothing_to_resume_of_the_run_before(self):
+        self.sluice("train", "run.json", "--out", "a")
+        self.sluice("train", "run.json", "--out", "a", "--overwrite", "--steps", "1", "--set",
+                    "run.checkpoint_at_end=false")
+        self.assertIn("starting at step 0",
+                      self.sluice("train", "run.json", "--out", "a", "--resume").stderr)
+
+    def test_does_not_train_where_another_process_does(self):
+        process = self.start("train", "run.json", "--out", "a", "--steps", "100000")
+        self.wait_for_steps("a", 1)
+        self.assertIn("another process",
+                      self.refused("train", "run.json", "--out", "a", "--resume"))
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+
+    def test_names_the_step_and_the_units_in_which_two_runs_part(self):
+        hashed = ["--set", "run.hash_units=true", "--set", "optimizer.params.lr=0.01"]
+        self.sluice("train", "run.json", "--out", "a", *hashed)
+        self.sluice("train", "run.json", "--out", "b", *hashed, "--set",
+                    "placement.overlap_update=false")
+        self.assertIn("4 steps are the same", self.sluice("diff", "a", "b").stdout)
+        self.sluice("train", "run.json", "--out", "c", *hashed, "--set",
+                    "optimizer.params.betas=[0.9, 0.99]")
+        # In the first step the bias correction takes beta2 out again.
+        shown = self.sluice("diff", "a", "c", code=1).stdout
+        self.assertIn("step 2 is the first that differs", shown)
+        self.assertIn("it is the update that went apart", shown)
+        self.refused("diff", "a", "absent")
 
 
 if __name__ == "__main__":

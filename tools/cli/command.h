@@ -29,5 +29,6 @@ Command add_train_command(CLI::App& sluice);
 
 inline constexpr int kExitDamaged = 1;
 inline constexpr int kExitDiffers = 1;
+inline constexpr int kExitNotSaved = 1;
 
 }  // namespace sluice::tools

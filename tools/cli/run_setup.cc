@@ -39,12 +39,21 @@ std::function<void(std::uint64_t, std::uint64_t)> show_share(TerminalLine& line,
   };
 }
 
-Result<std::unique_ptr<engine::TrainingRun>> set_up_run(const config::Config& config) {
+Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
+    const config::Config& config, const std::optional<engine::CheckpointEntry>& from) {
   SLUICE_ASSIGN_OR_RETURN(const engine::MemoryPlan plan,
                           checked_plan(config, engine::RunPurpose::kTraining));
   SLUICE_ASSIGN_OR_RETURN(auto run, engine::TrainingRun::create(config, plan));
   TerminalLine line;
-  SLUICE_RETURN_IF_ERROR(run->initialise(show_share(line, "setting the weights")));
+  if (!from) {
+    SLUICE_RETURN_IF_ERROR(run->initialise(show_share(line, "setting the weights")));
+    return run;
+  }
+  SLUICE_ASSIGN_OR_RETURN(const auto checkpoint,
+                          engine::CheckpointReader::open(*run->drives().reads, from->path, {}));
+  SLUICE_RETURN_IF_ERROR(run->resume(*checkpoint, show_share(line, "reading the checkpoint")));
+  line.clear();
+  std::cerr << "going on from " << from->path << ", after step " << from->step << "\n";
   return run;
 }
 

@@ -4,17 +4,21 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "aio/result.h"
 #include "aio/terminal_line.h"
+#include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/train/evaluation_run.h"
 #include "engine/train/training_run.h"
 
 namespace sluice::tools {
 
 // Both print the preflight table and progress on standard error.
-Result<std::unique_ptr<engine::TrainingRun>> set_up_run(const config::Config& config);
+// `from`: the checkpoint that the run goes on from; none: it begins.
+Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
+    const config::Config& config, const std::optional<engine::CheckpointEntry>& from);
 Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::Config& config);
 
 // For progress: "what: 42%", now and then. The line must outlive it.

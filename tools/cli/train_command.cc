@@ -7,24 +7,26 @@
 #include <memory>
 #include <optional>
 
-#include "aio/log.h"
-#include "aio/units.h"
+#include "aio/clock.h"
 #include "bench/interrupt.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/observe/metrics_log.h"
-#include "engine/observe/process_memory.h"
-#include "engine/observe/run_totals.h"
-#include "engine/observe/train_progress.h"
-#include "engine/train/preflight.h"
+#include "engine/train/run_checkpoints.h"
 #include "engine/train/training_run.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
+#include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
+#include "tools/cli/train_session.h"
 
 namespace sluice::tools {
 namespace {
 
-using engine::StepMetrics;
 using engine::TrainingRun;
+
+constexpr const char* kInterruptNotice =
+    "\nfinishing the step and saving it; once more stops at once, and goes on from the last "
+    "checkpoint\n";
 
 struct Options {
   ConfigOptions config;
@@ -32,6 +34,7 @@ struct Options {
   std::int64_t steps = -1;
   double epochs = -1;
   bool overwrite = false;
+  std::string resume;
   std::string trace;
   std::string save_weights;
   std::string dtype = "fp32";
@@ -46,6 +49,12 @@ void add_overrides(const Options& options, ConfigOptions& config) {
   if (!options.out.empty()) add("run.dir", options.out);
   if (options.steps >= 0) add("run.steps", std::to_string(options.steps));
   if (!options.init_from.empty()) add("model.init_from", options.init_from);
+  if (!options.resume.empty()) add("run.resume", options.resume);
+}
+
+RunFolder::Entry entry_of(const Options& options, const config::Config& config) {
+  if (!config.run.resume.empty()) return RunFolder::Entry::kResume;
+  return options.overwrite ? RunFolder::Entry::kOverwrite : RunFolder::Entry::kNew;
 }
 
 Result<engine::DType> weight_dtype(const std::string& text) {
@@ -56,26 +65,6 @@ Result<engine::DType> weight_dtype(const std::string& text) {
                "--dtype is \"" + text + "\"; it must be fp32, bf16 or fp16");
 }
 
-// Somebody's results are not overwritten by accident.
-Status prepare_directory(const std::string& directory, bool overwrite) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) {
-    return Error(ErrorCode::kPermission,
-                 "the run's directory " + directory + " cannot be made: " + error.message());
-  }
-  if (std::filesystem::is_empty(directory, error)) return {};
-  if (!overwrite) {
-    return Error(ErrorCode::kAlreadyExists,
-                 directory +
-                     " is not empty: choose another --out, or give --overwrite to replace "
-                     "the run that is there");
-  }
-  for (const char* name : {"metrics.jsonl", "trace.json", "config.json"})
-    std::filesystem::remove(std::filesystem::path(directory) / name, error);
-  return {};
-}
-
 Status write_config(const std::string& path, const config::Config& config) {
   std::ofstream file(path);
   file << config::to_json(config) << "\n";
@@ -83,99 +72,6 @@ Status write_config(const std::string& path, const config::Config& config) {
   if (file.fail()) return Error(ErrorCode::kIo, path + " cannot be written");
   return {};
 }
-
-class Session {
- public:
-  Session(const Options& options, TrainingRun& run, engine::MetricsLog& log, std::int64_t steps)
-      : options_(options),
-        run_(run),
-        log_(log),
-        steps_(steps),
-        progress_(
-            {.total_steps = steps,
-             .plain_every_steps = std::max<std::int64_t>(run.config().run.log_every_steps, 1)}) {}
-
-  // false: interrupted.
-  Result<bool> train(const bench::Interrupt& interrupt) {
-    for (std::int64_t step = 1; step <= steps_; ++step) {
-      SLUICE_RETURN_IF_ERROR(one_step(step));
-      if (interrupt.requested()) return false;
-    }
-    return true;
-  }
-
-  void finish() {
-    progress_.clear();
-    std::cout << totals_.closing_table();
-  }
-
- private:
-  Status one_step(std::int64_t step) {
-    const SteadyClock clock;
-    const std::int64_t begin_ns = clock.now_ns();
-    run_.trace().begin_step(step, begin_ns);
-    const TrainingRun::Traffic before = run_.traffic();
-    const engine::StepOutcome outcome = run_.step();
-    const std::int64_t took_ns = clock.now_ns() - begin_ns;
-    StepMetrics metrics = metrics_of(step, outcome, took_ns);
-    count_traffic(before, run_.traffic(), metrics);
-    if (!outcome.skipped) metrics.unit_hashes = run_.trainer().unit_hashes();
-    if (evaluates_after(step)) {
-      progress_.clear();
-      metrics.val_loss = run_.evaluate();
-      std::cerr << "step " << step << "  validation loss " << *metrics.val_loss << "\n";
-    }
-    totals_.add(metrics);
-    progress_.update(metrics);
-    return log_.append(metrics);
-  }
-
-  bool evaluates_after(std::int64_t step) const {
-    const std::int64_t every = run_.config().run.eval_every_steps;
-    return run_.has_validation() && (step == steps_ || (every > 0 && step % every == 0));
-  }
-
-  StepMetrics metrics_of(std::int64_t step, const engine::StepOutcome& outcome,
-                         std::int64_t took_ns) const {
-    const auto ms = [](std::int64_t ns) { return static_cast<double>(ns) * 1e-6; };
-    StepMetrics metrics;
-    metrics.step = step;
-    metrics.loss = outcome.loss;
-    metrics.lr = outcome.learning_rate;
-    metrics.grad_norm = outcome.grad_norm;
-    metrics.loss_scale = outcome.loss_scale;
-    metrics.skipped = outcome.skipped;
-    metrics.step_ms = ms(took_ns);
-    metrics.tokens_per_s =
-        static_cast<double>(run_.tokens_per_step()) / (static_cast<double>(took_ns) * 1e-9);
-    metrics.forward_ms = ms(outcome.times.forward_ns);
-    metrics.backward_ms = ms(outcome.times.backward_ns);
-    metrics.update_ms = ms(outcome.times.update_ns);
-    metrics.update_exposed_ms = ms(outcome.times.update_exposed_ns);
-    metrics.gpu_peak_bytes = run_.gpu_peak_bytes();
-    const auto memory = engine::process_memory();
-    if (memory.ok()) {
-      metrics.host_pinned_bytes = memory->pinned_bytes;
-      metrics.host_rss_bytes = memory->resident_bytes;
-    }
-    return metrics;
-  }
-
-  static void count_traffic(const TrainingRun::Traffic& before, const TrainingRun::Traffic& now,
-                            StepMetrics& metrics) {
-    metrics.nvme_read_bytes = now.nvme_read_bytes - before.nvme_read_bytes;
-    metrics.nvme_write_bytes = now.nvme_write_bytes - before.nvme_write_bytes;
-    metrics.h2d_bytes = now.h2d_bytes - before.h2d_bytes;
-    metrics.d2h_bytes = now.d2h_bytes - before.d2h_bytes;
-  }
-
-  const Options& options_;
-  TrainingRun& run_;
-  engine::MetricsLog& log_;
-  const std::int64_t steps_;
-  engine::TrainProgress progress_;
-  engine::RunTotals totals_;
-};
 
 Result<std::int64_t> steps_of(const Options& options, const TrainingRun& run) {
   if (options.epochs < 0) {
@@ -190,11 +86,55 @@ Result<std::int64_t> steps_of(const Options& options, const TrainingRun& run) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(steps)));
 }
 
+// The checkpoint to go on from. A run that is to have as many threads as there are cores gets those
+// that it had: their number may change last bits.
+Result<std::optional<engine::CheckpointEntry>> find_checkpoint(const RunFolder& folder,
+                                                               config::Config& config) {
+  if (config.run.resume.empty()) return std::optional<engine::CheckpointEntry>();
+  SLUICE_ASSIGN_OR_RETURN(auto found, folder.find(config.run.resume));
+  if (!found) {
+    std::cerr << "there is no checkpoint in " << folder.file("checkpoints")
+              << " yet: starting at step 0\n";
+    return found;
+  }
+  if (config.run.cpu_threads == 0) {
+    SLUICE_ASSIGN_OR_RETURN(const auto manifest,
+                            engine::read_checkpoint_manifest(folder.queue(), found->path));
+    config.run.cpu_threads = manifest.state.run.cpu_threads;
+  }
+  return found;
+}
+
+Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& run) {
+  const config::Run& wanted = run.config().run;
+  if (wanted.checkpoint_every_steps == 0 && !wanted.checkpoint_at_end)
+    return std::unique_ptr<engine::RunCheckpoints>();
+  return engine::RunCheckpoints::create(
+      run, *run.drives().saves,
+      {.directory = wanted.dir,
+       .keep_last = static_cast<int>(wanted.keep_last_checkpoints),
+       .background = wanted.checkpoint_background == config::Switch::kOn});
+}
+
+// What is wanted once the last step is done.
+Status finish(const Options& options, TrainingRun& run, const RunFolder& folder,
+              engine::DType dtype) {
+  if (!options.trace.empty()) {
+    run.trace().end_steps(SteadyClock().now_ns());
+    SLUICE_RETURN_IF_ERROR(run.trace().write_json(folder.file("trace.json")));
+    std::cout << "trace: " << folder.file("trace.json") << " (open it in ui.perfetto.dev)\n";
+  }
+  if (options.save_weights.empty()) return {};
+  SLUICE_RETURN_IF_ERROR(run.save_weights(options.save_weights, dtype));
+  std::cout << "weights: " << options.save_weights << "\n";
+  return {};
+}
+
 Result<int> run(const Options& options) {
   ConfigOptions config_options = options.config;
   add_overrides(options, config_options);
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
-  const config::Config& config = resolved.config;
+  config::Config config = resolved.config;
   SLUICE_ASSIGN_OR_RETURN(const engine::DType dtype, weight_dtype(options.dtype));
   std::optional<engine::TraceLog::Options> trace;
   if (!options.trace.empty()) {
@@ -204,29 +144,40 @@ Result<int> run(const Options& options) {
     return Error(ErrorCode::kInvalidArgument,
                  "where the run's files shall lie is not said: --out DIR, or run.dir");
   }
-  SLUICE_RETURN_IF_ERROR(prepare_directory(config.run.dir, options.overwrite));
-  SLUICE_ASSIGN_OR_RETURN(const auto run, set_up_run(config));
+  const bench::Interrupt interrupt(kInterruptNotice);
+  SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
+                          RunFolder::open(config.run.dir, entry_of(options, config)));
+  SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, config));
+  auto made = set_up_run(config, checkpoint);
+  if (!made.ok() && checkpoint)
+    return folder.with_advice(std::move(made).error(), checkpoint->step);
+  if (!made.ok()) return std::move(made).error();
+  const std::unique_ptr<TrainingRun> run = *std::move(made);
   SLUICE_ASSIGN_OR_RETURN(const std::int64_t steps, steps_of(options, *run));
-  const std::string directory = config.run.dir + "/";
-  SLUICE_RETURN_IF_ERROR(write_config(directory + "config.json", config));
-  SLUICE_ASSIGN_OR_RETURN(const auto log, engine::MetricsLog::create(directory + "metrics.jsonl"));
+  const std::int64_t done = run->trainer().state().global_step;
+  if (done >= steps) {
+    std::cerr << "all " << steps << " steps are done: --steps N goes on to step N\n";
+  }
+  SLUICE_RETURN_IF_ERROR(write_config(folder.file("config.json"), config));
+  SLUICE_ASSIGN_OR_RETURN(const auto log,
+                          engine::MetricsLog::resume(folder.file("metrics.jsonl"), done));
   if (trace) run->trace().start(*trace);
+  SLUICE_ASSIGN_OR_RETURN(const auto checkpoints, make_checkpoints(*run));
 
-  const bench::Interrupt interrupt;
-  Session session(options, *run, *log, steps);
-  SLUICE_ASSIGN_OR_RETURN(const bool completed, session.train(interrupt));
-  run->trainer().drain();
-  session.finish();
-  if (trace) {
-    run->trace().end_steps(SteadyClock().now_ns());
-    SLUICE_RETURN_IF_ERROR(run->trace().write_json(directory + "trace.json"));
-    std::cout << "trace: " << directory << "trace.json (open it in ui.perfetto.dev)\n";
+  TrainSession session({.run = run.get(), .log = log.get(), .checkpoints = checkpoints.get()},
+                       steps);
+  SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, session.train(interrupt));
+  session.print_totals();
+  SLUICE_RETURN_IF_ERROR(finish(options, *run, folder, dtype));
+  if (session.failed_saves() > 0) {
+    std::cerr << "sluice: " << session.failed_saves()
+              << " checkpoints are missing, because the disk was full\n";
+    return kExitNotSaved;
   }
-  if (!options.save_weights.empty()) {
-    SLUICE_RETURN_IF_ERROR(run->save_weights(options.save_weights, dtype));
-    std::cout << "weights: " << options.save_weights << "\n";
-  }
-  return completed ? 0 : bench::kInterruptedExitCode;
+  if (end == TrainSession::End::kCompleted) return 0;
+  if (!checkpoints) return bench::kInterruptedExitCode;
+  std::cerr << "interrupted; --resume goes on from here\n";
+  return 0;
 }
 
 }  // namespace
@@ -236,18 +187,27 @@ Command add_train_command(CLI::App& sluice) {
       sluice.add_subcommand("train", "Trains a GPT whose state may be larger than memory");
   command->footer(
       "  sluice train configs/demo.json --out runs/demo\n"
+      "  sluice train configs/demo.json --out runs/demo --resume --steps 400\n"
       "  sluice train configs/demo.json --out runs/nvme --steps 100 \\\n"
       "      --set zero_optimization.offload_param.device=nvme --set "
       "budget.nvme_paths='[\"/nvme\"]'\n"
       "  sluice train --deepspeed ds_config.json --set model.preset=gpt2-xl \\\n"
       "      --set data.train='[\"train.bin\"]' --out runs/xl\n"
-      "DIR gets config.json (resolved), metrics.jsonl (a line a step) and, with --trace, "
-      "trace.json.");
+      "DIR gets config.json (resolved), metrics.jsonl (a line a step), checkpoints/ and, with "
+      "--trace, trace.json.\n"
+      "Ctrl-C or SIGTERM: the step is finished and saved, exit code 0. Exit code 1 where a full "
+      "disk "
+      "cost a checkpoint.");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
   command->add_option("--out", options->out, "The run's directory (run.dir)");
-  command->add_flag("--overwrite", options->overwrite,
-                    "Replaces the run in a directory that is not empty");
+  auto* const overwrite = command->add_flag("--overwrite", options->overwrite,
+                                            "Replaces the run in a directory that is not empty");
+  command
+      ->add_flag("--resume{newest}", options->resume,
+                 "Goes on from the newest checkpoint in DIR, or with --resume=NAME from that one "
+                 "(run.resume); where there is none yet, starts at step 0")
+      ->excludes(overwrite);
   auto* const steps = command->add_option("--steps", options->steps, "Optimizer steps (run.steps)");
   command->add_option("--epochs", options->epochs, "Passes over the training data instead")
       ->excludes(steps);

@@ -1,0 +1,59 @@
+// TrainSession: the steps of `sluice train`, and what a user sees and keeps of them: progress,
+// metrics, evaluations, checkpoints.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "aio/result.h"
+#include "bench/interrupt.h"
+#include "engine/observe/metrics_log.h"
+#include "engine/observe/run_totals.h"
+#include "engine/observe/train_progress.h"
+#include "engine/train/run_checkpoints.h"
+#include "engine/train/training_run.h"
+
+namespace sluice::tools {
+
+class TrainSession {
+ public:
+  // All must outlive it. `checkpoints`: null where none are wanted.
+  struct Parts {
+    engine::TrainingRun* run = nullptr;
+    engine::MetricsLog* log = nullptr;
+    engine::RunCheckpoints* checkpoints = nullptr;
+  };
+  // `steps`: of the whole run, those before a resumed one included.
+  TrainSession(const Parts& parts, std::int64_t steps);
+
+  enum class End : std::uint8_t {
+    kCompleted,
+    kInterrupted,  // after a step; saved, unless checkpoints are not wanted
+  };
+  // From the step after the run's position. A disk that is full costs a checkpoint, and training
+  // goes on; see failed_saves(). Every other error ends it.
+  Result<End> train(const bench::Interrupt& interrupt);
+
+  // How many checkpoints are missing because the disk was full.
+  int failed_saves() const { return failed_saves_; }
+  // Where the time went.
+  void print_totals();
+
+ private:
+  Status one_step(std::int64_t step);
+  engine::StepMetrics metrics_of(std::int64_t step, const engine::StepOutcome& outcome,
+                                 std::int64_t took_ns) const;
+  bool evaluates_after(std::int64_t step) const;
+  bool saves_after(std::int64_t step, bool interrupted) const;
+  Status save();
+  Status tell_saves();
+
+  const Parts parts_;
+  const std::int64_t steps_;
+  engine::TrainProgress progress_;
+  engine::RunTotals totals_;
+  engine::RunCheckpoints::Scores scores_;
+  int failed_saves_ = 0;
+};
+
+}  // namespace sluice::tools
