@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 
 SLUICE = os.path.abspath(os.environ["SLUICE"])
-STEPS = 12
+STEPS = 24
 
 VARIANTS = (  # every life may lie elsewhere
     [],
@@ -149,7 +149,7 @@ def run(folder, draw, kills_wanted):
         while True:
             life = Life(folder, out, draw.choice(VARIANTS))
             # Short lives now and then: start-up and resuming are to be hit as well.
-            longest = whole_s * draw.choice((0.2, 0.6, 1.0))
+            longest = whole_s * draw.choice((0.3, 0.8, 1.2))
             killed = life.end(draw.uniform(0, longest) if kills < kills_wanted else None)
             origin = life.resumed_from()
             if origin is not None:
