@@ -131,16 +131,17 @@ inline Result<std::uint64_t> load_checkpoint(aio::IoQueue& queue, const std::str
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     EXPECT_EQ(static_cast<const TensorSpec&>(reader->parameters()[p]), parameters[p]);
     const State expected = state_of(version, p, elements_of(parameters[p]));
-    State read;
-    for (auto& values : read) values.resize(expected[0].size());
     for (std::uint64_t first = 0; first < expected[0].size(); first += range) {
       const std::uint64_t count = std::min<std::uint64_t>(range, expected[0].size() - first);
-      const auto to = [&](std::size_t f) { return std::span(read[f]).subspan(first, count); };
-      SLUICE_RETURN_IF_ERROR(reader->read(
-          parameters[p].name, first, {.master = to(0), .exp_avg = to(1), .exp_avg_sq = to(2)}));
+      State read;
+      for (auto& values : read) values.resize(count);
+      SLUICE_RETURN_IF_ERROR(
+          reader->read(parameters[p].name, first,
+                       {.master = read[0], .exp_avg = read[1], .exp_avg_sq = read[2]}));
+      for (std::size_t f = 0; f < read.size(); ++f)
+        EXPECT_TRUE(same_bits(read[f], std::span(expected[f]).subspan(first, count)))
+            << parameters[p].name << ", family " << f << ", from " << first;
     }
-    for (std::size_t f = 0; f < read.size(); ++f)
-      EXPECT_TRUE(same_bits(read[f], expected[f])) << parameters[p].name << ", family " << f;
   }
   return version;
 }
