@@ -15,6 +15,7 @@
 #include "aio/virtual_loop.h"
 #include "swap/sealed_json.h"
 #include "tests/engine/checkpoint/checkpoint_under_test.h"
+#include "tests/swap/sealed_json_mutator.h"
 
 namespace sluice::engine {
 namespace {
@@ -141,74 +142,6 @@ TEST(CheckpointNames, OfFilesAndFoldersAreReadBack) {
 
 // ---- mutated texts ------------------------------------------------------------------------------
 
-constexpr std::string_view kWords[] = {"0",          "-1",      "1e400", "18446744073709551615",
-                                       "null",       "true",    "{}",    "[]",
-                                       "[[[[",       "\"",      ",",     "\xff",
-                                       "}",          "\\u0000", "1.5",   "\"files\":",
-                                       "4294967296", " "};
-
-class Mutator {
- public:
-  explicit Mutator(std::uint64_t seed) : random_(seed) {}
-  std::size_t below(std::size_t limit) { return random_() % limit; }
-
-  void edit(std::string& text) {
-    const std::size_t at = below(text.size() + 1);
-    switch (below(6)) {
-      case 0:
-        if (at < text.size()) text[at] = static_cast<char>(random_());
-        return;
-      case 1:
-        text.erase(at, 1 + below(8));
-        return;
-      case 2:
-        text.insert(at, kWords[below(std::size(kWords))]);
-        return;
-      case 3:
-        text.resize(at);
-        return;
-      case 4:
-        text.insert(at, text.substr(below(text.size() + 1), below(200)));
-        return;
-      default: {  // a number becomes another
-        const std::size_t digit = text.find_first_of("0123456789", at);
-        if (digit != std::string::npos) text.replace(digit, 1, kWords[below(std::size(kWords))]);
-      }
-    }
-  }
-
-  // Another value at a random place of the tree.
-  void edit(nlohmann::json& value) {
-    if (value.is_structured() && !value.empty() && below(8) != 0) {
-      auto at = value.begin();
-      std::advance(at, static_cast<std::ptrdiff_t>(below(value.size())));
-      if (below(12) == 0) {
-        value.erase(at);
-        return;
-      }
-      edit(*at);
-      return;
-    }
-    if (value.is_string() && below(2) == 0) {
-      auto text = value.get<std::string>();
-      edit(text);
-      value = std::move(text);
-      return;
-    }
-    const nlohmann::json others[] = {nullptr, true,
-                                     -1,      0,
-                                     1,       1ULL << 63,
-                                     1e30,    "step",
-                                     "",      {1, 2},
-                                     2,       nlohmann::json::object(),
-                                     4096,    "0123456789abcdef"};
-    value = others[below(std::size(others))];
-  }
-
- private:
-  std::mt19937_64 random_;
-};
-
 void expect_sentence(const Error& error) {
   EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.message();
   EXPECT_THAT(error.message(), HasSubstr("/run/step/checkpoint.json: "));
@@ -220,7 +153,7 @@ void expect_sentence(const Error& error) {
 // looked at.
 void fuzz(int inputs, std::uint64_t seed) {
   std::cout << "seed " << seed << "\n";
-  Mutator mutator(seed);
+  swap::SealedJsonMutator mutator(seed);
   aio::VirtualLoop loop;
   aio::SimDrive drive(loop, {});
   ASSERT_OK(drive.files().make_directories("/run/step"));
@@ -229,20 +162,15 @@ void fuzz(int inputs, std::uint64_t seed) {
   int refused = 0;
   int unchanged = 0;
   for (int i = 0; i < inputs && !testing::Test::HasFailure(); ++i) {
-    std::string text = whole;
-    if (i % 2 == 0) {
-      for (std::size_t edits = 1 + mutator.below(3); edits > 0; --edits) mutator.edit(text);
-    } else {
-      nlohmann::json content = content_of(test_manifest());
-      for (std::size_t edits = 1 + mutator.below(3); edits > 0; --edits) mutator.edit(content);
-      text = swap::to_sealed_text(content);
-    }
+    const bool sealed = i % 2 == 1;
+    const std::string text =
+        sealed ? mutator.sealed(content_of(test_manifest())) : mutator.damaged(whole);
     ASSERT_OK(aio::write_small_file(*queue, "/run/step/checkpoint.json", text));
     const auto manifest = read_checkpoint_manifest(*queue, "/run/step");
     if (manifest.ok()) {
       ++unchanged;  // or says something else that could be
       EXPECT_EQ(to_text(*manifest), text);
-      EXPECT_TRUE(i % 2 == 1 || text == whole);
+      EXPECT_TRUE(sealed || text == whole);
       continue;
     }
     ++refused;
