@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "aio/real_file_system.h"
+#include "aio/units.h"
 #include "bench/aio_session.h"
 #include "bench/aio_workload.h"
 #include "bench/checkpoint_options.h"
@@ -63,7 +64,15 @@ class Program {
     AioOptions places = options().io;
     std::vector<std::string> notes;
     aio::RealFileSystem files;
+    places.size_bytes = places.block_bytes;  // the space is looked at below, for all together
     SLUICE_RETURN_IF_ERROR(check_places(files, places, notes));
+    const std::uint64_t needed = options().state_bytes() + options().io.size_bytes;
+    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t free, files.free_bytes(options().path()));
+    if (needed > free)
+      return Error(ErrorCode::kNoSpace, "--parameters " + format_bytes(options().parameters) +
+                                            ": there is no room for " + format_bytes(needed) +
+                                            " in " + options().path() + ", the checkpoint and " +
+                                            "aio's file: " + format_bytes(free) + " are free");
     SLUICE_ASSIGN_OR_RETURN(workload_, CheckpointWorkload::create(options()));
     report_.backend = workload_->backend_name();
     report_.staging_bytes = workload_->staging_bytes();

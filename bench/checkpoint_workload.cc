@@ -1,7 +1,5 @@
 #include "bench/checkpoint_workload.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -10,6 +8,7 @@
 
 #include "aio/split_mix.h"
 #include "aio/units.h"
+#include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/checkpoint_reader.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/checkpoint/remove_checkpoint.h"
@@ -66,7 +65,8 @@ class CheckpointWorkload::Watch {
 
 CheckpointWorkload::CheckpointWorkload(const CheckpointBenchOptions& options)
     : options_(options),
-      folder_(options.path() + "/checkpoint-bench-" + std::to_string(::getpid())),
+      home_(options.path() + "/checkpoint_bench"),
+      folder_(home_ + "/" + engine::checkpoint_name(1)),
       parameters_(parameters_of(options.parameters)),
       values_(kRangeElements + kWindows * kWindowStep) {
   aio::SplitMix mix(1);
@@ -84,12 +84,28 @@ Result<std::unique_ptr<CheckpointWorkload>> CheckpointWorkload::create(
   SLUICE_ASSIGN_OR_RETURN(
       workload->queue_, aio::IoQueue::create(*workload->backend_, {.block_bytes = io.block_bytes,
                                                                    .queue_depth = io.queue_depth}));
+  SLUICE_RETURN_IF_ERROR(workload->take_home());
   return workload;
 }
 
+// One program at a time; what a killed one left there is removed.
+Status CheckpointWorkload::take_home() {
+  aio::FileSystem& files = backend_->files();
+  SLUICE_RETURN_IF_ERROR(files.make_directories(home_));
+  auto lock = files.lock(home_ + "/lock");
+  if (!lock.ok())
+    return std::move(lock).error().with_context("another checkpoint_bench may be at work");
+  lock_ = std::move(*lock);
+  return engine::remove_checkpoint(files, folder_);
+}
+
 Status CheckpointWorkload::remove() {
-  if (backend_ == nullptr) return {};
-  return engine::remove_checkpoint(backend_->files(), folder_);
+  if (lock_ == nullptr) return {};
+  aio::FileSystem& files = backend_->files();
+  SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(files, folder_));
+  SLUICE_RETURN_IF_ERROR(files.remove(home_ + "/lock"));
+  lock_.reset();
+  return files.remove(home_);
 }
 
 std::uint64_t CheckpointWorkload::staging_bytes() const {
@@ -104,7 +120,7 @@ std::span<const float> CheckpointWorkload::source(std::size_t family, std::uint6
 
 Result<CheckpointPass> CheckpointWorkload::save(const Interrupt& interrupt,
                                                 const OnProgress& on_progress) {
-  SLUICE_RETURN_IF_ERROR(remove());
+  SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(backend_->files(), folder_));
   Watch watch(interrupt, on_progress, options_.state_bytes());
   CheckpointPass pass;
   SLUICE_ASSIGN_OR_RETURN(const auto writer,

@@ -31,6 +31,7 @@ struct CheckpointPass {
 
 class CheckpointWorkload {
  public:
+  // kBusy: another one is at work on the same path.
   static Result<std::unique_ptr<CheckpointWorkload>> create(const CheckpointBenchOptions& options);
   ~CheckpointWorkload();
   CheckpointWorkload(const CheckpointWorkload&) = delete;
@@ -49,17 +50,20 @@ class CheckpointWorkload {
  private:
   class Watch;
   explicit CheckpointWorkload(const CheckpointBenchOptions& options);
+  Status take_home();
   Result<CheckpointPass> read_all(const Interrupt& interrupt, const OnProgress& on_progress,
                                   bool compare);
   std::span<const float> source(std::size_t family, std::uint64_t element,
                                 std::uint64_t count) const;
 
   const CheckpointBenchOptions options_;
-  const std::string folder_;
+  const std::string home_;    // ours alone
+  const std::string folder_;  // the checkpoint's, in it
   std::vector<engine::TensorSpec> parameters_;
   std::vector<float> values_;  // every range is a window of it
   std::unique_ptr<aio::IoBackend> backend_;
   std::unique_ptr<aio::IoQueue> queue_;
+  std::unique_ptr<aio::FileLock> lock_;
 };
 
 }  // namespace sluice::bench
