@@ -1,0 +1,117 @@
+#include "bench/checkpoint_options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+
+#include "aio/units.h"
+#include "bench/command_line.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr std::uint64_t kMaxReferenceBytes = 8 * kGiB;
+
+constexpr const char* kDescription =
+    "Saves and loads checkpoints - weights and both moments in fp32, checksums included - and\n"
+    "measures aio's own sequential writes and reads on the same path in the same run. The\n"
+    "checkpoint lies in a folder of its own below --path, removed at the end. K, M, G are powers\n"
+    "of 1024; GB/s is 10^9 bytes a second.";
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  checkpoint_bench --path /nvme\n"
+    "      512M parameters: 6 GiB saved and loaded three times\n"
+    "  checkpoint_bench --path /nvme --parameters 1500M --runs 5 --json out.json\n"
+    "\n"
+    "Exit codes: 0 done; 1 an IO error or wrong data; 2 a mistake in the options; 130 Ctrl-C.";
+
+Error wrong(const char* option, const std::string& value, const std::string& allowed) {
+  return Error(ErrorCode::kInvalidArgument,
+               std::string(option) + " " + (value.empty() ? "\"\"" : value) + ": " + allowed);
+}
+
+struct Bounds {
+  std::uint64_t smallest;
+  std::uint64_t largest;
+};
+
+Result<std::uint64_t> number_of(const char* option, const std::string& text, const Bounds& bounds) {
+  const auto value = parse_bytes(text);
+  if (!value.ok() || *value < bounds.smallest || *value > bounds.largest)
+    return wrong(option, text,
+                 "give a number from " + format_bytes(bounds.smallest) + " to " +
+                     format_bytes(bounds.largest));
+  return *value;
+}
+
+Result<int> count_of(const char* option, const std::string& text, const Bounds& bounds) {
+  std::uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || value < bounds.smallest || value > bounds.largest)
+    return wrong(option, text,
+                 "give a whole number from " + std::to_string(bounds.smallest) + " to " +
+                     std::to_string(bounds.largest));
+  return static_cast<int>(value);
+}
+
+}  // namespace
+
+Result<CheckpointBenchOptions> parse_checkpoint_options(const CheckpointArguments& given) {
+  CheckpointBenchOptions options;
+  SLUICE_ASSIGN_OR_RETURN(options.parameters,
+                          number_of("--parameters", given.parameters.value_or("512M"),
+                                    {.smallest = kMiB, .largest = kTiB}));
+  SLUICE_ASSIGN_OR_RETURN(options.shard_bytes,
+                          number_of("--shard-size", given.shard_size.value_or("4G"),
+                                    {.smallest = kMiB, .largest = kTiB}));
+  SLUICE_ASSIGN_OR_RETURN(options.chunks, count_of("--chunks", given.chunks.value_or("4"),
+                                                   {.smallest = 2, .largest = 64}));
+  SLUICE_ASSIGN_OR_RETURN(
+      options.runs, count_of("--runs", given.runs.value_or("3"), {.smallest = 1, .largest = 100}));
+  if (given.paths.size() > 1)
+    return wrong("--path", given.paths[1], "a checkpoint lies in one folder; give one");
+  // What is shared with aio_bench is checked by the same code, and told by the same words.
+  AioArguments io;
+  io.paths = given.paths;
+  io.size = std::to_string(
+      std::clamp<std::uint64_t>(options.state_bytes(), 4 * kMiB, kMaxReferenceBytes));
+  io.mode = "write";
+  io.block_size = given.block_size;
+  io.queue_depth = given.queue_depth;
+  io.backend = given.backend;
+  io.json = given.json;
+  SLUICE_ASSIGN_OR_RETURN(options.io, parse_options(io));
+  options.io.size_bytes =
+      std::max(options.io.block_bytes, align_down(options.io.size_bytes, options.io.block_bytes));
+  return options;
+}
+
+Result<std::optional<CheckpointArguments>> parse_checkpoint_command_line(int argc,
+                                                                         const char* const* argv) {
+  CheckpointArguments to;
+  CLI::App app(kDescription, "checkpoint_bench");
+  app.footer(kExamples);
+  // Every value is taken as text: parse_checkpoint_options() says better what is wrong with one.
+  const auto add = [&app](const char* name, std::optional<std::string>& value, const char* kind,
+                          const char* help) {
+    app.add_option(name, value, help)->type_name(kind)->allow_extra_args(false);
+  };
+  app.add_option("--path", to.paths, "folder for the checkpoint [.]")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  add("--parameters", to.parameters, "N", "of the model; 12 bytes each are saved [512M]");
+  add("--shard-size", to.shard_size, "BYTES", "of one file's data [4G]");
+  add("--chunks", to.chunks, "N", "of 4M in flight, of each of three files [4]");
+  add("--queue-depth", to.queue_depth, "N", "blocks in flight [32]");
+  add("--block-size", to.block_size, "BYTES", "a multiple of 4096 [1M]");
+  add("--backend", to.backend, "NAME", "uring, posix, or auto: uring if it works [auto]");
+  add("--runs", to.runs, "N", "of each; medians are shown [3]");
+  add("--json", to.json, "FILE", "write all numbers there; -: standard output");
+  SLUICE_ASSIGN_OR_RETURN(const bool given, parse_words(app, argc, argv));
+  if (!given) return std::optional<CheckpointArguments>();
+  return std::optional<CheckpointArguments>(std::move(to));
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,37 @@
+// What checkpoint_bench found: rows, a summary and JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/aio_workload.h"
+#include "bench/checkpoint_options.h"
+#include "bench/checkpoint_workload.h"
+#include "bench/machine_info.h"
+
+namespace sluice::bench {
+
+struct CheckpointRound {
+  CheckpointPass save;
+  CheckpointPass load;
+  RunResult write;  // aio's
+  RunResult read;
+};
+
+struct CheckpointReport {
+  CheckpointBenchOptions options;
+  std::string backend;
+  std::uint64_t staging_bytes = 0;        // of a save, and of a load
+  std::uint64_t peak_resident_bytes = 0;  // of the process; 0: not known
+  bool interrupted = false;
+  std::vector<CheckpointRound> rounds;
+
+  std::string shape_text() const;
+  static std::string table_heading();
+  static std::string row(const CheckpointRound& round, std::size_t number);
+  std::string summary() const;
+  std::string json(const MachineInfo& machine, const std::string& command) const;
+};
+
+}  // namespace sluice::bench

@@ -1,0 +1,292 @@
+// Saving, replacing, pruning and loading with the power lost, and with a failure injected, at every
+// one of their operations. Whatever remains, the newest checkpoint that counts is the old one or
+// the new one with exactly its bits, everything that counts is whole, and the next save works.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <iostream>
+
+#include "aio/fault_backend.h"
+#include "aio/log.h"
+#include "aio/sim_drive.h"
+#include "aio/virtual_loop.h"
+#include "engine/checkpoint/verify_checkpoint.h"
+#include "tests/engine/checkpoint/checkpoint_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+using aio::FaultBackend;
+using aio::FaultKind;
+using aio::FaultPlan;
+using aio::PowerLoss;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kSlowness = 13;  // sanitized code is slow: a sample of the positions
+#else
+constexpr std::uint64_t kSlowness = 1;
+#endif
+
+std::unique_ptr<aio::IoQueue> make_queue(aio::IoBackend& backend) {
+  return aio::make_queue_or_die(backend, {.block_bytes = 8192, .queue_depth = 6, .max_retries = 2});
+}
+
+Status save_step(aio::IoQueue& queue, const Save& save) {
+  return save_checkpoint(queue, CheckpointFolder(queue, kFolder).path_of(save.step), save);
+}
+
+// One thing that a run does with its checkpoints, what is there before, and what must count after.
+struct Scenario {
+  const char* name;
+  std::vector<Save> before;
+  std::function<Status(aio::IoQueue&)> act;
+  std::uint64_t old_version;  // of the newest one before; 0: there is none
+  std::uint64_t new_version;  // after
+};
+
+std::vector<Scenario> scenarios() {
+  const Save first{.version = 1, .step = 6};
+  const Save second{.version = 2, .step = 12};
+  const Save again{.version = 3, .step = 12, .replace = true};
+  return {
+      {"the first save", {}, [=](aio::IoQueue& queue) { return save_step(queue, first); }, 0, 1},
+      {"a save beside an older one",
+       {first},
+       [=](aio::IoQueue& queue) { return save_step(queue, second); },
+       1,
+       2},
+      {"a save over an older one",
+       {first, second},
+       [=](aio::IoQueue& queue) { return save_step(queue, again); },
+       2,
+       3},
+      {"a prune",
+       {{.version = 5, .step = 2}, first, second},
+       [](aio::IoQueue& queue) { return CheckpointFolder(queue, kFolder).prune(1).status(); },
+       2,
+       2},
+  };
+}
+
+struct Machine {
+  explicit Machine(const Scenario& scenario) {
+    EXPECT_OK(drive.files().make_directories("/run"));
+    EXPECT_OK(drive.files().sync_directory("/"));
+    const auto queue = make_queue(drive);
+    for (const Save& save : scenario.before) EXPECT_OK(save_step(*queue, save));
+  }
+  aio::VirtualLoop loop;
+  aio::SimDrive drive{loop, {}};
+};
+
+// The version that counts on a machine that works again; 0: none.
+std::uint64_t newest_version(aio::IoQueue& queue) {
+  const auto newest = CheckpointFolder(queue, kFolder).newest();
+  EXPECT_OK(newest);
+  if (!newest.ok() || !*newest) return 0;
+  const auto version = load_checkpoint(queue, (*newest)->path);
+  EXPECT_OK(version);
+  return version.ok() ? *version : 0;
+}
+
+void expect_all_whole(aio::IoQueue& queue) {
+  const auto entries = CheckpointFolder(queue, kFolder).list();
+  ASSERT_OK(entries);
+  for (const CheckpointEntry& entry : *entries) {
+    // What is cut off never has a manifest; what has one is whole.
+    ASSERT_EQ(entry.complete(), entry.has_manifest) << entry.status.error().message();
+    if (!entry.complete()) continue;
+    const auto report = verify_checkpoint(queue, entry.path, {});
+    ASSERT_OK(report);
+    EXPECT_TRUE(report->damaged.empty()) << report->damaged[0].problem;
+  }
+}
+
+// The next start of the program. Returns the version it found.
+std::uint64_t start_again(aio::IoBackend& backend, const Scenario& scenario, const Status& told) {
+  const auto queue = make_queue(backend);
+  const std::uint64_t found = newest_version(*queue);
+  EXPECT_TRUE(found == scenario.old_version || found == scenario.new_version) << found;
+  EXPECT_TRUE(!told.ok() || found == scenario.new_version) << "a save that was done was lost";
+  expect_all_whole(*queue);
+
+  CheckpointFolder folder(*queue, kFolder);
+  EXPECT_OK(folder.clean_leftovers());
+  EXPECT_EQ(newest_version(*queue), found);
+  const auto entries = folder.list();
+  EXPECT_OK(entries);
+  for (const CheckpointEntry& entry : *entries) EXPECT_TRUE(entry.complete()) << entry.name;
+  EXPECT_OK(save_step(*queue, {.version = 9, .step = 20}));
+  EXPECT_EQ(newest_version(*queue), 9U);
+  EXPECT_OK(folder.prune(1));
+  EXPECT_EQ(folder.list()->size(), 1U);
+  return found;
+}
+
+class QuietLog {
+ public:
+  QuietLog() {
+    log::set_sink([](log::Level, std::string_view) {});  // retries are warned about
+  }
+  ~QuietLog() { log::set_sink({}); }
+  QuietLog(const QuietLog&) = delete;
+  QuietLog& operator=(const QuietLog&) = delete;
+};
+
+std::uint64_t operations_of(const Scenario& scenario) {
+  Machine machine(scenario);
+  const std::uint64_t before = machine.drive.operations();
+  const auto queue = make_queue(machine.drive);
+  EXPECT_OK(scenario.act(*queue));
+  return machine.drive.operations() - before;
+}
+
+void lose_power_at_every_operation(const Scenario& scenario, std::uint64_t seeds) {
+  const QuietLog quiet;
+  const std::uint64_t operations = operations_of(scenario);
+  std::uint64_t losses = 0;
+  std::uint64_t found_new = 0;
+  for (const PowerLoss policy : {PowerLoss::kOrdered, PowerLoss::kAny, PowerLoss::kDropUnsynced,
+                                 PowerLoss::kKeepAll, PowerLoss::kTearLast}) {
+    for (std::uint64_t i = losses % kSlowness; i < operations * seeds; i += kSlowness) {
+      const std::uint64_t at = i % operations + 1;
+      SCOPED_TRACE(std::string(scenario.name) + ", policy " +
+                   std::to_string(static_cast<int>(policy)) + ", operation " + std::to_string(at));
+      Machine machine(scenario);
+      machine.drive.fail_after_ops(at, policy, /*seed=*/i);
+      Status told;
+      {
+        const auto queue = make_queue(machine.drive);
+        told = scenario.act(*queue);
+      }
+      machine.drive.restore_power();
+      const std::uint64_t found = start_again(machine.drive, scenario, told);
+      found_new += found == scenario.new_version ? 1 : 0;
+      ++losses;
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+  std::cout << scenario.name << ": " << losses << " power losses at " << operations
+            << " operations; " << found_new << " times the new one counted\n";
+  EXPECT_TRUE(found_new > 0 || kSlowness > 1);
+  EXPECT_TRUE(losses > found_new || scenario.old_version == scenario.new_version);
+}
+
+// `run` is given a plan, and says whether it harmed anything; it is called until nothing is left to
+// harm.
+void fail_at_every_operation(const char* name, std::uint64_t stride,
+                             const std::function<bool(const FaultPlan&)>& run) {
+  const QuietLog quiet;
+  std::uint64_t runs = 0;
+  for (std::size_t kind = 0; kind < aio::kFaultKinds; ++kind) {
+    for (const bool persistent : {false, true}) {
+      for (std::uint64_t nth = 1;; nth += stride) {
+        const auto fault = static_cast<FaultKind>(kind);
+        SCOPED_TRACE(std::string(name) + ", " + std::string(to_string(fault)) + " at operation " +
+                     std::to_string(nth) + (persistent ? " and all later" : ""));
+        FaultPlan plan = FaultPlan::of({.fault = fault,
+                                        .nth = nth,
+                                        .persistent = persistent,
+                                        .targets = aio::all_fault_targets()});
+        plan.delay_ns = 100'000;
+        if (!run(plan)) break;
+        ++runs;
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+  std::cout << name << ": " << runs << " runs with a fault\n";
+}
+
+void fail_scenario(const Scenario& scenario, std::uint64_t stride) {
+  int failed = 0;
+  int done = 0;
+  fail_at_every_operation(scenario.name, stride, [&](const FaultPlan& plan) {
+    Machine machine(scenario);
+    FaultBackend faults(machine.drive, plan);
+    Status told;
+    {
+      const auto queue = make_queue(faults);
+      told = scenario.act(*queue);
+    }
+    if (!told.ok()) {
+      EXPECT_THAT(told.error().message(), testing::HasSubstr("/run"));
+    }
+    ++(told.ok() ? done : failed);
+    start_again(machine.drive, scenario, told);
+    return faults.injected() > 0;
+  });
+  std::cout << "  " << failed << " told an error, " << done << " went through\n";
+  EXPECT_GT(failed, 0);
+  EXPECT_GT(done, 0);
+}
+
+void fail_load(std::uint64_t stride) {
+  const Scenario saved = scenarios()[1];
+  int failed = 0;
+  int done = 0;
+  fail_at_every_operation("a load", stride, [&](const FaultPlan& plan) {
+    Machine machine(saved);
+    FaultBackend faults(machine.drive, plan);
+    const auto queue = make_queue(faults);
+    // What it hands out is compared, whether or not a later range fails.
+    const auto version = load_checkpoint(*queue, "/run/checkpoints/step-000000006");
+    ++(version.ok() ? done : failed);
+    if (!version.ok()) {
+      EXPECT_THAT(version.error().message(), testing::HasSubstr("/run/checkpoints/step-000000006"));
+    }
+    const auto newest = CheckpointFolder(*queue, kFolder).newest();
+    EXPECT_TRUE(!newest.ok() || *newest) << "a drive that fails is not an empty one";
+    EXPECT_TRUE(faults.injected() > 0 || version.ok());
+    return faults.injected() > 0;
+  });
+  std::cout << "  " << failed << " told an error, " << done << " went through\n";
+  EXPECT_GT(failed, 0);
+  EXPECT_GT(done, 0);
+}
+
+// A replacement that a kill left whole is settled before the next checkpoint is begun.
+TEST(CheckpointFaults, SettlesAReplacementThatWasCutOff) {
+  const Scenario over = scenarios()[2];
+  Machine machine(over);
+  const auto queue = make_queue(machine.drive);
+  const std::string path = "/run/checkpoints/step-000000012";
+  ASSERT_OK(save_checkpoint(*queue, "/run/elsewhere", {.version = 7, .step = 12}));
+  ASSERT_OK(machine.drive.files().rename("/run/elsewhere", path + ".new"));
+  EXPECT_EQ(newest_version(*queue), 7U);
+  EXPECT_EQ(CheckpointFolder(*queue, kFolder).find("12")->path, path + ".new");
+  ASSERT_OK(over.act(*queue));
+  EXPECT_EQ(newest_version(*queue), 3U);
+  EXPECT_EQ(CheckpointFolder(*queue, kFolder).list()->size(), 2U);
+}
+
+class CheckpointPower : public testing::TestWithParam<std::size_t> {};
+TEST_P(CheckpointPower, LossLeavesTheOldOrTheNewOne) {
+  lose_power_at_every_operation(scenarios()[GetParam()], /*seeds=*/1);
+}
+INSTANTIATE_TEST_SUITE_P(Every, CheckpointPower, testing::Range<std::size_t>(0, 4));
+
+class LongCheckpointPower : public testing::TestWithParam<std::size_t> {};
+TEST_P(LongCheckpointPower, LossLeavesTheOldOrTheNewOne) {
+  lose_power_at_every_operation(scenarios()[GetParam()], /*seeds=*/10);
+}
+INSTANTIATE_TEST_SUITE_P(Every, LongCheckpointPower, testing::Range<std::size_t>(0, 4));
+
+class CheckpointFault : public testing::TestWithParam<std::size_t> {};
+TEST_P(CheckpointFault, LeavesTheOldOrTheNewOne) {
+  fail_scenario(scenarios()[GetParam()], 7 * kSlowness);
+}
+INSTANTIATE_TEST_SUITE_P(Every, CheckpointFault, testing::Range<std::size_t>(0, 4));
+
+class LongCheckpointFault : public testing::TestWithParam<std::size_t> {};
+TEST_P(LongCheckpointFault, LeavesTheOldOrTheNewOne) {
+  fail_scenario(scenarios()[GetParam()], kSlowness);
+}
+INSTANTIATE_TEST_SUITE_P(Every, LongCheckpointFault, testing::Range<std::size_t>(0, 4));
+
+TEST(CheckpointFaults, NeverGiveAWrongValue) { fail_load(3 * kSlowness); }
+TEST(LongCheckpointFaults, NeverGiveAWrongValue) { fail_load(kSlowness); }
+
+}  // namespace
+}  // namespace sluice::engine

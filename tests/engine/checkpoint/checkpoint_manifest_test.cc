@@ -1,0 +1,193 @@
+// checkpoint.json: what is written is read, and nothing else is; damaged and hostile texts give a
+// sentence.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <iostream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "aio/sim_drive.h"
+#include "aio/small_file.h"
+#include "aio/virtual_loop.h"
+#include "swap/sealed_json.h"
+#include "tests/engine/checkpoint/checkpoint_under_test.h"
+#include "tests/swap/sealed_json_mutator.h"
+
+namespace sluice::engine {
+namespace {
+
+using testing::HasSubstr;
+
+CheckpointManifest test_manifest(std::size_t shards = 2) {
+  CheckpointManifest manifest;
+  manifest.state = test_state(9, 12);
+  manifest.parameters = 8;
+  manifest.elements = 123'456;
+  manifest.chunk_bytes = 8192;
+  aio::SplitMix mix(5);
+  const auto add = [&](std::string name, std::uint64_t bytes) {
+    StoredFile file{.name = std::move(name), .bytes = bytes};
+    for (std::uint64_t i = 0; i < (bytes - 1) / 8192 + 1; ++i) file.chunks.push_back(mix.next());
+    manifest.files.push_back(std::move(file));
+  };
+  for (const Family family : kFamilies) {
+    for (std::size_t i = 0; i < shards; ++i) add(shard_name(family, i, shards), 10'000 + i);
+  }
+  add(std::string(kWeightIndexName), 8192);
+  return manifest;
+}
+
+nlohmann::json content_of(const CheckpointManifest& manifest) {
+  return nlohmann::json::parse(to_text(manifest))["content"];
+}
+
+TEST(CheckpointManifest, IsReadAsItWasWritten) {
+  for (const std::size_t shards : {1, 2, 11}) {
+    CheckpointManifest manifest = test_manifest(shards);
+    manifest.state.validation_loss = -0.0;
+    manifest.state.position.loss_scale.scale = std::numeric_limits<double>::denorm_min();
+    const auto read = parse_checkpoint_manifest(to_text(manifest));
+    ASSERT_OK(read);
+    EXPECT_EQ(*read, manifest);
+    EXPECT_TRUE(std::signbit(*read->state.validation_loss));
+    EXPECT_EQ(read->shards(), shards);
+  }
+}
+
+TEST(CheckpointManifest, DoesNotStoreALossThatIsNoNumber) {
+  CheckpointManifest manifest = test_manifest();
+  manifest.state.loss = std::numeric_limits<double>::quiet_NaN();
+  manifest.state.validation_loss = std::numeric_limits<double>::infinity();
+  const auto read = parse_checkpoint_manifest(to_text(manifest));
+  ASSERT_OK(read);
+  EXPECT_FALSE(read->state.loss);
+  EXPECT_FALSE(read->state.validation_loss);
+}
+
+// Each with a right checksum: what the seal does not find has to be found by looking.
+TEST(CheckpointManifest, RefusesWhatCannotBe) {
+  const auto refusal = [](const std::function<void(nlohmann::json&)>& change) {
+    nlohmann::json content = content_of(test_manifest());
+    change(content);
+    const auto read = parse_checkpoint_manifest(swap::to_sealed_text(content));
+    EXPECT_FALSE(read.ok());
+    if (read.ok()) return std::string();
+    EXPECT_EQ(read.error().code(), ErrorCode::kCorrupt);
+    return read.error().message();
+  };
+  using nlohmann::json;
+  EXPECT_THAT(refusal([](json& c) { c["format"] = "else"; }), HasSubstr("no checkpoint"));
+  EXPECT_THAT(refusal([](json& c) { c["version"] = 2; }), HasSubstr("version 2"));
+  EXPECT_THAT(refusal([](json& c) { c["world_size"] = 4; }), HasSubstr("4 ranks"));
+  EXPECT_THAT(refusal([](json& c) { c["chunk_bytes"] = 0; }), HasSubstr("chunks"));
+  EXPECT_THAT(refusal([](json& c) { c["chunk_bytes"] = 1 << 30; }), HasSubstr("chunks"));
+  EXPECT_THAT(refusal([](json& c) { c["train"]["applied_step"] = 13; }), HasSubstr("step"));
+  EXPECT_THAT(refusal([](json& c) { c["train"]["loss_scale"]["scale"] = 0.0; }),
+              HasSubstr("scale"));
+  EXPECT_THAT(refusal([](json& c) { c["files"] = json::array(); }), HasSubstr("0 files"));
+  EXPECT_THAT(refusal([](json& c) { c["files"].erase(0); }), HasSubstr("6 files"));
+  EXPECT_THAT(refusal([](json& c) { std::swap(c["files"][0], c["files"][1]); }),
+              HasSubstr("master-00001-of-00002"));
+  EXPECT_THAT(refusal([](json& c) { c["files"][0]["name"] = "../../etc/passwd"; }),
+              HasSubstr("master-00001-of-00002"));
+  EXPECT_THAT(refusal([](json& c) { c["files"][0]["bytes"] = 0; }), HasSubstr("0 bytes"));
+  EXPECT_THAT(refusal([](json& c) { c["files"][0]["bytes"] = 1ULL << 63; }), HasSubstr("bytes"));
+  EXPECT_THAT(refusal([](json& c) { c["files"][0]["bytes"] = 100; }), HasSubstr("1 chunks"));
+  EXPECT_THAT(refusal([](json& c) { c["files"][0]["xxh3_64"] = std::string(32, 'A'); }),
+              HasSubstr("not written as"));
+  EXPECT_THAT(refusal([](json& c) { c["more"] = 1; }), HasSubstr("not written as"));
+  EXPECT_THAT(refusal([](json& c) { c["run"]["seed"] = "x"; }), HasSubstr("should be"));
+  EXPECT_THAT(refusal([](json& c) { c.erase("configuration"); }), HasSubstr("configuration"));
+}
+
+TEST(CheckpointManifest, RefusesASpaceMore) {
+  std::string text = to_text(test_manifest());
+  ASSERT_OK(parse_checkpoint_manifest(text));
+  EXPECT_FALSE(parse_checkpoint_manifest(text + " ").ok());
+  EXPECT_FALSE(parse_checkpoint_manifest(text.insert(1, " ")).ok());
+}
+
+TEST(CheckpointNames, OfFilesAndFoldersAreReadBack) {
+  for (const Family family : kFamilies) {
+    for (const std::size_t shards : {1, 7, 10'000}) {
+      const std::string name = shard_name(family, shards - 1, shards);
+      EXPECT_EQ(parse_shard_name(name), (ShardName{family, shards - 1, shards})) << name;
+      EXPECT_TRUE(is_checkpoint_file(name));
+    }
+  }
+  for (const char* name :
+       {"master-00000-of-00002.safetensors", "master-00003-of-00002.safetensors",
+        "master-1-of-2.safetensors", "master-00001-of-00002.bin", "exp-00001-of-00002.safetensors",
+        "master-0000x-of-00002.safetensors", "master-00001-of-00002.safetensors.new", "notes.txt",
+        "checkpoint.json.old", "", "master-+0001-of-00002.safetensors",
+        "master--0001-of-00002.safetensors"})
+    EXPECT_FALSE(is_checkpoint_file(name)) << name;
+  for (const char* name :
+       {"checkpoint.json", "checkpoint.json.new", "model.safetensors.index.json"})
+    EXPECT_TRUE(is_checkpoint_file(name)) << name;
+
+  EXPECT_EQ(checkpoint_name(12), "step-000000012");
+  for (const std::int64_t step : {0LL, 12LL, 999'999'999LL, 1'000'000'000LL, 123'456'789'012LL})
+    EXPECT_EQ(parse_folder_name(checkpoint_name(step))->step, step);
+  EXPECT_TRUE(parse_folder_name("step-000000012.new")->replacement);
+  for (const char* name :
+       {"step-12", "step-0000000012", "step-00000001x", "Step-000000012", "step-",
+        "step-000000012.old", "step--00000012", "best", ".new", "step-99999999999999999999"})
+    EXPECT_FALSE(parse_folder_name(name)) << name;
+}
+
+// ---- mutated texts ------------------------------------------------------------------------------
+
+void expect_sentence(const Error& error) {
+  EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.message();
+  EXPECT_THAT(error.message(), HasSubstr("/run/step/checkpoint.json: "));
+  EXPECT_LT(error.message().size(), 2000U);
+  EXPECT_EQ(error.message().find('\n'), std::string::npos) << error.message();
+}
+
+// Through the file, as a load sees it. Half with a checksum that fits, so that the content is
+// looked at.
+void fuzz(int inputs, std::uint64_t seed) {
+  std::cout << "seed " << seed << "\n";
+  swap::SealedJsonMutator mutator(seed);
+  aio::VirtualLoop loop;
+  aio::SimDrive drive(loop, {});
+  ASSERT_OK(drive.files().make_directories("/run/step"));
+  const auto queue = aio::make_queue_or_die(drive, {});
+  const std::string whole = to_text(test_manifest());
+  int refused = 0;
+  int unchanged = 0;
+  for (int i = 0; i < inputs && !testing::Test::HasFailure(); ++i) {
+    const bool sealed = i % 2 == 1;
+    const std::string text =
+        sealed ? mutator.sealed(content_of(test_manifest())) : mutator.damaged(whole);
+    ASSERT_OK(aio::write_small_file(*queue, "/run/step/checkpoint.json", text));
+    const auto manifest = read_checkpoint_manifest(*queue, "/run/step");
+    if (manifest.ok()) {
+      ++unchanged;  // or says something else that could be
+      EXPECT_EQ(to_text(*manifest), text);
+      EXPECT_TRUE(sealed || text == whole);
+      continue;
+    }
+    ++refused;
+    expect_sentence(manifest.error());
+    const auto reader = CheckpointReader::open(*queue, "/run/step", {});
+    ASSERT_FALSE(reader.ok());
+    EXPECT_EQ(reader.error().message(), manifest.error().message());
+  }
+  std::cout << inputs << " mutated manifests: " << refused << " refused, " << unchanged
+            << " that say something that could be\n";
+  EXPECT_GT(refused, inputs / 2);
+}
+
+TEST(CheckpointManifestFuzz, GivesASentenceForMutatedTexts) { fuzz(1000, 17); }
+TEST(LongCheckpointManifestFuzz, GivesASentenceForMutatedTexts) {
+  fuzz(10'000, std::random_device()());
+}
+
+}  // namespace
+}  // namespace sluice::engine

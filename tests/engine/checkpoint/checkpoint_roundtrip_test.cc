@@ -1,0 +1,288 @@
+// What was appended comes back bit for bit, in any order and from any drive; and what else a save
+// and a load promise when nothing goes wrong but their use.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "aio/sim_drive.h"
+#include "aio/small_file.h"
+#include "aio/virtual_loop.h"
+#include "engine/weights/safetensors_reader.h"
+#include "tests/engine/checkpoint/checkpoint_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+using testing::HasSubstr;
+
+class CheckpointOnDrives : public aio::EveryBackend {};
+SLUICE_TEST_EVERY_BACKEND(CheckpointOnDrives);
+
+TEST_P(CheckpointOnDrives, ComesBackBitForBit) {
+  const aio::TemporaryFolder folder;
+  const auto backend_in_use = backend();
+  const auto queue = aio::make_queue_or_die(*backend_in_use, {.block_bytes = 8192});
+  const std::string path = folder.file("checkpoints/step-000000012");
+  for (const std::uint64_t range : {1ULL, 1024ULL, 1'000'000ULL}) {
+    const Save save{.version = range, .replace = range != 1, .range = range};
+    ASSERT_OK(save_checkpoint(*queue, path, save));
+    const auto version = load_checkpoint(*queue, path, range + 3);
+    ASSERT_OK(version);
+    EXPECT_EQ(*version, range);
+  }
+}
+
+TEST_P(CheckpointOnDrives, ComesBackThroughChunksOfTheUsualSize) {
+  const aio::TemporaryFolder folder;
+  const auto backend_in_use = backend();
+  const auto queue = aio::make_queue_or_die(*backend_in_use, {});
+  const std::vector<TensorSpec> parameters = {{"a", DType::kF32, {1'500'000}},
+                                              {"b", DType::kF32, {2'000'003}}};
+  const std::string path = folder.file("step-000000001");
+  {
+    const auto writer = CheckpointWriter::begin(*queue, path, parameters, {});
+    ASSERT_OK(writer);
+    ASSERT_OK(append_all(**writer, parameters, {.version = 5, .range = 65'536}));
+    ASSERT_OK((*writer)->commit(test_state(5, 1)));
+  }
+  const auto reader = CheckpointReader::open(*queue, path, {});
+  ASSERT_OK(reader);
+  EXPECT_EQ((*reader)->manifest().files[0].chunks.size(), 4U);
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const State expected = state_of(5, p, elements_of(parameters[p]));
+    State read = expected;
+    for (auto& values : read) std::fill(values.begin(), values.end(), 1.0F);
+    ASSERT_OK((*reader)->read(parameters[p].name, 0, {read[0], read[1], read[2]}));
+    for (std::size_t f = 0; f < read.size(); ++f) EXPECT_TRUE(same_bits(read[f], expected[f]));
+  }
+}
+
+class Checkpoint : public testing::Test {
+ protected:
+  static constexpr const char* kPath = "/run/checkpoints/step-000000012";
+
+  void SetUp() override { ASSERT_OK(drive_.files().make_directories("/run")); }
+  void save(std::uint64_t version) {
+    ASSERT_OK(save_checkpoint(*queue_, kPath, {.version = version}));
+  }
+  Result<std::unique_ptr<CheckpointWriter>> begin(bool replace = false) {
+    CheckpointWriter::Options options = small_chunks();
+    options.replace = replace;
+    return CheckpointWriter::begin(*queue_, kPath, parameters_, options);
+  }
+
+  const std::vector<TensorSpec> parameters_ = test_parameters();
+  aio::VirtualLoop loop_;
+  aio::SimDrive drive_{loop_, {}};
+  std::unique_ptr<aio::IoQueue> queue_ =
+      aio::make_queue_or_die(drive_, {.block_bytes = 8192, .queue_depth = 8});
+};
+
+TEST_F(Checkpoint, IsReadInAnyOrder) {
+  save(3);
+  const std::uint64_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const auto reader = CheckpointReader::open(*queue_, kPath, {.chunks_ahead = 2});
+  ASSERT_OK(reader);
+  for (int i = 0; i < 400; ++i) {
+    const std::size_t p = random() % parameters_.size();
+    const std::uint64_t elements = elements_of(parameters_[p]);
+    const std::uint64_t first = random() % (elements + 1);
+    const std::uint64_t count = random() % (elements - first + 1);
+    const State expected = state_of(3, p, elements);
+    State read;
+    for (auto& values : read) values.resize(count);
+    ASSERT_OK((*reader)->read(parameters_[p].name, first, {read[0], read[1], read[2]}));
+    for (std::size_t f = 0; f < read.size(); ++f)
+      ASSERT_TRUE(same_bits(read[f], std::span(expected[f]).subspan(first, count)));
+  }
+}
+
+TEST_F(Checkpoint, GivesWeightsWithoutTheMomentsFiles) {
+  save(4);
+  const auto names = drive_.files().list(kPath);
+  ASSERT_OK(names);
+  int removed = 0;
+  for (const std::string& name : *names) {
+    if (!name.starts_with("exp_avg")) continue;
+    ASSERT_OK(drive_.files().remove(std::string(kPath) + "/" + name));
+    ++removed;
+  }
+  EXPECT_GT(removed, 5);
+  const auto whole = CheckpointReader::open(*queue_, kPath, {});
+  ASSERT_FALSE(whole.ok());
+  EXPECT_THAT(whole.error().message(), HasSubstr("exp_avg-00001-of-"));
+  const auto reader = CheckpointReader::open(*queue_, kPath, {.moments = false});
+  ASSERT_OK(reader);
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const State expected = state_of(4, p, elements_of(parameters_[p]));
+    std::vector<float> values(expected[0].size());
+    ASSERT_OK((*reader)->read_master(parameters_[p].name, 0, values));
+    EXPECT_TRUE(same_bits(values, expected[0]));
+  }
+  EXPECT_FALSE((*reader)->read("one", 0, {}).ok());
+}
+
+TEST_F(Checkpoint, IsAFolderOfWeightsForOtherReaders) {
+  save(7);
+  const auto reader = SafetensorsReader::open(*queue_, kPath);
+  ASSERT_OK(reader);
+  EXPECT_EQ((*reader)->tensors().size(), parameters_.size());
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const State expected = state_of(7, p, elements_of(parameters_[p]));
+    std::vector<float> values(expected[0].size());
+    ASSERT_OK((*reader)->read(parameters_[p].name, 0, values));
+    EXPECT_TRUE(same_bits(values, expected[0]));
+  }
+}
+
+TEST_F(Checkpoint, OfTheSameStateHasTheSameBytes) {
+  save(8);
+  ASSERT_OK(save_checkpoint(*queue_, "/run/other", {.version = 8, .range = 77}));
+  const auto names = drive_.files().list(kPath);
+  ASSERT_OK(names);
+  EXPECT_EQ(names->size(), 3 * 4 + 2U);
+  for (const std::string& name : *names) {
+    EXPECT_EQ(drive_.content(std::string(kPath) + "/" + name, aio::SimDrive::View::kDurable),
+              drive_.content("/run/other/" + name, aio::SimDrive::View::kDurable))
+        << name;
+  }
+}
+
+TEST_F(Checkpoint, IsNotOverwrittenUnlessAsked) {
+  save(1);
+  const auto again = begin();
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().code(), ErrorCode::kAlreadyExists);
+  ASSERT_OK(begin(/*replace=*/true));  // and given up: the old one stays
+  const auto version = load_checkpoint(*queue_, kPath);
+  ASSERT_OK(version);
+  EXPECT_EQ(*version, 1U);
+  EXPECT_EQ(drive_.files().list(kFolder)->size(), 1U);
+}
+
+TEST_F(Checkpoint, WithAForeignFileInItIsNotReplaced) {
+  save(1);
+  ASSERT_OK(aio::write_small_file(*queue_, std::string(kPath) + "/notes.txt", "mine"));
+  const auto again = begin(/*replace=*/true);
+  ASSERT_FALSE(again.ok());
+  EXPECT_THAT(again.error().message(), HasSubstr("notes.txt"));
+  ASSERT_OK(load_checkpoint(*queue_, kPath));
+}
+
+TEST_F(Checkpoint, LeavesNothingWhenItIsGivenUp) {
+  {
+    const auto writer = begin();
+    ASSERT_OK(writer);
+    const State state = state_of(1, 0, elements_of(parameters_[0]));
+    ASSERT_OK((*writer)->append({"wpe.weight", 0, state[0], state[1], state[2]}));
+    const Status early = (*writer)->commit(test_state(1, 12));
+    ASSERT_FALSE(early.ok());
+    EXPECT_THAT(early.error().message(), HasSubstr("\"wte.weight\" has 0 of its 9797"));
+  }
+  EXPECT_TRUE(drive_.files().list(kFolder)->empty());
+  EXPECT_EQ(drive_.used_bytes(), 0U);
+}
+
+TEST_F(Checkpoint, SaysWhichValuesComeNext) {
+  const State state = state_of(1, 0, elements_of(parameters_[0]));
+  const auto first = [&](const State& from, std::size_t count) {
+    return StateValues{"wpe.weight", 0, std::span(from[0]).first(count),
+                       std::span(from[1]).first(count), std::span(from[2]).first(count)};
+  };
+  const auto refused = [&](const StateValues& values) {
+    const auto writer = begin();
+    EXPECT_OK((*writer)->append(first(state, 100)));
+    const Status status = (*writer)->append(values);
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ((*writer)->append(first(state, 1)).error().message(), status.error().message());
+    EXPECT_FALSE((*writer)->commit(test_state(1, 12)).ok());
+    return status.error().message();
+  };
+  EXPECT_THAT(refused(first(state, 10)),
+              HasSubstr("element 0 of \"wpe.weight\" came where element 100 of \"wpe.weight\""));
+  StateValues wrong = first(state, 10);
+  wrong.first_element = 100;
+  wrong.exp_avg = {};
+  EXPECT_THAT(refused(wrong), HasSubstr("other lengths"));
+  wrong = first(state, 561);
+  wrong.first_element = 100;
+  EXPECT_THAT(refused(wrong), HasSubstr("has 561 elements, and 661 came"));
+}
+
+TEST_F(Checkpoint, RefusesOptionsThatMakeNoSense) {
+  for (const auto& options : {CheckpointWriter::Options{.chunk_bytes = 4095},
+                              CheckpointWriter::Options{.chunk_bytes = 128 << 20},
+                              CheckpointWriter::Options{.chunks_in_flight = 1}}) {
+    const auto writer = CheckpointWriter::begin(*queue_, kPath, parameters_, options);
+    ASSERT_FALSE(writer.ok());
+    EXPECT_EQ(writer.error().code(), ErrorCode::kInvalidArgument);
+  }
+  EXPECT_FALSE(CheckpointWriter::begin(*queue_, kPath, {}, {}).ok());
+  EXPECT_EQ(drive_.operations(), 1U);  // SetUp's folder
+}
+
+TEST_F(Checkpoint, TellsARangeThatIsNotThere) {
+  save(1);
+  const auto reader = CheckpointReader::open(*queue_, kPath, {});
+  ASSERT_OK(reader);
+  std::vector<float> values(8);
+  EXPECT_EQ((*reader)->read_master("two", 0, values).error().code(), ErrorCode::kNotFound);
+  EXPECT_EQ((*reader)->read_master("ln_f.bias", 0, values).error().code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_OK((*reader)->read_master("ln_f.bias", 7, {}));
+}
+
+// At every size of drive on which it does not fit, nothing is left and an older one stays.
+TEST(CheckpointSpace, IsTakenBeforeAnythingIsWritten) {
+  const std::uint64_t needed = [] {
+    aio::VirtualLoop loop;
+    aio::SimDrive drive(loop, {});
+    const auto queue = aio::make_queue_or_die(drive, {});
+    EXPECT_OK(save_checkpoint(*queue, "/run/checkpoints/step-000000012", {}));
+    return drive.used_bytes();
+  }();
+  int refused = 0;
+  for (std::uint64_t room = 4096; room < needed; room += 4096) {
+    SCOPED_TRACE("room for " + std::to_string(room) + " of " + std::to_string(needed));
+    aio::VirtualLoop loop;
+    aio::SimDrive drive(loop, {.capacity_bytes = needed + room});
+    const auto queue = aio::make_queue_or_die(drive, {.block_bytes = 8192, .max_retries = 1});
+    ASSERT_OK(
+        save_checkpoint(*queue, "/run/checkpoints/step-000000006", {.version = 1, .step = 6}));
+    const std::uint64_t used = drive.used_bytes();
+    const Status saved = save_checkpoint(*queue, "/run/checkpoints/step-000000012", {.version = 2});
+    ASSERT_FALSE(saved.ok());
+    EXPECT_EQ(saved.error().code(), ErrorCode::kNoSpace) << saved.error().message();
+    refused += saved.error().message().starts_with("no room for") ? 1 : 0;
+    EXPECT_EQ(drive.used_bytes(), used);
+    EXPECT_EQ(drive.files().list(kFolder)->size(), 1U);
+    const auto version = load_checkpoint(*queue, "/run/checkpoints/step-000000006");
+    ASSERT_OK(version);
+    EXPECT_EQ(*version, 1U);
+  }
+  // All but those where only the index or the manifest did not fit.
+  EXPECT_GT(refused, 10);
+}
+
+TEST(CheckpointRun, DifferencesNameWhatDiffers) {
+  const StoredRun stored = test_state(1, 1).run;
+  EXPECT_TRUE(run_differences(stored, stored).empty());
+  StoredRun now = stored;
+  now.seed = 7;
+  now.cpu_threads = 4;
+  now.precision = "fp16";
+  now.data_order = "another";
+  now.dropout = 0;
+  now.model = {{"layers", 3}, {"context", 128}};
+  const auto differences = run_differences(stored, now);
+  EXPECT_EQ(differences.size(), 8U);
+  EXPECT_THAT(differences, testing::Contains(HasSubstr("CPU threads is 4, and was 2")));
+  EXPECT_THAT(differences, testing::Contains(HasSubstr("layers is 3, and was 2")));
+  EXPECT_THAT(differences, testing::Contains(HasSubstr("context is 128, and was not there")));
+}
+
+}  // namespace
+}  // namespace sluice::engine
