@@ -31,7 +31,6 @@ class DeepSpeedFiles(SluiceRuns):
     def test_every_key_is_told_about(self):
         for file in FILES:
             shown = self.sluice("config", "--deepspeed", file).stdout
-            self.assertNotIn("rejected", shown)
             words = set(shown.split())
             for path in leaves(json.loads(file.read_text(encoding="utf-8"))):
                 with self.subTest(file=file.name, path=path):
