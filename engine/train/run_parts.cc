@@ -60,6 +60,12 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
       .block_bytes = static_cast<std::uint64_t>(config.aio.block_bytes), .queue_depth = depth};
   SLUICE_ASSIGN_OR_RETURN(drives.reads, aio::IoQueue::create(*drives.backend, options));
   SLUICE_ASSIGN_OR_RETURN(drives.writes, aio::IoQueue::create(*drives.backend, options));
+  if (config.run.io_watchdog_s > 0) {
+    drives.watchdog = std::make_unique<aio::IoWatchdog>(
+        std::vector<const aio::IoQueue*>{drives.reads.get(), drives.writes.get()},
+        aio::IoWatchdog::Options{.limit_ns =
+                                     static_cast<std::int64_t>(config.run.io_watchdog_s * 1e9)});
+  }
   if (plan.nvme_bytes() == 0) return drives;
   std::vector<std::string> paths = plan.params.store.paths;
   paths.insert(paths.end(), plan.optimizer.store.paths.begin(), plan.optimizer.store.paths.end());

@@ -8,6 +8,7 @@
 
 #include "aio/io_backend.h"
 #include "aio/io_queue.h"
+#include "aio/io_watchdog.h"
 #include "aio/result.h"
 #include "engine/config/config.h"
 #include "engine/train/memory_plan.h"
@@ -15,11 +16,12 @@
 
 namespace sluice::engine {
 
-// The queues refer to the backend.
+// The queues refer to the backend, the watchdog (null: not wanted) to the queues.
 struct RunDrives {
   std::unique_ptr<aio::IoBackend> backend;
   std::unique_ptr<aio::IoQueue> reads;
   std::unique_ptr<aio::IoQueue> writes;
+  std::unique_ptr<aio::IoWatchdog> watchdog;
 };
 // Makes the NVMe paths that the plan uses, and removes what killed runs left on them.
 Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan);

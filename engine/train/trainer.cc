@@ -33,7 +33,9 @@ Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& s
                     parts.trace),
       state_(state),
       boundaries_(static_cast<std::size_t>(parts.model->units())),
-      saved_(static_cast<std::size_t>(parts.model->units())) {}
+      saved_(static_cast<std::size_t>(parts.model->units())) {
+  if (options.hash_widths) update_units_.hash_units(*options.hash_widths);
+}
 
 // The update's source is a member.
 Trainer::~Trainer() { static_cast<void>(parts_.optimizer->drain()); }
@@ -284,6 +286,12 @@ LossSum Trainer::evaluate(const StepBatch& batch) {
   drain();
   return evaluate_batch(
       {.model = parts_.model, .parameters = parts_.parameters, .params = parts_.params}, batch);
+}
+
+const std::vector<UnitHashes>& Trainer::unit_hashes() {
+  for (int unit = 0; options_.hash_widths && unit < parts_.model->units(); ++unit)
+    wait_for_update(unit);
+  return update_units_.hashes();
 }
 
 void Trainer::drain() {

@@ -78,6 +78,7 @@ class Trainer {
     std::uint64_t run_seed = 0;
     int update_groups = 2;  // parameter groups of the units
     int prefetch_units = 1;
+    std::optional<HostUnits::Widths> hash_widths;  // run.hash_units
   };
   // All must outlive it.
   struct Parts {
@@ -100,6 +101,8 @@ class Trainer {
   LossSum evaluate(const StepBatch& batch);
   // Every update applied, everything on its way written.
   void drain();
+  // Of the last applied step; waits for its update. Empty without options.hash_widths.
+  const std::vector<UnitHashes>& unit_hashes();
 
   const TrainState& state() const { return state_; }
   void count_samples(std::uint64_t samples) { state_.samples_drawn += samples; }

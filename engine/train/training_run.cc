@@ -27,6 +27,13 @@ std::optional<LossScaleRules> loss_scale_rules(const config::Config& config) {
                         .min_scale = config.fp16.min_loss_scale};
 }
 
+std::optional<HostUnits::Widths> hash_widths(const config::Config& config, const MemoryPlan& plan) {
+  if (!config.run.hash_units) return std::nullopt;
+  return HostUnits::Widths{
+      .param_bytes = static_cast<std::uint64_t>(offload::param_bytes_per_element(plan.form)),
+      .grad_bytes = plan.grad_type == offload::GradType::kFp32 ? 4U : 2U};
+}
+
 }  // namespace
 
 TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan)
@@ -92,7 +99,8 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .overlap_update = config.placement.overlap_update,
                        .deterministic = config.run.deterministic,
                        .run_seed = static_cast<std::uint64_t>(config.run.seed),
-                       .prefetch_units = plan.block_slots - 2},
+                       .prefetch_units = plan.block_slots - 2,
+                       .hash_widths = hash_widths(config, plan)},
       Trainer::Parts{.model = run->model_.get(),
                      .parameters = run->parameters_.get(),
                      .gradients = run->gradients_.get(),
