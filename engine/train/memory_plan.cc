@@ -116,6 +116,7 @@ Status plan_params(const config::Config& config, const GptModel& model, MemoryPl
                                offload::ParamLayout::kMaxBuffers));
   plan.params.store.paths = config.param_nvme_paths();
   plan.params.store.run = store_name(config, "params");
+  plan.params.store.label = "parameters";
   SLUICE_ASSIGN_OR_RETURN(const auto memory, offload::ParamOffloader::memory_plan(plan.params));
   plan.host.push_back({"parameters in memory", memory.cpu_bytes});
   plan.host.push_back({"parameters, cache of those on NVMe", memory.buffer_bytes});
@@ -146,12 +147,21 @@ Status plan_optimizer(const config::Config& config, const GptModel& model, Memor
       std::clamp<std::int64_t>(buffers, kMinSwapBuffers, swap::SwapPipeline::kMaxBuffers));
   plan.optimizer.store.paths = config.optimizer_nvme_paths();
   plan.optimizer.store.run = store_name(config, "optimizer");
+  plan.optimizer.store.label = "optimizer state";
   SLUICE_ASSIGN_OR_RETURN(const auto memory,
                           offload::OptimizerOffloader::memory_plan(plan.optimizer));
   plan.host.push_back({"optimizer state in memory", memory.cpu_state_bytes});
   plan.host.push_back({"optimizer state, buffers of what is on NVMe", memory.swap_buffer_bytes});
   plan.nvme.push_back({"optimizer state", memory.nvme_bytes});
   return {};
+}
+
+// On the CPU they are in host memory anyway.
+void plan_boundaries(const config::Config& config, const GptModel& model, MemoryPlan& plan) {
+  if (!plan.cuda || config.placement.boundaries_to_cpu != config::Switch::kOn) return;
+  plan.boundaries = boundary_options(config);
+  plan.host.push_back(
+      {"activation boundaries", BoundaryPlan(model.shape(), *plan.boundaries).host_bytes()});
 }
 
 // Boundaries of all micro-batches between forward and backward, and what one call works with.
@@ -164,7 +174,10 @@ std::uint64_t activation_bytes(const config::Config& config, const GptModel& mod
   const PeakOptions peak{.cpu = !plan.cuda, .plain_attention = !plan.cuda && shape.dropout > 0};
   const auto micro_batches = static_cast<std::uint64_t>(config.batch.accumulation);
   const auto layers = static_cast<std::uint64_t>(shape.layers);
-  std::uint64_t bytes = (layers + 2) * micro_batches * boundary_bytes(shape, pass);
+  // What flows from unit to unit is there in any case.
+  std::uint64_t bytes = 2 * micro_batches * boundary_bytes(shape, pass);
+  bytes += plan.boundaries ? BoundaryPlan(shape, *plan.boundaries).gpu_bytes()
+                           : layers * micro_batches * boundary_bytes(shape, pass);
   if (!plan.recompute) bytes += layers * micro_batches * block_saved_bytes(shape, pass);
   return bytes +
          std::max(block_peak_bytes(shape, pass, peak), head_peak_bytes(shape, pass, 0, peak));
@@ -186,12 +199,30 @@ GptShape gpt_shape(const config::Model& model) {
           .ffn_hidden = model.ffn_hidden()};
 }
 
-Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model) {
-  if (config.placement.boundaries_to_cpu == config::Switch::kOn) {
-    return Error(ErrorCode::kUnsupported,
-                 "placement.boundaries_to_cpu cannot be \"on\" yet: leave it out, or take smaller "
-                 "micro-batches (train_micro_batch_size_per_gpu)");
+at::ScalarType compute_dtype(config::Precision precision) {
+  switch (precision) {
+    case config::Precision::kBf16:
+      return at::kBFloat16;
+    case config::Precision::kFp16:
+      return at::kHalf;
+    case config::Precision::kFp32:
+      break;
   }
+  return at::kFloat;
+}
+
+BoundaryOptions boundary_options(const config::Config& config) {
+  constexpr std::int64_t kMostAhead = 64;
+  const std::int64_t ahead =
+      std::clamp<std::int64_t>(config.placement.prefetch_units, 1, kMostAhead);
+  return {.micro_batches = config.batch.accumulation,
+          .micro_batch = config.batch.micro,
+          .tokens = config.data.sequence_tokens,
+          .dtype = compute_dtype(config.precision),
+          .slots = static_cast<int>(ahead) + 2};
+}
+
+Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model) {
   MemoryPlan plan;
   SLUICE_RETURN_IF_ERROR(choose_device(config, plan));
   choose_types(config, plan);
@@ -199,6 +230,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
   SLUICE_RETURN_IF_ERROR(plan_params(config, model, plan));
   SLUICE_RETURN_IF_ERROR(plan_optimizer(config, model, plan));
   plan.host.push_back({"the program and LibTorch", plan.cuda ? kCudaProgramBytes : kProgramBytes});
+  plan_boundaries(config, model, plan);
   std::vector<MemoryLine>& compute = plan.cuda ? plan.gpu : plan.host;
   compute.push_back({"activations", activation_bytes(config, model, plan)});
   if (!plan.cuda) {
@@ -207,7 +239,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
   }
   plan.params.hook = cuda_pin_hook();
   plan.host.push_back({"gradients", planned_sink_host_bytes(model, plan.grad_type)});
-  const at::ScalarType dtype = plan.form == offload::ParamForm::kFp32 ? at::kFloat : at::kHalf;
+  const at::ScalarType dtype = compute_dtype(config.precision);
   plan.gpu.push_back(
       {"parameters, slots",
        planned_slot_bytes(model, {.dtype = dtype, .block_slots = plan.block_slots})});

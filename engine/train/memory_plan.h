@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "aio/result.h"
 #include "engine/config/config.h"
 #include "engine/model/gpt_model.h"
+#include "engine/train/boundary_plan.h"
 #include "offload/optimizer_offloader.h"
 #include "offload/param_offloader.h"
 
@@ -23,7 +25,8 @@ struct MemoryLine {
 struct MemoryPlan {
   bool cuda = false;
   bool recompute = true;
-  int block_slots = 3;  // on the GPU, for the parameters of blocks
+  int block_slots = 3;                        // on the GPU, for the parameters of blocks
+  std::optional<BoundaryOptions> boundaries;  // those that go from the GPU to the host
   offload::ParamForm form = offload::ParamForm::kSplit;
   offload::GradType grad_type = offload::GradType::kBf16;
   offload::ParamOffloader::Options params;
@@ -38,6 +41,9 @@ struct MemoryPlan {
 };
 
 GptShape gpt_shape(const config::Model& model);
+at::ScalarType compute_dtype(config::Precision precision);
+// Where boundaries go to the host.
+BoundaryOptions boundary_options(const config::Config& config);
 
 // kInvalidArgument with a sentence for what cannot be meant.
 Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model);

@@ -28,18 +28,6 @@ int threads_of(const config::Config& config) {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 256U));
 }
 
-at::ScalarType compute_dtype(config::Precision precision) {
-  switch (precision) {
-    case config::Precision::kBf16:
-      return at::kBFloat16;
-    case config::Precision::kFp16:
-      return at::kHalf;
-    case config::Precision::kFp32:
-      break;
-  }
-  return at::kFloat;
-}
-
 aio::BackendKind backend_kind(config::IoBackendChoice choice) {
   switch (choice) {
     case config::IoBackendChoice::kUring:
@@ -92,7 +80,9 @@ Status TrainingRun::open_drives() {
                                              .queue_depth = depth,
                                              .single_submit = config_.aio.single_submit}));
   const aio::IoQueue::Options options{
-      .block_bytes = static_cast<std::uint64_t>(config_.aio.block_bytes), .queue_depth = depth};
+      .block_bytes = static_cast<std::uint64_t>(config_.aio.block_bytes),
+      .queue_depth = depth,
+      .observer = &io_trace_};
   SLUICE_ASSIGN_OR_RETURN(reads_, aio::IoQueue::create(*backend_, options));
   SLUICE_ASSIGN_OR_RETURN(writes_, aio::IoQueue::create(*backend_, options));
   if (plan_.nvme_bytes() == 0) return {};
@@ -159,11 +149,17 @@ Status TrainingRun::make_offloaders() {
 
 Status TrainingRun::make_device() {
   const at::ScalarType dtype = compute_dtype(config_.precision);
+  boundaries_ = std::make_unique<PlainBoundaryStore>(model_->units());
   if (plan_.cuda) {
     SLUICE_ASSIGN_OR_RETURN(
-        parameters_, make_cuda_unit_parameters(
-                         *model_, {.dtype = dtype, .block_slots = plan_.block_slots}, *params_));
-    SLUICE_ASSIGN_OR_RETURN(gradients_, make_cuda_gradient_sink(*model_, plan_.grad_type));
+        parameters_,
+        make_cuda_unit_parameters(*model_, {.dtype = dtype, .block_slots = plan_.block_slots},
+                                  *params_, &trace_));
+    SLUICE_ASSIGN_OR_RETURN(gradients_, make_cuda_gradient_sink(*model_, plan_.grad_type, &trace_));
+    if (plan_.boundaries) {
+      SLUICE_ASSIGN_OR_RETURN(boundaries_,
+                              make_cuda_boundary_store(*model_, *plan_.boundaries, &trace_));
+    }
     clock_ = make_cuda_phase_clock();
     return {};
   }
@@ -201,6 +197,7 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
       Trainer::Parts{.model = run->model_.get(),
                      .parameters = run->parameters_.get(),
                      .gradients = run->gradients_.get(),
+                     .boundaries = run->boundaries_.get(),
                      .params = run->params_.get(),
                      .optimizer = run->optimizer_.get(),
                      .clock = run->clock_.get(),
@@ -335,8 +332,8 @@ TrainingRun::Traffic TrainingRun::traffic() const {
   const swap::SwapStats state = optimizer_->stats();
   return {.nvme_read_bytes = params.bytes_read + state.bytes_read,
           .nvme_write_bytes = params.bytes_written + state.bytes_written,
-          .h2d_bytes = parameters_->copied_bytes(),
-          .d2h_bytes = gradients_->copied_bytes()};
+          .h2d_bytes = parameters_->copied_bytes() + boundaries_->from_host_bytes(),
+          .d2h_bytes = gradients_->copied_bytes() + boundaries_->to_host_bytes()};
 }
 
 }  // namespace sluice::engine

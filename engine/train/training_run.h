@@ -21,6 +21,7 @@
 #include "engine/config/config.h"
 #include "engine/data/sampler.h"
 #include "engine/data/token_corpus.h"
+#include "engine/observe/io_trace.h"
 #include "engine/train/memory_plan.h"
 #include "engine/train/trainer.h"
 #include "engine/weights/safetensors_header.h"
@@ -87,6 +88,7 @@ class TrainingRun {
   const MemoryPlan plan_;
   std::unique_ptr<GptModel> model_;
   TraceLog trace_;
+  IoTrace io_trace_{trace_};
 
   std::unique_ptr<aio::IoBackend> backend_;
   std::unique_ptr<aio::IoQueue> reads_;
@@ -103,6 +105,7 @@ class TrainingRun {
 
   std::unique_ptr<UnitParameters> parameters_;
   std::unique_ptr<GradientSink> gradients_;
+  std::unique_ptr<BoundaryStore> boundaries_;
   std::unique_ptr<PhaseClock> clock_;
   std::unique_ptr<Trainer> trainer_;
 };
