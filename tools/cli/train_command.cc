@@ -219,7 +219,8 @@ Result<int> run(const Options& options) {
   if (trace) {
     run->trace().end_steps(SteadyClock().now_ns());
     SLUICE_RETURN_IF_ERROR(run->trace().write_json(directory + "trace.json"));
-    std::cout << "trace: " << directory << "trace.json (open it in ui.perfetto.dev)\n";
+    std::cout << "trace: " << directory
+              << "trace.json (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
   }
   if (!options.save_weights.empty()) {
     SLUICE_RETURN_IF_ERROR(run->save_weights(options.save_weights, dtype));
