@@ -17,20 +17,25 @@
 
 namespace sluice::engine {
 
+enum class RunPurpose : std::uint8_t { kTraining, kEvaluation };
+
 struct MemoryLine {
   std::string what;
   std::uint64_t bytes = 0;
 };
 
 struct MemoryPlan {
+  RunPurpose purpose = RunPurpose::kTraining;
   bool cuda = false;
   bool recompute = true;
   int block_slots = 3;                        // on the GPU, for the parameters of blocks
   std::optional<BoundaryOptions> boundaries;  // those that go from the GPU to the host
+  // How many micro-batches go through the units together in an evaluation.
+  std::uint64_t evaluation_micro_batches = 1;
   offload::ParamForm form = offload::ParamForm::kSplit;
   offload::GradType grad_type = offload::GradType::kBf16;
   offload::ParamOffloader::Options params;
-  offload::OptimizerOffloader::Options optimizer;
+  offload::OptimizerOffloader::Options optimizer;  // training: else nothing is in it
 
   std::vector<MemoryLine> host;  // resident
   std::vector<MemoryLine> gpu;
@@ -41,11 +46,10 @@ struct MemoryPlan {
 };
 
 GptShape gpt_shape(const config::Model& model);
-at::ScalarType compute_dtype(config::Precision precision);
-// Where boundaries go to the host.
-BoundaryOptions boundary_options(const config::Config& config);
+at::ScalarType compute_dtype(offload::ParamForm form);  // of activations, and of parameters in use
 
 // kInvalidArgument with a sentence for what cannot be meant.
-Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model);
+Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,
+                               RunPurpose purpose = RunPurpose::kTraining);
 
 }  // namespace sluice::engine
