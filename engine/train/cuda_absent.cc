@@ -13,11 +13,17 @@ Error absent() {
 
 Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel&,
                                                                   const CudaSlotOptions&,
-                                                                  offload::ParamOffloader&) {
+                                                                  offload::ParamOffloader&,
+                                                                  TraceLog*) {
   return absent();
 }
 std::uint64_t planned_slot_bytes(const GptModel&, const CudaSlotOptions&) { return 0; }
-Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel&, offload::GradType) {
+Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel&, offload::GradType,
+                                                              TraceLog*) {
+  return absent();
+}
+Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const GptModel&,
+                                                                const BoundaryOptions&, TraceLog*) {
   return absent();
 }
 std::uint64_t planned_sink_gpu_bytes(const GptModel&, offload::GradType) { return 0; }

@@ -10,6 +10,7 @@
 
 #include "aio/check.h"
 #include "aio/units.h"
+#include "engine/train/cuda_copy_span.h"
 #include "engine/train/cuda_device.h"
 
 namespace sluice::engine {
@@ -33,8 +34,9 @@ int slots_of(const GptModel& model, Class of, int block_slots) {
 
 class CudaUnitParameters final : public UnitParameters {
  public:
-  CudaUnitParameters(const GptModel& model, const CudaSlotOptions& options, ParamOffloader& params)
-      : model_(model), params_(params), copies_(c10::cuda::getStreamFromPool(true)) {
+  CudaUnitParameters(const GptModel& model, const CudaSlotOptions& options, ParamOffloader& params,
+                     TraceLog* trace)
+      : model_(model), params_(params), trace_(trace), copies_(c10::cuda::getStreamFromPool(true)) {
     const at::Device device(at::kCUDA, c10::cuda::current_device());
     for (int unit = 0; unit < model.units(); ++unit)
       units_.push_back(
@@ -134,13 +136,20 @@ class CudaUnitParameters final : public UnitParameters {
     Slot& slot = slot_at(index);
     slot.used.block(copies_);  // nothing, where it was never used
     const std::size_t bytes = lease.bytes().size();
-    const cudaError_t copied = cudaMemcpyAsync(slot.memory.data_ptr(), lease.bytes().data(), bytes,
-                                               cudaMemcpyHostToDevice, copies_.stream());
-    if (copied != cudaSuccess) {
-      return Error(ErrorCode::kInternal, "copying the parameters of " + model_.layout(unit).name +
-                                             " to the GPU failed: " + cudaGetErrorString(copied));
+    {
+      const CudaCopySpan span({.trace = trace_,
+                               .track = TraceTrack::kH2d,
+                               .name = model_.layout(unit).name.c_str(),
+                               .bytes = bytes},
+                              copies_.stream());
+      const cudaError_t copied = cudaMemcpyAsync(slot.memory.data_ptr(), lease.bytes().data(),
+                                                 bytes, cudaMemcpyHostToDevice, copies_.stream());
+      if (copied != cudaSuccess) {
+        return Error(ErrorCode::kInternal, "copying the parameters of " + model_.layout(unit).name +
+                                               " to the GPU failed: " + cudaGetErrorString(copied));
+      }
+      slot.loaded.record(copies_);
     }
-    slot.loaded.record(copies_);
     slot.unit = unit;
     slot.last_use = ++uses_;
     copied_bytes_ += bytes;
@@ -159,6 +168,7 @@ class CudaUnitParameters final : public UnitParameters {
 
   const GptModel& model_;
   ParamOffloader& params_;
+  TraceLog* const trace_;
   c10::cuda::CUDAStream copies_;
   std::vector<Unit> units_;
   std::vector<std::unique_ptr<Slot>> slots_;
@@ -195,9 +205,10 @@ class CudaPhaseClock final : public PhaseClock {
 
 Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel& model,
                                                                   const CudaSlotOptions& options,
-                                                                  ParamOffloader& params) {
+                                                                  ParamOffloader& params,
+                                                                  TraceLog* trace) {
   return std::unique_ptr<UnitParameters>(
-      std::make_unique<CudaUnitParameters>(model, options, params));
+      std::make_unique<CudaUnitParameters>(model, options, params, trace));
 }
 
 std::uint64_t planned_slot_bytes(const GptModel& model, const CudaSlotOptions& options) {

@@ -118,6 +118,7 @@ Status plan_params(const config::Config& config, const GptModel& model, MemoryPl
   // Weights may be evaluated while the run that makes them goes on.
   plan.params.store.run =
       store_name(config, plan.purpose == RunPurpose::kTraining ? "params" : "evaluation");
+  plan.params.store.label = "parameters";
   SLUICE_ASSIGN_OR_RETURN(const auto memory, offload::ParamOffloader::memory_plan(plan.params));
   plan.host.push_back({"parameters in memory", memory.cpu_bytes});
   plan.host.push_back({"parameters, cache of those on NVMe", memory.buffer_bytes});
@@ -148,12 +149,31 @@ Status plan_optimizer(const config::Config& config, const GptModel& model, Memor
       std::clamp<std::int64_t>(buffers, kMinSwapBuffers, swap::SwapPipeline::kMaxBuffers));
   plan.optimizer.store.paths = config.optimizer_nvme_paths();
   plan.optimizer.store.run = store_name(config, "optimizer");
+  plan.optimizer.store.label = "optimizer state";
   SLUICE_ASSIGN_OR_RETURN(const auto memory,
                           offload::OptimizerOffloader::memory_plan(plan.optimizer));
   plan.host.push_back({"optimizer state in memory", memory.cpu_state_bytes});
   plan.host.push_back({"optimizer state, buffers of what is on NVMe", memory.swap_buffer_bytes});
   plan.nvme.push_back({"optimizer state", memory.nvme_bytes});
   return {};
+}
+
+BoundaryOptions boundary_options(const config::Config& config, const MemoryPlan& plan) {
+  constexpr std::int64_t kMostAhead = 64;
+  const auto ahead = std::clamp<std::int64_t>(config.placement.prefetch_units, 1, kMostAhead);
+  return {.micro_batches = config.batch.accumulation,
+          .micro_batch = config.batch.micro,
+          .tokens = config.data.sequence_tokens,
+          .dtype = compute_dtype(plan.form),
+          .slots = static_cast<int>(ahead) + 2};
+}
+
+// Of what the units are given; on the CPU that is in host memory anyway.
+void plan_boundaries(const config::Config& config, const GptModel& model, MemoryPlan& plan) {
+  if (!plan.cuda || config.placement.boundaries_to_cpu != config::Switch::kOn) return;
+  plan.boundaries = boundary_options(config, plan);
+  plan.host.push_back(
+      {"activation boundaries", BoundaryPlan(model.shape(), *plan.boundaries).host_bytes()});
 }
 
 // Evaluated together, in an evaluation on its own: as many micro-batches as have this much between
@@ -181,8 +201,14 @@ std::uint64_t plan_activations(const config::Config& config, const GptModel& mod
         std::clamp<std::uint64_t>(kEvaluationFlowBytes / boundary, 1, asked);
     return plan.evaluation_micro_batches * boundary + call;
   }
-  plan.evaluation_micro_batches = layers * micro_batches;
-  std::uint64_t bytes = (layers + 2) * micro_batches * boundary;
+  std::uint64_t bytes = 2 * micro_batches * boundary;  // what flows from unit to unit
+  if (plan.boundaries) {
+    plan.evaluation_micro_batches = micro_batches;
+    bytes += BoundaryPlan(shape, *plan.boundaries).gpu_bytes();
+  } else {
+    plan.evaluation_micro_batches = layers * micro_batches;
+    bytes += layers * micro_batches * boundary;
+  }
   if (!plan.recompute) bytes += layers * micro_batches * block_saved_bytes(shape, pass);
   return bytes + call;
 }
@@ -203,23 +229,31 @@ GptShape gpt_shape(const config::Model& model) {
           .ffn_hidden = model.ffn_hidden()};
 }
 
+at::ScalarType compute_dtype(offload::ParamForm form) {
+  switch (form) {
+    case offload::ParamForm::kSplit:
+    case offload::ParamForm::kFp32AndBf16:
+      return at::kBFloat16;
+    case offload::ParamForm::kFp32AndFp16:
+      return at::kHalf;
+    case offload::ParamForm::kFp32:
+      break;
+  }
+  return at::kFloat;
+}
+
 Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,
                                const PlanOptions& options) {
   MemoryPlan plan;
   plan.purpose = options.purpose;
   SLUICE_RETURN_IF_ERROR(choose_device(config, plan));
-  // On the CPU they are there anyway.
-  if (plan.cuda && config.placement.boundaries_to_cpu == config::Switch::kOn) {
-    return Error(ErrorCode::kUnsupported,
-                 "placement.boundaries_to_cpu cannot be \"on\" yet: leave it out, or take smaller "
-                 "micro-batches (train_micro_batch_size_per_gpu)");
-  }
   choose_types(config, plan);
   plan.recompute = config.placement.recompute != config::Switch::kOff;
   SLUICE_RETURN_IF_ERROR(plan_params(config, model, plan));
   const bool trains = options.purpose == RunPurpose::kTraining;
   if (trains) SLUICE_RETURN_IF_ERROR(plan_optimizer(config, model, plan));
   plan.host.push_back({"the program and LibTorch", plan.cuda ? kCudaProgramBytes : kProgramBytes});
+  if (trains) plan_boundaries(config, model, plan);
   std::vector<MemoryLine>& compute = plan.cuda ? plan.gpu : plan.host;
   compute.push_back({"activations", plan_activations(config, model, plan)});
   if (!plan.cuda) {
@@ -229,7 +263,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
   }
   plan.params.hook = cuda_pin_hook();
   if (trains) plan.host.push_back({"gradients", planned_sink_host_bytes(model, plan.grad_type)});
-  const at::ScalarType dtype = plan.form == offload::ParamForm::kFp32 ? at::kFloat : at::kHalf;
+  const at::ScalarType dtype = compute_dtype(plan.form);
   plan.gpu.push_back(
       {"parameters, slots",
        planned_slot_bytes(model, {.dtype = dtype, .block_slots = plan.block_slots})});

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "aio/result.h"
 #include "engine/config/config.h"
 #include "engine/model/gpt_model.h"
+#include "engine/train/boundary_plan.h"
 #include "offload/optimizer_offloader.h"
 #include "offload/param_offloader.h"
 
@@ -26,7 +28,8 @@ struct MemoryPlan {
   RunPurpose purpose = RunPurpose::kTraining;
   bool cuda = false;
   bool recompute = true;
-  int block_slots = 3;  // on the GPU, for the parameters of blocks
+  int block_slots = 3;                        // on the GPU, for the parameters of blocks
+  std::optional<BoundaryOptions> boundaries;  // those that go from the GPU to the host
   // How many micro-batches go through the units together in an evaluation.
   std::uint64_t evaluation_micro_batches = 1;
   offload::ParamForm form = offload::ParamForm::kSplit;
@@ -47,6 +50,7 @@ struct PlanOptions {
 };
 
 GptShape gpt_shape(const config::Model& model);
+at::ScalarType compute_dtype(offload::ParamForm form);  // of activations, and of parameters in use
 
 // kInvalidArgument with a sentence for what cannot be meant.
 Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,

@@ -32,7 +32,6 @@ Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& s
       update_units_(*parts.params, parts.gradients, HostUnits::Access::kUpdate, *parts.model,
                     parts.trace),
       state_(state),
-      boundaries_(static_cast<std::size_t>(parts.model->units())),
       saved_(static_cast<std::size_t>(parts.model->units())) {
   if (options.hash_widths) update_units_.hash_units(*options.hash_widths);
 }
@@ -122,14 +121,12 @@ void Trainer::forward(const StepBatch& batch) {
     times_.update_exposed_ns += wait_for_update(unit);
     const UnitViews& views = acquire(unit);
     const SpanScope span(*this, unit);
-    auto& boundaries = boundaries_[static_cast<std::size_t>(unit)];
-    boundaries = flow_;
+    parts_.boundaries->keep(unit, flow_);
     if (!options_.recompute) {
       saved_[static_cast<std::size_t>(unit)].clear();
       saved_[static_cast<std::size_t>(unit)].resize(micro_batches);
     }
-    for (std::size_t m = 0; m < micro_batches; ++m)
-      flow_[m] = run_unit(unit, m, views, boundaries[m]);
+    for (std::size_t m = 0; m < micro_batches; ++m) flow_[m] = run_unit(unit, m, views, flow_[m]);
     parts_.parameters->release(unit);
     prefetch_ready(unit + 1);
   }
@@ -169,16 +166,15 @@ void Trainer::backward_through(int unit, const StepBatch& batch) {
   const UnitViews& views = acquire(unit);
   const SpanScope span(*this, unit);
   const UnitViews& gradients = parts_.gradients->open(unit);
-  auto& boundaries = boundaries_[static_cast<std::size_t>(unit)];
   for (std::size_t m = 0; m < batch.inputs.size(); ++m) {
     const PassContext pass = context(unit, m);
+    const at::Tensor input = parts_.boundaries->take(unit, m);
     Saved recomputed;
-    if (options_.recompute) code.recompute(pass, views, boundaries[m], recomputed);
+    if (options_.recompute) code.recompute(pass, views, input, recomputed);
     Saved& saved = options_.recompute ? recomputed : saved_[static_cast<std::size_t>(unit)][m];
-    flow_[m] = code.backward(pass, views, boundaries[m], saved, flow_[m], gradients);
-    boundaries[m].reset();
+    flow_[m] = code.backward(pass, views, input, saved, flow_[m], gradients);
   }
-  boundaries.clear();
+  parts_.boundaries->release(unit);
   parts_.parameters->release(unit);
   must(parts_.gradients->finish(unit));
 }
@@ -268,9 +264,9 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   backward(batch);
   parts_.clock->mark(kEnd);
   const GradientTotals totals = must(parts_.gradients->totals());
-  trace_units();
   times_.forward_ns = parts_.clock->elapsed_ns(kBegin, kBackward);
   times_.backward_ns = parts_.clock->elapsed_ns(kBackward, kEnd);
+  trace_units();  // the device has come to the last mark, and so to every stamp
 
   outcome.loss = mean_loss(batch);
   if (totals.finite)

@@ -125,7 +125,9 @@ class Train(Program):
             self.assertIn(key, steps[0])
         self.assertGreater(sum(step["nvme_write_bytes"] for step in steps), 0)
         self.assertIsNotNone(steps[-1]["val_loss"])
-        json.loads((self.path / "a/trace.json").read_text(encoding="utf-8"))
+        trace = json.loads((self.path / "a/trace.json").read_text(encoding="utf-8"))
+        self.assertEqual({event["cat"] for event in trace["traceEvents"] if event["ph"] == "X"},
+                         {"compute", "AdamW", "NVMe read", "NVMe write"})
         self.assertEqual(os.listdir(self.path / "nvme"), [])
         again = json.loads((self.path / "a/config.json").read_text(encoding="utf-8"))
         self.assertEqual(again["run"]["steps"], 4)

@@ -62,6 +62,9 @@ const std::vector<Variant>& variants() {
         "zero_optimization.offload_optimizer.device=nvme"}},
       {"large sub-groups", {"zero_optimization.sub_group_size=1e9"}},
       {"activations kept", {"placement.recompute=off"}},
+      {"boundaries on the host", {"placement.boundaries_to_cpu=on"}},
+      {"boundaries on the host, activations kept",
+       {"placement.boundaries_to_cpu=on", "placement.recompute=off"}},
       {"one queue slot", {"aio.queue_depth=1"}},
       {"POSIX threads", {"aio.backend=posix", "zero_optimization.offload_optimizer.device=nvme"}},
   };
