@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,12 +19,17 @@ namespace sluice::engine {
 struct MemoryLine {
   std::string what;
   std::uint64_t bytes = 0;
+  bool locked = false;  // counts against RLIMIT_MEMLOCK
 };
+
+// What CUDA takes of a GPU for a process before the process has taken anything.
+inline constexpr std::uint64_t kCudaContextBytes = std::uint64_t{512} << 20;
 
 struct MemoryPlan {
   bool cuda = false;
   bool recompute = true;
-  int block_slots = 3;  // on the GPU, for the parameters of blocks
+  int prefetch_units = 1;  // fetched ahead of their use
+  int block_slots = 3;     // on the GPU, for the parameters of blocks
   offload::ParamForm form = offload::ParamForm::kSplit;
   offload::GradType grad_type = offload::GradType::kBf16;
   offload::ParamOffloader::Options params;
@@ -32,14 +38,22 @@ struct MemoryPlan {
   std::vector<MemoryLine> host;  // resident
   std::vector<MemoryLine> gpu;
   std::vector<MemoryLine> nvme;
+  std::vector<std::string> notes;  // sentences: which keys ask for less than is needed, and so on
   std::uint64_t host_bytes() const;
+  std::uint64_t locked_bytes() const;  // of the host's
   std::uint64_t gpu_bytes() const;
   std::uint64_t nvme_bytes() const;
 };
 
 GptShape gpt_shape(const config::Model& model);
+// The model of a configuration, as it is on the device that the configuration gets: on CUDA the
+// token embedding of 16-bit numbers is padded to whole tiles of the tensor cores.
+GptModel::Options model_options(const config::Config& config);
 
-// kInvalidArgument with a sentence for what cannot be meant.
-Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model);
+// `model` is the one of model_options(). `gpu_room_bytes`: what the run may take of the GPU; slots
+// that are only there for reuse are given up where it is too little. kInvalidArgument with a
+// sentence for what cannot be meant.
+Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,
+                               std::optional<std::uint64_t> gpu_room_bytes = {});
 
 }  // namespace sluice::engine

@@ -178,7 +178,7 @@ Status TrainingRun::make_device() {
 Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
                                                          const MemoryPlan& plan) {
   std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan));
-  run->model_ = std::make_unique<GptModel>(GptModel::Options{.shape = gpt_shape(config.model)});
+  run->model_ = std::make_unique<GptModel>(model_options(config));
   SLUICE_RETURN_IF_ERROR(run->open_data());
   SLUICE_RETURN_IF_ERROR(run->open_drives());
   SLUICE_RETURN_IF_ERROR(run->make_offloaders());
@@ -197,7 +197,7 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .overlap_update = config.placement.overlap_update,
                        .deterministic = config.run.deterministic,
                        .run_seed = static_cast<std::uint64_t>(config.run.seed),
-                       .prefetch_units = plan.block_slots - 2},
+                       .prefetch_units = plan.prefetch_units},
       Trainer::Parts{.model = run->model_.get(),
                      .parameters = run->parameters_.get(),
                      .gradients = run->gradients_.get(),
