@@ -19,7 +19,8 @@ namespace sluice::engine {
 struct MemoryLine {
   std::string what;
   std::uint64_t bytes = 0;
-  bool locked = false;  // counts against RLIMIT_MEMLOCK
+  bool locked = false;             // counts against RLIMIT_MEMLOCK
+  std::vector<std::string> paths;  // of what is on NVMe: an equal share on each
 };
 
 // What CUDA takes of a GPU for a process before the process has taken anything.
@@ -45,6 +46,8 @@ struct MemoryPlan {
   std::uint64_t nvme_bytes() const;
 };
 
+// Whether a run of this configuration computes on the GPU of this machine.
+bool uses_cuda(const config::Config& config);
 GptShape gpt_shape(const config::Model& model);
 // The model of a configuration, as it is on the device that the configuration gets: on CUDA the
 // token embedding of 16-bit numbers is padded to whole tiles of the tensor cores.
