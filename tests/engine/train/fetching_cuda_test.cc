@@ -104,7 +104,7 @@ TEST_F(FetchingCuda, APaddedVocabularyLearnsAsOneThatIsNot) {
   const std::vector<double> expected = losses("cpu");
   const std::vector<double> got = losses("cuda");
   EXPECT_NEAR(expected.front(), std::log(61.0), 0.3);
-  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(got[i], expected[i], 0.02) << i;
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(got[i], expected[i], 0.05) << i;
 }
 
 }  // namespace
