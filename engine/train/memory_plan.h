@@ -16,6 +16,8 @@
 
 namespace sluice::engine {
 
+enum class RunPurpose : std::uint8_t { kTraining, kEvaluation };
+
 struct MemoryLine {
   std::string what;
   std::uint64_t bytes = 0;
@@ -27,14 +29,17 @@ struct MemoryLine {
 inline constexpr std::uint64_t kCudaContextBytes = std::uint64_t{512} << 20;
 
 struct MemoryPlan {
+  RunPurpose purpose = RunPurpose::kTraining;
   bool cuda = false;
   bool recompute = true;
   int prefetch_units = 1;  // fetched ahead of their use
   int block_slots = 3;     // on the GPU, for the parameters of blocks
+  // How many micro-batches go through the units together in an evaluation.
+  std::uint64_t evaluation_micro_batches = 1;
   offload::ParamForm form = offload::ParamForm::kSplit;
   offload::GradType grad_type = offload::GradType::kBf16;
   offload::ParamOffloader::Options params;
-  offload::OptimizerOffloader::Options optimizer;
+  offload::OptimizerOffloader::Options optimizer;  // training: else nothing is in it
 
   std::vector<MemoryLine> host;  // resident
   std::vector<MemoryLine> gpu;
@@ -57,6 +62,7 @@ GptModel::Options model_options(const config::Config& config);
 // that are only there for reuse are given up where it is too little. kInvalidArgument with a
 // sentence for what cannot be meant.
 Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,
+                               RunPurpose purpose = RunPurpose::kTraining,
                                std::optional<std::uint64_t> gpu_room_bytes = {});
 
 }  // namespace sluice::engine

@@ -55,11 +55,13 @@ void choose_param_buffers(const config::OffloadParam& asked, std::uint64_t large
       std::min(asked.buffer_count, in_cpu), kMinCacheBuffers, offload::ParamLayout::kMaxBuffers));
 }
 
-FetchRequest fetch_request(const config::Config& config) {
+// An evaluation has no backward that would use a block again.
+FetchRequest fetch_request(const config::Config& config, RunPurpose purpose) {
+  const bool trains = purpose == RunPurpose::kTraining;
   return {.prefetch_units = config.placement.prefetch_units,
           .prefetch_bucket_elements = config.zero.prefetch_bucket_elements,
           .max_live_elements = config.zero.max_live_elements,
-          .max_reuse_distance_elements = config.zero.max_reuse_distance_elements};
+          .max_reuse_distance_elements = trains ? config.zero.max_reuse_distance_elements : 0};
 }
 
 UnitSizes unit_sizes(const GptModel& model) {
@@ -110,7 +112,7 @@ void place_params(const config::Zero& zero, const GptModel& model, MemoryPlan& p
 void plan_fetching(const config::Config& config, const GptModel& model,
                    std::optional<std::uint64_t> gpu_room_bytes, MemoryPlan& plan) {
   const UnitSizes sizes = unit_sizes(model);
-  const FetchRequest request = fetch_request(config);
+  const FetchRequest request = fetch_request(config, plan.purpose);
   FetchLimits limits = plan.cuda ? fetch_limits(sizes, request) : host_fetch_limits(sizes, request);
   if (plan.cuda && gpu_room_bytes) fit_slots(*gpu_room_bytes, model, plan, limits);
   plan.prefetch_units = limits.prefetch_units;

@@ -47,6 +47,8 @@ class Check {
     std::optional<std::uint64_t> room_bytes;
   };
 
+  bool trains() const { return plan_.purpose == RunPurpose::kTraining; }
+
   void line(const std::string& what, const std::string& value, const std::string& of = "") {
     text_ << "  " << std::left << std::setw(46) << what << std::right << std::setw(10) << value
           << (of.empty() ? "" : "   " + of) << "\n";
@@ -92,7 +94,7 @@ class Check {
   }
 
   std::string host_remedy() const {
-    if (config_.zero.offload_optimizer.device != config::OffloadDevice::kNvme)
+    if (trains() && config_.zero.offload_optimizer.device != config::OffloadDevice::kNvme)
       return "Put the optimizer state on NVMe (zero_optimization.offload_optimizer.device: "
              "\"nvme\", budget.nvme_paths), or give less of it to memory";
     if (config_.zero.offload_param.device != config::OffloadDevice::kNvme)
@@ -101,12 +103,12 @@ class Check {
   }
 
   std::string activation_remedy() const {
-    if (!plan_.recompute) return "Recompute activations (placement.recompute: \"on\")";
+    if (trains() && !plan_.recompute) return "Recompute activations (placement.recompute: \"on\")";
     if (config_.batch.micro > 1) {
       return "Take smaller micro-batches (train_micro_batch_size_per_gpu, now " +
              std::to_string(config_.batch.micro) + ")";
     }
-    if (config_.batch.accumulation > 1) {
+    if (trains() && config_.batch.accumulation > 1) {
       return "Take fewer micro-batches in a step (gradient_accumulation_steps, now " +
              std::to_string(config_.batch.accumulation) + ")";
     }

@@ -79,12 +79,13 @@ TEST_F(FetchingCuda, GivesUpSlotsThatTheGpuHasNoRoomFor) {
   ASSERT_OK(whole);
   EXPECT_EQ(whole->block_slots, kLayers);
   const std::uint64_t block_bytes = 2 * model.layout(1).elements;
-  const auto tight = plan_memory(config, model, whole->gpu_bytes() - 3 * block_bytes);
+  const auto tight =
+      plan_memory(config, model, RunPurpose::kTraining, whole->gpu_bytes() - 3 * block_bytes);
   ASSERT_OK(tight);
   EXPECT_EQ(tight->block_slots, kLayers - 3);
   EXPECT_EQ(tight->gpu_bytes(), whole->gpu_bytes() - 3 * block_bytes);
   EXPECT_EQ(tight->notes.size(), 1U);
-  const auto least = plan_memory(config, model, 1);
+  const auto least = plan_memory(config, model, RunPurpose::kTraining, 1);
   ASSERT_OK(least);
   EXPECT_EQ(least->block_slots, 2);  // the preflight check refuses it
 }
