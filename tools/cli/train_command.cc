@@ -9,7 +9,6 @@
 
 #include "aio/log.h"
 #include "aio/units.h"
-#include "bench/interrupt.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/observe/process_memory.h"
 #include "engine/observe/run_totals.h"
@@ -19,6 +18,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
 #include "tools/cli/run_setup.h"
+#include "tools/support/interrupt.h"
 
 namespace sluice::tools {
 namespace {
@@ -96,7 +96,7 @@ class Session {
              .plain_every_steps = std::max<std::int64_t>(run.config().run.log_every_steps, 1)}) {}
 
   // false: interrupted.
-  Result<bool> train(const bench::Interrupt& interrupt) {
+  Result<bool> train(const Interrupt& interrupt) {
     for (std::int64_t step = 1; step <= steps_; ++step) {
       SLUICE_RETURN_IF_ERROR(one_step(step));
       if (interrupt.requested()) return false;
@@ -212,7 +212,7 @@ Result<int> run(const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(const auto log, engine::MetricsLog::create(directory + "metrics.jsonl"));
   if (trace) run->trace().start(*trace);
 
-  const bench::Interrupt interrupt;
+  const Interrupt interrupt;
   Session session(options, *run, *log, steps);
   SLUICE_ASSIGN_OR_RETURN(const bool completed, session.train(interrupt));
   run->trainer().drain();
@@ -226,7 +226,7 @@ Result<int> run(const Options& options) {
     SLUICE_RETURN_IF_ERROR(run->save_weights(options.save_weights, dtype));
     std::cout << "weights: " << options.save_weights << "\n";
   }
-  return completed ? 0 : bench::kInterruptedExitCode;
+  return completed ? 0 : kInterruptedExitCode;
 }
 
 }  // namespace

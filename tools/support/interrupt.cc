@@ -1,4 +1,4 @@
-#include "bench/interrupt.h"
+#include "tools/support/interrupt.h"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-namespace sluice::bench {
+namespace sluice::tools {
 namespace {
 
 // A signal handler can reach nothing but a global.
@@ -42,4 +42,4 @@ void nap_until(const Clock& clock, std::int64_t deadline_ns) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(left_ns, kLongestNs)));
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools
