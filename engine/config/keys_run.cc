@@ -289,7 +289,8 @@ constexpr Key kKeys[] = {
      .default_json = "0",
      .range = {.minimum = 0, .maximum = 4096},
      .unit = "units",
-     .meaning = "units fetched ahead of their use; 0 lets the plan choose"},
+     .meaning = "units fetched ahead of their use; 0: by stage3_prefetch_bucket_size and "
+                "stage3_max_live_parameters"},
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "aio/pinned_pool.h"
 #include "aio/result.h"
@@ -24,8 +25,9 @@ struct CudaSlotOptions {
   at::ScalarType dtype = at::kBFloat16;
   int block_slots = 3;  // computed with, copied into, just used; the embedding has one of its own
 };
-// Slots that still hold a unit's newest parameters are not copied into again: with as many slots as
-// blocks, a step copies each unit once. All that is given must outlive it.
+// A unit that still lies in a slot, and has not changed since, is not copied again: with as many
+// slots as blocks, a step copies each unit once. A slot goes to another unit when it is the one
+// whose unit was used or prefetched longest ago. All that is given must outlive it.
 Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel& model,
                                                                   const CudaSlotOptions& options,
                                                                   offload::ParamOffloader& params,
@@ -49,6 +51,13 @@ std::unique_ptr<PhaseClock> make_cuda_phase_clock();
 
 // The most that LibTorch has had of the GPU at once.
 std::uint64_t cuda_peak_bytes();
+
+struct GpuMemory {
+  std::uint64_t free_bytes = 0;  // once this process has its context
+  std::uint64_t total_bytes = 0;
+};
+// Of the current GPU; nothing where there is none.
+std::optional<GpuMemory> cuda_memory();
 
 // cudaHostRegister for the memory of pools.
 aio::PinHook cuda_pin_hook();

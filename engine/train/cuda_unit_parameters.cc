@@ -36,7 +36,11 @@ class CudaUnitParameters final : public UnitParameters {
  public:
   CudaUnitParameters(const GptModel& model, const CudaSlotOptions& options, ParamOffloader& params,
                      TraceLog* trace)
-      : model_(model), params_(params), trace_(trace), copies_(c10::cuda::getStreamFromPool(true)) {
+      : model_(model),
+        block_slots_(options.block_slots),
+        params_(params),
+        trace_(trace),
+        copies_(c10::cuda::getStreamFromPool(true)) {
     const at::Device device(at::kCUDA, c10::cuda::current_device());
     for (int unit = 0; unit < model.units(); ++unit)
       units_.push_back(
@@ -60,7 +64,15 @@ class CudaUnitParameters final : public UnitParameters {
   ~CudaUnitParameters() override { static_cast<void>(cudaStreamSynchronize(copies_.stream())); }
 
   Status prefetch(int unit) override {
-    if (find(unit) != kNobody) return {};
+    const int there = find(unit);
+    if (there != kNobody) {
+      slot_at(there).last_use = ++uses_;  // it is wanted sooner than those used since
+      return {};
+    }
+    if (!params_.in_memory(unit)) {
+      params_.prefetch(unit);
+      return {};
+    }
     const int index = free_slot(class_of(model_, unit));
     return index == kNobody ? Status() : load(unit, index);
   }
@@ -89,6 +101,10 @@ class CudaUnitParameters final : public UnitParameters {
     slot.acquired = false;
   }
 
+  bool keeps(int unit) const override {
+    if (class_of(model_, unit) != kBlocks) return true;
+    return unit >= model_.head_index() - slots_of(model_, kBlocks, block_slots_);
+  }
   void changed() override {
     for (auto& slot : slots_) slot->unit = kNobody;
   }
@@ -167,6 +183,7 @@ class CudaUnitParameters final : public UnitParameters {
   }
 
   const GptModel& model_;
+  const int block_slots_;
   ParamOffloader& params_;
   TraceLog* const trace_;
   c10::cuda::CUDAStream copies_;
@@ -230,6 +247,16 @@ std::unique_ptr<PhaseClock> make_cuda_phase_clock() { return std::make_unique<Cu
 std::uint64_t cuda_peak_bytes() {
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(c10::cuda::current_device());
   return static_cast<std::uint64_t>(stats.reserved_bytes[0].peak);
+}
+
+std::optional<GpuMemory> cuda_memory() {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return std::nullopt;
+  }
+  return GpuMemory{.free_bytes = free_bytes, .total_bytes = total_bytes};
 }
 
 aio::PinHook cuda_pin_hook() {

@@ -94,15 +94,20 @@ std::int64_t Trainer::wait_for_update(int unit) {
   return now_ns() - begin_ns;
 }
 
-// The order in which host parameters will be wanted: a unit's update and its forward follow each
-// other, then the head asks for the token embedding, then backward, then the next step begins.
+// The order in which host parameters will be wanted: a unit's update, where it is not done yet, and
+// its forward follow each other, then the head asks for the token embedding, then backward, then
+// the next step begins. What the device keeps, nobody asks for again.
 void Trainer::expect_units() const {
   const int units = parts_.model->units();
   std::vector<int> order;
   order.reserve(4 * static_cast<std::size_t>(units) + 2);
-  for (int unit = 0; unit < units; ++unit) order.insert(order.end(), {unit, unit});
-  order.push_back(0);
-  for (int unit = units - 2; unit >= 0; --unit) order.push_back(unit);
+  const auto expect_unless_kept = [&](int unit) {
+    if (!parts_.parameters->keeps(unit)) order.push_back(unit);
+  };
+  for (int unit = 0; unit < units; ++unit)
+    order.insert(order.end(), options_.overlap_update ? 2 : 1, unit);
+  expect_unless_kept(0);
+  for (int unit = units - 2; unit >= 0; --unit) expect_unless_kept(unit);
   for (int unit = 0; unit < units; ++unit) order.push_back(unit);
   parts_.params->expect(order);
 }

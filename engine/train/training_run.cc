@@ -86,7 +86,7 @@ Status TrainingRun::make_device() {
 Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
                                                          const MemoryPlan& plan) {
   std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan));
-  run->model_ = std::make_unique<GptModel>(GptModel::Options{.shape = gpt_shape(config.model)});
+  run->model_ = std::make_unique<GptModel>(model_options(config));
   SLUICE_ASSIGN_OR_RETURN(auto data, RunData::open(config, RunPurpose::kTraining));
   run->data_ = std::make_unique<RunData>(std::move(data));
   SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config, plan, &run->io_trace_));
@@ -106,7 +106,7 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .overlap_update = config.placement.overlap_update,
                        .deterministic = config.run.deterministic,
                        .run_seed = static_cast<std::uint64_t>(config.run.seed),
-                       .prefetch_units = plan.block_slots - 2,
+                       .prefetch_units = plan.prefetch_units,
                        .hash_widths = hash_widths(config, plan)},
       Trainer::Parts{.model = run->model_.get(),
                      .parameters = run->parameters_.get(),

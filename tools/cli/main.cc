@@ -5,8 +5,8 @@
 #include <map>
 #include <string>
 
-#include "bench/command_line.h"
 #include "tools/cli/command.h"
+#include "tools/support/command_line.h"
 
 namespace {
 
@@ -44,7 +44,7 @@ int run(int argc, const char* const* argv) {
   commands["ls"] = sluice::tools::add_ls_command(app);
   commands["scrub"] = sluice::tools::add_scrub_command(app);
 
-  const auto parsed = sluice::bench::parse_words(app, argc, argv);
+  const auto parsed = sluice::tools::parse_words(app, argc, argv);
   if (parsed.ok() && !*parsed) return 0;
   const auto done = parsed.ok() ? commands.at(app.get_subcommands().front()->get_name())()
                                 : sluice::Result<int>(parsed.error());

@@ -14,9 +14,13 @@ namespace {
 Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::RunPurpose purpose) {
   const engine::GptShape shape = engine::gpt_shape(config.model);
   SLUICE_RETURN_IF_ERROR(engine::validate(shape));
-  const engine::GptModel model({.shape = shape});
-  SLUICE_ASSIGN_OR_RETURN(engine::MemoryPlan plan,
-                          engine::plan_memory(config, model, {.purpose = purpose}));
+  const engine::GptModel model(engine::model_options(config));
+  const engine::MachineFacts facts = engine::machine_facts(config);
+  SLUICE_ASSIGN_OR_RETURN(
+      engine::MemoryPlan plan,
+      engine::plan_memory(
+          config, model,
+          {.purpose = purpose, .gpu_room_bytes = engine::gpu_room(config.budget, facts)}));
   std::uint64_t parameters = 0;
   for (int unit = 0; unit < model.units(); ++unit)
     parameters += model.layout(unit).parameter_elements();
@@ -25,8 +29,9 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
             << (plan.cuda ? "on the GPU" : "on the CPU") << "\n";
   aio::RealFileSystem files;
   SLUICE_ASSIGN_OR_RETURN(const engine::PreflightReport report,
-                          engine::preflight(config, plan, engine::machine_memory(), files));
+                          engine::preflight(config, plan, facts, files));
   std::cerr << report.table;
+  for (const std::string& note : report.notes) log::info(note);
   for (const std::string& warning : report.warnings) log::warning(warning);
   return plan;
 }

@@ -10,11 +10,11 @@
 #include "aio/io_queue.h"
 #include "aio/make_backend.h"
 #include "aio/units.h"
-#include "bench/progress_line.h"
 #include "swap/scrub.h"
 #include "swap/store_inventory.h"
 #include "tools/cli/command.h"
 #include "tools/cli/scrub_run.h"
+#include "tools/support/progress_line.h"
 
 namespace sluice::tools {
 namespace {
@@ -54,7 +54,7 @@ Status clean(aio::IoQueue& queue, const std::vector<std::string>& paths) {
 Result<int> scrub_one(aio::IoQueue& queue, const Options& options) {
   const int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
   SLUICE_ASSIGN_OR_RETURN(const auto executor, aio::make_executor(threads));
-  bench::ProgressLine progress;
+  ProgressLine progress;
   swap::ScrubOptions scrub;
   scrub.on_progress = [&](std::uint64_t done, std::uint64_t total) {
     progress.update("checking",

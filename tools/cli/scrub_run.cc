@@ -4,7 +4,7 @@
 #include <iostream>
 
 #include "aio/units.h"
-#include "bench/progress_line.h"
+#include "tools/support/progress_line.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/verify_checkpoint.h"
 
@@ -14,7 +14,7 @@ namespace {
 std::string folder_of(const std::string& directory) { return directory + "/checkpoints"; }
 
 Result<bool> scrub_one(aio::IoQueue& queue, const engine::CheckpointEntry& entry) {
-  bench::ProgressLine progress;
+  ProgressLine progress;
   engine::VerifyOptions options;
   options.on_progress = [&](std::uint64_t done, std::uint64_t total) {
     progress.update(

@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "aio/clock.h"
-#include "bench/interrupt.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/train/run_checkpoints.h"
@@ -18,6 +17,7 @@
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
 #include "tools/cli/train_session.h"
+#include "tools/support/interrupt.h"
 
 namespace sluice::tools {
 namespace {
@@ -144,7 +144,7 @@ Result<int> run(const Options& options) {
     return Error(ErrorCode::kInvalidArgument,
                  "where the run's files shall lie is not said: --out DIR, or run.dir");
   }
-  const bench::Interrupt interrupt(kInterruptNotice);
+  const Interrupt interrupt(kInterruptNotice);
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config)));
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, config));
@@ -175,7 +175,7 @@ Result<int> run(const Options& options) {
     return kExitNotSaved;
   }
   if (end == TrainSession::End::kCompleted) return 0;
-  if (!checkpoints) return bench::kInterruptedExitCode;
+  if (!checkpoints) return kInterruptedExitCode;
   std::cerr << "interrupted; --resume goes on from here\n";
   return 0;
 }

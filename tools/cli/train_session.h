@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "aio/result.h"
-#include "bench/interrupt.h"
+#include "tools/support/interrupt.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/observe/run_totals.h"
 #include "engine/observe/train_progress.h"
@@ -32,7 +32,7 @@ class TrainSession {
   };
   // From the step after the run's position. A disk that is full costs a checkpoint, and training
   // goes on; see failed_saves(). Every other error ends it.
-  Result<End> train(const bench::Interrupt& interrupt);
+  Result<End> train(const Interrupt& interrupt);
 
   // How many checkpoints are missing because the disk was full.
   int failed_saves() const { return failed_saves_; }

@@ -1,5 +1,6 @@
 #include "engine/config/resolve.h"
 
+#include "engine/config/model_presets.h"
 #include "tests/engine/config/resolving.h"
 
 namespace sluice::config {
@@ -204,6 +205,17 @@ TEST(ResolveConfig, PresetsGiveAShapeThatKeysChange) {
   EXPECT_EQ(lite.hidden, 768);
   EXPECT_EQ(lite.context_tokens, 2048);
   EXPECT_EQ(lite.dropout, 0.1);
+}
+
+TEST(ResolveConfig, KnowsEveryPresetByTheNameInTheList) {
+  for (const NamedShape& it : model_presets()) {
+    const std::string section = R"("model": {"preset": ")" + std::string(it.name) + "\"}";
+    const Model model = accepted(resolve_run(run_with(section))).config.model;
+    EXPECT_EQ(model.preset, it.preset) << it.name;
+    EXPECT_EQ(model.layers, it.layers) << it.name;
+    EXPECT_EQ(model.context_tokens, it.context_tokens) << it.name;
+    EXPECT_EQ(model.vocab, it.vocab) << it.name;
+  }
 }
 
 TEST(ResolveConfig, RefusesShapesThatCannotBeBuilt) {
