@@ -118,7 +118,9 @@ void plan_fetching(const config::Config& config, const GptModel& model,
   plan.prefetch_units = limits.prefetch_units;
   plan.block_slots = limits.block_slots;
   const bool from_nvme = !plan.nvme.empty() && plan.nvme.front().bytes > 0;
-  plan.params.read_ahead = limits.prefetch_units + (plan.cuda ? 1 : 0);
+  // Into all buffers but that of the unit in use: beyond, units push each other out unused.
+  plan.params.read_ahead =
+      std::min(limits.prefetch_units + (plan.cuda ? 1 : 0), plan.params.cache_buffers - 1);
   if (plan.cuda || from_nvme)
     plan.notes.insert(plan.notes.end(), limits.raised.begin(), limits.raised.end());
 }

@@ -67,7 +67,10 @@ TEST(ParamPlan, ReadsAheadWhatTheBucketOrThePlacementSays) {
   EXPECT_EQ(plan_of(on_nvme_and({"zero_optimization.stage3_prefetch_bucket_size=28000"}))
                 .params.read_ahead,
             2);
-  EXPECT_EQ(plan_of(on_nvme_and({"placement.prefetch_units=5"})).params.read_ahead, 5);
+  const std::string units = "placement.prefetch_units=5";
+  const std::string buffers = "zero_optimization.offload_param.buffer_count=";
+  EXPECT_EQ(plan_of(on_nvme_and({units, buffers + "8"})).params.read_ahead, 5);
+  EXPECT_EQ(plan_of(on_nvme_and({units, buffers + "3"})).params.read_ahead, 2);
 }
 
 TEST(ParamPlan, KeepsInMemoryWhatIsSmallAsFarAsAllowed) {

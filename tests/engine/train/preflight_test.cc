@@ -69,37 +69,37 @@ class MadeUpDrives final : public aio::FileSystem {
 
 class Preflight : public testing::Test {
  protected:
-  Preflight() : config(SmallRun().config()) {
-    plan.host = {{"parameters", 3 * kGiB, /*locked=*/true}, {"the rest", kGiB}};
-    plan.nvme = {{.what = "parameters", .bytes = 2 * kGiB, .paths = {"/a/run", "/b"}},
-                 {.what = "optimizer state", .bytes = 6 * kGiB, .paths = {"/b"}}};
-    drives.folders = {{"/a", {10 * kGiB}}, {"/b", {10 * kGiB}}};
-    facts.available_bytes = 100 * kGiB;
+  Preflight() : config_(SmallRun().config()) {
+    plan_.host = {{"parameters", 3 * kGiB, /*locked=*/true}, {"the rest", kGiB}};
+    plan_.nvme = {{.what = "parameters", .bytes = 2 * kGiB, .paths = {"/a/run", "/b"}},
+                  {.what = "optimizer state", .bytes = 6 * kGiB, .paths = {"/b"}}};
+    drives_.folders = {{"/a", {10 * kGiB}}, {"/b", {10 * kGiB}}};
+    facts_.available_bytes = 100 * kGiB;
   }
 
   void on_the_gpu(std::uint64_t needed_bytes, std::uint64_t free_bytes) {
-    plan.cuda = true;
-    plan.gpu = {{"slots", needed_bytes}};
-    facts.gpu = GpuMemory{.free_bytes = free_bytes, .total_bytes = 80 * kGiB};
+    plan_.cuda = true;
+    plan_.gpu = {{"slots", needed_bytes}};
+    facts_.gpu = GpuMemory{.free_bytes = free_bytes, .total_bytes = 80 * kGiB};
   }
 
   PreflightReport report() {
-    auto checked = preflight(config, plan, facts, drives);
+    auto checked = preflight(config_, plan_, facts_, drives_);
     EXPECT_TRUE(checked.ok()) << checked.error().message();
     return checked.ok() ? *checked : PreflightReport{};
   }
   std::string refusal(ErrorCode code) {
-    const auto checked = preflight(config, plan, facts, drives);
+    const auto checked = preflight(config_, plan_, facts_, drives_);
     EXPECT_FALSE(checked.ok());
     if (checked.ok()) return "";
     EXPECT_EQ(checked.error().code(), code);
     return checked.error().message();
   }
 
-  config::Config config;
-  MemoryPlan plan;
-  MachineFacts facts;
-  MadeUpDrives drives;
+  config::Config config_;
+  MemoryPlan plan_;
+  MachineFacts facts_;
+  MadeUpDrives drives_;
 };
 
 TEST_F(Preflight, FindsNothingWrongOnAMachineThatHasEnough) {
@@ -112,49 +112,49 @@ TEST_F(Preflight, FindsNothingWrongOnAMachineThatHasEnough) {
 }
 
 TEST_F(Preflight, HandsOnTheNotesOfThePlan) {
-  plan.notes = {"this was raised"};
+  plan_.notes = {"this was raised"};
   EXPECT_THAT(report().notes, ElementsAre("this was raised"));
 }
 
 TEST_F(Preflight, RefusesWhatHostMemoryDoesNotHoldAndSaysHowMuchIsMissing) {
-  facts.available_bytes = 3 * kGiB;
+  facts_.available_bytes = 3 * kGiB;
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
               AllOf(HasSubstr("4G of host memory"), HasSubstr("1.24G are missing"),
                     HasSubstr("offload_optimizer.device")));
-  facts.available_bytes.reset();
-  facts.cgroup_bytes = kGiB;
+  facts_.available_bytes.reset();
+  facts_.cgroup_bytes = kGiB;
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), HasSubstr("are missing"));
 }
 
 TEST_F(Preflight, NamesTheBudgetThatIsTooSmallWhereTheMachineHasMore) {
-  config.budget.cpu_gib = 3.5;
+  config_.budget.cpu_gib = 3.5;
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
               AllOf(HasSubstr("512M are missing"), HasSubstr("budget.cpu_gib to 4.0")));
-  facts.available_bytes = 3 * kGiB;
+  facts_.available_bytes = 3 * kGiB;
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), Not(HasSubstr("Raise budget.cpu_gib")));
 }
 
 TEST_F(Preflight, ObeysABudgetThatIsMoreThanTheMachineSaysAndWarns) {
-  config.budget.cpu_gib = 5;
-  facts.available_bytes = kGiB;
+  config_.budget.cpu_gib = 5;
+  facts_.available_bytes = kGiB;
   EXPECT_THAT(report().warnings, ElementsAre(HasSubstr("budget.cpu_gib asks for 5G")));
 }
 
 TEST_F(Preflight, RefusesWhatTheGpuDoesNotHold) {
-  config.batch.micro = 16;
+  config_.batch.micro = 16;
   on_the_gpu(9 * kGiB, 7 * kGiB);
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
               AllOf(HasSubstr("9G of GPU memory"), HasSubstr("are missing"),
                     HasSubstr("train_micro_batch_size_per_gpu, now 16")));
-  plan.recompute = false;
+  plan_.recompute = false;
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), HasSubstr("placement.recompute"));
-  config.budget.gpu_gib = 8;
+  config_.budget.gpu_gib = 8;
   on_the_gpu(9 * kGiB, 40 * kGiB);
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), HasSubstr("Raise budget.gpu_gib to 9.0"));
 }
 
 TEST_F(Preflight, ShowsTheGpuAndWarnsOfABudgetThatItDoesNotHave) {
-  config.budget.gpu_gib = 20;
+  config_.budget.gpu_gib = 20;
   on_the_gpu(9 * kGiB, 7 * kGiB);
   const PreflightReport checked = report();
   EXPECT_THAT(checked.table, AllOf(HasSubstr("GPU memory"), HasSubstr("(budget.gpu_gib)")));
@@ -162,66 +162,66 @@ TEST_F(Preflight, ShowsTheGpuAndWarnsOfABudgetThatItDoesNotHave) {
 }
 
 TEST_F(Preflight, RefusesAFullDriveBeforeAndAfterItsFolderIsMade) {
-  drives.folders["/a"].free_bytes = kGiB - kMiB;  // a half of the parameters
+  drives_.folders["/a"].free_bytes = kGiB - kMiB;  // a half of the parameters
   EXPECT_THAT(refusal(ErrorCode::kNoSpace),
               AllOf(HasSubstr("at /a/run"), HasSubstr("1M are missing")));
-  drives.folders["/a/run"] = drives.folders["/a"];
+  drives_.folders["/a/run"] = drives_.folders["/a"];
   EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("at /a/run"));
 }
 
 // Both stores lie on /b: each of them alone would fit.
 TEST_F(Preflight, AddsUpWhatLiesOnOnePath) {
-  drives.folders["/b"].free_bytes = 7 * kGiB - kMiB;
+  drives_.folders["/b"].free_bytes = 7 * kGiB - kMiB;
   EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("7G at /b"));
-  drives.folders["/b"].free_bytes = 7 * kGiB;
+  drives_.folders["/b"].free_bytes = 7 * kGiB;
   report();
 }
 
 TEST_F(Preflight, RefusesMoreThanTheNvmeBudget) {
-  config.budget.nvme_gib = 7.9;
+  config_.budget.nvme_gib = 7.9;
   EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("raise it to 8.0"));
-  config.budget.nvme_gib = 8;
+  config_.budget.nvme_gib = 8;
   report();
 }
 
 TEST_F(Preflight, RefusesAPathThatCannotBeWritten) {
-  drives.folders["/b"].writable = false;
+  drives_.folders["/b"].writable = false;
   EXPECT_THAT(refusal(ErrorCode::kPermission),
               AllOf(HasSubstr("/b"), HasSubstr("permission denied"), HasSubstr("nvme_paths")));
 }
 
 TEST_F(Preflight, WarnsOfAPathWithoutDirectIo) {
-  drives.folders["/a"].direct = false;
+  drives_.folders["/a"].direct = false;
   const PreflightReport checked = report();
   EXPECT_THAT(checked.warnings, ElementsAre(AllOf(HasSubstr("/a/run"), HasSubstr("O_DIRECT"))));
   EXPECT_THAT(checked.table, HasSubstr("through the page cache"));
 }
 
 TEST_F(Preflight, WarnsOfAPinningLimitThatIsTooLow) {
-  facts.memlock_bytes = 8 * kMiB;
+  facts_.memlock_bytes = 8 * kMiB;
   const PreflightReport checked = report();
   EXPECT_THAT(checked.table, HasSubstr("of 8M (ulimit -l)"));
   EXPECT_THAT(checked.warnings, ElementsAre(AllOf(HasSubstr("3G"), HasSubstr("ulimit -l"))));
-  facts.memlock_bytes = 3 * kGiB;
+  facts_.memlock_bytes = 3 * kGiB;
   EXPECT_THAT(report().warnings, IsEmpty());
 }
 
 TEST_F(Preflight, SaysWhyPosixThreadsServe) {
-  facts.uring_refusal = "this kernel has none";
+  facts_.uring_refusal = "this kernel has none";
   EXPECT_THAT(report().warnings, ElementsAre(HasSubstr("this kernel has none")));
   EXPECT_THAT(report().table, HasSubstr("threads: this kernel has none"));
-  config.aio.backend = config::IoBackendChoice::kPosix;
+  config_.aio.backend = config::IoBackendChoice::kPosix;
   EXPECT_THAT(report().warnings, IsEmpty());
   EXPECT_THAT(report().table, HasSubstr("(aio.backend)"));
-  config.aio.backend = config::IoBackendChoice::kUring;
+  config_.aio.backend = config::IoBackendChoice::kUring;
   EXPECT_THAT(refusal(ErrorCode::kInvalidArgument),
               AllOf(HasSubstr("this kernel has none"), HasSubstr("aio.backend")));
 }
 
 TEST_F(Preflight, AsksNothingOfDrivesThatARunDoesNotUse) {
-  plan.nvme = {{.what = "parameters", .paths = {"/nowhere"}}};
-  drives.folders.clear();
-  facts.uring_refusal = "this kernel has none";
+  plan_.nvme = {{.what = "parameters", .paths = {"/nowhere"}}};
+  drives_.folders.clear();
+  facts_.uring_refusal = "this kernel has none";
   const PreflightReport checked = report();
   EXPECT_THAT(checked.warnings, IsEmpty());
   EXPECT_THAT(checked.table, Not(HasSubstr("NVMe")));
