@@ -14,14 +14,14 @@
 #include "bench/checkpoint_options.h"
 #include "bench/checkpoint_report.h"
 #include "bench/checkpoint_workload.h"
-#include "tools/support/command_line.h"
-#include "tools/support/interrupt.h"
 #include "bench/machine_info.h"
-#include "tools/support/progress_line.h"
 #include "bench/result_file.h"
 #include "bench/result_header.h"
 #include "bench/scratch_file.h"
 #include "engine/observe/process_memory.h"
+#include "tools/support/command_line.h"
+#include "tools/support/interrupt.h"
+#include "tools/support/progress_line.h"
 
 namespace sluice::bench {
 namespace {
@@ -189,7 +189,8 @@ int run(int argc, const char* const* argv) {
   if (!arguments->has_value()) return 0;
   auto options = parse_checkpoint_options(**arguments);
   if (!options.ok()) return complain(options.error());
-  return Program(std::move(options).value(), tools::command_text("checkpoint_bench", argc, argv)).run();
+  return Program(std::move(options).value(), tools::command_text("checkpoint_bench", argc, argv))
+      .run();
 }
 
 }  // namespace

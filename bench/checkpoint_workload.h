@@ -15,8 +15,8 @@
 #include "aio/make_backend.h"
 #include "bench/aio_workload.h"
 #include "bench/checkpoint_options.h"
-#include "tools/support/interrupt.h"
 #include "engine/weights/safetensors_header.h"
+#include "tools/support/interrupt.h"
 
 namespace sluice::bench {
 

@@ -170,9 +170,9 @@ BoundaryOptions boundary_options(const config::Config& config, const MemoryPlan&
 void plan_boundaries(const config::Config& config, const GptModel& model, MemoryPlan& plan) {
   if (!plan.cuda || config.placement.boundaries_to_cpu != config::Switch::kOn) return;
   plan.boundaries = boundary_options(config, plan);
-  plan.host.push_back(
-      {"activation boundaries", BoundaryPlan(model.shape(), *plan.boundaries).host_bytes(),
-       /*locked=*/true});
+  plan.host.push_back({"activation boundaries",
+                       BoundaryPlan(model.shape(), *plan.boundaries).host_bytes(),
+                       /*locked=*/true});
 }
 
 std::int64_t token_rows(const GptModel& model) {

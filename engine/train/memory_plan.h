@@ -33,6 +33,7 @@ struct MemoryPlan {
   RunPurpose purpose = RunPurpose::kTraining;
   bool cuda = false;
   bool recompute = true;
+  bool background_checkpoints = false;        // their copy of the state is a line of `host` then
   int prefetch_units = 1;                     // fetched ahead of their use
   int block_slots = 3;                        // on the GPU, for the parameters of blocks
   std::optional<BoundaryOptions> boundaries;  // those that go from the GPU to the host

@@ -72,6 +72,7 @@ class TrainingRun {
 
   RunDrives& drives() { return drives_; }
   const config::Config& config() const { return config_; }
+  const MemoryPlan& plan() const { return plan_; }
   const GptModel& model() const { return *model_; }
   Trainer& trainer() { return *trainer_; }
   std::uint64_t tokens_per_step() const;

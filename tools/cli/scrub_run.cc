@@ -4,9 +4,9 @@
 #include <iostream>
 
 #include "aio/units.h"
-#include "tools/support/progress_line.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/verify_checkpoint.h"
+#include "tools/support/progress_line.h"
 
 namespace sluice::tools {
 namespace {

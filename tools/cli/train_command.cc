@@ -113,7 +113,7 @@ Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& ru
       run, *run.drives().saves,
       {.directory = wanted.dir,
        .keep_last = static_cast<int>(wanted.keep_last_checkpoints),
-       .background = wanted.checkpoint_background == config::Switch::kOn});
+       .background = run.plan().background_checkpoints});
 }
 
 // What is wanted once the last step is done.
@@ -122,7 +122,8 @@ Status finish(const Options& options, TrainingRun& run, const RunFolder& folder,
   if (!options.trace.empty()) {
     run.trace().end_steps(SteadyClock().now_ns());
     SLUICE_RETURN_IF_ERROR(run.trace().write_json(folder.file("trace.json")));
-    std::cout << "trace: " << folder.file("trace.json") << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
+    std::cout << "trace: " << folder.file("trace.json")
+              << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
   }
   if (options.save_weights.empty()) return {};
   SLUICE_RETURN_IF_ERROR(run.save_weights(options.save_weights, dtype));

@@ -17,7 +17,7 @@ std::string run_with(const std::string& more) { return R"({"train_batch_size": 8
 TEST(ResolveConfig, HasDeepSpeedsDefaults) {
   const Config config = accepted(resolve_run(R"({"train_batch_size": 8})")).config;
   EXPECT_EQ(config.precision, Precision::kFp32);
-  EXPECT_EQ(config.gradient_clipping_norm, 1.0);
+  EXPECT_EQ(config.gradient_clipping_norm, 0.0);
   EXPECT_EQ(config.optimizer.type, OptimizerType::kAdamW);
   EXPECT_EQ(config.optimizer.learning_rate, 1e-3);
   EXPECT_EQ(config.optimizer.betas, (Betas{0.9, 0.999}));
