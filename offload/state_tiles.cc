@@ -61,14 +61,21 @@ void pack_state(const StateRange& from, const AdamwArrays& to) {
   std::copy(from.m.begin(), from.m.end(), to.m);
   std::copy(from.v.begin(), from.v.end(), to.v);
   if (to.master != nullptr) std::copy(from.master.begin(), from.master.end(), to.master);
-  for (std::size_t i = 0; i < from.master.size(); ++i) {
-    if (to.param_form == ParamForm::kSplit) {
-      const SplitMaster halves = split_master(from.master[i]);
-      to.param16[i] = halves.hi;
-      to.lo[i] = halves.lo;
-    } else if (to.param_form == ParamForm::kFp32AndFp16) {
-      to.param16[i] = fp16_from_float(from.master[i]);
-    }
+  if (to.param_form == ParamForm::kFp32) return;
+  pack_parameters(to.param_form, from.master, to.param16);
+  if (to.param_form != ParamForm::kSplit) return;
+  for (std::size_t i = 0; i < from.master.size(); ++i) to.lo[i] = split_master(from.master[i]).lo;
+}
+
+void pack_parameters(ParamForm form, std::span<const float> masters, void* parameters) {
+  if (form == ParamForm::kFp32) {
+    std::copy(masters.begin(), masters.end(), static_cast<float*>(parameters));
+    return;
+  }
+  auto* const halves = static_cast<std::uint16_t*>(parameters);
+  for (std::size_t i = 0; i < masters.size(); ++i) {
+    halves[i] =
+        form == ParamForm::kFp32AndFp16 ? fp16_from_float(masters[i]) : split_master(masters[i]).hi;
   }
 }
 

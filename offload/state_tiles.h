@@ -61,4 +61,7 @@ struct StateRange {
 void pack_state(const StateRange& from, const AdamwArrays& to);
 void unpack_state(const AdamwArrays& from, const StateRange& to);
 
+// The parameters of the form alone, as pack_state() makes them: for those who only read them.
+void pack_parameters(ParamForm form, std::span<const float> masters, void* parameters);
+
 }  // namespace sluice::offload

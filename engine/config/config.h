@@ -136,6 +136,7 @@ struct Run {
   std::int64_t checkpoint_every_steps = 0;  // 0: at the end alone
   std::int64_t keep_last_checkpoints = 0;   // 0: all
   bool hash_units = false;
+  double io_watchdog_s = 0;  // 0: none
   std::string resume;  // empty: start at step 0; "newest", or the name of a checkpoint
 };
 

@@ -3,8 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <charconv>
+#include <cinttypes>
 #include <cmath>
+#include <cstdio>
 #include <fstream>
 #include <functional>
 #include <limits>
@@ -15,11 +19,21 @@
 namespace sluice::engine {
 namespace {
 
+// "<gradient>:<parameters>", 16 hexadecimal digits each: JSON's numbers would round them.
+std::string hash_text(const UnitHashes& hashes) {
+  std::array<char, 34> text{};
+  std::snprintf(text.data(), text.size(), "%016" PRIx64 ":%016" PRIx64, hashes.gradient,
+                hashes.parameters);
+  return text.data();
+}
+
 std::string line_of(const StepMetrics& metrics) {
   nlohmann::ordered_json line;
   for_each_metric(metrics, [&](const char* name, const auto& value) {
     if constexpr (std::is_same_v<decltype(value), const std::optional<double>&>) {
       if (value) line[name] = *value;
+    } else if constexpr (std::is_same_v<decltype(value), const std::vector<UnitHashes>&>) {
+      for (const UnitHashes& hashes : value) line[name][hashes.unit] = hash_text(hashes);
     } else {
       line[name] = value;
     }
@@ -27,27 +41,43 @@ std::string line_of(const StepMetrics& metrics) {
   return line.dump() + "\n";  // what is not finite becomes null
 }
 
-bool take(const nlohmann::json& json, bool& value) {
+bool take(const nlohmann::ordered_json& json, bool& value) {
   if (!json.is_boolean()) return false;
   value = json.get<bool>();
   return true;
 }
 
-bool take(const nlohmann::json& json, double& value) {
+bool take(const nlohmann::ordered_json& json, double& value) {
   if (!json.is_number() && !json.is_null()) return false;
   value = json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
   return true;
 }
 
 template <typename Integer>
-bool take(const nlohmann::json& json, Integer& value) {
+bool take(const nlohmann::ordered_json& json, Integer& value) {
   if (!json.is_number_unsigned()) return false;
   value = json.get<Integer>();
   return value >= 0;
 }
 
+bool take(const nlohmann::ordered_json& json, std::vector<UnitHashes>& value) {
+  if (!json.is_object()) return false;
+  for (const auto& [unit, text] : json.items()) {
+    UnitHashes& hashes = value.emplace_back();
+    hashes.unit = unit;
+    if (!text.is_string()) return false;
+    const auto& words = text.get_ref<const std::string&>();
+    const char* const end = words.data() + words.size();
+    const auto first = std::from_chars(words.data(), end, hashes.gradient, 16);
+    if (first.ec != std::errc() || first.ptr == end || *first.ptr != ':') return false;
+    const auto second = std::from_chars(first.ptr + 1, end, hashes.parameters, 16);
+    if (second.ec != std::errc() || second.ptr != end) return false;
+  }
+  return true;
+}
+
 std::optional<StepMetrics> parse_line(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto json = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
   StepMetrics metrics;
   bool whole = true;
@@ -55,6 +85,8 @@ std::optional<StepMetrics> parse_line(const std::string& text) {
     const auto entry = json.find(name);
     if constexpr (std::is_same_v<decltype(value), std::optional<double>&>) {
       if (entry != json.end()) whole = whole && take(*entry, value.emplace());
+    } else if constexpr (std::is_same_v<decltype(value), std::vector<UnitHashes>&>) {
+      if (entry != json.end()) whole = whole && take(*entry, value);
     } else {
       whole = whole && entry != json.end() && take(*entry, value);
     }

@@ -3,8 +3,19 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace sluice::engine {
+
+// XXH3-64 of what a step made of a unit, so that two runs can be compared (run.hash_units).
+struct UnitHashes {
+  std::string unit;
+  std::uint64_t gradient = 0;    // as the optimizer was given it
+  std::uint64_t parameters = 0;  // as the next forward uses them
+
+  friend bool operator==(const UnitHashes&, const UnitHashes&) = default;
+};
 
 struct StepMetrics {
   std::int64_t step = 0;  // the first is 1
@@ -26,7 +37,8 @@ struct StepMetrics {
   std::uint64_t gpu_peak_bytes = 0;
   std::uint64_t host_pinned_bytes = 0;
   std::uint64_t host_rss_bytes = 0;
-  std::optional<double> val_loss;  // after steps that were followed by an evaluation
+  std::optional<double> val_loss;       // after steps that were followed by an evaluation
+  std::vector<UnitHashes> unit_hashes;  // of an applied step, in the order of units; else empty
 
   friend bool operator==(const StepMetrics&, const StepMetrics&) = default;
 };
@@ -54,6 +66,7 @@ void for_each_metric(Metrics& metrics, Visit visit) {
   visit("host_pinned_bytes", metrics.host_pinned_bytes);
   visit("host_rss_bytes", metrics.host_rss_bytes);
   visit("val_loss", metrics.val_loss);
+  visit("unit_hashes", metrics.unit_hashes);
 }
 
 }  // namespace sluice::engine

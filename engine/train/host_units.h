@@ -1,24 +1,33 @@
 // HostUnits: tells the optimizer where a unit's host parameters and gradients are. It holds a lease
 // of the parameters while the optimizer works on them, so nobody reads them half updated. It also
-// tells how long that took, and when.
+// tells how long that took, and when, and on demand hashes of what came out.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "aio/clock.h"
 #include "engine/model/gpt_model.h"
+#include "engine/observe/step_metrics.h"
 #include "engine/observe/trace_log.h"
 #include "engine/train/gradient_sink.h"
 #include "offload/param_offloader.h"
 #include "offload/unit_source.h"
+#include "swap/chunk_hash.h"
 
 namespace sluice::engine {
 
 class HostUnits final : public offload::UnitSource {
  public:
   using Access = offload::ParamOffloader::Access;
+  // Bytes of an element, where hashes are wanted.
+  struct Widths {
+    std::uint64_t param_bytes = 0;
+    std::uint64_t grad_bytes = 0;
+  };
 
   // What the optimizer does with the parameters: updates them in a step, makes them in restore(),
   // reads them in snapshot(). `gradients` is needed for kUpdate. Both must outlive it.
@@ -39,9 +48,11 @@ class HostUnits final : public offload::UnitSource {
     offload::UnitArrays arrays;
     arrays.param = lease.bytes().data();
     if (gradients_ != nullptr) arrays.grad = gradients_->host_gradient(unit);
+    arrays_ = arrays;
     return arrays;
   }
   void ready(int unit) noexcept override {
+    if (!hashes_.empty()) hash(unit);
     leases_[static_cast<std::size_t>(unit)].release();
     const std::int64_t now_ns = clock_.now_ns();
     if (trace_ != nullptr) {
@@ -53,17 +64,40 @@ class HostUnits final : public offload::UnitSource {
     if (unit == model_.head_index()) last_step_ns_.store(now_ns - step_begin_ns_);
   }
 
+  // From the next step on. What hashes() returns is of the last step once every unit of it is
+  // ready.
+  void hash_units(const Widths& widths) {
+    widths_ = widths;
+    hashes_.resize(leases_.size());
+    for (std::size_t unit = 0; unit < hashes_.size(); ++unit)
+      hashes_[unit].unit = model_.layout(static_cast<int>(unit)).name;
+  }
+  const std::vector<UnitHashes>& hashes() const { return hashes_; }
+
   // Of the last step that is done, from its first unit's begin to its last one's ready. Any thread.
   std::int64_t last_step_ns() const { return last_step_ns_.load(); }
 
  private:
+  void hash(int unit) noexcept {
+    const std::uint64_t elements = model_.layout(unit).elements;
+    const auto bytes = [&](const void* first, std::uint64_t width) {
+      return std::span(static_cast<const std::byte*>(first), elements * width);
+    };
+    UnitHashes& hashes = hashes_[static_cast<std::size_t>(unit)];
+    hashes.parameters = swap::plain_hash(bytes(arrays_.param, widths_.param_bytes));
+    hashes.gradient = swap::plain_hash(bytes(arrays_.grad, widths_.grad_bytes));
+  }
+
   offload::ParamOffloader& params_;
   const GradientSink* const gradients_;
   const Access access_;
   const GptModel& model_;
   TraceLog* const trace_;
   const SteadyClock clock_{};
-  std::int64_t begin_ns_ = 0;  // the working thread's, as the next
+  Widths widths_;
+  std::vector<UnitHashes> hashes_;  // by unit; empty: not wanted. The working thread's, as the next
+  offload::UnitArrays arrays_;      // of the unit that is worked on
+  std::int64_t begin_ns_ = 0;
   std::int64_t step_begin_ns_ = 0;
   std::atomic<std::int64_t> last_step_ns_{0};
   std::vector<offload::ParamOffloader::Lease> leases_;  // by unit

@@ -115,7 +115,9 @@ Status plan_params(const config::Config& config, const GptModel& model, MemoryPl
       std::clamp<std::int64_t>(std::min(zero.offload_param.buffer_count, in_cpu), kMinCacheBuffers,
                                offload::ParamLayout::kMaxBuffers));
   plan.params.store.paths = config.param_nvme_paths();
-  plan.params.store.run = store_name(config, "params");
+  // Weights may be evaluated while the run that makes them goes on.
+  plan.params.store.run =
+      store_name(config, plan.purpose == RunPurpose::kTraining ? "params" : "evaluation");
   SLUICE_ASSIGN_OR_RETURN(const auto memory, offload::ParamOffloader::memory_plan(plan.params));
   plan.host.push_back({"parameters in memory", memory.cpu_bytes});
   plan.host.push_back({"parameters, cache of those on NVMe", memory.buffer_bytes});
@@ -154,9 +156,14 @@ Status plan_optimizer(const config::Config& config, const GptModel& model, Memor
   return {};
 }
 
-// Boundaries of all micro-batches between forward and backward, and what one call works with.
-std::uint64_t activation_bytes(const config::Config& config, const GptModel& model,
-                               const MemoryPlan& plan) {
+// Evaluated together, in an evaluation on its own: as many micro-batches as have this much between
+// two units. More would fetch parameters less often; this much hides a drive behind a GPU.
+constexpr std::uint64_t kEvaluationFlowBytes = 256 * kMiB;
+
+// Boundaries of all micro-batches between forward and backward, and what one call works with. An
+// evaluation during training goes with the former.
+std::uint64_t plan_activations(const config::Config& config, const GptModel& model,
+                               MemoryPlan& plan) {
   const GptShape& shape = model.shape();
   const PassShape pass{.micro_batch = config.batch.micro,
                        .tokens = config.data.sequence_tokens,
@@ -164,10 +171,20 @@ std::uint64_t activation_bytes(const config::Config& config, const GptModel& mod
   const PeakOptions peak{.cpu = !plan.cuda, .plain_attention = !plan.cuda && shape.dropout > 0};
   const auto micro_batches = static_cast<std::uint64_t>(config.batch.accumulation);
   const auto layers = static_cast<std::uint64_t>(shape.layers);
-  std::uint64_t bytes = (layers + 2) * micro_batches * boundary_bytes(shape, pass);
+  const std::uint64_t boundary = boundary_bytes(shape, pass);
+  const std::uint64_t call =
+      std::max(block_peak_bytes(shape, pass, peak), head_peak_bytes(shape, pass, 0, peak));
+  if (plan.purpose == RunPurpose::kEvaluation) {
+    const auto asked =
+        static_cast<std::uint64_t>(std::max<std::int64_t>(config.run.eval_batches, 1));
+    plan.evaluation_micro_batches =
+        std::clamp<std::uint64_t>(kEvaluationFlowBytes / boundary, 1, asked);
+    return plan.evaluation_micro_batches * boundary + call;
+  }
+  plan.evaluation_micro_batches = layers * micro_batches;
+  std::uint64_t bytes = (layers + 2) * micro_batches * boundary;
   if (!plan.recompute) bytes += layers * micro_batches * block_saved_bytes(shape, pass);
-  return bytes +
-         std::max(block_peak_bytes(shape, pass, peak), head_peak_bytes(shape, pass, 0, peak));
+  return bytes + call;
 }
 
 }  // namespace
@@ -186,32 +203,36 @@ GptShape gpt_shape(const config::Model& model) {
           .ffn_hidden = model.ffn_hidden()};
 }
 
-Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model) {
+Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,
+                               RunPurpose purpose) {
   if (config.placement.boundaries_to_cpu == config::Switch::kOn) {
     return Error(ErrorCode::kUnsupported,
                  "placement.boundaries_to_cpu cannot be \"on\" yet: leave it out, or take smaller "
                  "micro-batches (train_micro_batch_size_per_gpu)");
   }
   MemoryPlan plan;
+  plan.purpose = purpose;
   SLUICE_RETURN_IF_ERROR(choose_device(config, plan));
   choose_types(config, plan);
   plan.recompute = config.placement.recompute != config::Switch::kOff;
   SLUICE_RETURN_IF_ERROR(plan_params(config, model, plan));
-  SLUICE_RETURN_IF_ERROR(plan_optimizer(config, model, plan));
+  const bool trains = purpose == RunPurpose::kTraining;
+  if (trains) SLUICE_RETURN_IF_ERROR(plan_optimizer(config, model, plan));
   plan.host.push_back({"the program and LibTorch", plan.cuda ? kCudaProgramBytes : kProgramBytes});
   std::vector<MemoryLine>& compute = plan.cuda ? plan.gpu : plan.host;
-  compute.push_back({"activations", activation_bytes(config, model, plan)});
+  compute.push_back({"activations", plan_activations(config, model, plan)});
   if (!plan.cuda) {
+    if (!trains) return plan;
     plan.host.push_back({"gradients", CpuGradientSink::planned_bytes(model, plan.grad_type)});
     return plan;
   }
   plan.params.hook = cuda_pin_hook();
-  plan.host.push_back({"gradients", planned_sink_host_bytes(model, plan.grad_type)});
+  if (trains) plan.host.push_back({"gradients", planned_sink_host_bytes(model, plan.grad_type)});
   const at::ScalarType dtype = plan.form == offload::ParamForm::kFp32 ? at::kFloat : at::kHalf;
   plan.gpu.push_back(
       {"parameters, slots",
        planned_slot_bytes(model, {.dtype = dtype, .block_slots = plan.block_slots})});
-  plan.gpu.push_back({"gradients", planned_sink_gpu_bytes(model, plan.grad_type)});
+  if (trains) plan.gpu.push_back({"gradients", planned_sink_gpu_bytes(model, plan.grad_type)});
   return plan;
 }
 

@@ -15,19 +15,24 @@
 
 namespace sluice::engine {
 
+enum class RunPurpose : std::uint8_t { kTraining, kEvaluation };
+
 struct MemoryLine {
   std::string what;
   std::uint64_t bytes = 0;
 };
 
 struct MemoryPlan {
+  RunPurpose purpose = RunPurpose::kTraining;
   bool cuda = false;
   bool recompute = true;
   int block_slots = 3;  // on the GPU, for the parameters of blocks
+  // How many micro-batches go through the units together in an evaluation.
+  std::uint64_t evaluation_micro_batches = 1;
   offload::ParamForm form = offload::ParamForm::kSplit;
   offload::GradType grad_type = offload::GradType::kBf16;
   offload::ParamOffloader::Options params;
-  offload::OptimizerOffloader::Options optimizer;
+  offload::OptimizerOffloader::Options optimizer;  // training: else nothing is in it
 
   std::vector<MemoryLine> host;  // resident
   std::vector<MemoryLine> gpu;
@@ -40,6 +45,7 @@ struct MemoryPlan {
 GptShape gpt_shape(const config::Model& model);
 
 // kInvalidArgument with a sentence for what cannot be meant.
-Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model);
+Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,
+                               RunPurpose purpose = RunPurpose::kTraining);
 
 }  // namespace sluice::engine

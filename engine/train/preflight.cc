@@ -116,12 +116,13 @@ class Check {
   }
 
   std::string remedy() const {
-    if (config_.zero.offload_optimizer.device != config::OffloadDevice::kNvme)
+    const bool trains = plan_.purpose == RunPurpose::kTraining;
+    if (trains && config_.zero.offload_optimizer.device != config::OffloadDevice::kNvme)
       return "Put the optimizer state on NVMe (zero_optimization.offload_optimizer.device: "
              "\"nvme\", budget.nvme_paths), or give less of it to memory";
     if (config_.zero.offload_param.device != config::OffloadDevice::kNvme)
       return "Put the parameters on NVMe too (zero_optimization.offload_param.device: \"nvme\")";
-    if (!plan_.recompute) return "Recompute activations (placement.recompute: \"on\")";
+    if (trains && !plan_.recompute) return "Recompute activations (placement.recompute: \"on\")";
     return "Take smaller micro-batches (train_micro_batch_size_per_gpu), fewer of them, or a "
            "smaller model";
   }
@@ -135,7 +136,8 @@ class Check {
       for (const std::string& path : paths) needed[path] += bytes / paths.size();
     };
     add(config_.param_nvme_paths(), plan_.nvme[0].bytes);
-    add(config_.optimizer_nvme_paths(), plan_.nvme[1].bytes);
+    if (plan_.purpose == RunPurpose::kTraining)
+      add(config_.optimizer_nvme_paths(), plan_.nvme[1].bytes);
     if (config_.budget.nvme_gib && plan_.nvme_bytes() > gib_bytes(*config_.budget.nvme_gib)) {
       return Error(ErrorCode::kNoSpace,
                    "this run needs " + format_bytes(plan_.nvme_bytes()) +

@@ -16,16 +16,6 @@
 namespace sluice::engine {
 namespace {
 
-// Below this layer errors are values; here, where LibTorch throws anyway, they are thrown.
-void must(const Status& status) {
-  if (!status.ok()) throw TrainError(status.error().message());
-}
-template <typename T>
-T must(Result<T> result) {
-  if (!result.ok()) throw TrainError(result.error().message());
-  return std::move(result).value();
-}
-
 enum Mark : int { kBegin, kBackward, kEnd };
 
 std::int64_t now_ns() {
@@ -43,7 +33,9 @@ Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& s
                     parts.trace),
       state_(state),
       boundaries_(static_cast<std::size_t>(parts.model->units())),
-      saved_(static_cast<std::size_t>(parts.model->units())) {}
+      saved_(static_cast<std::size_t>(parts.model->units())) {
+  if (options.hash_widths) update_units_.hash_units(*options.hash_widths);
+}
 
 // The update's source is a member.
 Trainer::~Trainer() { static_cast<void>(parts_.optimizer->drain()); }
@@ -80,13 +72,13 @@ void Trainer::trace_units() {
   spans_.clear();
 }
 
-PassContext Trainer::context(int unit, std::size_t micro_batch, bool training) const {
+PassContext Trainer::context(int unit, std::size_t micro_batch) const {
   return {.run_seed = options_.run_seed,
           .step = state_.global_step,
           .micro_batch = static_cast<std::int64_t>(micro_batch),
           .unit = unit,
           .rank = 0,
-          .training = training,
+          .training = true,
           .deterministic = options_.deterministic};
 }
 
@@ -120,7 +112,7 @@ at::Tensor Trainer::run_unit(int unit, std::size_t micro_batch, const UnitViews&
                              const at::Tensor& input) {
   Saved* const saved =
       options_.recompute ? nullptr : &saved_[static_cast<std::size_t>(unit)][micro_batch];
-  return parts_.model->unit(unit).forward(context(unit, micro_batch, true), views, input, saved);
+  return parts_.model->unit(unit).forward(context(unit, micro_batch), views, input, saved);
 }
 
 void Trainer::forward(const StepBatch& batch) {
@@ -179,7 +171,7 @@ void Trainer::backward_through(int unit, const StepBatch& batch) {
   const UnitViews& gradients = parts_.gradients->open(unit);
   auto& boundaries = boundaries_[static_cast<std::size_t>(unit)];
   for (std::size_t m = 0; m < batch.inputs.size(); ++m) {
-    const PassContext pass = context(unit, m, true);
+    const PassContext pass = context(unit, m);
     Saved recomputed;
     if (options_.recompute) code.recompute(pass, views, boundaries[m], recomputed);
     Saved& saved = options_.recompute ? recomputed : saved_[static_cast<std::size_t>(unit)][m];
@@ -290,31 +282,16 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   return outcome;
 }
 
-double Trainer::evaluate(const StepBatch& batch) {
-  const at::NoGradGuard no_tape;
+LossSum Trainer::evaluate(const StepBatch& batch) {
   drain();
-  expect_units();
-  flow_ = batch.inputs;
-  for (int unit = 0; unit < parts_.model->head_index(); ++unit) {
-    const UnitViews& views = acquire(unit);
-    for (std::size_t m = 0; m < flow_.size(); ++m) {
-      flow_[m] =
-          parts_.model->unit(unit).forward(context(unit, m, false), views, flow_[m], nullptr);
-    }
-    parts_.parameters->release(unit);
-    must(parts_.parameters->prefetch(unit + 1));
-  }
-  const UnitViews& views = acquire(parts_.model->head_index());
-  const UnitViews& embedding = acquire(0);
-  losses_.clear();
-  for (std::size_t m = 0; m < flow_.size(); ++m) {
-    losses_.push_back(parts_.model->head().loss_sum(views, embedding[embedding_parameter::kToken],
-                                                    flow_[m], batch.targets[m]));
-  }
-  parts_.parameters->release(0);
-  parts_.parameters->release(parts_.model->head_index());
-  flow_.clear();
-  return mean_loss(batch);
+  return evaluate_batch(
+      {.model = parts_.model, .parameters = parts_.parameters, .params = parts_.params}, batch);
+}
+
+const std::vector<UnitHashes>& Trainer::unit_hashes() {
+  for (int unit = 0; options_.hash_widths && unit < parts_.model->units(); ++unit)
+    wait_for_update(unit);
+  return update_units_.hashes();
 }
 
 void Trainer::drain() {

@@ -24,16 +24,18 @@
 #include <deque>
 #include <functional>
 #include <optional>
-#include <stdexcept>
 #include <vector>
 
 #include "engine/config/config.h"
 #include "engine/model/gpt_model.h"
 #include "engine/observe/trace_log.h"
+#include "engine/train/evaluation_pass.h"
 #include "engine/train/gradient_sink.h"
 #include "engine/train/host_units.h"
 #include "engine/train/loss_scaler.h"
 #include "engine/train/phase_clock.h"
+#include "engine/train/step_batch.h"
+#include "engine/train/train_error.h"
 #include "engine/train/unit_parameters.h"
 #include "offload/optimizer_offloader.h"
 
@@ -63,16 +65,6 @@ struct StepOutcome {
   StepTimes times;
 };
 
-// One step's tokens: of each micro-batch, int64 [B, T] on the device that computes.
-struct StepBatch {
-  std::vector<at::Tensor> inputs;
-  std::vector<at::Tensor> targets;
-};
-
-class TrainError : public std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 class Trainer {
  public:
   struct Options {
@@ -86,6 +78,7 @@ class Trainer {
     std::uint64_t run_seed = 0;
     int update_groups = 2;  // parameter groups of the units
     int prefetch_units = 1;
+    std::optional<HostUnits::Widths> hash_widths;  // run.hash_units
   };
   // All must outlive it.
   struct Parts {
@@ -104,16 +97,18 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   StepOutcome step(const StepBatch& batch);
-  // The mean loss over all tokens, without dropout; drains updates first.
-  double evaluate(const StepBatch& batch);
+  // Without dropout; drains updates first.
+  LossSum evaluate(const StepBatch& batch);
   // Every update applied, everything on its way written.
   void drain();
+  // Of the last applied step; waits for its update. Empty without options.hash_widths.
+  const std::vector<UnitHashes>& unit_hashes();
 
   const TrainState& state() const { return state_; }
   void count_samples(std::uint64_t samples) { state_.samples_drawn += samples; }
 
  private:
-  PassContext context(int unit, std::size_t micro_batch, bool training) const;
+  PassContext context(int unit, std::size_t micro_batch) const;
   const UnitViews& acquire(int unit);
   std::int64_t wait_for_update(int unit);
   at::Tensor run_unit(int unit, std::size_t micro_batch, const UnitViews& views,

@@ -16,12 +16,11 @@
 #include <vector>
 
 #include "aio/executor.h"
-#include "aio/io_queue.h"
 #include "aio/result.h"
 #include "engine/config/config.h"
-#include "engine/data/sampler.h"
-#include "engine/data/token_corpus.h"
 #include "engine/train/memory_plan.h"
+#include "engine/train/run_data.h"
+#include "engine/train/run_parts.h"
 #include "engine/train/trainer.h"
 #include "engine/weights/safetensors_header.h"
 
@@ -59,8 +58,8 @@ class TrainingRun {
   const GptModel& model() const { return *model_; }
   Trainer& trainer() { return *trainer_; }
   std::uint64_t tokens_per_step() const;
-  std::uint64_t samples_per_epoch() const { return train_sampler_->samples_per_epoch(); }
-  bool has_validation() const { return validation_sampler_ != nullptr; }
+  std::uint64_t samples_per_epoch() const { return data_->samples_per_epoch(); }
+  bool has_validation() const { return data_->has_validation(); }
   std::uint64_t gpu_peak_bytes() const;  // LibTorch's; 0 on the CPU
 
   struct Traffic {
@@ -73,33 +72,20 @@ class TrainingRun {
 
  private:
   TrainingRun(const config::Config& config, const MemoryPlan& plan);
-  Status open_drives();
-  Status open_data();
   Status make_offloaders();
   Status make_device();
-  std::vector<TensorSpec> weight_specs(DType dtype) const;
-  at::Tensor on_device(const at::Tensor& tokens) const;
-  StepBatch read_batch(const std::function<data::Sample(std::uint64_t)>& sample_at,
-                       const data::TokenCorpus& corpus, std::uint64_t first,
-                       std::size_t micro_batches);
 
   const config::Config config_;
   const MemoryPlan plan_;
   std::unique_ptr<GptModel> model_;
   TraceLog trace_;
 
-  std::unique_ptr<aio::IoBackend> backend_;
-  std::unique_ptr<aio::IoQueue> reads_;
-  std::unique_ptr<aio::IoQueue> writes_;
+  std::unique_ptr<RunData> data_;
+  RunDrives drives_;
   std::unique_ptr<aio::Executor> update_executor_;    // AdamW, behind the next forward
   std::unique_ptr<aio::Executor> gradient_executor_;  // casts
   std::unique_ptr<offload::ParamOffloader> params_;
   std::unique_ptr<offload::OptimizerOffloader> optimizer_;
-
-  std::vector<data::TokenCorpus>
-      corpora_;  // training, and validation where it has files of its own
-  std::unique_ptr<data::ShuffledSampler> train_sampler_;
-  std::unique_ptr<data::SequentialSampler> validation_sampler_;
 
   std::unique_ptr<UnitParameters> parameters_;
   std::unique_ptr<GradientSink> gradients_;

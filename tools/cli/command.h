@@ -2,7 +2,8 @@
 //
 // A command adds its options to the app, and returns what runs it. It prints its results on
 // standard output, progress and warnings on standard error. Exit codes: 0; 1 for what went wrong
-// here; 2 for the user's mistakes, 130 for Ctrl-C; 1 also where a check found damage.
+// here; 2 for the user's mistakes, 130 for Ctrl-C; 1 also where a check found damage or a
+// difference.
 #pragma once
 
 #include <functional>
@@ -21,10 +22,12 @@ namespace sluice::tools {
 using Command = std::function<Result<int>()>;
 
 Command add_config_command(CLI::App& sluice);
+Command add_diff_command(CLI::App& sluice);
 Command add_eval_command(CLI::App& sluice);  // as the next: only with LibTorch
 Command add_scrub_command(CLI::App& sluice);
 Command add_train_command(CLI::App& sluice);
 
 inline constexpr int kExitDamaged = 1;
+inline constexpr int kExitDiffers = 1;
 
 }  // namespace sluice::tools

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <iomanip>
 #include <iostream>
 #include <memory>
 
@@ -9,6 +10,9 @@
 
 namespace sluice::tools {
 namespace {
+
+constexpr std::int64_t kAllBatches = 1'000'000'000;
+constexpr int kLossDigits = 9;  // an fp32 number's
 
 struct Options {
   ConfigOptions config;
@@ -31,11 +35,20 @@ Result<int> run(const Options& options) {
   add("model.init_from=" + options.weights);
   if (!options.data.empty()) add("data.validation=" + json_list(options.data));
   if (!options.data.empty()) add("data.train=" + json_list(options.data));
-  if (options.batches > 0) add("run.eval_batches=" + std::to_string(options.batches));
+  // Data that is named here is meant as a whole.
+  const std::int64_t batches =
+      options.batches == 0 && !options.data.empty() ? kAllBatches : options.batches;
+  if (batches > 0) add("run.eval_batches=" + std::to_string(batches));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
-  SLUICE_ASSIGN_OR_RETURN(const auto run, set_up_run(resolved.config));
-  const double loss = run->evaluate();
-  std::cout << "loss " << loss << " (perplexity " << std::exp(loss) << ")\n";
+  SLUICE_ASSIGN_OR_RETURN(const auto run, set_up_evaluation(resolved.config));
+  engine::LossSum loss;
+  {
+    TerminalLine line;
+    loss = run->evaluate(show_share(line, "evaluating"));
+  }
+  std::cout << std::setprecision(kLossDigits) << "loss " << loss.mean() << " (perplexity "
+            << std::exp(loss.mean()) << ") over " << static_cast<std::uint64_t>(loss.tokens)
+            << " tokens\n";
   return 0;
 }
 
@@ -51,7 +64,8 @@ Command add_eval_command(CLI::App& sluice) {
       ->required();
   command->add_option("--data", options->data,
                       "Token files; else the configuration's validation data");
-  command->add_option("--batches", options->batches, "How many micro-batches (run.eval_batches)");
+  command->add_option("--batches", options->batches,
+                      "How many micro-batches at most (run.eval_batches); else all of --data");
   return [options] { return run(*options); };
 }
 

@@ -40,6 +40,7 @@ int run(int argc, const char* const* argv) {
   commands["eval"] = sluice::tools::add_eval_command(app);
 #endif
   commands["config"] = sluice::tools::add_config_command(app);
+  commands["diff"] = sluice::tools::add_diff_command(app);
   commands["scrub"] = sluice::tools::add_scrub_command(app);
 
   const auto parsed = sluice::bench::parse_words(app, argc, argv);

@@ -9,12 +9,13 @@
 #include "engine/train/preflight.h"
 
 namespace sluice::tools {
+namespace {
 
-Result<std::unique_ptr<engine::TrainingRun>> set_up_run(const config::Config& config) {
+Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::RunPurpose purpose) {
   const engine::GptShape shape = engine::gpt_shape(config.model);
   SLUICE_RETURN_IF_ERROR(engine::validate(shape));
   const engine::GptModel model({.shape = shape});
-  SLUICE_ASSIGN_OR_RETURN(const engine::MemoryPlan plan, engine::plan_memory(config, model));
+  SLUICE_ASSIGN_OR_RETURN(engine::MemoryPlan plan, engine::plan_memory(config, model, purpose));
   std::uint64_t parameters = 0;
   for (int unit = 0; unit < model.units(); ++unit)
     parameters += model.layout(unit).parameter_elements();
@@ -26,12 +27,33 @@ Result<std::unique_ptr<engine::TrainingRun>> set_up_run(const config::Config& co
                           engine::preflight(config, plan, engine::machine_memory(), files));
   std::cerr << report.table;
   for (const std::string& warning : report.warnings) log::warning(warning);
+  return plan;
+}
 
+}  // namespace
+
+std::function<void(std::uint64_t, std::uint64_t)> show_share(TerminalLine& line,
+                                                             const std::string& what) {
+  return [&line, what](std::uint64_t done, std::uint64_t total) {
+    if (line.due()) line.show(what + ": " + std::to_string(done * 100 / total) + "%");
+  };
+}
+
+Result<std::unique_ptr<engine::TrainingRun>> set_up_run(const config::Config& config) {
+  SLUICE_ASSIGN_OR_RETURN(const engine::MemoryPlan plan,
+                          checked_plan(config, engine::RunPurpose::kTraining));
   SLUICE_ASSIGN_OR_RETURN(auto run, engine::TrainingRun::create(config, plan));
   TerminalLine line;
-  SLUICE_RETURN_IF_ERROR(run->initialise([&](std::uint64_t done, std::uint64_t total) {
-    if (line.due()) line.show("setting the weights: " + std::to_string(done * 100 / total) + "%");
-  }));
+  SLUICE_RETURN_IF_ERROR(run->initialise(show_share(line, "setting the weights")));
+  return run;
+}
+
+Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::Config& config) {
+  SLUICE_ASSIGN_OR_RETURN(const engine::MemoryPlan plan,
+                          checked_plan(config, engine::RunPurpose::kEvaluation));
+  SLUICE_ASSIGN_OR_RETURN(auto run, engine::EvaluationRun::create(config, plan));
+  TerminalLine line;
+  SLUICE_RETURN_IF_ERROR(run->load(show_share(line, "reading the weights")));
   return run;
 }
 

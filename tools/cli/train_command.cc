@@ -119,6 +119,7 @@ class Session {
     const std::int64_t took_ns = clock.now_ns() - begin_ns;
     StepMetrics metrics = metrics_of(step, outcome, took_ns);
     count_traffic(before, run_.traffic(), metrics);
+    if (!outcome.skipped) metrics.unit_hashes = run_.trainer().unit_hashes();
     if (evaluates_after(step)) {
       progress_.clear();
       metrics.val_loss = run_.evaluate();

@@ -76,6 +76,48 @@ const std::vector<File> kFiles = {
       "sparse_attention",
       "data_efficiency",
       "compression_training"}},
+    {"deepspeed/zero2_fp16.json",
+     24,
+     {"zero_optimization.allgather_partitions", "zero_optimization.allgather_bucket_size",
+      "zero_optimization.overlap_comm", "zero_optimization.reduce_scatter",
+      "zero_optimization.contiguous_gradients"}},
+    {"deepspeed/gptlite_zero3.json",
+     17,
+     {"zero_optimization.all_reduce_bucket_size", "amp", "flops_profiler", "tensorboard",
+      "activation_checkpointing.partition_activations",
+      "activation_checkpointing.contiguous_memory_optimization",
+      "activation_checkpointing.number_checkpoints",
+      "activation_checkpointing.synchronize_checkpoint_boundary",
+      "activation_checkpointing.profile"}},
+    {"deepspeed/zero3_cpu_offload.json",
+     29,
+     {"zero_optimization.offload_optimizer.pin_memory",
+      "zero_optimization.offload_param.pin_memory", "zero_optimization.overlap_comm",
+      "zero_optimization.contiguous_gradients",
+      "zero_optimization.stage3_gather_16bit_weights_on_model_save"}},
+    {"deepspeed/zero3_nvme_every_key.json",
+     36,
+     {"communication_data_type",
+      "zero_optimization.offload_optimizer.pin_memory",
+      "zero_optimization.offload_optimizer.fast_init",
+      "zero_optimization.offload_optimizer.pipeline_read",
+      "zero_optimization.offload_optimizer.pipeline_write",
+      "zero_optimization.offload_param.pin_memory",
+      "zero_optimization.overlap_comm",
+      "zero_optimization.allgather_partitions",
+      "zero_optimization.allgather_bucket_size",
+      "zero_optimization.reduce_scatter",
+      "zero_optimization.contiguous_gradients",
+      "zero_optimization.round_robin_gradients",
+      "zero_optimization.elastic_checkpoint",
+      "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+      "zero_optimization.ignore_unused_parameters",
+      "aio.overlap_events",
+      "autotuning",
+      "flops_profiler",
+      "sparse_attention",
+      "data_efficiency",
+      "compression_training"}},
 };
 
 Resolved resolve_file(const std::string& name) {
@@ -144,6 +186,72 @@ TEST(DeepSpeedFiles, Stage3OnNvme) {
   EXPECT_EQ(config.zero.reduce_bucket_elements, 768 * 768);
   EXPECT_EQ(config.aio.threads, 2);
   EXPECT_EQ(config.aio.block_bytes, 524288);
+}
+
+TEST(DeepSpeedFiles, Zero2Fp16) {
+  const Config config = resolve_file("deepspeed/zero2_fp16.json").config;
+  EXPECT_EQ(config.zero.stage, 2);
+  EXPECT_EQ(config.precision, Precision::kFp16);
+  EXPECT_EQ(config.fp16.initial_scale_power, 15);
+  EXPECT_EQ(config.fp16.static_loss_scale, 0);
+  EXPECT_EQ(config.fp16.loss_scale_window_steps, 1000);
+  EXPECT_EQ(config.fp16.hysteresis, 2);
+  EXPECT_EQ(config.optimizer.learning_rate, 1e-3);
+  EXPECT_TRUE(config.optimizer.adam_w_mode);
+  EXPECT_EQ(config.gradient_clipping_norm, 1.0);  // what Hugging Face's Trainer puts for "auto"
+  EXPECT_EQ(config.batch.micro, 1);
+  EXPECT_EQ(config.batch.accumulation, 1);
+  EXPECT_EQ(config.zero.reduce_bucket_elements, 200'000'000);
+  EXPECT_EQ(config.zero.offload_optimizer.device, OffloadDevice::kNone);
+}
+
+TEST(DeepSpeedFiles, GptLiteZero3) {
+  const Config config = resolve_file("deepspeed/gptlite_zero3.json").config;
+  EXPECT_EQ(config.precision, Precision::kFp32);
+  EXPECT_EQ(config.batch.train, 256);
+  EXPECT_EQ(config.batch.micro, 8);
+  EXPECT_EQ(config.batch.accumulation, 32);
+  EXPECT_EQ(config.schedule.type, ScheduleType::kWarmup);
+  EXPECT_EQ(config.schedule.warmup.max_lr, 1e-3);
+  EXPECT_EQ(config.schedule.warmup.steps, 1000);
+  EXPECT_EQ(config.optimizer.weight_decay, 3e-7);
+  EXPECT_EQ(config.zero.offload_param.device, OffloadDevice::kCpu);
+  EXPECT_EQ(config.placement.boundaries_to_cpu, Switch::kOn);
+}
+
+TEST(DeepSpeedFiles, Zero3CpuOffload) {
+  const Config config = resolve_file("deepspeed/zero3_cpu_offload.json").config;
+  EXPECT_EQ(config.zero.stage, 3);
+  EXPECT_EQ(config.precision, Precision::kFp16);
+  EXPECT_EQ(config.fp16.initial_scale_power, 16);
+  EXPECT_EQ(config.zero.offload_optimizer.device, OffloadDevice::kCpu);
+  EXPECT_EQ(config.zero.offload_param.device, OffloadDevice::kCpu);
+  // Of 768 hidden, the default model's.
+  EXPECT_EQ(config.zero.reduce_bucket_elements, 768 * 768);
+  EXPECT_EQ(config.zero.prefetch_bucket_elements, 9 * 768 * 768 / 10);
+  EXPECT_EQ(config.zero.param_persistence_threshold_elements, 10 * 768);
+  EXPECT_EQ(config.zero.max_live_elements, 1'000'000'000);
+  EXPECT_EQ(config.zero.sub_group_elements, 1'000'000'000);
+}
+
+TEST(DeepSpeedFiles, Zero3NvmeEveryKey) {
+  const Config config = resolve_file("deepspeed/zero3_nvme_every_key.json").config;
+  EXPECT_EQ(config.precision, Precision::kBf16);
+  EXPECT_EQ(config.batch.train, 32);
+  EXPECT_EQ(config.batch.accumulation, 4);
+  EXPECT_EQ(config.gradient_clipping_norm, 1.0);
+  EXPECT_EQ(config.optimizer.learning_rate, 3e-5);
+  EXPECT_THAT(config.optimizer.betas, testing::ElementsAre(0.8, 0.999));
+  EXPECT_EQ(config.schedule.warmup.steps, 500);
+  EXPECT_THAT(config.param_nvme_paths(), testing::ElementsAre("/local_nvme"));
+  EXPECT_THAT(config.optimizer_nvme_paths(), testing::ElementsAre("/local_nvme"));
+  EXPECT_EQ(config.zero.offload_optimizer.buffer_count, 4);
+  EXPECT_EQ(config.zero.offload_param.buffer_count, 5);
+  EXPECT_EQ(config.zero.offload_param.max_in_cpu_elements, 1'000'000'000);
+  EXPECT_EQ(config.zero.sub_group_elements, 1'000'000'000'000);
+  EXPECT_EQ(config.aio.block_bytes, 262144);
+  EXPECT_EQ(config.aio.queue_depth, 32);
+  EXPECT_EQ(config.aio.threads, 1);
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ StepMetrics metrics_of(std::int64_t step) {
   metrics.host_pinned_bytes = 10;
   metrics.host_rss_bytes = 11;
   if (step % 2 == 0) metrics.val_loss = 3.75;
+  if (step % 4 == 0) metrics.unit_hashes = {{"wte", ~0ULL, 1}, {"h.0", 1ULL << 63, 0}};
   return metrics;
 }
 
@@ -166,7 +167,7 @@ TEST_F(MetricsLogTest, NamesTheLineThatIsNoMetrics) {
 TEST_F(MetricsLogTest, PassesOverKeysItDoesNotKnow) {
   write_steps(1, 1);
   std::string text = content();
-  text.insert(1, R"("unit_hashes":[1,2],)");
+  text.insert(1, R"("of_a_later_version":[1,2],)");
   put(text);
   expect_steps(1);
 }

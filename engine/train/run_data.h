@@ -1,0 +1,53 @@
+// RunData: the token files of a run, and the batches of them.
+//
+// Training samples are drawn in the sampler's shuffled order; validation samples are the windows of
+// data.validation, or of the end of data.train (data.validation_fraction), in order.
+//
+// Threads: one. Errors: open() as values; batches throw TrainError.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "aio/result.h"
+#include "engine/config/config.h"
+#include "engine/data/sampler.h"
+#include "engine/data/token_corpus.h"
+#include "engine/train/memory_plan.h"
+#include "engine/train/step_batch.h"
+
+namespace sluice::engine {
+
+class RunData {
+ public:
+  // For an evaluation training files are opened only where validation data is a part of them.
+  static Result<RunData> open(const config::Config& config, RunPurpose purpose);
+
+  std::uint64_t samples_per_epoch() const { return training_->samples_per_epoch(); }
+  bool has_validation() const { return validation_ != nullptr; }
+  // run.eval_batches micro-batches, or all there are if that is less.
+  std::uint64_t validation_samples() const;
+
+  // Samples [first, first + samples) in micro-batches; the last one may be smaller.
+  StepBatch training_batch(std::uint64_t first, std::uint64_t samples, at::Device device) const;
+  StepBatch validation_batch(std::uint64_t first, std::uint64_t samples, at::Device device) const;
+
+ private:
+  using SampleAt = std::function<data::Sample(std::uint64_t)>;
+  explicit RunData(const config::Config& config);
+  Status add_corpus(const config::Config& config, const std::vector<std::string>& paths);
+  Status make_samplers(const config::Config& config, RunPurpose purpose);
+  StepBatch read(const data::TokenCorpus& corpus, const SampleAt& sample_at, std::uint64_t first,
+                 std::uint64_t samples, at::Device device) const;
+
+  std::int64_t micro_batch_;
+  std::int64_t sequence_tokens_;
+  std::uint64_t validation_batches_;
+  std::vector<data::TokenCorpus> corpora_;  // training and validation, those that are opened
+  std::unique_ptr<data::ShuffledSampler> training_;
+  std::unique_ptr<data::SequentialSampler> validation_;
+};
+
+}  // namespace sluice::engine

@@ -1,0 +1,96 @@
+#include "engine/train/run_parts.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <thread>
+
+#include "aio/log.h"
+#include "aio/make_backend.h"
+#include "engine/train/cuda_device.h"
+#include "swap/store_inventory.h"
+
+namespace sluice::engine {
+namespace {
+
+aio::BackendKind backend_kind(config::IoBackendChoice choice) {
+  switch (choice) {
+    case config::IoBackendChoice::kUring:
+      return aio::BackendKind::kUring;
+    case config::IoBackendChoice::kPosix:
+      return aio::BackendKind::kPosix;
+    case config::IoBackendChoice::kAuto:
+      break;
+  }
+  return aio::BackendKind::kAuto;
+}
+
+at::ScalarType compute_dtype(offload::ParamForm form) {
+  switch (form) {
+    case offload::ParamForm::kSplit:
+    case offload::ParamForm::kFp32AndBf16:
+      return at::kBFloat16;
+    case offload::ParamForm::kFp32AndFp16:
+      return at::kHalf;
+    case offload::ParamForm::kFp32:
+      break;
+  }
+  return at::kFloat;
+}
+
+// What the killed predecessors of any run left on the paths is of no use to anybody.
+Status clear_leftovers(aio::IoQueue& queue, std::vector<std::string> paths) {
+  std::sort(paths.begin(), paths.end());
+  paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
+  SLUICE_ASSIGN_OR_RETURN(const auto removed, swap::remove_leftovers(queue, paths));
+  for (const swap::FoundStore& store : removed) log::info("removed: " + swap::describe(store));
+  return {};
+}
+
+}  // namespace
+
+Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan) {
+  RunDrives drives;
+  const auto depth = static_cast<int>(config.aio.queue_depth);
+  SLUICE_ASSIGN_OR_RETURN(drives.backend,
+                          aio::make_backend({.kind = backend_kind(config.aio.backend),
+                                             .threads = static_cast<int>(config.aio.threads),
+                                             .queue_depth = depth,
+                                             .single_submit = config.aio.single_submit}));
+  const aio::IoQueue::Options options{
+      .block_bytes = static_cast<std::uint64_t>(config.aio.block_bytes), .queue_depth = depth};
+  SLUICE_ASSIGN_OR_RETURN(drives.reads, aio::IoQueue::create(*drives.backend, options));
+  SLUICE_ASSIGN_OR_RETURN(drives.writes, aio::IoQueue::create(*drives.backend, options));
+  if (config.run.io_watchdog_s > 0) {
+    drives.watchdog = std::make_unique<aio::IoWatchdog>(
+        std::vector<const aio::IoQueue*>{drives.reads.get(), drives.writes.get()},
+        aio::IoWatchdog::Options{.limit_ns =
+                                     static_cast<std::int64_t>(config.run.io_watchdog_s * 1e9)});
+  }
+  if (plan.nvme_bytes() == 0) return drives;
+  std::vector<std::string> paths = plan.params.store.paths;
+  paths.insert(paths.end(), plan.optimizer.store.paths.begin(), plan.optimizer.store.paths.end());
+  for (const std::string& path : paths)
+    SLUICE_RETURN_IF_ERROR(drives.backend->files().make_directories(path));
+  SLUICE_RETURN_IF_ERROR(clear_leftovers(*drives.reads, paths));
+  return drives;
+}
+
+int compute_threads(const config::Config& config) {
+  if (config.run.cpu_threads > 0) return static_cast<int>(config.run.cpu_threads);
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 256U));
+}
+
+at::Device compute_device(const MemoryPlan& plan) { return plan.cuda ? at::kCUDA : at::kCPU; }
+
+Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& plan,
+                                                             const GptModel& model,
+                                                             offload::ParamOffloader& params) {
+  const at::ScalarType dtype = compute_dtype(plan.form);
+  if (plan.cuda) {
+    return make_cuda_unit_parameters(model, {.dtype = dtype, .block_slots = plan.block_slots},
+                                     params);
+  }
+  return std::unique_ptr<UnitParameters>(std::make_unique<CpuUnitParameters>(model, dtype, params));
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,37 @@
+// The parts that a training run and an evaluation have in common, as the configuration asks for
+// them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/io_backend.h"
+#include "aio/io_queue.h"
+#include "aio/io_watchdog.h"
+#include "aio/result.h"
+#include "engine/config/config.h"
+#include "engine/train/memory_plan.h"
+#include "engine/train/unit_parameters.h"
+
+namespace sluice::engine {
+
+// The queues refer to the backend, the watchdog (null: not wanted) to the queues.
+struct RunDrives {
+  std::unique_ptr<aio::IoBackend> backend;
+  std::unique_ptr<aio::IoQueue> reads;
+  std::unique_ptr<aio::IoQueue> writes;
+  std::unique_ptr<aio::IoWatchdog> watchdog;
+};
+// Makes the NVMe paths that the plan uses, and removes what killed runs left on them.
+Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan);
+
+int compute_threads(const config::Config& config);
+at::Device compute_device(const MemoryPlan& plan);
+
+// All must outlive it.
+Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& plan,
+                                                             const GptModel& model,
+                                                             offload::ParamOffloader& params);
+
+}  // namespace sluice::engine

@@ -1,0 +1,25 @@
+// What goes wrong from the training loop on is thrown, as LibTorch throws anyway; below it, errors
+// are values.
+#pragma once
+
+#include <stdexcept>
+#include <utility>
+
+#include "aio/result.h"
+
+namespace sluice::engine {
+
+class TrainError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+inline void must(const Status& status) {
+  if (!status.ok()) throw TrainError(status.error().message());
+}
+template <typename T>
+T must(Result<T> result) {
+  if (!result.ok()) throw TrainError(result.error().message());
+  return std::move(result).value();
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,41 @@
+// WeightsFile: a GPT's weights in a safetensors file, index or folder under Hugging Face's names,
+// read in our order.
+//
+// Memory, threads: as SafetensorsReader's. Errors: name the file.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aio/io_queue.h"
+#include "aio/result.h"
+#include "engine/model/gpt_model.h"
+#include "engine/weights/safetensors_header.h"
+#include "engine/weights/safetensors_reader.h"
+
+namespace sluice::engine {
+
+// All parameters of the model, in the order of its units.
+std::vector<TensorSpec> weight_specs(const GptModel& model, DType dtype);
+
+class WeightsFile {
+ public:
+  // kInvalidArgument where the file holds another model. `queue` must outlive it.
+  static Result<WeightsFile> open(aio::IoQueue& queue, const std::string& path,
+                                  const GptModel& model);
+
+  // Elements [first, first + values.size()) of a parameter.
+  Status read(const ParameterSpec& parameter, std::uint64_t first, std::span<float> values) {
+    return reader_->read(name_in_file_[parameter.name], first, values);
+  }
+
+ private:
+  std::unique_ptr<SafetensorsReader> reader_;
+  std::map<std::string, std::string> name_in_file_;  // by ours
+};
+
+}  // namespace sluice::engine

@@ -1,0 +1,81 @@
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "engine/observe/metrics_log.h"
+#include "engine/observe/run_diff.h"
+#include "tools/cli/command.h"
+
+namespace sluice::tools {
+namespace {
+
+struct Options {
+  std::string a;
+  std::string b;
+};
+
+Result<std::vector<engine::StepMetrics>> metrics_of(const std::string& path) {
+  const bool folder = std::filesystem::is_directory(path);
+  return engine::read_metrics(folder ? path + "/metrics.jsonl" : path);
+}
+
+void print_units(const char* what, const std::vector<std::string>& units) {
+  if (units.empty()) return;
+  constexpr std::size_t kMost = 8;
+  std::cout << "  " << what << " of " << units.size() << (units.size() == 1 ? " unit" : " units")
+            << ": ";
+  for (std::size_t i = 0; i < units.size() && i < kMost; ++i)
+    std::cout << (i > 0 ? ", " : "") << units[i];
+  std::cout << (units.size() > kMost ? ", ...\n" : "\n");
+}
+
+Result<int> run(const Options& options) {
+  SLUICE_ASSIGN_OR_RETURN(const auto a, metrics_of(options.a));
+  SLUICE_ASSIGN_OR_RETURN(const auto b, metrics_of(options.b));
+  const engine::RunComparison compared = engine::compare_runs(a, b);
+  if (compared.equal_steps == 0 && !compared.difference) {
+    return Error(ErrorCode::kInvalidArgument,
+                 options.a + " and " + options.b + " have no step in common");
+  }
+  std::cout << compared.equal_steps << " steps are the same, " << compared.hashed_steps
+            << " of them with the hashes of all units\n";
+  if (compared.only_in_a > 0) std::cout << compared.only_in_a << " only in " << options.a << "\n";
+  if (compared.only_in_b > 0) std::cout << compared.only_in_b << " only in " << options.b << "\n";
+  if (!compared.difference) return 0;
+  const engine::RunDifference& difference = *compared.difference;
+  std::cout << "step " << difference.step << " is the first that differs\n";
+  for (const std::string& metric : difference.metrics) std::cout << "  " << metric << "\n";
+  // Backward goes from the last unit to the first: there it went apart.
+  if (!difference.gradients.empty())
+    std::cout << "  first in backward: unit " << difference.gradients.back() << "\n";
+  print_units("gradients", difference.gradients);
+  print_units("parameters", difference.parameters);
+  if (difference.gradients.empty() && !difference.parameters.empty())
+    std::cout << "  the gradients are the same: it is the update that went apart\n";
+  if (difference.gradients.empty() && difference.parameters.empty()) {
+    std::cout << "  in which unit is not known: train both with --set run.hash_units=true\n";
+  }
+  return kExitDiffers;
+}
+
+}  // namespace
+
+Command add_diff_command(CLI::App& sluice) {
+  CLI::App* const command =
+      sluice.add_subcommand("diff", "Names the first step, and the units, in which two runs part");
+  command->footer(
+      "  sluice train CONFIG --out a --set run.hash_units=true\n"
+      "  sluice train CONFIG --out b --set run.hash_units=true --set "
+      "placement.overlap_update=false\n"
+      "  sluice diff a b\n"
+      "Compares what must be the same bits wherever the state lies: losses, norms, scales and "
+      "hashes,\n"
+      "never times. Exit code 0: no difference; 1: they part.");
+  const auto options = std::make_shared<Options>();
+  command->add_option("RUN_A", options->a, "A run's directory, or a metrics.jsonl")->required();
+  command->add_option("RUN_B", options->b, "The other one")->required();
+  return [options] { return run(*options); };
+}
+
+}  // namespace sluice::tools
