@@ -30,6 +30,7 @@ std::uint64_t planned_sink_gpu_bytes(const GptModel&, offload::GradType) { retur
 std::uint64_t planned_sink_host_bytes(const GptModel&, offload::GradType) { return 0; }
 std::unique_ptr<PhaseClock> make_cuda_phase_clock() { return nullptr; }
 std::uint64_t cuda_peak_bytes() { return 0; }
+std::uint64_t cuda_pinned_bytes() { return 0; }
 std::optional<GpuMemory> cuda_memory() { return std::nullopt; }
 aio::PinHook cuda_pin_hook() { return {}; }
 

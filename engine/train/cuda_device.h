@@ -51,6 +51,8 @@ std::unique_ptr<PhaseClock> make_cuda_phase_clock();
 
 // The most that LibTorch has had of the GPU at once.
 std::uint64_t cuda_peak_bytes();
+// Host memory that cuda_pin_hook() has pinned, in this process and now.
+std::uint64_t cuda_pinned_bytes();
 
 struct GpuMemory {
   std::uint64_t free_bytes = 0;  // once this process has its context

@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <utility>
 
@@ -259,11 +260,20 @@ std::optional<GpuMemory> cuda_memory() {
   return GpuMemory{.free_bytes = free_bytes, .total_bytes = total_bytes};
 }
 
+namespace {
+std::atomic<std::uint64_t> pinned_bytes{0};  // by the hook
+}  // namespace
+
+std::uint64_t cuda_pinned_bytes() { return pinned_bytes.load(); }
+
 aio::PinHook cuda_pin_hook() {
   return {.pin = [](std::span<std::byte> memory) -> Status {
             const cudaError_t pinned =
                 cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault);
-            if (pinned == cudaSuccess) return {};
+            if (pinned == cudaSuccess) {
+              pinned_bytes += memory.size();
+              return {};
+            }
             static_cast<void>(cudaGetLastError());
             return Error(ErrorCode::kOutOfMemory,
                          "pinning " + format_bytes(memory.size()) +
@@ -271,7 +281,7 @@ aio::PinHook cuda_pin_hook() {
           },
           .unpin =
               [](std::span<std::byte> memory) {
-                static_cast<void>(cudaHostUnregister(memory.data()));
+                if (cudaHostUnregister(memory.data()) == cudaSuccess) pinned_bytes -= memory.size();
               }};
 }
 

@@ -232,6 +232,8 @@ double TrainingRun::evaluate() {
   return loss.mean();
 }
 
+std::uint64_t TrainingRun::gpu_pinned_bytes() const { return plan_.cuda ? cuda_pinned_bytes() : 0; }
+
 std::uint64_t TrainingRun::gpu_peak_bytes() const { return plan_.cuda ? cuda_peak_bytes() : 0; }
 
 TrainingRun::Traffic TrainingRun::traffic() const {

@@ -78,7 +78,8 @@ class TrainingRun {
   std::uint64_t tokens_per_step() const;
   std::uint64_t samples_per_epoch() const { return data_->samples_per_epoch(); }
   bool has_validation() const { return data_->has_validation(); }
-  std::uint64_t gpu_peak_bytes() const;  // LibTorch's; 0 on the CPU
+  std::uint64_t gpu_peak_bytes() const;    // LibTorch's; 0 on the CPU
+  std::uint64_t gpu_pinned_bytes() const;  // host memory that the GPU can reach; likewise
 
   struct Traffic {
     std::uint64_t nvme_read_bytes = 0;

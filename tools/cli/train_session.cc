@@ -149,7 +149,8 @@ StepMetrics TrainSession::metrics_of(std::int64_t step, const engine::StepOutcom
   metrics.gpu_peak_bytes = parts_.run->gpu_peak_bytes();
   const auto memory = engine::process_memory();
   if (memory.ok()) {
-    metrics.host_pinned_bytes = memory->pinned_bytes;
+    // The kernel does not count what a GPU's driver pins.
+    metrics.host_pinned_bytes = std::max(memory->pinned_bytes, parts_.run->gpu_pinned_bytes());
     metrics.host_rss_bytes = memory->resident_bytes;
   }
   return metrics;
