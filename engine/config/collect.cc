@@ -34,13 +34,15 @@ class Collector {
 
  private:
   void subsection(const std::string& path, const Json& value) {
-    if (value.is_object()) {
+    if (value.is_null() || (value.is_object() && value.empty())) {
+      ignore(path, value, "an empty section: its keys keep their defaults");
+    } else if (value.is_object()) {
       section(value, path);
     } else if (path == kZero && as_boolean(value)) {
       // DeepSpeed's first form: zero_optimization: true is stage 1.
       set(*find_key("zero_optimization.stage"), *as_boolean(value) ? 1 : 0,
           "zero_optimization was given as " + short_text(value));
-    } else if (!value.is_null()) {
+    } else {
       reject(path + " is a section: it must be an object in braces, not " + short_text(value));
     }
   }

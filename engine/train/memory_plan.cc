@@ -204,19 +204,20 @@ GptShape gpt_shape(const config::Model& model) {
 }
 
 Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,
-                               RunPurpose purpose) {
-  if (config.placement.boundaries_to_cpu == config::Switch::kOn) {
+                               const PlanOptions& options) {
+  MemoryPlan plan;
+  plan.purpose = options.purpose;
+  SLUICE_RETURN_IF_ERROR(choose_device(config, plan));
+  // On the CPU they are there anyway.
+  if (plan.cuda && config.placement.boundaries_to_cpu == config::Switch::kOn) {
     return Error(ErrorCode::kUnsupported,
                  "placement.boundaries_to_cpu cannot be \"on\" yet: leave it out, or take smaller "
                  "micro-batches (train_micro_batch_size_per_gpu)");
   }
-  MemoryPlan plan;
-  plan.purpose = purpose;
-  SLUICE_RETURN_IF_ERROR(choose_device(config, plan));
   choose_types(config, plan);
   plan.recompute = config.placement.recompute != config::Switch::kOff;
   SLUICE_RETURN_IF_ERROR(plan_params(config, model, plan));
-  const bool trains = purpose == RunPurpose::kTraining;
+  const bool trains = options.purpose == RunPurpose::kTraining;
   if (trains) SLUICE_RETURN_IF_ERROR(plan_optimizer(config, model, plan));
   plan.host.push_back({"the program and LibTorch", plan.cuda ? kCudaProgramBytes : kProgramBytes});
   std::vector<MemoryLine>& compute = plan.cuda ? plan.gpu : plan.host;

@@ -42,10 +42,14 @@ struct MemoryPlan {
   std::uint64_t nvme_bytes() const;
 };
 
+struct PlanOptions {
+  RunPurpose purpose = RunPurpose::kTraining;
+};
+
 GptShape gpt_shape(const config::Model& model);
 
 // kInvalidArgument with a sentence for what cannot be meant.
 Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,
-                               RunPurpose purpose = RunPurpose::kTraining);
+                               const PlanOptions& options = {});
 
 }  // namespace sluice::engine

@@ -64,6 +64,12 @@ TEST(StateTiles, PackAndUnpackKeepEveryBit) {
         ASSERT_EQ(arrays.param16[i], fp16_from_float(given.master[i]));
       }
     }
+    std::vector<float> alone(kElements);
+    pack_parameters(form, given.master, alone.data());
+    const void* const packed =
+        form == ParamForm::kFp32 ? static_cast<const void*>(arrays.master) : arrays.param16;
+    EXPECT_EQ(0, std::memcmp(alone.data(), packed,
+                             kElements * static_cast<std::size_t>(param_bytes_per_element(form))));
     AdamwCase back = given;
     for (auto* array : {&back.master, &back.m, &back.v}) std::fill(array->begin(), array->end(), 0);
     unpack_state(arrays, {.master = back.master, .m = back.m, .v = back.v});

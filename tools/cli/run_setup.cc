@@ -15,7 +15,8 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
   const engine::GptShape shape = engine::gpt_shape(config.model);
   SLUICE_RETURN_IF_ERROR(engine::validate(shape));
   const engine::GptModel model({.shape = shape});
-  SLUICE_ASSIGN_OR_RETURN(engine::MemoryPlan plan, engine::plan_memory(config, model, purpose));
+  SLUICE_ASSIGN_OR_RETURN(engine::MemoryPlan plan,
+                          engine::plan_memory(config, model, {.purpose = purpose}));
   std::uint64_t parameters = 0;
   for (int unit = 0; unit < model.units(); ++unit)
     parameters += model.layout(unit).parameter_elements();

@@ -18,7 +18,8 @@ void leaves(const Json& object, const std::string& prefix, std::set<std::string>
     const Key* key = find_key(path);
     if (key != nullptr && key->treatment == Treatment::kAlias) {
       paths.insert(std::string(key->alias_of));
-    } else if (value.is_object() && (key == nullptr || key->treatment == Treatment::kHonoured)) {
+    } else if (value.is_object() && !value.empty() &&
+               (key == nullptr || key->treatment == Treatment::kHonoured)) {
       leaves(value, path, paths);
     } else {
       paths.insert(path);
@@ -72,6 +73,7 @@ const std::vector<File> kFiles = {
       "zero_optimization.ignore_unused_parameters",
       "aio.overlap_events",
       "autotuning",
+      "activation_checkpointing",
       "flops_profiler",
       "sparse_attention",
       "data_efficiency",
@@ -114,6 +116,7 @@ const std::vector<File> kFiles = {
       "zero_optimization.ignore_unused_parameters",
       "aio.overlap_events",
       "autotuning",
+      "activation_checkpointing",
       "flops_profiler",
       "sparse_attention",
       "data_efficiency",
@@ -198,7 +201,7 @@ TEST(DeepSpeedFiles, Zero2Fp16) {
   EXPECT_EQ(config.fp16.hysteresis, 2);
   EXPECT_EQ(config.optimizer.learning_rate, 1e-3);
   EXPECT_TRUE(config.optimizer.adam_w_mode);
-  EXPECT_EQ(config.gradient_clipping_norm, 1.0);  // what Hugging Face's Trainer puts for "auto"
+  EXPECT_EQ(config.gradient_clipping_norm, 1.0);  // "auto": the default
   EXPECT_EQ(config.batch.micro, 1);
   EXPECT_EQ(config.batch.accumulation, 1);
   EXPECT_EQ(config.zero.reduce_bucket_elements, 200'000'000);

@@ -1,0 +1,63 @@
+"""DeepSpeed files as they are in the wild, unchanged: every key is told about, and they train.
+
+The program is the environment's SLUICE; the files are those of tests/engine/config/.
+"""
+
+import json
+import sys
+import unittest
+from pathlib import Path
+
+from sluice_runs import SluiceRuns
+
+FILES = sorted((Path(__file__).resolve().parents[1] / "engine/config/data/deepspeed")
+               .glob("*.json"))
+
+
+def leaves(section, prefix=""):
+    """The paths at which a file says something."""
+    for word, value in section.items():
+        path = prefix + word
+        if isinstance(value, dict) and value:
+            yield from leaves(value, path + ".")
+        else:
+            yield path
+
+
+class DeepSpeedFiles(SluiceRuns):
+    def test_there_are_some(self):
+        self.assertEqual(len(FILES), 4)
+
+    def test_every_key_is_told_about(self):
+        for file in FILES:
+            shown = self.sluice("config", "--deepspeed", file).stdout
+            words = set(shown.split())
+            for path in leaves(json.loads(file.read_text(encoding="utf-8"))):
+                with self.subTest(file=file.name, path=path):
+                    parts = path.split(".")
+                    itself_or_section = {".".join(parts[:n + 1]) for n in range(len(parts))}
+                    self.assertTrue(itself_or_section & words, shown)
+
+    def test_they_train_as_they_are(self):
+        self.tokens("train.bin", 20000, seed=5)
+        for file in FILES:
+            with self.subTest(file=file.name):
+                out = self.path / file.stem
+                self.sluice(
+                    "train", "--deepspeed", file, "--out", out, "--steps", "2",
+                    "--set", "model.preset=custom", "--set", "model.layers=2",
+                    "--set", "model.hidden=32", "--set", "model.heads=2",
+                    "--set", "model.context=16", "--set", "model.vocab=64",
+                    "--set", f'data.train=["{self.path / "train.bin"}"]',
+                    "--set", "data.dtype=uint16", "--set", "run.device=cpu",
+                    "--set", "run.cpu_threads=1",
+                    "--set", f'budget.nvme_paths=["{self.path / "nvme"}"]')
+                steps = self.metrics(file.stem)
+                self.assertEqual(len(steps), 2)
+                self.assertLess(abs(steps[0]["loss"] - 4.16), 0.4)  # ln(64): it knows nothing
+                on_nvme = any(step["nvme_write_bytes"] for step in steps)
+                self.assertEqual(on_nvme, "nvme" in file.stem)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

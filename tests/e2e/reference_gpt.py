@@ -1,0 +1,74 @@
+"""A GPT trained by PyTorch: transformers' model in fp32, torch's AdamW, clipping and warm-up."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tools"))
+import reference_packages
+
+reference_packages.use()
+MISSING = ""
+try:
+    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers.utils import logging
+    logging.disable_progress_bar()
+except ImportError as missing:
+    MISSING = f"transformers cannot be imported ({missing}); tools/setup --for=test installs it"
+
+torch.set_num_threads(1)  # the models are small
+
+
+def make_model(shape, seed):
+    """Of the same words as a run file's `model`."""
+    torch.manual_seed(seed)
+    return GPT2LMHeadModel(GPT2Config(
+        n_layer=shape["layers"], n_embd=shape["hidden"], n_head=shape["heads"],
+        n_positions=shape["context"], vocab_size=shape["vocab"], resid_pdrop=0, embd_pdrop=0,
+        attn_pdrop=0, bos_token_id=None, eos_token_id=None, attn_implementation="eager"))
+
+
+def windows(tokens, firsts, length):
+    """Rows of length + 1 tokens: inputs, and the target of the last one."""
+    return torch.tensor([list(tokens[first:first + length + 1]) for first in firsts])
+
+
+def loss_of(model, rows):
+    logits = model(rows[:, :-1]).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+
+
+def mean_loss(model, tokens, length):
+    """Over the windows that follow each other at a distance of `length`."""
+    with torch.no_grad():
+        firsts = range(0, len(tokens) - length, length)
+        return loss_of(model.eval().double(), windows(tokens, firsts, length)).item()
+
+
+class Training:
+    def __init__(self, model, settings, rate_of):
+        """`settings`: a run file's optimizer.params; rate_of(updates applied) is the rate."""
+        self.model = model.train()
+        self.rate_of = rate_of
+        self.applied = 0
+        self.optimizer = torch.optim.AdamW(model.parameters(), betas=settings["betas"],
+                                           eps=settings["eps"],
+                                           weight_decay=settings["weight_decay"])
+
+    def step(self, micro_batches, clip, skip=False):
+        """(loss, gradient norm, rate); with `skip` nothing is updated."""
+        self.optimizer.zero_grad()
+        rate = self.rate_of(self.applied)
+        total = 0
+        for rows in micro_batches:
+            loss = loss_of(self.model, rows) / len(micro_batches)
+            loss.backward()
+            total += loss.item()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip).item()
+        if not skip:
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.step()
+            self.applied += 1
+        return total, norm, rate

@@ -1,0 +1,89 @@
+"""What the end-to-end tests share: folders, corpora, and the sluice program run as a user would.
+
+The program is the environment's SLUICE.
+"""
+
+import array
+import json
+import os
+import random
+import re
+import resource
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SLUICE = os.path.abspath(os.environ.get("SLUICE", "build/bin/sluice"))
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def corpus(count, seed):
+    """Tokens below 61, each followed by one of two: there is something to learn."""
+    draw = random.Random(seed)
+    last, tokens = 1, array.array("H")
+    for _ in range(count):
+        last = (last * 5 + 3 + draw.randrange(2)) % 61
+        tokens.append(last)
+    return tokens
+
+
+def bytes_of(text):
+    """Of "1.5G", as the preflight table writes sizes."""
+    number, unit = re.fullmatch(r"([\d.]+)([KMGT]?)", text).groups()
+    return float(number) * UNITS[unit]
+
+
+class Outcome:
+    """What a program left: its texts, and the most memory that was resident."""
+
+    def __init__(self, stdout, stderr, peak_bytes):
+        self.stdout = stdout
+        self.stderr = stderr
+        self.peak_bytes = peak_bytes
+
+    def planned(self, line):
+        """The size in a line of the preflight table; 0 where there is no such line."""
+        found = re.search(rf"^ +{re.escape(line)} +([\d.]+[KMGT]?)\b", self.stderr, re.MULTILINE)
+        return bytes_of(found.group(1)) if found else 0
+
+
+class SluiceRuns(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="sluice-e2e-", dir=os.getcwd())
+        self.addCleanup(folder.cleanup)
+        self.path = Path(folder.name)
+
+    def sluice(self, *arguments):
+        """Runs it to success. The peak is the program's own, but never less than this one's."""
+        with open(self.path / "stdout", "w+", encoding="utf-8") as stdout, \
+             open(self.path / "stderr", "w+", encoding="utf-8") as stderr:
+            actions = [(os.POSIX_SPAWN_DUP2, stdout.fileno(), 1),
+                       (os.POSIX_SPAWN_DUP2, stderr.fileno(), 2)]
+            words = [SLUICE, *map(str, arguments)]
+            child = os.posix_spawn(SLUICE, words, os.environ, file_actions=actions)
+            _, status, usage = os.wait4(child, 0)
+            stdout.seek(0)
+            stderr.seek(0)
+            outcome = Outcome(stdout.read(), stderr.read(), usage.ru_maxrss * 1024)
+        self.assertEqual(os.waitstatus_to_exitcode(status), 0, " ".join(words) + outcome.stderr)
+        return outcome
+
+    def tokens(self, name, count, seed):
+        tokens = corpus(count, seed)
+        if sys.byteorder == "big":
+            tokens.byteswap()
+        (self.path / name).write_bytes(tokens.tobytes())
+        return tokens
+
+    def write_run(self, run, name="run.json"):
+        (self.path / name).write_text(json.dumps(run), encoding="utf-8")
+        return self.path / name
+
+    def metrics(self, name):
+        lines = (self.path / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+
+def own_peak_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
