@@ -41,6 +41,8 @@ int run(int argc, const char* const* argv) {
 #endif
   commands["config"] = sluice::tools::add_config_command(app);
   commands["diff"] = sluice::tools::add_diff_command(app);
+  commands["export"] = sluice::tools::add_export_command(app);
+  commands["import"] = sluice::tools::add_import_command(app);
   commands["scrub"] = sluice::tools::add_scrub_command(app);
 
   const auto parsed = sluice::bench::parse_words(app, argc, argv);

@@ -33,13 +33,6 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
 
 }  // namespace
 
-std::function<void(std::uint64_t, std::uint64_t)> show_share(TerminalLine& line,
-                                                             const std::string& what) {
-  return [&line, what](std::uint64_t done, std::uint64_t total) {
-    if (line.due()) line.show(what + ": " + std::to_string(done * 100 / total) + "%");
-  };
-}
-
 Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
     const config::Config& config, const std::optional<engine::CheckpointEntry>& from) {
   SLUICE_ASSIGN_OR_RETURN(const engine::MemoryPlan plan,
