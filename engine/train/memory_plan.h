@@ -15,7 +15,7 @@
 
 namespace sluice::engine {
 
-enum class RunPurpose : std::uint8_t { kTraining, kEvaluation };
+enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
 
 struct MemoryLine {
   std::string what;
@@ -47,6 +47,8 @@ struct PlanOptions {
 };
 
 GptShape gpt_shape(const config::Model& model);
+// With as many positions as a text may have that the model continues: those it was trained with.
+GptShape generation_shape(const config::Config& config);
 
 // kInvalidArgument with a sentence for what cannot be meant.
 Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,

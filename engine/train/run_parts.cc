@@ -24,19 +24,6 @@ aio::BackendKind backend_kind(config::IoBackendChoice choice) {
   return aio::BackendKind::kAuto;
 }
 
-at::ScalarType compute_dtype(offload::ParamForm form) {
-  switch (form) {
-    case offload::ParamForm::kSplit:
-    case offload::ParamForm::kFp32AndBf16:
-      return at::kBFloat16;
-    case offload::ParamForm::kFp32AndFp16:
-      return at::kHalf;
-    case offload::ParamForm::kFp32:
-      break;
-  }
-  return at::kFloat;
-}
-
 // What the killed predecessors of any run left on the paths is of no use to anybody.
 Status clear_leftovers(aio::IoQueue& queue, std::vector<std::string> paths) {
   std::sort(paths.begin(), paths.end());
@@ -80,6 +67,19 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
 int compute_threads(const config::Config& config) {
   if (config.run.cpu_threads > 0) return static_cast<int>(config.run.cpu_threads);
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 256U));
+}
+
+at::ScalarType compute_dtype(offload::ParamForm form) {
+  switch (form) {
+    case offload::ParamForm::kSplit:
+    case offload::ParamForm::kFp32AndBf16:
+      return at::kBFloat16;
+    case offload::ParamForm::kFp32AndFp16:
+      return at::kHalf;
+    case offload::ParamForm::kFp32:
+      break;
+  }
+  return at::kFloat;
 }
 
 at::Device compute_device(const MemoryPlan& plan) { return plan.cuda ? at::kCUDA : at::kCPU; }

@@ -28,6 +28,7 @@ struct RunDrives {
 Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan);
 
 int compute_threads(const config::Config& config);
+at::ScalarType compute_dtype(offload::ParamForm form);
 at::Device compute_device(const MemoryPlan& plan);
 
 // All must outlive it.

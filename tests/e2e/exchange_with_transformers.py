@@ -17,7 +17,7 @@ from sluice_runs import SLUICE, SluiceRuns
 
 if not MISSING:
     from safetensors.torch import load_file
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 MICRO, LENGTH = 4, 24
 SHAPE = {"layers": 2, "hidden": 48, "heads": 4, "context": 32, "vocab": 193, "dropout": 0.1}
@@ -65,6 +65,10 @@ class Exchange(SluiceRuns):
                               check=False)
         self.assertEqual(done.returncode, code, done.stderr)
         return done.stderr
+
+    def imported(self, name="run", source="theirs"):
+        self.sluice("import", self.path / source, self.path / name)
+        return self.path / name
 
     def evaluate(self, weights, config):
         shown = self.sluice("eval", config, "--weights", weights, "--data",
@@ -178,10 +182,6 @@ class Tokenizers(Exchange):
 
 
 class Import(Exchange):
-    def imported(self, name="run", source="theirs"):
-        self.sluice("import", self.path / source, self.path / name)
-        return self.path / name
-
     def test_has_transformers_loss_and_bytes_in_every_form(self):
         model = stirred(SHAPE, seed=6)
         for name, dtype, options in (("fp32", torch.float32, {}),
@@ -243,6 +243,100 @@ class Import(Exchange):
         file.write_text(json.dumps({**config, "n_layer": 3}), encoding="utf-8")
         self.assertIn("h.2.", self.refused("import", self.path / "theirs", self.path / "run"))
         self.assertFalse((self.path / "run/config.json").exists())
+
+
+class Generate(Exchange):
+    """Weights of transformers, imported: its greedy tokens are ours."""
+
+    FP32 = ("--set", "run.device=cpu", "--set", "run.cpu_threads=1", "--set", "bf16.enabled=false")
+
+    def generate(self, run, prompt, *arguments, options=FP32):
+        return self.sluice("generate", run, "--prompt", prompt, *options, *arguments).stdout
+
+    def greedy(self, model, ids, count):
+        """By whole forward passes; the ids that follow."""
+        ids = list(ids)
+        begin = len(ids)
+        with torch.no_grad():
+            for _ in range(count):
+                ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+        return ids[begin:]
+
+    def test_greedy_bytes_are_transformers(self):
+        model = stirred({**SHAPE, "vocab": 257, "context": 64}, seed=6).eval()
+        model.save_pretrained(self.path / "theirs")
+        run = self.imported()
+        nvme = (*self.FP32, "--set", "zero_optimization.offload_param.device=nvme", "--set",
+                "zero_optimization.stage3_param_persistence_threshold=0", "--set",
+                f'budget.nvme_paths=["{self.path / "nvme"}"]')
+        for prompt in ("a", "The drive", "Grüße, und 🦆"):
+            with self.subTest(prompt=prompt):
+                expected = self.greedy(model, prompt.encode(), 40)
+                self.assertGreater(len(set(expected)), 4)  # else it says little
+                if 256 in expected:
+                    expected = expected[:expected.index(256)]
+                words = ("--tokenizer", "bytes", "--temperature", "0", "--tokens", "40")
+                text = bytes(expected).decode(errors="replace") + "\n"
+                self.assertEqual(self.generate(run, prompt, *words), text)
+                self.assertEqual(self.generate(run, prompt, *words, options=nvme), text)
+        self.assertFalse(list((self.path / "nvme").iterdir()))
+
+    def test_slides_when_the_context_is_full(self):
+        model = stirred({**SHAPE, "vocab": 257}, seed=7).eval()
+        model.save_pretrained(self.path / "theirs")
+        context, ids, expected = SHAPE["context"], list(b"context"), []
+        for _ in range(3 * context):
+            token, = self.greedy(model, ids, 1)
+            if token == 256:
+                break
+            expected.append(token)
+            ids.append(token)
+            if len(ids) > context:
+                ids = ids[-(context // 2):]
+        self.assertGreater(len(expected), context)
+        shown = self.generate(self.imported(), "context", "--tokenizer", "bytes", "--temperature",
+                              "0", "--tokens", len(expected))
+        self.assertEqual(shown, bytes(expected).decode(errors="replace") + "\n")
+
+    def test_greedy_text_by_a_tokenizer_file_is_transformers(self):
+        text = self.path / "book.txt"
+        text.write_text("Grüße an alle Köche: das Öl ist heiß 🦆. " * 100, encoding="utf-8")
+        subprocess.run([PREPARE, text, "--out", self.path / "data", "--tokenizer", "bpe",
+                        "--vocab-size", "290"], check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(self.path / "data/tokenizer.json"),
+                                            eos_token="<|endoftext|>")
+        model = stirred({**SHAPE, "vocab": len(tokenizer)}, seed=8).eval()
+        model.save_pretrained(self.path / "theirs")
+        tokenizer.save_pretrained(self.path / "theirs")
+        run = self.imported()
+        for prompt in ("Grüße an", "das Öl", "🦆 und <|endoftext|>"):
+            with self.subTest(prompt=prompt):
+                ids = tokenizer.encode(prompt, split_special_tokens=True)
+                new = self.greedy(model, ids, 20)
+                if tokenizer.eos_token_id in new:
+                    new = new[:new.index(tokenizer.eos_token_id)]
+                expected = tokenizer.decode(ids + new)[len(prompt):]
+                self.assertEqual(self.generate(run, prompt, "--temperature", "0", "--tokens",
+                                               "20"), expected + "\n")
+
+    def test_a_seed_is_a_text_and_what_cannot_be_is_refused(self):
+        stirred({**SHAPE, "vocab": 257}, seed=6).save_pretrained(self.path / "theirs")
+        run = self.imported()
+        words = ("--tokenizer", "bytes", "--tokens", "30", "--temperature", "2")
+        first = self.generate(run, "x", *words, "--seed", "1")
+        self.assertEqual(self.generate(run, "x", *words, "--seed", "1"), first)
+        self.assertNotEqual(self.generate(run, "x", *words, "--seed", "2"), first)
+        # One token to draw from is greedy.
+        self.assertEqual(self.generate(run, "x", *words, "--top-k", "1"),
+                         self.generate(run, "x", "--tokenizer", "bytes", "--tokens", "30",
+                                       "--temperature", "0"))
+        self.assertIn("--tokenizer", self.refused("generate", run, "--prompt", "x"))
+        self.assertIn("--top-p", self.refused("generate", run, "--prompt", "x", "--top-p", "0"))
+        self.assertIn("empty", self.refused("generate", run, "--prompt", "", "--tokenizer",
+                                            "bytes"))
+        self.assertIn("cannot read", self.refused("generate", run, "--prompt", "x", "--tokenizer",
+                                                  self.path / "none.json", code=1))
 
 
 if __name__ == "__main__":

@@ -60,4 +60,17 @@ Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::C
   return run;
 }
 
+Result<std::unique_ptr<engine::GenerationRun>> set_up_generation(const config::Config& config,
+                                                                 const std::string& checkpoint) {
+  SLUICE_ASSIGN_OR_RETURN(const engine::MemoryPlan plan,
+                          checked_plan(config, engine::RunPurpose::kGeneration));
+  SLUICE_ASSIGN_OR_RETURN(auto run, engine::GenerationRun::create(config, plan));
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto reader,
+      engine::CheckpointReader::open(*run->drives().reads, checkpoint, {.moments = false}));
+  TerminalLine line;
+  SLUICE_RETURN_IF_ERROR(run->load(*reader, show_share(line, "reading the weights")));
+  return run;
+}
+
 }  // namespace sluice::tools

@@ -8,15 +8,19 @@
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/train/evaluation_run.h"
+#include "engine/train/generation_run.h"
 #include "engine/train/training_run.h"
 #include "tools/cli/show_share.h"
 
 namespace sluice::tools {
 
-// Both print the preflight table and progress on standard error.
+// All print the preflight table and progress on standard error.
 // `from`: the checkpoint that the run goes on from; none: it begins.
 Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
     const config::Config& config, const std::optional<engine::CheckpointEntry>& from);
 Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::Config& config);
+// `checkpoint`: the folder of the one whose weights are used.
+Result<std::unique_ptr<engine::GenerationRun>> set_up_generation(const config::Config& config,
+                                                                 const std::string& checkpoint);
 
 }  // namespace sluice::tools
