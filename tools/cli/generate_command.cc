@@ -112,7 +112,8 @@ Status write(const std::string& text) {
   return Error(ErrorCode::kIo, "standard output cannot be written");
 }
 
-Status continue_text(const Options& options, engine::GenerationRun& model, Language& language,
+// The exit code.
+Result<int> continue_text(const Options& options, engine::GenerationRun& model, Language& language,
                      std::vector<std::int64_t> tokens) {
   const bench::Interrupt interrupt;
   engine::TokenSampler sampler(options.sampling, options.seed);
@@ -123,7 +124,8 @@ Status continue_text(const Options& options, engine::GenerationRun& model, Langu
     SLUICE_RETURN_IF_ERROR(write(text));
   }
   SLUICE_ASSIGN_OR_RETURN(const std::string rest, language.tokens->finish());
-  return write(rest + "\n");
+  SLUICE_RETURN_IF_ERROR(write(rest + "\n"));
+  return interrupt.requested() ? bench::kInterruptedExitCode : 0;
 }
 
 Result<int> run(const Options& options) {
@@ -140,8 +142,7 @@ Result<int> run(const Options& options) {
     return Error(ErrorCode::kInvalidArgument,
                  "--prompt is empty, and a model only continues: give it a word or two");
   SLUICE_ASSIGN_OR_RETURN(const auto model, set_up_generation(config, from.path));
-  SLUICE_RETURN_IF_ERROR(continue_text(options, *model, language, prompt));
-  return 0;
+  return continue_text(options, *model, language, prompt);
 }
 
 }  // namespace
