@@ -1,8 +1,9 @@
 // TokenSidecar: what tools/prepare says about a raw token file, in FILE.bin.json beside it.
 //
 // A JSON object: "format" is "sluice-tokens", "version" 1, "dtype" "uint16" or "uint32", "tokens"
-// and "vocab_size" counts of 1 or more, "tokenizer" an object whose "kind" is text; its "end_of_text"
-// is a token, null, or not there. Everything else in it is for people and tools. Errors are sentences without the file's name.
+// and "vocab_size" counts of 1 or more, "tokenizer" an object whose "kind" is text; its
+// "end_of_text" is a token, null, or not there. Everything else in it is for people and tools.
+// Errors are sentences without the file's name.
 #pragma once
 
 #include <cstdint>

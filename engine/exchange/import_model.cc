@@ -68,7 +68,7 @@ Result<config::Config> run_config(const GptShape& shape, const std::string& dire
   SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, config::resolve(sources));
   if (resolved.config.model.ffn_hidden() != shape.ffn())
     return Error(ErrorCode::kInvalidArgument, "n_inner " + std::to_string(shape.ffn()) +
-                                              " cannot be written as a multiple of n_embd");
+                                                  " cannot be written as a multiple of n_embd");
   return resolved.config;
 }
 
