@@ -79,6 +79,7 @@ void IoQueue::enqueue_locked(IoRequest& request) {
   request.pending_ = true;
   request.next_ = nullptr;
   request.submitted_ns_ = backend_.clock().now_ns();
+  request.begin_ns_ = IoRequest::kNotBegun;
   if (request.kind_ != IoKind::kNop) {
     const std::uint64_t size = request.target_->size_bytes();
     if (request.offset_bytes_ > size || request.length_bytes_ > size - request.offset_bytes_) {
@@ -198,6 +199,7 @@ std::size_t IoQueue::fill_locked(StartBatch& batch) {
     if (now_ns < 0) now_ns = backend_.clock().now_ns();
     block.used = true;
     block.submitted_ns = now_ns;
+    if (request.begin_ns_ == IoRequest::kNotBegun) request.begin_ns_ = now_ns;
     block.request = &request;
     ++request.blocks_in_flight_;
     ++blocks_in_flight_;
@@ -318,6 +320,7 @@ void IoQueue::end_block(Block& block, std::int64_t now_ns, std::unique_lock<std:
   if (ended) {
     request.latency_ns_ = now_ns - request.submitted_ns_;
     end_request_locked(request);
+    if (options_.observer != nullptr) options_.observer->on_end(request, now_ns);
   }
   // From here on a request without a callback may be gone, and but for ends_running_ so might the
   // queue.

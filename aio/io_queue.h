@@ -33,6 +33,7 @@
 
 #include "aio/bounce_buffers.h"
 #include "aio/io_backend.h"
+#include "aio/io_observer.h"
 #include "aio/io_request.h"
 #include "aio/io_stats.h"
 #include "aio/io_target.h"
@@ -49,6 +50,7 @@ class IoQueue {
     std::uint64_t block_bytes = 1 << 20;  // 4 KiB .. 1 GiB, a multiple of 4096
     int queue_depth = 32;                 // 1 .. kMaxQueueDepth, blocks in flight in all
     int max_retries = 8;                  // for one block, until it makes progress again
+    IoObserver* observer = nullptr;       // of all requests; must outlive the queue
   };
   static constexpr int kMaxQueueDepth = 4096;
 

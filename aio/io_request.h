@@ -45,6 +45,9 @@ class IoRequest {
     context_ = context;
   }
 
+  // What it moves, in a word or two, for observers: a text that lives as long as the program.
+  void set_label(const char* label) { label_ = label; }
+
   // How it ended; meaningful from the callback, or after IoQueue::wait() returned.
   const Status& status() const { return status_; }
 
@@ -54,9 +57,13 @@ class IoRequest {
   std::byte* data() const { return data_; }
   // From submit to the end, by the backend's clock.
   std::int64_t latency_ns() const { return latency_ns_; }
+  const char* label() const { return label_; }
+  // When its first block went to the backend; meaningful once it has ended.
+  std::int64_t begin_ns() const { return begin_ns_; }
 
  private:
   friend class IoQueue;
+  static constexpr std::int64_t kNotBegun = -1;
 
   void prepare(IoKind kind, const IoTarget& target, std::uint64_t offset_bytes, std::byte* data,
                std::uint64_t length_bytes) {
@@ -76,6 +83,7 @@ class IoRequest {
   Callback callback_ = nullptr;
   void* context_ = nullptr;
   std::int64_t latency_ns_ = 0;
+  const char* label_ = "data";
 
   // The queue's, under its lock, while in flight.
   Status status_;
@@ -85,6 +93,7 @@ class IoRequest {
   bool pending_ = false;  // in the queue's list: not yet split to the end
   bool stopped_ = false;  // failed or cancelled: no further block is started
   std::int64_t submitted_ns_ = 0;
+  std::int64_t begin_ns_ = kNotBegun;
   IoRequest* next_ = nullptr;
 };
 

@@ -13,12 +13,12 @@
 #include "bench/adam_report.h"
 #include "bench/adam_workload.h"
 #include "bench/cast_workload.h"
-#include "bench/command_line.h"
-#include "bench/interrupt.h"
 #include "bench/machine_info.h"
-#include "bench/progress_line.h"
 #include "bench/result_file.h"
 #include "bench/result_header.h"
+#include "tools/support/command_line.h"
+#include "tools/support/interrupt.h"
+#include "tools/support/progress_line.h"
 
 namespace sluice::bench {
 namespace {
@@ -33,8 +33,8 @@ int fail(const Error& error, int code) {
 
 Result<std::vector<AdamRun>> measure(const AdamBenchOptions& options, KernelWorkload& workload,
                                      aio::Executor& executor) {
-  const Interrupt interrupt;
-  ProgressLine progress;
+  const tools::Interrupt interrupt;
+  tools::ProgressLine progress;
   return measure_kernel(options, workload, executor, interrupt, progress);
 }
 
@@ -61,13 +61,15 @@ int run(int argc, const char* const* argv) {
   if (!workload.ok()) return fail(workload.error(), kUserError);
   const auto runs = measure(*options, **workload, **executor);
   if (!runs.ok())
-    return fail(runs.error(),
-                runs.error().code() == ErrorCode::kCancelled ? kInterruptedExitCode : kUserError);
+    return fail(runs.error(), runs.error().code() == ErrorCode::kCancelled
+                                  ? tools::kInterruptedExitCode
+                                  : kUserError);
 
   const AdamReport report{*options, *runs, (*workload)->page_kind()};
   std::fputs(report.table().c_str(), table);
   if (options->json.empty()) return 0;
-  const Status written = file.write(report.json(machine, command_text("adam_bench", argc, argv)));
+  const Status written =
+      file.write(report.json(machine, tools::command_text("adam_bench", argc, argv)));
   return written.ok() ? 0 : fail(written.error(), kOurError);
 }
 

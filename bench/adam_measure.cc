@@ -24,7 +24,7 @@ struct Subject {
 class Measurement {
  public:
   Measurement(const AdamBenchOptions& options, std::vector<Subject> subjects,
-              const Interrupt& interrupt, ProgressLine& progress)
+              const tools::Interrupt& interrupt, tools::ProgressLine& progress)
       : options_(options),
         subjects_(std::move(subjects)),
         interrupt_(interrupt),
@@ -70,8 +70,8 @@ class Measurement {
 
   const AdamBenchOptions& options_;
   const std::vector<Subject> subjects_;
-  const Interrupt& interrupt_;
-  ProgressLine& progress_;
+  const tools::Interrupt& interrupt_;
+  tools::ProgressLine& progress_;
   int done_ = 0;
 };
 
@@ -92,7 +92,8 @@ std::vector<PlainPass> yardsticks_of(const AdamBenchOptions& options) {
 
 Result<std::vector<AdamRun>> measure_kernel(const AdamBenchOptions& options,
                                             KernelWorkload& workload, aio::Executor& executor,
-                                            const Interrupt& interrupt, ProgressLine& progress) {
+                                            const tools::Interrupt& interrupt,
+                                            tools::ProgressLine& progress) {
   const std::uint64_t plain_bytes = options.plain_pass_bytes();
   SLUICE_ASSIGN_OR_RETURN(const aio::PageMemory from,
                           aio::PageMemory::map(plain_bytes, true, &executor));

@@ -7,10 +7,10 @@
 #include "aio/executor.h"
 #include "aio/result.h"
 #include "bench/adam_options.h"
-#include "bench/interrupt.h"
 #include "bench/kernel_workload.h"
 #include "bench/plain_pass.h"
-#include "bench/progress_line.h"
+#include "tools/support/interrupt.h"
+#include "tools/support/progress_line.h"
 
 namespace sluice::bench {
 
@@ -26,6 +26,7 @@ struct AdamRun {
 // options.runs of them, after one pass of each kind to warm up. kCancelled: interrupted.
 Result<std::vector<AdamRun>> measure_kernel(const AdamBenchOptions& options,
                                             KernelWorkload& workload, aio::Executor& executor,
-                                            const Interrupt& interrupt, ProgressLine& progress);
+                                            const tools::Interrupt& interrupt,
+                                            tools::ProgressLine& progress);
 
 }  // namespace sluice::bench

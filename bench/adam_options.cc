@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "aio/units.h"
-#include "bench/command_line.h"
 #include "bench/machine_info.h"
+#include "tools/support/command_line.h"
 
 namespace sluice::bench {
 namespace {
@@ -179,7 +179,7 @@ Result<std::optional<AdamArguments>> parse_adam_command_line(int argc, const cha
   add("--seconds", to.seconds, "S", "of one measurement [1]");
   add("--runs", to.runs, "N", "measurements of each kind; medians are shown [5]");
   add("--json", to.json, "FILE", "write all numbers there; -: standard output");
-  SLUICE_ASSIGN_OR_RETURN(const bool given, parse_words(app, argc, argv));
+  SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
   if (!given) return std::optional<AdamArguments>();
   return std::optional<AdamArguments>(std::move(to));
 }

@@ -17,12 +17,12 @@
 #include "bench/aio_report.h"
 #include "bench/aio_sweep.h"
 #include "bench/aio_workload.h"
-#include "bench/command_line.h"
-#include "bench/interrupt.h"
 #include "bench/machine_info.h"
-#include "bench/progress_line.h"
 #include "bench/result_file.h"
 #include "bench/scratch_file.h"
+#include "tools/support/command_line.h"
+#include "tools/support/interrupt.h"
+#include "tools/support/progress_line.h"
 
 namespace sluice::bench {
 namespace {
@@ -34,7 +34,7 @@ constexpr int kUserError = 2;
 int exit_code_of_setup(ErrorCode code) {
   switch (code) {
     case ErrorCode::kCancelled:
-      return kInterruptedExitCode;
+      return tools::kInterruptedExitCode;
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kNotFound:
     case ErrorCode::kAlreadyExists:
@@ -181,12 +181,12 @@ class Program {
     std::fputs(any_results ? "interrupted: the results above are not complete\n"
                            : "interrupted before anything was measured\n",
                table_);
-    return kInterruptedExitCode;
+    return tools::kInterruptedExitCode;
   }
 
   int fail(const Error& error, int code) {
     progress_.clear();
-    if (code == kInterruptedExitCode) {
+    if (code == tools::kInterruptedExitCode) {
       std::fputs("aio_bench: interrupted before anything was measured\n", stderr);
     } else {
       std::fprintf(stderr, "aio_bench: %s\n", error.message().c_str());
@@ -194,11 +194,11 @@ class Program {
     return code;
   }
 
-  const Interrupt interrupt_;
+  const tools::Interrupt interrupt_;
   AioOptions options_;
   const std::string command_;
   std::FILE* const table_;
-  ProgressLine progress_;
+  tools::ProgressLine progress_;
   std::unique_ptr<ScratchFile> scratch_;
   BenchTarget target_;
 };
@@ -213,7 +213,7 @@ int run(int argc, const char* const* argv) {
   if (!arguments->has_value()) return 0;
   auto options = parse_options(**arguments);
   if (!options.ok()) return complain(options.error());
-  return Program(std::move(options).value(), command_text("aio_bench", argc, argv)).run();
+  return Program(std::move(options).value(), tools::command_text("aio_bench", argc, argv)).run();
 }
 
 }  // namespace

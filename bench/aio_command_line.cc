@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <utility>
 
-#include "bench/command_line.h"
+#include "tools/support/command_line.h"
 
 namespace sluice::bench {
 namespace {
@@ -81,7 +81,7 @@ Result<std::optional<AioArguments>> parse_command_line(int argc, const char* con
   CLI::App app(kDescription, "aio_bench");
   app.footer(kExamples);
   add_options(app, arguments);
-  SLUICE_ASSIGN_OR_RETURN(const bool given, parse_words(app, argc, argv));
+  SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
   if (!given) return std::optional<AioArguments>();
   return std::optional<AioArguments>(std::move(arguments));
 }

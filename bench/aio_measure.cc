@@ -9,8 +9,8 @@ namespace {
 
 class Measurement {
  public:
-  Measurement(AioSession& session, const AioOptions& options, const Interrupt& interrupt,
-              ProgressLine& progress)
+  Measurement(AioSession& session, const AioOptions& options, const tools::Interrupt& interrupt,
+              tools::ProgressLine& progress)
       : session_(session),
         options_(options),
         interrupt_(interrupt),
@@ -67,16 +67,16 @@ class Measurement {
 
   AioSession& session_;
   const AioOptions& options_;
-  const Interrupt& interrupt_;
-  ProgressLine& progress_;
+  const tools::Interrupt& interrupt_;
+  tools::ProgressLine& progress_;
   std::uint64_t pattern_seed_;  // of what the file holds
   int runs_done_ = 0;
 };
 
 }  // namespace
 
-Status measure(AioSession& session, const AioOptions& options, const Interrupt& interrupt,
-               ProgressLine& progress, std::FILE* table, std::vector<ModeRuns>& results) {
+Status measure(AioSession& session, const AioOptions& options, const tools::Interrupt& interrupt,
+               tools::ProgressLine& progress, std::FILE* table, std::vector<ModeRuns>& results) {
   Measurement measurement(session, options, interrupt, progress);
   const auto print = [&](const std::string& line) {
     progress.clear();

@@ -6,14 +6,14 @@
 
 #include "bench/aio_options.h"
 #include "bench/aio_report.h"
-#include "bench/interrupt.h"
-#include "bench/progress_line.h"
+#include "tools/support/interrupt.h"
+#include "tools/support/progress_line.h"
 
 namespace sluice::bench {
 
 // Runs what the options say; an interrupt ends it early, with what was measured so far in
 // `results`. With --verify the file must hold the pattern of options.seed.
-Status measure(AioSession& session, const AioOptions& options, const Interrupt& interrupt,
-               ProgressLine& progress, std::FILE* table, std::vector<ModeRuns>& results);
+Status measure(AioSession& session, const AioOptions& options, const tools::Interrupt& interrupt,
+               tools::ProgressLine& progress, std::FILE* table, std::vector<ModeRuns>& results);
 
 }  // namespace sluice::bench

@@ -119,7 +119,8 @@ std::string sweep_tables(const std::vector<SweepPoint>& points, const SweepPoint
 
 Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOptions& options,
                                           const std::vector<AioSession::Options>& grid,
-                                          const Interrupt& interrupt, ProgressLine& progress) {
+                                          const tools::Interrupt& interrupt,
+                                          tools::ProgressLine& progress) {
   std::vector<SweepPoint> points;
   points.reserve(grid.size());
   for (const AioSession::Options& shape : grid) points.push_back({.shape = shape, .gb_per_s = {}});

@@ -11,8 +11,8 @@
 
 #include "bench/aio_options.h"
 #include "bench/aio_report.h"
-#include "bench/interrupt.h"
-#include "bench/progress_line.h"
+#include "tools/support/interrupt.h"
+#include "tools/support/progress_line.h"
 
 namespace sluice::bench {
 
@@ -29,6 +29,7 @@ std::string sweep_tables(const std::vector<SweepPoint>& points, const SweepPoint
 // Points in the order of the grid; an interrupt leaves some without a try.
 Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOptions& options,
                                           const std::vector<AioSession::Options>& grid,
-                                          const Interrupt& interrupt, ProgressLine& progress);
+                                          const tools::Interrupt& interrupt,
+                                          tools::ProgressLine& progress);
 
 }  // namespace sluice::bench

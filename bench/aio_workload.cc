@@ -23,17 +23,17 @@ std::int64_t to_ns(double seconds) { return static_cast<std::int64_t>(seconds * 
 
 // Until the deadline, an error or an interrupt.
 void wait_until(std::int64_t deadline_ns, const ClosedLoop& loop, const Clock& clock,
-                const Interrupt& interrupt, const std::function<void(std::int64_t)>& each) {
+                const tools::Interrupt& interrupt, const std::function<void(std::int64_t)>& each) {
   for (;;) {
     const std::int64_t now_ns = clock.now_ns();
     each(now_ns);
     if (now_ns >= deadline_ns || loop.failed() || interrupt.requested()) return;
-    nap_until(clock, deadline_ns);
+    tools::nap_until(clock, deadline_ns);
   }
 }
 
 Result<std::uint64_t> one_pass(AioSession& session, Mode mode, const PassPlan& plan,
-                               const Interrupt& interrupt, const OnProgress& on_progress) {
+                               const tools::Interrupt& interrupt, const OnProgress& on_progress) {
   const std::uint64_t block = session.options().block_bytes;
   const std::uint64_t begin = plan.first_block * block;
   if (begin >= plan.range_bytes) return std::uint64_t{0};
@@ -51,7 +51,7 @@ Result<std::uint64_t> one_pass(AioSession& session, Mode mode, const PassPlan& p
     const std::uint64_t done = loop.issued_blocks() * block - begin;
     on_progress(static_cast<double>(done) / static_cast<double>(plan.range_bytes - begin),
                 gb_per_s(done, now_ns - begin_ns));
-    nap_until(clock, now_ns + to_ns(0.01));
+    tools::nap_until(clock, now_ns + to_ns(0.01));
   }
   SLUICE_RETURN_IF_ERROR(loop.drain());
   if (interrupt.requested()) return Error(ErrorCode::kCancelled, "interrupted");
@@ -60,8 +60,8 @@ Result<std::uint64_t> one_pass(AioSession& session, Mode mode, const PassPlan& p
 
 }  // namespace
 
-Result<RunResult> run_measured(AioSession& session, const RunPlan& plan, const Interrupt& interrupt,
-                               const OnProgress& on_progress) {
+Result<RunResult> run_measured(AioSession& session, const RunPlan& plan,
+                               const tools::Interrupt& interrupt, const OnProgress& on_progress) {
   ClosedLoop loop(session, {.mode = plan.mode,
                             .range_bytes = plan.range_bytes,
                             .pattern_seed = plan.pattern_seed,
@@ -113,7 +113,7 @@ Result<RunResult> run_measured(AioSession& session, const RunPlan& plan, const I
   return result;
 }
 
-Status write_pass(AioSession& session, const PassPlan& plan, const Interrupt& interrupt,
+Status write_pass(AioSession& session, const PassPlan& plan, const tools::Interrupt& interrupt,
                   const OnProgress& on_progress) {
   SLUICE_RETURN_IF_ERROR(one_pass(session, Mode::kWrite, plan, interrupt, on_progress).status());
   Status synced = session.queue().sync(session.target());
@@ -122,7 +122,7 @@ Status write_pass(AioSession& session, const PassPlan& plan, const Interrupt& in
 }
 
 Result<std::uint64_t> check_pass(AioSession& session, const PassPlan& plan,
-                                 const Interrupt& interrupt, const OnProgress& on_progress) {
+                                 const tools::Interrupt& interrupt, const OnProgress& on_progress) {
   return one_pass(session, Mode::kRead, plan, interrupt, on_progress);
 }
 

@@ -13,7 +13,7 @@
 #include "aio/result.h"
 #include "bench/aio_mode.h"
 #include "bench/aio_session.h"
-#include "bench/interrupt.h"
+#include "tools/support/interrupt.h"
 
 namespace sluice::bench {
 
@@ -64,8 +64,8 @@ struct RunResult {
 
 // Only transfers that complete inside the window count; what is in flight at its end is waited for
 // and dropped. An interrupt closes the window early.
-Result<RunResult> run_measured(AioSession& session, const RunPlan& plan, const Interrupt& interrupt,
-                               const OnProgress& on_progress);
+Result<RunResult> run_measured(AioSession& session, const RunPlan& plan,
+                               const tools::Interrupt& interrupt, const OnProgress& on_progress);
 
 struct PassPlan {
   std::uint64_t range_bytes = 0;
@@ -73,10 +73,10 @@ struct PassPlan {
   std::uint64_t pattern_seed = 1;
 };
 // Writes the pattern into the rest of the range from first_block on, and makes it durable.
-Status write_pass(AioSession& session, const PassPlan& plan, const Interrupt& interrupt,
+Status write_pass(AioSession& session, const PassPlan& plan, const tools::Interrupt& interrupt,
                   const OnProgress& on_progress);
 // Reads it back and checks every byte; how many there were.
 Result<std::uint64_t> check_pass(AioSession& session, const PassPlan& plan,
-                                 const Interrupt& interrupt, const OnProgress& on_progress);
+                                 const tools::Interrupt& interrupt, const OnProgress& on_progress);
 
 }  // namespace sluice::bench

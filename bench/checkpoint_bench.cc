@@ -14,14 +14,14 @@
 #include "bench/checkpoint_options.h"
 #include "bench/checkpoint_report.h"
 #include "bench/checkpoint_workload.h"
-#include "bench/command_line.h"
-#include "bench/interrupt.h"
 #include "bench/machine_info.h"
-#include "bench/progress_line.h"
 #include "bench/result_file.h"
 #include "bench/result_header.h"
 #include "bench/scratch_file.h"
 #include "engine/observe/process_memory.h"
+#include "tools/support/command_line.h"
+#include "tools/support/interrupt.h"
+#include "tools/support/progress_line.h"
 
 namespace sluice::bench {
 namespace {
@@ -53,7 +53,7 @@ class Program {
     if (!measured.ok() && !report_.interrupted)
       return fail(measured.error(),
                   measured.error().code() == ErrorCode::kNoSpace ? kUserError : kOurError);
-    if (report_.rounds.empty()) return fail(measured.error(), kInterruptedExitCode);
+    if (report_.rounds.empty()) return fail(measured.error(), tools::kInterruptedExitCode);
     return tell();
   }
 
@@ -149,7 +149,7 @@ class Program {
     }
     if (!report_.interrupted) return 0;
     std::fputs("interrupted: the results above are not complete\n", table_);
-    return kInterruptedExitCode;
+    return tools::kInterruptedExitCode;
   }
 
   OnProgress showing(std::string what) {
@@ -160,7 +160,7 @@ class Program {
 
   int fail(const Error& error, int code) {
     progress_.clear();
-    if (code == kInterruptedExitCode) {
+    if (code == tools::kInterruptedExitCode) {
       std::fputs("checkpoint_bench: interrupted before anything was measured\n", stderr);
     } else {
       std::fprintf(stderr, "checkpoint_bench: %s\n", error.message().c_str());
@@ -168,11 +168,11 @@ class Program {
     return code;
   }
 
-  const Interrupt interrupt_;
+  const tools::Interrupt interrupt_;
   const std::string command_;
   std::FILE* const table_;
   const MachineInfo machine_ = machine_info();
-  ProgressLine progress_;
+  tools::ProgressLine progress_;
   CheckpointReport report_;
   std::unique_ptr<CheckpointWorkload> workload_;
   std::unique_ptr<ScratchFile> scratch_;
@@ -189,7 +189,8 @@ int run(int argc, const char* const* argv) {
   if (!arguments->has_value()) return 0;
   auto options = parse_checkpoint_options(**arguments);
   if (!options.ok()) return complain(options.error());
-  return Program(std::move(options).value(), command_text("checkpoint_bench", argc, argv)).run();
+  return Program(std::move(options).value(), tools::command_text("checkpoint_bench", argc, argv))
+      .run();
 }
 
 }  // namespace

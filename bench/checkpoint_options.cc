@@ -5,7 +5,7 @@
 #include <charconv>
 
 #include "aio/units.h"
-#include "bench/command_line.h"
+#include "tools/support/command_line.h"
 
 namespace sluice::bench {
 namespace {
@@ -109,7 +109,7 @@ Result<std::optional<CheckpointArguments>> parse_checkpoint_command_line(int arg
   add("--backend", to.backend, "NAME", "uring, posix, or auto: uring if it works [auto]");
   add("--runs", to.runs, "N", "of each; medians are shown [3]");
   add("--json", to.json, "FILE", "write all numbers there; -: standard output");
-  SLUICE_ASSIGN_OR_RETURN(const bool given, parse_words(app, argc, argv));
+  SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
   if (!given) return std::optional<CheckpointArguments>();
   return std::optional<CheckpointArguments>(std::move(to));
 }

@@ -43,7 +43,7 @@ double seconds_since(Clock::time_point begin) {
 // How far a pass is.
 class CheckpointWorkload::Watch {
  public:
-  Watch(const Interrupt& interrupt, const OnProgress& on_progress, std::uint64_t total_bytes)
+  Watch(const tools::Interrupt& interrupt, const OnProgress& on_progress, std::uint64_t total_bytes)
       : interrupt_(interrupt), on_progress_(on_progress), total_bytes_(total_bytes) {}
 
   Status advance(std::uint64_t bytes) {
@@ -56,7 +56,7 @@ class CheckpointWorkload::Watch {
   double seconds() const { return seconds_since(begin_); }
 
  private:
-  const Interrupt& interrupt_;
+  const tools::Interrupt& interrupt_;
   const OnProgress& on_progress_;
   const std::uint64_t total_bytes_;
   const Clock::time_point begin_ = Clock::now();
@@ -118,7 +118,7 @@ std::span<const float> CheckpointWorkload::source(std::size_t family, std::uint6
   return std::span(values_).subspan(window * kWindowStep, count);
 }
 
-Result<CheckpointPass> CheckpointWorkload::save(const Interrupt& interrupt,
+Result<CheckpointPass> CheckpointWorkload::save(const tools::Interrupt& interrupt,
                                                 const OnProgress& on_progress) {
   SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(backend_->files(), folder_));
   Watch watch(interrupt, on_progress, options_.state_bytes());
@@ -147,7 +147,7 @@ Result<CheckpointPass> CheckpointWorkload::save(const Interrupt& interrupt,
   return pass;
 }
 
-Result<CheckpointPass> CheckpointWorkload::read_all(const Interrupt& interrupt,
+Result<CheckpointPass> CheckpointWorkload::read_all(const tools::Interrupt& interrupt,
                                                     const OnProgress& on_progress, bool compare) {
   Watch watch(interrupt, on_progress, options_.state_bytes());
   CheckpointPass pass;
@@ -178,12 +178,12 @@ Result<CheckpointPass> CheckpointWorkload::read_all(const Interrupt& interrupt,
   return pass;
 }
 
-Result<CheckpointPass> CheckpointWorkload::load(const Interrupt& interrupt,
+Result<CheckpointPass> CheckpointWorkload::load(const tools::Interrupt& interrupt,
                                                 const OnProgress& on_progress) {
   return read_all(interrupt, on_progress, /*compare=*/false);
 }
 
-Status CheckpointWorkload::check(const Interrupt& interrupt, const OnProgress& on_progress) {
+Status CheckpointWorkload::check(const tools::Interrupt& interrupt, const OnProgress& on_progress) {
   return read_all(interrupt, on_progress, /*compare=*/true).status();
 }
 

@@ -15,8 +15,8 @@
 #include "aio/make_backend.h"
 #include "bench/aio_workload.h"
 #include "bench/checkpoint_options.h"
-#include "bench/interrupt.h"
 #include "engine/weights/safetensors_header.h"
+#include "tools/support/interrupt.h"
 
 namespace sluice::bench {
 
@@ -38,10 +38,10 @@ class CheckpointWorkload {
   CheckpointWorkload& operator=(const CheckpointWorkload&) = delete;
 
   // From nothing: what was saved before is removed first, which is not measured.
-  Result<CheckpointPass> save(const Interrupt& interrupt, const OnProgress& on_progress);
-  Result<CheckpointPass> load(const Interrupt& interrupt, const OnProgress& on_progress);
+  Result<CheckpointPass> save(const tools::Interrupt& interrupt, const OnProgress& on_progress);
+  Result<CheckpointPass> load(const tools::Interrupt& interrupt, const OnProgress& on_progress);
   // Every byte loaded is the one saved. Not measured.
-  Status check(const Interrupt& interrupt, const OnProgress& on_progress);
+  Status check(const tools::Interrupt& interrupt, const OnProgress& on_progress);
   Status remove();
 
   std::string backend_name() const { return std::string(backend_->name()); }
@@ -51,7 +51,7 @@ class CheckpointWorkload {
   class Watch;
   explicit CheckpointWorkload(const CheckpointBenchOptions& options);
   Status take_home();
-  Result<CheckpointPass> read_all(const Interrupt& interrupt, const OnProgress& on_progress,
+  Result<CheckpointPass> read_all(const tools::Interrupt& interrupt, const OnProgress& on_progress,
                                   bool compare);
   std::span<const float> source(std::size_t family, std::uint64_t element,
                                 std::uint64_t count) const;

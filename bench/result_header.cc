@@ -3,20 +3,20 @@
 #include <nlohmann/json.hpp>
 
 #include "aio/units.h"
-#include "bench/version.h"
+#include "tools/support/version.h"
 
 namespace sluice::bench {
 
 using Json = nlohmann::ordered_json;
 
 std::string machine_line(std::string_view program, const MachineInfo& machine) {
-  return std::string(program) + " " + std::string(kVersion) + " on " + machine.cpu + ", " +
+  return std::string(program) + " " + std::string(tools::kVersion) + " on " + machine.cpu + ", " +
          std::to_string(machine.cores) + (machine.cores == 1 ? " core, " : " cores, ") +
          format_bytes(machine.ram_bytes) + " RAM, " + machine.kernel + "\n";
 }
 
 Json result_header(const MachineInfo& machine, const std::string& command) {
-  return Json{{"version", kVersion},
+  return Json{{"version", tools::kVersion},
               {"machine",
                {{"cpu", machine.cpu},
                 {"cores", machine.cores},

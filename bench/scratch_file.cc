@@ -39,7 +39,7 @@ Result<std::unique_ptr<ScratchFile>> ScratchFile::create(const Options& options)
 
 Result<std::vector<double>> measure_write_speeds(
     const std::vector<std::string>& folders, std::uint64_t probe_bytes, aio::BackendKind backend,
-    const Interrupt& interrupt,
+    const tools::Interrupt& interrupt,
     const std::function<void(const std::string&, double)>& on_progress) {
   std::vector<double> speeds;
   for (const std::string& folder : folders) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bench/aio_session.h"
-#include "bench/interrupt.h"
+#include "tools/support/interrupt.h"
 
 namespace sluice::bench {
 
@@ -41,6 +41,7 @@ class ScratchFile {
 // twice, the second time is taken. For StripedFile::weights_from_speeds.
 Result<std::vector<double>> measure_write_speeds(
     const std::vector<std::string>& folders, std::uint64_t probe_bytes, aio::BackendKind backend,
-    const Interrupt& interrupt, const std::function<void(const std::string&, double)>& on_progress);
+    const tools::Interrupt& interrupt,
+    const std::function<void(const std::string&, double)>& on_progress);
 
 }  // namespace sluice::bench

@@ -12,16 +12,16 @@
 #include "aio/real_file_system.h"
 #include "bench/aio_session.h"
 #include "bench/aio_workload.h"
-#include "bench/command_line.h"
-#include "bench/interrupt.h"
 #include "bench/machine_info.h"
-#include "bench/progress_line.h"
 #include "bench/result_file.h"
 #include "bench/result_header.h"
 #include "bench/scratch_file.h"
 #include "bench/swap_options.h"
 #include "bench/swap_report.h"
 #include "bench/swap_workload.h"
+#include "tools/support/command_line.h"
+#include "tools/support/interrupt.h"
+#include "tools/support/progress_line.h"
 
 namespace sluice::bench {
 namespace {
@@ -31,7 +31,7 @@ constexpr int kUserError = 2;
 
 // While nothing has been written yet, what fails is the user's to change, but for broken drives.
 int exit_code_of_setup(ErrorCode code) {
-  if (code == ErrorCode::kCancelled) return kInterruptedExitCode;
+  if (code == ErrorCode::kCancelled) return tools::kInterruptedExitCode;
   return code == ErrorCode::kIo || code == ErrorCode::kCorrupt || code == ErrorCode::kInternal
              ? kOurError
              : kUserError;
@@ -49,7 +49,7 @@ class Reference {
                                                                    .weights = io.weights}));
     return reference;
   }
-  Status fill(const Interrupt& interrupt, const OnProgress& on_progress) {
+  Status fill(const tools::Interrupt& interrupt, const OnProgress& on_progress) {
     SLUICE_ASSIGN_OR_RETURN(session_,
                             AioSession::open(file_->target(), {.backend = io_.backend,
                                                                .block_bytes = io_.block_bytes,
@@ -57,7 +57,8 @@ class Reference {
                                                                .writable = true}));
     return write_pass(*session_, {.range_bytes = io_.size_bytes}, interrupt, on_progress);
   }
-  Result<RunResult> run(double seconds, const Interrupt& interrupt, const OnProgress& on_progress) {
+  Result<RunResult> run(double seconds, const tools::Interrupt& interrupt,
+                        const OnProgress& on_progress) {
     return run_measured(*session_,
                         {.mode = Mode::kMixed, .range_bytes = io_.size_bytes, .seconds = seconds},
                         interrupt, on_progress);
@@ -93,7 +94,7 @@ class Program {
     progress_.clear();
     const bool interrupted = !measured.ok() && measured.error().code() == ErrorCode::kCancelled;
     if (!measured.ok() && !interrupted) return fail(measured.error(), kOurError);
-    if (report_.rounds.empty()) return fail(measured.error(), kInterruptedExitCode);
+    if (report_.rounds.empty()) return fail(measured.error(), tools::kInterruptedExitCode);
     report_.interrupted = interrupted;
     std::fputs(report_.summary().c_str(), table_);
     if (const Status removed = workload_->remove(); !removed.ok())
@@ -104,7 +105,7 @@ class Program {
     }
     if (!interrupted) return 0;
     std::fputs("interrupted: the results above are not complete\n", table_);
-    return kInterruptedExitCode;
+    return tools::kInterruptedExitCode;
   }
 
  private:
@@ -194,7 +195,7 @@ class Program {
 
   int fail(const Error& error, int code) {
     progress_.clear();
-    if (code == kInterruptedExitCode) {
+    if (code == tools::kInterruptedExitCode) {
       std::fputs("swap_bench: interrupted before anything was measured\n", stderr);
     } else {
       std::fprintf(stderr, "swap_bench: %s\n", error.message().c_str());
@@ -202,11 +203,11 @@ class Program {
     return code;
   }
 
-  const Interrupt interrupt_;
+  const tools::Interrupt interrupt_;
   const std::string command_;
   std::FILE* const table_;
   const MachineInfo machine_ = machine_info();
-  ProgressLine progress_;
+  tools::ProgressLine progress_;
   SwapReport report_;
   std::unique_ptr<SwapWorkload> workload_;
   std::unique_ptr<Reference> reference_;
@@ -223,7 +224,7 @@ int run(int argc, const char* const* argv) {
   if (!arguments->has_value()) return 0;
   auto options = parse_swap_options(**arguments);
   if (!options.ok()) return complain(options.error());
-  return Program(std::move(options).value(), command_text("swap_bench", argc, argv)).run();
+  return Program(std::move(options).value(), tools::command_text("swap_bench", argc, argv)).run();
 }
 
 }  // namespace

@@ -6,10 +6,10 @@
 #include <cmath>
 
 #include "aio/units.h"
-#include "bench/command_line.h"
 #include "bench/machine_info.h"
 #include "offload/state_tiles.h"
 #include "swap/record_image.h"
+#include "tools/support/command_line.h"
 
 namespace sluice::bench {
 namespace {
@@ -247,7 +247,7 @@ Result<std::optional<SwapArguments>> parse_swap_command_line(int argc, const cha
   add(kHow, "--aio-reference", to.aio_reference, "on|off",
       "measure aio_bench's mixed mode too [on]");
   add(kHow, "--json", to.json, "FILE", "write all numbers there; -: standard output");
-  SLUICE_ASSIGN_OR_RETURN(const bool given, parse_words(app, argc, argv));
+  SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
   if (!given) return std::optional<SwapArguments>();
   return std::optional<SwapArguments>(std::move(to));
 }

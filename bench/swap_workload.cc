@@ -114,7 +114,7 @@ Status SwapWorkload::make_store() {
   return {};
 }
 
-Status SwapWorkload::fill(const Interrupt& interrupt, const OnProgress& on_progress) {
+Status SwapWorkload::fill(const tools::Interrupt& interrupt, const OnProgress& on_progress) {
   const std::uint64_t elements = options_.record_elements_of(0);
   std::vector<std::byte> state(offload::state_bytes(options_.form, elements));
   const int tiles = static_cast<int>((elements - 1) / kTileElements + 1);
@@ -168,7 +168,7 @@ Status SwapWorkload::work_on_loan(SwapPipeline::Loan& loan) {
   });
 }
 
-Result<SwapStep> SwapWorkload::step(SwapPipeline::Order order, const Interrupt& interrupt,
+Result<SwapStep> SwapWorkload::step(SwapPipeline::Order order, const tools::Interrupt& interrupt,
                                     const OnProgress& on_progress) {
   SLUICE_ASSIGN_OR_RETURN(
       const auto pipeline,

@@ -15,11 +15,11 @@
 #include "aio/page_memory.h"
 #include "aio/pinned_pool.h"
 #include "bench/aio_workload.h"
-#include "bench/interrupt.h"
 #include "bench/swap_options.h"
 #include "offload/adamw_arrays.h"
 #include "swap/state_store.h"
 #include "swap/swap_pipeline.h"
+#include "tools/support/interrupt.h"
 
 namespace sluice::bench {
 
@@ -49,8 +49,8 @@ class SwapWorkload {
   SwapWorkload& operator=(const SwapWorkload&) = delete;
 
   // Writes every record once. Not measured.
-  Status fill(const Interrupt& interrupt, const OnProgress& on_progress);
-  Result<SwapStep> step(swap::SwapPipeline::Order order, const Interrupt& interrupt,
+  Status fill(const tools::Interrupt& interrupt, const OnProgress& on_progress);
+  Result<SwapStep> step(swap::SwapPipeline::Order order, const tools::Interrupt& interrupt,
                         const OnProgress& on_progress);
   Result<ChecksumCost> measure_checksums();
 

@@ -131,6 +131,7 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
       clear_for_new_store(queues.reads.backend().files(), taken, options.replace_whole));
 
   std::unique_ptr<StateStore> store(new StateStore(queues, std::move(layout), std::move(taken)));
+  store->label_ = options.label;
   const Status made = [&]() -> Status {
     SLUICE_RETURN_IF_ERROR(store->open_data(aio::OpenOptions::Create::kMustNotExist));
     for (std::size_t i = 0; i < store->directories_.size(); ++i) {
@@ -231,6 +232,7 @@ void StateStore::read(RecordIo& io, RecordId id, std::span<std::byte> image) noe
   io.record_ = id;
   io.request_.prepare_read(*data_, layout_.offset_bytes(id, generation), image);
   io.request_.set_callback(&StateStore::on_done, &io);
+  io.request_.set_label(label_);
   queues_.reads.submit(io.request_);
 }
 
@@ -253,6 +255,7 @@ void StateStore::write(RecordIo& io, RecordId id, std::uint64_t generation,
   io.record_ = id;
   io.request_.prepare_write(*data_, layout_.offset_bytes(id, generation), image);
   io.request_.set_callback(&StateStore::on_done, &io);
+  io.request_.set_label(label_);
   queues_.writes.submit(io.request_);
 }
 

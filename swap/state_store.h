@@ -82,8 +82,9 @@ class StateStore {
     std::uint64_t stripe_bytes = 1 << 20;
     std::uint64_t chunk_bytes = 1 << 20;  // of a checksum
     std::uint32_t generations = 1;
-    bool replace_whole = false;  // create() over a store that was closed: else kAlreadyExists
-    std::uint64_t store_id = 0;  // 0: random
+    bool replace_whole = false;     // create() over a store that was closed: else kAlreadyExists
+    std::uint64_t store_id = 0;     // 0: random
+    const char* label = "records";  // of its requests, for observers of the queues
   };
   struct Queues {
     aio::IoQueue& reads;
@@ -160,6 +161,7 @@ class StateStore {
   const std::vector<RecordShape> shapes_;
   Directories directories_;  // in the layout's order
   std::unique_ptr<aio::StripedFile> data_;
+  const char* label_ = Options().label;
   std::string note_;
 
   mutable std::mutex mutex_;

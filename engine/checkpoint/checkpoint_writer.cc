@@ -17,6 +17,8 @@ namespace sluice::engine {
 namespace {
 
 constexpr int kMaxChunksInFlight = 64;
+constexpr std::uint64_t kManifestBytesOfChunk = 16;  // its checksum
+constexpr std::uint64_t kSmallFilesBytes = 64 * kKiB;
 
 Error invalid(std::string what) { return Error(ErrorCode::kInvalidArgument, std::move(what)); }
 
@@ -104,6 +106,7 @@ Status CheckpointWriter::prepare(std::span<const TensorSpec> parameters) {
   SLUICE_ASSIGN_OR_RETURN(staging_, aio::PageMemory::map(staging_bytes(options_), true));
   SLUICE_RETURN_IF_ERROR(take_folder());
   SLUICE_RETURN_IF_ERROR(take_space());
+  SLUICE_RETURN_IF_ERROR(write_index());
   SLUICE_RETURN_IF_ERROR(begin_shard());
   return skip_full();
 }
@@ -124,12 +127,15 @@ Status CheckpointWriter::take_folder() {
   return make_durable_folder(files, target_);
 }
 
-// All of it before anything is written, so that a full disk shows now.
+// All of it before anything is written, so that a full disk shows now. The index and the manifest
+// are small, and come to what is left.
 Status CheckpointWriter::take_space() {
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t free_bytes,
                           queue_.backend().files().free_bytes(target_));
-  if (total_bytes_ > free_bytes)
-    return Error(ErrorCode::kNoSpace, "no room for a checkpoint of " + format_bytes(total_bytes_) +
+  const std::uint64_t needed_bytes =
+      total_bytes_ + kSmallFilesBytes + total_bytes_ / options_.chunk_bytes * kManifestBytesOfChunk;
+  if (needed_bytes > free_bytes)
+    return Error(ErrorCode::kNoSpace, "no room for a checkpoint of " + format_bytes(needed_bytes) +
                                           " in " + target_ + ": " + format_bytes(free_bytes) +
                                           " are free. Free some space there, keep fewer "
                                           "checkpoints, or choose another path");
@@ -228,7 +234,6 @@ Status CheckpointWriter::commit(const CheckpointState& state) {
                    std::to_string(elements_done_) + " of its " + std::to_string(next.elements) +
                    " elements");
   }
-  SLUICE_RETURN_IF_ERROR(fail(write_index()));
   return fail(publish(state));
 }
 
@@ -249,6 +254,7 @@ Status CheckpointWriter::write_index() {
                         {.file = manifest_.files.size(), .offset_bytes = offset}));
   }
   SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue_, path_in(index.name), text));
+  total_bytes_ += index.bytes;
   manifest_.files.push_back(std::move(index));
   return {};
 }

@@ -139,7 +139,7 @@ struct Run {
   std::int64_t keep_last_checkpoints = 0;  // 0: all
   bool hash_units = false;
   double io_watchdog_s = 0;  // 0: none
-  std::string resume;  // empty: start at step 0; "newest", or the name of a checkpoint
+  std::string resume;        // empty: start at step 0; "newest", or the name of a checkpoint
 };
 
 // Unset: from what the machine has free, less a margin.

@@ -38,6 +38,11 @@ void derive_optimizer(Derivation& derivation) {
     optimizer.weight_decay = kTorchDefault;
     derivation.note(kDecay, "PyTorch's default for AdamW, because of torch_adam");
   }
+  constexpr std::string_view kClipping = "gradient_clipping";
+  if (derivation.is_auto(kClipping)) {
+    derivation.config.gradient_clipping_norm = 1;
+    derivation.note(kClipping, "Hugging Face's max_grad_norm");
+  }
 }
 
 void derive_bucket_sizes(Derivation& derivation) {

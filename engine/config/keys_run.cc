@@ -259,8 +259,9 @@ constexpr Key kKeys[] = {
      .field = SLUICE_FIELD(placement.boundaries_to_cpu),
      .default_json = "\"auto\"",
      .choices = "auto|on|off",
-     .auto_rule = "on with activation_checkpointing.cpu_checkpointing, else the plan's choice",
-     .meaning = "keep the activations between units in RAM until backward"},
+     .auto_rule = "on with activation_checkpointing.cpu_checkpointing, else off",
+     .meaning = "keep the activations between units in pinned RAM until backward; for the GPU (on "
+                "the CPU they are in RAM anyway). What recompute off saves stays on the GPU"},
     {.path = "placement.optimizer_fractions",
      .source = kOurs,
      .field = SLUICE_FIELD(placement.optimizer_fractions),
@@ -288,7 +289,8 @@ constexpr Key kKeys[] = {
      .default_json = "0",
      .range = {.minimum = 0, .maximum = 4096},
      .unit = "units",
-     .meaning = "units fetched ahead of their use; 0 lets the plan choose"},
+     .meaning = "units fetched ahead of their use; 0: by stage3_prefetch_bucket_size and "
+                "stage3_max_live_parameters"},
 };
 
 }  // namespace

@@ -160,8 +160,9 @@ constexpr Key kKeys[] = {
 
     {.path = "gradient_clipping",
      .field = SLUICE_FIELD(gradient_clipping_norm),
-     .default_json = "1.0",
+     .default_json = "0.0",
      .range = kNotNegative,
+     .auto_rule = "1, as Hugging Face's trainer fills it in",
      .meaning = "largest norm over all gradients; 0 does not clip"},
     {.path = "steps_per_print",
      .field = SLUICE_FIELD(steps_per_print),

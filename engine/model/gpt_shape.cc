@@ -1,27 +1,16 @@
 #include "engine/model/gpt_shape.h"
 
-#include <array>
 #include <string>
+
+#include "engine/config/model_presets.h"
 
 namespace sluice::engine {
 namespace {
 
-constexpr std::int64_t kGpt2Vocab = 50257;
 constexpr double kGpt2Dropout = 0.1;
 // Keeps every product of a model's numbers far from the end of 64 bits.
 constexpr std::int64_t kLargest = std::int64_t{1} << 24;
 constexpr std::int64_t kMostLayers = 65536;
-
-constexpr std::array<std::string_view, 5> kNames = {"gpt2-small", "gpt2-medium", "gpt2-large",
-                                                    "gpt2-xl", "gpt-lite"};
-// Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, table 2.
-constexpr std::array<GptShape, 5> kShapes = {{
-    {12, 768, 12, 1024, kGpt2Vocab, kGpt2Dropout},
-    {24, 1024, 16, 1024, kGpt2Vocab, kGpt2Dropout},
-    {36, 1280, 20, 1024, kGpt2Vocab, kGpt2Dropout},
-    {48, 1600, 25, 1024, kGpt2Vocab, kGpt2Dropout},
-    {12, 768, 12, 2048, kGpt2Vocab, kGpt2Dropout},
-}};
 
 Error refused(const std::string& sentence) {
   return {ErrorCode::kInvalidArgument, "the model cannot be built: " + sentence};
@@ -36,13 +25,17 @@ Status check_range(std::string_view name, std::int64_t value, std::int64_t large
 }  // namespace
 
 std::optional<GptShape> gpt_preset(std::string_view name) {
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == name) return kShapes[i];
+  for (const config::NamedShape& known : config::model_presets()) {
+    if (known.name != name) continue;
+    return GptShape{.layers = known.layers,
+                    .hidden = known.hidden,
+                    .heads = known.heads,
+                    .context_tokens = known.context_tokens,
+                    .vocab = known.vocab,
+                    .dropout = kGpt2Dropout};
   }
   return std::nullopt;
 }
-
-std::span<const std::string_view> gpt_preset_names() { return kNames; }
 
 Status validate(const GptShape& shape) {
   SLUICE_RETURN_IF_ERROR(check_range("layers", shape.layers, kMostLayers));

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string_view>
 
 #include "aio/result.h"
@@ -23,9 +22,8 @@ struct GptShape {
   std::int64_t ffn() const { return ffn_hidden == 0 ? 4 * hidden : ffn_hidden; }
 };
 
-// gpt2-small, gpt2-medium, gpt2-large, gpt2-xl, gpt-lite; nothing for other names. Dropout is 0.1.
+// Of engine/config/model_presets.h, with a dropout of 0.1; nothing for other names.
 std::optional<GptShape> gpt_preset(std::string_view name);
-std::span<const std::string_view> gpt_preset_names();
 
 // kInvalidArgument with a sentence that names the number at fault.
 Status validate(const GptShape& shape);

@@ -92,6 +92,14 @@ void write_span(EventFile& file, const PlacedSpan& placed, std::int64_t origin_n
              ",\"dur\":" + microseconds(span.end_ns - span.begin_ns) + ",\"args\":{" + args + "}}");
 }
 
+// The time of the steps asked for, for tools: spans may reach beyond it at both ends.
+std::string window_text(std::int64_t begin_ns, std::int64_t end_ns, std::int64_t origin_ns) {
+  const auto us = [&](std::int64_t ns) {
+    return std::to_string(static_cast<double>(ns - origin_ns) * 1e-3);
+  };
+  return R"(,"window_us":[)" + us(begin_ns) + "," + us(end_ns) + "]";
+}
+
 }  // namespace
 
 Result<TraceLog::Options> TraceLog::parse_steps(const std::string& text) {
@@ -167,6 +175,8 @@ Status TraceLog::write_json(const std::string& path) const {
   if (!file.is_open()) return failed("create");
   file.text("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":");
   file.text(std::to_string(dropped_spans()).c_str());
+  if (window_end_ns_.load() != kNever && origin_ns != kNever)
+    file.text(window_text(window_begin_ns_.load(), window_end_ns_.load(), origin_ns).c_str());
   file.text("},\"traceEvents\":[\n");
   file.event(name_event("process_name", 0, R"("name":"sluice")"));
   for (std::size_t track = 0; track < kTraceTracks; ++track) {

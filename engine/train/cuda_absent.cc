@@ -13,17 +13,24 @@ Error absent() {
 
 Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel&,
                                                                   const CudaSlotOptions&,
-                                                                  offload::ParamOffloader&) {
+                                                                  offload::ParamOffloader&,
+                                                                  TraceLog*) {
   return absent();
 }
 std::uint64_t planned_slot_bytes(const GptModel&, const CudaSlotOptions&) { return 0; }
-Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel&, offload::GradType) {
+Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel&, offload::GradType,
+                                                              TraceLog*) {
+  return absent();
+}
+Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const GptModel&,
+                                                                const BoundaryOptions&, TraceLog*) {
   return absent();
 }
 std::uint64_t planned_sink_gpu_bytes(const GptModel&, offload::GradType) { return 0; }
 std::uint64_t planned_sink_host_bytes(const GptModel&, offload::GradType) { return 0; }
 std::unique_ptr<PhaseClock> make_cuda_phase_clock() { return nullptr; }
 std::uint64_t cuda_peak_bytes() { return 0; }
+std::optional<GpuMemory> cuda_memory() { return std::nullopt; }
 aio::PinHook cuda_pin_hook() { return {}; }
 
 }  // namespace sluice::engine

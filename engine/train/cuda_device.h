@@ -1,15 +1,20 @@
 // The GPU's side of a step: slots that units' parameters are copied into ahead of their use, and
 // the way of the gradients back to the host; each on a stream of its own beside the one that
-// computes. And the clock of that stream.
+// computes. And the clock of that stream. Copies are told to a trace where one is given, and cost
+// nothing more while it is not active.
 //
 // Without CUDA none of this is built; make_*() then return kUnsupported.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "aio/pinned_pool.h"
 #include "aio/result.h"
+#include "engine/observe/trace_log.h"
+#include "engine/train/boundary_plan.h"
+#include "engine/train/boundary_store.h"
 #include "engine/train/gradient_sink.h"
 #include "engine/train/phase_clock.h"
 #include "engine/train/unit_parameters.h"
@@ -20,24 +25,39 @@ struct CudaSlotOptions {
   at::ScalarType dtype = at::kBFloat16;
   int block_slots = 3;  // computed with, copied into, just used; the embedding has one of its own
 };
-// Slots that still hold a unit's newest parameters are not copied into again: with as many slots as
-// blocks, a step copies each unit once. Model and params must outlive it.
+// A unit that still lies in a slot, and has not changed since, is not copied again: with as many
+// slots as blocks, a step copies each unit once. A slot goes to another unit when it is the one
+// whose unit was used or prefetched longest ago. All that is given must outlive it.
 Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel& model,
                                                                   const CudaSlotOptions& options,
-                                                                  offload::ParamOffloader& params);
+                                                                  offload::ParamOffloader& params,
+                                                                  TraceLog* trace = nullptr);
 // What the slots take.
 std::uint64_t planned_slot_bytes(const GptModel& model, const CudaSlotOptions& options);
 
 Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel& model,
-                                                              offload::GradType type);
+                                                              offload::GradType type,
+                                                              TraceLog* trace = nullptr);
 // What it takes on the GPU, and pinned on the host.
 std::uint64_t planned_sink_gpu_bytes(const GptModel& model, offload::GradType type);
 std::uint64_t planned_sink_host_bytes(const GptModel& model, offload::GradType type);
+
+// Boundaries on the host; it takes what the BoundaryPlan of these options says.
+Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const GptModel& model,
+                                                                const BoundaryOptions& options,
+                                                                TraceLog* trace = nullptr);
 
 std::unique_ptr<PhaseClock> make_cuda_phase_clock();
 
 // The most that LibTorch has had of the GPU at once.
 std::uint64_t cuda_peak_bytes();
+
+struct GpuMemory {
+  std::uint64_t free_bytes = 0;  // once this process has its context
+  std::uint64_t total_bytes = 0;
+};
+// Of the current GPU; nothing where there is none.
+std::optional<GpuMemory> cuda_memory();
 
 // cudaHostRegister for the memory of pools.
 aio::PinHook cuda_pin_hook();

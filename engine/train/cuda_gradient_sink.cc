@@ -10,6 +10,7 @@
 
 #include "aio/check.h"
 #include "aio/units.h"
+#include "engine/train/cuda_copy_span.h"
 #include "engine/train/cuda_device.h"
 #include "offload/grad_stats_cuda.h"
 #include "offload/sum_nodes.h"
@@ -50,10 +51,11 @@ at::Tensor on_gpu(std::uint64_t elements, at::ScalarType dtype) {
 
 class CudaGradientSink final : public GradientSink {
  public:
-  CudaGradientSink(const GptModel& model, offload::GradType type,
+  CudaGradientSink(const GptModel& model, offload::GradType type, TraceLog* trace,
                    std::unique_ptr<aio::PinnedPool> pool)
       : model_(model),
         type_(type),
+        trace_(trace),
         pool_(std::move(pool)),
         host_(pool_->acquire()),
         copies_(c10::cuda::getStreamFromPool(false)),
@@ -109,6 +111,11 @@ class CudaGradientSink final : public GradientSink {
                            compute()));
     stage.filled.record(c10::cuda::getCurrentCUDAStream());
     stage.filled.block(copies_);
+    const CudaCopySpan span({.trace = trace_,
+                             .track = TraceTrack::kD2h,
+                             .name = model_.layout(index).name.c_str(),
+                             .bytes = bytes},
+                            copies_.stream());
     must(cudaMemcpyAsync(unit.gradient, stage.memory.data_ptr(), bytes, cudaMemcpyDeviceToHost,
                          copies_.stream()));
     stage.copied.record(copies_);
@@ -158,6 +165,7 @@ class CudaGradientSink final : public GradientSink {
 
   const GptModel& model_;
   const offload::GradType type_;
+  TraceLog* const trace_;
   const std::unique_ptr<aio::PinnedPool> pool_;
   aio::PinnedPool::Lease host_;
   c10::cuda::CUDAStream copies_;
@@ -172,14 +180,15 @@ class CudaGradientSink final : public GradientSink {
 }  // namespace
 
 Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel& model,
-                                                              offload::GradType type) {
+                                                              offload::GradType type,
+                                                              TraceLog* trace) {
   SLUICE_ASSIGN_OR_RETURN(
       auto pool, aio::PinnedPool::create({.buffer_bytes = planned_sink_host_bytes(model, type),
                                           .capacity = 1,
                                           .lock = aio::MemoryLock::kNone,
                                           .hook = cuda_pin_hook()}));
   return std::unique_ptr<GradientSink>(
-      std::make_unique<CudaGradientSink>(model, type, std::move(pool)));
+      std::make_unique<CudaGradientSink>(model, type, trace, std::move(pool)));
 }
 
 std::uint64_t planned_sink_gpu_bytes(const GptModel& model, offload::GradType type) {

@@ -10,6 +10,7 @@
 
 #include "aio/check.h"
 #include "aio/units.h"
+#include "engine/train/cuda_copy_span.h"
 #include "engine/train/cuda_device.h"
 
 namespace sluice::engine {
@@ -33,8 +34,13 @@ int slots_of(const GptModel& model, Class of, int block_slots) {
 
 class CudaUnitParameters final : public UnitParameters {
  public:
-  CudaUnitParameters(const GptModel& model, const CudaSlotOptions& options, ParamOffloader& params)
-      : model_(model), params_(params), copies_(c10::cuda::getStreamFromPool(true)) {
+  CudaUnitParameters(const GptModel& model, const CudaSlotOptions& options, ParamOffloader& params,
+                     TraceLog* trace)
+      : model_(model),
+        block_slots_(options.block_slots),
+        params_(params),
+        trace_(trace),
+        copies_(c10::cuda::getStreamFromPool(true)) {
     const at::Device device(at::kCUDA, c10::cuda::current_device());
     for (int unit = 0; unit < model.units(); ++unit)
       units_.push_back(
@@ -58,7 +64,15 @@ class CudaUnitParameters final : public UnitParameters {
   ~CudaUnitParameters() override { static_cast<void>(cudaStreamSynchronize(copies_.stream())); }
 
   Status prefetch(int unit) override {
-    if (find(unit) != kNobody) return {};
+    const int there = find(unit);
+    if (there != kNobody) {
+      slot_at(there).last_use = ++uses_;  // it is wanted sooner than those used since
+      return {};
+    }
+    if (!params_.in_memory(unit)) {
+      params_.prefetch(unit);
+      return {};
+    }
     const int index = free_slot(class_of(model_, unit));
     return index == kNobody ? Status() : load(unit, index);
   }
@@ -87,6 +101,10 @@ class CudaUnitParameters final : public UnitParameters {
     slot.acquired = false;
   }
 
+  bool keeps(int unit) const override {
+    if (class_of(model_, unit) != kBlocks) return true;
+    return unit >= model_.head_index() - slots_of(model_, kBlocks, block_slots_);
+  }
   void changed() override {
     for (auto& slot : slots_) slot->unit = kNobody;
   }
@@ -134,13 +152,20 @@ class CudaUnitParameters final : public UnitParameters {
     Slot& slot = slot_at(index);
     slot.used.block(copies_);  // nothing, where it was never used
     const std::size_t bytes = lease.bytes().size();
-    const cudaError_t copied = cudaMemcpyAsync(slot.memory.data_ptr(), lease.bytes().data(), bytes,
-                                               cudaMemcpyHostToDevice, copies_.stream());
-    if (copied != cudaSuccess) {
-      return Error(ErrorCode::kInternal, "copying the parameters of " + model_.layout(unit).name +
-                                             " to the GPU failed: " + cudaGetErrorString(copied));
+    {
+      const CudaCopySpan span({.trace = trace_,
+                               .track = TraceTrack::kH2d,
+                               .name = model_.layout(unit).name.c_str(),
+                               .bytes = bytes},
+                              copies_.stream());
+      const cudaError_t copied = cudaMemcpyAsync(slot.memory.data_ptr(), lease.bytes().data(),
+                                                 bytes, cudaMemcpyHostToDevice, copies_.stream());
+      if (copied != cudaSuccess) {
+        return Error(ErrorCode::kInternal, "copying the parameters of " + model_.layout(unit).name +
+                                               " to the GPU failed: " + cudaGetErrorString(copied));
+      }
+      slot.loaded.record(copies_);
     }
-    slot.loaded.record(copies_);
     slot.unit = unit;
     slot.last_use = ++uses_;
     copied_bytes_ += bytes;
@@ -158,7 +183,9 @@ class CudaUnitParameters final : public UnitParameters {
   }
 
   const GptModel& model_;
+  const int block_slots_;
   ParamOffloader& params_;
+  TraceLog* const trace_;
   c10::cuda::CUDAStream copies_;
   std::vector<Unit> units_;
   std::vector<std::unique_ptr<Slot>> slots_;
@@ -195,9 +222,10 @@ class CudaPhaseClock final : public PhaseClock {
 
 Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel& model,
                                                                   const CudaSlotOptions& options,
-                                                                  ParamOffloader& params) {
+                                                                  ParamOffloader& params,
+                                                                  TraceLog* trace) {
   return std::unique_ptr<UnitParameters>(
-      std::make_unique<CudaUnitParameters>(model, options, params));
+      std::make_unique<CudaUnitParameters>(model, options, params, trace));
 }
 
 std::uint64_t planned_slot_bytes(const GptModel& model, const CudaSlotOptions& options) {
@@ -219,6 +247,16 @@ std::unique_ptr<PhaseClock> make_cuda_phase_clock() { return std::make_unique<Cu
 std::uint64_t cuda_peak_bytes() {
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(c10::cuda::current_device());
   return static_cast<std::uint64_t>(stats.reserved_bytes[0].peak);
+}
+
+std::optional<GpuMemory> cuda_memory() {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return std::nullopt;
+  }
+  return GpuMemory{.free_bytes = free_bytes, .total_bytes = total_bytes};
 }
 
 aio::PinHook cuda_pin_hook() {

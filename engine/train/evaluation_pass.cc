@@ -15,7 +15,7 @@ void expect_units(const EvaluationParts& parts) {
   std::vector<int> order;
   for (int pass = 0; pass < 2; ++pass) {
     for (int unit = 0; unit < parts.model->units(); ++unit) order.push_back(unit);
-    order.push_back(0);  // the head's
+    if (!parts.parameters->keeps(0)) order.push_back(0);  // the head's
   }
   parts.params->expect(order);
 }

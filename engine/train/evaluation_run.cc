@@ -17,7 +17,7 @@ using offload::ParamOffloader;
 Result<std::unique_ptr<EvaluationRun>> EvaluationRun::create(const config::Config& config,
                                                              const MemoryPlan& plan) {
   std::unique_ptr<EvaluationRun> run(new EvaluationRun(config, plan));
-  run->model_ = std::make_unique<GptModel>(GptModel::Options{.shape = gpt_shape(config.model)});
+  run->model_ = std::make_unique<GptModel>(model_options(config));
   SLUICE_ASSIGN_OR_RETURN(auto data, RunData::open(config, RunPurpose::kEvaluation));
   if (!data.has_validation()) {
     return Error(ErrorCode::kInvalidArgument,

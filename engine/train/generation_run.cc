@@ -17,11 +17,12 @@ namespace sluice::engine {
 namespace {
 
 // Two passes: while this one ends, the next one's parameters are read.
-void expect_units(const GptModel& model, offload::ParamOffloader& params) {
+void expect_units(const GptModel& model, const UnitParameters& parameters,
+                  offload::ParamOffloader& params) {
   std::vector<int> order;
   for (int pass = 0; pass < 2; ++pass) {
     for (int unit = 0; unit < model.units(); ++unit) order.push_back(unit);
-    order.push_back(0);  // the head's
+    if (!parameters.keeps(0)) order.push_back(0);  // the head's
   }
   params.expect(order);
 }
@@ -31,7 +32,7 @@ void expect_units(const GptModel& model, offload::ParamOffloader& params) {
 Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Config& config,
                                                              const MemoryPlan& plan) {
   std::unique_ptr<GenerationRun> run(new GenerationRun(config, plan));
-  run->model_ = std::make_unique<GptModel>(GptModel::Options{.shape = gpt_shape(config.model)});
+  run->model_ = std::make_unique<GptModel>(model_options(config));
   SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config, plan));
   const int threads = compute_threads(config);
   at::set_num_threads(threads);
@@ -89,7 +90,7 @@ std::vector<float> GenerationRun::feed(std::span<const std::int64_t> tokens) {
 
 std::vector<float> GenerationRun::pass(std::span<const std::int64_t> tokens) {
   const at::NoGradGuard no_tape;
-  expect_units(*model_, *params_);
+  expect_units(*model_, *parameters_, *params_);
   std::vector<std::int64_t> ids(tokens.begin(), tokens.end());
   const auto count = static_cast<std::int64_t>(ids.size());
   at::Tensor flow =

@@ -8,20 +8,29 @@
 
 #include "aio/units.h"
 #include "engine/model/gpt_costs.h"
+#include "engine/model/gpt_layout.h"
 #include "engine/model/kv_cache.h"
 #include "engine/train/cuda_device.h"
 #include "engine/train/gradient_sink.h"
+#include "engine/train/param_plan.h"
 
 namespace sluice::engine {
 namespace {
 
 constexpr std::uint64_t kRecordGranule = offload::kTileElements;
-constexpr int kMinSwapBuffers = 3;   // one is read, one computed, one written
-constexpr int kMinCacheBuffers = 3;  // of a size class: updated, read, read ahead
+constexpr int kMinSwapBuffers = 3;  // one is read, one computed, one written
 
-// What is resident before anything of the run is there, and what LibTorch's libraries keep.
+// What is resident before anything of the run is there, and what LibTorch's libraries keep. On the
+// CPU a model of 28,000 parameters trains in 377 MiB (366 after set-up, 384 with 16 threads): half
+// are pages of LibTorch's libraries that loading has relocated or that initialisers have made, half
+// are mapped from their files. The rest is for allocators' arenas and oneDNN's scratch memory.
 constexpr std::uint64_t kProgramBytes = 512 * kMiB;
 constexpr std::uint64_t kCudaProgramBytes = 1536 * kMiB;
+// On the GPU: cuBLAS' workspaces, kernels as they are loaded, what LibTorch's allocator rounds up.
+constexpr std::uint64_t kCudaLibraryBytes = 256 * kMiB;
+
+// Rows of the token embedding on the GPU: a multiple of this fills the tensor cores' tiles.
+constexpr std::int64_t kVocabMultiple = 64;
 
 std::uint64_t sum_of(const std::vector<MemoryLine>& lines) {
   return std::accumulate(
@@ -30,15 +39,12 @@ std::uint64_t sum_of(const std::vector<MemoryLine>& lines) {
 }
 
 Status choose_device(const config::Config& config, MemoryPlan& plan) {
-  const bool there = at::hasCUDA();
-  if (config.run.device == config::Device::kCuda && !there) {
+  plan.cuda = uses_cuda(config);
+  if (config.run.device == config::Device::kCuda && !plan.cuda) {
     return Error(ErrorCode::kInvalidArgument,
                  "run.device is \"cuda\", and LibTorch finds no GPU that it can use: check "
                  "nvidia-smi, or train on the CPU (run.device: \"cpu\")");
   }
-  plan.cuda = there && config.run.device != config::Device::kCpu;
-  plan.block_slots =
-      static_cast<int>(std::clamp<std::int64_t>(config.placement.prefetch_units, 1, 64)) + 2;
   return {};
 }
 
@@ -109,31 +115,17 @@ const char* store_suffix(RunPurpose purpose) {
 }
 
 Status plan_params(const config::Config& config, const GptModel& model, MemoryPlan& plan) {
-  const config::Zero& zero = config.zero;
-  const bool on_nvme = zero.offload_param.device == config::OffloadDevice::kNvme;
-  std::uint64_t largest = 0;
-  for (int unit = 0; unit < model.units(); ++unit) {
-    const UnitLayout& layout = model.layout(unit);
-    const bool persistent = layout.elements <= static_cast<std::uint64_t>(std::max<std::int64_t>(
-                                                   zero.param_persistence_threshold_elements, 0));
-    const offload::Tier tier = on_nvme && !persistent ? offload::Tier::kNvme : offload::Tier::kCpu;
-    if (tier == offload::Tier::kNvme) largest = std::max(largest, layout.elements);
-    plan.params.units.push_back({.name = layout.name, .elements = layout.elements, .tier = tier});
-  }
+  place_params(config.zero, model, plan);
   plan.params.element_bytes = offload::param_bytes_per_element(plan.form);
-  const std::int64_t in_cpu =
-      largest == 0 ? kMinCacheBuffers
-                   : zero.offload_param.max_in_cpu_elements / static_cast<std::int64_t>(largest);
-  plan.params.cache_buffers = static_cast<int>(
-      std::clamp<std::int64_t>(std::min(zero.offload_param.buffer_count, in_cpu), kMinCacheBuffers,
-                               offload::ParamLayout::kMaxBuffers));
   plan.params.store.paths = config.param_nvme_paths();
   // Weights may be used while the run that makes them goes on.
   plan.params.store.run = store_name(config, store_suffix(plan.purpose));
+  plan.params.store.label = "parameters";
   SLUICE_ASSIGN_OR_RETURN(const auto memory, offload::ParamOffloader::memory_plan(plan.params));
-  plan.host.push_back({"parameters in memory", memory.cpu_bytes});
-  plan.host.push_back({"parameters, cache of those on NVMe", memory.buffer_bytes});
-  plan.nvme.push_back({"parameters", memory.nvme_bytes});
+  plan.host.push_back({"parameters in memory", memory.cpu_bytes, /*locked=*/true});
+  plan.host.push_back({"parameters, cache of those on NVMe", memory.buffer_bytes, /*locked=*/true});
+  plan.nvme.push_back(
+      {.what = "parameters", .bytes = memory.nvme_bytes, .paths = config.param_nvme_paths()});
   return {};
 }
 
@@ -156,16 +148,47 @@ Status plan_optimizer(const config::Config& config, const GptModel& model, Memor
   const std::int64_t buffers = config.placement.swap_buffers > 0
                                    ? config.placement.swap_buffers
                                    : config.zero.offload_optimizer.buffer_count;
+  if (buffers < kMinSwapBuffers && optimizer_fractions(config).nvme > 0) {
+    note_raised(plan, "offload_optimizer.buffer_count", buffers,
+                "one record each that is read, computed and written", kMinSwapBuffers);
+  }
   plan.optimizer.swap.buffers = static_cast<int>(
       std::clamp<std::int64_t>(buffers, kMinSwapBuffers, swap::SwapPipeline::kMaxBuffers));
   plan.optimizer.store.paths = config.optimizer_nvme_paths();
   plan.optimizer.store.run = store_name(config, "optimizer");
+  plan.optimizer.store.label = "optimizer state";
   SLUICE_ASSIGN_OR_RETURN(const auto memory,
                           offload::OptimizerOffloader::memory_plan(plan.optimizer));
   plan.host.push_back({"optimizer state in memory", memory.cpu_state_bytes});
-  plan.host.push_back({"optimizer state, buffers of what is on NVMe", memory.swap_buffer_bytes});
-  plan.nvme.push_back({"optimizer state", memory.nvme_bytes});
+  plan.host.push_back({"optimizer state, buffers of what is on NVMe", memory.swap_buffer_bytes,
+                       /*locked=*/true});
+  plan.nvme.push_back({.what = "optimizer state",
+                       .bytes = memory.nvme_bytes,
+                       .paths = config.optimizer_nvme_paths()});
   return {};
+}
+
+BoundaryOptions boundary_options(const config::Config& config, const MemoryPlan& plan) {
+  constexpr std::int64_t kMostAhead = 64;
+  const auto ahead = std::clamp<std::int64_t>(config.placement.prefetch_units, 1, kMostAhead);
+  return {.micro_batches = config.batch.accumulation,
+          .micro_batch = config.batch.micro,
+          .tokens = config.data.sequence_tokens,
+          .dtype = compute_dtype(plan.form),
+          .slots = static_cast<int>(ahead) + 2};
+}
+
+// Of what the units are given; on the CPU that is in host memory anyway.
+void plan_boundaries(const config::Config& config, const GptModel& model, MemoryPlan& plan) {
+  if (!plan.cuda || config.placement.boundaries_to_cpu != config::Switch::kOn) return;
+  plan.boundaries = boundary_options(config, plan);
+  plan.host.push_back({"activation boundaries",
+                       BoundaryPlan(model.shape(), *plan.boundaries).host_bytes(),
+                       /*locked=*/true});
+}
+
+std::int64_t token_rows(const GptModel& model) {
+  return model.layout(0).parameters[embedding_parameter::kToken].padded_rows;
 }
 
 // Evaluated together, in an evaluation on its own: as many micro-batches as have this much between
@@ -185,8 +208,8 @@ std::uint64_t plan_activations(const config::Config& config, const GptModel& mod
   const auto micro_batches = static_cast<std::uint64_t>(config.batch.accumulation);
   const auto layers = static_cast<std::uint64_t>(shape.layers);
   const std::uint64_t boundary = boundary_bytes(shape, pass);
-  const std::uint64_t call =
-      std::max(block_peak_bytes(shape, pass, peak), head_peak_bytes(shape, pass, 0, peak));
+  const std::uint64_t call = std::max(block_peak_bytes(shape, pass, peak),
+                                      head_peak_bytes(shape, pass, token_rows(model), peak));
   if (generates) return boundary + call;
   if (plan.purpose == RunPurpose::kEvaluation) {
     const auto asked =
@@ -195,8 +218,14 @@ std::uint64_t plan_activations(const config::Config& config, const GptModel& mod
         std::clamp<std::uint64_t>(kEvaluationFlowBytes / boundary, 1, asked);
     return plan.evaluation_micro_batches * boundary + call;
   }
-  plan.evaluation_micro_batches = layers * micro_batches;
-  std::uint64_t bytes = (layers + 2) * micro_batches * boundary;
+  std::uint64_t bytes = 2 * micro_batches * boundary;  // what flows from unit to unit
+  if (plan.boundaries) {
+    plan.evaluation_micro_batches = micro_batches;
+    bytes += BoundaryPlan(shape, *plan.boundaries).gpu_bytes();
+  } else {
+    plan.evaluation_micro_batches = layers * micro_batches;
+    bytes += layers * micro_batches * boundary;
+  }
   if (!plan.recompute) bytes += layers * micro_batches * block_saved_bytes(shape, pass);
   return bytes + call;
 }
@@ -204,8 +233,17 @@ std::uint64_t plan_activations(const config::Config& config, const GptModel& mod
 }  // namespace
 
 std::uint64_t MemoryPlan::host_bytes() const { return sum_of(host); }
+std::uint64_t MemoryPlan::locked_bytes() const {
+  std::uint64_t sum = 0;
+  for (const MemoryLine& line : host) sum += line.locked ? line.bytes : 0;
+  return sum;
+}
 std::uint64_t MemoryPlan::gpu_bytes() const { return sum_of(gpu); }
 std::uint64_t MemoryPlan::nvme_bytes() const { return sum_of(nvme); }
+
+bool uses_cuda(const config::Config& config) {
+  return at::hasCUDA() && config.run.device != config::Device::kCpu;
+}
 
 GptShape gpt_shape(const config::Model& model) {
   return {.layers = model.layers,
@@ -223,23 +261,40 @@ GptShape generation_shape(const config::Config& config) {
   return shape;
 }
 
+at::ScalarType compute_dtype(offload::ParamForm form) {
+  switch (form) {
+    case offload::ParamForm::kSplit:
+    case offload::ParamForm::kFp32AndBf16:
+      return at::kBFloat16;
+    case offload::ParamForm::kFp32AndFp16:
+      return at::kHalf;
+    case offload::ParamForm::kFp32:
+      break;
+  }
+  return at::kFloat;
+}
+
+GptModel::Options model_options(const config::Config& config) {
+  GptModel::Options options{.shape = gpt_shape(config.model)};
+  if (uses_cuda(config) && config.precision != config::Precision::kFp32) {
+    const std::int64_t more = options.shape.vocab % kVocabMultiple;
+    options.padded_vocab = options.shape.vocab + (more == 0 ? 0 : kVocabMultiple - more);
+  }
+  return options;
+}
+
 Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,
                                const PlanOptions& options) {
   MemoryPlan plan;
   plan.purpose = options.purpose;
   SLUICE_RETURN_IF_ERROR(choose_device(config, plan));
-  // On the CPU they are there anyway.
-  if (plan.cuda && config.placement.boundaries_to_cpu == config::Switch::kOn) {
-    return Error(ErrorCode::kUnsupported,
-                 "placement.boundaries_to_cpu cannot be \"on\" yet: leave it out, or take smaller "
-                 "micro-batches (train_micro_batch_size_per_gpu)");
-  }
   choose_types(config, plan);
   plan.recompute = config.placement.recompute != config::Switch::kOff;
   SLUICE_RETURN_IF_ERROR(plan_params(config, model, plan));
   const bool trains = options.purpose == RunPurpose::kTraining;
   if (trains) SLUICE_RETURN_IF_ERROR(plan_optimizer(config, model, plan));
   plan.host.push_back({"the program and LibTorch", plan.cuda ? kCudaProgramBytes : kProgramBytes});
+  if (trains) plan_boundaries(config, model, plan);
   std::vector<MemoryLine>& compute = plan.cuda ? plan.gpu : plan.host;
   compute.push_back({"activations", plan_activations(config, model, plan)});
   if (options.purpose == RunPurpose::kGeneration) {
@@ -247,17 +302,20 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
     compute.push_back({"keys and values", KvCache::bytes(generation_shape(config), number_bytes)});
   }
   if (!plan.cuda) {
-    if (!trains) return plan;
-    plan.host.push_back({"gradients", CpuGradientSink::planned_bytes(model, plan.grad_type)});
+    if (trains)
+      plan.host.push_back({"gradients", CpuGradientSink::planned_bytes(model, plan.grad_type)});
+    plan_fetching(config, model, {}, plan);
     return plan;
   }
   plan.params.hook = cuda_pin_hook();
-  if (trains) plan.host.push_back({"gradients", planned_sink_host_bytes(model, plan.grad_type)});
-  const at::ScalarType dtype = plan.form == offload::ParamForm::kFp32 ? at::kFloat : at::kHalf;
-  plan.gpu.push_back(
-      {"parameters, slots",
-       planned_slot_bytes(model, {.dtype = dtype, .block_slots = plan.block_slots})});
-  if (trains) plan.gpu.push_back({"gradients", planned_sink_gpu_bytes(model, plan.grad_type)});
+  if (trains) {
+    plan.host.push_back({"gradients", planned_sink_host_bytes(model, plan.grad_type)});
+    plan.gpu.push_back({"gradients", planned_sink_gpu_bytes(model, plan.grad_type)});
+  }
+  plan.gpu.push_back({"CUDA's context", kCudaContextBytes});
+  plan.gpu.push_back({"CUDA's libraries", kCudaLibraryBytes});
+  plan_fetching(config, model, options.gpu_room_bytes, plan);
+  plan.gpu.push_back({"parameters, slots", slot_bytes(model, plan, plan.block_slots)});
   return plan;
 }
 

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "aio/result.h"
 #include "engine/config/config.h"
 #include "engine/model/gpt_model.h"
+#include "engine/train/boundary_plan.h"
 #include "offload/optimizer_offloader.h"
 #include "offload/param_offloader.h"
 
@@ -20,13 +22,21 @@ enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
 struct MemoryLine {
   std::string what;
   std::uint64_t bytes = 0;
+  bool locked = false;             // counts against RLIMIT_MEMLOCK
+  std::vector<std::string> paths;  // of what is on NVMe: an equal share on each
 };
+
+// What CUDA takes of a GPU for a process before the process has taken anything.
+inline constexpr std::uint64_t kCudaContextBytes = std::uint64_t{512} << 20;
 
 struct MemoryPlan {
   RunPurpose purpose = RunPurpose::kTraining;
   bool cuda = false;
   bool recompute = true;
-  int block_slots = 3;  // on the GPU, for the parameters of blocks
+  bool background_checkpoints = false;        // their copy of the state is a line of `host` then
+  int prefetch_units = 1;                     // fetched ahead of their use
+  int block_slots = 3;                        // on the GPU, for the parameters of blocks
+  std::optional<BoundaryOptions> boundaries;  // those that go from the GPU to the host
   // How many micro-batches go through the units together in an evaluation.
   std::uint64_t evaluation_micro_batches = 1;
   offload::ParamForm form = offload::ParamForm::kSplit;
@@ -37,20 +47,31 @@ struct MemoryPlan {
   std::vector<MemoryLine> host;  // resident
   std::vector<MemoryLine> gpu;
   std::vector<MemoryLine> nvme;
+  std::vector<std::string> notes;  // sentences: which keys ask for less than is needed, and so on
   std::uint64_t host_bytes() const;
+  std::uint64_t locked_bytes() const;  // of the host's
   std::uint64_t gpu_bytes() const;
   std::uint64_t nvme_bytes() const;
 };
 
 struct PlanOptions {
   RunPurpose purpose = RunPurpose::kTraining;
+  // What the run may take of the GPU: slots that are only there for reuse are given up where it is
+  // too little.
+  std::optional<std::uint64_t> gpu_room_bytes;
 };
 
+// Whether a run of this configuration computes on the GPU of this machine.
+bool uses_cuda(const config::Config& config);
 GptShape gpt_shape(const config::Model& model);
 // With as many positions as a text may have that the model continues: those it was trained with.
 GptShape generation_shape(const config::Config& config);
+at::ScalarType compute_dtype(offload::ParamForm form);  // of activations, and of parameters in use
+// The model of a configuration, as it is on the device that the configuration gets: on CUDA the
+// token embedding of 16-bit numbers is padded to whole tiles of the tensor cores.
+GptModel::Options model_options(const config::Config& config);
 
-// kInvalidArgument with a sentence for what cannot be meant.
+// `model` is the one of model_options(). kInvalidArgument with a sentence for what cannot be meant.
 Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,
                                const PlanOptions& options = {});
 

@@ -1,11 +1,10 @@
 #include "engine/train/preflight.h"
 
-#include <sys/resource.h>
-
-#include <algorithm>
-#include <fstream>
+#include <cmath>
+#include <filesystem>
 #include <iomanip>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -14,117 +13,133 @@
 namespace sluice::engine {
 namespace {
 
-// Kept free of what the machine says it has: for the page cache, other programs, and estimates.
-constexpr double kMargin = 0.08;
-
-std::optional<std::uint64_t> first_number(const std::string& path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string word; file >> word;) {
-    std::uint64_t number = 0;
-    if (word == key && file >> number) return number;
-  }
-  return std::nullopt;
+std::string gib_text(std::uint64_t bytes) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1)
+       << std::ceil(static_cast<double>(bytes) / kGiB * 10) / 10;
+  return text.str();
 }
-
-std::optional<std::uint64_t> number_in(const std::string& path) {
-  std::ifstream file(path);
-  std::uint64_t number = 0;
-  if (file >> number) return number;
-  return std::nullopt;  // not there, or "max"
-}
-
-// The limit of this process's cgroup and of those above it, less what is in use; version 2.
-std::optional<std::uint64_t> cgroup_room() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string line;
-  std::string group;
-  while (std::getline(file, line)) {
-    if (line.rfind("0::", 0) == 0) group = line.substr(3);
-  }
-  std::optional<std::uint64_t> room;
-  for (;;) {
-    const std::string folder = "/sys/fs/cgroup" + group;
-    const auto limit = number_in(folder + "/memory.max");
-    const auto used = number_in(folder + "/memory.current");
-    if (limit && used) {
-      const std::uint64_t here = *limit > *used ? *limit - *used : 0;
-      room = std::min(room.value_or(here), here);
-    }
-    if (group.empty() || group == "/") return room;
-    group.resize(group.rfind('/'));
-  }
-}
-
-std::uint64_t gib_bytes(double gib) { return static_cast<std::uint64_t>(gib * kGiB); }
 
 class Check {
  public:
-  Check(const config::Config& config, const MemoryPlan& plan, const MachineMemory& machine,
+  Check(const config::Config& config, const MemoryPlan& plan, const MachineFacts& facts,
         aio::FileSystem& files)
-      : config_(config), plan_(plan), machine_(machine), files_(files) {}
+      : config_(config), plan_(plan), facts_(facts), files_(files) {}
 
   Result<PreflightReport> run() {
     SLUICE_RETURN_IF_ERROR(host());
+    locked();
+    SLUICE_RETURN_IF_ERROR(gpu());
     SLUICE_RETURN_IF_ERROR(nvme());
-    memlock();
+    SLUICE_RETURN_IF_ERROR(io());
+    report_.notes = plan_.notes;
     report_.table = text_.str();
     return std::move(report_);
   }
 
  private:
-  void line(const std::string& what, std::uint64_t bytes, const std::string& of = "") {
-    text_ << "  " << std::left << std::setw(46) << what << std::right << std::setw(10)
-          << format_bytes(bytes) << (of.empty() ? "" : "   " + of) << "\n";
+  // One kind of memory that is used up by one run.
+  struct Pool {
+    std::string name;        // "host memory"
+    std::string budget_key;  // "budget.cpu_gib"
+    std::optional<double> budget_gib;
+    std::optional<std::uint64_t> free_bytes;
+    std::optional<std::uint64_t> room_bytes;
+  };
+
+  bool trains() const { return plan_.purpose == RunPurpose::kTraining; }
+
+  void line(const std::string& what, const std::string& value, const std::string& of = "") {
+    text_ << "  " << std::left << std::setw(46) << what << std::right << std::setw(10) << value
+          << (of.empty() ? "" : "   " + of) << "\n";
   }
   void part(const std::string& tier, const std::vector<MemoryLine>& lines, std::uint64_t total,
             const std::string& of) {
-    line(tier, total, of);
+    line(tier, format_bytes(total), of);
     for (const MemoryLine& each : lines)
-      if (each.bytes > 0) line("  " + each.what, each.bytes);
+      if (each.bytes > 0) line("  " + each.what, format_bytes(each.bytes));
   }
 
-  std::optional<std::uint64_t> host_room() const {
-    std::optional<std::uint64_t> room = machine_.available_bytes;
-    if (machine_.cgroup_bytes)
-      room = std::min(room.value_or(*machine_.cgroup_bytes), *machine_.cgroup_bytes);
-    return room;
+  Status check(const Pool& pool, const std::vector<MemoryLine>& lines, std::uint64_t needed,
+               const std::string& remedy) {
+    if (pool.budget_gib && pool.free_bytes && *pool.room_bytes > *pool.free_bytes) {
+      report_.warnings.push_back(pool.budget_key + " asks for " + format_bytes(*pool.room_bytes) +
+                                 ", and the machine says that " + format_bytes(*pool.free_bytes) +
+                                 " are available; it is obeyed");
+    }
+    part(pool.name, lines, needed,
+         pool.room_bytes ? "of " + format_bytes(*pool.room_bytes) +
+                               (pool.budget_gib ? " (" + pool.budget_key + ")" : " available")
+                         : "");
+    if (!pool.room_bytes || needed <= *pool.room_bytes) return {};
+    const bool could_be_raised =
+        pool.budget_gib && (!pool.free_bytes || needed <= *pool.free_bytes);
+    return Error(ErrorCode::kOutOfMemory,
+                 "this run needs " + format_bytes(needed) + " of " + pool.name + ", and has " +
+                     format_bytes(*pool.room_bytes) + ": " +
+                     format_bytes(needed - *pool.room_bytes) + " are missing. " +
+                     (could_be_raised ? "Raise " + pool.budget_key + " to " + gib_text(needed) +
+                                            ", which the machine has free; or: "
+                                      : "") +
+                     remedy);
   }
 
   Status host() {
-    const std::uint64_t needed = plan_.host_bytes();
-    const std::optional<std::uint64_t> room = host_room();
-    std::optional<std::uint64_t> budget;
-    if (config_.budget.cpu_gib) {
-      budget = gib_bytes(*config_.budget.cpu_gib);
-      if (room && *budget > *room) {
-        report_.warnings.push_back("budget.cpu_gib asks for " + format_bytes(*budget) +
-                                   ", and the machine says that " + format_bytes(*room) +
-                                   " are available; it is obeyed");
-      }
-    } else if (room) {
-      budget = static_cast<std::uint64_t>(static_cast<double>(*room) * (1 - kMargin));
-    }
-    part("host memory", plan_.host, needed,
-         budget ? "of " + format_bytes(*budget) +
-                      (config_.budget.cpu_gib ? " (budget.cpu_gib)" : " available")
-                : "");
-    if (!budget || needed <= *budget) return {};
-    return Error(ErrorCode::kOutOfMemory, "this run needs " + format_bytes(needed) +
-                                              " of host memory, and has " + format_bytes(*budget) +
-                                              ": " + format_bytes(needed - *budget) +
-                                              " are missing. " + remedy());
+    return check({.name = "host memory",
+                  .budget_key = "budget.cpu_gib",
+                  .budget_gib = config_.budget.cpu_gib,
+                  .free_bytes = host_free(facts_),
+                  .room_bytes = host_room(config_.budget, facts_)},
+                 plan_.host, plan_.host_bytes(), host_remedy());
   }
 
-  std::string remedy() const {
-    const bool trains = plan_.purpose == RunPurpose::kTraining;
-    if (trains && config_.zero.offload_optimizer.device != config::OffloadDevice::kNvme)
+  std::string host_remedy() const {
+    if (trains() && config_.zero.offload_optimizer.device != config::OffloadDevice::kNvme)
       return "Put the optimizer state on NVMe (zero_optimization.offload_optimizer.device: "
              "\"nvme\", budget.nvme_paths), or give less of it to memory";
     if (config_.zero.offload_param.device != config::OffloadDevice::kNvme)
       return "Put the parameters on NVMe too (zero_optimization.offload_param.device: \"nvme\")";
-    if (trains && !plan_.recompute) return "Recompute activations (placement.recompute: \"on\")";
-    return "Take smaller micro-batches (train_micro_batch_size_per_gpu), fewer of them, or a "
-           "smaller model";
+    return activation_remedy();
+  }
+
+  std::string activation_remedy() const {
+    if (trains() && !plan_.recompute) return "Recompute activations (placement.recompute: \"on\")";
+    if (config_.batch.micro > 1) {
+      return "Take smaller micro-batches (train_micro_batch_size_per_gpu, now " +
+             std::to_string(config_.batch.micro) + ")";
+    }
+    if (trains() && config_.batch.accumulation > 1) {
+      return "Take fewer micro-batches in a step (gradient_accumulation_steps, now " +
+             std::to_string(config_.batch.accumulation) + ")";
+    }
+    return "Take shorter sequences (data.sequence_length, now " +
+           std::to_string(config_.data.sequence_tokens) + ") or a smaller model";
+  }
+
+  // The plan has given up already what slots could.
+  Status gpu() {
+    if (!plan_.cuda) return {};
+    return check({.name = "GPU memory",
+                  .budget_key = "budget.gpu_gib",
+                  .budget_gib = config_.budget.gpu_gib,
+                  .free_bytes = gpu_free(facts_),
+                  .room_bytes = gpu_room(config_.budget, facts_)},
+                 plan_.gpu, plan_.gpu_bytes(), activation_remedy());
+  }
+
+  void locked() {
+    const std::uint64_t wanted = plan_.locked_bytes();
+    if (wanted == 0) return;
+    line("  of it pinned", format_bytes(wanted),
+         facts_.memlock_bytes ? "of " + format_bytes(*facts_.memlock_bytes) + " (ulimit -l)"
+                              : "of no limit (ulimit -l)");
+    if (!facts_.memlock_bytes || wanted <= *facts_.memlock_bytes) return;
+    report_.warnings.push_back(
+        "ulimit -l allows " + format_bytes(*facts_.memlock_bytes) + " to be pinned, and " +
+        format_bytes(wanted) +
+        " are wanted: buffers beyond that work unregistered, at more CPU time per byte, and may be "
+        "swapped out. Raise it with ulimit -l unlimited, /etc/security/limits.conf or "
+        "LimitMEMLOCK=");
   }
 
   // Paths that both stores use need room for both.
@@ -132,45 +147,90 @@ class Check {
     if (plan_.nvme_bytes() == 0) return {};
     part("NVMe", plan_.nvme, plan_.nvme_bytes(), "");
     std::map<std::string, std::uint64_t> needed;
-    const auto add = [&](const std::vector<std::string>& paths, std::uint64_t bytes) {
-      for (const std::string& path : paths) needed[path] += bytes / paths.size();
-    };
-    add(config_.param_nvme_paths(), plan_.nvme[0].bytes);
-    if (plan_.purpose == RunPurpose::kTraining)
-      add(config_.optimizer_nvme_paths(), plan_.nvme[1].bytes);
-    if (config_.budget.nvme_gib && plan_.nvme_bytes() > gib_bytes(*config_.budget.nvme_gib)) {
-      return Error(ErrorCode::kNoSpace,
-                   "this run needs " + format_bytes(plan_.nvme_bytes()) +
-                       " on NVMe, more than budget.nvme_gib allows: raise it to " +
-                       std::to_string(plan_.nvme_bytes() / kGiB + 1));
+    for (const MemoryLine& it : plan_.nvme) {
+      if (it.bytes == 0) continue;
+      for (const std::string& path : it.paths) needed[path] += it.bytes / it.paths.size();
     }
-    for (const auto& [path, bytes] : needed) {
-      const auto free = files_.free_bytes(path);
-      if (!free.ok()) continue;  // made later; a full disk is an error then
-      line("  on " + path, bytes, "of " + format_bytes(*free) + " free");
-      if (bytes > *free) {
-        return Error(ErrorCode::kNoSpace, "this run needs " + format_bytes(bytes) + " at " + path +
-                                              ", where " + format_bytes(*free) +
-                                              " are free: free some space there, or add a path to "
-                                              "budget.nvme_paths");
+    if (config_.budget.nvme_gib) {
+      const auto allowed = static_cast<std::uint64_t>(*config_.budget.nvme_gib * kGiB);
+      if (plan_.nvme_bytes() > allowed) {
+        return Error(ErrorCode::kNoSpace,
+                     "this run needs " + format_bytes(plan_.nvme_bytes()) +
+                         " on NVMe, more than budget.nvme_gib allows: raise it to " +
+                         gib_text(plan_.nvme_bytes()));
       }
+    }
+    for (const auto& [path, bytes] : needed) SLUICE_RETURN_IF_ERROR(drive(path, bytes));
+    return {};
+  }
+
+  // The path itself, or what is above it: the run makes the rest.
+  std::string existing_folder(const std::string& path) const {
+    std::filesystem::path folder(path);
+    for (;;) {
+      const auto there = files_.exists(folder.string());
+      if (!there.ok() || *there) return folder.string();
+      const std::filesystem::path above = folder.parent_path();
+      if (above.empty() || above == folder) return above.empty() ? "." : above.string();
+      folder = above;
+    }
+  }
+
+  Status drive(const std::string& path, std::uint64_t bytes) {
+    const std::string folder = existing_folder(path);
+    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t free, files_.free_bytes(folder));
+    if (bytes > free) {
+      line("  on " + path, format_bytes(bytes), "of " + format_bytes(free) + " free");
+      return Error(ErrorCode::kNoSpace,
+                   "this run needs " + format_bytes(bytes) + " at " + path + ", where " +
+                       format_bytes(free) + " are free: " + format_bytes(bytes - free) +
+                       " are missing. Free some space there, or add a path to budget.nvme_paths");
+    }
+    const auto probe = files_.open(folder, {.access = aio::OpenOptions::Access::kReadWrite,
+                                            .create = aio::OpenOptions::Create::kAnonymous});
+    if (!probe.ok()) {
+      return Error(probe.error().code(),
+                   probe.error().message() +
+                       ": give budget.nvme_paths folders on a local drive that can be written");
+    }
+    const bool direct = (*probe)->direct();
+    line("  on " + path, format_bytes(bytes),
+         "of " + format_bytes(free) + " free, " + (direct ? "O_DIRECT" : "through the page cache"));
+    if (direct) return {};
+    report_.warnings.push_back(
+        path +
+        " is used through the page cache, because its file system takes no O_DIRECT: every byte is "
+        "copied once more, and the cache takes memory from the run. Give budget.nvme_paths a "
+        "folder "
+        "on a local drive (ext4 or XFS, say)");
+    return {};
+  }
+
+  Status io() {
+    using Choice = config::IoBackendChoice;
+    const bool refused = facts_.uring_refusal.has_value();
+    if (config_.aio.backend == Choice::kUring && refused) {
+      return Error(ErrorCode::kInvalidArgument,
+                   "aio.backend asks for io_uring: " + *facts_.uring_refusal +
+                       ". Allow it, or let POSIX threads serve (aio.backend: \"auto\")");
+    }
+    if (plan_.nvme_bytes() == 0) return {};
+    if (config_.aio.backend == Choice::kPosix) {
+      line("  by", "POSIX", "threads (aio.backend)");
+    } else if (refused) {
+      line("  by", "POSIX", "threads: " + *facts_.uring_refusal);
+      report_.warnings.push_back(
+          "POSIX threads read and write instead of io_uring, at more CPU time an operation: " +
+          *facts_.uring_refusal);
+    } else {
+      line("  by", "io_uring");
     }
     return {};
   }
 
-  void memlock() {
-    const std::uint64_t pinned =
-        plan_.params.cache_buffers > 0 && plan_.nvme_bytes() > 0 ? plan_.host_bytes() : 0;
-    if (machine_.memlock_bytes && pinned > *machine_.memlock_bytes) {
-      report_.warnings.push_back(
-          "ulimit -l allows " + format_bytes(*machine_.memlock_bytes) +
-          " to be pinned: buffers beyond that work unregistered, at more CPU time per byte");
-    }
-  }
-
   const config::Config& config_;
   const MemoryPlan& plan_;
-  const MachineMemory& machine_;
+  const MachineFacts& facts_;
   aio::FileSystem& files_;
   std::ostringstream text_;
   PreflightReport report_;
@@ -178,20 +238,9 @@ class Check {
 
 }  // namespace
 
-MachineMemory machine_memory() {
-  MachineMemory machine;
-  const auto available_kib = first_number("/proc/meminfo", "MemAvailable:");
-  if (available_kib) machine.available_bytes = *available_kib * kKiB;
-  machine.cgroup_bytes = cgroup_room();
-  struct rlimit limit {};
-  if (::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-    machine.memlock_bytes = limit.rlim_cur;
-  return machine;
-}
-
 Result<PreflightReport> preflight(const config::Config& config, const MemoryPlan& plan,
-                                  const MachineMemory& machine, aio::FileSystem& files) {
-  return Check(config, plan, machine, files).run();
+                                  const MachineFacts& facts, aio::FileSystem& files) {
+  return Check(config, plan, facts, files).run();
 }
 
 }  // namespace sluice::engine

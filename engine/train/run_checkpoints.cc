@@ -5,6 +5,7 @@
 
 #include "aio/clock.h"
 #include "engine/checkpoint/checkpoint_writer.h"
+#include "engine/checkpoint/remove_checkpoint.h"
 #include "engine/train/weights_file.h"
 
 namespace sluice::engine {
@@ -64,13 +65,24 @@ SavedCheckpoint RunCheckpoints::write(const Plan& plan, const Source& source) co
   saved.step = plan.state.position.global_step;
   saved.status = write_files(plan, source, saved);
   saved.took_ns = now_ns() - plan.begin_ns;
-  if (!saved.status.ok() || options_.keep_last == 0) return saved;
-  auto removed = CheckpointFolder(queue_, folder_of(options_.directory)).prune(options_.keep_last);
-  if (removed.ok())
-    saved.removed = *std::move(removed);
-  else
-    saved.pruned = std::move(removed).error();
+  if (saved.status.ok()) saved.pruned = tidy(saved);
   return saved;
+}
+
+// Later checkpoints than the one just saved are of a future that was left, by going on from an
+// older one: they would be taken for the newest.
+Status RunCheckpoints::tidy(SavedCheckpoint& saved) const {
+  CheckpointFolder folder(queue_, folder_of(options_.directory));
+  SLUICE_ASSIGN_OR_RETURN(const auto list, folder.list());
+  for (const CheckpointEntry& entry : list) {
+    if (entry.step <= saved.step) continue;
+    SLUICE_RETURN_IF_ERROR(remove_checkpoint(queue_.backend().files(), entry.path));
+    saved.removed.push_back(entry.name);
+  }
+  if (options_.keep_last == 0) return {};
+  SLUICE_ASSIGN_OR_RETURN(const auto removed, folder.prune(options_.keep_last));
+  saved.removed.insert(saved.removed.end(), removed.begin(), removed.end());
+  return {};
 }
 
 Status RunCheckpoints::save(const Scores& scores) {

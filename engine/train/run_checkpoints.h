@@ -7,7 +7,9 @@
 //             a thread writes that while training goes on. One save at a time: the next save(), and
 //             wait(), wait for it.
 //
-// A save that fails leaves the older checkpoints as they are, and what it had written is removed.
+// A save removes later checkpoints than its own, which a run leaves behind that goes on from an
+// older one, then the oldest ones beyond keep_last. One that fails leaves the others as they are,
+// and what it had written is removed.
 //
 // Threads: one; the thread of a background save is its own.
 // Errors:  of the copy as values of save() (it reads state: the run cannot go on after such an
@@ -38,7 +40,7 @@ struct SavedCheckpoint {
   std::int64_t stopped_ns = 0;       // how long training stood still for it
   std::int64_t took_ns = 0;          // until it was durable
   Status status;                     // not ok: it is not there
-  std::vector<std::string> removed;  // older ones, by name
+  std::vector<std::string> removed;  // other ones, by name
   Status pruned;                     // of their removal
 };
 
@@ -83,6 +85,7 @@ class RunCheckpoints {
   };
   using Source = std::function<Status(const TrainingRun::TakeState&)>;
   SavedCheckpoint write(const Plan& plan, const Source& source) const;
+  Status tidy(SavedCheckpoint& saved) const;
   Status write_files(const Plan& plan, const Source& source, SavedCheckpoint& saved) const;
 
   TrainingRun& run_;

@@ -35,7 +35,8 @@ Status clear_leftovers(aio::IoQueue& queue, std::vector<std::string> paths) {
 
 }  // namespace
 
-Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan) {
+Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan,
+                              aio::IoObserver* observer) {
   RunDrives drives;
   const auto depth = static_cast<int>(config.aio.queue_depth);
   SLUICE_ASSIGN_OR_RETURN(drives.backend,
@@ -44,7 +45,9 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
                                              .queue_depth = depth,
                                              .single_submit = config.aio.single_submit}));
   const aio::IoQueue::Options options{
-      .block_bytes = static_cast<std::uint64_t>(config.aio.block_bytes), .queue_depth = depth};
+      .block_bytes = static_cast<std::uint64_t>(config.aio.block_bytes),
+      .queue_depth = depth,
+      .observer = observer};
   SLUICE_ASSIGN_OR_RETURN(drives.reads, aio::IoQueue::create(*drives.backend, options));
   SLUICE_ASSIGN_OR_RETURN(drives.writes, aio::IoQueue::create(*drives.backend, options));
   SLUICE_ASSIGN_OR_RETURN(drives.saves, aio::IoQueue::create(*drives.backend, options));
@@ -69,28 +72,16 @@ int compute_threads(const config::Config& config) {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 256U));
 }
 
-at::ScalarType compute_dtype(offload::ParamForm form) {
-  switch (form) {
-    case offload::ParamForm::kSplit:
-    case offload::ParamForm::kFp32AndBf16:
-      return at::kBFloat16;
-    case offload::ParamForm::kFp32AndFp16:
-      return at::kHalf;
-    case offload::ParamForm::kFp32:
-      break;
-  }
-  return at::kFloat;
-}
-
 at::Device compute_device(const MemoryPlan& plan) { return plan.cuda ? at::kCUDA : at::kCPU; }
 
 Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& plan,
                                                              const GptModel& model,
-                                                             offload::ParamOffloader& params) {
+                                                             offload::ParamOffloader& params,
+                                                             TraceLog* trace) {
   const at::ScalarType dtype = compute_dtype(plan.form);
   if (plan.cuda) {
     return make_cuda_unit_parameters(model, {.dtype = dtype, .block_slots = plan.block_slots},
-                                     params);
+                                     params, trace);
   }
   return std::unique_ptr<UnitParameters>(std::make_unique<CpuUnitParameters>(model, dtype, params));
 }

@@ -11,6 +11,7 @@
 #include "aio/io_watchdog.h"
 #include "aio/result.h"
 #include "engine/config/config.h"
+#include "engine/observe/trace_log.h"
 #include "engine/train/memory_plan.h"
 #include "engine/train/unit_parameters.h"
 
@@ -25,15 +26,17 @@ struct RunDrives {
   std::unique_ptr<aio::IoWatchdog> watchdog;
 };
 // Makes the NVMe paths that the plan uses, and removes what killed runs left on them.
-Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan);
+// The observer, if there is one, must outlive them.
+Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan,
+                              aio::IoObserver* observer = nullptr);
 
 int compute_threads(const config::Config& config);
-at::ScalarType compute_dtype(offload::ParamForm form);
 at::Device compute_device(const MemoryPlan& plan);
 
 // All must outlive it.
 Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& plan,
                                                              const GptModel& model,
-                                                             offload::ParamOffloader& params);
+                                                             offload::ParamOffloader& params,
+                                                             TraceLog* trace = nullptr);
 
 }  // namespace sluice::engine

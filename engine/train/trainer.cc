@@ -32,7 +32,6 @@ Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& s
       update_units_(*parts.params, parts.gradients, HostUnits::Access::kUpdate, *parts.model,
                     parts.trace),
       state_(state),
-      boundaries_(static_cast<std::size_t>(parts.model->units())),
       saved_(static_cast<std::size_t>(parts.model->units())) {
   if (options.hash_widths) update_units_.hash_units(*options.hash_widths);
 }
@@ -95,15 +94,20 @@ std::int64_t Trainer::wait_for_update(int unit) {
   return now_ns() - begin_ns;
 }
 
-// The order in which host parameters will be wanted: a unit's update and its forward follow each
-// other, then the head asks for the token embedding, then backward, then the next step begins.
+// The order in which host parameters will be wanted: a unit's update, where it is not done yet, and
+// its forward follow each other, then the head asks for the token embedding, then backward, then
+// the next step begins. What the device keeps, nobody asks for again.
 void Trainer::expect_units() const {
   const int units = parts_.model->units();
   std::vector<int> order;
   order.reserve(4 * static_cast<std::size_t>(units) + 2);
-  for (int unit = 0; unit < units; ++unit) order.insert(order.end(), {unit, unit});
-  order.push_back(0);
-  for (int unit = units - 2; unit >= 0; --unit) order.push_back(unit);
+  const auto expect_unless_kept = [&](int unit) {
+    if (!parts_.parameters->keeps(unit)) order.push_back(unit);
+  };
+  for (int unit = 0; unit < units; ++unit)
+    order.insert(order.end(), options_.overlap_update ? 2 : 1, unit);
+  expect_unless_kept(0);
+  for (int unit = units - 2; unit >= 0; --unit) expect_unless_kept(unit);
   for (int unit = 0; unit < units; ++unit) order.push_back(unit);
   parts_.params->expect(order);
 }
@@ -122,14 +126,12 @@ void Trainer::forward(const StepBatch& batch) {
     times_.update_exposed_ns += wait_for_update(unit);
     const UnitViews& views = acquire(unit);
     const SpanScope span(*this, unit);
-    auto& boundaries = boundaries_[static_cast<std::size_t>(unit)];
-    boundaries = flow_;
+    parts_.boundaries->keep(unit, flow_);
     if (!options_.recompute) {
       saved_[static_cast<std::size_t>(unit)].clear();
       saved_[static_cast<std::size_t>(unit)].resize(micro_batches);
     }
-    for (std::size_t m = 0; m < micro_batches; ++m)
-      flow_[m] = run_unit(unit, m, views, boundaries[m]);
+    for (std::size_t m = 0; m < micro_batches; ++m) flow_[m] = run_unit(unit, m, views, flow_[m]);
     parts_.parameters->release(unit);
     prefetch_ready(unit + 1);
   }
@@ -169,16 +171,15 @@ void Trainer::backward_through(int unit, const StepBatch& batch) {
   const UnitViews& views = acquire(unit);
   const SpanScope span(*this, unit);
   const UnitViews& gradients = parts_.gradients->open(unit);
-  auto& boundaries = boundaries_[static_cast<std::size_t>(unit)];
   for (std::size_t m = 0; m < batch.inputs.size(); ++m) {
     const PassContext pass = context(unit, m);
+    const at::Tensor input = parts_.boundaries->take(unit, m);
     Saved recomputed;
-    if (options_.recompute) code.recompute(pass, views, boundaries[m], recomputed);
+    if (options_.recompute) code.recompute(pass, views, input, recomputed);
     Saved& saved = options_.recompute ? recomputed : saved_[static_cast<std::size_t>(unit)][m];
-    flow_[m] = code.backward(pass, views, boundaries[m], saved, flow_[m], gradients);
-    boundaries[m].reset();
+    flow_[m] = code.backward(pass, views, input, saved, flow_[m], gradients);
   }
-  boundaries.clear();
+  parts_.boundaries->release(unit);
   parts_.parameters->release(unit);
   must(parts_.gradients->finish(unit));
 }
@@ -268,9 +269,9 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   backward(batch);
   parts_.clock->mark(kEnd);
   const GradientTotals totals = must(parts_.gradients->totals());
-  trace_units();
   times_.forward_ns = parts_.clock->elapsed_ns(kBegin, kBackward);
   times_.backward_ns = parts_.clock->elapsed_ns(kBackward, kEnd);
+  trace_units();  // the device has come to the last mark, and so to every stamp
 
   outcome.loss = mean_loss(batch);
   if (totals.finite)

@@ -29,6 +29,7 @@
 #include "engine/config/config.h"
 #include "engine/model/gpt_model.h"
 #include "engine/observe/trace_log.h"
+#include "engine/train/boundary_store.h"
 #include "engine/train/evaluation_pass.h"
 #include "engine/train/gradient_sink.h"
 #include "engine/train/host_units.h"
@@ -85,6 +86,7 @@ class Trainer {
     const GptModel* model = nullptr;
     UnitParameters* parameters = nullptr;
     GradientSink* gradients = nullptr;
+    BoundaryStore* boundaries = nullptr;
     offload::ParamOffloader* params = nullptr;
     offload::OptimizerOffloader* optimizer = nullptr;
     PhaseClock* clock = nullptr;
@@ -130,11 +132,10 @@ class Trainer {
   HostUnits update_units_;
   TrainState state_;
 
-  // Of the step that is going on, by [unit][micro-batch].
-  std::vector<std::vector<at::Tensor>> boundaries_;
-  std::vector<std::vector<Saved>> saved_;
-  std::vector<at::Tensor> flow_;    // what goes from unit to unit, by micro-batch
-  std::vector<at::Tensor> losses_;  // by micro-batch
+  // Of the step that is going on.
+  std::vector<std::vector<Saved>> saved_;  // by unit and micro-batch
+  std::vector<at::Tensor> flow_;           // what goes from unit to unit, by micro-batch
+  std::vector<at::Tensor> losses_;         // by micro-batch
   StepTimes times_;
 
   // For the trace: what the device did with a unit, by its own time.

@@ -65,9 +65,14 @@ Status TrainingRun::make_offloaders() {
 }
 
 Status TrainingRun::make_device() {
-  SLUICE_ASSIGN_OR_RETURN(parameters_, make_unit_parameters(plan_, *model_, *params_));
+  boundaries_ = std::make_unique<PlainBoundaryStore>(model_->units());
+  SLUICE_ASSIGN_OR_RETURN(parameters_, make_unit_parameters(plan_, *model_, *params_, &trace_));
   if (plan_.cuda) {
-    SLUICE_ASSIGN_OR_RETURN(gradients_, make_cuda_gradient_sink(*model_, plan_.grad_type));
+    SLUICE_ASSIGN_OR_RETURN(gradients_, make_cuda_gradient_sink(*model_, plan_.grad_type, &trace_));
+    if (plan_.boundaries) {
+      SLUICE_ASSIGN_OR_RETURN(boundaries_,
+                              make_cuda_boundary_store(*model_, *plan_.boundaries, &trace_));
+    }
     clock_ = make_cuda_phase_clock();
     return {};
   }
@@ -81,10 +86,10 @@ Status TrainingRun::make_device() {
 Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
                                                          const MemoryPlan& plan) {
   std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan));
-  run->model_ = std::make_unique<GptModel>(GptModel::Options{.shape = gpt_shape(config.model)});
+  run->model_ = std::make_unique<GptModel>(model_options(config));
   SLUICE_ASSIGN_OR_RETURN(auto data, RunData::open(config, RunPurpose::kTraining));
   run->data_ = std::make_unique<RunData>(std::move(data));
-  SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config, plan));
+  SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config, plan, &run->io_trace_));
   SLUICE_RETURN_IF_ERROR(run->make_offloaders());
   SLUICE_RETURN_IF_ERROR(run->make_device());
   TrainState state;
@@ -101,11 +106,12 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .overlap_update = config.placement.overlap_update,
                        .deterministic = config.run.deterministic,
                        .run_seed = static_cast<std::uint64_t>(config.run.seed),
-                       .prefetch_units = plan.block_slots - 2,
+                       .prefetch_units = plan.prefetch_units,
                        .hash_widths = hash_widths(config, plan)},
       Trainer::Parts{.model = run->model_.get(),
                      .parameters = run->parameters_.get(),
                      .gradients = run->gradients_.get(),
+                     .boundaries = run->boundaries_.get(),
                      .params = run->params_.get(),
                      .optimizer = run->optimizer_.get(),
                      .clock = run->clock_.get(),
@@ -236,8 +242,8 @@ TrainingRun::Traffic TrainingRun::traffic() const {
   const swap::SwapStats state = optimizer_->stats();
   return {.nvme_read_bytes = params.bytes_read + state.bytes_read,
           .nvme_write_bytes = params.bytes_written + state.bytes_written,
-          .h2d_bytes = parameters_->copied_bytes(),
-          .d2h_bytes = gradients_->copied_bytes()};
+          .h2d_bytes = parameters_->copied_bytes() + boundaries_->from_host_bytes(),
+          .d2h_bytes = gradients_->copied_bytes() + boundaries_->to_host_bytes()};
 }
 
 }  // namespace sluice::engine

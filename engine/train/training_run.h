@@ -20,6 +20,7 @@
 #include "engine/checkpoint/checkpoint_reader.h"
 #include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
+#include "engine/observe/io_trace.h"
 #include "engine/train/memory_plan.h"
 #include "engine/train/run_data.h"
 #include "engine/train/run_parts.h"
@@ -71,6 +72,7 @@ class TrainingRun {
 
   RunDrives& drives() { return drives_; }
   const config::Config& config() const { return config_; }
+  const MemoryPlan& plan() const { return plan_; }
   const GptModel& model() const { return *model_; }
   Trainer& trainer() { return *trainer_; }
   std::uint64_t tokens_per_step() const;
@@ -103,6 +105,7 @@ class TrainingRun {
   const MemoryPlan plan_;
   std::unique_ptr<GptModel> model_;
   TraceLog trace_;
+  IoTrace io_trace_{trace_};
 
   std::unique_ptr<RunData> data_;
   RunDrives drives_;
@@ -113,6 +116,7 @@ class TrainingRun {
 
   std::unique_ptr<UnitParameters> parameters_;
   std::unique_ptr<GradientSink> gradients_;
+  std::unique_ptr<BoundaryStore> boundaries_;
   std::unique_ptr<PhaseClock> clock_;
   std::unique_ptr<Trainer> trainer_;
 };

@@ -30,6 +30,8 @@ class UnitParameters {
   virtual Result<const UnitViews*> acquire(int unit) = 0;
   // What was enqueued before may still use them; nothing that comes later may.
   virtual void release(int unit) = 0;
+  // Whether backward finds the unit where forward left it, so that the host is not asked again.
+  virtual bool keeps(int /*unit*/) const { return false; }
   // A step was applied: from now on all units' parameters are other ones.
   virtual void changed() {}
   virtual std::uint64_t copied_bytes() const { return 0; }

@@ -18,9 +18,9 @@ int main(int count, char** arguments) {
     return 1;
   }
   const std::vector<TokenRange> whole = corpus->whole();
-  const auto sampler = ShuffledSampler::create(
-      whole, {.sequence_tokens = std::strtoull(arguments[2], nullptr, 10),
-              .seed = std::strtoull(arguments[3], nullptr, 10)});
+  const auto sampler =
+      ShuffledSampler::create(whole, {.sequence_tokens = std::strtoull(arguments[2], nullptr, 10),
+                                      .seed = std::strtoull(arguments[3], nullptr, 10)});
   if (!sampler.ok()) {
     std::fprintf(stderr, "%s\n", sampler.error().message().c_str());
     return 1;

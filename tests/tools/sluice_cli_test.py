@@ -46,7 +46,7 @@ class Program(unittest.TestCase):
 
 class CommandLine(Program):
     def test_explains_itself_and_every_command(self):
-        commands = ["config", "diff", "scrub"] + (["train", "eval"] if HAS_ENGINE else [])
+        commands = ["config", "diff", "ls", "scrub"] + (["train", "eval"] if HAS_ENGINE else [])
         text = self.sluice("--help").stdout
         for command in commands:
             self.assertIn(command, text)
@@ -125,7 +125,9 @@ class Train(Program):
             self.assertIn(key, steps[0])
         self.assertGreater(sum(step["nvme_write_bytes"] for step in steps), 0)
         self.assertIsNotNone(steps[-1]["val_loss"])
-        json.loads((self.path / "a/trace.json").read_text(encoding="utf-8"))
+        trace = json.loads((self.path / "a/trace.json").read_text(encoding="utf-8"))
+        self.assertEqual({event["cat"] for event in trace["traceEvents"] if event["ph"] == "X"},
+                         {"compute", "AdamW", "NVMe read", "NVMe write"})
         self.assertEqual(os.listdir(self.path / "nvme"), [])
         again = json.loads((self.path / "a/config.json").read_text(encoding="utf-8"))
         self.assertEqual(again["run"]["steps"], 4)
@@ -246,6 +248,26 @@ class Train(Program):
         self.assertEqual(len(self.metrics("a")), 4)
         self.assertIn("dropout", self.refused("train", "run.json", "--out", "a", "--resume",
                                               "--set", "model.dropout=0.3"))
+
+    def test_lists_and_scrubs_checkpoints_and_names_what_is_damaged(self):
+        self.sluice("train", "run.json", "--out", "a", "--set", "run.checkpoint_every=2")
+        rows = self.sluice("ls", "a", "--verify").stdout.splitlines()
+        self.assertEqual([row.split()[1] for row in rows], ["step", "2", "4"])
+        self.assertIn("intact", rows[2])
+        self.assertIn(f"{self.metrics('a')[3]['loss']:.4f}", rows[2])
+        self.assertEqual(self.sluice("scrub", "a").stdout.count("every checksum is right"), 2)
+        weights = sorted((self.path / "a/checkpoints/step-000000004").glob("master-*"))[0]
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.write_bytes(content)
+        shown = self.sluice("scrub", "a", code=1).stdout
+        self.assertIn(weights.name, shown)
+        self.assertIn("step-000000002: ", shown)
+        self.assertIn("complete", self.sluice("ls", "a").stdout)
+        self.assertIn(weights.name, self.sluice("ls", "a", "--verify", code=1).stdout)
+        weights.unlink()
+        self.assertIn("damaged", self.sluice("ls", "a", code=1).stdout)
+        self.refused("ls", "absent")
 
     def test_overwriting_leaves_nothing_to_resume_of_the_run_before(self):
         self.sluice("train", "run.json", "--out", "a")

@@ -60,6 +60,7 @@ class CommandLine(Machine):
                                 ("setup", ["--preset", "fast"]), ("setup", ["--for=fun"]),
                                 ("setup", ["now"]), ("test", ["--quick"]),
                                 ("test", ["--jobs=many"]), ("lint", ["--all"]),
+                                ("trace_summary", []), ("trace_summary", ["a", "b"]),
                                 ("demo", ["--fast"]), ("demo", ["--steps", "none"])):
             with self.subTest(tool=tool, arguments=arguments):
                 result = self.run_tool(tool, *arguments)
@@ -68,7 +69,7 @@ class CommandLine(Machine):
                 self.assertEqual(result.stdout, "")
 
     def test_explains_itself(self):
-        for tool in ("setup", "test", "lint", "demo"):
+        for tool in ("setup", "test", "lint", "demo", "trace_summary"):
             with self.subTest(tool=tool):
                 result = self.run_tool(tool, "--help")
                 self.assertEqual(result.returncode, 0, result.stderr)

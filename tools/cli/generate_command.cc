@@ -3,7 +3,6 @@
 #include <iostream>
 #include <memory>
 
-#include "bench/interrupt.h"
 #include "engine/exchange/byte_tokenizer.h"
 #include "engine/exchange/tokenizer_files.h"
 #include "engine/generate/token_sampler.h"
@@ -13,6 +12,7 @@
 #include "tools/cli/open_queue.h"
 #include "tools/cli/run_setup.h"
 #include "tools/cli/text_tokens.h"
+#include "tools/support/interrupt.h"
 
 namespace sluice::tools {
 namespace {
@@ -114,8 +114,8 @@ Status write(const std::string& text) {
 
 // The exit code.
 Result<int> continue_text(const Options& options, engine::GenerationRun& model, Language& language,
-                     std::vector<std::int64_t> tokens) {
-  const bench::Interrupt interrupt;
+                          std::vector<std::int64_t> tokens) {
+  const Interrupt interrupt;
   engine::TokenSampler sampler(options.sampling, options.seed);
   for (std::int64_t made = 0; made < options.tokens && !interrupt.requested(); ++made) {
     tokens = {sampler.next(model.feed(tokens))};
@@ -125,7 +125,7 @@ Result<int> continue_text(const Options& options, engine::GenerationRun& model, 
   }
   SLUICE_ASSIGN_OR_RETURN(const std::string rest, language.tokens->finish());
   SLUICE_RETURN_IF_ERROR(write(rest + "\n"));
-  return interrupt.requested() ? bench::kInterruptedExitCode : 0;
+  return interrupt.requested() ? kInterruptedExitCode : 0;
 }
 
 Result<int> run(const Options& options) {

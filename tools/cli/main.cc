@@ -5,8 +5,8 @@
 #include <map>
 #include <string>
 
-#include "bench/command_line.h"
 #include "tools/cli/command.h"
+#include "tools/support/command_line.h"
 
 namespace {
 
@@ -44,9 +44,10 @@ int run(int argc, const char* const* argv) {
   commands["diff"] = sluice::tools::add_diff_command(app);
   commands["export"] = sluice::tools::add_export_command(app);
   commands["import"] = sluice::tools::add_import_command(app);
+  commands["ls"] = sluice::tools::add_ls_command(app);
   commands["scrub"] = sluice::tools::add_scrub_command(app);
 
-  const auto parsed = sluice::bench::parse_words(app, argc, argv);
+  const auto parsed = sluice::tools::parse_words(app, argc, argv);
   if (parsed.ok() && !*parsed) return 0;
   const auto done = parsed.ok() ? commands.at(app.get_subcommands().front()->get_name())()
                                 : sluice::Result<int>(parsed.error());

@@ -7,16 +7,38 @@
 #include "aio/terminal_line.h"
 #include "engine/observe/text_table.h"
 #include "engine/train/preflight.h"
+#include "engine/train/run_checkpoints.h"
 
 namespace sluice::tools {
 namespace {
 
+// A background save's copy counts where it is asked for, or where there is room for it.
+void plan_checkpoint_copy(const config::Config& config, const engine::GptModel& model,
+                          const engine::MachineFacts& facts, engine::MemoryPlan& plan) {
+  const config::Run& run = config.run;
+  if (plan.purpose != engine::RunPurpose::kTraining ||
+      run.checkpoint_background == config::Switch::kOff ||
+      (run.checkpoint_every_steps == 0 && !run.checkpoint_at_end))
+    return;
+  const std::uint64_t bytes = engine::RunCheckpoints::image_bytes(model);
+  const auto room = engine::host_room(config.budget, facts);
+  const bool fits = room && plan.host_bytes() + bytes <= *room;
+  plan.background_checkpoints =
+      run.checkpoint_background == config::Switch::kOn || (run.checkpoint_every_steps > 0 && fits);
+  if (plan.background_checkpoints) plan.host.push_back({"checkpoint, copy of the state", bytes});
+}
+
 Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::RunPurpose purpose) {
   const engine::GptShape shape = engine::gpt_shape(config.model);
   SLUICE_RETURN_IF_ERROR(engine::validate(shape));
-  const engine::GptModel model({.shape = shape});
-  SLUICE_ASSIGN_OR_RETURN(engine::MemoryPlan plan,
-                          engine::plan_memory(config, model, {.purpose = purpose}));
+  const engine::GptModel model(engine::model_options(config));
+  const engine::MachineFacts facts = engine::machine_facts(config);
+  SLUICE_ASSIGN_OR_RETURN(
+      engine::MemoryPlan plan,
+      engine::plan_memory(
+          config, model,
+          {.purpose = purpose, .gpu_room_bytes = engine::gpu_room(config.budget, facts)}));
+  plan_checkpoint_copy(config, model, facts, plan);
   std::uint64_t parameters = 0;
   for (int unit = 0; unit < model.units(); ++unit)
     parameters += model.layout(unit).parameter_elements();
@@ -25,8 +47,9 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
             << (plan.cuda ? "on the GPU" : "on the CPU") << "\n";
   aio::RealFileSystem files;
   SLUICE_ASSIGN_OR_RETURN(const engine::PreflightReport report,
-                          engine::preflight(config, plan, engine::machine_memory(), files));
+                          engine::preflight(config, plan, facts, files));
   std::cerr << report.table;
+  for (const std::string& note : report.notes) log::info(note);
   for (const std::string& warning : report.warnings) log::warning(warning);
   return plan;
 }

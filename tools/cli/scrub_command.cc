@@ -10,10 +10,11 @@
 #include "aio/io_queue.h"
 #include "aio/make_backend.h"
 #include "aio/units.h"
-#include "bench/progress_line.h"
 #include "swap/scrub.h"
 #include "swap/store_inventory.h"
 #include "tools/cli/command.h"
+#include "tools/cli/scrub_run.h"
+#include "tools/support/progress_line.h"
 
 namespace sluice::tools {
 namespace {
@@ -53,7 +54,7 @@ Status clean(aio::IoQueue& queue, const std::vector<std::string>& paths) {
 Result<int> scrub_one(aio::IoQueue& queue, const Options& options) {
   const int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
   SLUICE_ASSIGN_OR_RETURN(const auto executor, aio::make_executor(threads));
-  bench::ProgressLine progress;
+  ProgressLine progress;
   swap::ScrubOptions scrub;
   scrub.on_progress = [&](std::uint64_t done, std::uint64_t total) {
     progress.update("checking",
@@ -83,12 +84,23 @@ Result<int> run(const Options& options) {
                                                                  .queue_depth = kQueueDepth}));
   SLUICE_ASSIGN_OR_RETURN(const auto queue,
                           aio::IoQueue::create(*backend, {.queue_depth = kQueueDepth}));
+  // Runs' directories first; what is left are NVMe paths.
+  Options of_stores = options;
+  std::erase_if(of_stores.paths, is_run_folder);
+  bool sound = true;
+  for (const std::string& path : options.paths) {
+    if (!is_run_folder(path)) continue;
+    SLUICE_ASSIGN_OR_RETURN(const bool one, scrub_run(*queue, path));
+    sound = sound && one;
+  }
+  if (!sound) return kExitDamaged;
+  if (of_stores.paths.empty()) return 0;
   if (options.clean) {
-    SLUICE_RETURN_IF_ERROR(clean(*queue, options.paths));
+    SLUICE_RETURN_IF_ERROR(clean(*queue, of_stores.paths));
     return 0;
   }
-  if (!options.run.empty()) return scrub_one(*queue, options);
-  SLUICE_RETURN_IF_ERROR(list_all(*queue, options.paths));
+  if (!options.run.empty()) return scrub_one(*queue, of_stores);
+  SLUICE_RETURN_IF_ERROR(list_all(*queue, of_stores.paths));
   return 0;
 }
 
@@ -96,13 +108,18 @@ Result<int> run(const Options& options) {
 
 Command add_scrub_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "scrub", "Lists what runs have put on NVMe paths, checks a store, removes what kills left");
+      "scrub",
+      "Checks every byte of checkpoints and stores; lists stores, removes what kills left");
   command->footer(
+      "  sluice scrub runs/demo                  reads every checkpoint and names bad files\n"
       "  sluice scrub /nvme0 /nvme1              what lies there, and whose it is\n"
       "  sluice scrub /nvme0 /nvme1 --run NAME   reads every record and names the bad ones\n"
       "  sluice scrub /nvme0 --remove-leftovers  stores of runs that were killed, nothing else");
   const auto options = std::make_shared<Options>();
-  command->add_option("PATH", options->paths, "NVMe paths, as in budget.nvme_paths")->required();
+  command
+      ->add_option("PATH", options->paths,
+                   "Run directories, and NVMe paths as in budget.nvme_paths")
+      ->required();
   command->add_option("--run", options->run, "The run whose store is to be checked");
   command->add_flag("--remove-leftovers", options->clean,
                     "Removes the stores of runs that were killed; they cannot be used any more");

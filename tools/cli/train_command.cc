@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "aio/clock.h"
-#include "bench/interrupt.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/train/run_checkpoints.h"
@@ -19,6 +18,7 @@
 #include "tools/cli/run_setup.h"
 #include "tools/cli/train_session.h"
 #include "tools/cli/weight_dtype.h"
+#include "tools/support/interrupt.h"
 
 namespace sluice::tools {
 namespace {
@@ -106,7 +106,7 @@ Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& ru
       run, *run.drives().saves,
       {.directory = wanted.dir,
        .keep_last = static_cast<int>(wanted.keep_last_checkpoints),
-       .background = wanted.checkpoint_background == config::Switch::kOn});
+       .background = run.plan().background_checkpoints});
 }
 
 // What is wanted once the last step is done.
@@ -115,7 +115,8 @@ Status finish(const Options& options, TrainingRun& run, const RunFolder& folder,
   if (!options.trace.empty()) {
     run.trace().end_steps(SteadyClock().now_ns());
     SLUICE_RETURN_IF_ERROR(run.trace().write_json(folder.file("trace.json")));
-    std::cout << "trace: " << folder.file("trace.json") << " (open it in ui.perfetto.dev)\n";
+    std::cout << "trace: " << folder.file("trace.json")
+              << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
   }
   if (options.save_weights.empty()) return {};
   SLUICE_RETURN_IF_ERROR(run.save_weights(options.save_weights, dtype));
@@ -137,7 +138,7 @@ Result<int> run(const Options& options) {
     return Error(ErrorCode::kInvalidArgument,
                  "where the run's files shall lie is not said: --out DIR, or run.dir");
   }
-  const bench::Interrupt interrupt(kInterruptNotice);
+  const Interrupt interrupt(kInterruptNotice);
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config)));
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, config));
@@ -168,7 +169,7 @@ Result<int> run(const Options& options) {
     return kExitNotSaved;
   }
   if (end == TrainSession::End::kCompleted) return 0;
-  if (!checkpoints) return bench::kInterruptedExitCode;
+  if (!checkpoints) return kInterruptedExitCode;
   std::cerr << "interrupted; --resume goes on from here\n";
   return 0;
 }

@@ -47,7 +47,7 @@ TrainSession::TrainSession(const Parts& parts, std::int64_t steps)
                  .plain_every_steps =
                      std::max<std::int64_t>(parts.run->config().run.log_every_steps, 1)}) {}
 
-Result<TrainSession::End> TrainSession::train(const bench::Interrupt& interrupt) {
+Result<TrainSession::End> TrainSession::train(const Interrupt& interrupt) {
   bool interrupted = interrupt.requested();
   const std::int64_t first = parts_.run->trainer().state().global_step + 1;
   for (std::int64_t step = first; step <= steps_ && !interrupted; ++step) {

@@ -6,12 +6,12 @@
 #include <optional>
 
 #include "aio/result.h"
-#include "bench/interrupt.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/observe/run_totals.h"
 #include "engine/observe/train_progress.h"
 #include "engine/train/run_checkpoints.h"
 #include "engine/train/training_run.h"
+#include "tools/support/interrupt.h"
 
 namespace sluice::tools {
 
@@ -32,7 +32,7 @@ class TrainSession {
   };
   // From the step after the run's position. A disk that is full costs a checkpoint, and training
   // goes on; see failed_saves(). Every other error ends it.
-  Result<End> train(const bench::Interrupt& interrupt);
+  Result<End> train(const Interrupt& interrupt);
 
   // How many checkpoints are missing because the disk was full.
   int failed_saves() const { return failed_saves_; }

@@ -201,7 +201,7 @@ TEST(DeepSpeedFiles, Zero2Fp16) {
   EXPECT_EQ(config.fp16.hysteresis, 2);
   EXPECT_EQ(config.optimizer.learning_rate, 1e-3);
   EXPECT_TRUE(config.optimizer.adam_w_mode);
-  EXPECT_EQ(config.gradient_clipping_norm, 1.0);  // "auto": the default
+  EXPECT_EQ(config.gradient_clipping_norm, 1.0);  // "auto"
   EXPECT_EQ(config.batch.micro, 1);
   EXPECT_EQ(config.batch.accumulation, 1);
   EXPECT_EQ(config.zero.reduce_bucket_elements, 200'000'000);

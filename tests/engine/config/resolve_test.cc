@@ -1,5 +1,6 @@
 #include "engine/config/resolve.h"
 
+#include "engine/config/model_presets.h"
 #include "tests/engine/config/resolving.h"
 
 namespace sluice::config {
@@ -16,7 +17,7 @@ std::string run_with(const std::string& more) { return R"({"train_batch_size": 8
 TEST(ResolveConfig, HasDeepSpeedsDefaults) {
   const Config config = accepted(resolve_run(R"({"train_batch_size": 8})")).config;
   EXPECT_EQ(config.precision, Precision::kFp32);
-  EXPECT_EQ(config.gradient_clipping_norm, 1.0);
+  EXPECT_EQ(config.gradient_clipping_norm, 0.0);
   EXPECT_EQ(config.optimizer.type, OptimizerType::kAdamW);
   EXPECT_EQ(config.optimizer.learning_rate, 1e-3);
   EXPECT_EQ(config.optimizer.betas, (Betas{0.9, 0.999}));
@@ -204,6 +205,17 @@ TEST(ResolveConfig, PresetsGiveAShapeThatKeysChange) {
   EXPECT_EQ(lite.hidden, 768);
   EXPECT_EQ(lite.context_tokens, 2048);
   EXPECT_EQ(lite.dropout, 0.1);
+}
+
+TEST(ResolveConfig, KnowsEveryPresetByTheNameInTheList) {
+  for (const NamedShape& it : model_presets()) {
+    const std::string section = R"("model": {"preset": ")" + std::string(it.name) + "\"}";
+    const Model model = accepted(resolve_run(run_with(section))).config.model;
+    EXPECT_EQ(model.preset, it.preset) << it.name;
+    EXPECT_EQ(model.layers, it.layers) << it.name;
+    EXPECT_EQ(model.context_tokens, it.context_tokens) << it.name;
+    EXPECT_EQ(model.vocab, it.vocab) << it.name;
+  }
 }
 
 TEST(ResolveConfig, RefusesShapesThatCannotBeBuilt) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/config/model_presets.h"
 #include "engine/model/gpt_layout.h"
 
 namespace sluice::engine {
@@ -17,7 +18,8 @@ double multiplied(const UnitLayout& layout) {
 }
 
 TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
-  for (const std::string_view name : gpt_preset_names()) {
+  for (const config::NamedShape& it : config::model_presets()) {
+    const std::string_view name = it.name;
     const GptShape shape = *gpt_preset(name);
     const std::int64_t tokens = shape.context_tokens;
     // A sequence has tokens * (tokens + 1) / 2 pairs; a pair is hidden products twice.

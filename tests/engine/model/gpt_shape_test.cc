@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string>
 
+#include "engine/config/model_presets.h"
 #include "engine/model/gpt_layout.h"
 
 namespace sluice::engine {
@@ -32,10 +33,10 @@ TEST(GptShape, PresetsHaveThePublishedNumbersOfParameters) {
 }
 
 TEST(GptShape, EveryPresetIsValidAndOtherNamesAreNone) {
-  EXPECT_EQ(gpt_preset_names().size(), 5U);
-  for (const std::string_view name : gpt_preset_names()) {
-    ASSERT_TRUE(gpt_preset(name).has_value()) << name;
-    EXPECT_TRUE(validate(*gpt_preset(name)).ok()) << name;
+  EXPECT_EQ(config::model_presets().size(), 5U);
+  for (const config::NamedShape& it : config::model_presets()) {
+    ASSERT_TRUE(gpt_preset(it.name).has_value()) << it.name;
+    EXPECT_TRUE(validate(*gpt_preset(it.name)).ok()) << it.name;
   }
   EXPECT_FALSE(gpt_preset("gpt3").has_value());
   EXPECT_EQ(gpt_preset("gpt-lite")->context_tokens, 2048);

@@ -142,6 +142,16 @@ TEST(TraceLog, KeepsWhatOverlapsTheStepsAskedFor) {
   EXPECT_FALSE(kept(510, 520));
 }
 
+TEST(TraceLog, SaysWhenTheStepsAskedForBeganAndEnded) {
+  TraceLog log;
+  log.start({.first_step = 1, .last_step = 1});
+  log.begin_step(1, kHour + 2'500);
+  log.add({TraceTrack::kNvmeWrite, "x", kHour, kHour + 3'000});
+  EXPECT_FALSE(Written(log).json.at("otherData").contains("window_us"));  // it goes on
+  log.end_steps(kHour + 9'000);
+  EXPECT_EQ(Written(log).json.at("otherData").at("window_us"), (nlohmann::json{2.5, 9.0}));
+}
+
 TEST(TraceLog, KeepsNothingUntilItIsStarted) {
   TraceLog log;
   log.begin_step(0, 100);

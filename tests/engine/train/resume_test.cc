@@ -246,6 +246,32 @@ TEST(RunCheckpoints, KeepsTheNewestAndReplacesOneOfTheSameStep) {
   EXPECT_TRUE((*list)[1].complete());
 }
 
+TEST(RunCheckpoints, RemovesTheFutureThatWasLeft) {
+  const SmallRun small;
+  std::string second;
+  {
+    const auto run = small.start();
+    const auto checkpoints = checkpoints_of(*run, {});
+    for (int i = 0; i < 4; ++i) {
+      run->step();
+      ASSERT_TRUE(checkpoints->save({}).ok());
+    }
+    second = checkpoints->finished()[1].path;
+  }
+  const auto run = small.make();
+  ASSERT_TRUE(resume(*run, second).ok());
+  run->step();
+  const auto checkpoints = checkpoints_of(*run, {.keep_last = 2});
+  ASSERT_TRUE(checkpoints->save({.loss = 2.0}).ok());
+  const auto list =
+      CheckpointFolder(*run->drives().reads, RunCheckpoints::folder_of(run->config().run.dir))
+          .list();
+  ASSERT_TRUE(list.ok());
+  ASSERT_EQ(list->size(), 2U);
+  EXPECT_EQ((*list)[0].step, 2);
+  EXPECT_EQ((*list)[1].loss, 2.0);
+}
+
 // The run's folder is a file: nothing can be written there.
 TEST(RunCheckpoints, SaysWhatFailedAndTheRunGoesOn) {
   const SmallRun small;

@@ -64,7 +64,7 @@ class SmallRun {
   // Without a state yet.
   std::unique_ptr<TrainingRun> make() const {
     const config::Config configuration = config();
-    const GptModel model({.shape = gpt_shape(configuration.model)});
+    const GptModel model(model_options(configuration));
     const auto plan = plan_memory(configuration, model);
     if (!plan.ok()) throw std::runtime_error(plan.error().message());
     auto run = TrainingRun::create(configuration, *plan);

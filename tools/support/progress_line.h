@@ -1,4 +1,4 @@
-// ProgressLine: how far a benchmark is, on a terminal (aio/terminal_line.h).
+// ProgressLine: how far a long transfer is, on a terminal (aio/terminal_line.h).
 //
 //   write, run 2 of 3  [=========>          ]  47%  3.12 GB/s  0:07 left
 #pragma once
@@ -7,7 +7,7 @@
 
 #include "aio/terminal_line.h"
 
-namespace sluice::bench {
+namespace sluice::tools {
 
 class ProgressLine {
  public:
@@ -26,4 +26,4 @@ class ProgressLine {
   TerminalLine line_;
 };
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools

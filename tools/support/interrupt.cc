@@ -1,4 +1,4 @@
-#include "bench/interrupt.h"
+#include "tools/support/interrupt.h"
 
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <thread>
 
-namespace sluice::bench {
+namespace sluice::tools {
 namespace {
 
 // A signal handler can reach nothing but a global.
@@ -51,4 +51,4 @@ void nap_until(const Clock& clock, std::int64_t deadline_ns) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(left_ns, kLongestNs)));
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools

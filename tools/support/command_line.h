@@ -1,4 +1,4 @@
-// What the command lines of all benchmarks have in common: one sentence for each mistake, and the
+// What the command lines of all programs have in common: one sentence for each mistake, and the
 // command as text for their results.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace CLI {  // NOLINT(readability-identifier-naming): named by CLI11
 class App;
 }
 
-namespace sluice::bench {
+namespace sluice::tools {
 
 // Adds --version, and parses; the app's name is the program's. false: help or version was asked for
 // and printed. kInvalidArgument: one sentence.
@@ -20,4 +20,4 @@ Result<bool> parse_words(CLI::App& app, int argc, const char* const* argv);
 // As it could be typed again.
 std::string command_text(std::string_view program, int argc, const char* const* argv);
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools

@@ -1,13 +1,13 @@
-#include "bench/command_line.h"
+#include "tools/support/command_line.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "bench/version.h"
+#include "tools/support/version.h"
 
-namespace sluice::bench {
+namespace sluice::tools {
 namespace {
 
 // CLI11 takes "-1" for an option: "--runs -1" becomes "--runs=-1", so that the complaint is about
@@ -75,4 +75,4 @@ std::string command_text(std::string_view program, int argc, const char* const* 
   return text;
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools

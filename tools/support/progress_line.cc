@@ -1,11 +1,11 @@
-#include "bench/progress_line.h"
+#include "tools/support/progress_line.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <string>
 
-namespace sluice::bench {
+namespace sluice::tools {
 namespace {
 
 constexpr int kBarWidth = 20;
@@ -31,4 +31,4 @@ void ProgressLine::update(std::string_view what, const State& state) {
   line_.show(std::string(what) + "  [" + bar + "]" + numbers);
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools

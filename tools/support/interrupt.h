@@ -10,7 +10,7 @@
 
 #include "aio/clock.h"
 
-namespace sluice::bench {
+namespace sluice::tools {
 
 inline constexpr int kInterruptedExitCode = 130;
 
@@ -32,4 +32,4 @@ class Interrupt {
 // Sleeps until the clock shows deadline_ns, at most 50 ms: callers loop, and look around between.
 void nap_until(const Clock& clock, std::int64_t deadline_ns);
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools

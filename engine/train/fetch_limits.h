@@ -1,0 +1,53 @@
+// FetchLimits: how far ahead parameters are fetched and how many blocks the GPU holds, from
+// DeepSpeed's ZeRO-3 keys. Those count elements; here whole units come and go:
+//
+//   stage3_prefetch_bucket_size  fetched ahead of their use, at most
+//   stage3_max_live_parameters   on the GPU at once, at most
+//   stage3_max_reuse_distance    what is used again within so many elements is not released
+//
+// The embedding and the head have places of their own on the GPU and keep them from their first use
+// in a step to their last. Blocks share slots. A slot keeps its block until another one needs it,
+// so with n slots the last n blocks of forward are still there in backward.
+//
+// A limit below what one unit needs is raised; `raised` has a sentence for each. None of them
+// changes a bit of what is computed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice::engine {
+
+struct UnitSizes {
+  std::uint64_t embedding_elements = 0;
+  std::uint64_t block_elements = 0;
+  std::uint64_t head_elements = 0;
+  int blocks = 0;
+};
+
+struct FetchRequest {
+  std::int64_t prefetch_units = 0;  // 0: by the bucket; else it wins over bucket and live elements
+  std::int64_t prefetch_bucket_elements = 0;
+  std::int64_t max_live_elements = 0;
+  std::int64_t max_reuse_distance_elements = 0;
+};
+
+struct FetchLimits {
+  int prefetch_units = 1;
+  int block_slots = 3;
+  std::vector<std::string> raised;
+};
+
+// On the GPU.
+FetchLimits fetch_limits(const UnitSizes& sizes, const FetchRequest& request);
+// On the CPU, which computes where the host has the parameters: nothing is copied, so only what is
+// read ahead from NVMe is limited, by the bucket.
+FetchLimits host_fetch_limits(const UnitSizes& sizes, const FetchRequest& request);
+
+// The fewest slots that still let one block be copied while another one computes.
+int least_block_slots(int blocks);
+// At most so many slots, but not fewer than the least; prefetching follows.
+void lower_block_slots(FetchLimits& limits, int blocks, int most);
+
+}  // namespace sluice::engine

@@ -1,0 +1,30 @@
+// The part of a MemoryPlan that is about parameters: which units are on NVMe, through how many
+// buffers they pass, how far ahead they are fetched, and how many the GPU holds. What the
+// configuration gives too small is raised, with a note in the plan.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/config/config.h"
+#include "engine/train/memory_plan.h"
+
+namespace sluice::engine {
+
+// Units and cache_buffers of plan.params.
+void place_params(const config::Zero& zero, const GptModel& model, MemoryPlan& plan);
+
+// prefetch_units, block_slots and params.read_ahead: with the slots that fit beside everything else
+// that the plan already has on the GPU.
+void plan_fetching(const config::Config& config, const GptModel& model,
+                   std::optional<std::uint64_t> gpu_room_bytes, MemoryPlan& plan);
+
+// What so many slots for blocks take, with those of embedding and head.
+std::uint64_t slot_bytes(const GptModel& model, const MemoryPlan& plan, int block_slots);
+
+// "zero_optimization.<key> <given> is below <needed>: raised to <raised_to>".
+void note_raised(MemoryPlan& plan, const std::string& key, std::int64_t given,
+                 const std::string& needed, std::uint64_t raised_to);
+
+}  // namespace sluice::engine

@@ -1,0 +1,265 @@
+// The preflight check on machines that are made up.
+#include "engine/train/preflight.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "aio/real_file_system.h"
+#include "aio/units.h"
+#include "tests/engine/train/run_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+class MadeUpFile final : public aio::File {
+ public:
+  explicit MadeUpFile(std::uint32_t alignment_bytes)
+      : File("made up", alignment_bytes, alignment_bytes) {}
+  Result<std::uint64_t> size_bytes() const override { return std::uint64_t{0}; }
+  Status allocate(std::uint64_t) override { return {}; }
+  Status truncate(std::uint64_t) override { return {}; }
+};
+
+struct Drive {
+  std::uint64_t free_bytes = 0;
+  bool direct = true;
+  bool writable = true;
+};
+
+// Folders on drives; whatever else is called for fails.
+class MadeUpDrives final : public aio::FileSystem {
+ public:
+  std::map<std::string, Drive> folders;
+
+  Result<std::unique_ptr<aio::File>> open(const std::string& path,
+                                          const aio::OpenOptions& options) override {
+    const auto drive = folders.find(path);
+    if (drive == folders.end() || options.create != aio::OpenOptions::Create::kAnonymous ||
+        !options.direct)
+      return unexpected();
+    if (!drive->second.writable)
+      return Error(ErrorCode::kPermission, "create of " + path + " failed: permission denied");
+    return std::unique_ptr<aio::File>(
+        std::make_unique<MadeUpFile>(drive->second.direct ? 4096 : 1));
+  }
+  Result<bool> exists(const std::string& path) override { return folders.count(path) > 0; }
+  Result<std::uint64_t> free_bytes(const std::string& path) override {
+    const auto drive = folders.find(path);
+    if (drive == folders.end()) return unexpected();
+    return drive->second.free_bytes;
+  }
+  Status remove(const std::string&) override { return unexpected(); }
+  Status rename(const std::string&, const std::string&) override { return unexpected(); }
+  Status make_directories(const std::string&) override { return unexpected(); }
+  Status sync_directory(const std::string&) override { return unexpected(); }
+  Result<std::vector<std::string>> list(const std::string&) override { return unexpected(); }
+  Result<std::unique_ptr<aio::FileLock>> lock(const std::string&) override { return unexpected(); }
+
+ private:
+  static Error unexpected() { return {ErrorCode::kInternal, "the check does not do this"}; }
+};
+
+class Preflight : public testing::Test {
+ protected:
+  Preflight() : config_(SmallRun().config()) {
+    plan_.host = {{"parameters", 3 * kGiB, /*locked=*/true}, {"the rest", kGiB}};
+    plan_.nvme = {{.what = "parameters", .bytes = 2 * kGiB, .paths = {"/a/run", "/b"}},
+                  {.what = "optimizer state", .bytes = 6 * kGiB, .paths = {"/b"}}};
+    drives_.folders = {{"/a", {10 * kGiB}}, {"/b", {10 * kGiB}}};
+    facts_.available_bytes = 100 * kGiB;
+  }
+
+  void on_the_gpu(std::uint64_t needed_bytes, std::uint64_t free_bytes) {
+    plan_.cuda = true;
+    plan_.gpu = {{"slots", needed_bytes}};
+    facts_.gpu = GpuMemory{.free_bytes = free_bytes, .total_bytes = 80 * kGiB};
+  }
+
+  PreflightReport report() {
+    auto checked = preflight(config_, plan_, facts_, drives_);
+    EXPECT_TRUE(checked.ok()) << checked.error().message();
+    return checked.ok() ? *checked : PreflightReport{};
+  }
+  std::string refusal(ErrorCode code) {
+    const auto checked = preflight(config_, plan_, facts_, drives_);
+    EXPECT_FALSE(checked.ok());
+    if (checked.ok()) return "";
+    EXPECT_EQ(checked.error().code(), code);
+    return checked.error().message();
+  }
+
+  config::Config config_;
+  MemoryPlan plan_;
+  MachineFacts facts_;
+  MadeUpDrives drives_;
+};
+
+TEST_F(Preflight, FindsNothingWrongOnAMachineThatHasEnough) {
+  const PreflightReport checked = report();
+  EXPECT_THAT(checked.warnings, IsEmpty());
+  EXPECT_THAT(checked.table,
+              AllOf(HasSubstr("host memory"), HasSubstr("of 92G available"),
+                    HasSubstr("of it pinned"), HasSubstr("on /a/run"), HasSubstr("on /b"),
+                    HasSubstr("O_DIRECT"), HasSubstr("io_uring"), Not(HasSubstr("GPU memory"))));
+}
+
+TEST_F(Preflight, HandsOnTheNotesOfThePlan) {
+  plan_.notes = {"this was raised"};
+  EXPECT_THAT(report().notes, ElementsAre("this was raised"));
+}
+
+TEST_F(Preflight, RefusesWhatHostMemoryDoesNotHoldAndSaysHowMuchIsMissing) {
+  facts_.available_bytes = 3 * kGiB;
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
+              AllOf(HasSubstr("4G of host memory"), HasSubstr("1.24G are missing"),
+                    HasSubstr("offload_optimizer.device")));
+  facts_.available_bytes.reset();
+  facts_.cgroup_bytes = kGiB;
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), HasSubstr("are missing"));
+}
+
+TEST_F(Preflight, NamesTheBudgetThatIsTooSmallWhereTheMachineHasMore) {
+  config_.budget.cpu_gib = 3.5;
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
+              AllOf(HasSubstr("512M are missing"), HasSubstr("budget.cpu_gib to 4.0")));
+  facts_.available_bytes = 3 * kGiB;
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), Not(HasSubstr("Raise budget.cpu_gib")));
+}
+
+TEST_F(Preflight, ObeysABudgetThatIsMoreThanTheMachineSaysAndWarns) {
+  config_.budget.cpu_gib = 5;
+  facts_.available_bytes = kGiB;
+  EXPECT_THAT(report().warnings, ElementsAre(HasSubstr("budget.cpu_gib asks for 5G")));
+}
+
+TEST_F(Preflight, RefusesWhatTheGpuDoesNotHold) {
+  config_.batch.micro = 16;
+  on_the_gpu(9 * kGiB, 7 * kGiB);
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
+              AllOf(HasSubstr("9G of GPU memory"), HasSubstr("are missing"),
+                    HasSubstr("train_micro_batch_size_per_gpu, now 16")));
+  plan_.recompute = false;
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), HasSubstr("placement.recompute"));
+  config_.budget.gpu_gib = 8;
+  on_the_gpu(9 * kGiB, 40 * kGiB);
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), HasSubstr("Raise budget.gpu_gib to 9.0"));
+}
+
+TEST_F(Preflight, ShowsTheGpuAndWarnsOfABudgetThatItDoesNotHave) {
+  config_.budget.gpu_gib = 20;
+  on_the_gpu(9 * kGiB, 7 * kGiB);
+  const PreflightReport checked = report();
+  EXPECT_THAT(checked.table, AllOf(HasSubstr("GPU memory"), HasSubstr("(budget.gpu_gib)")));
+  EXPECT_THAT(checked.warnings, ElementsAre(HasSubstr("budget.gpu_gib asks for 20G")));
+}
+
+TEST_F(Preflight, RefusesAFullDriveBeforeAndAfterItsFolderIsMade) {
+  drives_.folders["/a"].free_bytes = kGiB - kMiB;  // a half of the parameters
+  EXPECT_THAT(refusal(ErrorCode::kNoSpace),
+              AllOf(HasSubstr("at /a/run"), HasSubstr("1M are missing")));
+  drives_.folders["/a/run"] = drives_.folders["/a"];
+  EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("at /a/run"));
+}
+
+// Both stores lie on /b: each of them alone would fit.
+TEST_F(Preflight, AddsUpWhatLiesOnOnePath) {
+  drives_.folders["/b"].free_bytes = 7 * kGiB - kMiB;
+  EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("7G at /b"));
+  drives_.folders["/b"].free_bytes = 7 * kGiB;
+  report();
+}
+
+TEST_F(Preflight, RefusesMoreThanTheNvmeBudget) {
+  config_.budget.nvme_gib = 7.9;
+  EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("raise it to 8.0"));
+  config_.budget.nvme_gib = 8;
+  report();
+}
+
+TEST_F(Preflight, RefusesAPathThatCannotBeWritten) {
+  drives_.folders["/b"].writable = false;
+  EXPECT_THAT(refusal(ErrorCode::kPermission),
+              AllOf(HasSubstr("/b"), HasSubstr("permission denied"), HasSubstr("nvme_paths")));
+}
+
+TEST_F(Preflight, WarnsOfAPathWithoutDirectIo) {
+  drives_.folders["/a"].direct = false;
+  const PreflightReport checked = report();
+  EXPECT_THAT(checked.warnings, ElementsAre(AllOf(HasSubstr("/a/run"), HasSubstr("O_DIRECT"))));
+  EXPECT_THAT(checked.table, HasSubstr("through the page cache"));
+}
+
+TEST_F(Preflight, WarnsOfAPinningLimitThatIsTooLow) {
+  facts_.memlock_bytes = 8 * kMiB;
+  const PreflightReport checked = report();
+  EXPECT_THAT(checked.table, HasSubstr("of 8M (ulimit -l)"));
+  EXPECT_THAT(checked.warnings, ElementsAre(AllOf(HasSubstr("3G"), HasSubstr("ulimit -l"))));
+  facts_.memlock_bytes = 3 * kGiB;
+  EXPECT_THAT(report().warnings, IsEmpty());
+}
+
+TEST_F(Preflight, SaysWhyPosixThreadsServe) {
+  facts_.uring_refusal = "this kernel has none";
+  EXPECT_THAT(report().warnings, ElementsAre(HasSubstr("this kernel has none")));
+  EXPECT_THAT(report().table, HasSubstr("threads: this kernel has none"));
+  config_.aio.backend = config::IoBackendChoice::kPosix;
+  EXPECT_THAT(report().warnings, IsEmpty());
+  EXPECT_THAT(report().table, HasSubstr("(aio.backend)"));
+  config_.aio.backend = config::IoBackendChoice::kUring;
+  EXPECT_THAT(refusal(ErrorCode::kInvalidArgument),
+              AllOf(HasSubstr("this kernel has none"), HasSubstr("aio.backend")));
+}
+
+TEST_F(Preflight, AsksNothingOfDrivesThatARunDoesNotUse) {
+  plan_.nvme = {{.what = "parameters", .paths = {"/nowhere"}}};
+  drives_.folders.clear();
+  facts_.uring_refusal = "this kernel has none";
+  const PreflightReport checked = report();
+  EXPECT_THAT(checked.warnings, IsEmpty());
+  EXPECT_THAT(checked.table, Not(HasSubstr("NVMe")));
+}
+
+TEST_F(Preflight, TakesThisMachineAsItIs) {
+  const SmallRun small({"zero_optimization.offload_optimizer.device=nvme", "run.device=cpu"});
+  const config::Config configuration = small.config();
+  const GptModel model(model_options(configuration));
+  auto planned = plan_memory(configuration, model);
+  ASSERT_OK(planned);
+  aio::RealFileSystem files;
+  const auto checked = preflight(configuration, *planned, machine_facts(configuration), files);
+  ASSERT_OK(checked);
+  EXPECT_THAT(checked->table, HasSubstr("on " + small.folder().file("nvme")));
+  EXPECT_TRUE(std::filesystem::is_empty(small.folder().file("nvme")));
+}
+
+TEST(MachineFacts, GiveTheSmallestOfWhatTheHostSaysLessAMargin) {
+  MachineFacts facts;
+  EXPECT_FALSE(host_room({}, facts).has_value());
+  facts.available_bytes = 200 * kGiB;
+  EXPECT_EQ(host_free(facts), 200 * kGiB);
+  facts.cgroup_bytes = 100 * kGiB;
+  EXPECT_EQ(host_free(facts), 100 * kGiB);
+  EXPECT_EQ(host_room({}, facts), 92 * kGiB);
+  EXPECT_EQ(host_room({.cpu_gib = 300.0}, facts), 300 * kGiB);
+}
+
+TEST(MachineFacts, CountTheContextOfCudaAsTheRuns) {
+  MachineFacts facts;
+  EXPECT_FALSE(gpu_room({}, facts).has_value());
+  facts.gpu = GpuMemory{.free_bytes = 70 * kGiB, .total_bytes = 80 * kGiB};
+  EXPECT_EQ(gpu_free(facts), 70 * kGiB + kCudaContextBytes);
+  facts.gpu->free_bytes = 80 * kGiB;
+  EXPECT_EQ(gpu_free(facts), 80 * kGiB);
+  EXPECT_EQ(gpu_room({.gpu_gib = 4.0}, facts), 4 * kGiB);
+}
+
+}  // namespace
+}  // namespace sluice::engine

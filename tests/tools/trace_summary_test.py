@@ -1,0 +1,103 @@
+"""tools/trace_summary on traces whose times can be worked out by hand."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+TOOL = Path(__file__).resolve().parent.parent.parent / "tools" / "trace_summary"
+
+
+def span(track, begin_us, end_us, moved=None):
+    return {"ph": "X", "pid": 1, "tid": 1, "name": "x", "cat": track, "ts": begin_us,
+            "dur": end_us - begin_us, "args": {} if moved is None else {"bytes": moved}}
+
+
+class Summary(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="sluice-trace-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def run_tool(self, *arguments):
+        return subprocess.run([sys.executable, "-B", str(TOOL), *arguments], cwd=self.folder,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              timeout=60, check=False)
+
+    def summary(self, *spans, **other):
+        name = {"ph": "M", "pid": 1, "tid": 1, "name": "thread_name", "args": {"name": "x"}}
+        (self.folder / "trace.json").write_text(
+            json.dumps({"otherData": other, "traceEvents": [name, *spans]}), encoding="utf-8")
+        result = self.run_tool("trace.json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    @staticmethod
+    def rows(text, title):
+        """The cells of the table below `title`, by track; a cell is set off by two spaces."""
+        lines = text[text.index(title):].splitlines()[1:]
+        rows = {}
+        for line in lines:
+            if not line.strip():
+                if rows:
+                    break
+                continue
+            cells = [cell.strip() for cell in line.split("  ") if cell.strip()]
+            rows[cells[0]] = cells[1:]
+        return rows
+
+    def test_counts_spans_that_overlap_once_and_what_they_moved_in_all(self):
+        shown = self.summary(span("NVMe read", 0, 600, 3_000_000), span("NVMe read", 400, 1000, 0),
+                             span("compute", 500, 2000), window_us=[0, 2000]).stdout
+        tracks = self.rows(shown, "track")
+        self.assertIn("2.0 ms of steps", shown)
+        self.assertEqual(tracks["NVMe read"], ["2", "1.0", "50.0%", "0.003", "3.00"])
+        self.assertEqual(tracks["compute"], ["1", "1.5", "75.0%", "-", "-"])
+        self.assertEqual(tracks["D2H"], ["0", "0.0", "0.0%", "-", "-"])
+
+    def test_tells_which_share_of_a_track_another_one_covers(self):
+        shown = self.summary(span("compute", 0, 100), span("compute", 20, 80),
+                             span("compute", 300, 500), span("H2D", 50, 150),
+                             span("H2D", 250, 350), span("D2H", 480, 900)).stdout
+        overlaps = self.rows(shown, "share of a track's busy time")
+        # In the order of the tracks, without the track itself.
+        self.assertEqual(overlaps["compute"], ["33.3%", "6.7%", "0.0%", "0.0%", "0.0%"])
+        self.assertEqual(overlaps["H2D"], ["50.0%", "0.0%", "0.0%", "0.0%", "0.0%"])
+        self.assertEqual(overlaps["AdamW"], ["-"] * 5)
+
+    def test_cuts_off_what_lies_beyond_the_steps(self):
+        shown = self.summary(span("NVMe write", -500, 500, 2_000_000),
+                             span("NVMe write", 900, 4900, 4_000_000),
+                             span("NVMe write", 2000, 3000, 7_000_000),
+                             window_us=[0, 1000]).stdout
+        self.assertEqual(self.rows(shown, "track")["NVMe write"],
+                         ["2", "0.6", "60.0%", "0.001", "1.83"])
+
+    def test_says_when_spans_are_missing(self):
+        result = self.summary(span("compute", 0, 1), dropped_spans=7)
+        self.assertIn("7 spans did not fit", result.stderr)
+
+    def test_takes_the_runs_folder_too(self):
+        self.summary(span("compute", 0, 1000))
+        self.assertIn("1.0 ms of steps", self.run_tool(str(self.folder)).stdout)
+
+    def test_says_what_is_wrong_in_one_sentence(self):
+        (self.folder / "text.json").write_text("no", encoding="utf-8")
+        (self.folder / "list.json").write_text("[]", encoding="utf-8")
+        (self.folder / "empty.json").write_text('{"traceEvents": []}', encoding="utf-8")
+        for argument, sentence in (("absent.json", "cannot read absent.json"),
+                                   ("text.json", "text.json is no trace"),
+                                   ("list.json", "list.json is no trace"),
+                                   ("empty.json", "holds no time")):
+            with self.subTest(argument=argument):
+                result = self.run_tool(argument)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(sentence, result.stderr)
+                self.assertEqual(result.stderr.count("\n"), 1)
+        self.assertEqual(self.run_tool().returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,64 @@
+#include "tools/cli/scrub_run.h"
+
+#include <filesystem>
+#include <iostream>
+
+#include "aio/units.h"
+#include "engine/checkpoint/checkpoint_folder.h"
+#include "engine/checkpoint/verify_checkpoint.h"
+#include "tools/support/progress_line.h"
+
+namespace sluice::tools {
+namespace {
+
+std::string folder_of(const std::string& directory) { return directory + "/checkpoints"; }
+
+Result<bool> scrub_one(aio::IoQueue& queue, const engine::CheckpointEntry& entry) {
+  ProgressLine progress;
+  engine::VerifyOptions options;
+  options.on_progress = [&](std::uint64_t done, std::uint64_t total) {
+    progress.update(
+        "checking " + entry.name,
+        {.fraction = total == 0 ? 1.0 : static_cast<double>(done) / static_cast<double>(total)});
+    return true;
+  };
+  auto report = engine::verify_checkpoint(queue, entry.path, options);
+  progress.clear();
+  if (!report.ok()) return std::move(report).error();
+  std::cout << entry.name << ": " << report->files << " files, " << format_bytes(report->bytes);
+  if (report->damaged.empty()) {
+    std::cout << ", every checksum is right\n";
+    return true;
+  }
+  std::cout << ", DAMAGED in " << report->damaged.size()
+            << (report->damaged.size() == 1 ? " place\n" : " places\n");
+  for (const engine::DamagedRange& damaged : report->damaged)
+    std::cout << "  BAD " << damaged.problem << "\n";
+  return false;
+}
+
+}  // namespace
+
+bool is_run_folder(const std::string& path) {
+  return std::filesystem::is_directory(folder_of(path));
+}
+
+Result<bool> scrub_run(aio::IoQueue& queue, const std::string& directory) {
+  const engine::CheckpointFolder folder(queue, folder_of(directory));
+  SLUICE_ASSIGN_OR_RETURN(const auto list, folder.list());
+  bool sound = true;
+  int checked = 0;
+  for (const engine::CheckpointEntry& entry : list) {
+    if (!entry.has_manifest) {
+      std::cout << entry.name << ": not finished, or being removed; it does not count\n";
+      continue;
+    }
+    SLUICE_ASSIGN_OR_RETURN(const bool one, scrub_one(queue, entry));
+    sound = sound && one;
+    ++checked;
+  }
+  if (checked == 0) std::cout << "no checkpoint lies in " << folder.path() << "\n";
+  return sound;
+}
+
+}  // namespace sluice::tools
