@@ -31,10 +31,13 @@ class Differences {
 
 std::vector<std::string> run_differences(const StoredRun& stored, const StoredRun& now) {
   Differences differences;
-  differences.compare("the run's seed", stored.seed, now.seed);
-  differences.compare("the order of the data", stored.data_order, now.data_order);
-  differences.compare("the precision", stored.precision, now.precision);
-  differences.compare("the number of CPU threads", stored.cpu_threads, now.cpu_threads);
+  if (!stored.imported()) {
+    differences.compare("the run's seed", stored.seed, now.seed);
+    differences.compare("the order of the data", stored.data_order, now.data_order);
+    differences.compare("the precision", stored.precision, now.precision);
+    differences.compare("the number of CPU threads", stored.cpu_threads, now.cpu_threads);
+    differences.compare("the dropout", stored.dropout, now.dropout);
+  }
   std::set<std::string> names;
   for (const auto* model : {&stored.model, &now.model})
     for (const auto& [name, value] : *model) names.insert(name);
@@ -46,7 +49,6 @@ std::vector<std::string> run_differences(const StoredRun& stored, const StoredRu
     if (text(stored.model) != text(now.model))
       differences.add("the model's " + name, text(stored.model), text(now.model));
   }
-  differences.compare("the dropout", stored.dropout, now.dropout);
   return differences.take();
 }
 

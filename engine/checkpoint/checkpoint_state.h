@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sluice::engine {
@@ -30,14 +31,21 @@ struct StoredPosition {
   friend bool operator==(const StoredPosition&, const StoredPosition&) = default;
 };
 
+// Stands where the precision of a run would: no run wrote it, it was made of weights alone.
+inline constexpr std::string_view kImportedPrecision = "imported";
+
 // What a run must have in common with the one that wrote it, to go on with the same bits.
 struct StoredRun {
   std::uint64_t seed = 0;
   std::string data_order;  // a fingerprint of which samples come when
-  std::string precision;   // "bf16", "fp16", "fp32"
+  std::string precision;   // "bf16", "fp16", "fp32", or kImportedPrecision
   int cpu_threads = 0;
   std::map<std::string, std::int64_t> model;  // the shape: {"layers", 12}, ...
   double dropout = 0;
+
+  // Then seed, order and threads are those of nobody, and any run of the model's shape may begin
+  // there.
+  bool imported() const { return precision == kImportedPrecision; }
 
   friend bool operator==(const StoredRun&, const StoredRun&) = default;
 };
@@ -54,7 +62,8 @@ struct CheckpointState {
 };
 
 // One clause for each thing in which the two differ, as in "run.seed is 7, and was 42 when the
-// checkpoint was written"; empty: the run can go on bit for bit.
+// checkpoint was written"; empty: the run can go on bit for bit. Of an imported checkpoint the
+// model's shape alone is compared.
 std::vector<std::string> run_differences(const StoredRun& stored, const StoredRun& now);
 
 }  // namespace sluice::engine

@@ -54,6 +54,12 @@ Result<TokenSidecar> parse_token_sidecar(std::string_view text) {
     return wrong("\"tokenizer\" is not there, or is no object");
   }
   SLUICE_ASSIGN_OR_RETURN(sidecar.tokenizer, text_of(*tokenizer, "kind"));
+  const auto end = tokenizer->find("end_of_text");
+  if (end != tokenizer->end() && !end->is_null()) {
+    if (!end->is_number_unsigned() || *end >= sidecar.vocab_size)
+      return wrong("\"end_of_text\" is no token of the vocabulary");
+    sidecar.end_of_text = end->get<std::int64_t>();
+  }
   return sidecar;
 }
 

@@ -1,11 +1,13 @@
 // TokenSidecar: what tools/prepare says about a raw token file, in FILE.bin.json beside it.
 //
 // A JSON object: "format" is "sluice-tokens", "version" 1, "dtype" "uint16" or "uint32", "tokens"
-// and "vocab_size" counts of 1 or more, "tokenizer" an object whose "kind" is text. Everything else
-// in it is for people and tools. Errors are sentences without the file's name.
+// and "vocab_size" counts of 1 or more, "tokenizer" an object whose "kind" is text; its
+// "end_of_text" is a token, null, or not there. Everything else in it is for people and tools.
+// Errors are sentences without the file's name.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,6 +21,7 @@ struct TokenSidecar {
   std::uint64_t token_count = 0;
   std::uint64_t vocab_size = 0;
   std::string tokenizer;  // "bytes", "bpe", or "file"
+  std::optional<std::int64_t> end_of_text;
 };
 
 inline constexpr std::uint64_t kMaxSidecarBytes = 16 * 1024 * 1024;

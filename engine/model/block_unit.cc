@@ -3,12 +3,15 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 
 #include "engine/model/attention.h"
 #include "engine/model/dropout.h"
 #include "engine/model/gpt_layout.h"
+#include "engine/model/kv_cache.h"
 #include "engine/model/layer_norm.h"
 #include "engine/model/linear.h"
+#include "engine/model/plain_attention.h"
 
 namespace sluice::engine {
 namespace {
@@ -57,13 +60,15 @@ std::vector<at::Tensor> pack(const Kept& kept) {
           kept.fc};
 }
 
-Kept run(const UnitViews& w, const at::Tensor& input, const AttentionOptions& attention_options,
+// `attend`: from packed queries, keys and values to Attended.
+template <typename Attend>
+Kept run(const UnitViews& w, const at::Tensor& input, const Attend& attend,
          const Dropout& dropout) {
   Kept kept;
   kept.norm1 = layer_norm(input, w[p::kNorm1Weight], w[p::kNorm1Bias]);
   kept.qkv = linear(kept.norm1.output, w[p::kAttentionWeight], w[p::kAttentionBias]);
   kept.norm1.output.reset();
-  kept.attended = attention(kept.qkv, attention_options);
+  kept.attended = attend(kept.qkv);
   kept.middle = linear(kept.attended.output, w[p::kProjectionWeight], w[p::kProjectionBias]);
   drop_in_place(kept.middle, dropout);
   kept.middle.add_(input);
@@ -71,6 +76,10 @@ Kept run(const UnitViews& w, const at::Tensor& input, const AttentionOptions& at
   kept.fc = linear(kept.norm2.output, w[p::kFcWeight], w[p::kFcBias]);
   kept.norm2.output.reset();
   return kept;
+}
+
+auto attend_with(const AttentionOptions& options) {
+  return [options](const at::Tensor& qkv) { return attention(qkv, options); };
 }
 
 AttentionOptions attention_options(const PassContext& context, std::int64_t heads,
@@ -104,13 +113,17 @@ at::Tensor feed_forward_backward(const UnitViews& w, Saved& saved, const at::Ten
 }  // namespace
 
 BlockUnit::BlockUnit(const GptShape& shape, std::int64_t layer)
-    : ModelUnit(gpt_block_layout(shape, layer)), heads_(shape.heads), dropout_(shape.dropout) {}
+    : ModelUnit(gpt_block_layout(shape, layer)),
+      layer_(layer),
+      heads_(shape.heads),
+      dropout_(shape.dropout) {}
 
 at::Tensor BlockUnit::forward(const PassContext& context, const UnitViews& parameters,
                               const at::Tensor& input, Saved* saved) const {
   const at::NoGradGuard no_grad;
-  const Kept kept = run(parameters, input, attention_options(context, heads_, dropout_),
-                        dropout_at(context, DropoutSite::kProjection, dropout_));
+  const Kept kept =
+      run(parameters, input, attend_with(attention_options(context, heads_, dropout_)),
+          dropout_at(context, DropoutSite::kProjection, dropout_));
   if (saved != nullptr) saved->assign(pack(kept));
   at::Tensor output = linear(at::gelu(kept.fc, kGelu), parameters[p::kFcProjectionWeight],
                              parameters[p::kFcProjectionBias]);
@@ -121,8 +134,9 @@ at::Tensor BlockUnit::forward(const PassContext& context, const UnitViews& param
 void BlockUnit::recompute(const PassContext& context, const UnitViews& parameters,
                           const at::Tensor& input, Saved& saved) const {
   const at::NoGradGuard no_grad;
-  saved.assign(pack(run(parameters, input, attention_options(context, heads_, dropout_),
-                        dropout_at(context, DropoutSite::kProjection, dropout_))));
+  saved.assign(
+      pack(run(parameters, input, attend_with(attention_options(context, heads_, dropout_)),
+               dropout_at(context, DropoutSite::kProjection, dropout_))));
 }
 
 at::Tensor BlockUnit::backward(const PassContext& context, const UnitViews& parameters,
@@ -155,6 +169,25 @@ at::Tensor BlockUnit::backward(const PassContext& context, const UnitViews& para
   return layer_norm_backward(grad_norm, input, statistics, w[p::kNorm1Weight], w[p::kNorm1Bias],
                              {g[p::kNorm1Weight], g[p::kNorm1Bias]})
       .add_(grad_middle);
+}
+
+at::Tensor BlockUnit::extend(const UnitViews& parameters, const at::Tensor& input,
+                             KvCache& cache) const {
+  const at::NoGradGuard no_grad;
+  TORCH_CHECK(cache.length() == 0 || input.size(1) == 1, "unit ", layout().name,
+              ": after the first positions come single ones, and not ", input.size(1));
+  const auto attend = [&](const at::Tensor& qkv) -> Attended {
+    const HeadViews heads(qkv, heads_);
+    cache.put(layer_, heads.key, heads.value);
+    if (cache.length() == 0) return attention(qkv, {.heads = heads_});
+    const std::int64_t positions = cache.length() + 1;
+    return {.output = merge_heads(at::scaled_dot_product_attention(
+                heads.query, cache.keys(layer_, positions), cache.values(layer_, positions)))};
+  };
+  const Kept kept = run(parameters, input, attend, {});
+  return linear(at::gelu(kept.fc, kGelu), parameters[p::kFcProjectionWeight],
+                parameters[p::kFcProjectionBias])
+      .add_(kept.middle);
 }
 
 }  // namespace sluice::engine

@@ -23,8 +23,11 @@ class BlockUnit final : public ModelUnit {
   at::Tensor backward(const PassContext& context, const UnitViews& parameters,
                       const at::Tensor& input, Saved& saved, const at::Tensor& grad_output,
                       const UnitViews& gradients) const override;
+  at::Tensor extend(const UnitViews& parameters, const at::Tensor& input,
+                    KvCache& cache) const override;
 
  private:
+  std::int64_t layer_;
   std::int64_t heads_;
   double dropout_;
 };

@@ -10,6 +10,7 @@
 
 #include "engine/model/dropout.h"
 #include "engine/model/gpt_layout.h"
+#include "engine/model/kv_cache.h"
 
 namespace sluice::engine {
 namespace {
@@ -78,6 +79,17 @@ at::Tensor EmbeddingUnit::backward(const PassContext& context, const UnitViews& 
   positions.narrow(0, 0, input.size(1)).add_(at::sum(grad, {0}, false, positions.scalar_type()));
   accumulate_rows(gradients[embedding_parameter::kToken], input.flatten(), grad.flatten(0, 1));
   return {};
+}
+
+at::Tensor EmbeddingUnit::extend(const UnitViews& parameters, const at::Tensor& input,
+                                 KvCache& cache) const {
+  const at::NoGradGuard no_grad;
+  TORCH_CHECK(cache.length() + input.size(1) <= cache.capacity(), "a sequence of ",
+              cache.length() + input.size(1), " tokens is longer than the model's context of ",
+              cache.capacity());
+  at::Tensor sum = at::embedding(parameters[embedding_parameter::kToken], input);
+  return sum.add_(
+      parameters[embedding_parameter::kPosition].narrow(0, cache.length(), input.size(1)));
 }
 
 }  // namespace sluice::engine

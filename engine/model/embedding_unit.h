@@ -17,6 +17,8 @@ class EmbeddingUnit final : public ModelUnit {
   at::Tensor backward(const PassContext& context, const UnitViews& parameters,
                       const at::Tensor& input, Saved& saved, const at::Tensor& grad_output,
                       const UnitViews& gradients) const override;
+  at::Tensor extend(const UnitViews& parameters, const at::Tensor& input,
+                    KvCache& cache) const override;
 
  private:
   double dropout_;

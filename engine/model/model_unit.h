@@ -62,6 +62,8 @@ class Saved {
   std::vector<at::Tensor> tensors_;
 };
 
+class KvCache;
+
 class ModelUnit {
  public:
   explicit ModelUnit(UnitLayout layout) : layout_(std::move(layout)) {}
@@ -82,6 +84,12 @@ class ModelUnit {
   virtual at::Tensor backward(const PassContext& context, const UnitViews& parameters,
                               const at::Tensor& input, Saved& saved, const at::Tensor& grad_output,
                               const UnitViews& gradients) const = 0;
+
+  // Inference, apart from training's passes: the output of the positions that follow those in
+  // `cache`, [1, T, C], without dropout, the same as forward's to rounding. Either the cache is
+  // empty, or T is 1. The cache's owner calls advance() when every unit has been extended.
+  virtual at::Tensor extend(const UnitViews& parameters, const at::Tensor& input,
+                            KvCache& cache) const = 0;
 
  private:
   UnitLayout layout_;

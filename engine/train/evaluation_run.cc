@@ -5,37 +5,14 @@
 #include <algorithm>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "aio/log.h"
-#include "engine/train/flat_ranges.h"
+#include "engine/train/load_parameters.h"
 #include "engine/train/weights_file.h"
-#include "offload/state_tiles.h"
 
 namespace sluice::engine {
-namespace {
 
 using offload::ParamOffloader;
-
-// `masters` is scratch memory.
-Status load_unit(const UnitLayout& layout, WeightsFile& weights, offload::ParamForm form,
-                 std::span<std::byte> parameters, std::vector<float>& masters) {
-  for (std::uint64_t first = 0; first < layout.elements; first += offload::kTileElements) {
-    const std::uint64_t elements = std::min(offload::kTileElements, layout.elements - first);
-    masters.assign(elements, 0);
-    SLUICE_RETURN_IF_ERROR(for_each_parameter(
-        layout, first, elements,
-        [&](const ParameterSpec& parameter, std::uint64_t from, std::uint64_t offset,
-            std::uint64_t count) -> Status {
-          return weights.read(parameter, from, std::span(masters).subspan(offset, count));
-        }));
-    const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(form));
-    offload::pack_parameters(form, masters, parameters.subspan(first * width).data());
-  }
-  return {};
-}
-
-}  // namespace
 
 Result<std::unique_ptr<EvaluationRun>> EvaluationRun::create(const config::Config& config,
                                                              const MemoryPlan& plan) {
@@ -70,19 +47,13 @@ EvaluationRun::~EvaluationRun() {
 Status EvaluationRun::load(const Progress& progress) {
   SLUICE_ASSIGN_OR_RETURN(auto weights,
                           WeightsFile::open(*drives_.reads, config_.model.init_from, *model_));
-  std::uint64_t total = 0;
-  for (int unit = 0; unit < model_->units(); ++unit) total += model_->layout(unit).elements;
-  std::vector<float> masters;
-  std::uint64_t done = 0;
-  for (int unit = 0; unit < model_->units(); ++unit) {
-    SLUICE_ASSIGN_OR_RETURN(const auto lease,
-                            params_->acquire(unit, ParamOffloader::Access::kReplace));
-    SLUICE_RETURN_IF_ERROR(
-        load_unit(model_->layout(unit), weights, plan_.form, lease.bytes(), masters));
-    done += model_->layout(unit).elements;
-    if (progress) progress(done, total);
-  }
-  return params_->drain();
+  return load_parameters(
+      {.model = model_.get(),
+       .form = plan_.form,
+       .params = params_.get(),
+       .read = [&](const ParameterSpec& parameter, std::uint64_t first,
+                   std::span<float> values) { return weights.read(parameter, first, values); },
+       .progress = progress});
 }
 
 LossSum EvaluationRun::evaluate(const Progress& progress) {

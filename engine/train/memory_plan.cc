@@ -9,6 +9,7 @@
 #include "aio/units.h"
 #include "engine/model/gpt_costs.h"
 #include "engine/model/gpt_layout.h"
+#include "engine/model/kv_cache.h"
 #include "engine/train/cuda_device.h"
 #include "engine/train/gradient_sink.h"
 #include "engine/train/param_plan.h"
@@ -101,13 +102,24 @@ std::string store_name(const config::Config& config, const char* what) {
   return "run" + name + "-" + std::to_string(hash % 1'000'000'000) + "-" + what;
 }
 
+const char* store_suffix(RunPurpose purpose) {
+  switch (purpose) {
+    case RunPurpose::kEvaluation:
+      return "evaluation";
+    case RunPurpose::kGeneration:
+      return "generation";
+    case RunPurpose::kTraining:
+      break;
+  }
+  return "params";
+}
+
 Status plan_params(const config::Config& config, const GptModel& model, MemoryPlan& plan) {
   place_params(config.zero, model, plan);
   plan.params.element_bytes = offload::param_bytes_per_element(plan.form);
   plan.params.store.paths = config.param_nvme_paths();
-  // Weights may be evaluated while the run that makes them goes on.
-  plan.params.store.run =
-      store_name(config, plan.purpose == RunPurpose::kTraining ? "params" : "evaluation");
+  // Weights may be used while the run that makes them goes on.
+  plan.params.store.run = store_name(config, store_suffix(plan.purpose));
   plan.params.store.label = "parameters";
   SLUICE_ASSIGN_OR_RETURN(const auto memory, offload::ParamOffloader::memory_plan(plan.params));
   plan.host.push_back({"parameters in memory", memory.cpu_bytes, /*locked=*/true});
@@ -188,7 +200,8 @@ constexpr std::uint64_t kEvaluationFlowBytes = 256 * kMiB;
 std::uint64_t plan_activations(const config::Config& config, const GptModel& model,
                                MemoryPlan& plan) {
   const GptShape& shape = model.shape();
-  const PassShape pass{.micro_batch = config.batch.micro,
+  const bool generates = plan.purpose == RunPurpose::kGeneration;
+  const PassShape pass{.micro_batch = generates ? 1 : config.batch.micro,
                        .tokens = config.data.sequence_tokens,
                        .number_bytes = plan.form == offload::ParamForm::kFp32 ? 4 : 2};
   const PeakOptions peak{.cpu = !plan.cuda, .plain_attention = !plan.cuda && shape.dropout > 0};
@@ -197,6 +210,7 @@ std::uint64_t plan_activations(const config::Config& config, const GptModel& mod
   const std::uint64_t boundary = boundary_bytes(shape, pass);
   const std::uint64_t call = std::max(block_peak_bytes(shape, pass, peak),
                                       head_peak_bytes(shape, pass, token_rows(model), peak));
+  if (generates) return boundary + call;
   if (plan.purpose == RunPurpose::kEvaluation) {
     const auto asked =
         static_cast<std::uint64_t>(std::max<std::int64_t>(config.run.eval_batches, 1));
@@ -241,6 +255,12 @@ GptShape gpt_shape(const config::Model& model) {
           .ffn_hidden = model.ffn_hidden()};
 }
 
+GptShape generation_shape(const config::Config& config) {
+  GptShape shape = gpt_shape(config.model);
+  shape.context_tokens = std::min(shape.context_tokens, config.data.sequence_tokens);
+  return shape;
+}
+
 at::ScalarType compute_dtype(offload::ParamForm form) {
   switch (form) {
     case offload::ParamForm::kSplit:
@@ -277,6 +297,10 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
   if (trains) plan_boundaries(config, model, plan);
   std::vector<MemoryLine>& compute = plan.cuda ? plan.gpu : plan.host;
   compute.push_back({"activations", plan_activations(config, model, plan)});
+  if (options.purpose == RunPurpose::kGeneration) {
+    const std::uint64_t number_bytes = plan.form == offload::ParamForm::kFp32 ? 4 : 2;
+    compute.push_back({"keys and values", KvCache::bytes(generation_shape(config), number_bytes)});
+  }
   if (!plan.cuda) {
     if (trains)
       plan.host.push_back({"gradients", CpuGradientSink::planned_bytes(model, plan.grad_type)});

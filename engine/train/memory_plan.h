@@ -17,7 +17,7 @@
 
 namespace sluice::engine {
 
-enum class RunPurpose : std::uint8_t { kTraining, kEvaluation };
+enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
 
 struct MemoryLine {
   std::string what;
@@ -64,6 +64,8 @@ struct PlanOptions {
 // Whether a run of this configuration computes on the GPU of this machine.
 bool uses_cuda(const config::Config& config);
 GptShape gpt_shape(const config::Model& model);
+// With as many positions as a text may have that the model continues: those it was trained with.
+GptShape generation_shape(const config::Config& config);
 at::ScalarType compute_dtype(offload::ParamForm form);  // of activations, and of parameters in use
 // The model of a configuration, as it is on the device that the configuration gets: on CUDA the
 // token embedding of 16-bit numbers is padded to whole tiles of the tensor cores.

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "aio/log.h"
+#include "engine/exchange/stored_shape.h"
 #include "engine/train/run_parts.h"
 
 namespace sluice::engine {
@@ -43,18 +44,12 @@ TrainState train_state(const StoredPosition& position) {
 }
 
 StoredRun stored_run(const config::Config& config, const std::string& data_order) {
-  const config::Model& model = config.model;
   return {.seed = static_cast<std::uint64_t>(config.run.seed),
           .data_order = data_order,
           .precision = precision_name(config.precision),
           .cpu_threads = compute_threads(config),
-          .model = {{"layers", model.layers},
-                    {"hidden", model.hidden},
-                    {"heads", model.heads},
-                    {"context", model.context_tokens},
-                    {"vocab", model.vocab},
-                    {"ffn_hidden", model.ffn_hidden()}},
-          .dropout = model.dropout};
+          .model = stored_model(gpt_shape(config.model)),
+          .dropout = config.model.dropout};
 }
 
 Status check_same_run(const StoredRun& stored, const StoredRun& now) {
@@ -70,7 +65,7 @@ Status check_same_run(const StoredRun& stored, const StoredRun& now) {
                      ". Use the configuration it was written with, or begin anew from its weights "
                      "(model.init_from)");
   }
-  if (stored.cpu_threads != now.cpu_threads) {
+  if (!stored.imported() && stored.cpu_threads != now.cpu_threads) {
     log::warning("the checkpoint was written with " + std::to_string(stored.cpu_threads) +
                  " CPU threads, and this run has " + std::to_string(now.cpu_threads) +
                  ": results may differ in their last bits (run.cpu_threads)");

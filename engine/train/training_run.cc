@@ -159,7 +159,10 @@ Status TrainingRun::initialise(const Progress& progress) {
 
 Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progress) {
   SLUICE_RETURN_IF_ERROR(check_same_run(checkpoint.state().run, checkpoint_state().run));
-  const TrainState state = train_state(checkpoint.state().position);
+  // What was imported is at the beginning of this run, whose loss scale has not begun to move.
+  const TrainState state = checkpoint.state().run.imported()
+                               ? trainer_->state()
+                               : train_state(checkpoint.state().position);
   if (const auto rules = loss_scale_rules(config_))
     SLUICE_RETURN_IF_ERROR(check_loss_scale(*rules, state.loss_scale));
   SLUICE_RETURN_IF_ERROR(set_state(

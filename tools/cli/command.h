@@ -24,6 +24,9 @@ using Command = std::function<Result<int>()>;
 Command add_config_command(CLI::App& sluice);
 Command add_diff_command(CLI::App& sluice);
 Command add_eval_command(CLI::App& sluice);  // as the next: only with LibTorch
+Command add_export_command(CLI::App& sluice);
+Command add_generate_command(CLI::App& sluice);  // only with LibTorch
+Command add_import_command(CLI::App& sluice);
 Command add_ls_command(CLI::App& sluice);
 Command add_scrub_command(CLI::App& sluice);
 Command add_train_command(CLI::App& sluice);

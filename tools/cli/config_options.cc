@@ -6,6 +6,10 @@ namespace sluice::tools {
 
 void add_config_options(CLI::App& command, ConfigOptions& options) {
   command.add_option("CONFIG", options.file, "The run's JSON file; configs/ has some that work");
+  add_override_options(command, options);
+}
+
+void add_override_options(CLI::App& command, ConfigOptions& options) {
   command.add_option("--deepspeed", options.deepspeed,
                      "A DeepSpeed configuration, as it is: its keys win over the run file's");
   command

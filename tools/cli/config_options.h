@@ -22,6 +22,8 @@ struct ConfigOptions {
 
 // CONFIG, --deepspeed and --set; `options` must outlive the parsing.
 void add_config_options(CLI::App& command, ConfigOptions& options);
+// Without CONFIG, for commands that know where the run's is.
+void add_override_options(CLI::App& command, ConfigOptions& options);
 
 Result<config::Resolved> resolve(const ConfigOptions& options);
 

@@ -38,9 +38,12 @@ int run(int argc, const char* const* argv) {
 #ifdef SLUICE_HAS_ENGINE
   commands["train"] = sluice::tools::add_train_command(app);
   commands["eval"] = sluice::tools::add_eval_command(app);
+  commands["generate"] = sluice::tools::add_generate_command(app);
 #endif
   commands["config"] = sluice::tools::add_config_command(app);
   commands["diff"] = sluice::tools::add_diff_command(app);
+  commands["export"] = sluice::tools::add_export_command(app);
+  commands["import"] = sluice::tools::add_import_command(app);
   commands["ls"] = sluice::tools::add_ls_command(app);
   commands["scrub"] = sluice::tools::add_scrub_command(app);
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kQueueDepth = 32;
 constexpr const char* kLockName = "lock";
-constexpr const char* kFiles[] = {"metrics.jsonl", "trace.json", "config.json"};
+constexpr const char* kFiles[] = {"metrics.jsonl", "trace.json", "tokenizer.json", "config.json"};
 
 // But for the lock.
 bool is_empty(const std::string& directory) {

@@ -56,13 +56,6 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
 
 }  // namespace
 
-std::function<void(std::uint64_t, std::uint64_t)> show_share(TerminalLine& line,
-                                                             const std::string& what) {
-  return [&line, what](std::uint64_t done, std::uint64_t total) {
-    if (line.due()) line.show(what + ": " + std::to_string(done * 100 / total) + "%");
-  };
-}
-
 Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
     const config::Config& config, const std::optional<engine::CheckpointEntry>& from) {
   SLUICE_ASSIGN_OR_RETURN(const engine::MemoryPlan plan,
@@ -87,6 +80,19 @@ Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::C
   SLUICE_ASSIGN_OR_RETURN(auto run, engine::EvaluationRun::create(config, plan));
   TerminalLine line;
   SLUICE_RETURN_IF_ERROR(run->load(show_share(line, "reading the weights")));
+  return run;
+}
+
+Result<std::unique_ptr<engine::GenerationRun>> set_up_generation(const config::Config& config,
+                                                                 const std::string& checkpoint) {
+  SLUICE_ASSIGN_OR_RETURN(const engine::MemoryPlan plan,
+                          checked_plan(config, engine::RunPurpose::kGeneration));
+  SLUICE_ASSIGN_OR_RETURN(auto run, engine::GenerationRun::create(config, plan));
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto reader,
+      engine::CheckpointReader::open(*run->drives().reads, checkpoint, {.moments = false}));
+  TerminalLine line;
+  SLUICE_RETURN_IF_ERROR(run->load(*reader, show_share(line, "reading the weights")));
   return run;
 }
 

@@ -1,28 +1,26 @@
 // From a configuration to a run that is ready: plan, preflight (printed), memory, weights.
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "aio/result.h"
-#include "aio/terminal_line.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/train/evaluation_run.h"
+#include "engine/train/generation_run.h"
 #include "engine/train/training_run.h"
+#include "tools/cli/show_share.h"
 
 namespace sluice::tools {
 
-// Both print the preflight table and progress on standard error.
+// All print the preflight table and progress on standard error.
 // `from`: the checkpoint that the run goes on from; none: it begins.
 Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
     const config::Config& config, const std::optional<engine::CheckpointEntry>& from);
 Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::Config& config);
-
-// For progress: "what: 42%", now and then. The line must outlive it.
-std::function<void(std::uint64_t done, std::uint64_t total)> show_share(TerminalLine& line,
-                                                                        const std::string& what);
+// `checkpoint`: the folder of the one whose weights are used.
+Result<std::unique_ptr<engine::GenerationRun>> set_up_generation(const config::Config& config,
+                                                                 const std::string& checkpoint);
 
 }  // namespace sluice::tools

@@ -17,6 +17,7 @@
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
 #include "tools/cli/train_session.h"
+#include "tools/cli/weight_dtype.h"
 #include "tools/support/interrupt.h"
 
 namespace sluice::tools {
@@ -55,14 +56,6 @@ void add_overrides(const Options& options, ConfigOptions& config) {
 RunFolder::Entry entry_of(const Options& options, const config::Config& config) {
   if (!config.run.resume.empty()) return RunFolder::Entry::kResume;
   return options.overwrite ? RunFolder::Entry::kOverwrite : RunFolder::Entry::kNew;
-}
-
-Result<engine::DType> weight_dtype(const std::string& text) {
-  if (text == "fp32") return engine::DType::kF32;
-  if (text == "bf16") return engine::DType::kBF16;
-  if (text == "fp16") return engine::DType::kF16;
-  return Error(ErrorCode::kInvalidArgument,
-               "--dtype is \"" + text + "\"; it must be fp32, bf16 or fp16");
 }
 
 Status write_config(const std::string& path, const config::Config& config) {

@@ -6,12 +6,12 @@
 #include <optional>
 
 #include "aio/result.h"
-#include "tools/support/interrupt.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/observe/run_totals.h"
 #include "engine/observe/train_progress.h"
 #include "engine/train/run_checkpoints.h"
 #include "engine/train/training_run.h"
+#include "tools/support/interrupt.h"
 
 namespace sluice::tools {
 

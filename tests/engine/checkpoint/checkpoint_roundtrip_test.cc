@@ -284,5 +284,18 @@ TEST(CheckpointRun, DifferencesNameWhatDiffers) {
   EXPECT_THAT(differences, testing::Contains(HasSubstr("context is 128, and was not there")));
 }
 
+TEST(CheckpointRun, OfAnImportedOneTheShapeAloneCounts) {
+  StoredRun stored = test_state(1, 1).run;
+  StoredRun now = stored;
+  now.seed = 7;
+  now.dropout = 0;
+  stored.precision = kImportedPrecision;
+  stored.data_order.clear();
+  EXPECT_TRUE(run_differences(stored, now).empty());
+  now.model["layers"] = 3;
+  EXPECT_THAT(run_differences(stored, now),
+              testing::ElementsAre(HasSubstr("layers is 3, and was 2")));
+}
+
 }  // namespace
 }  // namespace sluice::engine

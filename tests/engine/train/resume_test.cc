@@ -6,7 +6,9 @@
 #include <cstring>
 
 #include "aio/log.h"
+#include "engine/exchange/import_model.h"
 #include "engine/train/run_checkpoints.h"
+#include "engine/weights/gpt2_config.h"
 #include "tests/engine/train/run_under_test.h"
 
 namespace sluice::engine {
@@ -180,6 +182,45 @@ TEST(ResumeWarns, OfAnotherNumberOfThreads) {
   log::set_sink({});
   EXPECT_TRUE(resumed.ok());
   EXPECT_THAT(warnings, HasSubstr("with 1 CPU threads, and this run has 2"));
+}
+
+// Whatever the run's precision, seed and order: the same as beginning with those weights.
+TEST(ResumeImported, BeginsAsARunThatWasGivenTheWeights) {
+  const SmallRun source({"bf16.enabled=false"});
+  const auto made = source.start();
+  made->step();
+  const std::string theirs = source.folder().file("theirs");
+  std::filesystem::create_directory(theirs);
+  ASSERT_OK(made->save_weights(theirs + "/model.safetensors", DType::kF32));
+  const GptShape& shape = made->model().shape();
+  std::ofstream(theirs + "/config.json") << to_text({.layers = shape.layers,
+                                                     .hidden = shape.hidden,
+                                                     .heads = shape.heads,
+                                                     .context = shape.context_tokens,
+                                                     .vocab = shape.vocab,
+                                                     .ffn_hidden = shape.ffn()});
+  const auto imported = import_model(
+      *made->drives().reads, {.from = theirs, .directory = source.folder().file("imported")});
+  ASSERT_OK(imported);
+  for (const auto& overrides : std::vector<std::vector<std::string>>{
+           {"run.seed=3"},
+           {"bf16.enabled=false", "fp16.enabled=true", "fp16.initial_scale_power=6"},
+           {"bf16.enabled=false", "model.dropout=0.3", "data.shuffle_seed=9"}}) {
+    SCOPED_TRACE(overrides.back());
+    Trained expected;
+    std::vector<std::string> with_weights = overrides;
+    with_weights.push_back("model.init_from=" + theirs);
+    train(*SmallRun(with_weights).start(), 3, expected);
+    Trained got;
+    const SmallRun small(overrides);
+    const auto run = small.make();
+    ASSERT_OK(resume(*run, imported->checkpoint));
+    train(*run, 3, got);
+    expect_equal(expected, got);
+  }
+  const Status other = resume(*SmallRun({"model.heads=4"}).make(), imported->checkpoint);
+  ASSERT_FALSE(other.ok());
+  EXPECT_THAT(other.error().message(), HasSubstr("the model's heads is 4, and was 2"));
 }
 
 TEST(RunCheckpoints, KeepsTheNewestAndReplacesOneOfTheSameStep) {

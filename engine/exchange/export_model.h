@@ -1,0 +1,42 @@
+// A checkpoint's weights as a Hugging Face folder: model.safetensors (or shards with their index),
+// the tokenizer where it is known, and config.json, which is written last: without it no library
+// takes the folder for a model.
+//
+// Memory:  a few MiB, whatever the size of the model.
+// Errors:  name the file. kAlreadyExists: the folder is not empty. After any error the folder holds
+//          no config.json, and is removed where nothing else is in it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "aio/io_queue.h"
+#include "aio/result.h"
+#include "engine/checkpoint/checkpoint_reader.h"
+#include "engine/exchange/tokenizer_files.h"
+#include "engine/weights/dtype.h"
+
+namespace sluice::engine {
+
+struct ExportOptions {
+  std::string folder;  // not there, or empty
+  DType dtype = DType::kF32;
+  std::uint64_t max_shard_bytes = 0;  // 0: one file
+  TokenizerFiles tokenizer;
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress;  // elements
+};
+
+struct Exported {
+  std::uint64_t bytes = 0;  // of the weights' files
+  std::size_t files = 0;
+};
+
+// Every chunk of the weights is verified on its way.
+Result<Exported> export_model(aio::IoQueue& queue, CheckpointReader& checkpoint,
+                              const ExportOptions& options);
+
+// kAlreadyExists unless the folder is empty, or not there.
+Status check_empty(aio::FileSystem& files, const std::string& folder);
+
+}  // namespace sluice::engine

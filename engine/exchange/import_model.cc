@@ -1,0 +1,147 @@
+#include "engine/exchange/import_model.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "aio/small_file.h"
+#include "engine/checkpoint/checkpoint_names.h"
+#include "engine/checkpoint/checkpoint_writer.h"
+#include "engine/config/resolve.h"
+#include "engine/exchange/export_model.h"
+#include "engine/exchange/stored_shape.h"
+#include "engine/exchange/tokenizer_files.h"
+#include "engine/weights/gpt2_config.h"
+#include "engine/weights/gpt2_names.h"
+#include "engine/weights/safetensors_reader.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
+
+Result<Gpt2Config> read_config(aio::IoQueue& queue, const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  const auto text = aio::read_small_file(queue, path, kMaxModelConfigBytes);
+  if (!text.ok() && text.error().code() == ErrorCode::kNotFound)
+    return Error(ErrorCode::kNotFound, "there is no " + path +
+                                           ": name the folder of a model as transformers' "
+                                           "save_pretrained() leaves it");
+  if (!text.ok()) return text.error();
+  auto config = parse_gpt2_config(*text);
+  if (!config.ok()) return std::move(config).error().with_context(path);
+  return config;
+}
+
+GptShape shape_of(const Gpt2Config& config) {
+  return {.layers = config.layers,
+          .hidden = config.hidden,
+          .heads = config.heads,
+          .context_tokens = config.context,
+          .vocab = config.vocab,
+          .dropout = config.residual_dropout,
+          .ffn_hidden = config.ffn_hidden};
+}
+
+// What a user changes by --set: everything but the shape.
+Result<config::Config> run_config(const GptShape& shape, const std::string& directory) {
+  const nlohmann::json run = {
+      {"train_micro_batch_size_per_gpu", 1},
+      {"gradient_clipping", 1.0},
+      {"bf16", {{"enabled", true}}},
+      {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 5e-5}, {"weight_decay", 0.0}}}}},
+      {"zero_optimization",
+       {{"stage", 3},
+        {"offload_param", {{"device", "cpu"}}},
+        {"offload_optimizer", {{"device", "cpu"}}}}},
+      {"model",
+       {{"layers", shape.layers},
+        {"hidden", shape.hidden},
+        {"heads", shape.heads},
+        {"context", shape.context_tokens},
+        {"vocab", shape.vocab},
+        {"dropout", shape.dropout},
+        {"ffn_multiplier", static_cast<double>(shape.ffn()) / static_cast<double>(shape.hidden)}}},
+      {"run", {{"dir", directory}}}};
+  config::Sources sources;
+  sources.run_file = config::Source{.name = "config.json", .text = run.dump()};
+  SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, config::resolve(sources));
+  if (resolved.config.model.ffn_hidden() != shape.ffn())
+    return Error(ErrorCode::kInvalidArgument, "n_inner " + std::to_string(shape.ffn()) +
+                                                  " cannot be written as a multiple of n_embd");
+  return resolved.config;
+}
+
+Status copy_weights(aio::IoQueue& queue, const ImportOptions& options, const GptShape& shape,
+                    CheckpointWriter& writer) {
+  SLUICE_ASSIGN_OR_RETURN(const auto weights, SafetensorsReader::open(queue, options.from));
+  const std::vector<TensorSpec> wanted = parameter_specs(shape, DType::kF32);
+  auto names = match_gpt2_parameters(weights->tensors(), wanted);
+  if (!names.ok()) return std::move(names).error().with_context(options.from);
+  std::uint64_t total = 0, done = 0;
+  for (const std::string& name : *names) total += weights->find(name)->elements;
+  const std::vector<float> zeros(kElementsAtOnce);
+  std::vector<float> masters;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const std::uint64_t elements = weights->find((*names)[i])->elements;
+    for (std::uint64_t first = 0; first < elements; first += kElementsAtOnce) {
+      masters.resize(std::min(kElementsAtOnce, elements - first));
+      SLUICE_RETURN_IF_ERROR(weights->read((*names)[i], first, masters));
+      const auto moments = std::span(zeros).first(masters.size());
+      SLUICE_RETURN_IF_ERROR(writer.append({.parameter = wanted[i].name,
+                                            .first_element = first,
+                                            .master = masters,
+                                            .exp_avg = moments,
+                                            .exp_avg_sq = moments}));
+      done += masters.size();
+      if (options.progress) options.progress(done, total);
+    }
+  }
+  return {};
+}
+
+std::vector<std::string> notes_of(const Gpt2Config& config) {
+  if (config.residual_dropout == config.embedding_dropout &&
+      config.residual_dropout == config.attention_dropout)
+    return {};
+  return {
+      "its dropouts differ (resid_pdrop, embd_pdrop, attn_pdrop): model.dropout is "
+      "resid_pdrop's, for all three"};
+}
+
+}  // namespace
+
+Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options) {
+  aio::FileSystem& files = queue.backend().files();
+  SLUICE_ASSIGN_OR_RETURN(const Gpt2Config model, read_config(queue, options.from));
+  const GptShape shape = shape_of(model);
+  SLUICE_RETURN_IF_ERROR(validate(shape));
+  SLUICE_ASSIGN_OR_RETURN(const config::Config config, run_config(shape, options.directory));
+  SLUICE_RETURN_IF_ERROR(check_empty(files, options.directory));
+  const std::string checkpoints = options.directory + "/checkpoints";
+  SLUICE_RETURN_IF_ERROR(files.make_directories(checkpoints));
+
+  Imported imported{.checkpoint = checkpoints + "/" + checkpoint_name(0), .notes = notes_of(model)};
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto writer,
+      CheckpointWriter::begin(queue, imported.checkpoint, parameter_specs(shape, DType::kF32), {}));
+  SLUICE_RETURN_IF_ERROR(copy_weights(queue, options, shape, *writer));
+  const std::string text = config::to_json(config);
+  SLUICE_RETURN_IF_ERROR(writer->commit({.run = {.precision = std::string(kImportedPrecision),
+                                                 .model = stored_model(shape),
+                                                 .dropout = shape.dropout},
+                                         .configuration = text,
+                                         .program_version = SLUICE_VERSION}));
+  SLUICE_ASSIGN_OR_RETURN(imported.tokenizer,
+                          copy_tokenizer(queue, options.from, options.directory));
+  SLUICE_RETURN_IF_ERROR(
+      aio::write_small_file(queue, options.directory + "/config.json", text + "\n"));
+  for (const TensorSpec& spec : parameter_specs(shape, DType::kF32)) {
+    std::uint64_t elements = 1;
+    for (const std::uint64_t size : spec.shape) elements *= size;
+    imported.parameters += elements;
+  }
+  return imported;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,42 @@
+// KvCache: the keys and values of one sequence's positions so far, of every block, so that a new
+// position costs one pass of one position. Used by ModelUnit::extend(), which writes those of the
+// new positions behind the old ones; advance() counts them when all blocks have seen them.
+//
+// Memory:  bytes(), taken once: 2 * layers * context * hidden numbers. Threads: one.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/model/gpt_shape.h"
+
+namespace sluice::engine {
+
+class KvCache {
+ public:
+  // `options`: dtype and device of the activations.
+  KvCache(const GptShape& shape, const at::TensorOptions& options);
+
+  static std::uint64_t bytes(const GptShape& shape, std::uint64_t number_bytes);
+
+  std::int64_t length() const { return length_; }  // positions so far
+  std::int64_t capacity() const { return capacity_; }
+  void advance(std::int64_t positions) { length_ += positions; }
+  void clear() { length_ = 0; }
+
+  // Heads as [1, heads, positions, head_dim], behind those that are there. Throws when full.
+  void put(std::int64_t layer, const at::Tensor& key, const at::Tensor& value);
+  // The first `positions` of a layer.
+  at::Tensor keys(std::int64_t layer, std::int64_t positions) const;
+  at::Tensor values(std::int64_t layer, std::int64_t positions) const;
+
+ private:
+  std::int64_t capacity_;
+  std::int64_t length_ = 0;
+  std::vector<at::Tensor> keys_;
+  std::vector<at::Tensor> values_;
+};
+
+}  // namespace sluice::engine

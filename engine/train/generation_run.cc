@@ -1,0 +1,117 @@
+#include "engine/train/generation_run.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "aio/log.h"
+#include "engine/exchange/stored_shape.h"
+#include "engine/model/gpt_layout.h"
+#include "engine/train/load_parameters.h"
+#include "engine/train/train_error.h"
+
+namespace sluice::engine {
+namespace {
+
+// Two passes: while this one ends, the next one's parameters are read.
+void expect_units(const GptModel& model, const UnitParameters& parameters,
+                  offload::ParamOffloader& params) {
+  std::vector<int> order;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int unit = 0; unit < model.units(); ++unit) order.push_back(unit);
+    if (!parameters.keeps(0)) order.push_back(0);  // the head's
+  }
+  params.expect(order);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Config& config,
+                                                             const MemoryPlan& plan) {
+  std::unique_ptr<GenerationRun> run(new GenerationRun(config, plan));
+  run->model_ = std::make_unique<GptModel>(model_options(config));
+  SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config, plan));
+  const int threads = compute_threads(config);
+  at::set_num_threads(threads);
+  SLUICE_ASSIGN_OR_RETURN(run->executor_, aio::make_executor(threads));
+  SLUICE_ASSIGN_OR_RETURN(run->params_, offload::ParamOffloader::create(
+                                            plan.params, {.reads = run->drives_.reads.get(),
+                                                          .writes = run->drives_.writes.get(),
+                                                          .executor = run->executor_.get()}));
+  SLUICE_ASSIGN_OR_RETURN(run->parameters_,
+                          make_unit_parameters(plan, *run->model_, *run->params_));
+  run->cache_ = std::make_unique<KvCache>(
+      generation_shape(config),
+      at::TensorOptions().dtype(compute_dtype(plan.form)).device(compute_device(plan)));
+  return run;
+}
+
+GenerationRun::~GenerationRun() {
+  parameters_.reset();
+  const Status removed = params_ ? params_->remove() : Status();
+  if (!removed.ok()) log::warning(removed.error().message());
+}
+
+Status GenerationRun::load(CheckpointReader& checkpoint, const Progress& progress) {
+  SLUICE_ASSIGN_OR_RETURN(const GptShape stored, stored_shape(checkpoint.state().run));
+  if (stored_model(stored) != stored_model(model_->shape())) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "the checkpoint is of another model than the configuration's: leave out --set "
+                 "model...");
+  }
+  return load_parameters(
+      {.model = model_.get(),
+       .form = plan_.form,
+       .params = params_.get(),
+       .read =
+           [&](const ParameterSpec& parameter, std::uint64_t first, std::span<float> values) {
+             return checkpoint.read_master(parameter.name, first, values);
+           },
+       .progress = progress});
+}
+
+std::vector<float> GenerationRun::feed(std::span<const std::int64_t> tokens) {
+  const auto capacity = static_cast<std::size_t>(cache_->capacity());
+  if (seen_.size() + tokens.size() <= capacity) {
+    seen_.insert(seen_.end(), tokens.begin(), tokens.end());
+    return pass(tokens);
+  }
+  std::vector<std::int64_t> all = std::move(seen_);
+  const bool slides = !all.empty();
+  all.insert(all.end(), tokens.begin(), tokens.end());
+  const std::size_t kept = slides ? std::max<std::size_t>(capacity / 2, 1) : capacity;
+  seen_.assign(all.end() - static_cast<std::ptrdiff_t>(kept), all.end());
+  cache_->clear();
+  return pass(seen_);
+}
+
+std::vector<float> GenerationRun::pass(std::span<const std::int64_t> tokens) {
+  const at::NoGradGuard no_tape;
+  expect_units(*model_, *parameters_, *params_);
+  std::vector<std::int64_t> ids(tokens.begin(), tokens.end());
+  const auto count = static_cast<std::int64_t>(ids.size());
+  at::Tensor flow =
+      at::from_blob(ids.data(), {1, count}, at::kLong).to(compute_device(plan_)).clone();
+  const int head = model_->head_index();
+  for (int unit = 0; unit < head; ++unit) {
+    const UnitViews& views = *must(parameters_->acquire(unit));
+    flow = model_->unit(unit).extend(views, flow, *cache_);
+    parameters_->release(unit);
+    must(parameters_->prefetch(unit + 1));
+  }
+  cache_->advance(count);
+  const UnitViews& views = *must(parameters_->acquire(head));
+  const UnitViews& embedding = *must(parameters_->acquire(0));
+  const at::Tensor logits =
+      model_->head().logits(views, embedding[embedding_parameter::kToken], flow, 1);
+  const at::Tensor numbers = logits.flatten().to(at::kCPU, at::kFloat).contiguous();
+  parameters_->release(0);
+  parameters_->release(head);
+  const auto* const first = numbers.const_data_ptr<float>();
+  return {first, first + numbers.numel()};
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,127 @@
+#include "engine/weights/gpt2_config.h"
+
+#include <nlohmann/json.hpp>
+
+namespace sluice::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kEpsilon = 1e-5;
+constexpr std::int64_t kLargest = std::int64_t{1} << 32;
+// The vocabulary's end in GPT-2, which transformers assumes where a file does not say.
+constexpr std::int64_t kGpt2EndOfText = 50256;
+
+std::string dtype_name(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return "bfloat16";
+    case DType::kF16:
+      return "float16";
+    default:
+      return "float32";
+  }
+}
+
+Error different(const std::string& key, const Json& value, const std::string& wanted) {
+  return Error(ErrorCode::kInvalidArgument, "\"" + key + "\" is " + value.dump() +
+                                                ", and Sluice's models are GPT-2s with " + wanted);
+}
+
+// The values that a key may have; the first is its default.
+Status expect(const Json& config, const char* key, const std::vector<Json>& known) {
+  const Json value = config.value(key, known.front());
+  for (const Json& one : known)
+    if (value == one) return {};
+  return different(key, value, known.front().dump());
+}
+
+Status count(const Json& config, const char* key, std::int64_t& value) {
+  const auto found = config.find(key);
+  if (found == config.end() || found->is_null()) return {};
+  if (!found->is_number_integer() || *found < 1 || *found > kLargest)
+    return Error(ErrorCode::kCorrupt,
+                 "\"" + std::string(key) + "\" is " + found->dump() + ", which is no such count");
+  value = found->get<std::int64_t>();
+  return {};
+}
+
+Status probability(const Json& config, const char* key, double& value) {
+  const auto found = config.find(key);
+  if (found == config.end()) return {};
+  if (!found->is_number() || *found < 0 || *found >= 1)
+    return Error(ErrorCode::kCorrupt,
+                 "\"" + std::string(key) + "\" is " + found->dump() + ", which is no dropout");
+  value = found->get<double>();
+  return {};
+}
+
+// A token outside of the vocabulary is none: small models have GPT-2's default, and no such token.
+std::optional<std::int64_t> token(const Json& config, const char* key, std::int64_t vocab) {
+  const Json value = config.value(key, Json(kGpt2EndOfText));
+  if (!value.is_number_integer() || value < 0 || value >= vocab) return std::nullopt;
+  return value.get<std::int64_t>();
+}
+
+Status check_architecture(const Json& config) {
+  if (config.value("model_type", Json()) != "gpt2")
+    return different("model_type", config.value("model_type", Json()), "\"gpt2\"");
+  SLUICE_RETURN_IF_ERROR(expect(config, "activation_function", {"gelu_new", "gelu_pytorch_tanh"}));
+  SLUICE_RETURN_IF_ERROR(expect(config, "layer_norm_epsilon", {kEpsilon}));
+  SLUICE_RETURN_IF_ERROR(expect(config, "scale_attn_weights", {true}));
+  SLUICE_RETURN_IF_ERROR(expect(config, "scale_attn_by_inverse_layer_idx", {false}));
+  SLUICE_RETURN_IF_ERROR(expect(config, "add_cross_attention", {false}));
+  return expect(config, "tie_word_embeddings", {true});
+}
+
+Result<Gpt2Config> parse(const Json& json) {
+  SLUICE_RETURN_IF_ERROR(check_architecture(json));
+  Gpt2Config config;
+  SLUICE_RETURN_IF_ERROR(count(json, "n_layer", config.layers));
+  SLUICE_RETURN_IF_ERROR(count(json, "n_embd", config.hidden));
+  SLUICE_RETURN_IF_ERROR(count(json, "n_head", config.heads));
+  SLUICE_RETURN_IF_ERROR(count(json, "n_positions", config.context));
+  SLUICE_RETURN_IF_ERROR(count(json, "vocab_size", config.vocab));
+  config.ffn_hidden = 4 * config.hidden;
+  SLUICE_RETURN_IF_ERROR(count(json, "n_inner", config.ffn_hidden));
+  SLUICE_RETURN_IF_ERROR(probability(json, "resid_pdrop", config.residual_dropout));
+  SLUICE_RETURN_IF_ERROR(probability(json, "embd_pdrop", config.embedding_dropout));
+  SLUICE_RETURN_IF_ERROR(probability(json, "attn_pdrop", config.attention_dropout));
+  config.begin_of_text = token(json, "bos_token_id", config.vocab);
+  config.end_of_text = token(json, "eos_token_id", config.vocab);
+  return config;
+}
+
+Json or_null(const std::optional<std::int64_t>& value) { return value ? Json(*value) : Json(); }
+
+}  // namespace
+
+std::string to_text(const Gpt2Config& config) {
+  const Json inner = config.ffn_hidden == 4 * config.hidden ? Json() : Json(config.ffn_hidden);
+  const Json json = {{"architectures", {"GPT2LMHeadModel"}},
+                     {"model_type", "gpt2"},
+                     {"n_layer", config.layers},
+                     {"n_embd", config.hidden},
+                     {"n_head", config.heads},
+                     {"n_positions", config.context},
+                     {"n_inner", inner},
+                     {"vocab_size", config.vocab},
+                     {"activation_function", "gelu_new"},
+                     {"layer_norm_epsilon", kEpsilon},
+                     {"resid_pdrop", config.residual_dropout},
+                     {"embd_pdrop", config.embedding_dropout},
+                     {"attn_pdrop", config.attention_dropout},
+                     {"tie_word_embeddings", true},
+                     {"bos_token_id", or_null(config.begin_of_text)},
+                     {"eos_token_id", or_null(config.end_of_text)},
+                     {"dtype", dtype_name(config.dtype)}};
+  return json.dump(2) + "\n";
+}
+
+Result<Gpt2Config> parse_gpt2_config(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return Error(ErrorCode::kCorrupt, "it is no JSON object");
+  return parse(json);
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,344 @@
+"""Whole models go to Hugging Face folders and come from there, and mean the same on both sides.
+
+The program is the environment's SLUICE.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+import torch
+
+from reference_gpt import GPT2LMHeadModel, MISSING, make_model, mean_loss
+from sluice_runs import SLUICE, SluiceRuns
+
+if not MISSING:
+    from safetensors.torch import load_file
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+MICRO, LENGTH = 4, 24
+SHAPE = {"layers": 2, "hidden": 48, "heads": 4, "context": 32, "vocab": 193, "dropout": 0.1}
+WINDOWS = 4 * MICRO + 1
+TOKENS = WINDOWS * LENGTH + 1 + 7
+PREPARE = Path(__file__).resolve().parents[2] / "tools/prepare"
+
+
+def stirred(shape, seed, by=0.1):
+    """Weights that are large enough for each of them to matter."""
+    model = make_model(shape, seed)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(by * torch.randn_like(value))
+    return model
+
+
+def loaded(folder, **options):
+    model, info = GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True, **options)
+    problems = {problem: names for problem, names in info.items() if names}
+    assert not problems, problems
+    return model
+
+
+@unittest.skipIf(MISSING, MISSING)
+class Exchange(SluiceRuns):
+    def setUp(self):
+        super().setUp()
+        self.text = self.tokens("text.bin", TOKENS, seed=9)
+
+    def run_file(self, train, **model):
+        return self.write_run({
+            "train_micro_batch_size_per_gpu": MICRO,
+            "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
+            "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"},
+                                  "offload_optimizer": {"device": "nvme"},
+                                  "stage3_param_persistence_threshold": 0},
+            "model": {**SHAPE, **model},
+            "data": {"train": [str(train)], "sequence_length": LENGTH},
+            "run": {"steps": 10, "device": "cpu", "cpu_threads": 1, "eval_batches": 1},
+            "budget": {"nvme_paths": [str(self.path / "nvme")]}})
+
+    def refused(self, *arguments, code=2):
+        done = subprocess.run([SLUICE, *map(str, arguments)], capture_output=True, text=True,
+                              check=False)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stderr
+
+    def imported(self, name="run", source="theirs"):
+        self.sluice("import", self.path / source, self.path / name)
+        return self.path / name
+
+    def evaluate(self, weights, config):
+        shown = self.sluice("eval", config, "--weights", weights, "--data",
+                            self.path / "text.bin", "--set", "data.dtype=uint16").stdout
+        return float(re.match(r"loss (\S+) ", shown).group(1))
+
+    def assert_close(self, ours, expected, bound):
+        self.assertLess(abs(ours - expected), bound * expected, f"{ours}, expected {expected}")
+
+
+class Export(Exchange):
+    def setUp(self):
+        super().setUp()
+        self.config = self.run_file(self.path / "text.bin")
+        self.sluice("train", self.config, "--out", self.path / "run")
+
+    def export(self, name, *arguments):
+        self.sluice("export", self.path / "run", self.path / name, *arguments)
+        return self.path / name
+
+    def test_is_the_model_that_sluice_evaluates_in_each_dtype(self):
+        losses = {}
+        for dtype, bits in (("fp32", torch.float32), ("bf16", torch.bfloat16),
+                            ("fp16", torch.float16)):
+            with self.subTest(dtype=dtype):
+                folder = self.export(dtype, "--dtype", dtype)
+                model = loaded(folder)
+                self.assertEqual(model.dtype, bits)
+                losses[dtype] = mean_loss(model, self.text, LENGTH)
+                self.assertLess(losses[dtype], 4.5)  # it learnt: ln(193) is 5.3
+                self.assert_close(self.evaluate(folder, self.config), losses[dtype], 1e-5)
+        self.assertEqual(len(set(losses.values())), 3)
+        self.assertIn("tokenizer is not known", self.sluice(
+            "export", self.path / "run", self.path / "again").stderr)
+
+    def test_in_several_files_is_the_same_model(self):
+        whole = loaded(self.export("whole")).state_dict()
+        folder = self.export("parts", "--max-shard-size", "40K")
+        self.assertGreater(len(list(folder.glob("model-*.safetensors"))), 2)
+        parts = loaded(folder).state_dict()
+        self.assertEqual(set(whole), set(parts))
+        for name, value in whole.items():
+            self.assertTrue(torch.equal(value, parts[name]), name)
+
+    def test_takes_the_checkpoint_that_is_named(self):
+        self.sluice("train", self.config, "--out", self.path / "run", "--resume", "--steps", "20")
+        newest = self.export("newest")
+        for name, arguments in (("number", ("--checkpoint", "10")),
+                                ("name", ("--checkpoint", "step-000000010"))):
+            named = self.export(name, *arguments)
+            self.assertNotEqual((named / "model.safetensors").read_bytes(),
+                                (newest / "model.safetensors").read_bytes())
+        checkpoint = self.path / "run/checkpoints/step-000000010"
+        self.sluice("export", checkpoint, self.path / "folder")
+        self.assertEqual((self.path / "folder/model.safetensors").read_bytes(),
+                         (self.path / "name/model.safetensors").read_bytes())
+        self.assertIn("step-000000020", self.refused("export", self.path / "run",
+                                                     self.path / "none", "--checkpoint", "7"))
+        self.assertIn("no meaning", self.refused("export", checkpoint, self.path / "none",
+                                                 "--checkpoint", "10"))
+        self.assertFalse((self.path / "none").exists())
+
+    def test_refuses_a_folder_that_is_not_empty(self):
+        (self.path / "used").mkdir()
+        (self.path / "used/diary.txt").write_text("dear diary", encoding="ascii")
+        self.assertIn("not empty", self.refused("export", self.path / "run", self.path / "used"))
+        self.assertEqual([file.name for file in (self.path / "used").iterdir()], ["diary.txt"])
+
+    def test_refuses_a_damaged_checkpoint_and_leaves_nothing(self):
+        master = next((self.path / "run/checkpoints/step-000000010").glob("master-*"))
+        content = bytearray(master.read_bytes())
+        content[len(content) // 2] ^= 1
+        master.write_bytes(content)
+        self.assertIn(master.name, self.refused("export", self.path / "run",
+                                                self.path / "out", code=1))
+        self.assertFalse((self.path / "out").exists())
+
+
+class Tokenizers(Exchange):
+    def prepared(self, *arguments):
+        """A run of one step on text that tools/prepare made tokens of; its export's tokenizer."""
+        text = self.path / "book.txt"
+        text.write_text("Grüße an alle Köche: das Öl ist heiß. " * 400, encoding="utf-8")
+        subprocess.run([PREPARE, text, "--out", self.path / "data", *arguments], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        about = json.loads((self.path / "data/train.bin.json").read_text(encoding="utf-8"))
+        self.sluice("train", self.run_file(self.path / "data/train.bin",
+                                           vocab=about["vocab_size"]),
+                    "--out", self.path / "run", "--steps", "1")
+        self.sluice("export", self.path / "run", self.path / "exported")
+        config = loaded(self.path / "exported").config
+        self.assertEqual(config.eos_token_id, about["tokenizer"]["end_of_text"])
+        return AutoTokenizer.from_pretrained(self.path / "exported")
+
+    def check(self, tokenizer):
+        text = "Grüße\n an  alle <|endoftext|> 🦆"
+        ids = tokenizer.encode(text, split_special_tokens=True)
+        self.assertEqual(tokenizer.decode(ids), text)
+        self.assertEqual(tokenizer.eos_token, "<|endoftext|>")
+        return text, ids
+
+    def test_bytes_are_their_own_numbers(self):
+        tokenizer = self.prepared()
+        text, ids = self.check(tokenizer)
+        self.assertEqual(ids, list(text.encode()))
+        self.assertEqual(tokenizer.convert_tokens_to_ids("<|endoftext|>"), 256)
+        self.assertEqual(tokenizer.decode(range(32, 127)), bytes(range(32, 127)).decode())
+
+    def test_the_one_beside_the_token_files_goes_along(self):
+        self.check(self.prepared("--tokenizer", "bpe", "--vocab-size", "300"))
+
+
+class Import(Exchange):
+    def test_has_transformers_loss_and_bytes_in_every_form(self):
+        model = stirred(SHAPE, seed=6)
+        for name, dtype, options in (("fp32", torch.float32, {}),
+                                     ("shards", torch.float32, {"max_shard_size": "60KB"}),
+                                     ("bf16", torch.bfloat16, {}), ("fp16", torch.float16, {})):
+            with self.subTest(form=name):
+                model.to(dtype).save_pretrained(self.path / name, **options)
+                run = self.imported(f"run-{name}", name)
+                self.sluice("export", run, self.path / f"back-{name}")
+                back = loaded(self.path / f"back-{name}").state_dict()
+                for key, value in loaded(self.path / name).state_dict().items():
+                    self.assertTrue(torch.equal(value.float(), back[key]), key)
+                expected = mean_loss(loaded(self.path / name), self.text, LENGTH)
+                config = self.run_file(self.path / "text.bin")
+                self.assert_close(self.evaluate(self.path / f"back-{name}", config), expected,
+                                  1e-5)
+
+    def test_knows_names_without_the_prefix_and_other_sizes_of_the_feed_forward(self):
+        model = make_model(SHAPE, seed=3)
+        model.config.n_inner = 80
+        model = GPT2LMHeadModel(model.config)
+        model.transformer.save_pretrained(self.path / "theirs")
+        self.assertIn("wte.weight", load_file(self.path / "theirs/model.safetensors"))
+        self.sluice("export", self.imported(), self.path / "back")
+        back = loaded(self.path / "back")
+        self.assertEqual(back.config.n_inner, 80)
+        self.assertTrue(torch.equal(back.transformer.h[1].mlp.c_proj.weight,
+                                    model.transformer.h[1].mlp.c_proj.weight))
+
+    def test_a_run_begins_with_it(self):
+        model = stirred(SHAPE, seed=6)
+        model.save_pretrained(self.path / "theirs")
+        run = self.imported()
+        text = self.tokens("window.bin", LENGTH + 1, seed=2)  # a single sample
+        words = ("train", run / "config.json", "--out", run, "--resume", "--steps", "1",
+                 "--set", f'data.train=["{self.path / "window.bin"}"]',
+                 "--set", "data.dtype=uint16", "--set", f"data.sequence_length={LENGTH}",
+                 "--set", "data.validation_fraction=0",
+                 "--set", "run.device=cpu", "--set", "model.dropout=0", "--set", "run.seed=5")
+        self.sluice(*words, "--set", "bf16.enabled=false")
+        expected = mean_loss(model, text, LENGTH)
+        self.assert_close(self.metrics("run")[0]["loss"], expected, 1e-5)
+        self.assertTrue((run / "checkpoints/step-000000001").is_dir())
+        other = self.refused(*words, "--set", "model.heads=2")
+        self.assertIn("heads", other)
+
+    def test_refuses_other_architectures_with_what_is_different(self):
+        make_model(SHAPE, seed=6).save_pretrained(self.path / "theirs")
+        file = self.path / "theirs/config.json"
+        config = json.loads(file.read_text(encoding="utf-8"))
+        for key, value in (("model_type", "llama"), ("activation_function", "relu"),
+                           ("scale_attn_by_inverse_layer_idx", True),
+                           ("scale_attn_weights", False), ("layer_norm_epsilon", 1e-6),
+                           ("tie_word_embeddings", False)):
+            with self.subTest(key=key):
+                file.write_text(json.dumps({**config, key: value}), encoding="utf-8")
+                said = self.refused("import", self.path / "theirs", self.path / "run")
+                self.assertIn(f'"{key}" is {json.dumps(value)}', said)
+                self.assertFalse((self.path / "run").exists())
+        file.write_text(json.dumps({**config, "n_layer": 3}), encoding="utf-8")
+        self.assertIn("h.2.", self.refused("import", self.path / "theirs", self.path / "run"))
+        self.assertFalse((self.path / "run/config.json").exists())
+
+
+class Generate(Exchange):
+    """Weights of transformers, imported: its greedy tokens are ours."""
+
+    FP32 = ("--set", "run.device=cpu", "--set", "run.cpu_threads=1", "--set", "bf16.enabled=false")
+
+    def generate(self, run, prompt, *arguments, options=FP32):
+        return self.sluice("generate", run, "--prompt", prompt, *options, *arguments).stdout
+
+    def greedy(self, model, ids, count):
+        """By whole forward passes; the ids that follow."""
+        ids = list(ids)
+        begin = len(ids)
+        with torch.no_grad():
+            for _ in range(count):
+                ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+        return ids[begin:]
+
+    def test_greedy_bytes_are_transformers(self):
+        model = stirred({**SHAPE, "vocab": 257, "context": 64}, seed=6, by=0.3).eval()
+        model.save_pretrained(self.path / "theirs")
+        run = self.imported()
+        nvme = (*self.FP32, "--set", "zero_optimization.offload_param.device=nvme", "--set",
+                "zero_optimization.stage3_param_persistence_threshold=0", "--set",
+                f'budget.nvme_paths=["{self.path / "nvme"}"]')
+        for prompt in ("a", "The drive", "Grüße, und 🦆"):
+            with self.subTest(prompt=prompt):
+                expected = self.greedy(model, prompt.encode(), 40)
+                self.assertGreater(len(set(expected)), 4)  # else it says little
+                if 256 in expected:
+                    expected = expected[:expected.index(256)]
+                words = ("--tokenizer", "bytes", "--temperature", "0", "--tokens", "40")
+                text = bytes(expected).decode(errors="replace") + "\n"
+                self.assertEqual(self.generate(run, prompt, *words), text)
+                self.assertEqual(self.generate(run, prompt, *words, options=nvme), text)
+        self.assertFalse(list((self.path / "nvme").iterdir()))
+
+    def test_slides_when_the_context_is_full(self):
+        model = stirred({**SHAPE, "vocab": 257}, seed=6, by=0.3).eval()
+        model.save_pretrained(self.path / "theirs")
+        context, ids, expected = SHAPE["context"], list(b"context"), []
+        for _ in range(3 * context):
+            token, = self.greedy(model, ids, 1)
+            if token == 256:
+                break
+            expected.append(token)
+            ids.append(token)
+            if len(ids) > context:
+                ids = ids[-(context // 2):]
+        self.assertGreater(len(expected), context)
+        shown = self.generate(self.imported(), "context", "--tokenizer", "bytes", "--temperature",
+                              "0", "--tokens", len(expected))
+        self.assertEqual(shown, bytes(expected).decode(errors="replace") + "\n")
+
+    def test_greedy_text_by_a_tokenizer_file_is_transformers(self):
+        text = self.path / "book.txt"
+        text.write_text("Grüße an alle Köche: das Öl ist heiß 🦆. " * 100, encoding="utf-8")
+        subprocess.run([PREPARE, text, "--out", self.path / "data", "--tokenizer", "bpe",
+                        "--vocab-size", "290"], check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(self.path / "data/tokenizer.json"),
+                                            eos_token="<|endoftext|>")
+        model = stirred({**SHAPE, "vocab": len(tokenizer), "context": 64}, seed=8, by=0.3).eval()
+        model.save_pretrained(self.path / "theirs")
+        tokenizer.save_pretrained(self.path / "theirs")
+        run = self.imported()
+        for prompt in ("Grüße an", "das Öl", "🦆 und <|endoftext|>"):
+            with self.subTest(prompt=prompt):
+                ids = tokenizer.encode(prompt, split_special_tokens=True)
+                new = self.greedy(model, ids, 20)
+                if tokenizer.eos_token_id in new:
+                    new = new[:new.index(tokenizer.eos_token_id)]
+                expected = tokenizer.decode(ids + new)[len(prompt):]
+                self.assertEqual(self.generate(run, prompt, "--temperature", "0", "--tokens",
+                                               "20"), expected + "\n")
+
+    def test_a_seed_is_a_text_and_what_cannot_be_is_refused(self):
+        stirred({**SHAPE, "vocab": 257}, seed=6).save_pretrained(self.path / "theirs")
+        run = self.imported()
+        words = ("--tokenizer", "bytes", "--tokens", "30", "--temperature", "2")
+        first = self.generate(run, "x", *words, "--seed", "1")
+        self.assertEqual(self.generate(run, "x", *words, "--seed", "1"), first)
+        self.assertNotEqual(self.generate(run, "x", *words, "--seed", "2"), first)
+        # One token to draw from is greedy.
+        self.assertEqual(self.generate(run, "x", *words, "--top-k", "1"),
+                         self.generate(run, "x", "--tokenizer", "bytes", "--tokens", "30",
+                                       "--temperature", "0"))
+        self.assertIn("--tokenizer", self.refused("generate", run, "--prompt", "x"))
+        self.assertIn("--top-p", self.refused("generate", run, "--prompt", "x", "--top-p", "0"))
+        self.assertIn("empty", self.refused("generate", run, "--prompt", "", "--tokenizer",
+                                            "bytes"))
+        self.assertIn("cannot read", self.refused("generate", run, "--prompt", "x", "--tokenizer",
+                                                  self.path / "none.json", code=1))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

@@ -1,0 +1,97 @@
+#include "engine/model/kv_cache.h"
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include "engine/model/gpt_layout.h"
+#include "tests/engine/model/whole_model.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr GptShape kShape{
+    .layers = 3, .hidden = 48, .heads = 4, .context_tokens = 24, .vocab = 101, .dropout = 0.1};
+
+// Weights of such a size that attention is not nearly uniform.
+void stir(const WholeModel& whole) {
+  whole.initialise(3);
+  whole.for_each_parameter(
+      [](const ParameterSpec& spec, const at::Tensor& parameter, const at::Tensor&) {
+        if (spec.group == kDecayed) parameter.mul_(12);
+      });
+}
+
+at::Tensor tokens(std::int64_t count, at::Device device) {
+  return at::arange(count).mul(37).add(11).remainder(kShape.vocab).unsqueeze(0).to(device);
+}
+
+// The logits of the last position, after extending by `input`.
+at::Tensor extend(const WholeModel& whole, const at::Tensor& input, KvCache& cache) {
+  const GptModel& model = whole.model();
+  at::Tensor flow = input;
+  for (int unit = 0; unit < model.head_index(); ++unit)
+    flow = model.unit(unit).extend(whole.parameters(unit), flow, cache);
+  cache.advance(input.size(1));
+  return model.head().logits(whole.parameters(model.head_index()),
+                             whole.parameters(0)[embedding_parameter::kToken], flow, 1);
+}
+
+double worst_difference(at::ScalarType dtype, at::Device device, std::int64_t first) {
+  const auto options = at::TensorOptions().dtype(dtype).device(device);
+  const WholeModel whole({.shape = kShape, .padded_vocab = 128}, options);
+  stir(whole);
+  const at::Tensor ids = tokens(kShape.context_tokens, device);
+  const PassContext context{.training = false};
+  const at::Tensor expected = whole.logits(context, ids, kShape.context_tokens).to(at::kDouble);
+  KvCache cache(kShape, options);
+  double worst = 0;
+  const auto compare = [&](const at::Tensor& logits) {
+    const at::Tensor wanted = expected.narrow(1, cache.length() - 1, 1);
+    worst = std::max(worst, logits.to(at::kDouble).sub(wanted).abs().max().item<double>());
+  };
+  for (int round = 0; round < 2; ++round) {  // the second one begins anew in the same memory
+    cache.clear();
+    compare(extend(whole, ids.narrow(1, 0, first), cache));
+    while (cache.length() < kShape.context_tokens)
+      compare(extend(whole, ids.narrow(1, cache.length(), 1), cache));
+  }
+  return worst / expected.abs().max().item<double>();
+}
+
+TEST(KvCache, GivesTheLogitsOfTheWholeSequenceAtEveryPosition) {
+  for (const std::int64_t first : {1, 2, 7, 23, 24}) {
+    SCOPED_TRACE(first);
+    EXPECT_LT(worst_difference(at::kDouble, at::kCPU, first), 1e-13);
+    EXPECT_LT(worst_difference(at::kFloat, at::kCPU, first), 2e-6);
+    EXPECT_LT(worst_difference(at::kBFloat16, at::kCPU, first), 0.03);
+  }
+}
+
+TEST(ModelCudaKvCache, GivesTheLogitsOfTheWholeSequenceAtEveryPosition) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU that LibTorch can use";
+  EXPECT_LT(worst_difference(at::kFloat, at::kCUDA, 7), 1e-4);
+  EXPECT_LT(worst_difference(at::kBFloat16, at::kCUDA, 7), 0.03);
+}
+
+TEST(KvCache, RefusesMoreThanTheContextAndSeveralPositionsAtOnceInTheMiddle) {
+  const WholeModel whole({.shape = kShape}, at::TensorOptions(at::kFloat));
+  KvCache cache(kShape, at::TensorOptions(at::kFloat));
+  extend(whole, tokens(20, at::kCPU), cache);
+  EXPECT_THROW(extend(whole, tokens(2, at::kCPU), cache), c10::Error);
+  for (int i = 0; i < 4; ++i) extend(whole, tokens(1, at::kCPU), cache);
+  EXPECT_THROW(extend(whole, tokens(1, at::kCPU), cache), c10::Error);
+}
+
+TEST(KvCache, TakesWhatItSays) {
+  const KvCache cache(kShape, at::TensorOptions(at::kBFloat16));
+  std::uint64_t bytes = 0;
+  for (std::int64_t layer = 0; layer < kShape.layers; ++layer) {
+    bytes += cache.keys(layer, kShape.context_tokens).nbytes();
+    bytes += cache.values(layer, kShape.context_tokens).nbytes();
+  }
+  EXPECT_EQ(bytes, KvCache::bytes(kShape, 2));
+}
+
+}  // namespace
+}  // namespace sluice::engine

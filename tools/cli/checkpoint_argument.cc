@@ -1,0 +1,62 @@
+#include "tools/cli/checkpoint_argument.h"
+
+#include <filesystem>
+#include <optional>
+
+#include "engine/checkpoint/checkpoint_folder.h"
+#include "engine/checkpoint/checkpoint_names.h"
+
+namespace sluice::tools {
+namespace {
+
+constexpr const char* kFolder = "checkpoints";
+
+std::string without_last_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+// ".../run/checkpoints/step-000000012" -> ".../run".
+std::string run_directory_of(const std::string& checkpoint) {
+  const std::filesystem::path parent = std::filesystem::path(checkpoint).parent_path();
+  if (parent.filename() != kFolder) return "";
+  return parent.has_parent_path() ? parent.parent_path().string() : ".";
+}
+
+bool is_checkpoint(const std::string& directory) {
+  const std::filesystem::path path(directory);
+  return std::filesystem::exists(path / engine::kManifestName) ||
+         engine::parse_folder_name(path.filename().string()).has_value();
+}
+
+}  // namespace
+
+Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::string& directory,
+                                           const std::string& name) {
+  const std::string clean = without_last_slash(directory);
+  SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(clean));
+  if (!there) {
+    return Error(ErrorCode::kNotFound, "there is no " + clean +
+                                           ": name a run's directory (sluice train --out), or "
+                                           "the folder of one of its checkpoints");
+  }
+  if (is_checkpoint(clean)) {
+    if (!name.empty())
+      return Error(ErrorCode::kInvalidArgument,
+                   clean + " is one checkpoint, so --checkpoint " + name +
+                       " has no meaning: leave it out, or name the run's directory");
+    return CheckpointArgument{.path = clean, .run_directory = run_directory_of(clean)};
+  }
+  const engine::CheckpointFolder checkpoints(queue, clean + "/" + kFolder);
+  if (!name.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(const auto entry, checkpoints.find(name));
+    return CheckpointArgument{.path = entry.path, .run_directory = clean};
+  }
+  SLUICE_ASSIGN_OR_RETURN(const auto newest, checkpoints.newest());
+  if (newest) return CheckpointArgument{.path = newest->path, .run_directory = clean};
+  return Error(ErrorCode::kNotFound,
+               "there is no complete checkpoint in " + checkpoints.path() +
+                   ": sluice train writes one every run.checkpoint_every steps and at its end");
+}
+
+}  // namespace sluice::tools

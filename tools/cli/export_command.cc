@@ -1,0 +1,97 @@
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+
+#include "aio/units.h"
+#include "engine/config/resolve.h"
+#include "engine/exchange/export_model.h"
+#include "tools/cli/checkpoint_argument.h"
+#include "tools/cli/command.h"
+#include "tools/cli/open_queue.h"
+#include "tools/cli/show_share.h"
+#include "tools/cli/weight_dtype.h"
+
+namespace sluice::tools {
+namespace {
+
+struct Options {
+  std::string from;
+  std::string to;
+  std::string checkpoint;
+  std::string dtype = "fp32";
+  std::string max_shard_size = "5G";
+};
+
+// The run's token files, as its checkpoint has them. A configuration of another version, which
+// cannot be read any more, costs the tokenizer and not the weights.
+std::vector<std::string> token_files(const engine::CheckpointState& state) {
+  config::Sources sources;
+  sources.run_file = config::Source{.name = "the checkpoint", .text = state.configuration};
+  const auto resolved = config::resolve(sources);
+  return resolved.ok() ? resolved->config.data.train : std::vector<std::string>();
+}
+
+void tell_tokenizer(const engine::TokenizerFiles& tokenizer) {
+  using Kind = engine::TokenizerFiles::Kind;
+  if (tokenizer.kind == Kind::kUnknown)
+    std::cerr << "the tokenizer is not known and not exported: " << tokenizer.note << "\n";
+  if (tokenizer.kind == Kind::kBytes) std::cout << "tokenizer: bytes\n";
+  if (tokenizer.kind == Kind::kFile) std::cout << "tokenizer: " << tokenizer.json_path() << "\n";
+}
+
+Result<int> run(const Options& options) {
+  engine::ExportOptions wanted{.folder = options.to};
+  SLUICE_ASSIGN_OR_RETURN(wanted.dtype, weight_dtype(options.dtype));
+  auto shard = parse_bytes(options.max_shard_size);
+  if (!shard.ok()) return std::move(shard).error().with_context("--max-shard-size");
+  wanted.max_shard_bytes = *shard;
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+  SLUICE_RETURN_IF_ERROR(engine::check_empty(files.backend->files(), options.to));
+  SLUICE_ASSIGN_OR_RETURN(const CheckpointArgument from,
+                          find_checkpoint(*files.queue, options.from, options.checkpoint));
+  SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, engine::CheckpointReader::open(
+                                                     *files.queue, from.path, {.moments = false}));
+  SLUICE_ASSIGN_OR_RETURN(
+      wanted.tokenizer,
+      engine::find_tokenizer(*files.queue, from.run_directory, token_files(checkpoint->state())));
+  TerminalLine line;
+  wanted.progress = show_share(line, "exporting");
+  SLUICE_ASSIGN_OR_RETURN(const engine::Exported exported,
+                          engine::export_model(*files.queue, *checkpoint, wanted));
+  line.clear();
+  std::cout << options.to << ": the weights of " << from.path << " as " << options.dtype << ", "
+            << format_bytes(exported.bytes) << " in " << exported.files
+            << (exported.files == 1 ? " file\n" : " files\n");
+  tell_tokenizer(wanted.tokenizer);
+  return 0;
+}
+
+}  // namespace
+
+Command add_export_command(CLI::App& sluice) {
+  CLI::App* const command = sluice.add_subcommand(
+      "export", "Writes a checkpoint's weights as a Hugging Face folder, every byte verified");
+  command->footer(
+      "  sluice export runs/demo exported\n"
+      "  sluice export runs/demo exported-bf16 --checkpoint 400 --dtype bf16\n"
+      "  python3 -c 'from transformers import AutoModelForCausalLM as M; "
+      "M.from_pretrained(\"exported\")'\n"
+      "OUT gets model.safetensors (or shards and their index), config.json (GPT2LMHeadModel) and, "
+      "where\n"
+      "it is known, the tokenizer: that of an imported run, or the one that tools/prepare left "
+      "beside\n"
+      "the token files. A damaged checkpoint is refused, and leaves no config.json.");
+  const auto options = std::make_shared<Options>();
+  command->add_option("DIR", options->from, "A run's directory, or the folder of one checkpoint")
+      ->required();
+  command->add_option("OUT", options->to, "The folder to make; not there yet, or empty")
+      ->required();
+  command->add_option("--checkpoint", options->checkpoint,
+                      "Of a run's directory: step-000000012, or 12; else the newest");
+  command->add_option("--dtype", options->dtype, "Of the weights: fp32 (default), bf16, fp16");
+  command->add_option("--max-shard-size", options->max_shard_size,
+                      "Weights of more than this go into several files (default 5G); 0: never");
+  return [options] { return run(*options); };
+}
+
+}  // namespace sluice::tools

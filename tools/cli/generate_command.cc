@@ -1,0 +1,186 @@
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "engine/exchange/byte_tokenizer.h"
+#include "engine/exchange/tokenizer_files.h"
+#include "engine/generate/token_sampler.h"
+#include "tools/cli/checkpoint_argument.h"
+#include "tools/cli/command.h"
+#include "tools/cli/config_options.h"
+#include "tools/cli/open_queue.h"
+#include "tools/cli/run_setup.h"
+#include "tools/cli/text_tokens.h"
+#include "tools/support/interrupt.h"
+
+namespace sluice::tools {
+namespace {
+
+struct Options {
+  std::string from;
+  std::string checkpoint;
+  ConfigOptions config;  // the run's, with overrides
+  std::string prompt;
+  std::int64_t tokens = 100;
+  engine::SamplingOptions sampling;
+  std::uint64_t seed = 0;
+  std::string tokenizer;
+  std::string tokens_tool;
+};
+
+// The run's file, or what the checkpoint says where it has been taken out of its run.
+Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
+                                   const CheckpointArgument& from) {
+  config::Sources sources;
+  sources.overrides = options.config.overrides;
+  const std::string file = from.run_directory + "/config.json";
+  if (!from.run_directory.empty() && std::filesystem::exists(file)) {
+    SLUICE_ASSIGN_OR_RETURN(sources.run_file, config::read_source(file));
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(const auto manifest,
+                            engine::read_checkpoint_manifest(queue, from.path));
+    sources.run_file = config::Source{.name = from.path, .text = manifest.state.configuration};
+  }
+  if (!options.config.deepspeed.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(sources.deepspeed, config::read_source(options.config.deepspeed));
+  }
+  SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, config::resolve(sources));
+  return std::move(resolved.config);
+}
+
+// In the source tree that this program was built in: build/bin/sluice -> tools/tokens.
+Result<std::string> find_tokens_tool(const Options& options) {
+  if (!options.tokens_tool.empty()) return options.tokens_tool;
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  for (auto folder = program.parent_path(); folder.has_relative_path();
+       folder = folder.parent_path()) {
+    const auto tool = folder / "tools" / "tokens";
+    if (std::filesystem::is_regular_file(tool, error)) return tool.string();
+  }
+  return Error(ErrorCode::kNotFound,
+               "a tokenizer.json is used through tools/tokens of Sluice's source tree, which is "
+               "not above " +
+                   program.string() + ": name it by --tokens-tool");
+}
+
+struct Language {
+  std::unique_ptr<TextTokens> tokens;
+  std::optional<std::int64_t> end_of_text;
+};
+
+Result<Language> open_language(aio::IoQueue& queue, const Options& options,
+                               const CheckpointArgument& from, const config::Config& config) {
+  using Kind = engine::TokenizerFiles::Kind;
+  engine::TokenizerFiles found;
+  std::string file = options.tokenizer;
+  if (file.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(found,
+                            engine::find_tokenizer(queue, from.run_directory, config.data.train));
+    if (found.kind == Kind::kUnknown)
+      return Error(ErrorCode::kNotFound,
+                   "which tokenizer the model was trained with is not known (" + found.note +
+                       "): name its file by --tokenizer FILE, or give "
+                       "--tokenizer bytes");
+    if (found.kind == Kind::kFile) file = found.json_path();
+  }
+  if (file.empty() || file == "bytes") {
+    const bool has_end = config.model.vocab > engine::kByteEndOfText;
+    return Language{.tokens = byte_tokens(),
+                    .end_of_text = has_end ? std::optional(engine::kByteEndOfText) : std::nullopt};
+  }
+  SLUICE_ASSIGN_OR_RETURN(const std::string tool, find_tokens_tool(options));
+  Language language{.end_of_text = found.end_of_text};
+  SLUICE_ASSIGN_OR_RETURN(language.tokens, tool_tokens(tool, file));
+  return language;
+}
+
+Status check_vocabulary(const std::vector<std::int64_t>& tokens, std::int64_t vocab) {
+  for (const std::int64_t token : tokens) {
+    if (token >= 0 && token < vocab) continue;
+    return Error(ErrorCode::kInvalidArgument, "the prompt has token " + std::to_string(token) +
+                                                  ", and the model knows " + std::to_string(vocab) +
+                                                  ": the tokenizer is that of another model");
+  }
+  return {};
+}
+
+Status write(const std::string& text) {
+  std::cout << text << std::flush;
+  if (std::cout) return {};
+  return Error(ErrorCode::kIo, "standard output cannot be written");
+}
+
+// The exit code.
+Result<int> continue_text(const Options& options, engine::GenerationRun& model, Language& language,
+                          std::vector<std::int64_t> tokens) {
+  const Interrupt interrupt;
+  engine::TokenSampler sampler(options.sampling, options.seed);
+  for (std::int64_t made = 0; made < options.tokens && !interrupt.requested(); ++made) {
+    tokens = {sampler.next(model.feed(tokens))};
+    if (tokens.front() == language.end_of_text) break;
+    SLUICE_ASSIGN_OR_RETURN(const std::string text, language.tokens->decode(tokens.front()));
+    SLUICE_RETURN_IF_ERROR(write(text));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const std::string rest, language.tokens->finish());
+  SLUICE_RETURN_IF_ERROR(write(rest + "\n"));
+  return interrupt.requested() ? kInterruptedExitCode : 0;
+}
+
+Result<int> run(const Options& options) {
+  SLUICE_RETURN_IF_ERROR(engine::validate(options.sampling));
+  if (options.tokens < 1) return Error(ErrorCode::kInvalidArgument, "--tokens must be 1 or more");
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+  SLUICE_ASSIGN_OR_RETURN(const CheckpointArgument from,
+                          find_checkpoint(*files.queue, options.from, options.checkpoint));
+  SLUICE_ASSIGN_OR_RETURN(const config::Config config, resolve_run(*files.queue, options, from));
+  SLUICE_ASSIGN_OR_RETURN(Language language, open_language(*files.queue, options, from, config));
+  SLUICE_ASSIGN_OR_RETURN(const auto prompt, language.tokens->encode(options.prompt));
+  SLUICE_RETURN_IF_ERROR(check_vocabulary(prompt, config.model.vocab));
+  if (prompt.empty())
+    return Error(ErrorCode::kInvalidArgument,
+                 "--prompt is empty, and a model only continues: give it a word or two");
+  SLUICE_ASSIGN_OR_RETURN(const auto model, set_up_generation(config, from.path));
+  return continue_text(options, *model, language, prompt);
+}
+
+}  // namespace
+
+Command add_generate_command(CLI::App& sluice) {
+  CLI::App* const command =
+      sluice.add_subcommand("generate", "Continues a text, also with a model larger than memory");
+  command->footer(
+      "  sluice generate runs/demo --prompt 'def main' --tokens 200 --temperature 0.8\n"
+      "  sluice generate runs/gpt2 --prompt 'The drive' --temperature 0 --set bf16.enabled=false\n"
+      "Computes as DIR/config.json says: parameters that are nvme there are written to a store on\n"
+      "those paths and come from it unit by unit, once for each token. Each token costs one "
+      "position:\n"
+      "keys and values are kept. When the model's context (data.sequence_length) is full, its last "
+      "half\n"
+      "is fed again, and the text goes on from there. Ends after --tokens, or where the model ends "
+      "the\n"
+      "text. The same seed, weights and precision give the same text.");
+  const auto options = std::make_shared<Options>();
+  command->add_option("DIR", options->from, "A run's directory, or the folder of one checkpoint")
+      ->required();
+  command->add_option("--prompt", options->prompt, "The text to continue")->required();
+  command->add_option("--tokens", options->tokens, "How many at most (default 100)");
+  command->add_option("--temperature", options->sampling.temperature,
+                      "Below 1 prefers what is probable; 0 takes the most probable token alone "
+                      "(default 1)");
+  command->add_option("--top-k", options->sampling.top_k, "Draws from the K most probable tokens");
+  command->add_option("--top-p", options->sampling.top_p,
+                      "Draws from the most probable tokens that have P together");
+  command->add_option("--seed", options->seed, "Of what is drawn (default 0)");
+  command->add_option("--checkpoint", options->checkpoint,
+                      "Of a run's directory: step-000000012, or 12; else the newest");
+  command->add_option("--tokenizer", options->tokenizer,
+                      "A tokenizer.json, or bytes; else the one the run was trained with");
+  command->add_option("--tokens-tool", options->tokens_tool,
+                      "Where tools/tokens is, if not in the source tree of this program");
+  add_override_options(*command, options->config);
+  return [options] { return run(*options); };
+}
+
+}  // namespace sluice::tools

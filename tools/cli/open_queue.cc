@@ -1,0 +1,17 @@
+#include "tools/cli/open_queue.h"
+
+#include "aio/make_backend.h"
+
+namespace sluice::tools {
+
+Result<FileQueue> open_queue() {
+  constexpr int kQueueDepth = 32;
+  FileQueue made;
+  SLUICE_ASSIGN_OR_RETURN(made.backend, aio::make_backend({.kind = aio::BackendKind::kAuto,
+                                                           .queue_depth = kQueueDepth}));
+  SLUICE_ASSIGN_OR_RETURN(made.queue,
+                          aio::IoQueue::create(*made.backend, {.queue_depth = kQueueDepth}));
+  return made;
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,78 @@
+#include "tools/cli/text_tokens.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "tools/cli/child_process.h"
+#include "tools/cli/utf8_stream.h"
+
+namespace sluice::tools {
+namespace {
+
+using nlohmann::json;
+
+class ByteTokens final : public TextTokens {
+ public:
+  Result<std::vector<std::int64_t>> encode(const std::string& text) override {
+    std::vector<std::int64_t> tokens;
+    for (const char letter : text) tokens.push_back(static_cast<unsigned char>(letter));
+    return tokens;
+  }
+  // Of tokens that are no bytes (the end of a text, or padding of the vocabulary) nothing is shown.
+  Result<std::string> decode(std::int64_t token) override {
+    if (token > 0xFF) return stream_.finish();
+    return stream_.push(static_cast<unsigned char>(token));
+  }
+  Result<std::string> finish() override { return stream_.finish(); }
+
+ private:
+  Utf8Stream stream_;
+};
+
+class ToolTokens final : public TextTokens {
+ public:
+  explicit ToolTokens(ChildProcess tool) : tool_(std::move(tool)) {}
+
+  Result<std::vector<std::int64_t>> encode(const std::string& text) override {
+    SLUICE_ASSIGN_OR_RETURN(const json ids, ask({{"encode", text}}, "ids"));
+    auto tokens = ids.get<std::vector<std::int64_t>>();
+    SLUICE_ASSIGN_OR_RETURN(const json begun, ask({{"begin", tokens}}, "text"));
+    return tokens;
+  }
+  Result<std::string> decode(std::int64_t token) override { return text_of({{"next", token}}); }
+  Result<std::string> finish() override { return text_of({{"end", true}}); }
+
+ private:
+  Result<std::string> text_of(const json& request) {
+    SLUICE_ASSIGN_OR_RETURN(const json text, ask(request, "text"));
+    return text.get<std::string>();
+  }
+  Result<json> ask(const json& request, const char* key) {
+    std::string line;
+    try {
+      line = request.dump();
+    } catch (const json::exception&) {  // only texts of the user can be no UTF-8
+      return Error(ErrorCode::kInvalidArgument, "the prompt is no UTF-8");
+    }
+    SLUICE_ASSIGN_OR_RETURN(const std::string answer, tool_.ask(line));
+    json reply = json::parse(answer, nullptr, false);
+    if (reply.is_object() && reply.contains("error"))
+      return Error(ErrorCode::kInvalidArgument, reply["error"].dump());
+    if (!reply.is_object() || !reply.contains(key))
+      return Error(ErrorCode::kIo, "tools/tokens answers " + answer);
+    return reply[key];
+  }
+
+  ChildProcess tool_;
+};
+
+}  // namespace
+
+std::unique_ptr<TextTokens> byte_tokens() { return std::make_unique<ByteTokens>(); }
+
+Result<std::unique_ptr<TextTokens>> tool_tokens(const std::string& tool, const std::string& file) {
+  SLUICE_ASSIGN_OR_RETURN(auto child, ChildProcess::start({tool, file, "--reply-fd", "0"}));
+  return std::unique_ptr<TextTokens>(std::make_unique<ToolTokens>(std::move(child)));
+}
+
+}  // namespace sluice::tools
