@@ -82,12 +82,13 @@ std::string describe_drive(const std::string& path) {
     // Of two mounts at one place the later one hides the other.
     if (!lies_below(absolute, mount) || mount.size() < best_mount.size()) continue;
     best_mount = mount;
-    best = unescaped(source) + " (" + type + ", mounted at " + mount + ")";
+    best = unescaped(source);
+    best.append(" (").append(type).append(", mounted at ").append(mount).append(")");
   }
   return best;
 }
 
-IoWatchdog::IoWatchdog(std::vector<const IoQueue*> queues, Options options)
+IoWatchdog::IoWatchdog(const std::vector<const IoQueue*>& queues, Options options)
     : options_([&] {
         if (!options.report)
           options.report = [](const std::string& message) { log::warning(message); };

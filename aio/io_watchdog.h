@@ -29,7 +29,7 @@ class IoWatchdog {
     std::function<void(const std::string& message)> report;
   };
 
-  IoWatchdog(std::vector<const IoQueue*> queues, Options options);
+  IoWatchdog(const std::vector<const IoQueue*>& queues, Options options);
   ~IoWatchdog();  // at once
   IoWatchdog(const IoWatchdog&) = delete;
   IoWatchdog& operator=(const IoWatchdog&) = delete;
