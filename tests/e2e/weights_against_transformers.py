@@ -24,7 +24,7 @@ class AgainstTransformers(SluiceRuns):
         super().setUp()
         self.text = self.tokens("text.bin", TOKENS, seed=9)
         self.run_file = self.write_run({
-            "train_micro_batch_size_per_gpu": MICRO,
+            "train_micro_batch_size_per_gpu": MICRO, "gradient_clipping": 1.0,
             "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
             "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"},
                                   "offload_optimizer": {"device": "nvme"},

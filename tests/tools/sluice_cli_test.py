@@ -229,6 +229,28 @@ class Train(Program):
                       self.sluice("train", "run.json", "--out", "a", "--resume", "--steps",
                                   "6").stderr)
 
+    def test_a_full_disk_costs_a_checkpoint_and_not_the_run(self):
+        small = self.path / "small"
+        small.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)],
+                                 check=False, capture_output=True)
+        if mounted.returncode != 0:
+            self.skipTest("only root can mount a small drive")
+        self.addCleanup(subprocess.run, ["umount", "-l", str(small)], check=False)
+        # A checkpoint is 350 KiB: two fit, and the third one does until the ballast comes.
+        self.sluice("train", "run.json", "--out", "small/run", "--steps", "2", "--set",
+                    "run.checkpoint_every=1", "--set", "run.keep_last=1")
+        (small / "ballast").write_bytes(bytes(450 * 1024))
+        shown = self.sluice("train", "run.json", "--out", "small/run", "--resume", code=1)
+        self.assertIn("was not saved", shown.stderr)
+        self.assertIn("because the disk was full", shown.stderr)
+        self.assertEqual(len(self.metrics("small/run")), 4)
+        self.assertEqual(os.listdir(small / "run/checkpoints"), ["step-000000002"])
+        (small / "ballast").unlink()
+        self.assertIn("after step 2",
+                      self.sluice("train", "run.json", "--out", "small/run", "--resume").stderr)
+        self.assertEqual(self.results("small/run")[0]["step"], 1)
+
     def test_starts_at_step_0_where_there_is_nothing_to_resume(self):
         told = self.sluice("train", "run.json", "--out", "a", "--resume").stderr
         self.assertIn("starting at step 0", told)

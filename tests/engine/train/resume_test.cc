@@ -5,7 +5,9 @@
 #include <array>
 #include <cstring>
 
+#include "aio/fault_backend.h"
 #include "aio/log.h"
+#include "engine/checkpoint/checkpoint_names.h"
 #include "engine/exchange/import_model.h"
 #include "engine/train/run_checkpoints.h"
 #include "engine/weights/gpt2_config.h"
@@ -271,6 +273,70 @@ TEST(RunCheckpoints, RemovesTheFutureThatWasLeft) {
   EXPECT_EQ((*list)[0].step, 2);
   EXPECT_EQ((*list)[1].loss, 2.0);
 }
+
+// A drive beside the run's that fails, while a checkpoint is there.
+class RunCheckpointsOnABadDrive : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    run_->step();
+    save(*run_, false);
+    run_->step();
+  }
+
+  std::vector<CheckpointEntry> list() {
+    auto found =
+        CheckpointFolder(*run_->drives().reads, RunCheckpoints::folder_of(run_->config().run.dir))
+            .list();
+    EXPECT_TRUE(found.ok());
+    return *std::move(found);
+  }
+
+  const SmallRun small_;
+  const std::unique_ptr<TrainingRun> run_ = small_.start();
+  const std::unique_ptr<aio::IoBackend> drive_ = aio::make_backend_or_die(aio::BackendKind::kPosix);
+  aio::FaultBackend bad_drive_{*drive_, {}};
+  const std::unique_ptr<aio::IoQueue> queue_ =
+      aio::make_queue_or_die(bad_drive_, {.queue_depth = 4, .max_retries = 0});
+};
+
+TEST_P(RunCheckpointsOnABadDrive, LosesNoCheckpointAndTheRunGoesOn) {
+  const struct {
+    aio::FaultKind fault;
+    aio::FaultTarget target;
+    ErrorCode code;
+  } faults[] = {
+      {aio::FaultKind::kEnospc, aio::FaultTarget::kAllocate, ErrorCode::kNoSpace},
+      {aio::FaultKind::kEnospc, aio::FaultTarget::kWrite, ErrorCode::kNoSpace},
+      {aio::FaultKind::kEio, aio::FaultTarget::kWrite, ErrorCode::kIo},
+      {aio::FaultKind::kEio, aio::FaultTarget::kSync, ErrorCode::kIo},
+      {aio::FaultKind::kEio, aio::FaultTarget::kRename, ErrorCode::kIo},
+  };
+  const auto checkpoints = RunCheckpoints::create(
+      *run_, *queue_,
+      {.directory = run_->config().run.dir, .keep_last = 1, .background = GetParam()});
+  ASSERT_TRUE(checkpoints.ok());
+  for (const auto& fault : faults) {
+    bad_drive_.set_plan(
+        aio::FaultPlan::of({.fault = fault.fault, .persistent = true, .targets = {fault.target}}));
+    ASSERT_TRUE((*checkpoints)->save({}).ok());
+    (*checkpoints)->wait();
+    const auto saved = (*checkpoints)->finished();
+    ASSERT_EQ(saved.size(), 1U);
+    ASSERT_FALSE(saved[0].status.ok());
+    EXPECT_EQ(saved[0].status.error().code(), fault.code) << saved[0].status.error().message();
+    EXPECT_THAT(saved[0].status.error().message(), HasSubstr(checkpoint_name(saved[0].step)));
+    EXPECT_GT(run_->step().loss, 0);
+    const auto left = list();
+    ASSERT_EQ(left.size(), 1U) << "what was begun is left";
+    EXPECT_EQ(left[0].step, 1);
+    EXPECT_TRUE(left[0].complete());
+    bad_drive_.set_plan({});
+    ASSERT_TRUE(resume(*small_.make(), left[0].path).ok());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RunCheckpointsOnABadDrive, testing::Bool(),
+                         [](const auto& test) { return test.param ? "background" : "foreground"; });
 
 // The run's folder is a file: nothing can be written there.
 TEST(RunCheckpoints, SaysWhatFailedAndTheRunGoesOn) {
