@@ -113,6 +113,14 @@ std::vector<SavedCheckpoint> RunCheckpoints::finished() {
   return std::exchange(finished_, {});
 }
 
+Status RunCheckpoints::prune() {
+  CheckpointFolder folder(queue_, folder_of(options_.directory));
+  SLUICE_ASSIGN_OR_RETURN(const auto newest, folder.newest());
+  if (options_.keep_last == 0 || !newest || newest->step != run_.trainer().state().global_step)
+    return {};
+  return folder.prune(options_.keep_last).status();
+}
+
 void RunCheckpoints::wait() {
   if (!going_on_.valid()) return;
   SavedCheckpoint saved = going_on_.get();

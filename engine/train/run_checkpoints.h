@@ -74,6 +74,9 @@ class RunCheckpoints {
   std::vector<SavedCheckpoint> finished();
   // Until no save goes on.
   void wait();
+  // Before the first save of a run that went on from its newest checkpoint: removes what the life
+  // before was killed before it could. In every other case there is nothing to do.
+  Status prune();
 
  private:
   RunCheckpoints(TrainingRun& run, aio::IoQueue& queue, const Options& options);

@@ -48,6 +48,7 @@ TrainSession::TrainSession(const Parts& parts, std::int64_t steps)
                      std::max<std::int64_t>(parts.run->config().run.log_every_steps, 1)}) {}
 
 Result<TrainSession::End> TrainSession::train(const Interrupt& interrupt) {
+  if (parts_.checkpoints != nullptr) SLUICE_RETURN_IF_ERROR(parts_.checkpoints->prune());
   bool interrupted = interrupt.requested();
   const std::int64_t first = parts_.run->trainer().state().global_step + 1;
   for (std::int64_t step = first; step <= steps_ && !interrupted; ++step) {

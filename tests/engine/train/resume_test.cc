@@ -274,6 +274,30 @@ TEST(RunCheckpoints, RemovesTheFutureThatWasLeft) {
   EXPECT_EQ((*list)[1].loss, 2.0);
 }
 
+// As after a kill between a save and the removal of an older one.
+TEST(RunCheckpoints, RemovesAtTheNextStartWhatAKillLeft) {
+  const SmallRun small;
+  const auto run = small.start();
+  std::vector<std::string> paths;
+  for (int i = 0; i < 3; ++i) {
+    run->step();
+    paths.push_back(save(*run, false));
+  }
+  const auto pruned = [&](TrainingRun& of) {
+    EXPECT_TRUE(checkpoints_of(of, {.keep_last = 2})->prune().ok());
+    return CheckpointFolder(*run->drives().reads, RunCheckpoints::folder_of(run->config().run.dir))
+        .list()
+        .value();
+  };
+  {
+    // What it goes on from is not to be removed.
+    const auto older = small.make();
+    ASSERT_TRUE(resume(*older, paths[0]).ok());
+    EXPECT_EQ(pruned(*older).size(), 3U);
+  }
+  EXPECT_EQ(pruned(*run).front().step, 2);
+}
+
 // A drive beside the run's that fails, while a checkpoint is there.
 class RunCheckpointsOnABadDrive : public testing::TestWithParam<bool> {
  protected:
