@@ -251,6 +251,21 @@ class Train(Program):
                       self.sluice("train", "run.json", "--out", "small/run", "--resume").stderr)
         self.assertEqual(self.results("small/run")[0]["step"], 1)
 
+    def test_a_drive_that_fails_ends_the_run_with_its_name_and_the_way_on(self):
+        process = self.start("train", "run.json", "--out", "a", "--steps", "100000", "--set",
+                             "run.checkpoint_every=2", "--set", "run.checkpoint_background=off")
+        self.wait_for_steps("a", 5)
+        for store in (self.path / "nvme").rglob("*"):
+            if store.is_file() and store.stat().st_size > 65536:
+                os.truncate(store, 4096)
+        _, told = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1, told)
+        last = told.decode().splitlines()[-1]
+        self.assertRegex(last, r"\Asluice: .*mounted at /.*checkpoints/step-\d+: --resume")
+        self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "30")
+        self.sluice("train", "run.json", "--out", "whole", "--steps", "30")
+        self.assertEqual(self.results("a")[:30], self.results("whole")[:30])
+
     def test_starts_at_step_0_where_there_is_nothing_to_resume(self):
         told = self.sluice("train", "run.json", "--out", "a", "--resume").stderr
         self.assertIn("starting at step 0", told)

@@ -6,11 +6,15 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "aio/clock.h"
+#include "aio/io_watchdog.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/train/run_checkpoints.h"
+#include "engine/train/train_error.h"
 #include "engine/train/training_run.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
@@ -124,6 +128,31 @@ Status finish(const Options& options, TrainingRun& run, const RunFolder& folder,
   return {};
 }
 
+// For a run that broke off in a step: which drives its state was on, and where it can go on.
+std::string after_a_failure(const RunFolder& folder, const config::Config& config) {
+  std::set<std::string> drives;
+  for (const auto& paths : {config.param_nvme_paths(), config.optimizer_nvme_paths()})
+    for (const std::string& path : paths) drives.insert(path + " on " + aio::describe_drive(path));
+  std::string text;
+  for (const std::string& drive : drives)
+    text += (text.empty() ? ". Its state was in " : ", ") + drive;
+  const auto newest = folder.find("newest");
+  if (newest.ok() && *newest)
+    return text + ". The newest checkpoint is " + (*newest)->path + ": --resume goes on from there";
+  return text + ". There is no checkpoint yet";
+}
+
+Result<TrainSession::End> train(TrainSession& session, const Interrupt& interrupt,
+                                const RunFolder& folder, const config::Config& config) {
+  try {
+    auto end = session.train(interrupt);
+    if (end.ok()) return end;
+    return std::move(end).error().with_suffix(after_a_failure(folder, config));
+  } catch (const engine::TrainError& error) {
+    throw engine::TrainError(error.what() + after_a_failure(folder, config));
+  }
+}
+
 Result<int> run(const Options& options) {
   ConfigOptions config_options = options.config;
   add_overrides(options, config_options);
@@ -160,7 +189,7 @@ Result<int> run(const Options& options) {
 
   TrainSession session({.run = run.get(), .log = log.get(), .checkpoints = checkpoints.get()},
                        steps);
-  SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, session.train(interrupt));
+  SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, train(session, interrupt, folder, config));
   session.print_totals();
   SLUICE_RETURN_IF_ERROR(finish(options, *run, folder, dtype));
   if (session.failed_saves() > 0) {

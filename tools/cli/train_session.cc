@@ -118,10 +118,9 @@ Status TrainSession::tell_saves() {
     }
     Error error = saved.status.error();
     if (error.code() != ErrorCode::kNoSpace) {
-      const std::string drive = aio::describe_drive(saved.path);
-      return std::move(error)
-          .with_context("the checkpoint of step " + std::to_string(saved.step))
-          .with_suffix(" (drive: " + drive + "); older checkpoints are as they were");
+      return std::move(error).with_context("the checkpoint of step " + std::to_string(saved.step) +
+                                           ", " + saved.path + " on " +
+                                           aio::describe_drive(saved.path));
     }
     ++failed_saves_;
     log::warning("the checkpoint of step " + std::to_string(saved.step) + " was not saved: " +
