@@ -271,6 +271,10 @@ class Train(Program):
         self.assertIn("starting at step 0", told)
         self.assertEqual(len(self.metrics("a")), 4)
 
+    def test_a_run_file_of_a_resumed_run_does_not_resume_another(self):
+        self.sluice("train", "run.json", "--out", "a", "--resume")
+        self.assertIn("is not empty", self.refused("train", "a/config.json", "--out", "a"))
+
     def test_refuses_a_checkpoint_that_is_damaged_or_another_runs(self):
         self.sluice("train", "run.json", "--out", "a", "--set", "run.checkpoint_every=2")
         last = self.path / "a/checkpoints/step-000000004"

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "aio/clock.h"
 #include "aio/io_watchdog.h"
@@ -84,11 +85,13 @@ Result<std::int64_t> steps_of(const Options& options, const TrainingRun& run) {
 }
 
 // The checkpoint to go on from. A run that is to have as many threads as there are cores gets those
-// that it had: their number may change last bits.
+// that it had: their number may change last bits. The wish is taken out of `config`, which is kept
+// with the run: whoever starts another one from it does not mean to resume that.
 Result<std::optional<engine::CheckpointEntry>> find_checkpoint(const RunFolder& folder,
                                                                config::Config& config) {
   if (config.run.resume.empty()) return std::optional<engine::CheckpointEntry>();
-  SLUICE_ASSIGN_OR_RETURN(auto found, folder.find(config.run.resume));
+  const std::string wanted = std::exchange(config.run.resume, {});
+  SLUICE_ASSIGN_OR_RETURN(auto found, folder.find(wanted));
   if (!found) {
     std::cerr << "there is no checkpoint in " << folder.file("checkpoints")
               << " yet: starting at step 0\n";
