@@ -1,0 +1,27 @@
+// MachineSpeeds: what a machine's resources do a second, as the planner uses them. Measured by the
+// probe (engine/train/machine_probe.h), or said by the user for a machine that is not there.
+//
+// Rates in bytes are of 10^9 bytes to the GB; 0: there is no such resource.
+#pragma once
+
+namespace sluice::offload {
+
+// A link or a drive that carries two directions at once slower than one.
+struct DuplexRates {
+  double in_bytes_per_s = 0;       // alone: host to GPU; read
+  double out_bytes_per_s = 0;      // alone: GPU to host; write
+  double in_both_bytes_per_s = 0;  // both at once, the rate of each
+  double out_both_bytes_per_s = 0;
+};
+
+struct MachineSpeeds {
+  DuplexRates bus;                      // pinned host memory and GPU
+  DuplexRates drives;                   // all NVMe paths together, direct, at the run's block size
+  double host_copy_bytes_per_s = 0;     // DRAM, bytes read plus bytes written, all threads
+  double cpu_adamw_elements_per_s = 0;  // the step of the run's form, all threads, state in RAM
+  double gpu_copy_bytes_per_s = 0;      // GPU memory, bytes read plus bytes written
+  double gpu_adamw_elements_per_s = 0;
+  double gpu_matmul_flops_per_s = 0;  // dense, in the run's 16-bit type
+};
+
+}  // namespace sluice::offload
