@@ -1,7 +1,6 @@
 #include "offload/placement_fit.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -15,6 +14,15 @@ constexpr int kSharesTried = 32;  // of the units' state on the GPU
 constexpr int kOffloadsTried = 8;
 
 bool nothing(const TierBytes& bytes) { return bytes.total() == 0; }
+
+// One tier that lacks more is better than several that lack less: one change can mend it.
+bool is_leaner(const TierBytes& a, const TierBytes& b) {
+  const auto tiers = [](const TierBytes& it) {
+    return static_cast<int>(it.gpu > 0) + static_cast<int>(it.cpu > 0) +
+           static_cast<int>(it.nvme > 0);
+  };
+  return tiers(a) != tiers(b) ? tiers(a) < tiers(b) : a.total() < b.total();
+}
 
 bool fits(const PlannerInput& input) { return nothing(leanest_placement(input).missing); }
 
@@ -83,7 +91,6 @@ LeanestPlacement leanest_placement(const PlannerInput& input) {
   const int least = space.least_offloaded(kept);
   const int more = space.most_offloaded(kept) - least;
   LeanestPlacement leanest;
-  std::uint64_t fewest = std::numeric_limits<std::uint64_t>::max();
   // Of state on the GPU first none, of offloaded inputs first all, of residents none or, so that
   // there are no slots, all.
   for (int share = 0; share <= kSharesTried; ++share) {
@@ -96,10 +103,9 @@ LeanestPlacement leanest_placement(const PlannerInput& input) {
             .offloaded = least + more * leaving / kOffloadsTried};
         std::vector<UnitPlace> places = space.places(knobs);
         const TierBytes missing = placed_bytes(input, places).beyond(input.budget);
-        if (missing.total() >= fewest) continue;
-        fewest = missing.total();
+        if (!leanest.places.empty() && !is_leaner(missing, leanest.missing)) continue;
         leanest = {std::move(places), missing};
-        if (fewest == 0) return leanest;
+        if (nothing(missing)) return leanest;
       }
       if (more == 0) break;
     }
