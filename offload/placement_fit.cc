@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "aio/units.h"
@@ -10,18 +11,20 @@
 namespace sluice::offload {
 namespace {
 
-constexpr int kSharesTried = 32;  // of the units' state on the GPU
+constexpr int kSharesTried = 32;  // of state on the GPU
 constexpr int kOffloadsTried = 8;
 
 bool nothing(const TierBytes& bytes) { return bytes.total() == 0; }
 
-// One tier that lacks more is better than several that lack less: one change can mend it.
+// One tier that lacks more is better than several that lack less, because one change can mend it;
+// and the GPU's memory is the hardest to come by.
 bool is_leaner(const TierBytes& a, const TierBytes& b) {
-  const auto tiers = [](const TierBytes& it) {
-    return static_cast<int>(it.gpu > 0) + static_cast<int>(it.cpu > 0) +
-           static_cast<int>(it.nvme > 0);
+  const auto cost = [](const TierBytes& it) {
+    const int tiers =
+        static_cast<int>(it.gpu > 0) + static_cast<int>(it.cpu > 0) + static_cast<int>(it.nvme > 0);
+    return std::tuple(tiers, it.gpu, it.total());
   };
-  return tiers(a) != tiers(b) ? tiers(a) < tiers(b) : a.total() < b.total();
+  return cost(a) < cost(b);
 }
 
 bool fits(const PlannerInput& input) { return nothing(leanest_placement(input).missing); }
@@ -90,6 +93,7 @@ LeanestPlacement leanest_placement(const PlannerInput& input) {
   const int kept = space.least_kept();
   const int least = space.least_offloaded(kept);
   const int more = space.most_offloaded(kept) - least;
+  const std::vector<std::uint64_t>& steps = space.gpu_steps();
   LeanestPlacement leanest;
   // Of state on the GPU first none, of offloaded inputs first all, of residents none or, so that
   // there are no slots, all.
@@ -97,7 +101,8 @@ LeanestPlacement leanest_placement(const PlannerInput& input) {
     for (int leaving = kOffloadsTried; leaving >= 0; --leaving) {
       for (const int resident : {0, space.most_resident()}) {
         const PlacementKnobs knobs{
-            .gpu_elements = space.elements_of_first(space.units() * share / kSharesTried),
+            .gpu_elements =
+                steps[(steps.size() - 1) * static_cast<std::size_t>(share) / kSharesTried],
             .resident = resident,
             .kept = kept,
             .offloaded = least + more * leaving / kOffloadsTried};

@@ -2,8 +2,8 @@
 // and rules.
 //
 // It searches the few numbers of PlacementSpace: a grid first, then from its best places on with
-// ever smaller changes; then the rest of the GPU is filled with part of a unit, and what does not
-// make the step shorter is given back. Steps that are as long within a millionth: the one with
+// ever smaller changes; then the rest of the GPU is filled with part of a unit, and what makes the
+// step shorter by less than a thousandth is given back. Of steps that are as long, the one with
 // fewer bytes. The same input gives the same plan; the work is bounded (about half a second).
 //
 // Threads: pure functions.

@@ -10,6 +10,7 @@ namespace {
 constexpr std::int64_t kMostTasks = 6'000'000;
 constexpr std::size_t kSeeds = 4;  // of the grid, from which the search goes on
 constexpr double kTie = 1e-6;
+constexpr double kNearly = 5e-4;  // what memory may be given back for
 
 bool is_better(const PlacementSearch::Found& a, const PlacementSearch::Found& b) {
   if (a.step_s < b.step_s * (1 - kTie)) return true;
@@ -50,7 +51,8 @@ std::optional<PlacementSearch::Found> PlacementSearch::weigh(const PlacementKnob
                    static_cast<std::uint64_t>(knobs.kept),
                    static_cast<std::uint64_t>(knobs.offloaded),
                    static_cast<std::uint64_t>(knobs.resident_spread),
-                   static_cast<std::uint64_t>(knobs.kept_spread)};
+                   static_cast<std::uint64_t>(knobs.kept_spread),
+                   static_cast<std::uint64_t>(knobs.head_first)};
   if (exhausted() || !seen_.insert(key).second) return std::nullopt;
   const std::vector<UnitPlace> places = space_.places(knobs);
   const TierBytes bytes = placed_bytes(input_, places);
@@ -67,7 +69,8 @@ std::optional<PlacementSearch::Found> PlacementSearch::weigh_filled(PlacementKno
 }
 
 PlacementKnobs PlacementSearch::knobs_of(const Point& point) const {
-  return {.gpu_elements = space_.elements_of_first(point.gpu_units),
+  return {.gpu_elements = space_.gpu_steps()[static_cast<std::size_t>(point.gpu_step)],
+          .head_first = point.head_first,
           .kept = point.kept,
           .offloaded = point.offloaded,
           .resident_spread = point.resident_spread,
@@ -84,8 +87,9 @@ void PlacementSearch::keep_if_better(const std::optional<Found>& found) {
 
 // ---- the grid -----------------------------------------------------------------------------------
 
-bool PlacementSearch::fits_lean(int gpu_units, int kept) const {
-  PlacementKnobs knobs{.gpu_elements = space_.elements_of_first(gpu_units), .kept = kept};
+bool PlacementSearch::fits_lean(int gpu_step, int kept) const {
+  PlacementKnobs knobs{.gpu_elements = space_.gpu_steps()[static_cast<std::size_t>(gpu_step)],
+                       .kept = kept};
   for (const int offloaded : {space_.most_offloaded(kept), 0}) {
     knobs.offloaded = offloaded;
     if (space_.fill_residents(knobs)) return true;
@@ -100,9 +104,9 @@ void PlacementSearch::find_bounds() {
     return value;
   };
   const bool settled = space_.least_gpu_elements() == space_.most_gpu_elements();
-  most_gpu_units_ = settled ? 0 : most(space_.units(), [&](int units) {
-    return fits_lean(units, space_.least_kept());
-  });
+  most_gpu_step_ = settled ? 0
+                           : most(static_cast<int>(space_.gpu_steps().size()) - 1,
+                                  [&](int step) { return fits_lean(step, space_.least_kept()); });
   most_kept_ = most(space_.most_kept(), [&](int kept) { return fits_lean(0, kept); });
 }
 
@@ -114,7 +118,7 @@ void PlacementSearch::grid() {
   std::vector<int> kept;
   std::vector<int> offloaded;
   for (const int count : {33, 17, 13, 9, 7, 5, 4, 3}) {
-    gpu = evenly(most_gpu_units_, count);
+    gpu = evenly(most_gpu_step_, count);
     kept = evenly(most_kept_, count);
     offloaded = evenly(most_offloaded, count);
     if (static_cast<std::int64_t>(gpu.size() * kept.size() * offloaded.size()) * one * 2 <=
@@ -124,7 +128,7 @@ void PlacementSearch::grid() {
   for (const int g : gpu) {
     for (const int k : kept) {
       for (const int o : offloaded) {
-        const Point point{.gpu_units = g, .kept = k, .offloaded = o};
+        const Point point{.gpu_step = g, .kept = k, .offloaded = o};
         const auto found = weigh_point(point);
         if (found) seeds_.push_back({point, *found});
       }
@@ -139,9 +143,9 @@ void PlacementSearch::grid() {
 
 // ---- from there on ------------------------------------------------------------------------------
 
-bool PlacementSearch::improve(Seed& seed, int gpu_units, int kept, int offloaded) {
+bool PlacementSearch::improve(Seed& seed, int gpu_step, int kept, int offloaded) {
   Point point = seed.point;
-  point.gpu_units = std::clamp(point.gpu_units + gpu_units, 0, most_gpu_units_);
+  point.gpu_step = std::clamp(point.gpu_step + gpu_step, 0, most_gpu_step_);
   point.kept = std::clamp(point.kept + kept, space_.least_kept(), most_kept_);
   point.offloaded = std::clamp(point.offloaded + offloaded, 0, space_.most_offloaded(point.kept));
   const auto found = weigh_point(point);
@@ -150,16 +154,20 @@ bool PlacementSearch::improve(Seed& seed, int gpu_units, int kept, int offloaded
   return true;
 }
 
-void PlacementSearch::respread(Seed& seed) {
+// What is not a number.
+void PlacementSearch::vary(Seed& seed) {
   constexpr std::array<Spread, 3> kSpreads = {Spread::kEven, Spread::kFirst, Spread::kLast};
   Seed best = seed;
-  for (const Spread resident : kSpreads) {
-    for (const Spread kept : kSpreads) {
-      Point point = seed.point;
-      point.resident_spread = resident;
-      point.kept_spread = kept;
-      const auto found = weigh_point(point);
-      if (found && is_better(*found, best.found)) best = {point, *found};
+  for (const bool head_first : {false, true}) {
+    for (const Spread resident : kSpreads) {
+      for (const Spread kept : kSpreads) {
+        Point point = seed.point;
+        point.head_first = head_first;
+        point.resident_spread = resident;
+        point.kept_spread = kept;
+        const auto found = weigh_point(point);
+        if (found && is_better(*found, best.found)) best = {point, *found};
+      }
     }
   }
   seed = best;
@@ -167,9 +175,8 @@ void PlacementSearch::respread(Seed& seed) {
 
 // By ever smaller steps; each in one of the three numbers, or from one to another.
 void PlacementSearch::refine(Seed seed) {
-  respread(seed);
-  for (int step = std::max({most_gpu_units_, most_kept_, space_.units()}) / 4; step > 0;
-       step /= 2) {
+  vary(seed);
+  for (int step = std::max({most_gpu_step_, most_kept_, space_.units()}) / 4; step > 0; step /= 2) {
     for (bool improved = true; improved && !exhausted();) {
       improved = false;
       for (int direction = 0; direction < 27 && !improved; ++direction) {
@@ -178,24 +185,23 @@ void PlacementSearch::refine(Seed seed) {
       }
     }
   }
-  respread(seed);
+  vary(seed);
   keep_if_better(seed.found);
 }
 
-// The GPU holds part of the next unit's state.
+// As much more state as fits on the GPU, where that is less than a step: with as many residents,
+// then with fewer.
 void PlacementSearch::fill_with_part() {
   if (!best_ || space_.least_gpu_elements() == space_.most_gpu_elements()) return;
   const std::uint64_t granule = std::max<std::uint64_t>(input_.granule_elements, 1);
   for (const bool keep_residents : {true, false}) {
     const PlacementKnobs from = best_->knobs;
-    int units = 0;
-    while (units < space_.units() && space_.elements_of_first(units + 1) <= from.gpu_elements)
-      ++units;
-    if (units == space_.units()) return;
+    const std::vector<std::uint64_t>& steps = space_.gpu_steps();
+    const auto next = std::upper_bound(steps.begin(), steps.end(), from.gpu_elements);
+    if (next == steps.end()) return;
     const auto with = [&](std::uint64_t granules) {
       PlacementKnobs knobs = from;
-      knobs.gpu_elements =
-          std::min(from.gpu_elements + granules * granule, space_.elements_of_first(units + 1));
+      knobs.gpu_elements = std::min(from.gpu_elements + granules * granule, *next);
       return knobs;
     };
     const auto fits = [&](std::uint64_t granules) {
@@ -204,9 +210,8 @@ void PlacementSearch::fill_with_part() {
       return !keep_residents || knobs.resident >= from.resident - 1;
     };
     std::uint64_t fitting = 0;
-    std::uint64_t too_many =
-        (space_.elements_of_first(units + 1) - from.gpu_elements) / granule + 2;
-    while (too_many - fitting > 1) {
+    for (std::uint64_t too_many = (*next - from.gpu_elements) / granule + 2;
+         too_many - fitting > 1;) {
       const std::uint64_t middle = (fitting + too_many) / 2;
       (fits(middle) ? fitting : too_many) = middle;
     }
@@ -214,20 +219,21 @@ void PlacementSearch::fill_with_part() {
   }
 }
 
-// The fewest of each that the step is as short with.
+// The fewest of each with which the step is nearly as short, and no more bytes are taken.
 void PlacementSearch::give_back() {
+  if (!best_) return;
+  const double most_s = best_->step_s * (1 + kNearly);
   for (int PlacementKnobs::*const number :
-       {&PlacementKnobs::resident, &PlacementKnobs::kept, &PlacementKnobs::offloaded}) {
-    if (!best_) return;
+       {&PlacementKnobs::offloaded, &PlacementKnobs::resident, &PlacementKnobs::kept}) {
     int too_few = -1;
     for (int enough = best_->knobs.*number; enough - too_few > 1;) {
       const int middle = too_few + (enough - too_few) / 2;
       PlacementKnobs knobs = best_->knobs;
       knobs.*number = middle;
       const auto found = weigh(knobs);
-      const bool as_short = found && is_better(*found, *best_);
-      if (as_short) best_ = found;
-      (as_short ? enough : too_few) = middle;
+      const bool is_enough = found && found->step_s <= most_s && found->bytes <= best_->bytes;
+      if (is_enough) best_ = found;
+      (is_enough ? enough : too_few) = middle;
     }
   }
 }
@@ -239,6 +245,7 @@ std::optional<PlacementSearch::Found> PlacementSearch::run() {
     refine(seed);
   }
   tasks_left_ = std::max<std::int64_t>(tasks_left_, kMostTasks / 8);
+  seen_.clear();  // what was no better may be nearly as good
   fill_with_part();
   give_back();
   return best_;

@@ -1,6 +1,7 @@
 // PlacementSearch: the best of a PlacementSpace. See placement_planner.h.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -27,14 +28,15 @@ class PlacementSearch {
   int predictions() const { return predictions_; }
 
  private:
-  using Key = std::array<std::uint64_t, 6>;
-  // Of the grid and of changes: state on the GPU in units, kept units, offloaded inputs.
+  using Key = std::array<std::uint64_t, 7>;
+  // Of the grid and of changes.
   struct Point {
-    int gpu_units = 0;
+    int gpu_step = 0;  // of the space's
     int kept = 0;
     int offloaded = 0;
     Spread resident_spread = Spread::kEven;
     Spread kept_spread = Spread::kEven;
+    bool head_first = false;
   };
   struct Seed {
     Point point;
@@ -45,12 +47,12 @@ class PlacementSearch {
   std::optional<Found> weigh_filled(PlacementKnobs knobs);
   std::optional<Found> weigh_point(const Point& point);
   PlacementKnobs knobs_of(const Point& point) const;
-  bool fits_lean(int gpu_units, int kept) const;
+  bool fits_lean(int gpu_step, int kept) const;
   void find_bounds();
   void grid();
   void refine(Seed seed);
-  bool improve(Seed& seed, int gpu_units, int kept, int offloaded);
-  void respread(Seed& seed);
+  bool improve(Seed& seed, int gpu_step, int kept, int offloaded);
+  void vary(Seed& seed);
   void fill_with_part();
   void give_back();
   void keep_if_better(const std::optional<Found>& found);
@@ -60,7 +62,7 @@ class PlacementSearch {
   const PlacementSpace space_;
   std::int64_t tasks_left_;
   int predictions_ = 0;
-  int most_gpu_units_ = 0;
+  int most_gpu_step_ = 0;
   int most_kept_ = 0;
   std::set<Key> seen_;
   std::vector<Seed> seeds_;

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+
+#include "aio/units.h"
 
 namespace sluice::offload {
 namespace {
@@ -48,6 +49,7 @@ PlacementSpace::PlacementSpace(const PlannerInput& input) : input_(input) {
   } else {
     most_gpu_elements_ = elements_;
   }
+  plan_gpu_steps();
   most_resident_ = rules.params ? 0 : std::max(units() - 2, 0);
   const auto all = static_cast<int>(with_activations_.size());
   most_kept_ = rules.recompute == Choice::kOn ? 0 : all;
@@ -65,10 +67,20 @@ int PlacementSpace::least_offloaded(int kept) const {
   return input_.rules.boundaries_to_cpu == Choice::kOn ? most_offloaded(kept) : 0;
 }
 
-std::uint64_t PlacementSpace::elements_of_first(int units) const {
-  return std::accumulate(
-      input_.units.begin(), input_.units.begin() + units, std::uint64_t{0},
-      [](std::uint64_t sum, const UnitCost& unit) { return sum + unit.elements; });
+void PlacementSpace::plan_gpu_steps() {
+  constexpr std::uint64_t kFewSteps = 64;
+  const std::uint64_t granule = std::max<std::uint64_t>(input_.granule_elements, 1);
+  const std::uint64_t parts = std::max<std::uint64_t>(kFewSteps / input_.units.size(), 1);
+  gpu_steps_.push_back(0);
+  std::uint64_t first = 0;
+  for (const UnitCost& unit : input_.units) {
+    for (std::uint64_t part = 1; part < parts; ++part) {
+      const std::uint64_t step = first + align_down(unit.elements * part / parts, granule);
+      if (step > gpu_steps_.back()) gpu_steps_.push_back(step);
+    }
+    first += unit.elements;
+    gpu_steps_.push_back(first);
+  }
 }
 
 PlacementKnobs PlacementSpace::within_bounds(PlacementKnobs knobs) const {
@@ -80,11 +92,17 @@ PlacementKnobs PlacementSpace::within_bounds(PlacementKnobs knobs) const {
   return knobs;
 }
 
-void PlacementSpace::place_gpu_state(std::uint64_t elements, std::vector<UnitPlace>& places) const {
-  for (std::size_t i = 0; i < places.size() && elements > 0; ++i) {
-    places[i].gpu_elements = std::min(elements, input_.units[i].elements);
-    elements -= places[i].gpu_elements;
-  }
+void PlacementSpace::place_gpu_state(const PlacementKnobs& knobs,
+                                     std::vector<UnitPlace>& places) const {
+  std::uint64_t left = knobs.gpu_elements;
+  const auto give = [&](std::size_t index) {
+    UnitPlace& place = places[index];
+    const std::uint64_t more = std::min(left, input_.units[index].elements - place.gpu_elements);
+    place.gpu_elements += more;
+    left -= more;
+  };
+  if (knobs.head_first) give(places.size() - 1);
+  for (std::size_t index = 0; index < places.size(); ++index) give(index);
 }
 
 void PlacementSpace::place_residents(const PlacementKnobs& knobs,
@@ -180,7 +198,7 @@ void PlacementSpace::place_host(std::vector<UnitPlace>& places) const {
 std::vector<UnitPlace> PlacementSpace::places(const PlacementKnobs& asked) const {
   const PlacementKnobs knobs = within_bounds(asked);
   std::vector<UnitPlace> places(input_.units.size());
-  place_gpu_state(knobs.gpu_elements, places);
+  place_gpu_state(knobs, places);
   place_residents(knobs, places);
   place_activations(knobs, places);
   place_host(places);
@@ -193,7 +211,7 @@ bool PlacementSpace::fill_residents(PlacementKnobs& knobs) const {
     PlacementKnobs tried = within_bounds(knobs);
     tried.resident = resident;
     std::vector<UnitPlace> places(input_.units.size());
-    place_gpu_state(tried.gpu_elements, places);
+    place_gpu_state(tried, places);
     place_residents(tried, places);
     place_activations(tried, places);
     place_host_state(0, places);

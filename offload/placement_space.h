@@ -3,7 +3,8 @@
 // What is settled here and not searched:
 // - State on the GPU is that of the first elements: their units are wanted first in the next
 //   forward, when their update can hide under nothing; and the gradients that they leave on the GPU
-//   are the last of backward, whose way out could hide under nothing either.
+//   are the last of backward, whose way out could hide under nothing either. The head may come
+//   before them: its update is the last, and forward ends with it.
 // - State that RAM does not hold is that of the last elements: the drives work on it while forward
 //   goes through the others. RAM holds as much as it can: for each byte of RAM, state on NVMe costs
 //   two bytes of traffic a step.
@@ -22,9 +23,10 @@ enum class Spread : std::uint8_t { kFirst, kEven, kLast };
 
 struct PlacementKnobs {
   std::uint64_t gpu_elements = 0;
-  int resident = 0;   // beside the ends and the units with state on the GPU
-  int kept = 0;       // units whose activations are kept
-  int offloaded = 0;  // units whose inputs go to the host
+  bool head_first = false;  // of the GPU's elements
+  int resident = 0;         // beside the ends and the units with state on the GPU
+  int kept = 0;             // units whose activations are kept
+  int offloaded = 0;        // units whose inputs go to the host
   Spread resident_spread = Spread::kEven;
   Spread kept_spread = Spread::kEven;
 
@@ -44,8 +46,9 @@ class PlacementSpace {
   int most_resident() const { return most_resident_; }
   int least_offloaded(int kept) const;
   int most_offloaded(int kept) const;
-  // Elements of the first `units` units.
-  std::uint64_t elements_of_first(int units) const;
+  // What gpu_elements is tried at, in ascending order: where units end, and between if there are
+  // few.
+  const std::vector<std::uint64_t>& gpu_steps() const { return gpu_steps_; }
 
   // Whether it is within the budget is another question. Knobs beyond their bounds are pulled in.
   std::vector<UnitPlace> places(const PlacementKnobs& knobs) const;
@@ -59,7 +62,8 @@ class PlacementSpace {
   };
 
   PlacementKnobs within_bounds(PlacementKnobs knobs) const;
-  void place_gpu_state(std::uint64_t elements, std::vector<UnitPlace>& places) const;
+  void plan_gpu_steps();
+  void place_gpu_state(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const;
   void place_residents(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const;
   void place_activations(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const;
   void place_host(std::vector<UnitPlace>& places) const;
@@ -68,6 +72,7 @@ class PlacementSpace {
   bool spill_params(std::vector<UnitPlace>& places) const;
 
   const PlannerInput& input_;
+  std::vector<std::uint64_t> gpu_steps_;
   std::vector<int> with_activations_;
   std::vector<int> with_boundaries_;
   std::uint64_t elements_ = 0;
