@@ -8,7 +8,8 @@ namespace {
 
 // Of the step model, all predictions together: what bounds the planner's time.
 constexpr std::int64_t kMostTasks = 6'000'000;
-constexpr std::size_t kSeeds = 4;  // of the grid, from which the search goes on
+constexpr std::int64_t kMostPoints = 1500;  // of the grid
+constexpr std::size_t kSeeds = 4;           // of the grid, from which the search goes on
 constexpr double kTie = 1e-6;
 constexpr double kNearly = 5e-4;  // what memory may be given back for
 
@@ -125,9 +126,8 @@ void PlacementSearch::grid() {
     gpu = evenly(most_gpu_step_, count);
     kept = evenly(most_kept_, count);
     offloaded = evenly(most_offloaded, count);
-    if (static_cast<std::int64_t>(gpu.size() * kept.size() * offloaded.size()) * one * 3 <=
-        kMostTasks)
-      break;
+    const auto points = static_cast<std::int64_t>(gpu.size() * kept.size() * offloaded.size());
+    if (points <= kMostPoints && points * one * 3 <= kMostTasks) break;
   }
   for (const int g : gpu) {
     for (const int k : kept) {
