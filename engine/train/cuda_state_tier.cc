@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
@@ -50,6 +51,7 @@ Status limit_cuda_memory(std::uint64_t bytes) {
     return Error(ErrorCode::kInternal,
                  std::string("asking the GPU for its memory failed: ") + cudaGetErrorString(asked));
   }
+  at::globalContext().lazyInitDevice(at::kCUDA);  // the allocator's, too
   const double share = static_cast<double>(bytes) / static_cast<double>(total_bytes);
   c10::cuda::CUDACachingAllocator::setMemoryFraction(std::min(share, 1.0),
                                                      c10::cuda::current_device());
