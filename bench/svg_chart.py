@@ -53,7 +53,8 @@ def path_of(curve, place_x, place_y):
 
 
 def text(x, y, words, anchor="start", more=""):
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {FONT}{more}>{escape(words)}</text>'
+    return (f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {FONT}{more}>'
+            f'{escape(words)}</text>')
 
 
 def panel_lines(panel, top, xs, place_x):

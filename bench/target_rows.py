@@ -1,8 +1,8 @@
 """What compare_deepspeed measures, and what its runs say about the targets. Pure functions.
 
-A record is one run: row, pair (a number), side ("sluice" or a peer's name), ok, boot (which machine,
-since when), and where it is ok tokens_per_s, step_s, parameters, gpu_bytes and host_bytes; of
-Sluice also predicted_s (or nothing), nvme_read and nvme_write (bytes of a parameter and step). A
+A record is one run: row, pair (a number), side ("sluice" or a peer's name), ok, boot (which
+machine, since when), and where it is ok tokens_per_s, step_s, parameters, gpu_bytes and host_bytes;
+of Sluice also predicted_s (or nothing), nvme_read and nvme_write (bytes of a parameter and step). A
 run that failed has `error`, its last words.
 """
 
