@@ -105,18 +105,18 @@ constexpr const char* kMountInfo =
     "32 27 0:40 /sub /home rw - btrfs /dev/sdb1 rw\n";
 
 TEST(FindMount, GoesByTheDeviceNumber) {
-  EXPECT_EQ(find_mount(kMountInfo, "254:0", "/home/x").device, "/dev/vda");
-  EXPECT_EQ(find_mount(kMountInfo, "0:25", "/dev/shm/a").file_system, "tmpfs");
+  EXPECT_EQ(aio::find_mount(kMountInfo, "254:0", "/home/x").device, "/dev/vda");
+  EXPECT_EQ(aio::find_mount(kMountInfo, "0:25", "/dev/shm/a").file_system, "tmpfs");
 }
 
 TEST(FindMount, ReadsNamesWithBlanks) {
-  EXPECT_EQ(find_mount(kMountInfo, "259:1", "/data disk/x").mount_point, "/data disk");
+  EXPECT_EQ(aio::find_mount(kMountInfo, "259:1", "/data disk/x").mount_point, "/data disk");
 }
 
 TEST(FindMount, FallsBackOnTheLongestMountPoint) {
-  EXPECT_EQ(find_mount(kMountInfo, "0:99", "/home/me").file_system, "btrfs");
-  EXPECT_EQ(find_mount(kMountInfo, "0:99", "/homework").file_system, "ext4");
-  EXPECT_EQ(find_mount("", "0:99", "/x").file_system, "unknown");
+  EXPECT_EQ(aio::find_mount(kMountInfo, "0:99", "/home/me").file_system, "btrfs");
+  EXPECT_EQ(aio::find_mount(kMountInfo, "0:99", "/homework").file_system, "ext4");
+  EXPECT_EQ(aio::find_mount("", "0:99", "/x").file_system, "unknown");
 }
 
 class ResultFileTest : public testing::Test {
