@@ -123,7 +123,7 @@ class UnitTimer {
     UnitSeconds one = round(1);
     if (options_.device.is_cuda()) one = round(1);  // the first one loads kernels
     const auto sequences = static_cast<double>(options_.micro_batch);
-    if (options_.micro_batch > 1 && in_all(one) * sequences > kPatience * seconds) {
+    if (in_all(one) * sequences > kPatience * seconds) {
       return {.forward_s = sequences * one.forward_s,
               .recompute_s = sequences * one.recompute_s,
               .backward_s = sequences * one.backward_s};

@@ -23,7 +23,8 @@ struct Options {
 Result<config::Resolved> resolve_or_default(const ConfigOptions& options) {
   if (!options.file.empty() || !options.deepspeed.empty()) return resolve(options);
   config::Sources sources;
-  sources.overrides = {"model.preset=gpt2-small", "bf16.enabled=true"};
+  sources.overrides = {"model.preset=gpt2-small", "bf16.enabled=true",
+                       "train_micro_batch_size_per_gpu=1"};
   sources.overrides.insert(sources.overrides.end(), options.overrides.begin(),
                            options.overrides.end());
   return config::resolve(sources);
