@@ -128,7 +128,11 @@ class UnitTimer {
               .recompute_s = sequences * one.recompute_s,
               .backward_s = sequences * one.backward_s};
     }
-    if (options_.micro_batch > 1) round(options_.micro_batch);
+    if (options_.micro_batch > 1) {
+      // What LibTorch keeps of one sequence's memory is of no use to more of them.
+      if (options_.device.is_cuda()) return_gpu_memory();
+      round(options_.micro_batch);
+    }
     std::array<std::vector<double>, kUnitKinds> phases;
     double spent_s = 0;
     while (phases[0].size() < kMostRounds &&
