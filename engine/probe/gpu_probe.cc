@@ -32,6 +32,8 @@ namespace {
 using c10::cuda::CUDAStream;
 
 constexpr int kMostPasses = 64;
+// Less would measure launches, not work.
+constexpr std::uint64_t kLeastMemoryBytes = 64 * kMiB;
 constexpr double kMillisecond = 1e-3;
 
 at::Device this_gpu() { return at::Device(at::kCUDA, c10::cuda::current_device()); }
@@ -39,6 +41,12 @@ at::Device this_gpu() { return at::Device(at::kCUDA, c10::cuda::current_device()
 double seconds_between(at::cuda::CUDAEvent& begin, at::cuda::CUDAEvent& end) {
   end.synchronize();
   return kMillisecond * static_cast<double>(begin.elapsed_time(end));
+}
+
+// As many as fit into the time, within bounds.
+int passes_within(double seconds, double pass_s, int least) {
+  return static_cast<int>(std::clamp(seconds / std::max(pass_s, kMillisecond * kMillisecond),
+                                     static_cast<double>(least), static_cast<double>(kMostPasses)));
 }
 
 // The median pass of some work on the current stream, after one to warm up and one to see how many
@@ -54,7 +62,7 @@ double median_gpu_seconds(double seconds, const std::function<void()>& pass) {
   };
   pass();
   std::vector<double> passes = {timed()};
-  const int more = std::clamp(static_cast<int>(seconds / passes[0]), 2, kMostPasses);
+  const int more = passes_within(seconds, passes[0], 2);
   for (int i = 0; i < more; ++i) passes.push_back(timed());
   return median_of(std::move(passes));
 }
@@ -115,13 +123,11 @@ Result<offload::DuplexRates> measure_bus(std::uint64_t buffer_bytes, double seco
       return lane.ends_s(begin).back() / copies;
     };
     run(1);
-    return bytes / run(std::clamp(static_cast<int>(seconds / 3 / run(1)), 2, kMostPasses));
+    return bytes / run(passes_within(seconds / 3, run(1), 2));
   };
   offload::DuplexRates rates{.in_bytes_per_s = alone(in), .out_bytes_per_s = alone(out)};
 
-  const auto copies_of = [&](double rate) {
-    return std::clamp(static_cast<int>(seconds / 3 * rate / bytes), 4, kMostPasses);
-  };
+  const auto copies_of = [&](double rate) { return passes_within(seconds / 3, bytes / rate, 4); };
   begin.record();
   in.enqueue(begin, copies_of(rates.in_bytes_per_s));
   out.enqueue(begin, copies_of(rates.out_bytes_per_s));
@@ -253,6 +259,13 @@ std::optional<GpuIdentity> gpu_identity() {
 
 Result<GpuSpeeds> probe_gpu(const GpuProbeOptions& options,
                             const std::function<void(double)>& on_progress) {
+  if (options.memory_limit_bytes < kLeastMemoryBytes) {
+    return Error(ErrorCode::kOutOfMemory,
+                 "measuring the GPU takes " + format_bytes(kLeastMemoryBytes) +
+                     " of its memory at the least, and " +
+                     format_bytes(options.memory_limit_bytes) +
+                     " may be taken: raise budget.gpu_gib, or end what else uses the GPU");
+  }
   try {
     return measure_all(options, on_progress);
   } catch (const c10::OutOfMemoryError& error) {

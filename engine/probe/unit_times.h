@@ -25,9 +25,8 @@ struct UnitTimes {
   UnitSeconds head;
 };
 
-// What share of the rate of large plain products a block reaches on a GPU, with its norms, its
-// attention and its gradients in fp32 counted in: between the 0.4 of small models and the 0.65 of
-// large ones.
+// An assumption, for want of a measurement: the share of the rate of large plain products that a
+// model's block and head reach, with norms, attention and gradients in fp32 counted in.
 inline constexpr double kMatmulEfficiency = 0.5;
 
 struct EstimateRates {

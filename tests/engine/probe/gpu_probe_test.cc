@@ -102,6 +102,13 @@ TEST_F(ProbeCuda, SaysThatMemoryWasMissing) {
   EXPECT_THAT(speeds.error().message(), testing::HasSubstr("1G"));
 }
 
+TEST_F(ProbeCuda, RefusesALimitThatHoldsNothing) {
+  const auto speeds = probe_gpu({.memory_limit_bytes = 8 * kMiB});
+  ASSERT_FALSE(speeds.ok());
+  EXPECT_EQ(speeds.error().code(), ErrorCode::kOutOfMemory);
+  EXPECT_THAT(speeds.error().message(), testing::HasSubstr("budget.gpu_gib"));
+}
+
 TEST_F(ProbeCuda, KnowsItsGpu) {
   const auto identity = gpu_identity();
   ASSERT_TRUE(identity.has_value());
