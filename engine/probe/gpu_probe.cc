@@ -269,6 +269,7 @@ Result<GpuSpeeds> probe_gpu(const GpuProbeOptions& options,
   try {
     return measure_all(options, on_progress);
   } catch (const c10::OutOfMemoryError& error) {
+    return_gpu_memory();
     return Error(ErrorCode::kOutOfMemory,
                  "measuring the GPU takes " + format_bytes(options.memory_limit_bytes) +
                      " of its memory, which another program seems to use: " +

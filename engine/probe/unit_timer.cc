@@ -182,7 +182,9 @@ Result<UnitTimes> time_units(const GptModel& model, const UnitTimerOptions& opti
     return Error(ErrorCode::kOutOfMemory, "timing one micro-batch of this model takes " +
                                               format_bytes(needed) + " of memory, and " +
                                               format_bytes(*options.memory_limit_bytes) +
-                                              " may be taken");
+                                              " may be taken: lower "
+                                              "train_micro_batch_size_per_gpu, or raise the "
+                                              "budget (budget.gpu_gib, budget.cpu_gib)");
   }
   const auto tell = [&](int done) {
     if (options.device.is_cuda()) return_gpu_memory();

@@ -94,12 +94,14 @@ TEST_F(ProbeCuda, StaysWithinItsLimitAndGivesEverythingBack) {
   EXPECT_EQ(cuda_pinned_bytes(), pinned_before);
 }
 
-TEST_F(ProbeCuda, SaysThatMemoryWasMissing) {
-  const MostOfTheGpu limit(reserved_bytes() + 64 * kMiB);
+TEST_F(ProbeCuda, SaysThatMemoryWasMissingAndGivesBackWhatItGot) {
+  const std::uint64_t before = reserved_bytes();
+  const MostOfTheGpu limit(before + 96 * kMiB);
   const auto speeds = probe_gpu({.memory_limit_bytes = kGiB, .seconds = 0.1});
   ASSERT_FALSE(speeds.ok());
   EXPECT_EQ(speeds.error().code(), ErrorCode::kOutOfMemory);
   EXPECT_THAT(speeds.error().message(), testing::HasSubstr("1G"));
+  EXPECT_LE(reserved_bytes(), before);
 }
 
 TEST_F(ProbeCuda, RefusesALimitThatHoldsNothing) {
