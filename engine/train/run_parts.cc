@@ -82,8 +82,7 @@ Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& p
                                                              TraceLog* trace) {
   const at::ScalarType dtype = compute_dtype(plan.form);
   if (plan.cuda) {
-    return make_cuda_unit_parameters(model, {.dtype = dtype, .block_slots = plan.block_slots},
-                                     params, trace);
+    return make_cuda_unit_parameters(model, slot_options(plan), params, trace);
   }
   return std::unique_ptr<UnitParameters>(std::make_unique<CpuUnitParameters>(model, dtype, params));
 }
