@@ -18,53 +18,8 @@
 namespace sluice::engine {
 namespace {
 
-constexpr std::uint64_t kAlignmentBytes = 4096;
-constexpr std::size_t kStages = 2;  // one is filled while the other is copied away
-
 std::uint64_t bytes_per_element(offload::GradType type) {
   return type == offload::GradType::kFp32 ? 4 : 2;
-}
-
-std::uint64_t largest_but_embedding(const GptModel& model) {
-  std::uint64_t elements = 0;
-  for (int unit = 1; unit < model.units(); ++unit)
-    elements = std::max(elements, model.layout(unit).slot_elements);
-  return elements;
-}
-
-// Units whose gradient passes through a stage: those with no state on the GPU.
-bool is_staged(const CudaSinkOptions& options, int unit) {
-  return !options.residency.has_gpu_state(unit);
-}
-
-std::uint64_t stage_elements(const GptModel& model, const CudaSinkOptions& options) {
-  std::uint64_t elements = 0;
-  for (int unit = 0; unit < model.units(); ++unit)
-    if (is_staged(options, unit)) elements = std::max(elements, model.layout(unit).elements);
-  return elements;
-}
-
-std::uint64_t gradient_bytes(const UnitLayout& layout, offload::GradType type) {
-  return align_up(layout.elements * bytes_per_element(type), kAlignmentBytes);
-}
-std::uint64_t sums_bytes(const UnitLayout& layout) {
-  return align_up(offload::sum_node_count(0, layout.elements) * sizeof(double), kAlignmentBytes);
-}
-
-// On the host: nothing where the GPU updates all of the unit.
-std::uint64_t host_gradient_bytes(const GptModel& model, const CudaSinkOptions& options, int unit) {
-  const bool all_on_gpu = !is_staged(options, unit) && !options.residency.has_host_state(unit);
-  return all_on_gpu ? 0 : gradient_bytes(model.layout(unit), options.type);
-}
-// On the GPU, from backward to the update.
-std::uint64_t kept_gradient_bytes(const GptModel& model, const CudaSinkOptions& options, int unit) {
-  return is_staged(options, unit) ? 0 : gradient_bytes(model.layout(unit), options.type);
-}
-std::uint64_t kept_gradient_bytes(const GptModel& model, const CudaSinkOptions& options) {
-  std::uint64_t bytes = 0;
-  for (int unit = 0; unit < model.units(); ++unit)
-    bytes += kept_gradient_bytes(model, options, unit);
-  return bytes;
 }
 
 at::Tensor on_gpu(std::uint64_t elements, at::ScalarType dtype) {
@@ -83,12 +38,10 @@ class CudaGradientSink final : public GradientSink {
         host_(pool_->acquire()),
         copies_(c10::cuda::getStreamFromPool(false)),
         embedding_(on_gpu(model.layout(0).slot_elements, at::kFloat)),
-        others_(on_gpu(largest_but_embedding(model), at::kFloat)),
+        others_(on_gpu(accumulator_elements(model), at::kFloat)),
         kept_(on_gpu(kept_gradient_bytes(model, options_), at::kByte)),
         units_(static_cast<std::size_t>(model.units())) {
-    const std::uint64_t stage_bytes =
-        stage_elements(model, options_) * bytes_per_element(options_.type);
-    for (Stage& stage : stages_) stage.memory = on_gpu(stage_bytes, at::kByte);
+    for (Stage& stage : stages_) stage.memory = on_gpu(stage_bytes(model, options_), at::kByte);
     std::byte* on_host = host_.bytes().data();
     auto* on_device = static_cast<std::byte*>(kept_.data_ptr());
     for (int index = 0; index < model.units(); ++index) {
@@ -100,7 +53,7 @@ class CudaGradientSink final : public GradientSink {
       unit.gradient = host_bytes > 0 ? on_host : nullptr;
       unit.kept = kept_bytes > 0 ? on_device : nullptr;
       unit.sums = reinterpret_cast<double*>(on_host + host_bytes);
-      on_host += host_bytes + sums_bytes(layout);
+      on_host += host_bytes + square_sum_bytes(model, index);
       on_device += kept_bytes;
       unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
     }
@@ -130,7 +83,7 @@ class CudaGradientSink final : public GradientSink {
                  ? Status()
                  : copy_to_host(index, unit.kept, options_.residency.on_host(index));
     }
-    Stage& stage = stages_[next_stage_++ % kStages];
+    Stage& stage = stages_[next_stage_++ % kGradientStages];
     stage.copied.block(c10::cuda::getCurrentCUDAStream());
     auto* const staged = static_cast<std::byte*>(stage.memory.data_ptr());
     SLUICE_RETURN_IF_ERROR(cast_to(staged, from, unit, elements));
@@ -238,7 +191,7 @@ class CudaGradientSink final : public GradientSink {
   at::Tensor others_;
   at::Tensor kept_;  // gradients that stay on the GPU, one behind the other
   at::cuda::CUDAEvent filled_;
-  std::array<Stage, kStages> stages_;
+  std::array<Stage, kGradientStages> stages_;
   std::size_t next_stage_ = 0;
   std::vector<Unit> units_;
   std::uint64_t copied_bytes_ = 0;
@@ -256,19 +209,6 @@ Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel& mo
                                           .hook = cuda_pin_hook()}));
   return std::unique_ptr<GradientSink>(
       std::make_unique<CudaGradientSink>(model, options, trace, std::move(pool)));
-}
-
-std::uint64_t planned_sink_gpu_bytes(const GptModel& model, const CudaSinkOptions& options) {
-  return (model.layout(0).slot_elements + largest_but_embedding(model)) * sizeof(float) +
-         kStages * stage_elements(model, options) * bytes_per_element(options.type) +
-         kept_gradient_bytes(model, options);
-}
-
-std::uint64_t planned_sink_host_bytes(const GptModel& model, const CudaSinkOptions& options) {
-  std::uint64_t total = 0;
-  for (int unit = 0; unit < model.units(); ++unit)
-    total += host_gradient_bytes(model, options, unit) + sums_bytes(model.layout(unit));
-  return total;
 }
 
 }  // namespace sluice::engine

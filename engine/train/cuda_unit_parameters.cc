@@ -21,43 +21,7 @@ using offload::ParamOffloader;
 
 constexpr int kNobody = -1;
 
-// Which slots a unit may lie in.
-enum Class : int { kEmbedding, kBlocks, kHead, kClasses };
-
-Class class_of(const GptModel& model, int unit) {
-  if (unit == 0) return kEmbedding;
-  return unit == model.head_index() ? kHead : kBlocks;
-}
-
-// As LibTorch places its own tensors.
-constexpr std::uint64_t kPlaceAlignment = 512;
-
 std::uint64_t element_bytes(at::ScalarType dtype) { return dtype == at::kFloat ? 4 : 2; }
-
-std::uint64_t place_bytes(const GptModel& model, int unit, at::ScalarType dtype) {
-  return align_up(model.layout(unit).slot_elements * element_bytes(dtype), kPlaceAlignment);
-}
-
-int streamed_units(const GptModel& model, const offload::UnitResidency& residency, Class of) {
-  int count = 0;
-  for (int unit = 0; unit < model.units(); ++unit)
-    if (class_of(model, unit) == of && !residency.resident(unit)) ++count;
-  return count;
-}
-
-// That units without a place of their own share.
-int slots_of(const GptModel& model, const CudaSlotOptions& options, Class of) {
-  const int streamed = streamed_units(model, options.residency, of);
-  return of == kBlocks ? std::min(options.block_slots, streamed) : streamed;
-}
-
-std::uint64_t slot_bytes(const GptModel& model, const CudaSlotOptions& options, Class of) {
-  std::uint64_t bytes = 0;
-  for (int unit = 0; unit < model.units(); ++unit)
-    if (class_of(model, unit) == of && !options.residency.resident(unit))
-      bytes = std::max(bytes, place_bytes(model, unit, options.dtype));
-  return bytes;
-}
 
 at::Tensor zeroed(std::uint64_t bytes) {
   const at::Device device(at::kCUDA, c10::cuda::current_device());
@@ -78,10 +42,9 @@ class CudaUnitParameters final : public UnitParameters {
     for (int unit = 0; unit < model.units(); ++unit)
       units_.push_back({std::make_unique<SlotStorage>(model.layout(unit), options_.dtype, device)});
     make_resident_places();
-    for (const Class of : {kEmbedding, kBlocks, kHead}) {
-      const std::uint64_t bytes = slot_bytes(model, options_, of);
-      for (int i = 0; i < slots_of(model, options_, of); ++i) {
-        shared_.push_back(zeroed(bytes));
+    for (const SlotClass of : kSlotClasses) {
+      for (int i = 0; i < planned_slots(model, options_, of); ++i) {
+        shared_.push_back(zeroed(planned_slot_bytes(model, options_, of)));
         add_slot(of, shared_.back().data_ptr());
       }
     }
@@ -131,8 +94,9 @@ class CudaUnitParameters final : public UnitParameters {
 
   bool keeps(int unit) const override {
     const Unit& it = units_[static_cast<std::size_t>(unit)];
-    if (it.own_slot != kNobody || class_of(model_, unit) != kBlocks) return true;
-    return it.streamed_rank >= streamed_blocks_ - slots_of(model_, options_, kBlocks);
+    if (it.own_slot != kNobody || slot_class(model_, unit) != SlotClass::kBlocks) return true;
+    return it.streamed_rank >=
+           streamed_blocks_ - planned_slots(model_, options_, SlotClass::kBlocks);
   }
   void changed() override {
     for (auto& slot : slots_) {
@@ -158,7 +122,7 @@ class CudaUnitParameters final : public UnitParameters {
 
  private:
   struct Slot {
-    Class of = kBlocks;
+    SlotClass of = SlotClass::kBlocks;
     int owner = kNobody;  // of a slot that is one unit's own
     void* memory = nullptr;
     int unit = kNobody;  // whose newest parameters it holds
@@ -177,7 +141,7 @@ class CudaUnitParameters final : public UnitParameters {
   Slot& slot_at(int index) { return *slots_[static_cast<std::size_t>(index)]; }
   Unit& unit_at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
 
-  Slot& add_slot(Class of, void* memory) {
+  Slot& add_slot(SlotClass of, void* memory) {
     slots_.push_back(std::make_unique<Slot>());
     slots_.back()->of = of;
     slots_.back()->memory = memory;
@@ -192,16 +156,16 @@ class CudaUnitParameters final : public UnitParameters {
     for (int unit = 0; unit < model_.units(); ++unit) {
       if (!options_.residency.resident(unit)) continue;
       unit_at(unit).own_slot = static_cast<int>(slots_.size());
-      Slot& slot = add_slot(class_of(model_, unit), place);
+      Slot& slot = add_slot(slot_class(model_, unit), place);
       slot.owner = unit;
       if (!options_.residency.has_host_state(unit)) slot.unit = unit;  // set and updated there
-      place += place_bytes(model_, unit, options_.dtype);
+      place += place_bytes(model_, options_, unit);
     }
   }
 
   void rank_streamed_blocks() {
     for (int unit = 0; unit < model_.units(); ++unit)
-      if (class_of(model_, unit) == kBlocks && unit_at(unit).own_slot == kNobody)
+      if (slot_class(model_, unit) == SlotClass::kBlocks && unit_at(unit).own_slot == kNobody)
         unit_at(unit).streamed_rank = streamed_blocks_++;
   }
 
@@ -221,7 +185,7 @@ class CudaUnitParameters final : public UnitParameters {
     std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       const Slot& slot = *slots_[i];
-      const bool fits = slot.owner == kNobody && slot.of == class_of(model_, unit);
+      const bool fits = slot.owner == kNobody && slot.of == slot_class(model_, unit);
       if (!fits || slot.acquired || slot.last_use >= oldest) continue;
       best = static_cast<int>(i);
       oldest = slot.last_use;
@@ -323,21 +287,6 @@ Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel
                                                                   TraceLog* trace) {
   return std::unique_ptr<UnitParameters>(
       std::make_unique<CudaUnitParameters>(model, options, params, trace));
-}
-
-std::uint64_t planned_slot_bytes(const GptModel& model, const CudaSlotOptions& options) {
-  std::uint64_t total = 0;
-  for (const Class of : {kEmbedding, kBlocks, kHead})
-    total +=
-        slot_bytes(model, options, of) * static_cast<std::uint64_t>(slots_of(model, options, of));
-  return total;
-}
-
-std::uint64_t planned_resident_bytes(const GptModel& model, const CudaSlotOptions& options) {
-  std::uint64_t total = 0;
-  for (int unit = 0; unit < model.units(); ++unit)
-    if (options.residency.resident(unit)) total += place_bytes(model, unit, options.dtype);
-  return total;
 }
 
 std::unique_ptr<PhaseClock> make_cuda_phase_clock() { return std::make_unique<CudaPhaseClock>(); }

@@ -39,8 +39,8 @@ std::uint64_t sum_of(const std::vector<MemoryLine>& lines) {
       [](std::uint64_t sum, const MemoryLine& line) { return sum + line.bytes; });
 }
 
-Status choose_device(const config::Config& config, MemoryPlan& plan) {
-  plan.cuda = uses_cuda(config);
+Status choose_device(const config::Config& config, bool assume_gpu, MemoryPlan& plan) {
+  plan.cuda = assume_gpu || uses_cuda(config);
   if (config.run.device == config::Device::kCuda && !plan.cuda) {
     return Error(ErrorCode::kInvalidArgument,
                  "run.device is \"cuda\", and LibTorch finds no GPU that it can use: check "
@@ -252,8 +252,12 @@ at::ScalarType compute_dtype(offload::ParamForm form) {
 }
 
 GptModel::Options model_options(const config::Config& config) {
+  return model_options(config, uses_cuda(config));
+}
+
+GptModel::Options model_options(const config::Config& config, bool on_gpu) {
   GptModel::Options options{.shape = gpt_shape(config.model)};
-  if (uses_cuda(config) && config.precision != config::Precision::kFp32) {
+  if (on_gpu && config.precision != config::Precision::kFp32) {
     const std::int64_t more = options.shape.vocab % kVocabMultiple;
     options.padded_vocab = options.shape.vocab + (more == 0 ? 0 : kVocabMultiple - more);
   }
@@ -264,7 +268,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
                                const PlanOptions& options) {
   MemoryPlan plan;
   plan.purpose = options.purpose;
-  SLUICE_RETURN_IF_ERROR(choose_device(config, plan));
+  SLUICE_RETURN_IF_ERROR(choose_device(config, options.assume_gpu, plan));
   choose_types(config, plan);
   const bool trains = options.purpose == RunPurpose::kTraining;
   if (trains) SLUICE_RETURN_IF_ERROR(place_state(config, model, options.places, plan));
@@ -273,7 +277,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
   plan.host.push_back({"the program and LibTorch", plan.cuda ? kCudaProgramBytes : kProgramBytes});
   if (trains) plan_boundaries(config, model, options.places, plan);
   std::vector<MemoryLine>& compute = plan.cuda ? plan.gpu : plan.host;
-  compute.push_back({"activations", plan_activations(config, model, plan)});
+  compute.push_back({kActivationsLine, plan_activations(config, model, plan)});
   if (options.purpose == RunPurpose::kGeneration) {
     const std::uint64_t number_bytes = plan.form == offload::ParamForm::kFp32 ? 4 : 2;
     compute.push_back({"keys and values", KvCache::bytes(generation_shape(config), number_bytes)});

@@ -12,13 +12,16 @@
 #include "engine/config/config.h"
 #include "engine/model/gpt_model.h"
 #include "engine/train/boundary_plan.h"
-#include "engine/train/cuda_device.h"
+#include "engine/train/gpu_plan.h"
 #include "offload/optimizer_offloader.h"
 #include "offload/param_offloader.h"
 #include "offload/step_model.h"
 #include "offload/unit_residency.h"
 
 namespace sluice::engine {
+
+// The line of the compute device that grows with the micro-batch.
+inline constexpr const char* kActivationsLine = "activations";
 
 enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
 
@@ -61,6 +64,8 @@ struct MemoryPlan {
 
 struct PlanOptions {
   RunPurpose purpose = RunPurpose::kTraining;
+  // Plans for a GPU, whatever this machine has.
+  bool assume_gpu = false;
   // What the run may take of the GPU: slots that are only there for reuse are given up where it is
   // too little.
   std::optional<std::uint64_t> gpu_room_bytes;
@@ -78,6 +83,7 @@ at::ScalarType compute_dtype(offload::ParamForm form);  // of activations, and o
 // The model of a configuration, as it is on the device that the configuration gets: on CUDA the
 // token embedding of 16-bit numbers is padded to whole tiles of the tensor cores.
 GptModel::Options model_options(const config::Config& config);
+GptModel::Options model_options(const config::Config& config, bool on_gpu);
 
 // What the parts on the GPU are made with.
 CudaSlotOptions slot_options(const MemoryPlan& plan);

@@ -166,7 +166,7 @@ Status TrainingRun::initialise(const Progress& progress) {
   return set_state(
       [&](const ParameterSpans& to) -> Status {
         if (weights) return weights->read(to.parameter, to.first, to.values.master);
-        fill_initial(to.parameter, seed, to.first, to.values.master);
+        fill_initial(to.parameter, seed, to.first, to.values.master, *gradient_executor_);
         return {};
       },
       progress);
