@@ -57,7 +57,7 @@ HeadUnit::Loss HeadUnit::loss_and_gradient(const UnitViews& parameters, const at
   });
   at::Tensor grad_input = layer_norm_backward(
       grad_rows.view(input.sizes()), input, normed, weight, bias,
-      {gradients[head_parameter::kNormWeight], gradients[head_parameter::kNormBias]});
+      {gradients[head_parameter::kNormWeight], gradients[head_parameter::kNormBias]}, {});
   return {std::move(sum), std::move(grad_input)};
 }
 

@@ -1,0 +1,277 @@
+#include "engine/model/norm_launch.h"
+#include "engine/model/packed_numbers.cuh"
+
+namespace sluice::engine {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kMostThreads = 512;
+constexpr int kMostWarps = kMostThreads / kWarp;
+// A block's share of rows in backward: enough blocks to fill a GPU, few enough partial sums.
+constexpr std::int64_t kRowsPerPartial = 8;
+constexpr std::int64_t kMostPartials = 512;
+
+// The same bits in every lane: each step adds the same two numbers in both partners.
+__device__ float warp_sum(float value) {
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(0xFFFFFFFFU, value, distance);
+  }
+  return value;
+}
+
+// `shared` has room for all warps, and is not written again before the next barrier.
+__device__ float block_sum(float value, float* shared) {
+  value = warp_sum(value);
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float sum = 0;
+  for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarp; ++warp) sum += shared[warp];
+  return sum;
+}
+
+// Threads that have no pack at a step add zeros.
+template <typename Scalar, int kSteps>
+__global__ void __launch_bounds__(kMostThreads) norm_forward_kernel(NormForwardLaunch launch) {
+  __shared__ float of_sum[kMostWarps];
+  __shared__ float of_squares[kMostWarps];
+  const std::int64_t packs = launch.columns / kPack;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * packs;
+  Floats x[kSteps];
+  float sum = 0;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const std::int64_t pack = threadIdx.x + step * static_cast<std::int64_t>(blockDim.x);
+    if (pack >= packs) continue;
+    load(static_cast<const Scalar*>(launch.input), first + pack, x[step]);
+    if (launch.residual != nullptr) {
+      Floats residual;
+      load(static_cast<const Scalar*>(launch.residual), first + pack, residual);
+      apply_mask(launch.mask, first + pack, x[step]);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) x[step][i] += residual[i];
+      round_to<Scalar>(x[step]);
+      store(static_cast<Scalar*>(launch.sum), first + pack, x[step]);
+    }
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) sum += x[step][i];
+  }
+  const float mean = block_sum(sum, of_sum) / static_cast<float>(launch.columns);
+  float squares = 0;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    if (threadIdx.x + step * static_cast<std::int64_t>(blockDim.x) >= packs) continue;
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      const float distance = x[step][i] - mean;
+      squares = __fmaf_rn(distance, distance, squares);
+    }
+  }
+  const float variance = block_sum(squares, of_squares) / static_cast<float>(launch.columns);
+  const float rstd = 1.0F / sqrtf(variance + launch.epsilon);
+  if (threadIdx.x == 0) {
+    launch.mean[blockIdx.x] = mean;
+    launch.rstd[blockIdx.x] = rstd;
+  }
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const std::int64_t pack = threadIdx.x + step * static_cast<std::int64_t>(blockDim.x);
+    if (pack >= packs) continue;
+    Floats weight;
+    Floats bias;
+    load(static_cast<const Scalar*>(launch.weight), pack, weight);
+    load(static_cast<const Scalar*>(launch.bias), pack, bias);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      x[step][i] = __fmaf_rn((x[step][i] - mean) * rstd, weight[i], bias[i]);
+    }
+    store(static_cast<Scalar*>(launch.output), first + pack, x[step]);
+  }
+}
+
+// What a thread holds of one row: loaded one row ahead, so that the loads run while the block
+// waits for its sums.
+template <typename Scalar, int kSteps>
+struct RowPacks {
+  Pack<Scalar> gradient[kSteps];
+  Pack<Scalar> input[kSteps];
+  Pack<Scalar> residual[kSteps];
+
+  __device__ void load(const NormBackwardLaunch& launch, std::int64_t row, std::int64_t packs) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const std::int64_t pack = threadIdx.x + step * static_cast<std::int64_t>(blockDim.x);
+      if (pack >= packs) continue;
+      const std::int64_t at = row * packs + pack;
+      gradient[step] = load_pack(static_cast<const Scalar*>(launch.grad_output), at);
+      input[step] = load_pack(static_cast<const Scalar*>(launch.input), at);
+      if (launch.residual == nullptr) continue;
+      residual[step] = load_pack(static_cast<const Scalar*>(launch.residual), at);
+    }
+  }
+};
+
+// The sums of grad * weight and of grad * weight * normed over a row; adds to the columns' sums.
+template <typename Scalar, int kSteps>
+struct ColumnSums {
+  Floats weight[kSteps];
+  Floats of_weight[kSteps];
+  Floats of_bias[kSteps];
+
+  __device__ float2 add_row(const RowPacks<Scalar, kSteps>& row, float mean, float rstd,
+                            std::int64_t packs) {
+    float2 sums = {0.0F, 0.0F};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (threadIdx.x + step * static_cast<std::int64_t>(blockDim.x) >= packs) continue;
+      Floats gradient;
+      Floats x;
+      widen(row.gradient[step], gradient);
+      widen(row.input[step], x);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        const float normed = (x[i] - mean) * rstd;
+        of_weight[step][i] = __fmaf_rn(gradient[i], normed, of_weight[step][i]);
+        of_bias[step][i] += gradient[i];
+        const float weighted = gradient[i] * weight[step][i];
+        sums.x += weighted;
+        sums.y = __fmaf_rn(weighted, normed, sums.y);
+      }
+    }
+    return sums;
+  }
+};
+
+__device__ float2 block_sums(float2 values, float2* shared) {
+  values.x = warp_sum(values.x);
+  values.y = warp_sum(values.y);
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = values;
+  __syncthreads();
+  float2 sums = {0.0F, 0.0F};
+  for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarp; ++warp) {
+    sums.x += shared[warp].x;
+    sums.y += shared[warp].y;
+  }
+  return sums;
+}
+
+template <typename Scalar, int kSteps>
+__device__ void write_grad_input(const NormBackwardLaunch& launch, std::int64_t row,
+                                 const RowPacks<Scalar, kSteps>& packs_of_row,
+                                 const ColumnSums<Scalar, kSteps>& columns, float2 sums) {
+  const std::int64_t packs = launch.columns / kPack;
+  const float mean = launch.mean[row];
+  const float rstd = launch.rstd[row];
+  const float mean_gradient = sums.x / static_cast<float>(launch.columns);
+  const float mean_product = sums.y / static_cast<float>(launch.columns);
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const std::int64_t pack = threadIdx.x + step * static_cast<std::int64_t>(blockDim.x);
+    if (pack >= packs) continue;
+    Floats gradient;
+    Floats x;
+    Floats residual = {};
+    widen(packs_of_row.gradient[step], gradient);
+    widen(packs_of_row.input[step], x);
+    if (launch.residual != nullptr) widen(packs_of_row.residual[step], residual);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      const float normed = (x[i] - mean) * rstd;
+      const float weighted = gradient[i] * columns.weight[step][i];
+      const float centred = __fmaf_rn(-normed, mean_product, weighted - mean_gradient);
+      gradient[i] = __fmaf_rn(centred, rstd, residual[i]);
+    }
+    store(static_cast<Scalar*>(launch.grad_input), row * packs + pack, gradient);
+  }
+}
+
+template <typename Scalar, int kSteps>
+__global__ void __launch_bounds__(kMostThreads) norm_backward_kernel(NormBackwardLaunch launch) {
+  __shared__ float2 shared[2][kMostWarps];  // in turn, so that one barrier a row is enough
+  const std::int64_t packs = launch.columns / kPack;
+  ColumnSums<Scalar, kSteps> columns = {};
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const std::int64_t pack = threadIdx.x + step * static_cast<std::int64_t>(blockDim.x);
+    if (pack >= packs) continue;
+    load(static_cast<const Scalar*>(launch.weight), pack, columns.weight[step]);
+  }
+  RowPacks<Scalar, kSteps> now;
+  now.load(launch, blockIdx.x, packs);
+  int turn = 0;
+  for (std::int64_t row = blockIdx.x; row < launch.rows; row += gridDim.x) {
+    RowPacks<Scalar, kSteps> next;
+    if (row + gridDim.x < launch.rows) next.load(launch, row + gridDim.x, packs);
+    const float2 sums =
+        block_sums(columns.add_row(now, launch.mean[row], launch.rstd[row], packs), shared[turn]);
+    write_grad_input(launch, row, now, columns, sums);
+    now = next;
+    turn ^= 1;
+  }
+  float* const partials = launch.partials + blockIdx.x * 2 * launch.columns;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const std::int64_t pack = threadIdx.x + step * static_cast<std::int64_t>(blockDim.x);
+    if (pack >= packs) continue;
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      partials[pack * kPack + i] = columns.of_weight[step][i];
+      partials[launch.columns + pack * kPack + i] = columns.of_bias[step][i];
+    }
+  }
+}
+
+std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Calls with the number of packs a thread has of a row, and the threads.
+template <typename Visit>
+void with_steps(std::int64_t columns, Visit visit) {
+  const std::int64_t packs = columns / kPack;
+  const auto threads = [packs](std::int64_t steps) {
+    return static_cast<unsigned>(rounded_up((packs + steps - 1) / steps, kWarp));
+  };
+  if (packs <= kMostThreads) return visit(std::integral_constant<int, 1>(), threads(1));
+  if (packs <= 2 * kMostThreads) return visit(std::integral_constant<int, 2>(), threads(2));
+  return visit(std::integral_constant<int, 4>(), threads(4));
+}
+
+bool fits(std::int64_t columns) {
+  return columns > 0 && columns <= kWidestNorm && columns % kPack == 0;
+}
+
+}  // namespace
+
+cudaError_t launch_norm_forward(const NormForwardLaunch& launch, cudaStream_t stream) {
+  if (!fits(launch.columns)) return cudaErrorInvalidValue;
+  if (launch.rows == 0) return cudaSuccess;
+  with_packed_type(launch.dtype, [&](auto* type) {
+    using Scalar = std::remove_pointer_t<decltype(type)>;
+    with_steps(launch.columns, [&](auto steps, unsigned threads) {
+      norm_forward_kernel<Scalar, decltype(steps)::value>
+          <<<static_cast<unsigned>(launch.rows), threads, 0, stream>>>(launch);
+    });
+  });
+  return cudaGetLastError();
+}
+
+std::int64_t norm_partial_rows(std::int64_t rows) {
+  const std::int64_t wanted = (rows + kRowsPerPartial - 1) / kRowsPerPartial;
+  return wanted < kMostPartials ? wanted : kMostPartials;
+}
+
+cudaError_t launch_norm_backward(const NormBackwardLaunch& launch, cudaStream_t stream) {
+  if (!fits(launch.columns)) return cudaErrorInvalidValue;
+  if (launch.rows == 0) return cudaSuccess;
+  const auto blocks = static_cast<unsigned>(norm_partial_rows(launch.rows));
+  with_packed_type(launch.dtype, [&](auto* type) {
+    using Scalar = std::remove_pointer_t<decltype(type)>;
+    with_steps(launch.columns, [&](auto steps, unsigned threads) {
+      norm_backward_kernel<Scalar, decltype(steps)::value><<<blocks, threads, 0, stream>>>(launch);
+    });
+  });
+  return cudaGetLastError();
+}
+
+}  // namespace sluice::engine
