@@ -58,20 +58,29 @@ std::vector<at::Tensor> pack(const Kept& kept) {
           kept.fc};
 }
 
-// `attend`: from packed queries, keys and values to Attended.
+// `attend`: from packed queries, keys and values to Attended. `keep`: what only backward needs.
 template <typename Attend>
-Kept run(const UnitViews& w, const at::Tensor& input, const Attend& attend,
-         const Dropout& dropout) {
+Kept run(const UnitViews& w, const at::Tensor& input, const Attend& attend, const Dropout& dropout,
+         bool keep) {
   Kept kept;
   kept.norm1 = layer_norm(input, w[p::kNorm1Weight], w[p::kNorm1Bias]);
   kept.qkv = linear(kept.norm1.output, w[p::kAttentionWeight], w[p::kAttentionBias]);
   kept.norm1.output.reset();
   kept.attended = attend(kept.qkv);
+  if (!keep) kept.qkv.reset();
   kept.middle = linear(kept.attended.output, w[p::kProjectionWeight], w[p::kProjectionBias]);
+  if (!keep) kept.attended = {};
   kept.norm2 = add_and_norm(kept.middle, input, dropout, w[p::kNorm2Weight], w[p::kNorm2Bias]);
   kept.fc = linear(kept.norm2.output, w[p::kFcWeight], w[p::kFcBias]);
   kept.norm2.output.reset();
   return kept;
+}
+
+// Frees what comes before the GELU, unless it was saved.
+at::Tensor last_product(const UnitViews& w, Kept& kept) {
+  const at::Tensor activation = gelu(kept.fc);
+  kept.fc.reset();
+  return linear(activation, w[p::kFcProjectionWeight], w[p::kFcProjectionBias]);
 }
 
 auto attend_with(const AttentionOptions& options) {
@@ -138,12 +147,10 @@ BlockUnit::BlockUnit(const GptShape& shape, std::int64_t layer)
 at::Tensor BlockUnit::forward(const PassContext& context, const UnitViews& parameters,
                               const at::Tensor& input, Saved* saved) const {
   const at::NoGradGuard no_grad;
-  const Kept kept =
-      run(parameters, input, attend_with(attention_options(context, heads_, dropout_)),
-          dropout_at(context, DropoutSite::kProjection, dropout_));
+  Kept kept = run(parameters, input, attend_with(attention_options(context, heads_, dropout_)),
+                  dropout_at(context, DropoutSite::kProjection, dropout_), saved != nullptr);
   if (saved != nullptr) saved->assign(pack(kept));
-  at::Tensor output =
-      linear(gelu(kept.fc), parameters[p::kFcProjectionWeight], parameters[p::kFcProjectionBias]);
+  at::Tensor output = last_product(parameters, kept);
   add_residual(output, kept.middle, dropout_at(context, DropoutSite::kFcProjection, dropout_));
   return output;
 }
@@ -153,7 +160,7 @@ void BlockUnit::recompute(const PassContext& context, const UnitViews& parameter
   const at::NoGradGuard no_grad;
   saved.assign(
       pack(run(parameters, input, attend_with(attention_options(context, heads_, dropout_)),
-               dropout_at(context, DropoutSite::kProjection, dropout_))));
+               dropout_at(context, DropoutSite::kProjection, dropout_), /*keep=*/true)));
 }
 
 at::Tensor BlockUnit::backward(const PassContext& context, const UnitViews& parameters,
@@ -190,9 +197,8 @@ at::Tensor BlockUnit::extend(const UnitViews& parameters, const at::Tensor& inpu
     return {.output = merge_heads(at::scaled_dot_product_attention(
                 heads.query, cache.keys(layer_, positions), cache.values(layer_, positions)))};
   };
-  const Kept kept = run(parameters, input, attend, {});
-  return linear(gelu(kept.fc), parameters[p::kFcProjectionWeight], parameters[p::kFcProjectionBias])
-      .add_(kept.middle);
+  Kept kept = run(parameters, input, attend, {}, /*keep=*/false);
+  return last_product(parameters, kept).add_(kept.middle);
 }
 
 }  // namespace sluice::engine

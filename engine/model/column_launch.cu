@@ -10,15 +10,23 @@ constexpr int kRowLanes = 8;
 constexpr int kRowsPerBlock = 64;
 constexpr int kSlabColumns = kSlabPacks * kPack;
 
-// Each op reads one pack, writes what it makes of it, and leaves in `value` what is summed.
+// Each op loads a pack of a row, then writes what it makes of it and leaves in `value` what is
+// summed. Several rows are loaded before the first is written.
+constexpr int kLoadedRows = 4;
+
 template <typename Scalar>
 struct MaskedSum {
+  using Loaded = Pack<Scalar>;
   MaskedSumLaunch launch;
   std::int64_t packs;
 
-  __device__ void operator()(std::int64_t row, std::int64_t pack, Floats& value) const {
+  __device__ Loaded load(std::int64_t row, std::int64_t pack) const {
+    return load_pack(static_cast<const Scalar*>(launch.from), row * packs + pack);
+  }
+  __device__ void finish(std::int64_t row, std::int64_t pack, const Loaded& loaded,
+                         Floats& value) const {
     const std::int64_t at = row * packs + pack;
-    load(static_cast<const Scalar*>(launch.from), at, value);
+    widen(loaded, value);
     apply_mask(launch.mask, at, value);
     if (launch.to != nullptr) store(static_cast<Scalar*>(launch.to), at, value);
   }
@@ -26,37 +34,54 @@ struct MaskedSum {
 
 template <typename Scalar>
 struct GeluBackward {
+  struct Loaded {
+    Pack<Scalar> input;
+    Pack<Scalar> gradient;
+  };
   GeluBackwardLaunch launch;
   std::int64_t packs;
 
-  __device__ void operator()(std::int64_t row, std::int64_t pack, Floats& value) const {
+  __device__ Loaded load(std::int64_t row, std::int64_t pack) const {
     const std::int64_t at = row * packs + pack;
+    return {load_pack(static_cast<const Scalar*>(launch.input), at),
+            load_pack(static_cast<const Scalar*>(launch.gradient), at)};
+  }
+  __device__ void finish(std::int64_t row, std::int64_t pack, const Loaded& loaded,
+                         Floats& value) const {
     Floats x;
-    load(static_cast<const Scalar*>(launch.input), at, x);
-    load(static_cast<const Scalar*>(launch.gradient), at, value);
+    widen(loaded.input, x);
+    widen(loaded.gradient, value);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       const float logistic = gelu_logistic(x[i]);
       value[i] *= gelu_slope(x[i], logistic);
       x[i] *= logistic;
     }
-    store(static_cast<Scalar*>(launch.input), at, x);
-    store(static_cast<Scalar*>(launch.gradient), at, value);
+    store(static_cast<Scalar*>(launch.input), row * packs + pack, x);
+    store(static_cast<Scalar*>(launch.gradient), row * packs + pack, value);
   }
 };
 
 template <typename Scalar>
 struct Gather {
+  using Loaded = Pack<Scalar>;
   GatherLaunch launch;
   std::int64_t packs;
 
-  __device__ void operator()(std::int64_t row, std::int64_t pack, Floats& value) const {
+  __device__ Loaded load(std::int64_t row, std::int64_t pack) const {
     const std::int64_t part_packs = packs / 3;
-    const std::int64_t part = pack / part_packs;
-    const Pack<Scalar> it = load_pack(static_cast<const Scalar*>(launch.parts[part]),
-                                      row * part_packs + (pack - part * part_packs));
-    reinterpret_cast<Pack<Scalar>*>(launch.to)[row * packs + pack] = it;
-    widen(it, value);
+    const void* const part = pack < part_packs       ? launch.first
+                             : pack < 2 * part_packs ? launch.second
+                                                     : launch.third;
+    const std::int64_t skipped = pack < part_packs       ? 0
+                                 : pack < 2 * part_packs ? part_packs
+                                                         : 2 * part_packs;
+    return load_pack(static_cast<const Scalar*>(part), row * part_packs + pack - skipped);
+  }
+  __device__ void finish(std::int64_t row, std::int64_t pack, const Loaded& loaded,
+                         Floats& value) const {
+    static_cast<Loaded*>(launch.to)[row * packs + pack] = loaded;
+    widen(loaded, value);
   }
 };
 
@@ -67,14 +92,21 @@ __global__ void __launch_bounds__(kSlabPacks* kRowLanes)
   const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kSlabPacks + threadIdx.x;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kRowsPerBlock + threadIdx.y;
   Floats sum = {};
-  if (pack < op.packs) {
-#pragma unroll 4
-    for (int i = 0; i < kRowsPerBlock; i += kRowLanes) {
-      if (first + i >= rows) break;
-      Floats value;
-      op(first + i, pack, value);
+  for (int i = 0; i < kRowsPerBlock; i += kRowLanes * kLoadedRows) {
+    typename Op::Loaded loaded[kLoadedRows];
 #pragma unroll
-      for (int j = 0; j < kPack; ++j) sum[j] += value[j];
+    for (int j = 0; j < kLoadedRows; ++j) {
+      const std::int64_t row = first + i + j * kRowLanes;
+      if (row < rows && pack < op.packs) loaded[j] = op.load(row, pack);
+    }
+#pragma unroll
+    for (int j = 0; j < kLoadedRows; ++j) {
+      const std::int64_t row = first + i + j * kRowLanes;
+      if (row >= rows || pack >= op.packs) continue;
+      Floats value;
+      op.finish(row, pack, loaded[j], value);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) sum[k] += value[k];
     }
   }
 #pragma unroll

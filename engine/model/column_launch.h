@@ -41,7 +41,9 @@ cudaError_t launch_gelu_backward(const GeluBackwardLaunch& launch, const ColumnS
 
 // Three matrices of columns / 3 side by side, and their sums.
 struct GatherLaunch {
-  const void* parts[3] = {};
+  const void* first = nullptr;
+  const void* second = nullptr;
+  const void* third = nullptr;
   void* to = nullptr;  // [rows, columns]
   float* partials = nullptr;
 };

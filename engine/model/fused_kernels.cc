@@ -166,12 +166,12 @@ at::Tensor fused_dropout_and_sum(const at::Tensor& rows, const Dropout& dropout,
 void fused_gather(const ThreeParts& parts, at::Tensor& gathered, const at::Tensor& bias_gradient) {
   const c10::cuda::CUDAGuard guard(gathered.device());
   const at::Tensor partials = partials_for(gathered);
-  C10_CUDA_CHECK(
-      launch_gather({.parts = {parts.first.const_data_ptr(), parts.second.const_data_ptr(),
-                               parts.third.const_data_ptr()},
-                     .to = gathered.mutable_data_ptr(),
-                     .partials = partials.mutable_data_ptr<float>()},
-                    column_shape(gathered), c10::cuda::getCurrentCUDAStream()));
+  C10_CUDA_CHECK(launch_gather({.first = parts.first.const_data_ptr(),
+                                .second = parts.second.const_data_ptr(),
+                                .third = parts.third.const_data_ptr(),
+                                .to = gathered.mutable_data_ptr(),
+                                .partials = partials.mutable_data_ptr<float>()},
+                               column_shape(gathered), c10::cuda::getCurrentCUDAStream()));
   add_partials(partials, bias_gradient);
 }
 

@@ -5,11 +5,21 @@ namespace sluice::engine {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kMostThreads = 512;
-constexpr int kMostWarps = kMostThreads / kWarp;
+constexpr int kMostForwardThreads = 256;
+constexpr int kMostWarps = 16;
+// Backward's blocks of up to kNarrowThreads that a multiprocessor has room for: as many as
+// registers allow without spilling.
+constexpr int kNarrowThreads = 256;
+constexpr int kNarrowBlocks = 3;
+constexpr int kWideThreads = 512;
 // A block's share of rows in backward: enough blocks to fill a GPU, few enough partial sums.
 constexpr std::int64_t kRowsPerPartial = 8;
-constexpr std::int64_t kMostPartials = 512;
+constexpr std::int64_t kMostPartials = 384;
+
+// The column pack of this thread at a step.
+__device__ std::int64_t pack_at(int step) {
+  return threadIdx.x + step * static_cast<std::int64_t>(blockDim.x);
+}
 
 // The same bits in every lane: each step adds the same two numbers in both partners.
 __device__ float warp_sum(float value) {
@@ -32,7 +42,8 @@ __device__ float block_sum(float value, float* shared) {
 
 // Threads that have no pack at a step add zeros.
 template <typename Scalar, int kSteps>
-__global__ void __launch_bounds__(kMostThreads) norm_forward_kernel(NormForwardLaunch launch) {
+__global__ void __launch_bounds__(kMostForwardThreads)
+    norm_forward_kernel(NormForwardLaunch launch) {
   __shared__ float of_sum[kMostWarps];
   __shared__ float of_squares[kMostWarps];
   const std::int64_t packs = launch.columns / kPack;
@@ -41,7 +52,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_forward_kernel(NormForwardL
   float sum = 0;
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const std::int64_t pack = threadIdx.x + step * static_cast<std::int64_t>(blockDim.x);
+    const std::int64_t pack = pack_at(step);
     if (pack >= packs) continue;
     load(static_cast<const Scalar*>(launch.input), first + pack, x[step]);
     if (launch.residual != nullptr) {
@@ -60,7 +71,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_forward_kernel(NormForwardL
   float squares = 0;
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    if (threadIdx.x + step * static_cast<std::int64_t>(blockDim.x) >= packs) continue;
+    if (pack_at(step) >= packs) continue;
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       const float distance = x[step][i] - mean;
@@ -75,7 +86,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_forward_kernel(NormForwardL
   }
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const std::int64_t pack = threadIdx.x + step * static_cast<std::int64_t>(blockDim.x);
+    const std::int64_t pack = pack_at(step);
     if (pack >= packs) continue;
     Floats weight;
     Floats bias;
@@ -89,56 +100,74 @@ __global__ void __launch_bounds__(kMostThreads) norm_forward_kernel(NormForwardL
   }
 }
 
-// What a thread holds of one row: loaded one row ahead, so that the loads run while the block
-// waits for its sums.
+// What a thread holds of one row, loaded one row ahead: the loads run while the block waits for its
+// sums.
 template <typename Scalar, int kSteps>
 struct RowPacks {
   Pack<Scalar> gradient[kSteps];
   Pack<Scalar> input[kSteps];
-  Pack<Scalar> residual[kSteps];
+  float mean;
+  float rstd;
 
-  __device__ void load(const NormBackwardLaunch& launch, std::int64_t row, std::int64_t packs) {
+  __device__ void load(const NormBackwardLaunch& launch, std::int64_t row) {
+    const std::int64_t packs = launch.columns / kPack;
+    mean = launch.mean[row];
+    rstd = launch.rstd[row];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const std::int64_t pack = threadIdx.x + step * static_cast<std::int64_t>(blockDim.x);
+      const std::int64_t pack = pack_at(step);
       if (pack >= packs) continue;
-      const std::int64_t at = row * packs + pack;
-      gradient[step] = load_pack(static_cast<const Scalar*>(launch.grad_output), at);
-      input[step] = load_pack(static_cast<const Scalar*>(launch.input), at);
-      if (launch.residual == nullptr) continue;
-      residual[step] = load_pack(static_cast<const Scalar*>(launch.residual), at);
+      gradient[step] =
+          load_pack(static_cast<const Scalar*>(launch.grad_output), row * packs + pack);
+      input[step] = load_pack(static_cast<const Scalar*>(launch.input), row * packs + pack);
     }
   }
 };
 
-// The sums of grad * weight and of grad * weight * normed over a row; adds to the columns' sums.
+// A thread's columns: their sums over the block's rows. Weights are read again for each row, from
+// the cache: registers are what limits the blocks at a time.
 template <typename Scalar, int kSteps>
 struct ColumnSums {
-  Floats weight[kSteps];
   Floats of_weight[kSteps];
   Floats of_bias[kSteps];
 
-  __device__ float2 add_row(const RowPacks<Scalar, kSteps>& row, float mean, float rstd,
-                            std::int64_t packs) {
+  // The sums of grad * weight and of grad * weight * normed over the thread's part of a row.
+  __device__ float2 add_row(const NormBackwardLaunch& launch, const RowPacks<Scalar, kSteps>& row) {
     float2 sums = {0.0F, 0.0F};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      if (threadIdx.x + step * static_cast<std::int64_t>(blockDim.x) >= packs) continue;
+      if (pack_at(step) >= launch.columns / kPack) continue;
       Floats gradient;
       Floats x;
+      Floats weight;
+      load(static_cast<const Scalar*>(launch.weight), pack_at(step), weight);
       widen(row.gradient[step], gradient);
       widen(row.input[step], x);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
-        const float normed = (x[i] - mean) * rstd;
+        const float normed = (x[i] - row.mean) * row.rstd;
         of_weight[step][i] = __fmaf_rn(gradient[i], normed, of_weight[step][i]);
         of_bias[step][i] += gradient[i];
-        const float weighted = gradient[i] * weight[step][i];
+        const float weighted = gradient[i] * weight[i];
         sums.x += weighted;
         sums.y = __fmaf_rn(weighted, normed, sums.y);
       }
     }
     return sums;
+  }
+
+  __device__ void write(const NormBackwardLaunch& launch) const {
+    float* const partials = launch.partials + blockIdx.x * 2 * launch.columns;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const std::int64_t pack = pack_at(step);
+      if (pack >= launch.columns / kPack) continue;
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        partials[pack * kPack + i] = of_weight[step][i];
+        partials[launch.columns + pack * kPack + i] = of_bias[step][i];
+      }
+    }
   }
 };
 
@@ -157,84 +186,91 @@ __device__ float2 block_sums(float2 values, float2* shared) {
 
 template <typename Scalar, int kSteps>
 __device__ void write_grad_input(const NormBackwardLaunch& launch, std::int64_t row,
-                                 const RowPacks<Scalar, kSteps>& packs_of_row,
-                                 const ColumnSums<Scalar, kSteps>& columns, float2 sums) {
+                                 const RowPacks<Scalar, kSteps>& of_row,
+                                 const Pack<Scalar> (&residuals)[kSteps], float2 sums) {
   const std::int64_t packs = launch.columns / kPack;
-  const float mean = launch.mean[row];
-  const float rstd = launch.rstd[row];
   const float mean_gradient = sums.x / static_cast<float>(launch.columns);
   const float mean_product = sums.y / static_cast<float>(launch.columns);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const std::int64_t pack = threadIdx.x + step * static_cast<std::int64_t>(blockDim.x);
+    const std::int64_t pack = pack_at(step);
     if (pack >= packs) continue;
     Floats gradient;
     Floats x;
+    Floats weight;
     Floats residual = {};
-    widen(packs_of_row.gradient[step], gradient);
-    widen(packs_of_row.input[step], x);
-    if (launch.residual != nullptr) widen(packs_of_row.residual[step], residual);
+    load(static_cast<const Scalar*>(launch.weight), pack, weight);
+    widen(of_row.gradient[step], gradient);
+    widen(of_row.input[step], x);
+    if (launch.residual != nullptr) widen(residuals[step], residual);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-      const float normed = (x[i] - mean) * rstd;
-      const float weighted = gradient[i] * columns.weight[step][i];
-      const float centred = __fmaf_rn(-normed, mean_product, weighted - mean_gradient);
-      gradient[i] = __fmaf_rn(centred, rstd, residual[i]);
+      const float normed = (x[i] - of_row.mean) * of_row.rstd;
+      const float centred =
+          __fmaf_rn(-normed, mean_product, gradient[i] * weight[i] - mean_gradient);
+      gradient[i] = __fmaf_rn(centred, of_row.rstd, residual[i]);
     }
     store(static_cast<Scalar*>(launch.grad_input), row * packs + pack, gradient);
   }
 }
 
-template <typename Scalar, int kSteps>
-__global__ void __launch_bounds__(kMostThreads) norm_backward_kernel(NormBackwardLaunch launch) {
+template <typename Scalar, int kSteps, int kThreads>
+__global__ void __launch_bounds__(kThreads, kThreads == kNarrowThreads ? kNarrowBlocks : 1)
+    norm_backward_kernel(NormBackwardLaunch launch) {
   __shared__ float2 shared[2][kMostWarps];  // in turn, so that one barrier a row is enough
   const std::int64_t packs = launch.columns / kPack;
   ColumnSums<Scalar, kSteps> columns = {};
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const std::int64_t pack = threadIdx.x + step * static_cast<std::int64_t>(blockDim.x);
-    if (pack >= packs) continue;
-    load(static_cast<const Scalar*>(launch.weight), pack, columns.weight[step]);
-  }
   RowPacks<Scalar, kSteps> now;
-  now.load(launch, blockIdx.x, packs);
+  now.load(launch, blockIdx.x);
   int turn = 0;
   for (std::int64_t row = blockIdx.x; row < launch.rows; row += gridDim.x) {
     RowPacks<Scalar, kSteps> next;
-    if (row + gridDim.x < launch.rows) next.load(launch, row + gridDim.x, packs);
-    const float2 sums =
-        block_sums(columns.add_row(now, launch.mean[row], launch.rstd[row], packs), shared[turn]);
-    write_grad_input(launch, row, now, columns, sums);
+    if (row + gridDim.x < launch.rows) next.load(launch, row + gridDim.x);
+    Pack<Scalar> residuals[kSteps];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (launch.residual == nullptr || pack_at(step) >= packs) continue;
+      residuals[step] =
+          load_pack(static_cast<const Scalar*>(launch.residual), row * packs + pack_at(step));
+    }
+    const float2 sums = block_sums(columns.add_row(launch, now), shared[turn]);
+    write_grad_input(launch, row, now, residuals, sums);
     now = next;
     turn ^= 1;
   }
-  float* const partials = launch.partials + blockIdx.x * 2 * launch.columns;
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const std::int64_t pack = threadIdx.x + step * static_cast<std::int64_t>(blockDim.x);
-    if (pack >= packs) continue;
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-      partials[pack * kPack + i] = columns.of_weight[step][i];
-      partials[launch.columns + pack * kPack + i] = columns.of_bias[step][i];
-    }
-  }
+  columns.write(launch);
 }
 
 std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Calls with the number of packs a thread has of a row, and the threads.
-template <typename Visit>
-void with_steps(std::int64_t columns, Visit visit) {
+unsigned threads_of(std::int64_t columns, int steps) {
   const std::int64_t packs = columns / kPack;
-  const auto threads = [packs](std::int64_t steps) {
-    return static_cast<unsigned>(rounded_up((packs + steps - 1) / steps, kWarp));
-  };
-  if (packs <= kMostThreads) return visit(std::integral_constant<int, 1>(), threads(1));
-  if (packs <= 2 * kMostThreads) return visit(std::integral_constant<int, 2>(), threads(2));
-  return visit(std::integral_constant<int, 4>(), threads(4));
+  return static_cast<unsigned>(rounded_up((packs + steps - 1) / steps, kWarp));
+}
+
+// Forward: few threads a row with many packs each, so that much is on its way at a time and few
+// wait for each other. Calls with the packs of a thread.
+template <typename Visit>
+void with_forward_steps(std::int64_t columns, Visit visit) {
+  const std::int64_t packs = columns / kPack;
+  if (packs <= 2 * kWarp) return visit(std::integral_constant<int, 2>());
+  if (packs <= 4 * kWarp) return visit(std::integral_constant<int, 4>());
+  return visit(std::integral_constant<int, 8>());
+}
+
+// Backward: each thread keeps sums of its columns, so few columns a thread. Calls with the packs of
+// a thread and the most threads.
+template <typename Visit>
+void with_backward_steps(std::int64_t columns, Visit visit) {
+  const std::int64_t packs = columns / kPack;
+  using One = std::integral_constant<int, 1>;
+  using Wide = std::integral_constant<int, kWideThreads>;
+  if (packs <= kNarrowThreads) return visit(One(), std::integral_constant<int, kNarrowThreads>());
+  if (packs <= kWideThreads) return visit(One(), Wide());
+  if (packs <= 2 * kWideThreads) return visit(std::integral_constant<int, 2>(), Wide());
+  return visit(std::integral_constant<int, 4>(), Wide());
 }
 
 bool fits(std::int64_t columns) {
@@ -248,9 +284,11 @@ cudaError_t launch_norm_forward(const NormForwardLaunch& launch, cudaStream_t st
   if (launch.rows == 0) return cudaSuccess;
   with_packed_type(launch.dtype, [&](auto* type) {
     using Scalar = std::remove_pointer_t<decltype(type)>;
-    with_steps(launch.columns, [&](auto steps, unsigned threads) {
-      norm_forward_kernel<Scalar, decltype(steps)::value>
-          <<<static_cast<unsigned>(launch.rows), threads, 0, stream>>>(launch);
+    with_forward_steps(launch.columns, [&](auto steps) {
+      constexpr int kSteps = decltype(steps)::value;
+      norm_forward_kernel<Scalar, kSteps>
+          <<<static_cast<unsigned>(launch.rows), threads_of(launch.columns, kSteps), 0, stream>>>(
+              launch);
     });
   });
   return cudaGetLastError();
@@ -267,8 +305,10 @@ cudaError_t launch_norm_backward(const NormBackwardLaunch& launch, cudaStream_t 
   const auto blocks = static_cast<unsigned>(norm_partial_rows(launch.rows));
   with_packed_type(launch.dtype, [&](auto* type) {
     using Scalar = std::remove_pointer_t<decltype(type)>;
-    with_steps(launch.columns, [&](auto steps, unsigned threads) {
-      norm_backward_kernel<Scalar, decltype(steps)::value><<<blocks, threads, 0, stream>>>(launch);
+    with_backward_steps(launch.columns, [&](auto steps, auto most_threads) {
+      constexpr int kSteps = decltype(steps)::value;
+      norm_backward_kernel<Scalar, kSteps, decltype(most_threads)::value>
+          <<<blocks, threads_of(launch.columns, kSteps), 0, stream>>>(launch);
     });
   });
   return cudaGetLastError();
