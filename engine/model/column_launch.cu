@@ -9,13 +9,14 @@ constexpr int kSlabPacks = 32;  // columns of a block, side by side in memory
 constexpr int kRowLanes = 8;
 constexpr int kRowsPerBlock = 64;
 constexpr int kSlabColumns = kSlabPacks * kPack;
+constexpr int kFewestBlocks = 4;  // of a multiprocessor: bounds the registers
 
 // Each op loads a pack of a row, then writes what it makes of it and leaves in `value` what is
-// summed. Several rows are loaded before the first is written.
-constexpr int kLoadedRows = 4;
+// summed. Op::kRows of them are loaded before the first is written.
 
 template <typename Scalar>
 struct MaskedSum {
+  static constexpr int kRows = 4;
   using Loaded = Pack<Scalar>;
   MaskedSumLaunch launch;
   std::int64_t packs;
@@ -34,6 +35,7 @@ struct MaskedSum {
 
 template <typename Scalar>
 struct GeluBackward {
+  static constexpr int kRows = 2;
   struct Loaded {
     Pack<Scalar> input;
     Pack<Scalar> gradient;
@@ -64,6 +66,7 @@ struct GeluBackward {
 
 template <typename Scalar>
 struct Gather {
+  static constexpr int kRows = 4;
   using Loaded = Pack<Scalar>;
   GatherLaunch launch;
   std::int64_t packs;
@@ -86,21 +89,21 @@ struct Gather {
 };
 
 template <typename Op>
-__global__ void __launch_bounds__(kSlabPacks* kRowLanes)
+__global__ void __launch_bounds__(kSlabPacks* kRowLanes, kFewestBlocks)
     column_pass_kernel(Op op, std::int64_t rows, float* partials) {
   __shared__ float of_lane[kRowLanes][kSlabColumns];
   const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kSlabPacks + threadIdx.x;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kRowsPerBlock + threadIdx.y;
   Floats sum = {};
-  for (int i = 0; i < kRowsPerBlock; i += kRowLanes * kLoadedRows) {
-    typename Op::Loaded loaded[kLoadedRows];
+  for (int i = 0; i < kRowsPerBlock; i += kRowLanes * Op::kRows) {
+    typename Op::Loaded loaded[Op::kRows];
 #pragma unroll
-    for (int j = 0; j < kLoadedRows; ++j) {
+    for (int j = 0; j < Op::kRows; ++j) {
       const std::int64_t row = first + i + j * kRowLanes;
       if (row < rows && pack < op.packs) loaded[j] = op.load(row, pack);
     }
 #pragma unroll
-    for (int j = 0; j < kLoadedRows; ++j) {
+    for (int j = 0; j < Op::kRows; ++j) {
       const std::int64_t row = first + i + j * kRowLanes;
       if (row >= rows || pack >= op.packs) continue;
       Floats value;

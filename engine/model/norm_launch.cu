@@ -5,7 +5,8 @@ namespace sluice::engine {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kMostForwardThreads = 256;
+constexpr int kMostForwardThreads = 512;
+constexpr int kMostTeams = 4;
 constexpr int kMostWarps = 16;
 // Backward's blocks of up to kNarrowThreads that a multiprocessor has room for: as many as
 // registers allow without spilling.
@@ -30,73 +31,111 @@ __device__ float warp_sum(float value) {
   return value;
 }
 
-// `shared` has room for all warps, and is not written again before the next barrier.
-__device__ float block_sum(float value, float* shared) {
+// Forward: a team of threads has a row, and a block several teams. The sum over the caller's team,
+// whose part of `shared` is not written again before the next barrier.
+__device__ float team_sum(float value, float (&shared)[kMostTeams][kMostWarps]) {
   value = warp_sum(value);
-  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  if (warps == 1) return value;
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.y][threadIdx.x / kWarp] = value;
   __syncthreads();
   float sum = 0;
-  for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarp; ++warp) sum += shared[warp];
+  for (int warp = 0; warp < warps; ++warp) sum += shared[threadIdx.y][warp];
   return sum;
 }
 
-// Threads that have no pack at a step add zeros.
+// A thread's part of a row, in 16 bits to save registers: they limit how much is loaded at a time.
+template <typename Scalar, int kSteps>
+struct RowPart {
+  Pack<Scalar> packs[kSteps];
+
+  __device__ void load(const void* from, std::int64_t first, std::int64_t end) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (pack_at(step) < end) {
+        packs[step] = load_pack(static_cast<const Scalar*>(from), first + pack_at(step));
+      }
+    }
+  }
+
+  __device__ void add(const RowPart& residual, const MaskLaunch& mask, std::int64_t first,
+                      std::int64_t end) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (pack_at(step) >= end) continue;
+      Floats sum;
+      Floats other;
+      widen(packs[step], sum);
+      widen(residual.packs[step], other);
+      apply_mask(mask, first + pack_at(step), sum);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sum[i] += other[i];
+      packs[step] = narrow<Scalar>(sum);
+    }
+  }
+
+  // Of visit(x) over the thread's numbers.
+  template <typename Visit>
+  __device__ float sum_of(std::int64_t end, Visit visit) const {
+    float sum = 0;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (pack_at(step) >= end) continue;
+      Floats x;
+      widen(packs[step], x);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sum = visit(x[i], sum);
+    }
+    return sum;
+  }
+};
+
 template <typename Scalar, int kSteps>
 __global__ void __launch_bounds__(kMostForwardThreads)
     norm_forward_kernel(NormForwardLaunch launch) {
-  __shared__ float of_sum[kMostWarps];
-  __shared__ float of_squares[kMostWarps];
+  __shared__ float of_sum[kMostTeams][kMostWarps];
+  __shared__ float of_squares[kMostTeams][kMostWarps];
   const std::int64_t packs = launch.columns / kPack;
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * packs;
-  Floats x[kSteps];
-  float sum = 0;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const std::int64_t end = row < launch.rows ? packs : 0;  // a team without a row has no packs
+  const std::int64_t first = row * packs;
+  RowPart<Scalar, kSteps> x;
+  x.load(launch.input, first, end);
+  if (launch.residual != nullptr) {
+    RowPart<Scalar, kSteps> residual;
+    residual.load(launch.residual, first, end);
+    x.add(residual, launch.mask, first, end);
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const std::int64_t pack = pack_at(step);
-    if (pack >= packs) continue;
-    load(static_cast<const Scalar*>(launch.input), first + pack, x[step]);
-    if (launch.residual != nullptr) {
-      Floats residual;
-      load(static_cast<const Scalar*>(launch.residual), first + pack, residual);
-      apply_mask(launch.mask, first + pack, x[step]);
-#pragma unroll
-      for (int i = 0; i < kPack; ++i) x[step][i] += residual[i];
-      round_to<Scalar>(x[step]);
-      store(static_cast<Scalar*>(launch.sum), first + pack, x[step]);
-    }
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) sum += x[step][i];
-  }
-  const float mean = block_sum(sum, of_sum) / static_cast<float>(launch.columns);
-  float squares = 0;
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    if (pack_at(step) >= packs) continue;
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-      const float distance = x[step][i] - mean;
-      squares = __fmaf_rn(distance, distance, squares);
+    for (int step = 0; step < kSteps; ++step) {
+      if (pack_at(step) < end) {
+        static_cast<Pack<Scalar>*>(launch.sum)[first + pack_at(step)] = x.packs[step];
+      }
     }
   }
-  const float variance = block_sum(squares, of_squares) / static_cast<float>(launch.columns);
-  const float rstd = 1.0F / sqrtf(variance + launch.epsilon);
-  if (threadIdx.x == 0) {
-    launch.mean[blockIdx.x] = mean;
-    launch.rstd[blockIdx.x] = rstd;
+  const auto columns = static_cast<float>(launch.columns);
+  const float mean =
+      team_sum(x.sum_of(end, [](float value, float sum) { return sum + value; }), of_sum) / columns;
+  const float squares = x.sum_of(
+      end, [mean](float value, float sum) { return __fmaf_rn(value - mean, value - mean, sum); });
+  const float rstd = 1.0F / sqrtf(team_sum(squares, of_squares) / columns + launch.epsilon);
+  if (threadIdx.x == 0 && end > 0) {
+    launch.mean[row] = mean;
+    launch.rstd[row] = rstd;
   }
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const std::int64_t pack = pack_at(step);
-    if (pack >= packs) continue;
+    if (pack_at(step) >= end) continue;
+    Floats value;
     Floats weight;
     Floats bias;
-    load(static_cast<const Scalar*>(launch.weight), pack, weight);
-    load(static_cast<const Scalar*>(launch.bias), pack, bias);
+    widen(x.packs[step], value);
+    load(static_cast<const Scalar*>(launch.weight), pack_at(step), weight);
+    load(static_cast<const Scalar*>(launch.bias), pack_at(step), bias);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-      x[step][i] = __fmaf_rn((x[step][i] - mean) * rstd, weight[i], bias[i]);
+      value[i] = __fmaf_rn((value[i] - mean) * rstd, weight[i], bias[i]);
     }
-    store(static_cast<Scalar*>(launch.output), first + pack, x[step]);
+    store(static_cast<Scalar*>(launch.output), first + pack_at(step), value);
   }
 }
 
@@ -256,8 +295,7 @@ template <typename Visit>
 void with_forward_steps(std::int64_t columns, Visit visit) {
   const std::int64_t packs = columns / kPack;
   if (packs <= 2 * kWarp) return visit(std::integral_constant<int, 2>());
-  if (packs <= 4 * kWarp) return visit(std::integral_constant<int, 4>());
-  return visit(std::integral_constant<int, 8>());
+  return visit(std::integral_constant<int, 4>());
 }
 
 // Backward: each thread keeps sums of its columns, so few columns a thread. Calls with the packs of
@@ -286,9 +324,11 @@ cudaError_t launch_norm_forward(const NormForwardLaunch& launch, cudaStream_t st
     using Scalar = std::remove_pointer_t<decltype(type)>;
     with_forward_steps(launch.columns, [&](auto steps) {
       constexpr int kSteps = decltype(steps)::value;
+      const unsigned threads = threads_of(launch.columns, kSteps);
+      const unsigned teams = threads == kWarp ? kMostTeams : 1;
+      const std::int64_t blocks = (launch.rows + teams - 1) / teams;
       norm_forward_kernel<Scalar, kSteps>
-          <<<static_cast<unsigned>(launch.rows), threads_of(launch.columns, kSteps), 0, stream>>>(
-              launch);
+          <<<static_cast<unsigned>(blocks), dim3(threads, teams), 0, stream>>>(launch);
     });
   });
   return cudaGetLastError();

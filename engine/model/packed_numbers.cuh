@@ -56,24 +56,18 @@ __device__ void load(const Scalar* from, std::int64_t pack, Floats& to) {
 }
 
 template <typename Scalar>
-__device__ void store(Scalar* to, std::int64_t pack, const Floats& from) {
+__device__ Pack<Scalar> narrow(const Floats& from) {
   Pack<Scalar> packed;
 #pragma unroll
   for (int i = 0; i < kPack / 2; ++i) {
     packed.pairs[i] = narrow_pair(from[2 * i], from[2 * i + 1], PairOf<Scalar>());
   }
-  reinterpret_cast<Pack<Scalar>*>(to)[pack] = packed;
+  return packed;
 }
 
-// What is stored: sums and statistics are of the numbers that others will read.
 template <typename Scalar>
-__device__ void round_to(Floats& values) {
-#pragma unroll
-  for (int i = 0; i < kPack / 2; ++i) {
-    const float2 pair = widen_pair(narrow_pair(values[2 * i], values[2 * i + 1], PairOf<Scalar>()));
-    values[2 * i] = pair.x;
-    values[2 * i + 1] = pair.y;
-  }
+__device__ void store(Scalar* to, std::int64_t pack, const Floats& from) {
+  reinterpret_cast<Pack<Scalar>*>(to)[pack] = narrow<Scalar>(from);
 }
 
 // dropout.h's mask over a tensor's eight elements from 8 * pack on.
