@@ -21,6 +21,8 @@ constexpr std::int64_t kFlashRows = 128;
 constexpr std::int64_t kFlashColumns = 32;
 constexpr std::int64_t kMostMultiprocessors = 160;
 
+constexpr std::int64_t kRowsPerSum = 64;  // column_partial_rows()
+
 std::uint64_t bytes(std::int64_t count) { return static_cast<std::uint64_t>(count); }
 
 std::int64_t rows_of(const PassShape& pass) { return pass.micro_batch * pass.tokens; }
@@ -109,8 +111,11 @@ std::uint64_t block_peak_bytes(const GptShape& shape, const PassShape& pass,
   // of the output's.
   std::int64_t feed_forward =
       rows * (shape.ffn() + (shape.dropout > 0 ? shape.hidden : 0)) * pass.number_bytes;
-  if (options.cpu && pass.number_bytes < kFp32Bytes)
-    feed_forward += rows * shape.ffn() * kFp32Bytes;
+  if (pass.number_bytes < kFp32Bytes) {
+    // On the CPU an fp32 copy of what is summed for a bias; on CUDA the sums of blocks of rows.
+    const std::int64_t summed = options.cpu ? rows : (rows + kRowsPerSum - 1) / kRowsPerSum;
+    feed_forward += summed * shape.ffn() * kFp32Bytes;
+  }
   const std::uint64_t saved = block_saved_bytes(shape, pass);
   return 2 * boundary_bytes(shape, pass) +
          std::max(saved + bytes(feed_forward), attention_bytes(shape, pass, options));
