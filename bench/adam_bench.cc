@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "aio/executor.h"
+#include "aio/machine_info.h"
 #include "bench/adam_measure.h"
 #include "bench/adam_options.h"
 #include "bench/adam_report.h"
 #include "bench/adam_workload.h"
 #include "bench/cast_workload.h"
-#include "bench/machine_info.h"
 #include "bench/result_file.h"
 #include "bench/result_header.h"
 #include "tools/support/command_line.h"
@@ -49,7 +49,7 @@ int run(int argc, const char* const* argv) {
     if (const Status usable = file.check(); !usable.ok()) return fail(usable.error(), kUserError);
 
   std::FILE* const table = options->json == "-" ? stderr : stdout;
-  const MachineInfo machine = machine_info();
+  const aio::MachineInfo machine = aio::machine_info();
   std::fputs(machine_line("adam_bench", machine).c_str(), table);
   std::fflush(table);
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "aio/machine_info.h"
 #include "aio/units.h"
-#include "bench/machine_info.h"
 #include "tools/support/command_line.h"
 
 namespace sluice::bench {
@@ -135,7 +135,7 @@ Result<AdamBenchOptions> parse_adam_options(const AdamArguments& arguments) {
     return wrong("--elements", elements, "a number from 1 to 1T such as 1000000, 512K or 64M");
   options.elements = *count;
 
-  options.threads = machine_info().cores;
+  options.threads = aio::machine_info().cores;
   if (arguments.threads) {
     SLUICE_ASSIGN_OR_RETURN(options.threads, count_of("--threads", *arguments.threads, 1, 1024));
   }

@@ -118,7 +118,7 @@ std::string AdamReport::table() const {
   return text;
 }
 
-std::string AdamReport::json(const MachineInfo& machine, const std::string& command) const {
+std::string AdamReport::json(const aio::MachineInfo& machine, const std::string& command) const {
   const bool adamw = options.kernel == BenchKernel::kAdamw;
   const std::string name = adamw ? "adam" : "cast";
   const std::string share = name + "_over_";

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "aio/machine_info.h"
 #include "aio/page_memory.h"
 #include "bench/adam_measure.h"
-#include "bench/machine_info.h"
 
 namespace sluice::bench {
 
@@ -16,7 +16,7 @@ struct AdamReport {
   aio::PageKind page_kind;
 
   std::string table() const;
-  std::string json(const MachineInfo& machine, const std::string& command) const;
+  std::string json(const aio::MachineInfo& machine, const std::string& command) const;
 };
 
 }  // namespace sluice::bench

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "aio/machine_info.h"
 #include "aio/real_file_system.h"
 #include "aio/striped_file.h"
 #include "aio/units.h"
@@ -17,7 +18,6 @@
 #include "bench/aio_report.h"
 #include "bench/aio_sweep.h"
 #include "bench/aio_workload.h"
-#include "bench/machine_info.h"
 #include "bench/result_file.h"
 #include "bench/scratch_file.h"
 #include "tools/support/command_line.h"
@@ -144,7 +144,7 @@ class Program {
 
   int sweep(const ReportHeader& header) {
     const std::vector<AioSession::Options> grid =
-        sweep_grid(options_, header.machine.cores, available_ram_bytes());
+        sweep_grid(options_, header.machine.cores, aio::available_ram_bytes());
     if (grid.empty())
       return fail(Error(ErrorCode::kInvalidArgument,
                         "--sweep: no block size and depth fits a file of " +

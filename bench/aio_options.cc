@@ -5,10 +5,10 @@
 #include <cmath>
 
 #include "aio/io_queue.h"
+#include "aio/machine_info.h"
 #include "aio/striped_file.h"
 #include "aio/units.h"
 #include "aio/uring_backend.h"
-#include "bench/machine_info.h"
 
 namespace sluice::bench {
 namespace {
@@ -145,7 +145,7 @@ Status parse_shape(const AioArguments& given, AioOptions& options) {
                      std::to_string(in_flight) + " blocks in flight, and " +
                      std::to_string(aio::IoQueue::kMaxQueueDepth) + " are the most");
   const std::uint64_t buffers = options.block_bytes * static_cast<std::uint64_t>(in_flight);
-  const std::uint64_t available = available_ram_bytes();
+  const std::uint64_t available = aio::available_ram_bytes();
   if (available > 0 && buffers > available / 2)
     return wrong("--block-size", format_bytes(options.block_bytes),
                  std::to_string(in_flight) + " of these in flight need " + format_bytes(buffers) +

@@ -79,9 +79,10 @@ double SweepPoint::mean() const {
 }
 
 ReportHeader make_header(const AioOptions& options, std::string command) {
-  ReportHeader header{.machine = machine_info(), .places = {}, .command = std::move(command)};
-  for (const std::string& path : options.paths) header.places.push_back({path, mount_info(path)});
-  if (!options.file.empty()) header.places.push_back({options.file, mount_info(options.file)});
+  ReportHeader header{.machine = aio::machine_info(), .places = {}, .command = std::move(command)};
+  for (const std::string& path : options.paths)
+    header.places.push_back({path, aio::mount_info(path)});
+  if (!options.file.empty()) header.places.push_back({options.file, aio::mount_info(options.file)});
   return header;
 }
 

@@ -5,18 +5,18 @@
 #include <string>
 #include <vector>
 
+#include "aio/machine_info.h"
 #include "bench/aio_options.h"
 #include "bench/aio_workload.h"
-#include "bench/machine_info.h"
 
 namespace sluice::bench {
 
 // The machine and what is measured: the lines above the table.
 struct ReportHeader {
-  MachineInfo machine;
+  aio::MachineInfo machine;
   struct Place {
     std::string path;
-    MountInfo mount;
+    aio::MountInfo mount;
   };
   std::vector<Place> places;
   std::string command;

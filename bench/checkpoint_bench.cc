@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "aio/machine_info.h"
 #include "aio/real_file_system.h"
 #include "aio/units.h"
 #include "bench/aio_session.h"
@@ -14,7 +15,6 @@
 #include "bench/checkpoint_options.h"
 #include "bench/checkpoint_report.h"
 #include "bench/checkpoint_workload.h"
-#include "bench/machine_info.h"
 #include "bench/result_file.h"
 #include "bench/result_header.h"
 #include "bench/scratch_file.h"
@@ -41,7 +41,7 @@ class Program {
       const ErrorCode code = ready.error().code();
       return fail(ready.error(), code == ErrorCode::kIo ? kOurError : kUserError);
     }
-    const MountInfo mount = mount_info(options().path());
+    const aio::MountInfo mount = aio::mount_info(options().path());
     std::fprintf(table_, "%s%s: %s on %s\n%s\n%s",
                  machine_line("checkpoint_bench", machine_).c_str(), options().path().c_str(),
                  mount.file_system.c_str(), mount.device.c_str(), report_.shape_text().c_str(),
@@ -171,7 +171,7 @@ class Program {
   const tools::Interrupt interrupt_;
   const std::string command_;
   std::FILE* const table_;
-  const MachineInfo machine_ = machine_info();
+  const aio::MachineInfo machine_ = aio::machine_info();
   tools::ProgressLine progress_;
   CheckpointReport report_;
   std::unique_ptr<CheckpointWorkload> workload_;

@@ -89,9 +89,10 @@ std::string CheckpointReport::summary() const {
   return text + "\n";
 }
 
-std::string CheckpointReport::json(const MachineInfo& machine, const std::string& command) const {
+std::string CheckpointReport::json(const aio::MachineInfo& machine,
+                                   const std::string& command) const {
   Json json = result_header(machine, command);
-  const MountInfo mount = mount_info(options.path());
+  const aio::MountInfo mount = aio::mount_info(options.path());
   json["path"] = {
       {"path", options.path()}, {"file_system", mount.file_system}, {"device", mount.device}};
   json["backend"] = backend;

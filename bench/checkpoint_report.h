@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "aio/machine_info.h"
 #include "bench/aio_workload.h"
 #include "bench/checkpoint_options.h"
 #include "bench/checkpoint_workload.h"
-#include "bench/machine_info.h"
 
 namespace sluice::bench {
 
@@ -31,7 +31,7 @@ struct CheckpointReport {
   static std::string table_heading();
   static std::string row(const CheckpointRound& round, std::size_t number);
   std::string summary() const;
-  std::string json(const MachineInfo& machine, const std::string& command) const;
+  std::string json(const aio::MachineInfo& machine, const std::string& command) const;
 };
 
 }  // namespace sluice::bench

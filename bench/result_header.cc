@@ -9,13 +9,13 @@ namespace sluice::bench {
 
 using Json = nlohmann::ordered_json;
 
-std::string machine_line(std::string_view program, const MachineInfo& machine) {
+std::string machine_line(std::string_view program, const aio::MachineInfo& machine) {
   return std::string(program) + " " + std::string(tools::kVersion) + " on " + machine.cpu + ", " +
          std::to_string(machine.cores) + (machine.cores == 1 ? " core, " : " cores, ") +
          format_bytes(machine.ram_bytes) + " RAM, " + machine.kernel + "\n";
 }
 
-Json result_header(const MachineInfo& machine, const std::string& command) {
+Json result_header(const aio::MachineInfo& machine, const std::string& command) {
   return Json{{"version", tools::kVersion},
               {"machine",
                {{"cpu", machine.cpu},

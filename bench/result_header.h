@@ -6,15 +6,15 @@
 #include <string>
 #include <string_view>
 
-#include "bench/machine_info.h"
+#include "aio/machine_info.h"
 
 namespace sluice::bench {
 
 // "aio_bench 0.1.0 on <cpu>, 2 cores, 24G RAM, Linux 6.18", and the line's end.
-std::string machine_line(std::string_view program, const MachineInfo& machine);
+std::string machine_line(std::string_view program, const aio::MachineInfo& machine);
 
 // {version, machine: {cpu, cores, ram_bytes, kernel}, command}: what ResultFile knows its own by.
-nlohmann::ordered_json result_header(const MachineInfo& machine, const std::string& command);
+nlohmann::ordered_json result_header(const aio::MachineInfo& machine, const std::string& command);
 
 // A file's whole text. Paths need not be UTF-8: what is not is replaced rather than fatal.
 std::string text_of(const nlohmann::ordered_json& json);

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "aio/machine_info.h"
 #include "aio/real_file_system.h"
 #include "bench/aio_session.h"
 #include "bench/aio_workload.h"
-#include "bench/machine_info.h"
 #include "bench/result_file.h"
 #include "bench/result_header.h"
 #include "bench/scratch_file.h"
@@ -84,7 +84,7 @@ class Program {
       return fail(taken.error(), exit_code_of_setup(taken.error().code()));
     std::fputs(machine_line("swap_bench", machine_).c_str(), table_);
     for (const std::string& path : options().io.paths) {
-      const MountInfo mount = mount_info(path);
+      const aio::MountInfo mount = aio::mount_info(path);
       std::fprintf(table_, "%s: %s on %s\n", path.c_str(), mount.file_system.c_str(),
                    mount.device.c_str());
     }
@@ -206,7 +206,7 @@ class Program {
   const tools::Interrupt interrupt_;
   const std::string command_;
   std::FILE* const table_;
-  const MachineInfo machine_ = machine_info();
+  const aio::MachineInfo machine_ = aio::machine_info();
   tools::ProgressLine progress_;
   SwapReport report_;
   std::unique_ptr<SwapWorkload> workload_;

@@ -5,8 +5,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "aio/machine_info.h"
 #include "aio/units.h"
-#include "bench/machine_info.h"
 #include "offload/state_tiles.h"
 #include "swap/record_image.h"
 #include "tools/support/command_line.h"
@@ -112,7 +112,7 @@ Status parse_memory(const SwapArguments& given, SwapBenchOptions& options) {
                    "two records of " + format_bytes(image_bytes) +
                        " must fit; give more, or smaller --record-elements");
   }
-  const std::uint64_t available = available_ram_bytes();
+  const std::uint64_t available = aio::available_ram_bytes();
   if (available > 0 && options.pinned_bytes() > available / 2)
     return wrong(given.buffers ? "--buffers" : "--pinned-budget",
                  given.buffers ? *given.buffers : format_bytes(options.pinned_budget_bytes),
@@ -131,7 +131,7 @@ Status parse_work(const SwapArguments& given, SwapBenchOptions& options) {
       options.burst_records,
       count_of("--burst-records", given.burst_records.value_or("0"), 0, options.buffers));
   SLUICE_ASSIGN_OR_RETURN(options.queues, count_of("--queues", given.queues.value_or("2"), 1, 2));
-  options.threads = machine_info().cores;
+  options.threads = aio::machine_info().cores;
   if (given.threads) {
     SLUICE_ASSIGN_OR_RETURN(options.threads, count_of("--threads", *given.threads, 1, 1024));
   }

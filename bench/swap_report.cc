@@ -183,11 +183,11 @@ std::string SwapReport::summary() const {
   return text + bottleneck_text(better_order());
 }
 
-std::string SwapReport::json(const MachineInfo& machine, const std::string& command) const {
+std::string SwapReport::json(const aio::MachineInfo& machine, const std::string& command) const {
   Json json = result_header(machine, command);
   json["machine"]["paths"] = Json::array();
   for (const std::string& path : options.io.paths) {
-    const MountInfo mount = mount_info(path);
+    const aio::MountInfo mount = aio::mount_info(path);
     json["machine"]["paths"].push_back(
         {{"path", path}, {"file_system", mount.file_system}, {"device", mount.device}});
   }

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "aio/machine_info.h"
 #include "aio/pinned_pool.h"
 #include "bench/aio_workload.h"
-#include "bench/machine_info.h"
 #include "bench/swap_options.h"
 #include "bench/swap_workload.h"
 
@@ -34,7 +34,7 @@ struct SwapReport {
   static std::string reference_row(const RunResult& run, const std::string& label);
   // Medians, and what limits; rounds must not be empty.
   std::string summary() const;
-  std::string json(const MachineInfo& machine, const std::string& command) const;
+  std::string json(const aio::MachineInfo& machine, const std::string& command) const;
 
  private:
   struct Medians {

@@ -1,5 +1,5 @@
 // MachineSpeeds: what a machine's resources do a second, as the planner uses them. Measured by the
-// probe (engine/train/machine_probe.h), or said by the user for a machine that is not there.
+// probe (engine/probe/machine_probe.h), or said by the user for a machine that is not there.
 //
 // Rates in bytes are of 10^9 bytes to the GB; 0: there is no such resource.
 #pragma once

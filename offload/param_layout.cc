@@ -26,10 +26,6 @@ Status check(std::span<const ParamUnit> units, std::uint64_t element_bytes, int 
   }
   for (const ParamUnit& unit : units) {
     if (unit.elements == 0) return invalid("unit " + unit.name + " has no parameters");
-    if (unit.tier == Tier::kGpu) {
-      return invalid("unit " + unit.name +
-                     " keeps its parameters on the gpu: only cpu and nvme units are offloaded");
-    }
     if (unit.elements > kMaxUnitBytes / element_bytes) {
       return invalid("unit " + unit.name + " has " + std::to_string(unit.elements) +
                      " parameters of " + std::to_string(element_bytes) + " bytes; a unit has " +
@@ -57,7 +53,9 @@ Result<ParamLayout> ParamLayout::create(std::span<const ParamUnit> units, int el
   std::uint64_t largest_bytes = 0;
   for (const ParamUnit& unit : units) {
     Place place{.tier = unit.tier, .bytes = unit.elements * bytes_each};
-    if (unit.tier == Tier::kCpu) {
+    if (unit.tier == Tier::kGpu) {
+      place.bytes = 0;
+    } else if (unit.tier == Tier::kCpu) {
       place.offset_bytes = layout.cpu_bytes_;
       layout.cpu_bytes_ += align_up(place.bytes, kPageBytes);
     } else {

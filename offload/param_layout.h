@@ -1,6 +1,6 @@
 // ParamLayout: where the parameters of each unit lie. Those of a cpu unit in one mapping, one unit
 // behind the other; those of an nvme unit in a record of a state store and, while they are in
-// memory, in a buffer of the unit's size class.
+// memory, in a buffer of the unit's size class. Those of a gpu unit have no place on the host.
 //
 // Size classes: nvme units share buffers, and differ in size. Taken from the largest down, a unit
 // joins the class of the one before unless that would leave more than a quarter of the class's
@@ -22,7 +22,7 @@ namespace sluice::offload {
 struct ParamUnit {
   std::string name;
   std::uint64_t elements = 0;
-  Tier tier = Tier::kCpu;  // kCpu or kNvme
+  Tier tier = Tier::kCpu;
 };
 
 class ParamLayout {
@@ -33,7 +33,7 @@ class ParamLayout {
 
   struct Place {
     Tier tier = Tier::kCpu;
-    std::uint64_t bytes = 0;         // of its parameters
+    std::uint64_t bytes = 0;         // of its parameters; gpu: 0
     std::uint64_t offset_bytes = 0;  // cpu: in the mapping
     swap::RecordId record = 0;       // nvme
     std::uint64_t image_bytes = 0;   // nvme: of the record
@@ -45,8 +45,8 @@ class ParamLayout {
     std::uint64_t first_offset_bytes = 0;  // of its first buffer, in the memory of all classes
   };
 
-  // kInvalidArgument names what makes no sense: no unit, an empty one, one of tier gpu, one that is
-  // too large for a record.
+  // kInvalidArgument names what makes no sense: no unit, an empty one, one that is too large for a
+  // record.
   static Result<ParamLayout> create(std::span<const ParamUnit> units, int element_bytes,
                                     int buffers_of_a_class);
 

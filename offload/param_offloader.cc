@@ -107,6 +107,7 @@ Status ParamOffloader::remove() {
 // ---- access ----------------------------------------------------------------------------------
 
 Result<ParamOffloader::Lease> ParamOffloader::acquire(int unit, Access access) {
+  SLUICE_CHECK(on_host(unit), "parameters that live on the GPU are not leased on the host");
   Lock lock(mutex_);
   cache_.access(unit);
   SLUICE_RETURN_IF_ERROR(enter(lock, unit, access));

@@ -1,6 +1,7 @@
 // ParamOffloader: the parameters of a model's units on the host: in memory for cpu units, on NVMe
 // with a cache of pinned buffers for nvme units (the parameter swapping of "ZeRO-Infinity", SC
-// 2021, section 5.1). What lies where changes when a unit is there, never what it holds.
+// 2021, section 5.1). What lies where changes when a unit is there, never what it holds. gpu units
+// are none of its business: it only knows that they are not here.
 //
 //   offloader->expect(order);                       // forward, backward, update: reading starts
 //   for (const int unit : order) {
@@ -125,6 +126,7 @@ class ParamOffloader {
 
   const ParamLayout& layout() const { return layout_; }
   bool in_memory(int unit) const;
+  bool on_host(int unit) const { return layout_.place(unit).tier != Tier::kGpu; }
   ParamStats stats() const;
   void reset_stats();
 

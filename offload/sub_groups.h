@@ -50,6 +50,18 @@ Result<std::vector<SubGroup>> place_by_fractions(std::span<const UnitSpec> units
                                                  std::uint64_t sub_group_elements,
                                                  const TierFractions& fractions);
 
+struct TierElements {  // of one unit, from its first element on: gpu, then cpu, then nvme
+  std::uint64_t gpu = 0;
+  std::uint64_t cpu = 0;
+  std::uint64_t nvme = 0;
+};
+
+// Cuts likewise, and where a tier ends. kInvalidArgument, beside the above: as many `elements` as
+// units, adding up to each.
+Result<std::vector<SubGroup>> place_by_elements(std::span<const UnitSpec> units,
+                                                std::uint64_t sub_group_elements,
+                                                std::span<const TierElements> elements);
+
 // kInvalidArgument unless the sub-groups cover each unit once, in order, within parameter groups.
 Status check_placement(std::span<const UnitSpec> units, std::span<const SubGroup> placement);
 

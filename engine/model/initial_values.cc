@@ -10,6 +10,9 @@
 namespace sluice::engine {
 namespace {
 
+// Some 10 us of work: enough to be worth waking a thread for.
+constexpr std::size_t kPieceElements = 1024;
+
 std::uint64_t seed_of(std::uint64_t seed, std::string_view name) {
   std::uint64_t mixed = extend_seed(seed, name.size());
   for (const char c : name) mixed = extend_seed(mixed, static_cast<unsigned char>(c));
@@ -56,6 +59,21 @@ void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, std::uint6
     const double probability = (static_cast<double>(bits) + 0.5) * 0x1p-53;
     values[i] = static_cast<float>(std * normal_quantile(probability));
   }
+}
+
+void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, std::uint64_t first_element,
+                  std::span<float> values, aio::Executor& executor) {
+  const std::size_t most = (values.size() + kPieceElements - 1) / kPieceElements;
+  const std::size_t pieces = std::min(most, static_cast<std::size_t>(executor.threads()));
+  if (parameter.initial_std == 0 || pieces < 2) {
+    fill_initial(parameter, seed, first_element, values);
+    return;
+  }
+  executor.run(static_cast<int>(pieces), [&](int piece) {
+    const std::size_t begin = values.size() * static_cast<std::size_t>(piece) / pieces;
+    const std::size_t end = values.size() * (static_cast<std::size_t>(piece) + 1) / pieces;
+    fill_initial(parameter, seed, first_element + begin, values.subspan(begin, end - begin));
+  });
 }
 
 }  // namespace sluice::engine

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "aio/executor.h"
 #include "engine/model/unit_layout.h"
 
 namespace sluice::engine {
@@ -19,6 +20,9 @@ namespace sluice::engine {
 // first element.
 void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, std::uint64_t first_element,
                   std::span<float> values);
+// The same values, by all threads of the executor, which must be idle.
+void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, std::uint64_t first_element,
+                  std::span<float> values, aio::Executor& executor);
 
 // The standard normal quantile of `probability` in (0, 1), to 1e-7 of itself.
 double normal_quantile(double probability);

@@ -17,17 +17,18 @@ Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel
                                                                   TraceLog*) {
   return absent();
 }
-std::uint64_t planned_slot_bytes(const GptModel&, const CudaSlotOptions&) { return 0; }
-Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel&, offload::GradType,
-                                                              TraceLog*) {
+Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel&,
+                                                              const CudaSinkOptions&, TraceLog*) {
   return absent();
 }
+Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t) {
+  return absent();
+}
+Status limit_cuda_memory(std::uint64_t) { return absent(); }
 Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const GptModel&,
                                                                 const BoundaryOptions&, TraceLog*) {
   return absent();
 }
-std::uint64_t planned_sink_gpu_bytes(const GptModel&, offload::GradType) { return 0; }
-std::uint64_t planned_sink_host_bytes(const GptModel&, offload::GradType) { return 0; }
 std::unique_ptr<PhaseClock> make_cuda_phase_clock() { return nullptr; }
 std::uint64_t cuda_peak_bytes() { return 0; }
 std::uint64_t cuda_pinned_bytes() { return 0; }

@@ -15,32 +15,34 @@
 #include "engine/observe/trace_log.h"
 #include "engine/train/boundary_plan.h"
 #include "engine/train/boundary_store.h"
+#include "engine/train/gpu_plan.h"
 #include "engine/train/gradient_sink.h"
 #include "engine/train/phase_clock.h"
 #include "engine/train/unit_parameters.h"
+#include "offload/device_tier.h"
 
 namespace sluice::engine {
 
-struct CudaSlotOptions {
-  at::ScalarType dtype = at::kBFloat16;
-  int block_slots = 3;  // computed with, copied into, just used; the embedding has one of its own
-};
 // A unit that still lies in a slot, and has not changed since, is not copied again: with as many
 // slots as blocks, a step copies each unit once. A slot goes to another unit when it is the one
-// whose unit was used or prefetched longest ago. All that is given must outlive it.
+// whose unit was used or prefetched longest ago. A resident unit has a place of its own, into which
+// a step copies once what the host has updated. All that is given must outlive it.
 Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel& model,
                                                                   const CudaSlotOptions& options,
                                                                   offload::ParamOffloader& params,
                                                                   TraceLog* trace = nullptr);
-// What the slots take.
-std::uint64_t planned_slot_bytes(const GptModel& model, const CudaSlotOptions& options);
 
+// The gradient of a unit with state on the GPU stays there until its update; only what the host
+// updates goes to the host.
 Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel& model,
-                                                              offload::GradType type,
+                                                              const CudaSinkOptions& options,
                                                               TraceLog* trace = nullptr);
-// What it takes on the GPU, and pinned on the host.
-std::uint64_t planned_sink_gpu_bytes(const GptModel& model, offload::GradType type);
-std::uint64_t planned_sink_host_bytes(const GptModel& model, offload::GradType type);
+
+// GPU memory for the optimizer state of tier gpu, whose steps go on the stream that is current now.
+Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t bytes);
+
+// From now on LibTorch takes no more of the current GPU than this, whatever the GPU has.
+Status limit_cuda_memory(std::uint64_t bytes);
 
 // Boundaries on the host; it takes what the BoundaryPlan of these options says.
 Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const GptModel& model,

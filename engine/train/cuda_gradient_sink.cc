@@ -18,30 +18,8 @@
 namespace sluice::engine {
 namespace {
 
-constexpr std::uint64_t kAlignmentBytes = 4096;
-constexpr std::size_t kStages = 2;  // one is filled while the other is copied away
-
 std::uint64_t bytes_per_element(offload::GradType type) {
   return type == offload::GradType::kFp32 ? 4 : 2;
-}
-
-std::uint64_t largest_but_embedding(const GptModel& model) {
-  std::uint64_t elements = 0;
-  for (int unit = 1; unit < model.units(); ++unit)
-    elements = std::max(elements, model.layout(unit).slot_elements);
-  return elements;
-}
-
-std::uint64_t stage_elements(const GptModel& model) {
-  return std::max(largest_but_embedding(model), model.layout(0).elements);
-}
-
-// A unit's place on the host: its gradient, and behind it the sums of its squares.
-std::uint64_t gradient_bytes(const UnitLayout& layout, offload::GradType type) {
-  return align_up(layout.elements * bytes_per_element(type), kAlignmentBytes);
-}
-std::uint64_t sums_bytes(const UnitLayout& layout) {
-  return align_up(offload::sum_node_count(0, layout.elements) * sizeof(double), kAlignmentBytes);
 }
 
 at::Tensor on_gpu(std::uint64_t elements, at::ScalarType dtype) {
@@ -51,27 +29,32 @@ at::Tensor on_gpu(std::uint64_t elements, at::ScalarType dtype) {
 
 class CudaGradientSink final : public GradientSink {
  public:
-  CudaGradientSink(const GptModel& model, offload::GradType type, TraceLog* trace,
+  CudaGradientSink(const GptModel& model, CudaSinkOptions options, TraceLog* trace,
                    std::unique_ptr<aio::PinnedPool> pool)
       : model_(model),
-        type_(type),
+        options_(std::move(options)),
         trace_(trace),
         pool_(std::move(pool)),
         host_(pool_->acquire()),
         copies_(c10::cuda::getStreamFromPool(false)),
         embedding_(on_gpu(model.layout(0).slot_elements, at::kFloat)),
-        others_(on_gpu(largest_but_embedding(model), at::kFloat)),
+        others_(on_gpu(accumulator_elements(model), at::kFloat)),
+        kept_(on_gpu(kept_gradient_bytes(model, options_), at::kByte)),
         units_(static_cast<std::size_t>(model.units())) {
-    const at::ScalarType staged = type == offload::GradType::kFp32 ? at::kFloat : at::kShort;
-    for (Stage& stage : stages_) stage.memory = on_gpu(stage_elements(model), staged);
-    std::byte* place = host_.bytes().data();
+    for (Stage& stage : stages_) stage.memory = on_gpu(stage_bytes(model, options_), at::kByte);
+    std::byte* on_host = host_.bytes().data();
+    auto* on_device = static_cast<std::byte*>(kept_.data_ptr());
     for (int index = 0; index < model.units(); ++index) {
       const UnitLayout& layout = model.layout(index);
       Unit& unit = at(index);
       unit.accumulators = UnitViews(layout, index == 0 ? embedding_ : others_);
-      unit.gradient = place;
-      unit.sums = reinterpret_cast<double*>(place + gradient_bytes(layout, type));
-      place += gradient_bytes(layout, type) + sums_bytes(layout);
+      const std::uint64_t host_bytes = host_gradient_bytes(model, options_, index);
+      const std::uint64_t kept_bytes = kept_gradient_bytes(model, options_, index);
+      unit.gradient = host_bytes > 0 ? on_host : nullptr;
+      unit.kept = kept_bytes > 0 ? on_device : nullptr;
+      unit.sums = reinterpret_cast<double*>(on_host + host_bytes);
+      on_host += host_bytes + square_sum_bytes(model, index);
+      on_device += kept_bytes;
       unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
     }
   }
@@ -94,36 +77,25 @@ class CudaGradientSink final : public GradientSink {
     const std::uint64_t elements = model_.layout(index).elements;
     const auto* const from =
         static_cast<const float*>((index == 0 ? embedding_ : others_).data_ptr());
-    Stage& stage = stages_[next_stage_++ % kStages];
+    if (unit.kept != nullptr) {  // totals() has seen the copies of the step before end
+      SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, unit, elements));
+      return unit.gradient == nullptr
+                 ? Status()
+                 : copy_to_host(index, unit.kept, options_.residency.on_host(index));
+    }
+    Stage& stage = stages_[next_stage_++ % kGradientStages];
     stage.copied.block(c10::cuda::getCurrentCUDAStream());
-    const bool cast = type_ != offload::GradType::kFp32;
-    SLUICE_RETURN_IF_ERROR(offload::cast_and_sum_cuda(
-        {.grad = from,
-         .to = type_,
-         .out = cast ? static_cast<std::uint16_t*>(stage.memory.data_ptr()) : nullptr,
-         .first = 0,
-         .elements = elements,
-         .node_sums = unit.sums},
-        compute()));
-    const std::uint64_t bytes = elements * bytes_per_element(type_);
-    if (!cast)
-      must(cudaMemcpyAsync(stage.memory.data_ptr(), from, bytes, cudaMemcpyDeviceToDevice,
-                           compute()));
-    stage.filled.record(c10::cuda::getCurrentCUDAStream());
-    stage.filled.block(copies_);
-    const CudaCopySpan span({.trace = trace_,
-                             .track = TraceTrack::kD2h,
-                             .name = model_.layout(index).name.c_str(),
-                             .bytes = bytes},
-                            copies_.stream());
-    must(cudaMemcpyAsync(unit.gradient, stage.memory.data_ptr(), bytes, cudaMemcpyDeviceToHost,
-                         copies_.stream()));
+    auto* const staged = static_cast<std::byte*>(stage.memory.data_ptr());
+    SLUICE_RETURN_IF_ERROR(cast_to(staged, from, unit, elements));
+    const offload::ElementRange whole[] = {{.first = 0, .elements = elements}};
+    SLUICE_RETURN_IF_ERROR(copy_to_host(index, staged, whole));
     stage.copied.record(copies_);
-    copied_bytes_ += bytes;
     return {};
   }
 
   Result<GradientTotals> totals() override {
+    filled_.record(c10::cuda::getCurrentCUDAStream());
+    filled_.block(copies_);
     must(cudaStreamSynchronize(copies_.stream()));
     GradientTotals totals;
     for (int index = 0; index < model_.units(); ++index) {
@@ -142,36 +114,84 @@ class CudaGradientSink final : public GradientSink {
   const void* host_gradient(int unit) const override {
     return units_[static_cast<std::size_t>(unit)].gradient;
   }
+  const void* device_gradient(int unit) const override {
+    return units_[static_cast<std::size_t>(unit)].kept;
+  }
+  Status read_device(int unit, std::span<std::byte> to) const override {
+    SLUICE_CHECK(device_gradient(unit) != nullptr, "a gradient that stays on the GPU");
+    must(cudaMemcpy(to.data(), device_gradient(unit), to.size(), cudaMemcpyDeviceToHost));
+    return {};
+  }
   std::uint64_t host_bytes() const override { return pool_->buffer_bytes(); }
   std::uint64_t copied_bytes() const override { return copied_bytes_; }
 
  private:
   struct Unit {
     UnitViews accumulators;
-    std::byte* gradient = nullptr;
-    double* sums = nullptr;  // written by the GPU
+    std::byte* gradient = nullptr;  // on the host; null: the GPU updates all of it
+    std::byte* kept = nullptr;      // on the GPU; null: none of it
+    double* sums = nullptr;         // written by the GPU
     std::unique_ptr<offload::SquareSum> sum;
     bool is_open = false;
   };
   struct Stage {
     at::Tensor memory;
-    at::cuda::CUDAEvent filled;
     at::cuda::CUDAEvent copied;
   };
+
+  // The cast gradient, and the sums of its squares.
+  Status cast_to(std::byte* to, const float* from, const Unit& unit, std::uint64_t elements) {
+    const bool cast = options_.type != offload::GradType::kFp32;
+    SLUICE_RETURN_IF_ERROR(
+        offload::cast_and_sum_cuda({.grad = from,
+                                    .to = options_.type,
+                                    .out = cast ? reinterpret_cast<std::uint16_t*>(to) : nullptr,
+                                    .first = 0,
+                                    .elements = elements,
+                                    .node_sums = unit.sums},
+                                   compute()));
+    if (!cast)
+      must(
+          cudaMemcpyAsync(to, from, elements * sizeof(float), cudaMemcpyDeviceToDevice, compute()));
+    return {};
+  }
+
+  // Behind what is enqueued now.
+  Status copy_to_host(int index, const std::byte* from,
+                      std::span<const offload::ElementRange> ranges) {
+    const std::uint64_t width = bytes_per_element(options_.type);
+    std::uint64_t bytes = 0;
+    for (const offload::ElementRange& range : ranges) bytes += range.elements * width;
+    filled_.record(c10::cuda::getCurrentCUDAStream());
+    filled_.block(copies_);
+    const CudaCopySpan span({.trace = trace_,
+                             .track = TraceTrack::kD2h,
+                             .name = model_.layout(index).name.c_str(),
+                             .bytes = bytes},
+                            copies_.stream());
+    for (const offload::ElementRange& range : ranges) {
+      must(cudaMemcpyAsync(at(index).gradient + range.first * width, from + range.first * width,
+                           range.elements * width, cudaMemcpyDeviceToHost, copies_.stream()));
+    }
+    copied_bytes_ += bytes;
+    return {};
+  }
 
   static cudaStream_t compute() { return c10::cuda::getCurrentCUDAStream().stream(); }
   static void must(cudaError_t result) { C10_CUDA_CHECK(result); }
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
 
   const GptModel& model_;
-  const offload::GradType type_;
+  const CudaSinkOptions options_;
   TraceLog* const trace_;
   const std::unique_ptr<aio::PinnedPool> pool_;
   aio::PinnedPool::Lease host_;
   c10::cuda::CUDAStream copies_;
   at::Tensor embedding_;
   at::Tensor others_;
-  std::array<Stage, kStages> stages_;
+  at::Tensor kept_;  // gradients that stay on the GPU, one behind the other
+  at::cuda::CUDAEvent filled_;
+  std::array<Stage, kGradientStages> stages_;
   std::size_t next_stage_ = 0;
   std::vector<Unit> units_;
   std::uint64_t copied_bytes_ = 0;
@@ -180,27 +200,15 @@ class CudaGradientSink final : public GradientSink {
 }  // namespace
 
 Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel& model,
-                                                              offload::GradType type,
+                                                              const CudaSinkOptions& options,
                                                               TraceLog* trace) {
   SLUICE_ASSIGN_OR_RETURN(
-      auto pool, aio::PinnedPool::create({.buffer_bytes = planned_sink_host_bytes(model, type),
+      auto pool, aio::PinnedPool::create({.buffer_bytes = planned_sink_host_bytes(model, options),
                                           .capacity = 1,
                                           .lock = aio::MemoryLock::kNone,
                                           .hook = cuda_pin_hook()}));
   return std::unique_ptr<GradientSink>(
-      std::make_unique<CudaGradientSink>(model, type, trace, std::move(pool)));
-}
-
-std::uint64_t planned_sink_gpu_bytes(const GptModel& model, offload::GradType type) {
-  return (model.layout(0).slot_elements + largest_but_embedding(model)) * sizeof(float) +
-         kStages * stage_elements(model) * bytes_per_element(type);
-}
-
-std::uint64_t planned_sink_host_bytes(const GptModel& model, offload::GradType type) {
-  std::uint64_t total = 0;
-  for (int unit = 0; unit < model.units(); ++unit)
-    total += gradient_bytes(model.layout(unit), type) + sums_bytes(model.layout(unit));
-  return total;
+      std::make_unique<CudaGradientSink>(model, options, trace, std::move(pool)));
 }
 
 }  // namespace sluice::engine

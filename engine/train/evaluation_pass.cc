@@ -14,8 +14,9 @@ namespace {
 void expect_units(const EvaluationParts& parts) {
   std::vector<int> order;
   for (int pass = 0; pass < 2; ++pass) {
-    for (int unit = 0; unit < parts.model->units(); ++unit) order.push_back(unit);
-    if (!parts.parameters->keeps(0)) order.push_back(0);  // the head's
+    for (int unit = 0; unit < parts.model->units(); ++unit)
+      if (parts.params->on_host(unit)) order.push_back(unit);
+    if (!parts.parameters->keeps(0) && parts.params->on_host(0)) order.push_back(0);  // the head's
   }
   parts.params->expect(order);
 }

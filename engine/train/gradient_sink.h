@@ -4,7 +4,8 @@
 // Backward adds a unit's gradient over all micro-batches in fp32, in a buffer on the device that
 // computes. finish() casts it to the 16-bit gradient type and takes the sum of squares of the cast
 // values, in one pass, into host memory that is the unit's own (fp32 mode: without the cast). It
-// stays there until the unit's update has consumed it, so no gradient touches the disk.
+// stays there until the unit's update has consumed it, so no gradient touches the disk. What the
+// GPU updates stays there instead.
 //
 // The token embedding's gradient is begun by the head and finished by the embedding: two units are
 // open at once then, else one.
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "aio/executor.h"
@@ -51,7 +53,14 @@ class GradientSink {
   // Waits until every unit's gradient is where the optimizer wants it. The one wait of a step.
   virtual Result<GradientTotals> totals() = 0;
 
+  // Null where the device updates all of the unit.
   virtual const void* host_gradient(int unit) const = 0;
+  // Where the gradient of a unit with state on the device stays, of all its elements; else null.
+  virtual const void* device_gradient(int /*unit*/) const { return nullptr; }
+  // Copies that once all that was enqueued is done; for looking at it.
+  virtual Status read_device(int /*unit*/, std::span<std::byte> /*to*/) const {
+    return Error(ErrorCode::kUnsupported, "no gradient stays on this device");
+  }
   virtual std::uint64_t host_bytes() const = 0;
   virtual std::uint64_t copied_bytes() const { return 0; }
 };

@@ -1,5 +1,5 @@
-// HostUnits: tells the optimizer where a unit's host parameters and gradients are. It holds a lease
-// of the parameters while the optimizer works on them, so nobody reads them half updated. It also
+// HostUnits: tells the optimizer where a unit's parameters and gradients are. It holds a lease of
+// those on the host while the optimizer works on them, so nobody reads them half updated. It also
 // tells how long that took, and when, and on demand hashes of what came out.
 #pragma once
 
@@ -14,7 +14,9 @@
 #include "engine/observe/step_metrics.h"
 #include "engine/observe/trace_log.h"
 #include "engine/train/gradient_sink.h"
+#include "engine/train/unit_parameters.h"
 #include "offload/param_offloader.h"
+#include "offload/unit_residency.h"
 #include "offload/unit_source.h"
 #include "swap/chunk_hash.h"
 
@@ -29,12 +31,16 @@ class HostUnits final : public offload::UnitSource {
     std::uint64_t grad_bytes = 0;
   };
 
-  // What the optimizer does with the parameters: updates them in a step, makes them in restore(),
-  // reads them in snapshot(). `gradients` is needed for kUpdate. Both must outlive it.
-  HostUnits(offload::ParamOffloader& params, const GradientSink* gradients, Access access,
-            const GptModel& model, TraceLog* trace = nullptr)
-      : params_(params),
-        gradients_(gradients),
+  // Where they are; all must outlive it.
+  struct Places {
+    offload::ParamOffloader* params = nullptr;
+    const UnitParameters* device = nullptr;
+    const GradientSink* gradients = nullptr;  // for kUpdate
+  };
+  // `access`: what the optimizer does with the parameters: updates them in a step, makes them in
+  // restore(), reads them in snapshot().
+  HostUnits(const Places& places, Access access, const GptModel& model, TraceLog* trace = nullptr)
+      : places_(places),
         access_(access),
         model_(model),
         trace_(trace),
@@ -43,16 +49,22 @@ class HostUnits final : public offload::UnitSource {
   Result<offload::UnitArrays> begin(int unit) override {
     begin_ns_ = clock_.now_ns();
     if (unit == 0) step_begin_ns_ = begin_ns_;
-    auto& lease = leases_[static_cast<std::size_t>(unit)];
-    SLUICE_ASSIGN_OR_RETURN(lease, params_.acquire(unit, access_));
     offload::UnitArrays arrays;
-    arrays.param = lease.bytes().data();
-    if (gradients_ != nullptr) arrays.grad = gradients_->host_gradient(unit);
+    if (places_.params->on_host(unit)) {
+      auto& lease = leases_[static_cast<std::size_t>(unit)];
+      SLUICE_ASSIGN_OR_RETURN(lease, places_.params->acquire(unit, access_));
+      arrays.param = lease.bytes().data();
+    }
+    arrays.gpu_param = places_.device->resident_place(unit);
+    if (places_.gradients != nullptr) {
+      arrays.grad = places_.gradients->host_gradient(unit);
+      arrays.gpu_grad = places_.gradients->device_gradient(unit);
+    }
     arrays_ = arrays;
     return arrays;
   }
   void ready(int unit) noexcept override {
-    if (!hashes_.empty()) hash(unit);
+    if (!hashes_.empty() && arrays_.gpu_grad == nullptr) hash(unit);
     leases_[static_cast<std::size_t>(unit)].release();
     const std::int64_t now_ns = clock_.now_ns();
     if (trace_ != nullptr) {
@@ -73,6 +85,9 @@ class HostUnits final : public offload::UnitSource {
       hashes_[unit].unit = model_.layout(static_cast<int>(unit)).name;
   }
   const std::vector<UnitHashes>& hashes() const { return hashes_; }
+  // Makes those of units that the device updates; once all units are ready. `residency` is the
+  // run's.
+  Status hash_device_units(const offload::UnitResidency& residency);
 
   // Of the last step that is done, from its first unit's begin to its last one's ready. Any thread.
   std::int64_t last_step_ns() const { return last_step_ns_.load(); }
@@ -88,8 +103,7 @@ class HostUnits final : public offload::UnitSource {
     hashes.gradient = swap::plain_hash(bytes(arrays_.grad, widths_.grad_bytes));
   }
 
-  offload::ParamOffloader& params_;
-  const GradientSink* const gradients_;
+  const Places places_;
   const Access access_;
   const GptModel& model_;
   TraceLog* const trace_;

@@ -13,6 +13,7 @@
 #include "engine/train/cuda_device.h"
 #include "engine/train/gradient_sink.h"
 #include "engine/train/param_plan.h"
+#include "engine/train/state_plan.h"
 
 namespace sluice::engine {
 namespace {
@@ -38,8 +39,8 @@ std::uint64_t sum_of(const std::vector<MemoryLine>& lines) {
       [](std::uint64_t sum, const MemoryLine& line) { return sum + line.bytes; });
 }
 
-Status choose_device(const config::Config& config, MemoryPlan& plan) {
-  plan.cuda = uses_cuda(config);
+Status choose_device(const config::Config& config, bool assume_gpu, MemoryPlan& plan) {
+  plan.cuda = assume_gpu || uses_cuda(config);
   if (config.run.device == config::Device::kCuda && !plan.cuda) {
     return Error(ErrorCode::kInvalidArgument,
                  "run.device is \"cuda\", and LibTorch finds no GPU that it can use: check "
@@ -63,25 +64,6 @@ void choose_types(const config::Config& config, MemoryPlan& plan) {
       plan.grad_type = offload::GradType::kFp32;
       return;
   }
-}
-
-offload::UnitSpec unit_spec(const UnitLayout& layout) {
-  offload::UnitSpec unit{.name = layout.name, .ranges = {}};
-  for (const int group : {kDecayed, kUndecayed}) {
-    const std::uint64_t elements = layout.elements_of_group(group);
-    if (elements > 0) unit.ranges.push_back({.group = group, .elements = elements});
-  }
-  return unit;
-}
-
-offload::TierFractions optimizer_fractions(const config::Config& config) {
-  if (config.placement.optimizer_fractions) {
-    const config::TierFractions& f = *config.placement.optimizer_fractions;
-    return {.gpu = f.gpu, .cpu = f.cpu, .nvme = f.nvme};
-  }
-  if (config.zero.offload_optimizer.device == config::OffloadDevice::kNvme)
-    return {.gpu = 0, .cpu = 0, .nvme = 1};
-  return {.gpu = 0, .cpu = 1, .nvme = 0};
 }
 
 // A name for the run's folders on the NVMe paths: the same for the same run directory, and another
@@ -129,18 +111,10 @@ Status plan_params(const config::Config& config, const GptModel& model, MemoryPl
   return {};
 }
 
-Status plan_optimizer(const config::Config& config, const GptModel& model, MemoryPlan& plan) {
+Status plan_optimizer(const config::Config& config, MemoryPlan& plan) {
   plan.optimizer.form = plan.form;
   plan.optimizer.grad_type = plan.grad_type;
   plan.optimizer.isa = offload::best_isa();
-  for (int unit = 0; unit < model.units(); ++unit)
-    plan.optimizer.units.push_back(unit_spec(model.layout(unit)));
-  SLUICE_ASSIGN_OR_RETURN(
-      plan.optimizer.placement,
-      offload::place_by_fractions(
-          plan.optimizer.units,
-          static_cast<std::uint64_t>(std::max<std::int64_t>(config.zero.sub_group_elements, 1)),
-          optimizer_fractions(config)));
   const std::uint64_t asked = static_cast<std::uint64_t>(
       config.placement.record_elements > 0 ? config.placement.record_elements : 16 << 20);
   plan.optimizer.record_elements =
@@ -148,7 +122,7 @@ Status plan_optimizer(const config::Config& config, const GptModel& model, Memor
   const std::int64_t buffers = config.placement.swap_buffers > 0
                                    ? config.placement.swap_buffers
                                    : config.zero.offload_optimizer.buffer_count;
-  if (buffers < kMinSwapBuffers && optimizer_fractions(config).nvme > 0) {
+  if (buffers < kMinSwapBuffers && is_used(plan, offload::Tier::kNvme)) {
     note_raised(plan, "offload_optimizer.buffer_count", buffers,
                 "one record each that is read, computed and written", kMinSwapBuffers);
   }
@@ -159,6 +133,7 @@ Status plan_optimizer(const config::Config& config, const GptModel& model, Memor
   plan.optimizer.store.label = "optimizer state";
   SLUICE_ASSIGN_OR_RETURN(const auto memory,
                           offload::OptimizerOffloader::memory_plan(plan.optimizer));
+  plan.state_bytes_on_gpu = memory.gpu_state_bytes;
   plan.host.push_back({"optimizer state in memory", memory.cpu_state_bytes});
   plan.host.push_back({"optimizer state, buffers of what is on NVMe", memory.swap_buffer_bytes,
                        /*locked=*/true});
@@ -179,8 +154,9 @@ BoundaryOptions boundary_options(const config::Config& config, const MemoryPlan&
 }
 
 // Of what the units are given; on the CPU that is in host memory anyway.
-void plan_boundaries(const config::Config& config, const GptModel& model, MemoryPlan& plan) {
-  if (!plan.cuda || config.placement.boundaries_to_cpu != config::Switch::kOn) return;
+void plan_boundaries(const config::Config& config, const GptModel& model,
+                     std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
+  if (!plan.cuda || !boundaries_leave(config.placement, places)) return;
   plan.boundaries = boundary_options(config, plan);
   plan.host.push_back({"activation boundaries",
                        BoundaryPlan(model.shape(), *plan.boundaries).host_bytes(),
@@ -226,8 +202,9 @@ std::uint64_t plan_activations(const config::Config& config, const GptModel& mod
     plan.evaluation_micro_batches = layers * micro_batches;
     bytes += layers * micro_batches * boundary;
   }
-  if (!plan.recompute) bytes += layers * micro_batches * block_saved_bytes(shape, pass);
-  return bytes + call;
+  const auto kept = static_cast<std::uint64_t>(
+      std::count(plan.keeps_activations.begin(), plan.keeps_activations.end(), true));
+  return bytes + kept * micro_batches * block_saved_bytes(shape, pass) + call;
 }
 
 }  // namespace
@@ -275,8 +252,12 @@ at::ScalarType compute_dtype(offload::ParamForm form) {
 }
 
 GptModel::Options model_options(const config::Config& config) {
+  return model_options(config, uses_cuda(config));
+}
+
+GptModel::Options model_options(const config::Config& config, bool on_gpu) {
   GptModel::Options options{.shape = gpt_shape(config.model)};
-  if (uses_cuda(config) && config.precision != config::Precision::kFp32) {
+  if (on_gpu && config.precision != config::Precision::kFp32) {
     const std::int64_t more = options.shape.vocab % kVocabMultiple;
     options.padded_vocab = options.shape.vocab + (more == 0 ? 0 : kVocabMultiple - more);
   }
@@ -287,16 +268,16 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
                                const PlanOptions& options) {
   MemoryPlan plan;
   plan.purpose = options.purpose;
-  SLUICE_RETURN_IF_ERROR(choose_device(config, plan));
+  SLUICE_RETURN_IF_ERROR(choose_device(config, options.assume_gpu, plan));
   choose_types(config, plan);
-  plan.recompute = config.placement.recompute != config::Switch::kOff;
-  SLUICE_RETURN_IF_ERROR(plan_params(config, model, plan));
   const bool trains = options.purpose == RunPurpose::kTraining;
-  if (trains) SLUICE_RETURN_IF_ERROR(plan_optimizer(config, model, plan));
+  if (trains) SLUICE_RETURN_IF_ERROR(place_state(config, model, options.places, plan));
+  SLUICE_RETURN_IF_ERROR(plan_params(config, model, plan));
+  if (trains) SLUICE_RETURN_IF_ERROR(plan_optimizer(config, plan));
   plan.host.push_back({"the program and LibTorch", plan.cuda ? kCudaProgramBytes : kProgramBytes});
-  if (trains) plan_boundaries(config, model, plan);
+  if (trains) plan_boundaries(config, model, options.places, plan);
   std::vector<MemoryLine>& compute = plan.cuda ? plan.gpu : plan.host;
-  compute.push_back({"activations", plan_activations(config, model, plan)});
+  compute.push_back({kActivationsLine, plan_activations(config, model, plan)});
   if (options.purpose == RunPurpose::kGeneration) {
     const std::uint64_t number_bytes = plan.form == offload::ParamForm::kFp32 ? 4 : 2;
     compute.push_back({"keys and values", KvCache::bytes(generation_shape(config), number_bytes)});
@@ -308,15 +289,27 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
     return plan;
   }
   plan.params.hook = cuda_pin_hook();
+  plan.gpu.push_back({"optimizer state", plan.state_bytes_on_gpu});
+  plan.gpu.push_back({"parameters that stay", planned_resident_bytes(model, slot_options(plan))});
   if (trains) {
-    plan.host.push_back({"gradients", planned_sink_host_bytes(model, plan.grad_type)});
-    plan.gpu.push_back({"gradients", planned_sink_gpu_bytes(model, plan.grad_type)});
+    plan.host.push_back({"gradients", planned_sink_host_bytes(model, sink_options(plan))});
+    plan.gpu.push_back({"gradients", planned_sink_gpu_bytes(model, sink_options(plan))});
   }
   plan.gpu.push_back({"CUDA's context", kCudaContextBytes});
   plan.gpu.push_back({"CUDA's libraries", kCudaLibraryBytes});
   plan_fetching(config, model, options.gpu_room_bytes, plan);
-  plan.gpu.push_back({"parameters, slots", slot_bytes(model, plan, plan.block_slots)});
+  plan.gpu.push_back({"parameters, slots", planned_slot_bytes(model, slot_options(plan))});
   return plan;
+}
+
+CudaSlotOptions slot_options(const MemoryPlan& plan) {
+  return {.dtype = compute_dtype(plan.form),
+          .block_slots = plan.block_slots,
+          .residency = plan.residency};
+}
+
+CudaSinkOptions sink_options(const MemoryPlan& plan) {
+  return {.type = plan.grad_type, .residency = plan.residency};
 }
 
 }  // namespace sluice::engine

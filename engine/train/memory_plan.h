@@ -12,10 +12,16 @@
 #include "engine/config/config.h"
 #include "engine/model/gpt_model.h"
 #include "engine/train/boundary_plan.h"
+#include "engine/train/gpu_plan.h"
 #include "offload/optimizer_offloader.h"
 #include "offload/param_offloader.h"
+#include "offload/step_model.h"
+#include "offload/unit_residency.h"
 
 namespace sluice::engine {
+
+// The line of the compute device that grows with the micro-batch.
+inline constexpr const char* kActivationsLine = "activations";
 
 enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
 
@@ -32,7 +38,9 @@ inline constexpr std::uint64_t kCudaContextBytes = std::uint64_t{512} << 20;
 struct MemoryPlan {
   RunPurpose purpose = RunPurpose::kTraining;
   bool cuda = false;
-  bool recompute = true;
+  std::vector<bool> keeps_activations;  // by unit, between forward and backward; else recomputed
+  offload::UnitResidency residency;     // on the GPU
+  std::uint64_t state_bytes_on_gpu = 0;
   bool background_checkpoints = false;        // their copy of the state is a line of `host` then
   int prefetch_units = 1;                     // fetched ahead of their use
   int block_slots = 3;                        // on the GPU, for the parameters of blocks
@@ -56,9 +64,14 @@ struct MemoryPlan {
 
 struct PlanOptions {
   RunPurpose purpose = RunPurpose::kTraining;
+  // Plans for a GPU, whatever this machine has.
+  bool assume_gpu = false;
   // What the run may take of the GPU: slots that are only there for reuse are given up where it is
   // too little.
   std::optional<std::uint64_t> gpu_room_bytes;
+  // What the planner chose, by unit, for all that the configuration leaves to it ("auto"). Empty:
+  // then that goes to the host's memory.
+  std::vector<offload::UnitPlace> places;
 };
 
 // Whether a run of this configuration computes on the GPU of this machine.
@@ -70,6 +83,11 @@ at::ScalarType compute_dtype(offload::ParamForm form);  // of activations, and o
 // The model of a configuration, as it is on the device that the configuration gets: on CUDA the
 // token embedding of 16-bit numbers is padded to whole tiles of the tensor cores.
 GptModel::Options model_options(const config::Config& config);
+GptModel::Options model_options(const config::Config& config, bool on_gpu);
+
+// What the parts on the GPU are made with.
+CudaSlotOptions slot_options(const MemoryPlan& plan);
+CudaSinkOptions sink_options(const MemoryPlan& plan);
 
 // `model` is the one of model_options(). kInvalidArgument with a sentence for what cannot be meant.
 Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,

@@ -24,7 +24,10 @@ std::uint64_t place_units(const config::Zero& zero, const GptModel& model, Memor
         layout.elements <=
         std::min(limit(zero.param_persistence_threshold_elements), persistent_left);
     if (persistent) persistent_left -= layout.elements;
-    const offload::Tier tier = on_nvme && !persistent ? offload::Tier::kNvme : offload::Tier::kCpu;
+    const bool leaves_host =
+        plan.residency.has_gpu_state(unit) && !plan.residency.has_host_state(unit);
+    offload::Tier tier = on_nvme && !persistent ? offload::Tier::kNvme : offload::Tier::kCpu;
+    if (leaves_host) tier = offload::Tier::kGpu;
     if (tier == offload::Tier::kNvme) largest = std::max(largest, layout.elements);
     plan.params.units.push_back({.name = layout.name, .elements = layout.elements, .tier = tier});
   }
@@ -57,11 +60,13 @@ void choose_param_buffers(const config::OffloadParam& asked, std::uint64_t large
 
 // An evaluation has no backward that would use a block again.
 FetchRequest fetch_request(const config::Config& config, RunPurpose purpose) {
-  const bool trains = purpose == RunPurpose::kTraining;
+  // Where the plan chooses what stays on the GPU, slots are for passing through alone.
+  const bool reuses = purpose == RunPurpose::kTraining &&
+                      config.zero.offload_param.device != config::OffloadDevice::kAuto;
   return {.prefetch_units = config.placement.prefetch_units,
           .prefetch_bucket_elements = config.zero.prefetch_bucket_elements,
           .max_live_elements = config.zero.max_live_elements,
-          .max_reuse_distance_elements = trains ? config.zero.max_reuse_distance_elements : 0};
+          .max_reuse_distance_elements = reuses ? config.zero.max_reuse_distance_elements : 0};
 }
 
 UnitSizes unit_sizes(const GptModel& model) {
@@ -69,6 +74,13 @@ UnitSizes unit_sizes(const GptModel& model) {
           .block_elements = model.layout(1).elements,
           .head_elements = model.layout(model.head_index()).elements,
           .blocks = model.head_index() - 1};
+}
+
+// What so many slots for blocks take, with those of embedding and head.
+std::uint64_t slot_bytes(const GptModel& model, const MemoryPlan& plan, int block_slots) {
+  CudaSlotOptions options = slot_options(plan);
+  options.block_slots = block_slots;
+  return planned_slot_bytes(model, options);
 }
 
 // As many slots as fit beside everything else that `plan` has on the GPU.
@@ -97,11 +109,6 @@ void note_raised(MemoryPlan& plan, const std::string& key, std::int64_t given,
                  const std::string& needed, std::uint64_t raised_to) {
   plan.notes.push_back("zero_optimization." + key + " " + std::to_string(given) + " is below " +
                        needed + ": raised to " + std::to_string(raised_to));
-}
-
-std::uint64_t slot_bytes(const GptModel& model, const MemoryPlan& plan, int block_slots) {
-  const at::ScalarType dtype = plan.form == offload::ParamForm::kFp32 ? at::kFloat : at::kHalf;
-  return planned_slot_bytes(model, {.dtype = dtype, .block_slots = block_slots});
 }
 
 void place_params(const config::Zero& zero, const GptModel& model, MemoryPlan& plan) {

@@ -20,9 +20,6 @@ void place_params(const config::Zero& zero, const GptModel& model, MemoryPlan& p
 void plan_fetching(const config::Config& config, const GptModel& model,
                    std::optional<std::uint64_t> gpu_room_bytes, MemoryPlan& plan);
 
-// What so many slots for blocks take, with those of embedding and head.
-std::uint64_t slot_bytes(const GptModel& model, const MemoryPlan& plan, int block_slots);
-
 // "zero_optimization.<key> <given> is below <needed>: raised to <raised_to>".
 void note_raised(MemoryPlan& plan, const std::string& key, std::int64_t given,
                  const std::string& needed, std::uint64_t raised_to);

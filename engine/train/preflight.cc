@@ -1,5 +1,6 @@
 #include "engine/train/preflight.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <iomanip>
@@ -103,7 +104,9 @@ class Check {
   }
 
   std::string activation_remedy() const {
-    if (trains() && !plan_.recompute) return "Recompute activations (placement.recompute: \"on\")";
+    const auto& keeps = plan_.keeps_activations;
+    if (trains() && std::find(keeps.begin(), keeps.end(), true) != keeps.end())
+      return "Recompute activations (placement.recompute: \"on\")";
     if (config_.batch.micro > 1) {
       return "Take smaller micro-batches (train_micro_batch_size_per_gpu, now " +
              std::to_string(config_.batch.micro) + ")";

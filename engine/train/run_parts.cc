@@ -35,18 +35,20 @@ Status clear_leftovers(aio::IoQueue& queue, std::vector<std::string> paths) {
 
 }  // namespace
 
+Result<std::unique_ptr<aio::IoBackend>> make_run_backend(const config::Config& config) {
+  return aio::make_backend({.kind = backend_kind(config.aio.backend),
+                            .threads = static_cast<int>(config.aio.threads),
+                            .queue_depth = static_cast<int>(config.aio.queue_depth),
+                            .single_submit = config.aio.single_submit});
+}
+
 Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan,
                               aio::IoObserver* observer) {
   RunDrives drives;
-  const auto depth = static_cast<int>(config.aio.queue_depth);
-  SLUICE_ASSIGN_OR_RETURN(drives.backend,
-                          aio::make_backend({.kind = backend_kind(config.aio.backend),
-                                             .threads = static_cast<int>(config.aio.threads),
-                                             .queue_depth = depth,
-                                             .single_submit = config.aio.single_submit}));
+  SLUICE_ASSIGN_OR_RETURN(drives.backend, make_run_backend(config));
   const aio::IoQueue::Options options{
       .block_bytes = static_cast<std::uint64_t>(config.aio.block_bytes),
-      .queue_depth = depth,
+      .queue_depth = static_cast<int>(config.aio.queue_depth),
       .observer = observer};
   SLUICE_ASSIGN_OR_RETURN(drives.reads, aio::IoQueue::create(*drives.backend, options));
   SLUICE_ASSIGN_OR_RETURN(drives.writes, aio::IoQueue::create(*drives.backend, options));
@@ -80,8 +82,7 @@ Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& p
                                                              TraceLog* trace) {
   const at::ScalarType dtype = compute_dtype(plan.form);
   if (plan.cuda) {
-    return make_cuda_unit_parameters(model, {.dtype = dtype, .block_slots = plan.block_slots},
-                                     params, trace);
+    return make_cuda_unit_parameters(model, slot_options(plan), params, trace);
   }
   return std::unique_ptr<UnitParameters>(std::make_unique<CpuUnitParameters>(model, dtype, params));
 }

@@ -17,6 +17,9 @@
 
 namespace sluice::engine {
 
+// The backend that the configuration asks for, by which a run's bytes move.
+Result<std::unique_ptr<aio::IoBackend>> make_run_backend(const config::Config& config);
+
 // The queues refer to the backend, the watchdog (null: not wanted) to the queues.
 struct RunDrives {
   std::unique_ptr<aio::IoBackend> backend;

@@ -29,8 +29,8 @@ std::int64_t now_ns() {
 Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& state)
     : options_(options),
       parts_(parts),
-      update_units_(*parts.params, parts.gradients, HostUnits::Access::kUpdate, *parts.model,
-                    parts.trace),
+      update_units_({parts.params, parts.parameters, parts.gradients}, HostUnits::Access::kUpdate,
+                    *parts.model, parts.trace),
       state_(state),
       saved_(static_cast<std::size_t>(parts.model->units())) {
   if (options.hash_widths) update_units_.hash_units(*options.hash_widths);
@@ -101,21 +101,28 @@ void Trainer::expect_units() const {
   const int units = parts_.model->units();
   std::vector<int> order;
   order.reserve(4 * static_cast<std::size_t>(units) + 2);
-  const auto expect_unless_kept = [&](int unit) {
-    if (!parts_.parameters->keeps(unit)) order.push_back(unit);
+  const auto expect = [&](int unit, std::size_t times) {
+    if (parts_.params->on_host(unit)) order.insert(order.end(), times, unit);
   };
-  for (int unit = 0; unit < units; ++unit)
-    order.insert(order.end(), options_.overlap_update ? 2 : 1, unit);
+  const auto expect_unless_kept = [&](int unit) {
+    if (!parts_.parameters->keeps(unit)) expect(unit, 1);
+  };
+  for (int unit = 0; unit < units; ++unit) expect(unit, options_.overlap_update ? 2 : 1);
   expect_unless_kept(0);
   for (int unit = units - 2; unit >= 0; --unit) expect_unless_kept(unit);
-  for (int unit = 0; unit < units; ++unit) order.push_back(unit);
+  for (int unit = 0; unit < units; ++unit) expect(unit, 1);
   parts_.params->expect(order);
+}
+
+bool Trainer::keeps_activations(int unit) const {
+  const auto u = static_cast<std::size_t>(unit);
+  return u < options_.keeps_activations.size() && options_.keeps_activations[u];
 }
 
 at::Tensor Trainer::run_unit(int unit, std::size_t micro_batch, const UnitViews& views,
                              const at::Tensor& input) {
   Saved* const saved =
-      options_.recompute ? nullptr : &saved_[static_cast<std::size_t>(unit)][micro_batch];
+      keeps_activations(unit) ? &saved_[static_cast<std::size_t>(unit)][micro_batch] : nullptr;
   return parts_.model->unit(unit).forward(context(unit, micro_batch), views, input, saved);
 }
 
@@ -127,7 +134,7 @@ void Trainer::forward(const StepBatch& batch) {
     const UnitViews& views = acquire(unit);
     const SpanScope span(*this, unit);
     parts_.boundaries->keep(unit, flow_);
-    if (!options_.recompute) {
+    if (keeps_activations(unit)) {
       saved_[static_cast<std::size_t>(unit)].clear();
       saved_[static_cast<std::size_t>(unit)].resize(micro_batches);
     }
@@ -175,8 +182,9 @@ void Trainer::backward_through(int unit, const StepBatch& batch) {
     const PassContext pass = context(unit, m);
     const at::Tensor input = parts_.boundaries->take(unit, m);
     Saved recomputed;
-    if (options_.recompute) code.recompute(pass, views, input, recomputed);
-    Saved& saved = options_.recompute ? recomputed : saved_[static_cast<std::size_t>(unit)][m];
+    const bool kept = keeps_activations(unit);
+    if (!kept) code.recompute(pass, views, input, recomputed);
+    Saved& saved = kept ? saved_[static_cast<std::size_t>(unit)][m] : recomputed;
     flow_[m] = code.backward(pass, views, input, saved, flow_[m], gradients);
   }
   parts_.boundaries->release(unit);
@@ -292,6 +300,7 @@ LossSum Trainer::evaluate(const StepBatch& batch) {
 const std::vector<UnitHashes>& Trainer::unit_hashes() {
   for (int unit = 0; options_.hash_widths && unit < parts_.model->units(); ++unit)
     wait_for_update(unit);
+  must(update_units_.hash_device_units(options_.residency));
   return update_units_.hashes();
 }
 

@@ -73,7 +73,8 @@ class Trainer {
     config::Schedule schedule;
     double clip_norm = 0;
     std::optional<LossScaleRules> loss_scale;  // fp16
-    bool recompute = true;
+    std::vector<bool> keeps_activations;       // by unit, between forward and backward; empty: none
+    offload::UnitResidency residency;
     bool overlap_update = true;
     bool deterministic = false;
     std::uint64_t run_seed = 0;
@@ -115,6 +116,7 @@ class Trainer {
   PassContext context(int unit, std::size_t micro_batch) const;
   const UnitViews& acquire(int unit);
   std::int64_t wait_for_update(int unit);
+  bool keeps_activations(int unit) const;
   at::Tensor run_unit(int unit, std::size_t micro_batch, const UnitViews& views,
                       const at::Tensor& input);
   void forward(const StepBatch& batch);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "aio/log.h"
+#include "aio/units.h"
 #include "engine/config/resolve.h"
 #include "engine/model/initial_values.h"
 #include "engine/train/cuda_device.h"
@@ -57,18 +58,30 @@ Status TrainingRun::make_offloaders() {
   SLUICE_ASSIGN_OR_RETURN(
       params_, offload::ParamOffloader::create(
                    plan_.params, {.reads = drives_.reads.get(), .writes = drives_.writes.get()}));
+  if (plan_.state_bytes_on_gpu > 0) {
+    SLUICE_ASSIGN_OR_RETURN(gpu_tier_, make_cuda_state_tier(plan_.state_bytes_on_gpu));
+  }
   SLUICE_ASSIGN_OR_RETURN(optimizer_, offload::OptimizerOffloader::create(
                                           plan_.optimizer, {.reads = drives_.reads.get(),
                                                             .writes = drives_.writes.get(),
-                                                            .executor = update_executor_.get()}));
+                                                            .executor = update_executor_.get(),
+                                                            .device = gpu_tier_.get()}));
   return {};
+}
+
+// The cap counts what CUDA takes beside LibTorch's allocator.
+Status TrainingRun::limit_gpu() {
+  if (!plan_.cuda || !config_.budget.gpu_gib) return {};
+  const auto cap = static_cast<std::uint64_t>(*config_.budget.gpu_gib * kGiB);
+  return limit_cuda_memory(cap > kCudaContextBytes ? cap - kCudaContextBytes : 0);
 }
 
 Status TrainingRun::make_device() {
   boundaries_ = std::make_unique<PlainBoundaryStore>(model_->units());
   SLUICE_ASSIGN_OR_RETURN(parameters_, make_unit_parameters(plan_, *model_, *params_, &trace_));
   if (plan_.cuda) {
-    SLUICE_ASSIGN_OR_RETURN(gradients_, make_cuda_gradient_sink(*model_, plan_.grad_type, &trace_));
+    SLUICE_ASSIGN_OR_RETURN(gradients_,
+                            make_cuda_gradient_sink(*model_, sink_options(plan_), &trace_));
     if (plan_.boundaries) {
       SLUICE_ASSIGN_OR_RETURN(boundaries_,
                               make_cuda_boundary_store(*model_, *plan_.boundaries, &trace_));
@@ -90,6 +103,7 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
   SLUICE_ASSIGN_OR_RETURN(auto data, RunData::open(config, RunPurpose::kTraining));
   run->data_ = std::make_unique<RunData>(std::move(data));
   SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config, plan, &run->io_trace_));
+  SLUICE_RETURN_IF_ERROR(run->limit_gpu());
   SLUICE_RETURN_IF_ERROR(run->make_offloaders());
   SLUICE_RETURN_IF_ERROR(run->make_device());
   TrainState state;
@@ -102,7 +116,8 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .schedule = config.schedule,
                        .clip_norm = config.gradient_clipping_norm,
                        .loss_scale = rules,
-                       .recompute = plan.recompute,
+                       .keeps_activations = plan.keeps_activations,
+                       .residency = plan.residency,
                        .overlap_update = config.placement.overlap_update,
                        .deterministic = config.run.deterministic,
                        .run_seed = static_cast<std::uint64_t>(config.run.seed),
@@ -124,7 +139,7 @@ Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>
                               const Progress& progress) {
   std::uint64_t total = 0, done = 0;
   for (int unit = 0; unit < model_->units(); ++unit) total += model_->layout(unit).elements;
-  HostUnits units(*params_, nullptr, HostUnits::Access::kReplace, *model_);
+  HostUnits units({params_.get(), parameters_.get()}, HostUnits::Access::kReplace, *model_);
   return optimizer_->restore(units, [&](const offload::StateRange& range) -> Status {
     done += range.master.size();
     if (progress) progress(done, total);
@@ -151,7 +166,7 @@ Status TrainingRun::initialise(const Progress& progress) {
   return set_state(
       [&](const ParameterSpans& to) -> Status {
         if (weights) return weights->read(to.parameter, to.first, to.values.master);
-        fill_initial(to.parameter, seed, to.first, to.values.master);
+        fill_initial(to.parameter, seed, to.first, to.values.master, *gradient_executor_);
         return {};
       },
       progress);
@@ -176,7 +191,7 @@ Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progres
 
 Status TrainingRun::take_state(const TakeState& take) {
   trainer_->drain();
-  HostUnits units(*params_, nullptr, HostUnits::Access::kRead, *model_);
+  HostUnits units({params_.get(), parameters_.get()}, HostUnits::Access::kRead, *model_);
   return optimizer_->snapshot(units, [&](const offload::StateRange& range) -> Status {
     return for_each_parameter(model_->layout(range.unit), range.first_element, range.master.size(),
                               [&](const ParameterSpec& parameter, std::uint64_t first,

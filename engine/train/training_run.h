@@ -91,6 +91,7 @@ class TrainingRun {
 
  private:
   TrainingRun(const config::Config& config, const MemoryPlan& plan);
+  Status limit_gpu();
   Status make_offloaders();
   Status make_device();
   // Sets the state of one parameter's elements; the moments are zero before.
@@ -113,6 +114,7 @@ class TrainingRun {
   std::unique_ptr<aio::Executor> update_executor_;    // AdamW, behind the next forward
   std::unique_ptr<aio::Executor> gradient_executor_;  // casts
   std::unique_ptr<offload::ParamOffloader> params_;
+  std::unique_ptr<offload::DeviceTier> gpu_tier_;  // null: no state is there
   std::unique_ptr<offload::OptimizerOffloader> optimizer_;
 
   std::unique_ptr<UnitParameters> parameters_;

@@ -10,7 +10,9 @@
 // Threads: the one that trains. Errors: as of ParamOffloader, the unit's name in front.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "aio/result.h"
@@ -32,6 +34,13 @@ class UnitParameters {
   virtual void release(int unit) = 0;
   // Whether backward finds the unit where forward left it, so that the host is not asked again.
   virtual bool keeps(int /*unit*/) const { return false; }
+  // Of a unit that lives on the device: where, for the whole run; else null. The optimizer updates
+  // there what has its state on the device.
+  virtual void* resident_place(int /*unit*/) const { return nullptr; }
+  // Copies it from there once all that was enqueued is done; for looking at it.
+  virtual Status read_resident(int /*unit*/, std::span<std::byte> /*to*/) const {
+    return Error(ErrorCode::kUnsupported, "no unit lives on this device");
+  }
   // A step was applied: from now on all units' parameters are other ones.
   virtual void changed() {}
   virtual std::uint64_t copied_bytes() const { return 0; }

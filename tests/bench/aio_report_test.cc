@@ -1,4 +1,4 @@
-// Which run is the median, which shape is best, which mount a path lies on, what may be replaced.
+// Which run is the median, which shape is best, what may be replaced.
 #include "bench/aio_report.h"
 
 #include <gmock/gmock.h>
@@ -96,27 +96,6 @@ TEST(AioSection, HasTheKeysThatDeepSpeedReads) {
   EXPECT_THAT(text, HasSubstr("\"intra_op_parallelism\": 2"));
   EXPECT_THAT(text, HasSubstr("\"single_submit\": false"));
   EXPECT_THAT(text, HasSubstr("\"overlap_events\": true"));
-}
-
-constexpr const char* kMountInfo =
-    "27 1 254:0 / / rw - ext4 /dev/vda rw\n"
-    "30 27 0:25 / /dev/shm rw shared:3 master:1 - tmpfs tmpfs rw\n"
-    "31 27 259:1 / /data\\040disk rw - xfs /dev/nvme0n1 rw\n"
-    "32 27 0:40 /sub /home rw - btrfs /dev/sdb1 rw\n";
-
-TEST(FindMount, GoesByTheDeviceNumber) {
-  EXPECT_EQ(find_mount(kMountInfo, "254:0", "/home/x").device, "/dev/vda");
-  EXPECT_EQ(find_mount(kMountInfo, "0:25", "/dev/shm/a").file_system, "tmpfs");
-}
-
-TEST(FindMount, ReadsNamesWithBlanks) {
-  EXPECT_EQ(find_mount(kMountInfo, "259:1", "/data disk/x").mount_point, "/data disk");
-}
-
-TEST(FindMount, FallsBackOnTheLongestMountPoint) {
-  EXPECT_EQ(find_mount(kMountInfo, "0:99", "/home/me").file_system, "btrfs");
-  EXPECT_EQ(find_mount(kMountInfo, "0:99", "/homework").file_system, "ext4");
-  EXPECT_EQ(find_mount("", "0:99", "/x").file_system, "unknown");
 }
 
 class ResultFileTest : public testing::Test {

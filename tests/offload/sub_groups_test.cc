@@ -39,6 +39,43 @@ TEST(SubGroups, AreCutWithinUnitsAndParameterGroups) {
   }
 }
 
+TEST(SubGroups, LieWhereTheirUnitsElementsAreSaidToLie) {
+  const std::vector<TierElements> elements = {{.gpu = 1000},
+                                              {.gpu = 1200, .cpu = 1310, .nvme = 20}};
+  const auto placement = place_by_elements(two_units(), 1000, elements);
+  ASSERT_TRUE(placement.ok());
+  ASSERT_TRUE(check_placement(two_units(), *placement).ok());
+  struct Expected {
+    int group;
+    std::uint64_t first, elements;
+    Tier tier;
+  };
+  constexpr std::array<Expected, 7> kExpected = {{{0, 0, 1000, Tier::kGpu},
+                                                  {0, 0, 1000, Tier::kGpu},
+                                                  {0, 1000, 200, Tier::kGpu},
+                                                  {0, 1200, 1000, Tier::kCpu},
+                                                  {0, 2200, 300, Tier::kCpu},
+                                                  {1, 2500, 10, Tier::kCpu},
+                                                  {1, 2510, 20, Tier::kNvme}}};
+  ASSERT_EQ(placement->size(), kExpected.size());
+  for (std::size_t i = 0; i < kExpected.size(); ++i) {
+    const SubGroup& sub_group = (*placement)[i];
+    EXPECT_EQ(sub_group.group, kExpected[i].group) << i;
+    EXPECT_EQ(sub_group.first_element, kExpected[i].first) << i;
+    EXPECT_EQ(sub_group.elements, kExpected[i].elements) << i;
+    EXPECT_EQ(sub_group.tier, kExpected[i].tier) << i;
+  }
+}
+
+TEST(SubGroups, RefuseTiersThatAreNotTheUnits) {
+  const auto message = [](const std::vector<TierElements>& elements) {
+    const auto placement = place_by_elements(two_units(), 1000, elements);
+    return placement.ok() ? "" : placement.error().message();
+  };
+  EXPECT_THAT(message({{.gpu = 1000}}), HasSubstr("2 units, 1 answers"));
+  EXPECT_THAT(message({{.gpu = 1000}, {.cpu = 2529}}), HasSubstr("h.0 do not add up to its 2530"));
+}
+
 // The shares of all elements up to any sub-group are off by less than the largest sub-group a tier.
 TEST(SubGroups, GiveEachTierItsShareAllAlong) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
 SLUICE = os.environ["SLUICE"]
@@ -46,7 +47,9 @@ class Program(unittest.TestCase):
 
 class CommandLine(Program):
     def test_explains_itself_and_every_command(self):
-        commands = ["config", "diff", "ls", "scrub"] + (["train", "eval"] if HAS_ENGINE else [])
+        commands = ["config", "diff", "ls", "scrub"]
+        if HAS_ENGINE:
+            commands += ["train", "eval", "probe"]
         text = self.sluice("--help").stdout
         for command in commands:
             self.assertIn(command, text)
@@ -88,6 +91,57 @@ class Scrub(Program):
     def test_says_that_nothing_is_there(self):
         self.assertIn("no state store", self.sluice("scrub", ".").stdout)
         self.refused("scrub", ".", "--run", "absent")
+
+
+@unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
+class Probe(Program):
+    def setUp(self):
+        super().setUp()
+        environment = unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=str(self.path / "cache"))
+        environment.start()
+        self.addCleanup(environment.stop)
+        self.kept = self.path / "cache/sluice/speeds.json"
+        self.write("run.json", {
+            "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True},
+            "model": {"layers": 2, "hidden": 32, "heads": 2, "context": 16, "vocab": 64},
+            "run": {"cpu_threads": 1, "device": "cpu"},
+            "aio": {"queue_depth": 2, "block_size": 65536},
+            "budget": {"nvme_paths": ["nvme"], "cpu_gib": 0.4}})
+
+    def test_measures_shows_and_keeps(self):
+        shown = self.sluice("probe", "run.json")
+        for what in ("memory, copy", "AdamW", "NVMe, nvme", "write, while also read", "block",
+                     "micro-batch 2 x 16 tokens", str(self.kept)):
+            self.assertIn(what, shown.stdout)
+        self.assertNotIn("measuring", shown.stderr)  # progress is for terminals
+        self.assertEqual(list((self.path / "nvme").iterdir()), [])
+        kept = json.loads(self.kept.read_text(encoding="utf-8"))
+        self.assertEqual([one["what"] for one in kept["measurements"]],
+                         ["host", "drives", "units"])
+
+        again = json.loads(self.sluice("probe", "run.json", "--json").stdout)
+        self.assertTrue(again["host"]["cached"] and again["drives"]["cached"]
+                        and again["units"]["cached"])
+        self.assertEqual(again["drives"]["in_bytes_per_s"],
+                         kept["measurements"][1]["values"]["in_bytes_per_s"])
+        fresh = json.loads(self.sluice("probe", "run.json", "--json", "--refresh").stdout)
+        self.assertFalse(fresh["host"]["cached"] or fresh["drives"]["cached"]
+                         or fresh["units"]["cached"])
+
+    def test_measures_again_what_was_kept_badly(self):
+        # As the specification wants it: no relative path, and below ~/.cache without another.
+        os.environ.update(XDG_CACHE_HOME="relative", HOME=str(self.path))
+        self.kept = self.path / ".cache/sluice/speeds.json"
+        self.kept.parent.mkdir(parents=True)
+        self.kept.write_text("{", encoding="utf-8")
+        shown = self.sluice("probe", "run.json", "--set", "budget.nvme_paths=[]")
+        self.assertIn(str(self.kept), shown.stderr)
+        json.loads(self.kept.read_text(encoding="utf-8"))
+
+    def test_names_the_path_that_cannot_be_written(self):
+        self.write("file", "")
+        self.assertIn("file/below", self.refused("probe", "run.json", "--set",
+                                                 'budget.nvme_paths=["file/below"]'))
 
 
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")

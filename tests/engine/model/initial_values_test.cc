@@ -95,5 +95,22 @@ TEST(InitialValues, DifferBySeedAndByParameter) {
   EXPECT_NE(values_of(a, 9), values_of(b, 9));
 }
 
+TEST(InitialValues, AreTheSameHoweverManyThreadsMakeThem) {
+  const UnitLayout layout = gpt_block_layout(kShape, 3);
+  for (const int threads : {1, 3, 7}) {
+    const auto executor = aio::make_executor(threads);
+    ASSERT_TRUE(executor.ok());
+    for (const ParameterSpec& parameter : layout.parameters) {
+      const std::vector<float> whole = values_of(parameter, 5);
+      const std::uint64_t first = parameter.elements / 3;
+      std::vector<float> part(parameter.elements - first, -1.0F);
+      fill_initial(parameter, 5, first, part, **executor);
+      EXPECT_TRUE(
+          std::equal(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(first)))
+          << parameter.name << ", " << threads << " threads";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice::engine

@@ -146,7 +146,7 @@ TEST_F(Preflight, RefusesWhatTheGpuDoesNotHold) {
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
               AllOf(HasSubstr("9G of GPU memory"), HasSubstr("are missing"),
                     HasSubstr("train_micro_batch_size_per_gpu, now 16")));
-  plan_.recompute = false;
+  plan_.keeps_activations = {false, true};
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), HasSubstr("placement.recompute"));
   config_.budget.gpu_gib = 8;
   on_the_gpu(9 * kGiB, 40 * kGiB);

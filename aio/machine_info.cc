@@ -1,4 +1,4 @@
-#include "bench/machine_info.h"
+#include "aio/machine_info.h"
 
 #include <sched.h>
 #include <sys/stat.h>
@@ -6,13 +6,17 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <thread>
 
-namespace sluice::bench {
+#include "aio/units.h"
+
+namespace sluice::aio {
 namespace {
 
 std::string read_all(const char* path) {
@@ -81,9 +85,29 @@ MachineInfo machine_info() {
 
 std::uint64_t available_ram_bytes() { return meminfo_bytes("MemAvailable"); }
 
+std::uint64_t last_level_cache_bytes() {
+  constexpr int kMostCpus = 4096;
+  std::set<std::string> seen;  // a cache is told by each of the CPUs that share it
+  std::uint64_t bytes = 0;
+  for (int cpu = 0; cpu < kMostCpus; ++cpu) {
+    const std::string folder =
+        "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cache/index3/";
+    const std::string shared_by = read_all((folder + "shared_cpu_list").c_str());
+    if (shared_by.empty()) break;
+    if (!seen.insert(shared_by).second) continue;
+    std::string size = read_all((folder + "size").c_str());  // "32768K"
+    while (!size.empty() && std::isspace(static_cast<unsigned char>(size.back())) != 0)
+      size.pop_back();
+    const auto parsed = parse_bytes(size);
+    if (parsed.ok()) bytes += *parsed;
+  }
+  return bytes;
+}
+
 MountInfo find_mount(const std::string& mountinfo, const std::string& device_number,
                      const std::string& path) {
-  MountInfo best{.file_system = "unknown", .device = "unknown", .mount_point = ""};
+  MountInfo best{
+      .file_system = "unknown", .device = "unknown", .mount_point = "", .device_number = ""};
   bool best_has_number = false;
   std::istringstream lines(mountinfo);
   for (std::string line; std::getline(lines, line);) {
@@ -99,7 +123,10 @@ MountInfo find_mount(const std::string& mountinfo, const std::string& device_num
     const bool has_number = number == device_number;
     const bool longer = mount_point.size() >= best.mount_point.size();
     if ((has_number && !best_has_number) || (has_number == best_has_number && longer)) {
-      best = {.file_system = type, .device = unescape(source), .mount_point = mount_point};
+      best = {.file_system = type,
+              .device = unescape(source),
+              .mount_point = mount_point,
+              .device_number = ""};
       best_has_number = has_number;
     }
   }
@@ -111,10 +138,12 @@ MountInfo mount_info(const std::string& path) {
   if (stat(path.c_str(), &status) != 0) return find_mount("", "", "");
   const std::unique_ptr<char, decltype(&std::free)> absolute(realpath(path.c_str(), nullptr),
                                                              &std::free);
-  return find_mount(
-      read_all("/proc/self/mountinfo"),
-      std::to_string(major(status.st_dev)) + ":" + std::to_string(minor(status.st_dev)),
-      absolute ? absolute.get() : path);
+  const std::string number =
+      std::to_string(major(status.st_dev)) + ":" + std::to_string(minor(status.st_dev));
+  MountInfo mount =
+      find_mount(read_all("/proc/self/mountinfo"), number, absolute ? absolute.get() : path);
+  mount.device_number = number;
+  return mount;
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::aio

@@ -1,10 +1,10 @@
-// What a number was measured on: a benchmark's result means nothing without it.
+// What a number was measured on: without it a measurement means nothing.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-namespace sluice::bench {
+namespace sluice::aio {
 
 struct MachineInfo {
   std::string cpu;  // "unknown" where the kernel does not say
@@ -14,6 +14,9 @@ struct MachineInfo {
 };
 MachineInfo machine_info();
 
+// Of the caches next to memory, all of them together; 0 where the kernel does not say.
+std::uint64_t last_level_cache_bytes();
+
 // What could still be taken without swapping.
 std::uint64_t available_ram_bytes();
 
@@ -21,6 +24,7 @@ struct MountInfo {
   std::string file_system;  // "ext4"; "unknown" when it cannot be found out
   std::string device;       // "/dev/nvme0n1p2"
   std::string mount_point;
+  std::string device_number;  // "259:1"; empty when it cannot be found out
 };
 MountInfo mount_info(const std::string& path);
 
@@ -29,4 +33,4 @@ MountInfo mount_info(const std::string& path);
 MountInfo find_mount(const std::string& mountinfo, const std::string& device_number,
                      const std::string& path);
 
-}  // namespace sluice::bench
+}  // namespace sluice::aio

@@ -1,0 +1,24 @@
+// The options of step_bench.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "aio/result.h"
+#include "tools/cli/config_options.h"
+
+namespace sluice::bench {
+
+struct StepBenchOptions {
+  tools::ConfigOptions config;
+  int steps = 0;
+  int warmup = 0;
+  double seconds = 0;  // of measured steps, at most; 0: no limit
+  std::string commit;  // for the result; empty: not told
+  std::string json;    // empty: none; "-": standard output
+};
+
+// Nothing: --help or --version was asked for and printed.
+Result<std::optional<StepBenchOptions>> parse_step_command_line(int argc, const char* const* argv);
+
+}  // namespace sluice::bench

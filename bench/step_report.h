@@ -1,0 +1,36 @@
+// What step_bench says about a measurement: a table for people, JSON for programs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "bench/machine_info.h"
+#include "bench/step_measure.h"
+#include "bench/step_options.h"
+#include "engine/config/config.h"
+
+namespace sluice::bench {
+
+struct StepReport {
+  StepBenchOptions options;
+  config::Config config;
+  std::uint64_t parameters = 0;
+  std::uint64_t tokens_per_step = 0;
+  double setup_seconds = 0;  // plan, memory, first weights
+  std::uint64_t planned_gpu_bytes = 0;
+  std::uint64_t planned_host_bytes = 0;
+  std::uint64_t planned_nvme_bytes = 0;
+  MemoryUse before;  // once a GPU has its context, and before the run took anything
+  StepMeasurement measured;
+  std::optional<std::string> out_of_memory;  // what was asked for, and of whom
+
+  // Only with measured steps.
+  std::string table() const;
+  std::string json(const MachineInfo& machine, const std::string& command) const;
+
+  double median_step_seconds() const;
+  double tokens_per_second() const;  // of the median step
+};
+
+}  // namespace sluice::bench

@@ -1,0 +1,65 @@
+// RunPlan: what a training run of a configuration takes of a machine and how long a step will be:
+// the planner's placement for all that the configuration leaves open, the memory plan that follows,
+// and the predicted step.
+//
+// The machine is this one, measured by the probe (seconds the first time, then from a file), or one
+// that is described: then nothing is measured.
+//
+// Threads: one. Errors: those of the configuration and of the probe. That nothing fits is no error.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aio/result.h"
+#include "engine/config/config.h"
+#include "engine/probe/probe_report.h"
+#include "engine/train/machine_facts.h"
+#include "engine/train/memory_plan.h"
+#include "offload/placement_planner.h"
+#include "offload/relief.h"
+
+namespace sluice::engine {
+
+// A machine that need not be here. Unset: as this one is.
+struct DescribedMachine {
+  std::optional<double> gpu_gib;
+  std::optional<double> cpu_gib;
+  std::optional<double> nvme_gib;
+  std::optional<double> bus_gb_per_s;         // each way
+  std::optional<double> tflops;               // dense products in the run's 16-bit type
+  std::optional<double> gpu_memory_gb_per_s;  // read plus written
+  std::optional<double> ram_gb_per_s;         // likewise
+  std::optional<double> drive_read_gb_per_s;
+  std::optional<double> drive_write_gb_per_s;
+
+  bool describes_gpu() const { return gpu_gib || bus_gb_per_s || tflops || gpu_memory_gb_per_s; }
+};
+
+struct PlanRunOptions {
+  std::string cache_path;  // of the probe; empty: nothing is kept
+  bool refresh = false;
+  std::int64_t unix_s = 0;  // now
+  DescribedMachine machine;
+  bool with_relief = false;
+  bool with_spans = false;  // of the prediction
+  std::function<void(const std::string& what, double fraction)> on_progress;
+};
+
+struct RunPlan {
+  MemoryPlan memory;  // where nothing fits: of what is least beyond the budgets
+  offload::PlannerInput input;
+  offload::PlacementPlan placement;  // .fits, .prediction, .hints
+  std::vector<offload::Relief> relief;
+  ProbeReport machine;
+  MachineFacts facts;
+  std::uint64_t parameters = 0;
+  std::int64_t tokens_per_step = 0;
+};
+
+Result<RunPlan> plan_run(const config::Config& config, const PlanRunOptions& options);
+
+}  // namespace sluice::engine

@@ -1,0 +1,218 @@
+#include "engine/probe/drive_probe.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "aio/io_queue.h"
+#include "aio/pinned_pool.h"
+#include "aio/split_mix.h"
+#include "aio/striped_file.h"
+#include "engine/probe/drive_load.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::uint64_t kLeastFileBytes = 16 * kMiB;  // of each path
+constexpr std::uint64_t kLeastBlocks = 4;
+constexpr double kFreeShare = 0.25;
+constexpr double kRampShare = 0.2;  // of a measurement's time, before it counts
+
+// How large the scratch file may be, in whole blocks.
+Result<std::uint64_t> file_bytes(aio::FileSystem& files, const DriveProbeOptions& options) {
+  const auto paths = static_cast<std::uint64_t>(options.folders.size());
+  const std::uint64_t least =
+      std::max(kLeastFileBytes, (kLeastBlocks * options.block_bytes + paths - 1) / paths);
+  std::uint64_t each = std::max(options.most_file_bytes / paths, least);
+  for (const std::string& folder : options.folders) {
+    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t free, files.free_bytes(folder));
+    each = std::min(each, static_cast<std::uint64_t>(kFreeShare * static_cast<double>(free)));
+    if (each < least) {
+      return Error(ErrorCode::kNoSpace,
+                   "measuring the drive of " + folder + " writes a scratch file of " +
+                       format_bytes(least) + " to a quarter of what is free, and " +
+                       format_bytes(free) +
+                       " are free: free some space there, or give another folder in "
+                       "budget.nvme_paths");
+    }
+  }
+  return align_down(each * paths, options.block_bytes);
+}
+
+class DriveProbe {
+ public:
+  static Result<std::unique_ptr<DriveProbe>> create(aio::IoBackend& backend,
+                                                    const DriveProbeOptions& options);
+
+  // Until the file is full or the time is over; what was written is what is measured on.
+  Status fill() {
+    DriveLoad load(*writes_, *file_, buffers_,
+                   {.kind = aio::IoKind::kWrite, .range_bytes = file_->size_bytes(), .once = true});
+    load.start();
+    const std::int64_t begin_ns = backend_.clock().now_ns();
+    wait_until(backend_, begin_ns + in_ns(options_.fill_seconds), load);
+    // Of a drive that is very slow, or far away, a few blocks are measured all the same.
+    while (!load.ended() && load.done_bytes() < kLeastBlocks * options_.block_bytes)
+      wait_until(backend_, backend_.clock().now_ns() + in_ns(options_.fill_seconds), load);
+    load.stop();
+    SLUICE_RETURN_IF_ERROR(load.drain());
+    written_blocks_ = load.issued_blocks();
+    return {};
+  }
+
+  Result<double> alone(aio::IoKind kind) {
+    SLUICE_ASSIGN_OR_RETURN(
+        const Rates rates,
+        measure(kind == aio::IoKind::kRead ? range(0, written_blocks_) : std::nullopt,
+                kind == aio::IoKind::kWrite ? range(0, written_blocks_) : std::nullopt));
+    return kind == aio::IoKind::kRead ? rates.read : rates.write;
+  }
+
+  struct Rates {
+    double read = 0;
+    double write = 0;
+  };
+  // Each in its half, so that no block is read while it is written.
+  Result<Rates> together() {
+    const std::uint64_t half = written_blocks_ / 2;
+    return measure(range(0, half), range(half, written_blocks_ - half));
+  }
+
+ private:
+  struct Range {
+    std::uint64_t first_byte = 0;
+    std::uint64_t bytes = 0;
+  };
+
+  DriveProbe(aio::IoBackend& backend, const DriveProbeOptions& options)
+      : backend_(backend), options_(options) {}
+
+  static std::int64_t in_ns(double seconds) { return static_cast<std::int64_t>(1e9 * seconds); }
+
+  std::optional<Range> range(std::uint64_t first_block, std::uint64_t blocks) const {
+    return Range{.first_byte = first_block * options_.block_bytes,
+                 .bytes = blocks * options_.block_bytes};
+  }
+
+  Result<Rates> measure(std::optional<Range> reads, std::optional<Range> writes) {
+    std::optional<DriveLoad> reading;
+    std::optional<DriveLoad> writing;
+    const std::span<const std::span<std::byte>> all = buffers_;
+    if (reads) {
+      // Writes take their bytes from the other half: drives see what was there, not what is read.
+      reading.emplace(*reads_, *file_, writes ? all.first((all.size() + 1) / 2) : all,
+                      DriveLoad::Options{.kind = aio::IoKind::kRead,
+                                         .first_byte = reads->first_byte,
+                                         .range_bytes = reads->bytes});
+    }
+    if (writes) {
+      writing.emplace(*writes_, *file_, reads ? all.last((all.size() + 1) / 2) : all,
+                      DriveLoad::Options{.kind = aio::IoKind::kWrite,
+                                         .first_byte = writes->first_byte,
+                                         .range_bytes = writes->bytes});
+    }
+    if (reading) reading->start();
+    if (writing) writing->start();
+    return count(reading ? &*reading : nullptr, writing ? &*writing : nullptr);
+  }
+
+  Result<Rates> count(DriveLoad* reading, DriveLoad* writing) {
+    const DriveLoad& either = reading != nullptr ? *reading : *writing;
+    const auto bytes = [](const DriveLoad* load) {
+      return load == nullptr ? 0.0 : static_cast<double>(load->done_bytes());
+    };
+    const Clock& clock = backend_.clock();
+    wait_until(backend_, clock.now_ns() + in_ns(kRampShare * options_.seconds), either);
+    const std::int64_t begin_ns = clock.now_ns();
+    const Rates before{.read = bytes(reading), .write = bytes(writing)};
+    wait_until(backend_, begin_ns + in_ns((1 - kRampShare) * options_.seconds), either);
+    const Rates after{.read = bytes(reading), .write = bytes(writing)};
+    const double seconds = 1e-9 * static_cast<double>(clock.now_ns() - begin_ns);
+    for (DriveLoad* load : {reading, writing})
+      if (load != nullptr) load->stop();
+    for (DriveLoad* load : {reading, writing})
+      if (load != nullptr) SLUICE_RETURN_IF_ERROR(load->drain());
+    return Rates{.read = (after.read - before.read) / seconds,
+                 .write = (after.write - before.write) / seconds};
+  }
+
+  // In the order in which they need each other; destroyed the other way round.
+  aio::IoBackend& backend_;
+  const DriveProbeOptions options_;
+  std::unique_ptr<aio::IoQueue> reads_;
+  std::unique_ptr<aio::IoQueue> writes_;
+  std::unique_ptr<aio::PinnedPool> pool_;
+  std::vector<aio::PinnedPool::Lease> leases_;
+  std::vector<std::span<std::byte>> buffers_;
+  std::unique_ptr<aio::StripedFile> file_;
+  std::uint64_t written_blocks_ = 0;
+};
+
+Result<std::unique_ptr<DriveProbe>> DriveProbe::create(aio::IoBackend& backend,
+                                                       const DriveProbeOptions& options) {
+  std::unique_ptr<DriveProbe> probe(new DriveProbe(backend, options));
+  for (const std::string& folder : options.folders)
+    SLUICE_RETURN_IF_ERROR(backend.files().make_directories(folder));
+  SLUICE_ASSIGN_OR_RETURN(const std::uint64_t size_bytes, file_bytes(backend.files(), options));
+  const aio::IoQueue::Options queue{.block_bytes = options.block_bytes,
+                                    .queue_depth = options.queue_depth};
+  SLUICE_ASSIGN_OR_RETURN(probe->reads_, aio::IoQueue::create(backend, queue));
+  SLUICE_ASSIGN_OR_RETURN(probe->writes_, aio::IoQueue::create(backend, queue));
+  const std::uint64_t most = std::max<std::uint64_t>(kMostBufferBytes / options.block_bytes, 1);
+  aio::PinnedPool::Options pool{.buffer_bytes = options.block_bytes,
+                                .capacity = static_cast<int>(std::min<std::uint64_t>(
+                                    most, 2 * static_cast<std::uint64_t>(options.queue_depth))),
+                                .backend = &backend,
+                                .hook = {}};
+  SLUICE_ASSIGN_OR_RETURN(probe->pool_, aio::PinnedPool::create(std::move(pool)));
+  probe->leases_.resize(static_cast<std::size_t>(probe->pool_->capacity()));
+  probe->pool_->acquire_all(probe->leases_);
+  aio::SplitMix noise(1);  // some drives and file systems make little of zeros
+  for (const aio::PinnedPool::Lease& lease : probe->leases_) {
+    const std::span<std::byte> bytes = lease.bytes();
+    for (std::size_t at = 0; at + sizeof(std::uint64_t) <= bytes.size();
+         at += sizeof(std::uint64_t)) {
+      const std::uint64_t word = noise.next();
+      std::memcpy(bytes.data() + at, &word, sizeof word);
+    }
+    probe->buffers_.push_back(bytes);
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      probe->file_,
+      aio::StripedFile::open(*probe->writes_, options.folders,
+                             {.stripe_bytes = options.stripe_bytes,
+                              .weights = {},
+                              .file = {.open = {.access = aio::OpenOptions::Access::kReadWrite,
+                                                .create = aio::OpenOptions::Create::kAnonymous},
+                                       .size_bytes = size_bytes,
+                                       .on_progress = {}}}));
+  return probe;
+}
+
+}  // namespace
+
+Result<offload::DuplexRates> probe_drives(aio::IoBackend& backend, const DriveProbeOptions& options,
+                                          const std::function<void(double)>& on_progress) {
+  const auto tell = [&](double fraction) {
+    if (on_progress) on_progress(fraction);
+  };
+  tell(0);
+  SLUICE_ASSIGN_OR_RETURN(const auto probe, DriveProbe::create(backend, options));
+  SLUICE_RETURN_IF_ERROR(probe->fill());
+  tell(0.25);
+  offload::DuplexRates rates;
+  SLUICE_ASSIGN_OR_RETURN(rates.out_bytes_per_s, probe->alone(aio::IoKind::kWrite));
+  tell(0.5);
+  SLUICE_ASSIGN_OR_RETURN(rates.in_bytes_per_s, probe->alone(aio::IoKind::kRead));
+  tell(0.75);
+  SLUICE_ASSIGN_OR_RETURN(const auto both, probe->together());
+  rates.in_both_bytes_per_s = both.read;
+  rates.out_both_bytes_per_s = both.write;
+  tell(1);
+  return rates;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,291 @@
+#include "engine/probe/gpu_probe.h"
+
+#include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aio/pinned_pool.h"
+#include "engine/probe/copy_overlap.h"
+#include "engine/probe/host_probe.h"
+#include "engine/probe/timed_passes.h"
+#include "engine/train/cuda_device.h"
+#include "offload/adamw_cuda.h"
+
+namespace sluice::engine {
+namespace {
+
+using c10::cuda::CUDAStream;
+
+constexpr int kMostPasses = 64;
+// Less would measure launches, not work.
+constexpr std::uint64_t kLeastMemoryBytes = 64 * kMiB;
+constexpr double kMillisecond = 1e-3;
+
+at::Device this_gpu() { return at::Device(at::kCUDA, c10::cuda::current_device()); }
+
+double seconds_between(at::cuda::CUDAEvent& begin, at::cuda::CUDAEvent& end) {
+  end.synchronize();
+  return kMillisecond * static_cast<double>(begin.elapsed_time(end));
+}
+
+// As many as fit into the time, within bounds.
+int passes_within(double seconds, double pass_s, int least) {
+  return static_cast<int>(std::clamp(seconds / std::max(pass_s, kMillisecond * kMillisecond),
+                                     static_cast<double>(least), static_cast<double>(kMostPasses)));
+}
+
+// The median pass of some work on the current stream, after one to warm up and one to see how many
+// fit into the time.
+double median_gpu_seconds(double seconds, const std::function<void()>& pass) {
+  at::cuda::CUDAEvent begin(cudaEventDefault);
+  at::cuda::CUDAEvent end(cudaEventDefault);
+  const auto timed = [&] {
+    begin.record();
+    pass();
+    end.record();
+    return seconds_between(begin, end);
+  };
+  pass();
+  std::vector<double> passes = {timed()};
+  const int more = passes_within(seconds, passes[0], 2);
+  for (int i = 0; i < more; ++i) passes.push_back(timed());
+  return median_of(std::move(passes));
+}
+
+// One direction of the bus.
+class Lane {
+ public:
+  Lane(cudaMemcpyKind kind, std::span<std::byte> host)
+      : kind_(kind),
+        host_(host),
+        device_(at::zeros({static_cast<std::int64_t>(host.size())},
+                          at::TensorOptions().dtype(at::kByte).device(this_gpu()))),
+        stream_(c10::cuda::getStreamFromPool(true)) {}
+
+  const CUDAStream& stream() const { return stream_; }
+
+  void enqueue(at::cuda::CUDAEvent& begin, int copies) {
+    begin.block(stream_);
+    ends_.clear();
+    const bool in = kind_ == cudaMemcpyHostToDevice;
+    for (int i = 0; i < copies; ++i) {
+      C10_CUDA_CHECK(cudaMemcpyAsync(in ? device_.data_ptr() : host_.data(),
+                                     in ? host_.data() : device_.data_ptr(), host_.size(), kind_,
+                                     stream_.stream()));
+      ends_.emplace_back(cudaEventDefault).record(stream_);
+    }
+  }
+
+  std::vector<double> ends_s(at::cuda::CUDAEvent& begin) {
+    std::vector<double> seconds;
+    for (at::cuda::CUDAEvent& end : ends_) seconds.push_back(seconds_between(begin, end));
+    return seconds;
+  }
+
+ private:
+  cudaMemcpyKind kind_;
+  std::span<std::byte> host_;
+  at::Tensor device_;
+  CUDAStream stream_;
+  std::vector<at::cuda::CUDAEvent> ends_;
+};
+
+Result<offload::DuplexRates> measure_bus(std::uint64_t buffer_bytes, double seconds) {
+  aio::PinnedPool::Options options{
+      .buffer_bytes = buffer_bytes, .capacity = 2, .hook = cuda_pin_hook()};
+  SLUICE_ASSIGN_OR_RETURN(const auto pool, aio::PinnedPool::create(std::move(options)));
+  const aio::PinnedPool::Lease from = pool->acquire();
+  const aio::PinnedPool::Lease to = pool->acquire();
+  Lane in(cudaMemcpyHostToDevice, from.bytes());
+  Lane out(cudaMemcpyDeviceToHost, to.bytes());
+  at::cuda::CUDAEvent begin(cudaEventDefault);
+  const auto bytes = static_cast<double>(from.bytes().size());
+
+  const auto alone = [&](Lane& lane) {
+    const auto run = [&](int copies) {
+      begin.record();
+      lane.enqueue(begin, copies);
+      return lane.ends_s(begin).back() / copies;
+    };
+    run(1);
+    return bytes / run(passes_within(seconds / 3, run(1), 2));
+  };
+  offload::DuplexRates rates{.in_bytes_per_s = alone(in), .out_bytes_per_s = alone(out)};
+
+  const auto copies_of = [&](double rate) { return passes_within(seconds / 3, bytes / rate, 4); };
+  begin.record();
+  in.enqueue(begin, copies_of(rates.in_bytes_per_s));
+  out.enqueue(begin, copies_of(rates.out_bytes_per_s));
+  const std::vector<double> in_ends = in.ends_s(begin);
+  const std::vector<double> out_ends = out.ends_s(begin);
+  const double both_s = std::min(in_ends.back(), out_ends.back());
+  rates.in_both_bytes_per_s = bytes * copies_done(in_ends, both_s) / both_s;
+  rates.out_both_bytes_per_s = bytes * copies_done(out_ends, both_s) / both_s;
+  return rates;
+}
+
+double measure_copy(std::uint64_t limit_bytes, double seconds) {
+  const auto half = static_cast<std::int64_t>(limit_bytes / 2);
+  const auto options = at::TensorOptions().dtype(at::kByte).device(this_gpu());
+  const at::Tensor from = at::zeros({half}, options);
+  const at::Tensor to = at::empty({half}, options);
+  const double pass_s = median_gpu_seconds(seconds, [&] { to.copy_(from, true); });
+  return 2 * static_cast<double>(half) / pass_s;
+}
+
+// Numbers, not zeros: a GPU that switches fewer bits draws less power and runs faster.
+double measure_matmul(c10::ScalarType dtype, std::uint64_t limit_bytes, double seconds) {
+  constexpr std::int64_t kLargest = 8192;
+  constexpr std::int64_t kMultiple = 256;
+  const double number_bytes = static_cast<double>(c10::elementSize(dtype));
+  // Three matrices; randn of 16-bit numbers takes no more.
+  const auto fits =
+      static_cast<std::int64_t>(std::sqrt(static_cast<double>(limit_bytes) / (3 * number_bytes)));
+  const std::int64_t n = std::clamp(fits / kMultiple * kMultiple, kMultiple, kLargest);
+  const auto options = at::TensorOptions().dtype(dtype).device(this_gpu());
+  const at::Tensor a = at::randn({n, n}, options);
+  const at::Tensor b = at::randn({n, n}, options);
+  at::Tensor product = at::empty({n, n}, options);
+  const double pass_s = median_gpu_seconds(seconds, [&] { at::mm_out(product, a, b); });
+  return 2 * std::pow(static_cast<double>(n), 3) / pass_s;
+}
+
+Result<double> measure_adamw(const GpuProbeOptions& options, double seconds) {
+  constexpr std::uint64_t kMostElements = std::uint64_t{64} << 20;
+  constexpr std::uint64_t kElementMultiple = 1024;
+  constexpr std::uint64_t kMostBytesPerElement = 4 + 4 + 4 + 4 + 2 + 2;
+  const std::uint64_t elements =
+      std::min(kMostElements,
+               align_down(options.memory_limit_bytes / kMostBytesPerElement, kElementMultiple));
+  const auto array = [&](c10::ScalarType type) {
+    return at::zeros({static_cast<std::int64_t>(elements)},
+                     at::TensorOptions().dtype(type).device(this_gpu()));
+  };
+  const at::Tensor grad =
+      array(options.grad_type == offload::GradType::kFp32 ? at::kFloat : at::kShort);
+  const at::Tensor m = array(at::kFloat);
+  const at::Tensor v = array(at::kFloat);
+  at::Tensor master;
+  at::Tensor param16;
+  at::Tensor lo;
+  offload::AdamwArrays arrays{.grad_type = options.grad_type,
+                              .param_form = options.form,
+                              .grad = grad.data_ptr(),
+                              .m = m.mutable_data_ptr<float>(),
+                              .v = v.mutable_data_ptr<float>()};
+  if (options.form != offload::ParamForm::kSplit) {
+    master = array(at::kFloat);
+    arrays.master = master.mutable_data_ptr<float>();
+  } else {
+    lo = array(at::kShort);
+    arrays.lo = static_cast<std::uint16_t*>(lo.mutable_data_ptr());
+  }
+  if (options.form != offload::ParamForm::kFp32) {
+    param16 = array(at::kShort);
+    arrays.param16 = static_cast<std::uint16_t*>(param16.mutable_data_ptr());
+  }
+  const offload::AdamwScalars scalars = probe_scalars();
+  Status status;
+  const double pass_s = median_gpu_seconds(seconds, [&] {
+    Status done = offload::adamw_step_cuda(scalars, arrays, elements,
+                                           c10::cuda::getCurrentCUDAStream().stream());
+    if (!done.ok()) status = std::move(done);
+  });
+  SLUICE_RETURN_IF_ERROR(status);
+  return static_cast<double>(elements) / pass_s;
+}
+
+Result<GpuSpeeds> measure_all(const GpuProbeOptions& options,
+                              const std::function<void(double)>& on_progress) {
+  constexpr double kParts = 4;
+  const double seconds = options.seconds / kParts;
+  const auto tell = [&](double parts_done) {
+    return_gpu_memory();  // the next part may have the whole limit
+    if (on_progress) on_progress(parts_done / kParts);
+  };
+  GpuSpeeds speeds;
+  tell(0);
+  const std::uint64_t bus_bytes =
+      std::min(options.bus_buffer_bytes, align_down(options.memory_limit_bytes / 2, 4 * kKiB));
+  SLUICE_ASSIGN_OR_RETURN(speeds.bus, measure_bus(bus_bytes, seconds));
+  tell(1);
+  speeds.copy_bytes_per_s = measure_copy(options.memory_limit_bytes, seconds);
+  tell(2);
+  SLUICE_ASSIGN_OR_RETURN(speeds.adamw_elements_per_s, measure_adamw(options, seconds));
+  tell(3);
+  speeds.matmul_flops_per_s = measure_matmul(options.dtype, options.memory_limit_bytes, seconds);
+  tell(4);
+  return speeds;
+}
+
+// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05 ...", where it can be read, and the
+// CUDA that the driver has.
+std::string driver_version() {
+  int cuda = 0;
+  C10_CUDA_CHECK(cudaDriverGetVersion(&cuda));
+  std::string text = "CUDA " + std::to_string(cuda / 1000) + "." + std::to_string(cuda % 1000 / 10);
+  std::ifstream file("/proc/driver/nvidia/version");
+  for (std::string word; file >> word;) {
+    if (word.find_first_not_of("0123456789.") == std::string::npos &&
+        word.find('.') != std::string::npos)
+      return word + ", " + text;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::optional<GpuIdentity> gpu_identity() {
+  if (c10::cuda::device_count() == 0) return std::nullopt;
+  cudaDeviceProp properties{};
+  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, c10::cuda::current_device()));
+  return GpuIdentity{.name = properties.name, .driver = driver_version()};
+}
+
+Result<GpuSpeeds> probe_gpu(const GpuProbeOptions& options,
+                            const std::function<void(double)>& on_progress) {
+  if (options.memory_limit_bytes < kLeastMemoryBytes) {
+    return Error(ErrorCode::kOutOfMemory,
+                 "measuring the GPU takes " + format_bytes(kLeastMemoryBytes) +
+                     " of its memory at the least, and " +
+                     format_bytes(options.memory_limit_bytes) +
+                     " may be taken: raise budget.gpu_gib, or end what else uses the GPU");
+  }
+  try {
+    return measure_all(options, on_progress);
+  } catch (const c10::OutOfMemoryError& error) {
+    return_gpu_memory();
+    return Error(ErrorCode::kOutOfMemory,
+                 "measuring the GPU takes " + format_bytes(options.memory_limit_bytes) +
+                     " of its memory, which another program seems to use: " +
+                     error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    return Error(ErrorCode::kInternal,
+                 std::string("measuring the GPU failed: ") + error.what_without_backtrace());
+  }
+}
+
+void return_gpu_memory() {
+  if (c10::cuda::device_count() == 0) return;
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  at::cuda::clearCublasWorkspaces();
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  c10::cuda::CUDACachingAllocator::resetPeakStats(c10::cuda::current_device());
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,134 @@
+#include "engine/probe/host_probe.h"
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "aio/clock.h"
+#include "aio/page_memory.h"
+#include "aio/units.h"
+#include "engine/probe/memory_copy.h"
+#include "engine/probe/timed_passes.h"
+#include "offload/adamw.h"
+#include "offload/state_tiles.h"
+
+namespace sluice::engine {
+namespace {
+
+using offload::GradType;
+using offload::kTileElements;
+using offload::ParamForm;
+
+constexpr std::uint64_t kLeastBytes = 256 * kMiB;
+constexpr std::uint64_t kMostBytes = 2 * kGiB;
+
+double measure_copy(aio::Executor& executor, const aio::PageMemory& memory, double seconds) {
+  const std::uint64_t half = align_down(memory.size_bytes() / 2, 4 * kKiB);
+  const double pass_seconds = median_pass_seconds(SteadyClock(), seconds, [&] {
+    copy_past_caches(executor, memory.data(), memory.data() + half, half);
+  });
+  return 2 * static_cast<double>(half) / pass_seconds;
+}
+
+// The state of as many whole tiles as fit the memory, their parameters and their gradients.
+class TiledState {
+ public:
+  TiledState(const HostProbeOptions& options, const aio::PageMemory& memory)
+      : options_(options),
+        grad_bytes_(options.grad_type == GradType::kFp32 ? 4 : 2),
+        param_bytes_(static_cast<std::uint64_t>(offload::param_bytes_per_element(options.form))),
+        tiles_(memory.size_bytes() /
+               (offload::tile_bytes(options.form) + kTileElements * (grad_bytes_ + param_bytes_))),
+        state_(memory.data()),
+        params_(state_ + tiles_ * offload::tile_bytes(options.form)),
+        grads_(params_ + tiles_ * kTileElements * param_bytes_) {}
+
+  std::uint64_t tiles() const { return tiles_; }
+  std::uint64_t elements() const { return tiles_ * kTileElements; }
+
+  // Ordinary numbers: what memory held before may be denormal or no number.
+  void fill(std::uint64_t tile) const {
+    const offload::AdamwArrays arrays = arrays_of(tile);
+    std::fill_n(arrays.m, kTileElements, 1e-4F);
+    std::fill_n(arrays.v, kTileElements, 1e-6F);
+    if (arrays.master != nullptr) std::fill_n(arrays.master, kTileElements, 0.05F);
+    if (arrays.lo != nullptr) std::fill_n(arrays.lo, kTileElements, std::uint16_t{0});
+    constexpr std::uint16_t kSmall = 0x2000;  // 1e-19 as bf16, 0.008 as fp16
+    if (arrays.param16 != nullptr) std::fill_n(arrays.param16, kTileElements, kSmall);
+    std::byte* const grad = grads_ + tile * kTileElements * grad_bytes_;
+    if (options_.grad_type == GradType::kFp32)
+      std::fill_n(reinterpret_cast<float*>(grad), kTileElements, 1e-3F);
+    else
+      std::fill_n(reinterpret_cast<std::uint16_t*>(grad), kTileElements, kSmall);
+  }
+
+  void step(std::uint64_t tile, const offload::AdamwScalars& scalars) const {
+    offload::adamw_range(options_.isa, scalars, arrays_of(tile), 0, kTileElements);
+  }
+
+ private:
+  offload::AdamwArrays arrays_of(std::uint64_t tile) const {
+    const offload::StateTile fields = offload::state_tile(
+        options_.form, state_ + tile * offload::tile_bytes(options_.form), kTileElements);
+    offload::AdamwArrays arrays =
+        offload::tile_arrays(options_.form, fields, params_ + tile * kTileElements * param_bytes_);
+    arrays.grad_type = options_.grad_type;
+    arrays.grad = grads_ + tile * kTileElements * grad_bytes_;
+    return arrays;
+  }
+
+  const HostProbeOptions& options_;
+  const std::uint64_t grad_bytes_;
+  const std::uint64_t param_bytes_;
+  const std::uint64_t tiles_;
+  std::byte* const state_;
+  std::byte* const params_;
+  std::byte* const grads_;
+};
+
+double measure_adamw(aio::Executor& executor, const HostProbeOptions& options,
+                     const aio::PageMemory& memory) {
+  const TiledState state(options, memory);
+  const auto over_tiles = [&](const std::function<void(std::uint64_t tile)>& work) {
+    const auto pieces = static_cast<std::uint64_t>(executor.threads());
+    executor.run(executor.threads(), [&](int piece) {
+      const auto at = static_cast<std::uint64_t>(piece);
+      for (std::uint64_t tile = state.tiles() * at / pieces;
+           tile < state.tiles() * (at + 1) / pieces; ++tile)
+        work(tile);
+    });
+  };
+  over_tiles([&](std::uint64_t tile) { state.fill(tile); });
+  const offload::AdamwScalars scalars = probe_scalars();
+  const double pass_seconds = median_pass_seconds(SteadyClock(), options.adamw_seconds, [&] {
+    over_tiles([&](std::uint64_t tile) { state.step(tile, scalars); });
+  });
+  return static_cast<double>(state.elements()) / pass_seconds;
+}
+
+}  // namespace
+
+std::uint64_t host_probe_bytes(std::uint64_t cache_bytes, std::uint64_t free_bytes) {
+  const std::uint64_t wanted = std::clamp(4 * cache_bytes, kLeastBytes, kMostBytes);
+  return align_down(std::max(std::min(wanted, free_bytes / 4), kLeastBytes / 4), 2 * kMiB);
+}
+
+offload::AdamwScalars probe_scalars() {
+  return offload::make_adamw_scalars({.learning_rate = 1e-4,
+                                      .weight_decay = 0.01,
+                                      .step = 1000,
+                                      .grad_norm = 2,
+                                      .clip_norm = 1})
+      .value();
+}
+
+Result<HostSpeeds> probe_host(aio::Executor& executor, const HostProbeOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(const aio::PageMemory memory,
+                          aio::PageMemory::map(options.memory_bytes, true, &executor));
+  HostSpeeds speeds;
+  speeds.copy_bytes_per_s = measure_copy(executor, memory, options.copy_seconds);
+  speeds.adamw_elements_per_s = measure_adamw(executor, options, memory);
+  return speeds;
+}
+
+}  // namespace sluice::engine

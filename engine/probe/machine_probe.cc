@@ -1,0 +1,246 @@
+#include "engine/probe/machine_probe.h"
+
+#include <ATen/Parallel.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "aio/log.h"
+#include "aio/machine_info.h"
+#include "aio/units.h"
+#include "engine/probe/drive_probe.h"
+#include "engine/probe/gpu_probe.h"
+#include "engine/probe/host_probe.h"
+#include "engine/probe/probe_subjects.h"
+#include "engine/probe/speeds_cache.h"
+#include "engine/probe/unit_timer.h"
+#include "engine/train/machine_facts.h"
+#include "engine/train/memory_plan.h"
+#include "engine/train/run_parts.h"
+
+namespace sluice::engine {
+namespace {
+
+struct RunTypes {
+  offload::ParamForm form;
+  offload::GradType grad_type;
+  const char* name;
+};
+
+RunTypes types_of(config::Precision precision) {
+  switch (precision) {
+    case config::Precision::kBf16:
+      return {offload::ParamForm::kSplit, offload::GradType::kBf16, "bf16"};
+    case config::Precision::kFp16:
+      return {offload::ParamForm::kFp32AndFp16, offload::GradType::kFp16, "fp16"};
+    case config::Precision::kFp32:
+      break;
+  }
+  return {offload::ParamForm::kFp32, offload::GradType::kFp32, "fp32"};
+}
+
+// Each once, in the order in which they are named.
+std::vector<std::string> nvme_paths(const config::Config& config) {
+  std::vector<std::string> paths;
+  for (const auto& of_tier : {config.optimizer_nvme_paths(), config.param_nvme_paths()})
+    for (const std::string& path : of_tier)
+      if (std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
+  return paths;
+}
+
+template <typename Speeds>
+ProbedWhen when(const SpeedsCache::Found<Speeds>& found) {
+  return {.unix_s = found.measured_unix_s, .cached = found.cached};
+}
+
+class MachineProbe {
+ public:
+  MachineProbe(const config::Config& config, const MachineProbeOptions& options,
+               aio::IoBackend& backend, aio::IoQueue& cache_queue)
+      : config_(config),
+        options_(options),
+        backend_(backend),
+        cache_(cache_queue,
+               {.path = options.cache_path, .refresh = options.refresh, .unix_s = options.unix_s}),
+        types_(types_of(config.precision)),
+        machine_(aio::machine_info()),
+        facts_(machine_facts(config)),
+        gpu_(uses_cuda(config) ? gpu_identity() : std::nullopt),
+        paths_(nvme_paths(config)),
+        steps_(static_cast<double>(kStepsWithoutPaths + paths_.size() + (paths_.size() > 1))) {}
+
+  Result<ProbeReport> run() {
+    report_.cache_path = options_.cache_path;
+    SLUICE_RETURN_IF_ERROR(host());
+    SLUICE_RETURN_IF_ERROR(drives());
+    SLUICE_RETURN_IF_ERROR(gpu());
+    if (options_.units) SLUICE_RETURN_IF_ERROR(units());
+    return std::move(report_);
+  }
+
+ private:
+  static constexpr std::size_t kStepsWithoutPaths = 3;
+
+  std::function<void(double)> step(const std::string& what) {
+    const double before = steps_begun_++;
+    return [this, what, before](double fraction) {
+      if (options_.on_progress) options_.on_progress(what, (before + fraction) / steps_);
+    };
+  }
+
+  Status host() {
+    const int threads = compute_threads(config_);
+    const auto tell = step("memory and cores");
+    report_.cpu = machine_.cpu + ", " + std::to_string(threads) + " threads";
+    HostProbeOptions options{
+        .form = types_.form, .grad_type = types_.grad_type, .isa = offload::best_isa()};
+    SLUICE_ASSIGN_OR_RETURN(
+        const auto found,
+        cache_.get<HostSpeeds>(
+            "host", host_subject(machine_, threads, options), [&]() -> Result<HostSpeeds> {
+              tell(0);
+              const auto free = host_room(config_.budget, facts_);
+              options.memory_bytes = host_probe_bytes(aio::last_level_cache_bytes(),
+                                                      free.value_or(aio::available_ram_bytes()));
+              SLUICE_ASSIGN_OR_RETURN(const auto executor, aio::make_executor(threads));
+              return probe_host(*executor, options);
+            }));
+    report_.speeds.host_copy_bytes_per_s = found.speeds.copy_bytes_per_s;
+    report_.speeds.cpu_adamw_elements_per_s = found.speeds.adamw_elements_per_s;
+    report_.host_when = when(found);
+    return {};
+  }
+
+  Result<SpeedsCache::Found<offload::DuplexRates>> drives_of(
+      const std::vector<std::string>& folders, const std::string& what) {
+    const auto tell = step(what);
+    const DriveProbeOptions options{
+        .folders = folders,
+        .block_bytes = static_cast<std::uint64_t>(config_.aio.block_bytes),
+        .queue_depth = static_cast<int>(config_.aio.queue_depth)};
+    const DriveAccess access{.backend = std::string(backend_.name()),
+                             .threads = static_cast<int>(config_.aio.threads),
+                             .single_submit = config_.aio.single_submit};
+    // What a drive is called is known of folders that exist.
+    for (const std::string& folder : folders)
+      SLUICE_RETURN_IF_ERROR(backend_.files().make_directories(folder));
+    return cache_.get<offload::DuplexRates>("drives", drive_subject(machine_, options, access),
+                                            [&] { return probe_drives(backend_, options, tell); });
+  }
+
+  Status drives() {
+    for (const std::string& path : paths_) {
+      SLUICE_ASSIGN_OR_RETURN(const auto found, drives_of({path}, path));
+      report_.paths.push_back({.path = path, .rates = found.speeds, .when = when(found)});
+    }
+    if (paths_.empty()) return {};
+    if (paths_.size() == 1) {
+      report_.speeds.drives = report_.paths[0].rates;
+      report_.drives_when = report_.paths[0].when;
+      return {};
+    }
+    SLUICE_ASSIGN_OR_RETURN(const auto found, drives_of(paths_, "all NVMe paths together"));
+    report_.speeds.drives = found.speeds;
+    report_.drives_when = when(found);
+    return {};
+  }
+
+  Status gpu() {
+    const auto tell = step("the GPU");
+    if (!gpu_) return {};
+    report_.gpu = gpu_->name;
+    GpuProbeOptions options{
+        .form = types_.form, .grad_type = types_.grad_type, .dtype = compute_dtype(types_.form)};
+    const auto room = gpu_room(config_.budget, facts_);
+    if (room) options.memory_limit_bytes = std::min(options.memory_limit_bytes, *room / 2);
+    SLUICE_ASSIGN_OR_RETURN(
+        const auto found,
+        cache_.get<GpuSpeeds>(
+            "gpu", gpu_subject(machine_, *gpu_, TORCH_VERSION, types_.form, types_.grad_type),
+            [&] { return probe_gpu(options, tell); }));
+    report_.speeds.bus = found.speeds.bus;
+    report_.speeds.gpu_copy_bytes_per_s = found.speeds.copy_bytes_per_s;
+    report_.speeds.gpu_adamw_elements_per_s = found.speeds.adamw_elements_per_s;
+    report_.speeds.gpu_matmul_flops_per_s = found.speeds.matmul_flops_per_s;
+    report_.gpu_when = when(found);
+    return {};
+  }
+
+  UnitSubject unit_subject_of(const GptModel::Options& model) const {
+    return {.shape = model.shape,
+            .padded_vocab = model.padded_vocab,
+            .pass = {.micro_batch = config_.batch.micro,
+                     .tokens = config_.data.sequence_tokens,
+                     .number_bytes = types_.form == offload::ParamForm::kFp32 ? 4 : 2},
+            .dtype = types_.name,
+            .device = gpu_ ? gpu_->name + ", " + gpu_->driver : report_.cpu,
+            .torch_version = TORCH_VERSION,
+            .deterministic = config_.run.deterministic};
+  }
+
+  Status units() {
+    const auto tell = step("the model's units");
+    const GptModel::Options model_of = model_options(config_);
+    SLUICE_RETURN_IF_ERROR(validate(model_of.shape));
+    const GptModel model(model_of);
+    const UnitSubject subject = unit_subject_of(model_of);
+    report_.units_of = "hidden " + std::to_string(subject.shape.hidden) + ", micro-batch " +
+                       std::to_string(subject.pass.micro_batch) + " x " +
+                       std::to_string(subject.pass.tokens) + " tokens, " + subject.dtype;
+    const UnitTimerOptions options{.device = gpu_ ? at::kCUDA : at::kCPU,
+                                   .dtype = compute_dtype(types_.form),
+                                   .micro_batch = subject.pass.micro_batch,
+                                   .tokens = subject.pass.tokens,
+                                   .deterministic = subject.deterministic,
+                                   .memory_limit_bytes = gpu_ ? gpu_room(config_.budget, facts_)
+                                                              : host_room(config_.budget, facts_)};
+    const std::uint64_t needed = unit_timer_bytes(model, options);
+    if (gpu_ && options.memory_limit_bytes && needed > *options.memory_limit_bytes) {
+      log::info("the units of this model are not timed, since that takes " + format_bytes(needed) +
+                " of the GPU, and " + format_bytes(*options.memory_limit_bytes) +
+                " may be taken; their times are estimated from operations");
+      report_.units = estimate_units(subject.shape, subject.padded_vocab, subject.pass,
+                                     {.matmul_flops_per_s = report_.speeds.gpu_matmul_flops_per_s,
+                                      .copy_bytes_per_s = report_.speeds.gpu_copy_bytes_per_s});
+      report_.units_when = {.unix_s = options_.unix_s, .estimated = true};
+      return {};
+    }
+    at::set_num_threads(compute_threads(config_));
+    SLUICE_ASSIGN_OR_RETURN(
+        const auto found, cache_.get<UnitTimes>("units", unit_subject(subject),
+                                                [&] { return time_units(model, options, tell); }));
+    report_.units = found.speeds;
+    report_.units_when = when(found);
+    return {};
+  }
+
+  const config::Config& config_;
+  const MachineProbeOptions& options_;
+  aio::IoBackend& backend_;
+  SpeedsCache cache_;
+  const RunTypes types_;
+  const aio::MachineInfo machine_;
+  const MachineFacts facts_;
+  const std::optional<GpuIdentity> gpu_;
+  const std::vector<std::string> paths_;
+  const double steps_;
+  double steps_begun_ = 0;
+  ProbeReport report_;
+};
+
+}  // namespace
+
+Result<ProbeReport> probe_machine(const config::Config& config,
+                                  const MachineProbeOptions& options) {
+  constexpr int kCacheDepth = 4;
+  SLUICE_ASSIGN_OR_RETURN(const auto backend, make_run_backend(config));
+  SLUICE_ASSIGN_OR_RETURN(const auto queue,
+                          aio::IoQueue::create(*backend, {.queue_depth = kCacheDepth}));
+  return MachineProbe(config, options, *backend, *queue).run();
+}
+
+}  // namespace sluice::engine

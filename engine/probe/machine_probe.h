@@ -1,0 +1,34 @@
+// What this machine's resources do for a run of a configuration: its memory and cores, its NVMe
+// paths each alone and all together, its GPU and the bus, and the seconds of one micro-batch
+// through the model's units. Seconds where it has to be measured; nothing where the cache file has
+// it.
+//
+// Memory:  what the parts take (host_probe.h, drive_probe.h, gpu_probe.h, unit_timer.h), one after
+//          the other, within the configuration's budget; all given back before it returns.
+// Threads: one; blocking. Sets LibTorch's number of threads, as a run does.
+// Errors:  those of the parts. Units that do not fit the GPU's budget are estimated, with a log
+//          line.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "aio/result.h"
+#include "engine/config/config.h"
+#include "engine/probe/probe_report.h"
+
+namespace sluice::engine {
+
+struct MachineProbeOptions {
+  std::string cache_path;   // speeds_cache.h; empty: nothing is kept
+  bool refresh = false;     // measure everything, whatever is kept
+  std::int64_t unix_s = 0;  // now
+  bool units = true;        // time them
+  // May be empty. What is being measured, and the share of the whole probe that is done.
+  std::function<void(const std::string& what, double fraction)> on_progress;
+};
+
+Result<ProbeReport> probe_machine(const config::Config& config, const MachineProbeOptions& options);
+
+}  // namespace sluice::engine

@@ -1,0 +1,133 @@
+#include "engine/probe/probe_report.h"
+
+#include <nlohmann/json.hpp>
+
+#include "engine/observe/text_table.h"
+#include "engine/probe/speed_values.h"
+
+namespace sluice::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using offload::DuplexRates;
+
+std::string gb(double bytes_per_s) { return decimals(1e-9 * bytes_per_s, 2) + " GB/s"; }
+
+std::string elements(double per_s) { return decimals(1e-9 * per_s, 2) + " G elements/s"; }
+
+std::string milliseconds(double seconds) { return decimals(1e3 * seconds, 3) + " ms"; }
+
+std::string age(const ProbedWhen& when, std::int64_t now_unix_s) {
+  constexpr std::int64_t kHourSeconds = 3600;
+  constexpr std::int64_t kDayHours = 24;
+  if (when.estimated) return "estimated";
+  if (!when.cached) return "now";
+  const std::int64_t hours = (now_unix_s - when.unix_s) / kHourSeconds;
+  if (hours < 1) return "less than an hour ago";
+  if (hours < 2 * kDayHours) return std::to_string(hours) + " h ago";
+  return std::to_string(hours / kDayHours) + " days ago";
+}
+
+struct DirectionNames {
+  std::string in;
+  std::string out;
+};
+
+void add_duplex(std::vector<TextRow>& rows, const DuplexRates& rates, const DirectionNames& names,
+                const std::string& when) {
+  rows.push_back({"  " + names.in, gb(rates.in_bytes_per_s), when});
+  rows.push_back({"  " + names.out, gb(rates.out_bytes_per_s), when});
+  rows.push_back(
+      {"  " + names.in + ", while also " + names.out, gb(rates.in_both_bytes_per_s), when});
+  rows.push_back(
+      {"  " + names.out + ", while also " + names.in, gb(rates.out_both_bytes_per_s), when});
+}
+
+void add_drives(std::vector<TextRow>& rows, const ProbeReport& report, std::int64_t now_unix_s) {
+  const DirectionNames names{.in = "read", .out = "write"};
+  for (const ProbedPath& path : report.paths) {
+    rows.push_back({"NVMe, " + path.path});
+    add_duplex(rows, path.rates, names, age(path.when, now_unix_s));
+  }
+  if (report.paths.size() < 2) return;
+  rows.push_back({"NVMe, all paths together"});
+  add_duplex(rows, report.speeds.drives, names, age(report.drives_when, now_unix_s));
+}
+
+void add_gpu(std::vector<TextRow>& rows, const ProbeReport& report, std::int64_t now_unix_s) {
+  if (report.gpu.empty()) return;
+  const std::string when = age(report.gpu_when, now_unix_s);
+  rows.push_back({report.gpu});
+  add_duplex(rows, report.speeds.bus, {.in = "host to GPU", .out = "GPU to host"}, when);
+  rows.push_back({"  memory, copy", gb(report.speeds.gpu_copy_bytes_per_s), when});
+  rows.push_back({"  AdamW", elements(report.speeds.gpu_adamw_elements_per_s), when});
+  rows.push_back({"  matrix product",
+                  decimals(1e-12 * report.speeds.gpu_matmul_flops_per_s, 1) + " TFLOP/s", when});
+}
+
+std::string unit_table(const ProbeReport& report) {
+  std::vector<TextRow> rows = {{"  unit", "forward", "recompute", "backward"}};
+  const auto add = [&](const std::string& name, const UnitSeconds& seconds) {
+    rows.push_back({"  " + name, milliseconds(seconds.forward_s), milliseconds(seconds.recompute_s),
+                    milliseconds(seconds.backward_s)});
+  };
+  add("embedding", report.units.embedding);
+  add("block", report.units.block);
+  add("head", report.units.head);
+  return aligned(rows);
+}
+
+Json when_json(const ProbedWhen& when) {
+  if (when.estimated) return {{"estimated", true}};
+  return {{"measured_at", utc_text(when.unix_s)}, {"cached", when.cached}};
+}
+
+Json with_values(Json json, const SpeedValues& values) {
+  for (const auto& [name, value] : values) json[name] = value;
+  return json;
+}
+
+}  // namespace
+
+std::string format_report(const ProbeReport& report, std::int64_t now_unix_s) {
+  const std::string host_when = age(report.host_when, now_unix_s);
+  std::vector<TextRow> rows = {{"measured", "", "when"}, {report.cpu}};
+  rows.push_back({"  memory, copy", gb(report.speeds.host_copy_bytes_per_s), host_when});
+  rows.push_back({"  AdamW", elements(report.speeds.cpu_adamw_elements_per_s), host_when});
+  add_drives(rows, report, now_unix_s);
+  add_gpu(rows, report, now_unix_s);
+  std::string text = aligned(rows);
+  text += "one micro-batch through a unit: " + report.units_of + " (" +
+          age(report.units_when, now_unix_s) + ")\n" + unit_table(report);
+  if (!report.cache_path.empty()) text += "kept in " + report.cache_path + "\n";
+  return text;
+}
+
+std::string to_json(const ProbeReport& report) {
+  const offload::MachineSpeeds& speeds = report.speeds;
+  Json json = {{"cpu", report.cpu}, {"gpu", report.gpu}, {"cache", report.cache_path}};
+  json["host"] = with_values(when_json(report.host_when),
+                             {{"copy_bytes_per_s", speeds.host_copy_bytes_per_s},
+                              {"adamw_elements_per_s", speeds.cpu_adamw_elements_per_s}});
+  json["paths"] = Json::array();
+  for (const ProbedPath& path : report.paths) {
+    Json one = {{"path", path.path}};
+    one.update(with_values(when_json(path.when), values_of(path.rates)));
+    json["paths"].push_back(one);
+  }
+  if (!report.paths.empty())
+    json["drives"] = with_values(when_json(report.drives_when), values_of(speeds.drives));
+  if (!report.gpu.empty()) {
+    json["gpu_speeds"] =
+        with_values(when_json(report.gpu_when),
+                    values_of(GpuSpeeds{.bus = speeds.bus,
+                                        .copy_bytes_per_s = speeds.gpu_copy_bytes_per_s,
+                                        .adamw_elements_per_s = speeds.gpu_adamw_elements_per_s,
+                                        .matmul_flops_per_s = speeds.gpu_matmul_flops_per_s}));
+  }
+  json["units"] = with_values(when_json(report.units_when), values_of(report.units));
+  json["units"]["of"] = report.units_of;
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace sluice::engine

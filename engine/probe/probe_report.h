@@ -1,0 +1,48 @@
+// ProbeReport: what a probe found out about a machine, and how it is shown.
+//
+// Without LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/probe/measurement.h"
+#include "engine/probe/unit_times.h"
+#include "offload/machine_speeds.h"
+
+namespace sluice::engine {
+
+// Where a number comes from.
+struct ProbedWhen {
+  std::int64_t unix_s = 0;
+  bool cached = false;     // from the file, not measured now
+  bool estimated = false;  // not measured at all
+};
+
+struct ProbedPath {
+  std::string path;
+  offload::DuplexRates rates;
+  ProbedWhen when;
+};
+
+struct ProbeReport {
+  std::string cpu;  // "AMD EPYC 9654, 64 threads"
+  std::string gpu;  // empty: none is used
+  offload::MachineSpeeds speeds;
+  ProbedWhen host_when;
+  ProbedWhen gpu_when;
+  std::vector<ProbedPath> paths;  // each alone; speeds.drives are all together
+  ProbedWhen drives_when;
+  UnitTimes units;
+  std::string units_of;  // "hidden 1600, micro-batch 4 x 1024 tokens, bf16"
+  ProbedWhen units_when;
+  std::string cache_path;  // empty: nothing is kept
+};
+
+// Aligned text, for standard output; `now_unix_s` gives the ages.
+std::string format_report(const ProbeReport& report, std::int64_t now_unix_s);
+// One JSON object with everything.
+std::string to_json(const ProbeReport& report);
+
+}  // namespace sluice::engine

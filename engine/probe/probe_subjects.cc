@@ -1,0 +1,91 @@
+#include "engine/probe/probe_subjects.h"
+
+#include "aio/units.h"
+
+namespace sluice::engine {
+namespace {
+
+std::string cpu_of(const aio::MachineInfo& machine) {
+  return machine.cpu + ", " + std::to_string(machine.cores) + " cores";
+}
+
+std::string name_of(offload::ParamForm form) {
+  switch (form) {
+    case offload::ParamForm::kSplit:
+      return "split bf16";
+    case offload::ParamForm::kFp32:
+      return "fp32";
+    case offload::ParamForm::kFp32AndBf16:
+      return "fp32 and bf16";
+    case offload::ParamForm::kFp32AndFp16:
+      break;
+  }
+  return "fp32 and fp16";
+}
+
+std::string name_of(offload::GradType type) {
+  switch (type) {
+    case offload::GradType::kFp32:
+      return "fp32";
+    case offload::GradType::kBf16:
+      return "bf16";
+    case offload::GradType::kFp16:
+      break;
+  }
+  return "fp16";
+}
+
+}  // namespace
+
+MeasuredOf host_subject(const aio::MachineInfo& machine, int threads,
+                        const HostProbeOptions& options) {
+  return {{"cpu", cpu_of(machine)},
+          {"threads", std::to_string(threads)},
+          {"instructions", std::string(to_string(options.isa))},
+          {"parameters", name_of(options.form)},
+          {"gradients", name_of(options.grad_type)}};
+}
+
+MeasuredOf drive_subject(const aio::MachineInfo& machine, const DriveProbeOptions& options,
+                         const DriveAccess& access) {
+  std::string paths;
+  for (const std::string& folder : options.folders) {
+    const aio::MountInfo mount = aio::mount_info(folder);
+    paths += (paths.empty() ? "" : " + ") + mount.file_system + " on " + mount.device + " at " +
+             mount.mount_point + " (" + mount.device_number + ")";
+  }
+  return {{"cpu", cpu_of(machine)},
+          {"drives", paths},
+          {"backend", access.backend},
+          {"rings", std::to_string(access.threads)},
+          {"single submit", access.single_submit ? "yes" : "no"},
+          {"block", format_bytes(options.block_bytes)},
+          {"queue depth", std::to_string(options.queue_depth)}};
+}
+
+MeasuredOf gpu_subject(const aio::MachineInfo& machine, const GpuIdentity& gpu,
+                       const std::string& torch_version, offload::ParamForm form,
+                       offload::GradType grad_type) {
+  return {{"cpu", cpu_of(machine)},      {"gpu", gpu.name},
+          {"driver", gpu.driver},        {"libtorch", torch_version},
+          {"parameters", name_of(form)}, {"gradients", name_of(grad_type)}};
+}
+
+MeasuredOf unit_subject(const UnitSubject& units) {
+  const GptShape& shape = units.shape;
+  return {{"device", units.device},
+          {"libtorch", units.torch_version},
+          {"hidden", std::to_string(shape.hidden)},
+          {"heads", std::to_string(shape.heads)},
+          {"feed-forward", std::to_string(shape.ffn())},
+          {"vocabulary", std::to_string(shape.vocab)},
+          {"padded vocabulary", std::to_string(units.padded_vocab)},
+          {"positions", std::to_string(shape.context_tokens)},
+          {"dropout", shape.dropout > 0 ? "yes" : "no"},
+          {"micro-batch", std::to_string(units.pass.micro_batch)},
+          {"tokens", std::to_string(units.pass.tokens)},
+          {"dtype", units.dtype},
+          {"deterministic", units.deterministic ? "yes" : "no"}};
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,50 @@
+// What each measurement is of: everything its numbers depend on, in words. Two that are equal stand
+// for the same measurement.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "aio/machine_info.h"
+#include "engine/model/gpt_costs.h"
+#include "engine/model/gpt_shape.h"
+#include "engine/probe/drive_probe.h"
+#include "engine/probe/host_probe.h"
+#include "engine/probe/measurement.h"
+
+namespace sluice::engine {
+
+MeasuredOf host_subject(const aio::MachineInfo& machine, int threads,
+                        const HostProbeOptions& options);
+
+// Which way blocks go to the drives.
+struct DriveAccess {
+  std::string backend;  // "io_uring", "posix"
+  int threads = 1;
+  bool single_submit = false;
+};
+// The folders of the options exist: their devices and mounts are looked up.
+MeasuredOf drive_subject(const aio::MachineInfo& machine, const DriveProbeOptions& options,
+                         const DriveAccess& access);
+
+struct GpuIdentity {
+  std::string name;
+  std::string driver;
+};
+MeasuredOf gpu_subject(const aio::MachineInfo& machine, const GpuIdentity& gpu,
+                       const std::string& torch_version, offload::ParamForm form,
+                       offload::GradType grad_type);
+
+// What computes the units: a GPU, or so many threads of a CPU.
+struct UnitSubject {
+  GptShape shape;  // the number of layers does not matter
+  std::int64_t padded_vocab = 0;
+  PassShape pass;
+  std::string dtype;
+  std::string device;
+  std::string torch_version;
+  bool deterministic = false;
+};
+MeasuredOf unit_subject(const UnitSubject& units);
+
+}  // namespace sluice::engine

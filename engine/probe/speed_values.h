@@ -1,0 +1,74 @@
+// The numbers of each measurement under the names that the cache file gives them.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "engine/probe/gpu_speeds.h"
+#include "engine/probe/host_probe.h"
+#include "engine/probe/unit_times.h"
+#include "offload/machine_speeds.h"
+
+namespace sluice::engine {
+
+using SpeedValues = std::map<std::string, double>;
+
+template <typename Visit>
+void visit_values(HostSpeeds& speeds, const Visit& visit) {
+  visit("copy_bytes_per_s", speeds.copy_bytes_per_s);
+  visit("adamw_elements_per_s", speeds.adamw_elements_per_s);
+}
+
+// Of drives: in is read, out is written. Of the bus: from host to GPU, and from GPU to host.
+template <typename Visit>
+void visit_values(offload::DuplexRates& rates, const Visit& visit) {
+  visit("in_bytes_per_s", rates.in_bytes_per_s);
+  visit("out_bytes_per_s", rates.out_bytes_per_s);
+  visit("in_both_bytes_per_s", rates.in_both_bytes_per_s);
+  visit("out_both_bytes_per_s", rates.out_both_bytes_per_s);
+}
+
+template <typename Visit>
+void visit_values(GpuSpeeds& speeds, const Visit& visit) {
+  visit_values(speeds.bus,
+               [&](const char* name, double& value) { visit(std::string("bus_") + name, value); });
+  visit("copy_bytes_per_s", speeds.copy_bytes_per_s);
+  visit("adamw_elements_per_s", speeds.adamw_elements_per_s);
+  visit("matmul_flops_per_s", speeds.matmul_flops_per_s);
+}
+
+template <typename Visit>
+void visit_values(UnitTimes& times, const Visit& visit) {
+  const auto unit = [&](const std::string& name, UnitSeconds& seconds) {
+    visit(name + "_forward_s", seconds.forward_s);
+    visit(name + "_recompute_s", seconds.recompute_s);
+    visit(name + "_backward_s", seconds.backward_s);
+  };
+  unit("embedding", times.embedding);
+  unit("block", times.block);
+  unit("head", times.head);
+}
+
+template <typename Speeds>
+SpeedValues values_of(Speeds speeds) {
+  SpeedValues values;
+  visit_values(speeds, [&](const std::string& name, double& value) { values[name] = value; });
+  return values;
+}
+
+// Nothing where a value is missing.
+template <typename Speeds>
+std::optional<Speeds> from_values(const SpeedValues& values) {
+  Speeds speeds;
+  bool complete = true;
+  visit_values(speeds, [&](const std::string& name, double& value) {
+    const auto found = values.find(name);
+    complete = complete && found != values.end();
+    if (found != values.end()) value = found->second;
+  });
+  if (!complete) return std::nullopt;
+  return speeds;
+}
+
+}  // namespace sluice::engine

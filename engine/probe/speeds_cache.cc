@@ -1,0 +1,73 @@
+#include "engine/probe/speeds_cache.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "aio/log.h"
+#include "aio/small_file.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::int64_t kDaySeconds = 24 * 60 * 60;
+
+}  // namespace
+
+SpeedsCache::SpeedsCache(aio::IoQueue& queue, Options options)
+    : queue_(queue), options_(std::move(options)) {
+  if (!options_.path.empty()) measurements_ = read();
+}
+
+// Neither too old nor of the future: a clock that was wrong then says nothing of the age.
+bool SpeedsCache::fresh(const Measurement& measurement) const {
+  const std::int64_t age_s = options_.unix_s - measurement.measured_unix_s;
+  return age_s >= 0 && age_s <= kMaxAgeDays * kDaySeconds;
+}
+
+const Measurement* SpeedsCache::find(const std::string& what, const MeasuredOf& of) const {
+  if (options_.refresh) return nullptr;
+  for (const Measurement& measurement : measurements_)
+    if (measurement.what == what && measurement.of == of && fresh(measurement)) return &measurement;
+  return nullptr;
+}
+
+std::vector<Measurement> SpeedsCache::read() const {
+  const auto text = aio::read_small_file(queue_, options_.path, kMaxFileBytes);
+  if (!text.ok() && text.error().code() == ErrorCode::kNotFound) return {};
+  auto parsed =
+      text.ok() ? parse_measurements(*text) : Result<std::vector<Measurement>>(text.error());
+  if (parsed.ok()) return std::move(*parsed);
+  log::warning_once("speeds cache " + options_.path,
+                    "the speeds kept in " + options_.path +
+                        " cannot be used, and are measured again: " + parsed.error().message());
+  return {};
+}
+
+void SpeedsCache::keep(Measurement measurement) {
+  if (options_.path.empty()) return;
+  const Status written = write(std::move(measurement));
+  if (!written.ok()) {
+    log::warning("what was measured could not be kept in " + options_.path +
+                 ", and will be measured again: " + written.error().message());
+  }
+}
+
+Status SpeedsCache::write(Measurement measurement) {
+  aio::FileSystem& files = queue_.backend().files();
+  const std::string folder = std::filesystem::path(options_.path).parent_path().string();
+  if (!folder.empty()) SLUICE_RETURN_IF_ERROR(files.make_directories(folder));
+  SLUICE_ASSIGN_OR_RETURN(const auto lock, files.lock(options_.path + ".lock"));
+  measurements_ = read();
+  std::erase_if(measurements_, [&](const Measurement& old) {
+    return (old.what == measurement.what && old.of == measurement.of) || !fresh(old);
+  });
+  measurements_.push_back(std::move(measurement));
+  if (measurements_.size() > kMaxMeasurements) {
+    measurements_.erase(measurements_.begin(),
+                        measurements_.end() - static_cast<std::ptrdiff_t>(kMaxMeasurements));
+  }
+  return aio::write_small_file(queue_, options_.path, to_text(measurements_));
+}
+
+}  // namespace sluice::engine

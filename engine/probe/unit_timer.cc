@@ -1,0 +1,205 @@
+#include "engine/probe/unit_timer.h"
+
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "aio/units.h"
+#include "engine/model/gpt_layout.h"
+#include "engine/probe/gpu_probe.h"
+#include "engine/probe/timed_passes.h"
+#include "engine/train/cuda_device.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr int kUnitKinds = 3;
+constexpr std::size_t kLeastRounds = 3;
+constexpr std::size_t kMostRounds = 25;
+// How much longer than asked for whole micro-batches may take.
+constexpr double kPatience = 3;
+// cuBLAS' workspace, and what allocators round up.
+constexpr std::uint64_t kLibraryBytes = 128 * kMiB;
+
+double in_all(const UnitSeconds& seconds) {
+  return seconds.forward_s + seconds.recompute_s + seconds.backward_s;
+}
+
+// Parameters and gradients of one unit.
+struct UnitMemory {
+  UnitMemory(const UnitLayout& layout, const UnitTimerOptions& options)
+      : flat(at::randn({static_cast<std::int64_t>(layout.slot_elements)}, tensor_options(options))
+                 .mul_(kStd)),
+        flat_gradient(at::zeros({static_cast<std::int64_t>(layout.slot_elements)},
+                                at::TensorOptions().dtype(at::kFloat).device(options.device))),
+        parameters(layout, flat),
+        gradients(layout, flat_gradient) {}
+
+  static at::TensorOptions tensor_options(const UnitTimerOptions& options) {
+    return at::TensorOptions().dtype(options.dtype).device(options.device);
+  }
+
+  static constexpr double kStd = 0.02;
+  at::Tensor flat;
+  at::Tensor flat_gradient;
+  UnitViews parameters;
+  UnitViews gradients;
+};
+
+class UnitTimer {
+ public:
+  UnitTimer(const GptModel& model, const UnitTimerOptions& options)
+      : model_(model),
+        options_(options),
+        clock_(options.device.is_cuda() ? make_cuda_phase_clock()
+                                        : std::make_unique<CpuPhaseClock>()) {}
+
+  UnitSeconds unit(int index) {
+    const ModelUnit& unit = model_.unit(index);
+    const UnitMemory memory(unit.layout(), options_);
+    const PassContext context{.unit = index, .deterministic = options_.deterministic};
+    return median([&](std::int64_t sequences) {
+      const at::Tensor input = index == 0 ? tokens(sequences) : activations(sequences);
+      const at::Tensor grad_output = activations(sequences);
+      const auto forward = [&] { unit.forward(context, memory.parameters, input, nullptr); };
+      if (options_.device.is_cuda()) forward();  // the host gets ahead of the device
+      clock_->mark(0);
+      forward();
+      clock_->mark(1);
+      Saved saved;
+      unit.recompute(context, memory.parameters, input, saved);
+      clock_->mark(2);
+      unit.backward(context, memory.parameters, input, saved, grad_output, memory.gradients);
+      clock_->mark(3);
+      return UnitSeconds{
+          .forward_s = between(0, 1), .recompute_s = between(1, 2), .backward_s = between(2, 3)};
+    });
+  }
+
+  UnitSeconds head() {
+    const UnitMemory memory(model_.layout(model_.head_index()), options_);
+    const UnitMemory embedding(model_.layout(0), options_);
+    const at::Tensor& wte = embedding.parameters[embedding_parameter::kToken];
+    const at::Tensor& wte_gradient = embedding.gradients[embedding_parameter::kToken];
+    return median([&](std::int64_t sequences) {
+      const at::Tensor input = activations(sequences);
+      const at::Tensor targets = tokens(sequences);
+      const auto loss = [&] { model_.head().loss_sum(memory.parameters, wte, input, targets); };
+      if (options_.device.is_cuda()) loss();
+      clock_->mark(0);
+      loss();
+      clock_->mark(1);
+      model_.head().loss_and_gradient(memory.parameters, wte, input, targets, 1.0, memory.gradients,
+                                      wte_gradient);
+      clock_->mark(2);
+      const double forward_s = between(0, 1);
+      return UnitSeconds{.forward_s = forward_s,
+                         .recompute_s = 0,
+                         .backward_s = std::max(between(1, 2) - forward_s, 0.0)};
+    });
+  }
+
+ private:
+  double between(int from, int to) {
+    return 1e-9 * static_cast<double>(clock_->elapsed_ns(from, to));
+  }
+  at::Tensor tokens(std::int64_t sequences) const {
+    return at::randint(model_.shape().vocab, {sequences, options_.tokens},
+                       at::TensorOptions().dtype(at::kLong).device(options_.device));
+  }
+  at::Tensor activations(std::int64_t sequences) const {
+    return at::randn({sequences, options_.tokens, model_.shape().hidden},
+                     UnitMemory::tensor_options(options_));
+  }
+
+  template <typename Round>
+  UnitSeconds median(const Round& round) {
+    const double seconds = options_.seconds / kUnitKinds;
+    UnitSeconds one = round(1);
+    if (options_.device.is_cuda()) one = round(1);  // the first one loads kernels
+    const auto sequences = static_cast<double>(options_.micro_batch);
+    if (in_all(one) * sequences > kPatience * seconds) {
+      return {.forward_s = sequences * one.forward_s,
+              .recompute_s = sequences * one.recompute_s,
+              .backward_s = sequences * one.backward_s};
+    }
+    if (options_.micro_batch > 1) {
+      // What LibTorch keeps of one sequence's memory is of no use to more of them.
+      if (options_.device.is_cuda()) return_gpu_memory();
+      round(options_.micro_batch);
+    }
+    std::array<std::vector<double>, kUnitKinds> phases;
+    double spent_s = 0;
+    while (phases[0].size() < kMostRounds &&
+           (spent_s < seconds || phases[0].size() < kLeastRounds)) {
+      const UnitSeconds once = round(options_.micro_batch);
+      phases[0].push_back(once.forward_s);
+      phases[1].push_back(once.recompute_s);
+      phases[2].push_back(once.backward_s);
+      spent_s += in_all(once);
+      if (spent_s > kPatience * seconds) break;
+    }
+    return {.forward_s = median_of(std::move(phases[0])),
+            .recompute_s = median_of(std::move(phases[1])),
+            .backward_s = median_of(std::move(phases[2]))};
+  }
+
+  const GptModel& model_;
+  const UnitTimerOptions options_;
+  const std::unique_ptr<PhaseClock> clock_;
+};
+
+}  // namespace
+
+std::uint64_t unit_timer_bytes(const GptModel& model, const UnitTimerOptions& options) {
+  const GptShape& shape = model.shape();
+  const std::uint64_t number_bytes = c10::elementSize(options.dtype);
+  const PassShape pass{.micro_batch = options.micro_batch,
+                       .tokens = options.tokens,
+                       .number_bytes = static_cast<std::int64_t>(number_bytes)};
+  const bool cpu = !options.device.is_cuda();
+  const PeakOptions peak{.cpu = cpu, .plain_attention = cpu && shape.dropout > 0};
+  const auto memory_of = [&](int unit) {
+    return model.layout(unit).slot_elements * (number_bytes + sizeof(float));
+  };
+  const std::int64_t token_rows =
+      model.layout(0).parameters[embedding_parameter::kToken].padded_rows;
+  const std::uint64_t block = memory_of(1) + block_peak_bytes(shape, pass, peak);
+  const std::uint64_t ends =
+      memory_of(0) + memory_of(model.head_index()) + head_peak_bytes(shape, pass, token_rows, peak);
+  return std::max(block, ends) + 2 * boundary_bytes(shape, pass) + kLibraryBytes;
+}
+
+Result<UnitTimes> time_units(const GptModel& model, const UnitTimerOptions& options,
+                             const std::function<void(double)>& on_progress) {
+  const std::uint64_t needed = unit_timer_bytes(model, options);
+  if (options.memory_limit_bytes && needed > *options.memory_limit_bytes) {
+    return Error(ErrorCode::kOutOfMemory, "timing one micro-batch of this model takes " +
+                                              format_bytes(needed) + " of memory, and " +
+                                              format_bytes(*options.memory_limit_bytes) +
+                                              " may be taken: lower "
+                                              "train_micro_batch_size_per_gpu, or raise the "
+                                              "budget (budget.gpu_gib, budget.cpu_gib)");
+  }
+  const auto tell = [&](int done) {
+    if (options.device.is_cuda()) return_gpu_memory();
+    if (on_progress) on_progress(static_cast<double>(done) / kUnitKinds);
+  };
+  UnitTimes times;
+  UnitTimer timer(model, options);
+  tell(0);
+  times.embedding = timer.unit(0);
+  tell(1);
+  times.block = timer.unit(1);
+  tell(2);
+  times.head = timer.head();
+  tell(3);
+  return times;
+}
+
+}  // namespace sluice::engine

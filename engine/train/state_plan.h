@@ -1,0 +1,31 @@
+// The part of a MemoryPlan that is about the optimizer's state: the tier of each sub-group, which
+// units live on the GPU, and which blocks keep their activations. A device that the configuration
+// names is obeyed literally; what it leaves open is the planner's, if there is one.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "engine/config/config.h"
+#include "engine/train/memory_plan.h"
+#include "offload/step_model.h"
+
+namespace sluice::engine {
+
+// optimizer.units, optimizer.placement, residency and keeps_activations of the plan. `places`: by
+// unit, or empty.
+Status place_state(const config::Config& config, const GptModel& model,
+                   std::span<const offload::UnitPlace> places, MemoryPlan& plan);
+
+// The shares of the tiers that the configuration asks for; nothing: the planner's. A run on the CPU
+// has its GPU's share in RAM.
+std::optional<offload::TierFractions> asked_fractions(const config::Config& config, bool on_gpu);
+
+// Whether any of the state lies there.
+bool is_used(const MemoryPlan& plan, offload::Tier tier);
+
+// Whether boundaries go to the host between forward and backward.
+bool boundaries_leave(const config::Placement& placement,
+                      std::span<const offload::UnitPlace> places);
+
+}  // namespace sluice::engine

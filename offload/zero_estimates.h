@@ -1,0 +1,38 @@
+// What DeepSpeed's own estimators say that ZeRO-2 and ZeRO-3 take for parameters, gradients and
+// Adam's state (estimate_zero2_model_states_mem_needs and estimate_zero3_..., as of 0.19), so that
+// a plan can be read beside them. Activations are not in these numbers, and their rule of thumb for
+// buffers in host memory (half as much again) is.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace sluice::offload {
+
+struct ZeroModel {
+  std::uint64_t parameters = 0;
+  std::uint64_t largest_layer_parameters = 0;  // of one module, without its children; for ZeRO-3
+};
+
+struct ZeroMachines {
+  std::uint64_t gpus_per_node = 1;
+  std::uint64_t nodes = 1;
+  double buffer_factor = 1.5;  // of host memory
+};
+
+struct ZeroEstimate {
+  bool offload_optimizer = false;  // to host memory
+  bool offload_params = false;     // likewise; ZeRO-3 alone
+  bool zero_init = false;          // partitioned while it is made; ZeRO-3 alone
+  std::uint64_t cpu_bytes = 0;     // of each node
+  std::uint64_t gpu_bytes = 0;     // of each GPU
+};
+
+// With the optimizer offloaded, then without.
+std::vector<ZeroEstimate> zero2_estimates(const ZeroModel& model, const ZeroMachines& machines);
+// Both offloaded, the optimizer alone, nothing; of each with zero_init, then without.
+std::vector<ZeroEstimate> zero3_estimates(const ZeroModel& model, const ZeroMachines& machines);
+
+}  // namespace sluice::offload

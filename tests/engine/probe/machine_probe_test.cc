@@ -1,0 +1,102 @@
+#include "engine/probe/machine_probe.h"
+
+#include <gmock/gmock.h>
+
+#include <set>
+#include <stdexcept>
+
+#include "engine/config/resolve.h"
+#include "tests/aio/backends_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+constexpr std::int64_t kNow = 1'772'366'400;
+
+// A small model on the CPU, two folders as drives, and little memory, so that it is soon measured.
+class MachineProbeTest : public testing::Test {
+ protected:
+  ProbeReport probe(const std::vector<std::string>& overrides = {}, bool refresh = false) {
+    config::Sources sources;
+    sources.run_file = config::Source{"test", R"({
+      "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true},
+      "model": {"layers": 2, "hidden": 32, "heads": 2, "context": 16, "vocab": 64},
+      "run": {"cpu_threads": 2, "device": "cpu"},
+      "aio": {"block_size": 65536, "queue_depth": 2, "backend": "posix"},
+      "budget": {"cpu_gib": 0.4}
+    })"};
+    sources.overrides = {"budget.nvme_paths=[\"" + folder_.file("a") + "\"]"};
+    sources.overrides.insert(sources.overrides.end(), overrides.begin(), overrides.end());
+    const auto resolved = config::resolve(sources);
+    if (!resolved.ok()) throw std::runtime_error(resolved.error().message());
+    measured_.clear();
+    double last = 0;
+    auto report = probe_machine(resolved->config,
+                                {.cache_path = folder_.file("cache/speeds.json"),
+                                 .refresh = refresh,
+                                 .unix_s = kNow,
+                                 .on_progress = [&](const std::string& what, double fraction) {
+                                   measured_.insert(what);
+                                   EXPECT_GE(fraction, last);
+                                   EXPECT_LE(fraction, 1);
+                                   last = fraction;
+                                 }});
+    if (!report.ok()) throw std::runtime_error(report.error().message());
+    return std::move(*report);
+  }
+
+  const aio::TemporaryFolder folder_;
+  std::set<std::string> measured_;  // in the last probe
+};
+
+TEST_F(MachineProbeTest, MeasuresOnceAndThenOnlyWhatIsAnotherSetting) {
+  const std::string memory = "memory and cores";
+  const std::string units = "the model's units";
+  const std::string drive = folder_.file("a");
+  const ProbeReport first = probe();
+  EXPECT_THAT(measured_, UnorderedElementsAre(memory, drive, units));
+  EXPECT_GT(first.speeds.host_copy_bytes_per_s, 0);
+  EXPECT_GT(first.speeds.cpu_adamw_elements_per_s, 0);
+  EXPECT_GT(first.speeds.drives.in_both_bytes_per_s, 0);
+  EXPECT_GT(first.units.block.backward_s, 0);
+  EXPECT_EQ(first.speeds.bus.in_bytes_per_s, 0);  // no GPU is used
+  EXPECT_EQ(first.speeds.gpu_matmul_flops_per_s, 0);
+  EXPECT_FALSE(first.host_when.cached);
+
+  const ProbeReport again = probe();
+  EXPECT_THAT(measured_, IsEmpty());
+  EXPECT_EQ(again.speeds.host_copy_bytes_per_s, first.speeds.host_copy_bytes_per_s);
+  EXPECT_EQ(again.speeds.drives.out_bytes_per_s, first.speeds.drives.out_bytes_per_s);
+  EXPECT_EQ(again.units.head.forward_s, first.units.head.forward_s);
+  EXPECT_TRUE(again.host_when.cached && again.drives_when.cached && again.units_when.cached);
+
+  probe({"aio.queue_depth=3"});
+  EXPECT_THAT(measured_, ElementsAre(drive));
+  probe({"data.sequence_length=8"});
+  EXPECT_THAT(measured_, ElementsAre(units));
+  probe({"train_micro_batch_size_per_gpu=3"});
+  EXPECT_THAT(measured_, ElementsAre(units));
+  probe({"run.cpu_threads=1"});
+  EXPECT_THAT(measured_, UnorderedElementsAre(memory, units));
+  probe({}, true);
+  EXPECT_EQ(measured_.size(), 3U);
+}
+
+TEST_F(MachineProbeTest, MeasuresPathsAloneAndTogether) {
+  const ProbeReport report =
+      probe({"budget.nvme_paths=[\"" + folder_.file("a") + "\", \"" + folder_.file("b") + "\"]"});
+  EXPECT_EQ(measured_.count("all NVMe paths together"), 1U);
+  ASSERT_EQ(report.paths.size(), 2U);
+  EXPECT_EQ(report.paths[1].path, folder_.file("b"));
+  EXPECT_GT(report.speeds.drives.in_bytes_per_s, 0);
+  const ProbeReport none = probe({"budget.nvme_paths=[]"});
+  EXPECT_THAT(none.paths, IsEmpty());
+  EXPECT_EQ(none.speeds.drives.in_bytes_per_s, 0);
+}
+
+}  // namespace
+}  // namespace sluice::engine

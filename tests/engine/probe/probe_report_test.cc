@@ -1,0 +1,73 @@
+#include "engine/probe/probe_report.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+namespace sluice::engine {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr std::int64_t kNow = 1'772'366'400;
+
+ProbeReport example() {
+  ProbeReport report{.cpu = "Some CPU, 64 threads", .gpu = "Some GPU"};
+  report.speeds.host_copy_bytes_per_s = 201.5e9;
+  report.speeds.cpu_adamw_elements_per_s = 6.25e9;
+  report.speeds.bus.in_both_bytes_per_s = 41.5e9;
+  report.speeds.gpu_matmul_flops_per_s = 701.5e12;
+  report.speeds.drives.out_bytes_per_s = 9.75e9;
+  report.paths = {{.path = "/nvme0", .rates = {.in_bytes_per_s = 6.5e9}, .when = {.unix_s = kNow}},
+                  {.path = "/nvme1", .rates = {}, .when = {}}};
+  report.host_when = {.unix_s = kNow - 4 * 86'400, .cached = true};
+  report.gpu_when = {.unix_s = kNow - 7200, .cached = true};
+  report.units.block.backward_s = 0.00125;
+  report.units_of = "hidden 64";
+  report.units_when = {.unix_s = kNow, .estimated = true};
+  report.cache_path = "/home/speeds.json";
+  return report;
+}
+
+TEST(ProbeReport, ShowsEveryNumberWithItsAge) {
+  const std::string text = format_report(example(), kNow);
+  EXPECT_THAT(text, testing::ContainsRegex("memory, copy +201.50 GB/s +4 days ago"));
+  EXPECT_THAT(text, testing::ContainsRegex("AdamW +6.25 G elements/s"));
+  EXPECT_THAT(text, testing::ContainsRegex("read +6.50 GB/s +now"));
+  EXPECT_THAT(text, testing::ContainsRegex("host to GPU, while also GPU to host +41.50 GB/s +2 h"));
+  EXPECT_THAT(text, testing::ContainsRegex("matrix product +701.5 TFLOP/s"));
+  EXPECT_THAT(text, testing::ContainsRegex("block +0.000 ms +0.000 ms +1.250 ms"));
+  EXPECT_THAT(text, testing::AllOf(HasSubstr("estimated"), HasSubstr("/home/speeds.json"),
+                                   HasSubstr("all paths together")));
+}
+
+TEST(ProbeReport, LeavesOutWhatIsNotThere) {
+  ProbeReport report = example();
+  report.gpu.clear();
+  report.paths.resize(1);
+  report.cache_path.clear();
+  EXPECT_THAT(
+      format_report(report, kNow),
+      testing::AllOf(Not(HasSubstr("GPU")), Not(HasSubstr("together")), Not(HasSubstr("kept"))));
+  report.paths.clear();
+  const auto json = nlohmann::json::parse(to_json(report));
+  EXPECT_FALSE(json.contains("drives"));
+  EXPECT_FALSE(json.contains("gpu_speeds"));
+}
+
+TEST(ProbeReport, IsOneJsonObject) {
+  const auto json = nlohmann::json::parse(to_json(example()));
+  EXPECT_EQ(json["host"]["copy_bytes_per_s"], 201.5e9);
+  EXPECT_EQ(json["host"]["cached"], true);
+  EXPECT_EQ(json["host"]["measured_at"], "2026-02-25T12:00:00Z");
+  EXPECT_EQ(json["paths"][0]["path"], "/nvme0");
+  EXPECT_EQ(json["paths"][0]["in_bytes_per_s"], 6.5e9);
+  EXPECT_EQ(json["drives"]["out_bytes_per_s"], 9.75e9);
+  EXPECT_EQ(json["gpu_speeds"]["bus_in_both_bytes_per_s"], 41.5e9);
+  EXPECT_EQ(json["units"]["block_backward_s"], 0.00125);
+  EXPECT_EQ(json["units"]["estimated"], true);
+}
+
+}  // namespace
+}  // namespace sluice::engine

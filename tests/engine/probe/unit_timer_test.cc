@@ -1,0 +1,76 @@
+#include "engine/probe/unit_timer.h"
+
+#include <gmock/gmock.h>
+
+#include "aio/units.h"
+#include "engine/model/gpt_layout.h"
+#include "tests/aio/backends_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+GptModel model_of(std::int64_t hidden, double dropout = 0.1) {
+  return GptModel({.shape = {.layers = 2,
+                             .hidden = hidden,
+                             .heads = 4,
+                             .context_tokens = 64,
+                             .vocab = 301,
+                             .dropout = dropout}});
+}
+
+void expect_plausible(const UnitTimes& times) {
+  for (const UnitSeconds& unit : {times.embedding, times.block, times.head}) {
+    EXPECT_GT(unit.forward_s, 0);
+    EXPECT_GE(unit.recompute_s, 0);
+    EXPECT_LT(unit.forward_s + unit.recompute_s + unit.backward_s, 10);
+  }
+  EXPECT_GT(times.embedding.backward_s, 0);
+  EXPECT_GT(times.block.recompute_s, 0);
+  EXPECT_GT(times.block.backward_s, 0);
+}
+
+TEST(UnitTimer, TimesEveryUnitOnTheCpu) {
+  const GptModel model = model_of(64);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    std::vector<double> told;
+    const auto times =
+        time_units(model, {.dtype = dtype, .micro_batch = 3, .tokens = 48, .seconds = 0.05},
+                   [&](double fraction) { told.push_back(fraction); });
+    ASSERT_OK(times);
+    expect_plausible(*times);
+    EXPECT_EQ(told.size(), 4U);
+    EXPECT_EQ(told.back(), 1);
+  }
+}
+
+TEST(UnitTimer, MultipliesOneSequenceWhereAMicroBatchWouldTakeTooLong) {
+  // No patience at all. A block of one sequence takes 10 us at the least on any CPU: 24 M
+  // operations.
+  const GptModel model = model_of(128, 0);
+  const auto times =
+      time_units(model, {.dtype = at::kFloat, .micro_batch = 1 << 20, .tokens = 64, .seconds = 0});
+  ASSERT_OK(times);  // a micro-batch of 32 GiB was not made
+  EXPECT_GT(times->block.forward_s, 10);
+}
+
+TEST(UnitTimer, RefusesWhatItsLimitDoesNotHold) {
+  const GptModel model = model_of(64);
+  UnitTimerOptions options{.micro_batch = 2, .tokens = 32};
+  options.memory_limit_bytes = unit_timer_bytes(model, options) - 1;
+  const auto times = time_units(model, options);
+  ASSERT_FALSE(times.ok());
+  EXPECT_EQ(times.error().code(), ErrorCode::kOutOfMemory);
+}
+
+TEST(UnitTimer, KnowsThatLargerModelsAndMicroBatchesTakeMore) {
+  const UnitTimerOptions small{.micro_batch = 2, .tokens = 32};
+  UnitTimerOptions large = small;
+  large.micro_batch = 64;
+  EXPECT_LT(unit_timer_bytes(model_of(64), small), unit_timer_bytes(model_of(64), large));
+  EXPECT_LT(unit_timer_bytes(model_of(64), small), unit_timer_bytes(model_of(1024), small));
+  // Parameters in 16 bits and gradients in 32, of the block, are part of it.
+  EXPECT_GT(unit_timer_bytes(model_of(1024), small), 12 * kMiB * 6);
+}
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,354 @@
+// The planner beside every placement there is, and what it must never do.
+#include "offload/placement_planner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "tests/offload/step_model_cases.h"
+
+namespace sluice::offload {
+namespace {
+
+PlannerInput random_input(std::mt19937_64& random, int blocks) {
+  PlannerInput input;
+  RandomModel model = random_model(random, blocks, random() % 2 == 0);
+  input.units = std::move(model.units);
+  input.speeds = model.speeds;
+  input.step.prefetch_units = 1;
+  input.step.record_elements = 250'000;
+  input.step.swap_buffer_elements = 1'000'000;
+  input.granule_elements = 4096;
+  input.boundary_slots = 1;
+  double elements = 0;
+  for (const UnitCost& unit : input.units) elements += static_cast<double>(unit.elements);
+  const auto some = [&](double low, double high) {
+    return static_cast<std::uint64_t>(elements *
+                                      std::uniform_real_distribution<double>(low, high)(random));
+  };
+  input.budget = {.gpu = some(7, 30), .cpu = some(7, 20), .nvme = some(0, 15)};
+  return input;
+}
+
+// All that a unit can be given whole; the ends are always resident.
+std::vector<UnitPlace> choices(const UnitCost& unit, bool is_end) {
+  std::vector<UnitPlace> places = {on_gpu(unit), on_cpu(unit, true), on_nvme(unit, true)};
+  if (!is_end) places.insert(places.end(), {on_cpu(unit, false), on_nvme(unit, false)});
+  if (unit.kept_bytes == 0) return places;
+  std::vector<UnitPlace> all;
+  for (const ActivationPlace activations :
+       {ActivationPlace::kKeep, ActivationPlace::kRecompute, ActivationPlace::kOffload}) {
+    for (UnitPlace place : places) {
+      place.activations = activations;
+      all.push_back(place);
+    }
+  }
+  return all;
+}
+
+// One place on the GPU at least for inputs that come back.
+bool has_ring(const std::vector<UnitPlace>& places) {
+  bool leaves = false;
+  bool stays = false;
+  for (std::size_t i = 1; i + 1 < places.size(); ++i) {
+    leaves = leaves || places[i].activations == ActivationPlace::kOffload;
+    stays = stays || places[i].activations == ActivationPlace::kRecompute;
+  }
+  return stays || !leaves;
+}
+
+// The shortest step of all placements of whole units that fit; infinite: none does.
+double shortest_of_all(const PlannerInput& input) {
+  std::vector<std::vector<UnitPlace>> of;
+  for (std::size_t i = 0; i < input.units.size(); ++i)
+    of.push_back(choices(input.units[i], i == 0 || i + 1 == input.units.size()));
+  std::vector<std::size_t> at(of.size(), 0);
+  std::vector<UnitPlace> places(of.size());
+  double shortest_s = std::numeric_limits<double>::infinity();
+  while (true) {
+    for (std::size_t i = 0; i < of.size(); ++i) places[i] = of[i][at[i]];
+    if (has_ring(places) && placed_bytes(input, places).within(input.budget)) {
+      shortest_s =
+          std::min(shortest_s, predict_step(input.units, places, input.speeds, input.step).step_s);
+    }
+    std::size_t digit = 0;
+    while (digit < at.size() && ++at[digit] == of[digit].size()) at[digit++] = 0;
+    if (digit == at.size()) return shortest_s;
+  }
+}
+
+void expect_nearly_the_best(std::uint64_t first_seed, std::uint64_t seeds, int most_blocks) {
+  std::uint64_t compared = 0;
+  for (std::uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
+    std::mt19937_64 random(seed);
+    const int blocks = 1 + static_cast<int>(random() % static_cast<std::uint64_t>(most_blocks));
+    const PlannerInput input = random_input(random, blocks);
+    const double shortest_s = shortest_of_all(input);
+    const auto plan = plan_placement(input);
+    ASSERT_TRUE(plan.ok());
+    if (std::isinf(shortest_s)) continue;
+    ++compared;
+    ASSERT_TRUE(plan->fits) << "seed " << seed;
+    EXPECT_LE(plan->prediction.step_s, 1.05 * shortest_s) << "seed " << seed;
+  }
+  EXPECT_GE(compared, seeds / 2);
+}
+
+TEST(PlacementPlanner, IsNearlyAsGoodAsTheBestOfAllPlacements) { expect_nearly_the_best(1, 40, 2); }
+
+TEST(LongPlacementPlanner, IsNearlyAsGoodAsTheBestOfAllPlacements) {
+  expect_nearly_the_best(1000, 100, 3);
+}
+
+// One unit's place, changed at random.
+void mutate(const PlannerInput& input, std::mt19937_64& random, std::vector<UnitPlace>& places) {
+  const std::size_t index = random() % places.size();
+  const bool is_end = index == 0 || index + 1 == places.size();
+  UnitPlace& place = places[index];
+  const std::uint64_t elements = input.units[index].elements;
+  switch (random() % 4) {
+    case 0:
+      place.gpu_elements = elements * (random() % 5) / 4;
+      place.nvme_elements = 0;
+      break;
+    case 1:
+      place.nvme_elements = (elements - place.gpu_elements) * (random() % 3) / 2;
+      break;
+    case 2:
+      place.resident = is_end || !place.resident;
+      break;
+    default:
+      if (!is_end) place.activations = static_cast<ActivationPlace>(random() % 2);
+      break;
+  }
+  place.resident = place.resident || place.gpu_elements > 0;
+  place.cpu_elements = elements - place.gpu_elements - place.nvme_elements;
+}
+
+// Models too large to try everything: thousands of small changes find little that is better.
+TEST(PlacementPlanner, IsHardToImproveOn) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    std::mt19937_64 random(seed);
+    const PlannerInput input = random_input(random, 20);
+    const auto plan = plan_placement(input);
+    ASSERT_TRUE(plan.ok());
+    if (!plan->fits) continue;
+    std::vector<UnitPlace> best = plan->places;
+    double best_s = plan->prediction.step_s;
+    for (int change = 0; change < 3000; ++change) {
+      std::vector<UnitPlace> places = best;
+      for (std::uint64_t changes = 1 + random() % 3; changes > 0; --changes)
+        mutate(input, random, places);
+      if (!placed_bytes(input, places).within(input.budget)) continue;
+      const double step_s = predict_step(input.units, places, input.speeds, input.step).step_s;
+      if (step_s >= best_s) continue;
+      best_s = step_s;
+      best = places;
+    }
+    EXPECT_LE(plan->prediction.step_s, 1.03 * best_s) << "seed " << seed;
+  }
+}
+
+void expect_sound(const PlannerInput& input, const PlacementPlan& plan) {
+  ASSERT_EQ(plan.places.size(), input.units.size());
+  for (std::size_t i = 0; i < plan.places.size(); ++i) {
+    const UnitPlace& place = plan.places[i];
+    EXPECT_EQ(place.gpu_elements + place.cpu_elements + place.nvme_elements,
+              input.units[i].elements);
+    if (place.gpu_elements > 0) {
+      EXPECT_TRUE(place.resident);
+    }
+    if (place.params_on_nvme && place.resident) {
+      EXPECT_GT(place.cpu_elements + place.nvme_elements, 0);
+    }
+  }
+  EXPECT_TRUE(plan.places.front().resident);
+  EXPECT_TRUE(plan.places.back().resident);
+  const TierBytes used = placed_bytes(input, plan.places);
+  EXPECT_EQ(used.gpu, plan.used.gpu);
+  EXPECT_EQ(used.cpu, plan.used.cpu);
+  EXPECT_EQ(used.nvme, plan.used.nvme);
+  EXPECT_EQ(used.within(input.budget), plan.fits);
+  EXPECT_EQ(plan.missing.total() == 0, plan.fits);
+  if (plan.fits) {
+    EXPECT_TRUE(plan.hints.empty());
+  }
+}
+
+TEST(PlacementPlanner, NeverExceedsABudget) {
+  int fitting = 0;
+  int short_of_memory = 0;
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    PlannerInput input = random_input(random, 1 + static_cast<int>(random() % 12));
+    input.fixed = {.gpu = random() % 1'000'000, .cpu = random() % 1'000'000};
+    const double less = std::uniform_real_distribution<double>(0.2, 1)(random);
+    input.budget.gpu = static_cast<std::uint64_t>(less * static_cast<double>(input.budget.gpu));
+    input.budget.cpu = static_cast<std::uint64_t>(less * static_cast<double>(input.budget.cpu));
+    const auto plan = plan_placement(input);
+    ASSERT_TRUE(plan.ok());
+    expect_sound(input, *plan);
+    ++(plan->fits ? fitting : short_of_memory);
+  }
+  EXPECT_GE(fitting, 5);
+  EXPECT_GE(short_of_memory, 5);
+}
+
+// A search with bounds on its work may miss a little; it must not lose what it had.
+TEST(PlacementPlanner, IsNotSlowerWithALargerBudget) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    std::mt19937_64 random(seed);
+    PlannerInput input = random_input(random, 4 + static_cast<int>(random() % 12));
+    double before_s = std::numeric_limits<double>::infinity();
+    for (int more = 0; more < 5; ++more) {
+      const auto plan = plan_placement(input);
+      ASSERT_TRUE(plan.ok());
+      if (plan->fits) {
+        EXPECT_LE(plan->prediction.step_s, 1.02 * before_s) << "seed " << seed << ", " << more;
+        before_s = std::min(before_s, plan->prediction.step_s);
+      } else {
+        EXPECT_TRUE(std::isinf(before_s)) << "seed " << seed;
+      }
+      input.budget.gpu += input.budget.gpu / 4;
+      input.budget.cpu += input.budget.cpu / 4;
+    }
+  }
+}
+
+TEST(PlacementPlanner, TakesNoMoreMemoryThanMakesTheStepShorter) {
+  std::mt19937_64 random(7);
+  PlannerInput input = random_input(random, 6);
+  // Nothing but the GPU takes time.
+  input.speeds = instant_machine();
+  input.budget = {.gpu = 1ULL << 40, .cpu = 1ULL << 40, .nvme = 1ULL << 40};
+  input.rules = {.optimizer = Tier::kCpu, .recompute = Choice::kOn};
+  const auto plan = plan_placement(input);
+  ASSERT_TRUE(plan.ok() && plan->fits);
+  for (std::size_t i = 1; i + 1 < plan->places.size(); ++i)
+    EXPECT_FALSE(plan->places[i].resident) << i;
+}
+
+// ---- rules --------------------------------------------------------------------------------------
+
+struct Totals {
+  std::uint64_t gpu = 0;
+  std::uint64_t cpu = 0;
+  std::uint64_t nvme = 0;
+  std::uint64_t all = 0;
+  int resident = 0;
+  int params_on_nvme = 0;
+  int kept = 0;
+  int offloaded = 0;
+
+  explicit Totals(const std::vector<UnitPlace>& places) {
+    for (const UnitPlace& place : places) {
+      gpu += place.gpu_elements;
+      cpu += place.cpu_elements;
+      nvme += place.nvme_elements;
+      resident += place.resident ? 1 : 0;
+      params_on_nvme += place.params_on_nvme ? 1 : 0;
+      kept += place.activations == ActivationPlace::kKeep ? 1 : 0;
+      offloaded += place.activations == ActivationPlace::kOffload ? 1 : 0;
+    }
+    all = gpu + cpu + nvme;
+  }
+};
+
+class PlacementRulesTest : public testing::TestWithParam<std::uint64_t> {
+ protected:
+  PlacementRulesTest() : random_(GetParam()), input_(random_input(random_, kBlocks)) {
+    input_.budget = {.gpu = 1ULL << 30, .cpu = 1ULL << 30, .nvme = 1ULL << 30};
+  }
+  Totals plan() {
+    const auto plan = plan_placement(input_);
+    EXPECT_TRUE(plan.ok() && plan->fits);
+    expect_sound(input_, *plan);
+    return Totals(plan->places);
+  }
+
+  static constexpr int kBlocks = 8;
+  std::mt19937_64 random_;
+  PlannerInput input_;
+};
+
+TEST_P(PlacementRulesTest, PutsStateWhereItIsToldTo) {
+  input_.rules.optimizer = Tier::kGpu;
+  EXPECT_EQ(plan().gpu, plan().all);
+  input_.rules.optimizer = Tier::kCpu;
+  EXPECT_EQ(plan().cpu, plan().all);
+  input_.rules.optimizer = Tier::kNvme;
+  EXPECT_EQ(plan().nvme, plan().all);
+}
+
+TEST_P(PlacementRulesTest, SharesStateAsItIsTold) {
+  input_.rules.fractions = TierFractions{.gpu = 0.25, .cpu = 0.35, .nvme = 0.4};
+  const Totals totals = plan();
+  const auto all = static_cast<double>(totals.all);
+  EXPECT_NEAR(static_cast<double>(totals.gpu), 0.25 * all, 1);
+  EXPECT_NEAR(static_cast<double>(totals.cpu), 0.35 * all, 2);
+  EXPECT_NEAR(static_cast<double>(totals.nvme), 0.4 * all, 1);
+}
+
+TEST_P(PlacementRulesTest, PutsParametersWhereTheyAreToldTo) {
+  input_.rules.optimizer = Tier::kCpu;
+  input_.rules.params = Tier::kGpu;
+  EXPECT_EQ(plan().resident, kBlocks + 2);
+  EXPECT_EQ(plan().params_on_nvme, 0);
+  input_.rules.params = Tier::kCpu;
+  EXPECT_EQ(plan().resident, 2);
+  EXPECT_EQ(plan().params_on_nvme, 0);
+  input_.rules.params = Tier::kNvme;
+  EXPECT_EQ(plan().resident, 2);
+  EXPECT_EQ(plan().params_on_nvme, kBlocks + 2);
+}
+
+TEST_P(PlacementRulesTest, KeepsOrRecomputesAsItIsTold) {
+  input_.rules.recompute = Choice::kOff;
+  EXPECT_EQ(plan().kept, kBlocks);
+  input_.rules.recompute = Choice::kOn;
+  EXPECT_EQ(plan().kept, 0);
+}
+
+TEST_P(PlacementRulesTest, SendsInputsAwayAsItIsTold) {
+  input_.boundary_slots = 3;
+  input_.rules.recompute = Choice::kOn;
+  input_.rules.boundaries_to_cpu = Choice::kOn;
+  EXPECT_EQ(plan().offloaded, kBlocks - 3);
+  input_.rules.boundaries_to_cpu = Choice::kOff;
+  EXPECT_EQ(plan().offloaded, 0);
+}
+
+// What is told is not bent when it does not fit.
+TEST_P(PlacementRulesTest, ObeysEvenWhereItDoesNotFit) {
+  input_.rules.optimizer = Tier::kCpu;
+  input_.rules.params = Tier::kCpu;
+  input_.budget.cpu = 1'000'000;
+  const auto plan = plan_placement(input_);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_FALSE(plan->fits);
+  EXPECT_EQ(Totals(plan->places).cpu, Totals(plan->places).all);
+  EXPECT_GT(plan->missing.cpu, 0);
+  EXPECT_FALSE(plan->hints.empty());
+}
+
+TEST_P(PlacementRulesTest, RefusesRulesThatContradictEachOther) {
+  input_.rules.recompute = Choice::kOff;
+  input_.rules.boundaries_to_cpu = Choice::kOn;
+  EXPECT_FALSE(plan_placement(input_).ok());
+  input_.rules = {.optimizer = Tier::kCpu, .fractions = TierFractions{}};
+  EXPECT_FALSE(plan_placement(input_).ok());
+  input_.rules = {.fractions = TierFractions{.gpu = 0.5, .cpu = 0.6, .nvme = 0}};
+  EXPECT_FALSE(plan_placement(input_).ok());
+  input_.rules = {};
+  input_.units.clear();
+  EXPECT_FALSE(plan_placement(input_).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, PlacementRulesTest, testing::Values(1, 2, 3));
+
+}  // namespace
+}  // namespace sluice::offload

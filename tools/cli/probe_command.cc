@@ -1,0 +1,77 @@
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+#include <iostream>
+#include <memory>
+
+#include "aio/terminal_line.h"
+#include "engine/probe/machine_probe.h"
+#include "tools/cli/command.h"
+#include "tools/cli/config_options.h"
+#include "tools/cli/speeds_path.h"
+
+namespace sluice::tools {
+namespace {
+
+struct Options {
+  ConfigOptions config;
+  bool refresh = false;
+  bool json = false;
+};
+
+// Without a configuration the machine is still what it is; only units need a model.
+Result<config::Resolved> resolve_or_default(const ConfigOptions& options) {
+  if (!options.file.empty() || !options.deepspeed.empty()) return resolve(options);
+  config::Sources sources;
+  sources.overrides = {"model.preset=gpt2-small", "bf16.enabled=true",
+                       "train_micro_batch_size_per_gpu=1"};
+  sources.overrides.insert(sources.overrides.end(), options.overrides.begin(),
+                           options.overrides.end());
+  return config::resolve(sources);
+}
+
+Result<int> run(const Options& options) {
+  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve_or_default(options.config));
+  const std::int64_t now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(
+                                      std::chrono::system_clock::now().time_since_epoch())
+                                      .count();
+  engine::ProbeReport report;
+  {
+    TerminalLine line;
+    const auto show = [&](const std::string& what, double fraction) {
+      if (line.due())
+        line.show("measuring " + what + ": " + std::to_string(std::lround(100 * fraction)) + "%");
+    };
+    SLUICE_ASSIGN_OR_RETURN(report,
+                            engine::probe_machine(resolved.config, {.cache_path = speeds_path(),
+                                                                    .refresh = options.refresh,
+                                                                    .unix_s = now_unix_s,
+                                                                    .on_progress = show}));
+  }
+  if (options.json)
+    std::cout << engine::to_json(report) << "\n";
+  else
+    std::cout << engine::format_report(report, now_unix_s);
+  return 0;
+}
+
+}  // namespace
+
+Command add_probe_command(CLI::App& sluice) {
+  CLI::App* const command = sluice.add_subcommand(
+      "probe",
+      "Measures this machine as the planner needs it: memory, drives, GPU, a model's units");
+  command->footer(
+      "Some seconds, and none where the speeds are known: they are kept for 30 days, for this\n"
+      "machine and setting, in ${XDG_CACHE_HOME:-~/.cache}/sluice/speeds.json. Drives are those\n"
+      "of the configuration:\n"
+      "  sluice probe --set 'budget.nvme_paths=[\"/nvme\"]'\n"
+      "measures without one, and times the units of GPT-2 small in bf16.");
+  const auto options = std::make_shared<Options>();
+  add_config_options(*command, options->config);
+  command->add_flag("--refresh", options->refresh, "Measures again what is known already");
+  command->add_flag("--json", options->json, "Everything as one JSON object");
+  return [options] { return run(*options); };
+}
+
+}  // namespace sluice::tools
