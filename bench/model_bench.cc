@@ -3,7 +3,7 @@
 #include <exception>
 #include <string>
 
-#include "bench/machine_info.h"
+#include "aio/machine_info.h"
 #include "bench/model_options.h"
 #include "bench/model_report.h"
 #include "bench/model_workload.h"
@@ -35,7 +35,7 @@ int run(int argc, const char* const* argv) {
     if (const Status usable = file.check(); !usable.ok()) return fail(usable.error(), kUserError);
 
   std::FILE* const table = options->json == "-" ? stderr : stdout;
-  const MachineInfo machine = machine_info();
+  const aio::MachineInfo machine = aio::machine_info();
   std::fputs(machine_line("model_bench", machine).c_str(), table);
   std::fflush(table);
   const ModelReport report{*options, measure_passes(*options)};

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "aio/machine_info.h"
 #include "aio/units.h"
-#include "bench/machine_info.h"
 #include "tools/support/command_line.h"
 
 namespace sluice::bench {
@@ -117,7 +117,7 @@ Result<ModelBenchOptions> parse_model_options(const ModelArguments& arguments) {
   SLUICE_ASSIGN_OR_RETURN(const std::int64_t runs,
                           count_of("--runs", arguments.runs.value_or("11"), {.largest = 10000}));
   options.runs = static_cast<int>(runs);
-  options.threads = machine_info().cores;
+  options.threads = aio::machine_info().cores;
   if (arguments.threads) {
     SLUICE_ASSIGN_OR_RETURN(const std::int64_t threads,
                             count_of("--threads", *arguments.threads, {.largest = 1024}));

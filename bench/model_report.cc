@@ -85,7 +85,7 @@ std::string ModelReport::table() const {
   return table;
 }
 
-std::string ModelReport::json(const MachineInfo& machine, const std::string& command) const {
+std::string ModelReport::json(const aio::MachineInfo& machine, const std::string& command) const {
   Json json = result_header(machine, command);
   json["layers"] = options.shape.layers;
   json["hidden"] = options.shape.hidden;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/machine_info.h"
+#include "aio/machine_info.h"
 #include "bench/model_options.h"
 #include "bench/model_workload.h"
 
@@ -15,7 +15,7 @@ struct ModelReport {
   std::vector<PassMeasurement> passes;
 
   std::string table() const;
-  std::string json(const MachineInfo& machine, const std::string& command) const;
+  std::string json(const aio::MachineInfo& machine, const std::string& command) const;
 
  private:
   struct Whole {
