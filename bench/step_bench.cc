@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "aio/clock.h"
+#include "aio/machine_info.h"
 #include "aio/terminal_line.h"
-#include "bench/machine_info.h"
 #include "bench/result_file.h"
 #include "bench/result_header.h"
 #include "bench/step_measure.h"
@@ -143,6 +143,7 @@ class Program {
     report_.setup_seconds = static_cast<double>(clock.now_ns() - begin_ns) * 1e-9;
     report_.tokens_per_step = run->tokens_per_step();
     report_.planned_gpu_bytes = run->plan().gpu_bytes();
+    report_.predicted_step_s = run->plan().predicted_step_s;
     report_.planned_host_bytes = run->plan().host_bytes();
     report_.planned_nvme_bytes = run->plan().nvme_bytes();
     return run;
@@ -180,7 +181,7 @@ class Program {
   const tools::Interrupt interrupt_{kInterruptNotice};
   const std::string command_;
   std::FILE* const table_;
-  const MachineInfo machine_ = machine_info();
+  const aio::MachineInfo machine_ = aio::machine_info();
   StepReport report_;
 };
 

@@ -1,7 +1,7 @@
 #include "bench/step_measure.h"
 
 #include "aio/clock.h"
-#include "bench/machine_info.h"
+#include "aio/machine_info.h"
 #include "engine/observe/process_memory.h"
 #include "engine/train/cuda_device.h"
 
@@ -41,7 +41,7 @@ MemoryUse memory_use(bool cuda) {
     use.peak_resident_bytes = memory->peak_resident_bytes;
     use.pinned_bytes = memory->pinned_bytes;
   }
-  use.available_bytes = available_ram_bytes();
+  use.available_bytes = aio::available_ram_bytes();
   return use;
 }
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "bench/machine_info.h"
+#include "aio/machine_info.h"
 #include "bench/step_measure.h"
 #include "bench/step_options.h"
 #include "engine/config/config.h"
@@ -19,6 +19,7 @@ struct StepReport {
   std::uint64_t tokens_per_step = 0;
   double setup_seconds = 0;  // plan, memory, first weights
   std::uint64_t planned_gpu_bytes = 0;
+  std::optional<double> predicted_step_s;
   std::uint64_t planned_host_bytes = 0;
   std::uint64_t planned_nvme_bytes = 0;
   MemoryUse before;  // once a GPU has its context, and before the run took anything
@@ -27,7 +28,7 @@ struct StepReport {
 
   // Only with measured steps.
   std::string table() const;
-  std::string json(const MachineInfo& machine, const std::string& command) const;
+  std::string json(const aio::MachineInfo& machine, const std::string& command) const;
 
   double median_step_seconds() const;
   double tokens_per_second() const;  // of the median step

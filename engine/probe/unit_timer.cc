@@ -163,7 +163,9 @@ std::uint64_t unit_timer_bytes(const GptModel& model, const UnitTimerOptions& op
                        .tokens = options.tokens,
                        .number_bytes = static_cast<std::int64_t>(number_bytes)};
   const bool cpu = !options.device.is_cuda();
-  const PeakOptions peak{.cpu = cpu, .plain_attention = cpu && shape.dropout > 0};
+  const PeakOptions peak{.cpu = cpu,
+                         .plain_attention = cpu && shape.dropout > 0,
+                         .deterministic = options.deterministic};
   const auto memory_of = [&](int unit) {
     return model.layout(unit).slot_elements * (number_bytes + sizeof(float));
   };

@@ -180,7 +180,9 @@ std::uint64_t plan_activations(const config::Config& config, const GptModel& mod
   const PassShape pass{.micro_batch = generates ? 1 : config.batch.micro,
                        .tokens = config.data.sequence_tokens,
                        .number_bytes = plan.form == offload::ParamForm::kFp32 ? 4 : 2};
-  const PeakOptions peak{.cpu = !plan.cuda, .plain_attention = !plan.cuda && shape.dropout > 0};
+  const PeakOptions peak{.cpu = !plan.cuda,
+                         .plain_attention = !plan.cuda && shape.dropout > 0,
+                         .deterministic = config.run.deterministic};
   const auto micro_batches = static_cast<std::uint64_t>(config.batch.accumulation);
   const auto layers = static_cast<std::uint64_t>(shape.layers);
   const std::uint64_t boundary = boundary_bytes(shape, pass);
