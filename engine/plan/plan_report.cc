@@ -121,7 +121,9 @@ std::string hint_text(const config::Config& config, const offload::TierBytes& bu
   using Change = offload::FitHint::Change;
   switch (hint.change) {
     case Change::kMoreGpu:
-      return "budget.gpu_gib " + gib_up_text(budget.gpu + hint.more_bytes);
+      return "budget.gpu_gib " +
+             gib_up_text(static_cast<std::uint64_t>(
+                 static_cast<double>(budget.gpu + hint.more_bytes) / (1 - kGpuSlack)));
     case Change::kMoreCpu:
       return "budget.cpu_gib " + gib_up_text(budget.cpu + hint.more_bytes);
     case Change::kMoreNvme:
@@ -133,7 +135,8 @@ std::string hint_text(const config::Config& config, const offload::TierBytes& bu
     case Change::kBoundariesToCpu:
       return "placement.boundaries_to_cpu \"on\"";
     case Change::kOptimizerAnywhere:
-      return "zero_optimization.offload_optimizer.device \"auto\"";
+      return std::string("zero_optimization.offload_optimizer.device \"auto\"") +
+             (config.placement.optimizer_fractions ? " without placement.optimizer_fractions" : "");
     case Change::kParamsAnywhere:
       return "zero_optimization.offload_param.device \"auto\"";
     case Change::kHalfMicroBatch:

@@ -96,8 +96,9 @@ const char* store_suffix(RunPurpose purpose) {
   return "params";
 }
 
-Status plan_params(const config::Config& config, const GptModel& model, MemoryPlan& plan) {
-  place_params(config.zero, model, plan);
+Status plan_params(const config::Config& config, const GptModel& model,
+                   std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
+  place_params(config.zero, model, places, plan);
   plan.params.element_bytes = offload::param_bytes_per_element(plan.form);
   plan.params.store.paths = config.param_nvme_paths();
   // Weights may be used while the run that makes them goes on.
@@ -274,7 +275,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
   choose_types(config, plan);
   const bool trains = options.purpose == RunPurpose::kTraining;
   if (trains) SLUICE_RETURN_IF_ERROR(place_state(config, model, options.places, plan));
-  SLUICE_RETURN_IF_ERROR(plan_params(config, model, plan));
+  SLUICE_RETURN_IF_ERROR(plan_params(config, model, options.places, plan));
   if (trains) SLUICE_RETURN_IF_ERROR(plan_optimizer(config, plan));
   plan.host.push_back({"the program and LibTorch", plan.cuda ? kCudaProgramBytes : kProgramBytes});
   if (trains) plan_boundaries(config, model, options.places, plan);
