@@ -34,8 +34,8 @@ struct Sums {
   std::uint64_t largest_streamed = 0;
   std::uint64_t largest_gradient = 0;  // that passes through the GPU
   std::uint64_t streamed_units = 0;
-  std::vector<std::uint64_t> on_nvme;     // elements of each unit whose parameters are there
-  std::uint64_t activations_gpu = 0;  // bytes, like the next
+  std::vector<std::uint64_t> on_nvme;  // elements of each unit whose parameters are there
+  std::uint64_t activations_gpu = 0;   // bytes, like the next
   std::uint64_t activations_cpu = 0;
 };
 

@@ -60,8 +60,8 @@ struct PlannerInput {
   ElementBytes bytes;
   PlacementRules rules;
   TierBytes budget;
-  TierBytes fixed;                          // of the budget, whatever the placement
-  std::uint64_t micro_batch_bytes = 0;      // of fixed.gpu: what grows with the micro-batch
+  TierBytes fixed;                      // of the budget, whatever the placement
+  std::uint64_t micro_batch_bytes = 0;  // of fixed.gpu: what grows with the micro-batch
   // Of fixed.gpu: what half the micro-batch would save, with twice as many of them in a step.
   std::uint64_t half_micro_batch_bytes = 0;
   int boundary_slots = 4;                   // inputs on the GPU, where others go to the host

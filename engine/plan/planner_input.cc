@@ -156,9 +156,11 @@ class Input {
 
   // A small model's are smaller than what is asked for.
   static std::uint64_t largest_record(const MemoryPlan& sizes) {
+    const bool settled = is_used(sizes, offload::Tier::kNvme);
     std::uint64_t elements = 1;
-    for (const offload::SubGroup& it : sizes.optimizer.placement)
-      elements = std::max(elements, it.elements);
+    for (const offload::SubGroup& it : sizes.optimizer.placement) {
+      if (!settled || it.tier == offload::Tier::kNvme) elements = std::max(elements, it.elements);
+    }
     return std::min(elements, sizes.optimizer.record_elements);
   }
 
@@ -213,10 +215,14 @@ class Input {
     return {};
   }
 
+  // By a placement without part of a unit on NVMe, whose records would be smaller than the formula
+  // assumes.
   Status set_fixed() {
-    const offload::LeanestPlacement some = offload::leanest_placement(input_);
-    SLUICE_ASSIGN_OR_RETURN(const MemoryPlan memory, memory_of(some.places));
+    constexpr std::uint64_t kPlenty = std::uint64_t{1} << 50;
     offload::PlannerInput as_planned = input_;
+    as_planned.budget = {.gpu = question_.on_gpu ? kPlenty : 0, .cpu = kPlenty, .nvme = kPlenty};
+    const offload::LeanestPlacement some = offload::leanest_placement(as_planned);
+    SLUICE_ASSIGN_OR_RETURN(const MemoryPlan memory, memory_of(some.places));
     as_planned.step.prefetch_units = memory.block_slots - 1;
     const TierBytes placed = offload::placed_bytes(as_planned, some.places);
     const TierBytes all{.gpu = question_.on_gpu ? memory.gpu_bytes() : 0,

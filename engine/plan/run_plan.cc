@@ -34,11 +34,12 @@ std::filesystem::path existing(std::filesystem::path folder) {
 }
 
 std::uint64_t nvme_room(const config::Config& config, const DescribedMachine& machine) {
-  if (machine.nvme_gib) return bytes_of_gib(*machine.nvme_gib);
-  if (config.budget.nvme_gib) return bytes_of_gib(*config.budget.nvme_gib);
   std::set<std::string> paths;
   for (const auto& of_tier : {config.optimizer_nvme_paths(), config.param_nvme_paths()})
     paths.insert(of_tier.begin(), of_tier.end());
+  if (paths.empty()) return 0;
+  if (machine.nvme_gib) return bytes_of_gib(*machine.nvme_gib);
+  if (config.budget.nvme_gib) return bytes_of_gib(*config.budget.nvme_gib);
   // Records are striped evenly: the fullest path is what counts.
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
   aio::RealFileSystem files;
@@ -46,7 +47,6 @@ std::uint64_t nvme_room(const config::Config& config, const DescribedMachine& ma
     const auto free = files.free_bytes(existing(path).string());
     least = std::min(least, free.ok() ? *free : 0);
   }
-  if (paths.empty()) return 0;
   return static_cast<std::uint64_t>(static_cast<double>(least * paths.size()) * (1 - kDriveMargin));
 }
 
@@ -73,12 +73,10 @@ Status place(const config::Config& config, const GptModel& model, bool on_gpu, R
   const TierBytes budget = plan.input.budget;
   for (int correction = 0; correction <= kMostCorrections; ++correction) {
     SLUICE_ASSIGN_OR_RETURN(plan.placement, offload::plan_placement(plan.input));
-    SLUICE_ASSIGN_OR_RETURN(
-        plan.memory,
-        plan_memory(config, model,
-                    {.assume_gpu = on_gpu,
-                     .gpu_room_bytes = budget.gpu,
-                     .places = plan.placement.places}));
+    SLUICE_ASSIGN_OR_RETURN(plan.memory, plan_memory(config, model,
+                                                     {.assume_gpu = on_gpu,
+                                                      .gpu_room_bytes = budget.gpu,
+                                                      .places = plan.placement.places}));
     const TierBytes used{.gpu = on_gpu ? plan.memory.gpu_bytes() : 0,
                          .cpu = plan.memory.host_bytes(),
                          .nvme = plan.memory.nvme_bytes()};

@@ -26,8 +26,8 @@ std::uint64_t place_units(const config::Zero& zero, const GptModel& model,
     const bool on_nvme = chosen ? places[static_cast<std::size_t>(unit)].params_on_nvme
                                 : device == OffloadDevice::kNvme;
     const bool persistent =
-        !chosen && layout.elements <= std::min(limit(zero.param_persistence_threshold_elements),
-                                               persistent_left);
+        !chosen && layout.elements <=
+                       std::min(limit(zero.param_persistence_threshold_elements), persistent_left);
     if (persistent) persistent_left -= layout.elements;
     const bool leaves_host =
         plan.residency.has_gpu_state(unit) && !plan.residency.has_host_state(unit);

@@ -35,8 +35,8 @@ inline std::vector<std::string> shape(int layers, int hidden, int heads, int voc
   const auto is = [](const char* key, int value) {
     return std::string("model.") + key + "=" + std::to_string(value);
   };
-  return {"model.preset=custom",  is("layers", layers),   is("hidden", hidden), is("heads", heads),
-          is("vocab", vocab), is("context", 1024)};
+  return {"model.preset=custom", is("layers", layers), is("hidden", hidden),
+          is("heads", heads),    is("vocab", vocab),   is("context", 1024)};
 }
 
 inline std::vector<std::string> operator+(std::vector<std::string> a,
@@ -65,9 +65,8 @@ inline RunPlan planned(const config::Config& config, const PlanRunOptions& optio
 }
 
 inline offload::TierBytes used_by(const MemoryPlan& plan) {
-  return {.gpu = plan.cuda ? plan.gpu_bytes() : 0,
-          .cpu = plan.host_bytes(),
-          .nvme = plan.nvme_bytes()};
+  return {
+      .gpu = plan.cuda ? plan.gpu_bytes() : 0, .cpu = plan.host_bytes(), .nvme = plan.nvme_bytes()};
 }
 
 }  // namespace sluice::engine

@@ -27,8 +27,8 @@ void PrintTo(const Case& it, std::ostream* out) { *out << it.name; }
 
 // By what alignment and headers come to: a page or a sector for each unit, array and record; and
 // RAM by the buffers of records that are smaller than the largest can be.
-constexpr std::uint64_t kGpuSlackBytes = 2 * kMiB;
-constexpr std::uint64_t kCpuSlackBytes = 8 * kMiB;
+constexpr std::uint64_t kGpuSlackBytes = 256 * kKiB;
+constexpr std::uint64_t kCpuSlackBytes = 512 * kKiB;
 
 class PlannerInputTest : public testing::TestWithParam<Case> {
  protected:
@@ -36,12 +36,12 @@ class PlannerInputTest : public testing::TestWithParam<Case> {
       : config_(planned_config(GetParam().overrides)), model_(model_options(config_, true)) {}
 
   offload::PlannerInput input() {
-    const auto made = planner_input(
-        {.config = config_,
-         .model = model_,
-         .machine = machine_,
-         .on_gpu = true,
-         .budget = {.gpu = 1ULL << 40, .cpu = 1ULL << 42, .nvme = 1ULL << 44}});
+    const auto made =
+        planner_input({.config = config_,
+                       .model = model_,
+                       .machine = machine_,
+                       .on_gpu = true,
+                       .budget = {.gpu = 1ULL << 40, .cpu = 1ULL << 42, .nvme = 1ULL << 44}});
     EXPECT_TRUE(made.ok()) << made.error().message();
     return *made;
   }
@@ -86,8 +86,7 @@ class RandomPlaces {
       }
       const bool is_end = unit == 0 || unit + 1 == input.units.size();
       place.resident = is_end || place.gpu_elements > 0 || chance(residents);
-      place.params_on_nvme =
-          parameters_too && place.gpu_elements < cost.elements && chance(50);
+      place.params_on_nvme = parameters_too && place.gpu_elements < cost.elements && chance(50);
       if (cost.kept_bytes > 0 && chance(kept)) place.activations = ActivationPlace::kKeep;
       places.push_back(place);
     }
@@ -157,16 +156,15 @@ const std::vector<std::string> kSmall = shape(6, 256, 4, 5003);
 
 INSTANTIATE_TEST_SUITE_P(
     Models, PlannerInputTest,
-    testing::Values(
-        Case{"xl", {}}, Case{"xl_fp16", {"fp16.enabled=true", "bf16.enabled=false"}},
-        Case{"xl_fp32", {"bf16.enabled=false"}},
-        Case{"xl_accumulated", {"gradient_accumulation_steps=4"}},
-        Case{"billions", shape(40, 2560, 32)}, Case{"wide", shape(8, 5120, 40)},
-        Case{"small", kSmall}, Case{"small_fp32", kSmall + std::vector<std::string>{
-                                                      "bf16.enabled=false"}},
-        Case{"one_block", shape(1, 256, 4, 999)},
-        Case{"short_records", {"placement.record_elements=1000000"}},
-        Case{"two_drives", {R"(budget.nvme_paths=["nvme0","nvme1"])"}}),
+    testing::Values(Case{"xl", {}}, Case{"xl_fp16", {"fp16.enabled=true", "bf16.enabled=false"}},
+                    Case{"xl_fp32", {"bf16.enabled=false"}},
+                    Case{"xl_accumulated", {"gradient_accumulation_steps=4"}},
+                    Case{"billions", shape(40, 2560, 32)}, Case{"wide", shape(8, 5120, 40)},
+                    Case{"small", kSmall},
+                    Case{"small_fp32", kSmall + std::vector<std::string>{"bf16.enabled=false"}},
+                    Case{"one_block", shape(1, 256, 4, 999)},
+                    Case{"short_records", {"placement.record_elements=1000000"}},
+                    Case{"two_drives", {R"(budget.nvme_paths=["nvme0","nvme1"])"}}),
     [](const auto& it) { return std::string(it.param.name); });
 
 // ---- what is said explicitly ----------------------------------------------------------------
@@ -255,9 +253,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"auto_nvme", devices("auto", "nvme")}, Case{"none_nvme", devices("none", "nvme")},
         Case{"cpu_none", devices("cpu", "none")},
         Case{"ratio", devices("auto", "cpu", {"zero_optimization.offload_optimizer.ratio=0.6"})},
-        Case{"ratio_small_sub_groups",
-             devices("none", "cpu", {"zero_optimization.offload_optimizer.ratio=0.3",
-                                     "zero_optimization.sub_group_size=1e6"})},
+        Case{"ratio_small_sub_groups", devices("none", "cpu",
+                                               {"zero_optimization.offload_optimizer.ratio=0.3",
+                                                "zero_optimization.sub_group_size=1e6"})},
         Case{"fractions",
              devices("auto", "auto",
                      {R"(placement.optimizer_fractions={"gpu": 0.2, "cpu": 0.5, "nvme": 0.3})"})},
