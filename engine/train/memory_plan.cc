@@ -26,7 +26,7 @@ constexpr int kMinSwapBuffers = 3;  // one is read, one computed, one written
 // are pages of LibTorch's libraries that loading has relocated or that initialisers have made, half
 // are mapped from their files. The rest is for allocators' arenas and oneDNN's scratch memory.
 constexpr std::uint64_t kProgramBytes = 512 * kMiB;
-constexpr std::uint64_t kCudaProgramBytes = 1536 * kMiB;
+constexpr std::uint64_t kCudaProgramBytes = 768 * kMiB;
 // On the GPU: cuBLAS' workspaces, kernels as they are loaded, what LibTorch's allocator rounds up.
 constexpr std::uint64_t kCudaLibraryBytes = 256 * kMiB;
 
