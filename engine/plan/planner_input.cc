@@ -80,9 +80,6 @@ offload::PlacementRules rules_of(const config::Config& config, const MemoryPlan&
   if (!on_gpu) {  // what there is of activations is in RAM anyway
     rules.recompute = offload::Choice::kOn;
     rules.boundaries_to_cpu = offload::Choice::kOff;
-  } else if (rules.boundaries_to_cpu == offload::Choice::kAuto) {
-    // All of them go or none; and DeepSpeed's users expect none.
-    rules.boundaries_to_cpu = offload::Choice::kOff;
   } else if (rules.boundaries_to_cpu == offload::Choice::kOn &&
              rules.recompute == offload::Choice::kAuto) {
     // The inputs of blocks that keep the rest would go as well.

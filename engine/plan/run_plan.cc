@@ -135,10 +135,6 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
                                  .on_gpu = on_gpu,
                                  .budget = budget_of(config, options.machine, plan.facts)}));
   SLUICE_RETURN_IF_ERROR(place(config, model, on_gpu, plan));
-  if (options.with_spans) {
-    plan.placement.prediction = offload::predict_step(plan.input.units, plan.placement.places,
-                                                      plan.input.speeds, plan.input.step, true);
-  }
   if (options.with_relief && plan.placement.fits) {
     SLUICE_ASSIGN_OR_RETURN(plan.relief, offload::find_relief(plan.input, plan.placement));
   }

@@ -47,7 +47,6 @@ struct PlanRunOptions {
   std::int64_t unix_s = 0;  // now
   DescribedMachine machine;
   bool with_relief = false;
-  bool with_spans = false;  // of the prediction
   std::function<void(const std::string& what, double fraction)> on_progress;
 };
 

@@ -69,6 +69,7 @@ class RandomPlaces {
     const bool whole_units = chance(50);
     const int residents = below(101);
     const int kept = below(101);
+    const int leaving = chance(50) ? below(101) : 0;
     std::vector<UnitPlace> places;
     for (std::size_t unit = 0; unit < input.units.size(); ++unit) {
       const offload::UnitCost& cost = input.units[unit];
@@ -87,7 +88,12 @@ class RandomPlaces {
       const bool is_end = unit == 0 || unit + 1 == input.units.size();
       place.resident = is_end || place.gpu_elements > 0 || chance(residents);
       place.params_on_nvme = parameters_too && place.gpu_elements < cost.elements && chance(50);
-      if (cost.kept_bytes > 0 && chance(kept)) place.activations = ActivationPlace::kKeep;
+      // One input stays at least.
+      const bool is_last_block = unit + 2 >= input.units.size();
+      if (cost.kept_bytes > 0 && chance(kept))
+        place.activations = ActivationPlace::kKeep;
+      else if (cost.boundary_bytes > 0 && !is_last_block && chance(leaving))
+        place.activations = ActivationPlace::kOffload;
       places.push_back(place);
     }
     return places;
