@@ -223,9 +223,8 @@ bool FluidSchedule::waits_only_for(TaskId id, TaskId outside) const {
   const Line& line = lines_[static_cast<std::size_t>(task(id).stream)];
   if (line.active || line.next == line.tasks.size() || line.tasks[line.next] != id) return false;
   const auto& after = task(id).after;
-  return std::all_of(after.begin(), after.end(), [&](TaskId it) {
-    return it == kNoTask || it == outside || has_ended(it);
-  });
+  return std::all_of(after.begin(), after.end(),
+                     [&](TaskId it) { return it == kNoTask || it == outside || has_ended(it); });
 }
 
 }  // namespace sluice::offload

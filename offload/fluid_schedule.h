@@ -83,7 +83,7 @@ class FluidSchedule {
   double next_end_s() const;
   // Not before now_s(). `outside`: resources that others use meanwhile.
   void advance_to(double time_s, ResourceRates::Mask outside = 0);
-  void end(TaskId outside);  // now; it must have begun
+  void end(TaskId outside);                   // now; it must have begun
   TaskId begun_outside(Stream stream) const;  // and not ended; kNoTask: there is none
   // Nothing but this one is waited for, on its stream and by what it comes after.
   bool waits_only_for(TaskId id, TaskId outside) const;
@@ -102,7 +102,7 @@ class FluidSchedule {
     std::size_t next = 0;
     bool active = false;
     bool outside = false;  // the active task is
-    double left = 0;  // of the active task's work
+    double left = 0;       // of the active task's work
   };
 
   bool may_begin(TaskId id) const;

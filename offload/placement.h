@@ -45,7 +45,9 @@ struct PlacementRules {
   std::optional<Tier> optimizer;           // all state there; kGpu is DeepSpeed's "none"
   std::optional<TierFractions> fractions;  // of state, over all elements; instead of `optimizer`
   std::vector<TierElements> state;         // of each unit; instead of both
-  bool state_on_gpu = true;                // false: there is no GPU, or none that could update it
+  bool state_on_gpu = true;                // false: there is no GPU
+  bool state_on_nvme = true;               // false: no folder was named, as for the next
+  bool params_on_nvme = true;
   // kGpu: every unit is resident. kCpu and kNvme: the host's copies are there, and only embedding
   // and head, and units with state on the GPU, have places of their own on the GPU.
   std::optional<Tier> params;

@@ -235,10 +235,13 @@ void PlacementSpace::place_host(const PlacementKnobs& knobs, std::vector<UnitPla
     place_host_state(knobs, rules.fractions->cpu > 0 ? on_nvme : on_host, places);
   } else if (rules.optimizer == Tier::kNvme) {
     place_host_state(knobs, elements_, places);
-  } else if (may_hold(rules.optimizer, Tier::kNvme) && input_.budget.nvme > input_.fixed.nvme) {
+  } else if (rules.state_on_nvme && may_hold(rules.optimizer, Tier::kNvme) &&
+             input_.budget.nvme > input_.fixed.nvme) {
     fit_host_state(knobs, places);
   }
-  if (!may_hold(rules.params, Tier::kNvme) || input_.budget.nvme <= input_.fixed.nvme) return;
+  if (!rules.params_on_nvme || !may_hold(rules.params, Tier::kNvme) ||
+      input_.budget.nvme <= input_.fixed.nvme)
+    return;
   while (placed_bytes(input_, places).cpu > input_.budget.cpu && spill_params(places)) {
   }
 }

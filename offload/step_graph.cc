@@ -164,8 +164,8 @@ double StepGraph::host_elements(int index) const {
 
 TaskId StepGraph::add(Kind kind, int unit, double work, const After& after) {
   const Stream stream = stream_of(kind);
-  const TaskId id = schedule_.add(
-      {.stream = stream, .work = work, .after = after, .outside = is_outside(kind)});
+  const TaskId id =
+      schedule_.add({.stream = stream, .work = work, .after = after, .outside = is_outside(kind)});
   labels_.push_back({kind, unit});
   if (counting_) work_[static_cast<std::size_t>(resource_of(stream))] += work;
   if (stream == Stream::kCompute) last_compute_ = id;

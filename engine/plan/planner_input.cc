@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "aio/units.h"
 #include "engine/model/gpt_costs.h"
 #include "engine/train/state_plan.h"
 #include "offload/placement_fit.h"
@@ -11,6 +12,11 @@ namespace {
 
 using config::OffloadDevice;
 using offload::TierBytes;
+
+// In any placement; measured by planner_input_test.
+constexpr std::uint64_t kSpareGpuBytes = 256 * kKiB;
+constexpr std::uint64_t kSpareHostBytes = 512 * kKiB;
+constexpr std::uint64_t kSpareDriveBytes = 4 * kMiB;
 
 struct Widths {
   double param = 2;
@@ -73,6 +79,8 @@ offload::PlacementRules rules_of(const config::Config& config, const MemoryPlan&
   offload::PlacementRules rules;
   if (asked_fractions(config, on_gpu)) rules.state = state_of(sizes);
   rules.state_on_gpu = on_gpu;
+  rules.state_on_nvme = !config.optimizer_nvme_paths().empty();
+  rules.params_on_nvme = !config.param_nvme_paths().empty();
   rules.params = tier_of(config.zero.offload_param.device);
   if (!on_gpu && rules.params == offload::Tier::kGpu) rules.params = offload::Tier::kCpu;
   rules.recompute = choice_of(config.placement.recompute);
@@ -226,7 +234,22 @@ class Input {
                         .cpu = memory.host_bytes(),
                         .nvme = memory.nvme_bytes()};
     input_.fixed = all.beyond(placed);
+    add_spare();
     return set_micro_batch(memory, some.places);
+  }
+
+  // What alignment and records' headers come to in some placement or other, so that the formula is
+  // never below the memory plan.
+  void add_spare() {
+    constexpr std::uint64_t kRecordBytes = 8 * kKiB;
+    constexpr std::uint64_t kRecordsOfUnit = 4;  // by parameter groups and where tiers end
+    std::uint64_t records = kRecordsOfUnit * input_.units.size();
+    for (const offload::UnitCost& unit : input_.units)
+      records += unit.elements / input_.step.record_elements;
+    if (question_.on_gpu) input_.fixed.gpu += kSpareGpuBytes;
+    input_.fixed.cpu += kSpareHostBytes;
+    const std::uint64_t on_drives = kSpareDriveBytes + records * kRecordBytes;
+    input_.fixed.nvme += std::min(on_drives, input_.budget.nvme);
   }
 
   // Of the fixed part: activations but those that the units count.

@@ -57,12 +57,13 @@ Result<std::unique_ptr<SimulatedDrives>> SimulatedDrives::create(aio::VirtualLoo
 SimulatedDrives::~SimulatedDrives() = default;
 
 Status SimulatedDrives::make_state(const Options& options) {
-  SLUICE_ASSIGN_OR_RETURN(state_, swap::StateStore::create({*reads_, *writes_},
-                                                           {.paths = {kFolder},
-                                                            .run = "state",
-                                                            .chunk_bytes = options.state_chunk_bytes,
-                                                            .label = "optimizer state"},
-                                                           options.state));
+  SLUICE_ASSIGN_OR_RETURN(state_,
+                          swap::StateStore::create({*reads_, *writes_},
+                                                   {.paths = {kFolder},
+                                                    .run = "state",
+                                                    .chunk_bytes = options.state_chunk_bytes,
+                                                    .label = "optimizer state"},
+                                                   options.state));
   order_.resize(state_->record_count());
   std::iota(order_.begin(), order_.end(), swap::RecordId{0});
   SLUICE_ASSIGN_OR_RETURN(state_pool_, make_pool(*state_, options.swap.buffers));
@@ -80,8 +81,7 @@ Status SimulatedDrives::make_params(const Options& options) {
                                                              .chunk_bytes = kChunkBytes,
                                                              .label = "parameters"},
                                                             options.params));
-  SLUICE_ASSIGN_OR_RETURN(params_pool_,
-                          make_pool(*params_, static_cast<int>(transfers_.size())));
+  SLUICE_ASSIGN_OR_RETURN(params_pool_, make_pool(*params_, static_cast<int>(transfers_.size())));
   for (ParamTransfer& transfer : transfers_) {
     transfer.owner = this;
     transfer.buffer = params_pool_->acquire();

@@ -25,9 +25,8 @@ constexpr std::array<TraceTrack, offload::kResources> kTracks = {
     TraceTrack::kCompute, TraceTrack::kH2d,      TraceTrack::kD2h,
     TraceTrack::kAdamw,   TraceTrack::kNvmeRead, TraceTrack::kNvmeWrite};
 
-constexpr ResourceRates::Mask kDrives =
-    1U << static_cast<unsigned>(Resource::kDriveRead) |
-    1U << static_cast<unsigned>(Resource::kDriveWrite);
+constexpr ResourceRates::Mask kDrives = 1U << static_cast<unsigned>(Resource::kDriveRead) |
+                                        1U << static_cast<unsigned>(Resource::kDriveWrite);
 
 class Simulation {
  public:
@@ -85,11 +84,11 @@ class Simulation {
     for (std::size_t unit = 0; unit < plan_.input.units.size(); ++unit) {
       const offload::UnitCost& cost = plan_.input.units[unit];
       params = params || plan_.placement.places[unit].params_on_nvme;
-      options.params.push_back({.parameter = cost.name,
-                                .elements = cost.elements,
-                                .payload_bytes = static_cast<std::uint64_t>(
-                                    static_cast<double>(cost.elements) *
-                                    plan_.input.step.bytes.param)});
+      options.params.push_back(
+          {.parameter = cost.name,
+           .elements = cost.elements,
+           .payload_bytes = static_cast<std::uint64_t>(static_cast<double>(cost.elements) *
+                                                       plan_.input.step.bytes.param)});
     }
     if (!params) options.params.clear();
     return options;
@@ -156,8 +155,8 @@ class Simulation {
 
   // One record, as NvmeState does it, with virtual time in the place of AdamW.
   Status update(const StepGraph::RecordTasks& tasks) {
-    SLUICE_RETURN_IF_ERROR(run_until(
-        [&] { return schedule().waits_only_for(tasks.computed, tasks.read); }));
+    SLUICE_RETURN_IF_ERROR(
+        run_until([&] { return schedule().waits_only_for(tasks.computed, tasks.read); }));
     SLUICE_ASSIGN_OR_RETURN(auto loan, drives_->next());
     catch_up();
     schedule().end(tasks.read);
@@ -177,8 +176,7 @@ class Simulation {
   void note_steps() {
     while (ended_.size() < graph_.steps().size() &&
            schedule().has_ended(graph_.steps()[ended_.size()].last)) {
-      const std::int64_t end_ns =
-          ns_of(schedule().times(graph_.steps()[ended_.size()].last).end_s);
+      const std::int64_t end_ns = ns_of(schedule().times(graph_.steps()[ended_.size()].last).end_s);
       if (drives_ != nullptr)
         ended_.push_back({drives_->bytes_read(), drives_->bytes_written()});
       else
@@ -197,11 +195,11 @@ class Simulation {
       const FluidSchedule::Task& task = schedule().task(id);
       if (task.work == 0 || task.outside || !schedule().has_ended(id)) continue;
       const Resource resource = offload::resource_of(task.stream);
-      TraceSpan span{.track = kTracks[static_cast<std::size_t>(resource)],
-                     .name = plan_.input.units[static_cast<std::size_t>(graph_.unit_of(id))]
-                                 .name.c_str(),
-                     .begin_ns = ns_of(schedule().times(id).begin_s),
-                     .end_ns = ns_of(schedule().times(id).end_s)};
+      TraceSpan span{
+          .track = kTracks[static_cast<std::size_t>(resource)],
+          .name = plan_.input.units[static_cast<std::size_t>(graph_.unit_of(id))].name.c_str(),
+          .begin_ns = ns_of(schedule().times(id).begin_s),
+          .end_ns = ns_of(schedule().times(id).end_s)};
       if (resource == Resource::kHostToGpu || resource == Resource::kGpuToHost)
         span.args[0] = {"bytes", static_cast<std::int64_t>(task.work)};
       options_.trace->add(span);

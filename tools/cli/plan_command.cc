@@ -33,10 +33,9 @@ Result<std::vector<engine::StepMetrics>> simulate(const config::Config& config,
   engine::TraceLog trace;
   const bool traced = !options.trace.empty();
   if (traced) trace.start({.first_step = 1, .last_step = options.simulated_steps});
-  SLUICE_ASSIGN_OR_RETURN(auto steps,
-                          engine::simulate_run(config, plan,
-                                               {.steps = options.simulated_steps,
-                                                .trace = traced ? &trace : nullptr}));
+  SLUICE_ASSIGN_OR_RETURN(auto steps, engine::simulate_run(config, plan,
+                                                           {.steps = options.simulated_steps,
+                                                            .trace = traced ? &trace : nullptr}));
   if (traced) {
     SLUICE_RETURN_IF_ERROR(trace.write_json(options.trace));
     std::cerr << "trace of the simulated steps: " << options.trace
@@ -55,10 +54,10 @@ std::string closing(const std::vector<engine::StepMetrics>& steps) {
 
 Result<int> run(const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(options.config));
-  SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan,
-                          plan_here(resolved.config, {.machine = options.machine,
-                                                      .refresh = options.refresh,
-                                                      .with_relief = true}));
+  SLUICE_ASSIGN_OR_RETURN(
+      const engine::RunPlan plan,
+      plan_here(resolved.config,
+                {.machine = options.machine, .refresh = options.refresh, .with_relief = true}));
   std::vector<engine::StepMetrics> steps;
   if (plan.placement.fits && options.simulated_steps > 0) {
     SLUICE_ASSIGN_OR_RETURN(steps, simulate(resolved.config, plan, options));
