@@ -54,7 +54,16 @@ Result<std::unique_ptr<SimulatedDrives>> SimulatedDrives::create(aio::VirtualLoo
   return drives;
 }
 
-SimulatedDrives::~SimulatedDrives() = default;
+SimulatedDrives::~SimulatedDrives() {
+  for (ParamTransfer& transfer : transfers_)
+    if (transfer.done) transfer.done = [] {};
+  wait_for_params();
+}
+
+void SimulatedDrives::wait_for_params() {
+  const auto in_flight = [](const ParamTransfer& it) { return it.done != nullptr; };
+  while (std::any_of(transfers_.begin(), transfers_.end(), in_flight)) drive_->pump();
+}
 
 Status SimulatedDrives::make_state(const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(state_,
@@ -115,6 +124,7 @@ void SimulatedDrives::write(swap::SwapPipeline::Loan loan) {
 }
 
 Status SimulatedDrives::drain() {
+  wait_for_params();
   SLUICE_RETURN_IF_ERROR(status_);
   return pipeline_ != nullptr ? pipeline_->drain() : Status();
 }

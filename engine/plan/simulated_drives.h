@@ -73,6 +73,7 @@ class SimulatedDrives {
   SimulatedDrives() = default;
   Status make_state(const Options& options);
   Status make_params(const Options& options);
+  void wait_for_params();
   Status write_all(swap::StateStore& store, std::span<std::byte> buffer);
   swap::SwapStats swap_stats() const {
     return pipeline_ != nullptr ? pipeline_->stats() : swap::SwapStats{};
