@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
-#include "bench/machine_info.h"
-#include "bench/step_measure.h"
+#include "aio/machine_info.h"
 #include "bench/step_options.h"
 #include "engine/config/config.h"
+#include "tools/measure/step_measure.h"
 
 namespace sluice::bench {
 
@@ -21,13 +21,13 @@ struct StepReport {
   std::uint64_t planned_gpu_bytes = 0;
   std::uint64_t planned_host_bytes = 0;
   std::uint64_t planned_nvme_bytes = 0;
-  MemoryUse before;  // once a GPU has its context, and before the run took anything
-  StepMeasurement measured;
+  tools::MemoryUse before;  // once a GPU has its context, and before the run took anything
+  tools::StepMeasurement measured;
   std::optional<std::string> out_of_memory;  // what was asked for, and of whom
 
   // Only with measured steps.
   std::string table() const;
-  std::string json(const MachineInfo& machine, const std::string& command) const;
+  std::string json(const aio::MachineInfo& machine, const std::string& command) const;
 
   double median_step_seconds() const;
   double tokens_per_second() const;  // of the median step

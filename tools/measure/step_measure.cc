@@ -1,11 +1,11 @@
-#include "bench/step_measure.h"
+#include "tools/measure/step_measure.h"
 
 #include "aio/clock.h"
-#include "bench/machine_info.h"
+#include "aio/machine_info.h"
 #include "engine/observe/process_memory.h"
 #include "engine/train/cuda_device.h"
 
-namespace sluice::bench {
+namespace sluice::tools {
 namespace {
 
 using Traffic = engine::TrainingRun::Traffic;
@@ -41,12 +41,12 @@ MemoryUse memory_use(bool cuda) {
     use.peak_resident_bytes = memory->peak_resident_bytes;
     use.pinned_bytes = memory->pinned_bytes;
   }
-  use.available_bytes = available_ram_bytes();
+  use.available_bytes = aio::available_ram_bytes();
   return use;
 }
 
 StepMeasurement measure_steps(engine::TrainingRun& run, const StepPlan& plan,
-                              const tools::Interrupt& interrupt, const OnStep& on_step) {
+                              const Interrupt& interrupt, const OnStep& on_step) {
   StepMeasurement result;
   for (int step = 1; step < plan.warmup && !interrupt.requested(); ++step) {
     result.warmup_seconds.push_back(take_step(run).seconds);
@@ -77,4 +77,4 @@ StepMeasurement measure_steps(engine::TrainingRun& run, const StepPlan& plan,
   return result;
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools
