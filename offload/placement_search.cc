@@ -8,7 +8,8 @@ namespace {
 
 // Of the step model, all predictions together: what bounds the planner's time.
 constexpr std::int64_t kMostTasks = 6'000'000;
-constexpr std::size_t kSeeds = 4;  // of the grid, from which the search goes on
+constexpr std::int64_t kMostPoints = 1500;  // of the grid
+constexpr std::size_t kSeeds = 4;           // of the grid, from which the search goes on
 constexpr double kTie = 1e-6;
 constexpr double kNearly = 5e-4;  // what memory may be given back for
 
@@ -52,7 +53,9 @@ std::optional<PlacementSearch::Found> PlacementSearch::weigh(const PlacementKnob
                    static_cast<std::uint64_t>(knobs.offloaded),
                    static_cast<std::uint64_t>(knobs.resident_spread),
                    static_cast<std::uint64_t>(knobs.kept_spread),
-                   static_cast<std::uint64_t>(knobs.head_first)};
+                   static_cast<std::uint64_t>(knobs.head_first),
+                   static_cast<std::uint64_t>(knobs.gpu_even),
+                   static_cast<std::uint64_t>(knobs.nvme_last)};
   if (exhausted() || !seen_.insert(key).second) return std::nullopt;
   const std::vector<UnitPlace> places = space_.places(knobs);
   const TierBytes bytes = placed_bytes(input_, places);
@@ -71,6 +74,8 @@ std::optional<PlacementSearch::Found> PlacementSearch::weigh_filled(PlacementKno
 PlacementKnobs PlacementSearch::knobs_of(const Point& point) const {
   return {.gpu_elements = space_.gpu_steps()[static_cast<std::size_t>(point.gpu_step)],
           .head_first = point.head_first,
+          .gpu_even = point.gpu_even,
+          .nvme_last = point.nvme_last,
           .kept = point.kept,
           .offloaded = point.offloaded,
           .resident_spread = point.resident_spread,
@@ -121,16 +126,18 @@ void PlacementSearch::grid() {
     gpu = evenly(most_gpu_step_, count);
     kept = evenly(most_kept_, count);
     offloaded = evenly(most_offloaded, count);
-    if (static_cast<std::int64_t>(gpu.size() * kept.size() * offloaded.size()) * one * 2 <=
-        kMostTasks)
-      break;
+    const auto points = static_cast<std::int64_t>(gpu.size() * kept.size() * offloaded.size());
+    if (points <= kMostPoints && points * one * 3 <= kMostTasks) break;
   }
   for (const int g : gpu) {
     for (const int k : kept) {
       for (const int o : offloaded) {
-        const Point point{.gpu_step = g, .kept = k, .offloaded = o};
-        const auto found = weigh_point(point);
-        if (found) seeds_.push_back({point, *found});
+        for (const bool gpu_even : {false, true}) {
+          const Point point{.gpu_step = g, .kept = k, .offloaded = o, .gpu_even = gpu_even};
+          const auto found = weigh_point(point);
+          if (found) seeds_.push_back({point, *found});
+          if (g == 0) break;
+        }
       }
     }
   }
@@ -154,23 +161,34 @@ bool PlacementSearch::improve(Seed& seed, int gpu_step, int kept, int offloaded)
   return true;
 }
 
-// What is not a number.
+// What is not a number, one after the other.
 void PlacementSearch::vary(Seed& seed) {
   constexpr std::array<Spread, 3> kSpreads = {Spread::kEven, Spread::kFirst, Spread::kLast};
-  Seed best = seed;
+  const auto keep_better = [&](const Point& point) {
+    const auto found = weigh_point(point);
+    if (found && is_better(*found, seed.found)) seed = {point, *found};
+  };
+  const Point from = seed.point;
   for (const bool head_first : {false, true}) {
-    for (const Spread resident : kSpreads) {
-      for (const Spread kept : kSpreads) {
-        Point point = seed.point;
+    for (const bool gpu_even : {false, true}) {
+      for (const bool nvme_last : {false, true}) {
+        Point point = from;
         point.head_first = head_first;
-        point.resident_spread = resident;
-        point.kept_spread = kept;
-        const auto found = weigh_point(point);
-        if (found && is_better(*found, best.found)) best = {point, *found};
+        point.gpu_even = gpu_even;
+        point.nvme_last = nvme_last;
+        keep_better(point);
       }
     }
   }
-  seed = best;
+  const Point ordered = seed.point;
+  for (const Spread resident : kSpreads) {
+    for (const Spread kept : kSpreads) {
+      Point point = ordered;
+      point.resident_spread = resident;
+      point.kept_spread = kept;
+      keep_better(point);
+    }
+  }
 }
 
 // By ever smaller steps; each in one of the three numbers, or from one to another.

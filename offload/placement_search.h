@@ -28,7 +28,7 @@ class PlacementSearch {
   int predictions() const { return predictions_; }
 
  private:
-  using Key = std::array<std::uint64_t, 7>;
+  using Key = std::array<std::uint64_t, 9>;
   // Of the grid and of changes.
   struct Point {
     int gpu_step = 0;  // of the space's
@@ -37,6 +37,8 @@ class PlacementSearch {
     Spread resident_spread = Spread::kEven;
     Spread kept_spread = Spread::kEven;
     bool head_first = false;
+    bool gpu_even = false;
+    bool nvme_last = false;
   };
   struct Seed {
     Point point;

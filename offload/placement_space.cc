@@ -92,17 +92,39 @@ PlacementKnobs PlacementSpace::within_bounds(PlacementKnobs knobs) const {
   return knobs;
 }
 
+// Which units get state on the GPU, one behind the other: as many as it takes, and then the others.
+std::vector<std::size_t> PlacementSpace::gpu_order(const PlacementKnobs& knobs,
+                                                   std::uint64_t elements) const {
+  const std::size_t count = input_.units.size();
+  std::vector<std::size_t> order;
+  if (knobs.head_first) order.push_back(count - 1);
+  order.push_back(0);
+  std::uint64_t left = elements;
+  for (const std::size_t end : order) left -= std::min(left, input_.units[end].elements);
+  std::vector<int> blocks;
+  for (int index = 1; index + 1 < units(); ++index) blocks.push_back(index);
+  if (knobs.gpu_even && !blocks.empty()) {
+    const std::uint64_t in_blocks =
+        elements_ - input_.units.front().elements - (count > 1 ? input_.units.back().elements : 0);
+    const double share = static_cast<double>(left) / static_cast<double>(in_blocks);
+    const auto some = static_cast<int>(share * static_cast<double>(blocks.size()));
+    for (const int index : choose(blocks, some, Spread::kEven))
+      order.push_back(static_cast<std::size_t>(index));
+  }
+  for (std::size_t index = 0; index < count; ++index) order.push_back(index);
+  return order;
+}
+
 void PlacementSpace::place_gpu_state(const PlacementKnobs& knobs,
                                      std::vector<UnitPlace>& places) const {
   std::uint64_t left = knobs.gpu_elements;
-  const auto give = [&](std::size_t index) {
+  if (left == 0) return;
+  for (const std::size_t index : gpu_order(knobs, left)) {
     UnitPlace& place = places[index];
     const std::uint64_t more = std::min(left, input_.units[index].elements - place.gpu_elements);
     place.gpu_elements += more;
     left -= more;
-  };
-  if (knobs.head_first) give(places.size() - 1);
-  for (std::size_t index = 0; index < places.size(); ++index) give(index);
+  }
 }
 
 void PlacementSpace::place_residents(const PlacementKnobs& knobs,
@@ -135,19 +157,32 @@ void PlacementSpace::place_activations(const PlacementKnobs& knobs,
 
 // ---- the host -----------------------------------------------------------------------------------
 
-// The last `on_nvme` host elements there, the others in RAM.
-void PlacementSpace::place_host_state(std::uint64_t on_nvme, std::vector<UnitPlace>& places) const {
+// So many host elements on NVMe, the others in RAM.
+void PlacementSpace::place_host_state(const PlacementKnobs& knobs, std::uint64_t on_nvme,
+                                      std::vector<UnitPlace>& places) const {
+  const std::uint64_t granule = std::max<std::uint64_t>(input_.granule_elements, 1);
+  std::uint64_t host_left = 0;
+  for (std::size_t i = 0; i < places.size(); ++i)
+    host_left += input_.units[i].elements - places[i].gpu_elements;
   for (std::size_t i = places.size(); i-- > 0;) {
     const std::uint64_t on_host = input_.units[i].elements - places[i].gpu_elements;
-    places[i].nvme_elements = std::min(on_nvme, on_host);
-    places[i].cpu_elements = on_host - places[i].nvme_elements;
-    on_nvme -= places[i].nvme_elements;
+    std::uint64_t share = std::min(on_nvme, on_host);
+    if (!knobs.nvme_last && host_left > on_host) {
+      const double wanted = static_cast<double>(on_nvme) * static_cast<double>(on_host) /
+                            static_cast<double>(host_left);
+      share = std::min(share, align_up(static_cast<std::uint64_t>(std::ceil(wanted)), granule));
+    }
+    places[i].nvme_elements = share;
+    places[i].cpu_elements = on_host - share;
+    on_nvme -= share;
+    host_left -= on_host;
   }
 }
 
 // As much on NVMe as RAM does not hold.
-void PlacementSpace::fit_host_state(std::vector<UnitPlace>& places) const {
-  place_host_state(0, places);
+void PlacementSpace::fit_host_state(const PlacementKnobs& knobs,
+                                    std::vector<UnitPlace>& places) const {
+  place_host_state(knobs, 0, places);
   const std::uint64_t all_in_ram = placed_bytes(input_, places).cpu;
   if (all_in_ram <= input_.budget.cpu) return;
   std::uint64_t on_host = 0;
@@ -158,7 +193,7 @@ void PlacementSpace::fit_host_state(std::vector<UnitPlace>& places) const {
       (static_cast<double>(all_in_ram - input_.budget.cpu) + buffers) / input_.bytes.host_state;
   const std::uint64_t granule = std::max<std::uint64_t>(input_.granule_elements, 1);
   const std::uint64_t granules = static_cast<std::uint64_t>(too_many) / granule + 1;
-  place_host_state(std::min(granules * granule, on_host), places);
+  place_host_state(knobs, std::min(granules * granule, on_host), places);
 }
 
 // One more unit's parameters; a resident one's are read once less. False: there is none left.
@@ -174,9 +209,9 @@ bool PlacementSpace::spill_params(std::vector<UnitPlace>& places) const {
   return false;
 }
 
-void PlacementSpace::place_host(std::vector<UnitPlace>& places) const {
+void PlacementSpace::place_host(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const {
   const PlacementRules& rules = input_.rules;
-  place_host_state(0, places);
+  place_host_state(knobs, 0, places);
   if (rules.params == Tier::kNvme) {
     for (UnitPlace& place : places)
       place.params_on_nvme = !place.resident || host_elements(place) > 0;
@@ -184,11 +219,11 @@ void PlacementSpace::place_host(std::vector<UnitPlace>& places) const {
   if (rules.fractions) {
     const std::uint64_t on_host = elements_ - least_gpu_elements_;
     const std::uint64_t on_nvme = std::min(share_of(rules.fractions->nvme, elements_), on_host);
-    place_host_state(rules.fractions->cpu > 0 ? on_nvme : on_host, places);
+    place_host_state(knobs, rules.fractions->cpu > 0 ? on_nvme : on_host, places);
   } else if (rules.optimizer == Tier::kNvme) {
-    place_host_state(elements_, places);
+    place_host_state(knobs, elements_, places);
   } else if (may_hold(rules.optimizer, Tier::kNvme) && input_.budget.nvme > input_.fixed.nvme) {
-    fit_host_state(places);
+    fit_host_state(knobs, places);
   }
   if (!may_hold(rules.params, Tier::kNvme) || input_.budget.nvme <= input_.fixed.nvme) return;
   while (placed_bytes(input_, places).cpu > input_.budget.cpu && spill_params(places)) {
@@ -201,7 +236,7 @@ std::vector<UnitPlace> PlacementSpace::places(const PlacementKnobs& asked) const
   place_gpu_state(knobs, places);
   place_residents(knobs, places);
   place_activations(knobs, places);
-  place_host(places);
+  place_host(knobs, places);
   return places;
 }
 
@@ -214,7 +249,7 @@ bool PlacementSpace::fill_residents(PlacementKnobs& knobs) const {
     place_gpu_state(tried, places);
     place_residents(tried, places);
     place_activations(tried, places);
-    place_host_state(0, places);
+    place_host_state(tried, 0, places);
     return placed_bytes(input_, places).gpu <= input_.budget.gpu;
   };
   knobs = within_bounds(knobs);

@@ -1,13 +1,14 @@
 // PlacementSpace: the placements that the planner chooses from, by a few numbers each.
 //
 // What is settled here and not searched:
-// - State on the GPU is that of the first elements: their units are wanted first in the next
-//   forward, when their update can hide under nothing; and the gradients that they leave on the GPU
-//   are the last of backward, whose way out could hide under nothing either. The head may come
+// - State on the GPU is that of the embedding and then either of the first blocks: they are wanted
+//   first in the next forward, when their update can hide under nothing, and the gradients that
+//   they leave on the GPU are the last of backward, whose way out could hide under nothing either;
+//   or of blocks all through the model, so that the bus has time for the others. The head may come
 //   before them: its update is the last, and forward ends with it.
-// - State that RAM does not hold is that of the last elements: the drives work on it while forward
-//   goes through the others. RAM holds as much as it can: for each byte of RAM, state on NVMe costs
-//   two bytes of traffic a step.
+// - State that RAM does not hold is the same share of each unit's, so that the drives have work all
+//   through the update; or that of the last elements, on which they work while forward goes through
+//   the others. RAM holds as much as it can: a byte of state on NVMe costs two of traffic a step.
 // - Parameters go to NVMe only where all state has left RAM: a byte of theirs costs three.
 // - Inputs of the first units go to the host: they have longest to come back.
 #pragma once
@@ -24,6 +25,8 @@ enum class Spread : std::uint8_t { kFirst, kEven, kLast };
 struct PlacementKnobs {
   std::uint64_t gpu_elements = 0;
   bool head_first = false;  // of the GPU's elements
+  bool gpu_even = false;    // blocks all through the model, not the first
+  bool nvme_last = false;   // the last elements, not a share of each unit
   int resident = 0;         // beside the ends and the units with state on the GPU
   int kept = 0;             // units whose activations are kept
   int offloaded = 0;        // units whose inputs go to the host
@@ -56,19 +59,16 @@ class PlacementSpace {
   bool fill_residents(PlacementKnobs& knobs) const;
 
  private:
-  struct Split {
-    std::uint64_t cpu = 0;
-    std::uint64_t nvme = 0;
-  };
-
   PlacementKnobs within_bounds(PlacementKnobs knobs) const;
   void plan_gpu_steps();
   void place_gpu_state(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const;
+  std::vector<std::size_t> gpu_order(const PlacementKnobs& knobs, std::uint64_t elements) const;
   void place_residents(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const;
   void place_activations(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const;
-  void place_host(std::vector<UnitPlace>& places) const;
-  void place_host_state(std::uint64_t on_nvme, std::vector<UnitPlace>& places) const;
-  void fit_host_state(std::vector<UnitPlace>& places) const;
+  void place_host(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const;
+  void place_host_state(const PlacementKnobs& knobs, std::uint64_t on_nvme,
+                        std::vector<UnitPlace>& places) const;
+  void fit_host_state(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const;
   bool spill_params(std::vector<UnitPlace>& places) const;
 
   const PlannerInput& input_;

@@ -35,10 +35,9 @@ struct UnitCost {
   std::uint64_t slot_elements = 0;  // in a place on the GPU, padding included; 0: `elements`
   double forward_s = 0;             // of the GPU
   double recompute_s = 0;
-  double backward_s = 0;  // without recomputing; the cast of the gradient included
-  std::uint64_t boundary_bytes =
-      0;                         // its input, where backward needs it: not of embedding and head
-  std::uint64_t kept_bytes = 0;  // what kKeep keeps beside the input
+  double backward_s = 0;             // without recomputing; the cast of the gradient included
+  std::uint64_t boundary_bytes = 0;  // its input; 0 where backward does not need it: at both ends
+  std::uint64_t kept_bytes = 0;      // what kKeep keeps beside the input
 };
 
 // Where a unit's state lies. Elements of gpu, cpu and nvme state add up to the unit's.

@@ -78,7 +78,7 @@ class MachineProbe {
     SLUICE_RETURN_IF_ERROR(host());
     SLUICE_RETURN_IF_ERROR(drives());
     SLUICE_RETURN_IF_ERROR(gpu());
-    SLUICE_RETURN_IF_ERROR(units());
+    if (options_.units) SLUICE_RETURN_IF_ERROR(units());
     return std::move(report_);
   }
 

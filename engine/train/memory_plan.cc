@@ -277,7 +277,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
   plan.host.push_back({"the program and LibTorch", plan.cuda ? kCudaProgramBytes : kProgramBytes});
   if (trains) plan_boundaries(config, model, options.places, plan);
   std::vector<MemoryLine>& compute = plan.cuda ? plan.gpu : plan.host;
-  compute.push_back({"activations", plan_activations(config, model, plan)});
+  compute.push_back({kActivationsLine, plan_activations(config, model, plan)});
   if (options.purpose == RunPurpose::kGeneration) {
     const std::uint64_t number_bytes = plan.form == offload::ParamForm::kFp32 ? 4 : 2;
     compute.push_back({"keys and values", KvCache::bytes(generation_shape(config), number_bytes)});

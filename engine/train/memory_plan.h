@@ -20,6 +20,9 @@
 
 namespace sluice::engine {
 
+// The line of the compute device that grows with the micro-batch.
+inline constexpr const char* kActivationsLine = "activations";
+
 enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
 
 struct MemoryLine {

@@ -60,11 +60,13 @@ void choose_param_buffers(const config::OffloadParam& asked, std::uint64_t large
 
 // An evaluation has no backward that would use a block again.
 FetchRequest fetch_request(const config::Config& config, RunPurpose purpose) {
-  const bool trains = purpose == RunPurpose::kTraining;
+  // Where the plan chooses what stays on the GPU, slots are for passing through alone.
+  const bool reuses = purpose == RunPurpose::kTraining &&
+                      config.zero.offload_param.device != config::OffloadDevice::kAuto;
   return {.prefetch_units = config.placement.prefetch_units,
           .prefetch_bucket_elements = config.zero.prefetch_bucket_elements,
           .max_live_elements = config.zero.max_live_elements,
-          .max_reuse_distance_elements = trains ? config.zero.max_reuse_distance_elements : 0};
+          .max_reuse_distance_elements = reuses ? config.zero.max_reuse_distance_elements : 0};
 }
 
 UnitSizes unit_sizes(const GptModel& model) {

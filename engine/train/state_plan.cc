@@ -23,24 +23,6 @@ offload::UnitSpec unit_spec(const UnitLayout& layout) {
   return unit;
 }
 
-// Nothing: the planner's. A run on the CPU has its GPU's share in RAM.
-std::optional<offload::TierFractions> asked_fractions(const config::Config& config, bool cuda) {
-  offload::TierFractions fractions{.gpu = 0, .cpu = 0, .nvme = 0};
-  const config::OffloadOptimizer& asked = config.zero.offload_optimizer;
-  if (config.placement.optimizer_fractions) {
-    const config::TierFractions& given = *config.placement.optimizer_fractions;
-    fractions = {.gpu = given.gpu, .cpu = given.cpu, .nvme = given.nvme};
-  } else if (asked.device == OffloadDevice::kAuto) {
-    return std::nullopt;
-  } else {
-    (asked.device == OffloadDevice::kNvme ? fractions.nvme : fractions.cpu) = asked.ratio;
-    fractions.gpu = 1 - asked.ratio;
-    if (asked.device == OffloadDevice::kNone) fractions = {.gpu = 1, .cpu = 0, .nvme = 0};
-  }
-  if (!cuda) fractions.cpu += std::exchange(fractions.gpu, 0);
-  return fractions;
-}
-
 Result<std::vector<offload::SubGroup>> place(const config::Config& config, Places places,
                                              const MemoryPlan& plan) {
   const auto sub_group_elements =
@@ -89,6 +71,23 @@ Status place_state(const config::Config& config, const GptModel& model, Places p
           "optimizer state is on the GPU: they are updated there, so they stay there");
   }
   return {};
+}
+
+std::optional<offload::TierFractions> asked_fractions(const config::Config& config, bool on_gpu) {
+  offload::TierFractions fractions{.gpu = 0, .cpu = 0, .nvme = 0};
+  const config::OffloadOptimizer& asked = config.zero.offload_optimizer;
+  if (config.placement.optimizer_fractions) {
+    const config::TierFractions& given = *config.placement.optimizer_fractions;
+    fractions = {.gpu = given.gpu, .cpu = given.cpu, .nvme = given.nvme};
+  } else if (asked.device == OffloadDevice::kAuto) {
+    return std::nullopt;
+  } else {
+    (asked.device == OffloadDevice::kNvme ? fractions.nvme : fractions.cpu) = asked.ratio;
+    fractions.gpu = 1 - asked.ratio;
+    if (asked.device == OffloadDevice::kNone) fractions = {.gpu = 1, .cpu = 0, .nvme = 0};
+  }
+  if (!on_gpu) fractions.cpu += std::exchange(fractions.gpu, 0);
+  return fractions;
 }
 
 bool is_used(const MemoryPlan& plan, offload::Tier tier) {

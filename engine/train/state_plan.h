@@ -3,6 +3,7 @@
 // names is obeyed literally; what it leaves open is the planner's, if there is one.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "engine/config/config.h"
@@ -15,6 +16,10 @@ namespace sluice::engine {
 // unit, or empty.
 Status place_state(const config::Config& config, const GptModel& model,
                    std::span<const offload::UnitPlace> places, MemoryPlan& plan);
+
+// The shares of the tiers that the configuration asks for; nothing: the planner's. A run on the CPU
+// has its GPU's share in RAM.
+std::optional<offload::TierFractions> asked_fractions(const config::Config& config, bool on_gpu);
 
 // Whether any of the state lies there.
 bool is_used(const MemoryPlan& plan, offload::Tier tier);

@@ -97,10 +97,59 @@ void expect_nearly_the_best(std::uint64_t first_seed, std::uint64_t seeds, int m
   EXPECT_GE(compared, seeds / 2);
 }
 
-TEST(PlacementPlanner, IsNearlyAsGoodAsTheBestOfAllPlacements) { expect_nearly_the_best(1, 60, 2); }
+TEST(PlacementPlanner, IsNearlyAsGoodAsTheBestOfAllPlacements) { expect_nearly_the_best(1, 40, 2); }
 
 TEST(LongPlacementPlanner, IsNearlyAsGoodAsTheBestOfAllPlacements) {
   expect_nearly_the_best(1000, 100, 3);
+}
+
+// One unit's place, changed at random.
+void mutate(const PlannerInput& input, std::mt19937_64& random, std::vector<UnitPlace>& places) {
+  const std::size_t index = random() % places.size();
+  const bool is_end = index == 0 || index + 1 == places.size();
+  UnitPlace& place = places[index];
+  const std::uint64_t elements = input.units[index].elements;
+  switch (random() % 4) {
+    case 0:
+      place.gpu_elements = elements * (random() % 5) / 4;
+      place.nvme_elements = 0;
+      break;
+    case 1:
+      place.nvme_elements = (elements - place.gpu_elements) * (random() % 3) / 2;
+      break;
+    case 2:
+      place.resident = is_end || !place.resident;
+      break;
+    default:
+      if (!is_end) place.activations = static_cast<ActivationPlace>(random() % 2);
+      break;
+  }
+  place.resident = place.resident || place.gpu_elements > 0;
+  place.cpu_elements = elements - place.gpu_elements - place.nvme_elements;
+}
+
+// Models too large to try everything: thousands of small changes find little that is better.
+TEST(PlacementPlanner, IsHardToImproveOn) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    std::mt19937_64 random(seed);
+    const PlannerInput input = random_input(random, 20);
+    const auto plan = plan_placement(input);
+    ASSERT_TRUE(plan.ok());
+    if (!plan->fits) continue;
+    std::vector<UnitPlace> best = plan->places;
+    double best_s = plan->prediction.step_s;
+    for (int change = 0; change < 3000; ++change) {
+      std::vector<UnitPlace> places = best;
+      for (std::uint64_t changes = 1 + random() % 3; changes > 0; --changes)
+        mutate(input, random, places);
+      if (!placed_bytes(input, places).within(input.budget)) continue;
+      const double step_s = predict_step(input.units, places, input.speeds, input.step).step_s;
+      if (step_s >= best_s) continue;
+      best_s = step_s;
+      best = places;
+    }
+    EXPECT_LE(plan->prediction.step_s, 1.03 * best_s) << "seed " << seed;
+  }
 }
 
 void expect_sound(const PlannerInput& input, const PlacementPlan& plan) {
@@ -132,7 +181,7 @@ void expect_sound(const PlannerInput& input, const PlacementPlan& plan) {
 TEST(PlacementPlanner, NeverExceedsABudget) {
   int fitting = 0;
   int short_of_memory = 0;
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
     PlannerInput input = random_input(random, 1 + static_cast<int>(random() % 12));
@@ -145,13 +194,13 @@ TEST(PlacementPlanner, NeverExceedsABudget) {
     expect_sound(input, *plan);
     ++(plan->fits ? fitting : short_of_memory);
   }
-  EXPECT_GE(fitting, 10);
-  EXPECT_GE(short_of_memory, 10);
+  EXPECT_GE(fitting, 5);
+  EXPECT_GE(short_of_memory, 5);
 }
 
 // A search with bounds on its work may miss a little; it must not lose what it had.
 TEST(PlacementPlanner, IsNotSlowerWithALargerBudget) {
-  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     std::mt19937_64 random(seed);
     PlannerInput input = random_input(random, 4 + static_cast<int>(random() % 12));
     double before_s = std::numeric_limits<double>::infinity();

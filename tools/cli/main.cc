@@ -39,6 +39,7 @@ int run(int argc, const char* const* argv) {
   commands["train"] = sluice::tools::add_train_command(app);
   commands["eval"] = sluice::tools::add_eval_command(app);
   commands["generate"] = sluice::tools::add_generate_command(app);
+  commands["plan"] = sluice::tools::add_plan_command(app);
   commands["probe"] = sluice::tools::add_probe_command(app);
 #endif
   commands["config"] = sluice::tools::add_config_command(app);

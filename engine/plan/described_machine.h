@@ -1,0 +1,26 @@
+// The speeds of a machine that is described and not measured.
+//
+// Threads: one. Errors: those of the probe of this machine, for what is left open and is not the
+// GPU's.
+#pragma once
+
+#include "aio/result.h"
+#include "engine/model/gpt_model.h"
+#include "engine/plan/run_plan.h"
+
+namespace sluice::engine {
+
+// This machine with the described parts in the place of its own. A GPU is described as a whole:
+// what is not said of it is that of kAssumedGpu.
+Result<ProbeReport> described_machine(const config::Config& config, const GptModel& model,
+                                      const PlanRunOptions& options);
+
+// A card of 24 GB behind PCIe 4 (RTX 4090, A10 to A5000: rounded down).
+struct AssumedGpu {
+  double bus_gb_per_s = 22;
+  double tflops = 100;
+  double memory_gb_per_s = 850;
+};
+inline constexpr AssumedGpu kAssumedGpu;
+
+}  // namespace sluice::engine

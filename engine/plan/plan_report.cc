@@ -1,0 +1,222 @@
+#include "engine/plan/plan_report.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "engine/plan/plan_words.h"
+#include "offload/zero_estimates.h"
+
+namespace sluice::engine {
+namespace {
+
+using offload::StepPrediction;
+
+void add_tier(std::vector<TextRow>& rows, const std::string& name,
+              const std::vector<MemoryLine>& lines, std::uint64_t used, std::uint64_t budget) {
+  if (used == 0) return;
+  rows.push_back({name, format_bytes(used), "of " + format_bytes(budget)});
+  for (const MemoryLine& line : lines)
+    if (line.bytes > 0) rows.push_back({"  " + line.what, format_bytes(line.bytes)});
+}
+
+std::string memory_table(const RunPlan& plan) {
+  std::vector<TextRow> rows = {{"tier", "takes", "budget"}};
+  const offload::TierBytes& budget = plan.input.budget;
+  add_tier(rows, "GPU", plan.memory.gpu, plan.memory.gpu_bytes(), budget.gpu);
+  add_tier(rows, "host memory", plan.memory.host, plan.memory.host_bytes(), budget.cpu);
+  add_tier(rows, "NVMe", plan.memory.nvme, plan.memory.nvme_bytes(), budget.nvme);
+  return aligned(rows);
+}
+
+struct Shares {
+  double gpu = 0, cpu = 0, nvme = 0;  // of the state
+  int resident = 0, kept = 0, offloaded = 0, blocks = 0, units = 0;
+};
+
+Shares shares_of(const RunPlan& plan) {
+  Shares shares;
+  double all = 0;
+  shares.units = static_cast<int>(plan.placement.places.size());
+  for (std::size_t unit = 0; unit < plan.placement.places.size(); ++unit) {
+    const offload::UnitPlace& place = plan.placement.places[unit];
+    shares.gpu += static_cast<double>(place.gpu_elements);
+    shares.cpu += static_cast<double>(place.cpu_elements);
+    shares.nvme += static_cast<double>(place.nvme_elements);
+    all += static_cast<double>(plan.input.units[unit].elements);
+    shares.resident += place.resident ? 1 : 0;
+    if (!has_activations(plan.input.units[unit])) continue;
+    ++shares.blocks;
+    shares.kept += place.activations == offload::ActivationPlace::kKeep ? 1 : 0;
+    shares.offloaded += place.activations == offload::ActivationPlace::kOffload ? 1 : 0;
+  }
+  for (double* const share : {&shares.gpu, &shares.cpu, &shares.nvme}) *share /= all;
+  return shares;
+}
+
+std::string placement_text(const RunPlan& plan) {
+  const Shares shares = shares_of(plan);
+  std::string text = "optimizer state: " + percent_text(shares.gpu) + " GPU, " +
+                     percent_text(shares.cpu) + " host memory, " + percent_text(shares.nvme) +
+                     " NVMe\n";
+  if (!plan.memory.cuda) return text;
+  text += "parameters: " + std::to_string(shares.resident) + " of " + std::to_string(shares.units) +
+          " units stay on the GPU\n";
+  text += "activations: " + std::to_string(shares.kept) + " of " + std::to_string(shares.blocks) +
+          " blocks keep theirs, the others are recomputed";
+  if (shares.offloaded > 0)
+    text += "; the inputs of " + std::to_string(shares.offloaded) + " wait in host memory";
+  return text + "\n";
+}
+
+std::string resource_table(const StepPrediction& step) {
+  std::vector<TextRow> rows = {{"resource", "busy", "of the step"}};
+  for (int i = 0; i < offload::kResources; ++i) {
+    const auto resource = static_cast<offload::Resource>(i);
+    const double busy_s = step.busy(resource);
+    if (busy_s <= 0) continue;
+    rows.push_back(
+        {resource_name(resource), milliseconds_text(busy_s), percent_text(busy_s / step.step_s)});
+  }
+  return aligned(rows);
+}
+
+std::string relief_table(const RunPlan& plan) {
+  std::vector<TextRow> rows = {{"with", "step", "tokens/s"}};
+  for (const offload::Relief& relief : plan.relief) {
+    rows.push_back({change_name(relief.change), milliseconds_text(relief.step_s),
+                    (relief.tokens_per_s_ratio >= 1 ? "+" : "") +
+                        percent_text(relief.tokens_per_s_ratio - 1)});
+  }
+  return rows.size() > 1 ? aligned(rows) : "";
+}
+
+std::string zero_table(const RunPlan& plan, const ClusterShape& cluster) {
+  std::uint64_t largest = 0;
+  for (const offload::UnitCost& unit : plan.input.units) largest = std::max(largest, unit.elements);
+  const offload::ZeroModel model{.parameters = plan.parameters,
+                                 .largest_layer_parameters = largest};
+  const offload::ZeroMachines machines{.gpus_per_node = cluster.gpus_per_node,
+                                       .nodes = cluster.nodes};
+  std::vector<TextRow> rows = {{"DeepSpeed's estimate, " + std::to_string(cluster.nodes) + " x " +
+                                    std::to_string(cluster.gpus_per_node) + " GPUs",
+                                "each GPU", "each host"}};
+  const auto add = [&](const std::string& stage, const offload::ZeroEstimate& it) {
+    std::string what = "  " + stage;
+    if (it.offload_params) what += ", parameters";
+    if (it.offload_optimizer) what += it.offload_params ? " and optimizer" : ", optimizer";
+    if (it.offload_optimizer || it.offload_params) what += " offloaded";
+    if (it.zero_init) what += ", zero.Init";
+    rows.push_back({what, format_bytes(it.gpu_bytes), format_bytes(it.cpu_bytes)});
+  };
+  for (const auto& it : offload::zero2_estimates(model, machines)) add("ZeRO-2", it);
+  for (const auto& it : offload::zero3_estimates(model, machines)) add("ZeRO-3", it);
+  rows.push_back({"Sluice, one GPU, activations and all", format_bytes(plan.memory.gpu_bytes()),
+                  format_bytes(plan.memory.host_bytes())});
+  return aligned(rows);
+}
+
+std::string hint_text(const config::Config& config, const offload::TierBytes& budget,
+                      const offload::FitHint& hint) {
+  using Change = offload::FitHint::Change;
+  switch (hint.change) {
+    case Change::kMoreGpu:
+      return "budget.gpu_gib " + gib_up_text(budget.gpu + hint.more_bytes);
+    case Change::kMoreCpu:
+      return "budget.cpu_gib " + gib_up_text(budget.cpu + hint.more_bytes);
+    case Change::kMoreNvme:
+      return budget.nvme == 0 ? "a folder with " + gib_up_text(hint.more_bytes) +
+                                    " GiB free on a local drive (budget.nvme_paths)"
+                              : "budget.nvme_gib " + gib_up_text(budget.nvme + hint.more_bytes);
+    case Change::kRecompute:
+      return "placement.recompute \"on\"";
+    case Change::kBoundariesToCpu:
+      return "placement.boundaries_to_cpu \"on\"";
+    case Change::kOptimizerAnywhere:
+      return "zero_optimization.offload_optimizer.device \"auto\"";
+    case Change::kParamsAnywhere:
+      return "zero_optimization.offload_param.device \"auto\"";
+    case Change::kHalfMicroBatch:
+      return "train_micro_batch_size_per_gpu " + std::to_string(config.batch.micro / 2) +
+             " with twice the gradient_accumulation_steps";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string format_plan(const config::Config& config, const RunPlan& plan,
+                        const ClusterShape& cluster) {
+  const StepPrediction& step = plan.placement.prediction;
+  std::string text = "GPT of " + compact(static_cast<double>(plan.parameters)) + " parameters, " +
+                     std::to_string(plan.tokens_per_step) + " tokens a step, on " +
+                     (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) + "\n\n" +
+                     memory_table(plan) + "\n";
+  if (!plan.placement.fits) return text + does_not_fit(config, plan) + "\n";
+  text += placement_text(plan) + "\n" + resource_table(step) + "\n" + plan_summary(plan) + "\n";
+  if (step.nvme_write_bytes > 0) {
+    text += "drives: " + compact(step.nvme_read_bytes) + "B read and " +
+            compact(step.nvme_write_bytes) + "B written a step; " +
+            compact(step.nvme_write_bytes / step.step_s * kSecondsOfADay) + "B written a day\n";
+  }
+  const std::string relief = relief_table(plan);
+  if (!relief.empty()) text += "\n" + relief;
+  return text + "\n" + zero_table(plan, cluster);
+}
+
+std::string plan_summary(const RunPlan& plan) {
+  const StepPrediction& step = plan.placement.prediction;
+  std::string text = "plan: " + milliseconds_text(step.step_s) + " a step, " +
+                     compact(tokens_per_s(plan)) + " tokens/s; held by " +
+                     resource_name(step.bottleneck) + " (busy " +
+                     percent_text(step.busy(step.bottleneck) / step.step_s) + ")";
+  if (step.update_exposed_s > 0.005 * step.step_s)
+    text += ", forward waits " + milliseconds_text(step.update_exposed_s) + " for updates";
+  return text;
+}
+
+std::string does_not_fit(const config::Config& config, const RunPlan& plan) {
+  const offload::TierBytes& missing = plan.placement.missing;
+  std::string text = "this run does not fit:";
+  const auto add = [&](std::uint64_t bytes, const std::string& tier) {
+    if (bytes > 0)
+      text +=
+          (text.back() == ':' ? " " : ", ") + format_bytes(bytes) + " of " + tier + " are missing";
+  };
+  add(missing.gpu, "GPU memory");
+  add(missing.cpu, "host memory");
+  add(missing.nvme, "NVMe");
+  if (plan.placement.hints.empty())
+    return text +
+           ". No single change is enough: take a smaller model, shorter sequences "
+           "(data.sequence_length) or a larger machine";
+  text += ". It would with ";
+  for (std::size_t i = 0; i < plan.placement.hints.size(); ++i) {
+    if (i > 0) text += i + 1 == plan.placement.hints.size() ? ", or " : ", ";
+    text += hint_text(config, plan.input.budget, plan.placement.hints[i]);
+  }
+  return text;
+}
+
+Status write_predicted_trace(const RunPlan& plan, const std::string& path) {
+  constexpr std::array<TraceTrack, offload::kResources> kTracks = {
+      TraceTrack::kCompute, TraceTrack::kH2d,      TraceTrack::kD2h,
+      TraceTrack::kAdamw,   TraceTrack::kNvmeRead, TraceTrack::kNvmeWrite};
+  const StepPrediction& step = plan.placement.prediction;
+  double begin_s = 0;
+  for (const offload::StepSpan& span : step.spans) begin_s = std::min(begin_s, span.begin_s);
+  const auto ns = [&](double s) { return static_cast<std::int64_t>(1e9 * (s - begin_s)) + 1; };
+  TraceLog log;
+  log.start({.first_step = 1, .last_step = 1, .capacity_spans = step.spans.size() + 1});
+  log.begin_step(1, 0);
+  for (const offload::StepSpan& span : step.spans) {
+    log.add({.track = kTracks[static_cast<std::size_t>(span.resource)],
+             .name = span.what.c_str(),
+             .begin_ns = ns(span.begin_s),
+             .end_ns = ns(span.end_s)});
+  }
+  log.end_steps(ns(step.step_s));
+  return log.write_json(path);
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,36 @@
+// A RunPlan as people and programs read it.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/config/config.h"
+#include "engine/observe/trace_log.h"
+#include "engine/plan/run_plan.h"
+
+namespace sluice::engine {
+
+struct ClusterShape {  // for DeepSpeed's estimates
+  std::uint64_t gpus_per_node = 1;
+  std::uint64_t nodes = 1;
+};
+
+// What lies where, the predicted step and its resources, what would relieve it, what the drives
+// write, and what DeepSpeed's own estimators say: aligned text.
+std::string format_plan(const config::Config& config, const RunPlan& plan,
+                        const ClusterShape& cluster);
+std::string plan_json(const config::Config& config, const RunPlan& plan,
+                      const ClusterShape& cluster);
+
+// One or two lines for the log, before the first step.
+std::string plan_summary(const RunPlan& plan);
+
+// Why nothing fits, and the nearest setting with which it would: a sentence.
+std::string does_not_fit(const config::Config& config, const RunPlan& plan);
+
+// The predicted step as a trace; the plan must have been made with spans.
+Status write_predicted_trace(const RunPlan& plan, const std::string& path);
+
+}  // namespace sluice::engine

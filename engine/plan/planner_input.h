@@ -1,0 +1,28 @@
+// PlannerInput of a configuration: what its model costs by the measured times of its units, what
+// its settings leave open, and what of each tier is taken whatever the placement.
+//
+// What is taken in any case is the memory plan of some placement, less what the planner's own
+// formula says of that placement: so both agree wherever they count alike.
+//
+// Threads: one. Errors: kInvalidArgument of plan_memory().
+#pragma once
+
+#include "aio/result.h"
+#include "engine/config/config.h"
+#include "engine/probe/probe_report.h"
+#include "engine/train/memory_plan.h"
+#include "offload/placement.h"
+
+namespace sluice::engine {
+
+struct PlannerQuestion {
+  const config::Config& config;
+  const GptModel& model;
+  const ProbeReport& machine;
+  bool on_gpu = false;
+  offload::TierBytes budget;
+};
+
+Result<offload::PlannerInput> planner_input(const PlannerQuestion& question);
+
+}  // namespace sluice::engine

@@ -1,0 +1,132 @@
+#include "engine/plan/run_plan.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "aio/real_file_system.h"
+#include "aio/units.h"
+#include "engine/plan/described_machine.h"
+#include "engine/plan/planner_input.h"
+#include "engine/probe/machine_probe.h"
+
+namespace sluice::engine {
+namespace {
+
+using offload::TierBytes;
+
+// Of the GPU's room, left to the allocator: what it rounds up, and the holes between blocks.
+constexpr double kGpuSlack = 0.015;
+// A plan that is beyond the budget after all, by what the planner's formula counts otherwise.
+constexpr int kMostCorrections = 4;
+constexpr double kDriveMargin = 0.05;
+
+std::uint64_t bytes_of_gib(double gib) { return static_cast<std::uint64_t>(gib * kGiB); }
+
+// The folder or what is above it, where a run would make it.
+std::filesystem::path existing(std::filesystem::path folder) {
+  std::error_code ignored;
+  while (!std::filesystem::exists(folder, ignored) && folder.has_parent_path() &&
+         folder.parent_path() != folder)
+    folder = folder.parent_path();
+  return folder;
+}
+
+std::uint64_t nvme_room(const config::Config& config, const DescribedMachine& machine) {
+  if (machine.nvme_gib) return bytes_of_gib(*machine.nvme_gib);
+  if (config.budget.nvme_gib) return bytes_of_gib(*config.budget.nvme_gib);
+  std::set<std::string> paths;
+  for (const auto& of_tier : {config.optimizer_nvme_paths(), config.param_nvme_paths()})
+    paths.insert(of_tier.begin(), of_tier.end());
+  // Records are striped evenly: the fullest path is what counts.
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  aio::RealFileSystem files;
+  for (const std::string& path : paths) {
+    const auto free = files.free_bytes(existing(path).string());
+    least = std::min(least, free.ok() ? *free : 0);
+  }
+  if (paths.empty()) return 0;
+  return static_cast<std::uint64_t>(static_cast<double>(least * paths.size()) * (1 - kDriveMargin));
+}
+
+TierBytes budget_of(const config::Config& config, const DescribedMachine& machine,
+                    const MachineFacts& facts) {
+  constexpr std::uint64_t kUnknown = std::uint64_t{1} << 46;  // the machine does not say
+  config::Budget given = config.budget;
+  if (machine.cpu_gib) given.cpu_gib = machine.cpu_gib;
+  if (machine.gpu_gib) given.gpu_gib = machine.gpu_gib;
+  const std::uint64_t gpu = gpu_room(given, facts).value_or(kUnknown);
+  return {.gpu = static_cast<std::uint64_t>(static_cast<double>(gpu) * (1 - kGpuSlack)),
+          .cpu = host_room(given, facts).value_or(kUnknown),
+          .nvme = nvme_room(config, machine)};
+}
+
+bool is_described(const DescribedMachine& machine) {
+  return machine.describes_gpu() || machine.ram_gb_per_s || machine.drive_read_gb_per_s ||
+         machine.drive_write_gb_per_s;
+}
+
+// Plans until the memory plan agrees that it fits.
+Status place(const config::Config& config, const GptModel& model, bool on_gpu, RunPlan& plan) {
+  const TierBytes budget = plan.input.budget;
+  for (int correction = 0; correction <= kMostCorrections; ++correction) {
+    SLUICE_ASSIGN_OR_RETURN(plan.placement, offload::plan_placement(plan.input));
+    SLUICE_ASSIGN_OR_RETURN(
+        plan.memory,
+        plan_memory(config, model, {.assume_gpu = on_gpu, .places = plan.placement.places}));
+    const TierBytes used{.gpu = on_gpu ? plan.memory.gpu_bytes() : 0,
+                         .cpu = plan.memory.host_bytes(),
+                         .nvme = plan.memory.nvme_bytes()};
+    plan.placement.used = used;
+    const TierBytes more = used.beyond(budget);
+    if (!plan.placement.fits || more.total() == 0) return {};
+    plan.input.fixed.gpu += more.gpu;
+    plan.input.fixed.cpu += more.cpu;
+    plan.input.fixed.nvme += more.nvme;
+    plan.placement.missing = more;
+  }
+  plan.placement.fits = false;
+  return {};
+}
+
+}  // namespace
+
+Result<RunPlan> plan_run(const config::Config& config, const PlanRunOptions& options) {
+  RunPlan plan;
+  const bool on_gpu = options.machine.describes_gpu() || uses_cuda(config);
+  SLUICE_RETURN_IF_ERROR(validate(gpt_shape(config.model)));
+  const GptModel model(model_options(config, on_gpu));
+  for (int unit = 0; unit < model.units(); ++unit)
+    plan.parameters += model.layout(unit).parameter_elements();
+  plan.tokens_per_step =
+      config.batch.micro * config.batch.accumulation * config.data.sequence_tokens;
+  plan.facts = machine_facts(config);
+  if (is_described(options.machine)) {
+    SLUICE_ASSIGN_OR_RETURN(plan.machine, described_machine(config, model, options));
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(plan.machine,
+                            probe_machine(config, {.cache_path = options.cache_path,
+                                                   .refresh = options.refresh,
+                                                   .unix_s = options.unix_s,
+                                                   .on_progress = options.on_progress}));
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      plan.input, planner_input({.config = config,
+                                 .model = model,
+                                 .machine = plan.machine,
+                                 .on_gpu = on_gpu,
+                                 .budget = budget_of(config, options.machine, plan.facts)}));
+  SLUICE_RETURN_IF_ERROR(place(config, model, on_gpu, plan));
+  if (options.with_spans) {
+    plan.placement.prediction = offload::predict_step(plan.input.units, plan.placement.places,
+                                                      plan.input.speeds, plan.input.step, true);
+  }
+  if (options.with_relief && plan.placement.fits) {
+    SLUICE_ASSIGN_OR_RETURN(plan.relief, offload::find_relief(plan.input, plan.placement));
+  }
+  return plan;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,99 @@
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+#include <iostream>
+#include <memory>
+
+#include "aio/terminal_line.h"
+#include "engine/plan/plan_report.h"
+#include "engine/plan/run_plan.h"
+#include "tools/cli/command.h"
+#include "tools/cli/config_options.h"
+#include "tools/cli/speeds_path.h"
+
+namespace sluice::tools {
+namespace {
+
+constexpr int kDoesNotFit = 2;
+
+struct Options {
+  ConfigOptions config;
+  engine::DescribedMachine machine;
+  engine::ClusterShape cluster;
+  std::string simulate;
+  bool refresh = false;
+  bool json = false;
+};
+
+Result<engine::RunPlan> make_plan(const config::Config& config, const Options& options) {
+  const std::int64_t now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(
+                                      std::chrono::system_clock::now().time_since_epoch())
+                                      .count();
+  TerminalLine line;
+  const auto show = [&](const std::string& what, double fraction) {
+    if (line.due())
+      line.show("measuring " + what + ": " + std::to_string(std::lround(100 * fraction)) + "%");
+  };
+  return engine::plan_run(config, {.cache_path = speeds_path(),
+                                   .refresh = options.refresh,
+                                   .unix_s = now_unix_s,
+                                   .machine = options.machine,
+                                   .with_relief = true,
+                                   .with_spans = !options.simulate.empty(),
+                                   .on_progress = show});
+}
+
+Result<int> run(const Options& options) {
+  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(options.config));
+  SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan, make_plan(resolved.config, options));
+  if (options.json)
+    std::cout << engine::plan_json(resolved.config, plan, options.cluster) << "\n";
+  else
+    std::cout << engine::format_plan(resolved.config, plan, options.cluster);
+  if (!plan.placement.fits) return kDoesNotFit;
+  if (options.simulate.empty()) return 0;
+  SLUICE_RETURN_IF_ERROR(engine::write_predicted_trace(plan, options.simulate));
+  std::cerr << "trace of the predicted step: " << options.simulate
+            << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
+  return 0;
+}
+
+void add_machine_options(CLI::App& command, engine::DescribedMachine& machine) {
+  const auto add = [&](const char* name, std::optional<double>& value, const char* meaning) {
+    command.add_option(name, value, meaning)->check(CLI::PositiveNumber)->group("Another machine");
+  };
+  add("--gpu-gib", machine.gpu_gib, "GPU memory; this and the next three describe a GPU");
+  add("--bus-gb-per-s,--h2d-gb-per-s", machine.bus_gb_per_s, "host to GPU, and back");
+  add("--tflops", machine.tflops, "dense products in the run's 16-bit type");
+  add("--gpu-memory-gb-per-s", machine.gpu_memory_gb_per_s, "GPU memory, read plus written");
+  add("--cpu-gib", machine.cpu_gib, "RAM that the run may take");
+  add("--ram-gb-per-s", machine.ram_gb_per_s, "RAM, read plus written, by all cores");
+  add("--nvme-gib", machine.nvme_gib, "space on the drives");
+  add("--drive-read-gb-per-s", machine.drive_read_gb_per_s, "all drives together");
+  add("--drive-write-gb-per-s", machine.drive_write_gb_per_s, "all drives together");
+}
+
+}  // namespace
+
+Command add_plan_command(CLI::App& sluice) {
+  CLI::App* const command = sluice.add_subcommand(
+      "plan", "Says whether a run fits, what lies where, and how long a step will take");
+  command->footer(
+      "Measures this machine the first time (sluice probe), and is exact about a GPU that is in\n"
+      "it. For one that is not:\n"
+      "  sluice plan CONFIG --gpu-gib 24 --h2d-gb-per-s 12 --tflops 30\n"
+      "Exits with 2 where nothing fits, and names the nearest setting that does.");
+  const auto options = std::make_shared<Options>();
+  add_config_options(*command, options->config);
+  command->add_flag("--json", options->json, "Everything as one JSON object");
+  command->add_flag("--refresh", options->refresh, "Measures this machine again");
+  command->add_option("--simulate", options->simulate,
+                      "Writes the predicted step, as it runs on each resource, to this trace");
+  command->add_option("--gpus", options->cluster.gpus_per_node, "of a node, for the estimates")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--nodes", options->cluster.nodes, "likewise")->check(CLI::PositiveNumber);
+  add_machine_options(*command, options->machine);
+  return [options] { return run(*options); };
+}
+
+}  // namespace sluice::tools
