@@ -73,6 +73,7 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
     : program_(std::move(other.program_)),
       socket_(std::exchange(other.socket_, -1)),
       process_(std::exchange(other.process_, -1)),
+      ending_(std::move(other.ending_)),
       read_(std::move(other.read_)) {}
 
 ChildProcess::~ChildProcess() {
@@ -88,10 +89,9 @@ Error ChildProcess::ended() {
   while (process_ >= 0 && (reaped = waitpid(process_, &status, 0)) < 0 && errno == EINTR) {
   }
   process_ = -1;
-  if (reaped > 0)
-    return Error(ErrorCode::kIo, program_ + " ended " + how_it_ended(status) +
-                                     " instead of answering; above it says why");
-  return Error(ErrorCode::kIo, program_ + " ended instead of answering; above it says why");
+  if (reaped > 0) ending_ = how_it_ended(status);
+  return Error(ErrorCode::kIo, program_ + " ended " + ending_ + (ending_.empty() ? "" : " ") +
+                                   "instead of answering; above it says why");
 }
 
 void ChildProcess::stop(double patience_s) {

@@ -23,8 +23,7 @@ class ChildProcess {
     bool own_group = false;  // a terminal's Ctrl-C does not reach it
   };
   // words[0]: the program's path.
-  static Result<ChildProcess> start(const std::vector<std::string>& words,
-                                    const Options& options);
+  static Result<ChildProcess> start(const std::vector<std::string>& words, const Options& options);
   static Result<ChildProcess> start(const std::vector<std::string>& words) {
     return start(words, Options());
   }
@@ -40,6 +39,10 @@ class ChildProcess {
   // SIGTERM, and SIGKILL where that has not ended it in so long. Nothing can be asked then.
   void stop(double patience_s);
 
+  int process() const { return process_; }  // -1: it has ended
+  // "by signal 9 (Killed)", "with exit code 1", where it ended by itself; else empty.
+  const std::string& ending() const { return ending_; }
+
  private:
   ChildProcess(std::string program, int socket, int process)
       : program_(std::move(program)), socket_(socket), process_(process) {}
@@ -49,6 +52,7 @@ class ChildProcess {
   std::string program_;
   int socket_ = -1;
   int process_ = -1;
+  std::string ending_;
   std::string read_;  // behind the last answer
 };
 

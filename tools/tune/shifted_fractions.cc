@@ -1,6 +1,8 @@
 #include "tools/tune/shifted_fractions.h"
 
 #include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
 
 namespace sluice::tools {
 namespace {
@@ -27,6 +29,15 @@ std::optional<config::TierFractions> shifted(const config::TierFractions& from, 
     has_moved = move(to.cpu, to.nvme, share);
   if (!has_moved) return std::nullopt;
   return to;
+}
+
+KeyValue fractions_key(const config::TierFractions& fractions) {
+  const auto rounded = [](double share) { return std::round(share * 1e4) / 1e4; };
+  const double gpu = rounded(fractions.gpu);
+  const double nvme = rounded(fractions.nvme);
+  const nlohmann::ordered_json json{
+      {"gpu", gpu}, {"cpu", std::max(0.0, rounded(1 - gpu - nvme))}, {"nvme", nvme}};
+  return {.key = "placement.optimizer_fractions", .json = json.dump()};
 }
 
 }  // namespace sluice::tools

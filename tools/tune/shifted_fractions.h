@@ -13,4 +13,7 @@ namespace sluice::tools {
 std::optional<config::TierFractions> shifted(const config::TierFractions& from, Shift shifts,
                                              double share, bool has_drives);
 
+// As placement.optimizer_fractions has them: shares that add up to 1.
+KeyValue fractions_key(const config::TierFractions& fractions);
+
 }  // namespace sluice::tools

@@ -128,7 +128,7 @@ Result<TuneSearch::Outcome> TuneSearch::try_point(const Point& point) {
   if (!forecast.refusal.empty()) {
     row.verdict = result_.rows.empty() ? Verdict::kFailed : Verdict::kPruned;
     row.reason = forecast.refusal;
-    result_.rows.push_back(std::move(row));
+    add(std::move(row));
     return tried_[point] = Outcome::kFailed;
   }
   if (const auto same = runs_.find(forecast.run_id);
@@ -149,11 +149,15 @@ Result<TuneSearch::Outcome> TuneSearch::try_point(const Point& point) {
   return measure(std::move(row));
 }
 
-TuneSearch::Outcome TuneSearch::prune(TuneRow row, std::string reason) {
+void TuneSearch::prune(TuneRow row, std::string reason) {
   row.verdict = Verdict::kPruned;
   row.reason = std::move(reason);
+  add(std::move(row));
+}
+
+void TuneSearch::add(TuneRow row) {
   result_.rows.push_back(std::move(row));
-  return Outcome::kNotFaster;
+  if (options_.on_row) options_.on_row(result_.rows.back(), result_.rows.size());
 }
 
 Result<TuneSearch::Outcome> TuneSearch::measure(TuneRow row) {
@@ -169,8 +173,8 @@ Result<TuneSearch::Outcome> TuneSearch::measure(TuneRow row) {
                 : faster      ? Verdict::kFaster
                               : Verdict::kNotFaster;
   row.reason = row.trial.failure;
-  result_.rows.push_back(std::move(row));
   if (faster) result_.best = number;
+  add(std::move(row));
   return tried_[point] = failed   ? Outcome::kFailed
                          : faster ? Outcome::kFaster
                                   : Outcome::kNotFaster;

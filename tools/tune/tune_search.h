@@ -12,9 +12,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "aio/result.h"
@@ -87,6 +89,7 @@ class TuneSearch {
     double least_gain = 0.02;  // what counts as faster, unless the measured noise is more
     int most_trials = 60;      // the confirmation's left out
     int confirmations = 2;     // of start and best each; 0: none
+    std::function<void(const TuneRow& row, std::size_t number)> on_row = {};  // counted from 1
   };
   // All must outlive it.
   TuneSearch(const std::vector<Dimension>& dimensions, TuneSubject& subject, const Options& options)
@@ -105,7 +108,8 @@ class TuneSearch {
   Result<Outcome> measure(TuneRow row);
   Status confirm();
   Status look_ahead(const std::vector<Point>& points);
-  Outcome prune(TuneRow row, std::string reason);
+  void prune(TuneRow row, std::string reason);
+  void add(TuneRow row);
 
   Point moved(std::size_t dimension, int choice) const;
   std::vector<Point> neighbours(std::size_t dimension) const;
