@@ -121,9 +121,10 @@ Result<TrialPlan> make_plan(const PlanRequest& request) {
   return answer;
 }
 
-// The median's standard error, of numbers that are spread as usual. Of one number nothing is known.
+// The median's standard error, of numbers that are spread as usual. There is one number alone where
+// a step takes long, and such steps are much alike.
 double median_error(const std::vector<double>& values) {
-  constexpr double kOfOne = 0.05;
+  constexpr double kOfOne = 0.02;
   constexpr double kOfQuartiles = 0.93;
   if (values.size() == 1) return kOfOne * values.front();
   return kOfQuartiles * (quantile(values, 0.75) - quantile(values, 0.25)) /

@@ -21,6 +21,7 @@ constexpr double kPatienceS = 10;
 // A trial that takes this much longer than the longest that ended is stuck.
 constexpr double kStuckRatio = 3;
 constexpr double kStuckExtraS = 60;
+constexpr double kHalfAsSlowAgain = 1.5;
 
 std::int64_t size_of(int descriptor) {
   struct stat status {};
@@ -36,6 +37,10 @@ std::string last_line(int descriptor, std::int64_t begin) {
   std::string text(end.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
   return text.substr(text.rfind('\n') + 1);
+}
+
+TrialPlan unplanned(const std::string& why) {
+  return {.forecast = {.refusal = "its plan failed: " + why, .run_id = {}}, .facts = {}};
 }
 
 bool starts_with(const std::string& text, const char* begin) { return text.rfind(begin, 0) == 0; }
@@ -80,7 +85,10 @@ Result<TrialPlan> TrialRunner::ask_plan(const config::Config& config) {
     options_.on_wait("planning", seconds_since(begin_ns));
     return !interrupt_.requested() && seconds_left() > 0;
   });
-  if (line.ok()) return parse_plan(*line);
+  if (line.ok()) {
+    auto made = parse_plan(*line);
+    return made.ok() ? *std::move(made) : unplanned(made.error().message());
+  }
   const bool out_of_time = line.error().code() == ErrorCode::kCancelled;
   const std::string lost =
       out_of_time ? "the time is used up" : how_it_was_lost(*planner_, log_begin);
@@ -88,7 +96,7 @@ Result<TrialPlan> TrialRunner::ask_plan(const config::Config& config) {
   planner_.reset();
   if (interrupt_.requested()) return line.error();
   // One configuration that cannot be planned does not end a search.
-  return TrialPlan{.forecast = {.refusal = "its plan failed: " + lost, .run_id = {}}, .facts = {}};
+  return unplanned(lost);
 }
 
 Result<TrialPlan> TrialRunner::plan_start() {
@@ -175,15 +183,22 @@ double TrialRunner::trial_limit_s() const {
   return longest_trial_s_ > 0 ? kStuckRatio * longest_trial_s_ + kStuckExtraS : options_.budget_s;
 }
 
+// What is half as slow again need not be known exactly; long steps differ little from each other.
+double TrialRunner::measured_limit_s(double best_step_s) const {
+  constexpr double kLongEnoughS = 30;
+  const double long_s = std::max(kLongEnoughS, kHalfAsSlowAgain * best_step_s);
+  return best_step_s > 0 ? std::min(long_s, kHalfAsSlowAgain * best_step_s * options_.steps)
+                         : long_s;
+}
+
 Result<Trial> TrialRunner::measure(const Point& point, double best_step_s) {
   planner_.reset();
   SLUICE_ASSIGN_OR_RETURN(const std::vector<KeyValue> said, keys(point));
   SLUICE_ASSIGN_OR_RETURN(const config::Config config, config_with(said));
-  // What is half as slow again need not be known exactly.
   const MeasureRequest request{.config = config::to_json(config),
                                .warmup = options_.warmup,
                                .steps = options_.steps,
-                               .seconds = 1.5 * best_step_s * options_.steps};
+                               .seconds = measured_limit_s(best_step_s)};
   const std::int64_t begin_ns = clock_.now_ns();
   SLUICE_ASSIGN_OR_RETURN(const auto child, start());
   const int process = child->process();
@@ -205,7 +220,10 @@ Result<Trial> TrialRunner::ask_trial(ChildProcess& child, const MeasureRequest& 
     options_.on_wait({}, seconds_since(begin_ns));
     return !interrupt_.requested() && seconds_left() > 0 && seconds_since(begin_ns) < limit_s;
   });
-  if (line.ok()) return parse_trial(*line);
+  if (line.ok()) {
+    auto trial = parse_trial(*line);
+    return trial.ok() ? *std::move(trial) : Trial{.failure = trial.error().message()};
+  }
   if (interrupt_.requested()) return Error(ErrorCode::kCancelled, "interrupted");
   if (line.error().code() != ErrorCode::kCancelled)
     return Trial{.failure = how_it_was_lost(child, log_begin)};

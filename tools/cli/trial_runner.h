@@ -65,6 +65,7 @@ class TrialRunner final : public TuneSubject {
   Result<Trial> ask_trial(ChildProcess& child, const MeasureRequest& request);
   std::string how_it_was_lost(const ChildProcess& child, std::int64_t log_begin) const;
   double trial_limit_s() const;
+  double measured_limit_s(double best_step_s) const;
   double seconds_since(std::int64_t begin_ns) const;
 
   const config::Sources& sources_;

@@ -139,15 +139,15 @@ class Tuning {
   void wait(std::string_view what, double trial_s) {
     const double budget_s = 60 * options_.budget_minutes;
     const double left_s = runner_.seconds_left();
-    std::string text = what.empty() ? "trial " + std::to_string(measured_ + 1) : std::string(what);
+    std::string text = what.empty() ? "trial " + std::to_string(rows_ + 1) : std::string(what);
     text += ", " + engine::duration(std::floor(trial_s));
     if (best_step_s_ > 0) text += "; best step " + engine::decimals(1e3 * best_step_s_, 1) + " ms";
     line_.update(text, {.fraction = 1 - left_s / budget_s, .gb_per_s = 0, .seconds_left = left_s});
   }
 
   void tell(const TuneRow& row, std::size_t number) {
+    rows_ = number;
     if (row.verdict == Verdict::kPruned) return;
-    ++measured_;
     const bool is_best = row.verdict == Verdict::kStart || row.verdict == Verdict::kFaster;
     if (is_best) best_step_s_ = row.trial.step_s;
     line_.clear();
@@ -178,7 +178,7 @@ class Tuning {
   ProgressLine line_;
   TrialRunner runner_;
   TuneSpace space_;
-  int measured_ = 0;
+  std::size_t rows_ = 0;
   double best_step_s_ = 0;
 };
 
@@ -232,7 +232,9 @@ Command add_tune_command(CLI::App& sluice) {
   command->add_flag("--json", options->json, "Everything as one JSON object");
   command->add_option("--log", options->log, "Keeps there what the trials themselves say");
   add_search_options(*command, *options);
-  command->add_option("--trial-program", options->program)->group("");  // for tests
+  command->add_option("--trial-program", options->program)
+      ->allow_extra_args(false)
+      ->group("");  // for tests: a word of it
   return [options] { return run(*options); };
 }
 

@@ -1,5 +1,6 @@
 #include "tools/tune/tune_report.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "aio/units.h"
@@ -96,6 +97,22 @@ Json json_of_row(const TuneReport& report, std::size_t number) {
   return json;
 }
 
+// The lines of `left`, all made as long as the longest, with a word behind each.
+std::string beside(const std::string& left, const std::vector<std::string>& words) {
+  std::vector<std::string> lines;
+  std::size_t width = 0;
+  for (std::size_t begin = 0; begin < left.size();) {
+    const std::size_t end = left.find('\n', begin);
+    lines.push_back(left.substr(begin, end - begin));
+    width = std::max(width, lines.back().size());
+    begin = end + 1;
+  }
+  std::string text;
+  for (std::size_t i = 0; i < lines.size(); ++i)
+    text += lines[i] + std::string(width - lines[i].size(), ' ') + "  " + words[i] + "\n";
+  return text;
+}
+
 }  // namespace
 
 bool is_worth_it(const TuneResult& result) {
@@ -113,10 +130,9 @@ std::string outcome_of(const TuneRow& row) {
 
 std::string table_of(const TuneReport& report) {
   std::vector<engine::TextRow> rows = {
-      {"trial", "predicted", "step", "tokens/s", "GPU", "host", "took", "changed", "verdict"}};
-  // Only numbers are aligned to the right: what is changed, and the verdict, are behind them.
-  std::vector<std::string> tails = {"  changed: verdict"};
-  rows.front().resize(7);
+      {"trial", "predicted", "step", "tokens/s", "GPU", "host", "took"}};
+  // Only numbers are aligned to the right: the words are behind them.
+  std::vector<std::string> words = {"changed: verdict"};
   for (std::size_t i = 0; i < report.result.rows.size(); ++i) {
     const TuneRow& row = report.result.rows[i];
     const bool measured = row.trial.step_s > 0;
@@ -125,16 +141,9 @@ std::string table_of(const TuneReport& report) {
                     measured ? decimals(row.trial.tokens_per_s, 0) : "", bytes(row.trial.gpu_bytes),
                     bytes(row.trial.host_bytes),
                     row.trial.took_s > 0 ? engine::duration(row.trial.took_s) : ""});
-    tails.push_back("  " + name_of(report, row) + ": " + verdict_of(report, i));
+    words.push_back(name_of(report, row) + ": " + verdict_of(report, i));
   }
-  const std::string numbers = engine::aligned(rows);
-  std::string text;
-  std::size_t begin = 0;
-  for (const std::string& tail : tails) {
-    const std::size_t end = numbers.find('\n', begin);
-    text += numbers.substr(begin, end - begin) + tail + "\n";
-    begin = end + 1;
-  }
+  std::string text = beside(engine::aligned(rows), words);
   for (const std::string& key : report.kept)
     text += "Kept as the configuration says: " + key + " (--vary " + key + " tries others)\n";
   return text + conclusion(report);
