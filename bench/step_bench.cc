@@ -118,6 +118,7 @@ class Program {
     report_.setup_seconds = static_cast<double>(clock.now_ns() - begin_ns) * 1e-9;
     report_.tokens_per_step = run->tokens_per_step();
     report_.planned_gpu_bytes = run->plan().gpu_bytes();
+    report_.predicted_step_s = run->plan().predicted_step_s;
     report_.planned_host_bytes = run->plan().host_bytes();
     report_.planned_nvme_bytes = run->plan().nvme_bytes();
     return run;

@@ -175,7 +175,12 @@ std::string StepReport::table() const {
                      " tokens: " + decimals(1e3 * median_step_seconds(), 1) +
                      " ms in the median, " + decimals(tokens_per_second(), 0) + " tokens/s; loss " +
                      decimals(measured.steps.front().loss, 3) + " to " + decimals(last.loss, 3) +
-                     "; set up in " + engine::duration(setup_seconds) + "\n\n";
+                     "; set up in " + engine::duration(setup_seconds) + "\n";
+  if (predicted_step_s) {
+    text += "predicted " + decimals(1e3 * *predicted_step_s, 1) + " ms; step / prediction " +
+            decimals(median_step_seconds() / *predicted_step_s, 3) + "\n";
+  }
+  text += "\n";
   text += time_table(*this) + "\n" + memory_table(*this);
   const std::string flows = flow_table(*this);
   return flows.empty() ? text : text + "\n" + flows;
@@ -190,6 +195,7 @@ std::string StepReport::json(const aio::MachineInfo& machine, const std::string&
   if (out_of_memory) json["error"] = *out_of_memory;
   json["interrupted"] = measured.interrupted;
   json["setup_s"] = setup_seconds;
+  if (predicted_step_s) json["predicted_step_s"] = *predicted_step_s;
   json["planned"] = {{"gpu_bytes", planned_gpu_bytes},
                      {"host_bytes", planned_host_bytes},
                      {"nvme_bytes", planned_nvme_bytes}};

@@ -19,6 +19,7 @@ struct StepReport {
   std::uint64_t tokens_per_step = 0;
   double setup_seconds = 0;  // plan, memory, first weights
   std::uint64_t planned_gpu_bytes = 0;
+  std::optional<double> predicted_step_s;
   std::uint64_t planned_host_bytes = 0;
   std::uint64_t planned_nvme_bytes = 0;
   tools::MemoryUse before;  // once a GPU has its context, and before the run took anything

@@ -1,81 +1,64 @@
 #include "engine/model/attention.h"
 
-#include <ATen/Context.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty_like.h>
 
-#include <mutex>
-
-#include "engine/model/cuda_kernels.h"
+#include "engine/model/bias_gradient.h"
+#include "engine/model/cuda_attention.h"
+#include "engine/model/fused_kernels.h"
 #include "engine/model/plain_attention.h"
 
 namespace sluice::engine {
 namespace {
 
-// Flash attention of every architecture serves these, backward too.
-constexpr std::int64_t kLargestFlashHead = 128;
-constexpr std::int64_t kFlashHeadMultiple = 8;
-
-enum class Kernel : std::uint8_t { kFlashCpu, kFlashCuda, kPlain };
+enum class Kernel : std::uint8_t { kFlashCpu, kCuda, kPlain };
 
 Kernel kernel_for(const at::Tensor& qkv, const AttentionOptions& options) {
   if (qkv.is_cpu()) return options.dropout.active() ? Kernel::kPlain : Kernel::kFlashCpu;
   const std::int64_t head_dim = qkv.size(-1) / 3 / options.heads;
-  const bool flash = c10::isReducedFloatingType(qkv.scalar_type()) &&
-                     head_dim <= kLargestFlashHead && head_dim % kFlashHeadMultiple == 0 &&
-                     cuda_has_flash_attention(qkv.device());
-  return flash ? Kernel::kFlashCuda : Kernel::kPlain;
+  return has_cuda_attention(qkv, head_dim) ? Kernel::kCuda : Kernel::kPlain;
 }
 
-// The device's default generator, from which the flash kernel draws, set for one call.
-class SeededGenerator {
- public:
-  SeededGenerator(at::Device device, std::uint64_t seed)
-      : generator_(at::globalContext().defaultGenerator(device)) {
-    const std::lock_guard lock(generator_.mutex());
-    seed_before_ = generator_.current_seed();
-    offset_before_ = generator_.get_offset();
-    generator_.set_current_seed(seed);  // and offset 0
+// The gradients side by side, as qkv is.
+at::Tensor gather(const HeadGradients& heads, const at::Tensor& qkv,
+                  const at::Tensor& bias_gradient) {
+  at::Tensor gathered = at::empty_like(qkv);
+  // No copies: the kernels write what merge_heads() wants.
+  const at::Tensor query = merge_heads(heads.query);
+  const at::Tensor key = merge_heads(heads.key);
+  const at::Tensor value = merge_heads(heads.value);
+  if (cuda_fuses(query) && cuda_fuses(key) && cuda_fuses(value)) {
+    fused_gather({query, key, value}, gathered, bias_gradient);
+    return gathered;
   }
-  ~SeededGenerator() {
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_current_seed(seed_before_);
-    generator_.set_offset(offset_before_);
-  }
-  SeededGenerator(const SeededGenerator&) = delete;
-  SeededGenerator& operator=(const SeededGenerator&) = delete;
+  const std::int64_t hidden = query.size(-1);
+  gathered.narrow(-1, 0, hidden).copy_(query);
+  gathered.narrow(-1, hidden, hidden).copy_(key);
+  gathered.narrow(-1, 2 * hidden, hidden).copy_(value);
+  accumulate_bias_gradient(bias_gradient, gathered);
+  return gathered;
+}
 
- private:
-  at::Generator generator_;
-  std::uint64_t seed_before_ = 0;
-  std::uint64_t offset_before_ = 0;
-};
+at::Tensor plain_backward(const at::Tensor& grad_heads, const at::Tensor& qkv,
+                          const AttentionOptions& options, const at::Tensor& bias_gradient) {
+  at::Tensor grad_qkv = at::empty_like(qkv);
+  plain_attention_backward(grad_heads, HeadViews(qkv, options.heads), options.dropout,
+                           HeadViews(grad_qkv, options.heads));
+  accumulate_bias_gradient(bias_gradient, grad_qkv);
+  return grad_qkv;
+}
 
-// ATen has no argument for it. Only around kernels that know a deterministic form.
-class DeterministicScope {
- public:
-  explicit DeterministicScope(bool on)
-      : before_(at::globalContext().deterministicAlgorithms()),
-        warn_only_before_(at::globalContext().deterministicAlgorithmsWarnOnly()),
-        fill_before_(at::globalContext().deterministicFillUninitializedMemory()) {
-    at::globalContext().setDeterministicAlgorithms(on, false);
-    at::globalContext().setDeterministicFillUninitializedMemory(false);
-  }
-  ~DeterministicScope() {
-    at::globalContext().setDeterministicAlgorithms(before_, warn_only_before_);
-    at::globalContext().setDeterministicFillUninitializedMemory(fill_before_);
-  }
-  DeterministicScope(const DeterministicScope&) = delete;
-  DeterministicScope& operator=(const DeterministicScope&) = delete;
-
- private:
-  bool before_;
-  bool warn_only_before_;
-  bool fill_before_;
-};
+HeadGradients flash_cpu_backward(const at::Tensor& grad_heads, const HeadViews& heads,
+                                 const Attended& attended, const AttentionOptions& options) {
+  HeadGradients gradients;
+  std::tie(gradients.query, gradients.key, gradients.value) =
+      at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          grad_heads, heads.query, heads.key, heads.value,
+          split_heads(attended.output, options.heads), attended.logsumexp, 0.0,
+          /*is_causal=*/true);
+  return gradients;
+}
 
 }  // namespace
 
@@ -93,51 +76,23 @@ Attended attention(const at::Tensor& qkv, const AttentionOptions& options) {
       attended.logsumexp = std::move(logsumexp);
       return attended;
     }
-    case Kernel::kFlashCuda: {
-      const SeededGenerator seeded(qkv.device(), options.dropout.seed);
-      auto result = at::_scaled_dot_product_flash_attention(
-          heads.query, heads.key, heads.value, options.dropout.probability, /*is_causal=*/true);
-      attended.output = merge_heads(std::get<0>(result));
-      attended.logsumexp = std::get<1>(result);
-      attended.philox_seed = std::get<6>(result);
-      attended.philox_offset = std::get<7>(result);
-      return attended;
-    }
+    case Kernel::kCuda:
+      return cuda_attention(heads, options);
   }
   return attended;
 }
 
 at::Tensor attention_backward(const at::Tensor& grad_output, const at::Tensor& qkv,
-                              const Attended& attended, const AttentionOptions& options) {
-  const HeadViews heads(qkv, options.heads);
+                              const Attended& attended, const AttentionOptions& options,
+                              const at::Tensor& bias_gradient) {
   const Kernel kernel = kernel_for(qkv, options);
-  at::Tensor grad_qkv = at::empty_like(qkv);
-  const HeadViews gradients(grad_qkv, options.heads);
   const at::Tensor grad_heads = split_heads(grad_output, options.heads);
-  if (kernel == Kernel::kPlain) {
-    plain_attention_backward(grad_heads, heads, options.dropout, gradients);
-    return grad_qkv;
-  }
-  const at::Tensor output = split_heads(attended.output, options.heads);
-  at::Tensor query;
-  at::Tensor key;
-  at::Tensor value;
-  if (kernel == Kernel::kFlashCpu) {
-    std::tie(query, key, value) = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        grad_heads, heads.query, heads.key, heads.value, output, attended.logsumexp, 0.0,
-        /*is_causal=*/true);
-  } else {
-    const DeterministicScope scope(options.deterministic);
-    const std::int64_t length = qkv.size(1);
-    std::tie(query, key, value) = at::_scaled_dot_product_flash_attention_backward(
-        grad_heads, heads.query, heads.key, heads.value, output, attended.logsumexp, {}, {}, length,
-        length, options.dropout.probability, /*is_causal=*/true, attended.philox_seed,
-        attended.philox_offset);
-  }
-  gradients.query.copy_(query);
-  gradients.key.copy_(key);
-  gradients.value.copy_(value);
-  return grad_qkv;
+  if (kernel == Kernel::kPlain) return plain_backward(grad_heads, qkv, options, bias_gradient);
+  const HeadViews heads(qkv, options.heads);
+  return gather(kernel == Kernel::kFlashCpu
+                    ? flash_cpu_backward(grad_heads, heads, attended, options)
+                    : cuda_attention_backward(grad_heads, heads, attended, options),
+                qkv, bias_gradient);
 }
 
 }  // namespace sluice::engine

@@ -1,8 +1,9 @@
 // Causal self-attention of packed queries, keys and values, scale 1 / sqrt(head_dim).
 //
-// ATen's flash kernels where they serve: on the CPU without dropout; on CUDA from Ampere on in
-// 16-bit dtypes, where dropout is the kernel's own, from the same seed. Otherwise plain products
-// and softmax in fp32, a bounded number of heads at a time, with the masks of dropout.h.
+// ATen's fused kernels where they serve: on the CPU without dropout; on CUDA from Ampere on in
+// 16-bit dtypes (cuda_attention.h), where dropout is the kernel's own, from the same seed.
+// Otherwise plain products and softmax in fp32, a bounded number of heads at a time, with the masks
+// of dropout.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +28,9 @@ struct Attended {
 
 // qkv [B, T, 3 C]: each position's queries of all heads, then keys, then values.
 Attended attention(const at::Tensor& qkv, const AttentionOptions& options);
-// The gradient of qkv.
+// The gradient of qkv, whose sum over all positions is added to bias_gradient (fp32).
 at::Tensor attention_backward(const at::Tensor& grad_output, const at::Tensor& qkv,
-                              const Attended& attended, const AttentionOptions& options);
+                              const Attended& attended, const AttentionOptions& options,
+                              const at::Tensor& bias_gradient);
 
 }  // namespace sluice::engine

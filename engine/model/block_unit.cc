@@ -1,12 +1,12 @@
 #include "engine/model/block_unit.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include "engine/model/attention.h"
+#include "engine/model/bias_gradient.h"
 #include "engine/model/dropout.h"
+#include "engine/model/gelu.h"
 #include "engine/model/gpt_layout.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/layer_norm.h"
@@ -17,8 +17,6 @@ namespace sluice::engine {
 namespace {
 
 namespace p = block_parameter;
-
-constexpr const char* kGelu = "tanh";
 
 // Order in Saved.
 enum SavedTensor : std::size_t {
@@ -60,22 +58,29 @@ std::vector<at::Tensor> pack(const Kept& kept) {
           kept.fc};
 }
 
-// `attend`: from packed queries, keys and values to Attended.
+// `attend`: from packed queries, keys and values to Attended. `keep`: what only backward needs.
 template <typename Attend>
-Kept run(const UnitViews& w, const at::Tensor& input, const Attend& attend,
-         const Dropout& dropout) {
+Kept run(const UnitViews& w, const at::Tensor& input, const Attend& attend, const Dropout& dropout,
+         bool keep) {
   Kept kept;
   kept.norm1 = layer_norm(input, w[p::kNorm1Weight], w[p::kNorm1Bias]);
   kept.qkv = linear(kept.norm1.output, w[p::kAttentionWeight], w[p::kAttentionBias]);
   kept.norm1.output.reset();
   kept.attended = attend(kept.qkv);
+  if (!keep) kept.qkv.reset();
   kept.middle = linear(kept.attended.output, w[p::kProjectionWeight], w[p::kProjectionBias]);
-  drop_in_place(kept.middle, dropout);
-  kept.middle.add_(input);
-  kept.norm2 = layer_norm(kept.middle, w[p::kNorm2Weight], w[p::kNorm2Bias]);
+  if (!keep) kept.attended = {};
+  kept.norm2 = add_and_norm(kept.middle, input, dropout, w[p::kNorm2Weight], w[p::kNorm2Bias]);
   kept.fc = linear(kept.norm2.output, w[p::kFcWeight], w[p::kFcBias]);
   kept.norm2.output.reset();
   return kept;
+}
+
+// Frees what comes before the GELU, unless it was saved.
+at::Tensor last_product(const UnitViews& w, Kept& kept) {
+  const at::Tensor activation = gelu(kept.fc);
+  kept.fc.reset();
+  return linear(activation, w[p::kFcProjectionWeight], w[p::kFcProjectionBias]);
 }
 
 auto attend_with(const AttentionOptions& options) {
@@ -93,21 +98,42 @@ AttentionOptions attention_options(const PassContext& context, std::int64_t head
 at::Tensor feed_forward_backward(const UnitViews& w, Saved& saved, const at::Tensor& middle,
                                  const at::Tensor& grad_output, const Dropout& dropout,
                                  const UnitViews& g) {
-  const Normed norm = layer_norm(middle, w[p::kNorm2Weight], w[p::kNorm2Bias]);
-  at::Tensor grad_fc;
+  at::Tensor gradient;  // of the feed-forward's middle, before and behind the GELU
   {
-    const at::Tensor fc = saved.take(kFc);
-    const at::Tensor grad_gelu = linear_backward(
-        with_dropout(grad_output, dropout), at::gelu(fc, kGelu), w[p::kFcProjectionWeight],
-        {g[p::kFcProjectionWeight], g[p::kFcProjectionBias]});
-    grad_fc = at::gelu_backward(grad_gelu, fc, kGelu);
+    const at::Tensor dropped = drop_and_accumulate(grad_output, dropout, g[p::kFcProjectionBias]);
+    at::Tensor activation = saved.take(kFc);
+    gradient = linear_input_gradient(dropped, w[p::kFcProjectionWeight]);
+    gelu_backward(activation, gradient, g[p::kFcBias]);
+    accumulate_weight_gradient(g[p::kFcProjectionWeight], activation, dropped);
   }
-  const at::Tensor grad_norm =
-      linear_backward(grad_fc, norm.output, w[p::kFcWeight], {g[p::kFcWeight], g[p::kFcBias]});
+  accumulate_weight_gradient(
+      g[p::kFcWeight], layer_norm(middle, w[p::kNorm2Weight], w[p::kNorm2Bias]).output, gradient);
+  gradient = linear_input_gradient(gradient, w[p::kFcWeight]);
   const Normed statistics = {{}, saved.take(kMean2), saved.take(kRstd2)};
-  return layer_norm_backward(grad_norm, middle, statistics, w[p::kNorm2Weight], w[p::kNorm2Bias],
-                             {g[p::kNorm2Weight], g[p::kNorm2Bias]})
-      .add_(grad_output);
+  return layer_norm_backward(std::move(gradient), middle, statistics, w[p::kNorm2Weight],
+                             w[p::kNorm2Bias], {g[p::kNorm2Weight], g[p::kNorm2Bias]}, grad_output);
+}
+
+// Returns the gradient of the first norm's output.
+at::Tensor attention_branch_backward(const UnitViews& w, Saved& saved, const at::Tensor& input,
+                                     const at::Tensor& grad_middle, const Dropout& dropout,
+                                     const AttentionOptions& options, const UnitViews& g) {
+  at::Tensor gradient;
+  {
+    const Attended attended = {saved.take(kAttended), saved.take(kLogsumexp),
+                               saved.take(kPhiloxSeed), saved.take(kPhiloxOffset)};
+    {
+      const at::Tensor dropped = drop_and_accumulate(grad_middle, dropout, g[p::kProjectionBias]);
+      accumulate_weight_gradient(g[p::kProjectionWeight], attended.output, dropped);
+      gradient = linear_input_gradient(dropped, w[p::kProjectionWeight]);
+    }
+    gradient =
+        attention_backward(gradient, saved.take(kQkv), attended, options, g[p::kAttentionBias]);
+  }
+  accumulate_weight_gradient(g[p::kAttentionWeight],
+                             layer_norm(input, w[p::kNorm1Weight], w[p::kNorm1Bias]).output,
+                             gradient);
+  return linear_input_gradient(gradient, w[p::kAttentionWeight]);
 }
 
 }  // namespace
@@ -121,14 +147,12 @@ BlockUnit::BlockUnit(const GptShape& shape, std::int64_t layer)
 at::Tensor BlockUnit::forward(const PassContext& context, const UnitViews& parameters,
                               const at::Tensor& input, Saved* saved) const {
   const at::NoGradGuard no_grad;
-  const Kept kept =
-      run(parameters, input, attend_with(attention_options(context, heads_, dropout_)),
-          dropout_at(context, DropoutSite::kProjection, dropout_));
+  Kept kept = run(parameters, input, attend_with(attention_options(context, heads_, dropout_)),
+                  dropout_at(context, DropoutSite::kProjection, dropout_), saved != nullptr);
   if (saved != nullptr) saved->assign(pack(kept));
-  at::Tensor output = linear(at::gelu(kept.fc, kGelu), parameters[p::kFcProjectionWeight],
-                             parameters[p::kFcProjectionBias]);
-  drop_in_place(output, dropout_at(context, DropoutSite::kFcProjection, dropout_));
-  return output.add_(kept.middle);
+  at::Tensor output = last_product(parameters, kept);
+  add_residual(output, kept.middle, dropout_at(context, DropoutSite::kFcProjection, dropout_));
+  return output;
 }
 
 void BlockUnit::recompute(const PassContext& context, const UnitViews& parameters,
@@ -136,7 +160,7 @@ void BlockUnit::recompute(const PassContext& context, const UnitViews& parameter
   const at::NoGradGuard no_grad;
   saved.assign(
       pack(run(parameters, input, attend_with(attention_options(context, heads_, dropout_)),
-               dropout_at(context, DropoutSite::kProjection, dropout_))));
+               dropout_at(context, DropoutSite::kProjection, dropout_), /*keep=*/true)));
 }
 
 at::Tensor BlockUnit::backward(const PassContext& context, const UnitViews& parameters,
@@ -151,24 +175,13 @@ at::Tensor BlockUnit::backward(const PassContext& context, const UnitViews& para
   const at::Tensor grad_middle =
       feed_forward_backward(w, saved, saved.take(kMiddle), grad_output,
                             dropout_at(context, DropoutSite::kFcProjection, dropout_), g);
-  at::Tensor grad_qkv;
-  {
-    const Attended attended = {saved.take(kAttended), saved.take(kLogsumexp),
-                               saved.take(kPhiloxSeed), saved.take(kPhiloxOffset)};
-    const at::Tensor grad_attended = linear_backward(
-        with_dropout(grad_middle, dropout_at(context, DropoutSite::kProjection, dropout_)),
-        attended.output, w[p::kProjectionWeight], {g[p::kProjectionWeight], g[p::kProjectionBias]});
-    grad_qkv = attention_backward(grad_attended, saved.take(kQkv), attended,
-                                  attention_options(context, heads_, dropout_));
-  }
-  const at::Tensor normed = layer_norm(input, w[p::kNorm1Weight], w[p::kNorm1Bias]).output;
-  const at::Tensor grad_norm = linear_backward(grad_qkv, normed, w[p::kAttentionWeight],
-                                               {g[p::kAttentionWeight], g[p::kAttentionBias]});
+  at::Tensor grad_norm = attention_branch_backward(
+      w, saved, input, grad_middle, dropout_at(context, DropoutSite::kProjection, dropout_),
+      attention_options(context, heads_, dropout_), g);
   const Normed statistics = {{}, saved.take(kMean1), saved.take(kRstd1)};
   saved.clear();
-  return layer_norm_backward(grad_norm, input, statistics, w[p::kNorm1Weight], w[p::kNorm1Bias],
-                             {g[p::kNorm1Weight], g[p::kNorm1Bias]})
-      .add_(grad_middle);
+  return layer_norm_backward(std::move(grad_norm), input, statistics, w[p::kNorm1Weight],
+                             w[p::kNorm1Bias], {g[p::kNorm1Weight], g[p::kNorm1Bias]}, grad_middle);
 }
 
 at::Tensor BlockUnit::extend(const UnitViews& parameters, const at::Tensor& input,
@@ -184,10 +197,8 @@ at::Tensor BlockUnit::extend(const UnitViews& parameters, const at::Tensor& inpu
     return {.output = merge_heads(at::scaled_dot_product_attention(
                 heads.query, cache.keys(layer_, positions), cache.values(layer_, positions)))};
   };
-  const Kept kept = run(parameters, input, attend, {});
-  return linear(at::gelu(kept.fc, kGelu), parameters[p::kFcProjectionWeight],
-                parameters[p::kFcProjectionBias])
-      .add_(kept.middle);
+  Kept kept = run(parameters, input, attend, {}, /*keep=*/false);
+  return last_product(parameters, kept).add_(kept.middle);
 }
 
 }  // namespace sluice::engine

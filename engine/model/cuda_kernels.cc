@@ -10,8 +10,6 @@
 namespace sluice::engine {
 namespace {
 
-constexpr int kAmpere = 8;
-
 CudaDtype dtype_of(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kFloat:
@@ -59,10 +57,10 @@ void cuda_cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tenso
                                       c10::cuda::getCurrentCUDAStream()));
 }
 
-bool cuda_has_flash_attention(at::Device device) {
+int cuda_major(at::Device device) {
   int major = 0;
   C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index()));
-  return major >= kAmpere;
+  return major;
 }
 
 }  // namespace sluice::engine

@@ -29,7 +29,7 @@ struct CrossEntropyOptions {
 void cuda_cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses,
                         const CrossEntropyOptions& options);
 
-// Ampere or newer.
-bool cuda_has_flash_attention(at::Device device);
+// Of the device's compute capability: 8 from Ampere on, 9 from Hopper on.
+int cuda_major(at::Device device);
 
 }  // namespace sluice::engine

@@ -21,6 +21,6 @@ void cuda_cross_entropy(at::Tensor& /*logits*/, const at::Tensor& /*targets*/,
   refuse();
 }
 
-bool cuda_has_flash_attention(at::Device /*device*/) { refuse(); }
+int cuda_major(at::Device /*device*/) { refuse(); }
 
 }  // namespace sluice::engine

@@ -9,6 +9,14 @@ namespace sluice::engine {
 
 enum class CudaDtype : std::uint8_t { kFloat, kBfloat16, kHalf };
 
+// A dropout mask over a whole tensor, as dropout.h draws it. A threshold of 0 keeps everything and
+// scales nothing.
+struct MaskLaunch {
+  std::uint64_t seed = 0;
+  std::uint32_t threshold = 0;
+  float scale = 1;
+};
+
 struct DropoutLaunch {
   const void* from = nullptr;
   void* to = nullptr;

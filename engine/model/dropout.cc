@@ -10,6 +10,7 @@
 
 #include "engine/model/counter_random.h"
 #include "engine/model/cuda_kernels.h"
+#include "engine/model/fused_kernels.h"
 
 namespace sluice::engine {
 namespace {
@@ -36,14 +37,6 @@ void drop(const Scalar* from, Scalar* to, std::int64_t elements, const DropoutMa
   });
 }
 
-DropoutMask mask_of(const Dropout& dropout, std::uint64_t first_position) {
-  return {.seed = dropout.seed,
-          .first_pair = first_position / 2,
-          .threshold = static_cast<std::uint32_t>(
-              std::min(std::llround(dropout.probability * 0x1p32), 0xFFFFFFFFLL)),
-          .scale = 1 / (1 - dropout.probability)};
-}
-
 void drop_into(const at::Tensor& from, at::Tensor& to, const DropoutMask& mask) {
   if (from.is_cuda()) return cuda_dropout(from, to, mask);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, from.scalar_type(), "dropout", [&] {
@@ -52,6 +45,14 @@ void drop_into(const at::Tensor& from, at::Tensor& to, const DropoutMask& mask) 
 }
 
 }  // namespace
+
+DropoutMask dropout_mask(const Dropout& dropout, std::uint64_t first_position) {
+  return {.seed = dropout.seed,
+          .first_pair = first_position / 2,
+          .threshold = static_cast<std::uint32_t>(
+              std::min(std::llround(dropout.probability * 0x1p32), 0xFFFFFFFFLL)),
+          .scale = 1 / (1 - dropout.probability)};
+}
 
 Dropout dropout_at(const PassContext& context, DropoutSite site, double probability) {
   if (!context.training || probability == 0) return {};
@@ -67,15 +68,23 @@ void drop_in_place(at::Tensor& tensor, const Dropout& dropout, std::uint64_t fir
   if (!dropout.active()) return;
   TORCH_CHECK(tensor.is_contiguous() && first_position % 2 == 0,
               "dropout is drawn over whole pairs of contiguous elements");
-  drop_into(tensor, tensor, mask_of(dropout, first_position));
+  drop_into(tensor, tensor, dropout_mask(dropout, first_position));
 }
 
 at::Tensor with_dropout(const at::Tensor& tensor, const Dropout& dropout) {
   if (!dropout.active()) return tensor;
   TORCH_CHECK(tensor.is_contiguous(), "dropout is drawn over contiguous elements");
   at::Tensor result = at::empty_like(tensor);
-  drop_into(tensor, result, mask_of(dropout, 0));
+  drop_into(tensor, result, dropout_mask(dropout));
   return result;
+}
+
+void add_residual(at::Tensor& branch, const at::Tensor& residual, const Dropout& dropout) {
+  if (cuda_fuses(branch) && cuda_fuses(residual)) {
+    return fused_add_residual(branch, residual, dropout);
+  }
+  drop_in_place(branch, dropout);
+  branch.add_(residual);
 }
 
 }  // namespace sluice::engine

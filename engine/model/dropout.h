@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "engine/model/cuda_kernels.h"
 #include "engine/model/model_unit.h"
 
 namespace sluice::engine {
@@ -26,11 +27,17 @@ struct Dropout {
 // With probability 0 unless the pass is training.
 Dropout dropout_at(const PassContext& context, DropoutSite site, double probability);
 
+// Of a tensor whose first element has the given even position.
+DropoutMask dropout_mask(const Dropout& dropout, std::uint64_t first_position = 0);
+
 // In place on a contiguous tensor whose first element has the given even position. Does nothing
 // when not active.
 void drop_in_place(at::Tensor& tensor, const Dropout& dropout, std::uint64_t first_position = 0);
 
 // `tensor` itself when not active, a new one otherwise.
 at::Tensor with_dropout(const at::Tensor& tensor, const Dropout& dropout);
+
+// `branch` becomes its own dropout plus `residual`.
+void add_residual(at::Tensor& branch, const at::Tensor& residual, const Dropout& dropout);
 
 }  // namespace sluice::engine

@@ -1,6 +1,7 @@
 #include "engine/model/gpt_costs.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "engine/model/plain_attention_chunk.h"
 
@@ -9,9 +10,18 @@ namespace {
 
 constexpr std::int64_t kFp32Bytes = 4;
 
-// 64 MiB of 16-bit numbers: enough rows to keep a GPU busy.
-constexpr std::int64_t kLogitElements = std::int64_t{1} << 25;
+// Logits at once: 64 MiB of 16-bit numbers, 256 MiB on CUDA.
+constexpr std::int64_t kCpuLogits = std::int64_t{1} << 25;
+constexpr std::int64_t kCudaLogits = std::int64_t{1} << 27;
 constexpr std::int64_t kRowMultiple = 64;
+
+// FlashAttention pads its sums to these, and has one for each share of the multiprocessors; the
+// largest GPUs of today have fewer.
+constexpr std::int64_t kFlashRows = 128;
+constexpr std::int64_t kFlashColumns = 32;
+constexpr std::int64_t kMostMultiprocessors = 160;
+
+constexpr std::int64_t kRowsPerSum = 64;  // column_partial_rows()
 
 std::uint64_t bytes(std::int64_t count) { return static_cast<std::uint64_t>(count); }
 
@@ -34,6 +44,27 @@ std::int64_t plain_attention_bytes(const GptShape& shape, const PassShape& pass)
   const std::int64_t chunk = std::min(plain_attention_chunk(pass.tokens), pairs);
   return kFp32Bytes * (8 * rows_of(pass) * shape.hidden + 5 * chunk * pass.tokens * pass.tokens) +
          pass.tokens * pass.tokens;
+}
+
+// FlashAttention's fp32 sums of the queries' gradients; several of them where it has to add them in
+// one order.
+std::int64_t flash_sums_bytes(const GptShape& shape, const PassShape& pass, bool deterministic) {
+  const std::int64_t pairs = pass.micro_batch * shape.heads;
+  const std::int64_t sums = deterministic ? (kMostMultiprocessors + pairs - 1) / pairs : 1;
+  const std::int64_t length = (pass.tokens + kFlashRows - 1) / kFlashRows * kFlashRows;
+  const std::int64_t width = (shape.head_dim() + kFlashColumns - 1) / kFlashColumns * kFlashColumns;
+  return kFp32Bytes * sums * pairs * length * (width + 1);
+}
+
+// In attention's backward, beside input and gradient of the output: the residual stream's gradient,
+// attention's input and output with statistics, their gradients.
+std::uint64_t attention_bytes(const GptShape& shape, const PassShape& pass,
+                              const PeakOptions& options) {
+  const std::int64_t kept =
+      rows_of(pass) * (9 * shape.hidden * pass.number_bytes + (2 + shape.heads) * kFp32Bytes);
+  if (options.plain_attention) return bytes(kept + plain_attention_bytes(shape, pass));
+  if (options.cpu) return bytes(kept);
+  return bytes(kept + flash_sums_bytes(shape, pass, options.deterministic));
 }
 
 }  // namespace
@@ -73,27 +104,28 @@ std::uint64_t block_saved_bytes(const GptShape& shape, const PassShape& pass) {
                                 (kStatistics + shape.heads) * kFp32Bytes));
 }
 
-// The largest moment is the feed-forward's backward: beside input, output's gradient and saved
-// activations stand a norm's output, the gradient behind dropout, the GELU and its gradient.
 std::uint64_t block_peak_bytes(const GptShape& shape, const PassShape& pass,
                                const PeakOptions& options) {
   const std::int64_t rows = rows_of(pass);
-  std::int64_t moment = rows * (2 * shape.hidden + 2 * shape.ffn()) * pass.number_bytes;
-  if (options.cpu && pass.number_bytes < kFp32Bytes) {
-    moment += rows * (shape.hidden + shape.ffn()) * kFp32Bytes;
+  // In the feed-forward's backward all that was saved is there, its gradient and what dropout made
+  // of the output's.
+  std::int64_t feed_forward =
+      rows * (shape.ffn() + (shape.dropout > 0 ? shape.hidden : 0)) * pass.number_bytes;
+  if (pass.number_bytes < kFp32Bytes) {
+    // On the CPU an fp32 copy of what is summed for a bias; on CUDA the sums of blocks of rows.
+    const std::int64_t summed = options.cpu ? rows : (rows + kRowsPerSum - 1) / kRowsPerSum;
+    feed_forward += summed * shape.ffn() * kFp32Bytes;
   }
-  if (options.plain_attention) {
-    // By then half of what was saved is gone.
-    moment = std::max(
-        moment, plain_attention_bytes(shape, pass) + rows * 6 * shape.hidden * pass.number_bytes);
-  }
-  return 2 * boundary_bytes(shape, pass) + block_saved_bytes(shape, pass) + bytes(moment);
+  const std::uint64_t saved = block_saved_bytes(shape, pass);
+  return 2 * boundary_bytes(shape, pass) +
+         std::max(saved + bytes(feed_forward), attention_bytes(shape, pass, options));
 }
 
 std::uint64_t head_peak_bytes(const GptShape& shape, const PassShape& pass,
                               std::int64_t padded_vocab, const PeakOptions& options) {
   const std::int64_t columns = padded_vocab == 0 ? shape.vocab : padded_vocab;
-  const std::int64_t logits = std::min(loss_chunk_rows(shape.vocab), rows_of(pass)) * columns;
+  const std::int64_t logits =
+      std::min(loss_chunk_rows(shape.vocab, options.cpu), rows_of(pass)) * columns;
   std::int64_t chunk = logits * pass.number_bytes;
   if (options.cpu) chunk += logits * kFp32Bytes * (pass.number_bytes < kFp32Bytes ? 2 : 1);
   // Input, norm's output and its gradient; the input's gradient when the chunks are done.
@@ -102,8 +134,11 @@ std::uint64_t head_peak_bytes(const GptShape& shape, const PassShape& pass,
          bytes(rows_of(pass) * kStatistics * kFp32Bytes);
 }
 
-std::int64_t loss_chunk_rows(std::int64_t vocab) {
-  return std::max(kLogitElements / vocab / kRowMultiple * kRowMultiple, kRowMultiple);
+std::int64_t loss_chunk_rows(std::int64_t vocab, bool cpu) {
+  if (cpu) return std::max(kCpuLogits / vocab / kRowMultiple * kRowMultiple, kRowMultiple);
+  // A power of two, which divides the rows of most micro-batches.
+  const auto rows = std::bit_floor(static_cast<std::uint64_t>(kCudaLogits / vocab));
+  return std::max(static_cast<std::int64_t>(rows), kRowMultiple);
 }
 
 }  // namespace sluice::engine

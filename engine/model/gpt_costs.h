@@ -35,17 +35,19 @@ std::uint64_t block_saved_bytes(const GptShape& shape, const PassShape& pass);
 // output or gradient, and what is saved; without parameters and gradients of parameters, and
 // without what libraries keep for themselves (cuBLAS' workspace). An upper bound, close on CUDA; on
 // the CPU 16-bit numbers have fp32 copies beside them. `plain_attention`: where attention is not a
-// flash kernel's (on the CPU: with dropout).
+// fused kernel's (on the CPU: with dropout).
 struct PeakOptions {
   bool cpu = false;
   bool plain_attention = false;
+  bool deterministic = false;
 };
 std::uint64_t block_peak_bytes(const GptShape& shape, const PassShape& pass,
                                const PeakOptions& options = {});
 std::uint64_t head_peak_bytes(const GptShape& shape, const PassShape& pass,
                               std::int64_t padded_vocab = 0, const PeakOptions& options = {});
 
-// Rows of logits that stand in memory at once.
-std::int64_t loss_chunk_rows(std::int64_t vocab);
+// Rows of logits that stand in memory at once: more on CUDA, where each chunk also reads and writes
+// the token embedding's whole gradient.
+std::int64_t loss_chunk_rows(std::int64_t vocab, bool cpu);
 
 }  // namespace sluice::engine

@@ -30,9 +30,11 @@ void for_each_chunk(std::int64_t rows, std::int64_t chunk_rows, Visit visit) {
 }  // namespace
 
 HeadUnit::HeadUnit(const GptShape& shape, std::int64_t chunk_rows)
-    : vocab_(shape.vocab),
-      chunk_rows_(chunk_rows == 0 ? loss_chunk_rows(shape.vocab) : chunk_rows),
-      layout_(gpt_head_layout(shape)) {}
+    : vocab_(shape.vocab), chunk_rows_(chunk_rows), layout_(gpt_head_layout(shape)) {}
+
+std::int64_t HeadUnit::chunk_rows(at::Device device) const {
+  return chunk_rows_ == 0 ? loss_chunk_rows(vocab_, device.is_cpu()) : chunk_rows_;
+}
 
 HeadUnit::Loss HeadUnit::loss_and_gradient(const UnitViews& parameters, const at::Tensor& wte,
                                            const at::Tensor& input, const at::Tensor& targets,
@@ -46,18 +48,20 @@ HeadUnit::Loss HeadUnit::loss_and_gradient(const UnitViews& parameters, const at
   const at::Tensor ids = targets.flatten();
   at::Tensor grad_rows = at::empty_like(rows);
   at::Tensor sum = zero_sum(input);
-  for_each_chunk(rows.size(0), chunk_rows_, [&](std::int64_t first, std::int64_t count) {
-    const at::Tensor x = rows.narrow(0, first, count);
-    at::Tensor logits = at::mm(x, wte.t());
-    const CrossEntropyOptions options = {.vocab = vocab_, .grad_scale = grad_scale};
-    sum.add_(cross_entropy_in_place(logits, ids.narrow(0, first, count), options).sum(at::kDouble));
-    at::Tensor grad_x = grad_rows.narrow(0, first, count);
-    at::mm_out(grad_x, logits, wte);
-    accumulate_weight_gradient(wte_gradient, logits, x);
-  });
+  for_each_chunk(
+      rows.size(0), chunk_rows(input.device()), [&](std::int64_t first, std::int64_t count) {
+        const at::Tensor x = rows.narrow(0, first, count);
+        at::Tensor logits = at::mm(x, wte.t());
+        const CrossEntropyOptions options = {.vocab = vocab_, .grad_scale = grad_scale};
+        sum.add_(
+            cross_entropy_in_place(logits, ids.narrow(0, first, count), options).sum(at::kDouble));
+        at::Tensor grad_x = grad_rows.narrow(0, first, count);
+        at::mm_out(grad_x, logits, wte);
+        accumulate_weight_gradient(wte_gradient, logits, x);
+      });
   at::Tensor grad_input = layer_norm_backward(
       grad_rows.view(input.sizes()), input, normed, weight, bias,
-      {gradients[head_parameter::kNormWeight], gradients[head_parameter::kNormBias]});
+      {gradients[head_parameter::kNormWeight], gradients[head_parameter::kNormBias]}, {});
   return {std::move(sum), std::move(grad_input)};
 }
 
@@ -69,11 +73,13 @@ at::Tensor HeadUnit::loss_sum(const UnitViews& parameters, const at::Tensor& wte
                               .output.flatten(0, 1);
   const at::Tensor ids = targets.flatten();
   at::Tensor sum = zero_sum(input);
-  for_each_chunk(rows.size(0), chunk_rows_, [&](std::int64_t first, std::int64_t count) {
-    at::Tensor logits = at::mm(rows.narrow(0, first, count), wte.t());
-    const CrossEntropyOptions options = {.vocab = vocab_, .gradient = false};
-    sum.add_(cross_entropy_in_place(logits, ids.narrow(0, first, count), options).sum(at::kDouble));
-  });
+  for_each_chunk(
+      rows.size(0), chunk_rows(input.device()), [&](std::int64_t first, std::int64_t count) {
+        at::Tensor logits = at::mm(rows.narrow(0, first, count), wte.t());
+        const CrossEntropyOptions options = {.vocab = vocab_, .gradient = false};
+        sum.add_(
+            cross_entropy_in_place(logits, ids.narrow(0, first, count), options).sum(at::kDouble));
+      });
   return sum;
 }
 

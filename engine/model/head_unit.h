@@ -14,11 +14,11 @@ namespace sluice::engine {
 
 class HeadUnit {
  public:
-  // `chunk_rows`: 0 chooses by the model's shape alone, never by a budget.
+  // `chunk_rows`: 0 chooses by the model's shape and the kind of device alone, never by a budget.
   explicit HeadUnit(const GptShape& shape, std::int64_t chunk_rows = 0);
 
   const UnitLayout& layout() const { return layout_; }
-  std::int64_t chunk_rows() const { return chunk_rows_; }
+  std::int64_t chunk_rows(at::Device device) const;
 
   struct Loss {
     at::Tensor loss_sum;    // over all tokens, nats; float64 scalar on the input's device

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/sum.h>
 
 #include <vector>
 
@@ -23,16 +22,14 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
   return with_shape_of(at::addmm(bias, as_rows(input), weight), input);
 }
 
-at::Tensor linear_backward(const at::Tensor& grad_output, const at::Tensor& input,
-                           const at::Tensor& weight, const LinearGradients& gradients) {
-  const at::Tensor grad_rows = as_rows(grad_output);
-  accumulate_weight_gradient(gradients.weight, as_rows(input), grad_rows);
-  gradients.bias.add_(at::sum(grad_rows, {0}, false, gradients.bias.scalar_type()));
-  return with_shape_of(at::mm(grad_rows, weight.t()), grad_output);
+at::Tensor linear_input_gradient(const at::Tensor& grad_output, const at::Tensor& weight) {
+  return with_shape_of(at::mm(as_rows(grad_output), weight.t()), grad_output);
 }
 
-void accumulate_weight_gradient(const at::Tensor& gradient, const at::Tensor& left,
-                                const at::Tensor& right) {
+void accumulate_weight_gradient(const at::Tensor& gradient, const at::Tensor& left_rows,
+                                const at::Tensor& right_rows) {
+  const at::Tensor left = as_rows(left_rows);
+  const at::Tensor right = as_rows(right_rows);
   at::Tensor sum = gradient;
   const at::ScalarType wanted = gradient.scalar_type();
   if (left.scalar_type() == wanted) {

@@ -155,9 +155,10 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
   if (!plan.placement.fits) return text + does_not_fit(config, plan) + "\n";
   text += placement_text(plan) + "\n" + resource_table(step) + "\n" + plan_summary(plan) + "\n";
   if (step.nvme_write_bytes > 0) {
-    text += "drives: " + compact(step.nvme_read_bytes) + "B read and " +
-            compact(step.nvme_write_bytes) + "B written a step; " +
-            compact(step.nvme_write_bytes / step.step_s * kSecondsOfADay) + "B written a day\n";
+    text += "drives: " + decimals(1e-9 * step.nvme_read_bytes, 2) + " GB read and " +
+            decimals(1e-9 * step.nvme_write_bytes, 2) + " GB written a step; " +
+            decimals(1e-12 * step.nvme_write_bytes / step.step_s * kSecondsOfADay, 1) +
+            " TB written a day\n";
   }
   const std::string relief = relief_table(plan);
   if (!relief.empty()) text += "\n" + relief;

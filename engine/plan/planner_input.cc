@@ -70,9 +70,6 @@ offload::PlacementRules rules_of(const config::Config& config, bool on_gpu) {
   if (!on_gpu) {  // what there is of activations is in RAM anyway
     rules.recompute = offload::Choice::kOn;
     rules.boundaries_to_cpu = offload::Choice::kOff;
-  } else if (rules.boundaries_to_cpu == offload::Choice::kAuto) {
-    // All of them go or none; and DeepSpeed's users expect none.
-    rules.boundaries_to_cpu = offload::Choice::kOff;
   }
   return rules;
 }

@@ -21,6 +21,7 @@ using offload::TierBytes;
 constexpr double kGpuSlack = 0.015;
 // A plan that is beyond the budget after all, by what the planner's formula counts otherwise.
 constexpr int kMostCorrections = 4;
+constexpr std::uint64_t kCorrectionBytes = 32 * kMiB;
 constexpr double kDriveMargin = 0.05;
 
 std::uint64_t bytes_of_gib(double gib) { return static_cast<std::uint64_t>(gib * kGiB); }
@@ -82,9 +83,13 @@ Status place(const config::Config& config, const GptModel& model, bool on_gpu, R
     plan.placement.used = used;
     const TierBytes more = used.beyond(budget);
     if (!plan.placement.fits || more.total() == 0) return {};
-    plan.input.fixed.gpu += more.gpu;
-    plan.input.fixed.cpu += more.cpu;
-    plan.input.fixed.nvme += more.nvme;
+    // And some more: the next placement may be cut elsewhere.
+    const auto and_some = [](std::uint64_t bytes) {
+      return bytes == 0 ? 0 : bytes + kCorrectionBytes;
+    };
+    plan.input.fixed.gpu += and_some(more.gpu);
+    plan.input.fixed.cpu += and_some(more.cpu);
+    plan.input.fixed.nvme += and_some(more.nvme);
     plan.placement.missing = more;
   }
   plan.placement.fits = false;

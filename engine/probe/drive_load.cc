@@ -20,11 +20,12 @@ DriveLoad::DriveLoad(aio::IoQueue& queue, const aio::IoTarget& target,
       target_(target),
       options_(options),
       block_count_(options.range_bytes / queue.options().block_bytes),
-      slots_(kRequestsPerBlock * static_cast<std::size_t>(queue.options().queue_depth)) {
+      slots_(std::min(buffers.size(),
+                      kRequestsPerBlock * static_cast<std::size_t>(queue.options().queue_depth))) {
   SLUICE_CHECK(block_count_ > 0 && !buffers.empty(), "a load needs a block and a buffer");
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].load = this;
-    slots_[i].buffer = buffers[i % buffers.size()].first(queue.options().block_bytes);
+    slots_[i].buffer = buffers[i].first(queue.options().block_bytes);
     slots_[i].request.set_callback(&DriveLoad::on_done, &slots_[i]);
   }
 }

@@ -1,8 +1,8 @@
 // DriveLoad: reads or writes of one block each, one behind the other over a range of a target and
 // round again, always as many in flight as the queue takes.
 //
-// Memory:  the buffers are the caller's. What is read is not looked at, so several requests may
-//          share a buffer.
+// Memory:  the buffers are the caller's, one a request: with fewer than twice the queue's depth the
+//          queue may run dry now and then, with fewer than the depth it always does.
 // Threads: one owner; completions come on the backend's. On a backend in virtual time the owner
 //          pumps (wait_until() and drain() do).
 // Errors:  the first failure ends the load; drain() returns it.

@@ -102,14 +102,13 @@ class DriveProbe {
     std::optional<DriveLoad> writing;
     const std::span<const std::span<std::byte>> all = buffers_;
     if (reads) {
-      // Writes take their bytes from the other half: drives see what was there, not what is read.
-      reading.emplace(*reads_, *file_, writes ? all.first((all.size() + 1) / 2) : all,
+      reading.emplace(*reads_, *file_, writes ? all.first(all.size() / 2) : all,
                       DriveLoad::Options{.kind = aio::IoKind::kRead,
                                          .first_byte = reads->first_byte,
                                          .range_bytes = reads->bytes});
     }
     if (writes) {
-      writing.emplace(*writes_, *file_, reads ? all.last((all.size() + 1) / 2) : all,
+      writing.emplace(*writes_, *file_, reads ? all.last(all.size() / 2) : all,
                       DriveLoad::Options{.kind = aio::IoKind::kWrite,
                                          .first_byte = writes->first_byte,
                                          .range_bytes = writes->bytes});
@@ -161,10 +160,10 @@ Result<std::unique_ptr<DriveProbe>> DriveProbe::create(aio::IoBackend& backend,
                                     .queue_depth = options.queue_depth};
   SLUICE_ASSIGN_OR_RETURN(probe->reads_, aio::IoQueue::create(backend, queue));
   SLUICE_ASSIGN_OR_RETURN(probe->writes_, aio::IoQueue::create(backend, queue));
-  const std::uint64_t most = std::max<std::uint64_t>(kMostBufferBytes / options.block_bytes, 1);
+  const std::uint64_t most = std::max<std::uint64_t>(kMostBufferBytes / options.block_bytes, 2);
   aio::PinnedPool::Options pool{.buffer_bytes = options.block_bytes,
                                 .capacity = static_cast<int>(std::min<std::uint64_t>(
-                                    most, 2 * static_cast<std::uint64_t>(options.queue_depth))),
+                                    most, 4 * static_cast<std::uint64_t>(options.queue_depth))),
                                 .backend = &backend,
                                 .hook = {}};
   SLUICE_ASSIGN_OR_RETURN(probe->pool_, aio::PinnedPool::create(std::move(pool)));

@@ -6,7 +6,9 @@
 // most_file_bytes and a quarter of what is free. Folders that are missing are made, as the run
 // makes them.
 //
-// Memory:  buffers of at most kMostBufferBytes, or of one block where blocks are larger.
+// Memory:  buffers of at most kMostBufferBytes, or of two blocks where blocks are larger. Where
+// they
+//          hold fewer blocks than the queues, fewer are in flight.
 // Threads: one; blocking, about fill_seconds + 3 * seconds by the backend's clock.
 // Errors:  kNoSpace, naming the path and what is needed; those of the files and the drive.
 #pragma once
@@ -33,7 +35,7 @@ struct DriveProbeOptions {
   double seconds = 0.35;      // each of the three measurements
 };
 
-inline constexpr std::uint64_t kMostBufferBytes = 64 * kMiB;
+inline constexpr std::uint64_t kMostBufferBytes = 256 * kMiB;
 
 // `on_progress` (may be empty) gets fractions of 1.
 Result<offload::DuplexRates> probe_drives(aio::IoBackend& backend, const DriveProbeOptions& options,

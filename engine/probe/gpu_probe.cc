@@ -1,5 +1,6 @@
 #include "engine/probe/gpu_probe.h"
 
+#include <ATen/Context.h>
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/ops/empty.h>
@@ -282,6 +283,7 @@ Result<GpuSpeeds> probe_gpu(const GpuProbeOptions& options,
 
 void return_gpu_memory() {
   if (c10::cuda::device_count() == 0) return;
+  at::globalContext().lazyInitDevice(at::kCUDA);  // the allocator's, too
   C10_CUDA_CHECK(cudaDeviceSynchronize());
   at::cuda::clearCublasWorkspaces();
   c10::cuda::CUDACachingAllocator::emptyCache();

@@ -26,7 +26,7 @@ constexpr int kMinSwapBuffers = 3;  // one is read, one computed, one written
 // are pages of LibTorch's libraries that loading has relocated or that initialisers have made, half
 // are mapped from their files. The rest is for allocators' arenas and oneDNN's scratch memory.
 constexpr std::uint64_t kProgramBytes = 512 * kMiB;
-constexpr std::uint64_t kCudaProgramBytes = 1536 * kMiB;
+constexpr std::uint64_t kCudaProgramBytes = 768 * kMiB;
 // On the GPU: cuBLAS' workspaces, kernels as they are loaded, what LibTorch's allocator rounds up.
 constexpr std::uint64_t kCudaLibraryBytes = 256 * kMiB;
 
@@ -143,21 +143,25 @@ Status plan_optimizer(const config::Config& config, MemoryPlan& plan) {
   return {};
 }
 
-BoundaryOptions boundary_options(const config::Config& config, const MemoryPlan& plan) {
+// One is computed with, one just used, the others are copied into.
+int ring_blocks(const config::Config& config) {
   constexpr std::int64_t kMostAhead = 64;
-  const auto ahead = std::clamp<std::int64_t>(config.placement.prefetch_units, 1, kMostAhead);
-  return {.micro_batches = config.batch.accumulation,
-          .micro_batch = config.batch.micro,
-          .tokens = config.data.sequence_tokens,
-          .dtype = compute_dtype(plan.form),
-          .slots = static_cast<int>(ahead) + 2};
+  return static_cast<int>(
+             std::clamp<std::int64_t>(config.placement.prefetch_units, 1, kMostAhead)) +
+         2;
 }
 
 // Of what the units are given; on the CPU that is in host memory anyway.
 void plan_boundaries(const config::Config& config, const GptModel& model,
                      std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
-  if (!plan.cuda || !boundaries_leave(config.placement, places)) return;
-  plan.boundaries = boundary_options(config, plan);
+  if (!plan.cuda) return;
+  const auto slots = boundaries_on_gpu(config.placement, places, ring_blocks(config));
+  if (!slots) return;
+  plan.boundaries = BoundaryOptions{.micro_batches = config.batch.accumulation,
+                                    .micro_batch = config.batch.micro,
+                                    .tokens = config.data.sequence_tokens,
+                                    .dtype = compute_dtype(plan.form),
+                                    .slots = *slots};
   plan.host.push_back({"activation boundaries",
                        BoundaryPlan(model.shape(), *plan.boundaries).host_bytes(),
                        /*locked=*/true});
@@ -180,7 +184,9 @@ std::uint64_t plan_activations(const config::Config& config, const GptModel& mod
   const PassShape pass{.micro_batch = generates ? 1 : config.batch.micro,
                        .tokens = config.data.sequence_tokens,
                        .number_bytes = plan.form == offload::ParamForm::kFp32 ? 4 : 2};
-  const PeakOptions peak{.cpu = !plan.cuda, .plain_attention = !plan.cuda && shape.dropout > 0};
+  const PeakOptions peak{.cpu = !plan.cuda,
+                         .plain_attention = !plan.cuda && shape.dropout > 0,
+                         .deterministic = config.run.deterministic};
   const auto micro_batches = static_cast<std::uint64_t>(config.batch.accumulation);
   const auto layers = static_cast<std::uint64_t>(shape.layers);
   const std::uint64_t boundary = boundary_bytes(shape, pass);

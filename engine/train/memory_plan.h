@@ -55,6 +55,7 @@ struct MemoryPlan {
   std::vector<MemoryLine> host;  // resident
   std::vector<MemoryLine> gpu;
   std::vector<MemoryLine> nvme;
+  std::optional<double> predicted_step_s;
   std::vector<std::string> notes;  // sentences: which keys ask for less than is needed, and so on
   std::uint64_t host_bytes() const;
   std::uint64_t locked_bytes() const;  // of the host's

@@ -64,13 +64,19 @@ def fake_trial():
 
 
 class Program(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        # This machine's speeds are measured once: it takes most of a test's time.
+        cls.cache = tempfile.TemporaryDirectory(prefix="sluice-tune-cache-", dir=os.getcwd())
+        cls.addClassCleanup(cls.cache.cleanup)
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="sluice-tune-", dir=os.getcwd())
         self.addCleanup(folder.cleanup)
         self.path = Path(folder.name)
         (self.path / "nvme").mkdir()
         self.write("run.json", RUN)
-        self.environment = dict(os.environ, XDG_CACHE_HOME=str(self.path / "cache"))
+        self.environment = dict(os.environ, XDG_CACHE_HOME=self.cache.name)
         self.fake = ["--trial-program", sys.executable, "--trial-program", "-B",
                      "--trial-program", os.path.abspath(__file__), "--trial-program", "trial"]
 

@@ -87,6 +87,7 @@ TEST(TuneSearch, FindsTheLowestPointOfASeparableCostInAFewTrials) {
   constexpr unsigned kSeed = 7;
   std::mt19937 random(kSeed);
   SCOPED_TRACE(kSeed);
+  std::size_t most = 0;
   for (int round = 0; round < 200; ++round) {
     const std::vector<int> sizes = {5, 3, 7, 4, 6};
     Point lowest;
@@ -101,8 +102,9 @@ TEST(TuneSearch, FindsTheLowestPointOfASeparableCostInAFewTrials) {
     EXPECT_EQ(best_of(result), lowest);
     EXPECT_EQ(result.end, TuneEnd::kNothingFaster);
     // Of 2520 points: each is walked to once, and its neighbours are looked at once more.
-    EXPECT_LE(subject.measured.size(), 50U);
+    most = std::max(most, subject.measured.size());
   }
+  EXPECT_LE(most, 40U);
 }
 
 TEST(TuneSearch, FindsTheLowestPointWhereTwoDimensionsLeanOnEachOther) {
@@ -139,6 +141,19 @@ TEST(TuneSearch, MeasuresNothingTwiceButStartAndBestAtTheEndByTurns) {
   EXPECT_EQ(end, (std::vector<Point>{{0, 0}, {3, 2}, {0, 0}, {3, 2}}));
   ASSERT_TRUE(result.confirmation);
   EXPECT_DOUBLE_EQ(result.confirmation->gain(), 2.5);
+}
+
+TEST(TuneSearch, DoesNotComeBackToWhatWasFarFromTheBest) {
+  // The second dimension improves, so there is a second pass; the first has a bad and a close one.
+  FakeSubject subject([](const Point& point) {
+    return std::vector<double>{1, 1.5}[static_cast<std::size_t>(point[0])] *
+           std::vector<double>{1, 1.05}[static_cast<std::size_t>(point[1])] *
+           std::vector<double>{2, 1}[static_cast<std::size_t>(point[2])];
+  });
+  const auto dimensions = grid({2, 2, 2}, {0, 0, 0});
+  search(dimensions, subject, {.confirmations = 0});
+  EXPECT_EQ(subject.measured,
+            (std::vector<Point>{{0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {0, 1, 1}}));
 }
 
 TEST(TuneSearch, AGainWithinTheNoiseIsNone) {

@@ -1,15 +1,12 @@
 #include <CLI/CLI.hpp>
-#include <chrono>
-#include <cmath>
 #include <iostream>
 #include <memory>
 
-#include "aio/terminal_line.h"
 #include "engine/plan/plan_report.h"
 #include "engine/plan/run_plan.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
-#include "tools/cli/speeds_path.h"
+#include "tools/cli/plan_here.h"
 
 namespace sluice::tools {
 namespace {
@@ -25,27 +22,13 @@ struct Options {
   bool json = false;
 };
 
-Result<engine::RunPlan> make_plan(const config::Config& config, const Options& options) {
-  const std::int64_t now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(
-                                      std::chrono::system_clock::now().time_since_epoch())
-                                      .count();
-  TerminalLine line;
-  const auto show = [&](const std::string& what, double fraction) {
-    if (line.due())
-      line.show("measuring " + what + ": " + std::to_string(std::lround(100 * fraction)) + "%");
-  };
-  return engine::plan_run(config, {.cache_path = speeds_path(),
-                                   .refresh = options.refresh,
-                                   .unix_s = now_unix_s,
-                                   .machine = options.machine,
-                                   .with_relief = true,
-                                   .with_spans = !options.simulate.empty(),
-                                   .on_progress = show});
-}
-
 Result<int> run(const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(options.config));
-  SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan, make_plan(resolved.config, options));
+  SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan,
+                          plan_here(resolved.config, {.machine = options.machine,
+                                                      .refresh = options.refresh,
+                                                      .with_relief = true,
+                                                      .with_spans = !options.simulate.empty()}));
   if (options.json)
     std::cout << engine::plan_json(resolved.config, plan, options.cluster) << "\n";
   else

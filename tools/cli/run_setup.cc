@@ -6,8 +6,10 @@
 #include "aio/real_file_system.h"
 #include "aio/terminal_line.h"
 #include "engine/observe/text_table.h"
+#include "engine/plan/plan_report.h"
 #include "engine/train/preflight.h"
 #include "engine/train/run_checkpoints.h"
+#include "tools/cli/plan_here.h"
 
 namespace sluice::tools {
 namespace {
@@ -28,16 +30,37 @@ void plan_checkpoint_copy(const config::Config& config, const engine::GptModel& 
   if (plan.background_checkpoints) plan.host.push_back({"checkpoint, copy of the state", bytes});
 }
 
+// Whether a run is worth the seconds of a probe: where something is left to the plan, or a GPU
+// computes.
+bool is_planned(const config::Config& config) {
+  return engine::uses_cuda(config) ||
+         config.zero.offload_param.device == config::OffloadDevice::kAuto ||
+         (config.zero.offload_optimizer.device == config::OffloadDevice::kAuto &&
+          !config.placement.optimizer_fractions);
+}
+
+Result<engine::MemoryPlan> planned_memory(const config::Config& config) {
+  SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan, plan_here(config));
+  if (!plan.placement.fits)
+    return Error(ErrorCode::kOutOfMemory, engine::does_not_fit(config, plan));
+  std::cerr << engine::plan_summary(plan) << "\n";
+  engine::MemoryPlan memory = plan.memory;
+  memory.predicted_step_s = plan.placement.prediction.step_s;
+  return memory;
+}
+
 Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::RunPurpose purpose) {
   const engine::GptShape shape = engine::gpt_shape(config.model);
   SLUICE_RETURN_IF_ERROR(engine::validate(shape));
   const engine::GptModel model(engine::model_options(config));
   const engine::MachineFacts facts = engine::machine_facts(config);
+  const bool planned = purpose == engine::RunPurpose::kTraining && is_planned(config);
   SLUICE_ASSIGN_OR_RETURN(
       engine::MemoryPlan plan,
-      engine::plan_memory(
-          config, model,
-          {.purpose = purpose, .gpu_room_bytes = engine::gpu_room(config.budget, facts)}));
+      planned ? planned_memory(config)
+              : engine::plan_memory(config, model,
+                                    {.purpose = purpose,
+                                     .gpu_room_bytes = engine::gpu_room(config.budget, facts)}));
   plan_checkpoint_copy(config, model, facts, plan);
   std::uint64_t parameters = 0;
   for (int unit = 0; unit < model.units(); ++unit)

@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -20,10 +19,9 @@
 #include <vector>
 
 #include "aio/units.h"
-#include "engine/plan/run_plan.h"
 #include "tools/cli/command.h"
+#include "tools/cli/plan_here.h"
 #include "tools/cli/run_setup.h"
-#include "tools/cli/speeds_path.h"
 #include "tools/measure/quantile.h"
 #include "tools/measure/step_measure.h"
 #include "tools/measure/synthetic_run.h"
@@ -84,6 +82,7 @@ std::string run_id_of(const config::Config& config, const engine::MemoryPlan& pl
        << config.placement.overlap_update << ' ' << plan.prefetch_units << ' ' << plan.block_slots
        << ' ' << plan.params.read_ahead << ' ' << plan.optimizer.record_elements << ' ';
   for (const bool keeps : plan.keeps_activations) text << keeps;
+  if (!plan.cuda) text << static_cast<int>(config.placement.recompute);  // a CPU's plan ignores it
   for (const auto* const tier : {&plan.host, &plan.gpu, &plan.nvme})
     for (const engine::MemoryLine& line : *tier) text << ' ' << line.what << '=' << line.bytes;
   for (const offload::SubGroup& group : plan.optimizer.placement)
@@ -107,12 +106,7 @@ std::string what_is_missing(const engine::RunPlan& plan) {
 
 Result<TrialPlan> make_plan(const PlanRequest& request) {
   SLUICE_ASSIGN_OR_RETURN(const config::Config config, config_of(request.config));
-  const std::int64_t now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(
-                                      std::chrono::system_clock::now().time_since_epoch())
-                                      .count();
-  SLUICE_ASSIGN_OR_RETURN(
-      const engine::RunPlan plan,
-      engine::plan_run(config, {.cache_path = speeds_path(), .unix_s = now_unix_s}));
+  SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan, plan_here(config));
   TrialPlan answer{.forecast = {.step_s = plan.placement.prediction.step_s,
                                 .refusal = {},
                                 .run_id = run_id_of(config, plan.memory)},

@@ -76,18 +76,20 @@ Result<std::unique_ptr<ChildProcess>> TrialRunner::start() const {
 }
 
 Result<TrialPlan> TrialRunner::ask_plan(const config::Config& config) {
+  const std::string text = config::to_json(config);
+  if (const auto known = planned_.find(text); known != planned_.end()) return known->second;
   if (!planner_) {
     SLUICE_ASSIGN_OR_RETURN(planner_, start());
   }
   const std::int64_t log_begin = size_of(options_.log);
   const std::int64_t begin_ns = clock_.now_ns();
-  const auto line = planner_->ask(to_line(PlanRequest{config::to_json(config)}), [&] {
+  const auto line = planner_->ask(to_line(PlanRequest{text}), [&] {
     options_.on_wait("planning", seconds_since(begin_ns));
     return !interrupt_.requested() && seconds_left() > 0;
   });
   if (line.ok()) {
     auto made = parse_plan(*line);
-    return made.ok() ? *std::move(made) : unplanned(made.error().message());
+    return planned_[text] = made.ok() ? *made : unplanned(made.error().message());
   }
   const bool out_of_time = line.error().code() == ErrorCode::kCancelled;
   const std::string lost =

@@ -75,8 +75,9 @@ class TrialRunner final : public TuneSubject {
   const std::int64_t begin_ns_;
   const std::vector<Dimension>* dimensions_ = nullptr;
   std::map<Point, TrialPlan> plans_;
-  std::unique_ptr<ChildProcess> planner_;  // while plans are made
-  double longest_trial_s_ = 0;             // of those that ran to their end
+  std::map<std::string, TrialPlan> planned_;  // by configuration: several points may have one
+  std::unique_ptr<ChildProcess> planner_;     // while plans are made
+  double longest_trial_s_ = 0;                // of those that ran to their end
 };
 
 }  // namespace sluice::tools

@@ -69,6 +69,7 @@ Result<bool> TuneSearch::pass() {
     SLUICE_ASSIGN_OR_RETURN(const bool faster, walk(dimension));
     found = found || faster;
   }
+  ++passes_;
   return found && may_go_on();
 }
 
@@ -94,6 +95,7 @@ Result<bool> TuneSearch::walk(std::size_t dimension) {
   }
   bool found = false;
   for (const Point& point : order) {
+    if (is_hopeless(dimension, point[dimension])) continue;
     SLUICE_ASSIGN_OR_RETURN(const Outcome outcome, try_point(moved(dimension, point[dimension])));
     if (outcome == Outcome::kStop) break;
     found = found || outcome == Outcome::kFaster;
@@ -108,6 +110,7 @@ Result<bool> TuneSearch::walk_towards(std::size_t dimension, int direction) {
   const int end = static_cast<int>(dimensions_[dimension].choices.size());
   for (int choice = here()[dimension] + direction; choice >= 0 && choice < end;
        choice += direction) {
+    if (is_hopeless(dimension, choice)) break;
     const Point point = moved(dimension, choice);
     SLUICE_RETURN_IF_ERROR(look_ahead({point}));
     SLUICE_ASSIGN_OR_RETURN(const Outcome outcome, try_point(point));
@@ -173,6 +176,7 @@ Result<TuneSearch::Outcome> TuneSearch::measure(TuneRow row) {
                 : faster      ? Verdict::kFaster
                               : Verdict::kNotFaster;
   row.reason = row.trial.failure;
+  if (!failed) remember(point, row.trial);
   if (faster) result_.best = number;
   add(std::move(row));
   return tried_[point] = failed   ? Outcome::kFailed
@@ -185,6 +189,19 @@ bool TuneSearch::is_faster(const Trial& trial) const {
   const Trial& best = result_.rows[*result_.best].trial;
   const double noise = 2 * std::hypot(best.error_s, trial.error_s);
   return best.step_s - trial.step_s > std::max(options_.least_gain * best.step_s, noise);
+}
+
+// The first pass looks at everything; after it, what was far from the best is still.
+bool TuneSearch::is_hopeless(std::size_t dimension, int choice) const {
+  const auto known = ratios_.find({dimension, choice});
+  return passes_ > 0 && known != ratios_.end() && known->second > kHopelessRatio;
+}
+
+void TuneSearch::remember(const Point& point, const Trial& trial) {
+  if (!result_.best) return;
+  const Point& best = here();
+  for (std::size_t i = 0; i < point.size(); ++i)
+    if (point[i] != best[i]) ratios_[{i, point[i]}] = trial.step_s / best_step_s();
 }
 
 // By turns, so that what drifts (a drive's cache, a clock) meets both alike.

@@ -3,10 +3,11 @@
 // The start is measured first. Then dimension by dimension, the one that the plan promises most of
 // first, its neighbours are tried; where one is faster by more than the noise, the search goes on
 // in that direction. Passes over all dimensions end when one finds nothing, or the time or the
-// number of trials is used up. Nothing is measured that the plan says does not fit, is the same run
-// as one before, or is predicted to be slower than the best by kPruneRatio: it is a row of the
-// result like every trial, and so is a trial that fails. At the end the start and the best are
-// measured again by turns, so that the gain is a ratio of one and the same hour.
+// number of trials is used up; later ones leave out choices that were much slower in an earlier.
+// Nothing is measured that the plan says does not fit, is the same run as one before, or is
+// predicted to be slower than the best by kPruneRatio: it is a row of the result like every trial,
+// and so is a trial that fails. At the end the start and the best are measured again by turns, so
+// that the gain is a ratio of one and the same hour.
 //
 // Threads: one. Errors: those of the subject that end everything; a trial that fails is a result.
 #pragma once
@@ -84,6 +85,7 @@ struct TuneResult {
 class TuneSearch {
  public:
   static constexpr double kPruneRatio = 1.3;
+  static constexpr double kHopelessRatio = 1.15;  // measured
 
   struct Options {
     double least_gain = 0.02;  // what counts as faster, unless the measured noise is more
@@ -116,6 +118,8 @@ class TuneSearch {
   std::vector<std::size_t> by_promise() const;
   double promise(std::size_t dimension) const;  // the least predicted step of its neighbours
   bool is_faster(const Trial& trial) const;
+  bool is_hopeless(std::size_t dimension, int choice) const;
+  void remember(const Point& point, const Trial& trial);
   bool may_go_on();
   const Point& here() const;
   double best_step_s() const;  // 0: none yet
@@ -126,8 +130,11 @@ class TuneSearch {
   std::map<Point, Forecast> forecasts_;
   std::map<Point, Outcome> tried_;
   std::map<std::string, std::size_t> runs_;  // by run_id: the row that measured it
+  // By dimension and choice: the ratio to the best then, where it differed in that alone.
+  std::map<std::pair<std::size_t, int>, double> ratios_;
   TuneResult result_;
   int trials_ = 0;
+  int passes_ = 0;
 };
 
 }  // namespace sluice::tools

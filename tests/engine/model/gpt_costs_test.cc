@@ -56,5 +56,33 @@ TEST(GptCosts, PaddingOfTheVocabularyCounts) {
   EXPECT_GT(head_peak_bytes(shape, pass, 50304), head_peak_bytes(shape, pass));
 }
 
+TEST(GptCosts, AFixedOrderOfSumsCostsMemoryWhereFewHeadsFillTheGpu) {
+  const GptShape shape = *gpt_preset("gpt2-xl");
+  const PeakOptions fixed = {.deterministic = true};
+  // 25 heads: FlashAttention shares 160 multiprocessors out in 7 sums of one boundary in fp32.
+  const PassShape one = {.micro_batch = 1, .tokens = 1024};
+  EXPECT_GT(block_peak_bytes(shape, one, fixed), (11 + 7 * 2) * boundary_bytes(shape, one));
+  EXPECT_LT(block_peak_bytes(shape, one, fixed), (11 + 8 * 2) * boundary_bytes(shape, one));
+  EXPECT_LT(block_peak_bytes(shape, one), 17 * boundary_bytes(shape, one));
+  // 200 heads: one sum, which is less than the feed-forward needs.
+  const PassShape eight = {.micro_batch = 8, .tokens = 1024};
+  EXPECT_EQ(block_peak_bytes(shape, eight, fixed), block_peak_bytes(shape, eight));
+}
+
+TEST(GptCosts, DropoutCostsOneMoreBoundary) {
+  GptShape shape = *gpt_preset("gpt2-xl");
+  const PassShape pass = {.micro_batch = 8, .tokens = 1024};
+  const std::uint64_t with = block_peak_bytes(shape, pass);
+  shape.dropout = 0;
+  EXPECT_EQ(with - block_peak_bytes(shape, pass), boundary_bytes(shape, pass));
+}
+
+TEST(GptCosts, ChunksOfTheLossAreLargerOnCuda) {
+  EXPECT_EQ(loss_chunk_rows(50257, /*cpu=*/true), 640);
+  EXPECT_EQ(loss_chunk_rows(50257, /*cpu=*/false), 2048);
+  EXPECT_EQ(loss_chunk_rows(std::int64_t{1} << 24, /*cpu=*/true), 64);
+  EXPECT_EQ(loss_chunk_rows(std::int64_t{1} << 24, /*cpu=*/false), 64);
+}
+
 }  // namespace
 }  // namespace sluice::engine

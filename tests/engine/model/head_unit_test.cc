@@ -139,12 +139,15 @@ TEST_F(HeadUnitTest, RefusesATargetOutsideTheVocabulary) {
   }
 }
 
-TEST(HeadUnit, ChunkFollowsFromTheVocabularyAlone) {
+TEST(HeadUnit, ChunkFollowsFromTheVocabularyAndTheDeviceAlone) {
   GptShape shape = *gpt_preset("gpt2-xl");
-  const std::int64_t rows = HeadUnit(shape).chunk_rows();
-  EXPECT_EQ(HeadUnit(*gpt_preset("gpt2-small")).chunk_rows(), rows);
-  EXPECT_LE(rows * shape.vocab, std::int64_t{1} << 25);
-  EXPECT_GE(rows, 512);
+  for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
+    const std::int64_t rows = HeadUnit(shape).chunk_rows(device);
+    EXPECT_EQ(HeadUnit(*gpt_preset("gpt2-small")).chunk_rows(device), rows);
+    EXPECT_LE(rows * shape.vocab, std::int64_t{1} << (device == at::kCPU ? 25 : 27));
+    EXPECT_GE(rows, 512);
+  }
+  EXPECT_EQ(HeadUnit(shape, 96).chunk_rows(at::kCUDA), 96);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "tests/aio/backends_under_test.h"
 
 #ifdef SLUICE_HAS_CUDA
+#include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 
@@ -39,6 +40,7 @@ class ProbeCuda : public testing::Test {
  protected:
   void SetUp() override {
     if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device in this machine";
+    at::globalContext().lazyInitDevice(at::kCUDA);  // limits and statistics need the allocator
   }
 };
 

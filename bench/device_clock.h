@@ -1,0 +1,41 @@
+// DeviceClock: the time and the activation memory of calls on the CPU or on the current CUDA
+// device, by its own events and its allocator's counts. Without a GPU nothing counts memory.
+//
+// Threads: one.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+namespace c10 {  // NOLINT(readability-identifier-naming): LibTorch's
+struct Event;
+}
+
+namespace sluice::bench {
+
+class DeviceClock {
+ public:
+  explicit DeviceClock(bool cuda);
+  ~DeviceClock();
+  DeviceClock(const DeviceClock&) = delete;
+  DeviceClock& operator=(const DeviceClock&) = delete;
+
+  static bool has_cuda();
+
+  // Waits for what was queued before, then begins the time and the peak.
+  void start();
+  // Waits for what was queued since.
+  double stop_ms();
+
+  std::uint64_t allocated_bytes() const;
+  std::uint64_t peak_bytes() const;  // since start()
+
+ private:
+  bool cuda_;
+  std::chrono::steady_clock::time_point begin_;
+  std::unique_ptr<c10::Event> first_;
+  std::unique_ptr<c10::Event> last_;
+};
+
+}  // namespace sluice::bench

@@ -1,0 +1,42 @@
+// The options of model_bench: as typed, and as checked values. Every error is one sentence that
+// names the option, its value and what is allowed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "aio/result.h"
+#include "engine/model/gpt_costs.h"
+#include "engine/model/gpt_shape.h"
+
+namespace sluice::bench {
+
+// An empty optional was not given.
+struct ModelArguments {
+  std::optional<std::string> model, layers, hidden, heads, micro_batch, tokens, dtype, dropout,
+      device, runs, threads, json;
+  bool deterministic = false;
+};
+
+enum class ActivationType : std::uint8_t { kFp32, kBf16, kFp16 };
+
+struct ModelBenchOptions {
+  engine::GptShape shape;
+  std::int64_t padded_vocab = 0;
+  engine::PassShape pass;
+  ActivationType dtype = ActivationType::kBf16;
+  std::string dtype_name;
+  bool cuda = false;
+  bool deterministic = false;
+  int runs = 0;
+  int threads = 0;   // of the CPU
+  std::string json;  // "-": standard output; empty: none
+};
+
+// Nothing when --help or --version was asked for, and printed.
+Result<std::optional<ModelArguments>> parse_model_command_line(int argc, const char* const* argv);
+
+Result<ModelBenchOptions> parse_model_options(const ModelArguments& arguments);
+
+}  // namespace sluice::bench

@@ -1,0 +1,31 @@
+// ModelWorkload: one block, the head and the embedding of a GPT-2 with random parameters and
+// inputs, and the time and memory of their passes.
+//
+// Memory:  the three units' parameters and fp32 gradients, and one pass' activations.
+// Threads: one. Errors: c10::Error, as LibTorch has it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/model_options.h"
+
+namespace sluice::bench {
+
+struct PassMeasurement {
+  std::string name;               // "block backward"
+  std::vector<double> ms;         // of each run, on the device's own clock
+  double flops = 0;               // of one call; 0: next to none
+  std::uint64_t peak_bytes;       // of activations, inputs included; 0: not counted (CPU)
+  std::uint64_t bound_bytes = 0;  // what gpt_costs.h says; 0: it says nothing
+
+  double median_ms() const;
+};
+
+// Whether this build and machine have the device that the options ask for; a sentence otherwise.
+Status check_device(const ModelBenchOptions& options);
+
+std::vector<PassMeasurement> measure_passes(const ModelBenchOptions& options);
+
+}  // namespace sluice::bench

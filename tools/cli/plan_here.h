@@ -1,0 +1,21 @@
+// A run's plan on this machine, or on one that is described, with what is measured for it shown on
+// a terminal and kept in the user's cache.
+#pragma once
+
+#include "aio/result.h"
+#include "engine/config/config.h"
+#include "engine/plan/run_plan.h"
+
+namespace sluice::tools {
+
+struct PlanHereOptions {
+  engine::DescribedMachine machine;
+  bool refresh = false;
+  bool with_relief = false;
+  bool with_spans = false;
+};
+
+Result<engine::RunPlan> plan_here(const config::Config& config,
+                                  const PlanHereOptions& options = {});
+
+}  // namespace sluice::tools
