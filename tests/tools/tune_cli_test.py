@@ -221,6 +221,25 @@ class Real(Program):
         self.assertEqual(os.listdir(self.path / "nvme"), [])
         self.assertEqual(self.read("best.json")["train_batch_size"], 8)
 
+    def test_what_a_killed_trial_leaves_on_the_drive_is_removed(self):
+        with subprocess.Popen([SLUICE, "tune", "run.json", "--steps", "1000", "--trials", "1"],
+                              cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True) as process:
+            deadline = time.monotonic() + 120
+            while not any(path.stat().st_size > 65536 for path in
+                          (self.path / "nvme").rglob("*") if path.is_file()):
+                self.assertLess(time.monotonic(), deadline)
+                self.assertIsNone(process.poll())
+                time.sleep(0.02)
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            for child in children.split():
+                os.kill(int(child), signal.SIGKILL)
+            shown, told = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1, told)
+        self.assertIn("ended by signal 9", shown)
+        self.assertEqual(os.listdir(self.path / "nvme"), [])
+
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["trial"]:

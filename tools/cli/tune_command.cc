@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -140,7 +141,7 @@ class Tuning {
     const double budget_s = 60 * options_.budget_minutes;
     const double left_s = runner_.seconds_left();
     std::string text = what.empty() ? "trial " + std::to_string(rows_ + 1) : std::string(what);
-    text += ", " + engine::duration(std::floor(trial_s));
+    if (trial_s >= 1) text += ", " + engine::duration(std::floor(trial_s));
     if (best_step_s_ > 0) text += "; best step " + engine::decimals(1e3 * best_step_s_, 1) + " ms";
     line_.update(text, {.fraction = 1 - left_s / budget_s, .gb_per_s = 0, .seconds_left = left_s});
   }
