@@ -49,7 +49,7 @@ class CommandLine(Program):
     def test_explains_itself_and_every_command(self):
         commands = ["config", "diff", "ls", "scrub"]
         if HAS_ENGINE:
-            commands += ["train", "eval", "plan", "probe"]
+            commands += ["train", "eval", "plan", "probe", "tune"]
         text = self.sluice("--help").stdout
         for command in commands:
             self.assertIn(command, text)

@@ -143,6 +143,7 @@ std::vector<offload::UnitPlace> random_places(const GptModel& model, bool on_gpu
     place.nvme_elements = share(elements - place.gpu_elements);
     place.cpu_elements = elements - place.gpu_elements - place.nvme_elements;
     place.resident = on_gpu && (place.gpu_elements > 0 || random.below(2) == 0);
+    place.params_on_nvme = place.gpu_elements < elements && random.below(2) == 0;
     if (random.below(3) == 0)
       place.activations = offload::ActivationPlace::kKeep;
     else if (boundaries_leave && unit > 0 && unit < model.head_index())
