@@ -117,24 +117,24 @@ void CpuState::update_part(const Part& part, std::uint64_t begin, std::uint64_t 
   }
 }
 
-Status CpuState::restore(const SubGroup& sub_group, const UnitArrays& arrays,
-                         const TileWork& fill) {
+Status CpuState::restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
   const std::span<const Part> parts = parts_.of(sub_group);
   SLUICE_CHECK(parts.size() == 1, "a sub-group of this tier");
   const Part& part = parts.front();
-  for (std::uint64_t first = 0; first < part.elements; first += kTileElements) {
-    const std::uint64_t in_unit = part.first_element + first;
-    SLUICE_RETURN_IF_ERROR(fill(in_unit, std::min(kTileElements, part.elements - first),
-                                tile_arrays(kind_.form, tile_of(part, first),
-                                            param_at(kind_.form, arrays.param, in_unit))));
-  }
-  return {};
+  return sweep.run({.unit = sub_group.unit,
+                    .count = tile_count(part.elements),
+                    .at = [&](std::uint64_t index) -> StateSweep::Tile {
+                      const std::uint64_t first = index * kTileElements;
+                      const std::uint64_t in_unit = part.first_element + first;
+                      void* const param = param_at(kind_.form, arrays.param, in_unit);
+                      return {in_unit, std::min(kTileElements, part.elements - first),
+                              tile_arrays(kind_.form, tile_of(part, first), param)};
+                    }});
 }
 
 // The state is where it is looked at and where it is set.
-Status CpuState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays,
-                          const TileWork& take) {
-  return restore(sub_group, arrays, take);
+Status CpuState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
+  return restore(sub_group, arrays, sweep);
 }
 
 }  // namespace sluice::offload

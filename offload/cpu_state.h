@@ -22,10 +22,8 @@ class CpuState final : public TierState {
                                                   bool huge_pages, aio::Executor& executor);
 
   Status update(const UnitUpdate& update) override;
-  Status restore(const SubGroup& sub_group, const UnitArrays& arrays,
-                 const TileWork& fill) override;
-  Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays,
-                  const TileWork& take) override;
+  Status restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
+  Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
 
  private:
   // A sub-group.

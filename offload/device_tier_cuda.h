@@ -1,7 +1,6 @@
 // CudaDeviceTier: a DeviceTier over GPU memory and a stream that belong to its creator.
 //
-// Copies go through the stream and return when they are done; from pageable host memory that is one
-// more copy, which is what a restore or a snapshot can afford.
+// Copies go through the stream. Those of pageable host memory may be done before they return.
 #pragma once
 
 #include "offload/device_tier.h"
@@ -17,11 +16,12 @@ class CudaDeviceTier final : public DeviceTier {
   std::span<std::byte> memory() const override { return memory_; }
   Status step(const AdamwScalars& scalars, const AdamwArrays& arrays,
               std::uint64_t elements) override;
-  Status read(const void* from, std::span<std::byte> to) override;
-  Status write(void* to, std::span<const std::byte> from) override;
+  Status start_read(const void* from, std::span<std::byte> to) override;
+  Status start_write(void* to, std::span<const std::byte> from) override;
+  Status finish() override;
 
  private:
-  Status copy(void* to, const void* from, std::uint64_t size_bytes, bool to_device);
+  Status start_copy(void* to, const void* from, std::uint64_t size_bytes, bool to_device);
 
   const std::span<std::byte> memory_;
   void* const stream_;

@@ -1,11 +1,12 @@
 #include "offload/gpu_state.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
+#include <utility>
 
 #include "aio/check.h"
 #include "aio/units.h"
+#include "offload/staging_buffers.h"
 
 namespace sluice::offload {
 namespace {
@@ -25,7 +26,29 @@ std::uint64_t part_bytes(ParamForm form, std::uint64_t elements) {
   return first_field_bytes(form, elements) + 2 * field_bytes(elements, sizeof(float));
 }
 
+// As many as there is room for, in whole rounds of the threads, and no more than there are.
+std::uint64_t batch_tiles(int threads, std::uint64_t most_elements) {
+  const int rounds = StateSweep::kMaxThreads / threads;
+  return std::min(static_cast<std::uint64_t>(rounds * threads), tile_count(most_elements));
+}
+
+// The arrays from their element `first` on.
+AdamwArrays arrays_at(const AdamwArrays& arrays, std::uint64_t first) {
+  AdamwArrays at = arrays;
+  const auto move = [first](auto*& array) { array = array == nullptr ? nullptr : array + first; };
+  move(at.param16);
+  move(at.lo);
+  move(at.master);
+  move(at.m);
+  move(at.v);
+  return at;
+}
+
 }  // namespace
+
+GpuState::GpuState(const StateKind& kind, DeviceTier& device) : kind_(kind), device_(device) {}
+
+GpuState::~GpuState() = default;
 
 std::uint64_t GpuState::device_bytes(ParamForm form, std::span<const SubGroup> placement) {
   std::uint64_t bytes = 0;
@@ -88,52 +111,103 @@ Status GpuState::update(const UnitUpdate& update) {
   return {};
 }
 
-Status GpuState::restore(const SubGroup& sub_group, const UnitArrays& arrays,
-                         const TileWork& fill) {
-  return copy_tiles(sub_group, arrays, true, fill);
+// ---- all of the state ------------------------------------------------------------------------
+
+std::uint64_t GpuState::max_staging_bytes(ParamForm form) {
+  return StagingBuffers::bytes_of(form, StateSweep::kMaxThreads);
 }
 
-Status GpuState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays,
-                          const TileWork& take) {
-  return copy_tiles(sub_group, arrays, false, take);
-}
-
-Status GpuState::copy_tiles(const SubGroup& sub_group, const UnitArrays& arrays, bool to_device,
-                            const TileWork& work) {
-  const std::span<const Part> parts = parts_.of(sub_group);
-  SLUICE_CHECK(parts.size() == 1, "a sub-group of this tier");
-  const Part& part = parts.front();
-  struct alignas(64) Line {
-    std::byte bytes[64];  // NOLINT(modernize-avoid-c-arrays): aligned storage
-  };
-  const std::uint64_t tile_elements = std::min(kTileElements, part.elements);
-  std::vector<Line> state(state_bytes(kind_.form, tile_elements) / sizeof(Line));
-  std::vector<float> param(tile_elements);
-  for (std::uint64_t first = 0; first < part.elements; first += kTileElements) {
-    const std::uint64_t elements = std::min(kTileElements, part.elements - first);
-    auto* const tile = reinterpret_cast<std::byte*>(state.data());
-    const AdamwArrays on_host =
-        tile_arrays(kind_.form, state_tile(kind_.form, tile, elements), param.data());
-    const AdamwArrays on_device = arrays_from(part, first, arrays.gpu_param);
-    if (!to_device) SLUICE_RETURN_IF_ERROR(copy_tile(on_host, on_device, elements, false));
-    SLUICE_RETURN_IF_ERROR(work(part.first_element + first, elements, on_host));
-    if (to_device) SLUICE_RETURN_IF_ERROR(copy_tile(on_host, on_device, elements, true));
-  }
+Status GpuState::begin_transfer(int threads, const aio::PinHook& pin) {
+  std::uint64_t most_elements = 0;
+  for (const Part& part : parts_.all()) most_elements = std::max(most_elements, part.elements);
+  SLUICE_ASSIGN_OR_RETURN(
+      staging_, StagingBuffers::create(kind_.form, batch_tiles(threads, most_elements), pin));
   return {};
 }
 
-Status GpuState::copy_tile(const AdamwArrays& on_host, const AdamwArrays& on_device,
-                           std::uint64_t elements, bool to_device) {
+void GpuState::end_transfer() { staging_.reset(); }
+
+const GpuState::Part& GpuState::part_of(const SubGroup& sub_group) const {
+  const std::span<const Part> parts = parts_.of(sub_group);
+  SLUICE_CHECK(parts.size() == 1, "a sub-group of this tier");
+  return parts.front();
+}
+
+std::uint64_t GpuState::batches_of(const Part& part) const {
+  return (part.elements - 1) / staging_->elements() + 1;
+}
+
+GpuState::Batch GpuState::batch_of(const Part& part, std::uint64_t index, void* gpu_param) const {
+  const std::uint64_t first = index * staging_->elements();
+  return {.first = first,
+          .elements = std::min(staging_->elements(), part.elements - first),
+          .on_host = staging_->arrays(index),
+          .on_device = arrays_from(part, first, gpu_param)};
+}
+
+Status GpuState::sweep_batch(int unit, const Part& part, const Batch& batch,
+                             StateSweep& sweep) const {
+  return sweep.run({.unit = unit,
+                    .count = tile_count(batch.elements),
+                    .at = [&](std::uint64_t index) -> StateSweep::Tile {
+                      const std::uint64_t first = index * kTileElements;
+                      return {part.first_element + batch.first + first,
+                              std::min(kTileElements, batch.elements - first),
+                              arrays_at(batch.on_host, first)};
+                    }});
+}
+
+Status GpuState::start_copy(const Batch& batch, bool to_device) {
   const auto copy = [&](auto* host, auto* device) -> Status {
     if (host == nullptr) return {};
-    const std::span<std::byte> bytes(reinterpret_cast<std::byte*>(host), elements * sizeof(*host));
-    return to_device ? device_.write(device, bytes) : device_.read(device, bytes);
+    const std::span<std::byte> bytes(reinterpret_cast<std::byte*>(host),
+                                     batch.elements * sizeof(*host));
+    return to_device ? device_.start_write(device, bytes) : device_.start_read(device, bytes);
   };
-  SLUICE_RETURN_IF_ERROR(copy(on_host.param16, on_device.param16));
-  SLUICE_RETURN_IF_ERROR(copy(on_host.lo, on_device.lo));
-  SLUICE_RETURN_IF_ERROR(copy(on_host.master, on_device.master));
-  SLUICE_RETURN_IF_ERROR(copy(on_host.m, on_device.m));
-  return copy(on_host.v, on_device.v);
+  SLUICE_RETURN_IF_ERROR(copy(batch.on_host.param16, batch.on_device.param16));
+  SLUICE_RETURN_IF_ERROR(copy(batch.on_host.lo, batch.on_device.lo));
+  SLUICE_RETURN_IF_ERROR(copy(batch.on_host.master, batch.on_device.master));
+  SLUICE_RETURN_IF_ERROR(copy(batch.on_host.m, batch.on_device.m));
+  return copy(batch.on_host.v, batch.on_device.v);
+}
+
+// Whatever happened, no copy goes on that a buffer is needed for.
+Status GpuState::finish_after(Status status) {
+  Status finished = device_.finish();
+  return status.ok() ? finished : status;
+}
+
+// While a batch is copied the next one is made, in the other buffer.
+Status GpuState::restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
+  const Part& part = part_of(sub_group);
+  const auto all = [&]() -> Status {
+    for (std::uint64_t i = 0; i < batches_of(part); ++i) {
+      const Batch batch = batch_of(part, i, arrays.gpu_param);
+      SLUICE_RETURN_IF_ERROR(sweep_batch(sub_group.unit, part, batch, sweep));
+      SLUICE_RETURN_IF_ERROR(device_.finish());
+      SLUICE_RETURN_IF_ERROR(start_copy(batch, true));
+    }
+    return {};
+  };
+  return finish_after(all());
+}
+
+// While a batch is looked at the next one is copied.
+Status GpuState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
+  const Part& part = part_of(sub_group);
+  const auto all = [&]() -> Status {
+    const std::uint64_t batches = batches_of(part);
+    SLUICE_RETURN_IF_ERROR(start_copy(batch_of(part, 0, arrays.gpu_param), false));
+    for (std::uint64_t i = 0; i < batches; ++i) {
+      SLUICE_RETURN_IF_ERROR(device_.finish());
+      if (i + 1 < batches)
+        SLUICE_RETURN_IF_ERROR(start_copy(batch_of(part, i + 1, arrays.gpu_param), false));
+      SLUICE_RETURN_IF_ERROR(
+          sweep_batch(sub_group.unit, part, batch_of(part, i, arrays.gpu_param), sweep));
+    }
+    return {};
+  };
+  return finish_after(all());
 }
 
 }  // namespace sluice::offload

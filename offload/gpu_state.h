@@ -1,16 +1,20 @@
 // GpuState: the optimizer state of the gpu tier, in memory that a DeviceTier lends.
 //
 // A sub-group's fields lie one behind the other, whole, each at a multiple of 256 bytes: so a
-// sub-group's step is one launch. Host memory is used in restore() and snapshot() only, a tile's.
+// sub-group's step is one launch, and a field of many tiles is one copy. Restoring and taking a
+// snapshot go through two buffers in host memory: while one is copied, the other is worked on.
 #pragma once
 
 #include <memory>
 #include <span>
 
+#include "aio/pinned_pool.h"
 #include "offload/device_tier.h"
 #include "offload/tier_state.h"
 
 namespace sluice::offload {
+
+class StagingBuffers;
 
 class GpuState final : public TierState {
  public:
@@ -21,12 +25,19 @@ class GpuState final : public TierState {
                                                   std::span<const SubGroup> placement,
                                                   DeviceTier& device);
 
+  // Host memory of the two buffers, at most.
+  static std::uint64_t max_staging_bytes(ParamForm form);
+  // Around restore() or snapshot(): takes the buffers, and gives them back. `pin` may be empty; if
+  // it fails, copies are slower.
+  Status begin_transfer(int threads, const aio::PinHook& pin);
+  void end_transfer();
+
+  ~GpuState() override;
+
   // Enqueues it.
   Status update(const UnitUpdate& update) override;
-  Status restore(const SubGroup& sub_group, const UnitArrays& arrays,
-                 const TileWork& fill) override;
-  Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays,
-                  const TileWork& take) override;
+  Status restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
+  Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
 
  private:
   // A sub-group.
@@ -37,16 +48,27 @@ class GpuState final : public TierState {
     std::uint64_t offset_bytes;  // in the device's memory
   };
 
-  GpuState(const StateKind& kind, DeviceTier& device) : kind_(kind), device_(device) {}
+  GpuState(const StateKind& kind, DeviceTier& device);
+  // So many tiles as one buffer holds.
+  struct Batch {
+    std::uint64_t first = 0;  // element of the part
+    std::uint64_t elements = 0;
+    AdamwArrays on_host;
+    AdamwArrays on_device;
+  };
+
   AdamwArrays arrays_from(const Part& part, std::uint64_t first, void* gpu_param) const;
-  Status copy_tiles(const SubGroup& sub_group, const UnitArrays& arrays, bool to_device,
-                    const TileWork& work);
-  Status copy_tile(const AdamwArrays& on_host, const AdamwArrays& on_device, std::uint64_t elements,
-                   bool to_device);
+  const Part& part_of(const SubGroup& sub_group) const;
+  Batch batch_of(const Part& part, std::uint64_t index, void* gpu_param) const;
+  std::uint64_t batches_of(const Part& part) const;
+  Status sweep_batch(int unit, const Part& part, const Batch& batch, StateSweep& sweep) const;
+  Status start_copy(const Batch& batch, bool to_device);
+  Status finish_after(Status status);
 
   const StateKind kind_;
   DeviceTier& device_;
   UnitParts<Part> parts_;
+  std::unique_ptr<StagingBuffers> staging_;  // during a transfer
 };
 
 }  // namespace sluice::offload

@@ -175,26 +175,27 @@ void NvmeState::update_tile(const Part& part, int tile, std::span<std::byte> dat
   adamw_range(kind_.isa, update.groups[static_cast<std::size_t>(part.group)], arrays, 0, elements);
 }
 
-Status NvmeState::for_each_tile(const Part& part, std::span<std::byte> payload,
-                                const UnitArrays& arrays, const TileWork& work) const {
-  for (std::uint64_t first = 0; first < part.elements; first += kTileElements) {
-    const std::uint64_t elements = std::min(kTileElements, part.elements - first);
-    const std::uint64_t in_unit = part.first_element + first;
-    std::byte* const tile = payload.data() + first / kTileElements * tile_bytes(kind_.form);
-    SLUICE_RETURN_IF_ERROR(work(in_unit, elements,
-                                tile_arrays(kind_.form, state_tile(kind_.form, tile, elements),
-                                            param_at(kind_.form, arrays.param, in_unit))));
-  }
-  return {};
+StateSweep::Tile NvmeState::tile_of(const Part& part, std::span<std::byte> payload,
+                                    std::uint64_t index, const UnitArrays& arrays) const {
+  const std::uint64_t first = index * kTileElements;
+  const std::uint64_t elements = std::min(kTileElements, part.elements - first);
+  const std::uint64_t in_unit = part.first_element + first;
+  std::byte* const tile = payload.data() + index * tile_bytes(kind_.form);
+  return {in_unit, elements,
+          tile_arrays(kind_.form, state_tile(kind_.form, tile, elements),
+                      param_at(kind_.form, arrays.param, in_unit))};
 }
 
-Status NvmeState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays,
-                           const TileWork& take) {
+Status NvmeState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
   for (const Part& part : parts_.of(sub_group)) {
     SLUICE_ASSIGN_OR_RETURN(auto loan, pipeline_->next());
     SLUICE_CHECK(loan.record() == part.id, "records come as they were announced");
     SLUICE_RETURN_IF_ERROR(loan.check(executor_));
-    SLUICE_RETURN_IF_ERROR(for_each_tile(part, loan.image().payload(), arrays, take));
+    const std::span<std::byte> payload = loan.image().payload();
+    SLUICE_RETURN_IF_ERROR(sweep.run(
+        {.unit = sub_group.unit,
+         .count = tile_count(part.elements),
+         .at = [&](std::uint64_t index) { return tile_of(part, payload, index, arrays); }}));
     pipeline_->release(std::move(loan));
   }
   return {};
@@ -208,11 +209,20 @@ Status NvmeState::begin_restore() {
   return {};
 }
 
-Status NvmeState::restore(const SubGroup& sub_group, const UnitArrays& arrays,
-                          const TileWork& fill) {
+Status NvmeState::restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
   for (const Part& part : parts_.of(sub_group)) {
     SLUICE_ASSIGN_OR_RETURN(const std::span<std::byte> payload, writer_->begin(part.id));
-    SLUICE_RETURN_IF_ERROR(for_each_tile(part, payload, arrays, fill));
+    const std::uint64_t tiles = tile_count(part.elements);
+    const std::uint64_t bytes = tile_bytes(kind_.form);
+    const auto blank_tile = [&](std::uint64_t index) {
+      // Only the last one may have gaps between its fields.
+      if (index == tiles - 1)
+        std::fill(payload.begin() + static_cast<std::ptrdiff_t>(index * bytes), payload.end(),
+                  std::byte{0});
+      return tile_of(part, payload, index, arrays);
+    };
+    SLUICE_RETURN_IF_ERROR(
+        sweep.run({.unit = sub_group.unit, .count = tiles, .at = std::cref(blank_tile)}));
     SLUICE_RETURN_IF_ERROR(writer_->write(executor_));
   }
   return {};

@@ -56,14 +56,12 @@ class NvmeState final : public TierState {
   // Goes without the rest of a pass that only looks at records.
   Status abandon_pass();
   Status update(const UnitUpdate& update) override;
-  Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays,
-                  const TileWork& take) override;
+  Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
 
   // Around restore(); nothing may be under way.
   Status begin_restore();
   Status end_restore();
-  Status restore(const SubGroup& sub_group, const UnitArrays& arrays,
-                 const TileWork& fill) override;
+  Status restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
 
   // Until every write has completed.
   Status drain() { return pipeline_->drain(); }
@@ -86,9 +84,8 @@ class NvmeState final : public TierState {
       : kind_(options.kind), swap_options_(options.swap), executor_(executor) {}
   Status make_pipeline();
   void end_pipeline();
-  // `work` on the record's tiles in ascending order, until one fails.
-  Status for_each_tile(const Part& part, std::span<std::byte> payload, const UnitArrays& arrays,
-                       const TileWork& work) const;
+  StateSweep::Tile tile_of(const Part& part, std::span<std::byte> payload, std::uint64_t index,
+                           const UnitArrays& arrays) const;
   void update_tile(const Part& part, int tile, std::span<std::byte> data,
                    const UnitUpdate& update) const;
 

@@ -58,6 +58,9 @@ Result<OptimizerOffloader::MemoryPlan> OptimizerOffloader::memory_plan(const Opt
   MemoryPlan plan;
   plan.cpu_state_bytes = CpuState::mapped_bytes(options.form, options.placement);
   plan.gpu_state_bytes = GpuState::device_bytes(options.form, options.placement);
+  plan.transfer_bytes = StateSweep::bytes_of(StateSweep::kMaxThreads);
+  if (places_on(options, Tier::kGpu))
+    plan.transfer_bytes += GpuState::max_staging_bytes(options.form);
   if (places_on(options, Tier::kNvme)) {
     SLUICE_ASSIGN_OR_RETURN(
         const NvmeState::Plan nvme,
@@ -250,72 +253,46 @@ Status OptimizerOffloader::for_each_unit(
   return {};
 }
 
-namespace {
+Status OptimizerOffloader::begin_restore(const StateSweep& sweep) {
+  if (gpu_ != nullptr) SLUICE_RETURN_IF_ERROR(gpu_->begin_transfer(sweep.threads(), options_.hook));
+  return nvme_ != nullptr ? nvme_->begin_restore() : Status();
+}
 
-// Canonical state of a tile, between the caller and the tiers.
-class CanonicalTile {
- public:
-  StateRange range(int unit, std::uint64_t first_element, std::uint64_t elements) {
-    return {.unit = unit,
-            .first_element = first_element,
-            .master = std::span(master_).first(elements),
-            .m = std::span(m_).first(elements),
-            .v = std::span(v_).first(elements)};
-  }
-
- private:
-  std::vector<float> master_ = std::vector<float>(kTileElements);
-  std::vector<float> m_ = std::vector<float>(kTileElements);
-  std::vector<float> v_ = std::vector<float>(kTileElements);
-};
-
-}  // namespace
-
-Status OptimizerOffloader::restore(UnitSource& source, const Fill& fill) {
+Status OptimizerOffloader::restore(UnitSource& source, const Fill& fill, Calls calls) {
   SLUICE_RETURN_IF_ERROR(drain());
-  CanonicalTile canonical;
-  const auto restore_sub_group = [&](const SubGroup& sub_group, const UnitArrays& arrays) {
-    const auto fill_tile = [&](std::uint64_t first, std::uint64_t elements,
-                               const AdamwArrays& tile) -> Status {
-      const StateRange range = canonical.range(sub_group.unit, first, elements);
-      for (const std::span<float> array : {range.master, range.m, range.v})
-        std::fill(array.begin(), array.end(), 0.0F);
-      SLUICE_RETURN_IF_ERROR(fill(range));
-      pack_state(range, tile);
-      return {};
-    };
-    return tier_of(sub_group).restore(sub_group, arrays, fill_tile);
-  };
-  Status restored = nvme_ != nullptr ? nvme_->begin_restore() : Status();
-  if (restored.ok()) restored = for_each_unit(source, restore_sub_group);
+  StateSweep sweep(*environment_.executor, fill, StateSweep::Direction::kRestore, calls);
+  Status restored = begin_restore(sweep);
+  if (restored.ok()) {
+    restored = for_each_unit(source, [&](const SubGroup& sub_group, const UnitArrays& arrays) {
+      return tier_of(sub_group).restore(sub_group, arrays, sweep);
+    });
+  }
   if (restored.ok() && nvme_ != nullptr) restored = nvme_->end_restore();
+  if (gpu_ != nullptr) gpu_->end_transfer();
   if (!restored.ok())
     return fail(std::move(restored).error().with_context("setting the optimizer state"));
   restored_ = true;
   return {};
 }
 
-Status OptimizerOffloader::snapshot(UnitSource& source, const Take& take) {
+Status OptimizerOffloader::begin_snapshot(const StateSweep& sweep) {
+  if (gpu_ != nullptr) SLUICE_RETURN_IF_ERROR(gpu_->begin_transfer(sweep.threads(), options_.hook));
+  if (nvme_ != nullptr) nvme_->begin_pass();
+  return {};
+}
+
+Status OptimizerOffloader::snapshot(UnitSource& source, const Take& take, Calls calls) {
   SLUICE_RETURN_IF_ERROR(drain());
   if (!restored_) return invalid("there is no optimizer state yet: restore() comes first");
-  CanonicalTile canonical;
+  StateSweep sweep(*environment_.executor, take, StateSweep::Direction::kSnapshot, calls);
+  SLUICE_RETURN_IF_ERROR(begin_snapshot(sweep));
   bool state_failed = false;  // else an error is the caller's own
-  const auto take_sub_group = [&](const SubGroup& sub_group, const UnitArrays& arrays) {
-    bool callers_own = false;
-    const auto take_tile = [&](std::uint64_t first, std::uint64_t elements,
-                               const AdamwArrays& tile) {
-      const StateRange range = canonical.range(sub_group.unit, first, elements);
-      unpack_state(tile, range);
-      Status taken = take(range);
-      callers_own = !taken.ok();
-      return taken;
-    };
-    Status looked = tier_of(sub_group).snapshot(sub_group, arrays, take_tile);
-    state_failed = !looked.ok() && !callers_own;
+  Status done = for_each_unit(source, [&](const SubGroup& sub_group, const UnitArrays& arrays) {
+    Status looked = tier_of(sub_group).snapshot(sub_group, arrays, sweep);
+    state_failed = !looked.ok() && sweep.visited().ok();
     return looked;
-  };
-  if (nvme_ != nullptr) nvme_->begin_pass();
-  Status done = for_each_unit(source, take_sub_group);
+  });
+  if (gpu_ != nullptr) gpu_->end_transfer();
   if (done.ok()) return {};
   if (!state_failed && nvme_ != nullptr) {
     Status abandoned = nvme_->abandon_pass();

@@ -17,9 +17,11 @@
 // gpu:     wait_ready(unit) enqueues the unit's gpu sub-groups on the device tier's stream, once a
 //          step, so it is to be called on the thread that feeds that stream; drain() and the next
 //          step() enqueue those that were not asked for.
-// Memory:  memory_plan() says what create() takes; a step allocates nothing. restore() and
-//          snapshot() take less than 2 MiB while they run.
+// Memory:  memory_plan() says what create() takes, and what restore() and snapshot() take while
+//          they run, less than 64 MiB; a step allocates nothing.
 // Threads: all methods from one thread, but wait_ready(), is_ready() and stats() from any.
+//          restore() and snapshot() work with all threads of the executor, and call back from
+//          them; none is at work when they return.
 // Errors:  a failed update, restore or read of state poisons the offloader: every later call but
 //          remove() returns the first error, and waiters wake with it. Resume from a checkpoint.
 //          kInvalidArgument for a call that makes no sense changes nothing.
@@ -40,6 +42,7 @@
 #include "offload/adamw_arrays.h"
 #include "offload/device_tier.h"
 #include "offload/isa.h"
+#include "offload/state_sweep.h"
 #include "offload/state_tiles.h"
 #include "offload/sub_groups.h"
 #include "offload/unit_source.h"
@@ -68,6 +71,7 @@ class OptimizerOffloader {
     swap::StateStore::Options store;           // paths and run; chunk_bytes is set here
     aio::MemoryLock lock = aio::MemoryLock::kTry;  // of the swap buffers
     bool huge_pages = true;
+    aio::PinHook hook;  // of buffers between host and GPU; empty: they are not pinned
   };
   struct Environment {
     aio::IoQueue* reads = nullptr;      // needed for nvme
@@ -81,6 +85,7 @@ class OptimizerOffloader {
     std::uint64_t swap_buffer_bytes = 0;  // resident and pinned
     std::uint64_t gpu_state_bytes = 0;    // of the device tier's memory
     std::uint64_t nvme_bytes = 0;         // of records on all paths; manifests are a few KiB
+    std::uint64_t transfer_bytes = 0;     // while restore() or snapshot() runs, at most
   };
   static Result<MemoryPlan> memory_plan(const Options& options);
 
@@ -91,16 +96,19 @@ class OptimizerOffloader {
   OptimizerOffloader(const OptimizerOffloader&) = delete;
   OptimizerOffloader& operator=(const OptimizerOffloader&) = delete;
 
-  // Sets all state and parameters, range by range (of at most kTileElements, within a sub-group),
-  // in ascending order of units and elements. `fill` is given the range with moments of zero and a
-  // master to be filled in; it may set the moments too. Parameters come out through `source`, as in
-  // a step. An error of `fill` or `source` poisons the offloader: its state is half set.
+  // Sets all state and parameters, range by range, each of at most kTileElements within a
+  // sub-group. `fill` is given the range with all zero, the master to be filled in; it may set the
+  // moments too. It is called in ascending order of units and elements, one call at a time, or,
+  // where it can stand that, kAnyOrder: several calls at once, in any order, but unit after unit;
+  // either way on any thread of the executor. It must not throw. Parameters come out through
+  // `source`, as in a step. The first error of `fill` or `source` poisons the offloader: its state
+  // is half set.
   using Fill = std::function<Status(const StateRange& range)>;
-  Status restore(UnitSource& source, const Fill& fill);
+  Status restore(UnitSource& source, const Fill& fill, Calls calls = Calls::kInOrder);
   // All of it, likewise, as it is after the last step. Drains first; what prefetch() has read is
   // read again. An error of `take` or `source` is returned and changes nothing.
   using Take = std::function<Status(const StateRange& range)>;
-  Status snapshot(UnitSource& source, const Take& take);
+  Status snapshot(UnitSource& source, const Take& take, Calls calls = Calls::kInOrder);
 
   // Starts reading the next step's first records; again and again without effect until the step.
   // Waits for the step before.
@@ -147,6 +155,8 @@ class OptimizerOffloader {
   TierState& tier_of(const SubGroup& sub_group) const;
   Status for_each_unit(UnitSource& source,
                        const std::function<Status(const SubGroup&, const UnitArrays&)>& visit);
+  Status begin_restore(const StateSweep& sweep);
+  Status begin_snapshot(const StateSweep& sweep);
   const std::string& unit_name(int unit) const;
 
   const Options options_;

@@ -27,6 +27,10 @@ constexpr int state_bytes_per_element(ParamForm form) {
 }
 constexpr int param_bytes_per_element(ParamForm form) { return form == ParamForm::kFp32 ? 4 : 2; }
 
+constexpr std::uint64_t tile_count(std::uint64_t elements) {
+  return (elements + kTileElements - 1) / kTileElements;
+}
+
 // Of a whole tile: the store's chunk_bytes.
 constexpr std::uint64_t tile_bytes(ParamForm form) {
   return kTileElements * static_cast<std::uint64_t>(state_bytes_per_element(form));

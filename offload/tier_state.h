@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
 #include "aio/result.h"
 #include "offload/adamw_arrays.h"
 #include "offload/isa.h"
+#include "offload/state_sweep.h"
 #include "offload/state_tiles.h"
 #include "offload/sub_groups.h"
 #include "offload/unit_source.h"
@@ -32,22 +32,17 @@ struct UnitUpdate {
   UnitArrays arrays;
 };
 
-// Looks at a tile, or sets it: all of its arrays in host memory, but no gradient. `first_element`
-// counts in the unit.
-using TileWork = std::function<Status(std::uint64_t first_element, std::uint64_t elements,
-                                      const AdamwArrays& tile)>;
-
 class TierState {
  public:
   virtual ~TierState() = default;
   // One step over all that the tier holds of the unit.
   virtual Status update(const UnitUpdate& update) = 0;
-  // Sub-groups in ascending order, and all of them; `fill` sets tile after tile.
+  // Sub-groups in ascending order, and all of them; the sweep sets their tiles.
   virtual Status restore(const SubGroup& sub_group, const UnitArrays& arrays,
-                         const TileWork& fill) = 0;
-  // Likewise; `take` looks at them.
+                         StateSweep& sweep) = 0;
+  // Likewise; the sweep looks at them.
   virtual Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays,
-                          const TileWork& take) = 0;
+                          StateSweep& sweep) = 0;
 };
 
 // A tier's pieces of state in ascending order, with the part of each unit at hand. `Part` has a

@@ -1,6 +1,5 @@
 #include "swap/record_writer.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -59,10 +58,7 @@ Result<std::span<std::byte>> RecordWriter::begin(RecordId record) {
   SLUICE_RETURN_IF_ERROR(wait_for(slot));
   record_ = record;
   const RecordShape& shape = store_.shape(record);
-  const std::span<std::byte> payload =
-      RecordImage(shape, slot.lease.bytes().first(shape.image_bytes())).payload();
-  std::fill(payload.begin(), payload.end(), std::byte{0});
-  return payload;
+  return RecordImage(shape, slot.lease.bytes().first(shape.image_bytes())).payload();
 }
 
 Status RecordWriter::write(aio::Executor& executor) {

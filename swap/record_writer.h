@@ -36,7 +36,8 @@ class RecordWriter {
   RecordWriter(const RecordWriter&) = delete;
   RecordWriter& operator=(const RecordWriter&) = delete;
 
-  // Waits for a free buffer; the record's payload, zeroed.
+  // Waits for a free buffer; the record's payload, to be set as a whole: what lies there is of
+  // other records.
   Result<std::span<std::byte>> begin(RecordId record);
   // Seals what begin() gave with the record's next generation, and starts to write it.
   Status write(aio::Executor& executor);

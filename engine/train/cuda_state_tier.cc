@@ -26,8 +26,13 @@ class OwnedStateTier final : public offload::DeviceTier {
               std::uint64_t elements) override {
     return tier_.step(scalars, arrays, elements);
   }
-  Status read(const void* from, std::span<std::byte> to) override { return tier_.read(from, to); }
-  Status write(void* to, std::span<const std::byte> from) override { return tier_.write(to, from); }
+  Status start_read(const void* from, std::span<std::byte> to) override {
+    return tier_.start_read(from, to);
+  }
+  Status start_write(void* to, std::span<const std::byte> from) override {
+    return tier_.start_write(to, from);
+  }
+  Status finish() override { return tier_.finish(); }
 
  private:
   const at::Tensor memory_;

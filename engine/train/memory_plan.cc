@@ -138,6 +138,7 @@ Status plan_optimizer(const config::Config& config, MemoryPlan& plan) {
   plan.host.push_back({"optimizer state in memory", memory.cpu_state_bytes});
   plan.host.push_back({"optimizer state, buffers of what is on NVMe", memory.swap_buffer_bytes,
                        /*locked=*/true});
+  plan.host.push_back({"optimizer state, while it is set or saved", memory.transfer_bytes});
   plan.nvme.push_back({.what = "optimizer state",
                        .bytes = memory.nvme_bytes,
                        .paths = config.optimizer_nvme_paths()});
@@ -296,6 +297,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
     return plan;
   }
   plan.params.hook = cuda_pin_hook();
+  plan.optimizer.hook = cuda_pin_hook();
   plan.gpu.push_back({"optimizer state", plan.state_bytes_on_gpu});
   plan.gpu.push_back({"parameters that stay", planned_resident_bytes(model, slot_options(plan))});
   if (trains) {

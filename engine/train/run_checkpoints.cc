@@ -11,19 +11,12 @@
 namespace sluice::engine {
 namespace {
 
-std::uint64_t elements_of(const GptModel& model) {
-  std::uint64_t elements = 0;
-  for (int unit = 0; unit < model.units(); ++unit)
-    elements += model.layout(unit).parameter_elements();
-  return elements;
-}
-
 std::int64_t now_ns() { return SteadyClock().now_ns(); }
 
 }  // namespace
 
 std::uint64_t RunCheckpoints::image_bytes(const GptModel& model) {
-  return aio::PageMemory::mapped_bytes(StateImage::bytes_for(elements_of(model)));
+  return aio::PageMemory::mapped_bytes(StateImage::bytes_for(parameter_elements(model)));
 }
 
 RunCheckpoints::RunCheckpoints(TrainingRun& run, aio::IoQueue& queue, const Options& options)
@@ -34,7 +27,7 @@ Result<std::unique_ptr<RunCheckpoints>> RunCheckpoints::create(TrainingRun& run,
                                                                const Options& options) {
   std::unique_ptr<RunCheckpoints> checkpoints(new RunCheckpoints(run, queue, options));
   if (options.background) {
-    SLUICE_ASSIGN_OR_RETURN(checkpoints->image_, StateImage::create(elements_of(run.model())));
+    SLUICE_ASSIGN_OR_RETURN(checkpoints->image_, StateImage::create(run));
   }
   return checkpoints;
 }

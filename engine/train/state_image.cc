@@ -1,48 +1,71 @@
 #include "engine/train/state_image.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <utility>
 
 #include "aio/check.h"
 
 namespace sluice::engine {
 
-Result<std::unique_ptr<StateImage>> StateImage::create(std::uint64_t elements) {
-  SLUICE_ASSIGN_OR_RETURN(auto memory, aio::PageMemory::map(bytes_for(elements), true));
-  return std::unique_ptr<StateImage>(new StateImage(std::move(memory), elements));
+std::uint64_t parameter_elements(const GptModel& model) {
+  std::uint64_t elements = 0;
+  for (int unit = 0; unit < model.units(); ++unit)
+    elements += model.layout(unit).parameter_elements();
+  return elements;
 }
 
-std::span<float> StateImage::values(std::uint64_t first, std::uint64_t count) const {
-  return {reinterpret_cast<float*>(memory_.data()) + first, count};
+Result<std::unique_ptr<StateImage>> StateImage::create(TrainingRun& run) {
+  const std::uint64_t elements = parameter_elements(run.model());
+  SLUICE_ASSIGN_OR_RETURN(auto memory,
+                          aio::PageMemory::map(bytes_for(elements), true, &run.executor()));
+  return std::unique_ptr<StateImage>(new StateImage(run.model(), elements, std::move(memory)));
 }
 
-// A range's master weights and moments lie one behind the other.
-Status StateImage::copy(TrainingRun& run) {
-  ranges_.clear();
-  std::uint64_t used = 0;
-  return run.take_state([&](const TrainingRun::ParameterState& state) -> Status {
-    const std::uint64_t count = state.master.size();
-    SLUICE_CHECK(used + count <= capacity_, "a state image is too small for its run");
-    for (std::uint64_t i = 0; const auto& from : {state.master, state.exp_avg, state.exp_avg_sq}) {
-      const std::span<float> to = values(3 * used + i++ * count, count);
-      std::copy(from.begin(), from.end(), to.begin());
+StateImage::StateImage(const GptModel& model, std::uint64_t elements, aio::PageMemory memory)
+    : elements_(elements), memory_(std::move(memory)) {
+  std::uint64_t first = 0;
+  for (int unit = 0; unit < model.units(); ++unit) {
+    for (const ParameterSpec& parameter : model.layout(unit).parameters) {
+      places_.push_back({.parameter = &parameter, .first = first});
+      first_of_[&parameter] = first;
+      first += parameter.elements;
     }
-    ranges_.push_back({.parameter = state.parameter, .first = state.first, .elements = count});
-    used += count;
-    return {};
-  });
+  }
 }
 
+std::span<float> StateImage::values(std::size_t field, std::uint64_t first,
+                                    std::uint64_t count) const {
+  return {reinterpret_cast<float*>(memory_.data()) + field * elements_ + first, count};
+}
+
+Status StateImage::copy(TrainingRun& run) {
+  const auto take = [this](const TrainingRun::ParameterState& state) -> Status {
+    const auto place = first_of_.find(state.parameter);
+    SLUICE_CHECK(place != first_of_.end(), "a state image of another run");
+    const std::array fields = {state.master, state.exp_avg, state.exp_avg_sq};
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      const std::span<float> to = values(i, place->second + state.first, fields[i].size());
+      std::copy(fields[i].begin(), fields[i].end(), to.begin());
+    }
+    return {};
+  };
+  return run.take_state(take, offload::Calls::kAnyOrder);
+}
+
+// In ranges of a tile, so that the three families of files are written side by side.
 Status StateImage::replay(const TrainingRun::TakeState& take) const {
-  std::uint64_t used = 0;
-  for (const Range& range : ranges_) {
-    const std::uint64_t count = range.elements;
-    SLUICE_RETURN_IF_ERROR(take({.parameter = range.parameter,
-                                 .first = range.first,
-                                 .master = values(3 * used, count),
-                                 .exp_avg = values(3 * used + count, count),
-                                 .exp_avg_sq = values(3 * used + 2 * count, count)}));
-    used += count;
+  for (const Place& place : places_) {
+    const std::uint64_t elements = place.parameter->elements;
+    for (std::uint64_t first = 0; first < elements; first += offload::kTileElements) {
+      const std::uint64_t count = std::min(offload::kTileElements, elements - first);
+      SLUICE_RETURN_IF_ERROR(take({.parameter = place.parameter,
+                                   .first = first,
+                                   .master = values(0, place.first + first, count),
+                                   .exp_avg = values(1, place.first + first, count),
+                                   .exp_avg_sq = values(2, place.first + first, count)}));
+    }
   }
   return {};
 }

@@ -1,12 +1,13 @@
 // StateImage: a copy in memory of a run's master weights and moments, to be written while the run
 // goes on.
 //
-// Memory:  bytes_for(elements), mapped at create() and touched by the first copy.
-// Threads: one at a time.
+// Memory:  bytes_for(elements of the model's parameters), mapped and touched at create().
+// Threads: one at a time; copy() works with all threads of the run's executor.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "aio/page_memory.h"
@@ -20,26 +21,31 @@ class StateImage {
   static constexpr std::uint64_t bytes_for(std::uint64_t elements) {
     return elements * 3 * sizeof(float);
   }
-  static Result<std::unique_ptr<StateImage>> create(std::uint64_t elements);
+  // Of the run, whose model must outlive it.
+  static Result<std::unique_ptr<StateImage>> create(TrainingRun& run);
 
-  // Replaces what it holds. The parameters that the ranges name must outlive the image.
+  // Replaces what it holds; after an error that is of no use.
   Status copy(TrainingRun& run);
-  // In the order of the copy.
+  // In the order of the model's parameters.
   Status replay(const TrainingRun::TakeState& take) const;
 
  private:
-  struct Range {
+  // In the flat order of all parameters, without gaps.
+  struct Place {
     const ParameterSpec* parameter = nullptr;
     std::uint64_t first = 0;
-    std::uint64_t elements = 0;
   };
-  StateImage(aio::PageMemory memory, std::uint64_t elements)
-      : memory_(std::move(memory)), capacity_(elements) {}
-  std::span<float> values(std::uint64_t first, std::uint64_t count) const;
+  StateImage(const GptModel& model, std::uint64_t elements, aio::PageMemory memory);
+  // Master weights, or one of the moments.
+  std::span<float> values(std::size_t field, std::uint64_t first, std::uint64_t count) const;
 
+  const std::uint64_t elements_;
   aio::PageMemory memory_;
-  const std::uint64_t capacity_;
-  std::vector<Range> ranges_;
+  std::vector<Place> places_;
+  std::unordered_map<const ParameterSpec*, std::uint64_t> first_of_;
 };
+
+// Of all parameters.
+std::uint64_t parameter_elements(const GptModel& model);
 
 }  // namespace sluice::engine

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
@@ -136,14 +137,13 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
 }
 
 Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>& fill,
-                              const Progress& progress) {
+                              offload::Calls calls, const Progress& progress) {
   std::uint64_t total = 0, done = 0;
+  std::mutex progress_mutex;  // guards done, and the calls
   for (int unit = 0; unit < model_->units(); ++unit) total += model_->layout(unit).elements;
   HostUnits units({params_.get(), parameters_.get()}, HostUnits::Access::kReplace, *model_);
-  return optimizer_->restore(units, [&](const offload::StateRange& range) -> Status {
-    done += range.master.size();
-    if (progress) progress(done, total);
-    return for_each_parameter(
+  const auto fill_range = [&](const offload::StateRange& range) -> Status {
+    SLUICE_RETURN_IF_ERROR(for_each_parameter(
         model_->layout(range.unit), range.first_element, range.master.size(),
         [&](const ParameterSpec& parameter, std::uint64_t first, std::uint64_t offset,
             std::uint64_t count) -> Status {
@@ -152,8 +152,13 @@ Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>
                        .values = {.master = range.master.subspan(offset, count),
                                   .exp_avg = range.m.subspan(offset, count),
                                   .exp_avg_sq = range.v.subspan(offset, count)}});
-        });
-  });
+        }));
+    const std::lock_guard lock(progress_mutex);
+    done += range.master.size();
+    if (progress) progress(done, total);
+    return {};
+  };
+  return optimizer_->restore(units, fill_range, calls);
 }
 
 Status TrainingRun::initialise(const Progress& progress) {
@@ -162,14 +167,20 @@ Status TrainingRun::initialise(const Progress& progress) {
     SLUICE_ASSIGN_OR_RETURN(weights,
                             WeightsFile::open(*drives_.reads, config_.model.init_from, *model_));
   }
+  if (weights) {
+    return set_state(
+        [&](const ParameterSpans& to) {
+          return weights->read(to.parameter, to.first, to.values.master);
+        },
+        offload::Calls::kInOrder, progress);
+  }
   const auto seed = static_cast<std::uint64_t>(config_.model.init_seed);
   return set_state(
       [&](const ParameterSpans& to) -> Status {
-        if (weights) return weights->read(to.parameter, to.first, to.values.master);
-        fill_initial(to.parameter, seed, to.first, to.values.master, *gradient_executor_);
+        fill_initial(to.parameter, seed, to.first, to.values.master);
         return {};
       },
-      progress);
+      offload::Calls::kAnyOrder, progress);
 }
 
 Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progress) {
@@ -184,15 +195,15 @@ Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progres
       [&](const ParameterSpans& to) {
         return checkpoint.read(to.parameter.name, to.first, to.values);
       },
-      progress));
+      offload::Calls::kInOrder, progress));
   trainer_->set_state(state);
   return {};
 }
 
-Status TrainingRun::take_state(const TakeState& take) {
+Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
   trainer_->drain();
   HostUnits units({params_.get(), parameters_.get()}, HostUnits::Access::kRead, *model_);
-  return optimizer_->snapshot(units, [&](const offload::StateRange& range) -> Status {
+  const auto take_range = [&](const offload::StateRange& range) -> Status {
     return for_each_parameter(model_->layout(range.unit), range.first_element, range.master.size(),
                               [&](const ParameterSpec& parameter, std::uint64_t first,
                                   std::uint64_t offset, std::uint64_t count) -> Status {
@@ -202,7 +213,8 @@ Status TrainingRun::take_state(const TakeState& take) {
                                              .exp_avg = range.m.subspan(offset, count),
                                              .exp_avg_sq = range.v.subspan(offset, count)});
                               });
-  });
+  };
+  return optimizer_->snapshot(units, take_range, calls);
 }
 
 CheckpointState TrainingRun::checkpoint_state() const {

@@ -38,7 +38,8 @@ class TrainingRun {
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
-  // Masters from model.init_from or at random, moments of zero. Progress: elements done.
+  // Masters from model.init_from or at random, moments of zero. Progress: elements done; one call
+  // at a time, on any thread.
   using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
   Status initialise(const Progress& progress);
   // Instead: all state as it was when the checkpoint was written, so that the next step has the
@@ -58,9 +59,10 @@ class TrainingRun {
     std::span<const float> exp_avg;
     std::span<const float> exp_avg_sq;
   };
-  // After the last step, range by range in the order of the model's parameters.
+  // After the last step, range by range in the order of the model's parameters; with kAnyOrder
+  // several ranges at once, in any order. Either way on any thread of executor().
   using TakeState = std::function<Status(const ParameterState& state)>;
-  Status take_state(const TakeState& take);
+  Status take_state(const TakeState& take, offload::Calls calls = offload::Calls::kInOrder);
   // What a checkpoint holds beside it; without scores.
   CheckpointState checkpoint_state() const;
 
@@ -71,6 +73,7 @@ class TrainingRun {
   TraceLog& trace() { return trace_; }
 
   RunDrives& drives() { return drives_; }
+  aio::Executor& executor() { return *update_executor_; }  // a step's, between steps free
   const config::Config& config() const { return config_; }
   const MemoryPlan& plan() const { return plan_; }
   const GptModel& model() const { return *model_; }
@@ -100,7 +103,7 @@ class TrainingRun {
     std::uint64_t first;
     StateSpans values;
   };
-  Status set_state(const std::function<Status(const ParameterSpans&)>& fill,
+  Status set_state(const std::function<Status(const ParameterSpans&)>& fill, offload::Calls calls,
                    const Progress& progress);
 
   const config::Config config_;

@@ -25,10 +25,13 @@ class CudaTestDevice final : public TestDevice {
               std::uint64_t elements) override {
     return tier_->step(scalars, arrays, elements);
   }
-  Status read(const void* from, std::span<std::byte> to) override { return tier_->read(from, to); }
-  Status write(void* to, std::span<const std::byte> from) override {
-    return tier_->write(to, from);
+  Status start_read(const void* from, std::span<std::byte> to) override {
+    return tier_->start_read(from, to);
   }
+  Status start_write(void* to, std::span<const std::byte> from) override {
+    return tier_->start_write(to, from);
+  }
+  Status finish() override { return tier_->finish(); }
   std::byte* allocate(std::size_t size_bytes) override {
     void* memory = nullptr;
     check(cudaMalloc(&memory, size_bytes));

@@ -45,14 +45,14 @@ class FakeDevice final : public TestDevice {
     enqueued_.push_back([=] { adamw_range(Isa::kScalar, scalars, arrays, 0, elements); });
     return {};
   }
-  Status read(const void* from, std::span<std::byte> to) override {
-    synchronize();
-    std::memcpy(to.data(), from, to.size());
-    return {};
+  Status start_read(const void* from, std::span<std::byte> to) override {
+    return start_copy([=] { std::memcpy(to.data(), from, to.size()); });
   }
-  Status write(void* to, std::span<const std::byte> from) override {
+  Status start_write(void* to, std::span<const std::byte> from) override {
+    return start_copy([=] { std::memcpy(to, from.data(), from.size()); });
+  }
+  Status finish() override {
     synchronize();
-    std::memcpy(to, from.data(), from.size());
     return {};
   }
   std::byte* allocate(std::size_t size_bytes) override {
@@ -63,9 +63,17 @@ class FakeDevice final : public TestDevice {
     enqueued_.clear();
   }
 
-  int fail_at_step = 0;  // counted from 1
+  int fail_at_step = 0;  // counted from 1, like the next
+  int fail_at_copy = 0;
 
  private:
+  Status start_copy(std::function<void()> copy) {
+    if (fail_at_copy > 0 && --fail_at_copy == 0)
+      return Error(ErrorCode::kInternal, "the copy failed");
+    enqueued_.push_back(std::move(copy));
+    return {};
+  }
+
   aio::PageMemory memory_;
   std::deque<Bytes> allocated_;
   std::vector<std::function<void()>> enqueued_;

@@ -2,6 +2,7 @@
 
 #include <iostream>
 
+#include "aio/clock.h"
 #include "aio/log.h"
 #include "aio/real_file_system.h"
 #include "aio/terminal_line.h"
@@ -77,22 +78,36 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
   return plan;
 }
 
+void say_how_long(std::int64_t memory_ns, std::int64_t state_ns) {
+  const auto text = [](std::int64_t ns) {
+    return engine::decimals(static_cast<double>(ns) / 1e9, 1) + " s";
+  };
+  log::info("set up in " + text(memory_ns + state_ns) + ": memory and files " + text(memory_ns) +
+            ", weights and optimizer state " + text(state_ns));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
     const config::Config& config, const std::optional<engine::CheckpointEntry>& from) {
   SLUICE_ASSIGN_OR_RETURN(const engine::MemoryPlan plan,
                           checked_plan(config, engine::RunPurpose::kTraining));
+  const SteadyClock clock;
+  const std::int64_t begin_ns = clock.now_ns();
   SLUICE_ASSIGN_OR_RETURN(auto run, engine::TrainingRun::create(config, plan));
+  const std::int64_t made_ns = clock.now_ns();
   TerminalLine line;
   if (!from) {
     SLUICE_RETURN_IF_ERROR(run->initialise(show_share(line, "setting the weights")));
+    line.clear();
+    say_how_long(made_ns - begin_ns, clock.now_ns() - made_ns);
     return run;
   }
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoint,
                           engine::CheckpointReader::open(*run->drives().reads, from->path, {}));
   SLUICE_RETURN_IF_ERROR(run->resume(*checkpoint, show_share(line, "reading the checkpoint")));
   line.clear();
+  say_how_long(made_ns - begin_ns, clock.now_ns() - made_ns);
   std::cerr << "going on from " << from->path << ", after step " << from->step << "\n";
   return run;
 }

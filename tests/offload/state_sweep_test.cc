@@ -1,0 +1,218 @@
+// Restoring and taking snapshots with many threads: the same bits as with one, and after any
+// failure an error and no thread that goes on.
+#include "offload/state_sweep.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "aio/log.h"
+#include "tests/offload/offloader_under_test.h"
+
+namespace sluice::offload {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr Calls kBothCalls[] = {Calls::kInOrder, Calls::kAnyOrder};
+
+// Sub-groups of several tiles and a bit, so that a record, and a batch of the GPU's, has several.
+std::vector<UnitSpec> many_tiles() {
+  return {{"wte", {{0, 9 * kTileElements + 17}}}, {"h.0", {{0, 5 * kTileElements}, {1, 333}}}};
+}
+constexpr std::uint64_t kSubGroup = 4 * kTileElements + 7;
+
+std::vector<CanonicalUnit> initial_state(const Problem& problem) {
+  std::vector<CanonicalUnit> state;
+  for (std::size_t u = 0; u < problem.units().size(); ++u) {
+    state.push_back(problem.initial(static_cast<int>(u)));
+    CanonicalUnit& unit = state.back();
+    for (std::size_t i = 0; i < unit.m.size(); ++i) {  // as if steps had been taken; no NaNs
+      unit.master[i] = 0.001F * static_cast<float>(i % 65'521) - 30;
+      unit.m[i] = static_cast<float>(i % 1009) - 500;
+      unit.v[i] = static_cast<float>(i % 2003);
+    }
+  }
+  return state;
+}
+
+Status restore(Rig& rig, const std::vector<CanonicalUnit>& from, Calls calls) {
+  const auto fill = [&](const StateRange& range) -> Status {
+    const CanonicalUnit& unit = from[static_cast<std::size_t>(range.unit)];
+    const auto copy = [&](const std::vector<float>& all, std::span<float> to) {
+      std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(range.first_element), to.size(),
+                  to.begin());
+    };
+    copy(unit.master, range.master);
+    copy(unit.m, range.m);
+    copy(unit.v, range.v);
+    return {};
+  };
+  return rig.offloader().restore(rig.source(), fill, calls);
+}
+
+// By place, not by order.
+std::vector<CanonicalUnit> taken(Rig& rig, const std::vector<CanonicalUnit>& like, Calls calls) {
+  std::vector<CanonicalUnit> all = like;
+  for (CanonicalUnit& unit : all)
+    for (auto* field : {&unit.master, &unit.m, &unit.v}) std::ranges::fill(*field, -7.0F);
+  const auto take = [&](const StateRange& range) -> Status {
+    CanonicalUnit& unit = all[static_cast<std::size_t>(range.unit)];
+    const auto first = static_cast<std::ptrdiff_t>(range.first_element);
+    std::ranges::copy(range.master, unit.master.begin() + first);
+    std::ranges::copy(range.m, unit.m.begin() + first);
+    std::ranges::copy(range.v, unit.v.begin() + first);
+    return {};
+  };
+  EXPECT_OK(rig.offloader().snapshot(rig.source(), take, calls));
+  return all;
+}
+
+bool same(const std::vector<CanonicalUnit>& a, const std::vector<CanonicalUnit>& b) {
+  const auto same_bits = [](const std::vector<float>& x, const std::vector<float>& y) {
+    return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
+  };
+  return std::ranges::equal(a, b, [&](const CanonicalUnit& x, const CanonicalUnit& y) {
+    return same_bits(x.master, y.master) && same_bits(x.m, y.m) && same_bits(x.v, y.v);
+  });
+}
+
+TEST(StateSweep, SetsAndTakesTheSameBitsWithAnyThreads) {
+  for (const ProblemKind& kind : kProblemKinds) {
+    const Problem problem(kind, many_tiles(), 0);
+    const auto state = initial_state(problem);
+    for (const TierFractions& fractions :
+         {TierFractions{.gpu = 1, .cpu = 0, .nvme = 0},
+          TierFractions{.gpu = 0, .cpu = 1, .nvme = 0}, kAllNvme, kFullMix}) {
+      for (const int threads : {1, 2, 5, 40}) {
+        for (const Calls calls : kBothCalls) {
+          Rig rig(problem, {.fractions = fractions,
+                            .sub_group_elements = kSubGroup,
+                            .threads = threads,
+                            .record_elements = 3 * kTileElements});
+          ASSERT_OK(restore(rig, state, calls));
+          EXPECT_TRUE(same(taken(rig, state, calls), state)) << threads << " threads";
+        }
+      }
+    }
+  }
+}
+
+TEST(StateSweep, CallsOneAtATimeInOrderWhereThatIsWanted) {
+  const Problem problem(kProblemKinds[0], many_tiles(), 0);
+  Rig rig(problem, {.fractions = kFullMix, .sub_group_elements = kSubGroup, .threads = 4});
+  std::atomic<int> inside{0};
+  std::pair<int, std::uint64_t> next{0, 0};  // unit, element
+  const auto visit = [&](const StateRange& range) -> Status {
+    EXPECT_EQ(++inside, 1);
+    if (range.unit != next.first) next = {range.unit, 0};
+    EXPECT_EQ(next.second, range.first_element);
+    next.second += range.master.size();
+    --inside;
+    return {};
+  };
+  ASSERT_OK(rig.offloader().restore(rig.source(), visit));
+  EXPECT_EQ(next, std::pair(1, std::uint64_t{5 * kTileElements + 333}));
+  next = {0, 0};
+  ASSERT_OK(rig.offloader().snapshot(rig.source(), visit));
+  EXPECT_EQ(next, std::pair(1, std::uint64_t{5 * kTileElements + 333}));
+}
+
+TEST(StateSweep, EndsWithTheErrorOfAnyTileAndPoisonsARestore) {
+  const Problem problem(kProblemKinds[0], many_tiles(), 0);
+  const auto state = initial_state(problem);
+  for (const Calls calls : kBothCalls) {
+    for (const int threads : {1, 4}) {
+      bool failed = true;
+      for (int fail_at = 0; failed; ++fail_at) {
+        Rig rig(problem,
+                {.fractions = kFullMix, .sub_group_elements = kSubGroup, .threads = threads});
+        std::atomic<int> visits{0};
+        const auto visit = [&](const StateRange&) -> Status {
+          if (visits++ != fail_at) return {};
+          return Error(ErrorCode::kCorrupt, "the checkpoint is torn");
+        };
+        const Status status = rig.offloader().restore(rig.source(), visit, calls);
+        failed = !status.ok();
+        if (!failed) {
+          EXPECT_GT(fail_at, 14);
+          break;
+        }
+        EXPECT_EQ(status.error().message(), "setting the optimizer state: the checkpoint is torn");
+        if (calls == Calls::kInOrder) {
+          EXPECT_EQ(visits, fail_at + 1);
+        }
+        EXPECT_EQ(rig.offloader().drain().error().message(), status.error().message());
+        // A snapshot only ends.
+        Rig other(problem,
+                  {.fractions = kFullMix, .sub_group_elements = kSubGroup, .threads = threads});
+        ASSERT_OK(restore(other, state, calls));
+        visits = 0;
+        EXPECT_FALSE(other.offloader().snapshot(other.source(), visit, calls).ok());
+        EXPECT_TRUE(same(taken(other, state, calls), state));
+      }
+    }
+  }
+}
+
+TEST(StateSweep, EndsWithTheErrorOfAnyCopyToOrFromTheGpu) {
+  const Problem problem(kProblemKinds[1], many_tiles(), 0);
+  const auto state = initial_state(problem);
+  for (const bool snapshot : {false, true}) {
+    int errors = 0;
+    for (int fail_at = 1;; ++fail_at) {
+      Rig rig(problem, {.fractions = {.gpu = 1, .cpu = 0, .nvme = 0},
+                        .sub_group_elements = kSubGroup,
+                        .threads = 2});
+      auto& device = static_cast<FakeDevice&>(rig.device());
+      if (snapshot) ASSERT_OK(restore(rig, state, Calls::kAnyOrder));
+      device.fail_at_copy = fail_at;
+      const Status status = snapshot
+                                ? rig.offloader().snapshot(
+                                      rig.source(), [](const StateRange&) -> Status { return {}; })
+                                : restore(rig, state, Calls::kAnyOrder);
+      device.fail_at_copy = 0;
+      if (status.ok()) break;
+      ++errors;
+      EXPECT_THAT(status.error().message(), HasSubstr("the copy failed"));
+      EXPECT_EQ(rig.offloader().drain().error().message(), status.error().message());
+    }
+    EXPECT_GT(errors, 8) << "four fields of each sub-group";
+  }
+}
+
+TEST(StateSweep, EndsInRightBitsOrAnErrorWhateverTheDriveDoesDuringARestore) {
+  log::set_sink([](log::Level, std::string_view) {});
+  const Problem problem(kProblemKinds[0], many_tiles(), 0);
+  const auto state = initial_state(problem);
+  for (const Drive drive : {Drive::kSim, Drive::kPosix}) {
+    for (const bool persistent : {false, true}) {
+      for (std::uint64_t nth = 1;; nth += kSanitized ? 7 : 3) {
+        Rig rig(
+            problem,
+            {.fractions = kAllNvme, .sub_group_elements = kSubGroup, .threads = 3, .drive = drive});
+        rig.faults().set_plan(aio::FaultPlan::of(
+            {.fault = aio::FaultKind::kEio, .nth = nth, .persistent = persistent}));
+        const Status status = restore(rig, state, Calls::kAnyOrder);
+        const bool injected = rig.faults().injected() > 0;
+        rig.faults().set_plan({});
+        EXPECT_EQ(status.ok(), !(persistent && injected));
+        if (status.ok()) {
+          EXPECT_TRUE(same(taken(rig, state, Calls::kAnyOrder), state));
+        } else {
+          EXPECT_THAT(status.error().message(), HasSubstr("writing record"));
+          EXPECT_EQ(rig.offloader().drain().error().message(), status.error().message());
+        }
+        if (!injected) {
+          EXPECT_GT(nth, 5U);
+          break;
+        }
+      }
+    }
+  }
+  log::set_sink({});
+}
+
+}  // namespace
+}  // namespace sluice::offload
