@@ -1,10 +1,8 @@
 // step_bench: measures whole training steps of a configuration. See --help.
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <memory>
 #include <new>
 #include <string>
@@ -15,15 +13,16 @@
 #include "aio/terminal_line.h"
 #include "bench/result_file.h"
 #include "bench/result_header.h"
-#include "bench/step_measure.h"
 #include "bench/step_options.h"
 #include "bench/step_report.h"
-#include "bench/synthetic_tokens.h"
 #include "engine/model/gpt_layout.h"
 #include "engine/observe/text_table.h"
 #include "engine/train/memory_plan.h"
 #include "engine/train/training_run.h"
 #include "tools/cli/run_setup.h"
+#include "tools/measure/step_measure.h"
+#include "tools/measure/synthetic_run.h"
+#include "tools/measure/synthetic_tokens.h"
 #include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
 
@@ -34,8 +33,6 @@ constexpr int kOurError = 1;
 constexpr int kUserError = 2;
 constexpr int kOutOfMemory = 3;
 constexpr const char* kInterruptNotice = "\nfinishing the step; once more stops at once\n";
-// As much as a file of some MB holds: random tokens do not become less random by coming again.
-constexpr std::uint64_t kMostTokens = std::uint64_t{8} << 20;
 
 int exit_code_of(ErrorCode code) {
   switch (code) {
@@ -49,28 +46,6 @@ int exit_code_of(ErrorCode code) {
     default:
       return kUserError;
   }
-}
-
-// Nothing is saved or evaluated, and the data is ours.
-void prepare(config::Config& config, const SyntheticTokens& tokens) {
-  config.data.train = {tokens.path()};
-  config.data.validation.clear();
-  config.data.validation_fraction = 0;
-  config.data.token_type = tokens.type();
-  config.model.init_from.clear();
-  config.run.resume.clear();
-  config.run.checkpoint_every_steps = 0;
-  config.run.checkpoint_at_end = false;
-  if (config.run.dir.empty()) config.run.dir = "step_bench";
-}
-
-Result<SyntheticTokens> make_tokens(const config::Config& config) {
-  const auto samples = static_cast<std::uint64_t>(config.batch.train);
-  const auto sequence = static_cast<std::uint64_t>(config.data.sequence_tokens);
-  return SyntheticTokens::create(
-      {.folder = std::filesystem::temp_directory_path(),
-       .tokens = std::max(samples * sequence + 1, std::min(64 * samples * sequence, kMostTokens)),
-       .vocab = static_cast<std::uint64_t>(config.model.vocab)});
 }
 
 std::uint64_t parameters_of(const engine::GptShape& shape) {
@@ -112,7 +87,7 @@ class Program {
   }
 
   int measure() {
-    report_.before = memory_use(engine::uses_cuda(report_.config));
+    report_.before = tools::memory_use(engine::uses_cuda(report_.config));
     auto made = set_up();
     if (!made.ok()) {
       const int code = exit_code_of(made.error().code());
@@ -121,7 +96,7 @@ class Program {
     }
     const std::unique_ptr<engine::TrainingRun> run = *std::move(made);
     TerminalLine line;
-    report_.measured = measure_steps(
+    report_.measured = tools::measure_steps(
         *run, {.warmup = options().warmup, .steps = options().steps, .seconds = options().seconds},
         interrupt_, [&](std::string_view phase, int done, int total, double seconds) {
           line.show(std::string(phase) + " " + std::to_string(done) + " of " +
@@ -136,8 +111,8 @@ class Program {
     const engine::GptShape shape = engine::gpt_shape(report_.config.model);
     SLUICE_RETURN_IF_ERROR(engine::validate(shape));
     report_.parameters = parameters_of(shape);
-    SLUICE_ASSIGN_OR_RETURN(const SyntheticTokens tokens, make_tokens(report_.config));
-    prepare(report_.config, tokens);
+    SLUICE_ASSIGN_OR_RETURN(const tools::SyntheticTokens tokens,
+                            tools::use_synthetic_tokens(report_.config));
     const std::int64_t begin_ns = clock.now_ns();
     SLUICE_ASSIGN_OR_RETURN(auto run, tools::set_up_run(report_.config, std::nullopt));
     report_.setup_seconds = static_cast<double>(clock.now_ns() - begin_ns) * 1e-9;

@@ -1,6 +1,5 @@
 #include "bench/step_report.h"
 
-#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -10,22 +9,18 @@
 #include "bench/result_header.h"
 #include "engine/config/resolve.h"
 #include "engine/observe/text_table.h"
+#include "tools/measure/quantile.h"
 
 namespace sluice::bench {
 namespace {
 
 using engine::decimals;
 using engine::TextRow;
+using tools::MeasuredStep;
+using tools::MemoryUse;
+using tools::quantile;
+using tools::StepMeasurement;
 using Json = nlohmann::ordered_json;
-
-// Between the values next to it, as Python's statistics and bench/compare_stats.py have it.
-double quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  const double place = share * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<std::size_t>(place);
-  const std::size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (values[high] - values[low]) * (place - static_cast<double>(low));
-}
 
 using ValueOf = std::function<double(const MeasuredStep&)>;
 

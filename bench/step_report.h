@@ -6,9 +6,9 @@
 #include <string>
 
 #include "aio/machine_info.h"
-#include "bench/step_measure.h"
 #include "bench/step_options.h"
 #include "engine/config/config.h"
+#include "tools/measure/step_measure.h"
 
 namespace sluice::bench {
 
@@ -22,8 +22,8 @@ struct StepReport {
   std::optional<double> predicted_step_s;
   std::uint64_t planned_host_bytes = 0;
   std::uint64_t planned_nvme_bytes = 0;
-  MemoryUse before;  // once a GPU has its context, and before the run took anything
-  StepMeasurement measured;
+  tools::MemoryUse before;  // once a GPU has its context, and before the run took anything
+  tools::StepMeasurement measured;
   std::optional<std::string> out_of_memory;  // what was asked for, and of whom
 
   // Only with measured steps.

@@ -112,6 +112,7 @@ bool FluidSchedule::begin_next(Line& line) {
   begun_[static_cast<std::size_t>(id)] = true;
   if (task(id).work > 0) {
     line.active = true;
+    line.outside = task(id).outside;
     line.left = task(id).work;
     return true;
   }
@@ -128,33 +129,36 @@ void FluidSchedule::begin_all() {
   }
 }
 
-// To the end of the task that ends next.
-void FluidSchedule::advance(const ResourceRates& rates, bool count_busy) {
-  ResourceRates::Mask active = 0;
+// How fast each stream is, as long as no task begins or ends.
+FluidSchedule::Shares FluidSchedule::shares(const ResourceRates& rates) const {
+  Shares shares{.active = outside_, .next_s = std::numeric_limits<double>::infinity()};
   std::array<int, kResources> sharers{};
   for (std::size_t s = 0; s < lines_.size(); ++s) {
-    if (!lines_[s].active) continue;
+    if (!runs(lines_[s])) continue;
     const std::size_t resource = at(resource_of(static_cast<Stream>(s)));
-    active |= 1U << resource;
+    shares.active |= 1U << resource;
     ++sharers[resource];
   }
-  SLUICE_CHECK(active != 0, "a schedule whose tasks come after each other goes on");
-  const ResourceRates::Rates& rate = rates.of(active);
-  const auto share = [&](std::size_t s) {
+  const ResourceRates::Rates& rate = rates.of(shares.active);
+  for (std::size_t s = 0; s < lines_.size(); ++s) {
+    if (!runs(lines_[s])) continue;
     const std::size_t resource = at(resource_of(static_cast<Stream>(s)));
-    return rate[resource] / sharers[resource];
-  };
-  double step_s = std::numeric_limits<double>::infinity();
-  for (std::size_t s = 0; s < lines_.size(); ++s)
-    if (lines_[s].active) step_s = std::min(step_s, lines_[s].left / share(s));
+    shares.rate[s] = rate[resource] / sharers[resource];
+    shares.next_s = std::min(shares.next_s, lines_[s].left / shares.rate[s]);
+  }
+  return shares;
+}
+
+// At most to the end of the task that ends next.
+void FluidSchedule::spend(const Shares& shares, double step_s, bool count_busy) {
   now_s_ += step_s;
   for (std::size_t r = 0; count_busy && r < kResources; ++r)
-    if (((active >> r) & 1U) != 0) busy_s_[r] += step_s;
+    if (((shares.active >> r) & 1U) != 0) busy_s_[r] += step_s;
   constexpr double kRounding = 1 + 1e-12;
   for (std::size_t s = 0; s < lines_.size(); ++s) {
     Line& line = lines_[s];
-    if (!line.active) continue;
-    const double work = share(s) * step_s;
+    if (!runs(line)) continue;
+    const double work = shares.rate[s] * step_s;
     if (line.left > work * kRounding) {
       line.left -= work;
       continue;
@@ -169,9 +173,58 @@ void FluidSchedule::run(const ResourceRates& rates, TaskId first, TaskId last) {
   begun_.assign(tasks_.size(), false);
   begin_all();
   while (times(last).end_s < 0) {
-    advance(rates, first == kNoTask || times(first).end_s >= 0);
+    const Shares now = shares(rates);
+    SLUICE_CHECK(now.active != 0, "a schedule whose tasks come after each other goes on");
+    spend(now, now.next_s, first == kNoTask || times(first).end_s >= 0);
     begin_all();
   }
+}
+
+// ---- with tasks that are outside ----------------------------------------------------------------
+
+void FluidSchedule::begin(const ResourceRates& rates) {
+  rates_ = &rates;
+  times_.assign(tasks_.size(), {});
+  begun_.assign(tasks_.size(), false);
+  begin_all();
+}
+
+double FluidSchedule::next_end_s() const { return now_s_ + shares(*rates_).next_s; }
+
+void FluidSchedule::advance_to(double time_s, ResourceRates::Mask outside) {
+  for (;;) {
+    const Shares now = shares(*rates_);
+    if (now_s_ + now.next_s > time_s) {
+      if (time_s > now_s_) spend(now, time_s - now_s_, /*count_busy=*/true);
+      break;
+    }
+    spend(now, now.next_s, /*count_busy=*/true);
+    begin_all();
+  }
+  outside_ = outside;
+}
+
+void FluidSchedule::end(TaskId outside) {
+  Line& line = lines_[static_cast<std::size_t>(task(outside).stream)];
+  SLUICE_CHECK(line.active && line.outside && line.tasks[line.next] == outside,
+               "a task that ends outside has begun");
+  line.active = false;
+  ++line.next;
+  times_[static_cast<std::size_t>(outside)].end_s = now_s_;
+  begin_all();
+}
+
+TaskId FluidSchedule::begun_outside(Stream stream) const {
+  const Line& line = lines_[static_cast<std::size_t>(stream)];
+  return line.active && line.outside ? line.tasks[line.next] : kNoTask;
+}
+
+bool FluidSchedule::waits_only_for(TaskId id, TaskId outside) const {
+  const Line& line = lines_[static_cast<std::size_t>(task(id).stream)];
+  if (line.active || line.next == line.tasks.size() || line.tasks[line.next] != id) return false;
+  const auto& after = task(id).after;
+  return std::all_of(after.begin(), after.end(),
+                     [&](TaskId it) { return it == kNoTask || it == outside || has_ended(it); });
 }
 
 }  // namespace sluice::offload

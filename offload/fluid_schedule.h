@@ -3,6 +3,10 @@
 // Streams belong to resources: those of one resource that are active share its rate equally, and
 // the rate depends on which other resources are active.
 //
+// A task may also be outside: somebody else does its work, in the same virtual time, and says when
+// it has ended. Then the schedule is not run but gone along with: begin(), and advance_to() the
+// time of whatever happens.
+//
 // Memory:  reserved by the caller's estimate; tasks are small.
 // Threads: none of its own; one at a time.
 #pragma once
@@ -58,6 +62,7 @@ class FluidSchedule {
     Stream stream = Stream::kHost;
     double work = 0;
     std::array<TaskId, kMaxAfter> after = {kNoTask, kNoTask, kNoTask, kNoTask};
+    bool outside = false;
   };
   struct Times {
     double begin_s = 0;
@@ -69,6 +74,20 @@ class FluidSchedule {
 
   // Until `last` is done. busy_s() counts from the end of `first` on (kNoTask: from 0 on).
   void run(const ResourceRates& rates, TaskId first, TaskId last);
+
+  // ---- with tasks that are outside
+
+  // The first tasks begin. `rates` must outlive the schedule.
+  void begin(const ResourceRates& rates);
+  // When the next task ends by itself, if nothing happens outside; infinite: none does.
+  double next_end_s() const;
+  // Not before now_s(). `outside`: resources that others use meanwhile.
+  void advance_to(double time_s, ResourceRates::Mask outside = 0);
+  void end(TaskId outside);                   // now; it must have begun
+  TaskId begun_outside(Stream stream) const;  // and not ended; kNoTask: there is none
+  // Nothing but this one is waited for, on its stream and by what it comes after.
+  bool waits_only_for(TaskId id, TaskId outside) const;
+  bool has_ended(TaskId id) const { return times(id).end_s >= 0; }
 
   const Task& task(TaskId id) const { return tasks_[static_cast<std::size_t>(id)]; }
   TaskId tasks() const { return static_cast<TaskId>(tasks_.size()); }
@@ -82,13 +101,21 @@ class FluidSchedule {
     std::vector<TaskId> tasks;
     std::size_t next = 0;
     bool active = false;
-    double left = 0;  // of the active task's work
+    bool outside = false;  // the active task is
+    double left = 0;       // of the active task's work
   };
 
   bool may_begin(TaskId id) const;
   void begin_all();
   bool begin_next(Line& line);
-  void advance(const ResourceRates& rates, bool count_busy);
+  bool runs(const Line& line) const { return line.active && !line.outside; }
+  struct Shares {
+    ResourceRates::Mask active = 0;
+    std::array<double, kStreams> rate{};
+    double next_s = 0;  // until a task ends; infinite: none runs
+  };
+  Shares shares(const ResourceRates& rates) const;
+  void spend(const Shares& shares, double step_s, bool count_busy);
 
   std::vector<Task> tasks_;
   std::vector<Times> times_;
@@ -96,6 +123,8 @@ class FluidSchedule {
   std::array<Line, kStreams> lines_;
   std::array<double, kResources> busy_s_{};
   double now_s_ = 0;
+  const ResourceRates* rates_ = nullptr;  // of begin()
+  ResourceRates::Mask outside_ = 0;
 };
 
 }  // namespace sluice::offload

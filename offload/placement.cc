@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "aio/check.h"
 
@@ -26,14 +27,15 @@ struct Sums {
   std::uint64_t gpu_state = 0;
   std::uint64_t cpu_state = 0;
   std::uint64_t nvme_state = 0;
+  std::uint64_t gpu_gradients = 0;
+  std::uint64_t host_gradients = 0;
   std::uint64_t host_params = 0;
   std::uint64_t nvme_params = 0;
   std::uint64_t largest_streamed = 0;
-  std::uint64_t largest_gradient = 0;
-  std::uint64_t largest_on_nvme = 0;
+  std::uint64_t largest_gradient = 0;  // that passes through the GPU
   std::uint64_t streamed_units = 0;
-  std::uint64_t nvme_units = 0;
-  std::uint64_t activations_gpu = 0;  // bytes, like the next
+  std::vector<std::uint64_t> on_nvme;  // elements of each unit whose parameters are there
+  std::uint64_t activations_gpu = 0;   // bytes, like the next
   std::uint64_t activations_cpu = 0;
 };
 
@@ -42,13 +44,14 @@ void add_unit(const UnitCost& unit, const UnitPlace& place, Sums& sums) {
   sums.gpu_state += place.gpu_elements;
   sums.cpu_state += place.cpu_elements;
   sums.nvme_state += place.nvme_elements;
-  if (place.params_on_nvme) {
-    sums.nvme_params += unit.elements;
-    sums.largest_on_nvme = std::max(sums.largest_on_nvme, unit.elements);
-    ++sums.nvme_units;
-  } else {
-    // A streamed unit comes whole from the host.
-    sums.host_params += place.resident ? on_host : unit.elements;
+  if (place.gpu_elements > 0)
+    sums.gpu_gradients += unit.elements;
+  else
+    sums.largest_gradient = std::max(sums.largest_gradient, unit.elements);
+  if (on_host > 0) {
+    sums.host_gradients += unit.elements;
+    (place.params_on_nvme ? sums.nvme_params : sums.host_params) += unit.elements;
+    if (place.params_on_nvme) sums.on_nvme.push_back(unit.elements);
   }
   if (place.resident) {
     sums.resident += slot_elements(unit);
@@ -56,12 +59,27 @@ void add_unit(const UnitCost& unit, const UnitPlace& place, Sums& sums) {
     sums.largest_streamed = std::max(sums.largest_streamed, slot_elements(unit));
     ++sums.streamed_units;
   }
-  sums.largest_gradient = std::max(sums.largest_gradient, on_host);
   if (place.activations == ActivationPlace::kOffload)
     sums.activations_cpu += unit.boundary_bytes;
   else
     sums.activations_gpu += unit.boundary_bytes;
   if (place.activations == ActivationPlace::kKeep) sums.activations_gpu += unit.kept_bytes;
+}
+
+// Of buffers for units whose parameters are on NVMe: `units` of each size class (ParamLayout).
+std::uint64_t cached_elements(std::vector<std::uint64_t> sizes, std::uint64_t units) {
+  std::sort(sizes.begin(), sizes.end(), std::greater<>());
+  std::uint64_t elements = 0;
+  std::uint64_t buffer = 0;  // of the class
+  std::uint64_t buffers = 0;
+  for (const std::uint64_t size : sizes) {
+    if (size < buffer / 4 * 3 || buffer == 0) {
+      buffer = size;
+      buffers = 0;
+    }
+    if (buffers++ < units) elements += buffer;
+  }
+  return elements;
 }
 
 }  // namespace
@@ -80,15 +98,16 @@ TierBytes placed_bytes(const PlannerInput& input, const std::vector<UnitPlace>& 
   const auto slots =
       std::min(static_cast<std::uint64_t>(std::max(input.step.slots(), 1)), sums.streamed_units);
   const auto stages = static_cast<std::uint64_t>(std::max(input.step.grad_stages, 1));
-  const auto cached = std::min(
-      static_cast<std::uint64_t>(std::max(input.step.param_cache_units, 1)), sums.nvme_units);
+  const std::uint64_t cached = cached_elements(
+      sums.on_nvme, static_cast<std::uint64_t>(std::max(input.step.param_cache_units, 1)));
   TierBytes bytes = input.fixed;
   bytes.gpu += bytes_of(sums.resident + slots * sums.largest_streamed, each.gpu_param) +
-               bytes_of(sums.gpu_state, each.gpu_state + each.gpu_grad) +
+               bytes_of(sums.gpu_state, each.gpu_state) +
+               bytes_of(sums.gpu_gradients, each.gpu_grad) +
                bytes_of(stages * sums.largest_gradient, each.gpu_param) + sums.activations_gpu;
   bytes.cpu += bytes_of(sums.cpu_state, each.host_state) +
-               bytes_of(sums.host_params + cached * sums.largest_on_nvme, each.host_param) +
-               bytes_of(sums.cpu_state + sums.nvme_state, each.host_grad) + sums.activations_cpu;
+               bytes_of(sums.host_params + cached, each.host_param) +
+               bytes_of(sums.host_gradients, each.host_grad) + sums.activations_cpu;
   if (sums.nvme_state > 0) bytes.cpu += bytes_of(input.step.swap_buffer_elements, each.nvme_state);
   bytes.nvme +=
       bytes_of(sums.nvme_state, each.nvme_state) + bytes_of(sums.nvme_params, each.nvme_param);

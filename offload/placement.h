@@ -44,6 +44,10 @@ enum class Choice : std::uint8_t { kAuto, kOn, kOff };
 struct PlacementRules {
   std::optional<Tier> optimizer;           // all state there; kGpu is DeepSpeed's "none"
   std::optional<TierFractions> fractions;  // of state, over all elements; instead of `optimizer`
+  std::vector<TierElements> state;         // of each unit; instead of both
+  bool state_on_gpu = true;                // false: there is no GPU
+  bool state_on_nvme = true;               // false: no folder was named, as for the next
+  bool params_on_nvme = true;
   // kGpu: every unit is resident. kCpu and kNvme: the host's copies are there, and only embedding
   // and head, and units with state on the GPU, have places of their own on the GPU.
   std::optional<Tier> params;
@@ -58,8 +62,10 @@ struct PlannerInput {
   ElementBytes bytes;
   PlacementRules rules;
   TierBytes budget;
-  TierBytes fixed;                          // of the budget, whatever the placement
-  std::uint64_t micro_batch_bytes = 0;      // of fixed.gpu: what grows with the micro-batch
+  TierBytes fixed;                      // of the budget, whatever the placement
+  std::uint64_t micro_batch_bytes = 0;  // of fixed.gpu: what grows with the micro-batch
+  // Of fixed.gpu: what half the micro-batch would save, with twice as many of them in a step.
+  std::uint64_t half_micro_batch_bytes = 0;
   int boundary_slots = 4;                   // inputs on the GPU, where others go to the host
   std::uint64_t granule_elements = 65'536;  // a unit's elements are split at multiples of it
 };
@@ -69,7 +75,8 @@ inline bool has_activations(const UnitCost& unit) {
   return unit.kept_bytes > 0 || unit.recompute_s > 0;
 }
 
-// All that the placement takes, `fixed` included.
+// All that the placement takes, `fixed` included. Gradients and the host's copy of parameters are
+// a whole unit's, on each side that updates any of it.
 TierBytes placed_bytes(const PlannerInput& input, const std::vector<UnitPlace>& places);
 
 }  // namespace sluice::offload

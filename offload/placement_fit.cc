@@ -65,7 +65,8 @@ bool fits_without(PlannerInput input, FitHint::Change change) {
       rules.boundaries_to_cpu = Choice::kAuto;
       break;
     case FitHint::Change::kOptimizerAnywhere:
-      if (!rules.optimizer && !rules.fractions) return false;
+      if (!rules.optimizer && !rules.fractions && rules.state.empty()) return false;
+      rules.state.clear();
       rules.optimizer.reset();
       rules.fractions.reset();
       break;
@@ -74,11 +75,8 @@ bool fits_without(PlannerInput input, FitHint::Change change) {
       rules.params.reset();
       break;
     case FitHint::Change::kHalfMicroBatch:
-      input.fixed.gpu -= std::min(input.fixed.gpu, input.micro_batch_bytes / 2);
-      for (UnitCost& unit : input.units) {
-        unit.boundary_bytes /= 2;
-        unit.kept_bytes /= 2;
-      }
+      if (input.half_micro_batch_bytes == 0) return false;
+      input.fixed.gpu -= std::min(input.fixed.gpu, input.half_micro_batch_bytes);
       break;
     default:
       return false;

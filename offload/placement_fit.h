@@ -28,7 +28,7 @@ struct FitHint {
     kBoundariesToCpu,    // likewise
     kOptimizerAnywhere,  // let the planner place the state
     kParamsAnywhere,
-    kHalfMicroBatch,  // with as many micro-batches a step
+    kHalfMicroBatch,  // with twice as many in a step: of what is kept between passes, as much
   };
   Change change = Change::kMoreGpu;
   std::uint64_t more_bytes = 0;

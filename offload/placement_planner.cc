@@ -22,6 +22,13 @@ Status check_input(const PlannerInput& input) {
         "units that recompute nothing keep their inputs on the GPU, so that boundaries cannot go "
         "to the host: leave recompute or boundaries_to_cpu to \"auto\"");
   }
+  if (!rules.state.empty() && rules.state.size() != input.units.size())
+    return invalid("each unit's state has its tiers");
+  for (std::size_t i = 0; i < rules.state.size(); ++i) {
+    const TierElements& of_unit = rules.state[i];
+    if (of_unit.gpu + of_unit.cpu + of_unit.nvme != input.units[i].elements)
+      return invalid("the tiers of a unit's state add up to the unit");
+  }
   if (!rules.fractions) return {};
   const TierFractions& share = *rules.fractions;
   constexpr double kRounding = 1e-6;

@@ -42,12 +42,15 @@ PlacementSpace::PlacementSpace(const PlannerInput& input) : input_(input) {
     if (unit.boundary_bytes > 0) with_boundaries_.push_back(index);
   }
   const PlacementRules& rules = input.rules;
-  if (rules.fractions) {
+  if (!rules.state.empty()) {
+    for (const TierElements& unit : rules.state) most_gpu_elements_ += unit.gpu;
+    least_gpu_elements_ = most_gpu_elements_;
+  } else if (rules.fractions) {
     least_gpu_elements_ = most_gpu_elements_ = share_of(rules.fractions->gpu, elements_);
   } else if (rules.optimizer) {
     least_gpu_elements_ = most_gpu_elements_ = *rules.optimizer == Tier::kGpu ? elements_ : 0;
   } else {
-    most_gpu_elements_ = elements_;
+    most_gpu_elements_ = rules.state_on_gpu ? elements_ : 0;
   }
   plan_gpu_steps();
   most_resident_ = rules.params ? 0 : std::max(units() - 2, 0);
@@ -119,6 +122,11 @@ void PlacementSpace::place_gpu_state(const PlacementKnobs& knobs,
                                      std::vector<UnitPlace>& places) const {
   std::uint64_t left = knobs.gpu_elements;
   if (left == 0) return;
+  if (!input_.rules.state.empty()) {
+    for (std::size_t i = 0; i < places.size(); ++i)
+      places[i].gpu_elements = input_.rules.state[i].gpu;
+    return;
+  }
   for (const std::size_t index : gpu_order(knobs, left)) {
     UnitPlace& place = places[index];
     const std::uint64_t more = std::min(left, input_.units[index].elements - place.gpu_elements);
@@ -216,16 +224,24 @@ void PlacementSpace::place_host(const PlacementKnobs& knobs, std::vector<UnitPla
     for (UnitPlace& place : places)
       place.params_on_nvme = !place.resident || host_elements(place) > 0;
   }
-  if (rules.fractions) {
+  if (!rules.state.empty()) {
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      places[i].cpu_elements = rules.state[i].cpu;
+      places[i].nvme_elements = rules.state[i].nvme;
+    }
+  } else if (rules.fractions) {
     const std::uint64_t on_host = elements_ - least_gpu_elements_;
     const std::uint64_t on_nvme = std::min(share_of(rules.fractions->nvme, elements_), on_host);
     place_host_state(knobs, rules.fractions->cpu > 0 ? on_nvme : on_host, places);
   } else if (rules.optimizer == Tier::kNvme) {
     place_host_state(knobs, elements_, places);
-  } else if (may_hold(rules.optimizer, Tier::kNvme) && input_.budget.nvme > input_.fixed.nvme) {
+  } else if (rules.state_on_nvme && may_hold(rules.optimizer, Tier::kNvme) &&
+             input_.budget.nvme > input_.fixed.nvme) {
     fit_host_state(knobs, places);
   }
-  if (!may_hold(rules.params, Tier::kNvme) || input_.budget.nvme <= input_.fixed.nvme) return;
+  if (!rules.params_on_nvme || !may_hold(rules.params, Tier::kNvme) ||
+      input_.budget.nvme <= input_.fixed.nvme)
+    return;
   while (placed_bytes(input_, places).cpu > input_.budget.cpu && spill_params(places)) {
   }
 }

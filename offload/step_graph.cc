@@ -12,6 +12,7 @@ namespace {
 constexpr int kStepsWithDrives = 3;
 
 constexpr std::size_t at(int index) { return static_cast<std::size_t>(index); }
+constexpr std::size_t at(Resource resource) { return static_cast<std::size_t>(resource); }
 
 Stream stream_of(StepGraph::Kind kind) {
   using Kind = StepGraph::Kind;
@@ -89,18 +90,21 @@ bool uses_drives(const std::vector<UnitPlace>& places) {
 }  // namespace
 
 StepGraph::StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitPlace>& places,
-                     const MachineSpeeds& speeds, const StepModelOptions& options)
+                     const MachineSpeeds& speeds, const StepModelOptions& options,
+                     const StepGraphOptions& graph)
     : units_(units),
       places_(places),
       speeds_(speeds),
       options_(options),
       schedule_(12 * units.size() * (uses_drives(places) ? kStepsWithDrives : 1)),
+      graph_(graph),
       slots_(at(std::max(options.slots(), 1))),
       boundaries_out_(units.size(), kNoTask),
       backwards_(units.size(), kNoTask) {
   plan_records();
   plan_ring();
-  const int steps = uses_drives(places) ? kStepsWithDrives : 1;
+  const int steady = uses_drives(places) ? kStepsWithDrives : 1;
+  const int steps = graph.steps > 0 ? graph.steps : steady;
   for (int step = 0; step < steps; ++step) {
     counting_ = step == steps - 1;
     add_step();
@@ -124,7 +128,7 @@ void StepGraph::plan_records() {
 // Each stream takes its tasks in the order of its own; between streams only what comes after what
 // counts.
 void StepGraph::add_step() {
-  first_ = last_;
+  Marks marks{.first = last_};
   updated_.clear();
   gpu_begins_.clear();
   gradients_.clear();
@@ -140,6 +144,18 @@ void StepGraph::add_step() {
   read_ahead();
   for (int index = count() - 2; index >= 0; --index) add_backward(index);
   add_norm();
+  marks.head = head_;
+  marks.last = last_;
+  if (counting_ || graph_.steps > 0) {
+    for (int index = 0; index < count(); ++index) marks.gates.push_back(gate(index));
+    marks.gpu_begins = gpu_begins_;
+  }
+  steps_.push_back(std::move(marks));
+}
+
+bool StepGraph::is_outside(Kind kind) const {
+  return graph_.drives_outside && (kind == Kind::kStateRead || kind == Kind::kStateWrite ||
+                                   kind == Kind::kParamRead || kind == Kind::kParamWrite);
 }
 
 double StepGraph::host_elements(int index) const {
@@ -148,7 +164,8 @@ double StepGraph::host_elements(int index) const {
 
 TaskId StepGraph::add(Kind kind, int unit, double work, const After& after) {
   const Stream stream = stream_of(kind);
-  const TaskId id = schedule_.add({.stream = stream, .work = work, .after = after});
+  const TaskId id =
+      schedule_.add({.stream = stream, .work = work, .after = after, .outside = is_outside(kind)});
   labels_.push_back({kind, unit});
   if (counting_) work_[static_cast<std::size_t>(resource_of(stream))] += work;
   if (stream == Stream::kCompute) last_compute_ = id;
@@ -208,22 +225,28 @@ void StepGraph::add_records(int unit, TaskId params) {
     const double elements = records_[record].elements;
     const TaskId computed =
         add(Kind::kCpuAdamw, unit, elements, {last_, reads_[writes_.size()], params, kNoTask});
-    writes_.push_back(add(Kind::kStateWrite, unit, elements * options_.bytes.nvme_write,
-                          {computed, kNoTask, kNoTask, kNoTask}));
+    record_tasks_.push_back({record, reads_[writes_.size()], computed});
+    const double bytes = elements * options_.bytes.nvme_write;
+    if (graph_.drives_outside && counting_) work_[at(Resource::kDriveWrite)] += bytes;
+    writes_.push_back(graph_.drives_outside ? computed
+                                            : add(Kind::kStateWrite, unit, bytes,
+                                                  {computed, kNoTask, kNoTask, kNoTask}));
   }
 }
 
 // A record's buffer is free for another one's read when it has been written.
 void StepGraph::add_state_read(std::size_t record) {
-  const TaskId buffer = reads_.size() >= buffers_ ? writes_[reads_.size() - buffers_] : kNoTask;
+  const bool is_full = !graph_.drives_outside && reads_.size() >= buffers_;
+  const TaskId buffer = is_full ? writes_[reads_.size() - buffers_] : kNoTask;
   reads_.push_back(add(Kind::kStateRead, records_[record].unit,
                        records_[record].elements * options_.bytes.nvme_read,
                        {head_, buffer, kNoTask, kNoTask}));
 }
 
-// From backward on, as far as there are buffers.
+// From backward on, as far as there are buffers; outside they are somebody else's.
 void StepGraph::read_ahead() {
-  const std::size_t most = std::min(records_.size(), buffers_);
+  const std::size_t most =
+      graph_.drives_outside ? records_.size() : std::min(records_.size(), buffers_);
   for (std::size_t record = 0; record < most; ++record) add_state_read(record);
 }
 
@@ -377,6 +400,26 @@ void StepGraph::add_gradient(int index, TaskId after) {
 
 void StepGraph::add_norm() {
   last_ = add(Kind::kNorm, 0, 0, {gradients_.back(), last_compute_, kNoTask, kNoTask});
+}
+
+// ---- what has run -------------------------------------------------------------------------------
+
+double StepGraph::begin_s(const Marks& step) const {
+  return step.first == kNoTask ? 0 : schedule_.times(step.first).end_s;
+}
+
+double StepGraph::exposed_s(const Marks& step) const {
+  double exposed = 0;
+  double free_s = begin_s(step);  // of the GPU, before the unit
+  for (std::size_t unit = 0; unit < step.gates.size(); ++unit) {
+    exposed += std::max(0.0, schedule_.times(step.gates[unit]).end_s - free_s);
+    const bool is_last = unit + 1 == step.gates.size();
+    const TaskId next = is_last ? step.head + 1 : step.gpu_begins[unit + 1];
+    for (TaskId id = step.gpu_begins[unit]; id < next; ++id) {
+      if (schedule_.task(id).stream == Stream::kCompute) free_s = schedule_.times(id).end_s;
+    }
+  }
+  return exposed;
 }
 
 }  // namespace sluice::offload

@@ -13,6 +13,13 @@
 
 namespace sluice::offload {
 
+struct StepGraphOptions {
+  int steps = 0;  // 0: as many as it takes to a steady state
+  // Reads and writes on the drives are tasks outside (FluidSchedule): those of state are told by
+  // records(), and no task waits for its writes.
+  bool drives_outside = false;
+};
+
 class StepGraph {
  public:
   enum class Kind : std::uint8_t {
@@ -34,21 +41,44 @@ class StepGraph {
   };
 
   StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitPlace>& places,
-            const MachineSpeeds& speeds, const StepModelOptions& options);
+            const MachineSpeeds& speeds, const StepModelOptions& options,
+            const StepGraphOptions& graph = {});
 
   FluidSchedule& schedule() { return schedule_; }
 
-  // Of the step that is reported. `first`: the norm that it begins with, kNoTask for time 0.
-  TaskId first() const { return first_; }
-  TaskId head() const { return head_; }
-  TaskId last() const { return last_; }
-  // By unit: the host update that its forward waits for, and its first task on the GPU.
-  TaskId gate(int unit) const;
-  const std::vector<TaskId>& gpu_begins() const { return gpu_begins_; }
+  // Of one step. `first`: the norm that it begins with, kNoTask for time 0. By unit: the host
+  // update that its forward waits for, and its first task on the GPU.
+  struct Marks {
+    TaskId first = kNoTask;
+    TaskId head = kNoTask;
+    TaskId last = kNoTask;
+    std::vector<TaskId> gates;
+    std::vector<TaskId> gpu_begins;
+  };
+  const std::vector<Marks>& steps() const { return steps_; }
+  const Marks& reported() const { return steps_.back(); }
+  // Once it has run: what the GPU stood still for because a unit's host update was not done.
+  double exposed_s(const Marks& step) const;
+  double begin_s(const Marks& step) const;
   // Work of one step, by resource.
   const std::array<double, kResources>& work() const { return work_; }
 
+  // Of all steps, in their order: a part of a unit's state that is read, computed and written.
+  struct RecordTasks {
+    std::size_t record = 0;  // of a step
+    TaskId read = kNoTask;
+    TaskId computed = kNoTask;
+  };
+  const std::vector<RecordTasks>& records() const { return record_tasks_; }
+  struct Record {
+    int unit;
+    double elements;
+  };
+  const std::vector<Record>& records_of_a_step() const { return records_; }
+
   std::string name(TaskId id) const;
+  Kind kind(TaskId id) const { return labels_[static_cast<std::size_t>(id)].kind; }
+  int unit_of(TaskId id) const { return labels_[static_cast<std::size_t>(id)].unit; }
 
  private:
   struct Label {
@@ -89,6 +119,8 @@ class StepGraph {
   void add_backward(int unit);
   void add_gradient(int unit, TaskId after);
   void add_norm();
+  TaskId gate(int unit) const;
+  bool is_outside(Kind kind) const;
   TaskId stage_free() const;
   TaskId bring(int unit, std::vector<int>& in_use);
   Slot& slot_for(const std::vector<int>& in_use);
@@ -103,12 +135,9 @@ class StepGraph {
   FluidSchedule schedule_;
   std::vector<Label> labels_;
 
-  // Records of one step: whose, and how many elements.
-  struct Record {
-    int unit;
-    double elements;
-  };
-  std::vector<Record> records_;
+  const StepGraphOptions graph_;
+  std::vector<Record> records_;  // of one step
+  std::vector<RecordTasks> record_tasks_;
   std::vector<std::size_t> first_record_;  // by unit, and their number
   std::size_t buffers_ = 2;
   std::vector<TaskId> reads_;  // of all steps, one behind the other, like the next
@@ -120,7 +149,7 @@ class StepGraph {
   std::vector<int> ring_follower_;  // by unit: who came before it to the place, or -1
   bool counting_ = false;
 
-  TaskId first_ = kNoTask;
+  std::vector<Marks> steps_;
   TaskId head_ = kNoTask;
   TaskId last_ = kNoTask;  // also the norm that the next step begins with
   TaskId last_compute_ = kNoTask;

@@ -39,25 +39,6 @@ std::array<double, kResources> alone_s(const std::array<double, kResources>& wor
   return busy;
 }
 
-// What the GPU stands still for in forward, because a unit's host update is not done.
-double exposed_s(StepGraph& graph, double begin_s) {
-  double exposed = 0;
-  double free_s = begin_s;  // of the GPU, before the unit
-  const int units = static_cast<int>(graph.gpu_begins().size());
-  for (int unit = 0; unit < units; ++unit) {
-    const double updated_s = graph.schedule().times(graph.gate(unit)).end_s;
-    exposed += std::max(0.0, updated_s - free_s);
-    const bool is_last = unit + 1 == units;
-    const TaskId next =
-        is_last ? graph.head() + 1 : graph.gpu_begins()[static_cast<std::size_t>(unit) + 1];
-    for (TaskId id = graph.gpu_begins()[static_cast<std::size_t>(unit)]; id < next; ++id) {
-      if (graph.schedule().task(id).stream == Stream::kCompute)
-        free_s = graph.schedule().times(id).end_s;
-    }
-  }
-  return exposed;
-}
-
 std::vector<StepSpan> spans_of(StepGraph& graph, double begin_s, double end_s) {
   std::vector<StepSpan> spans;
   for (TaskId id = 0; id < graph.schedule().tasks(); ++id) {
@@ -130,16 +111,17 @@ StepPrediction predict_step(const std::vector<UnitCost>& units,
     return prediction;
   }
   FluidSchedule& schedule = graph.schedule();
-  schedule.run(rates, graph.first(), graph.last());
-  const double begin_s = graph.first() == kNoTask ? 0 : schedule.times(graph.first()).end_s;
-  const double end_s = schedule.times(graph.last()).end_s;
+  const StepGraph::Marks& step = graph.reported();
+  schedule.run(rates, step.first, step.last);
+  const double begin_s = graph.begin_s(step);
+  const double end_s = schedule.times(step.last).end_s;
   prediction.step_s = end_s - begin_s;
-  prediction.forward_s = schedule.times(graph.head()).end_s - begin_s;
+  prediction.forward_s = schedule.times(step.head).end_s - begin_s;
   prediction.busy_s = schedule.busy_s();
   prediction.bottleneck =
       static_cast<Resource>(std::max_element(prediction.busy_s.begin(), prediction.busy_s.end()) -
                             prediction.busy_s.begin());
-  prediction.update_exposed_s = exposed_s(graph, begin_s);
+  prediction.update_exposed_s = graph.exposed_s(step);
   if (with_spans) prediction.spans = spans_of(graph, begin_s, end_s);
   return prediction;
 }

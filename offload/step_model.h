@@ -1,6 +1,6 @@
 // StepModel: when each part of a training step runs, for a placement and a machine's speeds: the
 // schedule of ARCHITECTURE.md's "way of a step" over its resources, in virtual time. What the
-// planner minimises, `sluice plan` prints and `--simulate` draws.
+// planner minimises and `sluice plan` prints.
 //
 // A step is taken from one norm to the next: the update of the step before, under this one's
 // forward; the head, which is forward and backward in one; backward; the norm, when all gradients

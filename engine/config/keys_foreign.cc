@@ -48,7 +48,7 @@ constexpr Key kKeys[] = {
     ignored("timers", kTrace),
     ignored("flops_profiler", kTrace),
     ignored("comms_logger", kTrace),
-    ignored("autotuning", "trials are a command of their own here, not a part of the run's file"),
+    ignored("autotuning", "sluice tune searches, and is no part of the run's file"),
     ignored("elasticity", "a checkpoint resumes at any world size, so no batch must fit them all"),
     ignored("tensorboard", kMetrics),
     ignored("wandb", kMetrics),

@@ -259,7 +259,7 @@ constexpr Key kKeys[] = {
      .field = SLUICE_FIELD(placement.boundaries_to_cpu),
      .default_json = "\"auto\"",
      .choices = "auto|on|off",
-     .auto_rule = "on with activation_checkpointing.cpu_checkpointing, else off",
+     .auto_rule = "on with activation_checkpointing.cpu_checkpointing, else the plan's choice",
      .meaning = "keep the activations between units in pinned RAM until backward; for the GPU (on "
                 "the CPU they are in RAM anyway). What recompute off saves stays on the GPU"},
     {.path = "placement.optimizer_fractions",

@@ -1,6 +1,7 @@
 #include "engine/observe/run_totals.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "aio/units.h"
@@ -42,9 +43,10 @@ std::string RunTotals::closing_table() const {
   const double seconds = sum_.step_ms / kMsPerSecond;
 
   std::vector<TextRow> result = {
-      {"steps",
-       std::to_string(steps_) + (skipped_ > 0 ? ", " + std::to_string(skipped_) + " skipped" : "")},
-      {"loss", decimals(first_.loss, 4) + " -> " + decimals(last_.loss, 4)}};
+      {"steps", std::to_string(steps_) +
+                    (skipped_ > 0 ? ", " + std::to_string(skipped_) + " skipped" : "")}};
+  if (!std::isnan(first_.loss) || !std::isnan(last_.loss))
+    result.push_back({"loss", decimals(first_.loss, 4) + " -> " + decimals(last_.loss, 4)});
   if (val_loss_) result.push_back({"validation loss", decimals(*val_loss_, 4)});
   result.push_back({"tokens/s", compact(seconds > 0 ? tokens_ / seconds : 0)});
 

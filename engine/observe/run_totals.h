@@ -18,7 +18,8 @@ class RunTotals {
   //   time                 total   share   per step
   //   forward             12.3 s   41.0%    61.5 ms
   //   ...
-  // Tiers that were not used are left out. Empty without a step.
+  // Tiers that were not used are left out, and the loss where there is none (NaN: nothing was
+  // computed). Empty without a step.
   std::string closing_table() const;
 
  private:

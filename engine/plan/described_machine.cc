@@ -41,7 +41,7 @@ void describe_gpu(const DescribedMachine& given, const GptModel& model,
 }
 
 void describe_host(const DescribedMachine& given, ProbeReport& report) {
-  if (!given.ram_gb_per_s) return;
+  if (!given.describes_host()) return;
   report.speeds.host_copy_bytes_per_s = *given.ram_gb_per_s * kGb;
   report.speeds.cpu_adamw_elements_per_s =
       kAdamwShare * report.speeds.host_copy_bytes_per_s / kAdamwBytes;
@@ -50,7 +50,7 @@ void describe_host(const DescribedMachine& given, ProbeReport& report) {
 
 void describe_drives(const DescribedMachine& given, ProbeReport& report) {
   offload::DuplexRates& drives = report.speeds.drives;
-  if (!given.drive_read_gb_per_s && !given.drive_write_gb_per_s) return;
+  if (!given.describes_drives()) return;
   if (given.drive_read_gb_per_s) drives.in_bytes_per_s = *given.drive_read_gb_per_s * kGb;
   if (given.drive_write_gb_per_s) drives.out_bytes_per_s = *given.drive_write_gb_per_s * kGb;
   // One of them alone says the other too.
@@ -68,7 +68,7 @@ Result<ProbeReport> described_machine(const config::Config& config, const GptMod
   const DescribedMachine& given = options.machine;
   config::Config here = config;
   if (given.describes_gpu()) here.run.device = config::Device::kCpu;
-  if (given.drive_read_gb_per_s || given.drive_write_gb_per_s) {
+  if (given.describes_drives()) {
     here.budget.nvme_paths.clear();
     here.zero.offload_param.nvme_path.clear();
     here.zero.offload_optimizer.nvme_path.clear();
@@ -77,6 +77,7 @@ Result<ProbeReport> described_machine(const config::Config& config, const GptMod
                           probe_machine(here, {.cache_path = options.cache_path,
                                                .refresh = options.refresh,
                                                .unix_s = options.unix_s,
+                                               .host = !given.describes_host(),
                                                .units = !given.describes_gpu(),
                                                .on_progress = options.on_progress}));
   if (given.describes_gpu()) describe_gpu(given, model, config, report);

@@ -20,6 +20,7 @@ struct AssumedGpu {
   double bus_gb_per_s = 22;
   double tflops = 100;
   double memory_gb_per_s = 850;
+  double memory_gib = 23.5;
 };
 inline constexpr AssumedGpu kAssumedGpu;
 

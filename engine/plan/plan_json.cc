@@ -22,6 +22,7 @@ Json units_json(const RunPlan& plan) {
     const offload::UnitPlace& place = plan.placement.places[i];
     const bool keeps = place.activations == offload::ActivationPlace::kKeep;
     const bool leaves = place.activations == offload::ActivationPlace::kOffload;
+    const bool has_any = has_activations(plan.input.units[i]);
     json.push_back({{"unit", plan.input.units[i].name},
                     {"elements", plan.input.units[i].elements},
                     {"gpu_elements", place.gpu_elements},
@@ -29,7 +30,8 @@ Json units_json(const RunPlan& plan) {
                     {"nvme_elements", place.nvme_elements},
                     {"parameters_on_gpu", place.resident},
                     {"parameters_on_nvme", place.params_on_nvme},
-                    {"activations", keeps    ? "kept"
+                    {"activations", !has_any ? "none"
+                                    : keeps  ? "kept"
                                     : leaves ? "input on the host"
                                              : "recomputed"}});
   }
@@ -54,6 +56,21 @@ Json step_json(const RunPlan& plan) {
           {"nvme_read_bytes", step.nvme_read_bytes},
           {"nvme_write_bytes", step.nvme_write_bytes},
           {"nvme_write_bytes_per_day", step.nvme_write_bytes / step.step_s * kSecondsOfADay}};
+}
+
+// What a simulation knows: times and traffic.
+Json metrics_json(const StepMetrics& step) {
+  return {{"step", step.step},
+          {"step_ms", step.step_ms},
+          {"tokens_per_s", step.tokens_per_s},
+          {"forward_ms", step.forward_ms},
+          {"backward_ms", step.backward_ms},
+          {"update_ms", step.update_ms},
+          {"update_exposed_ms", step.update_exposed_ms},
+          {"nvme_read_bytes", step.nvme_read_bytes},
+          {"nvme_write_bytes", step.nvme_write_bytes},
+          {"h2d_bytes", step.h2d_bytes},
+          {"d2h_bytes", step.d2h_bytes}};
 }
 
 Json zero_json(const RunPlan& plan, const ClusterShape& cluster) {
@@ -81,7 +98,7 @@ Json zero_json(const RunPlan& plan, const ClusterShape& cluster) {
 }  // namespace
 
 std::string plan_json(const config::Config& config, const RunPlan& plan,
-                      const ClusterShape& cluster) {
+                      const ClusterShape& cluster, const std::vector<StepMetrics>& simulated) {
   const offload::TierBytes& budget = plan.input.budget;
   Json json = {{"fits", plan.placement.fits},
                {"parameters", plan.parameters},
@@ -103,6 +120,7 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
     json["relief"].push_back({{"with", change_name(relief.change)},
                               {"step_s", relief.step_s},
                               {"tokens_per_s_ratio", relief.tokens_per_s_ratio}});
+  for (const StepMetrics& step : simulated) json["simulated_steps"].push_back(metrics_json(step));
   return json.dump(2);
 }
 

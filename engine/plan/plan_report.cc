@@ -1,7 +1,6 @@
 #include "engine/plan/plan_report.h"
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include "engine/plan/plan_words.h"
@@ -121,7 +120,9 @@ std::string hint_text(const config::Config& config, const offload::TierBytes& bu
   using Change = offload::FitHint::Change;
   switch (hint.change) {
     case Change::kMoreGpu:
-      return "budget.gpu_gib " + gib_up_text(budget.gpu + hint.more_bytes);
+      return "budget.gpu_gib " +
+             gib_up_text(static_cast<std::uint64_t>(
+                 static_cast<double>(budget.gpu + hint.more_bytes) / (1 - kGpuSlack)));
     case Change::kMoreCpu:
       return "budget.cpu_gib " + gib_up_text(budget.cpu + hint.more_bytes);
     case Change::kMoreNvme:
@@ -133,7 +134,8 @@ std::string hint_text(const config::Config& config, const offload::TierBytes& bu
     case Change::kBoundariesToCpu:
       return "placement.boundaries_to_cpu \"on\"";
     case Change::kOptimizerAnywhere:
-      return "zero_optimization.offload_optimizer.device \"auto\"";
+      return std::string("zero_optimization.offload_optimizer.device \"auto\"") +
+             (config.placement.optimizer_fractions ? " without placement.optimizer_fractions" : "");
     case Change::kParamsAnywhere:
       return "zero_optimization.offload_param.device \"auto\"";
     case Change::kHalfMicroBatch:
@@ -197,27 +199,6 @@ std::string does_not_fit(const config::Config& config, const RunPlan& plan) {
     text += hint_text(config, plan.input.budget, plan.placement.hints[i]);
   }
   return text;
-}
-
-Status write_predicted_trace(const RunPlan& plan, const std::string& path) {
-  constexpr std::array<TraceTrack, offload::kResources> kTracks = {
-      TraceTrack::kCompute, TraceTrack::kH2d,      TraceTrack::kD2h,
-      TraceTrack::kAdamw,   TraceTrack::kNvmeRead, TraceTrack::kNvmeWrite};
-  const StepPrediction& step = plan.placement.prediction;
-  double begin_s = 0;
-  for (const offload::StepSpan& span : step.spans) begin_s = std::min(begin_s, span.begin_s);
-  const auto ns = [&](double s) { return static_cast<std::int64_t>(1e9 * (s - begin_s)) + 1; };
-  TraceLog log;
-  log.start({.first_step = 1, .last_step = 1, .capacity_spans = step.spans.size() + 1});
-  log.begin_step(1, 0);
-  for (const offload::StepSpan& span : step.spans) {
-    log.add({.track = kTracks[static_cast<std::size_t>(span.resource)],
-             .name = span.what.c_str(),
-             .begin_ns = ns(span.begin_s),
-             .end_ns = ns(span.end_s)});
-  }
-  log.end_steps(ns(step.step_s));
-  return log.write_json(path);
 }
 
 }  // namespace sluice::engine

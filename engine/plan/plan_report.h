@@ -5,9 +5,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/config/config.h"
-#include "engine/observe/trace_log.h"
+#include "engine/observe/step_metrics.h"
 #include "engine/plan/run_plan.h"
 
 namespace sluice::engine {
@@ -21,16 +22,14 @@ struct ClusterShape {  // for DeepSpeed's estimates
 // write, and what DeepSpeed's own estimators say: aligned text.
 std::string format_plan(const config::Config& config, const RunPlan& plan,
                         const ClusterShape& cluster);
+// Likewise, and the steps of a simulation, if there was one.
 std::string plan_json(const config::Config& config, const RunPlan& plan,
-                      const ClusterShape& cluster);
+                      const ClusterShape& cluster, const std::vector<StepMetrics>& simulated = {});
 
 // One or two lines for the log, before the first step.
 std::string plan_summary(const RunPlan& plan);
 
 // Why nothing fits, and the nearest setting with which it would: a sentence.
 std::string does_not_fit(const config::Config& config, const RunPlan& plan);
-
-// The predicted step as a trace; the plan must have been made with spans.
-Status write_predicted_trace(const RunPlan& plan, const std::string& path);
 
 }  // namespace sluice::engine

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "aio/units.h"
 #include "engine/model/gpt_costs.h"
 #include "engine/train/state_plan.h"
 #include "offload/placement_fit.h"
@@ -12,8 +13,10 @@ namespace {
 using config::OffloadDevice;
 using offload::TierBytes;
 
-// What a byte count that no budget allows keeps away.
-constexpr double kForbiddenBytes = 1e6;
+// In any placement; measured by planner_input_test.
+constexpr std::uint64_t kSpareGpuBytes = 256 * kKiB;
+constexpr std::uint64_t kSpareHostBytes = 512 * kKiB;
+constexpr std::uint64_t kSpareDriveBytes = 4 * kMiB;
 
 struct Widths {
   double param = 2;
@@ -60,9 +63,24 @@ std::optional<offload::Tier> tier_of(OffloadDevice device) {
   return std::nullopt;
 }
 
-offload::PlacementRules rules_of(const config::Config& config, bool on_gpu) {
+// The tiers of each unit's state, as a run cuts them.
+std::vector<offload::TierElements> state_of(const MemoryPlan& plan) {
+  std::vector<offload::TierElements> units(plan.optimizer.units.size());
+  for (const offload::SubGroup& it : plan.optimizer.placement) {
+    offload::TierElements& unit = units[static_cast<std::size_t>(it.unit)];
+    const bool on_gpu = it.tier == offload::Tier::kGpu;
+    (on_gpu ? unit.gpu : it.tier == offload::Tier::kCpu ? unit.cpu : unit.nvme) += it.elements;
+  }
+  return units;
+}
+
+offload::PlacementRules rules_of(const config::Config& config, const MemoryPlan& sizes) {
+  const bool on_gpu = sizes.cuda;
   offload::PlacementRules rules;
-  rules.fractions = asked_fractions(config, on_gpu);
+  if (asked_fractions(config, on_gpu)) rules.state = state_of(sizes);
+  rules.state_on_gpu = on_gpu;
+  rules.state_on_nvme = !config.optimizer_nvme_paths().empty();
+  rules.params_on_nvme = !config.param_nvme_paths().empty();
   rules.params = tier_of(config.zero.offload_param.device);
   if (!on_gpu && rules.params == offload::Tier::kGpu) rules.params = offload::Tier::kCpu;
   rules.recompute = choice_of(config.placement.recompute);
@@ -70,9 +88,10 @@ offload::PlacementRules rules_of(const config::Config& config, bool on_gpu) {
   if (!on_gpu) {  // what there is of activations is in RAM anyway
     rules.recompute = offload::Choice::kOn;
     rules.boundaries_to_cpu = offload::Choice::kOff;
-  } else if (rules.boundaries_to_cpu == offload::Choice::kAuto) {
-    // All of them go or none; and DeepSpeed's users expect none.
-    rules.boundaries_to_cpu = offload::Choice::kOff;
+  } else if (rules.boundaries_to_cpu == offload::Choice::kOn &&
+             rules.recompute == offload::Choice::kAuto) {
+    // The inputs of blocks that keep the rest would go as well.
+    rules.recompute = offload::Choice::kOn;
   }
   return rules;
 }
@@ -87,19 +106,26 @@ class Input {
     const Widths widths = widths_of(sizes);
     input_.speeds = question_.machine.speeds;
     input_.budget = question_.budget;
-    input_.rules = rules_of(question_.config, question_.on_gpu);
+    input_.rules = rules_of(question_.config, sizes);
     set_bytes(widths);
     set_step(sizes, widths);
     for (int unit = 0; unit < question_.model.units(); ++unit) add_unit(unit, widths);
     if (!question_.on_gpu) keep_off_the_gpu();
+    SLUICE_RETURN_IF_ERROR(set_param_cache(sizes));
     SLUICE_RETURN_IF_ERROR(set_fixed());
     return std::move(input_);
   }
 
  private:
   Result<MemoryPlan> memory_of(std::vector<offload::UnitPlace> places) const {
-    return plan_memory(question_.config, question_.model,
-                       {.assume_gpu = question_.on_gpu, .places = std::move(places)});
+    return memory_of(question_.config, std::move(places));
+  }
+  Result<MemoryPlan> memory_of(const config::Config& config,
+                               std::vector<offload::UnitPlace> places) const {
+    return plan_memory(config, question_.model,
+                       {.assume_gpu = question_.on_gpu,
+                        .gpu_room_bytes = question_.budget.gpu,
+                        .places = std::move(places)});
   }
 
   void set_bytes(const Widths& widths) {
@@ -119,20 +145,37 @@ class Input {
     // One slot is computed with.
     step.prefetch_units = std::max(sizes.block_slots - 1, 1);
     step.grad_stages = kGradientStages;
-    step.record_elements = sizes.optimizer.record_elements;
+    step.record_elements = largest_record(sizes);
     step.swap_buffer_elements =
-        sizes.optimizer.record_elements * static_cast<std::uint64_t>(sizes.optimizer.swap.buffers);
+        step.record_elements * static_cast<std::uint64_t>(sizes.optimizer.swap.buffers);
     step.param_cache_units = sizes.params.cache_buffers;
+    if (sizes.boundaries) {
+      input_.boundary_slots =
+          BoundaryPlan(question_.model.shape(), *sizes.boundaries).ring().slots();
+    }
     step.bytes.param = widths.param;
     step.bytes.grad = widths.grad;
     step.bytes.nvme_read = step.bytes.nvme_write = widths.state;
     step.bytes.cpu_adamw_dram = 2 * (widths.state + widths.param) + widths.grad + 8;
   }
 
+  // A small model's are smaller than what is asked for.
+  static std::uint64_t largest_record(const MemoryPlan& sizes) {
+    const bool settled = is_used(sizes, offload::Tier::kNvme);
+    std::uint64_t elements = 1;
+    for (const offload::SubGroup& it : sizes.optimizer.placement) {
+      if (!settled || it.tier == offload::Tier::kNvme) elements = std::max(elements, it.elements);
+    }
+    return std::min(elements, sizes.optimizer.record_elements);
+  }
+
   void add_unit(int unit, const Widths& widths) {
     const UnitLayout& layout = question_.model.layout(unit);
     const bool is_head = unit == question_.model.head_index();
     const bool is_block = unit > 0 && !is_head;
+    // On the CPU that is settled.
+    const bool recomputes = is_block && (question_.on_gpu || question_.config.placement.recompute !=
+                                                                 config::Switch::kOff);
     const UnitTimes& times = question_.machine.units;
     const UnitSeconds& seconds = unit == 0 ? times.embedding : is_head ? times.head : times.block;
     const auto micro_batches = static_cast<double>(question_.config.batch.accumulation);
@@ -145,7 +188,7 @@ class Input {
                            .elements = layout.elements,
                            .slot_elements = layout.slot_elements,
                            .forward_s = micro_batches * seconds.forward_s,
-                           .recompute_s = is_block ? micro_batches * seconds.recompute_s : 0,
+                           .recompute_s = recomputes ? micro_batches * seconds.recompute_s : 0,
                            .backward_s = micro_batches * seconds.backward_s + gradient_s};
     if (is_block) {
       const GptShape& shape = question_.model.shape();
@@ -162,23 +205,79 @@ class Input {
   // The host computes: nothing of a placement is on a GPU.
   void keep_off_the_gpu() {
     input_.budget.gpu = 0;
-    input_.bytes.gpu_state = kForbiddenBytes;
     input_.bytes.gpu_param = 0;
     for (offload::UnitCost& unit : input_.units) unit.boundary_bytes = unit.kept_bytes = 0;
   }
 
+  // As many buffers as a plan has that has all parameters on NVMe.
+  Status set_param_cache(const MemoryPlan& sizes) {
+    if (input_.rules.params || sizes.params.store.paths.empty()) return {};
+    std::vector<offload::UnitPlace> places;
+    for (const offload::UnitCost& unit : input_.units)
+      places.push_back({.cpu_elements = unit.elements, .params_on_nvme = true});
+    SLUICE_ASSIGN_OR_RETURN(const MemoryPlan on_nvme, memory_of(std::move(places)));
+    input_.step.param_cache_units = on_nvme.params.cache_buffers;
+    return {};
+  }
+
+  // By a placement without part of a unit on NVMe, whose records would be smaller than the formula
+  // assumes.
   Status set_fixed() {
-    const offload::LeanestPlacement some = offload::leanest_placement(input_);
+    constexpr std::uint64_t kPlenty = std::uint64_t{1} << 50;
+    offload::PlannerInput as_planned = input_;
+    as_planned.budget = {.gpu = question_.on_gpu ? kPlenty : 0, .cpu = kPlenty, .nvme = kPlenty};
+    const offload::LeanestPlacement some = offload::leanest_placement(as_planned);
     SLUICE_ASSIGN_OR_RETURN(const MemoryPlan memory, memory_of(some.places));
-    const TierBytes placed = offload::placed_bytes(input_, some.places);
+    as_planned.step.prefetch_units = memory.block_slots - 1;
+    const TierBytes placed = offload::placed_bytes(as_planned, some.places);
     const TierBytes all{.gpu = question_.on_gpu ? memory.gpu_bytes() : 0,
                         .cpu = memory.host_bytes(),
                         .nvme = memory.nvme_bytes()};
     input_.fixed = all.beyond(placed);
-    for (const MemoryLine& line : memory.gpu)
-      if (line.what == kActivationsLine) input_.micro_batch_bytes = line.bytes;
-    input_.micro_batch_bytes = std::min(input_.micro_batch_bytes, input_.fixed.gpu);
+    add_spare();
+    return set_micro_batch(memory, some.places);
+  }
+
+  // What alignment and records' headers come to in some placement or other, so that the formula is
+  // never below the memory plan.
+  void add_spare() {
+    constexpr std::uint64_t kRecordBytes = 8 * kKiB;
+    constexpr std::uint64_t kRecordsOfUnit = 4;  // by parameter groups and where tiers end
+    std::uint64_t records = kRecordsOfUnit * input_.units.size();
+    for (const offload::UnitCost& unit : input_.units)
+      records += unit.elements / input_.step.record_elements;
+    if (question_.on_gpu) input_.fixed.gpu += kSpareGpuBytes;
+    input_.fixed.cpu += kSpareHostBytes;
+    const std::uint64_t on_drives = kSpareDriveBytes + records * kRecordBytes;
+    input_.fixed.nvme += std::min(on_drives, input_.budget.nvme);
+  }
+
+  // Of the fixed part: activations but those that the units count.
+  Status set_micro_batch(const MemoryPlan& memory, const std::vector<offload::UnitPlace>& places) {
+    if (!question_.on_gpu) return {};
+    const std::uint64_t all = activation_bytes(memory);
+    std::uint64_t of_units = 0;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const offload::ActivationPlace activations = places[i].activations;
+      if (activations != offload::ActivationPlace::kOffload)
+        of_units += input_.units[i].boundary_bytes;
+      if (activations == offload::ActivationPlace::kKeep) of_units += input_.units[i].kept_bytes;
+    }
+    input_.micro_batch_bytes = std::min(all - std::min(all, of_units), input_.fixed.gpu);
+    if (question_.config.batch.micro % 2 != 0) return {};
+    config::Config half = question_.config;
+    half.batch.micro /= 2;
+    half.batch.accumulation *= 2;
+    SLUICE_ASSIGN_OR_RETURN(const MemoryPlan halved, memory_of(half, places));
+    input_.half_micro_batch_bytes = all - std::min(all, activation_bytes(halved));
     return {};
+  }
+
+  static std::uint64_t activation_bytes(const MemoryPlan& plan) {
+    std::uint64_t bytes = 0;
+    for (const MemoryLine& line : plan.gpu)
+      if (line.what == kActivationsLine) bytes += line.bytes;
+    return bytes;
   }
 
   const PlannerQuestion& question_;

@@ -17,8 +17,6 @@ namespace {
 
 using offload::TierBytes;
 
-// Of the GPU's room, left to the allocator: what it rounds up, and the holes between blocks.
-constexpr double kGpuSlack = 0.015;
 // A plan that is beyond the budget after all, by what the planner's formula counts otherwise.
 constexpr int kMostCorrections = 4;
 constexpr std::uint64_t kCorrectionBytes = 32 * kMiB;
@@ -36,11 +34,12 @@ std::filesystem::path existing(std::filesystem::path folder) {
 }
 
 std::uint64_t nvme_room(const config::Config& config, const DescribedMachine& machine) {
-  if (machine.nvme_gib) return bytes_of_gib(*machine.nvme_gib);
-  if (config.budget.nvme_gib) return bytes_of_gib(*config.budget.nvme_gib);
   std::set<std::string> paths;
   for (const auto& of_tier : {config.optimizer_nvme_paths(), config.param_nvme_paths()})
     paths.insert(of_tier.begin(), of_tier.end());
+  if (paths.empty()) return 0;
+  if (machine.nvme_gib) return bytes_of_gib(*machine.nvme_gib);
+  if (config.budget.nvme_gib) return bytes_of_gib(*config.budget.nvme_gib);
   // Records are striped evenly: the fullest path is what counts.
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
   aio::RealFileSystem files;
@@ -48,7 +47,6 @@ std::uint64_t nvme_room(const config::Config& config, const DescribedMachine& ma
     const auto free = files.free_bytes(existing(path).string());
     least = std::min(least, free.ok() ? *free : 0);
   }
-  if (paths.empty()) return 0;
   return static_cast<std::uint64_t>(static_cast<double>(least * paths.size()) * (1 - kDriveMargin));
 }
 
@@ -58,6 +56,8 @@ TierBytes budget_of(const config::Config& config, const DescribedMachine& machin
   config::Budget given = config.budget;
   if (machine.cpu_gib) given.cpu_gib = machine.cpu_gib;
   if (machine.gpu_gib) given.gpu_gib = machine.gpu_gib;
+  // A GPU that is described is not the one of this machine.
+  if (machine.describes_gpu() && !given.gpu_gib) given.gpu_gib = kAssumedGpu.memory_gib;
   const std::uint64_t gpu = gpu_room(given, facts).value_or(kUnknown);
   return {.gpu = static_cast<std::uint64_t>(static_cast<double>(gpu) * (1 - kGpuSlack)),
           .cpu = host_room(given, facts).value_or(kUnknown),
@@ -65,8 +65,7 @@ TierBytes budget_of(const config::Config& config, const DescribedMachine& machin
 }
 
 bool is_described(const DescribedMachine& machine) {
-  return machine.describes_gpu() || machine.ram_gb_per_s || machine.drive_read_gb_per_s ||
-         machine.drive_write_gb_per_s;
+  return machine.describes_gpu() || machine.describes_host() || machine.describes_drives();
 }
 
 // Plans until the memory plan agrees that it fits.
@@ -74,9 +73,10 @@ Status place(const config::Config& config, const GptModel& model, bool on_gpu, R
   const TierBytes budget = plan.input.budget;
   for (int correction = 0; correction <= kMostCorrections; ++correction) {
     SLUICE_ASSIGN_OR_RETURN(plan.placement, offload::plan_placement(plan.input));
-    SLUICE_ASSIGN_OR_RETURN(
-        plan.memory,
-        plan_memory(config, model, {.assume_gpu = on_gpu, .places = plan.placement.places}));
+    SLUICE_ASSIGN_OR_RETURN(plan.memory, plan_memory(config, model,
+                                                     {.assume_gpu = on_gpu,
+                                                      .gpu_room_bytes = budget.gpu,
+                                                      .places = plan.placement.places}));
     const TierBytes used{.gpu = on_gpu ? plan.memory.gpu_bytes() : 0,
                          .cpu = plan.memory.host_bytes(),
                          .nvme = plan.memory.nvme_bytes()};
@@ -92,14 +92,25 @@ Status place(const config::Config& config, const GptModel& model, bool on_gpu, R
     plan.input.fixed.nvme += and_some(more.nvme);
     plan.placement.missing = more;
   }
+  // The placement is as good as within the budget; of what the memory plan counts, that is missing.
   plan.placement.fits = false;
+  plan.placement.hints = offload::fit_hints(plan.input);
   return {};
+}
+
+// Where a run would keep what goes to a drive that is only described.
+config::Config with_described_drive(config::Config config, const DescribedMachine& machine) {
+  if (machine.nvme_gib && config.optimizer_nvme_paths().empty() &&
+      config.param_nvme_paths().empty())
+    config.budget.nvme_paths = {"nvme"};
+  return config;
 }
 
 }  // namespace
 
-Result<RunPlan> plan_run(const config::Config& config, const PlanRunOptions& options) {
+Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& options) {
   RunPlan plan;
+  const config::Config config = with_described_drive(given, options.machine);
   const bool on_gpu = options.machine.describes_gpu() || uses_cuda(config);
   SLUICE_RETURN_IF_ERROR(validate(gpt_shape(config.model)));
   const GptModel model(model_options(config, on_gpu));
@@ -124,10 +135,6 @@ Result<RunPlan> plan_run(const config::Config& config, const PlanRunOptions& opt
                                  .on_gpu = on_gpu,
                                  .budget = budget_of(config, options.machine, plan.facts)}));
   SLUICE_RETURN_IF_ERROR(place(config, model, on_gpu, plan));
-  if (options.with_spans) {
-    plan.placement.prediction = offload::predict_step(plan.input.units, plan.placement.places,
-                                                      plan.input.speeds, plan.input.step, true);
-  }
   if (options.with_relief && plan.placement.fits) {
     SLUICE_ASSIGN_OR_RETURN(plan.relief, offload::find_relief(plan.input, plan.placement));
   }

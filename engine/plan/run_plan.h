@@ -36,6 +36,8 @@ struct DescribedMachine {
   std::optional<double> drive_read_gb_per_s;
   std::optional<double> drive_write_gb_per_s;
 
+  bool describes_host() const { return ram_gb_per_s.has_value(); }
+  bool describes_drives() const { return drive_read_gb_per_s || drive_write_gb_per_s; }
   bool describes_gpu() const { return gpu_gib || bus_gb_per_s || tflops || gpu_memory_gb_per_s; }
 };
 
@@ -45,9 +47,11 @@ struct PlanRunOptions {
   std::int64_t unix_s = 0;  // now
   DescribedMachine machine;
   bool with_relief = false;
-  bool with_spans = false;  // of the prediction
   std::function<void(const std::string& what, double fraction)> on_progress;
 };
+
+// Of the GPU's budget, left to the allocator: what it rounds up, and the holes between blocks.
+inline constexpr double kGpuSlack = 0.015;
 
 struct RunPlan {
   MemoryPlan memory;  // where nothing fits: of what is least beyond the budgets

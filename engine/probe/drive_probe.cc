@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "aio/check.h"
 #include "aio/io_queue.h"
 #include "aio/pinned_pool.h"
 #include "aio/split_mix.h"
@@ -119,6 +120,7 @@ class DriveProbe {
   }
 
   Result<Rates> count(DriveLoad* reading, DriveLoad* writing) {
+    SLUICE_CHECK(reading != nullptr || writing != nullptr, "something is measured");
     const DriveLoad& either = reading != nullptr ? *reading : *writing;
     const auto bytes = [](const DriveLoad* load) {
       return load == nullptr ? 0.0 : static_cast<double>(load->done_bytes());

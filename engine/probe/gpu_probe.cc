@@ -244,7 +244,7 @@ std::string driver_version() {
   for (std::string word; file >> word;) {
     if (word.find_first_not_of("0123456789.") == std::string::npos &&
         word.find('.') != std::string::npos)
-      return word + ", " + text;
+      return word.append(", ").append(text);
   }
   return text;
 }

@@ -17,7 +17,6 @@ namespace {
 
 using offload::GradType;
 using offload::kTileElements;
-using offload::ParamForm;
 
 constexpr std::uint64_t kLeastBytes = 256 * kMiB;
 constexpr std::uint64_t kMostBytes = 2 * kGiB;

@@ -94,8 +94,9 @@ class MachineProbe {
 
   Status host() {
     const int threads = compute_threads(config_);
-    const auto tell = step("memory and cores");
     report_.cpu = machine_.cpu + ", " + std::to_string(threads) + " threads";
+    if (!options_.host) return {};
+    const auto tell = step("memory and cores");
     HostProbeOptions options{
         .form = types_.form, .grad_type = types_.grad_type, .isa = offload::best_isa()};
     SLUICE_ASSIGN_OR_RETURN(

@@ -24,6 +24,7 @@ struct MachineProbeOptions {
   std::string cache_path;   // speeds_cache.h; empty: nothing is kept
   bool refresh = false;     // measure everything, whatever is kept
   std::int64_t unix_s = 0;  // now
+  bool host = true;         // measure it
   bool units = true;        // time them
   // May be empty. What is being measured, and the share of the whole probe that is done.
   std::function<void(const std::string& what, double fraction)> on_progress;

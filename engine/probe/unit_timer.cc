@@ -25,6 +25,8 @@ constexpr std::size_t kMostRounds = 25;
 constexpr double kPatience = 3;
 // cuBLAS' workspace, and what allocators round up.
 constexpr std::uint64_t kLibraryBytes = 128 * kMiB;
+// One part in so many lies in holes between LibTorch's blocks that nothing fits into.
+constexpr std::uint64_t kHolesShare = 4;
 
 double in_all(const UnitSeconds& seconds) {
   return seconds.forward_s + seconds.recompute_s + seconds.backward_s;
@@ -174,7 +176,8 @@ std::uint64_t unit_timer_bytes(const GptModel& model, const UnitTimerOptions& op
   const std::uint64_t block = memory_of(1) + block_peak_bytes(shape, pass, peak);
   const std::uint64_t ends =
       memory_of(0) + memory_of(model.head_index()) + head_peak_bytes(shape, pass, token_rows, peak);
-  return std::max(block, ends) + 2 * boundary_bytes(shape, pass) + kLibraryBytes;
+  const std::uint64_t used = std::max(block, ends) + 2 * boundary_bytes(shape, pass);
+  return used + used / kHolesShare + kLibraryBytes;
 }
 
 Result<UnitTimes> time_units(const GptModel& model, const UnitTimerOptions& options,

@@ -26,7 +26,7 @@ constexpr int kMinSwapBuffers = 3;  // one is read, one computed, one written
 // are pages of LibTorch's libraries that loading has relocated or that initialisers have made, half
 // are mapped from their files. The rest is for allocators' arenas and oneDNN's scratch memory.
 constexpr std::uint64_t kProgramBytes = 512 * kMiB;
-constexpr std::uint64_t kCudaProgramBytes = 1536 * kMiB;
+constexpr std::uint64_t kCudaProgramBytes = 768 * kMiB;
 // On the GPU: cuBLAS' workspaces, kernels as they are loaded, what LibTorch's allocator rounds up.
 constexpr std::uint64_t kCudaLibraryBytes = 256 * kMiB;
 
@@ -96,8 +96,9 @@ const char* store_suffix(RunPurpose purpose) {
   return "params";
 }
 
-Status plan_params(const config::Config& config, const GptModel& model, MemoryPlan& plan) {
-  place_params(config.zero, model, plan);
+Status plan_params(const config::Config& config, const GptModel& model,
+                   std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
+  place_params(config.zero, model, places, plan);
   plan.params.element_bytes = offload::param_bytes_per_element(plan.form);
   plan.params.store.paths = config.param_nvme_paths();
   // Weights may be used while the run that makes them goes on.
@@ -144,21 +145,25 @@ Status plan_optimizer(const config::Config& config, MemoryPlan& plan) {
   return {};
 }
 
-BoundaryOptions boundary_options(const config::Config& config, const MemoryPlan& plan) {
+// One is computed with, one just used, the others are copied into.
+int ring_blocks(const config::Config& config) {
   constexpr std::int64_t kMostAhead = 64;
-  const auto ahead = std::clamp<std::int64_t>(config.placement.prefetch_units, 1, kMostAhead);
-  return {.micro_batches = config.batch.accumulation,
-          .micro_batch = config.batch.micro,
-          .tokens = config.data.sequence_tokens,
-          .dtype = compute_dtype(plan.form),
-          .slots = static_cast<int>(ahead) + 2};
+  return static_cast<int>(
+             std::clamp<std::int64_t>(config.placement.prefetch_units, 1, kMostAhead)) +
+         2;
 }
 
 // Of what the units are given; on the CPU that is in host memory anyway.
 void plan_boundaries(const config::Config& config, const GptModel& model,
                      std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
-  if (!plan.cuda || !boundaries_leave(config.placement, places)) return;
-  plan.boundaries = boundary_options(config, plan);
+  if (!plan.cuda) return;
+  const auto slots = boundaries_on_gpu(config.placement, places, ring_blocks(config));
+  if (!slots) return;
+  plan.boundaries = BoundaryOptions{.micro_batches = config.batch.accumulation,
+                                    .micro_batch = config.batch.micro,
+                                    .tokens = config.data.sequence_tokens,
+                                    .dtype = compute_dtype(plan.form),
+                                    .slots = *slots};
   plan.host.push_back({"activation boundaries",
                        BoundaryPlan(model.shape(), *plan.boundaries).host_bytes(),
                        /*locked=*/true});
@@ -275,7 +280,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
   choose_types(config, plan);
   const bool trains = options.purpose == RunPurpose::kTraining;
   if (trains) SLUICE_RETURN_IF_ERROR(place_state(config, model, options.places, plan));
-  SLUICE_RETURN_IF_ERROR(plan_params(config, model, plan));
+  SLUICE_RETURN_IF_ERROR(plan_params(config, model, options.places, plan));
   if (trains) SLUICE_RETURN_IF_ERROR(plan_optimizer(config, plan));
   plan.host.push_back({"the program and LibTorch", plan.cuda ? kCudaProgramBytes : kProgramBytes});
   if (trains) plan_boundaries(config, model, options.places, plan);

@@ -11,8 +11,11 @@ namespace {
 constexpr int kMinCacheBuffers = 3;  // of a size class: updated, read, read ahead
 
 // Returns the elements of the largest unit on NVMe.
-std::uint64_t place_units(const config::Zero& zero, const GptModel& model, MemoryPlan& plan) {
-  const bool on_nvme = zero.offload_param.device == config::OffloadDevice::kNvme;
+std::uint64_t place_units(const config::Zero& zero, const GptModel& model,
+                          std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
+  using config::OffloadDevice;
+  const OffloadDevice device = zero.offload_param.device;
+  const bool chosen = device == OffloadDevice::kAuto && !places.empty();
   const auto limit = [](std::int64_t elements) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(elements, 0));
   };
@@ -20,9 +23,11 @@ std::uint64_t place_units(const config::Zero& zero, const GptModel& model, Memor
   std::uint64_t largest = 0;
   for (int unit = 0; unit < model.units(); ++unit) {
     const UnitLayout& layout = model.layout(unit);
+    const bool on_nvme = chosen ? places[static_cast<std::size_t>(unit)].params_on_nvme
+                                : device == OffloadDevice::kNvme;
     const bool persistent =
-        layout.elements <=
-        std::min(limit(zero.param_persistence_threshold_elements), persistent_left);
+        !chosen && layout.elements <=
+                       std::min(limit(zero.param_persistence_threshold_elements), persistent_left);
     if (persistent) persistent_left -= layout.elements;
     const bool leaves_host =
         plan.residency.has_gpu_state(unit) && !plan.residency.has_host_state(unit);
@@ -111,8 +116,9 @@ void note_raised(MemoryPlan& plan, const std::string& key, std::int64_t given,
                        needed + ": raised to " + std::to_string(raised_to));
 }
 
-void place_params(const config::Zero& zero, const GptModel& model, MemoryPlan& plan) {
-  choose_param_buffers(zero.offload_param, place_units(zero, model, plan), plan);
+void place_params(const config::Zero& zero, const GptModel& model,
+                  std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
+  choose_param_buffers(zero.offload_param, place_units(zero, model, places, plan), plan);
 }
 
 // From NVMe, units come to the host one ahead of those that are copied to the GPU.

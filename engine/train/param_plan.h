@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "engine/config/config.h"
@@ -12,8 +13,10 @@
 
 namespace sluice::engine {
 
-// Units and cache_buffers of plan.params.
-void place_params(const config::Zero& zero, const GptModel& model, MemoryPlan& plan);
+// Units and cache_buffers of plan.params. A device that is named is obeyed; what is left open is as
+// in `places`, by unit, or in the host's memory where that is empty.
+void place_params(const config::Zero& zero, const GptModel& model,
+                  std::span<const offload::UnitPlace> places, MemoryPlan& plan);
 
 // prefetch_units, block_slots and params.read_ahead: with the slots that fit beside everything else
 // that the plan already has on the GPU.

@@ -96,12 +96,16 @@ bool is_used(const MemoryPlan& plan, offload::Tier tier) {
                      [&](const offload::SubGroup& it) { return it.tier == tier; });
 }
 
-bool boundaries_leave(const config::Placement& placement, Places places) {
-  if (placement.boundaries_to_cpu != config::Switch::kAuto)
-    return placement.boundaries_to_cpu == config::Switch::kOn;
-  return std::any_of(places.begin(), places.end(), [](const UnitPlace& it) {
+std::optional<int> boundaries_on_gpu(const config::Placement& placement, Places places,
+                                     int ring_blocks) {
+  if (placement.boundaries_to_cpu == config::Switch::kOn) return ring_blocks;
+  if (placement.boundaries_to_cpu == config::Switch::kOff) return std::nullopt;
+  const auto leaving = std::count_if(places.begin(), places.end(), [](const UnitPlace& it) {
     return it.activations == offload::ActivationPlace::kOffload;
   });
+  if (leaving == 0) return std::nullopt;
+  constexpr int kEnds = 2;  // the embedding and the head
+  return static_cast<int>(places.size()) - kEnds - static_cast<int>(leaving);
 }
 
 }  // namespace sluice::engine

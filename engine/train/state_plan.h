@@ -24,8 +24,10 @@ std::optional<offload::TierFractions> asked_fractions(const config::Config& conf
 // Whether any of the state lies there.
 bool is_used(const MemoryPlan& plan, offload::Tier tier);
 
-// Whether boundaries go to the host between forward and backward.
-bool boundaries_leave(const config::Placement& placement,
-                      std::span<const offload::UnitPlace> places);
+// How many blocks' inputs stay on the GPU between forward and backward, where others go to the
+// host; nothing: all stay. `ring_blocks`: as many as it takes where the configuration sends away
+// what can go.
+std::optional<int> boundaries_on_gpu(const config::Placement& placement,
+                                     std::span<const offload::UnitPlace> places, int ring_blocks);
 
 }  // namespace sluice::engine

@@ -50,11 +50,25 @@ TEST(Placement, CountsWhatEachPartTakes) {
   const std::uint64_t resident = 1024 + 2000 + 10;
   const std::uint64_t slots = 2 * 2000;
   const std::uint64_t stages = 2 * 2000;
-  EXPECT_EQ(bytes.gpu, 1 + 2 * (resident + slots + stages) + (11 + 3) * 2600 + 2 * 100 + 700);
+  EXPECT_EQ(bytes.gpu,
+            1 + 2 * (resident + slots + stages) + 11 * 2600 + 3 * (1000 + 2000) + 2 * 100 + 700);
   const std::uint64_t cpu_state = 400 + 2000 + 500 + 10;
-  EXPECT_EQ(bytes.cpu, 2 + 12 * cpu_state + 5 * (400 + 2000 + 10 + /* cached */ 2000) +
-                           7 * (cpu_state + 1500) + 13 * 50 + 100);
+  EXPECT_EQ(bytes.cpu, 2 + 12 * cpu_state + 5 * (1000 + 2000 + 10 + /* cached */ 2000) +
+                           7 * (1000 + 2000 + 2000 + 10) + 13 * 50 + 100);
   EXPECT_EQ(bytes.nvme, 3 + 13 * 1500 + 6 * 2000);
+}
+
+// As ParamLayout: 1000 joins nobody, 600 is joined by 500 and not by 400.
+TEST(Placement, HasBuffersOfEachSizeForParametersOnNvme) {
+  PlannerInput input;
+  input.bytes = {.host_state = 0, .host_param = 1, .host_grad = 0, .nvme_state = 0};
+  input.step.param_cache_units = 2;
+  for (const std::uint64_t elements : {600, 1000, 500, 400, 600})
+    input.units.push_back({.name = "unit", .elements = elements});
+  std::vector<UnitPlace> places;
+  for (const UnitCost& unit : input.units)
+    places.push_back({.nvme_elements = unit.elements, .params_on_nvme = true});
+  EXPECT_EQ(placed_bytes(input, places).cpu, 1000 + 2 * 600 + 400);
 }
 
 TEST(Placement, HasNoSlotsWhereAllUnitsAreResident) {
@@ -151,7 +165,9 @@ TEST(PlacementFit, HintsAtSmallerActivationsWhereTheGpuIsShort) {
   input.budget = {.gpu = 30'000, .cpu = 1 << 20, .nvme = 1 << 20};
   input.rules.recompute = Choice::kOff;
   for (UnitCost& unit : input.units)
-    if (unit.kept_bytes > 0) unit.kept_bytes = 4000;
+    if (unit.kept_bytes > 0) unit.kept_bytes = 1000;
+  input.fixed.gpu = 10'000;
+  input.half_micro_batch_bytes = 4000;
   std::vector<Change> changes;
   for (const FitHint& hint : fit_hints(input)) changes.push_back(hint.change);
   EXPECT_EQ(changes,

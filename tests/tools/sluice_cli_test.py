@@ -49,7 +49,7 @@ class CommandLine(Program):
     def test_explains_itself_and_every_command(self):
         commands = ["config", "diff", "ls", "scrub"]
         if HAS_ENGINE:
-            commands += ["train", "eval", "probe"]
+            commands += ["train", "eval", "plan", "probe", "tune"]
         text = self.sluice("--help").stdout
         for command in commands:
             self.assertIn(command, text)
@@ -142,6 +142,82 @@ class Probe(Program):
         self.write("file", "")
         self.assertIn("file/below", self.refused("probe", "run.json", "--set",
                                                  'budget.nvme_paths=["file/below"]'))
+
+
+ROOT = Path(__file__).resolve().parents[2]
+CARD = ["--gpu-gib", 24, "--cpu-gib", 110, "--nvme-gib", 500, "--ram-gb-per-s", 80,
+        "--drive-read-gb-per-s", 6, "--drive-write-gb-per-s", 4]
+
+
+@unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
+class Plan(Program):
+    """What is measured is measured once for all tests."""
+
+    @classmethod
+    def setUpClass(cls):
+        cache = tempfile.TemporaryDirectory(prefix="sluice-cli-", dir=os.getcwd())
+        cls.addClassCleanup(cache.cleanup)
+        environment = unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=cache.name)
+        environment.start()
+        cls.addClassCleanup(environment.stop)
+
+    def test_plans_every_configuration_for_a_card_of_24_gib(self):
+        for file in sorted((ROOT / "configs").glob("*.json")):
+            with self.subTest(file=file.name):
+                plan = json.loads(self.sluice("plan", file, *CARD, "--json").stdout)
+                self.assertTrue(plan["fits"])
+                for tier in plan["tiers"].values():
+                    self.assertLessEqual(tier["bytes"], tier["budget_bytes"])
+                self.assertGreater(plan["prediction"]["tokens_per_s"], 0)
+        text = self.sluice("plan", ROOT / "configs/gpt2_xl_24gb.json", *CARD).stdout
+        for what in ("optimizer state", "a step", "held by", "ZeRO-3", "budget"):
+            self.assertIn(what, text)
+        self.assertFalse((self.path / "nvme").exists())  # nothing was measured there
+
+    def test_ends_with_2_and_a_setting_where_a_configuration_does_not_fit(self):
+        little = ["--gpu-gib", 1, "--cpu-gib", 4, "--ram-gb-per-s", 80,
+                  "--drive-read-gb-per-s", 6]
+        for file in ("gpt2_xl_24gb.json", "gpt_13b_24gb.json"):
+            with self.subTest(file=file):
+                shown = self.sluice("plan", ROOT / "configs" / file, *little, code=2)
+                self.assertRegex(shown.stdout, "this run does not fit: .* are missing")
+                plan = json.loads(self.sluice("plan", ROOT / "configs" / file, *little, "--json",
+                                              code=2).stdout)
+                self.assertFalse(plan["fits"])
+                self.assertIn(plan["reason"], shown.stdout)
+        less = ["--gpu-gib", 1.5, *CARD[2:]]
+        shown = self.sluice("plan", ROOT / "configs/gpt2_xl_24gb.json", *less, code=2)
+        self.assertRegex(shown.stdout, r"It would with .*budget\.gpu_gib [0-9.]+")
+
+    def test_simulates_steps_with_the_table_and_the_trace_of_a_run(self):
+        shown = self.sluice("plan", ROOT / "configs/demo.json", *CARD, "--simulate", 2, "--trace",
+                            "trace.json", "--set", "model.layers=4",
+                            "--set", "zero_optimization.offload_optimizer.device=nvme")
+        for what in ("simulated", "update, waited for", "NVMe read", "per step"):
+            self.assertIn(what, shown.stdout)
+        summary = subprocess.run([sys.executable, "-B", ROOT / "tools/trace_summary",
+                                  self.path / "trace.json"], check=True, capture_output=True,
+                                 text=True, timeout=60).stdout
+        self.assertRegex(summary, r"NVMe read +[1-9]")
+        self.assertRegex(summary, r"compute +[1-9]")
+        self.refused("plan", ROOT / "configs/demo.json", "--trace", "trace.json")
+
+    def test_a_run_says_its_plan_before_the_first_step(self):
+        (self.path / "text.bin").write_bytes(struct.pack("<8000H", *(i % 61 for i in range(8000))))
+        self.write("run.json", {
+            "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True},
+            "zero_optimization": {"stage": 3, "offload_param": {"device": "auto"},
+                                  "offload_optimizer": {"device": "auto"}},
+            "model": {"layers": 2, "hidden": 32, "heads": 2, "context": 16, "vocab": 64},
+            "data": {"train": ["text.bin"], "dtype": "uint16", "validation_fraction": 0.1},
+            "run": {"steps": 3, "cpu_threads": 1, "device": "cpu", "eval_batches": 2}})
+        shown = self.sluice("train", "run.json", "--out", "a")
+        lines = shown.stderr.splitlines()
+        plan = next(i for i, line in enumerate(lines) if line.startswith("plan: "))
+        step = next(i for i, line in enumerate(lines) if line.startswith("step "))
+        self.assertLess(plan, step)
+        self.assertRegex(lines[plan], r"plan: [0-9.]+ ms a step, .* held by ")
+        self.assertEqual(len((self.path / "a/metrics.jsonl").read_text().splitlines()), 3)
 
 
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")

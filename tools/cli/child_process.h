@@ -1,13 +1,14 @@
 // ChildProcess: a program that is asked line by line, and answers each line by one.
 //
 // The child has one end of a socket as its standard input, and answers there; its standard output
-// and error are this program's standard error. The destructor closes the socket, upon which a child
-// that reads its input ends, and waits for it.
+// and error are this program's standard error, or a file. The destructor closes the socket, upon
+// which a child that reads its input ends, and waits for it.
 //
 // Threads: one. Errors: kNotFound where the program cannot be started; kIo where it ended instead
-// of answering: what it said itself stands on standard error.
+// of answering, and how: what it said itself stands where its standard error goes.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,23 +18,41 @@ namespace sluice::tools {
 
 class ChildProcess {
  public:
+  struct Options {
+    int output = 2;          // a descriptor: what the child's output and error become
+    bool own_group = false;  // a terminal's Ctrl-C does not reach it
+  };
   // words[0]: the program's path.
-  static Result<ChildProcess> start(const std::vector<std::string>& words);
+  static Result<ChildProcess> start(const std::vector<std::string>& words, const Options& options);
+  static Result<ChildProcess> start(const std::vector<std::string>& words) {
+    return start(words, Options());
+  }
   ~ChildProcess();
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&& other) = delete;
 
   // Without line ends. An answer has at most 64 MiB.
   Result<std::string> ask(const std::string& line);
+  // `go_on` is asked ten times a second while there is no answer; where it says no: kCancelled.
+  Result<std::string> ask(const std::string& line, const std::function<bool()>& go_on);
+
+  // SIGTERM, and SIGKILL where that has not ended it in so long. Nothing can be asked then.
+  void stop(double patience_s);
+
+  int process() const { return process_; }  // -1: it has ended
+  // "by signal 9 (Killed)", "with exit code 1", where it ended by itself; else empty.
+  const std::string& ending() const { return ending_; }
 
  private:
   ChildProcess(std::string program, int socket, int process)
       : program_(std::move(program)), socket_(socket), process_(process) {}
   Error ended();
+  Status send_line(const std::string& line);
 
   std::string program_;
   int socket_ = -1;
   int process_ = -1;
+  std::string ending_;
   std::string read_;  // behind the last answer
 };
 

@@ -32,6 +32,8 @@ Command add_plan_command(CLI::App& sluice);
 Command add_probe_command(CLI::App& sluice);  // only with LibTorch
 Command add_scrub_command(CLI::App& sluice);
 Command add_train_command(CLI::App& sluice);
+Command add_trial_command(CLI::App& sluice);  // as the next: only with LibTorch
+Command add_tune_command(CLI::App& sluice);
 
 inline constexpr int kExitDamaged = 1;
 inline constexpr int kExitDiffers = 1;

@@ -18,7 +18,7 @@ void add_override_options(CLI::App& command, ConfigOptions& options) {
       ->allow_extra_args(false);
 }
 
-Result<config::Resolved> resolve(const ConfigOptions& options) {
+Result<config::Sources> sources_of(const ConfigOptions& options) {
   if (options.file.empty() && options.deepspeed.empty()) {
     return Error(ErrorCode::kInvalidArgument,
                  "no configuration was given: name a run file (configs/demo.json, say), or a "
@@ -32,6 +32,11 @@ Result<config::Resolved> resolve(const ConfigOptions& options) {
     SLUICE_ASSIGN_OR_RETURN(sources.deepspeed, config::read_source(options.deepspeed));
   }
   sources.overrides = options.overrides;
+  return sources;
+}
+
+Result<config::Resolved> resolve(const ConfigOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(const config::Sources sources, sources_of(options));
   return config::resolve(sources);
 }
 

@@ -25,6 +25,7 @@ void add_config_options(CLI::App& command, ConfigOptions& options);
 // Without CONFIG, for commands that know where the run's is.
 void add_override_options(CLI::App& command, ConfigOptions& options);
 
+Result<config::Sources> sources_of(const ConfigOptions& options);
 Result<config::Resolved> resolve(const ConfigOptions& options);
 
 }  // namespace sluice::tools

@@ -41,6 +41,8 @@ int run(int argc, const char* const* argv) {
   commands["generate"] = sluice::tools::add_generate_command(app);
   commands["plan"] = sluice::tools::add_plan_command(app);
   commands["probe"] = sluice::tools::add_probe_command(app);
+  commands["trial"] = sluice::tools::add_trial_command(app);
+  commands["tune"] = sluice::tools::add_tune_command(app);
 #endif
   commands["config"] = sluice::tools::add_config_command(app);
   commands["diff"] = sluice::tools::add_diff_command(app);

@@ -1,9 +1,13 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
+#include <vector>
 
+#include "engine/observe/run_totals.h"
+#include "engine/observe/trace_log.h"
 #include "engine/plan/plan_report.h"
 #include "engine/plan/run_plan.h"
+#include "engine/plan/simulated_run.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
 #include "tools/cli/plan_here.h"
@@ -17,28 +21,52 @@ struct Options {
   ConfigOptions config;
   engine::DescribedMachine machine;
   engine::ClusterShape cluster;
-  std::string simulate;
+  int simulated_steps = 0;
+  std::string trace;
   bool refresh = false;
   bool json = false;
 };
 
+Result<std::vector<engine::StepMetrics>> simulate(const config::Config& config,
+                                                  const engine::RunPlan& plan,
+                                                  const Options& options) {
+  engine::TraceLog trace;
+  const bool traced = !options.trace.empty();
+  if (traced) trace.start({.first_step = 1, .last_step = options.simulated_steps});
+  SLUICE_ASSIGN_OR_RETURN(auto steps, engine::simulate_run(config, plan,
+                                                           {.steps = options.simulated_steps,
+                                                            .trace = traced ? &trace : nullptr}));
+  if (traced) {
+    SLUICE_RETURN_IF_ERROR(trace.write_json(options.trace));
+    std::cerr << "trace of the simulated steps: " << options.trace
+              << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
+  }
+  return steps;
+}
+
+// The table of a run that ends.
+std::string closing(const std::vector<engine::StepMetrics>& steps) {
+  if (steps.empty()) return "";
+  engine::RunTotals totals;
+  for (const engine::StepMetrics& step : steps) totals.add(step);
+  return "\nsimulated, in virtual time\n\n" + totals.closing_table();
+}
+
 Result<int> run(const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(options.config));
-  SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan,
-                          plan_here(resolved.config, {.machine = options.machine,
-                                                      .refresh = options.refresh,
-                                                      .with_relief = true,
-                                                      .with_spans = !options.simulate.empty()}));
+  SLUICE_ASSIGN_OR_RETURN(
+      const engine::RunPlan plan,
+      plan_here(resolved.config,
+                {.machine = options.machine, .refresh = options.refresh, .with_relief = true}));
+  std::vector<engine::StepMetrics> steps;
+  if (plan.placement.fits && options.simulated_steps > 0) {
+    SLUICE_ASSIGN_OR_RETURN(steps, simulate(resolved.config, plan, options));
+  }
   if (options.json)
-    std::cout << engine::plan_json(resolved.config, plan, options.cluster) << "\n";
+    std::cout << engine::plan_json(resolved.config, plan, options.cluster, steps) << "\n";
   else
-    std::cout << engine::format_plan(resolved.config, plan, options.cluster);
-  if (!plan.placement.fits) return kDoesNotFit;
-  if (options.simulate.empty()) return 0;
-  SLUICE_RETURN_IF_ERROR(engine::write_predicted_trace(plan, options.simulate));
-  std::cerr << "trace of the predicted step: " << options.simulate
-            << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
-  return 0;
+    std::cout << engine::format_plan(resolved.config, plan, options.cluster) << closing(steps);
+  return plan.placement.fits ? 0 : kDoesNotFit;
 }
 
 void add_machine_options(CLI::App& command, engine::DescribedMachine& machine) {
@@ -70,8 +98,15 @@ Command add_plan_command(CLI::App& sluice) {
   add_config_options(*command, options->config);
   command->add_flag("--json", options->json, "Everything as one JSON object");
   command->add_flag("--refresh", options->refresh, "Measures this machine again");
-  command->add_option("--simulate", options->simulate,
-                      "Writes the predicted step, as it runs on each resource, to this trace");
+  constexpr int kMostSteps = 1000;
+  CLI::Option* const simulated =
+      command
+          ->add_option("--simulate", options->simulated_steps,
+                       "Runs so many steps in virtual time: the schedule of a run, its drives' "
+                       "traffic on a simulated drive; prints the table of a run")
+          ->check(CLI::Range(1, kMostSteps));
+  command->add_option("--trace", options->trace, "Writes the trace of the simulated steps there")
+      ->needs(simulated);
   command->add_option("--gpus", options->cluster.gpus_per_node, "of a node, for the estimates")
       ->check(CLI::PositiveNumber);
   command->add_option("--nodes", options->cluster.nodes, "likewise")->check(CLI::PositiveNumber);

@@ -22,7 +22,6 @@ Result<engine::RunPlan> plan_here(const config::Config& config, const PlanHereOp
                                    .unix_s = now_unix_s,
                                    .machine = options.machine,
                                    .with_relief = options.with_relief,
-                                   .with_spans = options.with_spans,
                                    .on_progress = show});
 }
 

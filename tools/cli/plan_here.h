@@ -12,7 +12,6 @@ struct PlanHereOptions {
   engine::DescribedMachine machine;
   bool refresh = false;
   bool with_relief = false;
-  bool with_spans = false;
 };
 
 Result<engine::RunPlan> plan_here(const config::Config& config,

@@ -1,9 +1,12 @@
 // What ZeRO-3's limits make of the copies to the GPU. Skips without a GPU.
 #include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "engine/train/cuda_device.h"
 #include "tests/engine/train/run_under_test.h"
 
 namespace sluice::engine {
@@ -70,6 +73,22 @@ TEST_F(FetchingCuda, CopiesAgainOnlyWhatTheLimitsDoNotKeep) {
     EXPECT_EQ(fetched.masters, expected.masters) << it.what;
     EXPECT_EQ(fetched.loss, expected.loss) << it.what;
   }
+}
+
+// A budget is a cap of the allocator's, not only of the plan.
+TEST_F(FetchingCuda, TakesNoMoreThanItsBudgetWhateverTheGpuHas) {
+  struct NoLimit {
+    ~NoLimit() { static_cast<void>(limit_cuda_memory(std::uint64_t{1} << 50)); }
+  } const no_limit;
+  const SmallRun small({"run.device=cuda", "budget.gpu_gib=1"});
+  const auto run = small.start();
+  run->step();
+  const auto take = [](std::int64_t bytes) {
+    return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(at::kCUDA));
+  };
+  EXPECT_NO_THROW(take(std::int64_t{256} << 20));
+  EXPECT_THROW(take(std::int64_t{512} << 20), c10::OutOfMemoryError);
+  run->step();
 }
 
 TEST_F(FetchingCuda, GivesUpSlotsThatTheGpuHasNoRoomFor) {

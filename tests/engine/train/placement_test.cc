@@ -17,13 +17,15 @@ struct Trained {
   std::vector<double> losses;
 };
 
-Trained train(const std::vector<std::string>& overrides, int steps = kSteps) {
-  const SmallRun small(overrides);
-  const auto run = small.start();
+Trained train_on(TrainingRun& run) {
   Trained trained;
-  for (int i = 0; i < steps; ++i) trained.losses.push_back(run->step().loss);
-  trained.masters = masters_of(*run);
+  for (int i = 0; i < kSteps; ++i) trained.losses.push_back(run.step().loss);
+  trained.masters = masters_of(run);
   return trained;
+}
+
+Trained train(const std::vector<std::string>& overrides) {
+  return train_on(*SmallRun(overrides).start());
 }
 
 void expect_equal(const Trained& expected, const Trained& got, const std::string& what) {
@@ -120,6 +122,49 @@ TEST_P(PlacementIn, ChangesNoBitOfTheWeights) {
     std::vector<std::string> overrides = base;
     overrides.insert(overrides.end(), variant.overrides.begin(), variant.overrides.end());
     expect_equal(expected, train(overrides), variant.name);
+  }
+}
+
+// Any answer of a planner: each unit's state cut over the tiers, some units resident, some
+// activations kept, some inputs on the host. Without a GPU its share is in RAM.
+std::vector<offload::UnitPlace> random_places(const GptModel& model, bool on_gpu,
+                                              aio::SplitMix& random) {
+  std::vector<offload::UnitPlace> places;
+  const bool boundaries_leave = random.below(2) == 0;
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const std::uint64_t elements = model.layout(unit).elements;
+    offload::UnitPlace place;
+    // All, nothing, or some.
+    const auto share = [&](std::uint64_t of) {
+      const std::uint64_t kind = random.below(3);
+      return kind == 0 ? 0 : kind == 1 ? of : random.below(of + 1);
+    };
+    place.gpu_elements = on_gpu ? share(elements) : 0;
+    place.nvme_elements = share(elements - place.gpu_elements);
+    place.cpu_elements = elements - place.gpu_elements - place.nvme_elements;
+    place.resident = on_gpu && (place.gpu_elements > 0 || random.below(2) == 0);
+    place.params_on_nvme = place.gpu_elements < elements && random.below(2) == 0;
+    if (random.below(3) == 0)
+      place.activations = offload::ActivationPlace::kKeep;
+    else if (boundaries_leave && unit > 0 && unit < model.head_index())
+      place.activations = offload::ActivationPlace::kOffload;
+    places.push_back(place);
+  }
+  return places;
+}
+
+TEST(PlannedPlaces, ChangeNoBitOfTheWeights) {
+  const std::vector<std::string> base = {"model.vocab=61", "model.layers=5",
+                                         "zero_optimization.offload_param.device=auto",
+                                         "zero_optimization.offload_optimizer.device=auto"};
+  const SmallRun small(base);
+  const GptModel model(model_options(small.config()));
+  const Trained expected = train_on(*small.start());
+  aio::SplitMix random(23);
+  for (int round = 0; round < 8; ++round) {
+    const auto places = random_places(model, uses_cuda(small.config()), random);
+    expect_equal(expected, train_on(*small.start({.places = places})),
+                 "round " + std::to_string(round));
   }
 }
 

@@ -62,10 +62,10 @@ class SmallRun {
   }
 
   // Without a state yet.
-  std::unique_ptr<TrainingRun> make() const {
+  std::unique_ptr<TrainingRun> make(const PlanOptions& options = {}) const {
     const config::Config configuration = config();
     const GptModel model(model_options(configuration));
-    const auto plan = plan_memory(configuration, model);
+    const auto plan = plan_memory(configuration, model, options);
     if (!plan.ok()) throw std::runtime_error(plan.error().message());
     auto run = TrainingRun::create(configuration, *plan);
     if (!run.ok()) throw std::runtime_error(run.error().message());
@@ -73,8 +73,8 @@ class SmallRun {
   }
 
   // Made and initialised.
-  std::unique_ptr<TrainingRun> start() const {
-    auto run = make();
+  std::unique_ptr<TrainingRun> start(const PlanOptions& options = {}) const {
+    auto run = make(options);
     const Status initialised = run->initialise({});
     if (!initialised.ok()) throw std::runtime_error(initialised.error().message());
     return run;

@@ -1,4 +1,4 @@
-#include "bench/synthetic_tokens.h"
+#include "tools/measure/synthetic_tokens.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,13 +7,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <limits>
+#include <random>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "bench/random.h"
-
-namespace sluice::bench {
+namespace sluice::tools {
 namespace {
 
 constexpr std::uint64_t kTokensAtOnce = 1 << 20;
@@ -32,11 +31,11 @@ Status write_all(int descriptor, std::span<const std::byte> bytes, const std::st
 template <typename Token>
 Status write_tokens(int descriptor, const SyntheticTokens::Options& options,
                     const std::string& path) {
-  Random random(options.seed);
+  std::mt19937_64 random(options.seed);
   std::vector<Token> tokens;
   for (std::uint64_t left = options.tokens; left > 0; left -= tokens.size()) {
     tokens.resize(std::min(left, kTokensAtOnce));
-    for (Token& token : tokens) token = static_cast<Token>(random.below(options.vocab));
+    for (Token& token : tokens) token = static_cast<Token>(random() % options.vocab);
     SLUICE_RETURN_IF_ERROR(write_all(descriptor, std::as_bytes(std::span(tokens)), path));
   }
   return {};
@@ -45,7 +44,7 @@ Status write_tokens(int descriptor, const SyntheticTokens::Options& options,
 }  // namespace
 
 Result<SyntheticTokens> SyntheticTokens::create(const Options& options) {
-  std::string path = options.folder + "/step_bench-XXXXXX.bin";
+  std::string path = options.folder + "/sluice-tokens-XXXXXX.bin";
   constexpr int kSuffix = 4;
   const int descriptor = mkostemps(path.data(), kSuffix, O_CLOEXEC);
   if (descriptor < 0)
@@ -69,4 +68,4 @@ SyntheticTokens::~SyntheticTokens() {
   if (!path_.empty()) unlink(path_.c_str());
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools

@@ -10,7 +10,7 @@
 #include "aio/result.h"
 #include "engine/config/config.h"
 
-namespace sluice::bench {
+namespace sluice::tools {
 
 class SyntheticTokens {
  public:
@@ -35,4 +35,4 @@ class SyntheticTokens {
   config::TokenType type_;
 };
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools

@@ -1,11 +1,11 @@
-#include "bench/step_measure.h"
+#include "tools/measure/step_measure.h"
 
 #include "aio/clock.h"
 #include "aio/machine_info.h"
 #include "engine/observe/process_memory.h"
 #include "engine/train/cuda_device.h"
 
-namespace sluice::bench {
+namespace sluice::tools {
 namespace {
 
 using Traffic = engine::TrainingRun::Traffic;
@@ -46,7 +46,7 @@ MemoryUse memory_use(bool cuda) {
 }
 
 StepMeasurement measure_steps(engine::TrainingRun& run, const StepPlan& plan,
-                              const tools::Interrupt& interrupt, const OnStep& on_step) {
+                              const Interrupt& interrupt, const OnStep& on_step) {
   StepMeasurement result;
   for (int step = 1; step < plan.warmup && !interrupt.requested(); ++step) {
     result.warmup_seconds.push_back(take_step(run).seconds);
@@ -77,4 +77,4 @@ StepMeasurement measure_steps(engine::TrainingRun& run, const StepPlan& plan,
   return result;
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools

@@ -13,7 +13,7 @@
 #include "engine/train/training_run.h"
 #include "tools/support/interrupt.h"
 
-namespace sluice::bench {
+namespace sluice::tools {
 
 struct StepPlan {
   int warmup = 1;
@@ -55,6 +55,6 @@ struct StepMeasurement {
 using OnStep = std::function<void(std::string_view phase, int done, int total, double seconds)>;
 // Throws as Trainer does.
 StepMeasurement measure_steps(engine::TrainingRun& run, const StepPlan& plan,
-                              const tools::Interrupt& interrupt, const OnStep& on_step);
+                              const Interrupt& interrupt, const OnStep& on_step);
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools

@@ -1,0 +1,281 @@
+// The planner's formula and the memory plan count the same bytes, whatever the placement.
+#include "engine/plan/planner_input.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "aio/units.h"
+#include "offload/placement_fit.h"
+#include "offload/placement_planner.h"
+#include "tests/engine/plan/plan_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+using offload::ActivationPlace;
+using offload::TierBytes;
+using offload::UnitPlace;
+
+struct Case {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+
+void PrintTo(const Case& it, std::ostream* out) { *out << it.name; }
+
+// The formula is never below the memory plan, and above it by no more than alignment and headers: a
+// page or a sector for each unit, array and record.
+constexpr std::uint64_t kMostGpuBytes = 512 * kKiB;
+constexpr std::uint64_t kMostHostBytes = kMiB;
+constexpr std::uint64_t kMostDriveBytes = 32 * kMiB;
+
+class PlannerInputTest : public testing::TestWithParam<Case> {
+ protected:
+  PlannerInputTest()
+      : config_(planned_config(GetParam().overrides)), model_(model_options(config_, true)) {}
+
+  offload::PlannerInput input() {
+    const auto made =
+        planner_input({.config = config_,
+                       .model = model_,
+                       .machine = machine_,
+                       .on_gpu = true,
+                       .budget = {.gpu = 1ULL << 40, .cpu = 1ULL << 42, .nvme = 1ULL << 44}});
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return *made;
+  }
+
+  MemoryPlan memory(const std::vector<UnitPlace>& places) {
+    const auto plan = plan_memory(
+        config_, model_, {.assume_gpu = true, .gpu_room_bytes = 1ULL << 40, .places = places});
+    EXPECT_TRUE(plan.ok()) << plan.error().message();
+    return *plan;
+  }
+
+  config::Config config_;
+  GptModel model_;
+  ProbeReport machine_;
+};
+
+// Elements are cut anywhere; all that the planner may do to a unit is done to some.
+class RandomPlaces {
+ public:
+  explicit RandomPlaces(std::uint64_t seed) : random_(seed) {}
+
+  std::vector<UnitPlace> of(const offload::PlannerInput& input) {
+    const bool drives = chance(70);
+    const bool parameters_too = drives && chance(50);
+    const bool whole_units = chance(50);
+    const int residents = below(101);
+    const int kept = below(101);
+    const int leaving = chance(50) ? below(101) : 0;
+    std::vector<UnitPlace> places;
+    for (std::size_t unit = 0; unit < input.units.size(); ++unit) {
+      const offload::UnitCost& cost = input.units[unit];
+      UnitPlace place;
+      if (whole_units) {
+        const int tier = below(drives ? 3 : 2);
+        (tier == 0   ? place.gpu_elements
+         : tier == 1 ? place.cpu_elements
+                     : place.nvme_elements) = cost.elements;
+      } else {
+        place.gpu_elements = chance(50) ? up_to(cost.elements) : 0;
+        const std::uint64_t on_host = cost.elements - place.gpu_elements;
+        place.nvme_elements = drives ? up_to(on_host) : 0;
+        place.cpu_elements = on_host - place.nvme_elements;
+      }
+      const bool is_end = unit == 0 || unit + 1 == input.units.size();
+      place.resident = is_end || place.gpu_elements > 0 || chance(residents);
+      place.params_on_nvme = parameters_too && place.gpu_elements < cost.elements && chance(50);
+      // One input stays at least.
+      const bool is_last_block = unit + 2 >= input.units.size();
+      if (cost.kept_bytes > 0 && chance(kept))
+        place.activations = ActivationPlace::kKeep;
+      else if (cost.boundary_bytes > 0 && !is_last_block && chance(leaving))
+        place.activations = ActivationPlace::kOffload;
+      places.push_back(place);
+    }
+    return places;
+  }
+
+ private:
+  int below(int end) { return static_cast<int>(random_() % static_cast<std::uint64_t>(end)); }
+  bool chance(int percent) { return below(100) < percent; }
+  std::uint64_t up_to(std::uint64_t most) { return random_() % (most + 1); }
+
+  std::mt19937_64 random_;
+};
+
+// What larger records than there are would take of their buffers.
+std::uint64_t spare_buffers(const offload::PlannerInput& input, const MemoryPlan& memory,
+                            const std::vector<UnitPlace>& places) {
+  std::uint64_t largest = 0;
+  for (const offload::SubGroup& it : memory.optimizer.placement)
+    if (it.tier == offload::Tier::kNvme) largest = std::max(largest, it.elements);
+  const bool any = std::any_of(places.begin(), places.end(),
+                               [](const UnitPlace& it) { return it.nvme_elements > 0; });
+  if (!any || largest >= input.step.record_elements) return 0;
+  const auto buffers = input.step.swap_buffer_elements / input.step.record_elements;
+  return static_cast<std::uint64_t>(
+      input.bytes.nvme_state *
+      static_cast<double>(buffers * (input.step.record_elements - largest)));
+}
+
+void expect_just_above(std::uint64_t formula, std::uint64_t plan, std::uint64_t most,
+                       const char* tier) {
+  EXPECT_GE(formula, plan) << tier << ": by " << format_bytes(plan - formula);
+  EXPECT_LE(formula, plan + most) << tier << ": by " << format_bytes(formula - plan);
+}
+
+void expect_agreement(const offload::PlannerInput& input, const std::vector<UnitPlace>& places,
+                      const MemoryPlan& memory) {
+  const TierBytes formula = placed_bytes(input, places);
+  const TierBytes plan = used_by(memory);
+  expect_just_above(formula.gpu, plan.gpu, kMostGpuBytes, "GPU");
+  const std::uint64_t spare = spare_buffers(input, memory, places);
+  expect_just_above(formula.cpu, plan.cpu, kMostHostBytes + spare, "host");
+  expect_just_above(formula.nvme, plan.nvme, kMostDriveBytes, "NVMe");
+}
+
+TEST_P(PlannerInputTest, CountsWhatTheMemoryPlanCountsWhateverThePlacement) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  RandomPlaces random(seed);
+  const offload::PlannerInput input = this->input();
+  for (int round = 0; round < 60 && !HasFailure(); ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    const std::vector<UnitPlace> places = random.of(input);
+    expect_agreement(input, places, memory(places));
+  }
+}
+
+TEST_P(PlannerInputTest, CountsWhatThePlannerChoosesByTheRulesOfTheFile) {
+  offload::PlannerInput input = this->input();
+  const offload::LeanestPlacement some = offload::leanest_placement(input);
+  expect_agreement(input, some.places, memory(some.places));
+}
+
+const std::vector<std::string> kSmall = shape(6, 256, 4, 5003);
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, PlannerInputTest,
+    testing::Values(Case{"xl", {}}, Case{"xl_fp16", {"fp16.enabled=true", "bf16.enabled=false"}},
+                    Case{"xl_fp32", {"bf16.enabled=false"}},
+                    Case{"xl_accumulated", {"gradient_accumulation_steps=4"}},
+                    Case{"billions", shape(40, 2560, 32)}, Case{"wide", shape(8, 5120, 40)},
+                    Case{"small", kSmall},
+                    Case{"small_fp32", kSmall + std::vector<std::string>{"bf16.enabled=false"}},
+                    Case{"one_block", shape(1, 256, 4, 999)},
+                    Case{"short_records", {"placement.record_elements=1000000"}},
+                    Case{"two_drives", {R"(budget.nvme_paths=["nvme0","nvme1"])"}}),
+    [](const auto& it) { return std::string(it.param.name); });
+
+// ---- what is said explicitly ----------------------------------------------------------------
+
+// Elements of each unit by tier, as the run will cut them.
+std::vector<offload::TierElements> elements_of(const MemoryPlan& plan) {
+  std::vector<offload::TierElements> units(plan.optimizer.units.size());
+  for (const offload::SubGroup& it : plan.optimizer.placement) {
+    offload::TierElements& unit = units[static_cast<std::size_t>(it.unit)];
+    (it.tier == offload::Tier::kGpu   ? unit.gpu
+     : it.tier == offload::Tier::kCpu ? unit.cpu
+                                      : unit.nvme) += it.elements;
+  }
+  return units;
+}
+
+void expect_devices(const config::Config& config, const std::vector<UnitPlace>& places) {
+  using config::OffloadDevice;
+  double gpu = 0, cpu = 0, nvme = 0;
+  for (const UnitPlace& place : places) {
+    gpu += static_cast<double>(place.gpu_elements);
+    cpu += static_cast<double>(place.cpu_elements);
+    nvme += static_cast<double>(place.nvme_elements);
+    const bool on_host = place.cpu_elements + place.nvme_elements > 0;
+    const OffloadDevice params = config.zero.offload_param.device;
+    EXPECT_TRUE(params != OffloadDevice::kNone || place.resident);
+    EXPECT_TRUE(params == OffloadDevice::kNvme || params == OffloadDevice::kAuto ||
+                !place.params_on_nvme);
+    EXPECT_TRUE(params != OffloadDevice::kNvme || !on_host || place.params_on_nvme);
+  }
+  const double all = gpu + cpu + nvme;
+  const OffloadDevice device = config.zero.offload_optimizer.device;
+  constexpr double kOneSubGroup = 0.03;  // a tier's share is of whole sub-groups
+  if (config.placement.optimizer_fractions) {
+    EXPECT_NEAR(gpu / all, config.placement.optimizer_fractions->gpu, kOneSubGroup);
+    EXPECT_NEAR(nvme / all, config.placement.optimizer_fractions->nvme, kOneSubGroup);
+  } else if (device == OffloadDevice::kNone) {
+    EXPECT_EQ(gpu, all);
+  } else {
+    const double on_device = device == OffloadDevice::kCpu ? cpu : nvme;
+    EXPECT_NEAR(on_device / all, config.zero.offload_optimizer.ratio, kOneSubGroup);
+    EXPECT_EQ(on_device + gpu, all);
+  }
+}
+
+class PlannerInputRulesTest : public PlannerInputTest {};
+
+TEST_P(PlannerInputRulesTest, ObeysWhatIsNamedAndCountsItAsTheMemoryPlanDoes) {
+  machine_.speeds = {.bus = {2e10, 2e10, 2e10, 2e10},
+                     .drives = {6e9, 4e9, 3e9, 2e9},
+                     .host_copy_bytes_per_s = 8e10,
+                     .cpu_adamw_elements_per_s = 2e9,
+                     .gpu_copy_bytes_per_s = 8e11,
+                     .gpu_adamw_elements_per_s = 3e10,
+                     .gpu_matmul_flops_per_s = 1e14};
+  const offload::PlannerInput input = this->input();
+  const auto plan = offload::plan_placement(input);
+  ASSERT_TRUE(plan.ok()) << plan.error().message();
+  ASSERT_TRUE(plan->fits);
+  expect_devices(config_, plan->places);
+  const MemoryPlan memory = this->memory(plan->places);
+  expect_agreement(input, plan->places, memory);
+  const std::vector<offload::TierElements> run = elements_of(memory);
+  for (std::size_t unit = 0; unit < run.size(); ++unit) {
+    const UnitPlace& place = plan->places[unit];
+    EXPECT_EQ(run[unit].gpu, place.gpu_elements) << unit;
+    EXPECT_EQ(run[unit].cpu, place.cpu_elements) << unit;
+    EXPECT_EQ(run[unit].nvme, place.nvme_elements) << unit;
+    EXPECT_EQ(memory.keeps_activations[unit], place.activations == ActivationPlace::kKeep) << unit;
+  }
+}
+
+std::vector<std::string> devices(const std::string& params, const std::string& optimizer,
+                                 const std::vector<std::string>& more = {}) {
+  return std::vector<std::string>{"zero_optimization.offload_param.device=" + params,
+                                  "zero_optimization.offload_optimizer.device=" + optimizer} +
+         more;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Named, PlannerInputRulesTest,
+    testing::Values(
+        Case{"cpu_cpu", devices("cpu", "cpu")}, Case{"nvme_nvme", devices("nvme", "nvme")},
+        Case{"none_none", devices("none", "none")}, Case{"none_cpu", devices("none", "cpu")},
+        Case{"cpu_nvme", devices("cpu", "nvme")}, Case{"nvme_cpu", devices("nvme", "cpu")},
+        Case{"auto_nvme", devices("auto", "nvme")}, Case{"none_nvme", devices("none", "nvme")},
+        Case{"cpu_none", devices("cpu", "none")},
+        Case{"ratio", devices("auto", "cpu", {"zero_optimization.offload_optimizer.ratio=0.6"})},
+        Case{"ratio_small_sub_groups", devices("none", "cpu",
+                                               {"zero_optimization.offload_optimizer.ratio=0.3",
+                                                "zero_optimization.sub_group_size=1e6"})},
+        Case{"fractions",
+             devices("auto", "auto",
+                     {R"(placement.optimizer_fractions={"gpu": 0.2, "cpu": 0.5, "nvme": 0.3})"})},
+        Case{"fractions_large_sub_groups",
+             devices("nvme", "auto",
+                     {R"(placement.optimizer_fractions={"gpu": 0.4, "cpu": 0.35, "nvme": 0.25})",
+                      "zero_optimization.sub_group_size=1e9"})},
+        Case{"kept", devices("auto", "cpu", {"placement.recompute=off"})},
+        Case{"recomputed", devices("auto", "cpu", {"placement.recompute=on"})},
+        Case{"boundaries_leave", devices("cpu", "cpu", {"placement.boundaries_to_cpu=on"})},
+        Case{"boundaries_leave_accumulated",
+             devices("none", "cpu",
+                     {"placement.boundaries_to_cpu=on", "gradient_accumulation_steps=3",
+                      "placement.prefetch_units=4"})}),
+    [](const auto& it) { return std::string(it.param.name); });
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,318 @@
+// Plans of whole runs: budgets that are hard, hints that are enough, machines that are described.
+#include "engine/plan/run_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "aio/units.h"
+#include "engine/plan/plan_report.h"
+#include "tests/aio/backends_under_test.h"
+#include "tests/engine/plan/plan_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+using Change = offload::FitHint::Change;
+using offload::FitHint;
+
+std::uint64_t gib(double value) { return static_cast<std::uint64_t>(value * kGiB); }
+
+struct Model {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+
+const std::vector<Model>& models() {
+  static const std::vector<Model> all = {
+      {"XL", {}},
+      {"3.3B", shape(40, 2560, 32)},
+      {"13B", shape(40, 5120, 40)},
+  };
+  return all;
+}
+
+void expect_within(const RunPlan& plan, const DescribedMachine& machine) {
+  const offload::TierBytes used = used_by(plan.memory);
+  EXPECT_LE(used.gpu, gib(*machine.gpu_gib));
+  EXPECT_LE(used.cpu, gib(*machine.cpu_gib));
+  EXPECT_LE(used.nvme, gib(*machine.nvme_gib));
+  EXPECT_EQ(used.gpu, plan.placement.used.gpu);
+  EXPECT_GT(plan.placement.prediction.step_s, 0);
+  EXPECT_LT(plan.placement.prediction.step_s, 1e4);
+}
+
+// What the hint says, done to the file or the machine.
+void apply(const FitHint& hint, const RunPlan& plan, DescribedMachine& machine,
+           std::vector<std::string>& overrides) {
+  const auto more = [&](std::uint64_t budget) {
+    return static_cast<double>(budget + hint.more_bytes) / kGiB;
+  };
+  const offload::TierBytes& budget = plan.input.budget;
+  switch (hint.change) {
+    case Change::kMoreGpu:
+      machine.gpu_gib = more(budget.gpu) / (1 - kGpuSlack);
+      return;
+    case Change::kMoreCpu:
+      machine.cpu_gib = more(budget.cpu);
+      return;
+    case Change::kMoreNvme:
+      machine.nvme_gib = more(budget.nvme);
+      return;
+    case Change::kRecompute:
+      overrides.push_back("placement.recompute=on");
+      return;
+    case Change::kBoundariesToCpu:
+      overrides.push_back("placement.boundaries_to_cpu=on");
+      return;
+    case Change::kOptimizerAnywhere:
+      overrides.push_back("zero_optimization.offload_optimizer.device=auto");
+      overrides.push_back("placement.optimizer_fractions=null");
+      return;
+    case Change::kParamsAnywhere:
+      overrides.push_back("zero_optimization.offload_param.device=auto");
+      return;
+    case Change::kHalfMicroBatch: {
+      const config::Config config = planned_config(overrides);
+      overrides.push_back("train_micro_batch_size_per_gpu=" +
+                          std::to_string(config.batch.micro / 2));
+      overrides.push_back("gradient_accumulation_steps=" +
+                          std::to_string(config.batch.accumulation * 2));
+      return;
+    }
+  }
+}
+
+// Each hint alone is enough.
+void expect_hints_to_be_enough(const RunPlan& plan, const DescribedMachine& machine,
+                               const std::vector<std::string>& overrides) {
+  for (const FitHint& hint : plan.placement.hints) {
+    DescribedMachine changed = machine;
+    std::vector<std::string> file = overrides;
+    apply(hint, plan, changed, file);
+    SCOPED_TRACE("hint " + std::to_string(static_cast<int>(hint.change)) + ", " +
+                 format_bytes(hint.more_bytes));
+    const RunPlan again = planned(planned_config(file), {.machine = changed});
+    EXPECT_TRUE(again.placement.fits) << does_not_fit(planned_config(file), again);
+    if (again.placement.fits) expect_within(again, changed);
+  }
+}
+
+// Returns whether it fits.
+bool check(const std::vector<std::string>& overrides, const DescribedMachine& machine) {
+  const config::Config config = planned_config(overrides);
+  const RunPlan plan = planned(config, {.machine = machine});
+  if (plan.placement.fits) {
+    expect_within(plan, machine);
+    return true;
+  }
+  EXPECT_FALSE(plan.placement.hints.empty());
+  EXPECT_GT(plan.placement.missing.total(), 0);
+  EXPECT_NE(does_not_fit(config, plan).find("It would with "), std::string::npos);
+  expect_hints_to_be_enough(plan, machine, overrides);
+  return false;
+}
+
+void sweep(const std::vector<int>& gpus_gib) {
+  for (const Model& model : models()) {
+    bool fitted = false;
+    for (const int gpu_gib : gpus_gib) {
+      SCOPED_TRACE(std::string(model.name) + " on " + std::to_string(gpu_gib) + " GiB");
+      const bool fits = check(model.overrides, described(gpu_gib));
+      EXPECT_TRUE(fits || !fitted) << "fitted on less";
+      fitted = fits;
+    }
+    EXPECT_TRUE(fitted) << model.name;
+  }
+}
+
+TEST(RunPlan, StaysWithinEveryBudgetOrNamesWhatIsEnough) { sweep({1, 2, 4, 6, 12, 24, 40}); }
+
+TEST(LongRunPlan, StaysWithinEveryBudgetOrNamesWhatIsEnough) {
+  std::vector<int> gpus_gib;
+  for (int gpu_gib = 1; gpu_gib <= 40; ++gpu_gib) gpus_gib.push_back(gpu_gib);
+  sweep(gpus_gib);
+}
+
+TEST(RunPlan, NamesWhatIsEnoughWhereRamOrDrivesAreShort) {
+  const std::vector<std::string> devices = {"zero_optimization.offload_param.device=cpu",
+                                            "zero_optimization.offload_optimizer.device=cpu"};
+  DescribedMachine little = described(24);
+  little.cpu_gib = 12;
+  EXPECT_FALSE(check(devices, little));
+  EXPECT_TRUE(check({}, little));  // on NVMe
+  little.nvme_gib = 1;
+  little.gpu_gib = 8;
+  EXPECT_FALSE(check({}, little));
+}
+
+TEST(RunPlan, NamesWhatIsEnoughWhereTheFileForbidsIt) {
+  // All activations of XL are kept, on a small card.
+  EXPECT_FALSE(check(
+      {"placement.recompute=off", "data.sequence_length=1024", "train_micro_batch_size_per_gpu=16"},
+      described(12)));
+  EXPECT_FALSE(check({"zero_optimization.offload_optimizer.device=none"}, described(10)));
+  EXPECT_FALSE(check({R"(placement.optimizer_fractions={"gpu": 0.9, "cpu": 0.1, "nvme": 0})"},
+                     described(10)));
+  EXPECT_FALSE(check({"zero_optimization.offload_param.device=none"}, {.gpu_gib = 4,
+                                                                       .cpu_gib = 64,
+                                                                       .nvme_gib = 500,
+                                                                       .ram_gb_per_s = 80,
+                                                                       .drive_read_gb_per_s = 6}));
+}
+
+// What is kept between passes stays as large; the rest is halved.
+TEST(RunPlan, NamesASmallerMicroBatchWhereThatIsEnough) {
+  const std::vector<std::string> large = {"train_micro_batch_size_per_gpu=256",
+                                          "placement.boundaries_to_cpu=on"};
+  EXPECT_FALSE(check(large, described(18)));
+  const auto names_it = [&](double gpu_gib) {
+    const RunPlan plan = planned(planned_config(large), {.machine = described(gpu_gib)});
+    return std::any_of(plan.placement.hints.begin(), plan.placement.hints.end(),
+                       [](const FitHint& it) { return it.change == Change::kHalfMicroBatch; });
+  };
+  EXPECT_TRUE(names_it(18));
+  EXPECT_FALSE(names_it(4));
+}
+
+// With what DeepSpeed's keys allow, 48 blocks would stay on the GPU: as many do as fit.
+TEST(RunPlan, HasAsManySlotsAsFitBesideTheRest) {
+  const std::vector<std::string> devices = {"zero_optimization.offload_param.device=cpu",
+                                            "zero_optimization.offload_optimizer.device=cpu",
+                                            "zero_optimization.stage3_max_live_parameters=1e10",
+                                            "zero_optimization.stage3_max_reuse_distance=1e10"};
+  const RunPlan small = planned(planned_config(devices), {.machine = described(4)});
+  const RunPlan large = planned(planned_config(devices), {.machine = described(24)});
+  EXPECT_TRUE(small.placement.fits) << does_not_fit(planned_config(devices), small);
+  EXPECT_LT(small.memory.block_slots, large.memory.block_slots);
+  expect_within(small, described(4));
+  EXPECT_LT(large.placement.prediction.h2d_bytes, small.placement.prediction.h2d_bytes);
+}
+
+// ---- machines ---------------------------------------------------------------------------------
+
+TEST(RunPlan, MeasuresNothingOfWhatIsDescribed) {
+  std::vector<std::string> measured;
+  const auto remember = [&](const std::string& what, double) { measured.push_back(what); };
+  const aio::TemporaryFolder folder;
+  const config::Config config =
+      planned_config({"budget.nvme_paths=[\"" + folder.file("nvme") + "\"]"});
+  const RunPlan plan = planned(
+      config,
+      {.cache_path = folder.file("speeds.json"), .machine = described(), .on_progress = remember});
+  EXPECT_EQ(measured, std::vector<std::string>());
+  EXPECT_FALSE(std::filesystem::exists(folder.file("speeds.json")));
+  EXPECT_FALSE(std::filesystem::exists(folder.file("nvme")));
+  const offload::MachineSpeeds& speeds = plan.machine.speeds;
+  EXPECT_EQ(speeds.bus.in_bytes_per_s, 22e9);
+  EXPECT_EQ(speeds.gpu_matmul_flops_per_s, 100e12);
+  EXPECT_EQ(speeds.gpu_copy_bytes_per_s, 800e9);
+  EXPECT_EQ(speeds.host_copy_bytes_per_s, 80e9);
+  EXPECT_GT(speeds.cpu_adamw_elements_per_s, 0);
+  EXPECT_EQ(speeds.drives.in_bytes_per_s, 6e9);
+  EXPECT_EQ(speeds.drives.out_bytes_per_s, 4e9);
+  EXPECT_TRUE(plan.machine.gpu_when.estimated && plan.machine.units_when.estimated &&
+              plan.machine.host_when.estimated && plan.machine.drives_when.estimated);
+}
+
+TEST(RunPlan, AssumesACardOf24GBWhereOnlyItsSpeedIsDescribed) {
+  DescribedMachine fast = described();
+  fast.gpu_gib.reset();
+  const RunPlan plan = planned(planned_config({}), {.machine = fast});
+  EXPECT_GT(plan.input.budget.gpu, gib(22));
+  EXPECT_LT(plan.input.budget.gpu, gib(24));
+}
+
+TEST(RunPlan, PlansForADriveThatIsOnlyDescribed) {
+  DescribedMachine little = described(8);
+  little.cpu_gib = 12;
+  const RunPlan plan = planned(planned_config({"budget.nvme_paths=[]"}), {.machine = little});
+  EXPECT_TRUE(plan.placement.fits);
+  EXPECT_GT(plan.memory.nvme_bytes(), 0);
+}
+
+TEST(RunPlan, GetsFasterWithTheMachine) {
+  const auto step_s = [](const DescribedMachine& machine) {
+    return planned(planned_config({}), {.machine = machine}).placement.prediction.step_s;
+  };
+  DescribedMachine machine = described(12);
+  const double before = step_s(machine);
+  machine.bus_gb_per_s = *machine.bus_gb_per_s / 8;
+  const double slow_bus = step_s(machine);
+  EXPECT_GT(slow_bus, 1.02 * before);
+  machine.tflops = 400;
+  EXPECT_LT(step_s(machine), slow_bus);
+}
+
+// ---- the CPU ----------------------------------------------------------------------------------
+
+std::vector<std::string> on_the_cpu(const aio::TemporaryFolder& folder, double cpu_gib) {
+  return shape(4, 256, 4, 5003) +
+         std::vector<std::string>{"run.device=cpu",
+                                  "train_micro_batch_size_per_gpu=1",
+                                  "data.sequence_length=64",
+                                  "placement.record_elements=65536",
+                                  "budget.cpu_gib=" + std::to_string(cpu_gib),
+                                  "budget.nvme_gib=4",
+                                  "budget.nvme_paths=[\"" + folder.file("nvme") + "\"]"};
+}
+
+// All is described but the units' times.
+RunPlan plan_for_the_cpu(const config::Config& config, const aio::TemporaryFolder& folder) {
+  return planned(config, {.cache_path = folder.file("speeds.json"),
+                          .machine = {.ram_gb_per_s = 20, .drive_read_gb_per_s = 2}});
+}
+
+void expect_nothing_on_the_gpu(const RunPlan& plan) {
+  EXPECT_FALSE(plan.memory.cuda);
+  EXPECT_TRUE(plan.memory.gpu.empty());
+  for (const offload::UnitPlace& place : plan.placement.places) EXPECT_EQ(place.gpu_elements, 0);
+  for (const offload::SubGroup& it : plan.memory.optimizer.placement)
+    EXPECT_NE(it.tier, offload::Tier::kGpu);
+  for (const offload::ParamUnit& it : plan.memory.params.units)
+    EXPECT_NE(it.tier, offload::Tier::kGpu);
+  EXPECT_EQ(plan.placement.prediction.h2d_bytes, 0);
+}
+
+TEST(RunPlanCpu, KeepsStateInRamWhereItFitsAndOnNvmeWhereNot) {
+  const aio::TemporaryFolder folder;
+  const RunPlan much = plan_for_the_cpu(planned_config(on_the_cpu(folder, 4)), folder);
+  ASSERT_TRUE(much.placement.fits);
+  expect_nothing_on_the_gpu(much);
+  EXPECT_EQ(much.memory.nvme_bytes(), 0);
+  // Just below what that took.
+  const double less_gib = static_cast<double>(much.memory.host_bytes() - 20 * kMiB) / kGiB;
+  const config::Config config = planned_config(on_the_cpu(folder, less_gib));
+  const RunPlan less = plan_for_the_cpu(config, folder);
+  ASSERT_TRUE(less.placement.fits) << does_not_fit(config, less);
+  expect_nothing_on_the_gpu(less);
+  EXPECT_GT(less.memory.nvme_bytes(), 0);
+  EXPECT_LE(less.memory.host_bytes(), gib(less_gib));
+}
+
+TEST(RunPlanCpu, NeverAsksForAGpu) {
+  const aio::TemporaryFolder folder;
+  std::vector<std::string> overrides = on_the_cpu(folder, 0.3);
+  overrides.push_back("budget.nvme_paths=[]");
+  const config::Config config = planned_config(overrides);
+  const RunPlan plan = plan_for_the_cpu(config, folder);
+  ASSERT_FALSE(plan.placement.fits);
+  ASSERT_FALSE(plan.placement.hints.empty());
+  for (const FitHint& hint : plan.placement.hints) EXPECT_NE(hint.change, Change::kMoreGpu);
+  EXPECT_EQ(does_not_fit(config, plan).find("GPU"), std::string::npos);
+}
+
+// What DeepSpeed calls "none" is RAM there.
+TEST(RunPlanCpu, TakesTheGpusShareIntoRam) {
+  const aio::TemporaryFolder folder;
+  std::vector<std::string> overrides = on_the_cpu(folder, 4);
+  overrides.push_back("zero_optimization.offload_optimizer.device=none");
+  overrides.push_back("zero_optimization.offload_param.device=none");
+  const RunPlan plan = plan_for_the_cpu(planned_config(overrides), folder);
+  EXPECT_TRUE(plan.placement.fits);
+  expect_nothing_on_the_gpu(plan);
+  EXPECT_EQ(plan.memory.nvme_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace sluice::engine

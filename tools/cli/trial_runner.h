@@ -1,0 +1,83 @@
+// TrialRunner: plans and measures points of a search, each trial in a process of its own: one that
+// runs out of memory, crashes or hangs is a result, and the GPU is empty again before the next.
+//
+// Plans are made in a child as well, so that this process never holds a part of the GPU. What a
+// trial that was killed left on the drives is removed.
+//
+// Threads: one. Errors: kCancelled when interrupted; those of starting a child.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "aio/clock.h"
+#include "engine/config/resolve.h"
+#include "tools/cli/child_process.h"
+#include "tools/support/interrupt.h"
+#include "tools/tune/trial_messages.h"
+#include "tools/tune/tune_search.h"
+
+namespace sluice::tools {
+
+class TrialRunner final : public TuneSubject {
+ public:
+  struct Options {
+    std::vector<std::string> program;  // of the child, with its arguments
+    int log = 2;                       // a descriptor of a file: what the children say
+    int warmup = 1;
+    int steps = 1;
+    double trial_s = 0;   // limit of a trial; 0: by what the others took
+    double budget_s = 0;  // of everything, from the constructor on
+    // Ten times a second at most, while a child works.
+    std::function<void(std::string_view what, double trial_s)> on_wait;
+  };
+  // Both must outlive it.
+  TrialRunner(const config::Sources& sources, const Interrupt& interrupt, Options options);
+
+  // Of the configuration as it is.
+  Result<TrialPlan> plan_start();
+  // Before anything below; must outlive it.
+  void set_dimensions(const std::vector<Dimension>& dimensions) { dimensions_ = &dimensions; }
+
+  Result<std::vector<Forecast>> forecast(const std::vector<Point>& points) override;
+  Result<Trial> measure(const Point& point, double best_step_s) override;
+  double seconds_left() override;
+
+  // What the point says in the configuration.
+  Result<std::vector<KeyValue>> keys(const Point& point);
+
+ private:
+  struct Saying {
+    std::vector<KeyValue> keys;
+    std::string refusal;  // why it cannot be said
+  };
+
+  Result<Saying> saying(const Point& point);
+  Result<TrialPlan> plan(const Point& point);
+  Result<TrialPlan> ask_plan(const config::Config& config);
+  Result<config::Config> config_with(const std::vector<KeyValue>& keys) const;
+  Result<std::unique_ptr<ChildProcess>> start() const;
+  Result<Trial> ask_trial(ChildProcess& child, const MeasureRequest& request);
+  std::string how_it_was_lost(const ChildProcess& child, std::int64_t log_begin) const;
+  double trial_limit_s() const;
+  double measured_limit_s(double best_step_s) const;
+  double seconds_since(std::int64_t begin_ns) const;
+
+  const config::Sources& sources_;
+  const Interrupt& interrupt_;
+  const Options options_;
+  const SteadyClock clock_;
+  const std::int64_t begin_ns_;
+  const std::vector<Dimension>* dimensions_ = nullptr;
+  std::map<Point, TrialPlan> plans_;
+  std::map<std::string, TrialPlan> planned_;  // by configuration: several points may have one
+  std::unique_ptr<ChildProcess> planner_;     // while plans are made
+  double longest_trial_s_ = 0;                // of those that ran to their end
+};
+
+}  // namespace sluice::tools

@@ -1,0 +1,242 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <utility>
+
+#include "aio/small_file.h"
+#include "aio/terminal_line.h"
+#include "engine/observe/text_table.h"
+#include "tools/cli/command.h"
+#include "tools/cli/config_options.h"
+#include "tools/cli/open_queue.h"
+#include "tools/cli/trial_runner.h"
+#include "tools/support/command_line.h"
+#include "tools/support/interrupt.h"
+#include "tools/support/progress_line.h"
+#include "tools/tune/merge_config.h"
+#include "tools/tune/tune_dimensions.h"
+#include "tools/tune/tune_report.h"
+#include "tools/tune/tune_search.h"
+
+namespace sluice::tools {
+namespace {
+
+constexpr const char* kInterruptNotice =
+    "\nending the trial, and keeping the best so far; once more stops at once\n";
+constexpr int kNothingRan = 1;
+
+struct Options {
+  ConfigOptions config;
+  VaryOptions vary;
+  std::string out;
+  std::string log;
+  std::vector<std::string> program;  // of the trials; empty: this one
+  double budget_minutes = 15;
+  double trial_seconds = 0;
+  int trials = 60;
+  int steps = 5;
+  int warmup = 2;
+  bool force = false;
+  bool json = false;
+};
+
+class LogFile {
+ public:
+  // Empty: in memory, for the last words of a trial that fails.
+  static Result<LogFile> open(const std::string& path) {
+    const int descriptor =
+        path.empty() ? memfd_create("trials", MFD_CLOEXEC)
+                     : ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (descriptor < 0) return Error::from_errno(errno, {.operation = "open", .path = path});
+    return LogFile(descriptor);
+  }
+  ~LogFile() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  LogFile(LogFile&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  LogFile& operator=(LogFile&&) = delete;
+
+  int descriptor() const { return descriptor_; }
+
+ private:
+  explicit LogFile(int descriptor) : descriptor_(descriptor) {}
+  int descriptor_;
+};
+
+// Before minutes are spent.
+Status check_out(const Options& options) {
+  if (options.out.empty()) return {};
+  std::error_code ignored;
+  if (!options.force && std::filesystem::exists(options.out, ignored))
+    return Error(ErrorCode::kAlreadyExists, options.out + " is there already: --force replaces it");
+  const std::filesystem::path folder = std::filesystem::path(options.out).parent_path();
+  const std::string shown = folder.empty() ? "." : folder.string();
+  if (access(shown.c_str(), W_OK) != 0)
+    return Error::from_errno(errno, {.operation = "writing to", .path = shown});
+  return {};
+}
+
+class Tuning {
+ public:
+  Tuning(const Options& options, const config::Sources& sources, const config::Resolved& resolved,
+         int log)
+      : options_(options),
+        sources_(sources),
+        resolved_(resolved),
+        runner_(sources, interrupt_, runner_options(log)) {}
+
+  Result<int> run() {
+    SLUICE_RETURN_IF_ERROR(find_space());
+    TuneSearch search(
+        space_.dimensions, runner_,
+        {.most_trials = options_.trials,
+         .on_row = [this](const TuneRow& row, std::size_t number) { tell(row, number); }});
+    SLUICE_ASSIGN_OR_RETURN(const TuneResult result, search.run());
+    line_.clear();
+    if (result.rows.empty()) {
+      std::cerr << "interrupted before anything was measured\n";
+      return kInterruptedExitCode;
+    }
+    std::vector<KeyValue> keys;
+    if (result.best && is_worth_it(result)) {
+      SLUICE_ASSIGN_OR_RETURN(keys, runner_.keys(result.rows[*result.best].point));
+    }
+    const TuneReport report{space_.dimensions, result, keys, space_.kept};
+    std::cout << (options_.json ? json_of(report) + "\n" : table_of(report)) << std::flush;
+    if (result.best) SLUICE_RETURN_IF_ERROR(keep(keys));
+    if (result.end == TuneEnd::kInterrupted) return kInterruptedExitCode;
+    return result.best ? 0 : kNothingRan;
+  }
+
+ private:
+  TrialRunner::Options runner_options(int log) {
+    std::vector<std::string> program = options_.program;
+    if (program.empty()) program = {"/proc/self/exe", "trial"};
+    return {.program = std::move(program),
+            .log = log,
+            .warmup = options_.warmup,
+            .steps = options_.steps,
+            .trial_s = options_.trial_seconds,
+            .budget_s = 60 * options_.budget_minutes,
+            .on_wait = [this](std::string_view what, double trial_s) { wait(what, trial_s); }};
+  }
+
+  Status find_space() {
+    // Mistakes of the user first: a plan takes seconds.
+    SLUICE_RETURN_IF_ERROR(tune_space(resolved_, {}, options_.vary).status());
+    SLUICE_ASSIGN_OR_RETURN(const TrialPlan start, runner_.plan_start());
+    SLUICE_ASSIGN_OR_RETURN(space_, tune_space(resolved_, start.facts, options_.vary));
+    runner_.set_dimensions(space_.dimensions);
+    return {};
+  }
+
+  void wait(std::string_view what, double trial_s) {
+    const double budget_s = 60 * options_.budget_minutes;
+    const double left_s = runner_.seconds_left();
+    std::string text = what.empty() ? "trial " + std::to_string(rows_ + 1) : std::string(what);
+    if (trial_s >= 1) text += ", " + engine::duration(std::floor(trial_s));
+    if (best_step_s_ > 0) text += "; best step " + engine::decimals(1e3 * best_step_s_, 1) + " ms";
+    line_.update(text, {.fraction = 1 - left_s / budget_s, .gb_per_s = 0, .seconds_left = left_s});
+  }
+
+  void tell(const TuneRow& row, std::size_t number) {
+    rows_ = number;
+    if (row.verdict == Verdict::kPruned) return;
+    const bool is_best = row.verdict == Verdict::kStart || row.verdict == Verdict::kFaster;
+    if (is_best) best_step_s_ = row.trial.step_s;
+    line_.clear();
+    const std::string changed = describe(space_.dimensions, row.point);
+    std::cerr << "trial " << number << ", " << (changed.empty() ? "as configured" : changed) << ": "
+              << outcome_of(row) << (row.verdict == Verdict::kFaster ? ": faster" : "") << "\n";
+  }
+
+  Status keep(const std::vector<KeyValue>& keys) const {
+    std::string settings;
+    for (const KeyValue& one : keys) settings += " --set " + one.key + "='" + one.json + "'";
+    if (options_.out.empty()) {
+      if (!keys.empty()) std::cerr << "To use it:" << settings << "\n";
+      return {};
+    }
+    SLUICE_ASSIGN_OR_RETURN(const std::string text, merged_config(sources_, keys));
+    SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+    SLUICE_RETURN_IF_ERROR(aio::write_small_file(*files.queue, options_.out, text));
+    std::cerr << options_.out << (keys.empty() ? " is the configuration as it was" : " has it")
+              << "; to use it: sluice train " << options_.out << " --out DIR\n";
+    return {};
+  }
+
+  const Interrupt interrupt_{kInterruptNotice};
+  const Options& options_;
+  const config::Sources& sources_;
+  const config::Resolved& resolved_;
+  ProgressLine line_;
+  TrialRunner runner_;
+  TuneSpace space_;
+  std::size_t rows_ = 0;
+  double best_step_s_ = 0;
+};
+
+Result<int> run(const Options& options) {
+  SLUICE_RETURN_IF_ERROR(check_out(options));
+  SLUICE_ASSIGN_OR_RETURN(const config::Sources sources, sources_of(options.config));
+  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
+  SLUICE_ASSIGN_OR_RETURN(const LogFile log, LogFile::open(options.log));
+  return Tuning(options, sources, resolved, log.descriptor()).run();
+}
+
+void add_search_options(CLI::App& command, Options& options) {
+  command.add_option("--budget-minutes", options.budget_minutes, "For the whole search [15]")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--trials", options.trials, "At most so many [60]")
+      ->check(CLI::Range(1, 10000));
+  command
+      .add_option("--trial-seconds", options.trial_seconds,
+                  "A trial that takes longer is ended; else three times what others took")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--steps", options.steps, "Measured in a trial; the median counts [5]")
+      ->check(CLI::Range(1, 1000));
+  command.add_option("--warmup", options.warmup, "Steps before them [2]")
+      ->check(CLI::Range(1, 1000));
+  command
+      .add_option("--vary", options.vary.vary,
+                  "A key that is varied although the configuration gives it; \"all\": every one")
+      ->allow_extra_args(false);
+  command.add_option("--keep", options.vary.keep, "A key that stays as it is")
+      ->allow_extra_args(false);
+}
+
+}  // namespace
+
+Command add_tune_command(CLI::App& sluice) {
+  CLI::App* const command = sluice.add_subcommand(
+      "tune", "Measures short runs around the plan, and keeps the fastest configuration");
+  std::string keys;
+  for (const std::string& key : tunable_keys()) keys += "  " + key + "\n";
+  command->footer(
+      "  sluice tune configs/gpt2_xl_24gb.json --out best.json\n"
+      "Steps are on random tokens: no corpus is needed, and nothing is saved. Varied are\n" +
+      keys +
+      "as far as they have an effect. The train batch, devices and budgets stay; so do keys of\n"
+      "`placement` that the configuration gives, unless --vary names them. A trial that does not\n"
+      "fit, fails or hangs is a row of the table. Ctrl-C keeps the best so far, exit code 130.");
+  const auto options = std::make_shared<Options>();
+  add_config_options(*command, options->config);
+  command->add_option("--out", options->out, "Writes the best as a run file");
+  command->add_flag("--force", options->force, "Replaces a file that is there");
+  command->add_flag("--json", options->json, "Everything as one JSON object");
+  command->add_option("--log", options->log, "Keeps there what the trials themselves say");
+  add_search_options(*command, *options);
+  command->add_option("--trial-program", options->program)
+      ->allow_extra_args(false)
+      ->group("");  // for tests: a word of it
+  return [options] { return run(*options); };
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,255 @@
+#include "tools/tune/tune_dimensions.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "aio/units.h"
+
+namespace sluice::tools {
+namespace {
+
+constexpr std::string_view kMicro = "train_micro_batch_size_per_gpu";
+constexpr std::string_view kAccumulation = "gradient_accumulation_steps";
+constexpr std::string_view kFractions = "placement.optimizer_fractions";
+constexpr std::string_view kSubGroup = "zero_optimization.sub_group_size";
+constexpr std::string_view kRecompute = "placement.recompute";
+constexpr std::string_view kBoundaries = "placement.boundaries_to_cpu";
+constexpr std::string_view kOverlap = "placement.overlap_update";
+constexpr std::string_view kPrefetch = "placement.prefetch_units";
+constexpr std::string_view kRecord = "placement.record_elements";
+constexpr std::string_view kBuffers = "placement.swap_buffers";
+constexpr std::string_view kBlock = "aio.block_size";
+constexpr std::string_view kDepth = "aio.queue_depth";
+constexpr std::string_view kThreads = "aio.intra_op_parallelism";
+
+struct Tunable {
+  std::string_view key;
+  bool is_wish = false;  // stays, where the configuration gives it
+};
+
+constexpr std::array<Tunable, 12> kTunables = {{{kMicro},
+                                                {kRecompute, true},
+                                                {kBoundaries, true},
+                                                {kFractions, true},
+                                                {kPrefetch, true},
+                                                {kOverlap, true},
+                                                {kSubGroup},
+                                                {kRecord, true},
+                                                {kBuffers, true},
+                                                {kBlock},
+                                                {kDepth},
+                                                {kThreads}}};
+
+constexpr std::int64_t kRecordGranule = 65'536;
+constexpr std::int64_t kLargestRecord = 16 << 20;
+
+bool contains(const std::vector<std::string>& list, std::string_view word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+bool is_given(const config::Resolved& resolved, std::string_view key) {
+  return std::any_of(resolved.reports.begin(), resolved.reports.end(), [&](const auto& report) {
+    return report.path == key && !report.source.empty() &&
+           report.outcome == config::Outcome::kHonoured;
+  });
+}
+
+struct Steps {
+  std::int64_t least = 1;
+  std::int64_t most = 1;
+};
+
+// Halves and doubles of `value`, as far as three of each.
+std::vector<std::int64_t> doublings(std::int64_t value, const Steps& range) {
+  constexpr int kEachWay = 3;
+  std::vector<std::int64_t> values;
+  std::int64_t low = value;
+  for (int i = 0; i < kEachWay && low / 2 >= range.least; ++i) low /= 2;
+  for (std::int64_t at = low; at < value; at *= 2) values.push_back(at);
+  values.push_back(value);
+  std::int64_t high = value;
+  for (int i = 0; i < kEachWay && high <= range.most / 2; ++i) values.push_back(high *= 2);
+  return values;
+}
+
+std::string short_number(std::string_view key, std::int64_t value) {
+  return key == kBlock ? format_bytes(static_cast<std::uint64_t>(value)) : std::to_string(value);
+}
+
+// `value`: what it is now; that choice says nothing, so that "0: the plan's" stays what it is.
+Dimension numbers(std::string_view key, std::int64_t value, std::vector<std::int64_t> values) {
+  if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+  std::sort(values.begin(), values.end());
+  Dimension dimension{.name = std::string(key.substr(key.find('.') + 1))};
+  for (const std::int64_t one : values) {
+    if (one == value) {
+      dimension.start = static_cast<int>(dimension.choices.size());
+      dimension.choices.push_back({.label = short_number(key, one), .keys = {}});
+    } else {
+      dimension.choices.push_back(
+          {.label = short_number(key, one), .keys = {{std::string(key), std::to_string(one)}}});
+    }
+  }
+  return dimension;
+}
+
+Dimension switches(std::string_view key, config::Switch value) {
+  constexpr std::array<const char*, 3> kWords = {"auto", "on", "off"};
+  Dimension dimension{.name = std::string(key.substr(key.find('.') + 1)),
+                      .start = static_cast<int>(value),
+                      .ordered = false};
+  for (const char* const word : kWords)
+    dimension.choices.push_back(
+        {.label = word, .keys = {{std::string(key), "\"" + std::string(word) + "\""}}});
+  dimension.choices[static_cast<std::size_t>(value)].keys.clear();
+  return dimension;
+}
+
+class Space {
+ public:
+  Space(const config::Resolved& resolved, const PlanFacts& facts, const VaryOptions& options)
+      : resolved_(resolved), config_(resolved.config), facts_(facts), options_(options) {}
+
+  TuneSpace build() && {
+    if (may_vary(kMicro) && !contains(options_.keep, kAccumulation)) batch();
+    if (may_vary(kRecompute)) add(switches(kRecompute, config_.placement.recompute));
+    if (facts_.cuda && may_vary(kBoundaries))
+      add(switches(kBoundaries, config_.placement.boundaries_to_cpu));
+    const bool several_tiers =
+        (facts_.gpu_fraction > 0) + (facts_.cpu_fraction > 0) + (facts_.nvme_fraction > 0) > 1;
+    if (config_.zero.offload_optimizer.device == config::OffloadDevice::kAuto && several_tiers &&
+        may_vary(kFractions))
+      fractions();
+    if ((facts_.cuda || facts_.params_on_nvme) && may_vary(kPrefetch)) prefetch();
+    if (may_vary(kOverlap)) overlap();
+    if (facts_.state_on_nvme) state_on_nvme();
+    if (facts_.nvme()) drives();
+    return std::move(space_);
+  }
+
+ private:
+  void add(Dimension dimension) {
+    if (dimension.choices.size() > 1) space_.dimensions.push_back(std::move(dimension));
+  }
+
+  // Only asked for what has an effect: what it notes as kept would have been varied.
+  bool may_vary(std::string_view key) {
+    if (contains(options_.keep, key)) return false;
+    if (contains(options_.vary, key) || contains(options_.vary, "all")) return true;
+    const auto* const tunable = std::find_if(kTunables.begin(), kTunables.end(),
+                                             [&](const Tunable& one) { return one.key == key; });
+    if (!tunable->is_wish || !is_given(resolved_, key)) return true;
+    space_.kept.emplace_back(key);
+    return false;
+  }
+
+  void batch() {
+    const std::int64_t product = config_.batch.micro * config_.batch.accumulation;
+    Dimension dimension{.name = "micro-batch"};
+    for (std::int64_t micro = 1; micro <= product; ++micro) {
+      if (product % micro != 0) continue;
+      const std::string accumulation = std::to_string(product / micro);
+      Choice choice{.label = std::to_string(micro) + " x " + accumulation};
+      if (micro == config_.batch.micro)
+        dimension.start = static_cast<int>(dimension.choices.size());
+      else
+        choice.keys = {{std::string(kMicro), std::to_string(micro)},
+                       {std::string(kAccumulation), accumulation}};
+      dimension.choices.push_back(std::move(choice));
+    }
+    add(std::move(dimension));
+  }
+
+  void shift(std::string name, Shift shifts) {
+    constexpr std::array<double, 5> kShares = {-0.1, -0.05, 0, 0.05, 0.1};
+    Dimension dimension{.name = std::move(name), .start = 2, .shifts = shifts};
+    for (const double share : kShares) {
+      std::string percent = std::to_string(static_cast<int>(share * 100)) + "%";
+      if (share > 0) percent.insert(0, "+");
+      dimension.choices.push_back({.label = std::move(percent), .keys = {}, .shift = share});
+    }
+    add(std::move(dimension));
+  }
+
+  void fractions() {
+    if (facts_.cuda && (facts_.gpu_fraction > 0 || facts_.cpu_fraction > 0))
+      shift("state on the GPU", Shift::kToGpu);
+    if (facts_.nvme_fraction > 0) shift("state in RAM", Shift::kToCpu);
+  }
+
+  void prefetch() {
+    std::vector<std::int64_t> values;
+    for (const std::int64_t ahead : {1, 2, 3, 4, 6, 8, 12, 16})
+      if (ahead < facts_.units) values.push_back(ahead);
+    add(numbers(kPrefetch, std::max<std::int64_t>(facts_.prefetch_units, 1), std::move(values)));
+  }
+
+  void overlap() {
+    const bool now = config_.placement.overlap_update;
+    add({.name = "overlap_update",
+         .choices = {{.label = now ? "true" : "false", .keys = {}},
+                     {.label = now ? "false" : "true",
+                      .keys = {{std::string(kOverlap), now ? "false" : "true"}}}},
+         .start = 0,
+         .ordered = false});
+  }
+
+  void state_on_nvme() {
+    const std::int64_t largest = std::max(facts_.largest_unit_elements, kRecordGranule);
+    const std::int64_t sub_group = std::min(config_.zero.sub_group_elements, largest);
+    if (may_vary(kSubGroup))
+      add(numbers(kSubGroup, sub_group, doublings(sub_group, {kRecordGranule, largest})));
+    const std::int64_t record = std::min(facts_.record_elements, sub_group);
+    const std::int64_t most = std::min(kLargestRecord, largest);
+    if (may_vary(kRecord)) add(numbers(kRecord, record, doublings(record, {kRecordGranule, most})));
+    if (may_vary(kBuffers))
+      add(numbers(kBuffers, facts_.swap_buffers, {3, 4, 6, 8, 12, 16, 24, 32}));
+  }
+
+  void drives() {
+    const config::Aio& aio = config_.aio;
+    if (may_vary(kBlock))
+      add(numbers(kBlock, aio.block_bytes, doublings(aio.block_bytes, {64 << 10, 16 << 20})));
+    if (may_vary(kDepth))
+      add(numbers(kDepth, aio.queue_depth, doublings(aio.queue_depth, {1, 256})));
+    if (may_vary(kThreads)) add(numbers(kThreads, aio.threads, doublings(aio.threads, {1, 8})));
+  }
+
+  const config::Resolved& resolved_;
+  const config::Config& config_;
+  const PlanFacts& facts_;
+  const VaryOptions& options_;
+  TuneSpace space_;
+};
+
+Status check_keys(const std::vector<std::string>& keys, std::string_view option) {
+  for (const std::string& key : keys) {
+    const bool known = (key == "all" && option == "--vary") || key == kAccumulation ||
+                       std::any_of(kTunables.begin(), kTunables.end(),
+                                   [&](const Tunable& one) { return one.key == key; });
+    if (known) continue;
+    std::string list;
+    for (const std::string& one : tunable_keys()) list += (list.empty() ? "" : ", ") + one;
+    return Error(ErrorCode::kInvalidArgument,
+                 std::string(option) + " " + key + ": what can be varied is " + list);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> tunable_keys() {
+  std::vector<std::string> keys;
+  for (const Tunable& one : kTunables) keys.emplace_back(one.key);
+  return keys;
+}
+
+Result<TuneSpace> tune_space(const config::Resolved& resolved, const PlanFacts& facts,
+                             const VaryOptions& options) {
+  SLUICE_RETURN_IF_ERROR(check_keys(options.vary, "--vary"));
+  SLUICE_RETURN_IF_ERROR(check_keys(options.keep, "--keep"));
+  return Space(resolved, facts, options).build();
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,173 @@
+#include "tools/tune/tune_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "aio/units.h"
+#include "engine/observe/text_table.h"
+
+namespace sluice::tools {
+namespace {
+
+using engine::decimals;
+using Json = nlohmann::ordered_json;
+
+std::string milliseconds(double seconds) {
+  if (seconds <= 0) return "";
+  return seconds < 10 ? decimals(1e3 * seconds, seconds < 0.1 ? 1 : 0) + " ms"
+                      : decimals(seconds, 1) + " s";
+}
+
+std::string bytes(std::uint64_t count) { return count == 0 ? "" : format_bytes(count); }
+
+std::string_view word_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kStart:
+      return "start";
+    case Verdict::kFaster:
+      return "faster";
+    case Verdict::kNotFaster:
+      return "not faster";
+    case Verdict::kFailed:
+      return "failed";
+    case Verdict::kPruned:
+      break;
+  }
+  return "not run";
+}
+
+std::string_view word_of(TuneEnd end) {
+  switch (end) {
+    case TuneEnd::kNothingFaster:
+      return "nothing near it is faster";
+    case TuneEnd::kTimeUsed:
+      return "the time is used up";
+    case TuneEnd::kTrialsUsed:
+      return "the number of trials is used up";
+    case TuneEnd::kInterrupted:
+      break;
+  }
+  return "interrupted";
+}
+
+std::string name_of(const TuneReport& report, const TuneRow& row) {
+  const std::string text = describe(report.dimensions, row.point);
+  return text.empty() ? "as configured" : text;
+}
+
+std::string verdict_of(const TuneReport& report, std::size_t number) {
+  const TuneRow& row = report.result.rows[number];
+  std::string text(report.result.best == number ? "best" : word_of(row.verdict));
+  return row.reason.empty() ? text : text + ": " + row.reason;
+}
+
+std::string conclusion(const TuneReport& report) {
+  const TuneResult& result = report.result;
+  if (!result.best) return "No trial ran to its end.\n";
+  const TuneRow& best = result.rows[*result.best];
+  std::string text;
+  if (*result.best == 0) {
+    text = "No trial was faster than the configuration as it is";
+  } else {
+    text = "Best: " + name_of(report, best) + ": " + outcome_of(best);
+    const double gain = result.confirmation ? result.confirmation->gain() : 0;
+    if (gain > 0)
+      text += ".\nMeasured again by turns, it is " + decimals(gain, 3) + " times as fast as " +
+              "the configuration as it was";
+    if (!is_worth_it(result)) text += ": the gain was noise, and nothing is changed";
+  }
+  return text + ". The search ended because " + std::string(word_of(result.end)) + ".\n";
+}
+
+Json json_of_row(const TuneReport& report, std::size_t number) {
+  const TuneRow& row = report.result.rows[number];
+  Json json{{"trial", number + 1},
+            {"changes", describe(report.dimensions, row.point)},
+            {"verdict", word_of(row.verdict)}};
+  if (!row.reason.empty()) json["reason"] = row.reason;
+  if (row.forecast.step_s > 0) json["predicted_step_s"] = row.forecast.step_s;
+  if (row.verdict == Verdict::kPruned) return json;
+  json["took_s"] = row.trial.took_s;
+  if (!row.trial.measured() || row.verdict == Verdict::kFailed) return json;
+  json["step_s"] = row.trial.step_s;
+  json["step_error_s"] = row.trial.error_s;
+  json["tokens_per_s"] = row.trial.tokens_per_s;
+  json["gpu_bytes"] = row.trial.gpu_bytes;
+  json["host_bytes"] = row.trial.host_bytes;
+  return json;
+}
+
+// The lines of `left`, all made as long as the longest, with a word behind each.
+std::string beside(const std::string& left, const std::vector<std::string>& words) {
+  std::vector<std::string> lines;
+  std::size_t width = 0;
+  for (std::size_t begin = 0; begin < left.size();) {
+    const std::size_t end = left.find('\n', begin);
+    lines.push_back(left.substr(begin, end - begin));
+    width = std::max(width, lines.back().size());
+    begin = end + 1;
+  }
+  std::string text;
+  for (std::size_t i = 0; i < lines.size(); ++i)
+    text += lines[i] + std::string(width - lines[i].size(), ' ') + "  " + words[i] + "\n";
+  return text;
+}
+
+}  // namespace
+
+bool is_worth_it(const TuneResult& result) {
+  if (!result.best) return false;
+  if (!result.confirmation) return true;
+  const double gain = result.confirmation->gain();
+  return gain == 0 || gain > 1;
+}
+
+std::string outcome_of(const TuneRow& row) {
+  if (!row.reason.empty()) return row.reason;
+  return "step " + milliseconds(row.trial.step_s) + ", " + decimals(row.trial.tokens_per_s, 0) +
+         " tokens/s";
+}
+
+std::string table_of(const TuneReport& report) {
+  std::vector<engine::TextRow> rows = {
+      {"trial", "predicted", "step", "tokens/s", "GPU", "host", "took"}};
+  // Only numbers are aligned to the right: the words are behind them.
+  std::vector<std::string> words = {"changed: verdict"};
+  for (std::size_t i = 0; i < report.result.rows.size(); ++i) {
+    const TuneRow& row = report.result.rows[i];
+    const bool measured = row.trial.step_s > 0;
+    rows.push_back({std::to_string(i + 1), milliseconds(row.forecast.step_s),
+                    milliseconds(row.trial.step_s),
+                    measured ? decimals(row.trial.tokens_per_s, 0) : "", bytes(row.trial.gpu_bytes),
+                    bytes(row.trial.host_bytes),
+                    row.trial.took_s > 0 ? engine::duration(row.trial.took_s) : ""});
+    words.push_back(name_of(report, row) + ": " + verdict_of(report, i));
+  }
+  std::string text = beside(engine::aligned(rows), words);
+  for (const std::string& key : report.kept)
+    text += "Kept as the configuration says: " + key + " (--vary " + key + " tries others)\n";
+  return text + conclusion(report);
+}
+
+std::string json_of(const TuneReport& report) {
+  const TuneResult& result = report.result;
+  Json json{{"ended", word_of(result.end)}, {"trials", Json::array()}};
+  for (std::size_t i = 0; i < result.rows.size(); ++i)
+    json["trials"].push_back(json_of_row(report, i));
+  if (result.best) {
+    Json keys = Json::object();
+    for (const KeyValue& one : report.best_keys)
+      keys[one.key] = Json::parse(one.json, nullptr, /*allow_exceptions=*/false);
+    json["best"] = {
+        {"trial", *result.best + 1}, {"keys", std::move(keys)}, {"worth_it", is_worth_it(result)}};
+  }
+  if (result.confirmation) {
+    json["again"] = {{"start_step_s", result.confirmation->start_step_s},
+                     {"best_step_s", result.confirmation->best_step_s},
+                     {"gain", result.confirmation->gain()}};
+  }
+  json["kept"] = report.kept;
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace sluice::tools

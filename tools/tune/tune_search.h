@@ -1,0 +1,140 @@
+// TuneSearch: from the plan's own choice to the fastest measured one, by coordinate descent.
+//
+// The start is measured first. Then dimension by dimension, the one that the plan promises most of
+// first, its neighbours are tried; where one is faster by more than the noise, the search goes on
+// in that direction. Passes over all dimensions end when one finds nothing, or the time or the
+// number of trials is used up; later ones leave out choices that were much slower in an earlier.
+// Nothing is measured that the plan says does not fit, is the same run as one before, or is
+// predicted to be slower than the best by kPruneRatio: it is a row of the result like every trial,
+// and so is a trial that fails. At the end the start and the best are measured again by turns, so
+// that the gain is a ratio of one and the same hour.
+//
+// Threads: one. Errors: those of the subject that end everything; a trial that fails is a result.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aio/result.h"
+#include "tools/tune/search_space.h"
+
+namespace sluice::tools {
+
+struct Forecast {
+  double step_s = 0;    // 0: not known
+  std::string refusal;  // why it cannot run; empty: it can
+  std::string run_id;   // two points with the same one are the same run; empty: not known
+};
+
+struct Trial {
+  std::string failure;  // empty: measured
+  double step_s = 0;    // median
+  double error_s = 0;   // standard error of the median
+  double tokens_per_s = 0;
+  std::uint64_t gpu_bytes = 0;   // at most; 0: no GPU
+  std::uint64_t host_bytes = 0;  // resident at most
+  double took_s = 0;             // in all, also of what failed
+
+  bool measured() const { return failure.empty(); }
+};
+
+// What is searched.
+class TuneSubject {
+ public:
+  virtual ~TuneSubject() = default;
+  // One for each point.
+  virtual Result<std::vector<Forecast>> forecast(const std::vector<Point>& points) = 0;
+  // kCancelled: the user stopped it. `best_step_s`: to give up early; 0: there is none yet.
+  virtual Result<Trial> measure(const Point& point, double best_step_s) = 0;
+  virtual double seconds_left() = 0;
+};
+
+enum class Verdict : std::uint8_t { kStart, kFaster, kNotFaster, kFailed, kPruned };
+
+struct TuneRow {
+  Point point;
+  Forecast forecast;
+  Verdict verdict = Verdict::kPruned;
+  std::string reason;  // of kFailed and kPruned
+  Trial trial;         // of the others
+};
+
+enum class TuneEnd : std::uint8_t { kNothingFaster, kTimeUsed, kTrialsUsed, kInterrupted };
+
+// Of the alternating measurements at the end.
+struct Confirmation {
+  std::vector<double> start_step_s;
+  std::vector<double> best_step_s;
+  double gain() const;  // of speed: 1.2 is a fifth faster. 0 without a measurement of both
+};
+
+struct TuneResult {
+  std::vector<TuneRow> rows;        // the start first, then in the order of the search
+  std::optional<std::size_t> best;  // of `rows`; nothing: no trial ran
+  TuneEnd end = TuneEnd::kNothingFaster;
+  std::optional<Confirmation> confirmation;  // where the best is not the start, and time was left
+
+  const TuneRow& start() const { return rows.front(); }
+};
+
+class TuneSearch {
+ public:
+  static constexpr double kPruneRatio = 1.3;
+  static constexpr double kHopelessRatio = 1.15;  // measured
+
+  struct Options {
+    double least_gain = 0.02;  // what counts as faster, unless the measured noise is more
+    int most_trials = 60;      // the confirmation's left out
+    int confirmations = 2;     // of start and best each; 0: none
+    std::function<void(const TuneRow& row, std::size_t number)> on_row = {};  // counted from 1
+  };
+  // All must outlive it.
+  TuneSearch(const std::vector<Dimension>& dimensions, TuneSubject& subject, const Options& options)
+      : dimensions_(dimensions), subject_(subject), options_(options) {}
+
+  Result<TuneResult> run();
+
+ private:
+  enum class Outcome : std::uint8_t { kFaster, kNotFaster, kFailed, kSameRun, kStop };
+
+  Status search();
+  Result<bool> pass();
+  Result<bool> walk(std::size_t dimension);
+  Result<bool> walk_towards(std::size_t dimension, int direction);
+  Result<Outcome> try_point(const Point& point);
+  Result<Outcome> measure(TuneRow row);
+  Status confirm();
+  Status look_ahead(const std::vector<Point>& points);
+  void prune(TuneRow row, std::string reason);
+  void add(TuneRow row);
+
+  Point moved(std::size_t dimension, int choice) const;
+  std::vector<Point> neighbours(std::size_t dimension) const;
+  std::vector<std::size_t> by_promise() const;
+  double promise(std::size_t dimension) const;  // the least predicted step of its neighbours
+  bool is_faster(const Trial& trial) const;
+  bool is_hopeless(std::size_t dimension, int choice) const;
+  void remember(const Point& point, const Trial& trial);
+  bool may_go_on();
+  const Point& here() const;
+  double best_step_s() const;  // 0: none yet
+
+  const std::vector<Dimension>& dimensions_;
+  TuneSubject& subject_;
+  const Options options_;
+  std::map<Point, Forecast> forecasts_;
+  std::map<Point, Outcome> tried_;
+  std::map<std::string, std::size_t> runs_;  // by run_id: the row that measured it
+  // By dimension and choice: the ratio to the best then, where it differed in that alone.
+  std::map<std::pair<std::size_t, int>, double> ratios_;
+  TuneResult result_;
+  int trials_ = 0;
+  int passes_ = 0;
+};
+
+}  // namespace sluice::tools
