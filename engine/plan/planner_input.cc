@@ -5,6 +5,7 @@
 #include "aio/units.h"
 #include "engine/model/gpt_costs.h"
 #include "engine/train/state_plan.h"
+#include "offload/gpu_state.h"
 #include "offload/placement_fit.h"
 
 namespace sluice::engine {
@@ -234,6 +235,9 @@ class Input {
                         .cpu = memory.host_bytes(),
                         .nvme = memory.nvme_bytes()};
     input_.fixed = all.beyond(placed);
+    // Whether the search puts state on the GPU or not.
+    if (question_.on_gpu && !is_used(memory, offload::Tier::kGpu))
+      input_.fixed.cpu += offload::GpuState::max_staging_bytes(memory.form);
     add_spare();
     return set_micro_batch(memory, some.places);
   }
