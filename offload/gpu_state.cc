@@ -172,7 +172,7 @@ Status GpuState::start_copy(const Batch& batch, bool to_device) {
 }
 
 // Whatever happened, no copy goes on that a buffer is needed for.
-Status GpuState::finish_after(Status status) {
+Status GpuState::finish_after(const Status& status) {
   Status finished = device_.finish();
   return status.ok() ? finished : status;
 }

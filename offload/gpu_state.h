@@ -63,7 +63,7 @@ class GpuState final : public TierState {
   std::uint64_t batches_of(const Part& part) const;
   Status sweep_batch(int unit, const Part& part, const Batch& batch, StateSweep& sweep) const;
   Status start_copy(const Batch& batch, bool to_device);
-  Status finish_after(Status status);
+  Status finish_after(const Status& status);
 
   const StateKind kind_;
   DeviceTier& device_;

@@ -23,9 +23,9 @@ using offload::UnitPlace;
 struct Case {
   const char* name;
   std::vector<std::string> overrides;
-};
 
-void PrintTo(const Case& it, std::ostream* out) { *out << it.name; }
+  friend std::ostream& operator<<(std::ostream& out, const Case& it) { return out << it.name; }
+};
 
 // The formula is never below the memory plan, and above it by no more than alignment and headers: a
 // page or a sector for each unit, array and record.
