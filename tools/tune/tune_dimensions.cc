@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string_view>
 
 #include "aio/units.h"
@@ -230,7 +231,7 @@ Status check_keys(const std::vector<std::string>& keys, std::string_view option)
                                    [&](const Tunable& one) { return one.key == key; });
     if (known) continue;
     std::string list;
-    for (const std::string& one : tunable_keys()) list += (list.empty() ? "" : ", ") + one;
+    for (const std::string& one : tunable_keys()) list.append(list.empty() ? "" : ", ").append(one);
     return Error(ErrorCode::kInvalidArgument,
                  std::string(option) + " " + key + ": what can be varied is " + list);
   }
@@ -241,6 +242,7 @@ Status check_keys(const std::vector<std::string>& keys, std::string_view option)
 
 std::vector<std::string> tunable_keys() {
   std::vector<std::string> keys;
+  keys.reserve(std::size(kTunables));
   for (const Tunable& one : kTunables) keys.emplace_back(one.key);
   return keys;
 }

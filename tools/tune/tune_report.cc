@@ -145,7 +145,11 @@ std::string table_of(const TuneReport& report) {
   }
   std::string text = beside(engine::aligned(rows), words);
   for (const std::string& key : report.kept)
-    text += "Kept as the configuration says: " + key + " (--vary " + key + " tries others)\n";
+    text.append("Kept as the configuration says: ")
+        .append(key)
+        .append(" (--vary ")
+        .append(key)
+        .append(" tries others)\n");
   return text + conclusion(report);
 }
 

@@ -288,6 +288,7 @@ std::vector<std::size_t> TuneSearch::by_promise() const {
   std::vector<std::size_t> order(dimensions_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::vector<double> promises;
+  promises.reserve(order.size());
   for (const std::size_t dimension : order) promises.push_back(promise(dimension));
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return promises[a] < promises[b]; });
