@@ -232,8 +232,11 @@ Status check_keys(const std::vector<std::string>& keys, std::string_view option)
     if (known) continue;
     std::string list;
     for (const std::string& one : tunable_keys()) list.append(list.empty() ? "" : ", ").append(one);
-    return Error(ErrorCode::kInvalidArgument,
-                 std::string(option) + " " + key + ": what can be varied is " + list);
+    return Error(ErrorCode::kInvalidArgument, std::string(option)
+                                                  .append(" ")
+                                                  .append(key)
+                                                  .append(": what can be varied is ")
+                                                  .append(list));
   }
   return {};
 }
