@@ -127,11 +127,13 @@ Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options)
       CheckpointWriter::begin(queue, imported.checkpoint, parameter_specs(shape, DType::kF32), {}));
   SLUICE_RETURN_IF_ERROR(copy_weights(queue, options, shape, *writer));
   const std::string text = config::to_json(config);
-  SLUICE_RETURN_IF_ERROR(writer->commit({.run = {.precision = std::string(kImportedPrecision),
-                                                 .model = stored_model(shape),
-                                                 .dropout = shape.dropout},
-                                         .configuration = text,
-                                         .program_version = SLUICE_VERSION}));
+  CheckpointState state;
+  state.run.precision = std::string(kImportedPrecision);
+  state.run.model = stored_model(shape);
+  state.run.dropout = shape.dropout;
+  state.configuration = text;
+  state.program_version = SLUICE_VERSION;
+  SLUICE_RETURN_IF_ERROR(writer->commit(state));
   SLUICE_ASSIGN_OR_RETURN(imported.tokenizer,
                           copy_tokenizer(queue, options.from, options.directory));
   SLUICE_RETURN_IF_ERROR(
