@@ -83,6 +83,27 @@ std::vector<int> StripedFile::weights_from_speeds(std::span<const double> speeds
   return best;
 }
 
+std::vector<std::uint64_t> StripedFile::bytes_of_files(std::uint64_t size_bytes,
+                                                       std::uint64_t stripe_bytes,
+                                                       const std::vector<int>& weights) {
+  const std::vector<int> cycle = deal_cycle(weights);
+  const std::uint64_t stripes = (size_bytes - 1) / stripe_bytes + 1;
+  const std::uint64_t cycles = stripes / cycle.size();
+  const std::uint64_t extra = stripes % cycle.size();
+  std::vector<std::uint64_t> bytes;
+  for (const int weight : weights)
+    bytes.push_back(cycles * static_cast<std::uint64_t>(weight) * stripe_bytes);
+  for (std::uint64_t turn = 0; turn < extra; ++turn)
+    bytes[static_cast<std::size_t>(cycle[turn])] += stripe_bytes;
+  // A last stripe that is cut short is rounded up to sectors.
+  const std::uint64_t last_stripe = size_bytes - (stripes - 1) * stripe_bytes;
+  bytes[static_cast<std::size_t>(cycle[(stripes - 1) % cycle.size()])] -=
+      stripe_bytes - align_up(last_stripe, 4096);
+  // A range of less than one cycle leaves files without a stripe; they get one sector all the same.
+  for (std::uint64_t& each : bytes) each = std::max<std::uint64_t>(each, 4096);
+  return bytes;
+}
+
 Result<std::unique_ptr<StripedFile>> StripedFile::open(IoQueue& queue,
                                                        const std::vector<std::string>& paths,
                                                        const Options& options) {
@@ -101,31 +122,12 @@ Result<std::unique_ptr<StripedFile>> StripedFile::open(IoQueue& queue,
     striped->name_ += (striped->name_.empty() ? "" : "+") + path;
   }
 
-  // How much of the range each file holds; a last stripe that is cut short is rounded up to
-  // sectors.
-  striped->file_bytes_.assign(paths.size(), 0);
-  const std::uint64_t stripes = (striped->size_bytes_ - 1) / options.stripe_bytes + 1;
-  const std::uint64_t cycles = stripes / striped->cycle_.size();
-  const std::uint64_t extra = stripes % striped->cycle_.size();
-  for (std::size_t i = 0; i < paths.size(); ++i) {
-    striped->file_bytes_[i] = cycles * striped->stripes_per_cycle_[i] * options.stripe_bytes;
-  }
-  for (std::uint64_t turn = 0; turn < extra; ++turn) {
-    striped->file_bytes_[static_cast<std::size_t>(striped->cycle_[turn].file)] +=
-        options.stripe_bytes;
-  }
-  const std::uint64_t last_stripe = striped->size_bytes_ - (stripes - 1) * options.stripe_bytes;
-  const auto last_turn = (stripes - 1) % striped->cycle_.size();
-  striped->file_bytes_[static_cast<std::size_t>(striped->cycle_[last_turn].file)] -=
-      options.stripe_bytes - align_up(last_stripe, 4096);
+  striped->file_bytes_ = bytes_of_files(striped->size_bytes_, options.stripe_bytes, weights);
 
   const bool exists = options.file.open.create == OpenOptions::Create::kMustExist;
   std::uint64_t filled = 0;
   for (std::size_t i = 0; i < paths.size(); ++i) {
     DirectFile::Options file_options = options.file;
-    // A range of less than one cycle leaves files without a stripe; they get one sector all the
-    // same.
-    striped->file_bytes_[i] = std::max<std::uint64_t>(striped->file_bytes_[i], 4096);
     file_options.size_bytes = exists ? 0 : striped->file_bytes_[i];
     if (options.file.on_progress) {
       file_options.on_progress = [&, filled](std::uint64_t done) {

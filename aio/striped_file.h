@@ -39,6 +39,12 @@ class StripedFile final : public IoTarget {
   // at least 1.
   static std::vector<int> weights_from_speeds(std::span<const double> speeds);
 
+  // How many bytes of a range lie in each of so many files, as open() makes them: whole sectors,
+  // and one at least. Weights, stripe and size are as open() takes them.
+  static std::vector<std::uint64_t> bytes_of_files(std::uint64_t size_bytes,
+                                                   std::uint64_t stripe_bytes,
+                                                   const std::vector<int>& weights);
+
   const std::string& path() const override { return name_; }
   std::uint64_t size_bytes() const override { return size_bytes_; }
   Extent locate(std::uint64_t offset_bytes, std::uint64_t max_length_bytes) const override;

@@ -100,6 +100,36 @@ TEST_P(StripedFileTest, HoldsRangesShorterThanOneCycle) {
   }
 }
 
+TEST_P(StripedFileTest, SaysBeforehandHowManyBytesLieInEachFile) {
+  const auto backend = this->backend();
+  const auto queue = make_queue_or_die(*backend, {});
+  const std::uint64_t stripe = 8192;
+  for (const std::uint64_t size : {std::uint64_t{1}, std::uint64_t{4 * 8192}, 7 * stripe - 4097,
+                                   61 * stripe, 61 * stripe + 5000}) {
+    SCOPED_TRACE(size);
+    const TemporaryFolder folder;
+    const std::vector<std::string> paths = {folder.file("a"), folder.file("b")};
+    const std::vector<int> weights = {3, 1};
+    const auto bytes = StripedFile::bytes_of_files(size, stripe, weights);
+    auto file = StripedFile::open(*queue, paths, striping(size, stripe, weights));
+    ASSERT_OK(file);
+    // Of what locate() gives away: the end of the last extent in each file.
+    std::map<const File*, std::uint64_t> ends;
+    for (std::uint64_t offset = 0; offset < size;) {
+      const Extent extent = (*file)->locate(offset, size - offset);
+      ends[extent.file] = std::max(ends[extent.file], extent.offset_bytes + extent.length_bytes);
+      offset += extent.length_bytes;
+    }
+    ASSERT_OK((*file)->finish());
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      const std::uint64_t end = ends[(*file)->files()[i]];
+      EXPECT_GE(bytes[i], end);
+      EXPECT_LT(bytes[i], std::max<std::uint64_t>(end, 1) + 4096);
+      EXPECT_GE(bytes[i], std::filesystem::file_size(paths[i]));
+    }
+  }
+}
+
 TEST_P(StripedFileTest, LeavesNothingBehindWhenOneFileCannotBeMade) {
   const auto backend = this->backend();
   const auto queue = make_queue_or_die(*backend, {});
