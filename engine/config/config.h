@@ -156,6 +156,9 @@ struct TierFractions {
   double nvme = 0;
 };
 
+// Of each of budget.nvme_paths, in their order; none: equal.
+using PathWeights = std::vector<int>;
+
 struct Placement {
   bool overlap_update = false;
   Switch recompute = Switch::kAuto;
@@ -164,6 +167,7 @@ struct Placement {
   std::int64_t record_elements = 0;                  // largest; at most a sub-group
   std::int64_t swap_buffers = 0;                     // records in flight; 0: the planner's
   std::int64_t prefetch_units = 0;                   // fetched ahead; 0: the planner's
+  std::optional<PathWeights> nvme_weights;           // unset: by speed, where that is measured
 };
 
 struct Config {

@@ -1,5 +1,7 @@
 #include "engine/config/derive.h"
 
+#include <algorithm>
+
 namespace sluice::config {
 namespace {
 
@@ -75,6 +77,18 @@ void check_offload(Derivation& derivation, const std::string& section, OffloadDe
                       ".device is nvme, but no folder is given for it: set budget.nvme_paths or " +
                       path_key);
   }
+}
+
+void check_nvme_paths(Derivation& derivation) {
+  const std::vector<std::string>& paths = derivation.config.budget.nvme_paths;
+  for (auto path = paths.begin(); path != paths.end(); ++path) {
+    if (std::find(paths.begin(), path, *path) != path)
+      return derivation.reject("budget.nvme_paths names " + *path + " twice");
+  }
+  const auto& weights = derivation.config.placement.nvme_weights;
+  if (!weights || weights->empty() || weights->size() == paths.size()) return;
+  derivation.reject("placement.nvme_weights must be one number for each of budget.nvme_paths, so " +
+                    std::to_string(paths.size()) + " and not " + std::to_string(weights->size()));
 }
 
 void derive_offload(Derivation& derivation) {
@@ -159,6 +173,7 @@ void derive_all(Derivation& derivation) {
   derive_model(derivation);
   derive_bucket_sizes(derivation);
   derive_offload(derivation);
+  check_nvme_paths(derivation);
   derive_run(derivation);
 }
 

@@ -146,6 +146,9 @@ std::string type_name(const Key& key) {
         if constexpr (std::is_same_v<A, Accessor<std::optional<TierFractions>>>) {
           return "an object with the numbers gpu, cpu and nvme";
         }
+        if constexpr (std::is_same_v<A, Accessor<std::optional<PathWeights>>>) {
+          return "\"equal\" or a list of whole numbers, one for each of budget.nvme_paths";
+        }
         return "anything";
       },
       key.field);

@@ -39,9 +39,10 @@ using Field =
     std::variant<std::monostate, Accessor<bool>, Accessor<std::int64_t>, Accessor<double>,
                  Accessor<std::string>, Accessor<std::optional<double>>, Accessor<Betas>,
                  Accessor<std::vector<std::string>>, Accessor<std::optional<TierFractions>>,
-                 Accessor<OptimizerType>, Accessor<ScheduleType>, Accessor<WarmupType>,
-                 Accessor<OffloadDevice>, Accessor<ModelPreset>, Accessor<TokenType>,
-                 Accessor<Device>, Accessor<Switch>, Accessor<IoBackendChoice>>;
+                 Accessor<std::optional<PathWeights>>, Accessor<OptimizerType>,
+                 Accessor<ScheduleType>, Accessor<WarmupType>, Accessor<OffloadDevice>,
+                 Accessor<ModelPreset>, Accessor<TokenType>, Accessor<Device>, Accessor<Switch>,
+                 Accessor<IoBackendChoice>>;
 
 struct Range {
   double minimum = -std::numeric_limits<double>::infinity();

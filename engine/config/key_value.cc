@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kIntegerLimit = 0x1p63;
 constexpr std::size_t kMaxListLength = 256;
+constexpr const char* kEqual = "equal";
 
 std::string lower_case(std::string_view text) {
   std::string lower;
@@ -164,6 +165,24 @@ Status store(const Key& key, const Json& value, std::optional<TierFractions>& fi
   return {};
 }
 
+Status store(const Key& key, const Json& value, std::optional<PathWeights>& field) {
+  if (value.is_string() && lower_case(value.get<std::string>()) == kEqual) {
+    field = PathWeights{};
+    return {};
+  }
+  if (!value.is_array() || value.empty() || value.size() > kMaxListLength) {
+    return wrong(key, value);
+  }
+  PathWeights weights;
+  for (const Json& entry : value) {
+    SLUICE_ASSIGN_OR_RETURN(const std::int64_t weight, as_integer(key, entry));
+    SLUICE_RETURN_IF_ERROR(check_range(key, entry, static_cast<double>(weight)));
+    weights.push_back(static_cast<int>(weight));
+  }
+  field = std::move(weights);
+  return {};
+}
+
 template <typename Enum>
 Status store_choice(const Key& key, const Json& value, Enum& field) {
   std::string word;
@@ -189,6 +208,9 @@ Json load(const Key& key, const T& field) {
   } else if constexpr (std::is_same_v<T, std::optional<TierFractions>>) {
     if (!field) return "auto";
     return Json{{"gpu", field->gpu}, {"cpu", field->cpu}, {"nvme", field->nvme}};
+  } else if constexpr (std::is_same_v<T, std::optional<PathWeights>>) {
+    if (!field) return "auto";
+    return field->empty() ? Json(kEqual) : Json(*field);
   } else {
     return Json(field);
   }

@@ -1,3 +1,4 @@
+#include "aio/striped_file.h"
 #include "engine/config/key_sections.h"
 
 namespace sluice::config {
@@ -291,6 +292,16 @@ constexpr Key kKeys[] = {
      .unit = "units",
      .meaning = "units fetched ahead of their use; 0: by stage3_prefetch_bucket_size and "
                 "stage3_max_live_parameters"},
+    {.path = "placement.nvme_weights",
+     .source = kOurs,
+     .field = SLUICE_FIELD(placement.nvme_weights),
+     .default_json = "\"auto\"",
+     .range = {.minimum = 1, .maximum = aio::StripedFile::kMaxWeight},
+     .auto_rule = "by the speed of each, where it was measured, and less where a drive has not the "
+                  "room; else equal",
+     .meaning =
+         "how stripes are dealt to several budget.nvme_paths: [3, 1] puts three on the first "
+         "for each on the second"},
 };
 
 }  // namespace

@@ -64,6 +64,7 @@ Json surroundings(const Key& key) {
     }
   }
   if (key.path.ends_with(".device")) put(root, "budget.nvme_paths", "/nvme");
+  if (key.path == "placement.nvme_weights") put(root, "budget.nvme_paths", Json({"/a", "/b"}));
   if (key.path == "placement.optimizer_fractions") {
     put(root, "budget.nvme_paths", "/nvme");
     put(root, "zero_optimization.offload_optimizer.device", "auto");
@@ -95,6 +96,9 @@ std::vector<Json> right_values(const Key& key) {
         }
         if constexpr (std::is_same_v<A, Accessor<std::optional<TierFractions>>>) {
           return {Json{{"gpu", 0.25}, {"cpu", 0.5}, {"nvme", 0.25}}};
+        }
+        if constexpr (std::is_same_v<A, Accessor<std::optional<PathWeights>>>) {
+          return {"equal", Json({64, 1})};
         }
         return {low + 0.5};  // a number
       },

@@ -247,6 +247,30 @@ TEST(ResolveConfig, NvmeNeedsAFolderAndTheBudgetsComesFirst) {
   EXPECT_EQ(reports[1].reason, "budget.nvme_paths replaces it");
 }
 
+TEST(ResolveConfig, WeightsOfDrivesAreAutoEqualOrOneForEachFolder) {
+  const std::string two = R"("budget": {"nvme_paths": ["/a", "/b"]})";
+  const auto weights = [&](const std::string& given) {
+    return accepted(resolve_run(run_with(two), {"placement.nvme_weights=" + given}))
+        .config.placement.nvme_weights;
+  };
+  EXPECT_FALSE(accepted(resolve_run(run_with(two))).config.placement.nvme_weights.has_value());
+  EXPECT_FALSE(weights("auto").has_value());
+  EXPECT_THAT(*weights("equal"), testing::IsEmpty());
+  EXPECT_THAT(*weights("[3, 1]"), ElementsAre(3, 1));
+  const auto refused = [&](const std::string& given) {
+    return refusal(resolve_run(run_with(two), {"placement.nvme_weights=" + given}));
+  };
+  EXPECT_THAT(refused("[3]"), AllOf(HasSubstr("placement.nvme_weights must be one number for each"),
+                                    HasSubstr("so 2 and not 1")));
+  EXPECT_THAT(refused("[0, 1]"), HasSubstr("placement.nvme_weights must be at least 1, not 0"));
+  EXPECT_THAT(refused("[1, 65]"), HasSubstr("placement.nvme_weights must be at most 64, not 65"));
+  EXPECT_THAT(refused("[1, 1.5]"), HasSubstr("which has a fraction"));
+  EXPECT_THAT(refused("[]"), HasSubstr("\"equal\" or a list"));
+  EXPECT_THAT(refused("fast"), HasSubstr("\"equal\" or a list"));
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("budget": {"nvme_paths": ["/a", "/b", "/a"]})"))),
+              HasSubstr("names /a twice"));
+}
+
 TEST(ResolveConfig, FractionsNeedADeviceThatIsAuto) {
   const std::string fractions =
       R"("placement": {"optimizer_fractions": {"gpu": 0.5, "nvme": 0.5}})";
