@@ -16,7 +16,7 @@ struct DuplexRates {
 
 struct MachineSpeeds {
   DuplexRates bus;                      // pinned host memory and GPU
-  DuplexRates drives;                   // all NVMe paths together, direct, at the run's block size
+  DuplexRates drives;                   // all NVMe paths together, as a run's stripes are dealt
   double host_copy_bytes_per_s = 0;     // DRAM, bytes read plus bytes written, all threads
   double cpu_adamw_elements_per_s = 0;  // the step of the run's form, all threads, state in RAM
   double gpu_copy_bytes_per_s = 0;      // GPU memory, bytes read plus bytes written

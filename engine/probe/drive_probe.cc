@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -17,30 +18,39 @@
 namespace sluice::engine {
 namespace {
 
-constexpr std::uint64_t kLeastFileBytes = 16 * kMiB;  // of each path
+constexpr std::uint64_t kLeastFileBytes = 16 * kMiB;  // of the path with most of it
 constexpr std::uint64_t kLeastBlocks = 4;
-constexpr double kFreeShare = 0.25;
-constexpr double kRampShare = 0.2;  // of a measurement's time, before it counts
+constexpr std::uint64_t kFreePart = 4;  // of what is free, a quarter
+constexpr double kRampShare = 0.2;      // of a measurement's time, before it counts
 
-// How large the scratch file may be, in whole blocks.
+// How large the scratch file may be, in whole blocks: what lies in each folder is a quarter of what
+// is free there at most.
 Result<std::uint64_t> file_bytes(aio::FileSystem& files, const DriveProbeOptions& options) {
-  const auto paths = static_cast<std::uint64_t>(options.folders.size());
-  const std::uint64_t least =
-      std::max(kLeastFileBytes, (kLeastBlocks * options.block_bytes + paths - 1) / paths);
-  std::uint64_t each = std::max(options.most_file_bytes / paths, least);
-  for (const std::string& folder : options.folders) {
+  const std::size_t paths = options.folders.size();
+  const std::vector<int> weights =
+      options.weights.empty() ? std::vector<int>(paths, 1) : options.weights;
+  SLUICE_CHECK(weights.size() == paths, "each folder has a weight");
+  const auto all = static_cast<std::uint64_t>(std::accumulate(weights.begin(), weights.end(), 0));
+  const auto heaviest =
+      static_cast<std::uint64_t>(*std::max_element(weights.begin(), weights.end()));
+  const std::uint64_t least = std::max(kLeastFileBytes * all / heaviest,
+                                       align_up(kLeastBlocks * options.block_bytes, paths));
+  std::uint64_t size_bytes = std::max(options.most_file_bytes, least);
+  for (std::size_t i = 0; i < paths; ++i) {
+    const std::string& folder = options.folders[i];
     SLUICE_ASSIGN_OR_RETURN(const std::uint64_t free, files.free_bytes(folder));
-    each = std::min(each, static_cast<std::uint64_t>(kFreeShare * static_cast<double>(free)));
-    if (each < least) {
+    const auto weight = static_cast<std::uint64_t>(weights[i]);
+    size_bytes = std::min(size_bytes, free / kFreePart * all / weight);
+    if (size_bytes < least) {
       return Error(ErrorCode::kNoSpace,
                    "measuring the drive of " + folder + " writes a scratch file of " +
-                       format_bytes(least) + " to a quarter of what is free, and " +
+                       format_bytes(least * weight / all) + " to a quarter of what is free, and " +
                        format_bytes(free) +
                        " are free: free some space there, or give another folder in "
                        "budget.nvme_paths");
     }
   }
-  return align_down(each * paths, options.block_bytes);
+  return align_down(size_bytes, options.block_bytes);
 }
 
 class DriveProbe {
@@ -185,7 +195,7 @@ Result<std::unique_ptr<DriveProbe>> DriveProbe::create(aio::IoBackend& backend,
       probe->file_,
       aio::StripedFile::open(*probe->writes_, options.folders,
                              {.stripe_bytes = options.stripe_bytes,
-                              .weights = {},
+                              .weights = options.weights,
                               .file = {.open = {.access = aio::OpenOptions::Access::kReadWrite,
                                                 .create = aio::OpenOptions::Create::kAnonymous},
                                        .size_bytes = size_bytes,

@@ -1,10 +1,10 @@
 // What NVMe paths do with blocks as a run moves them: sequential reads, writes, and both at once,
 // past the page cache, on a scratch file without a name that is written before it is read.
 //
-// The file is striped over the paths, as a run's state is: with one path it tells of that path,
-// with several of all together. It is as large as half a second of writing makes it, within
-// most_file_bytes and a quarter of what is free. Folders that are missing are made, as the run
-// makes them.
+// The file is striped over the paths, by the same weights as a run's state: with one path it tells
+// of that path, with several of all together. It is as large as half a second of writing makes it,
+// within most_file_bytes and a quarter of what is free. Folders that are missing are made, as the
+// run makes them.
 //
 // Memory:  buffers of at most kMostBufferBytes, or of two blocks where blocks are larger. Where
 // they
@@ -27,6 +27,7 @@ namespace sluice::engine {
 
 struct DriveProbeOptions {
   std::vector<std::string> folders;
+  std::vector<int> weights;  // of the folders' stripes; empty: equal
   std::uint64_t block_bytes = kMiB;
   int queue_depth = 32;  // of reads, and again of writes, as the run has it
   std::uint64_t stripe_bytes = kMiB;

@@ -4,6 +4,7 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -116,18 +117,29 @@ class MachineProbe {
     return {};
   }
 
-  Result<SpeedsCache::Found<offload::DuplexRates>> drives_of(
-      const std::vector<std::string>& folders, const std::string& what) {
+  // Of many paths each is measured for a shorter time: a few seconds are enough for all.
+  DriveProbeOptions drive_options(std::vector<std::string> folders) const {
+    constexpr double kPathsInFull = 2;
+    constexpr double kLeastPart = 0.2;
+    DriveProbeOptions options{.folders = std::move(folders),
+                              .block_bytes = static_cast<std::uint64_t>(config_.aio.block_bytes),
+                              .queue_depth = static_cast<int>(config_.aio.queue_depth)};
+    if (options.folders.size() > 1) return options;
+    const double part =
+        std::clamp(kPathsInFull / static_cast<double>(paths_.size()), kLeastPart, 1.0);
+    options.fill_seconds *= part;
+    options.seconds *= part;
+    return options;
+  }
+
+  Result<SpeedsCache::Found<offload::DuplexRates>> rates_of(const DriveProbeOptions& options,
+                                                            const std::string& what) {
     const auto tell = step(what);
-    const DriveProbeOptions options{
-        .folders = folders,
-        .block_bytes = static_cast<std::uint64_t>(config_.aio.block_bytes),
-        .queue_depth = static_cast<int>(config_.aio.queue_depth)};
     const DriveAccess access{.backend = std::string(backend_.name()),
                              .threads = static_cast<int>(config_.aio.threads),
                              .single_submit = config_.aio.single_submit};
     // What a drive is called is known of folders that exist.
-    for (const std::string& folder : folders)
+    for (const std::string& folder : options.folders)
       SLUICE_RETURN_IF_ERROR(backend_.files().make_directories(folder));
     return cache_.get<offload::DuplexRates>("drives", drive_subject(machine_, options, access),
                                             [&] { return probe_drives(backend_, options, tell); });
@@ -135,7 +147,7 @@ class MachineProbe {
 
   Status drives() {
     for (const std::string& path : paths_) {
-      SLUICE_ASSIGN_OR_RETURN(const auto found, drives_of({path}, path));
+      SLUICE_ASSIGN_OR_RETURN(const auto found, rates_of(drive_options({path}), path));
       report_.paths.push_back({.path = path, .rates = found.speeds, .when = when(found)});
     }
     if (paths_.empty()) return {};
@@ -144,10 +156,28 @@ class MachineProbe {
       report_.drives_when = report_.paths[0].when;
       return {};
     }
-    SLUICE_ASSIGN_OR_RETURN(const auto found, drives_of(paths_, "all NVMe paths together"));
+    weigh();
+    DriveProbeOptions together = drive_options(paths_);
+    for (const ProbedPath& path : report_.paths) together.weights.push_back(path.weight);
+    SLUICE_ASSIGN_OR_RETURN(const auto found, rates_of(together, "all NVMe paths together"));
     report_.speeds.drives = found.speeds;
     report_.drives_when = when(found);
     return {};
+  }
+
+  // Paths that DeepSpeed's keys give to one store each are not striped: they stay as they are.
+  void weigh() {
+    std::map<std::string, int> paths_of_drive;
+    const auto drive_of = [](const std::string& path) {
+      return aio::mount_info(path).device_number;
+    };
+    for (const ProbedPath& path : report_.paths) ++paths_of_drive[drive_of(path.path)];
+    for (ProbedPath& path : report_.paths) path.sharers = paths_of_drive[drive_of(path.path)];
+    if (config_.budget.nvme_paths.size() != report_.paths.size()) return;
+    const auto& named = config_.placement.nvme_weights;
+    const std::vector<int> weights =
+        named ? *named : offload::weights_by_speed(path_speeds(report_));
+    for (std::size_t i = 0; i < weights.size(); ++i) report_.paths[i].weight = weights[i];
   }
 
   Status gpu() {

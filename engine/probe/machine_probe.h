@@ -1,7 +1,7 @@
 // What this machine's resources do for a run of a configuration: its memory and cores, its NVMe
-// paths each alone and all together, its GPU and the bus, and the seconds of one micro-batch
-// through the model's units. Seconds where it has to be measured; nothing where the cache file has
-// it.
+// paths each alone and all together, with the weights that a run's stripes then have, its GPU and
+// the bus, and the seconds of one micro-batch through the model's units. Seconds where it has to be
+// measured; nothing where the cache file has it.
 //
 // Memory:  what the parts take (host_probe.h, drive_probe.h, gpu_probe.h, unit_timer.h), one after
 //          the other, within the configuration's budget; all given back before it returns.

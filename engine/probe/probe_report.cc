@@ -46,11 +46,16 @@ void add_duplex(std::vector<TextRow>& rows, const DuplexRates& rates, const Dire
 void add_drives(std::vector<TextRow>& rows, const ProbeReport& report, std::int64_t now_unix_s) {
   const DirectionNames names{.in = "read", .out = "write"};
   for (const ProbedPath& path : report.paths) {
-    rows.push_back({"NVMe, " + path.path});
+    rows.push_back({"NVMe, " + path.path +
+                    (path.sharers > 1 ? ", alone on a drive that has " +
+                                            std::to_string(path.sharers) + " of the paths"
+                                      : "")});
     add_duplex(rows, path.rates, names, age(path.when, now_unix_s));
   }
   if (report.paths.size() < 2) return;
-  rows.push_back({"NVMe, all paths together"});
+  std::vector<int> weights;
+  for (const ProbedPath& path : report.paths) weights.push_back(path.weight);
+  rows.push_back({"NVMe, all paths together, stripes dealt " + offload::to_text(weights)});
   add_duplex(rows, report.speeds.drives, names, age(report.drives_when, now_unix_s));
 }
 
@@ -89,6 +94,13 @@ Json with_values(Json json, const SpeedValues& values) {
 
 }  // namespace
 
+std::vector<offload::PathSpeed> path_speeds(const ProbeReport& report) {
+  std::vector<offload::PathSpeed> speeds;
+  for (const ProbedPath& path : report.paths)
+    speeds.push_back({.rates = path.rates, .sharers = path.sharers});
+  return speeds;
+}
+
 std::string format_report(const ProbeReport& report, std::int64_t now_unix_s) {
   const std::string host_when = age(report.host_when, now_unix_s);
   std::vector<TextRow> rows = {{"measured", "", "when"}, {report.cpu}};
@@ -113,6 +125,8 @@ std::string to_json(const ProbeReport& report) {
   for (const ProbedPath& path : report.paths) {
     Json one = {{"path", path.path}};
     one.update(with_values(when_json(path.when), values_of(path.rates)));
+    one["paths_on_its_drive"] = path.sharers;
+    one["weight"] = path.weight;
     json["paths"].push_back(one);
   }
   if (!report.paths.empty())

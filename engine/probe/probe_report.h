@@ -10,6 +10,7 @@
 #include "engine/probe/measurement.h"
 #include "engine/probe/unit_times.h"
 #include "offload/machine_speeds.h"
+#include "offload/path_weights.h"
 
 namespace sluice::engine {
 
@@ -24,6 +25,8 @@ struct ProbedPath {
   std::string path;
   offload::DuplexRates rates;
   ProbedWhen when;
+  int sharers = 1;  // paths on its drive, itself included
+  int weight = 1;   // of its stripes, when all were measured together
 };
 
 struct ProbeReport {
@@ -39,6 +42,9 @@ struct ProbeReport {
   ProbedWhen units_when;
   std::string cache_path;  // empty: nothing is kept
 };
+
+// What weights are made of.
+std::vector<offload::PathSpeed> path_speeds(const ProbeReport& report);
 
 // Aligned text, for standard output; `now_unix_s` gives the ages.
 std::string format_report(const ProbeReport& report, std::int64_t now_unix_s);

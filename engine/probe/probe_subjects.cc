@@ -1,6 +1,7 @@
 #include "engine/probe/probe_subjects.h"
 
 #include "aio/units.h"
+#include "offload/path_weights.h"
 
 namespace sluice::engine {
 namespace {
@@ -54,13 +55,19 @@ MeasuredOf drive_subject(const aio::MachineInfo& machine, const DriveProbeOption
     paths += (paths.empty() ? "" : " + ") + mount.file_system + " on " + mount.device + " at " +
              mount.mount_point + " (" + mount.device_number + ")";
   }
-  return {{"cpu", cpu_of(machine)},
-          {"drives", paths},
-          {"backend", access.backend},
-          {"rings", std::to_string(access.threads)},
-          {"single submit", access.single_submit ? "yes" : "no"},
-          {"block", format_bytes(options.block_bytes)},
-          {"queue depth", std::to_string(options.queue_depth)}};
+  MeasuredOf of = {{"cpu", cpu_of(machine)},
+                   {"drives", paths},
+                   {"backend", access.backend},
+                   {"rings", std::to_string(access.threads)},
+                   {"single submit", access.single_submit ? "yes" : "no"},
+                   {"block", format_bytes(options.block_bytes)},
+                   {"queue depth", std::to_string(options.queue_depth)}};
+  const std::size_t count = options.folders.size();
+  if (count > 1) {
+    of["weights"] =
+        offload::to_text(options.weights.empty() ? std::vector<int>(count, 1) : options.weights);
+  }
+  return of;
 }
 
 MeasuredOf gpu_subject(const aio::MachineInfo& machine, const GpuIdentity& gpu,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "aio/fault_backend.h"
 #include "tests/aio/sim_test_util.h"
@@ -103,7 +104,10 @@ class WrittenBeforeRead final : public aio::IoBackend {
   void submit(std::span<aio::IoOp* const> ops) noexcept override {
     for (const aio::IoOp* op : ops) {
       const std::uint64_t end = op->offset_bytes + op->length_bytes;
-      if (op->kind == aio::IoKind::kWrite) written_.push_back({op->offset_bytes, end});
+      if (op->kind == aio::IoKind::kWrite) {
+        written_.push_back({op->offset_bytes, end});
+        bytes_of_[op->file->path()] += op->length_bytes;
+      }
       if (op->kind != aio::IoKind::kRead) continue;
       ++reads_;
       unwritten_ += std::none_of(written_.begin(), written_.end(), [&](const auto& range) {
@@ -114,6 +118,7 @@ class WrittenBeforeRead final : public aio::IoBackend {
   }
   int reads() const { return reads_; }
   int unwritten() const { return unwritten_; }
+  const std::map<std::string, std::uint64_t>& written_bytes() const { return bytes_of_; }
   std::uint64_t highest_write() const {
     std::uint64_t end = 0;
     for (const auto& range : written_) end = std::max(end, range.second);
@@ -123,6 +128,7 @@ class WrittenBeforeRead final : public aio::IoBackend {
  private:
   aio::IoBackend& inner_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> written_;
+  std::map<std::string, std::uint64_t> bytes_of_;
   int reads_ = 0;
   int unwritten_ = 0;
 };
@@ -152,6 +158,24 @@ TEST(DriveProbe, TakesAtMostAQuarterOfWhatIsFree) {
   EXPECT_THAT(refused.error().message(),
               testing::AllOf(testing::HasSubstr("/nvme"), testing::HasSubstr("40M"),
                              testing::HasSubstr("budget.nvme_paths")));
+}
+
+TEST(DriveProbe, DealsStripesAsTheRunDoes) {
+  VirtualLoop loop;
+  SimDrive::Options options = drive(5.0, 5.0);
+  options.capacity_bytes = 400 * kMiB;
+  SimDrive sim(loop, options);
+  WrittenBeforeRead watched(sim);
+  ASSERT_OK(probe_drives(watched, {.folders = {"/fast", "/slow"}, .weights = {3, 1}}));
+  ASSERT_EQ(watched.written_bytes().size(), 2U);
+  const auto fast = static_cast<double>(watched.written_bytes().begin()->second);
+  const auto slow = static_cast<double>(watched.written_bytes().rbegin()->second);
+  EXPECT_NEAR(fast / slow, 3, 0.05);
+  EXPECT_EQ(watched.highest_write(), 100 * kMiB);  // a quarter of what is free, on the fuller one
+  // No path needs more room than it would by itself.
+  options.capacity_bytes = 64 * kMiB;
+  SimDrive small(loop, options);
+  EXPECT_OK(probe_drives(small, {.folders = {"/fast", "/slow"}, .weights = {3, 1}}));
 }
 
 TEST(DriveProbe, TellsTheErrorOfADriveThatFails) {

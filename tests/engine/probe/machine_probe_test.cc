@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 
@@ -96,6 +98,45 @@ TEST_F(MachineProbeTest, MeasuresPathsAloneAndTogether) {
   const ProbeReport none = probe({"budget.nvme_paths=[]"});
   EXPECT_THAT(none.paths, IsEmpty());
   EXPECT_EQ(none.speeds.drives.in_bytes_per_s, 0);
+}
+
+TEST_F(MachineProbeTest, MeasuresTogetherWithTheWeightsThatTheRunHas) {
+  const std::string together = "all NVMe paths together";
+  const std::string two =
+      "budget.nvme_paths=[\"" + folder_.file("a") + "\", \"" + folder_.file("b") + "\"]";
+  const auto weights = [](const ProbeReport& report) {
+    return std::vector<int>{report.paths.at(0).weight, report.paths.at(1).weight};
+  };
+  const ProbeReport by_speed = probe({two});
+  // Folders of one drive, whose speed is measured once.
+  EXPECT_EQ(by_speed.paths[0].sharers, 2);
+  EXPECT_EQ(by_speed.paths[1].sharers, 2);
+  EXPECT_THAT(weights(by_speed), ElementsAre(1, 1));
+  const ProbeReport named = probe({two, "placement.nvme_weights=[3,1]"});
+  EXPECT_THAT(measured_, ElementsAre(together));
+  EXPECT_THAT(weights(named), ElementsAre(3, 1));
+  const ProbeReport again = probe({two, "placement.nvme_weights=[3,1]"});
+  EXPECT_THAT(measured_, IsEmpty());
+  EXPECT_EQ(again.speeds.drives.in_bytes_per_s, named.speeds.drives.in_bytes_per_s);
+  EXPECT_THAT(weights(probe({two, "placement.nvme_weights=equal"})), ElementsAre(1, 1));
+  EXPECT_THAT(measured_, IsEmpty());
+}
+
+// Files of before there were weights say nothing of them.
+TEST_F(MachineProbeTest, MeasuresTogetherAnewWhatAnOldFileHas) {
+  const std::string two =
+      "budget.nvme_paths=[\"" + folder_.file("a") + "\", \"" + folder_.file("b") + "\"]";
+  probe({two});
+  std::ifstream file(folder_.file("cache/speeds.json"));
+  auto cache = nlohmann::json::parse(file);
+  file.close();
+  int old = 0;
+  for (auto& measurement : cache["measurements"])
+    old += static_cast<int>(measurement["of"].erase("weights"));
+  EXPECT_EQ(old, 1);
+  std::ofstream(folder_.file("cache/speeds.json")) << cache.dump();
+  probe({two});
+  EXPECT_THAT(measured_, ElementsAre("all NVMe paths together"));
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ ProbeReport example() {
   report.speeds.drives.out_bytes_per_s = 9.75e9;
   report.paths = {{.path = "/nvme0", .rates = {.in_bytes_per_s = 6.5e9}, .when = {.unix_s = kNow}},
                   {.path = "/nvme1", .rates = {}, .when = {}}};
+  report.paths[0].weight = 3;
   report.host_when = {.unix_s = kNow - 4 * 86'400, .cached = true};
   report.gpu_when = {.unix_s = kNow - 7200, .cached = true};
   report.units.block.backward_s = 0.00125;
@@ -39,7 +40,12 @@ TEST(ProbeReport, ShowsEveryNumberWithItsAge) {
   EXPECT_THAT(text, testing::ContainsRegex("matrix product +701.5 TFLOP/s"));
   EXPECT_THAT(text, testing::ContainsRegex("block +0.000 ms +0.000 ms +1.250 ms"));
   EXPECT_THAT(text, testing::AllOf(HasSubstr("estimated"), HasSubstr("/home/speeds.json"),
-                                   HasSubstr("all paths together")));
+                                   HasSubstr("all paths together, stripes dealt 3:1")));
+  EXPECT_THAT(text, Not(HasSubstr("alone on a drive")));
+  ProbeReport of_one_drive = example();
+  of_one_drive.paths[1].sharers = 2;
+  EXPECT_THAT(format_report(of_one_drive, kNow),
+              HasSubstr("/nvme1, alone on a drive that has 2 of the paths"));
 }
 
 TEST(ProbeReport, LeavesOutWhatIsNotThere) {
@@ -63,6 +69,8 @@ TEST(ProbeReport, IsOneJsonObject) {
   EXPECT_EQ(json["host"]["measured_at"], "2026-02-25T12:00:00Z");
   EXPECT_EQ(json["paths"][0]["path"], "/nvme0");
   EXPECT_EQ(json["paths"][0]["in_bytes_per_s"], 6.5e9);
+  EXPECT_EQ(json["paths"][0]["weight"], 3);
+  EXPECT_EQ(json["paths"][0]["paths_on_its_drive"], 1);
   EXPECT_EQ(json["drives"]["out_bytes_per_s"], 9.75e9);
   EXPECT_EQ(json["gpu_speeds"]["bus_in_both_bytes_per_s"], 41.5e9);
   EXPECT_EQ(json["units"]["block_backward_s"], 0.00125);

@@ -39,12 +39,15 @@ TEST(ProbeSubjects, OfDrivesDifferByEverySetting) {
       {drive_subject(machine, {.folders = one}, access),
        drive_subject(machine, {.folders = proc}, access),
        drive_subject(machine, {.folders = {one[0], one[0]}}, access),
+       drive_subject(machine, {.folders = {one[0], one[0]}, .weights = {2, 1}}, access),
        drive_subject(machine, {.folders = one, .block_bytes = 4096}, access),
        drive_subject(machine, {.folders = one, .queue_depth = 33}, access),
        drive_subject(machine, {.folders = one}, {.backend = "posix"}),
        drive_subject(machine, {.folders = one}, {.backend = "uring", .threads = 2}),
        drive_subject(machine, {.folders = one}, {.backend = "uring", .single_submit = true})},
-      8);
+      9);
+  EXPECT_EQ(drive_subject(machine, {.folders = {one[0], one[0]}}, access),
+            drive_subject(machine, {.folders = {one[0], one[0]}, .weights = {1, 1}}, access));
   // Two folders on one drive are the same drive.
   std::filesystem::create_directory(folder.file("below"));
   EXPECT_EQ(drive_subject(machine, {.folders = one}, access),
