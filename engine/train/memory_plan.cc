@@ -96,23 +96,25 @@ const char* store_suffix(RunPurpose purpose) {
   return "params";
 }
 
-Status plan_params(const config::Config& config, const GptModel& model,
-                   std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
-  place_params(config.zero, model, places, plan);
+Status plan_params(const config::Config& config, const GptModel& model, const PlanOptions& options,
+                   MemoryPlan& plan) {
+  place_params(config.zero, model, options.places, plan);
   plan.params.element_bytes = offload::param_bytes_per_element(plan.form);
   plan.params.store.paths = config.param_nvme_paths();
+  plan.params.store.weights = stripe_weights(config, options.nvme_weights);
   // Weights may be used while the run that makes them goes on.
   plan.params.store.run = store_name(config, store_suffix(plan.purpose));
   plan.params.store.label = "parameters";
   SLUICE_ASSIGN_OR_RETURN(const auto memory, offload::ParamOffloader::memory_plan(plan.params));
   plan.host.push_back({"parameters in memory", memory.cpu_bytes, /*locked=*/true});
   plan.host.push_back({"parameters, cache of those on NVMe", memory.buffer_bytes, /*locked=*/true});
-  plan.nvme.push_back(
-      {.what = "parameters", .bytes = memory.nvme_bytes, .paths = config.param_nvme_paths()});
+  plan.nvme.push_back({.what = "parameters",
+                       .bytes = memory.nvme_bytes,
+                       .paths = bytes_on_paths(plan.params.store, memory.nvme_bytes)});
   return {};
 }
 
-Status plan_optimizer(const config::Config& config, MemoryPlan& plan) {
+Status plan_optimizer(const config::Config& config, const PlanOptions& options, MemoryPlan& plan) {
   plan.optimizer.form = plan.form;
   plan.optimizer.grad_type = plan.grad_type;
   plan.optimizer.isa = offload::best_isa();
@@ -130,6 +132,7 @@ Status plan_optimizer(const config::Config& config, MemoryPlan& plan) {
   plan.optimizer.swap.buffers = static_cast<int>(
       std::clamp<std::int64_t>(buffers, kMinSwapBuffers, swap::SwapPipeline::kMaxBuffers));
   plan.optimizer.store.paths = config.optimizer_nvme_paths();
+  plan.optimizer.store.weights = stripe_weights(config, options.nvme_weights);
   plan.optimizer.store.run = store_name(config, "optimizer");
   plan.optimizer.store.label = "optimizer state";
   SLUICE_ASSIGN_OR_RETURN(const auto memory,
@@ -141,7 +144,7 @@ Status plan_optimizer(const config::Config& config, MemoryPlan& plan) {
   plan.host.push_back({"optimizer state, while it is set or saved", memory.transfer_bytes});
   plan.nvme.push_back({.what = "optimizer state",
                        .bytes = memory.nvme_bytes,
-                       .paths = config.optimizer_nvme_paths()});
+                       .paths = bytes_on_paths(plan.optimizer.store, memory.nvme_bytes)});
   return {};
 }
 
@@ -226,6 +229,12 @@ std::uint64_t MemoryPlan::locked_bytes() const {
 std::uint64_t MemoryPlan::gpu_bytes() const { return sum_of(gpu); }
 std::uint64_t MemoryPlan::nvme_bytes() const { return sum_of(nvme); }
 
+std::vector<PathBytes> MemoryPlan::nvme_paths() const {
+  std::vector<PathBytes> all;
+  for (const MemoryLine& line : nvme) add_on_paths(line.paths, all);
+  return all;
+}
+
 bool uses_cuda(const config::Config& config) {
   return at::hasCUDA() && config.run.device != config::Device::kCpu;
 }
@@ -280,8 +289,8 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
   choose_types(config, plan);
   const bool trains = options.purpose == RunPurpose::kTraining;
   if (trains) SLUICE_RETURN_IF_ERROR(place_state(config, model, options.places, plan));
-  SLUICE_RETURN_IF_ERROR(plan_params(config, model, options.places, plan));
-  if (trains) SLUICE_RETURN_IF_ERROR(plan_optimizer(config, plan));
+  SLUICE_RETURN_IF_ERROR(plan_params(config, model, options, plan));
+  if (trains) SLUICE_RETURN_IF_ERROR(plan_optimizer(config, options, plan));
   plan.host.push_back({"the program and LibTorch", plan.cuda ? kCudaProgramBytes : kProgramBytes});
   if (trains) plan_boundaries(config, model, options.places, plan);
   std::vector<MemoryLine>& compute = plan.cuda ? plan.gpu : plan.host;

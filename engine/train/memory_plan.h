@@ -13,6 +13,7 @@
 #include "engine/model/gpt_model.h"
 #include "engine/train/boundary_plan.h"
 #include "engine/train/gpu_plan.h"
+#include "engine/train/stripe_plan.h"
 #include "offload/optimizer_offloader.h"
 #include "offload/param_offloader.h"
 #include "offload/step_model.h"
@@ -28,8 +29,8 @@ enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
 struct MemoryLine {
   std::string what;
   std::uint64_t bytes = 0;
-  bool locked = false;             // counts against RLIMIT_MEMLOCK
-  std::vector<std::string> paths;  // of what is on NVMe: an equal share on each
+  bool locked = false;           // counts against RLIMIT_MEMLOCK
+  std::vector<PathBytes> paths;  // of what is on NVMe: how much of it lies on each
 };
 
 // What CUDA takes of a GPU for a process before the process has taken anything.
@@ -61,6 +62,8 @@ struct MemoryPlan {
   std::uint64_t locked_bytes() const;  // of the host's
   std::uint64_t gpu_bytes() const;
   std::uint64_t nvme_bytes() const;
+  // Each path with what all lines have on it, those without anything left out.
+  std::vector<PathBytes> nvme_paths() const;
 };
 
 struct PlanOptions {
@@ -73,6 +76,8 @@ struct PlanOptions {
   // What the planner chose, by unit, for all that the configuration leaves to it ("auto"). Empty:
   // then that goes to the host's memory.
   std::vector<offload::UnitPlace> places;
+  // Of budget.nvme_paths, where the configuration leaves them open ("auto"). Empty: equal then.
+  std::vector<int> nvme_weights;
 };
 
 // Whether a run of this configuration computes on the GPU of this machine.

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <filesystem>
 #include <iomanip>
-#include <map>
 #include <optional>
 #include <sstream>
 #include <utility>
 
 #include "aio/units.h"
+#include "offload/path_weights.h"
 
 namespace sluice::engine {
 namespace {
@@ -149,11 +149,6 @@ class Check {
   Status nvme() {
     if (plan_.nvme_bytes() == 0) return {};
     part("NVMe", plan_.nvme, plan_.nvme_bytes(), "");
-    std::map<std::string, std::uint64_t> needed;
-    for (const MemoryLine& it : plan_.nvme) {
-      if (it.bytes == 0) continue;
-      for (const std::string& path : it.paths) needed[path] += it.bytes / it.paths.size();
-    }
     if (config_.budget.nvme_gib) {
       const auto allowed = static_cast<std::uint64_t>(*config_.budget.nvme_gib * kGiB);
       if (plan_.nvme_bytes() > allowed) {
@@ -163,8 +158,20 @@ class Check {
                          gib_text(plan_.nvme_bytes()));
       }
     }
-    for (const auto& [path, bytes] : needed) SLUICE_RETURN_IF_ERROR(drive(path, bytes));
+    for (const PathBytes& on_path : plan_.nvme_paths())
+      SLUICE_RETURN_IF_ERROR(drive(on_path.path, on_path.bytes));
     return {};
+  }
+
+  // What may be done about a path that is too full, beside more room there.
+  std::string share_remedy() const {
+    const std::vector<std::string>& paths = config_.budget.nvme_paths;
+    if (paths.size() < 2) return "";
+    // Both stores have the same.
+    std::vector<int> weights = plan_.params.store.weights;
+    if (weights.empty()) weights.assign(paths.size(), 1);
+    return ", give it a smaller share of the stripes (placement.nvme_weights, now " +
+           offload::to_text(weights) + ")";
   }
 
   // The path itself, or what is above it: the run makes the rest.
@@ -184,10 +191,11 @@ class Check {
     SLUICE_ASSIGN_OR_RETURN(const std::uint64_t free, files_.free_bytes(folder));
     if (bytes > free) {
       line("  on " + path, format_bytes(bytes), "of " + format_bytes(free) + " free");
-      return Error(ErrorCode::kNoSpace,
-                   "this run needs " + format_bytes(bytes) + " at " + path + ", where " +
-                       format_bytes(free) + " are free: " + format_bytes(bytes - free) +
-                       " are missing. Free some space there, or add a path to budget.nvme_paths");
+      return Error(ErrorCode::kNoSpace, "this run needs " + format_bytes(bytes) + " at " + path +
+                                            ", where " + format_bytes(free) +
+                                            " are free: " + format_bytes(bytes - free) +
+                                            " are missing. Free some space there" + share_remedy() +
+                                            ", or add a path to budget.nvme_paths");
     }
     const auto probe = files_.open(folder, {.access = aio::OpenOptions::Access::kReadWrite,
                                             .create = aio::OpenOptions::Create::kAnonymous});

@@ -4,10 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "aio/real_file_system.h"
 #include "aio/units.h"
+#include "tests/engine/train/made_up_drives.h"
 #include "tests/engine/train/run_under_test.h"
 
 namespace sluice::engine {
@@ -19,60 +18,13 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-class MadeUpFile final : public aio::File {
- public:
-  explicit MadeUpFile(std::uint32_t alignment_bytes)
-      : File("made up", alignment_bytes, alignment_bytes) {}
-  Result<std::uint64_t> size_bytes() const override { return std::uint64_t{0}; }
-  Status allocate(std::uint64_t) override { return {}; }
-  Status truncate(std::uint64_t) override { return {}; }
-};
-
-struct Drive {
-  std::uint64_t free_bytes = 0;
-  bool direct = true;
-  bool writable = true;
-};
-
-// Folders on drives; whatever else is called for fails.
-class MadeUpDrives final : public aio::FileSystem {
- public:
-  std::map<std::string, Drive> folders;
-
-  Result<std::unique_ptr<aio::File>> open(const std::string& path,
-                                          const aio::OpenOptions& options) override {
-    const auto drive = folders.find(path);
-    if (drive == folders.end() || options.create != aio::OpenOptions::Create::kAnonymous ||
-        !options.direct)
-      return unexpected();
-    if (!drive->second.writable)
-      return Error(ErrorCode::kPermission, "create of " + path + " failed: permission denied");
-    return std::unique_ptr<aio::File>(
-        std::make_unique<MadeUpFile>(drive->second.direct ? 4096 : 1));
-  }
-  Result<bool> exists(const std::string& path) override { return folders.count(path) > 0; }
-  Result<std::uint64_t> free_bytes(const std::string& path) override {
-    const auto drive = folders.find(path);
-    if (drive == folders.end()) return unexpected();
-    return drive->second.free_bytes;
-  }
-  Status remove(const std::string&) override { return unexpected(); }
-  Status rename(const std::string&, const std::string&) override { return unexpected(); }
-  Status make_directories(const std::string&) override { return unexpected(); }
-  Status sync_directory(const std::string&) override { return unexpected(); }
-  Result<std::vector<std::string>> list(const std::string&) override { return unexpected(); }
-  Result<std::unique_ptr<aio::FileLock>> lock(const std::string&) override { return unexpected(); }
-
- private:
-  static Error unexpected() { return {ErrorCode::kInternal, "the check does not do this"}; }
-};
-
 class Preflight : public testing::Test {
  protected:
   Preflight() : config_(SmallRun().config()) {
     plan_.host = {{"parameters", 3 * kGiB, /*locked=*/true}, {"the rest", kGiB}};
-    plan_.nvme = {{.what = "parameters", .bytes = 2 * kGiB, .paths = {"/a/run", "/b"}},
-                  {.what = "optimizer state", .bytes = 6 * kGiB, .paths = {"/b"}}};
+    plan_.nvme = {
+        {.what = "parameters", .bytes = 2 * kGiB, .paths = {{"/a/run", kGiB}, {"/b", kGiB}}},
+        {.what = "optimizer state", .bytes = 6 * kGiB, .paths = {{"/b", 6 * kGiB}}}};
     drives_.folders = {{"/a", {10 * kGiB}}, {"/b", {10 * kGiB}}};
     facts_.available_bytes = 100 * kGiB;
   }
@@ -177,6 +129,46 @@ TEST_F(Preflight, AddsUpWhatLiesOnOnePath) {
   report();
 }
 
+TEST_F(Preflight, NamesTheWeightsWhereOnePathOfSeveralIsTooFull) {
+  drives_.folders["/b"].free_bytes = 6 * kGiB;
+  EXPECT_THAT(refusal(ErrorCode::kNoSpace), Not(HasSubstr("placement.nvme_weights")));
+  config_.budget.nvme_paths = {"/a/run", "/b"};
+  EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("(placement.nvme_weights, now 1:1)"));
+  plan_.params.store.weights = plan_.optimizer.store.weights = {1, 7};
+  EXPECT_THAT(refusal(ErrorCode::kNoSpace),
+              AllOf(HasSubstr("1G are missing"), HasSubstr("(placement.nvme_weights, now 1:7)")));
+}
+
+// Both plans are of one configuration but for the weights.
+TEST(NvmeWeights, DecideHowMuchOfAPlanLiesOnEachPath) {
+  const std::vector<std::string> large = {"zero_optimization.offload_optimizer.device=nvme",
+                                          "zero_optimization.offload_param.device=nvme",
+                                          "zero_optimization.stage3_param_persistence_threshold=0",
+                                          "model.hidden=512",
+                                          "model.layers=8",
+                                          R"(budget.nvme_paths=["/a","/b"])"};
+  const auto shares = [&](const std::vector<std::string>& more, const PlanOptions& options) {
+    std::vector<std::string> overrides = large;
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const config::Config config = SmallRun(overrides).config();
+    const GptModel model(model_options(config, false));
+    const auto plan = plan_memory(config, model, options);
+    EXPECT_TRUE(plan.ok()) << plan.error().message();
+    const std::vector<PathBytes> paths = plan->nvme_paths();
+    EXPECT_EQ(paths.size(), 2U);
+    EXPECT_GE(paths.at(0).bytes + paths.at(1).bytes, plan->nvme_bytes());
+    EXPECT_LE(paths.at(0).bytes + paths.at(1).bytes, plan->nvme_bytes() + 4 * 4096);
+    return static_cast<double>(paths.at(0).bytes) / static_cast<double>(paths.at(1).bytes);
+  };
+  constexpr double kStripes = 0.05;  // of the last cycle
+  EXPECT_NEAR(shares({}, {}), 1, kStripes);
+  EXPECT_NEAR(shares({}, {.nvme_weights = {3, 1}}), 3, 3 * kStripes);
+  EXPECT_NEAR(shares({"placement.nvme_weights=[1,2]"}, {}), 0.5, kStripes);
+  // What the configuration says stands above what was measured.
+  EXPECT_NEAR(shares({"placement.nvme_weights=[1,2]"}, {.nvme_weights = {3, 1}}), 0.5, kStripes);
+  EXPECT_NEAR(shares({"placement.nvme_weights=equal"}, {.nvme_weights = {3, 1}}), 1, kStripes);
+}
+
 TEST_F(Preflight, RefusesMoreThanTheNvmeBudget) {
   config_.budget.nvme_gib = 7.9;
   EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("raise it to 8.0"));
@@ -219,7 +211,7 @@ TEST_F(Preflight, SaysWhyPosixThreadsServe) {
 }
 
 TEST_F(Preflight, AsksNothingOfDrivesThatARunDoesNotUse) {
-  plan_.nvme = {{.what = "parameters", .paths = {"/nowhere"}}};
+  plan_.nvme = {{.what = "parameters"}};
   drives_.folders.clear();
   facts_.uring_refusal = "this kernel has none";
   const PreflightReport checked = report();

@@ -29,9 +29,14 @@ inline void write_corpus(const std::string& path, std::size_t tokens) {
 
 class SmallRun {
  public:
-  explicit SmallRun(std::vector<std::string> overrides = {}) : overrides_(std::move(overrides)) {
+  // So many folders stand for drives: "nvme", "nvme1", ...
+  explicit SmallRun(std::vector<std::string> overrides = {}, int drives = 1)
+      : overrides_(std::move(overrides)) {
     write_corpus(folder_.file("train.bin"), 20'000);
-    std::filesystem::create_directory(folder_.file("nvme"));
+    for (int i = 0; i < drives; ++i) {
+      drives_.push_back(folder_.file(i == 0 ? "nvme" : "nvme" + std::to_string(i)));
+      std::filesystem::create_directory(drives_.back());
+    }
   }
 
   config::Config config() const {
@@ -52,9 +57,11 @@ class SmallRun {
       "run": {"seed": 7, "cpu_threads": 1, "deterministic": true},
       "placement": {"record_elements": 65536}
     })"};
+    std::string drives;
+    for (const std::string& drive : drives_)
+      drives += (drives.empty() ? "\"" : ", \"") + drive + "\"";
     sources.overrides = {"data.train=[\"" + folder_.file("train.bin") + "\"]",
-                         "run.dir=" + folder_.file("run"),
-                         "budget.nvme_paths=[\"" + folder_.file("nvme") + "\"]"};
+                         "run.dir=" + folder_.file("run"), "budget.nvme_paths=[" + drives + "]"};
     sources.overrides.insert(sources.overrides.end(), overrides_.begin(), overrides_.end());
     auto resolved = config::resolve(sources);
     if (!resolved.ok()) throw std::runtime_error(resolved.error().message());
@@ -81,9 +88,11 @@ class SmallRun {
   }
 
   const aio::TemporaryFolder& folder() const { return folder_; }
+  const std::vector<std::string>& drives() const { return drives_; }
 
  private:
   aio::TemporaryFolder folder_;
+  std::vector<std::string> drives_;
   std::vector<std::string> overrides_;
 };
 

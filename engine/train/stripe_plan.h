@@ -1,0 +1,30 @@
+// How a run's stores are dealt over its NVMe paths, and what of them lies on each.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/config/config.h"
+#include "swap/state_store.h"
+
+namespace sluice::engine {
+
+struct PathBytes {
+  std::string path;
+  std::uint64_t bytes = 0;
+};
+
+// The weights of a store on several of budget.nvme_paths: those that the configuration names, else
+// `chosen`. Empty: equal.
+std::vector<int> stripe_weights(const config::Config& config, const std::vector<int>& chosen);
+
+// What a store of so many bytes takes on each of its paths; of none where it is empty.
+std::vector<PathBytes> bytes_on_paths(const swap::StateStore::Options& store, std::uint64_t bytes);
+
+// Adds to those of the same path.
+void add_on_paths(const std::vector<PathBytes>& more, std::vector<PathBytes>& all);
+
+}  // namespace sluice::engine
