@@ -16,6 +16,22 @@ Json lines_json(const std::vector<MemoryLine>& lines, std::uint64_t used, std::u
   return json;
 }
 
+Json paths_json(const RunPlan& plan) {
+  Json json = Json::array();
+  const std::vector<NvmePathShare> shares = nvme_path_shares(plan);
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    const NvmePathShare& it = shares[i];
+    json.push_back({{"path", it.path},
+                    {"weight", plan.stripes.weights[i]},
+                    {"share", it.share},
+                    {"bytes", it.bytes},
+                    {"room_bytes", it.room_bytes ? Json(*it.room_bytes) : Json()},
+                    {"in_bytes_per_s", it.rates.in_bytes_per_s},
+                    {"out_bytes_per_s", it.rates.out_bytes_per_s}});
+  }
+  return json;
+}
+
 Json units_json(const RunPlan& plan) {
   Json json = Json::array();
   for (std::size_t i = 0; i < plan.placement.places.size(); ++i) {
@@ -107,6 +123,7 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
                 {{"gpu", lines_json(plan.memory.gpu, plan.memory.gpu_bytes(), budget.gpu)},
                  {"cpu", lines_json(plan.memory.host, plan.memory.host_bytes(), budget.cpu)},
                  {"nvme", lines_json(plan.memory.nvme, plan.memory.nvme_bytes(), budget.nvme)}}},
+               {"nvme_paths", paths_json(plan)},
                {"units", units_json(plan)},
                {"deepspeed_estimates", zero_json(plan, cluster)},
                {"machine", Json::parse(to_json(plan.machine))}};

@@ -28,6 +28,26 @@ std::string memory_table(const RunPlan& plan) {
   return aligned(rows);
 }
 
+// How several paths share what is on NVMe.
+std::string stripes_table(const RunPlan& plan) {
+  const std::vector<NvmePathShare> shares = nvme_path_shares(plan);
+  if (shares.size() < 2) return "";
+  std::vector<TextRow> rows = {{"NVMe path", "share", "takes", "room", "read", "write"}};
+  const auto speed = [](double bytes_per_s) {
+    return bytes_per_s > 0 ? decimals(1e-9 * bytes_per_s, 2) + " GB/s" : "?";
+  };
+  for (const NvmePathShare& it : shares) {
+    rows.push_back({"  " + it.path, percent_text(it.share), format_bytes(it.bytes),
+                    it.room_bytes ? format_bytes(*it.room_bytes) : "?",
+                    speed(it.rates.in_bytes_per_s), speed(it.rates.out_bytes_per_s)});
+  }
+  const offload::DuplexRates& together = plan.machine.speeds.drives;
+  rows.push_back(
+      {"  together", "", "", "", speed(together.in_bytes_per_s), speed(together.out_bytes_per_s)});
+  const std::string lowered = lowered_text(plan.stripes);
+  return aligned(rows) + (lowered.empty() ? "" : lowered + "\n") + "\n";
+}
+
 struct Shares {
   double gpu = 0, cpu = 0, nvme = 0;  // of the state
   int resident = 0, kept = 0, offloaded = 0, blocks = 0, units = 0;
@@ -115,9 +135,23 @@ std::string zero_table(const RunPlan& plan, const ClusterShape& cluster) {
   return aligned(rows);
 }
 
-std::string hint_text(const config::Config& config, const offload::TierBytes& budget,
+// With several paths more room is a matter of each: other weights, or more on those that are full.
+std::string more_nvme_text(const config::Config& config, const RunPlan& plan,
+                           std::uint64_t more_bytes) {
+  const std::uint64_t budget = plan.input.budget.nvme;
+  if (budget == 0) {
+    return "a folder with " + gib_up_text(more_bytes) +
+           " GiB free on a local drive (budget.nvme_paths)";
+  }
+  if (config.placement.nvme_weights && roomier_weights(plan.stripes, budget + more_bytes))
+    return "placement.nvme_weights \"auto\"";
+  return "budget.nvme_gib " + gib_up_text(budget + more_bytes);
+}
+
+std::string hint_text(const config::Config& config, const RunPlan& plan,
                       const offload::FitHint& hint) {
   using Change = offload::FitHint::Change;
+  const offload::TierBytes& budget = plan.input.budget;
   switch (hint.change) {
     case Change::kMoreGpu:
       return "budget.gpu_gib " +
@@ -126,9 +160,7 @@ std::string hint_text(const config::Config& config, const offload::TierBytes& bu
     case Change::kMoreCpu:
       return "budget.cpu_gib " + gib_up_text(budget.cpu + hint.more_bytes);
     case Change::kMoreNvme:
-      return budget.nvme == 0 ? "a folder with " + gib_up_text(hint.more_bytes) +
-                                    " GiB free on a local drive (budget.nvme_paths)"
-                              : "budget.nvme_gib " + gib_up_text(budget.nvme + hint.more_bytes);
+      return more_nvme_text(config, plan, hint.more_bytes);
     case Change::kRecompute:
       return "placement.recompute \"on\"";
     case Change::kBoundariesToCpu:
@@ -153,7 +185,7 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
   std::string text = "GPT of " + compact(static_cast<double>(plan.parameters)) + " parameters, " +
                      std::to_string(plan.tokens_per_step) + " tokens a step, on " +
                      (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) + "\n\n" +
-                     memory_table(plan) + "\n";
+                     memory_table(plan) + "\n" + stripes_table(plan);
   if (!plan.placement.fits) return text + does_not_fit(config, plan) + "\n";
   text += placement_text(plan) + "\n" + resource_table(step) + "\n" + plan_summary(plan) + "\n";
   if (step.nvme_write_bytes > 0) {
@@ -196,7 +228,7 @@ std::string does_not_fit(const config::Config& config, const RunPlan& plan) {
   text += ". It would with ";
   for (std::size_t i = 0; i < plan.placement.hints.size(); ++i) {
     if (i > 0) text += i + 1 == plan.placement.hints.size() ? ", or " : ", ";
-    text += hint_text(config, plan.input.budget, plan.placement.hints[i]);
+    text += hint_text(config, plan, plan.placement.hints[i]);
   }
   return text;
 }

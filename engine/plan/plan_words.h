@@ -2,7 +2,12 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "aio/units.h"
 #include "engine/observe/text_table.h"
@@ -53,6 +58,31 @@ inline const char* change_name(offload::Relief::Change change) {
       return "placement.overlap_update";
   }
   return "?";
+}
+
+struct NvmePathShare {
+  std::string path;
+  double share = 0;  // of stripes
+  std::uint64_t bytes = 0;
+  std::optional<std::uint64_t> room_bytes;
+  offload::DuplexRates rates;  // alone; 0: not measured
+};
+
+// Of each path that stripes go to, in their order.
+inline std::vector<NvmePathShare> nvme_path_shares(const RunPlan& plan) {
+  const NvmeStripes& stripes = plan.stripes;
+  const double all = std::accumulate(stripes.weights.begin(), stripes.weights.end(), 0.0);
+  std::vector<NvmePathShare> shares;
+  for (std::size_t i = 0; i < stripes.paths.size(); ++i) {
+    NvmePathShare share{.path = stripes.paths[i], .share = stripes.weights[i] / all};
+    for (const PathBytes& it : plan.memory.nvme_paths())
+      if (it.path == share.path) share.bytes = it.bytes;
+    if (!stripes.room_bytes.empty()) share.room_bytes = stripes.room_bytes[i];
+    for (const ProbedPath& it : plan.machine.paths)
+      if (it.path == share.path) share.rates = it.rates;
+    shares.push_back(std::move(share));
+  }
+  return shares;
 }
 
 inline double tokens_per_s(const RunPlan& plan) {

@@ -1,9 +1,6 @@
 #include "engine/plan/run_plan.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <limits>
-#include <set>
 #include <utility>
 
 #include "aio/real_file_system.h"
@@ -20,63 +17,58 @@ using offload::TierBytes;
 // A plan that is beyond the budget after all, by what the planner's formula counts otherwise.
 constexpr int kMostCorrections = 4;
 constexpr std::uint64_t kCorrectionBytes = 32 * kMiB;
-constexpr double kDriveMargin = 0.05;
 
 std::uint64_t bytes_of_gib(double gib) { return static_cast<std::uint64_t>(gib * kGiB); }
 
-// The folder or what is above it, where a run would make it.
-std::filesystem::path existing(std::filesystem::path folder) {
-  std::error_code ignored;
-  while (!std::filesystem::exists(folder, ignored) && folder.has_parent_path() &&
-         folder.parent_path() != folder)
-    folder = folder.parent_path();
-  return folder;
-}
-
-std::uint64_t nvme_room(const config::Config& config, const DescribedMachine& machine) {
-  std::set<std::string> paths;
-  for (const auto& of_tier : {config.optimizer_nvme_paths(), config.param_nvme_paths()})
-    paths.insert(of_tier.begin(), of_tier.end());
-  if (paths.empty()) return 0;
+std::uint64_t nvme_room(const config::Config& config, const DescribedMachine& machine,
+                        const NvmeStripes& stripes) {
+  if (stripes.paths.empty()) return 0;
   if (machine.nvme_gib) return bytes_of_gib(*machine.nvme_gib);
   if (config.budget.nvme_gib) return bytes_of_gib(*config.budget.nvme_gib);
-  // Records are striped evenly: the fullest path is what counts.
-  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
-  aio::RealFileSystem files;
-  for (const std::string& path : paths) {
-    const auto free = files.free_bytes(existing(path).string());
-    least = std::min(least, free.ok() ? *free : 0);
-  }
-  return static_cast<std::uint64_t>(static_cast<double>(least * paths.size()) * (1 - kDriveMargin));
+  return stripes.room();
 }
 
 TierBytes budget_of(const config::Config& config, const DescribedMachine& machine,
-                    const MachineFacts& facts) {
+                    const RunPlan& plan) {
   constexpr std::uint64_t kUnknown = std::uint64_t{1} << 46;  // the machine does not say
   config::Budget given = config.budget;
   if (machine.cpu_gib) given.cpu_gib = machine.cpu_gib;
   if (machine.gpu_gib) given.gpu_gib = machine.gpu_gib;
   // A GPU that is described is not the one of this machine.
   if (machine.describes_gpu() && !given.gpu_gib) given.gpu_gib = kAssumedGpu.memory_gib;
-  const std::uint64_t gpu = gpu_room(given, facts).value_or(kUnknown);
+  const std::uint64_t gpu = gpu_room(given, plan.facts).value_or(kUnknown);
   return {.gpu = static_cast<std::uint64_t>(static_cast<double>(gpu) * (1 - kGpuSlack)),
-          .cpu = host_room(given, facts).value_or(kUnknown),
-          .nvme = nvme_room(config, machine)};
+          .cpu = host_room(given, plan.facts).value_or(kUnknown),
+          .nvme = nvme_room(config, machine, plan.stripes)};
 }
+
+struct Question {
+  const config::Config& config;
+  const GptModel& model;
+  const DescribedMachine& machine;
+  bool on_gpu = false;
+};
 
 bool is_described(const DescribedMachine& machine) {
   return machine.describes_gpu() || machine.describes_host() || machine.describes_drives();
 }
 
 // Plans until the memory plan agrees that it fits.
-Status place(const config::Config& config, const GptModel& model, bool on_gpu, RunPlan& plan) {
-  const TierBytes budget = plan.input.budget;
+Status place(const Question& question, RunPlan& plan) {
+  const auto& [config, model, machine, on_gpu] = question;
+  const TierBytes budget = budget_of(config, machine, plan);
+  SLUICE_ASSIGN_OR_RETURN(plan.input, planner_input({.config = config,
+                                                     .model = model,
+                                                     .machine = plan.machine,
+                                                     .on_gpu = on_gpu,
+                                                     .budget = budget}));
   for (int correction = 0; correction <= kMostCorrections; ++correction) {
     SLUICE_ASSIGN_OR_RETURN(plan.placement, offload::plan_placement(plan.input));
     SLUICE_ASSIGN_OR_RETURN(plan.memory, plan_memory(config, model,
                                                      {.assume_gpu = on_gpu,
                                                       .gpu_room_bytes = budget.gpu,
-                                                      .places = plan.placement.places}));
+                                                      .places = plan.placement.places,
+                                                      .nvme_weights = plan.stripes.chosen()}));
     const TierBytes used{.gpu = on_gpu ? plan.memory.gpu_bytes() : 0,
                          .cpu = plan.memory.host_bytes(),
                          .nvme = plan.memory.nvme_bytes()};
@@ -95,6 +87,26 @@ Status place(const config::Config& config, const GptModel& model, bool on_gpu, R
   // The placement is as good as within the budget; of what the memory plan counts, that is missing.
   plan.placement.fits = false;
   plan.placement.hints = offload::fit_hints(plan.input);
+  return {};
+}
+
+// Where a path has not the room for its stripes, and other weights would do: with those.
+Status place_in_room(const Question& question, RunPlan& plan) {
+  if (!may_lower_weights(question.config, plan.stripes)) return {};
+  std::uint64_t needed = plan.memory.nvme_bytes();
+  if (!plan.placement.fits) {
+    if (plan.placement.missing.nvme == 0) return {};
+    needed = std::max(needed, plan.input.budget.nvme + plan.placement.missing.nvme);
+    needed += kCorrectionBytes;
+  }
+  auto weights = roomier_weights(plan.stripes, needed);
+  if (!weights) return {};
+  RunPlan lowered = plan;
+  lower_weights(lowered.stripes, *std::move(weights), lowered.machine);
+  SLUICE_RETURN_IF_ERROR(place(question, lowered));
+  if (!lowered.placement.fits) return {};
+  lowered.memory.notes.push_back(lowered_text(lowered.stripes));
+  plan = std::move(lowered);
   return {};
 }
 
@@ -128,13 +140,13 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
                                                    .unix_s = options.unix_s,
                                                    .on_progress = options.on_progress}));
   }
-  SLUICE_ASSIGN_OR_RETURN(
-      plan.input, planner_input({.config = config,
-                                 .model = model,
-                                 .machine = plan.machine,
-                                 .on_gpu = on_gpu,
-                                 .budget = budget_of(config, options.machine, plan.facts)}));
-  SLUICE_RETURN_IF_ERROR(place(config, model, on_gpu, plan));
+  aio::RealFileSystem here;
+  aio::FileSystem* const files = options.files != nullptr ? options.files : &here;
+  plan.stripes = nvme_stripes(config, plan.machine, options.machine.nvme_gib ? nullptr : files);
+  const Question question{
+      .config = config, .model = model, .machine = options.machine, .on_gpu = on_gpu};
+  SLUICE_RETURN_IF_ERROR(place(question, plan));
+  SLUICE_RETURN_IF_ERROR(place_in_room(question, plan));
   if (options.with_relief && plan.placement.fits) {
     SLUICE_ASSIGN_OR_RETURN(plan.relief, offload::find_relief(plan.input, plan.placement));
   }

@@ -14,8 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "aio/file_system.h"
 #include "aio/result.h"
 #include "engine/config/config.h"
+#include "engine/plan/nvme_stripes.h"
 #include "engine/probe/probe_report.h"
 #include "engine/train/machine_facts.h"
 #include "engine/train/memory_plan.h"
@@ -47,6 +49,7 @@ struct PlanRunOptions {
   std::int64_t unix_s = 0;  // now
   DescribedMachine machine;
   bool with_relief = false;
+  aio::FileSystem* files = nullptr;  // that tells what NVMe paths have free; null: this machine's
   std::function<void(const std::string& what, double fraction)> on_progress;
 };
 
@@ -60,6 +63,7 @@ struct RunPlan {
   std::vector<offload::Relief> relief;
   ProbeReport machine;
   MachineFacts facts;
+  NvmeStripes stripes;
   std::uint64_t parameters = 0;
   std::int64_t tokens_per_step = 0;
 };

@@ -1,0 +1,101 @@
+#include "engine/plan/nvme_stripes.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "aio/machine_info.h"
+#include "offload/path_weights.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr double kDriveMargin = 0.05;
+
+// The folder or what is above it, where a run would make it.
+std::string existing(aio::FileSystem& files, const std::string& path) {
+  std::filesystem::path folder = path;
+  for (;;) {
+    const auto there = files.exists(folder.string());
+    if (!there.ok() || *there) return folder.string();
+    const std::filesystem::path above = folder.parent_path();
+    if (above.empty() || above == folder) return above.empty() ? "." : above.string();
+    folder = above;
+  }
+}
+
+// Folders of one file system share what is free there.
+std::vector<std::uint64_t> rooms_of(aio::FileSystem& files, const std::vector<std::string>& paths) {
+  std::vector<std::string> folders;
+  std::vector<std::string> systems;
+  for (const std::string& path : paths) {
+    folders.push_back(existing(files, path));
+    const std::string device = aio::mount_info(folders.back()).device_number;
+    systems.push_back(device.empty() ? folders.back() : device);
+  }
+  std::vector<std::uint64_t> rooms;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    const auto free = files.free_bytes(folders[i]);
+    const auto sharers = std::count(systems.begin(), systems.end(), systems[i]);
+    const double share = (1 - kDriveMargin) / static_cast<double>(sharers);
+    rooms.push_back(static_cast<std::uint64_t>(free.ok() ? share * static_cast<double>(*free) : 0));
+  }
+  return rooms;
+}
+
+bool are_striped(const config::Config& config) { return config.budget.nvme_paths.size() > 1; }
+
+}  // namespace
+
+std::uint64_t NvmeStripes::room() const { return offload::striped_room(room_bytes, weights); }
+
+NvmeStripes nvme_stripes(const config::Config& config, const ProbeReport& machine,
+                         aio::FileSystem* files) {
+  NvmeStripes stripes;
+  for (const auto& of_tier : {config.optimizer_nvme_paths(), config.param_nvme_paths()})
+    for (const std::string& path : of_tier)
+      if (std::find(stripes.paths.begin(), stripes.paths.end(), path) == stripes.paths.end())
+        stripes.paths.push_back(path);
+  if (files != nullptr) stripes.room_bytes = rooms_of(*files, stripes.paths);
+  stripes.weights.assign(stripes.paths.size(), 1);
+  if (!are_striped(config)) return stripes;
+  const auto& named = config.placement.nvme_weights;
+  if (named && !named->empty()) stripes.weights = *named;
+  // Of drives that are only described there are no speeds of each.
+  if (!named && machine.paths.size() == stripes.paths.size()) {
+    for (std::size_t i = 0; i < machine.paths.size(); ++i)
+      stripes.weights[i] = machine.paths[i].weight;
+  }
+  return stripes;
+}
+
+std::optional<std::vector<int>> roomier_weights(const NvmeStripes& stripes,
+                                                std::uint64_t needed_bytes) {
+  if (stripes.room_bytes.empty() || stripes.room() >= needed_bytes) return std::nullopt;
+  return offload::weights_within(stripes.room_bytes, stripes.weights, needed_bytes);
+}
+
+bool may_lower_weights(const config::Config& config, const NvmeStripes& stripes) {
+  return are_striped(config) && !config.placement.nvme_weights && !stripes.room_bytes.empty();
+}
+
+void lower_weights(NvmeStripes& stripes, std::vector<int> weights, ProbeReport& machine) {
+  if (machine.paths.size() == weights.size()) {
+    const auto speeds = path_speeds(machine);
+    machine.speeds.drives =
+        with_other_weights(machine.speeds.drives, speeds, stripes.weights, weights);
+    machine.drives_when.estimated = true;
+    for (std::size_t i = 0; i < weights.size(); ++i) machine.paths[i].weight = weights[i];
+  }
+  if (stripes.by_speed.empty()) stripes.by_speed = stripes.weights;
+  stripes.weights = std::move(weights);
+}
+
+std::string lowered_text(const NvmeStripes& stripes) {
+  if (stripes.by_speed.empty()) return "";
+  return "stripes are dealt " + offload::to_text(stripes.weights) +
+         " over budget.nvme_paths instead of " + offload::to_text(stripes.by_speed) +
+         ", because a path has not the room for more; the drives are slower together for it";
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,162 @@
+// Plans over several NVMe paths that differ in speed or room.
+#include "engine/plan/nvme_stripes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "aio/units.h"
+#include "engine/plan/plan_report.h"
+#include "tests/engine/plan/plan_under_test.h"
+#include "tests/engine/train/made_up_drives.h"
+
+namespace sluice::engine {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+// GPT-2 XL with its state on two drives: 14.6 GiB.
+config::Config over_two_paths(const std::vector<std::string>& more = {}) {
+  return planned_config(std::vector<std::string>{R"(budget.nvme_paths=["/fast","/slow"])",
+                                                 "zero_optimization.offload_optimizer.device=nvme",
+                                                 "zero_optimization.offload_param.device=cpu"} +
+                        more);
+}
+
+struct Rooms {
+  double fast_gib = 0;
+  double slow_gib = 0;
+};
+
+RunPlan plan_on(const config::Config& config, const Rooms& rooms) {
+  MadeUpDrives drives;
+  drives.folders["/fast"].free_bytes = static_cast<std::uint64_t>(rooms.fast_gib * kGiB);
+  drives.folders["/slow"].free_bytes = static_cast<std::uint64_t>(rooms.slow_gib * kGiB);
+  DescribedMachine machine = described(24);
+  machine.nvme_gib.reset();
+  return planned(config, {.machine = machine, .files = &drives});
+}
+
+// What the probe would say: a drive of three times the speed, and some of it lost together.
+ProbeReport measured() {
+  ProbeReport report;
+  const auto rates = [](double bytes_per_s) {
+    return offload::DuplexRates{.in_bytes_per_s = bytes_per_s,
+                                .out_bytes_per_s = bytes_per_s,
+                                .in_both_bytes_per_s = bytes_per_s / 2,
+                                .out_both_bytes_per_s = bytes_per_s / 2};
+  };
+  report.paths = {{.path = "/fast", .rates = rates(6e9), .weight = 3},
+                  {.path = "/slow", .rates = rates(2e9), .weight = 1}};
+  report.speeds.drives = rates(7e9);
+  return report;
+}
+
+TEST(NvmeStripes, AreThoseOfTheProbeUnlessTheConfigurationNamesThem) {
+  MadeUpDrives drives;
+  drives.folders["/fast"].free_bytes = drives.folders["/slow"].free_bytes = 100 * kGiB;
+  const NvmeStripes by_speed = nvme_stripes(over_two_paths(), measured(), &drives);
+  EXPECT_THAT(by_speed.paths, ElementsAre("/fast", "/slow"));
+  EXPECT_THAT(by_speed.weights, ElementsAre(3, 1));
+  EXPECT_THAT(by_speed.chosen(), ElementsAre(3, 1));
+  // The fast one is full first, with three quarters on it.
+  EXPECT_NEAR(static_cast<double>(by_speed.room()) / kGiB, 95 * 4.0 / 3, 0.01);
+  const auto weights = [&](const std::string& given, const ProbeReport& machine) {
+    return nvme_stripes(over_two_paths({"placement.nvme_weights=" + given}), machine, &drives)
+        .weights;
+  };
+  EXPECT_THAT(weights("[2,5]", measured()), ElementsAre(2, 5));
+  EXPECT_THAT(weights("equal", measured()), ElementsAre(1, 1));
+  EXPECT_THAT(weights("auto", ProbeReport{}), ElementsAre(1, 1));
+}
+
+TEST(NvmeStripes, AreNoneOfTheTwoPathsThatDeepSpeedsKeysName) {
+  const config::Config config =
+      planned_config({"budget.nvme_paths=[]", "zero_optimization.offload_optimizer.nvme_path=/fast",
+                      "zero_optimization.offload_param.nvme_path=/slow"});
+  MadeUpDrives drives;
+  drives.folders["/fast"].free_bytes = 30 * kGiB;
+  drives.folders["/slow"].free_bytes = 20 * kGiB;
+  const NvmeStripes stripes = nvme_stripes(config, measured(), &drives);
+  EXPECT_THAT(stripes.weights, ElementsAre(1, 1));
+  EXPECT_FALSE(may_lower_weights(config, stripes));
+}
+
+TEST(NvmeStripes, ThatAreLoweredSlowTheDrivesTogetherDown) {
+  MadeUpDrives drives;
+  drives.folders["/fast"].free_bytes = drives.folders["/slow"].free_bytes = 100 * kGiB;
+  ProbeReport machine = measured();
+  NvmeStripes stripes = nvme_stripes(over_two_paths(), machine, &drives);
+  EXPECT_FALSE(roomier_weights(stripes, 120 * kGiB).has_value());  // as they are
+  EXPECT_FALSE(roomier_weights(stripes, 191 * kGiB).has_value());  // more than both have
+  EXPECT_THAT(lowered_text(stripes), IsEmpty());
+  const auto roomier = roomier_weights(stripes, 190 * kGiB - 1);
+  ASSERT_TRUE(roomier.has_value());
+  EXPECT_THAT(*roomier, ElementsAre(1, 1));
+  lower_weights(stripes, *roomier, machine);
+  EXPECT_THAT(stripes.weights, ElementsAre(1, 1));
+  EXPECT_EQ(machine.paths[0].weight, 1);
+  EXPECT_TRUE(machine.drives_when.estimated);
+  // 4 of 8 GB/s that both could do, and as much less of what was measured.
+  EXPECT_DOUBLE_EQ(machine.speeds.drives.in_bytes_per_s, 3.5e9);
+  EXPECT_DOUBLE_EQ(machine.speeds.drives.out_both_bytes_per_s, 1.75e9);
+  EXPECT_THAT(lowered_text(stripes), AllOf(HasSubstr("dealt 1:1"), HasSubstr("instead of 3:1")));
+}
+
+TEST(NvmeStripes, StayAsTheyAreWhereThereIsRoom) {
+  const RunPlan plan = plan_on(over_two_paths(), {.fast_gib = 30, .slow_gib = 30});
+  ASSERT_TRUE(plan.placement.fits);
+  EXPECT_THAT(plan.stripes.weights, ElementsAre(1, 1));
+  EXPECT_THAT(plan.memory.notes, Not(testing::Contains(HasSubstr("stripes"))));
+  EXPECT_NEAR(static_cast<double>(plan.input.budget.nvme) / kGiB, 57, 0.01);
+}
+
+TEST(NvmeStripes, AreLoweredWhereAPathHasNotTheRoom) {
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{}, {"budget.nvme_gib=500"}}) {
+    const config::Config config = over_two_paths(more);
+    const RunPlan plan = plan_on(config, {.fast_gib = 4, .slow_gib = 100});
+    ASSERT_TRUE(plan.placement.fits) << does_not_fit(config, plan);
+    ASSERT_EQ(plan.stripes.weights.size(), 2U);
+    EXPECT_LT(plan.stripes.weights[0], plan.stripes.weights[1]);
+    EXPECT_THAT(plan.memory.optimizer.store.weights, testing::Eq(plan.stripes.weights));
+    const std::vector<PathBytes> paths = plan.memory.nvme_paths();
+    ASSERT_EQ(paths.size(), 2U);
+    EXPECT_LE(paths[0].bytes, 4 * kGiB);
+    EXPECT_GT(paths[0].bytes, 3 * kGiB);  // no further than needed
+    EXPECT_GT(paths[1].bytes, 10 * kGiB);
+    EXPECT_THAT(plan.memory.notes, testing::Contains(HasSubstr("instead of 1:1")));
+    EXPECT_THAT(format_plan(config, plan, {}),
+                AllOf(HasSubstr("NVMe path"), HasSubstr("/fast"), HasSubstr("instead of 1:1")));
+    const auto json = nlohmann::json::parse(plan_json(config, plan, {}))["nvme_paths"];
+    ASSERT_EQ(json.size(), 2U);
+    EXPECT_EQ(json[1]["path"], "/slow");
+    EXPECT_EQ(json[1]["weight"], plan.stripes.weights[1]);
+    EXPECT_EQ(json[1]["bytes"], paths[1].bytes);
+    EXPECT_EQ(json[0]["room_bytes"], plan.stripes.room_bytes[0]);
+    EXPECT_DOUBLE_EQ(json[0]["share"].get<double>() + json[1]["share"].get<double>(), 1);
+  }
+}
+
+TEST(NvmeStripes, ThatAreNamedStayAndTheRefusalNamesThem) {
+  const config::Config config = over_two_paths({"placement.nvme_weights=[1,1]"});
+  const RunPlan refused = plan_on(config, {.fast_gib = 4, .slow_gib = 100});
+  ASSERT_FALSE(refused.placement.fits);
+  EXPECT_THAT(refused.stripes.weights, ElementsAre(1, 1));
+  EXPECT_THAT(does_not_fit(config, refused), HasSubstr("placement.nvme_weights \"auto\""));
+  const config::Config by_hand = over_two_paths({"placement.nvme_weights=[1,5]"});
+  EXPECT_TRUE(plan_on(by_hand, {.fast_gib = 4, .slow_gib = 100}).placement.fits);
+  // No weights are enough: nothing is said of them.
+  const RunPlan full = plan_on(config, {.fast_gib = 4, .slow_gib = 5});
+  ASSERT_FALSE(full.placement.fits);
+  EXPECT_THAT(does_not_fit(config, full),
+              AllOf(HasSubstr("of NVMe are missing"), Not(HasSubstr("nvme_weights"))));
+}
+
+}  // namespace
+}  // namespace sluice::engine
