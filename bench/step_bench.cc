@@ -11,6 +11,7 @@
 #include "aio/clock.h"
 #include "aio/machine_info.h"
 #include "aio/terminal_line.h"
+#include "bench/gpu_recorder.h"
 #include "bench/result_file.h"
 #include "bench/result_header.h"
 #include "bench/step_options.h"
@@ -32,6 +33,7 @@ namespace {
 constexpr int kOurError = 1;
 constexpr int kUserError = 2;
 constexpr int kOutOfMemory = 3;
+constexpr int kRecordedSteps = 2;
 constexpr const char* kInterruptNotice = "\nfinishing the step; once more stops at once\n";
 
 int exit_code_of(ErrorCode code) {
@@ -69,6 +71,7 @@ class Program {
     const auto resolved = tools::resolve(options().config);
     if (!resolved.ok()) return fail(resolved.error(), kUserError);
     report_.config = resolved->config;
+    if (const Status can = check_profile(); !can.ok()) return fail(can.error(), kUserError);
     std::fputs(machine_line("step_bench", machine_).c_str(), table_);
     std::fflush(table_);
     try {
@@ -84,6 +87,16 @@ class Program {
   const StepBenchOptions& options() const { return report_.options; }
   ResultFile json_file() const {
     return ResultFile("--json", options().json, ResultFile::Kind::kMeasurement);
+  }
+
+  Status check_profile() const {
+    if (options().profile.empty()) return {};
+    if (!engine::uses_cuda(report_.config)) {
+      return Error(ErrorCode::kInvalidArgument,
+                   "--profile records what a GPU does, and this run computes on the CPU: leave it "
+                   "out, or see run.device");
+    }
+    return check_trace_file(options().profile);
   }
 
   int measure() {
@@ -103,7 +116,21 @@ class Program {
                     std::to_string(total) + ": " + engine::duration(seconds));
         });
     line.clear();
+    if (const Status recorded = record(*run); !recorded.ok())
+      return fail(recorded.error(), exit_code_of(recorded.error().code()));
     return tell();
+  }
+
+  Status record(engine::TrainingRun& run) {
+    if (options().profile.empty() || report_.measured.interrupted) return {};
+    const auto steps = [&] {
+      for (int step = 0; step < kRecordedSteps; ++step) static_cast<void>(run.step());
+      run.trainer().drain();
+    };
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<GpuEvent> events,
+                            record_gpu(steps, options().profile));
+    report_.profile = profile_of(events, kRecordedSteps);
+    return {};
   }
 
   Result<std::unique_ptr<engine::TrainingRun>> set_up() {
