@@ -26,6 +26,13 @@ constexpr const char* kExamples =
     "\n"
     "Exit codes: 0 done; 1 an IO error or wrong data; 2 a mistake in the options; 130 Ctrl-C.";
 
+// An empty optional was not given.
+struct CheckpointArguments {
+  std::vector<std::string> paths;
+  std::optional<std::string> parameters, shard_size, chunks, runs, backend, block_size, queue_depth,
+      json;
+};
+
 Error wrong(const char* option, const std::string& value, const std::string& allowed) {
   return Error(ErrorCode::kInvalidArgument,
                std::string(option) + " " + (value.empty() ? "\"\"" : value) + ": " + allowed);
@@ -56,9 +63,7 @@ Result<int> count_of(const char* option, const std::string& text, const Bounds& 
   return static_cast<int>(value);
 }
 
-}  // namespace
-
-Result<CheckpointBenchOptions> parse_checkpoint_options(const CheckpointArguments& given) {
+Result<CheckpointBenchOptions> parse(const CheckpointArguments& given) {
   CheckpointBenchOptions options;
   SLUICE_ASSIGN_OR_RETURN(options.parameters,
                           number_of("--parameters", given.parameters.value_or("512M"),
@@ -88,12 +93,14 @@ Result<CheckpointBenchOptions> parse_checkpoint_options(const CheckpointArgument
   return options;
 }
 
-Result<std::optional<CheckpointArguments>> parse_checkpoint_command_line(int argc,
-                                                                         const char* const* argv) {
+}  // namespace
+
+Result<std::optional<CheckpointBenchOptions>> parse_checkpoint_command_line(
+    int argc, const char* const* argv) {
   CheckpointArguments to;
   CLI::App app(kDescription, "checkpoint_bench");
   app.footer(kExamples);
-  // Every value is taken as text: parse_checkpoint_options() says better what is wrong with one.
+  // Every value is taken as text: parse() says better what is wrong with one.
   const auto add = [&app](const char* name, std::optional<std::string>& value, const char* kind,
                           const char* help) {
     app.add_option(name, value, help)->type_name(kind)->allow_extra_args(false);
@@ -110,8 +117,9 @@ Result<std::optional<CheckpointArguments>> parse_checkpoint_command_line(int arg
   add("--runs", to.runs, "N", "of each; medians are shown [3]");
   add("--json", to.json, "FILE", "write all numbers there; -: standard output");
   SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
-  if (!given) return std::optional<CheckpointArguments>();
-  return std::optional<CheckpointArguments>(std::move(to));
+  if (!given) return std::optional<CheckpointBenchOptions>();
+  SLUICE_ASSIGN_OR_RETURN(CheckpointBenchOptions options, parse(to));
+  return std::optional<CheckpointBenchOptions>(std::move(options));
 }
 
 }  // namespace sluice::bench

@@ -40,6 +40,14 @@ constexpr const char* kExamples =
     "\n"
     "Exit codes: 0 done; 1 an IO error or wrong data; 2 a mistake in the options; 130 Ctrl-C.";
 
+// An empty optional was not given.
+struct SwapArguments {
+  std::vector<std::string> paths;
+  std::optional<std::string> elements, bytes_per_element, record_elements, buffers, pinned_budget,
+      order, burst_records, queues, threads, compute, isa, steps, seconds, backend, block_size,
+      queue_depth, stripe_size, weights, aio_reference, json;
+};
+
 Error wrong(const char* option, const std::string& value, const std::string& allowed) {
   return Error(ErrorCode::kInvalidArgument,
                std::string(option) + " " + (value.empty() ? "\"\"" : value) + ": " + allowed);
@@ -181,6 +189,15 @@ Status parse_io(const SwapArguments& given, SwapBenchOptions& options) {
   return {};
 }
 
+Result<SwapBenchOptions> parse(const SwapArguments& given) {
+  SwapBenchOptions options;
+  SLUICE_RETURN_IF_ERROR(parse_state(given, options));
+  SLUICE_RETURN_IF_ERROR(parse_memory(given, options));
+  SLUICE_RETURN_IF_ERROR(parse_work(given, options));
+  SLUICE_RETURN_IF_ERROR(parse_io(given, options));
+  return options;
+}
+
 }  // namespace
 
 std::string_view to_string(Order order) { return order == Order::kMixed ? "mixed" : "bursts"; }
@@ -196,20 +213,11 @@ std::uint64_t SwapBenchOptions::image_bytes() const {
 
 std::uint64_t SwapBenchOptions::state_bytes() const { return records() * image_bytes(); }
 
-Result<SwapBenchOptions> parse_swap_options(const SwapArguments& given) {
-  SwapBenchOptions options;
-  SLUICE_RETURN_IF_ERROR(parse_state(given, options));
-  SLUICE_RETURN_IF_ERROR(parse_memory(given, options));
-  SLUICE_RETURN_IF_ERROR(parse_work(given, options));
-  SLUICE_RETURN_IF_ERROR(parse_io(given, options));
-  return options;
-}
-
-Result<std::optional<SwapArguments>> parse_swap_command_line(int argc, const char* const* argv) {
+Result<std::optional<SwapBenchOptions>> parse_swap_command_line(int argc, const char* const* argv) {
   SwapArguments to;
   CLI::App app(kDescription, "swap_bench");
   app.footer(kExamples);
-  // Every value is taken as text: parse_swap_options() says better what is wrong with one.
+  // Every value is taken as text: parse() says better what is wrong with one.
   const auto add = [&app](const char* group, const char* name, std::optional<std::string>& value,
                           const char* kind, const char* help) {
     app.add_option(name, value, help)->group(group)->type_name(kind)->allow_extra_args(false);
@@ -248,8 +256,9 @@ Result<std::optional<SwapArguments>> parse_swap_command_line(int argc, const cha
       "measure aio_bench's mixed mode too [on]");
   add(kHow, "--json", to.json, "FILE", "write all numbers there; -: standard output");
   SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
-  if (!given) return std::optional<SwapArguments>();
-  return std::optional<SwapArguments>(std::move(to));
+  if (!given) return std::optional<SwapBenchOptions>();
+  SLUICE_ASSIGN_OR_RETURN(SwapBenchOptions options, parse(to));
+  return std::optional<SwapBenchOptions>(std::move(options));
 }
 
 }  // namespace sluice::bench
