@@ -2,9 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 
 #include "aio/units.h"
+#include "bench/option_values.h"
 #include "tools/support/command_line.h"
 
 namespace sluice::bench {
@@ -33,11 +33,6 @@ struct CheckpointArguments {
       json;
 };
 
-Error wrong(const char* option, const std::string& value, const std::string& allowed) {
-  return Error(ErrorCode::kInvalidArgument,
-               std::string(option) + " " + (value.empty() ? "\"\"" : value) + ": " + allowed);
-}
-
 struct Bounds {
   std::uint64_t smallest;
   std::uint64_t largest;
@@ -52,17 +47,6 @@ Result<std::uint64_t> number_of(const char* option, const std::string& text, con
   return *value;
 }
 
-Result<int> count_of(const char* option, const std::string& text, const Bounds& bounds) {
-  std::uint64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end || value < bounds.smallest || value > bounds.largest)
-    return wrong(option, text,
-                 "give a whole number from " + std::to_string(bounds.smallest) + " to " +
-                     std::to_string(bounds.largest));
-  return static_cast<int>(value);
-}
-
 Result<CheckpointBenchOptions> parse(const CheckpointArguments& given) {
   CheckpointBenchOptions options;
   SLUICE_ASSIGN_OR_RETURN(options.parameters,
@@ -71,10 +55,9 @@ Result<CheckpointBenchOptions> parse(const CheckpointArguments& given) {
   SLUICE_ASSIGN_OR_RETURN(options.shard_bytes,
                           number_of("--shard-size", given.shard_size.value_or("4G"),
                                     {.smallest = kMiB, .largest = kTiB}));
-  SLUICE_ASSIGN_OR_RETURN(options.chunks, count_of("--chunks", given.chunks.value_or("4"),
-                                                   {.smallest = 2, .largest = 64}));
-  SLUICE_ASSIGN_OR_RETURN(
-      options.runs, count_of("--runs", given.runs.value_or("3"), {.smallest = 1, .largest = 100}));
+  SLUICE_ASSIGN_OR_RETURN(options.chunks,
+                          small_number("--chunks", given.chunks.value_or("4"), 2, 64));
+  SLUICE_ASSIGN_OR_RETURN(options.runs, small_number("--runs", given.runs.value_or("3"), 1, 100));
   if (given.paths.size() > 1)
     return wrong("--path", given.paths[1], "a checkpoint lies in one folder; give one");
   // What is shared with aio_bench is checked by the same code, and told by the same words.

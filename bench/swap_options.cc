@@ -2,11 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "aio/machine_info.h"
 #include "aio/units.h"
+#include "bench/option_values.h"
 #include "offload/state_tiles.h"
 #include "swap/record_image.h"
 #include "tools/support/command_line.h"
@@ -47,22 +46,6 @@ struct SwapArguments {
       order, burst_records, queues, threads, compute, isa, steps, seconds, backend, block_size,
       queue_depth, stripe_size, weights, aio_reference, json;
 };
-
-Error wrong(const char* option, const std::string& value, const std::string& allowed) {
-  return Error(ErrorCode::kInvalidArgument,
-               std::string(option) + " " + (value.empty() ? "\"\"" : value) + ": " + allowed);
-}
-
-Result<int> count_of(const char* option, const std::string& text, int smallest, int largest) {
-  int value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end || value < smallest || value > largest)
-    return wrong(
-        option, text,
-        "give a whole number from " + std::to_string(smallest) + " to " + std::to_string(largest));
-  return value;
-}
 
 Result<std::uint64_t> elements_of(const char* option, const std::string& text,
                                   std::uint64_t smallest, std::uint64_t largest) {
@@ -108,7 +91,7 @@ Status parse_memory(const SwapArguments& given, SwapBenchOptions& options) {
     return wrong("--buffers", *given.buffers, "give --buffers or --pinned-budget, not both");
   const std::uint64_t image_bytes = options.image_bytes();
   if (given.buffers) {
-    SLUICE_ASSIGN_OR_RETURN(options.buffers, count_of("--buffers", *given.buffers, 2, kMost));
+    SLUICE_ASSIGN_OR_RETURN(options.buffers, small_number("--buffers", *given.buffers, 2, kMost));
   } else {
     const std::string budget = given.pinned_budget.value_or("512M");
     const auto bytes = parse_bytes(budget);
@@ -137,11 +120,12 @@ Status parse_work(const SwapArguments& given, SwapBenchOptions& options) {
   if (options.orders.empty()) return wrong("--order", order, "choose mixed, bursts or both");
   SLUICE_ASSIGN_OR_RETURN(
       options.burst_records,
-      count_of("--burst-records", given.burst_records.value_or("0"), 0, options.buffers));
-  SLUICE_ASSIGN_OR_RETURN(options.queues, count_of("--queues", given.queues.value_or("2"), 1, 2));
+      small_number("--burst-records", given.burst_records.value_or("0"), 0, options.buffers));
+  SLUICE_ASSIGN_OR_RETURN(options.queues,
+                          small_number("--queues", given.queues.value_or("2"), 1, 2));
   options.threads = aio::machine_info().cores;
   if (given.threads) {
-    SLUICE_ASSIGN_OR_RETURN(options.threads, count_of("--threads", *given.threads, 1, 1024));
+    SLUICE_ASSIGN_OR_RETURN(options.threads, small_number("--threads", *given.threads, 1, 1024));
   }
   const std::string compute = given.compute.value_or("adamw");
   if (compute != "adamw" && compute != "none")
@@ -157,7 +141,8 @@ Status parse_work(const SwapArguments& given, SwapBenchOptions& options) {
   if (given.steps && given.seconds)
     return wrong("--steps", *given.steps, "give --steps or --seconds, not both");
   if (!given.seconds) {
-    SLUICE_ASSIGN_OR_RETURN(options.steps, count_of("--steps", given.steps.value_or("3"), 1, 1000));
+    SLUICE_ASSIGN_OR_RETURN(options.steps,
+                            small_number("--steps", given.steps.value_or("3"), 1, 1000));
   }
   return {};
 }
