@@ -123,7 +123,8 @@ PassMeasurement ModelWorkload::time(const char* name, double flops, const Call& 
 std::vector<PassMeasurement> ModelWorkload::measure_block() {
   const engine::ModelUnit& block = model_.block(0);
   const UnitViews& w = parameters_[1];
-  const PassContext context = {.unit = 1, .deterministic = options_.deterministic};
+  const PassContext context = {
+      .unit = 1, .deterministic = options_.deterministic, .overwrites = true};
   const engine::Flops cost = engine::block_flops(options_.shape, options_.pass.tokens);
   const Call nothing = [] {};
   const engine::PeakOptions peak = {.cpu = !options_.cuda, .deterministic = options_.deterministic};

@@ -10,6 +10,7 @@
 #include "aio/clock.h"
 #include "aio/terminal_line.h"
 #include "bench/bench_program.h"
+#include "bench/gpu_recorder.h"
 #include "bench/step_options.h"
 #include "bench/step_report.h"
 #include "engine/model/gpt_layout.h"
@@ -26,6 +27,7 @@ namespace sluice::bench {
 namespace {
 
 constexpr int kOutOfMemory = 3;
+constexpr int kRecordedSteps = 2;
 constexpr const char* kInterruptNotice = "\nfinishing the step; once more stops at once\n";
 
 int exit_code_of(ErrorCode code) {
@@ -61,6 +63,7 @@ class Program {
     const auto resolved = tools::resolve(options().config);
     if (!resolved.ok()) return bench_.fail(resolved.error(), kUserError);
     report_.config = resolved->config;
+    if (const Status can = check_profile(); !can.ok()) return bench_.fail(can.error(), kUserError);
     bench_.show_machine();
     try {
       return measure();
@@ -73,6 +76,16 @@ class Program {
 
  private:
   const StepBenchOptions& options() const { return report_.options; }
+
+  Status check_profile() const {
+    if (options().profile.empty()) return {};
+    if (!engine::uses_cuda(report_.config)) {
+      return Error(ErrorCode::kInvalidArgument,
+                   "--profile records what a GPU does, and this run computes on the CPU: leave it "
+                   "out, or see run.device");
+    }
+    return check_trace_file(options().profile);
+  }
 
   int measure() {
     report_.before = tools::memory_use(engine::uses_cuda(report_.config));
@@ -91,7 +104,21 @@ class Program {
                     std::to_string(total) + ": " + engine::duration(seconds));
         });
     line.clear();
+    if (const Status recorded = record(*run); !recorded.ok())
+      return bench_.fail(recorded.error(), exit_code_of(recorded.error().code()));
     return tell();
+  }
+
+  Status record(engine::TrainingRun& run) {
+    if (options().profile.empty() || report_.measured.interrupted) return {};
+    const auto steps = [&] {
+      for (int step = 0; step < kRecordedSteps; ++step) static_cast<void>(run.step());
+      run.trainer().drain();
+    };
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<GpuEvent> events,
+                            record_gpu(steps, options().profile));
+    report_.profile = profile_of(events, kRecordedSteps);
+    return {};
   }
 
   Result<std::unique_ptr<engine::TrainingRun>> set_up() {

@@ -20,6 +20,7 @@ constexpr const char* kDescription =
 constexpr const char* kExamples =
     "Examples:\n"
     "  step_bench configs/gpt2_xl_24gb.json --json xl.json\n"
+    "  step_bench configs/gpt2_xl_24gb.json --profile xl_trace.json\n"
     "  step_bench configs/gpt2_xl_24gb.json --set zero_optimization.offload_optimizer.device=nvme "
     "\\\n"
     "      --set budget.nvme_paths='[\"/nvme\"]' --steps 4 --warmup 2\n"
@@ -49,6 +50,10 @@ Result<std::optional<StepBenchOptions>> parse_step_command_line(int argc, const 
       ->check(CLI::PositiveNumber);
   app.add_option("--commit", to.commit, "what is measured, for the result")->type_name("ID");
   app.add_option("--json", to.json, "write all numbers there; -: standard output")
+      ->type_name("FILE");
+  app.add_option("--profile", to.profile,
+                 "then record two steps more: the GPU's time kernel by kernel in a table and under "
+                 "--json, and a trace for Perfetto there")
       ->type_name("FILE");
   SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
   if (!given) return std::optional<StepBenchOptions>();

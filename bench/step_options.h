@@ -13,9 +13,10 @@ struct StepBenchOptions {
   tools::ConfigOptions config;
   int steps = 0;
   int warmup = 0;
-  double seconds = 0;  // of measured steps, at most; 0: no limit
-  std::string commit;  // for the result; empty: not told
-  std::string json;    // empty: none; "-": standard output
+  double seconds = 0;   // of measured steps, at most; 0: no limit
+  std::string commit;   // for the result; empty: not told
+  std::string json;     // empty: none; "-": standard output
+  std::string profile;  // empty: no steps are recorded; else where their trace goes
 };
 
 // Nothing: --help or --version was asked for and printed.

@@ -22,6 +22,8 @@ using tools::quantile;
 using tools::StepMeasurement;
 using Json = nlohmann::ordered_json;
 
+constexpr std::size_t kShownKernels = 24;
+
 using ValueOf = std::function<double(const MeasuredStep&)>;
 
 std::vector<double> values_of(const StepMeasurement& measured, const ValueOf& value) {
@@ -96,9 +98,9 @@ std::string memory_table(const StepReport& report) {
   };
   add("GPU, LibTorch's peak", measured.gpu_peak_bytes, report.planned_gpu_bytes);
   add("GPU, all of the run", less(measured.memory.gpu_used_bytes, report.before.gpu_used_bytes), 0);
-  add("host, resident at most",
-      less(measured.memory.peak_resident_bytes, report.before.resident_bytes),
-      report.planned_host_bytes);
+  add("host, resident at most", measured.memory.peak_resident_bytes, report.planned_host_bytes);
+  add("  of it since CUDA was there",
+      less(measured.memory.peak_resident_bytes, report.before.resident_bytes), 0);
   add("host, taken of the machine",
       less(report.before.available_bytes, measured.memory.available_bytes), 0);
   add("host, pinned for the GPU", measured.gpu_pinned_bytes, 0);
@@ -124,6 +126,22 @@ Json json_of(const MemoryUse& use) {
               {"pinned_bytes", use.pinned_bytes},
               {"available_bytes", use.available_bytes},
               {"gpu_used_bytes", use.gpu_used_bytes}};
+}
+
+Json kernels_json(const std::vector<GpuProfile::Kernel>& kernels) {
+  Json list = Json::array();
+  for (const GpuProfile::Kernel& kernel : kernels)
+    list.push_back({{"name", kernel.name}, {"calls", kernel.calls}, {"seconds", kernel.seconds}});
+  return list;
+}
+
+Json profile_json(const GpuProfile& profile) {
+  return Json{{"steps", profile.steps},
+              {"wall_s", profile.wall_seconds},
+              {"busy_s", profile.busy_seconds},
+              {"copying_s", profile.copying_seconds},
+              {"kernels", kernels_json(profile.kernels)},
+              {"copies", kernels_json(profile.copies)}};
 }
 
 Json steps_json(const StepMeasurement& measured) {
@@ -182,8 +200,9 @@ std::string StepReport::table() const {
   }
   text += "\n";
   text += time_table(*this) + "\n" + memory_table(*this);
-  const std::string flows = flow_table(*this);
-  return flows.empty() ? text : text + "\n" + flows;
+  if (const std::string flows = flow_table(*this); !flows.empty()) text += "\n" + flows;
+  if (profile) text += "\n" + profile->table(kShownKernels);
+  return text;
 }
 
 std::string StepReport::json(const aio::MachineInfo& machine, const std::string& command) const {
@@ -205,6 +224,7 @@ std::string StepReport::json(const aio::MachineInfo& machine, const std::string&
                     {"after", json_of(measured.memory)},
                     {"gpu_peak_bytes", measured.gpu_peak_bytes},
                     {"gpu_pinned_bytes", measured.gpu_pinned_bytes}};
+  if (profile) json["profile"] = profile_json(*profile);
   json["drain_s"] = measured.drain_seconds;
   json["warmup_s"] = measured.warmup_seconds;
   json["steps"] = steps_json(measured);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "aio/machine_info.h"
+#include "bench/gpu_profile.h"
 #include "bench/step_options.h"
 #include "engine/config/config.h"
 #include "tools/measure/step_measure.h"
@@ -24,6 +25,7 @@ struct StepReport {
   std::uint64_t planned_nvme_bytes = 0;
   tools::MemoryUse before;  // once a GPU has its context, and before the run took anything
   tools::StepMeasurement measured;
+  std::optional<GpuProfile> profile;
   std::optional<std::string> out_of_memory;  // what was asked for, and of whom
 
   // Only with measured steps.

@@ -94,20 +94,38 @@ AttentionOptions attention_options(const PassContext& context, std::int64_t head
           .deterministic = context.deterministic};
 }
 
+// Where a block's backward puts the products that are its matrices' gradients.
+class WeightGradients {
+ public:
+  WeightGradients(const UnitViews& views, bool overwrite) : views_(views), overwrite_(overwrite) {}
+
+  void put(int parameter, const at::Tensor& left, const at::Tensor& right) const {
+    if (overwrite_)
+      write_weight_gradient(views_[parameter], left, right);
+    else
+      accumulate_weight_gradient(views_[parameter], left, right);
+  }
+  // Of the vectors: to be added to.
+  const at::Tensor& operator[](int parameter) const { return views_[parameter]; }
+
+ private:
+  const UnitViews& views_;
+  const bool overwrite_;
+};
+
 // Returns the gradient of `middle`, the feed-forward's input.
 at::Tensor feed_forward_backward(const UnitViews& w, Saved& saved, const at::Tensor& middle,
                                  const at::Tensor& grad_output, const Dropout& dropout,
-                                 const UnitViews& g) {
+                                 const WeightGradients& g) {
   at::Tensor gradient;  // of the feed-forward's middle, before and behind the GELU
   {
     const at::Tensor dropped = drop_and_accumulate(grad_output, dropout, g[p::kFcProjectionBias]);
     at::Tensor activation = saved.take(kFc);
     gradient = linear_input_gradient(dropped, w[p::kFcProjectionWeight]);
     gelu_backward(activation, gradient, g[p::kFcBias]);
-    accumulate_weight_gradient(g[p::kFcProjectionWeight], activation, dropped);
+    g.put(p::kFcProjectionWeight, activation, dropped);
   }
-  accumulate_weight_gradient(
-      g[p::kFcWeight], layer_norm(middle, w[p::kNorm2Weight], w[p::kNorm2Bias]).output, gradient);
+  g.put(p::kFcWeight, layer_norm(middle, w[p::kNorm2Weight], w[p::kNorm2Bias]).output, gradient);
   gradient = linear_input_gradient(gradient, w[p::kFcWeight]);
   const Normed statistics = {{}, saved.take(kMean2), saved.take(kRstd2)};
   return layer_norm_backward(std::move(gradient), middle, statistics, w[p::kNorm2Weight],
@@ -117,22 +135,21 @@ at::Tensor feed_forward_backward(const UnitViews& w, Saved& saved, const at::Ten
 // Returns the gradient of the first norm's output.
 at::Tensor attention_branch_backward(const UnitViews& w, Saved& saved, const at::Tensor& input,
                                      const at::Tensor& grad_middle, const Dropout& dropout,
-                                     const AttentionOptions& options, const UnitViews& g) {
+                                     const AttentionOptions& options, const WeightGradients& g) {
   at::Tensor gradient;
   {
     const Attended attended = {saved.take(kAttended), saved.take(kLogsumexp),
                                saved.take(kPhiloxSeed), saved.take(kPhiloxOffset)};
     {
       const at::Tensor dropped = drop_and_accumulate(grad_middle, dropout, g[p::kProjectionBias]);
-      accumulate_weight_gradient(g[p::kProjectionWeight], attended.output, dropped);
+      g.put(p::kProjectionWeight, attended.output, dropped);
       gradient = linear_input_gradient(dropped, w[p::kProjectionWeight]);
     }
     gradient =
         attention_backward(gradient, saved.take(kQkv), attended, options, g[p::kAttentionBias]);
   }
-  accumulate_weight_gradient(g[p::kAttentionWeight],
-                             layer_norm(input, w[p::kNorm1Weight], w[p::kNorm1Bias]).output,
-                             gradient);
+  g.put(p::kAttentionWeight, layer_norm(input, w[p::kNorm1Weight], w[p::kNorm1Bias]).output,
+        gradient);
   return linear_input_gradient(gradient, w[p::kAttentionWeight]);
 }
 
@@ -171,7 +188,7 @@ at::Tensor BlockUnit::backward(const PassContext& context, const UnitViews& para
               ": backward has nothing saved; forward saves when it is given a Saved, or call "
               "recompute()");
   const UnitViews& w = parameters;
-  const UnitViews& g = gradients;
+  const WeightGradients g(gradients, context.overwrites);
   const at::Tensor grad_middle =
       feed_forward_backward(w, saved, saved.take(kMiddle), grad_output,
                             dropout_at(context, DropoutSite::kFcProjection, dropout_), g);

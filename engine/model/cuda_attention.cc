@@ -21,7 +21,7 @@ constexpr int kAmpere = 8;
 constexpr int kHopper = 9;
 constexpr std::int64_t kFewestCudnnTokens = 512;
 
-// The device's default generator, from which the flash kernel draws, set for one call.
+// The device's default generator, from which both kernels draw, set for one call.
 class SeededGenerator {
  public:
   SeededGenerator(at::Device device, std::uint64_t seed)
@@ -68,10 +68,20 @@ class DeterministicScope {
   bool fill_before_;
 };
 
-// By the shape alone, so that forward, recompute and backward agree.
+// By shape and options alone, so that forward, recompute and backward agree.
 bool takes_cudnn(const at::Tensor& query, const AttentionOptions& options) {
-  return !options.dropout.active() && query.size(2) >= kFewestCudnnTokens &&
-         cuda_major(query.device()) >= kHopper && at::Context::hasCuDNN();
+  return !(options.dropout.active() && options.deterministic) &&
+         query.size(2) >= kFewestCudnnTokens && cuda_major(query.device()) >= kHopper &&
+         at::Context::hasCuDNN();
+}
+
+// Of either kernel's results.
+template <typename Result>
+Attended attended_of(const Result& result) {
+  return {.output = merge_heads(std::get<0>(result)),
+          .logsumexp = std::get<1>(result),
+          .philox_seed = std::get<6>(result),
+          .philox_offset = std::get<7>(result)};
 }
 
 }  // namespace
@@ -82,23 +92,15 @@ bool has_cuda_attention(const at::Tensor& qkv, std::int64_t head_dim) {
 }
 
 Attended cuda_attention(const HeadViews& heads, const AttentionOptions& options) {
-  Attended attended;
-  if (takes_cudnn(heads.query, options)) {
-    auto result = at::_scaled_dot_product_cudnn_attention(
-        heads.query, heads.key, heads.value, std::nullopt, /*compute_log_sumexp=*/true, 0.0,
-        /*is_causal=*/true);
-    attended.output = merge_heads(std::get<0>(result));
-    attended.logsumexp = std::get<1>(result);
-    return attended;
-  }
   const SeededGenerator seeded(heads.query.device(), options.dropout.seed);
-  auto result = at::_scaled_dot_product_flash_attention(
-      heads.query, heads.key, heads.value, options.dropout.probability, /*is_causal=*/true);
-  attended.output = merge_heads(std::get<0>(result));
-  attended.logsumexp = std::get<1>(result);
-  attended.philox_seed = std::get<6>(result);
-  attended.philox_offset = std::get<7>(result);
-  return attended;
+  const double probability = options.dropout.probability;
+  if (takes_cudnn(heads.query, options)) {
+    return attended_of(at::_scaled_dot_product_cudnn_attention(
+        heads.query, heads.key, heads.value, std::nullopt, /*compute_log_sumexp=*/true, probability,
+        /*is_causal=*/true));
+  }
+  return attended_of(at::_scaled_dot_product_flash_attention(heads.query, heads.key, heads.value,
+                                                             probability, /*is_causal=*/true));
 }
 
 HeadGradients cuda_attention_backward(const at::Tensor& grad_heads, const HeadViews& heads,
@@ -110,8 +112,9 @@ HeadGradients cuda_attention_backward(const at::Tensor& grad_heads, const HeadVi
   if (cudnn && !options.deterministic) {
     std::tie(gradients.query, gradients.key, gradients.value) =
         at::_scaled_dot_product_cudnn_attention_backward(
-            grad_heads, heads.query, heads.key, heads.value, output, attended.logsumexp, {}, {}, {},
-            {}, {}, length, length, 0.0, /*is_causal=*/true);
+            grad_heads, heads.query, heads.key, heads.value, output, attended.logsumexp,
+            attended.philox_seed, attended.philox_offset, {}, {}, {}, length, length,
+            options.dropout.probability, /*is_causal=*/true);
     return gradients;
   }
   const DeterministicScope scope(options.deterministic);

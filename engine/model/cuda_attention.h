@@ -1,6 +1,7 @@
 // ATen's fused causal attention on CUDA in 16-bit dtypes: FlashAttention, and cuDNN's where that is
-// faster: from Hopper on, without dropout, in sequences that fill it. A deterministic backward is
-// always FlashAttention's, of whose sums cuDNN's forward leaves the same kind.
+// faster: from Hopper on, in sequences that fill it. A deterministic backward is always
+// FlashAttention's, of whose sums cuDNN's forward leaves the same kind; as the two draw other masks
+// of dropout from one seed, with dropout a deterministic forward is FlashAttention's, too.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -13,6 +13,14 @@ ParameterSpec matrix(std::string name, std::int64_t rows, std::int64_t columns, 
   return {.name = std::move(name), .shape = {rows, columns}, .group = kDecayed, .initial_std = std};
 }
 
+// Of a block: nothing else adds to its gradient.
+ParameterSpec product_matrix(std::string name, std::int64_t rows, std::int64_t columns,
+                             float std = kStd) {
+  ParameterSpec spec = matrix(std::move(name), rows, columns, std);
+  spec.gradient_is_product = true;
+  return spec;
+}
+
 ParameterSpec vector(std::string name, std::int64_t elements, float value) {
   return {.name = std::move(name),
           .shape = {elements},
@@ -38,10 +46,10 @@ UnitLayout gpt_block_layout(const GptShape& shape, std::int64_t layer) {
   // Each block adds two branches to the residual stream, whose variance should not grow with them.
   const float branch_std = kStd / std::sqrt(2.0F * static_cast<float>(shape.layers));
   UnitLayout layout{.name = prefix};
-  layout.add(matrix(prefix + ".attn.c_attn.weight", hidden, 3 * hidden));
-  layout.add(matrix(prefix + ".attn.c_proj.weight", hidden, hidden, branch_std));
-  layout.add(matrix(prefix + ".mlp.c_fc.weight", hidden, shape.ffn()));
-  layout.add(matrix(prefix + ".mlp.c_proj.weight", shape.ffn(), hidden, branch_std));
+  layout.add(product_matrix(prefix + ".attn.c_attn.weight", hidden, 3 * hidden));
+  layout.add(product_matrix(prefix + ".attn.c_proj.weight", hidden, hidden, branch_std));
+  layout.add(product_matrix(prefix + ".mlp.c_fc.weight", hidden, shape.ffn()));
+  layout.add(product_matrix(prefix + ".mlp.c_proj.weight", shape.ffn(), hidden, branch_std));
   layout.add(vector(prefix + ".ln_1.weight", hidden, 1));
   layout.add(vector(prefix + ".ln_1.bias", hidden, 0));
   layout.add(vector(prefix + ".attn.c_attn.bias", 3 * hidden, 0));

@@ -43,4 +43,19 @@ void accumulate_weight_gradient(const at::Tensor& gradient, const at::Tensor& le
   }
 }
 
+void write_weight_gradient(const at::Tensor& gradient, const at::Tensor& left_rows,
+                           const at::Tensor& right_rows) {
+  const at::Tensor left = as_rows(left_rows);
+  const at::Tensor right = as_rows(right_rows);
+  at::Tensor sum = gradient;
+  const at::ScalarType wanted = gradient.scalar_type();
+  if (left.scalar_type() == wanted) {
+    at::mm_out(sum, left.t(), right);
+  } else if (left.is_cuda()) {
+    at::mm_out(sum, left.t(), right, wanted);
+  } else {
+    sum.copy_(at::mm(left.t(), right));
+  }
+}
+
 }  // namespace sluice::engine

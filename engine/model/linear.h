@@ -17,4 +17,8 @@ at::Tensor linear_input_gradient(const at::Tensor& grad_output, const at::Tensor
 void accumulate_weight_gradient(const at::Tensor& gradient, const at::Tensor& left,
                                 const at::Tensor& right);
 
+// The same, and without what was in `gradient` before: that is not read.
+void write_weight_gradient(const at::Tensor& gradient, const at::Tensor& left,
+                           const at::Tensor& right);
+
 }  // namespace sluice::engine

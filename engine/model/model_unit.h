@@ -7,8 +7,9 @@
 // Shapes:   B micro-batch, T sequence, C hidden. Token ids are int64 [B, T]; everything between
 //           units is [B, T, C], contiguous, in the parameters' dtype.
 // dtypes:   parameters and activations are fp32, bf16 or fp16 (float64 on the CPU, for checks);
-//           gradients of parameters are fp32 (float64 with float64) and are added to, never
-//           overwritten. Statistics of norms and the softmax are fp32.
+//           gradients of parameters are fp32 (float64 with float64) and are added to, but for
+//           those that PassContext::overwrites lets a pass write. Statistics of norms and the
+//           softmax are fp32.
 // Devices:  CPU and CUDA. On CUDA everything runs on the current stream, and no call waits for the
 //           device; one thread per device may run units, as they use its default generator.
 // Dropout:  masks are drawn from (run_seed, step, micro_batch, unit, rank, call site) alone, so
@@ -38,6 +39,9 @@ struct PassContext {
   int rank = 0;
   bool training = true;        // dropout
   bool deterministic = false;  // costs time on CUDA
+  // Backward writes the gradients of parameters with ParameterSpec::gradient_is_product, whatever
+  // was there: for the first micro-batch, which saves zeroing and reading them.
+  bool overwrites = false;
 };
 
 // What forward leaves for backward. A bag of tensors, so that they can be counted or moved away.
@@ -79,8 +83,8 @@ class ModelUnit {
   // Fills `saved` from the input alone, for less than a forward: no output is made.
   virtual void recompute(const PassContext& context, const UnitViews& parameters,
                          const at::Tensor& input, Saved& saved) const = 0;
-  // Adds to the gradients and returns the input's; undefined where the input is token ids. Empties
-  // `saved` as it goes. `input` is the one forward had.
+  // Adds to the gradients (see PassContext::overwrites) and returns the input's; undefined where
+  // the input is token ids. Empties `saved` as it goes. `input` is the one forward had.
   virtual at::Tensor backward(const PassContext& context, const UnitViews& parameters,
                               const at::Tensor& input, Saved& saved, const at::Tensor& grad_output,
                               const UnitViews& gradients) const = 0;

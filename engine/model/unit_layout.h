@@ -29,6 +29,9 @@ struct ParameterSpec {
   std::int64_t padded_rows = 0;  // shape[0], or more in a padded slot
   float initial_std = 0;         // of a normal distribution; 0: all are initial_value
   float initial_value = 0;
+  // Its gradient is one product for each micro-batch, which the first one's backward can write
+  // instead of adding it (PassContext::overwrites).
+  bool gradient_is_product = false;
 
   std::vector<std::int64_t> slot_shape() const;
 };

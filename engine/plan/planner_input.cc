@@ -5,6 +5,7 @@
 #include "aio/units.h"
 #include "engine/model/gpt_costs.h"
 #include "engine/train/state_plan.h"
+#include "engine/train/zeroed_ranges.h"
 #include "offload/gpu_state.h"
 #include "offload/placement_fit.h"
 
@@ -170,6 +171,19 @@ class Input {
     return std::min(elements, sizes.optimizer.record_elements);
   }
 
+  // What a step reads and writes of a unit's fp32 accumulators beside the timed backward: what is
+  // set to zero, what is read to be added to from the second micro-batch on, and the cast.
+  static double accumulator_bytes(const UnitLayout& layout, double micro_batches,
+                                  double gradient_width) {
+    constexpr double kFp32Bytes = 4;
+    double zeroed = 0;
+    for (const offload::ElementRange& range : zeroed_ranges(layout))
+      zeroed += static_cast<double>(range.elements);
+    const double products = static_cast<double>(layout.slot_elements) - zeroed;
+    return kFp32Bytes * zeroed + kFp32Bytes * (micro_batches - 1) * products +
+           (kFp32Bytes + gradient_width) * static_cast<double>(layout.elements);
+  }
+
   void add_unit(int unit, const Widths& widths) {
     const UnitLayout& layout = question_.model.layout(unit);
     const bool is_head = unit == question_.model.head_index();
@@ -180,11 +194,9 @@ class Input {
     const UnitTimes& times = question_.machine.units;
     const UnitSeconds& seconds = unit == 0 ? times.embedding : is_head ? times.head : times.block;
     const auto micro_batches = static_cast<double>(question_.config.batch.accumulation);
-    // Accumulators are set to zero, and cast when they are done.
-    const double gradient_bytes = 2.0 * 4 + widths.grad;
     const double copy_rate = input_.speeds.gpu_copy_bytes_per_s;
     const double gradient_s =
-        copy_rate > 0 ? gradient_bytes * static_cast<double>(layout.elements) / copy_rate : 0;
+        copy_rate > 0 ? accumulator_bytes(layout, micro_batches, widths.grad) / copy_rate : 0;
     offload::UnitCost cost{.name = layout.name,
                            .elements = layout.elements,
                            .slot_elements = layout.slot_elements,

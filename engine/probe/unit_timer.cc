@@ -64,7 +64,8 @@ class UnitTimer {
   UnitSeconds unit(int index) {
     const ModelUnit& unit = model_.unit(index);
     const UnitMemory memory(unit.layout(), options_);
-    const PassContext context{.unit = index, .deterministic = options_.deterministic};
+    const PassContext context{
+        .unit = index, .deterministic = options_.deterministic, .overwrites = true};
     return median([&](std::int64_t sequences) {
       const at::Tensor input = index == 0 ? tokens(sequences) : activations(sequences);
       const at::Tensor grad_output = activations(sequences);

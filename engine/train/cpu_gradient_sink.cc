@@ -6,6 +6,7 @@
 #include "aio/check.h"
 #include "aio/units.h"
 #include "engine/train/gradient_sink.h"
+#include "engine/train/zeroed_ranges.h"
 #include "offload/grad_stats.h"
 
 namespace sluice::engine {
@@ -78,6 +79,7 @@ CpuGradientSink::CpuGradientSink(const GptModel& model, aio::Executor& executor,
     const UnitLayout& layout = model.layout(index);
     Unit& unit = at(index);
     unit.elements = layout.elements;
+    unit.zeroed = zeroed_ranges(layout);
     unit.offset_bytes = offset_bytes;
     offset_bytes += align_up(layout.elements * bytes_per_element(options.type), kAlignmentBytes);
     std::byte* const buffer = options.type == offload::GradType::kFp32
@@ -99,7 +101,8 @@ const UnitViews& CpuGradientSink::open(int index) {
     // The first gradient of a step: what was summed up before is of the step before.
     if (unit.finished)
       for (Unit& each : units_) each.finished = false;
-    std::memset(unit.first, 0, unit.elements * sizeof(float));
+    for (const offload::ElementRange& range : unit.zeroed)
+      std::memset(unit.first + range.first, 0, range.elements * sizeof(float));
     unit.is_open = true;
   }
   return unit.accumulators;

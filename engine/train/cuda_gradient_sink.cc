@@ -12,6 +12,7 @@
 #include "aio/units.h"
 #include "engine/train/cuda_copy_span.h"
 #include "engine/train/cuda_device.h"
+#include "engine/train/zeroed_ranges.h"
 #include "offload/grad_stats_cuda.h"
 #include "offload/sum_nodes.h"
 
@@ -48,6 +49,7 @@ class CudaGradientSink final : public GradientSink {
       const UnitLayout& layout = model.layout(index);
       Unit& unit = at(index);
       unit.accumulators = UnitViews(layout, index == 0 ? embedding_ : others_);
+      unit.zeroed = zeroed_ranges(layout);
       const std::uint64_t host_bytes = host_gradient_bytes(model, options_, index);
       const std::uint64_t kept_bytes = kept_gradient_bytes(model, options_, index);
       unit.gradient = host_bytes > 0 ? on_host : nullptr;
@@ -63,9 +65,10 @@ class CudaGradientSink final : public GradientSink {
   const UnitViews& open(int index) override {
     Unit& unit = at(index);
     if (!std::exchange(unit.is_open, true)) {
-      const at::Tensor& memory = index == 0 ? embedding_ : others_;
-      must(cudaMemsetAsync(memory.data_ptr(), 0, model_.layout(index).slot_elements * sizeof(float),
-                           compute()));
+      auto* const memory = static_cast<float*>((index == 0 ? embedding_ : others_).data_ptr());
+      for (const offload::ElementRange& range : unit.zeroed) {
+        must(cudaMemsetAsync(memory + range.first, 0, range.elements * sizeof(float), compute()));
+      }
     }
     return unit.accumulators;
   }
@@ -128,6 +131,7 @@ class CudaGradientSink final : public GradientSink {
  private:
   struct Unit {
     UnitViews accumulators;
+    std::vector<offload::ElementRange> zeroed;
     std::byte* gradient = nullptr;  // on the host; null: the GPU updates all of it
     std::byte* kept = nullptr;      // on the GPU; null: none of it
     double* sums = nullptr;         // written by the GPU

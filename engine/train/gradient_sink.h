@@ -32,6 +32,7 @@
 #include "offload/adamw_arrays.h"
 #include "offload/isa.h"
 #include "offload/square_sum.h"
+#include "offload/unit_residency.h"
 
 namespace sluice::engine {
 
@@ -46,7 +47,8 @@ class GradientSink {
  public:
   virtual ~GradientSink() = default;
 
-  // The unit's accumulators, zeroed unless it is open.
+  // The unit's accumulators, zeroed unless it is open; but those that are products
+  // (ParameterSpec::gradient_is_product) hold anything, for the first pass to overwrite.
   virtual const UnitViews& open(int unit) = 0;
   // Its gradient is complete. The update of the step before must have consumed the last one.
   virtual Status finish(int unit) = 0;
@@ -91,6 +93,7 @@ class CpuGradientSink final : public GradientSink {
     float* first = nullptr;          // of the accumulators
     std::uint64_t offset_bytes = 0;  // in host_
     std::uint64_t elements = 0;
+    std::vector<offload::ElementRange> zeroed;
     std::unique_ptr<offload::SquareSum> sum;
     bool is_open = false;
     bool finished = false;

@@ -179,7 +179,8 @@ void Trainer::backward_through(int unit, const StepBatch& batch) {
   const SpanScope span(*this, unit);
   const UnitViews& gradients = parts_.gradients->open(unit);
   for (std::size_t m = 0; m < batch.inputs.size(); ++m) {
-    const PassContext pass = context(unit, m);
+    PassContext pass = context(unit, m);
+    pass.overwrites = m == 0;  // open() leaves those gradients as they are
     const at::Tensor input = parts_.boundaries->take(unit, m);
     Saved recomputed;
     const bool kept = keeps_activations(unit);

@@ -286,6 +286,48 @@ TEST_P(CudaAttention, MatchesPlainAttentionInFloat64) {
   }
 }
 
+// Of 0.5 |output|^2, whose gradient is the output: by the values it is exact, as the output is
+// linear in them (another mask in backward would give about half), by queries and keys it is that
+// of central differences along it.
+TEST_P(CudaAttention, BackwardHasForwardsMasksOfDropout) {
+  const std::int64_t heads = 3;
+  for (const std::int64_t tokens : {96, 640}) {
+    for (const bool deterministic : {false, true}) {
+      const AttentionOptions options = {.heads = heads,
+                                        .dropout = {.probability = 0.5, .seed = 7},
+                                        .deterministic = deterministic};
+      const at::Tensor qkv = at::randn({2, tokens, 3 * heads * 64}).to(GetParam()).cuda();
+      const Attended ours = attention(qkv, options);
+      EXPECT_TRUE(attention(qkv, options).output.equal(ours.output)) << tokens;
+      AttentionOptions other = options;
+      other.dropout.seed = 8;
+      EXPECT_FALSE(attention(qkv, other).output.equal(ours.output)) << tokens;
+
+      const at::Tensor of_bias = at::zeros({qkv.size(-1)}, ours.output.options().dtype(at::kFloat));
+      const at::Tensor grad = attention_backward(ours.output, qkv, ours, options, of_bias);
+      const auto part = [&](const at::Tensor& all, int index) {
+        return all.narrow(-1, index * heads * 64, heads * 64).to(at::kDouble);
+      };
+      const auto value = [&](const at::Tensor& at) {
+        return attention(at, options).output.to(at::kDouble).square().sum().item<double>() / 2;
+      };
+      EXPECT_NEAR(part(grad, 2).mul(part(qkv, 2)).sum().item<double>() / (2 * value(qkv)), 1, 2e-2)
+          << tokens << " " << deterministic;
+      for (const int which : {0, 1}) {
+        const double slope = part(grad, which).norm().item<double>();
+        const double step = 0.01 * part(qkv, which).norm().item<double>();
+        at::Tensor direction = at::zeros_like(qkv, qkv.options().dtype(at::kDouble));
+        direction.narrow(-1, which * heads * 64, heads * 64)
+            .copy_(part(grad, which) * (step / slope));
+        const at::Tensor wide = qkv.to(at::kDouble);
+        const double rise =
+            value((wide + direction).to(GetParam())) - value((wide - direction).to(GetParam()));
+        EXPECT_NEAR(rise / (2 * step * slope), 1, 0.1) << tokens << " " << deterministic << which;
+      }
+    }
+  }
+}
+
 TEST(FusedKernelsCudaFits, ServeSixteenBitRowsOfWholePacksOnly) {
   if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device in this machine";
   const at::Tensor rows = at::zeros({4, 64}, at::TensorOptions().dtype(at::kHalf)).cuda();

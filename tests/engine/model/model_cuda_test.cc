@@ -131,6 +131,32 @@ TEST_F(ModelCuda, FlashAttentionInFp16MatchesTheCpuInFp32) {
   expect_matches_cpu(at::kHalf, 0, 0.01);
 }
 
+TEST_F(ModelCuda, OverwritingPutsTheSameGradientInProductsWhateverWasThere) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const WholeModel adding(options_with(0.1), on_cuda(dtype));
+    const WholeModel writing(options_with(0.1), on_cuda(dtype));
+    adding.initialise(1);
+    writing.copy_parameters_from(adding);
+    const Batch batch = batch_of(adding.model().shape());
+    PassContext context = {.run_seed = 4, .deterministic = true};
+    adding.forward_backward(context, batch.tokens.cuda(), batch.targets.cuda(), 0.01, false);
+    for (int unit = 0; unit < writing.model().units(); ++unit) {
+      const auto& parameters = writing.model().layout(unit).parameters;
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        at::Tensor gradient = writing.gradients(unit)[static_cast<int>(i)];
+        if (parameters[i].gradient_is_product) gradient.fill_(std::nan(""));
+      }
+    }
+    context.overwrites = true;
+    writing.forward_backward(context, batch.tokens.cuda(), batch.targets.cuda(), 0.01, false);
+    for (int unit = 0; unit < writing.model().units(); ++unit) {
+      for (int i = 0; i < writing.gradients(unit).size(); ++i)
+        EXPECT_LT(error(writing.gradients(unit)[i], adding.gradients(unit)[i].cpu()), 1e-6)
+            << dtype << " " << unit << " " << i;
+    }
+  }
+}
+
 // One pass' gradients, deterministic.
 std::vector<at::Tensor> gradients_of(at::ScalarType dtype, double dropout, bool recompute) {
   const WholeModel model(options_with(dropout), on_cuda(dtype));

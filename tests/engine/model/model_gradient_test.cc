@@ -154,6 +154,32 @@ TEST_P(ModelPass, GradientsAreAddedAndGapsStayZero) {
   }
 }
 
+// What was in them is not even read; everything else is still added to.
+TEST_P(ModelPass, OverwritingPutsTheSameGradientInProductsWhateverWasThere) {
+  const WholeModel model(options_with(GetParam().dropout),
+                         at::TensorOptions().dtype(GetParam().dtype));
+  make_lively(model);
+  const Batch batch = batch_of(3, 9, 31);
+  PassContext context = {.run_seed = kSeed};
+  model.forward_backward(context, batch.tokens, batch.targets, 0.01, false);
+  std::vector<at::Tensor> added;
+  for (int unit = 0; unit < model.model().units(); ++unit) {
+    added.push_back(model.flat_gradient(unit).clone());
+    at::Tensor flat = model.flat_gradient(unit);
+    flat.zero_();
+    for (const ParameterSpec& parameter : model.model().layout(unit).parameters) {
+      if (!parameter.gradient_is_product) continue;
+      flat.narrow(0, static_cast<std::int64_t>(parameter.first_element),
+                  static_cast<std::int64_t>(parameter.elements))
+          .fill_(std::nan(""));
+    }
+  }
+  context.overwrites = true;
+  model.forward_backward(context, batch.tokens, batch.targets, 0.01, false);
+  for (int unit = 0; unit < model.model().units(); ++unit)
+    EXPECT_TRUE(model.flat_gradient(unit).equal(added[static_cast<std::size_t>(unit)])) << unit;
+}
+
 TEST(WholeModel, OtherMicroBatchesStepsAndRanksDrawOtherMasks) {
   const WholeModel model(options_with(0.1), at::TensorOptions().dtype(at::kFloat));
   make_lively(model);

@@ -1,0 +1,44 @@
+// GpuProfile: where the time of a GPU went, kernel by kernel.
+//
+// A kernel's time is that between its start and its end, as the driver recorded them. Kernels that
+// run at once (on several streams) each count whole in the list of kernels, and once in
+// `busy_seconds`; what is left of the wall time then is what no kernel used.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace sluice::bench {
+
+struct GpuEvent {
+  std::string name;  // a kernel's, demangled; of a copy or a fill "Memcpy ..." or "Memset ..."
+  std::int64_t begin_ns = 0;
+  std::int64_t end_ns = 0;
+};
+
+struct GpuProfile {
+  struct Kernel {
+    std::string name;  // short_kernel_name()
+    std::uint64_t calls = 0;
+    double seconds = 0;
+  };
+  int steps = 0;
+  double wall_seconds = 0;      // from the first event to the last one's end
+  double busy_seconds = 0;      // of it, with a kernel running
+  double copying_seconds = 0;   // with a copy or a fill running, whether a kernel ran or not
+  std::vector<Kernel> kernels;  // the one that took the most first
+  std::vector<Kernel> copies;   // likewise, by kind
+
+  // A step: `kernels` of them, and one row for the rest.
+  std::string table(std::size_t kernels) const;
+};
+
+// Without return type and arguments, and no longer than a line of a table has room for.
+std::string short_kernel_name(const std::string& demangled);
+
+// Of `steps` steps; events in any order.
+GpuProfile profile_of(std::span<const GpuEvent> events, int steps);
+
+}  // namespace sluice::bench

@@ -1,0 +1,24 @@
+// Records what the GPU does, by LibTorch's profiler (Kineto, over CUPTI).
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "aio/result.h"
+#include "bench/gpu_profile.h"
+
+namespace sluice::bench {
+
+// Whether a trace can be written there: nothing bears the name, and the folder is there.
+Status check_trace_file(const std::string& path);
+
+// Runs `work`, waits for the GPU, and returns all kernels, copies and fills of the process from
+// then, whichever thread asked for them. Recording slows the host down by some microseconds a
+// kernel. `trace_file`: a trace with the host's calls for chrome://tracing or
+// Perfetto; empty: none. What `work` throws, this throws.
+// Errors: kInternal where the driver gives no events (a driver without profiling), kIo.
+Result<std::vector<GpuEvent>> record_gpu(const std::function<void()>& work,
+                                         const std::string& trace_file);
+
+}  // namespace sluice::bench

@@ -1,0 +1,62 @@
+#include "bench/gpu_profile.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice::bench {
+namespace {
+
+TEST(GpuProfile, CountsWhatRunsAtOnceOnceAsBusyAndWholeForEachKernel) {
+  const std::vector<GpuEvent> events = {
+      {"void norm<float>(float*)", 3'000, 4'000},  // in any order
+      {"void gemm(int)", 1'000, 2'000},
+      {"void gemm(int)", 1'500, 2'500},
+      {"Memcpy HtoD (Pinned -> Device)", 2'400, 3'200},
+  };
+  const GpuProfile profile = profile_of(events, 2);
+  EXPECT_DOUBLE_EQ(profile.wall_seconds, 3e-6);
+  EXPECT_DOUBLE_EQ(profile.busy_seconds, 2.5e-6);
+  EXPECT_DOUBLE_EQ(profile.copying_seconds, 0.8e-6);
+  ASSERT_EQ(profile.kernels.size(), 2U);
+  EXPECT_EQ(profile.kernels[0].name, "gemm");
+  EXPECT_EQ(profile.kernels[0].calls, 2U);
+  EXPECT_DOUBLE_EQ(profile.kernels[0].seconds, 2e-6);
+  EXPECT_EQ(profile.kernels[1].name, "norm<float>");
+  ASSERT_EQ(profile.copies.size(), 1U);
+  EXPECT_EQ(profile.copies[0].name, "Memcpy HtoD (Pinned -> Device)");
+}
+
+TEST(GpuProfile, ASpanInsideAnotherAddsNothing) {
+  const std::vector<GpuEvent> events = {
+      {"a", 0, 10'000}, {"b", 1'000, 2'000}, {"c", 9'000, 12'000}};
+  EXPECT_DOUBLE_EQ(profile_of(events, 1).busy_seconds, 12e-6);
+}
+
+TEST(GpuProfile, NothingRecordedIsNothing) {
+  const GpuProfile profile = profile_of({}, 1);
+  EXPECT_EQ(profile.wall_seconds, 0);
+  EXPECT_TRUE(profile.kernels.empty());
+  EXPECT_NE(profile.table(3).find("a kernel runs"), std::string::npos);
+}
+
+TEST(GpuProfile, TableIsAStepAndSumsUpWhatItDoesNotShow) {
+  const std::vector<GpuEvent> events = {
+      {"a", 0, 4'000'000}, {"b", 4'000'000, 6'000'000}, {"c", 6'000'000, 8'000'000}};
+  const std::string table = profile_of(events, 2).table(1);
+  EXPECT_NE(table.find("2.000 ms"), std::string::npos) << table;  // a, of two steps
+  EXPECT_NE(table.find("the other kernels"), std::string::npos) << table;
+  EXPECT_EQ(table.find("  b "), std::string::npos) << table;
+  EXPECT_NE(table.find("50.0%"), std::string::npos) << table;
+}
+
+TEST(ShortKernelName, LeavesOutWhatTellsNothing) {
+  EXPECT_EQ(short_kernel_name("void at::native::vectorized_elementwise_kernel<4, "
+                              "at::native::FillFunctor<float> >(int, at::native::FillFunctor)"),
+            "vectorized_elementwise_kernel<4, FillFunctor<float> >");
+  EXPECT_EQ(short_kernel_name("nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_NTN"),
+            "nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_NTN");
+  EXPECT_EQ(short_kernel_name("sluice::engine::(anonymous namespace)::cast(float const*)"), "cast");
+  EXPECT_LE(short_kernel_name(std::string(500, 'x')).size(), 72U);
+}
+
+}  // namespace
+}  // namespace sluice::bench
