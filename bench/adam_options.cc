@@ -43,6 +43,12 @@ constexpr const char* kExamples =
     "\n"
     "Exit codes: 0 done; 1 our mistake; 2 a mistake in the options; 130 Ctrl-C.";
 
+// An empty optional was not given.
+struct AdamArguments {
+  std::optional<std::string> elements, grad, master, copy_out, threads, isa, seconds, runs, json,
+      cast, stagger;
+};
+
 Error wrong(const char* option, const std::string& value, const std::string& allowed) {
   return Error(ErrorCode::kInvalidArgument,
                std::string(option) + " is \"" + value + "\"; it must be " + allowed);
@@ -107,24 +113,7 @@ Status parse_kernel(const AdamArguments& arguments, AdamBenchOptions& options) {
   return {};
 }
 
-}  // namespace
-
-int AdamBenchOptions::bytes_per_element() const {
-  if (kernel == BenchKernel::kCast) return grad == GradType::kFp32 ? 4 : 4 + 2;
-  return offload::adamw_bytes_per_param(grad, form);
-}
-
-std::uint64_t AdamBenchOptions::plain_pass_bytes() const {
-  std::uint64_t bytes = elements * 4;
-  if (kernel == BenchKernel::kAdamw) {
-    const std::uint64_t copy =
-        form == ParamForm::kFp32AndBf16 || form == ParamForm::kFp32AndFp16 ? 2 : 0;
-    bytes = elements * ((grad == GradType::kFp32 ? 4 : 2) + 3 * 4 + copy) / 2;
-  }
-  return align_up(bytes, 4 * kKiB);
-}
-
-Result<AdamBenchOptions> parse_adam_options(const AdamArguments& arguments) {
+Result<AdamBenchOptions> parse(const AdamArguments& arguments) {
   AdamBenchOptions options;
   SLUICE_RETURN_IF_ERROR(parse_kernel(arguments, options));
 
@@ -159,11 +148,28 @@ Result<AdamBenchOptions> parse_adam_options(const AdamArguments& arguments) {
   return options;
 }
 
-Result<std::optional<AdamArguments>> parse_adam_command_line(int argc, const char* const* argv) {
+}  // namespace
+
+int AdamBenchOptions::bytes_per_element() const {
+  if (kernel == BenchKernel::kCast) return grad == GradType::kFp32 ? 4 : 4 + 2;
+  return offload::adamw_bytes_per_param(grad, form);
+}
+
+std::uint64_t AdamBenchOptions::plain_pass_bytes() const {
+  std::uint64_t bytes = elements * 4;
+  if (kernel == BenchKernel::kAdamw) {
+    const std::uint64_t copy =
+        form == ParamForm::kFp32AndBf16 || form == ParamForm::kFp32AndFp16 ? 2 : 0;
+    bytes = elements * ((grad == GradType::kFp32 ? 4 : 2) + 3 * 4 + copy) / 2;
+  }
+  return align_up(bytes, 4 * kKiB);
+}
+
+Result<std::optional<AdamBenchOptions>> parse_adam_command_line(int argc, const char* const* argv) {
   AdamArguments to;
   CLI::App app(kDescription, "adam_bench");
   app.footer(kExamples);
-  // Every value is taken as text: parse_adam_options() says better what is wrong with one.
+  // Every value is taken as text: parse() says better what is wrong with one.
   const auto add = [&app](const char* name, std::optional<std::string>& value, const char* kind,
                           const char* help) {
     app.add_option(name, value, help)->type_name(kind)->allow_extra_args(false);
@@ -180,8 +186,9 @@ Result<std::optional<AdamArguments>> parse_adam_command_line(int argc, const cha
   add("--runs", to.runs, "N", "measurements of each kind; medians are shown [5]");
   add("--json", to.json, "FILE", "write all numbers there; -: standard output");
   SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
-  if (!given) return std::optional<AdamArguments>();
-  return std::optional<AdamArguments>(std::move(to));
+  if (!given) return std::optional<AdamBenchOptions>();
+  SLUICE_ASSIGN_OR_RETURN(AdamBenchOptions options, parse(to));
+  return std::optional<AdamBenchOptions>(std::move(options));
 }
 
 }  // namespace sluice::bench

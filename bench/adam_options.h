@@ -1,5 +1,5 @@
-// The options of adam_bench: as typed, and as checked values. Every error is one sentence that
-// names the option, its value and what is allowed.
+// The options of adam_bench as checked values. Every error is one sentence that names the option,
+// its value and what is allowed.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,6 @@
 #include "offload/isa.h"
 
 namespace sluice::bench {
-
-// An empty optional was not given.
-struct AdamArguments {
-  std::optional<std::string> elements, grad, master, copy_out, threads, isa, seconds, runs, json,
-      cast, stagger;
-};
 
 enum class BenchKernel : std::uint8_t {
   kAdamw,  // adamw_step()
@@ -43,8 +37,6 @@ struct AdamBenchOptions {
 };
 
 // Nothing when --help or --version was asked for, and printed.
-Result<std::optional<AdamArguments>> parse_adam_command_line(int argc, const char* const* argv);
-
-Result<AdamBenchOptions> parse_adam_options(const AdamArguments& arguments);
+Result<std::optional<AdamBenchOptions>> parse_adam_command_line(int argc, const char* const* argv);
 
 }  // namespace sluice::bench

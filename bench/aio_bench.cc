@@ -1,9 +1,7 @@
 // aio_bench: measures the IO layer on a drive. See --help.
 #include <algorithm>
 #include <cstdio>
-#include <exception>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,23 +16,17 @@
 #include "bench/aio_report.h"
 #include "bench/aio_sweep.h"
 #include "bench/aio_workload.h"
+#include "bench/bench_program.h"
 #include "bench/result_file.h"
 #include "bench/scratch_file.h"
-#include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
-#include "tools/support/progress_line.h"
 
 namespace sluice::bench {
 namespace {
 
-constexpr int kOurError = 1;
-constexpr int kUserError = 2;
-
 // What the options asked for and this machine refuses is the user's to change.
 int exit_code_of_setup(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kCancelled:
-      return tools::kInterruptedExitCode;
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kNotFound:
     case ErrorCode::kAlreadyExists:
@@ -52,17 +44,13 @@ int exit_code_of_setup(ErrorCode code) {
 
 class Program {
  public:
-  Program(AioOptions options, std::string command)
-      : options_(std::move(options)),
-        command_(std::move(command)),
-        table_(options_.json == "-" ? stderr : stdout) {}
+  Program(AioOptions options, const BenchCommand& command)
+      : options_(std::move(options)), bench_(command, options_.json) {}
 
   int run() {
-    if (Status ready = prepare(); !ready.ok())
-      return fail(ready.error(), exit_code_of_setup(ready.error().code()));
-    const ReportHeader header = make_header(options_, command_);
-    std::fputs(machine_text(header).c_str(), table_);
-    std::fflush(table_);
+    if (Status ready = prepare(); !ready.ok()) return fail_setup(ready.error());
+    const ReportHeader header = make_header(options_, bench_.command());
+    bench_.show(machine_text(header));
     return options_.sweep ? sweep(header) : measure_modes(header);
   }
 
@@ -95,9 +83,10 @@ class Program {
         const std::vector<double> speeds,
         measure_write_speeds(options_.paths, probe_bytes, options_.backend, interrupt_,
                              [this](const std::string& folder, double fraction) {
-                               progress_.update("measuring " + folder, {.fraction = fraction});
+                               bench_.progress().update("measuring " + folder,
+                                                        {.fraction = fraction});
                              }));
-    progress_.clear();
+    bench_.progress().clear();
     options_.weights = aio::StripedFile::weights_from_speeds(speeds);
     return {};
   }
@@ -109,11 +98,12 @@ class Program {
     const PassPlan plan{.range_bytes = options_.size_bytes, .pattern_seed = options_.seed};
     Status filled = write_pass(*session, plan, interrupt_, [&](double fraction, double gb_per_s) {
       const double left_gb = (1 - fraction) * static_cast<double>(options_.size_bytes) / 1e9;
-      progress_.update("writing the file", {.fraction = fraction,
-                                            .gb_per_s = gb_per_s,
-                                            .seconds_left = left_gb / std::max(gb_per_s, 0.01)});
+      bench_.progress().update("writing the file",
+                               {.fraction = fraction,
+                                .gb_per_s = gb_per_s,
+                                .seconds_left = left_gb / std::max(gb_per_s, 0.01)});
     });
-    progress_.clear();
+    bench_.progress().clear();
     return filled;
   }
 
@@ -125,105 +115,73 @@ class Program {
                                               .threads = options_.threads,
                                               .single_submit = options_.single_submit,
                                               .writable = any_writes});
-    if (!session.ok()) return fail(session.error(), exit_code_of_setup(session.error().code()));
-    std::fputs((shape_text(options_, **session) + "\n").c_str(), table_);
+    if (!session.ok()) return fail_setup(session.error());
+    bench_.show(shape_text(options_, **session) + "\n");
     std::vector<ModeRuns> results;
-    const Status measured = measure(**session, options_, interrupt_, progress_, table_, results);
+    const Status measured =
+        measure(**session, options_, interrupt_, bench_.progress(), bench_.table(), results);
     if (!measured.ok() && measured.error().code() != ErrorCode::kCancelled)
-      return fail(measured.error(), kOurError);
+      return bench_.fail(measured.error(), kOurError);
     const bool any = std::any_of(results.begin(), results.end(),
                                  [](const ModeRuns& of_mode) { return !of_mode.runs.empty(); });
-    if (any && !options_.json.empty()) {
-      const Status written =
-          ResultFile("--json", options_.json, ResultFile::Kind::kMeasurement)
-              .write(runs_json(header, options_, results, interrupt_.requested()));
-      if (!written.ok()) return fail(written.error(), kOurError);
+    if (!any) {
+      bench_.show("interrupted before anything was measured\n");
+      return tools::kInterruptedExitCode;
     }
-    return interrupt_.requested() ? interrupted(any) : 0;
+    const bool interrupted = interrupt_.requested();
+    return bench_.finish([&] { return runs_json(header, options_, results, interrupted); },
+                         interrupted);
   }
 
   int sweep(const ReportHeader& header) {
     const std::vector<AioSession::Options> grid =
         sweep_grid(options_, header.machine.cores, aio::available_ram_bytes());
     if (grid.empty())
-      return fail(Error(ErrorCode::kInvalidArgument,
-                        "--sweep: no block size and depth fits a file of " +
-                            format_bytes(options_.size_bytes) + "; give a larger --size"),
-                  kUserError);
-    std::fprintf(table_, "sweep of %zu shapes, %s, %d x %g s each; file %s\n\n", grid.size(),
-                 std::string(to_string(options_.modes[0])).c_str(), options_.runs, options_.seconds,
-                 format_bytes(options_.size_bytes).c_str());
-    std::fflush(table_);
-    const auto points = run_sweep(target_, options_, grid, interrupt_, progress_);
-    progress_.clear();
-    if (!points.ok()) return fail(points.error(), exit_code_of_setup(points.error().code()));
+      return bench_.fail(Error(ErrorCode::kInvalidArgument,
+                               "--sweep: no block size and depth fits a file of " +
+                                   format_bytes(options_.size_bytes) + "; give a larger --size"),
+                         kUserError);
+    std::fprintf(bench_.table(), "sweep of %zu shapes, %s, %d x %g s each; file %s\n\n",
+                 grid.size(), std::string(to_string(options_.modes[0])).c_str(), options_.runs,
+                 options_.seconds, format_bytes(options_.size_bytes).c_str());
+    std::fflush(bench_.table());
+    const auto points = run_sweep(target_, options_, grid, interrupt_, bench_.progress());
+    if (!points.ok()) return fail_setup(points.error());
     const SweepPoint& best = best_point(*points);
-    std::fputs(sweep_tables(*points, best).c_str(), table_);
-    if (interrupt_.requested()) return interrupted(true);
+    bench_.show(sweep_tables(*points, best));
+    if (interrupt_.requested()) return bench_.results_incomplete();
 
     const Status section = ResultFile("--out", options_.out, ResultFile::Kind::kAioSection)
                                .write(aio_section_json(best.shape));
-    if (!section.ok()) return fail(section.error(), kOurError);
-    std::fprintf(
-        table_, "\nbest: block %s, depth %d, threads %d: %.3f GB/s, %s in flight; written to %s\n",
-        format_bytes(best.shape.block_bytes).c_str(), best.shape.queue_depth, best.shape.threads,
-        best.mean(), format_bytes(best.shape.bytes_in_flight()).c_str(), options_.out.c_str());
-    if (!options_.json.empty()) {
-      const Status written = ResultFile("--json", options_.json, ResultFile::Kind::kMeasurement)
-                                 .write(sweep_json(header, options_, *points, best));
-      if (!written.ok()) return fail(written.error(), kOurError);
-    }
-    return 0;
+    if (!section.ok()) return bench_.fail(section.error(), kOurError);
+    std::fprintf(bench_.table(),
+                 "\nbest: block %s, depth %d, threads %d: %.3f GB/s, %s in flight; written to %s\n",
+                 format_bytes(best.shape.block_bytes).c_str(), best.shape.queue_depth,
+                 best.shape.threads, best.mean(),
+                 format_bytes(best.shape.bytes_in_flight()).c_str(), options_.out.c_str());
+    return bench_.finish([&] { return sweep_json(header, options_, *points, best); });
   }
 
-  int interrupted(bool any_results) {
-    progress_.clear();
-    std::fputs(any_results ? "interrupted: the results above are not complete\n"
-                           : "interrupted before anything was measured\n",
-               table_);
-    return tools::kInterruptedExitCode;
-  }
-
-  int fail(const Error& error, int code) {
-    progress_.clear();
-    if (code == tools::kInterruptedExitCode) {
-      std::fputs("aio_bench: interrupted before anything was measured\n", stderr);
-    } else {
-      std::fprintf(stderr, "aio_bench: %s\n", error.message().c_str());
-    }
-    return code;
+  int fail_setup(const Error& error) {
+    if (error.code() == ErrorCode::kCancelled) return bench_.fail_interrupted();
+    return bench_.fail(error, exit_code_of_setup(error.code()));
   }
 
   const tools::Interrupt interrupt_;
   AioOptions options_;
-  const std::string command_;
-  std::FILE* const table_;
-  tools::ProgressLine progress_;
+  BenchProgram bench_;
   std::unique_ptr<ScratchFile> scratch_;
   BenchTarget target_;
 };
 
-int run(int argc, const char* const* argv) {
-  const auto complain = [](const Error& error) {
-    std::fprintf(stderr, "aio_bench: %s\n", error.message().c_str());
-    return kUserError;
-  };
-  const auto arguments = parse_command_line(argc, argv);
-  if (!arguments.ok()) return complain(arguments.error());
-  if (!arguments->has_value()) return 0;
-  auto options = parse_options(**arguments);
-  if (!options.ok()) return complain(options.error());
-  return Program(std::move(options).value(), tools::command_text("aio_bench", argc, argv)).run();
+int run(AioOptions options, const BenchCommand& command) {
+  return Program(std::move(options), command).run();
 }
 
 }  // namespace
 }  // namespace sluice::bench
 
 int main(int argc, char** argv) {
-  try {
-    return sluice::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "aio_bench: %s\n", error.what());
-    return 1;
-  }
+  return sluice::bench::bench_main("aio_bench", argc, argv, sluice::bench::parse_command_line,
+                                   sluice::bench::run);
 }

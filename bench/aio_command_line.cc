@@ -76,14 +76,15 @@ void add_options(CLI::App& app, AioArguments& to) {
 
 }  // namespace
 
-Result<std::optional<AioArguments>> parse_command_line(int argc, const char* const* argv) {
+Result<std::optional<AioOptions>> parse_command_line(int argc, const char* const* argv) {
   AioArguments arguments;
   CLI::App app(kDescription, "aio_bench");
   app.footer(kExamples);
   add_options(app, arguments);
   SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
-  if (!given) return std::optional<AioArguments>();
-  return std::optional<AioArguments>(std::move(arguments));
+  if (!given) return std::optional<AioOptions>();
+  SLUICE_ASSIGN_OR_RETURN(AioOptions options, parse_options(arguments));
+  return std::optional<AioOptions>(std::move(options));
 }
 
 }  // namespace sluice::bench

@@ -1,4 +1,4 @@
-// aio_bench's command line: what --help says, and text to AioArguments.
+// aio_bench's command line: what --help says, and words to AioOptions.
 #pragma once
 
 #include <optional>
@@ -9,6 +9,6 @@
 namespace sluice::bench {
 
 // nullopt: help or version was asked for and printed. kInvalidArgument: one sentence.
-Result<std::optional<AioArguments>> parse_command_line(int argc, const char* const* argv);
+Result<std::optional<AioOptions>> parse_command_line(int argc, const char* const* argv);
 
 }  // namespace sluice::bench

@@ -12,15 +12,11 @@
 #include "aio/check.h"
 #include "aio/units.h"
 #include "bench/aio_options.h"
+#include "bench/option_values.h"
 #include "bench/result_file.h"
 
 namespace sluice::bench {
 namespace {
-
-Error wrong(const std::string& option, const std::string& value, const std::string& why) {
-  return Error(ErrorCode::kInvalidArgument,
-               option + " " + (value.empty() ? "\"\"" : value) + ": " + why);
-}
 
 // Why a look at the path failed, in words.
 std::string reason_of(int error_number, const char* wanted) {

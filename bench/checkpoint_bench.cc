@@ -1,60 +1,50 @@
 // checkpoint_bench: measures saving and loading of checkpoints against the drive alone. See --help.
 #include <algorithm>
-#include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "aio/machine_info.h"
 #include "aio/real_file_system.h"
 #include "aio/units.h"
 #include "bench/aio_session.h"
 #include "bench/aio_workload.h"
+#include "bench/bench_program.h"
 #include "bench/checkpoint_options.h"
 #include "bench/checkpoint_report.h"
 #include "bench/checkpoint_workload.h"
-#include "bench/result_file.h"
-#include "bench/result_header.h"
 #include "bench/scratch_file.h"
 #include "engine/observe/process_memory.h"
-#include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
-#include "tools/support/progress_line.h"
 
 namespace sluice::bench {
 namespace {
 
-constexpr int kOurError = 1;
-constexpr int kUserError = 2;
-
 class Program {
  public:
-  Program(CheckpointBenchOptions options, std::string command)
-      : command_(std::move(command)), table_(options.io.json == "-" ? stderr : stdout) {
+  Program(CheckpointBenchOptions options, const BenchCommand& command)
+      : bench_(command, options.io.json) {
     report_.options = std::move(options);
   }
 
   int run() {
     if (Status ready = prepare(); !ready.ok()) {
       const ErrorCode code = ready.error().code();
-      return fail(ready.error(), code == ErrorCode::kIo ? kOurError : kUserError);
+      return bench_.fail(ready.error(), code == ErrorCode::kIo ? kOurError : kUserError);
     }
-    const aio::MountInfo mount = aio::mount_info(options().path());
-    std::fprintf(table_, "%s%s: %s on %s\n%s\n%s",
-                 machine_line("checkpoint_bench", machine_).c_str(), options().path().c_str(),
-                 mount.file_system.c_str(), mount.device.c_str(), report_.shape_text().c_str(),
-                 CheckpointReport::table_heading().c_str());
-    std::fflush(table_);
+    bench_.show_machine({options().path()});
+    bench_.show(report_.shape_text() + "\n" + CheckpointReport::table_heading());
     const Status measured = measure();
-    progress_.clear();
     report_.interrupted = !measured.ok() && measured.error().code() == ErrorCode::kCancelled;
     if (!measured.ok() && !report_.interrupted)
-      return fail(measured.error(),
-                  measured.error().code() == ErrorCode::kNoSpace ? kUserError : kOurError);
-    if (report_.rounds.empty()) return fail(measured.error(), tools::kInterruptedExitCode);
-    return tell();
+      return bench_.fail(measured.error(),
+                         measured.error().code() == ErrorCode::kNoSpace ? kUserError : kOurError);
+    if (report_.rounds.empty()) return bench_.fail_interrupted();
+    bench_.show(report_.summary());
+    if (const Status removed = workload_->remove(); !removed.ok())
+      return bench_.fail(removed.error(), kOurError);
+    return bench_.finish([this] { return report_.json(bench_.machine(), bench_.command()); },
+                         report_.interrupted);
   }
 
  private:
@@ -88,19 +78,16 @@ class Program {
     {
       SLUICE_ASSIGN_OR_RETURN(const auto session, open_session());
       SLUICE_RETURN_IF_ERROR(write_pass(*session, {.range_bytes = options().io.size_bytes},
-                                        interrupt_, showing("writing aio's file")));
+                                        interrupt_, bench_.showing("writing aio's file")));
     }
     while (report_.rounds.size() < static_cast<std::size_t>(options().runs)) {
       SLUICE_ASSIGN_OR_RETURN(CheckpointRound round, measure_round(report_.rounds.size()));
-      progress_.clear();
       report_.rounds.push_back(std::move(round));
-      std::fputs(CheckpointReport::row(report_.rounds.back(), report_.rounds.size()).c_str(),
-                 table_);
-      std::fflush(table_);
+      bench_.show(CheckpointReport::row(report_.rounds.back(), report_.rounds.size()));
     }
     if (const auto memory = engine::process_memory(); memory.ok())
       report_.peak_resident_bytes = memory->peak_resident_bytes;
-    return workload_->check(interrupt_, showing("comparing"));
+    return workload_->check(interrupt_, bench_.showing("comparing"));
   }
 
   // Which comes first changes from round to round, so that neither always follows the other.
@@ -109,8 +96,8 @@ class Program {
     for (const bool writing : {true, false}) {
       for (const bool ours : {number % 2 == 0, number % 2 != 0}) {
         if (ours) {
-          auto pass = writing ? workload_->save(interrupt_, showing("save"))
-                              : workload_->load(interrupt_, showing("load"));
+          auto pass = writing ? workload_->save(interrupt_, bench_.showing("save"))
+                              : workload_->load(interrupt_, bench_.showing("load"));
           if (!pass.ok()) return std::move(pass).error();
           (writing ? round.save : round.load) = *pass;
           seconds_ = std::clamp(pass->seconds, 1.0, 5.0);
@@ -133,74 +120,28 @@ class Program {
     SLUICE_ASSIGN_OR_RETURN(const auto session, open_session());
     auto result = run_measured(
         *session, {.mode = mode, .range_bytes = options().io.size_bytes, .seconds = seconds_},
-        interrupt_, showing(mode == Mode::kWrite ? "aio, write" : "aio, read"));
+        interrupt_, bench_.showing(mode == Mode::kWrite ? "aio, write" : "aio, read"));
     if (result.ok() && result->interrupted) return Error(ErrorCode::kCancelled, "interrupted");
     return result;
   }
 
-  int tell() {
-    std::fputs(report_.summary().c_str(), table_);
-    if (const Status removed = workload_->remove(); !removed.ok())
-      return fail(removed.error(), kOurError);
-    if (!options().io.json.empty()) {
-      const ResultFile file("--json", options().io.json, ResultFile::Kind::kMeasurement);
-      if (const Status written = file.write(report_.json(machine_, command_)); !written.ok())
-        return fail(written.error(), kOurError);
-    }
-    if (!report_.interrupted) return 0;
-    std::fputs("interrupted: the results above are not complete\n", table_);
-    return tools::kInterruptedExitCode;
-  }
-
-  OnProgress showing(std::string what) {
-    return [this, what = std::move(what)](double fraction, double speed) {
-      progress_.update(what, {.fraction = fraction, .gb_per_s = speed});
-    };
-  }
-
-  int fail(const Error& error, int code) {
-    progress_.clear();
-    if (code == tools::kInterruptedExitCode) {
-      std::fputs("checkpoint_bench: interrupted before anything was measured\n", stderr);
-    } else {
-      std::fprintf(stderr, "checkpoint_bench: %s\n", error.message().c_str());
-    }
-    return code;
-  }
-
   const tools::Interrupt interrupt_;
-  const std::string command_;
-  std::FILE* const table_;
-  const aio::MachineInfo machine_ = aio::machine_info();
-  tools::ProgressLine progress_;
+  BenchProgram bench_;
   CheckpointReport report_;
   std::unique_ptr<CheckpointWorkload> workload_;
   std::unique_ptr<ScratchFile> scratch_;
   double seconds_ = 2;  // of the latest pass: how long aio is measured
 };
 
-int run(int argc, const char* const* argv) {
-  const auto complain = [](const Error& error) {
-    std::fprintf(stderr, "checkpoint_bench: %s\n", error.message().c_str());
-    return kUserError;
-  };
-  const auto arguments = parse_checkpoint_command_line(argc, argv);
-  if (!arguments.ok()) return complain(arguments.error());
-  if (!arguments->has_value()) return 0;
-  auto options = parse_checkpoint_options(**arguments);
-  if (!options.ok()) return complain(options.error());
-  return Program(std::move(options).value(), tools::command_text("checkpoint_bench", argc, argv))
-      .run();
+int run(CheckpointBenchOptions options, const BenchCommand& command) {
+  return Program(std::move(options), command).run();
 }
 
 }  // namespace
 }  // namespace sluice::bench
 
 int main(int argc, char** argv) {
-  try {
-    return sluice::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "checkpoint_bench: %s\n", error.what());
-    return 1;
-  }
+  return sluice::bench::bench_main("checkpoint_bench", argc, argv,
+                                   sluice::bench::parse_checkpoint_command_line,
+                                   sluice::bench::run);
 }

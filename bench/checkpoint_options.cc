@@ -2,9 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 
 #include "aio/units.h"
+#include "bench/option_values.h"
 #include "tools/support/command_line.h"
 
 namespace sluice::bench {
@@ -26,10 +26,12 @@ constexpr const char* kExamples =
     "\n"
     "Exit codes: 0 done; 1 an IO error or wrong data; 2 a mistake in the options; 130 Ctrl-C.";
 
-Error wrong(const char* option, const std::string& value, const std::string& allowed) {
-  return Error(ErrorCode::kInvalidArgument,
-               std::string(option) + " " + (value.empty() ? "\"\"" : value) + ": " + allowed);
-}
+// An empty optional was not given.
+struct CheckpointArguments {
+  std::vector<std::string> paths;
+  std::optional<std::string> parameters, shard_size, chunks, runs, backend, block_size, queue_depth,
+      json;
+};
 
 struct Bounds {
   std::uint64_t smallest;
@@ -45,20 +47,7 @@ Result<std::uint64_t> number_of(const char* option, const std::string& text, con
   return *value;
 }
 
-Result<int> count_of(const char* option, const std::string& text, const Bounds& bounds) {
-  std::uint64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end || value < bounds.smallest || value > bounds.largest)
-    return wrong(option, text,
-                 "give a whole number from " + std::to_string(bounds.smallest) + " to " +
-                     std::to_string(bounds.largest));
-  return static_cast<int>(value);
-}
-
-}  // namespace
-
-Result<CheckpointBenchOptions> parse_checkpoint_options(const CheckpointArguments& given) {
+Result<CheckpointBenchOptions> parse(const CheckpointArguments& given) {
   CheckpointBenchOptions options;
   SLUICE_ASSIGN_OR_RETURN(options.parameters,
                           number_of("--parameters", given.parameters.value_or("512M"),
@@ -66,10 +55,9 @@ Result<CheckpointBenchOptions> parse_checkpoint_options(const CheckpointArgument
   SLUICE_ASSIGN_OR_RETURN(options.shard_bytes,
                           number_of("--shard-size", given.shard_size.value_or("4G"),
                                     {.smallest = kMiB, .largest = kTiB}));
-  SLUICE_ASSIGN_OR_RETURN(options.chunks, count_of("--chunks", given.chunks.value_or("4"),
-                                                   {.smallest = 2, .largest = 64}));
-  SLUICE_ASSIGN_OR_RETURN(
-      options.runs, count_of("--runs", given.runs.value_or("3"), {.smallest = 1, .largest = 100}));
+  SLUICE_ASSIGN_OR_RETURN(options.chunks,
+                          small_number("--chunks", given.chunks.value_or("4"), 2, 64));
+  SLUICE_ASSIGN_OR_RETURN(options.runs, small_number("--runs", given.runs.value_or("3"), 1, 100));
   if (given.paths.size() > 1)
     return wrong("--path", given.paths[1], "a checkpoint lies in one folder; give one");
   // What is shared with aio_bench is checked by the same code, and told by the same words.
@@ -88,12 +76,14 @@ Result<CheckpointBenchOptions> parse_checkpoint_options(const CheckpointArgument
   return options;
 }
 
-Result<std::optional<CheckpointArguments>> parse_checkpoint_command_line(int argc,
-                                                                         const char* const* argv) {
+}  // namespace
+
+Result<std::optional<CheckpointBenchOptions>> parse_checkpoint_command_line(
+    int argc, const char* const* argv) {
   CheckpointArguments to;
   CLI::App app(kDescription, "checkpoint_bench");
   app.footer(kExamples);
-  // Every value is taken as text: parse_checkpoint_options() says better what is wrong with one.
+  // Every value is taken as text: parse() says better what is wrong with one.
   const auto add = [&app](const char* name, std::optional<std::string>& value, const char* kind,
                           const char* help) {
     app.add_option(name, value, help)->type_name(kind)->allow_extra_args(false);
@@ -110,8 +100,9 @@ Result<std::optional<CheckpointArguments>> parse_checkpoint_command_line(int arg
   add("--runs", to.runs, "N", "of each; medians are shown [3]");
   add("--json", to.json, "FILE", "write all numbers there; -: standard output");
   SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
-  if (!given) return std::optional<CheckpointArguments>();
-  return std::optional<CheckpointArguments>(std::move(to));
+  if (!given) return std::optional<CheckpointBenchOptions>();
+  SLUICE_ASSIGN_OR_RETURN(CheckpointBenchOptions options, parse(to));
+  return std::optional<CheckpointBenchOptions>(std::move(options));
 }
 
 }  // namespace sluice::bench

@@ -1,5 +1,5 @@
-// The options of checkpoint_bench: as typed, and as checked values. Every error is one sentence
-// that names the option, its value and what is allowed.
+// The options of checkpoint_bench as checked values. Every error is one sentence that names the
+// option, its value and what is allowed.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,6 @@
 #include "bench/aio_options.h"
 
 namespace sluice::bench {
-
-// An empty optional was not given.
-struct CheckpointArguments {
-  std::vector<std::string> paths;
-  std::optional<std::string> parameters, shard_size, chunks, runs, backend, block_size, queue_depth,
-      json;
-};
 
 struct CheckpointBenchOptions {
   // Path, backend, block size, queue depth and --json; its size is that of the reference's file.
@@ -30,9 +23,8 @@ struct CheckpointBenchOptions {
   std::uint64_t state_bytes() const { return 12 * parameters; }
 };
 
-Result<CheckpointBenchOptions> parse_checkpoint_options(const CheckpointArguments& arguments);
 // Nothing: --help or --version was asked for and printed.
-Result<std::optional<CheckpointArguments>> parse_checkpoint_command_line(int argc,
-                                                                         const char* const* argv);
+Result<std::optional<CheckpointBenchOptions>> parse_checkpoint_command_line(
+    int argc, const char* const* argv);
 
 }  // namespace sluice::bench

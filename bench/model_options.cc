@@ -34,6 +34,13 @@ constexpr const char* kExamples =
     "\n"
     "Exit codes: 0 done; 1 our mistake; 2 a mistake in the options.";
 
+// An empty optional was not given.
+struct ModelArguments {
+  std::optional<std::string> model, layers, hidden, heads, micro_batch, tokens, dtype, dropout,
+      device, runs, threads, json;
+  bool deterministic = false;
+};
+
 Error wrong(const char* option, const std::string& value, const std::string& allowed) {
   return Error(ErrorCode::kInvalidArgument,
                std::string(option) + " is \"" + value + "\"; it must be " + allowed);
@@ -93,9 +100,7 @@ Status parse_type(const ModelArguments& arguments, ModelBenchOptions& options) {
   return {};
 }
 
-}  // namespace
-
-Result<ModelBenchOptions> parse_model_options(const ModelArguments& arguments) {
+Result<ModelBenchOptions> parse(const ModelArguments& arguments) {
   ModelBenchOptions options;
   SLUICE_ASSIGN_OR_RETURN(options.shape, shape_of(arguments));
   options.padded_vocab = align_up(options.shape.vocab, kVocabMultiple);
@@ -129,11 +134,14 @@ Result<ModelBenchOptions> parse_model_options(const ModelArguments& arguments) {
   return options;
 }
 
-Result<std::optional<ModelArguments>> parse_model_command_line(int argc, const char* const* argv) {
+}  // namespace
+
+Result<std::optional<ModelBenchOptions>> parse_model_command_line(int argc,
+                                                                  const char* const* argv) {
   ModelArguments to;
   CLI::App app(kDescription, "model_bench");
   app.footer(kExamples);
-  // Every value is taken as text: parse_model_options() says better what is wrong with one.
+  // Every value is taken as text: parse() says better what is wrong with one.
   const auto add = [&app](const char* name, std::optional<std::string>& value, const char* kind,
                           const char* help) {
     app.add_option(name, value, help)->type_name(kind)->allow_extra_args(false);
@@ -152,8 +160,9 @@ Result<std::optional<ModelArguments>> parse_model_command_line(int argc, const c
   add("--runs", to.runs, "N", "measurements of each call; medians are shown [11]");
   add("--json", to.json, "FILE", "write all numbers there; -: standard output");
   SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
-  if (!given) return std::optional<ModelArguments>();
-  return std::optional<ModelArguments>(std::move(to));
+  if (!given) return std::optional<ModelBenchOptions>();
+  SLUICE_ASSIGN_OR_RETURN(ModelBenchOptions options, parse(to));
+  return std::optional<ModelBenchOptions>(std::move(options));
 }
 
 }  // namespace sluice::bench

@@ -1,5 +1,5 @@
-// The options of model_bench: as typed, and as checked values. Every error is one sentence that
-// names the option, its value and what is allowed.
+// The options of model_bench as checked values. Every error is one sentence that names the option,
+// its value and what is allowed.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,6 @@
 #include "engine/model/gpt_shape.h"
 
 namespace sluice::bench {
-
-// An empty optional was not given.
-struct ModelArguments {
-  std::optional<std::string> model, layers, hidden, heads, micro_batch, tokens, dtype, dropout,
-      device, runs, threads, json;
-  bool deterministic = false;
-};
 
 enum class ActivationType : std::uint8_t { kFp32, kBf16, kFp16 };
 
@@ -35,8 +28,7 @@ struct ModelBenchOptions {
 };
 
 // Nothing when --help or --version was asked for, and printed.
-Result<std::optional<ModelArguments>> parse_model_command_line(int argc, const char* const* argv);
-
-Result<ModelBenchOptions> parse_model_options(const ModelArguments& arguments);
+Result<std::optional<ModelBenchOptions>> parse_model_command_line(int argc,
+                                                                  const char* const* argv);
 
 }  // namespace sluice::bench

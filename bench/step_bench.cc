@@ -1,19 +1,16 @@
 // step_bench: measures whole training steps of a configuration. See --help.
 #include <c10/util/Exception.h>
 
-#include <cstdio>
-#include <exception>
+#include <functional>
 #include <memory>
 #include <new>
 #include <string>
 #include <utility>
 
 #include "aio/clock.h"
-#include "aio/machine_info.h"
 #include "aio/terminal_line.h"
+#include "bench/bench_program.h"
 #include "bench/gpu_recorder.h"
-#include "bench/result_file.h"
-#include "bench/result_header.h"
 #include "bench/step_options.h"
 #include "bench/step_report.h"
 #include "engine/model/gpt_layout.h"
@@ -24,14 +21,11 @@
 #include "tools/measure/step_measure.h"
 #include "tools/measure/synthetic_run.h"
 #include "tools/measure/synthetic_tokens.h"
-#include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
 
 namespace sluice::bench {
 namespace {
 
-constexpr int kOurError = 1;
-constexpr int kUserError = 2;
 constexpr int kOutOfMemory = 3;
 constexpr int kRecordedSteps = 2;
 constexpr const char* kInterruptNotice = "\nfinishing the step; once more stops at once\n";
@@ -59,21 +53,18 @@ std::uint64_t parameters_of(const engine::GptShape& shape) {
 
 class Program {
  public:
-  Program(StepBenchOptions options, std::string command)
-      : command_(std::move(command)), table_(options.json == "-" ? stderr : stdout) {
+  Program(StepBenchOptions options, const BenchCommand& command) : bench_(command, options.json) {
     report_.options = std::move(options);
   }
 
   int run() {
-    if (!options().json.empty())
-      if (const Status usable = json_file().check(); !usable.ok())
-        return fail(usable.error(), kUserError);
+    if (const Status usable = bench_.check_json(); !usable.ok())
+      return bench_.fail(usable.error(), kUserError);
     const auto resolved = tools::resolve(options().config);
-    if (!resolved.ok()) return fail(resolved.error(), kUserError);
+    if (!resolved.ok()) return bench_.fail(resolved.error(), kUserError);
     report_.config = resolved->config;
-    if (const Status can = check_profile(); !can.ok()) return fail(can.error(), kUserError);
-    std::fputs(machine_line("step_bench", machine_).c_str(), table_);
-    std::fflush(table_);
+    if (const Status can = check_profile(); !can.ok()) return bench_.fail(can.error(), kUserError);
+    bench_.show_machine();
     try {
       return measure();
     } catch (const c10::OutOfMemoryError& error) {
@@ -85,9 +76,6 @@ class Program {
 
  private:
   const StepBenchOptions& options() const { return report_.options; }
-  ResultFile json_file() const {
-    return ResultFile("--json", options().json, ResultFile::Kind::kMeasurement);
-  }
 
   Status check_profile() const {
     if (options().profile.empty()) return {};
@@ -105,7 +93,7 @@ class Program {
     if (!made.ok()) {
       const int code = exit_code_of(made.error().code());
       return code == kOutOfMemory ? tell_out_of_memory(made.error().message())
-                                  : fail(made.error(), code);
+                                  : bench_.fail(made.error(), code);
     }
     const std::unique_ptr<engine::TrainingRun> run = *std::move(made);
     TerminalLine line;
@@ -117,7 +105,7 @@ class Program {
         });
     line.clear();
     if (const Status recorded = record(*run); !recorded.ok())
-      return fail(recorded.error(), exit_code_of(recorded.error().code()));
+      return bench_.fail(recorded.error(), exit_code_of(recorded.error().code()));
     return tell();
   }
 
@@ -152,59 +140,37 @@ class Program {
   }
 
   int tell() {
-    if (report_.measured.steps.empty()) {
-      std::fputs("step_bench: interrupted before a step was measured\n", stderr);
-      return tools::kInterruptedExitCode;
-    }
-    std::fputs(report_.table().c_str(), table_);
-    if (const Status written = write_json(); !written.ok()) return fail(written.error(), kOurError);
-    if (!report_.measured.interrupted) return 0;
-    std::fputs("interrupted: the results above are not complete\n", table_);
-    return tools::kInterruptedExitCode;
+    if (report_.measured.steps.empty())
+      return bench_.fail(Error(ErrorCode::kCancelled, "interrupted before a step was measured"),
+                         tools::kInterruptedExitCode);
+    bench_.show(report_.table());
+    return bench_.finish(json(), report_.measured.interrupted);
   }
 
   int tell_out_of_memory(const std::string& why) {
     report_.out_of_memory = why;
-    std::fprintf(stderr, "step_bench: out of memory: %s\n", why.c_str());
-    const Status written = write_json();
-    return written.ok() ? kOutOfMemory : fail(written.error(), kOurError);
+    bench_.fail(Error(ErrorCode::kOutOfMemory, "out of memory: " + why), kOutOfMemory);
+    const int written = bench_.finish(json());
+    return written == 0 ? kOutOfMemory : written;
   }
 
-  Status write_json() const {
-    if (options().json.empty()) return {};
-    return json_file().write(report_.json(machine_, command_));
-  }
-
-  static int fail(const Error& error, int code) {
-    std::fprintf(stderr, "step_bench: %s\n", error.message().c_str());
-    return code;
+  std::function<std::string()> json() const {
+    return [this] { return report_.json(bench_.machine(), bench_.command()); };
   }
 
   const tools::Interrupt interrupt_{kInterruptNotice};
-  const std::string command_;
-  std::FILE* const table_;
-  const aio::MachineInfo machine_ = aio::machine_info();
+  BenchProgram bench_;
   StepReport report_;
 };
 
-int run(int argc, const char* const* argv) {
-  auto options = parse_step_command_line(argc, argv);
-  if (!options.ok()) {
-    std::fprintf(stderr, "step_bench: %s\n", options.error().message().c_str());
-    return kUserError;
-  }
-  if (!options->has_value()) return 0;
-  return Program(std::move(**options), tools::command_text("step_bench", argc, argv)).run();
+int run(StepBenchOptions options, const BenchCommand& command) {
+  return Program(std::move(options), command).run();
 }
 
 }  // namespace
 }  // namespace sluice::bench
 
 int main(int argc, char** argv) {
-  try {
-    return sluice::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "step_bench: %s\n", error.what());
-    return 1;
-  }
+  return sluice::bench::bench_main("step_bench", argc, argv, sluice::bench::parse_step_command_line,
+                                   sluice::bench::run);
 }

@@ -1,37 +1,27 @@
 // swap_bench: measures steps over optimizer state on NVMe against the drive alone. See --help.
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "aio/machine_info.h"
 #include "aio/real_file_system.h"
 #include "bench/aio_session.h"
 #include "bench/aio_workload.h"
-#include "bench/result_file.h"
-#include "bench/result_header.h"
+#include "bench/bench_program.h"
 #include "bench/scratch_file.h"
 #include "bench/swap_options.h"
 #include "bench/swap_report.h"
 #include "bench/swap_workload.h"
-#include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
-#include "tools/support/progress_line.h"
 
 namespace sluice::bench {
 namespace {
 
-constexpr int kOurError = 1;
-constexpr int kUserError = 2;
-
 // While nothing has been written yet, what fails is the user's to change, but for broken drives.
 int exit_code_of_setup(ErrorCode code) {
-  if (code == ErrorCode::kCancelled) return tools::kInterruptedExitCode;
   return code == ErrorCode::kIo || code == ErrorCode::kCorrupt || code == ErrorCode::kInternal
              ? kOurError
              : kUserError;
@@ -74,45 +64,29 @@ class Reference {
 
 class Program {
  public:
-  Program(SwapBenchOptions options, std::string command)
-      : command_(std::move(command)), table_(options.io.json == "-" ? stderr : stdout) {
+  Program(SwapBenchOptions options, const BenchCommand& command)
+      : bench_(command, options.io.json) {
     report_.options = std::move(options);
   }
 
   int run() {
     if (Status taken = take_space(); !taken.ok())
-      return fail(taken.error(), exit_code_of_setup(taken.error().code()));
-    std::fputs(machine_line("swap_bench", machine_).c_str(), table_);
-    for (const std::string& path : options().io.paths) {
-      const aio::MountInfo mount = aio::mount_info(path);
-      std::fprintf(table_, "%s: %s on %s\n", path.c_str(), mount.file_system.c_str(),
-                   mount.device.c_str());
-    }
-    std::fprintf(table_, "%s\n", report_.shape_text().c_str());
-    std::fflush(table_);
+      return bench_.fail(taken.error(), exit_code_of_setup(taken.error().code()));
+    bench_.show_machine(options().io.paths);
+    bench_.show(report_.shape_text() + "\n");
     const Status measured = measure();
-    progress_.clear();
-    const bool interrupted = !measured.ok() && measured.error().code() == ErrorCode::kCancelled;
-    if (!measured.ok() && !interrupted) return fail(measured.error(), kOurError);
-    if (report_.rounds.empty()) return fail(measured.error(), tools::kInterruptedExitCode);
-    report_.interrupted = interrupted;
-    std::fputs(report_.summary().c_str(), table_);
+    report_.interrupted = !measured.ok() && measured.error().code() == ErrorCode::kCancelled;
+    if (!measured.ok() && !report_.interrupted) return bench_.fail(measured.error(), kOurError);
+    if (report_.rounds.empty()) return bench_.fail_interrupted();
+    bench_.show(report_.summary());
     if (const Status removed = workload_->remove(); !removed.ok())
-      return fail(removed.error(), kOurError);
-    if (!options().io.json.empty()) {
-      const Status written = json_file().write(report_.json(machine_, command_));
-      if (!written.ok()) return fail(written.error(), kOurError);
-    }
-    if (!interrupted) return 0;
-    std::fputs("interrupted: the results above are not complete\n", table_);
-    return tools::kInterruptedExitCode;
+      return bench_.fail(removed.error(), kOurError);
+    return bench_.finish([this] { return report_.json(bench_.machine(), bench_.command()); },
+                         report_.interrupted);
   }
 
  private:
   const SwapBenchOptions& options() const { return report_.options; }
-  ResultFile json_file() const {
-    return ResultFile("--json", options().io.json, ResultFile::Kind::kMeasurement);
-  }
 
   // All that the run needs on the paths, so that a full disk shows before anything is written.
   Status take_space() {
@@ -134,13 +108,12 @@ class Program {
   }
 
   Status measure() {
-    SLUICE_RETURN_IF_ERROR(workload_->fill(interrupt_, showing("writing the state")));
+    SLUICE_RETURN_IF_ERROR(workload_->fill(interrupt_, bench_.showing("writing the state")));
     if (reference_ != nullptr) {
-      SLUICE_RETURN_IF_ERROR(reference_->fill(interrupt_, showing("writing aio's file")));
+      SLUICE_RETURN_IF_ERROR(reference_->fill(interrupt_, bench_.showing("writing aio's file")));
     }
     SLUICE_ASSIGN_OR_RETURN(report_.checksums, workload_->measure_checksums());
-    progress_.clear();
-    std::fputs(SwapReport::table_heading().c_str(), table_);
+    bench_.show(SwapReport::table_heading());
     const auto begin = std::chrono::steady_clock::now();
     const auto more = [&](std::size_t rounds) {
       if (options().steps > 0) return rounds < static_cast<std::size_t>(options().steps);
@@ -149,13 +122,10 @@ class Program {
     };
     while (more(report_.rounds.size())) {
       SLUICE_ASSIGN_OR_RETURN(SwapRound round, measure_round(report_.rounds.size()));
-      progress_.clear();
       const std::string label = std::to_string(report_.rounds.size() + 1);
       for (const SwapStep& step : round.steps)
-        std::fputs(SwapReport::step_row(step, label, round.reference).c_str(), table_);
-      if (round.reference)
-        std::fputs(SwapReport::reference_row(*round.reference, label).c_str(), table_);
-      std::fflush(table_);
+        bench_.show(SwapReport::step_row(step, label, round.reference));
+      if (round.reference) bench_.show(SwapReport::reference_row(*round.reference, label));
       report_.rounds.push_back(std::move(round));
       report_.pinned = workload_->pinned();
     }
@@ -175,66 +145,34 @@ class Program {
         const double seconds =
             step_seconds_ > 0 ? std::clamp(step_seconds_, 0.5, 5.0) : kFirstSeconds;
         SLUICE_ASSIGN_OR_RETURN(round.reference,
-                                reference_->run(seconds, interrupt_, showing("aio, mixed")));
+                                reference_->run(seconds, interrupt_, bench_.showing("aio, mixed")));
         if (round.reference->interrupted) return Error(ErrorCode::kCancelled, "interrupted");
         continue;
       }
       const std::string name = "step, " + std::string(to_string(options().orders[kind]));
-      SLUICE_ASSIGN_OR_RETURN(round.steps[kind],
-                              workload_->step(options().orders[kind], interrupt_, showing(name)));
+      SLUICE_ASSIGN_OR_RETURN(round.steps[kind], workload_->step(options().orders[kind], interrupt_,
+                                                                 bench_.showing(name)));
       step_seconds_ = round.steps[kind].seconds;
     }
     return round;
   }
 
-  OnProgress showing(std::string what) {
-    return [this, what = std::move(what)](double fraction, double speed) {
-      progress_.update(what, {.fraction = fraction, .gb_per_s = speed});
-    };
-  }
-
-  int fail(const Error& error, int code) {
-    progress_.clear();
-    if (code == tools::kInterruptedExitCode) {
-      std::fputs("swap_bench: interrupted before anything was measured\n", stderr);
-    } else {
-      std::fprintf(stderr, "swap_bench: %s\n", error.message().c_str());
-    }
-    return code;
-  }
-
   const tools::Interrupt interrupt_;
-  const std::string command_;
-  std::FILE* const table_;
-  const aio::MachineInfo machine_ = aio::machine_info();
-  tools::ProgressLine progress_;
+  BenchProgram bench_;
   SwapReport report_;
   std::unique_ptr<SwapWorkload> workload_;
   std::unique_ptr<Reference> reference_;
   double step_seconds_ = 0;  // of the latest step
 };
 
-int run(int argc, const char* const* argv) {
-  const auto complain = [](const Error& error) {
-    std::fprintf(stderr, "swap_bench: %s\n", error.message().c_str());
-    return kUserError;
-  };
-  const auto arguments = parse_swap_command_line(argc, argv);
-  if (!arguments.ok()) return complain(arguments.error());
-  if (!arguments->has_value()) return 0;
-  auto options = parse_swap_options(**arguments);
-  if (!options.ok()) return complain(options.error());
-  return Program(std::move(options).value(), tools::command_text("swap_bench", argc, argv)).run();
+int run(SwapBenchOptions options, const BenchCommand& command) {
+  return Program(std::move(options), command).run();
 }
 
 }  // namespace
 }  // namespace sluice::bench
 
 int main(int argc, char** argv) {
-  try {
-    return sluice::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "swap_bench: %s\n", error.what());
-    return 1;
-  }
+  return sluice::bench::bench_main("swap_bench", argc, argv, sluice::bench::parse_swap_command_line,
+                                   sluice::bench::run);
 }

@@ -2,11 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "aio/machine_info.h"
 #include "aio/units.h"
+#include "bench/option_values.h"
 #include "offload/state_tiles.h"
 #include "swap/record_image.h"
 #include "tools/support/command_line.h"
@@ -40,21 +39,13 @@ constexpr const char* kExamples =
     "\n"
     "Exit codes: 0 done; 1 an IO error or wrong data; 2 a mistake in the options; 130 Ctrl-C.";
 
-Error wrong(const char* option, const std::string& value, const std::string& allowed) {
-  return Error(ErrorCode::kInvalidArgument,
-               std::string(option) + " " + (value.empty() ? "\"\"" : value) + ": " + allowed);
-}
-
-Result<int> count_of(const char* option, const std::string& text, int smallest, int largest) {
-  int value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end || value < smallest || value > largest)
-    return wrong(
-        option, text,
-        "give a whole number from " + std::to_string(smallest) + " to " + std::to_string(largest));
-  return value;
-}
+// An empty optional was not given.
+struct SwapArguments {
+  std::vector<std::string> paths;
+  std::optional<std::string> elements, bytes_per_element, record_elements, buffers, pinned_budget,
+      order, burst_records, queues, threads, compute, isa, steps, seconds, backend, block_size,
+      queue_depth, stripe_size, weights, aio_reference, json;
+};
 
 Result<std::uint64_t> elements_of(const char* option, const std::string& text,
                                   std::uint64_t smallest, std::uint64_t largest) {
@@ -100,7 +91,7 @@ Status parse_memory(const SwapArguments& given, SwapBenchOptions& options) {
     return wrong("--buffers", *given.buffers, "give --buffers or --pinned-budget, not both");
   const std::uint64_t image_bytes = options.image_bytes();
   if (given.buffers) {
-    SLUICE_ASSIGN_OR_RETURN(options.buffers, count_of("--buffers", *given.buffers, 2, kMost));
+    SLUICE_ASSIGN_OR_RETURN(options.buffers, small_number("--buffers", *given.buffers, 2, kMost));
   } else {
     const std::string budget = given.pinned_budget.value_or("512M");
     const auto bytes = parse_bytes(budget);
@@ -129,11 +120,12 @@ Status parse_work(const SwapArguments& given, SwapBenchOptions& options) {
   if (options.orders.empty()) return wrong("--order", order, "choose mixed, bursts or both");
   SLUICE_ASSIGN_OR_RETURN(
       options.burst_records,
-      count_of("--burst-records", given.burst_records.value_or("0"), 0, options.buffers));
-  SLUICE_ASSIGN_OR_RETURN(options.queues, count_of("--queues", given.queues.value_or("2"), 1, 2));
+      small_number("--burst-records", given.burst_records.value_or("0"), 0, options.buffers));
+  SLUICE_ASSIGN_OR_RETURN(options.queues,
+                          small_number("--queues", given.queues.value_or("2"), 1, 2));
   options.threads = aio::machine_info().cores;
   if (given.threads) {
-    SLUICE_ASSIGN_OR_RETURN(options.threads, count_of("--threads", *given.threads, 1, 1024));
+    SLUICE_ASSIGN_OR_RETURN(options.threads, small_number("--threads", *given.threads, 1, 1024));
   }
   const std::string compute = given.compute.value_or("adamw");
   if (compute != "adamw" && compute != "none")
@@ -149,7 +141,8 @@ Status parse_work(const SwapArguments& given, SwapBenchOptions& options) {
   if (given.steps && given.seconds)
     return wrong("--steps", *given.steps, "give --steps or --seconds, not both");
   if (!given.seconds) {
-    SLUICE_ASSIGN_OR_RETURN(options.steps, count_of("--steps", given.steps.value_or("3"), 1, 1000));
+    SLUICE_ASSIGN_OR_RETURN(options.steps,
+                            small_number("--steps", given.steps.value_or("3"), 1, 1000));
   }
   return {};
 }
@@ -181,6 +174,15 @@ Status parse_io(const SwapArguments& given, SwapBenchOptions& options) {
   return {};
 }
 
+Result<SwapBenchOptions> parse(const SwapArguments& given) {
+  SwapBenchOptions options;
+  SLUICE_RETURN_IF_ERROR(parse_state(given, options));
+  SLUICE_RETURN_IF_ERROR(parse_memory(given, options));
+  SLUICE_RETURN_IF_ERROR(parse_work(given, options));
+  SLUICE_RETURN_IF_ERROR(parse_io(given, options));
+  return options;
+}
+
 }  // namespace
 
 std::string_view to_string(Order order) { return order == Order::kMixed ? "mixed" : "bursts"; }
@@ -196,20 +198,11 @@ std::uint64_t SwapBenchOptions::image_bytes() const {
 
 std::uint64_t SwapBenchOptions::state_bytes() const { return records() * image_bytes(); }
 
-Result<SwapBenchOptions> parse_swap_options(const SwapArguments& given) {
-  SwapBenchOptions options;
-  SLUICE_RETURN_IF_ERROR(parse_state(given, options));
-  SLUICE_RETURN_IF_ERROR(parse_memory(given, options));
-  SLUICE_RETURN_IF_ERROR(parse_work(given, options));
-  SLUICE_RETURN_IF_ERROR(parse_io(given, options));
-  return options;
-}
-
-Result<std::optional<SwapArguments>> parse_swap_command_line(int argc, const char* const* argv) {
+Result<std::optional<SwapBenchOptions>> parse_swap_command_line(int argc, const char* const* argv) {
   SwapArguments to;
   CLI::App app(kDescription, "swap_bench");
   app.footer(kExamples);
-  // Every value is taken as text: parse_swap_options() says better what is wrong with one.
+  // Every value is taken as text: parse() says better what is wrong with one.
   const auto add = [&app](const char* group, const char* name, std::optional<std::string>& value,
                           const char* kind, const char* help) {
     app.add_option(name, value, help)->group(group)->type_name(kind)->allow_extra_args(false);
@@ -248,8 +241,9 @@ Result<std::optional<SwapArguments>> parse_swap_command_line(int argc, const cha
       "measure aio_bench's mixed mode too [on]");
   add(kHow, "--json", to.json, "FILE", "write all numbers there; -: standard output");
   SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
-  if (!given) return std::optional<SwapArguments>();
-  return std::optional<SwapArguments>(std::move(to));
+  if (!given) return std::optional<SwapBenchOptions>();
+  SLUICE_ASSIGN_OR_RETURN(SwapBenchOptions options, parse(to));
+  return std::optional<SwapBenchOptions>(std::move(options));
 }
 
 }  // namespace sluice::bench

@@ -1,5 +1,5 @@
-// The options of swap_bench: as typed, and as checked values. Every error is one sentence that
-// names the option, its value and what is allowed.
+// The options of swap_bench as checked values. Every error is one sentence that names the option,
+// its value and what is allowed.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,6 @@
 #include "swap/swap_pipeline.h"
 
 namespace sluice::bench {
-
-// An empty optional was not given.
-struct SwapArguments {
-  std::vector<std::string> paths;
-  std::optional<std::string> elements, bytes_per_element, record_elements, buffers, pinned_budget,
-      order, burst_records, queues, threads, compute, isa, steps, seconds, backend, block_size,
-      queue_depth, stripe_size, weights, aio_reference, json;
-};
 
 struct SwapBenchOptions {
   // Paths, stripes, backend, block size, queue depth (of all queues together) and --json; its
@@ -51,8 +43,7 @@ struct SwapBenchOptions {
 
 std::string_view to_string(swap::SwapPipeline::Order order);
 
-Result<SwapBenchOptions> parse_swap_options(const SwapArguments& arguments);
 // Nothing: --help or --version was asked for and printed.
-Result<std::optional<SwapArguments>> parse_swap_command_line(int argc, const char* const* argv);
+Result<std::optional<SwapBenchOptions>> parse_swap_command_line(int argc, const char* const* argv);
 
 }  // namespace sluice::bench

@@ -39,6 +39,28 @@ __device__ Softmax joined_over_block(Softmax mine) {
   return all;
 }
 
+struct FinishedRow {
+  Softmax all;
+  std::int64_t target;  // its column; -1: outside the vocabulary
+};
+
+// Joins what the block's threads saw of its row, and writes the row's loss. When a thread returns,
+// the target's logit has been read and may be overwritten.
+template <int kThreads, typename Scalar>
+__device__ FinishedRow finished_row(const Scalar* row, Softmax seen, bool saw_nan,
+                                    const CrossEntropyLaunch& launch) {
+  if (saw_nan) seen.sum = NAN;  // a maximum loses it
+  const Softmax all = joined_over_block<kThreads>(seen);
+  const std::int64_t target = launch.targets[blockIdx.x];
+  const bool known = target >= 0 && target < launch.vocab;
+  if (threadIdx.x == 0) {
+    const float x = known ? widen(row[target]) : NAN;
+    launch.losses[blockIdx.x] = logf(all.sum) + all.largest - x;
+  }
+  __syncthreads();
+  return {all, known ? target : -1};
+}
+
 template <typename Scalar>
 __global__ void cross_entropy_kernel(Scalar* logits, CrossEntropyLaunch launch) {
   Scalar* const row = logits + static_cast<std::int64_t>(blockIdx.x) * launch.columns;
@@ -54,16 +76,8 @@ __global__ void cross_entropy_kernel(Scalar* logits, CrossEntropyLaunch launch) 
       mine.sum += expf(x - mine.largest);
     }
   }
-  if (nan) mine.sum = NAN;  // a maximum loses it
-  const Softmax all = joined_over_block<kRowThreads>(mine);
-  const std::int64_t target = launch.targets[blockIdx.x];
-  const bool known = target >= 0 && target < launch.vocab;
-  if (threadIdx.x == 0) {
-    const float x = known ? widen(row[target]) : NAN;
-    launch.losses[blockIdx.x] = logf(all.sum) + all.largest - x;
-  }
+  const auto [all, target] = finished_row<kRowThreads>(row, mine, nan, launch);
   if (!launch.gradient) return;
-  __syncthreads();  // the target's logit is read before it is overwritten
   for (std::int64_t c = threadIdx.x; c < launch.columns; c += kRowThreads) {
     float gradient = 0.0F;
     if (c < launch.vocab) {
@@ -99,16 +113,8 @@ __global__ void __launch_bounds__(kPackedThreads)
 #pragma unroll
     for (int i = 0; i < kPack; ++i) mine.sum += __expf(x[i] - largest);
   }
-  if (nan) mine.sum = NAN;  // a maximum loses it
-  const Softmax all = joined_over_block<kPackedThreads>(mine);
-  const std::int64_t target = launch.targets[blockIdx.x];
-  const bool known = target >= 0 && target < launch.vocab;
-  if (threadIdx.x == 0) {
-    const float x = known ? widen(row[target]) : NAN;
-    launch.losses[blockIdx.x] = logf(all.sum) + all.largest - x;
-  }
+  const auto [all, target] = finished_row<kPackedThreads>(row, mine, nan, launch);
   if (!launch.gradient) return;
-  __syncthreads();  // the target's logit is read before it is overwritten
   const float factor = launch.grad_scale / all.sum;
   for (std::int64_t pack = threadIdx.x; pack * kPack < launch.columns; pack += kPackedThreads) {
     Floats x;
@@ -117,7 +123,7 @@ __global__ void __launch_bounds__(kPackedThreads)
     for (int i = 0; i < kPack; ++i) {
       const std::int64_t column = pack * kPack + i;
       x[i] = column < launch.vocab ? __expf(x[i] - all.largest) * factor : 0.0F;
-      if (column == target && known) x[i] -= launch.grad_scale;
+      if (column == target) x[i] -= launch.grad_scale;
     }
     store(row, pack, x);
   }

@@ -1,0 +1,86 @@
+// What the main programs of all benches have in common: the way from the command line to an exit
+// code, where table and JSON go, one sentence for each complaint, and how an interrupted run ends.
+#pragma once
+
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "aio/machine_info.h"
+#include "aio/result.h"
+#include "bench/aio_workload.h"
+#include "bench/result_file.h"
+#include "tools/support/command_line.h"
+#include "tools/support/progress_line.h"
+
+namespace sluice::bench {
+
+inline constexpr int kOurError = 1;
+inline constexpr int kUserError = 2;
+
+struct BenchCommand {
+  std::string program;  // "swap_bench"
+  std::string text;     // as it could be typed again
+};
+
+// Threads: one at a time.
+class BenchProgram {
+ public:
+  // json: what --json says; empty: no JSON; "-": on standard output, and the table on standard
+  // error.
+  BenchProgram(BenchCommand command, const std::string& json);
+
+  const std::string& command() const { return command_.text; }
+  const aio::MachineInfo& machine() const { return machine_; }
+  std::FILE* table() const { return table_; }
+  tools::ProgressLine& progress() { return progress_; }
+  // Shows on the progress line how far `what` is. The program must outlive it.
+  OnProgress showing(std::string what);
+
+  // On the table, at once.
+  void show(std::string_view text);
+  // The program, the machine, and the file system of each path.
+  void show_machine(const std::vector<std::string>& paths = {});
+
+  // Whether finish() will be able to write the JSON; to be asked before anything is measured.
+  Status check_json() const;
+
+  // Each of the following says how the run ended, and returns its exit code.
+  int fail(const Error& error, int code);
+  int fail_interrupted();    // before there was a result
+  int results_incomplete();  // those on the table, because of an interrupt
+  // With all results on the table. Asks for the JSON, and writes it, where --json was given.
+  int finish(const std::function<std::string()>& json, bool interrupted = false);
+
+ private:
+  const BenchCommand command_;
+  const bool wants_json_;
+  const ResultFile json_;
+  std::FILE* const table_;
+  const aio::MachineInfo machine_ = aio::machine_info();
+  tools::ProgressLine progress_;
+};
+
+// Prints "program: text" on standard error; returns the code.
+int complain(std::string_view program, std::string_view text, int code);
+
+// A bench's whole main(). parse(argc, argv) is a Result of optional options, none of them after
+// --help; run(options, command) returns the exit code.
+template <typename Parse, typename Run>
+int bench_main(std::string_view program, int argc, const char* const* argv, Parse parse, Run run) {
+  try {
+    auto options = parse(argc, argv);
+    if (!options.ok()) return complain(program, options.error().message(), kUserError);
+    if (!options->has_value()) return 0;
+    return run(std::move(**options),
+               BenchCommand{std::string(program), tools::command_text(program, argc, argv)});
+  } catch (const std::exception& error) {
+    return complain(program, error.what(), kOurError);
+  }
+}
+
+}  // namespace sluice::bench
