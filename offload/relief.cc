@@ -33,7 +33,7 @@ Result<std::vector<Relief>> find_relief(const PlannerInput& input, const Placeme
     return changes.emplace_back(what, input).second;
   };
   change(Change::kMoreRam).budget.cpu += options.more_ram_bytes;
-  change(Change::kMoreGpu).budget.gpu += options.more_gpu_bytes;
+  if (input.rules.state_on_gpu) change(Change::kMoreGpu).budget.gpu += options.more_gpu_bytes;
   if (uses_drives(plan)) {
     DuplexRates& drives = change(Change::kTwiceDrives).speeds.drives;
     for (double* const rate : {&drives.in_bytes_per_s, &drives.out_bytes_per_s,

@@ -34,8 +34,8 @@ struct ReliefOptions {
 };
 
 // The greatest ratio first. Changes after which nothing fits, or which are so already (overlap), or
-// are of what the plan does not use (drives), are left out. Takes as long as that many plans.
-// kInvalidArgument where plan_placement() says so.
+// are of what the plan does not use (drives) or the machine does not have (a GPU), are left out.
+// Takes as long as that many plans. kInvalidArgument where plan_placement() says so.
 Result<std::vector<Relief>> find_relief(const PlannerInput& input, const PlacementPlan& plan,
                                         const ReliefOptions& options = {});
 

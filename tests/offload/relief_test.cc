@@ -103,6 +103,14 @@ TEST(Relief, AsksTheCallerForTheLargerMicroBatch) {
   EXPECT_NEAR(find(reliefs, Change::kTwiceMicroBatch)->step_s, 4 * 1.5 + 8, 0.01);
 }
 
+TEST(Relief, DoesNotNameTheMemoryOfAGpuThatIsNotThere) {
+  PlannerInput input = input_with(1);
+  input.rules.state_on_gpu = false;
+  input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 0};
+  EXPECT_FALSE(find(relieve(input, {}), Change::kMoreGpu));
+  EXPECT_TRUE(find(relieve(input, {}), Change::kMoreRam));
+}
+
 TEST(Relief, LeavesOutWhatDoesNotFit) {
   PlannerInput input = input_with(1);
   input.fixed.gpu = input.micro_batch_bytes = 100'000;
