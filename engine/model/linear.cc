@@ -3,6 +3,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace sluice::engine {
@@ -16,6 +17,26 @@ at::Tensor with_shape_of(const at::Tensor& rows, const at::Tensor& like) {
   return rows.view(shape);
 }
 
+enum class Put : std::uint8_t { kAdd, kWrite };
+
+void put_product(const at::Tensor& gradient, const at::Tensor& left, const at::Tensor& right,
+                 Put how) {
+  const bool adds = how == Put::kAdd;
+  const at::ScalarType wanted = gradient.scalar_type();
+  at::Tensor sum = gradient;
+  if (left.scalar_type() == wanted) {
+    adds ? sum.addmm_(left.t(), right) : at::mm_out(sum, left.t(), right);
+  } else if (left.is_cuda()) {
+    adds ? at::addmm_out(sum, sum, left.t(), right, wanted)
+         : at::mm_out(sum, left.t(), right, wanted);
+  } else {
+    // The CPU has no such product either way; in 16 bits it is several times as fast as in fp32,
+    // and its sums are fp32's until they are rounded, as autograd's are.
+    const at::Tensor product = at::mm(left.t(), right);
+    adds ? sum.add_(product) : sum.copy_(product);
+  }
+}
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
@@ -26,36 +47,14 @@ at::Tensor linear_input_gradient(const at::Tensor& grad_output, const at::Tensor
   return with_shape_of(at::mm(as_rows(grad_output), weight.t()), grad_output);
 }
 
-void accumulate_weight_gradient(const at::Tensor& gradient, const at::Tensor& left_rows,
-                                const at::Tensor& right_rows) {
-  const at::Tensor left = as_rows(left_rows);
-  const at::Tensor right = as_rows(right_rows);
-  at::Tensor sum = gradient;
-  const at::ScalarType wanted = gradient.scalar_type();
-  if (left.scalar_type() == wanted) {
-    sum.addmm_(left.t(), right);
-  } else if (left.is_cuda()) {
-    at::addmm_out(sum, sum, left.t(), right, wanted);
-  } else {
-    // The CPU has no such product either way; in 16 bits it is several times as fast as in fp32,
-    // and its sums are fp32's until they are rounded, as autograd's are.
-    sum.add_(at::mm(left.t(), right));
-  }
+void accumulate_weight_gradient(const at::Tensor& gradient, const at::Tensor& left,
+                                const at::Tensor& right) {
+  put_product(gradient, as_rows(left), as_rows(right), Put::kAdd);
 }
 
-void write_weight_gradient(const at::Tensor& gradient, const at::Tensor& left_rows,
-                           const at::Tensor& right_rows) {
-  const at::Tensor left = as_rows(left_rows);
-  const at::Tensor right = as_rows(right_rows);
-  at::Tensor sum = gradient;
-  const at::ScalarType wanted = gradient.scalar_type();
-  if (left.scalar_type() == wanted) {
-    at::mm_out(sum, left.t(), right);
-  } else if (left.is_cuda()) {
-    at::mm_out(sum, left.t(), right, wanted);
-  } else {
-    sum.copy_(at::mm(left.t(), right));
-  }
+void write_weight_gradient(const at::Tensor& gradient, const at::Tensor& left,
+                           const at::Tensor& right) {
+  put_product(gradient, as_rows(left), as_rows(right), Put::kWrite);
 }
 
 }  // namespace sluice::engine

@@ -1,10 +1,10 @@
 #include "engine/plan/nvme_stripes.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
 #include "aio/machine_info.h"
+#include "engine/train/existing_folder.h"
 #include "offload/path_weights.h"
 
 namespace sluice::engine {
@@ -12,24 +12,12 @@ namespace {
 
 constexpr double kDriveMargin = 0.05;
 
-// The folder or what is above it, where a run would make it.
-std::string existing(aio::FileSystem& files, const std::string& path) {
-  std::filesystem::path folder = path;
-  for (;;) {
-    const auto there = files.exists(folder.string());
-    if (!there.ok() || *there) return folder.string();
-    const std::filesystem::path above = folder.parent_path();
-    if (above.empty() || above == folder) return above.empty() ? "." : above.string();
-    folder = above;
-  }
-}
-
 // Folders of one file system share what is free there.
 std::vector<std::uint64_t> rooms_of(aio::FileSystem& files, const std::vector<std::string>& paths) {
   std::vector<std::string> folders;
   std::vector<std::string> systems;
   for (const std::string& path : paths) {
-    folders.push_back(existing(files, path));
+    folders.push_back(existing_folder(files, path));
     const std::string device = aio::mount_info(folders.back()).device_number;
     systems.push_back(device.empty() ? folders.back() : device);
   }

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <iomanip>
 #include <optional>
 #include <sstream>
 #include <utility>
 
 #include "aio/units.h"
+#include "engine/train/existing_folder.h"
 #include "offload/path_weights.h"
 
 namespace sluice::engine {
@@ -174,20 +174,8 @@ class Check {
            offload::to_text(weights) + ")";
   }
 
-  // The path itself, or what is above it: the run makes the rest.
-  std::string existing_folder(const std::string& path) const {
-    std::filesystem::path folder(path);
-    for (;;) {
-      const auto there = files_.exists(folder.string());
-      if (!there.ok() || *there) return folder.string();
-      const std::filesystem::path above = folder.parent_path();
-      if (above.empty() || above == folder) return above.empty() ? "." : above.string();
-      folder = above;
-    }
-  }
-
   Status drive(const std::string& path, std::uint64_t bytes) {
-    const std::string folder = existing_folder(path);
+    const std::string folder = existing_folder(files_, path);
     SLUICE_ASSIGN_OR_RETURN(const std::uint64_t free, files_.free_bytes(folder));
     if (bytes > free) {
       line("  on " + path, format_bytes(bytes), "of " + format_bytes(free) + " free");
