@@ -73,6 +73,14 @@ Shares shares_of(const RunPlan& plan) {
   return shares;
 }
 
+std::string activations_text(const Shares& shares) {
+  const std::string blocks = std::to_string(shares.blocks);
+  if (shares.kept == shares.blocks) return "all " + blocks + " blocks keep theirs";
+  if (shares.kept == 0) return "those of all " + blocks + " blocks are recomputed";
+  return std::to_string(shares.kept) + " of " + blocks +
+         " blocks keep theirs, the others are recomputed";
+}
+
 std::string placement_text(const RunPlan& plan) {
   const Shares shares = shares_of(plan);
   std::string text = "optimizer state: " + percent_text(shares.gpu) + " GPU, " +
@@ -81,8 +89,7 @@ std::string placement_text(const RunPlan& plan) {
   if (!plan.memory.cuda) return text;
   text += "parameters: " + std::to_string(shares.resident) + " of " + std::to_string(shares.units) +
           " units stay on the GPU\n";
-  text += "activations: " + std::to_string(shares.kept) + " of " + std::to_string(shares.blocks) +
-          " blocks keep theirs, the others are recomputed";
+  text += "activations: " + activations_text(shares);
   if (shares.offloaded > 0)
     text += "; the inputs of " + std::to_string(shares.offloaded) + " wait in host memory";
   return text + "\n";
