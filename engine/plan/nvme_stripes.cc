@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "aio/machine_info.h"
-#include "engine/train/existing_folder.h"
 #include "offload/path_weights.h"
 
 namespace sluice::engine {
@@ -12,21 +10,16 @@ namespace {
 
 constexpr double kDriveMargin = 0.05;
 
-// Folders of one file system share what is free there.
-std::vector<std::uint64_t> rooms_of(aio::FileSystem& files, const std::vector<std::string>& paths) {
-  std::vector<std::string> folders;
-  std::vector<std::string> systems;
-  for (const std::string& path : paths) {
-    folders.push_back(existing_folder(files, path));
-    const std::string device = aio::mount_info(folders.back()).device_number;
-    systems.push_back(device.empty() ? folders.back() : device);
-  }
-  std::vector<std::uint64_t> rooms;
-  for (std::size_t i = 0; i < paths.size(); ++i) {
-    const auto free = files.free_bytes(folders[i]);
-    const auto sharers = std::count(systems.begin(), systems.end(), systems[i]);
-    const double share = (1 - kDriveMargin) / static_cast<double>(sharers);
-    rooms.push_back(static_cast<std::uint64_t>(free.ok() ? share * static_cast<double>(*free) : 0));
+// Paths of one file system have equal parts of what is free there.
+std::vector<std::uint64_t> rooms_of(aio::FileSystem& files, const std::vector<std::string>& paths,
+                                    const FileSystemOf& file_system_of) {
+  std::vector<std::uint64_t> rooms(paths.size(), 0);
+  for (const auto& system : file_systems_of_paths(files, paths, file_system_of)) {
+    const auto free = files.free_bytes(system.folder);
+    if (!free.ok()) continue;
+    const double part = (1 - kDriveMargin) / static_cast<double>(system.paths.size());
+    for (const std::size_t i : system.paths)
+      rooms[i] = static_cast<std::uint64_t>(part * static_cast<double>(*free));
   }
   return rooms;
 }
@@ -38,13 +31,13 @@ bool are_striped(const config::Config& config) { return config.budget.nvme_paths
 std::uint64_t NvmeStripes::room() const { return offload::striped_room(room_bytes, weights); }
 
 NvmeStripes nvme_stripes(const config::Config& config, const ProbeReport& machine,
-                         aio::FileSystem* files) {
+                         aio::FileSystem* files, const FileSystemOf& file_system_of) {
   NvmeStripes stripes;
   for (const auto& of_tier : {config.optimizer_nvme_paths(), config.param_nvme_paths()})
     for (const std::string& path : of_tier)
       if (std::find(stripes.paths.begin(), stripes.paths.end(), path) == stripes.paths.end())
         stripes.paths.push_back(path);
-  if (files != nullptr) stripes.room_bytes = rooms_of(*files, stripes.paths);
+  if (files != nullptr) stripes.room_bytes = rooms_of(*files, stripes.paths, file_system_of);
   stripes.weights.assign(stripes.paths.size(), 1);
   if (!are_striped(config)) return stripes;
   const auto& named = config.placement.nvme_weights;

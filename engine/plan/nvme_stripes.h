@@ -15,6 +15,7 @@
 #include "aio/file_system.h"
 #include "engine/config/config.h"
 #include "engine/probe/probe_report.h"
+#include "engine/train/file_systems_of_paths.h"
 
 namespace sluice::engine {
 
@@ -31,7 +32,8 @@ struct NvmeStripes {
 
 // `files` tells what is free; null: the drives are not here.
 NvmeStripes nvme_stripes(const config::Config& config, const ProbeReport& machine,
-                         aio::FileSystem* files);
+                         aio::FileSystem* files,
+                         const FileSystemOf& file_system_of = device_number_of);
 
 // Weights with which so many bytes fit; nothing where none do, or where they fit already.
 std::optional<std::vector<int>> roomier_weights(const NvmeStripes& stripes,

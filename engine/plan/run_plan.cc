@@ -142,7 +142,8 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   }
   aio::RealFileSystem here;
   aio::FileSystem* const files = options.files != nullptr ? options.files : &here;
-  plan.stripes = nvme_stripes(config, plan.machine, options.machine.nvme_gib ? nullptr : files);
+  plan.stripes = nvme_stripes(config, plan.machine, options.machine.nvme_gib ? nullptr : files,
+                              options.file_system_of);
   const Question question{
       .config = config, .model = model, .machine = options.machine, .on_gpu = on_gpu};
   SLUICE_RETURN_IF_ERROR(place(question, plan));

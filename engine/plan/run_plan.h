@@ -50,6 +50,7 @@ struct PlanRunOptions {
   DescribedMachine machine;
   bool with_relief = false;
   aio::FileSystem* files = nullptr;  // that tells what NVMe paths have free; null: this machine's
+  FileSystemOf file_system_of = device_number_of;
   std::function<void(const std::string& what, double fraction)> on_progress;
 };
 

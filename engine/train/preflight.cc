@@ -24,8 +24,12 @@ std::string gib_text(std::uint64_t bytes) {
 class Check {
  public:
   Check(const config::Config& config, const MemoryPlan& plan, const MachineFacts& facts,
-        aio::FileSystem& files)
-      : config_(config), plan_(plan), facts_(facts), files_(files) {}
+        aio::FileSystem& files, const FileSystemOf& file_system_of)
+      : config_(config),
+        plan_(plan),
+        facts_(facts),
+        files_(files),
+        file_system_of_(file_system_of) {}
 
   Result<PreflightReport> run() {
     SLUICE_RETURN_IF_ERROR(host());
@@ -145,7 +149,7 @@ class Check {
         "LimitMEMLOCK=");
   }
 
-  // Paths that both stores use need room for both.
+  // Paths that both stores use need room for both, and so do paths of one file system.
   Status nvme() {
     if (plan_.nvme_bytes() == 0) return {};
     part("NVMe", plan_.nvme, plan_.nvme_bytes(), "");
@@ -158,43 +162,69 @@ class Check {
                          gib_text(plan_.nvme_bytes()));
       }
     }
-    for (const PathBytes& on_path : plan_.nvme_paths())
-      SLUICE_RETURN_IF_ERROR(drive(on_path.path, on_path.bytes));
+    const std::vector<PathBytes> on_paths = plan_.nvme_paths();
+    std::vector<std::string> paths;
+    for (const PathBytes& it : on_paths) paths.push_back(it.path);
+    for (const auto& system : file_systems_of_paths(files_, paths, file_system_of_)) {
+      std::vector<PathBytes> there;
+      for (const std::size_t i : system.paths) there.push_back(on_paths[i]);
+      SLUICE_RETURN_IF_ERROR(file_system(system.folder, there));
+    }
     return {};
   }
 
-  // What may be done about a path that is too full, beside more room there.
-  std::string share_remedy() const {
+  // What may be done about paths that are too full, beside more room there.
+  std::string share_remedy(const std::vector<PathBytes>& full) const {
     const std::vector<std::string>& paths = config_.budget.nvme_paths;
-    if (paths.size() < 2) return "";
+    const auto is_full = [&](const std::string& path) {
+      return std::any_of(full.begin(), full.end(),
+                         [&](const PathBytes& it) { return it.path == path; });
+    };
+    if (paths.size() < 2 || std::all_of(paths.begin(), paths.end(), is_full)) return "";
     // Both stores have the same.
     std::vector<int> weights = plan_.params.store.weights;
     if (weights.empty()) weights.assign(paths.size(), 1);
-    return ", give it a smaller share of the stripes (placement.nvme_weights, now " +
+    return ", give " + std::string(full.size() > 1 ? "them" : "it") +
+           " a smaller share of the stripes (placement.nvme_weights, now " +
            offload::to_text(weights) + ")";
   }
 
-  Status drive(const std::string& path, std::uint64_t bytes) {
-    const std::string folder = existing_folder(files_, path);
+  Status file_system(const std::string& folder, const std::vector<PathBytes>& on_paths) {
     SLUICE_ASSIGN_OR_RETURN(const std::uint64_t free, files_.free_bytes(folder));
-    if (bytes > free) {
-      line("  on " + path, format_bytes(bytes), "of " + format_bytes(free) + " free");
-      return Error(ErrorCode::kNoSpace, "this run needs " + format_bytes(bytes) + " at " + path +
-                                            ", where " + format_bytes(free) +
-                                            " are free: " + format_bytes(bytes - free) +
-                                            " are missing. Free some space there" + share_remedy() +
-                                            ", or add a path to budget.nvme_paths");
+    std::uint64_t needed = 0;
+    std::string paths;
+    for (const PathBytes& it : on_paths) {
+      needed += it.bytes;
+      paths += (paths.empty() ? "" : " and ") + it.path;
     }
-    const auto probe = files_.open(folder, {.access = aio::OpenOptions::Access::kReadWrite,
-                                            .create = aio::OpenOptions::Create::kAnonymous});
+    const std::string of =
+        "of " + format_bytes(free) + " free" + (on_paths.size() > 1 ? " for " + paths : "");
+    if (needed <= free) {
+      for (const PathBytes& it : on_paths) SLUICE_RETURN_IF_ERROR(can_write(it, of));
+      return {};
+    }
+    for (const PathBytes& it : on_paths) line("  on " + it.path, format_bytes(it.bytes), of);
+    return Error(ErrorCode::kNoSpace,
+                 "this run needs " + format_bytes(needed) + " at " + paths +
+                     (on_paths.size() > 1 ? " together, on one file system" : "") + ", where " +
+                     format_bytes(free) + " are free: " + format_bytes(needed - free) +
+                     " are missing. Free some space there" + share_remedy(on_paths) +
+                     ", or add a path on another drive to budget.nvme_paths");
+  }
+
+  Status can_write(const PathBytes& on_path, const std::string& of) {
+    const std::string& path = on_path.path;
+    const auto probe = files_.open(existing_folder(files_, path),
+                                   {.access = aio::OpenOptions::Access::kReadWrite,
+                                    .create = aio::OpenOptions::Create::kAnonymous});
     if (!probe.ok()) {
       return Error(probe.error().code(),
                    probe.error().message() +
                        ": give budget.nvme_paths folders on a local drive that can be written");
     }
     const bool direct = (*probe)->direct();
-    line("  on " + path, format_bytes(bytes),
-         "of " + format_bytes(free) + " free, " + (direct ? "O_DIRECT" : "through the page cache"));
+    line("  on " + path, format_bytes(on_path.bytes),
+         of + ", " + (direct ? "O_DIRECT" : "through the page cache"));
     if (direct) return {};
     report_.warnings.push_back(
         path +
@@ -231,6 +261,7 @@ class Check {
   const MemoryPlan& plan_;
   const MachineFacts& facts_;
   aio::FileSystem& files_;
+  const FileSystemOf& file_system_of_;
   std::ostringstream text_;
   PreflightReport report_;
 };
@@ -238,8 +269,9 @@ class Check {
 }  // namespace
 
 Result<PreflightReport> preflight(const config::Config& config, const MemoryPlan& plan,
-                                  const MachineFacts& facts, aio::FileSystem& files) {
-  return Check(config, plan, facts, files).run();
+                                  const MachineFacts& facts, aio::FileSystem& files,
+                                  const FileSystemOf& file_system_of) {
+  return Check(config, plan, facts, files, file_system_of).run();
 }
 
 }  // namespace sluice::engine

@@ -5,8 +5,9 @@
 // (some machines grow their memory as it is used). One that is not given comes from MemAvailable
 // and the cgroup's limit, from what the GPU and the drives have free, less a margin.
 //
-// On each NVMe path, or the folder above it that exists, a file without a name is made and goes
-// again: it shows whether the path can be written, and past the page cache.
+// NVMe paths of one file system need what is free there together. On each, or the folder above it
+// that exists, a file without a name is made and goes again: it shows whether the path can be
+// written, and past the page cache.
 //
 // Threads: one; blocking. Errors: kOutOfMemory, kNoSpace: what is missing, and the setting that
 // would mend it; kInvalidArgument where io_uring is asked for and refused; those of a path that
@@ -19,6 +20,7 @@
 #include "aio/file_system.h"
 #include "aio/result.h"
 #include "engine/config/config.h"
+#include "engine/train/file_systems_of_paths.h"
 #include "engine/train/machine_facts.h"
 #include "engine/train/memory_plan.h"
 
@@ -31,6 +33,7 @@ struct PreflightReport {
 };
 
 Result<PreflightReport> preflight(const config::Config& config, const MemoryPlan& plan,
-                                  const MachineFacts& facts, aio::FileSystem& files);
+                                  const MachineFacts& facts, aio::FileSystem& files,
+                                  const FileSystemOf& file_system_of = device_number_of);
 
 }  // namespace sluice::engine

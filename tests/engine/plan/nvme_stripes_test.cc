@@ -15,6 +15,7 @@ namespace sluice::engine {
 namespace {
 
 using testing::AllOf;
+using testing::DoubleNear;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -73,6 +74,24 @@ TEST(NvmeStripes, AreThoseOfTheProbeUnlessTheConfigurationNamesThem) {
   EXPECT_THAT(weights("[2,5]", measured()), ElementsAre(2, 5));
   EXPECT_THAT(weights("equal", measured()), ElementsAre(1, 1));
   EXPECT_THAT(weights("auto", ProbeReport{}), ElementsAre(1, 1));
+}
+
+TEST(NvmeStripes, HaveEqualPartsOfTheRoomOfOneFileSystem) {
+  MadeUpDrives drives;
+  drives.folders["/fast"].free_bytes = drives.folders["/slow"].free_bytes = 100 * kGiB;
+  const auto rooms_gib = [&](const FileSystemOf& file_system_of) {
+    std::vector<double> rooms;
+    for (const std::uint64_t bytes :
+         nvme_stripes(over_two_paths(), {}, &drives, file_system_of).room_bytes)
+      rooms.push_back(static_cast<double>(bytes) / kGiB);
+    return rooms;
+  };
+  const auto are = [](double gib) {
+    return ElementsAre(DoubleNear(gib, 1e-6), DoubleNear(gib, 1e-6));
+  };
+  EXPECT_THAT(rooms_gib([](const std::string&) { return "259:1"; }), are(47.5));
+  EXPECT_THAT(rooms_gib([](const std::string& folder) { return folder; }), are(95));
+  EXPECT_THAT(rooms_gib([](const std::string&) { return ""; }), are(95));
 }
 
 TEST(NvmeStripes, AreNoneOfTheTwoPathsThatDeepSpeedsKeysName) {

@@ -6,6 +6,7 @@
 
 #include "aio/real_file_system.h"
 #include "aio/units.h"
+#include "tests/aio/backends_under_test.h"
 #include "tests/engine/train/made_up_drives.h"
 #include "tests/engine/train/run_under_test.h"
 
@@ -36,12 +37,12 @@ class Preflight : public testing::Test {
   }
 
   PreflightReport report() {
-    auto checked = preflight(config_, plan_, facts_, drives_);
+    auto checked = preflight(config_, plan_, facts_, drives_, file_system_of_);
     EXPECT_TRUE(checked.ok()) << checked.error().message();
     return checked.ok() ? *checked : PreflightReport{};
   }
   std::string refusal(ErrorCode code) {
-    const auto checked = preflight(config_, plan_, facts_, drives_);
+    const auto checked = preflight(config_, plan_, facts_, drives_, file_system_of_);
     EXPECT_FALSE(checked.ok());
     if (checked.ok()) return "";
     EXPECT_EQ(checked.error().code(), code);
@@ -52,6 +53,7 @@ class Preflight : public testing::Test {
   MemoryPlan plan_;
   MachineFacts facts_;
   MadeUpDrives drives_;
+  FileSystemOf file_system_of_ = [](const std::string& folder) { return folder; };
 };
 
 TEST_F(Preflight, FindsNothingWrongOnAMachineThatHasEnough) {
@@ -137,6 +139,34 @@ TEST_F(Preflight, NamesTheWeightsWhereOnePathOfSeveralIsTooFull) {
   plan_.params.store.weights = plan_.optimizer.store.weights = {1, 7};
   EXPECT_THAT(refusal(ErrorCode::kNoSpace),
               AllOf(HasSubstr("1G are missing"), HasSubstr("(placement.nvme_weights, now 1:7)")));
+}
+
+TEST_F(Preflight, AddsUpWhatLiesOnOneFileSystem) {
+  config_.budget.nvme_paths = {"/a/run", "/b"};
+  file_system_of_ = [](const std::string&) { return "259:1"; };
+  drives_.folders["/a"].free_bytes = drives_.folders["/b"].free_bytes = 8 * kGiB;
+  EXPECT_THAT(report().table, HasSubstr("of 8G free for /a/run and /b, O_DIRECT"));
+  drives_.folders["/a"].free_bytes = drives_.folders["/b"].free_bytes = 8 * kGiB - kMiB;
+  // Other weights would not help, where all paths share it.
+  EXPECT_THAT(refusal(ErrorCode::kNoSpace),
+              AllOf(HasSubstr("needs 8G at /a/run and /b together, on one file system"),
+                    HasSubstr("1M are missing"), Not(HasSubstr("nvme_weights"))));
+  config_.budget.nvme_paths.push_back("/c");
+  EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("give them a smaller share"));
+  // What cannot be found out is not taken for one file system.
+  file_system_of_ = [](const std::string&) { return ""; };
+  report();
+}
+
+TEST(FileSystemsOfPaths, AreToldByTheirDevicesOnThisMachine) {
+  const aio::TemporaryFolder folder;
+  aio::RealFileSystem files;
+  const auto systems = file_systems_of_paths(
+      files, {folder.file("a"), "/proc/self", folder.file("b/c")}, device_number_of);
+  ASSERT_EQ(systems.size(), 2U);
+  EXPECT_EQ(systems[0].folder, folder.path());
+  EXPECT_THAT(systems[0].paths, ElementsAre(0, 2));
+  EXPECT_THAT(systems[1].paths, ElementsAre(1));
 }
 
 // Both plans are of one configuration but for the weights.

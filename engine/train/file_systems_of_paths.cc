@@ -1,0 +1,32 @@
+#include "engine/train/file_systems_of_paths.h"
+
+#include <map>
+#include <utility>
+
+#include "aio/machine_info.h"
+#include "engine/train/existing_folder.h"
+
+namespace sluice::engine {
+
+std::string device_number_of(const std::string& folder) {
+  return aio::mount_info(folder).device_number;
+}
+
+std::vector<PathsOfFileSystem> file_systems_of_paths(aio::FileSystem& files,
+                                                     const std::vector<std::string>& paths,
+                                                     const FileSystemOf& file_system_of) {
+  std::vector<PathsOfFileSystem> systems;
+  std::map<std::string, std::size_t> known;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    std::string folder = existing_folder(files, paths[i]);
+    const std::string name = file_system_of(folder);
+    const auto [at, is_new] = known.try_emplace(name, systems.size());
+    if (is_new || name.empty())
+      systems.push_back({.folder = std::move(folder), .paths = {i}});
+    else
+      systems[at->second].paths.push_back(i);
+  }
+  return systems;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,32 @@
+// Which of a run's NVMe paths share a file system, and with it what is free there.
+//
+// Threads: any. Nothing is made or changed.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "aio/file_system.h"
+
+namespace sluice::engine {
+
+// What a folder that exists has in common with all others of its file system; empty where that
+// cannot be found out.
+using FileSystemOf = std::function<std::string(const std::string& folder)>;
+// The device's number on this machine, "259:1".
+std::string device_number_of(const std::string& folder);
+
+struct PathsOfFileSystem {
+  std::string folder;              // one that exists, to ask it what is free
+  std::vector<std::size_t> paths;  // their places in the list, in order
+};
+
+// Every path is of just one of them; they are in the order of their first paths. A path whose file
+// system cannot be found out has one by itself.
+std::vector<PathsOfFileSystem> file_systems_of_paths(aio::FileSystem& files,
+                                                     const std::vector<std::string>& paths,
+                                                     const FileSystemOf& file_system_of);
+
+}  // namespace sluice::engine
