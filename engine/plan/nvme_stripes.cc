@@ -1,6 +1,7 @@
 #include "engine/plan/nvme_stripes.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "offload/path_weights.h"
@@ -24,22 +25,23 @@ std::vector<std::uint64_t> rooms_of(aio::FileSystem& files, const std::vector<st
   return rooms;
 }
 
-bool are_striped(const config::Config& config) { return config.budget.nvme_paths.size() > 1; }
-
 }  // namespace
 
-std::uint64_t NvmeStripes::room() const { return offload::striped_room(room_bytes, weights); }
+std::uint64_t NvmeStripes::room() const {
+  return striped ? offload::striped_room(room_bytes, weights)
+                 : std::accumulate(room_bytes.begin(), room_bytes.end(), std::uint64_t{0});
+}
 
 NvmeStripes nvme_stripes(const config::Config& config, const ProbeReport& machine,
                          aio::FileSystem* files, const FileSystemOf& file_system_of) {
-  NvmeStripes stripes;
+  NvmeStripes stripes{.striped = config.budget.nvme_paths.size() > 1};
   for (const auto& of_tier : {config.optimizer_nvme_paths(), config.param_nvme_paths()})
     for (const std::string& path : of_tier)
       if (std::find(stripes.paths.begin(), stripes.paths.end(), path) == stripes.paths.end())
         stripes.paths.push_back(path);
   if (files != nullptr) stripes.room_bytes = rooms_of(*files, stripes.paths, file_system_of);
   stripes.weights.assign(stripes.paths.size(), 1);
-  if (!are_striped(config)) return stripes;
+  if (!stripes.striped) return stripes;
   const auto& named = config.placement.nvme_weights;
   if (named && !named->empty()) stripes.weights = *named;
   // Of drives that are only described there are no speeds of each.
@@ -52,31 +54,34 @@ NvmeStripes nvme_stripes(const config::Config& config, const ProbeReport& machin
 
 std::optional<std::vector<int>> roomier_weights(const NvmeStripes& stripes,
                                                 std::uint64_t needed_bytes) {
-  if (stripes.room_bytes.empty() || stripes.room() >= needed_bytes) return std::nullopt;
+  if (!stripes.striped || stripes.room_bytes.empty() || stripes.room() >= needed_bytes)
+    return std::nullopt;
   return offload::weights_within(stripes.room_bytes, stripes.weights, needed_bytes);
 }
 
-bool may_lower_weights(const config::Config& config, const NvmeStripes& stripes) {
-  return are_striped(config) && !config.placement.nvme_weights && !stripes.room_bytes.empty();
+bool may_restripe(const config::Config& config, const NvmeStripes& stripes) {
+  return stripes.striped && !config.placement.nvme_weights && !stripes.room_bytes.empty();
 }
 
-void lower_weights(NvmeStripes& stripes, std::vector<int> weights, ProbeReport& machine) {
+void restripe(NvmeStripes& stripes, std::vector<int> weights, ProbeReport& machine) {
   if (machine.paths.size() == weights.size()) {
-    const auto speeds = path_speeds(machine);
+    const offload::DuplexRates before = machine.speeds.drives;
     machine.speeds.drives =
-        with_other_weights(machine.speeds.drives, speeds, stripes.weights, weights);
+        with_other_weights(before, path_speeds(machine), stripes.weights, weights);
     machine.drives_when.estimated = true;
     for (std::size_t i = 0; i < weights.size(); ++i) machine.paths[i].weight = weights[i];
+    stripes.slower_together = swap_bytes_per_s(machine.speeds.drives) < swap_bytes_per_s(before);
   }
-  if (stripes.by_speed.empty()) stripes.by_speed = stripes.weights;
+  if (stripes.weights_before.empty()) stripes.weights_before = stripes.weights;
   stripes.weights = std::move(weights);
 }
 
-std::string lowered_text(const NvmeStripes& stripes) {
-  if (stripes.by_speed.empty()) return "";
+std::string restriped_text(const NvmeStripes& stripes) {
+  if (stripes.weights_before.empty()) return "";
   return "stripes are dealt " + offload::to_text(stripes.weights) +
-         " over budget.nvme_paths instead of " + offload::to_text(stripes.by_speed) +
-         ", because a path has not the room for more; the drives are slower together for it";
+         " over budget.nvme_paths instead of " + offload::to_text(stripes.weights_before) +
+         ", because a path has not the room for more" +
+         (stripes.slower_together ? "; the drives are slower together for it" : "");
 }
 
 }  // namespace sluice::engine

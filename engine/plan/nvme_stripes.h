@@ -4,6 +4,9 @@
 // Under placement.nvme_weights "auto" weights follow the measured speeds. Where the run then does
 // not fit on some path, that path's weight is lowered: less speed is better than no run.
 //
+// Two paths that DeepSpeed's keys name, one for each store, are not striped: neither needs room for
+// a part of what is on the other.
+//
 // Threads: one.
 #pragma once
 
@@ -20,14 +23,18 @@
 namespace sluice::engine {
 
 struct NvmeStripes {
-  std::vector<std::string> paths;         // of all stores
-  std::vector<int> weights;               // of each; 1 where paths are not striped
+  std::vector<std::string> paths;  // of all stores
+  bool striped = false;            // each store over all of them: budget.nvme_paths has several
+  std::vector<int> weights;        // of each; 1 where paths are not striped
   std::vector<std::uint64_t> room_bytes;  // on each, less a margin; empty: they are not here
-  std::vector<int> by_speed;              // where weights were lowered: those before
+  std::vector<int> weights_before;        // where they are others for the room's sake
+  bool slower_together = false;           // than with those, by what was measured
 
-  std::uint64_t room() const;  // of all; only where they are here
+  // Of all, only where they are here. Where they are not striped more may be free than a store
+  // finds on its path.
+  std::uint64_t room() const;
   // What PlanOptions::nvme_weights takes.
-  std::vector<int> chosen() const { return paths.size() < 2 ? std::vector<int>() : weights; }
+  std::vector<int> chosen() const { return striped ? weights : std::vector<int>(); }
 };
 
 // `files` tells what is free; null: the drives are not here.
@@ -40,12 +47,12 @@ std::optional<std::vector<int>> roomier_weights(const NvmeStripes& stripes,
                                                 std::uint64_t needed_bytes);
 
 // Whether the plan may choose them.
-bool may_lower_weights(const config::Config& config, const NvmeStripes& stripes);
+bool may_restripe(const config::Config& config, const NvmeStripes& stripes);
 // Sets other weights, and in `machine` the rates of all paths together that follow from those that
-// were measured: an estimate.
-void lower_weights(NvmeStripes& stripes, std::vector<int> weights, ProbeReport& machine);
+// were measured: an estimate. Of paths that were not measured nothing follows.
+void restripe(NvmeStripes& stripes, std::vector<int> weights, ProbeReport& machine);
 
-// That weights were lowered: a sentence, or nothing.
-std::string lowered_text(const NvmeStripes& stripes);
+// That weights are others, and why: a sentence, or nothing.
+std::string restriped_text(const NvmeStripes& stripes);
 
 }  // namespace sluice::engine

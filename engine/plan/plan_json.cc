@@ -22,8 +22,8 @@ Json paths_json(const RunPlan& plan) {
   for (std::size_t i = 0; i < shares.size(); ++i) {
     const NvmePathShare& it = shares[i];
     json.push_back({{"path", it.path},
-                    {"weight", plan.stripes.weights[i]},
-                    {"share", it.share},
+                    {"weight", it.share ? Json(plan.stripes.weights[i]) : Json()},
+                    {"share", it.share ? Json(*it.share) : Json()},
                     {"bytes", it.bytes},
                     {"room_bytes", it.room_bytes ? Json(*it.room_bytes) : Json()},
                     {"in_bytes_per_s", it.rates.in_bytes_per_s},

@@ -28,24 +28,31 @@ std::string memory_table(const RunPlan& plan) {
   return aligned(rows);
 }
 
-// How several paths share what is on NVMe.
-std::string stripes_table(const RunPlan& plan) {
+// What several paths have of what is on NVMe.
+std::string nvme_path_table(const RunPlan& plan) {
   const std::vector<NvmePathShare> shares = nvme_path_shares(plan);
   if (shares.size() < 2) return "";
-  std::vector<TextRow> rows = {{"NVMe path", "share", "takes", "room", "read", "write"}};
+  const bool striped = plan.stripes.striped;
   const auto speed = [](double bytes_per_s) {
     return bytes_per_s > 0 ? decimals(1e-9 * bytes_per_s, 2) + " GB/s" : "?";
   };
+  const auto row = [&](const std::string& name, const std::string& share, const std::string& takes,
+                       const std::string& room, const std::string& read, const std::string& write) {
+    return striped ? TextRow{name, share, takes, room, read, write}
+                   : TextRow{name, takes, room, read, write};
+  };
+  std::vector<TextRow> rows = {row("NVMe path", "share", "takes", "room", "read", "write")};
   for (const NvmePathShare& it : shares) {
-    rows.push_back({"  " + it.path, percent_text(it.share), format_bytes(it.bytes),
-                    it.room_bytes ? format_bytes(*it.room_bytes) : "?",
-                    speed(it.rates.in_bytes_per_s), speed(it.rates.out_bytes_per_s)});
+    rows.push_back(row("  " + it.path, percent_text(it.share.value_or(0)), format_bytes(it.bytes),
+                       it.room_bytes ? format_bytes(*it.room_bytes) : "?",
+                       speed(it.rates.in_bytes_per_s), speed(it.rates.out_bytes_per_s)));
   }
+  if (!striped) return aligned(rows) + "\n";
   const offload::DuplexRates& together = plan.machine.speeds.drives;
-  rows.push_back(
-      {"  together", "", "", "", speed(together.in_bytes_per_s), speed(together.out_bytes_per_s)});
-  const std::string lowered = lowered_text(plan.stripes);
-  return aligned(rows) + (lowered.empty() ? "" : lowered + "\n") + "\n";
+  rows.push_back(row("  together", "", "", "", speed(together.in_bytes_per_s),
+                     speed(together.out_bytes_per_s)));
+  const std::string restriped = restriped_text(plan.stripes);
+  return aligned(rows) + (restriped.empty() ? "" : restriped + "\n") + "\n";
 }
 
 struct Shares {
@@ -192,7 +199,7 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
   std::string text = "GPT of " + compact(static_cast<double>(plan.parameters)) + " parameters, " +
                      std::to_string(plan.tokens_per_step) + " tokens a step, on " +
                      (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) + "\n\n" +
-                     memory_table(plan) + "\n" + stripes_table(plan);
+                     memory_table(plan) + "\n" + nvme_path_table(plan);
   if (!plan.placement.fits) return text + does_not_fit(config, plan) + "\n";
   text += placement_text(plan) + "\n" + resource_table(step) + "\n" + plan_summary(plan) + "\n";
   if (step.nvme_write_bytes > 0) {

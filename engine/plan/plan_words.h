@@ -62,19 +62,20 @@ inline const char* change_name(offload::Relief::Change change) {
 
 struct NvmePathShare {
   std::string path;
-  double share = 0;  // of stripes
+  std::optional<double> share;  // of stripes; nothing: the paths are not striped
   std::uint64_t bytes = 0;
   std::optional<std::uint64_t> room_bytes;
   offload::DuplexRates rates;  // alone; 0: not measured
 };
 
-// Of each path that stripes go to, in their order.
+// Of each path that a store lies on, in their order.
 inline std::vector<NvmePathShare> nvme_path_shares(const RunPlan& plan) {
   const NvmeStripes& stripes = plan.stripes;
   const double all = std::accumulate(stripes.weights.begin(), stripes.weights.end(), 0.0);
   std::vector<NvmePathShare> shares;
   for (std::size_t i = 0; i < stripes.paths.size(); ++i) {
-    NvmePathShare share{.path = stripes.paths[i], .share = stripes.weights[i] / all};
+    NvmePathShare share{.path = stripes.paths[i]};
+    if (stripes.striped || stripes.paths.size() == 1) share.share = stripes.weights[i] / all;
     for (const PathBytes& it : plan.memory.nvme_paths())
       if (it.path == share.path) share.bytes = it.bytes;
     if (!stripes.room_bytes.empty()) share.room_bytes = stripes.room_bytes[i];

@@ -92,7 +92,7 @@ Status place(const Question& question, RunPlan& plan) {
 
 // Where a path has not the room for its stripes, and other weights would do: with those.
 Status place_in_room(const Question& question, RunPlan& plan) {
-  if (!may_lower_weights(question.config, plan.stripes)) return {};
+  if (!may_restripe(question.config, plan.stripes)) return {};
   std::uint64_t needed = plan.memory.nvme_bytes();
   if (!plan.placement.fits) {
     if (plan.placement.missing.nvme == 0) return {};
@@ -101,12 +101,12 @@ Status place_in_room(const Question& question, RunPlan& plan) {
   }
   auto weights = roomier_weights(plan.stripes, needed);
   if (!weights) return {};
-  RunPlan lowered = plan;
-  lower_weights(lowered.stripes, *std::move(weights), lowered.machine);
-  SLUICE_RETURN_IF_ERROR(place(question, lowered));
-  if (!lowered.placement.fits) return {};
-  lowered.memory.notes.push_back(lowered_text(lowered.stripes));
-  plan = std::move(lowered);
+  RunPlan restriped = plan;
+  restripe(restriped.stripes, *std::move(weights), restriped.machine);
+  SLUICE_RETURN_IF_ERROR(place(question, restriped));
+  if (!restriped.placement.fits) return {};
+  restriped.memory.notes.push_back(restriped_text(restriped.stripes));
+  plan = std::move(restriped);
   return {};
 }
 

@@ -103,28 +103,64 @@ TEST(NvmeStripes, AreNoneOfTheTwoPathsThatDeepSpeedsKeysName) {
   drives.folders["/slow"].free_bytes = 20 * kGiB;
   const NvmeStripes stripes = nvme_stripes(config, measured(), &drives);
   EXPECT_THAT(stripes.weights, ElementsAre(1, 1));
-  EXPECT_FALSE(may_lower_weights(config, stripes));
+  EXPECT_THAT(stripes.chosen(), IsEmpty());
+  EXPECT_FALSE(may_restripe(config, stripes));
+  EXPECT_FALSE(roomier_weights(stripes, 48 * kGiB).has_value());
+  // No store needs room on the other's path.
+  EXPECT_NEAR(static_cast<double>(stripes.room()) / kGiB, 0.95 * (30 + 20), 1e-6);
 }
 
-TEST(NvmeStripes, ThatAreLoweredSlowTheDrivesTogetherDown) {
+// The optimizer state, by far the larger part, lies on the roomy path: 11.6 of 14.5 GiB.
+TEST(NvmeStripes, OfPathsThatAreNotStripedNeedNoEqualRoom) {
+  const config::Config config =
+      planned_config({"budget.nvme_paths=[]", "zero_optimization.offload_optimizer.device=nvme",
+                      "zero_optimization.offload_param.device=nvme",
+                      "zero_optimization.offload_optimizer.nvme_path=/fast",
+                      "zero_optimization.offload_param.nvme_path=/slow"});
+  const RunPlan plan = plan_on(config, {.fast_gib = 30, .slow_gib = 5});
+  ASSERT_TRUE(plan.placement.fits) << does_not_fit(config, plan);
+  for (const PathBytes& it : plan.memory.nvme_paths())
+    EXPECT_LT(it.bytes, (it.path == "/fast" ? 30 : 5) * kGiB) << it.path;
+  EXPECT_THAT(format_plan(config, plan, {}),
+              AllOf(HasSubstr("/fast"), Not(HasSubstr("share")), Not(HasSubstr("together"))));
+  const auto json = nlohmann::json::parse(plan_json(config, plan, {}))["nvme_paths"];
+  ASSERT_EQ(json.size(), 2U);
+  EXPECT_TRUE(json[0]["share"].is_null() && json[0]["weight"].is_null());
+}
+
+TEST(NvmeStripes, ThatMakeRoomSlowTheDrivesTogetherDown) {
   MadeUpDrives drives;
   drives.folders["/fast"].free_bytes = drives.folders["/slow"].free_bytes = 100 * kGiB;
   ProbeReport machine = measured();
   NvmeStripes stripes = nvme_stripes(over_two_paths(), machine, &drives);
   EXPECT_FALSE(roomier_weights(stripes, 120 * kGiB).has_value());  // as they are
   EXPECT_FALSE(roomier_weights(stripes, 191 * kGiB).has_value());  // more than both have
-  EXPECT_THAT(lowered_text(stripes), IsEmpty());
+  EXPECT_THAT(restriped_text(stripes), IsEmpty());
   const auto roomier = roomier_weights(stripes, 190 * kGiB - 1);
   ASSERT_TRUE(roomier.has_value());
   EXPECT_THAT(*roomier, ElementsAre(1, 1));
-  lower_weights(stripes, *roomier, machine);
+  restripe(stripes, *roomier, machine);
   EXPECT_THAT(stripes.weights, ElementsAre(1, 1));
   EXPECT_EQ(machine.paths[0].weight, 1);
   EXPECT_TRUE(machine.drives_when.estimated);
   // 4 of 8 GB/s that both could do, and as much less of what was measured.
   EXPECT_DOUBLE_EQ(machine.speeds.drives.in_bytes_per_s, 3.5e9);
   EXPECT_DOUBLE_EQ(machine.speeds.drives.out_both_bytes_per_s, 1.75e9);
-  EXPECT_THAT(lowered_text(stripes), AllOf(HasSubstr("dealt 1:1"), HasSubstr("instead of 3:1")));
+  EXPECT_THAT(restriped_text(stripes), AllOf(HasSubstr("dealt 1:1"), HasSubstr("instead of 3:1"),
+                                             HasSubstr("slower together")));
+}
+
+// Of drives that were not measured nobody knows.
+TEST(NvmeStripes, ThatMakeRoomAreNotCalledSlowerWithoutAMeasurement) {
+  MadeUpDrives drives;
+  drives.folders["/fast"].free_bytes = drives.folders["/slow"].free_bytes = 100 * kGiB;
+  ProbeReport described;
+  described.speeds.drives = measured().speeds.drives;
+  NvmeStripes stripes = nvme_stripes(over_two_paths(), described, &drives);
+  restripe(stripes, {1, 2}, described);
+  EXPECT_EQ(described.speeds.drives.in_bytes_per_s, measured().speeds.drives.in_bytes_per_s);
+  EXPECT_THAT(restriped_text(stripes),
+              AllOf(HasSubstr("dealt 1:2"), HasSubstr("instead of 1:1"), Not(HasSubstr("slower"))));
 }
 
 TEST(NvmeStripes, StayAsTheyAreWhereThereIsRoom) {
