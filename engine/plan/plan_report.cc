@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/plan/nvme_hint.h"
 #include "engine/plan/plan_words.h"
 #include "offload/zero_estimates.h"
 
@@ -147,19 +148,6 @@ std::string zero_table(const RunPlan& plan, const ClusterShape& cluster) {
   rows.push_back({"Sluice, one GPU, activations and all", format_bytes(plan.memory.gpu_bytes()),
                   format_bytes(plan.memory.host_bytes())});
   return aligned(rows);
-}
-
-// With several paths more room is a matter of each: other weights, or more on those that are full.
-std::string more_nvme_text(const config::Config& config, const RunPlan& plan,
-                           std::uint64_t more_bytes) {
-  const std::uint64_t budget = plan.input.budget.nvme;
-  if (budget == 0) {
-    return "a folder with " + gib_up_text(more_bytes) +
-           " GiB free on a local drive (budget.nvme_paths)";
-  }
-  if (config.placement.nvme_weights && roomier_weights(plan.stripes, budget + more_bytes))
-    return "placement.nvme_weights \"auto\"";
-  return "budget.nvme_gib " + gib_up_text(budget + more_bytes);
 }
 
 std::string hint_text(const config::Config& config, const RunPlan& plan,

@@ -8,8 +8,7 @@
 
 #include "aio/units.h"
 #include "engine/plan/plan_report.h"
-#include "tests/engine/plan/plan_under_test.h"
-#include "tests/engine/train/made_up_drives.h"
+#include "tests/engine/plan/two_paths_under_test.h"
 
 namespace sluice::engine {
 namespace {
@@ -20,28 +19,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-
-// GPT-2 XL with its state on two drives: 14.6 GiB.
-config::Config over_two_paths(const std::vector<std::string>& more = {}) {
-  return planned_config(std::vector<std::string>{R"(budget.nvme_paths=["/fast","/slow"])",
-                                                 "zero_optimization.offload_optimizer.device=nvme",
-                                                 "zero_optimization.offload_param.device=cpu"} +
-                        more);
-}
-
-struct Rooms {
-  double fast_gib = 0;
-  double slow_gib = 0;
-};
-
-RunPlan plan_on(const config::Config& config, const Rooms& rooms) {
-  MadeUpDrives drives;
-  drives.folders["/fast"].free_bytes = static_cast<std::uint64_t>(rooms.fast_gib * kGiB);
-  drives.folders["/slow"].free_bytes = static_cast<std::uint64_t>(rooms.slow_gib * kGiB);
-  DescribedMachine machine = described(24);
-  machine.nvme_gib.reset();
-  return planned(config, {.machine = machine, .files = &drives});
-}
 
 // What the probe would say: a drive of three times the speed, and some of it lost together.
 ProbeReport measured() {

@@ -1,0 +1,101 @@
+// What a plan that lacks room on NVMe asks for is what helps, and no more.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/plan/plan_report.h"
+#include "tests/engine/plan/two_paths_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr double kRoomPart = 0.95;  // of what is free
+
+std::string refusal(const config::Config& config, const Rooms& rooms) {
+  const RunPlan plan = plan_on(config, rooms);
+  EXPECT_FALSE(plan.placement.fits);
+  return does_not_fit(config, plan);
+}
+
+double needed_gib(const RunPlan& plan) {
+  for (const offload::FitHint& hint : plan.placement.hints) {
+    if (hint.change == offload::FitHint::Change::kMoreNvme)
+      return static_cast<double>(plan.input.budget.nvme + hint.more_bytes) / kGiB;
+  }
+  ADD_FAILURE() << "more room on NVMe is no hint";
+  return 0;
+}
+
+TEST(NvmeHint, NamesThePathsThatAreFullAndWhatTheyWouldTake) {
+  for (const std::vector<std::string>& weights :
+       {std::vector<std::string>{}, {"placement.nvme_weights=equal"}}) {
+    const config::Config config = over_two_paths(weights);
+    const RunPlan plan = plan_on(config, {.fast_gib = 4, .slow_gib = 5});
+    ASSERT_FALSE(plan.placement.fits);
+    const double each_gib = needed_gib(plan) / 2;
+    EXPECT_THAT(does_not_fit(config, plan),
+                AllOf(HasSubstr("/fast has room for 3.80G of the 7."),
+                      HasSubstr("/slow has room for 4.75G of the 7."), HasSubstr("free some space"),
+                      HasSubstr("add a path"), Not(HasSubstr("out of budget.nvme_paths")),
+                      Not(HasSubstr("budget.nvme_gib"))));
+    // That is enough, and not much more than that.
+    const auto with_each = [&](double gib) {
+      return plan_on(config, {.fast_gib = gib / kRoomPart, .slow_gib = gib / kRoomPart});
+    };
+    EXPECT_TRUE(with_each(each_gib + 0.001).placement.fits);
+    EXPECT_FALSE(with_each(each_gib - 0.1).placement.fits);
+  }
+}
+
+TEST(NvmeHint, TakesOutAPathThatOnlyHindersTheOthers) {
+  const Rooms rooms{.fast_gib = 0, .slow_gib = 100};
+  EXPECT_THAT(refusal(over_two_paths(), rooms),
+              AllOf(HasSubstr("/fast has room for 0 of the 7."), Not(HasSubstr("/slow has")),
+                    HasSubstr("take /fast out of budget.nvme_paths")));
+  EXPECT_TRUE(plan_on(over_two_paths({R"(budget.nvme_paths=["/slow"])"}), rooms).placement.fits);
+}
+
+// It stands above the room that drives have: they are looked at first.
+TEST(NvmeHint, RaisesABudgetOnlyWithWhatTheDrivesThenLack) {
+  const auto budget = [](const std::string& weights) {
+    return over_two_paths({"budget.nvme_gib=5", "placement.nvme_weights=" + weights});
+  };
+  const std::string raised = "budget.nvme_gib 14.";
+  const std::string automatic = "placement.nvme_weights \"auto\"";
+  const Rooms much{.fast_gib = 100, .slow_gib = 100};
+  const Rooms little_on_one{.fast_gib = 4, .slow_gib = 100};
+  const Rooms little{.fast_gib = 4, .slow_gib = 5};
+  EXPECT_THAT(refusal(budget("[1,1]"), much),
+              AllOf(HasSubstr(raised), Not(HasSubstr("nvme_weights")), Not(HasSubstr("has room"))));
+  EXPECT_THAT(refusal(budget("[1,1]"), little_on_one),
+              AllOf(HasSubstr(raised), HasSubstr(" and " + automatic)));
+  EXPECT_THAT(refusal(budget("auto"), little_on_one),
+              AllOf(HasSubstr(raised), Not(HasSubstr("nvme_weights")), Not(HasSubstr("has room"))));
+  EXPECT_THAT(
+      refusal(budget("auto"), little),
+      AllOf(HasSubstr(raised), HasSubstr("and more room on NVMe (/fast has room for 3.80G")));
+}
+
+TEST(NvmeHint, NamesBothPathsOfOneStoreEach) {
+  const config::Config config =
+      planned_config({"budget.nvme_paths=[]", "zero_optimization.offload_optimizer.device=nvme",
+                      "zero_optimization.offload_param.device=nvme",
+                      "zero_optimization.offload_optimizer.nvme_path=/fast",
+                      "zero_optimization.offload_param.nvme_path=/slow"});
+  EXPECT_THAT(refusal(config, {.fast_gib = 4, .slow_gib = 5}),
+              AllOf(HasSubstr("/fast has room for 3.80G"), HasSubstr("/slow has room for 4.75G"),
+                    HasSubstr("folders with more of it in budget.nvme_paths"),
+                    Not(HasSubstr("budget.nvme_gib"))));
+}
+
+TEST(NvmeHint, NamesTheOnlyPath) {
+  EXPECT_THAT(refusal(over_two_paths({R"(budget.nvme_paths=["/slow"])"}), {.slow_gib = 0}),
+              AllOf(HasSubstr("/slow has room for 0 of the 14."), HasSubstr("add a path"),
+                    Not(HasSubstr("out of budget.nvme_paths"))));
+}
+
+}  // namespace
+}  // namespace sluice::engine
