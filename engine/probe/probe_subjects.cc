@@ -1,10 +1,13 @@
 #include "engine/probe/probe_subjects.h"
 
 #include "aio/units.h"
+#include "engine/observe/text_table.h"
 #include "offload/path_weights.h"
 
 namespace sluice::engine {
 namespace {
+
+constexpr int kSecondsDigits = 3;
 
 std::string cpu_of(const aio::MachineInfo& machine) {
   return machine.cpu + ", " + std::to_string(machine.cores) + " cores";
@@ -66,6 +69,12 @@ MeasuredOf drive_subject(const aio::MachineInfo& machine, const DriveProbeOption
   if (count > 1) {
     of["weights"] =
         offload::to_text(options.weights.empty() ? std::vector<int>(count, 1) : options.weights);
+  }
+  // Nothing is said of the usual time: entries of before it could be another are of it.
+  const DriveProbeOptions usual;
+  if (options.fill_seconds != usual.fill_seconds || options.seconds != usual.seconds) {
+    of["seconds"] = decimals(options.fill_seconds, kSecondsDigits) + " filling, " +
+                    decimals(options.seconds, kSecondsDigits) + " each";
   }
   return of;
 }

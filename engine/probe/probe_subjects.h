@@ -23,7 +23,8 @@ struct DriveAccess {
   int threads = 1;
   bool single_submit = false;
 };
-// The folders of the options exist: their devices and mounts are looked up.
+// The folders of the options exist: their devices and mounts are looked up. A measurement of
+// another length is another one: a short one is not taken for a full one.
 MeasuredOf drive_subject(const aio::MachineInfo& machine, const DriveProbeOptions& options,
                          const DriveAccess& access);
 

@@ -100,6 +100,18 @@ TEST_F(MachineProbeTest, MeasuresPathsAloneAndTogether) {
   EXPECT_EQ(none.speeds.drives.in_bytes_per_s, 0);
 }
 
+// A part of the time is enough for each of three, but not for what a single one is planned with.
+TEST_F(MachineProbeTest, DoesNotTakeAShortMeasurementForAFullOne) {
+  const auto folder = [&](const char* name) { return "\"" + folder_.file(name) + "\""; };
+  const std::string three =
+      "budget.nvme_paths=[" + folder("a") + ", " + folder("b") + ", " + folder("c") + "]";
+  probe({three});
+  probe({three});
+  EXPECT_THAT(measured_, IsEmpty());
+  probe();
+  EXPECT_THAT(measured_, ElementsAre(folder_.file("a")));
+}
+
 TEST_F(MachineProbeTest, MeasuresTogetherWithTheWeightsThatTheRunHas) {
   const std::string together = "all NVMe paths together";
   const std::string two =

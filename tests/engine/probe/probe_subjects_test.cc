@@ -42,12 +42,17 @@ TEST(ProbeSubjects, OfDrivesDifferByEverySetting) {
        drive_subject(machine, {.folders = {one[0], one[0]}, .weights = {2, 1}}, access),
        drive_subject(machine, {.folders = one, .block_bytes = 4096}, access),
        drive_subject(machine, {.folders = one, .queue_depth = 33}, access),
+       drive_subject(machine, {.folders = one, .seconds = 0.1}, access),
+       drive_subject(machine, {.folders = one, .seconds = 0.15}, access),
+       drive_subject(machine, {.folders = one, .fill_seconds = 0.1}, access),
        drive_subject(machine, {.folders = one}, {.backend = "posix"}),
        drive_subject(machine, {.folders = one}, {.backend = "uring", .threads = 2}),
        drive_subject(machine, {.folders = one}, {.backend = "uring", .single_submit = true})},
-      9);
+      12);
   EXPECT_EQ(drive_subject(machine, {.folders = {one[0], one[0]}}, access),
             drive_subject(machine, {.folders = {one[0], one[0]}, .weights = {1, 1}}, access));
+  // The cache has entries that say nothing of the time.
+  EXPECT_EQ(drive_subject(machine, {.folders = one}, access).count("seconds"), 0U);
   // Two folders on one drive are the same drive.
   std::filesystem::create_directory(folder.file("below"));
   EXPECT_EQ(drive_subject(machine, {.folders = one}, access),
