@@ -4,7 +4,6 @@
 #include <torch/version.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -19,6 +18,8 @@
 #include "engine/probe/probe_subjects.h"
 #include "engine/probe/speeds_cache.h"
 #include "engine/probe/unit_timer.h"
+#include "engine/probe/weigh_paths.h"
+#include "engine/train/file_systems_of_paths.h"
 #include "engine/train/machine_facts.h"
 #include "engine/train/memory_plan.h"
 #include "engine/train/run_parts.h"
@@ -167,17 +168,11 @@ class MachineProbe {
 
   // Paths that DeepSpeed's keys give to one store each are not striped: they stay as they are.
   void weigh() {
-    std::map<std::string, int> paths_of_drive;
-    const auto drive_of = [](const std::string& path) {
-      return aio::mount_info(path).device_number;
-    };
-    for (const ProbedPath& path : report_.paths) ++paths_of_drive[drive_of(path.path)];
-    for (ProbedPath& path : report_.paths) path.sharers = paths_of_drive[drive_of(path.path)];
-    if (config_.budget.nvme_paths.size() != report_.paths.size()) return;
-    const auto& named = config_.placement.nvme_weights;
-    const std::vector<int> weights =
-        named ? *named : offload::weights_by_speed(path_speeds(report_));
-    for (std::size_t i = 0; i < weights.size(); ++i) report_.paths[i].weight = weights[i];
+    std::vector<std::string> drives;
+    for (const ProbedPath& path : report_.paths) drives.push_back(device_number_of(path.path));
+    count_sharers(drives, report_.paths);
+    if (config_.budget.nvme_paths.size() == report_.paths.size())
+      weigh_paths(config_.placement.nvme_weights, report_);
   }
 
   Status gpu() {
