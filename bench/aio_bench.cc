@@ -119,7 +119,7 @@ class Program {
     bench_.show(shape_text(options_, **session) + "\n");
     std::vector<ModeRuns> results;
     const Status measured =
-        measure(**session, options_, interrupt_, bench_.progress(), bench_.table(), results);
+        measure(**session, options_, interrupt_, bench_.progress(), bench_.out(), results);
     if (!measured.ok() && measured.error().code() != ErrorCode::kCancelled)
       return bench_.fail(measured.error(), kOurError);
     const bool any = std::any_of(results.begin(), results.end(),
@@ -141,10 +141,10 @@ class Program {
                                "--sweep: no block size and depth fits a file of " +
                                    format_bytes(options_.size_bytes) + "; give a larger --size"),
                          kUserError);
-    std::fprintf(bench_.table(), "sweep of %zu shapes, %s, %d x %g s each; file %s\n\n",
-                 grid.size(), std::string(to_string(options_.modes[0])).c_str(), options_.runs,
-                 options_.seconds, format_bytes(options_.size_bytes).c_str());
-    std::fflush(bench_.table());
+    std::fprintf(bench_.out(), "sweep of %zu shapes, %s, %d x %g s each; file %s\n\n", grid.size(),
+                 std::string(to_string(options_.modes[0])).c_str(), options_.runs, options_.seconds,
+                 format_bytes(options_.size_bytes).c_str());
+    std::fflush(bench_.out());
     const auto points = run_sweep(target_, options_, grid, interrupt_, bench_.progress());
     if (!points.ok()) return fail_setup(points.error());
     const SweepPoint& best = best_point(*points);
@@ -154,7 +154,7 @@ class Program {
     const Status section = ResultFile("--out", options_.out, ResultFile::Kind::kAioSection)
                                .write(aio_section_json(best.shape));
     if (!section.ok()) return bench_.fail(section.error(), kOurError);
-    std::fprintf(bench_.table(),
+    std::fprintf(bench_.out(),
                  "\nbest: block %s, depth %d, threads %d: %.3f GB/s, %s in flight; written to %s\n",
                  format_bytes(best.shape.block_bytes).c_str(), best.shape.queue_depth,
                  best.shape.threads, best.mean(),

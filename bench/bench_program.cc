@@ -9,7 +9,7 @@ BenchProgram::BenchProgram(BenchCommand command, const std::string& json)
     : command_(std::move(command)),
       wants_json_(!json.empty()),
       json_("--json", json, ResultFile::Kind::kMeasurement),
-      table_(json == "-" ? stderr : stdout) {}
+      out_(json == "-" ? stderr : stdout) {}
 
 OnProgress BenchProgram::showing(std::string what) {
   return [this, what = std::move(what)](double fraction, double speed) {
@@ -19,8 +19,8 @@ OnProgress BenchProgram::showing(std::string what) {
 
 void BenchProgram::show(std::string_view text) {
   progress_.clear();
-  std::fwrite(text.data(), 1, text.size(), table_);
-  std::fflush(table_);
+  std::fwrite(text.data(), 1, text.size(), out_);
+  std::fflush(out_);
 }
 
 void BenchProgram::show_machine(const std::vector<std::string>& paths) {

@@ -36,7 +36,7 @@ class BenchProgram {
 
   const std::string& command() const { return command_.text; }
   const aio::MachineInfo& machine() const { return machine_; }
-  std::FILE* table() const { return table_; }
+  std::FILE* out() const { return out_; }  // of tables
   tools::ProgressLine& progress() { return progress_; }
   // Shows on the progress line how far `what` is. The program must outlive it.
   OnProgress showing(std::string what);
@@ -60,7 +60,7 @@ class BenchProgram {
   const BenchCommand command_;
   const bool wants_json_;
   const ResultFile json_;
-  std::FILE* const table_;
+  std::FILE* const out_;
   const aio::MachineInfo machine_ = aio::machine_info();
   tools::ProgressLine progress_;
 };

@@ -84,9 +84,8 @@ GpuProfile profile_of(std::span<const GpuEvent> events, int steps) {
     end = std::max(end, event.end_ns);
     const bool copy = is_copy(event.name);
     (copy ? copying : busy).emplace_back(event.begin_ns, event.end_ns);
-    const std::string name = copy ? event.name : short_kernel_name(event.name);
-    GpuProfile::Kernel& kernel = (copy ? copies : kernels)[name];
-    kernel.name = name;
+    GpuProfile::Kernel& kernel = (copy ? copies : kernels)[event.name];
+    kernel.name = event.name;
     ++kernel.calls;
     kernel.seconds += seconds_of(event.end_ns - event.begin_ns);
   }
@@ -107,13 +106,14 @@ std::string GpuProfile::table(std::size_t shown) const {
                     decimals(1e3 * seconds * per_step, 3) + " ms",
                     decimals(100 * seconds / wall, 1) + "%"});
   };
-  add("from the first kernel to the last", 0, wall_seconds);
+  add("from the first to the last", 0, wall_seconds);
   add("a kernel runs", 0, busy_seconds);
   add("a copy or a fill runs", 0, copying_seconds);
   Kernel rest{"  the other kernels", 0, 0};
   for (std::size_t i = 0; i < kernels.size(); ++i) {
     if (i < shown) {
-      add("  " + kernels[i].name, static_cast<double>(kernels[i].calls), kernels[i].seconds);
+      add("  " + short_kernel_name(kernels[i].name), static_cast<double>(kernels[i].calls),
+          kernels[i].seconds);
       continue;
     }
     rest.calls += kernels[i].calls;

@@ -20,7 +20,7 @@ struct GpuEvent {
 
 struct GpuProfile {
   struct Kernel {
-    std::string name;  // short_kernel_name()
+    std::string name;
     std::uint64_t calls = 0;
     double seconds = 0;
   };
@@ -31,8 +31,8 @@ struct GpuProfile {
   std::vector<Kernel> kernels;  // the one that took the most first
   std::vector<Kernel> copies;   // likewise, by kind
 
-  // A step: `kernels` of them, and one row for the rest.
-  std::string table(std::size_t kernels) const;
+  // A step: so many kernels, by their short names, and one row for the rest.
+  std::string table(std::size_t shown) const;
 };
 
 // Without return type and arguments, and no longer than a line of a table has room for.

@@ -39,21 +39,6 @@ class Recording {
 
 }  // namespace
 
-Status check_trace_file(const std::string& path) {
-  const std::filesystem::path file(path);
-  std::error_code ignored;
-  if (std::filesystem::exists(file, ignored)) {
-    return Error(ErrorCode::kAlreadyExists,
-                 path + " is there already: name another file for the trace, or remove it");
-  }
-  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
-  if (!std::filesystem::is_directory(folder, ignored)) {
-    return Error(ErrorCode::kNotFound, "there is no folder " + folder.string() +
-                                           " for the trace: make it, or name another file");
-  }
-  return {};
-}
-
 Result<std::vector<GpuEvent>> record_gpu(const std::function<void()>& work,
                                          const std::string& trace_file) {
   torch::cuda::synchronize();
@@ -71,7 +56,7 @@ Result<std::vector<GpuEvent>> record_gpu(const std::function<void()>& work,
   if (events.empty()) {
     return Error(ErrorCode::kInternal,
                  "the driver recorded no kernel: profiling may be switched off for this user, "
-                 "leave the recording out");
+                 "leave --profile out");
   }
   if (!trace_file.empty()) {
     recorded->save(trace_file);

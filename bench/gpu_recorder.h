@@ -10,9 +10,6 @@
 
 namespace sluice::bench {
 
-// Whether a trace can be written there: nothing bears the name, and the folder is there.
-Status check_trace_file(const std::string& path);
-
 // Runs `work`, waits for the GPU, and returns all kernels, copies and fills of the process from
 // then, whichever thread asked for them. Recording slows the host down by some microseconds a
 // kernel. `trace_file`: a trace with the host's calls for chrome://tracing or

@@ -1,6 +1,7 @@
 // step_bench: measures whole training steps of a configuration. See --help.
 #include <c10/util/Exception.h>
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <new>
@@ -13,6 +14,7 @@
 #include "bench/gpu_recorder.h"
 #include "bench/step_options.h"
 #include "bench/step_report.h"
+#include "bench/trace_file.h"
 #include "engine/model/gpt_layout.h"
 #include "engine/observe/text_table.h"
 #include "engine/train/memory_plan.h"
@@ -104,13 +106,26 @@ class Program {
                     std::to_string(total) + ": " + engine::duration(seconds));
         });
     line.clear();
-    if (const Status recorded = record(*run); !recorded.ok())
-      return bench_.fail(recorded.error(), exit_code_of(recorded.error().code()));
-    return tell();
+    const int recorded = try_to_record(*run);
+    const int told = tell();
+    return told != 0 ? told : recorded;
+  }
+
+  // What was measured before is told whatever comes of it.
+  int try_to_record(engine::TrainingRun& run) {
+    if (options().profile.empty() || report_.measured.interrupted) return 0;
+    try {
+      const Status recorded = record(run);
+      return recorded.ok() ? 0 : bench_.fail(recorded.error(), kOurError);
+    } catch (const std::exception& error) {
+      return bench_.fail(
+          Error(ErrorCode::kInternal, std::string("the steps could not be recorded: ") +
+                                          error.what() + "; leave --profile out"),
+          kOurError);
+    }
   }
 
   Status record(engine::TrainingRun& run) {
-    if (options().profile.empty() || report_.measured.interrupted) return {};
     const auto steps = [&] {
       for (int step = 0; step < kRecordedSteps; ++step) static_cast<void>(run.step());
       run.trainer().drain();

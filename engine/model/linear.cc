@@ -25,15 +25,23 @@ void put_product(const at::Tensor& gradient, const at::Tensor& left, const at::T
   const at::ScalarType wanted = gradient.scalar_type();
   at::Tensor sum = gradient;
   if (left.scalar_type() == wanted) {
-    adds ? sum.addmm_(left.t(), right) : at::mm_out(sum, left.t(), right);
+    if (adds)
+      sum.addmm_(left.t(), right);
+    else
+      at::mm_out(sum, left.t(), right);
   } else if (left.is_cuda()) {
-    adds ? at::addmm_out(sum, sum, left.t(), right, wanted)
-         : at::mm_out(sum, left.t(), right, wanted);
+    if (adds)
+      at::addmm_out(sum, sum, left.t(), right, wanted);
+    else
+      at::mm_out(sum, left.t(), right, wanted);
   } else {
     // The CPU has no such product either way; in 16 bits it is several times as fast as in fp32,
     // and its sums are fp32's until they are rounded, as autograd's are.
     const at::Tensor product = at::mm(left.t(), right);
-    adds ? sum.add_(product) : sum.copy_(product);
+    if (adds)
+      sum.add_(product);
+    else
+      sum.copy_(product);
   }
 }
 

@@ -17,10 +17,10 @@ TEST(GpuProfile, CountsWhatRunsAtOnceOnceAsBusyAndWholeForEachKernel) {
   EXPECT_DOUBLE_EQ(profile.busy_seconds, 2.5e-6);
   EXPECT_DOUBLE_EQ(profile.copying_seconds, 0.8e-6);
   ASSERT_EQ(profile.kernels.size(), 2U);
-  EXPECT_EQ(profile.kernels[0].name, "gemm");
+  EXPECT_EQ(profile.kernels[0].name, "void gemm(int)");
   EXPECT_EQ(profile.kernels[0].calls, 2U);
   EXPECT_DOUBLE_EQ(profile.kernels[0].seconds, 2e-6);
-  EXPECT_EQ(profile.kernels[1].name, "norm<float>");
+  EXPECT_EQ(profile.kernels[1].name, "void norm<float>(float*)");
   ASSERT_EQ(profile.copies.size(), 1U);
   EXPECT_EQ(profile.copies[0].name, "Memcpy HtoD (Pinned -> Device)");
 }
@@ -29,6 +29,15 @@ TEST(GpuProfile, ASpanInsideAnotherAddsNothing) {
   const std::vector<GpuEvent> events = {
       {"a", 0, 10'000}, {"b", 1'000, 2'000}, {"c", 9'000, 12'000}};
   EXPECT_DOUBLE_EQ(profile_of(events, 1).busy_seconds, 12e-6);
+}
+
+// Names as long as ATen's part only far behind.
+TEST(GpuProfile, KernelsThatAreShownAlikeAreCountedApart) {
+  const std::string same(100, 'k');
+  const std::vector<GpuEvent> events = {{same + "<1>", 0, 1'000}, {same + "<2>", 1'000, 3'000}};
+  const GpuProfile profile = profile_of(events, 1);
+  ASSERT_EQ(profile.kernels.size(), 2U);
+  EXPECT_EQ(profile.kernels[0].name, same + "<2>");
 }
 
 TEST(GpuProfile, NothingRecordedIsNothing) {

@@ -129,6 +129,8 @@ class BadInput(StepBenchTest):
         self.refuse("--json", self.path("no/x.json"), needle="no folder")
         self.refuse("--set", "model.layer=3", needle="model.layers")
         self.refuse("--set", "model.heads=7", needle="heads")
+        self.refuse("--profile", self.path("trace.json"), needle="computes on the CPU")
+        self.assertFalse(os.path.exists(self.path("trace.json")))
 
 
 class Interrupted(StepBenchTest):

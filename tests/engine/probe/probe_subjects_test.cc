@@ -99,6 +99,10 @@ TEST(ProbeSubjects, OfUnitsDifferByEverySettingButTheNumberOfLayers) {
   UnitSubject deeper = base;
   deeper.shape.layers = 50;
   EXPECT_EQ(unit_subject(deeper), unit_subject(base));
+  // What was kept of other kernels is of something else.
+  MeasuredOf before = unit_subject(base);
+  EXPECT_EQ(before.erase("passes"), 1U);
+  EXPECT_NE(before, unit_subject(base));
 }
 
 }  // namespace
