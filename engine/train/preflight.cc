@@ -164,6 +164,7 @@ class Check {
     }
     const std::vector<PathBytes> on_paths = plan_.nvme_paths();
     std::vector<std::string> paths;
+    paths.reserve(on_paths.size());
     for (const PathBytes& it : on_paths) paths.push_back(it.path);
     for (const auto& system : file_systems_of_paths(files_, paths, file_system_of_)) {
       std::vector<PathBytes> there;
