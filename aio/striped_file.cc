@@ -91,6 +91,7 @@ std::vector<std::uint64_t> StripedFile::bytes_of_files(std::uint64_t size_bytes,
   const std::uint64_t cycles = stripes / cycle.size();
   const std::uint64_t extra = stripes % cycle.size();
   std::vector<std::uint64_t> bytes;
+  bytes.reserve(weights.size());
   for (const int weight : weights)
     bytes.push_back(cycles * static_cast<std::uint64_t>(weight) * stripe_bytes);
   for (std::uint64_t turn = 0; turn < extra; ++turn)

@@ -44,7 +44,7 @@ class DeepSpeedFiles(SluiceRuns):
             with self.subTest(file=file.name):
                 out = self.path / file.stem
                 self.sluice(
-                    "train", "--deepspeed", file, "--out", out, "--steps", "2",
+                    "train", "--deepspeed", file, "--out", out, "--steps", "3",
                     "--set", "model.preset=custom", "--set", "model.layers=2",
                     "--set", "model.hidden=32", "--set", "model.heads=2",
                     "--set", "model.context=16", "--set", "model.vocab=64",
@@ -53,8 +53,10 @@ class DeepSpeedFiles(SluiceRuns):
                     "--set", "run.cpu_threads=1",
                     "--set", f'budget.nvme_paths=["{self.path / "nvme"}"]')
                 steps = self.metrics(file.stem)
-                self.assertEqual(len(steps), 2)
+                self.assertEqual(len(steps), 3)
                 self.assertLess(abs(steps[0]["loss"] - 4.16), 0.4)  # ln(64): it knows nothing
+                # The third step waits for the second one's update, and that for the first one's
+                # writes: those are counted, however slow the drive is.
                 on_nvme = any(step["nvme_write_bytes"] for step in steps)
                 self.assertEqual(on_nvme, "nvme" in file.stem)
 
