@@ -83,7 +83,8 @@ void check_nvme_paths(Derivation& derivation) {
   const std::vector<std::string>& paths = derivation.config.budget.nvme_paths;
   for (auto path = paths.begin(); path != paths.end(); ++path) {
     if (std::find(paths.begin(), path, *path) != path)
-      return derivation.reject("budget.nvme_paths names " + *path + " twice");
+      return derivation.reject("budget.nvme_paths names " + *path +
+                               " twice: name each folder once");
   }
   const auto& weights = derivation.config.placement.nvme_weights;
   if (!weights || weights->empty() || weights->size() == paths.size()) return;

@@ -70,6 +70,10 @@ std::string more_on_drives(const config::Config& config, const NvmeStripes& stri
 std::string more_nvme_text(const config::Config& config, const RunPlan& plan,
                            std::uint64_t more_bytes) {
   const std::uint64_t needed_bytes = plan.input.budget.nvme + more_bytes;
+  if (plan.stripes.paths.empty()) {
+    return "a folder on a local drive with " + gib_up_text(free_for_room(needed_bytes)) +
+           " GiB free (budget.nvme_paths)";
+  }
   std::string drives = more_on_drives(config, plan.stripes, needed_bytes);
   const bool is_given = config.budget.nvme_gib || plan.stripes.room_bytes.empty();
   if (!is_given && !drives.empty()) return drives;

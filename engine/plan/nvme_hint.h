@@ -11,7 +11,8 @@ namespace sluice::engine {
 
 // For a plan that does not fit, and would with so many bytes more on its NVMe paths: what the
 // sentence "it would with ..." goes on with. budget.nvme_gib is only named where it is what ends
-// the room: given anew, it would hide that drives are full until the run begins.
+// the room: given anew, it would hide that drives are full until the run begins. Where no path is
+// named, that is what is missing.
 std::string more_nvme_text(const config::Config& config, const RunPlan& plan,
                            std::uint64_t more_bytes);
 

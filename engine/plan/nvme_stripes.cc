@@ -52,6 +52,10 @@ NvmeStripes nvme_stripes(const config::Config& config, const ProbeReport& machin
   return stripes;
 }
 
+std::uint64_t free_for_room(std::uint64_t room_bytes) {
+  return static_cast<std::uint64_t>(static_cast<double>(room_bytes) / (1 - kDriveMargin));
+}
+
 std::optional<std::vector<int>> roomier_weights(const NvmeStripes& stripes,
                                                 std::uint64_t needed_bytes) {
   if (!stripes.striped || stripes.room_bytes.empty() || stripes.room() >= needed_bytes)

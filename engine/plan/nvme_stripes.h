@@ -42,6 +42,9 @@ NvmeStripes nvme_stripes(const config::Config& config, const ProbeReport& machin
                          aio::FileSystem* files,
                          const FileSystemOf& file_system_of = device_number_of);
 
+// What has to be free on a drive so that a plan takes it to have that room.
+std::uint64_t free_for_room(std::uint64_t room_bytes);
+
 // Weights with which so many bytes fit; nothing where none do, or where they fit already.
 std::optional<std::vector<int>> roomier_weights(const NvmeStripes& stripes,
                                                 std::uint64_t needed_bytes);

@@ -110,6 +110,34 @@ Status place_in_room(const Question& question, RunPlan& plan) {
   return {};
 }
 
+// Where no path was named: how large a drive would make it fit, as the planner finds for a run that
+// has one.
+Status hint_at_a_drive(const Question& question, RunPlan& plan) {
+  if (plan.placement.fits || !plan.stripes.paths.empty()) return {};
+  constexpr std::uint64_t kSmallDriveBytes = kGiB;
+  config::Config config = question.config;
+  config.budget.nvme_paths = {"nvme"};
+  TierBytes budget = plan.input.budget;
+  budget.nvme = kSmallDriveBytes;
+  SLUICE_ASSIGN_OR_RETURN(const offload::PlannerInput input,
+                          planner_input({.config = config,
+                                         .model = question.model,
+                                         .machine = plan.machine,
+                                         .on_gpu = question.on_gpu,
+                                         .budget = budget}));
+  using Change = offload::FitHint::Change;
+  for (const offload::FitHint& hint : offload::fit_hints(input)) {
+    if (hint.change != Change::kMoreNvme) continue;
+    std::vector<offload::FitHint>& hints = plan.placement.hints;
+    const auto behind = std::find_if(hints.begin(), hints.end(), [](const offload::FitHint& it) {
+      return it.change > Change::kMoreNvme;
+    });
+    hints.insert(behind,
+                 {.change = Change::kMoreNvme, .more_bytes = hint.more_bytes + kSmallDriveBytes});
+  }
+  return {};
+}
+
 // Where a run would keep what goes to a drive that is only described.
 config::Config with_described_drive(config::Config config, const DescribedMachine& machine) {
   if (machine.nvme_gib && config.optimizer_nvme_paths().empty() &&
@@ -148,6 +176,7 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
       .config = config, .model = model, .machine = options.machine, .on_gpu = on_gpu};
   SLUICE_RETURN_IF_ERROR(place(question, plan));
   SLUICE_RETURN_IF_ERROR(place_in_room(question, plan));
+  SLUICE_RETURN_IF_ERROR(hint_at_a_drive(question, plan));
   if (options.with_relief && plan.placement.fits) {
     SLUICE_ASSIGN_OR_RETURN(plan.relief, offload::find_relief(plan.input, plan.placement));
   }

@@ -268,7 +268,7 @@ TEST(ResolveConfig, WeightsOfDrivesAreAutoEqualOrOneForEachFolder) {
   EXPECT_THAT(refused("[]"), HasSubstr("\"equal\" or a list"));
   EXPECT_THAT(refused("fast"), HasSubstr("\"equal\" or a list"));
   EXPECT_THAT(refusal(resolve_run(run_with(R"("budget": {"nvme_paths": ["/a", "/b", "/a"]})"))),
-              HasSubstr("names /a twice"));
+              HasSubstr("names /a twice: name each folder once"));
 }
 
 TEST(ResolveConfig, FractionsNeedADeviceThatIsAuto) {

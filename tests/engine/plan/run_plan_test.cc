@@ -146,6 +146,40 @@ TEST(RunPlan, NamesWhatIsEnoughWhereRamOrDrivesAreShort) {
   EXPECT_FALSE(check({}, little));
 }
 
+// A drive is what most machines can still be given.
+TEST(RunPlan, NamesADriveWhereNoFolderWasNamed) {
+  const std::vector<std::string> no_folder = {"budget.nvme_paths=[]"};
+  int named = 0;
+  for (const Model& model : models()) {
+    for (const double cpu_gib : {8, 40}) {
+      SCOPED_TRACE(std::string(model.name) + ", " + std::to_string(cpu_gib) + " GiB of RAM");
+      DescribedMachine machine = described(12);
+      machine.cpu_gib = cpu_gib;
+      machine.nvme_gib.reset();
+      const std::vector<std::string> overrides = model.overrides + no_folder;
+      if (check(overrides, machine)) continue;  // each hint is enough
+      const config::Config config = planned_config(overrides);
+      const std::string text = does_not_fit(config, planned(config, {.machine = machine}));
+      named += static_cast<int>(text.find("a folder on a local drive with ") != std::string::npos);
+    }
+  }
+  // XL and 3.3B with 8, 13B with 40; with 8 its gradients alone are more than RAM.
+  EXPECT_EQ(named, 3);
+}
+
+// What was placed by name stays there: no folder helps.
+TEST(RunPlan, NamesNoDriveForStateThatMayNotGoThere) {
+  DescribedMachine machine = described(12);
+  machine.cpu_gib = 8;
+  machine.nvme_gib.reset();
+  const config::Config config =
+      planned_config({"budget.nvme_paths=[]", "zero_optimization.offload_param.device=cpu",
+                      "zero_optimization.offload_optimizer.device=cpu"});
+  const RunPlan plan = planned(config, {.machine = machine});
+  ASSERT_FALSE(plan.placement.fits);
+  EXPECT_EQ(does_not_fit(config, plan).find("local drive"), std::string::npos);
+}
+
 TEST(RunPlan, NamesWhatIsEnoughWhereTheFileForbidsIt) {
   // All activations of XL are kept, on a small card.
   EXPECT_FALSE(check(
