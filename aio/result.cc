@@ -96,6 +96,8 @@ std::string_view to_string(ErrorCode code) {
       return "end of file";
     case ErrorCode::kCorrupt:
       return "corrupt data";
+    case ErrorCode::kNewerVersion:
+      return "written by a newer version";
     case ErrorCode::kBusy:
       return "busy";
     case ErrorCode::kCancelled:

@@ -28,6 +28,7 @@ enum class ErrorCode : std::uint8_t {
   kIo,            // the drive or the kernel failed an operation
   kEndOfFile,     // the file is shorter than the request
   kCorrupt,       // data read differs from data written
+  kNewerVersion,  // it was written by a newer version of the program
   kBusy,          // somebody else holds it
   kCancelled,
   kTimedOut,

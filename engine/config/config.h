@@ -30,6 +30,12 @@ enum class TokenType : std::uint8_t { kAuto, kUint16, kUint32 };
 enum class Device : std::uint8_t { kAuto, kCpu, kCuda };
 enum class Switch : std::uint8_t { kAuto, kOn, kOff };
 enum class IoBackendChoice : std::uint8_t { kAuto, kUring, kPosix };
+// Which parameters weight decay applies to; kMatrices leaves out biases and norms.
+enum class DecayedParameters : std::uint8_t { kAll, kMatrices };
+// What becomes of a step whose gradient is not finite; fp16's dynamic loss scale has its own rule.
+enum class NonFiniteStep : std::uint8_t { kStop, kSkip };
+// What becomes of later checkpoints when a run goes on from an older one.
+enum class LaterCheckpoints : std::uint8_t { kRefuse, kSetAside };
 
 // train == micro * accumulation * world_size
 struct BatchSizes {
@@ -44,6 +50,7 @@ struct Optimizer {
   Betas betas = {};
   double eps = 0;
   double weight_decay = 0;
+  DecayedParameters decayed_parameters = DecayedParameters::kAll;
   bool adam_w_mode = false;  // resolved: true for AdamW whatever the file says
   bool bias_correction = false;
   bool torch_adam = false;  // changes defaults alone: see the key table
@@ -126,6 +133,7 @@ struct Data {
 struct Run {
   std::string dir;
   std::int64_t steps = 0;
+  std::optional<double> epochs;  // unset: steps says how long
   std::int64_t seed = 0;
   bool deterministic = false;
   std::int64_t cpu_threads = 0;  // 0: one for each core
@@ -133,13 +141,17 @@ struct Run {
   std::int64_t eval_every_steps = 0;  // 0: at the end alone
   std::int64_t eval_batches = 0;
   std::int64_t log_every_steps = 0;
-  std::int64_t checkpoint_every_steps = 0;  // 0: at the end alone
-  bool checkpoint_at_end = false;           // and when the run is interrupted
+  std::int64_t checkpoint_every_steps = 0;   // 0: at the end alone
+  std::optional<double> checkpoint_minutes;  // 0: never by time; unset: by the room on the disk
+  bool checkpoint_at_end = false;            // and when the run is interrupted
   Switch checkpoint_background = Switch::kAuto;
   std::int64_t keep_last_checkpoints = 0;  // 0: all
   bool hash_units = false;
   double io_watchdog_s = 0;  // 0: none
   std::string resume;        // empty: start at step 0; "newest", or the name of a checkpoint
+  LaterCheckpoints later_checkpoints = LaterCheckpoints::kRefuse;
+  NonFiniteStep non_finite_step = NonFiniteStep::kStop;
+  std::int64_t max_skipped_steps = 0;  // in a row, before a run that skips them stops
 };
 
 // Unset: from what the machine has free, less a margin.

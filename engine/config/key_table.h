@@ -42,7 +42,8 @@ using Field =
                  Accessor<std::optional<PathWeights>>, Accessor<OptimizerType>,
                  Accessor<ScheduleType>, Accessor<WarmupType>, Accessor<OffloadDevice>,
                  Accessor<ModelPreset>, Accessor<TokenType>, Accessor<Device>, Accessor<Switch>,
-                 Accessor<IoBackendChoice>>;
+                 Accessor<IoBackendChoice>, Accessor<DecayedParameters>, Accessor<NonFiniteStep>,
+                 Accessor<LaterCheckpoints>>;
 
 struct Range {
   double minimum = -std::numeric_limits<double>::infinity();
