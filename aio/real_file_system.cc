@@ -101,6 +101,26 @@ int open_retrying(const char* path, int flags) {
   return descriptor;
 }
 
+// Files and block devices only: to read a pipe or a terminal would wait for somebody, maybe for
+// ever, and a folder has no bytes. The descriptor was opened without waiting, and waits from here
+// on.
+Status check_kind(int descriptor, const std::string& path) {
+  struct stat info {};
+  if (::fstat(descriptor, &info) != 0)
+    return Error::from_errno(errno, {.operation = "stat", .path = path});
+  if (S_ISDIR(info.st_mode)) return Error::from_errno(EISDIR, {.operation = "open", .path = path});
+  if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode))
+    return Error(ErrorCode::kInvalidArgument,
+                 path + " is " +
+                     (S_ISFIFO(info.st_mode) ? "a pipe, not a file: save its content to one first"
+                                             : "not a regular file"));
+  // io_uring would answer EAGAIN where it should wait for the drive.
+  const int flags = ::fcntl(descriptor, F_GETFL);
+  if (flags < 0 || ::fcntl(descriptor, F_SETFL, flags & ~O_NONBLOCK) != 0)
+    return Error::from_errno(errno, {.operation = "set-up of", .path = path});
+  return {};
+}
+
 // A file without a name in folder `path`: it is gone when the last descriptor closes.
 int open_anonymous(const std::string& path, int flags) {
   const int descriptor = open_retrying(path.c_str(), flags | O_TMPFILE);
@@ -214,13 +234,13 @@ Result<std::unique_ptr<File>> RealFileSystem::open(const std::string& path,
   int descriptor = -1;
   switch (options.create) {
     case OpenOptions::Create::kMustExist:
-      descriptor = open_retrying(path.c_str(), flags);
+      descriptor = open_retrying(path.c_str(), flags | O_NONBLOCK);
       break;
     case OpenOptions::Create::kMustNotExist:
       descriptor = open_retrying(path.c_str(), flags | O_CREAT | O_EXCL);
       break;
     case OpenOptions::Create::kIfMissing:
-      descriptor = open_retrying(path.c_str(), flags | O_CREAT);
+      descriptor = open_retrying(path.c_str(), flags | O_CREAT | O_NONBLOCK);
       break;
     case OpenOptions::Create::kAnonymous:
       descriptor = open_anonymous(path, O_CLOEXEC | O_RDWR);
@@ -234,6 +254,8 @@ Result<std::unique_ptr<File>> RealFileSystem::open(const std::string& path,
   // O_DIRECT comes by fcntl: with O_CREAT, a file system that refuses it would leave the file
   // behind.
   OwnedDescriptor owned(descriptor);
+  if (options.create != OpenOptions::Create::kAnonymous)
+    SLUICE_RETURN_IF_ERROR(check_kind(descriptor, path));
   Alignment alignment;
   if (options.direct) alignment = make_direct(descriptor, shown_path);
   return std::unique_ptr<File>(std::make_unique<RealFile>(

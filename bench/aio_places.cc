@@ -94,14 +94,20 @@ Status check_file(AioOptions& options, std::vector<std::string>& notes) {
   return {};
 }
 
+Status check_result(const ResultFile& file, std::vector<std::string>& notes) {
+  SLUICE_RETURN_IF_ERROR(file.check());
+  if (const std::string note = file.note(); !note.empty()) notes.push_back(note);
+  return {};
+}
+
 }  // namespace
 
 Status check_places(aio::FileSystem& files, AioOptions& options, std::vector<std::string>& notes) {
+  using Kind = ResultFile::Kind;
   if (!options.json.empty())
-    SLUICE_RETURN_IF_ERROR(
-        ResultFile("--json", options.json, ResultFile::Kind::kMeasurement).check());
+    SLUICE_RETURN_IF_ERROR(check_result({"--json", options.json, Kind::kMeasurement}, notes));
   if (!options.out.empty())
-    SLUICE_RETURN_IF_ERROR(ResultFile("--out", options.out, ResultFile::Kind::kAioSection).check());
+    SLUICE_RETURN_IF_ERROR(check_result({"--out", options.out, Kind::kAioSection}, notes));
   if (options.file.empty()) {
     for (const std::string& path : options.paths) SLUICE_RETURN_IF_ERROR(check_folder(path));
   } else {

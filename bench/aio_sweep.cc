@@ -61,6 +61,15 @@ std::vector<AioSession::Options> sweep_grid(const AioOptions& options, int cores
   return grid;
 }
 
+namespace {
+
+// run_measured()'s own, and not a time-out of the drive.
+bool is_too_slow(const Error& error) {
+  return error.code() == ErrorCode::kTimedOut && error.error_number() == 0;
+}
+
+}  // namespace
+
 const SweepPoint& best_point(const std::vector<SweepPoint>& points) {
   SLUICE_CHECK(!points.empty(), "a sweep has at least one point");
   double fastest = 0;
@@ -130,6 +139,8 @@ Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOp
   const double total = static_cast<double>(points.size()) * options.runs;
   const double seconds_each = options.seconds + options.ramp_seconds;
   double tried = 0;
+  bool any_completed = false;
+  Status last_failure;
   for (int time = 0; time < options.runs; ++time) {
     shuffle(order, random);
     for (const std::size_t index : order) {
@@ -144,18 +155,22 @@ Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOp
       const std::string what = "sweep: block " + format_bytes(point.shape.block_bytes) +
                                ", depth " + std::to_string(point.shape.queue_depth) + ", threads " +
                                std::to_string(point.shape.threads);
-      SLUICE_ASSIGN_OR_RETURN(
-          const RunResult run,
+      const auto run =
           run_measured(*session, plan, interrupt, [&](double fraction, double gb_per_s) {
             progress.update(what, {.fraction = (tried + fraction) / total,
                                    .gb_per_s = gb_per_s,
                                    .seconds_left = (total - tried - fraction) * seconds_each});
-          }));
+          });
       if (interrupt.requested()) return points;
-      point.gb_per_s.push_back(run.gb_per_s());
+      // A shape with which nothing completed is slow, not an error; all of them are one.
+      if (!run.ok()) last_failure = run.status();
+      if (!run.ok() && !is_too_slow(run.error())) return run.error();
+      any_completed |= run.ok();
+      point.gb_per_s.push_back(run.ok() ? run->gb_per_s() : 0);
       ++tried;
     }
   }
+  if (!any_completed) return last_failure.error();
   return points;
 }
 

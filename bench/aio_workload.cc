@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "aio/units.h"
 #include "bench/closed_loop.h"
@@ -30,6 +31,17 @@ void wait_until(std::int64_t deadline_ns, const ClosedLoop& loop, const Clock& c
     if (now_ns >= deadline_ns || loop.failed() || interrupt.requested()) return;
     tools::nap_until(clock, deadline_ns);
   }
+}
+
+// A rate of 0 would be a statement about the drive.
+Error nothing_completed(const AioSession& session, const RunPlan& plan) {
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%g", plan.seconds);
+  return Error(ErrorCode::kTimedOut, "no transfer of " +
+                                         format_bytes(session.options().block_bytes) +
+                                         " completed in the " + seconds +
+                                         " s that were measured: give more --seconds, a smaller "
+                                         "--block-size or a lower --queue-depth");
 }
 
 Result<std::uint64_t> one_pass(AioSession& session, Mode mode, const PassPlan& plan,
@@ -91,6 +103,7 @@ Result<RunResult> run_measured(AioSession& session, const RunPlan& plan,
   SLUICE_RETURN_IF_ERROR(loop.drain());
 
   const LoopCounts counts = loop.counts();
+  if (counts.reads + counts.writes == 0 && !interrupted) return nothing_completed(session, plan);
   const aio::IoStats stats = session.queue().stats();
   RunResult result;
   result.mode = plan.mode;

@@ -63,7 +63,7 @@ struct RunResult {
 };
 
 // Only transfers that complete inside the window count; what is in flight at its end is waited for
-// and dropped. An interrupt closes the window early.
+// and dropped. An interrupt closes the window early. kTimedOut: none completed.
 Result<RunResult> run_measured(AioSession& session, const RunPlan& plan,
                                const tools::Interrupt& interrupt, const OnProgress& on_progress);
 

@@ -32,7 +32,12 @@ void BenchProgram::show_machine(const std::vector<std::string>& paths) {
   show(text);
 }
 
-Status BenchProgram::check_json() const { return wants_json_ ? json_.check() : Status(); }
+Status BenchProgram::check_json() const {
+  if (!wants_json_) return {};
+  SLUICE_RETURN_IF_ERROR(json_.check());
+  if (const std::string note = json_.note(); !note.empty()) complain(command_.program, note, 0);
+  return {};
+}
 
 int BenchProgram::fail(const Error& error, int code) {
   progress_.clear();

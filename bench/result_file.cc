@@ -87,6 +87,13 @@ Status ResultFile::check() const {
   return {};
 }
 
+std::string ResultFile::note() const {
+  struct stat status {};
+  if (path_ == "-" || stat(path_.c_str(), &status) != 0) return "";
+  if (!S_ISREG(status.st_mode) || status.st_size == 0) return "";
+  return option_ + " " + shown_path_ + ": the earlier result there will be replaced";
+}
+
 Status ResultFile::write(std::string_view text) const {
   if (path_ == "-") return write_all(STDOUT_FILENO, text, "standard output");
   struct stat status {};

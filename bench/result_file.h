@@ -22,6 +22,8 @@ class ResultFile {
   ResultFile(std::string option, std::string path, Kind kind);
 
   Status check() const;
+  // An earlier result that write() will replace: a sentence about it, else empty.
+  std::string note() const;
   // To a temporary file beside it, which then takes its place.
   Status write(std::string_view text) const;
 

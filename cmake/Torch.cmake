@@ -4,7 +4,8 @@
 # The wheel's own find_package(Torch) ends with an error where no CUDA toolkit is installed, so the
 # libraries are linked directly; wheel and LibTorch archive have the same folders.
 #
-# Sets SLUICE_TORCH_PYTHON to the interpreter that can import this torch; empty for an archive.
+# Sets SLUICE_TORCH_VERSION, and SLUICE_TORCH_PYTHON to the interpreter that can import this torch;
+# empty for an archive.
 
 set(own $ENV{CMAKE_PREFIX_PATH})
 string(REPLACE ":" ";" own "${own}")
@@ -47,19 +48,40 @@ file(GLOB nvidia_includes "${torch_root}/../nvidia/cu*/include")
 
 set(PACKAGE_VERSION "(of unknown version)")
 include("${torch_root}/share/cmake/Torch/TorchConfigVersion.cmake" OPTIONAL)  # sets it
+set(SLUICE_TORCH_VERSION "${PACKAGE_VERSION}")
+if(EXISTS "${torch_root}/version.py")  # the wheel's, with what it was built for: 2.11.0+cu130
+  file(STRINGS "${torch_root}/version.py" version_line REGEX "^__version__ = '[^']+'")
+  if(version_line MATCHES "'([^']+)'")
+    set(SLUICE_TORCH_VERSION "${CMAKE_MATCH_1}")
+  endif()
+endif()
 
 add_library(sluice_torch INTERFACE)
 add_library(sluice::torch ALIAS sluice_torch)
 target_include_directories(sluice_torch SYSTEM INTERFACE
   "${torch_root}/include" "${torch_root}/include/torch/csrc/api/include" ${nvidia_includes})
 target_link_directories(sluice_torch INTERFACE "${torch_lib}")
-target_link_options(sluice_torch INTERFACE "-Wl,-rpath,${torch_lib}")
 # The wheel's libtorch.so exports a part of another libstdc++ (std::filesystem::remove_all, say, which
 # then jumps to address 0). What is named first on the command line is asked first.
 target_link_options(sluice_torch INTERFACE
   "-Wl,--push-state,--no-as-needed,-lstdc++,--pop-state")
 foreach(folder IN LISTS nvidia_libs)
-  target_link_options(sluice_torch INTERFACE "-Wl,-rpath-link,${folder}" "-Wl,-rpath,${folder}")
+  target_link_options(sluice_torch INTERFACE "-Wl,-rpath-link,${folder}")
+endforeach()
+# In the build folder programs find LibTorch where it is, which may be a cache folder that only its
+# owner can read; `cmake --install` takes a copy along, in the folders that LibTorch's own libraries
+# look for each other in.
+list(APPEND CMAKE_BUILD_RPATH "${torch_lib}" ${nvidia_libs})
+set(installed_lib "lib/sluice")
+list(APPEND CMAKE_INSTALL_RPATH "$ORIGIN/../${installed_lib}/torch/lib")
+install(DIRECTORY "${torch_lib}/" DESTINATION "${installed_lib}/torch/lib"
+  FILES_MATCHING PATTERN "*.so" PATTERN "*.so.*" PATTERN "libtorch_python*" EXCLUDE)
+foreach(folder IN LISTS nvidia_libs)
+  get_filename_component(package "${folder}" DIRECTORY)
+  get_filename_component(package "${package}" NAME)
+  list(APPEND CMAKE_INSTALL_RPATH "$ORIGIN/../${installed_lib}/nvidia/${package}/lib")
+  install(DIRECTORY "${folder}/" DESTINATION "${installed_lib}/nvidia/${package}/lib"
+    FILES_MATCHING PATTERN "*.so" PATTERN "*.so.*")
 endforeach()
 set(SLUICE_TORCH_HAS_CUDA OFF)
 if(EXISTS "${torch_lib}/libtorch_cuda.so")

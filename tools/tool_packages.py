@@ -1,7 +1,7 @@
 """PyPI packages for tools that need them, in a small virtual environment of their own.
 
-It lies in the user's cache folder, is shared by all clones, and is made on first use (seconds, some
-MB). A tool says which modules it needs; it goes on in this Python where they are there, and
+It is kept in the user's cache folder, shared by all clones, and made on first use (seconds, some
+MB); large packages are added when they are first needed. A tool says which modules it needs; it goes on in this Python where they are there, and
 otherwise runs again under the environment's.
 """
 
@@ -20,6 +20,8 @@ from toolbox import Failure, cache_folder, lock, say
 # Installed without their dependencies, which only serve downloads from Hugging Face; packaging is
 # what safetensors.torch imports.
 PINNED = {"tokenizers": "0.22.2", "safetensors": "0.7.0", "packaging": "25.0"}
+# Large, and wanted by few: added when a tool first needs one.
+ON_DEMAND = {"pyarrow": "21.0.0"}
 
 
 def folder():
@@ -55,25 +57,47 @@ def _make(venv):
     shutil.rmtree(venv, ignore_errors=True)
     wanted = [f"{name}=={version}" for name, version in PINNED.items()]
     say(f"fetching {', '.join(wanted)} into {venv}")
-    environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1")
-    environment.pop("PYTHONPATH", None)
-    steps = (
-        ([sys.executable, "-m", "venv", str(venv)],
-         "making a virtual environment failed; on Debian and Ubuntu it needs python3-venv: "
-         "apt-get install python3-venv"),
-        ([str(python_of(venv)), "-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-deps",
+    try:
+        _run([sys.executable, "-m", "venv", str(venv)],
+             "making a virtual environment failed; on Debian and Ubuntu it needs python3-venv: "
+             "apt-get install python3-venv")
+        _install(venv, wanted)
+    except Failure:
+        shutil.rmtree(venv, ignore_errors=True)
+        raise
+    with open(venv / ".complete", "w", encoding="ascii") as stamp:
+        stamp.write(" ".join(wanted) + "\n")
+
+
+def _install(venv, wanted):
+    _run([str(python_of(venv)), "-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-deps",
           "--only-binary", ":all:", *wanted],
          f"pip could not install {', '.join(wanted)}; is the network up? Its messages above say "
          "why. Run this again, or install them yourself into the Python you run this with: "
-         f"{sys.executable} -m pip install {' '.join(wanted)}"),
-    )
-    for command, sentence in steps:
-        result = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
-        if result.returncode != 0:
-            shutil.rmtree(venv, ignore_errors=True)
-            raise Failure(sentence)
-    with open(venv / ".complete", "w", encoding="ascii") as stamp:
-        stamp.write(" ".join(wanted) + "\n")
+         f"{sys.executable} -m pip install {' '.join(wanted)}")
+
+
+def _run(command, sentence):
+    environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1")
+    environment.pop("PYTHONPATH", None)
+    result = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+    if result.returncode != 0:
+        raise Failure(sentence)
+
+
+def _missing(venv, modules):
+    where = [str(site_packages(venv))]
+    importlib.invalidate_caches()
+    return [name for name in modules
+            if importlib.machinery.PathFinder.find_spec(name, where) is None]
+
+
+def _add(venv, modules):
+    with lock(venv.with_name(venv.name + ".lock"), "fetching packages for the tools"):
+        wanted = [f"{name}=={ON_DEMAND[name]}" for name in _missing(venv, modules)]
+        if wanted:
+            say(f"fetching {', '.join(wanted)} into {venv}")
+            _install(venv, wanted)
 
 
 def need(modules, what):
@@ -82,9 +106,10 @@ def need(modules, what):
     if not [name for name in modules if importlib.util.find_spec(name) is None]:
         return
     venv = provide()
-    where = [str(site_packages(venv))]
-    missing = [name for name in modules
-               if importlib.machinery.PathFinder.find_spec(name, where) is None]
+    wanted = [name for name in _missing(venv, modules) if name in ON_DEMAND]
+    if wanted:
+        _add(venv, wanted)
+    missing = _missing(venv, modules)
     python = python_of(venv)
     if missing or Path(sys.prefix) == venv:
         raise Failure(f"{what} needs {' and '.join(missing or modules)}. Run\n\n  {python} -m pip "

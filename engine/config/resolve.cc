@@ -1,10 +1,12 @@
 #include "engine/config/resolve.h"
 
+#include <unistd.h>
+
 #include <cerrno>
-#include <fstream>
 #include <iterator>
 #include <utility>
 
+#include "aio/real_file_system.h"
 #include "engine/config/collect.h"
 #include "engine/config/derive.h"
 #include "engine/config/key_value.h"
@@ -168,13 +170,18 @@ Result<Resolved> resolve(const Sources& sources) {
 }
 
 Result<Source> read_source(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error::from_errno(errno, {.operation = "open", .path = path});
+  SLUICE_ASSIGN_OR_RETURN(const auto file, aio::RealFileSystem().open(path, {.direct = false}));
   std::string text(kMaxTextBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) return Error::from_errno(errno, {.operation = "read", .path = path});
-  text.resize(static_cast<std::size_t>(file.gcount()));
+  std::size_t length = 0;
+  while (length < text.size()) {
+    const ssize_t got = ::pread(file->descriptor(), text.data() + length, text.size() - length,
+                                static_cast<off_t>(length));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Error::from_errno(errno, {.operation = "read", .path = path});
+    if (got == 0) break;
+    length += static_cast<std::size_t>(got);
+  }
+  text.resize(length);
   if (text.size() > kMaxTextBytes) {
     return invalid(path + ": longer than 1 MiB, so it is not a configuration");
   }

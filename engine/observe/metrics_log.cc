@@ -1,6 +1,7 @@
 #include "engine/observe/metrics_log.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -97,6 +98,10 @@ std::optional<StepMetrics> parse_line(const std::string& text) {
 // Calls visit(metrics, offset behind the line) for each whole line until it returns false.
 Status scan(const std::string& path,
             const std::function<bool(const StepMetrics&, std::uint64_t)>& visit) {
+  // Opening a pipe would wait for its writer.
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode))
+    return Error(ErrorCode::kInvalidArgument, path + " is not a regular file");
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) return Error::from_errno(errno, {.operation = "open", .path = path});
@@ -108,8 +113,8 @@ Status scan(const std::string& path,
     if (!metrics) {
       if (!ended) return {};
       return Error(ErrorCode::kCorrupt, path + ": line " + std::to_string(number) +
-                                            " is no metrics of a step; move the file away, or "
-                                            "take the line out");
+                                            " is not a step's metrics; move the file away, or "
+                                            "remove the line");
     }
     offset += text.size() + (ended ? 1 : 0);
     if (!visit(*metrics, offset)) return {};

@@ -51,7 +51,6 @@ std::string TrainProgress::text() const {
       static_cast<double>(std::max<std::int64_t>(options_.total_steps - last_.step, 0));
   std::string text = "step " + std::to_string(last_.step) + "/" +
                      std::to_string(options_.total_steps) + "  loss " + decimals(last_.loss, 4);
-  if (last_.val_loss) text += "  val " + decimals(*last_.val_loss, 4);
   text += "  lr " + scientific(last_.lr) + "  norm " + decimals(last_.grad_norm, 2) + "  " +
           compact(tokens_per_s_) + " tok/s  ETA " + duration(left * step_ms_ / kMsPerSecond);
   const auto tier = [&](const char* name, double in_bytes, double out_bytes) {

@@ -45,8 +45,9 @@ EvaluationRun::~EvaluationRun() {
 }
 
 Status EvaluationRun::load(const Progress& progress) {
-  SLUICE_ASSIGN_OR_RETURN(auto weights,
-                          WeightsFile::open(*drives_.reads, config_.model.init_from, *model_));
+  auto opened = WeightsFile::open(*drives_.reads, config_.model.init_from, *model_);
+  if (!opened.ok()) return std::move(opened).error().with_context("model.init_from");
+  WeightsFile weights = *std::move(opened);
   return load_parameters(
       {.model = model_.get(),
        .form = plan_.form,

@@ -42,12 +42,21 @@ Result<RunData> RunData::open(const config::Config& config, RunPurpose purpose) 
   return run;
 }
 
-Status RunData::add_corpus(const config::Config& config, const std::vector<std::string>& paths) {
-  SLUICE_ASSIGN_OR_RETURN(auto corpus,
-                          data::TokenCorpus::open(paths, file_options(config.data.token_type)));
-  for (const data::TokenFile& file : corpus.files())
-    SLUICE_RETURN_IF_ERROR(file.check_vocab(static_cast<std::uint64_t>(config.model.vocab)));
-  corpora_.push_back(std::move(corpus));
+Status RunData::check(const config::Config& config) {
+  RunData run(config);
+  run.reads_all_tokens_ = false;
+  return run.make_samplers(config, RunPurpose::kTraining);
+}
+
+Status RunData::add_corpus(const config::Config& config, const char* key,
+                           const std::vector<std::string>& paths) {
+  auto corpus = data::TokenCorpus::open(paths, file_options(config.data.token_type));
+  if (!corpus.ok()) return std::move(corpus).error().with_context(key);
+  if (reads_all_tokens_) {
+    for (const data::TokenFile& file : corpus->files())
+      SLUICE_RETURN_IF_ERROR(file.check_vocab(static_cast<std::uint64_t>(config.model.vocab)));
+  }
+  corpora_.push_back(*std::move(corpus));
   return {};
 }
 
@@ -57,11 +66,11 @@ Status RunData::make_samplers(const config::Config& config, RunPurpose purpose) 
   std::vector<data::TokenRange> training;
   std::vector<data::TokenRange> validation;
   if (purpose == RunPurpose::kTraining || !own_files) {
-    SLUICE_RETURN_IF_ERROR(add_corpus(config, config.data.train));
+    SLUICE_RETURN_IF_ERROR(add_corpus(config, "data.train", config.data.train));
     training = corpora_.front().whole();
   }
   if (own_files) {
-    SLUICE_RETURN_IF_ERROR(add_corpus(config, config.data.validation));
+    SLUICE_RETURN_IF_ERROR(add_corpus(config, "data.validation", config.data.validation));
     validation = corpora_.back().whole();
   } else if (config.data.validation_fraction > 0) {
     SLUICE_ASSIGN_OR_RETURN(

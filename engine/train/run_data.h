@@ -3,7 +3,7 @@
 // Training samples are drawn in the sampler's shuffled order; validation samples are the windows of
 // data.validation, or of the end of data.train (data.validation_fraction), in order.
 //
-// Threads: one. Errors: open() as values; batches throw TrainError.
+// Threads: one. Errors: open() as values that name the key; batches throw TrainError.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,9 @@ class RunData {
  public:
   // For an evaluation training files are opened only where validation data is a part of them.
   static Result<RunData> open(const config::Config& config, RunPurpose purpose);
+  // What open() would refuse for training, but for tokens beyond the vocabulary, which take reading
+  // everything: in milliseconds, before minutes are spent.
+  static Status check(const config::Config& config);
 
   std::uint64_t samples_per_epoch() const { return training_->samples_per_epoch(); }
   // Which samples come when, and what is in them, as a text that is the same only where they are.
@@ -40,7 +43,8 @@ class RunData {
  private:
   using SampleAt = std::function<data::Sample(std::uint64_t)>;
   explicit RunData(const config::Config& config);
-  Status add_corpus(const config::Config& config, const std::vector<std::string>& paths);
+  Status add_corpus(const config::Config& config, const char* key,
+                    const std::vector<std::string>& paths);
   Status make_samplers(const config::Config& config, RunPurpose purpose);
   StepBatch read(const data::TokenCorpus& corpus, const SampleAt& sample_at, std::uint64_t first,
                  std::uint64_t samples, at::Device device) const;
@@ -48,6 +52,7 @@ class RunData {
   std::int64_t micro_batch_;
   std::int64_t sequence_tokens_;
   std::uint64_t validation_batches_;
+  bool reads_all_tokens_ = true;
   std::string order_;
   std::vector<data::TokenCorpus> corpora_;  // training and validation, those that are opened
   std::unique_ptr<data::ShuffledSampler> training_;

@@ -1,8 +1,12 @@
 #include "engine/train/stored_state.h"
 
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "aio/log.h"
+#include "engine/config/changes.h"
+#include "engine/config/resolve.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/train/run_parts.h"
 
@@ -19,6 +23,40 @@ std::string precision_name(config::Precision precision) {
       break;
   }
   return "fp32";
+}
+
+std::optional<config::Config> configuration_of(const CheckpointState& state) {
+  config::Sources sources;
+  sources.run_file = config::Source{.name = "the checkpoint", .text = state.configuration};
+  auto resolved = config::resolve(sources);
+  if (!resolved.ok()) return std::nullopt;
+  return std::move(resolved->config);
+}
+
+// Of two runs whose data is not the same, or does not come in the same order.
+std::string data_difference(const CheckpointState& stored, const CheckpointState& now) {
+  const auto tokens = [](const CheckpointState& state) {
+    return state.run.data_order.substr(state.run.data_order.find('-') + 1);
+  };
+  const bool other_tokens = tokens(stored) != tokens(now);
+  const auto was = configuration_of(stored);
+  const auto is = configuration_of(now);
+  std::string text;
+  if (was && is) {
+    for (const config::KeyChange& change : config::changed_keys(*was, *is)) {
+      // Files that were moved are the same text.
+      const bool matters = change.path == "data.train" ? other_tokens
+                                                       : change.path.starts_with("data.") &&
+                                                             change.path != "data.validation";
+      if (matters) text += (text.empty() ? "" : "; ") + config::to_text(change);
+    }
+  }
+  if (!text.empty()) return text;
+  return other_tokens
+             ? "the files of data.train have other tokens than when the checkpoint was written"
+             : "the files of data.train are cut into samples otherwise than when the checkpoint "
+               "was "
+               "written";
 }
 
 }  // namespace
@@ -52,10 +90,15 @@ StoredRun stored_run(const config::Config& config, const std::string& data_order
           .dropout = config.model.dropout};
 }
 
-Status check_same_run(const StoredRun& stored, const StoredRun& now) {
-  StoredRun with_threads = now;
-  with_threads.cpu_threads = stored.cpu_threads;
-  const std::vector<std::string> differences = run_differences(stored, with_threads);
+Status check_same_run(const CheckpointState& stored_state, const CheckpointState& state_now) {
+  const StoredRun& stored = stored_state.run;
+  const StoredRun& now = state_now.run;
+  StoredRun comparable = now;  // but for what is said in other words
+  comparable.cpu_threads = stored.cpu_threads;
+  comparable.data_order = stored.data_order;
+  std::vector<std::string> differences = run_differences(stored, comparable);
+  if (!stored.imported() && stored.data_order != now.data_order)
+    differences.push_back(data_difference(stored_state, state_now));
   if (!differences.empty()) {
     std::string text;
     for (const std::string& difference : differences)

@@ -278,7 +278,9 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   backward(batch);
   parts_.clock->mark(kEnd);
   const GradientTotals totals = must(parts_.gradients->totals());
-  times_.forward_ns = parts_.clock->elapsed_ns(kBegin, kBackward);
+  // So far the waits are forward's, and are counted as such alone.
+  times_.forward_ns = std::max<std::int64_t>(
+      0, parts_.clock->elapsed_ns(kBegin, kBackward) - times_.update_exposed_ns);
   times_.backward_ns = parts_.clock->elapsed_ns(kBackward, kEnd);
   trace_units();  // the device has come to the last mark, and so to every stamp
 

@@ -51,7 +51,7 @@ struct TrainState {
 };
 
 struct StepTimes {
-  std::int64_t forward_ns = 0;
+  std::int64_t forward_ns = 0;  // without waiting for updates
   std::int64_t backward_ns = 0;
   std::int64_t update_ns = 0;          // of the last update that is done, overlapped or not
   std::int64_t update_exposed_ns = 0;  // of updates: what this step waited for

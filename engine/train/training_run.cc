@@ -164,8 +164,9 @@ Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>
 Status TrainingRun::initialise(const Progress& progress) {
   std::optional<WeightsFile> weights;
   if (!config_.model.init_from.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(weights,
-                            WeightsFile::open(*drives_.reads, config_.model.init_from, *model_));
+    auto opened = WeightsFile::open(*drives_.reads, config_.model.init_from, *model_);
+    if (!opened.ok()) return std::move(opened).error().with_context("model.init_from");
+    weights = *std::move(opened);
   }
   if (weights) {
     return set_state(
@@ -184,7 +185,7 @@ Status TrainingRun::initialise(const Progress& progress) {
 }
 
 Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progress) {
-  SLUICE_RETURN_IF_ERROR(check_same_run(checkpoint.state().run, checkpoint_state().run));
+  SLUICE_RETURN_IF_ERROR(check_same_run(checkpoint.state(), checkpoint_state()));
   // What was imported is at the beginning of this run, whose loss scale has not begun to move.
   const TrainState state = checkpoint.state().run.imported()
                                ? trainer_->state()

@@ -1,5 +1,6 @@
 #include "aio/real_file_system.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -75,6 +76,24 @@ TEST(RealFileSystem, TellsASectorOf4096OnDirectFilesAndOneByteOnOthers) {
   ASSERT_OK(direct);
   if (!(*direct)->direct()) GTEST_SKIP() << "no O_DIRECT on this file system";
   EXPECT_EQ((*direct)->offset_alignment_bytes(), 4096U);
+}
+
+TEST(RealFileSystem, RefusesAPipeInsteadOfWaitingForItsOtherEnd) {
+  TemporaryFolder folder;
+  RealFileSystem files;
+  ASSERT_EQ(::mkfifo(folder.file("pipe").c_str(), 0644), 0);
+  for (const bool direct : {false, true}) {
+    const auto pipe = files.open(folder.file("pipe"), {.direct = direct});
+    ASSERT_FALSE(pipe.ok());
+    EXPECT_EQ(pipe.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(pipe.error().message(), HasSubstr("pipe is a pipe, not a file"));
+    EXPECT_FALSE(files.open(folder.path(), {.direct = direct}).ok());
+    EXPECT_FALSE(files.open("/dev/null", {.direct = direct}).ok());
+  }
+  std::ofstream(folder.file("file")) << "text";
+  const auto file = files.open(folder.file("file"), {});
+  ASSERT_OK(file);
+  EXPECT_EQ(::fcntl((*file)->descriptor(), F_GETFL) & O_NONBLOCK, 0);  // io_uring would not wait
 }
 
 TEST(RealFileSystem, ReportsMissingPermission) {

@@ -345,6 +345,7 @@ class Results(AioBenchTest):
                                                "single_submit", "overlap_events"})
         self.assertEqual(section["aio"]["queue_depth"], 4)
         self.assertIn("best: block", result.stdout)
+        self.assertIn("the earlier result there will be replaced", result.stderr)
         with open(self.path("sweep.json"), encoding="utf-8") as file:
             sweep = json.load(file)
         self.assertEqual(len(sweep["sweep"]["points"]), 7)
@@ -352,6 +353,14 @@ class Results(AioBenchTest):
         chosen = next(point for point in sweep["sweep"]["points"]
                       if point["block_size"] == section["aio"]["block_size"])
         self.assertGreaterEqual(chosen["gb_per_s"], 0.98 * best["gb_per_s"])
+
+    def test_no_transfer_is_no_result(self):
+        result = run("--path", self.folder, "--size", "64M", "--block-size", "64M", "--seconds",
+                     "0.000001", "--ramp", "0", "--json", self.path("out.json"))
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn("no transfer of 64M completed in the 1e-06 s", result.stderr)
+        self.assertNotIn("0.000", result.stdout)
+        self.assertFalse(os.path.exists(self.path("out.json")))
 
     def test_help_teaches(self):
         result = run("--help")

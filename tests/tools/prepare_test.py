@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 from array import array
 from collections import Counter
 from importlib.util import find_spec
@@ -52,7 +53,9 @@ class Prepared(unittest.TestCase):
                               timeout=250, check=False)
 
     def prepare(self, *arguments, **environment):
-        """stderr of a run that has to succeed."""
+        """stderr of a run that has to succeed; all is trained on unless it says otherwise."""
+        if "--validation-fraction" not in arguments and "--hf-dataset" not in arguments:
+            arguments += ("--validation-fraction", 0)
         result = self.run_tool(*arguments, "--out", self.out, **environment)
         self.assertEqual(result.returncode, 0, result.stderr)
         return result.stderr
@@ -104,6 +107,20 @@ class Bytes(Prepared):
                          ["a.md", "b/a/three.txt", "b/two.txt", "c.txt"])
         self.assert_only("in", "out")
         self.assertEqual(sorted(os.listdir(self.out)), ["train.bin", "train.bin.json"])
+
+    def test_says_what_it_leaves_out_of_a_folder(self):
+        self.write("in/a.txt", "eins")
+        for name in ("x.py", "y.py", "z.html", "README"):
+            self.write(f"in/{name}", "text")
+        self.write("in/.git/b.txt", "no")
+        self.write("in/empty.txt", "")
+        (self.folder / "in/link").symlink_to(self.folder)
+        said = self.prepare("in")
+        self.assertEqual(self.documents(), ["eins"])
+        self.assertRegex(said, r"4 files in in match none of \*\.txt .*\(2 \.py, .*--glob")
+        self.assertIn("1 hidden folders in in are left out", said)
+        self.assertIn("1 links to folders in in are not followed", said)
+        self.assertIn("skipped empty.txt: it is empty", said)
 
     def test_cuts_long_documents_without_changing_them(self):
         text = random_text(1, 700_000)  # several fragments
@@ -164,8 +181,8 @@ class Records(Prepared):
         said = self.prepare(path, "--json-key", "body")
         self.assertEqual(self.documents(),
                          ["first\nsecond", "dritte", "half a \ufffd character"])
-        for expected in ("skipped a.jsonl:4: no JSON", "a.jsonl:5: no text under 'body'",
-                         "a.jsonl:6: no text", "a.jsonl:7: no text", "a.jsonl:9: no JSON"):
+        for expected in ("skipped a.jsonl:4: not JSON", "a.jsonl:5: no text under 'body'",
+                         "a.jsonl:6: no text", "a.jsonl:7: no text", "a.jsonl:9: not JSON"):
             self.assertIn(expected, said)
 
     def test_names_ten_of_many_and_counts_the_rest(self):
@@ -186,7 +203,7 @@ class Records(Prepared):
                             "content")
         self.assertEqual(self.documents(), texts)
         self.assertIn("skipped a.parquet, row 1001: no text", said)
-        self.assertIn("skipped b.parquet: no Parquet file", said)
+        self.assertIn("skipped b.parquet: not a Parquet file", said)
         result = self.run_tool(self.folder / "a.parquet", "--out", self.folder / "other")
         self.assertEqual(result.returncode, 1)
         self.assertIn("has no column 'text'; it has id, content", result.stderr)
@@ -254,6 +271,40 @@ class Split(Prepared):
         self.assertEqual(bytes(train + validation[:-1]), raw)
         self.assertEqual(len(validation), round((len(raw) + 1) * 0.25))
 
+    def test_keeps_a_part_to_validate_on_unless_told_otherwise(self):
+        text = random_text(3, 5000)
+        self.write("one/a.txt", text)
+        self.write("two/a.txt", text)
+        self.write("two/b.txt", text[::-1])
+        lines = self.corpus()
+        for given in ("one", "two", "a.jsonl"):  # a tail, a hash that takes nothing, and a hash
+            with self.subTest(given=given):
+                out = self.folder / f"of-{given}"
+                result = self.run_tool(given, "--out", out)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                train, validation = self.tokens(out=out), self.tokens("val.bin", out)
+                share = len(validation) / len(train + validation)
+                self.assertTrue(0.03 < share < 0.07, share)
+                self.assertEqual(self.sidecar("val.bin", out)["tokens"], len(validation))
+        self.assertEqual(sorted(lines), sorted(
+            bytes(token if token != END else 10 for token in
+                  self.tokens(out=out) + self.tokens("val.bin", out)).decode().splitlines()))
+        self.write("short.txt", "a")
+        result = self.run_tool("short.txt", "--out", self.out)
+        self.assertIn("there is no val.bin", result.stderr)
+        self.assertEqual(sorted(os.listdir(self.out)), ["train.bin", "train.bin.json"])
+
+    def test_trains_on_something_where_a_hash_takes_everything(self):
+        # Of these documents' hashes the first one is in the lowest twentieth.
+        for number in range(200):
+            path = self.write("a.jsonl", json.dumps({"text": f"document {number} " * 50}))
+            digest = hashlib.blake2b(f"document {number} ".encode() * 50, digest_size=8).digest()
+            if int.from_bytes(digest, "little") < 0.05 * 2 ** 64:
+                break
+        result = self.run_tool(path, "--out", self.out)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertGreater(len(self.tokens()), 10 * len(self.tokens("val.bin")))
+
     def test_refuses_to_leave_a_side_empty(self):
         path = self.write("a.jsonl", '{"text": "only one"}')
         for fraction in ("0.000001", "0.999999"):
@@ -305,7 +356,7 @@ class Bpe(Prepared):
         self.assertEqual(self.tokens(out=again), first)
         self.assertEqual(self.sidecar(out=again)["tokenizer"]["kind"], "file")
         result = self.run_tool(path, "--tokenizer", path, "--out", self.folder / "no")
-        self.assertIn("this is no tokenizer.json", result.stderr)
+        self.assertIn("this is not a tokenizer.json", result.stderr)
         result = self.run_tool(path, "--tokenizer", self.out / "tokenizer.json", "--end-of-text",
                                "<stop>", "--out", self.folder / "no")
         self.assertIn("has no token <stop>", result.stderr)
@@ -425,7 +476,7 @@ class CommandLine(Prepared):
                           ["a.txt", "--out", "o", "--tokenizer", "bpe", "--vocab-size", "256"],
                           ["a.txt", "--out", "o", "--validation-fraction", "1"],
                           ["a.txt", "--out", "o", "--validation-fraction", "nan"],
-                          ["a.txt", "--out", "o", "--split", "tail"],
+                          ["a.txt", "--out", "o", "--validation-fraction", "0", "--split", "tail"],
                           ["a.txt", "--out", "o", "--end-of-text", "x"],
                           ["a.txt", "--out", "o", "--jobs", "0"],
                           ["a.txt", "--out", "full", "--overwrite"],
@@ -470,6 +521,28 @@ class CommandLine(Prepared):
         self.assertIn("-m pip install tokenizers==", result.stderr)
         self.assertFalse(self.out.exists())
         self.assertEqual(list((self.folder / "cache/sluice").glob("venv-*/")), [])
+
+    def test_fetches_what_parquet_needs(self):
+        if find_spec("pyarrow"):
+            self.skipTest("this Python has the pyarrow package")
+        # A stand-in for the environment, whose pip makes an empty package.
+        with unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=str(self.folder / "cache")):
+            venv = tool_packages.folder()
+        site = tool_packages.site_packages(venv)
+        site.mkdir(parents=True)
+        (venv / ".complete").touch()
+        python = self.write(tool_packages.python_of(venv), f"""#!/bin/sh
+            echo "$*" >> {self.folder}/calls
+            case "$*" in *pip*) mkdir {site}/pyarrow; touch {site}/pyarrow/__init__.py;; esac
+            """)
+        python.chmod(0o755)
+        path = self.write("a.parquet", "")
+        result = self.run_tool(path, "--out", self.out, XDG_CACHE_HOME=str(self.folder / "cache"),
+                               PYTHONPATH="")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        calls = (self.folder / "calls").read_text(encoding="utf-8").splitlines()
+        self.assertRegex(calls[0], r"-m pip install .* pyarrow==\d+\.\d+\.\d+\Z")
+        self.assertIn("a.parquet", calls[1])  # begun again, in there
 
     def test_makes_the_demo_corpus_of_the_standard_library(self):
         result = self.run_tool("--demo-corpus", self.out)

@@ -6,6 +6,7 @@ SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch.
 import json
 import os
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -62,6 +63,39 @@ class CommandLine(Program):
                 self.refused(*arguments)
 
 
+    def test_suggests_what_was_meant_and_names_the_help_of_the_command(self):
+        said = self.refused("trian" if HAS_ENGINE else "scurb", "x")
+        self.assertIn("did you mean train?" if HAS_ENGINE else "did you mean scrub?", said)
+        self.assertIn("sluice --help", said)
+        said = self.refused("ls", "x", "--verfiy")
+        self.assertIn("did you mean --verify?", said)
+        self.assertIn("sluice ls --help", said)
+        for arguments in (["ls"], ["ls", "a", "b"], ["config", "x", "--set"]):
+            self.assertIn(f"sluice {arguments[0]} --help", self.refused(*arguments))
+
+    def test_refuses_what_would_be_without_effect(self):
+        self.write("run.json", {"model": {"preset": "gpt2-small"}, "train_batch_size": 1})
+        for arguments in (["--json", "--verbose"], ["--keys"], ["--set", ""], ["--set="],
+                          ["--json=maybe"], ["--deepspeed", ""]):
+            with self.subTest(arguments=arguments):
+                self.refused("config", "run.json", *arguments)
+
+    def test_says_what_it_was_built_from(self):
+        lines = self.sluice("--version").stdout.splitlines()
+        self.assertRegex(lines[0], r"\Asluice \d+\.\d+\.\d+ "
+                                   r"\(commit (unknown|[0-9a-f]{12}(-changed)?)\)\Z")
+        self.assertRegex(lines[1], r"\ALibTorch: \d" if HAS_ENGINE else r"\ALibTorch: left out")
+        self.assertRegex(lines[2], r"\ACUDA: (\d|left out)")
+
+    def test_waits_for_no_pipe(self):
+        os.mkfifo(self.path / "pipe")
+        for arguments in (["config", "pipe"], ["config", "--deepspeed", "pipe"],
+                          ["diff", "pipe", "pipe"]):
+            with self.subTest(arguments=arguments):
+                self.assertIn("pipe", self.refused(*arguments))
+        self.assertIn("--deepspeed: ", self.refused("config", "--deepspeed", "absent"))
+
+
 class Config(Program):
     def test_names_the_nearest_key_of_one_that_it_does_not_know(self):
         self.write("run.json", {"model": {"preset": "gpt2-small"}, "zero_optimisation": {}})
@@ -89,7 +123,7 @@ class Config(Program):
 
 class Scrub(Program):
     def test_says_that_nothing_is_there(self):
-        self.assertIn("no state store", self.sluice("scrub", ".").stdout)
+        self.assertIn("no state stores", self.sluice("scrub", ".").stdout)
         self.refused("scrub", ".", "--run", "absent")
 
 
@@ -201,6 +235,15 @@ class Plan(Program):
         self.assertRegex(summary, r"NVMe read +[1-9]")
         self.assertRegex(summary, r"compute +[1-9]")
         self.refused("plan", ROOT / "configs/demo.json", "--trace", "trace.json")
+        simulated = ["plan", ROOT / "configs/demo.json", *CARD, "--simulate", 1, "--trace"]
+        self.assertIn("--force", self.refused(*simulated, "trace.json"))
+        self.assertIn("no folder absent", self.refused(*simulated, "absent/trace.json"))
+        for number in ("nan", "-1", "inf"):
+            self.refused("plan", ROOT / "configs/demo.json", "--gpu-gib", number)
+
+    def test_warns_where_the_data_could_not_be_trained_on(self):
+        self.assertRegex(self.sluice("plan", ROOT / "configs/demo.json", *CARD).stderr,
+                         r"would refuse the data: data\.train: .*out/demo/corpus/train\.bin")
 
     def test_a_run_says_its_plan_before_the_first_step(self):
         (self.path / "text.bin").write_bytes(struct.pack("<8000H", *(i % 61 for i in range(8000))))
@@ -271,7 +314,103 @@ class Train(Program):
                          (self.path / "b.safetensors").read_bytes())
         loss = float(self.sluice("eval", "run.json", "--weights",
                                  "a.safetensors").stdout.split()[1])
+        told = json.loads(self.sluice("eval", "run.json", "--weights", "a.safetensors",
+                                      "--json").stdout)
+        self.assertAlmostEqual(told["loss"], loss, delta=1e-6)
+        self.assertGreater(told["tokens"], 0)
         self.assertAlmostEqual(loss, self.metrics("a")[-1]["val_loss"], delta=1e-4)
+
+    def test_says_where_the_weights_come_from(self):
+        told = self.sluice("train", "run.json", "--out", "a", "--steps", "1", "--save-weights",
+                           "a.safetensors").stderr
+        self.assertRegex(told.splitlines()[0],
+                         r"\Aweights: random, drawn with seed \d+ \(model\.init_seed\)")
+        told = self.sluice("train", "run.json", "--out", "b", "--steps", "1", "--init-from",
+                           "a.safetensors").stderr
+        self.assertEqual(told.splitlines()[0], "weights: from a.safetensors (model.init_from)")
+        told = self.sluice("train", "a/config.json", "--out", "c", "--steps", "1").stderr
+        self.assertIn("the weights of the run in a are not used: --resume=a/checkpoints/NAME", told)
+        told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "2").stderr
+        self.assertRegex(told.splitlines()[0], r"\Aweights: from a/checkpoints/step-0+1, ")
+
+    def test_says_what_has_changed_since_the_checkpoint(self):
+        self.sluice("train", "run.json", "--out", "a", "--steps", "1")
+        same = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "2", "--set",
+                           "zero_optimization.offload_optimizer.device=cpu").stderr
+        self.assertNotIn("changed since", same)
+        told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "3",
+                           "--set", "optimizer.params.lr=0.01", "--set", "gradient_clipping=2",
+                           "--set", "train_micro_batch_size_per_gpu=4",
+                           "--set", "optimizer.params.weight_decay=0.5").stderr
+        for change in ("optimizer.params.lr was 0.003, and is 0.01", "gradient_clipping was ",
+                       "train_micro_batch_size_per_gpu was 2, and is 4", "weight_decay was "):
+            self.assertIn("changed since the checkpoint: ", told)
+            self.assertIn(change, told)
+        (self.path / "text.bin").write_bytes(struct.pack("<8000H", *([7] * 8000)))
+        said = self.refused("train", "run.json", "--out", "a", "--resume", "--steps", "4")
+        self.assertIn("data.train have other tokens", said)
+
+    def test_refuses_flags_that_would_do_nothing(self):
+        for arguments in (["--steps", "-5"], ["--steps", "0"], ["--epochs", "0"],
+                          ["--epochs", "-1"], ["--epochs", "nan"], ["--dtype", "bf16"], ["--force"],
+                          ["--resume", "--init-from", "x"], ["--resume", "--resume=2"],
+                          ["--trace", "100:200"], ["--trace", "3:5"], ["--trace", "0:1"],
+                          ["--out="], ["--save-weights", ""]):
+            with self.subTest(arguments=arguments):
+                self.refused("train", "run.json", "--out", "a", *arguments)
+                self.assertFalse((self.path / "a/metrics.jsonl").exists())
+
+    def test_refuses_before_training_what_could_not_be_written_after_it(self):
+        self.write("w.safetensors", "mine")
+        (self.path / "folder.safetensors").mkdir()
+        for path, says in (("w.bin", "must end in .safetensors"),
+                           ("absent/w.safetensors", "there is no folder absent"),
+                           ("run.json/w.safetensors", "run.json"),
+                           ("folder.safetensors", "that is a folder"),
+                           ("w.safetensors", "--force")):
+            with self.subTest(path=path):
+                self.assertIn(says, self.refused("train", "run.json", "--out", "a",
+                                                 "--save-weights", path))
+                self.assertFalse((self.path / "a").exists())
+        self.assertEqual((self.path / "w.safetensors").read_text(), "mine")
+        self.sluice("train", "run.json", "--out", "a", "--steps", "1", "--save-weights",
+                    "w.safetensors", "--force")
+        self.assertGreater((self.path / "w.safetensors").stat().st_size, 1000)
+        self.sluice("train", "run.json", "--out", "b", "--steps", "1", "--save-weights",
+                    "b/w.safetensors")
+
+    def test_a_run_that_cannot_begin_costs_the_former_one_nothing(self):
+        self.sluice("train", "run.json", "--out", "a", "--steps", "1")
+        before = sorted(self.path.glob("a/**/*"))
+        for arguments in (["--set", "data.train=[\"absent.bin\"]"], ["--set", "model.vocab=60"],
+                          ["--set", "budget.cpu_gib=0.01"], ["--trace", "9:9"]):
+            self.refused("train", "run.json", "--out", "a", "--overwrite", *arguments)
+            self.assertEqual(sorted(self.path.glob("a/**/*")), before)
+
+    def test_names_the_key_or_flag_of_a_file_that_is_missing(self):
+        for arguments, key in ((["--set", "data.train=[\"absent\"]"], "data.train: "),
+                               (["--set", "data.validation=[\"absent\"]"], "data.validation: "),
+                               (["--init-from", "absent"], "model.init_from: ")):
+            self.assertIn(key, self.refused("train", "run.json", "--out", "a", *arguments))
+        self.assertIn("--weights: ", self.refused("eval", "run.json", "--weights", "absent"))
+
+    def test_waits_for_no_pipe(self):
+        os.mkfifo(self.path / "pipe.safetensors")
+        self.refused("eval", "run.json", "--weights", "pipe.safetensors")
+        self.refused("train", "run.json", "--out", "a", "--init-from", "pipe.safetensors")
+        self.refused("train", "run.json", "--out", "a", "--save-weights", "pipe.safetensors",
+                     "--force")
+
+    def test_counts_every_millisecond_of_a_step_once(self):
+        told = self.sluice("train", "run.json", "--out", "a", "--steps", "8", "--set",
+                           "run.eval_every=2")
+        for step in self.metrics("a"):
+            parts = sum(step[part] for part in ("forward_ms", "backward_ms", "update_exposed_ms"))
+            self.assertLessEqual(parts, 1.001 * step["step_ms"])
+        shares = [float(share) for share in re.findall(r"(\d+\.\d)%", told.stdout)]
+        self.assertAlmostEqual(sum(shares[:4]), 100, delta=0.25)
+        self.assertEqual(told.stderr.count("validation loss"), 4)
+        self.assertNotIn("val ", told.stderr)
 
     def test_does_not_write_over_a_run(self):
         self.sluice("train", "run.json", "--out", "a", "--steps", "1")
@@ -436,9 +575,16 @@ class Train(Program):
         self.assertIn("step-000000002: ", shown)
         self.assertIn("complete", self.sluice("ls", "a").stdout)
         self.assertIn(weights.name, self.sluice("ls", "a", "--verify", code=1).stdout)
+        shown = self.sluice("ls", "a", "--verify", code=1).stdout.splitlines()
+        self.assertLess(max(len(row) for row in shown[:3]), 80)
+        found = json.loads(self.sluice("ls", "a", "--verify", "--json", code=1).stdout)
+        self.assertEqual([(one["step"], one["state"]) for one in found["checkpoints"]],
+                         [(2, "intact"), (4, "damaged")])
+        self.assertIn(weights.name, found["checkpoints"][1]["problem"])
         weights.unlink()
         self.assertIn("damaged", self.sluice("ls", "a", code=1).stdout)
         self.refused("ls", "absent")
+        self.refused("ls", "nvme")
 
     def test_overwriting_leaves_nothing_to_resume_of_the_run_before(self):
         self.sluice("train", "run.json", "--out", "a")

@@ -171,7 +171,10 @@ class Mistakes(Program):
     def test_are_told_before_anything_is_measured(self):
         self.write("there.json", {})
         self.assertIn("--force", self.refused("--out", "there.json"))
-        self.assertIn("no failed", self.refused("--out", "no/best.json"))
+        self.assertIn("no folder no", self.refused("--out", "no/best.json"))
+        self.assertIn("no folder no", self.refused("--log", "no/log.txt"))
+        self.assertIn("--force", self.refused("--force"))
+        self.assertIn("name one file", self.refused("--out", "x.json", "--log", "x.json"))
         self.assertIn("aio.queue_depth", self.refused("--vary", "model.layers"))
         self.assertIn("--steps", self.refused("--steps", "0"))
         self.assertIn("model.layers", self.refused("--set", "model.layer=3"))

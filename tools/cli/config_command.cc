@@ -19,6 +19,10 @@ struct Options {
 
 Result<int> run(const Options& options) {
   if (options.keys) {
+    const ConfigOptions& config = options.config;
+    if (!config.file.empty() || !config.deepspeed.empty() || !config.overrides.empty())
+      return Error(ErrorCode::kInvalidArgument,
+                   "--keys documents every key and takes no configuration");
     std::cout << config::describe_keys();
     return 0;
   }
@@ -34,17 +38,22 @@ Result<int> run(const Options& options) {
 
 Command add_config_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "config", "Shows the resolved configuration, and what became of every key");
+      "config", "Show the resolved configuration, and what became of every key");
   command->footer(
-      "Every key is honoured, derived from others, or ignored with the reason; one that is not\n"
-      "known is an error that names the nearest known one. A DeepSpeed file is read as it is:\n"
+      "Every key is honoured, derived from others, or ignored with the reason; an unknown one is\n"
+      "an error that names the nearest known one. A DeepSpeed file is read unchanged; with --json\n"
       "  sluice config --deepspeed ds_config.json --set model.preset=gpt2-xl\n"
-      "writes with --json a run file that does the same.");
+      "prints a run file that means the same.");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
-  command->add_flag("--verbose", options->verbose, "Also the keys that nobody gave");
-  command->add_flag("--json", options->json, "The resolved configuration as a run file");
-  command->add_flag("--keys", options->keys, "Documents every key, and needs no configuration");
+  auto* const verbose =
+      command->add_flag("--verbose", options->verbose, "Shows the keys that were not given, too");
+  auto* const json =
+      command->add_flag("--json", options->json, "Prints the resolved configuration as a run file")
+          ->excludes(verbose);
+  command->add_flag("--keys", options->keys, "Documents every key; needs no configuration")
+      ->excludes(verbose)
+      ->excludes(json);
   return [options] { return run(*options); };
 }
 

@@ -5,13 +5,13 @@
 namespace sluice::tools {
 
 void add_config_options(CLI::App& command, ConfigOptions& options) {
-  command.add_option("CONFIG", options.file, "The run's JSON file; configs/ has some that work");
+  command.add_option("CONFIG", options.file, "The run's JSON file; configs/ has examples");
   add_override_options(command, options);
 }
 
 void add_override_options(CLI::App& command, ConfigOptions& options) {
   command.add_option("--deepspeed", options.deepspeed,
-                     "A DeepSpeed configuration, as it is: its keys win over the run file's");
+                     "A DeepSpeed configuration, unchanged; its keys win over the run file's");
   command
       .add_option("--set", options.overrides,
                   "Overrides one key: --set run.steps=100; again for another")
@@ -26,10 +26,14 @@ Result<config::Sources> sources_of(const ConfigOptions& options) {
   }
   config::Sources sources;
   if (!options.file.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(sources.run_file, config::read_source(options.file));
+    auto read = config::read_source(options.file);
+    if (!read.ok()) return std::move(read).error().with_context("CONFIG");
+    sources.run_file = *std::move(read);
   }
   if (!options.deepspeed.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(sources.deepspeed, config::read_source(options.deepspeed));
+    auto read = config::read_source(options.deepspeed);
+    if (!read.ok()) return std::move(read).error().with_context("--deepspeed");
+    sources.deepspeed = *std::move(read);
   }
   sources.overrides = options.overrides;
   return sources;

@@ -16,7 +16,8 @@ struct Options {
 };
 
 Result<std::vector<engine::StepMetrics>> metrics_of(const std::string& path) {
-  const bool folder = std::filesystem::is_directory(path);
+  std::error_code error;
+  const bool folder = std::filesystem::is_directory(path, error);
   return engine::read_metrics(folder ? path + "/metrics.jsonl" : path);
 }
 
@@ -62,16 +63,16 @@ Result<int> run(const Options& options) {
 }  // namespace
 
 Command add_diff_command(CLI::App& sluice) {
-  CLI::App* const command =
-      sluice.add_subcommand("diff", "Names the first step, and the units, in which two runs part");
+  CLI::App* const command = sluice.add_subcommand(
+      "diff", "Compare two runs: the first step, and the units, in which they differ");
   command->footer(
       "  sluice train CONFIG --out a --set run.hash_units=true\n"
       "  sluice train CONFIG --out b --set run.hash_units=true --set "
       "placement.overlap_update=false\n"
       "  sluice diff a b\n"
-      "Compares what must be the same bits wherever the state lies: losses, norms, scales and "
-      "hashes,\n"
-      "never times. Exit code 0: no difference; 1: they part.");
+      "Compares losses, norms, scales and hashes, which are the same bits wherever the state "
+      "lies;\n"
+      "never times. Exit code 1: the runs differ.");
   const auto options = std::make_shared<Options>();
   command->add_option("RUN_A", options->a, "A run's directory, or a metrics.jsonl")->required();
   command->add_option("RUN_B", options->b, "The other one")->required();

@@ -1,11 +1,14 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
+#include "tools/cli/option_checks.h"
 #include "tools/cli/run_setup.h"
 
 namespace sluice::tools {
@@ -19,15 +22,42 @@ struct Options {
   std::string weights;
   std::vector<std::string> data;
   std::int64_t batches = 0;
+  bool json = false;
 };
 
 std::string json_list(const std::vector<std::string>& items) {
-  std::string text = "[";
-  for (const std::string& item : items) text += (text.size() > 1 ? ",\"" : "\"") + item + "\"";
-  return text + "]";
+  return nlohmann::json(items).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Before a plan is made for weights that are not there.
+Status check_weights(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status))
+    return Error(ErrorCode::kNotFound, "--weights: there is no file or folder " + path);
+  if (std::filesystem::is_regular_file(status) || std::filesystem::is_directory(status)) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               "--weights: " + path + " is neither a regular file nor a folder");
+}
+
+void print(const Options& options, const engine::LossSum& loss) {
+  const double perplexity = std::exp(loss.mean());
+  const auto tokens = static_cast<std::uint64_t>(loss.tokens);
+  if (options.json) {
+    const nlohmann::ordered_json result = {{"weights", options.weights},
+                                           {"loss", loss.mean()},
+                                           {"perplexity", perplexity},
+                                           {"tokens", tokens}};
+    std::cout << result.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
+              << "\n";
+    return;
+  }
+  std::cout << std::setprecision(kLossDigits) << "loss " << loss.mean() << " (perplexity "
+            << perplexity << ") over " << tokens << " tokens\n";
 }
 
 Result<int> run(const Options& options) {
+  SLUICE_RETURN_IF_ERROR(check_weights(options.weights));
   ConfigOptions config_options = options.config;
   const auto add = [&](const std::string& override) {
     config_options.overrides.push_back(override);
@@ -46,9 +76,7 @@ Result<int> run(const Options& options) {
     TerminalLine line;
     loss = run->evaluate(show_share(line, "evaluating"));
   }
-  std::cout << std::setprecision(kLossDigits) << "loss " << loss.mean() << " (perplexity "
-            << std::exp(loss.mean()) << ") over " << static_cast<std::uint64_t>(loss.tokens)
-            << " tokens\n";
+  print(options, loss);
   return 0;
 }
 
@@ -56,7 +84,7 @@ Result<int> run(const Options& options) {
 
 Command add_eval_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "eval", "The mean loss of weights on data, also of a model larger than memory");
+      "eval", "Evaluate weights on data: the mean loss, also of models larger than memory");
   command->footer("  sluice eval configs/demo.json --weights model.safetensors --data val.bin");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
@@ -64,8 +92,11 @@ Command add_eval_command(CLI::App& sluice) {
       ->required();
   command->add_option("--data", options->data,
                       "Token files; else the configuration's validation data");
-  command->add_option("--batches", options->batches,
-                      "How many micro-batches at most (run.eval_batches); else all of --data");
+  command
+      ->add_option("--batches", options->batches,
+                   "How many micro-batches at most (run.eval_batches); else all of --data")
+      ->check(at_least(1));
+  command->add_flag("--json", options->json, "Print one JSON object");
   return [options] { return run(*options); };
 }
 

@@ -70,17 +70,16 @@ Result<int> run(const Options& options) {
 
 Command add_export_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "export", "Writes a checkpoint's weights as a Hugging Face folder, every byte verified");
+      "export", "Export a checkpoint's weights, every byte verified, as a Hugging Face folder");
   command->footer(
       "  sluice export runs/demo exported\n"
       "  sluice export runs/demo exported-bf16 --checkpoint 400 --dtype bf16\n"
       "  python3 -c 'from transformers import AutoModelForCausalLM as M; "
       "M.from_pretrained(\"exported\")'\n"
-      "OUT gets model.safetensors (or shards and their index), config.json (GPT2LMHeadModel) and, "
-      "where\n"
-      "it is known, the tokenizer: that of an imported run, or the one that tools/prepare left "
-      "beside\n"
-      "the token files. A damaged checkpoint is refused, and leaves no config.json.");
+      "OUT gets model.safetensors (or shards and their index), config.json (GPT2LMHeadModel) and "
+      "the\n"
+      "tokenizer, where it is known: that of an imported run, or the one that tools/prepare put\n"
+      "beside the token files. A damaged checkpoint is refused, and leaves no config.json.");
   const auto options = std::make_shared<Options>();
   command->add_option("DIR", options->from, "A run's directory, or the folder of one checkpoint")
       ->required();
@@ -90,7 +89,7 @@ Command add_export_command(CLI::App& sluice) {
                       "Of a run's directory: step-000000012, or 12; else the newest");
   command->add_option("--dtype", options->dtype, "Of the weights: fp32 (default), bf16, fp16");
   command->add_option("--max-shard-size", options->max_shard_size,
-                      "Weights of more than this go into several files (default 5G); 0: never");
+                      "Splits larger weights into several files (default 5G); 0: never");
   return [options] { return run(*options); };
 }
 

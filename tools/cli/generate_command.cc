@@ -10,6 +10,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
 #include "tools/cli/open_queue.h"
+#include "tools/cli/option_checks.h"
 #include "tools/cli/run_setup.h"
 #include "tools/cli/text_tokens.h"
 #include "tools/support/interrupt.h"
@@ -49,15 +50,17 @@ Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
   return std::move(resolved.config);
 }
 
-// In the source tree that this program was built in: build/bin/sluice -> tools/tokens.
+// In the source tree that this program was built in: build/bin/sluice -> tools/tokens; or where it
+// was installed: bin/sluice -> share/sluice/tools/tokens.
 Result<std::string> find_tokens_tool(const Options& options) {
   if (!options.tokens_tool.empty()) return options.tokens_tool;
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
   for (auto folder = program.parent_path(); folder.has_relative_path();
        folder = folder.parent_path()) {
-    const auto tool = folder / "tools" / "tokens";
-    if (std::filesystem::is_regular_file(tool, error)) return tool.string();
+    for (const char* const name : {"tools/tokens", "share/sluice/tools/tokens"})
+      if (const auto tool = folder / name; std::filesystem::is_regular_file(tool, error))
+        return tool.string();
   }
   return Error(ErrorCode::kNotFound,
                "a tokenizer.json is used through tools/tokens of Sluice's source tree, which is "
@@ -130,7 +133,6 @@ Result<int> continue_text(const Options& options, engine::GenerationRun& model, 
 
 Result<int> run(const Options& options) {
   SLUICE_RETURN_IF_ERROR(engine::validate(options.sampling));
-  if (options.tokens < 1) return Error(ErrorCode::kInvalidArgument, "--tokens must be 1 or more");
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
   SLUICE_ASSIGN_OR_RETURN(const CheckpointArgument from,
                           find_checkpoint(*files.queue, options.from, options.checkpoint));
@@ -149,30 +151,28 @@ Result<int> run(const Options& options) {
 
 Command add_generate_command(CLI::App& sluice) {
   CLI::App* const command =
-      sluice.add_subcommand("generate", "Continues a text, also with a model larger than memory");
+      sluice.add_subcommand("generate", "Generate text, also with models larger than memory");
   command->footer(
       "  sluice generate runs/demo --prompt 'def main' --tokens 200 --temperature 0.8\n"
       "  sluice generate runs/gpt2 --prompt 'The drive' --temperature 0 --set bf16.enabled=false\n"
-      "Computes as DIR/config.json says: parameters that are nvme there are written to a store on\n"
-      "those paths and come from it unit by unit, once for each token. Each token costs one "
-      "position:\n"
-      "keys and values are kept. When the model's context (data.sequence_length) is full, its last "
-      "half\n"
-      "is fed again, and the text goes on from there. Ends after --tokens, or where the model ends "
-      "the\n"
-      "text. The same seed, weights and precision give the same text.");
+      "Follows DIR/config.json: parameters whose device is nvme are written to a store on those\n"
+      "paths and read from it unit by unit, once for each token. Keys and values are cached. When\n"
+      "the context (data.sequence_length) is full, its last half is fed again. Stops after "
+      "--tokens,\n"
+      "or where the model ends the text. The same seed, weights and precision give the same text.");
   const auto options = std::make_shared<Options>();
   command->add_option("DIR", options->from, "A run's directory, or the folder of one checkpoint")
       ->required();
   command->add_option("--prompt", options->prompt, "The text to continue")->required();
-  command->add_option("--tokens", options->tokens, "How many at most (default 100)");
+  command->add_option("--tokens", options->tokens, "How many at most (default 100)")
+      ->check(at_least(1));
   command->add_option("--temperature", options->sampling.temperature,
-                      "Below 1 prefers what is probable; 0 takes the most probable token alone "
+                      "Below 1 favours probable tokens; 0 always takes the most probable one "
                       "(default 1)");
   command->add_option("--top-k", options->sampling.top_k, "Draws from the K most probable tokens");
   command->add_option("--top-p", options->sampling.top_p,
-                      "Draws from the most probable tokens that have P together");
-  command->add_option("--seed", options->seed, "Of what is drawn (default 0)");
+                      "Draws from the most probable tokens whose probabilities add up to P");
+  command->add_option("--seed", options->seed, "Of the draws (default 0)");
   command->add_option("--checkpoint", options->checkpoint,
                       "Of a run's directory: step-000000012, or 12; else the newest");
   command->add_option("--tokenizer", options->tokenizer,

@@ -34,17 +34,17 @@ Result<int> run(const Options& options) {
 
 Command add_import_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "import", "Makes a run's directory of a Hugging Face folder that holds a GPT-2");
+      "import", "Import a GPT-2 from a Hugging Face folder into a new run's directory");
   command->footer(
       "  sluice import gpt2 runs/gpt2\n"
       "  sluice generate runs/gpt2 --prompt 'The drive'\n"
       "  sluice train runs/gpt2/config.json --out runs/gpt2 --resume --steps 100 \\\n"
       "      --set data.train='[\"data/train.bin\"]'\n"
-      "HF_FOLDER is what transformers' save_pretrained() or a download from the hub left: "
-      "config.json,\n"
-      "model.safetensors or shards with their index, fp32 or 16 bits. DIR gets "
-      "checkpoints/step-000000000\n"
-      "(moments of zero), config.json with the model's shape, and the tokenizer.");
+      "HF_FOLDER is what transformers' save_pretrained() or a download from the hub leaves:\n"
+      "config.json, and model.safetensors or shards with their index, in fp32 or 16 bits. DIR "
+      "gets\n"
+      "checkpoints/step-000000000 (with moments of zero), config.json with the model's shape, and\n"
+      "the tokenizer.");
   const auto options = std::make_shared<Options>();
   command->add_option("HF_FOLDER", options->from, "The model's folder")->required();
   command->add_option("DIR", options->to, "The run's directory; not there yet, or empty")

@@ -1,13 +1,16 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
 
-#include "aio/make_backend.h"
 #include "aio/units.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/verify_checkpoint.h"
 #include "engine/observe/text_table.h"
 #include "tools/cli/command.h"
+#include "tools/cli/open_queue.h"
 
 namespace sluice::tools {
 namespace {
@@ -15,51 +18,86 @@ namespace {
 struct Options {
   std::string directory;
   bool verify = false;
+  bool json = false;
 };
 
-constexpr int kQueueDepth = 32;
+struct Row {
+  engine::CheckpointEntry entry;
+  std::string state;    // "complete", "intact", "damaged", "not finished"
+  std::string problem;  // of one that is damaged
+};
 
-std::string loss_text(const std::optional<double>& loss) {
-  return loss ? engine::decimals(*loss, 4) : "-";
+Result<Row> look_at(aio::IoQueue& queue, const engine::CheckpointEntry& entry, bool verify) {
+  if (!entry.has_manifest) return Row{entry, "not finished", ""};
+  if (!entry.complete()) return Row{entry, "damaged", entry.status.error().message()};
+  if (!verify) return Row{entry, "complete", ""};
+  SLUICE_ASSIGN_OR_RETURN(const auto report, engine::verify_checkpoint(queue, entry.path, {}));
+  if (report.damaged.empty()) return Row{entry, "intact", ""};
+  return Row{entry, "damaged", report.damaged.front().problem};
 }
 
-// "intact": of what was looked at. `sound` becomes false where something is damaged.
-Result<std::string> state_of(aio::IoQueue& queue, const engine::CheckpointEntry& entry, bool verify,
-                             bool& sound) {
-  if (!entry.has_manifest) return std::string("not finished");
-  if (!entry.complete()) {
-    sound = false;
-    return "damaged: " + entry.status.error().message();
+// A run that has saved nothing yet has its configuration.
+Status check_is_run(aio::FileSystem& files, const std::string& directory) {
+  for (const char* const name : {"/checkpoints", "/config.json"}) {
+    SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(directory + name));
+    if (there) return {};
   }
-  if (!verify) return std::string("complete");
-  SLUICE_ASSIGN_OR_RETURN(const auto report, engine::verify_checkpoint(queue, entry.path, {}));
-  if (report.damaged.empty()) return std::string("intact");
-  sound = false;
-  return "damaged: " + report.damaged.front().problem;
+  return Error(ErrorCode::kNotFound, directory +
+                                         " is not a run's directory (sluice train --out): it has "
+                                         "neither checkpoints nor config.json");
+}
+
+// Problems are sentences, so they stand below.
+std::string table_of(const std::vector<Row>& rows) {
+  const auto loss = [](const std::optional<double>& value) {
+    return value ? engine::decimals(*value, 4) : "-";
+  };
+  std::vector<engine::TextRow> cells = {
+      {"checkpoint", "step", "loss", "val loss", "size", "state"}};
+  std::string problems;
+  for (const Row& row : rows) {
+    cells.push_back({row.entry.name, std::to_string(row.entry.step), loss(row.entry.loss),
+                     loss(row.entry.validation_loss), format_bytes(row.entry.bytes), row.state});
+    if (!row.problem.empty()) problems += row.entry.name + ": " + row.problem + "\n";
+  }
+  return engine::aligned(cells) + problems;
+}
+
+std::string json_of(const Options& options, const std::vector<Row>& rows) {
+  using Json = nlohmann::ordered_json;
+  Json list = Json::array();
+  for (const Row& row : rows) {
+    Json one = {{"name", row.entry.name}, {"path", row.entry.path}, {"step", row.entry.step}};
+    one["loss"] = row.entry.loss ? Json(*row.entry.loss) : Json();
+    one["validation_loss"] = row.entry.validation_loss ? Json(*row.entry.validation_loss) : Json();
+    one["bytes"] = row.entry.bytes;
+    one["state"] = row.state;
+    if (!row.problem.empty()) one["problem"] = row.problem;
+    list.push_back(std::move(one));
+  }
+  const Json all = {{"directory", options.directory}, {"checkpoints", std::move(list)}};
+  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 Result<int> run(const Options& options) {
-  SLUICE_ASSIGN_OR_RETURN(const auto backend, aio::make_backend({.kind = aio::BackendKind::kAuto,
-                                                                 .queue_depth = kQueueDepth}));
-  SLUICE_ASSIGN_OR_RETURN(const auto queue,
-                          aio::IoQueue::create(*backend, {.queue_depth = kQueueDepth}));
-  SLUICE_ASSIGN_OR_RETURN(const bool there, backend->files().exists(options.directory));
-  if (!there) return Error(ErrorCode::kNotFound, "there is no run in " + options.directory);
-  const engine::CheckpointFolder folder(*queue, options.directory + "/checkpoints");
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+  SLUICE_ASSIGN_OR_RETURN(const bool there, files.backend->files().exists(options.directory));
+  if (!there) return Error(ErrorCode::kNotFound, "there is no " + options.directory);
+  const engine::CheckpointFolder folder(*files.queue, options.directory + "/checkpoints");
+  SLUICE_RETURN_IF_ERROR(check_is_run(files.backend->files(), options.directory));
   SLUICE_ASSIGN_OR_RETURN(const auto list, folder.list());
-  if (list.empty()) {
-    std::cout << "no checkpoint lies in " << folder.path() << "\n";
-    return 0;
-  }
+  std::vector<Row> rows;
   bool sound = true;
-  std::vector<engine::TextRow> rows = {{"checkpoint", "step", "loss", "val loss", "size", "state"}};
   for (const engine::CheckpointEntry& entry : list) {
-    SLUICE_ASSIGN_OR_RETURN(const std::string state,
-                            state_of(*queue, entry, options.verify, sound));
-    rows.push_back({entry.name, std::to_string(entry.step), loss_text(entry.loss),
-                    loss_text(entry.validation_loss), format_bytes(entry.bytes), state});
+    SLUICE_ASSIGN_OR_RETURN(rows.emplace_back(), look_at(*files.queue, entry, options.verify));
+    sound = sound && rows.back().state != "damaged";
   }
-  std::cout << engine::aligned(rows);
+  if (options.json)
+    std::cout << json_of(options, rows);
+  else if (rows.empty())
+    std::cout << "there are no checkpoints in " << folder.path() << "\n";
+  else
+    std::cout << table_of(rows);
   return sound ? 0 : kExitDamaged;
 }
 
@@ -67,14 +105,15 @@ Result<int> run(const Options& options) {
 
 Command add_ls_command(CLI::App& sluice) {
   CLI::App* const command =
-      sluice.add_subcommand("ls", "Lists a run's checkpoints: step, loss, size, whether intact");
+      sluice.add_subcommand("ls", "List a run's checkpoints: step, loss, size and integrity");
   command->footer(
-      "  sluice ls runs/demo            manifests and sizes: at once\n"
-      "  sluice ls runs/demo --verify   every byte against its checksum\n"
-      "Exit code 1 where one is damaged.");
+      "  sluice ls runs/demo            reads manifests and sizes only\n"
+      "  sluice ls runs/demo --verify   reads every byte and checks it\n"
+      "Exit code 1: a checkpoint is damaged.");
   const auto options = std::make_shared<Options>();
   command->add_option("DIR", options->directory, "The run's directory")->required();
   command->add_flag("--verify", options->verify, "Reads every byte, as sluice scrub DIR does");
+  command->add_flag("--json", options->json, "Print one JSON object");
   return [options] { return run(*options); };
 }
 

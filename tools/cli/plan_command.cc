@@ -10,7 +10,9 @@
 #include "engine/plan/simulated_run.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
+#include "tools/cli/option_checks.h"
 #include "tools/cli/plan_here.h"
+#include "tools/support/output_file.h"
 
 namespace sluice::tools {
 namespace {
@@ -25,6 +27,7 @@ struct Options {
   std::string trace;
   bool refresh = false;
   bool json = false;
+  bool force = false;
 };
 
 Result<std::vector<engine::StepMetrics>> simulate(const config::Config& config,
@@ -53,7 +56,10 @@ std::string closing(const std::vector<engine::StepMetrics>& steps) {
 }
 
 Result<int> run(const Options& options) {
+  SLUICE_RETURN_IF_ERROR(check_output_file(
+      {.option = "--trace", .path = options.trace, .replaces = options.force, .made_folder = {}}));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(options.config));
+  warn_of_data(resolved.config);
   SLUICE_ASSIGN_OR_RETURN(
       const engine::RunPlan plan,
       plan_here(resolved.config,
@@ -71,7 +77,7 @@ Result<int> run(const Options& options) {
 
 void add_machine_options(CLI::App& command, engine::DescribedMachine& machine) {
   const auto add = [&](const char* name, std::optional<double>& value, const char* meaning) {
-    command.add_option(name, value, meaning)->check(CLI::PositiveNumber)->group("Another machine");
+    command.add_option(name, value, meaning)->check(above_zero())->group("Another machine");
   };
   add("--gpu-gib", machine.gpu_gib, "GPU memory; this and the next three describe a GPU");
   add("--bus-gb-per-s,--h2d-gb-per-s", machine.bus_gb_per_s, "host to GPU, and back");
@@ -88,28 +94,30 @@ void add_machine_options(CLI::App& command, engine::DescribedMachine& machine) {
 
 Command add_plan_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "plan", "Says whether a run fits, what lies where, and how long a step will take");
+      "plan", "Plan a run: whether it fits, where its state goes, how long a step will take");
   command->footer(
-      "Measures this machine the first time (sluice probe), and is exact about a GPU that is in\n"
-      "it. For one that is not:\n"
+      "Measures this machine the first time (sluice probe). For a GPU that it does not have:\n"
       "  sluice plan CONFIG --gpu-gib 24 --h2d-gb-per-s 12 --tflops 30\n"
-      "Exits with 2 where nothing fits, and names the nearest setting that does.");
+      "Exit code 2: the run does not fit; the nearest setting that does is named.");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
-  command->add_flag("--json", options->json, "Everything as one JSON object");
+  command->add_flag("--json", options->json, "Print one JSON object");
   command->add_flag("--refresh", options->refresh, "Measures this machine again");
   constexpr int kMostSteps = 1000;
   CLI::Option* const simulated =
       command
           ->add_option("--simulate", options->simulated_steps,
-                       "Runs so many steps in virtual time: the schedule of a run, its drives' "
-                       "traffic on a simulated drive; prints the table of a run")
+                       "Runs this many steps in virtual time, with the drives' traffic on a "
+                       "simulated drive, and prints a run's closing table")
           ->check(CLI::Range(1, kMostSteps));
-  command->add_option("--trace", options->trace, "Writes the trace of the simulated steps there")
-      ->needs(simulated);
+  CLI::Option* const trace =
+      command
+          ->add_option("--trace", options->trace, "Writes the trace of the simulated steps there")
+          ->needs(simulated);
+  command->add_flag("--force", options->force, "Replaces the file of --trace")->needs(trace);
   command->add_option("--gpus", options->cluster.gpus_per_node, "of a node, for the estimates")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--nodes", options->cluster.nodes, "likewise")->check(CLI::PositiveNumber);
+      ->check(at_least(1));
+  command->add_option("--nodes", options->cluster.nodes, "likewise")->check(at_least(1));
   add_machine_options(*command, options->machine);
   return [options] { return run(*options); };
 }

@@ -3,7 +3,9 @@
 #include <chrono>
 #include <cmath>
 
+#include "aio/log.h"
 #include "aio/terminal_line.h"
+#include "engine/train/run_data.h"
 #include "tools/cli/speeds_path.h"
 
 namespace sluice::tools {
@@ -23,6 +25,13 @@ Result<engine::RunPlan> plan_here(const config::Config& config, const PlanHereOp
                                    .machine = options.machine,
                                    .with_relief = options.with_relief,
                                    .on_progress = show});
+}
+
+void warn_of_data(const config::Config& config) {
+  if (config.data.train.empty()) return;
+  const Status checked = engine::RunData::check(config);
+  if (!checked.ok())
+    log::warning("sluice train would refuse the data: " + checked.error().message());
 }
 
 }  // namespace sluice::tools

@@ -17,4 +17,7 @@ struct PlanHereOptions {
 Result<engine::RunPlan> plan_here(const config::Config& config,
                                   const PlanHereOptions& options = {});
 
+// A warning where `sluice train` would refuse the configuration's data: a plan needs none.
+void warn_of_data(const config::Config& config);
+
 }  // namespace sluice::tools

@@ -59,18 +59,17 @@ Result<int> run(const Options& options) {
 
 Command add_probe_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "probe",
-      "Measures this machine as the planner needs it: memory, drives, GPU, a model's units");
+      "probe", "Measure this machine for the planner: memory, drives, GPU and a model's units");
   command->footer(
-      "Some seconds, and none where the speeds are known: they are kept for 30 days, for this\n"
-      "machine and setting, in ${XDG_CACHE_HOME:-~/.cache}/sluice/speeds.json. Drives are those\n"
-      "of the configuration:\n"
+      "Takes a few seconds. Results are kept for 30 days, for this machine and setting, in\n"
+      "${XDG_CACHE_HOME:-~/.cache}/sluice/speeds.json. The drives are those of the configuration;\n"
+      "without one,\n"
       "  sluice probe --set 'budget.nvme_paths=[\"/nvme\"]'\n"
-      "measures without one, and times the units of GPT-2 small in bf16.");
+      "measures that path, and the units of GPT-2 small in bf16.");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
-  command->add_flag("--refresh", options->refresh, "Measures again what is known already");
-  command->add_flag("--json", options->json, "Everything as one JSON object");
+  command->add_flag("--refresh", options->refresh, "Measures again, whatever is kept");
+  command->add_flag("--json", options->json, "Print one JSON object");
   return [options] { return run(*options); };
 }
 

@@ -52,7 +52,7 @@ Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry) {
   }
   if (!lock.ok()) return std::move(lock).error();
   folder.lock_ = *std::move(lock);
-  if (entry == Entry::kOverwrite) SLUICE_RETURN_IF_ERROR(folder.clear());
+  folder.replaces_ = entry == Entry::kOverwrite;
   auto checkpoints = checkpoints_of(*folder.queue_, directory);
   SLUICE_ASSIGN_OR_RETURN(const auto leftovers, checkpoints.clean_leftovers());
   for (const std::string& name : leftovers)
@@ -61,7 +61,8 @@ Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry) {
 }
 
 // Checkpoints first: without them what is left cannot be taken for a run to resume.
-Status RunFolder::clear() {
+Status RunFolder::replace_former_run() const {
+  if (!replaces_) return {};
   aio::FileSystem& files = backend_->files();
   SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints_of(*queue_, directory_).list());
   for (const engine::CheckpointEntry& entry : list)

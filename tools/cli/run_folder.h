@@ -23,11 +23,15 @@ class RunFolder {
  public:
   enum class Entry : std::uint8_t {
     kNew,        // somebody's results are not overwritten by accident: it must be empty
-    kOverwrite,  // what a run has put there is removed
+    kOverwrite,  // what a run has put there is removed: replace_former_run()
     kResume,     // it stays
   };
-  // Makes the folder, locks it, and clears it as `entry` says. kBusy: another process trains there.
+  // Makes the folder and locks it. kBusy: another process trains there.
   static Result<RunFolder> open(const std::string& directory, Entry entry);
+
+  // With kOverwrite removes what the former run has put there, else nothing. Called once the new
+  // run is set up: one that cannot be costs nothing.
+  Status replace_former_run() const;
 
   std::string file(const std::string& name) const { return directory_ + "/" + name; }
 
@@ -41,9 +45,9 @@ class RunFolder {
 
  private:
   RunFolder() = default;
-  Status clear();
 
   std::string directory_;
+  bool replaces_ = false;
   std::unique_ptr<aio::IoBackend> backend_;
   std::unique_ptr<aio::IoQueue> queue_;
   std::unique_ptr<aio::FileLock> lock_;

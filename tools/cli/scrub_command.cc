@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "aio/io_queue.h"
 #include "aio/make_backend.h"
 #include "aio/units.h"
+#include "engine/checkpoint/checkpoint_names.h"
 #include "swap/scrub.h"
 #include "swap/store_inventory.h"
 #include "tools/cli/command.h"
@@ -36,7 +38,7 @@ Status list_all(aio::IoQueue& queue, const std::vector<std::string>& paths) {
       any = true;
     }
   }
-  if (!any) std::cout << "no state store lies there\n";
+  if (!any) std::cout << "there are no state stores\n";
   return {};
 }
 
@@ -87,6 +89,16 @@ Result<int> run(const Options& options) {
   // Runs' directories first; what is left are NVMe paths.
   Options of_stores = options;
   std::erase_if(of_stores.paths, is_run_folder);
+  for (const std::string& path : of_stores.paths) {
+    std::error_code error;
+    if (std::filesystem::exists(path + "/" + engine::kManifestName, error))
+      return Error(ErrorCode::kInvalidArgument,
+                   path + " is one checkpoint: name the directory of its run");
+  }
+  if (of_stores.paths.empty() && (options.clean || !options.run.empty()))
+    return Error(ErrorCode::kInvalidArgument,
+                 std::string(options.clean ? "--remove-leftovers" : "--run") +
+                     " is for NVMe paths, and the paths given are runs' directories");
   bool sound = true;
   for (const std::string& path : options.paths) {
     if (!is_run_folder(path)) continue;
@@ -109,20 +121,23 @@ Result<int> run(const Options& options) {
 Command add_scrub_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
       "scrub",
-      "Checks every byte of checkpoints and stores; lists stores, removes what kills left");
+      "Check every byte of checkpoints and stores; list stores, remove those that kills left");
   command->footer(
-      "  sluice scrub runs/demo                  reads every checkpoint and names bad files\n"
-      "  sluice scrub /nvme0 /nvme1              what lies there, and whose it is\n"
-      "  sluice scrub /nvme0 /nvme1 --run NAME   reads every record and names the bad ones\n"
-      "  sluice scrub /nvme0 --remove-leftovers  stores of runs that were killed, nothing else");
+      "  sluice scrub runs/demo                  checks every checkpoint, names damaged files\n"
+      "  sluice scrub /nvme0 /nvme1              lists stores, their owners and integrity\n"
+      "  sluice scrub /nvme0 /nvme1 --run NAME   checks every record, names damaged ones\n"
+      "  sluice scrub /nvme0 --remove-leftovers  removes stores of runs that were killed, and\n"
+      "                                          nothing else");
   const auto options = std::make_shared<Options>();
   command
       ->add_option("PATH", options->paths,
                    "Run directories, and NVMe paths as in budget.nvme_paths")
       ->required();
-  command->add_option("--run", options->run, "The run whose store is to be checked");
-  command->add_flag("--remove-leftovers", options->clean,
-                    "Removes the stores of runs that were killed; they cannot be used any more");
+  auto* const one = command->add_option("--run", options->run, "Checks the store of this run");
+  command
+      ->add_flag("--remove-leftovers", options->clean,
+                 "Removes the stores of runs that were killed; they are of no use any more")
+      ->excludes(one);
   return [options] { return run(*options); };
 }
 

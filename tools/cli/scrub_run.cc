@@ -40,7 +40,8 @@ Result<bool> scrub_one(aio::IoQueue& queue, const engine::CheckpointEntry& entry
 }  // namespace
 
 bool is_run_folder(const std::string& path) {
-  return std::filesystem::is_directory(folder_of(path));
+  std::error_code error;
+  return std::filesystem::is_directory(folder_of(path), error);
 }
 
 Result<bool> scrub_run(aio::IoQueue& queue, const std::string& directory) {
@@ -57,7 +58,7 @@ Result<bool> scrub_run(aio::IoQueue& queue, const std::string& directory) {
     sound = sound && one;
     ++checked;
   }
-  if (checked == 0) std::cout << "no checkpoint lies in " << folder.path() << "\n";
+  if (checked == 0) std::cout << "there are no checkpoints in " << folder.path() << "\n";
   return sound;
 }
 

@@ -13,7 +13,8 @@ namespace sluice::tools {
 inline std::function<void(std::uint64_t done, std::uint64_t total)> show_share(
     TerminalLine& line, const std::string& what) {
   return [&line, what](std::uint64_t done, std::uint64_t total) {
-    if (line.due()) line.show(what + ": " + std::to_string(done * 100 / total) + "%");
+    if (line.due())
+      line.show(what + ": " + std::to_string(total == 0 ? 100 : done * 100 / total) + "%");
   };
 }
 

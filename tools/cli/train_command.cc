@@ -19,8 +19,10 @@
 #include "engine/train/training_run.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
+#include "tools/cli/option_checks.h"
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
+#include "tools/cli/train_checks.h"
 #include "tools/cli/train_session.h"
 #include "tools/cli/weight_dtype.h"
 #include "tools/support/interrupt.h"
@@ -44,6 +46,7 @@ struct Options {
   std::string trace;
   std::string save_weights;
   std::string dtype = "fp32";
+  bool force = false;
   std::string init_from;
 };
 
@@ -97,11 +100,10 @@ Result<std::optional<engine::CheckpointEntry>> find_checkpoint(const RunFolder& 
               << " yet: starting at step 0\n";
     return found;
   }
-  if (config.run.cpu_threads == 0) {
-    SLUICE_ASSIGN_OR_RETURN(const auto manifest,
-                            engine::read_checkpoint_manifest(folder.queue(), found->path));
-    config.run.cpu_threads = manifest.state.run.cpu_threads;
-  }
+  SLUICE_ASSIGN_OR_RETURN(const auto manifest,
+                          engine::read_checkpoint_manifest(folder.queue(), found->path));
+  if (config.run.cpu_threads == 0) config.run.cpu_threads = manifest.state.run.cpu_threads;
+  std::cerr << changes_text(manifest.state, config);
   return found;
 }
 
@@ -168,12 +170,17 @@ Result<int> run(const Options& options) {
   }
   if (config.run.dir.empty()) {
     return Error(ErrorCode::kInvalidArgument,
-                 "where the run's files shall lie is not said: --out DIR, or run.dir");
+                 "where to put the run's files is not said: --out DIR, or run.dir");
   }
+  SLUICE_RETURN_IF_ERROR(
+      check_weights_output({.path = options.save_weights, .replaces = options.force}, config));
+  SLUICE_RETURN_IF_ERROR(engine::RunData::check(config));
   const Interrupt interrupt(kInterruptNotice);
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config)));
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, config));
+  if (!checkpoint) SLUICE_RETURN_IF_ERROR(check_init_from(config));
+  std::cerr << weights_text(config, checkpoint, options.config.file);
   auto made = set_up_run(config, checkpoint);
   if (!made.ok() && checkpoint)
     return folder.with_advice(std::move(made).error(), checkpoint->step);
@@ -184,6 +191,10 @@ Result<int> run(const Options& options) {
   if (done >= steps) {
     std::cerr << "all " << steps << " steps are done: --steps N goes on to step N\n";
   }
+  if (trace) SLUICE_RETURN_IF_ERROR(check_traced_steps(*trace, done, steps));
+  if (trace && std::filesystem::exists(folder.file("trace.json")))
+    std::cerr << folder.file("trace.json") << " will be replaced\n";
+  SLUICE_RETURN_IF_ERROR(folder.replace_former_run());
   SLUICE_RETURN_IF_ERROR(write_config(folder.file("config.json"), config));
   SLUICE_ASSIGN_OR_RETURN(const auto log,
                           engine::MetricsLog::resume(folder.file("metrics.jsonl"), done));
@@ -210,7 +221,7 @@ Result<int> run(const Options& options) {
 
 Command add_train_command(CLI::App& sluice) {
   CLI::App* const command =
-      sluice.add_subcommand("train", "Trains a GPT whose state may be larger than memory");
+      sluice.add_subcommand("train", "Train a GPT whose state may be larger than memory");
   command->footer(
       "  sluice train configs/demo.json --out runs/demo\n"
       "  sluice train configs/demo.json --out runs/demo --resume --steps 400\n"
@@ -219,30 +230,36 @@ Command add_train_command(CLI::App& sluice) {
       "budget.nvme_paths='[\"/nvme\"]'\n"
       "  sluice train --deepspeed ds_config.json --set model.preset=gpt2-xl \\\n"
       "      --set data.train='[\"train.bin\"]' --out runs/xl\n"
-      "DIR gets config.json (resolved), metrics.jsonl (a line a step), checkpoints/ and, with "
+      "DIR gets config.json (resolved), metrics.jsonl (one line per step), checkpoints/ and, with "
       "--trace, trace.json.\n"
-      "Ctrl-C or SIGTERM: the step is finished and saved, exit code 0. Exit code 1 where a full "
-      "disk "
+      "Ctrl-C or SIGTERM finishes the step, saves it and exits with 0. Exit code 1: a full disk "
       "cost a checkpoint.");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
   command->add_option("--out", options->out, "The run's directory (run.dir)");
   auto* const overwrite = command->add_flag("--overwrite", options->overwrite,
                                             "Replaces the run in a directory that is not empty");
-  command
-      ->add_flag("--resume{newest}", options->resume,
-                 "Goes on from the newest checkpoint in DIR, or with --resume=NAME from that one "
-                 "(run.resume); where there is none yet, starts at step 0")
-      ->excludes(overwrite);
-  auto* const steps = command->add_option("--steps", options->steps, "Optimizer steps (run.steps)");
+  auto* const resume =
+      command
+          ->add_flag("--resume{newest}", options->resume,
+                     "Goes on from the newest checkpoint in DIR, or with --resume=NAME from that "
+                     "one (run.resume); where there is none yet, starts at step 0")
+          ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
+          ->excludes(overwrite);
+  auto* const steps = command->add_option("--steps", options->steps, "Optimizer steps (run.steps)")
+                          ->check(at_least(1));
   command->add_option("--epochs", options->epochs, "Passes over the training data instead")
+      ->check(above_zero())
       ->excludes(steps);
-  command->add_option("--init-from", options->init_from,
-                      "Begins with the weights of a safetensors file or folder (model.init_from)");
-  command->add_option("--save-weights", options->save_weights,
-                      "Writes the final weights to this .safetensors file");
-  command->add_option("--dtype", options->dtype,
-                      "Of the saved weights: fp32 (default), bf16, fp16");
+  command
+      ->add_option("--init-from", options->init_from,
+                   "Begins with the weights of a safetensors file or folder (model.init_from)")
+      ->excludes(resume);
+  auto* const save = command->add_option("--save-weights", options->save_weights,
+                                         "Writes the final weights to this .safetensors file");
+  command->add_option("--dtype", options->dtype, "Of the saved weights: fp32 (default), bf16, fp16")
+      ->needs(save);
+  command->add_flag("--force", options->force, "Replaces the file of --save-weights")->needs(save);
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
   return [options] { return run(*options); };

@@ -16,9 +16,12 @@
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
 #include "tools/cli/open_queue.h"
+#include "tools/cli/option_checks.h"
+#include "tools/cli/plan_here.h"
 #include "tools/cli/trial_runner.h"
 #include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
+#include "tools/support/output_file.h"
 #include "tools/support/progress_line.h"
 #include "tools/tune/merge_config.h"
 #include "tools/tune/tune_dimensions.h"
@@ -70,17 +73,14 @@ class LogFile {
   int descriptor_;
 };
 
-// Before minutes are spent.
+// Before minutes are spent. A log is only ever added to.
 Status check_out(const Options& options) {
-  if (options.out.empty()) return {};
-  std::error_code ignored;
-  if (!options.force && std::filesystem::exists(options.out, ignored))
-    return Error(ErrorCode::kAlreadyExists, options.out + " is there already: --force replaces it");
-  const std::filesystem::path folder = std::filesystem::path(options.out).parent_path();
-  const std::string shown = folder.empty() ? "." : folder.string();
-  if (access(shown.c_str(), W_OK) != 0)
-    return Error::from_errno(errno, {.operation = "writing to", .path = shown});
-  return {};
+  if (!options.out.empty() && options.out == options.log)
+    return Error(ErrorCode::kInvalidArgument, "--out and --log name one file: " + options.out);
+  SLUICE_RETURN_IF_ERROR(check_output_file(
+      {.option = "--out", .path = options.out, .replaces = options.force, .made_folder = {}}));
+  return check_output_file(
+      {.option = "--log", .path = options.log, .replaces = true, .made_folder = {}});
 }
 
 class Tuning {
@@ -187,28 +187,29 @@ Result<int> run(const Options& options) {
   SLUICE_RETURN_IF_ERROR(check_out(options));
   SLUICE_ASSIGN_OR_RETURN(const config::Sources sources, sources_of(options.config));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
+  warn_of_data(resolved.config);
   SLUICE_ASSIGN_OR_RETURN(const LogFile log, LogFile::open(options.log));
   return Tuning(options, sources, resolved, log.descriptor()).run();
 }
 
 void add_search_options(CLI::App& command, Options& options) {
   command.add_option("--budget-minutes", options.budget_minutes, "For the whole search [15]")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--trials", options.trials, "At most so many [60]")
+      ->check(above_zero());
+  command.add_option("--trials", options.trials, "How many at most [60]")
       ->check(CLI::Range(1, 10000));
   command
       .add_option("--trial-seconds", options.trial_seconds,
-                  "A trial that takes longer is ended; else three times what others took")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--steps", options.steps, "Measured in a trial; the median counts [5]")
+                  "Ends a trial that takes longer; default: three times what the others took")
+      ->check(above_zero());
+  command.add_option("--steps", options.steps, "Measured in each trial; the median counts [5]")
       ->check(CLI::Range(1, 1000));
   command.add_option("--warmup", options.warmup, "Steps before them [2]")
       ->check(CLI::Range(1, 1000));
   command
       .add_option("--vary", options.vary.vary,
-                  "A key that is varied although the configuration gives it; \"all\": every one")
+                  "Varies this key although the configuration gives it; \"all\": every key")
       ->allow_extra_args(false);
-  command.add_option("--keep", options.vary.keep, "A key that stays as it is")
+  command.add_option("--keep", options.vary.keep, "Leaves this key as it is")
       ->allow_extra_args(false);
 }
 
@@ -216,22 +217,25 @@ void add_search_options(CLI::App& command, Options& options) {
 
 Command add_tune_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "tune", "Measures short runs around the plan, and keeps the fastest configuration");
+      "tune", "Tune a configuration: measure short runs around the plan, keep the fastest");
   std::string keys;
   for (const std::string& key : tunable_keys()) keys += "  " + key + "\n";
   command->footer(
       "  sluice tune configs/gpt2_xl_24gb.json --out best.json\n"
-      "Steps are on random tokens: no corpus is needed, and nothing is saved. Varied are\n" +
+      "Trains on random tokens: no corpus is needed, and no checkpoint is saved. Varies\n" +
       keys +
-      "as far as they have an effect. The train batch, devices and budgets stay; so do keys of\n"
-      "`placement` that the configuration gives, unless --vary names them. A trial that does not\n"
-      "fit, fails or hangs is a row of the table. Ctrl-C keeps the best so far, exit code 130.");
+      "where they have an effect. The train batch, devices and budgets stay as they are, and so "
+      "do\n"
+      "keys of `placement` that the configuration gives, unless --vary names them. A trial that\n"
+      "does not fit, fails or hangs is a row of the table. Ctrl-C keeps the best so far and exits\n"
+      "with 130.");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
-  command->add_option("--out", options->out, "Writes the best as a run file");
-  command->add_flag("--force", options->force, "Replaces a file that is there");
-  command->add_flag("--json", options->json, "Everything as one JSON object");
-  command->add_option("--log", options->log, "Keeps there what the trials themselves say");
+  auto* const out =
+      command->add_option("--out", options->out, "Writes the fastest configuration to this file");
+  command->add_flag("--force", options->force, "Replaces the file of --out")->needs(out);
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->add_option("--log", options->log, "Appends the output of the trials to this file");
   add_search_options(*command, *options);
   command->add_option("--trial-program", options->program)
       ->allow_extra_args(false)

@@ -14,7 +14,7 @@ import fnmatch
 import hashlib
 import json
 import os
-from collections import namedtuple
+from collections import Counter, namedtuple
 from pathlib import Path
 
 from toolbox import Failure
@@ -101,20 +101,23 @@ class HubDataset:
             for row in part:
                 text = row[self._column]
                 if not isinstance(text, str):
-                    report.skip(self._name, f"a row whose '{self._column}' is no text")
+                    report.skip(self._name, f"a row whose '{self._column}' is not text")
                     continue
                 done_bytes += len(text)
                 for piece, begins, ends in _cut(_without_surrogates(text, self._name, report)):
                     yield Fragment(piece, begins, ends, side, done_bytes)
 
 
-def find_sources(arguments, globs, fixed_format):
-    """Sources for files and folders (recursively), sorted within each folder."""
+def find_sources(arguments, globs, fixed_format, report):
+    """Sources for files and folders (recursively), sorted within each folder; what is left out of
+    the folders is reported."""
     sources = []
     for argument in arguments:
         path = Path(argument)
         if path.is_dir():
-            found = sorted(_walk(path, globs or DEFAULT_GLOBS))
+            left_out = LeftOut()
+            found = sorted(_walk(path, globs or DEFAULT_GLOBS, left_out))
+            left_out.tell(path, globs or DEFAULT_GLOBS, report)
             if not found:
                 raise Failure(f"no file in {path} matches {' '.join(globs or DEFAULT_GLOBS)}: say "
                               "which by --glob")
@@ -138,12 +141,43 @@ def standard_library(folder):
     return [_source(name, Path(folder) / name, "text") for name in names]
 
 
-def _walk(folder, globs):
-    for where, folders, files in os.walk(folder):
+class LeftOut:
+    """What a folder holds that is not taken."""
+
+    def __init__(self):
+        self.endings = Counter()  # of files that match no pattern
+        self.hidden = 0           # folders
+        self.links = 0            # to folders
+        self.unreadable = []      # (folder, why)
+
+    def tell(self, folder, globs, report):
+        if self.endings:
+            most = ", ".join(f"{count} {ending}" for ending, count in self.endings.most_common(5))
+            more = ", ..." if len(self.endings) > 5 else ""
+            report.note(f"{sum(self.endings.values())} files in {folder} match none of "
+                        f"{' '.join(globs)} and are left out ({most}{more}): --glob takes others")
+        if self.hidden:
+            report.note(f"{self.hidden} hidden folders in {folder} are left out")
+        if self.links:
+            report.note(f"{self.links} links to folders in {folder} are not followed")
+        for name, why in self.unreadable:
+            report.skip(name, why)
+
+
+def _walk(folder, globs, left_out=None):
+    left_out = left_out or LeftOut()
+
+    def unreadable(error):
+        left_out.unreadable.append((error.filename, error.strerror or str(error)))
+    for where, folders, files in os.walk(folder, onerror=unreadable):
+        left_out.hidden += sum(name.startswith(".") for name in folders)
         folders[:] = [name for name in folders if not name.startswith(".")]
+        left_out.links += sum(os.path.islink(os.path.join(where, name)) for name in folders)
         for name in files:
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in globs):
                 yield os.path.relpath(os.path.join(where, name), folder)
+            else:
+                left_out.endings[os.path.splitext(name)[1] or name] += 1
 
 
 def _source(name, path, fixed_format):
@@ -167,7 +201,7 @@ def _text_file(source, digest, report):
             raw = handle.read(READ_BYTES)
             digest.update(raw)
             if begins and not pending and b"\0" in raw[:8192]:
-                report.skip(source.name, "it has NUL bytes, so it is no text")
+                report.skip(source.name, "it has NUL bytes, so it is not text")
                 return
             at_bytes += len(raw)
             pending += decoder.decode(raw, final=not raw)
@@ -183,6 +217,8 @@ def _text_file(source, digest, report):
         report.replaced(source.name, _replaced.count - replaced_before)
     if pending or not begins:
         yield pending, begins, True, at_bytes
+    else:
+        report.skip(source.name, "it is empty")
 
 
 def _json_lines(source, key, digest, report):
@@ -204,7 +240,7 @@ def _json_lines(source, key, digest, report):
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
-                report.skip(where, f"no JSON ({error})")
+                report.skip(where, f"not JSON ({error})")
                 continue
             text = record.get(key) if isinstance(record, dict) else None
             if not isinstance(text, str):
@@ -223,7 +259,7 @@ def _parquet(source, column, digest, report):
     try:
         table = parquet.ParquetFile(source.path)
     except pyarrow.ArrowInvalid as error:
-        report.skip(source.name, f"no Parquet file ({error})")
+        report.skip(source.name, f"not a Parquet file ({error})")
         return
     names = table.schema_arrow.names
     if column not in names:

@@ -128,6 +128,18 @@ class TokenWriter:
             self.documents -= documents
         self._handle.truncate(cut * self.width)
 
+    def exchange_files(self, other):
+        """What was written for one side is the other's."""
+        spare = self.path.with_name(self.path.name + ".spare")
+        os.rename(self.path, spare)
+        os.rename(other.path, self.path)
+        os.rename(spare, other.path)
+        self.path, other.path = other.path, self.path
+
+    def discard(self):
+        self._handle.close()
+        os.remove(self.path)
+
     def _chunks(self, begin, end):
         """(first token's number, tokens) of [begin, end)."""
         self._handle.flush()

@@ -22,7 +22,11 @@ class Report:
         if self.skipped <= SHOWN_AT_MOST:
             self._say(f"skipped {name}: {reason}")
         elif self.skipped == SHOWN_AT_MOST + 1:
-            self._say("more is skipped; the last lines say how much")
+            self._say("more is skipped; the last line says how much")
+
+    def note(self, sentence):
+        """About many at once, which are not counted as skipped."""
+        self._say(sentence)
 
     def replaced(self, name, count):
         """`count` undecodable bytes of a source became U+FFFD."""

@@ -57,13 +57,15 @@ class BpeVocabulary:
 
 
 def given(path, end_of_text):
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+        raise Failure(f"the tokenizer {path} is not a regular file")
     try:
         with open(path, encoding="utf-8") as handle:
             return BpeVocabulary("file", handle.read(), end_of_text)
     except OSError as error:
         raise Failure(f"cannot read the tokenizer {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise Failure(f"{path} is no tokenizer.json: {error}") from error
+        raise Failure(f"{path} is not a tokenizer.json: {error}") from error
 
 
 def trained(corpus, report, size, sample_bytes):
@@ -105,7 +107,7 @@ def _tokenizer(json_text):
     try:
         tokenizer = Tokenizer.from_str(json_text)
     except Exception as error:  # what the package raises is a plain Exception
-        raise Failure(f"this is no tokenizer.json: {error}") from error
+        raise Failure(f"this is not a tokenizer.json: {error}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True

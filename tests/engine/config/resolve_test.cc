@@ -1,5 +1,6 @@
 #include "engine/config/resolve.h"
 
+#include "engine/config/changes.h"
 #include "engine/config/model_presets.h"
 #include "tests/engine/config/resolving.h"
 
@@ -373,6 +374,22 @@ TEST(ResolveConfig, CanonicalFormResolvesToItself) {
       EXPECT_NE(report.outcome, Outcome::kIgnored) << report.path << ": " << report.reason;
     }
   }
+}
+
+TEST(ChangedKeys, NamesWhatDiffersAndWhetherItDecidesResults) {
+  const Config was = accepted(resolve_run(run_with(R"("gradient_clipping": 1)"))).config;
+  EXPECT_TRUE(changed_keys(was, was).empty());
+  const Config is =
+      accepted(resolve_run(run_with(R"("gradient_clipping": 2, "run": {"log_every": 3},
+                                       "aio": {"queue_depth": 4})")))
+          .config;
+  std::vector<std::string> said;
+  for (const KeyChange& change : changed_keys(was, is))
+    said.push_back(to_text(change) + (decides_results(change.path) ? "!" : ""));
+  EXPECT_THAT(said, testing::UnorderedElementsAre(
+                        testing::MatchesRegex("gradient_clipping was 1.*, and is 2.*!"),
+                        testing::StartsWith("run.log_every was "),
+                        testing::MatchesRegex("aio.queue_depth was .*, and is 4")));
 }
 
 }  // namespace

@@ -41,13 +41,13 @@ TEST(TrainProgress, SaysHowFarItIsAndHowLongItTakes) {
             "step 120/2000  loss 3.2500  lr 3.00e-04  norm 0.83  12.3k tok/s  ETA 3:08");
   metrics = metrics_of(121);
   metrics.skipped = true;
-  metrics.val_loss = 3.5;
+  metrics.val_loss = 3.5;  // said by who evaluates
   metrics.nvme_read_bytes = 240'000'000;
   metrics.nvme_write_bytes = 200'000'000;
   metrics.h2d_bytes = 100'000'000;
   progress.update(metrics);
   EXPECT_EQ(progress.text(),
-            "step 121/2000  loss 3.2500  val 3.5000  lr 3.00e-04  norm 0.83  12.3k tok/s  ETA 3:08"
+            "step 121/2000  loss 3.2500  lr 3.00e-04  norm 0.83  12.3k tok/s  ETA 3:08"
             "  NVMe 1.20 + 1.00 GB/s  bus 0.50 + 0.00 GB/s  skipped 1");
 }
 

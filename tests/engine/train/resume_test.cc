@@ -159,18 +159,32 @@ TEST(ResumeRefuses, ARunThatIsAnother) {
     std::string override;
     std::string named;
   } others[] = {{"run.seed=8", "seed"},
-                {"data.shuffle_seed=8", "order of the data"},
+                {"data.shuffle_seed=8", "data.shuffle_seed was 7, and is 8"},
                 {"bf16.enabled=false", "precision"},
                 {"model.layers=2", "layers"},
                 {"model.dropout=0.2", "dropout"},
-                {"data.sequence_length=8", "order of the data"}};
+                {"data.sequence_length=8", "data.sequence_length was 16, and is 8"}};
   for (const auto& other : others) {
     const SmallRun changed({other.override});
     const Status resumed = resume(*changed.make(), path);
     ASSERT_FALSE(resumed.ok()) << other.override;
     EXPECT_EQ(resumed.error().code(), ErrorCode::kInvalidArgument);
     EXPECT_THAT(resumed.error().message(), HasSubstr(other.named));
+    EXPECT_THAT(resumed.error().message(), Not(HasSubstr("data.train")));  // moved, not changed
   }
+}
+
+TEST(ResumeRefuses, TokensThatHaveChangedInASentence) {
+  const SmallRun small;
+  std::string path;
+  {
+    const auto run = small.start();
+    path = save(*run, false);
+  }
+  write_corpus(small.folder().file("train.bin"), 19'000);
+  const Status resumed = resume(*small.make(), path);
+  ASSERT_FALSE(resumed.ok());
+  EXPECT_THAT(resumed.error().message(), HasSubstr("the files of data.train have other tokens"));
 }
 
 TEST(ResumeWarns, OfAnotherNumberOfThreads) {

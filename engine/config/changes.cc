@@ -1,0 +1,52 @@
+#include "engine/config/changes.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "engine/config/derive.h"
+#include "engine/config/json_text.h"
+#include "engine/config/key_table.h"
+#include "engine/config/key_value.h"
+
+namespace sluice::config {
+namespace {
+
+constexpr std::array<std::string_view, 5> kElsewhere = {"zero_optimization.", "placement.", "aio.",
+                                                        "budget.", "run."};
+constexpr std::array<std::string_view, 5> kOfTheRun = {
+    "run.device", "run.deterministic", "run.seed", "run.non_finite", "run.max_skipped"};
+
+bool starts_with_one(std::string_view path, std::span<const std::string_view> beginnings) {
+  return std::any_of(beginnings.begin(), beginnings.end(),
+                     [path](std::string_view begin) { return path.starts_with(begin); });
+}
+
+}  // namespace
+
+std::vector<KeyChange> changed_keys(const Config& was, const Config& is) {
+  Config before = was;
+  Config after = is;
+  std::vector<KeyChange> changes;
+  for (const Key& key : all_keys()) {
+    if (key.treatment != Treatment::kHonoured) continue;
+    // What neither reads makes no difference.
+    if (!has_effect(key, was) && !has_effect(key, is)) continue;
+    const Json old_value = load_value(key, before);
+    const Json new_value = load_value(key, after);
+    if (old_value == new_value) continue;
+    changes.push_back(
+        {.path = std::string(key.path), .was = short_text(old_value), .is = short_text(new_value)});
+  }
+  return changes;
+}
+
+bool decides_results(std::string_view path) {
+  return !starts_with_one(path, kElsewhere) || starts_with_one(path, kOfTheRun);
+}
+
+std::string to_text(const KeyChange& change) {
+  return change.path + " was " + change.was + ", and is " + change.is;
+}
+
+}  // namespace sluice::config

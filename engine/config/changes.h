@@ -1,0 +1,31 @@
+// In what two configurations differ.
+//
+// Pure. Threads: any.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/config/config.h"
+
+namespace sluice::config {
+
+struct KeyChange {
+  std::string path;
+  std::string was;  // as JSON, shortened
+  std::string is;
+};
+
+// Every key whose value differs, in the order of the key table; one that has no effect in a
+// configuration is compared with its value there all the same.
+std::vector<KeyChange> changed_keys(const Config& was, const Config& is);
+
+// Whether a key says what is computed, from which data: the optimizer, batches, data, precision.
+// The others say where state lies, how long a run is, and what is printed or kept of it.
+bool decides_results(std::string_view path);
+
+// "optimizer.params.lr was 0.003, and is 0.001"
+std::string to_text(const KeyChange& change);
+
+}  // namespace sluice::config

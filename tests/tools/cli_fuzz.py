@@ -1,0 +1,491 @@
+"""Random command lines for sluice: commands, flags and damaged inputs, in any combination.
+
+  cli_fuzz.py [--cases N] [--seed S] [--jobs J] [--only NUMBER]
+
+SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch. Whatever is asked for,
+it has to end within a minute, by itself, with 0, 1 or 2; a refusal is one sentence at the end of
+standard error and leaves every file as it was; and nothing that was asked for is passed over: exit
+code 0 means that every value made sense and that every flag left its mark. Prints the seed and how
+often each outcome occurred. --only repeats one case and shows what it printed.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import json
+import os
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SLUICE = os.path.abspath(os.environ["SLUICE"])
+HAS_ENGINE = os.environ.get("SLUICE_HAS_ENGINE") == "1"
+TIMEOUT_S = 60
+CRASH = re.compile(r"terminate called|CHECK failed|Traceback|Segmentation|Sanitizer|core dumped|"
+                   r"what\(\)|Exception raised from|frame #\d|std::|c10::|bad_alloc|nlohmann|CLI11")
+RUN = {
+    "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True},
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.003}},
+    "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},
+                          "offload_optimizer": {"device": "cpu"}},
+    "model": {"layers": 1, "hidden": 16, "heads": 2, "context": 8, "vocab": 64},
+    "data": {"train": ["text.bin"], "dtype": "uint16", "validation_fraction": 0.1},
+    "run": {"steps": 2, "cpu_threads": 1, "device": "cpu", "eval_batches": 1},
+    "budget": {"nvme_paths": ["nvme"]}}
+
+# A value, and whether it makes sense where it is drawn from.
+Value = collections.namedtuple("Value", "text good")
+
+
+def good(*texts):
+    return [Value(str(text), True) for text in texts]
+
+
+def bad(*texts):
+    return [Value(str(text), False) for text in texts]
+
+
+NUMBERS_BAD = bad("-1", "-5", "nan", "inf", "abc", "", "1.5.2", "0x", "99999999999999999999999",
+                  "3 4")
+COUNTS_BAD = NUMBERS_BAD + bad("0", "2.5")
+NO_FILES = bad("absent", "absent/deeper", "pipe", "", "a\tb", "é")
+CONFIGS = good("run.json") * 6 + NO_FILES + bad(
+    "truncated.json", "binary.json", "empty.json", "folder", "list.json", "huge.json", "typo.json",
+    "text.bin", "run0/metrics.jsonl")
+SETS_GOOD = good("run.steps=1", "run.log_every=3", "optimizer.params.lr=0.01", "run.seed=7",
+                 "gradient_clipping=1.0", "run.keep_last=1", "data.shuffle_seed=5")
+SETS_BAD = bad("run.steps=-1", "run.stpes=1", "run.steps", "=1", "model.heads=3", "a.b.c=1",
+               "run=1", "run.steps=[1]", "model.vocab=0", "optimizer.params.lr=abc", "...=1",
+               "bf16.enabled=2", "fp16.enabled=true\x01", "train_batch_size=7")
+STEP = 2 if HAS_ENGINE else 0  # of the run that is there: trained, or imported
+NAME = f"step-{STEP:09}"
+DIRECTORIES = good("run0") * 3 + good("run0/") + NO_FILES + bad("run.json", "empty", "text.bin",
+                                                               f"damaged/checkpoints/{NAME}")
+RUNS = DIRECTORIES + good(f"run0/checkpoints/{NAME}") + bad("no_manifest")
+CHECKPOINTS = good(NAME, STEP, f"{STEP:09}") + bad("9", "-2", "step-x", "", "../run0", f"{STEP} ")
+MODELS = good("hf") * 3 + NO_FILES + bad("empty", "run.json", "hf_truncated", "hf_no_config",
+                                         "hf_bad_config", "hf_pipe", "text.bin")
+WEIGHTS = good("hf/model.safetensors", "hf") * 2 + NO_FILES + bad(
+    "empty", "run.json", "hf_truncated/model.safetensors", "text.bin", "empty.json", "hf_pipe")
+DATA = good("text.bin") * 3 + NO_FILES + bad("folder", "odd.bin", "empty.json", "wide.bin")
+DTYPES = good("fp32", "bf16", "fp16") + bad("int8", "", "FP32", "f32")
+FOLDERS = good("new", "new/deeper") * 2 + bad("run0", "run.json", "", "pipe", "text.bin/x",
+                                              "/proc/nothing")
+
+Flag = collections.namedtuple("Flag", "name values repeats")
+
+
+def flag(name, values=None, repeats=False):
+    return Flag(name, values, repeats)
+
+
+SET = flag("--set", SETS_GOOD * 2 + SETS_BAD, True)
+DEEPSPEED = flag("--deepspeed", good("ds.json") * 3 + NO_FILES + bad("truncated.json", "list.json"))
+EXCLUDES = [("train", "--resume", "--overwrite"), ("train", "--resume", "--init-from"),
+            ("train", "--steps", "--epochs"), ("config", "--json", "--verbose"),
+            ("config", "--keys", "--json"), ("config", "--keys", "--verbose"),
+            ("config", "--keys", "--set"), ("config", "--keys", "--deepspeed"),
+            ("scrub", "--run", "--remove-leftovers")]
+NEEDED = [("train", "--dtype", "--save-weights"), ("train", "--force", "--save-weights"),
+          ("plan", "--trace", "--simulate"), ("plan", "--force", "--trace"),
+          ("tune", "--force", "--out")]
+MACHINE = good("24", "0.5") + bad("0", *(value.text for value in NUMBERS_BAD))
+
+# Per command: how often, positionals, flags. A flag of None values takes none.
+COMMANDS = {
+    "config": (8, [CONFIGS], [SET, DEEPSPEED, flag("--json"), flag("--verbose"), flag("--keys")]),
+    "ls": (5, [DIRECTORIES + good("no_manifest")], [flag("--verify"), flag("--json")]),
+    "diff": (4, [DIRECTORIES + good("run0/metrics.jsonl")] * 2, []),
+    "scrub": (4, [DIRECTORIES + good("nvme", ".", "empty", "no_manifest")],
+              [flag("--run", bad("absent", "", "run0")), flag("--remove-leftovers")]),
+    "export": (5, [RUNS, FOLDERS],
+               [flag("--checkpoint", CHECKPOINTS), flag("--dtype", DTYPES),
+                flag("--max-shard-size", good("5G", "4K", "0") + bad("-1", "abc", "", "1Q"))]),
+    "import": (5, [MODELS, FOLDERS], []),
+}
+if HAS_ENGINE:
+    COMMANDS.update({
+        "train": (8, [CONFIGS],
+                  [flag("--out", good("new", "out2") * 3 +
+                        bad("", "run0", "run.json", "text.bin/x")),
+                   flag("--steps", good("1", "2", "3") + COUNTS_BAD),
+                   flag("--epochs", good("0.01") + NUMBERS_BAD + bad("0")),
+                   flag("--resume"), flag("--resume=", bad("9", "step-x")), flag("--overwrite"),
+                   flag("--save-weights", good("w.safetensors") * 2 + bad(
+                       "w.bin", "absent/w.safetensors", "hf/model.safetensors", "folder", "",
+                       "pipe.safetensors", "run.json/w.safetensors")),
+                   flag("--dtype", DTYPES), flag("--force"),
+                   flag("--init-from", WEIGHTS),
+                   flag("--trace", good("1:1") +
+                        bad("5:9", "2:1", "x", "", "-1:2", "1:", ":", "0:1")),
+                   SET, DEEPSPEED]),
+        "eval": (4, [CONFIGS],
+                 [flag("--weights", WEIGHTS), flag("--data", DATA), flag("--json"),
+                  flag("--batches", good("1", "2") + COUNTS_BAD), SET]),
+        "generate": (4, [RUNS],
+                     [flag("--prompt", good("abc", "x y") + bad("", "\xe9\xe9", "\x7f~{|}")),
+                      flag("--tokens", good("1", "5") + COUNTS_BAD), flag("--tokenizer", good(
+                          "bytes") + bad("absent", "")),
+                      flag("--temperature", good("0", "0.7") + NUMBERS_BAD),
+                      flag("--top-k", good("1", "5") + bad("-1", "abc", "2.5")),
+                      flag("--top-p", good("0.5", "1") + bad("0", "1.5", *(
+                          value.text for value in NUMBERS_BAD))),
+                      flag("--seed", good("0", "7") + bad("-1", "abc", "1.5")),
+                      flag("--checkpoint", CHECKPOINTS)]),
+        "plan": (4, [CONFIGS],
+                 [flag("--json"), flag("--simulate", good("1", "2") + COUNTS_BAD),
+                  flag("--trace", good("t.json") + bad("folder", "run.json", "", "absent/t.json")),
+                  flag("--gpus", good("2") + COUNTS_BAD), flag("--nodes", good("2") + COUNTS_BAD),
+                  flag("--gpu-gib", MACHINE), flag("--cpu-gib", MACHINE),
+                  flag("--ram-gb-per-s", MACHINE), flag("--force"), SET]),
+        "tune": (1, [CONFIGS],
+                 [flag("--out", bad("run.json", "absent/b.json", "", "folder")),
+                  flag("--trials", bad("0", "-1", "x")), flag("--steps", bad("0", "-2")),
+                  flag("--budget-minutes", bad("0", "nan", "-1"))]),
+    })
+
+Case = collections.namedtuple("Case", "words command flags mistakes")
+
+
+def misspelt(draw, word):
+    at = draw.randrange(2, len(word))
+    return word[:at] + draw.choice("qzxj") + word[at:]
+
+
+def draw_case(draw):
+    """Words, and what is wrong with them: an empty list means that they make sense."""
+    kind = draw.random()
+    names = list(COMMANDS)
+    if kind < 0.03:
+        words = draw.choice(([], ["trian"], ["--fast"], ["", "x"], ["-"], ["config", "--"],
+                             ["lss", "run0"], ["run.json"], ["train "], ["--out", "new"]))
+        return Case(words, "", {}, ["no such command"])
+    command = draw.choices(names, [COMMANDS[name][0] for name in names])[0]
+    _, positionals, flags = COMMANDS[command]
+    words, mistakes, given = [], [], {}
+    # Half of the cases have nothing but sensible values, so that commands get to work.
+    sensible = draw.random() < 0.5
+
+    def value_of(values):
+        fitting = [value for value in values if value.good] if sensible else values
+        value = draw.choice(fitting or values)
+        if not value.good:
+            mistakes.append(f"value {value.text!r}")
+        return value.text
+
+    left_out = draw.random() < 0.05
+    for values in positionals:
+        if not left_out:
+            words.append(value_of(values))
+    chosen = draw.sample(flags, min(len(flags), draw.choice((0, 1, 1, 2, 2, 3, 4))))
+    if command == "train" and draw.random() < 0.9:
+        chosen += [one for one in flags if one.name == "--out" and one not in chosen]
+    if command == "eval" and draw.random() < 0.9:
+        chosen += [one for one in flags if one.name == "--weights" and one not in chosen]
+    if command == "generate" and draw.random() < 0.9:
+        chosen += [one for one in flags if one.name == "--prompt" and one not in chosen]
+    for one in chosen:
+        name, values, repeats = one
+        times = 2 if draw.random() < 0.03 else 1
+        for time in range(times):
+            if values is None:
+                words.append(name)
+                given[name] = True
+                continue
+            text = value_of(values)
+            if name.endswith("="):
+                words.append(name + text)
+            elif draw.random() < 0.2:
+                words.append(f"{name}={text}")
+            else:
+                words += [name, text]
+            given.setdefault(name.rstrip("="), []).append(text)
+            if time == 1 and not repeats:
+                mistakes.append(f"{name} twice")
+    if draw.random() < 0.03:
+        words.append(misspelt(draw, draw.choice(flags).name if flags else "--json"))
+        mistakes.append("no such option")
+    if draw.random() < 0.02 and not mistakes:
+        words.append("surplus")
+        mistakes.append("one word too many")
+    for owner, first, second in EXCLUDES:
+        if owner == command and first in given and second in given:
+            mistakes.append(f"{first} with {second}")
+    if command == "scrub" and "--remove-leftovers" in given and words[0] in (
+            "run0", "run0/", "no_manifest"):
+        mistakes.append("--remove-leftovers without a path of stores")
+    for owner, first, second in NEEDED:
+        if owner == command and first in given and second not in given:
+            mistakes.append(f"{first} without {second}")
+    if left_out and not (command == "config" and {"--keys", "--deepspeed"} & set(given)):
+        mistakes.append("a positional is missing")
+    if command == "config" and "--keys" in given and not left_out:
+        mistakes.append("--keys with a configuration")
+    return Case([command, *words], command, given, mistakes)
+
+
+# --- what a flag leaves behind -------------------------------------------------------------------
+
+def is_json(text):
+    try:
+        json.loads(text)
+        return True
+    except ValueError:
+        return False
+
+
+def header_of(path):
+    raw = path.read_bytes()
+    return json.loads(raw[8:8 + struct.unpack("<Q", raw[:8])[0]])
+
+
+def unmarked(case, folder, result):
+    """Flags of a command that ended with 0 that left no mark; the files are in `folder`."""
+    given, missing = case.flags, []
+
+    def expect(name, holds):
+        if name in given and not holds():
+            missing.append(name)
+    out = folder / given.get("--out", ["run0"])[-1]
+    if case.command == "train":
+        lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        expect("--steps", lambda: json.loads(lines[-1])["step"] == int(given["--steps"][-1]))
+        expect("--out", lambda: (out / "config.json").exists())
+        expect("--trace", lambda: (out / "trace.json").exists())
+        expect("--init-from", lambda: f"weights: from {given['--init-from'][-1]}" in result.stderr)
+        expect("--resume", lambda: "going on from" in result.stderr
+               or "there is no checkpoint" in result.stderr)
+        if "--save-weights" in given:
+            kinds = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
+            header = header_of(folder / given["--save-weights"][-1])
+            wanted = kinds[given.get("--dtype", ["fp32"])[-1]]
+            if {one["dtype"] for name, one in header.items() if name != "__metadata__"} != {wanted}:
+                missing.append("--dtype")
+    if case.command == "export":
+        said = result.stdout
+        expect("--checkpoint", lambda: NAME in said)
+        expect("--dtype", lambda: f"as {given['--dtype'][-1]}" in said)
+        expect("--max-shard-size", lambda: ("in 1 file\n" in said) ==
+               (given["--max-shard-size"][-1] != "4K"))
+    if case.command in ("config", "ls", "eval", "plan"):
+        expect("--json", lambda: is_json(result.stdout))
+    if case.command == "config":
+        expect("--verbose", lambda: "\ndefaults\n" in result.stdout)
+        expect("--keys", lambda: len(result.stdout) > 10_000)
+    if case.command == "config" and "--json" in given:
+        resolved = json.loads(result.stdout)
+        for setting in given.get("--set", []):
+            if "--deepspeed" in given or sum(
+                    other.split("=")[0] == setting.split("=")[0] for other in given["--set"]) > 1:
+                continue
+            path, wanted = setting.split("=")
+            found = resolved
+            for name in path.split("."):
+                found = found.get(name, {}) if isinstance(found, dict) else {}
+            if found != json.loads(wanted):
+                missing.append(f"--set {setting}")
+    if case.command == "ls":
+        expect("--verify", lambda: "complete" not in result.stdout)
+    if case.command == "eval":
+        expect("--batches", lambda: int(given["--batches"][-1]) * 2 * 8 >= int(
+            re.search(r"over (\d+) tokens|\"tokens\": (\d+)", result.stdout).group(
+                2 if "--json" in given else 1)))
+    if case.command == "generate":
+        expect("--tokens", lambda: len(result.stdout) <= 4 * int(given["--tokens"][-1]) + 1)
+    if case.command == "plan":
+        expect("--simulate", lambda: "simulated" in result.stdout)
+        expect("--trace", lambda: is_json((folder / given["--trace"][-1]).read_text()))
+        expect("--gpus", lambda: "2 GPUs" in result.stdout or "gpus" in result.stdout)
+    return missing
+
+
+# --- the folder that every case gets a copy of ---------------------------------------------------
+
+def run_program(words, folder):
+    return subprocess.run([SLUICE, *words], cwd=folder, check=False, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S,
+                          env=dict(os.environ, XDG_CACHE_HOME=str(folder.parent / "cache")))
+
+
+def write_hf_model(folder):
+    """A GPT-2 of RUN's shape as transformers writes it, without transformers."""
+    folder.mkdir()
+    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 1,
+              "n_embd": 16, "n_head": 2, "n_positions": 8, "n_ctx": 8, "vocab_size": 64,
+              "n_inner": None,
+              "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "attn_pdrop": 0.0,
+              "embd_pdrop": 0.0, "resid_pdrop": 0.0, "tie_word_embeddings": True,
+              "scale_attn_weights": True}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    shapes = {"wte.weight": [64, 16], "wpe.weight": [8, 16], "h.0.ln_1.weight": [16],
+              "h.0.ln_1.bias": [16], "h.0.attn.c_attn.weight": [16, 48],
+              "h.0.attn.c_attn.bias": [48], "h.0.attn.c_proj.weight": [16, 16],
+              "h.0.attn.c_proj.bias": [16], "h.0.ln_2.weight": [16], "h.0.ln_2.bias": [16],
+              "h.0.mlp.c_fc.weight": [16, 64], "h.0.mlp.c_fc.bias": [64],
+              "h.0.mlp.c_proj.weight": [64, 16], "h.0.mlp.c_proj.bias": [16],
+              "ln_f.weight": [16], "ln_f.bias": [16]}
+    draw, header, raw = random.Random(1), {}, b""
+    for name, shape in shapes.items():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        data = struct.pack(f"<{count}f", *(draw.gauss(0, 0.02) for _ in range(count)))
+        header[f"transformer.{name}"] = {"dtype": "F32", "shape": shape,
+                                         "data_offsets": [len(raw), len(raw) + len(data)]}
+        raw += data
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + raw)
+
+
+def make_template(folder):
+    draw = random.Random(2)
+
+    def write(name, content):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    folder.mkdir()
+    for name in ("folder", "empty", "nvme", "no_manifest/checkpoints"):
+        (folder / name).mkdir(parents=True)
+    write("folder/file", "x")
+    tokens = [draw.randrange(61) for _ in range(400)]
+    write("text.bin", struct.pack("<400H", *tokens))
+    write("odd.bin", bytes(333))
+    write("wide.bin", struct.pack("<400H", *(60_000 + token for token in tokens)))
+    text = json.dumps(RUN)
+    write("run.json", text)
+    write("truncated.json", text[:len(text) // 2])
+    write("binary.json", bytes(range(256)))
+    write("empty.json", "")
+    write("list.json", "[1, 2]")
+    write("huge.json", "{" + " " * (1 << 20) + "}")
+    write("typo.json", json.dumps({**RUN, "optimiser": {}}))
+    write("ds.json", json.dumps({"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}}))
+    write_hf_model(folder / "hf")
+    weights = (folder / "hf/model.safetensors").read_bytes()
+    config = (folder / "hf/config.json").read_bytes()
+    for name, model, about in (("hf_truncated", weights[:len(weights) // 2], config),
+                               ("hf_no_config", weights, None), ("hf_pipe", None, config),
+                               ("hf_bad_config", weights, config.replace(b"gelu_new", b"relu"))):
+        if model:
+            write(f"{name}/model.safetensors", model)
+        if about:
+            write(f"{name}/config.json", about)
+    if HAS_ENGINE:
+        made = run_program(["train", "run.json", "--out", "run0"], folder)
+    else:
+        made = run_program(["import", "hf", "run0"], folder)
+    if made.returncode != 0:
+        raise SystemExit(f"the template could not be made: {made.stderr}")
+    (folder / "run0/lock").unlink(missing_ok=True)
+    shutil.copytree(folder / "run0", folder / "damaged")
+    for path in sorted((folder / "damaged/checkpoints" / NAME).glob("master*")):
+        path.write_bytes(path.read_bytes()[:100])
+
+
+def copy_template(template, folder):
+    shutil.copytree(template, folder)
+    for name in ("pipe", "pipe.safetensors", "hf_pipe/model.safetensors"):
+        os.mkfifo(folder / name)
+
+
+def state_of(folder):
+    return {str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
+            for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+# --- one case -----------------------------------------------------------------------------------
+
+SILENT = {("diff", 1), ("ls", 1), ("scrub", 1), ("tune", 1), ("train", 1)}
+
+
+def judge(case, folder, before, result):
+    """What is wrong with what happened, or None."""
+    said = result.stdout + result.stderr
+    if result.returncode not in (0, 1, 2):
+        return f"ended with {result.returncode}"
+    found = CRASH.search(said)
+    if found:
+        return f"shows {found[0]!r}"
+    if result.returncode == 0 and case.mistakes:
+        return f"ended with 0 in spite of {', '.join(case.mistakes)}"
+    if result.returncode == 0:
+        missing = unmarked(case, folder, result)
+        return f"left no mark of {', '.join(missing)}" if missing else None
+    does_not_fit = case.command == "plan" and "fit" in result.stdout
+    if (case.command, result.returncode) not in SILENT and not does_not_fit:
+        last = (result.stderr.splitlines() or [""])[-1]
+        if not re.match(r"sluice: \S", last) and not re.search(r"^sluice: \d+ settings cannot",
+                                                               result.stderr, re.MULTILINE):
+            return f"the last line is no sentence of sluice's: {last!r}"
+    if result.returncode == 2:
+        after = state_of(folder)
+        lost = [name for name, state in before.items() if after.get(name) != state]
+        if lost:
+            return f"was refused and changed {', '.join(lost[:3])}"
+    return None
+
+
+def run_case(number, seed, root, shows=False):
+    """(outcome, complaint or None) of a case, which depends on its number and the seed alone."""
+    case = draw_case(random.Random(seed * 1_000_003 + number))
+    folder = root / f"case{number}" / "w"
+    folder.parent.mkdir()
+    (folder.parent / "cache").symlink_to(root / "cache")
+    copy_template(root / "template", folder)
+    before = state_of(folder)
+    try:
+        result = run_program(case.words, folder)
+    except subprocess.TimeoutExpired:
+        return "hang", f"{case.words}: did not end in {TIMEOUT_S} s"
+    except ValueError:  # a NUL in a word
+        return "not run", None
+    try:
+        complaint = judge(case, folder, before, result)
+    finally:
+        shutil.rmtree(folder.parent, ignore_errors=True)
+    if shows:
+        print(case, result.stdout, result.stderr, sep="\n")
+    name = f"{case.command or 'none'} {result.returncode}"
+    if complaint:
+        complaint = f"case {number}, {case.words}: {complaint}\n    {result.stderr[-300:]}"
+    return name, complaint
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only", type=int)
+    options = parser.parse_args()
+    outcomes, complaints = collections.Counter(), []
+    with tempfile.TemporaryDirectory(prefix="sluice-fuzz-", dir=os.getcwd()) as name:
+        root = Path(name)
+        (root / "cache").mkdir()
+        make_template(root / "template")
+        numbers = [options.only] if options.only is not None else range(options.cases)
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            for outcome, complaint in pool.map(
+                    lambda number: run_case(number, options.seed, root,
+                                            options.only is not None), numbers):
+                outcomes[outcome] += 1
+                if complaint:
+                    complaints.append(complaint)
+                    print(complaint, flush=True)
+    codes = collections.Counter()
+    for outcome, count in sorted(outcomes.items()):
+        print(f"{count:6} {outcome}")
+        codes[outcome.split()[-1]] += count
+    print(f"seed {options.seed}: {sum(outcomes.values())} command lines; " +
+          ", ".join(f"{count} ended with {code}" for code, count in sorted(codes.items())) +
+          f"; {len(complaints)} complaints")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
