@@ -6,25 +6,20 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <set>
 #include <sstream>
 #include <thread>
 
+#include "aio/cgroup_memory.h"
+#include "aio/mount_table.h"
 #include "aio/units.h"
 
 namespace sluice::aio {
 namespace {
-
-std::string read_all(const char* path) {
-  std::ifstream in(path);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
 
 // The value of "key : value" or "key: value" in /proc/cpuinfo and /proc/meminfo.
 std::string value_of(const std::string& text, const std::string& key) {
@@ -40,7 +35,7 @@ std::string value_of(const std::string& text, const std::string& key) {
 }
 
 std::uint64_t meminfo_bytes(const char* key) {
-  return std::strtoull(value_of(read_all("/proc/meminfo"), key).c_str(), nullptr, 10) * 1024;
+  return std::strtoull(value_of(read_text("/proc/meminfo"), key).c_str(), nullptr, 10) * 1024;
 }
 
 int usable_cores() {
@@ -50,31 +45,11 @@ int usable_cores() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-// mountinfo writes blanks in names as \040.
-std::string unescape(const std::string& text) {
-  std::string result;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size()) {
-      result += static_cast<char>(std::strtol(text.substr(i + 1, 3).c_str(), nullptr, 8));
-      i += 3;
-    } else {
-      result += text[i];
-    }
-  }
-  return result;
-}
-
-bool is_below(const std::string& path, const std::string& folder) {
-  if (folder == "/") return true;
-  return path.compare(0, folder.size(), folder) == 0 &&
-         (path.size() == folder.size() || path[folder.size()] == '/');
-}
-
 }  // namespace
 
 MachineInfo machine_info() {
   MachineInfo info;
-  info.cpu = value_of(read_all("/proc/cpuinfo"), "model name");
+  info.cpu = value_of(read_text("/proc/cpuinfo"), "model name");
   if (info.cpu.empty()) info.cpu = "unknown";
   info.cores = usable_cores();
   info.ram_bytes = meminfo_bytes("MemTotal");
@@ -83,7 +58,11 @@ MachineInfo machine_info() {
   return info;
 }
 
-std::uint64_t available_ram_bytes() { return meminfo_bytes("MemAvailable"); }
+std::uint64_t available_ram_bytes() {
+  const std::uint64_t of_machine = meminfo_bytes("MemAvailable");
+  const auto of_cgroup = cgroup_memory();
+  return of_cgroup ? std::min(of_machine, of_cgroup->room_bytes()) : of_machine;
+}
 
 std::uint64_t last_level_cache_bytes() {
   constexpr int kMostCpus = 4096;
@@ -92,10 +71,10 @@ std::uint64_t last_level_cache_bytes() {
   for (int cpu = 0; cpu < kMostCpus; ++cpu) {
     const std::string folder =
         "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cache/index3/";
-    const std::string shared_by = read_all((folder + "shared_cpu_list").c_str());
+    const std::string shared_by = read_text(folder + "shared_cpu_list");
     if (shared_by.empty()) break;
     if (!seen.insert(shared_by).second) continue;
-    std::string size = read_all((folder + "size").c_str());  // "32768K"
+    std::string size = read_text(folder + "size");  // "32768K"
     while (!size.empty() && std::isspace(static_cast<unsigned char>(size.back())) != 0)
       size.pop_back();
     const auto parsed = parse_bytes(size);
@@ -109,23 +88,14 @@ MountInfo find_mount(const std::string& mountinfo, const std::string& device_num
   MountInfo best{
       .file_system = "unknown", .device = "unknown", .mount_point = "", .device_number = ""};
   bool best_has_number = false;
-  std::istringstream lines(mountinfo);
-  for (std::string line; std::getline(lines, line);) {
-    // id parent major:minor root mount-point options [optional fields] - type source options
-    std::istringstream fields(line);
-    std::string id, parent, number, root, mount_point, word, type, source;
-    fields >> id >> parent >> number >> root >> mount_point;
-    while (fields >> word && word != "-") {
-    }
-    if (!(fields >> type >> source)) continue;
-    mount_point = unescape(mount_point);
-    if (!is_below(path, mount_point)) continue;
-    const bool has_number = number == device_number;
-    const bool longer = mount_point.size() >= best.mount_point.size();
+  for (const Mount& mount : parse_mount_table(mountinfo)) {
+    if (!is_below(path, mount.mount_point)) continue;
+    const bool has_number = mount.device_number == device_number;
+    const bool longer = mount.mount_point.size() >= best.mount_point.size();
     if ((has_number && !best_has_number) || (has_number == best_has_number && longer)) {
-      best = {.file_system = type,
-              .device = unescape(source),
-              .mount_point = mount_point,
+      best = {.file_system = mount.type,
+              .device = mount.source,
+              .mount_point = mount.mount_point,
               .device_number = ""};
       best_has_number = has_number;
     }
@@ -141,7 +111,7 @@ MountInfo mount_info(const std::string& path) {
   const std::string number =
       std::to_string(major(status.st_dev)) + ":" + std::to_string(minor(status.st_dev));
   MountInfo mount =
-      find_mount(read_all("/proc/self/mountinfo"), number, absolute ? absolute.get() : path);
+      find_mount(read_text("/proc/self/mountinfo"), number, absolute ? absolute.get() : path);
   mount.device_number = number;
   return mount;
 }

@@ -17,7 +17,7 @@ MachineInfo machine_info();
 // Of the caches next to memory, all of them together; 0 where the kernel does not say.
 std::uint64_t last_level_cache_bytes();
 
-// What could still be taken without swapping.
+// What could still be taken without swapping, and within the limits of control groups.
 std::uint64_t available_ram_bytes();
 
 struct MountInfo {

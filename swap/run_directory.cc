@@ -7,6 +7,10 @@
 #include <thread>
 #include <utility>
 
+#include "aio/missing_folder.h"
+#include "aio/storage_info.h"
+#include "swap/store_files.h"
+
 namespace sluice::swap {
 namespace {
 
@@ -41,12 +45,11 @@ std::string path_in(const std::string& directory, std::string_view name) {
   return (directory + "/").append(name);
 }
 
-std::string lock_path(const std::string& directory) { return path_in(directory, kLockFile); }
-
-Error no_such_path(const std::string& path) {
-  return Error(ErrorCode::kNotFound,
-               "the NVMe path \"" + path + "\" does not exist: make that folder, or name another");
+std::string directory_of(const std::string& path, const std::string& run) {
+  return path + "/" + std::string(kFolderPrefix) + run;
 }
+
+constexpr const char* kNvmePath = "NVMe path";
 
 // ---- taking -----------------------------------------------------------------------------------
 
@@ -60,6 +63,25 @@ Error in_use(aio::IoQueue& queue, const std::string& directory) {
     text += "a process that has not said which it is";
   }
   return Error(ErrorCode::kBusy, text + ": choose another name for this run, or end that one");
+}
+
+// An error where the folder's owner may be alive without its lock being seen here. A closed store
+// is nobody's, wherever it was closed.
+Status refuse_elsewhere(aio::IoQueue& queue, const std::string& path, const std::string& directory,
+                        const RunOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(const auto owner, read_owner(queue, directory));
+  if (!owner || same_machine(*owner, options.self) || options.locks_reach_all(path)) return {};
+  SLUICE_ASSIGN_OR_RETURN(const bool closed,
+                          queue.backend().files().exists(closed_mark_path(directory)));
+  if (closed) return {};
+  return Error(ErrorCode::kBusy,
+               directory + " belongs to process " + std::to_string(owner->pid) + " on host " +
+                   owner->host + " since " + owner->started_utc +
+                   ", and whether that still runs cannot be seen from here, because the locks of "
+                   "this file system may not reach other machines. If it has ended, remove what it "
+                   "left (rm -r " +
+                   directory +
+                   ") and start again; else choose another run.dir, or a folder on a local drive");
 }
 
 // An error unless the folder is missing, empty or a run's.
@@ -103,6 +125,20 @@ Result<std::unique_ptr<FileLock>> make_and_lock(aio::IoQueue& queue, const std::
   return Error(ErrorCode::kBusy, directory + " was removed by others " +
                                      std::to_string(kTakeAttempts) +
                                      " times while it was being taken: try again");
+}
+
+// The errors of taking a folder, as far as they can be known without making anything.
+Status refuse_before(aio::IoQueue& queue, const std::string& path, const std::string& directory,
+                     const RunOptions& options) {
+  FileSystem& files = queue.backend().files();
+  SLUICE_RETURN_IF_ERROR(aio::require_folder(files, kNvmePath, path));
+  SLUICE_RETURN_IF_ERROR(refuse_foreign(files, directory));
+  SLUICE_RETURN_IF_ERROR(refuse_elsewhere(queue, path, directory, options));
+  SLUICE_ASSIGN_OR_RETURN(const bool has_lock, files.exists(lock_path(directory)));
+  if (!has_lock) return {};
+  const auto lock = lock_patiently(files, lock_path(directory), options.lock_wait_ms);
+  if (!lock.ok() && lock.error().code() == ErrorCode::kBusy) return in_use(queue, directory);
+  return {};
 }
 
 // ---- looking ----------------------------------------------------------------------------------
@@ -160,7 +196,7 @@ Result<std::optional<FoundRun>> look_at(aio::IoQueue& queue, const std::string& 
     SLUICE_ASSIGN_OR_RETURN(found.in_use, is_locked(files, directory));
   }
   SLUICE_ASSIGN_OR_RETURN(found.owner, read_owner(queue, directory));
-  found.same_host = found.owner && found.owner->host == options.self.host;
+  found.same_machine = found.owner && same_machine(*found.owner, options.self);
   for (const std::string& name : *names) {
     SLUICE_ASSIGN_OR_RETURN(const std::uint64_t bytes, file_bytes(files, path_in(directory, name)));
     found.bytes += bytes;
@@ -186,14 +222,35 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::take(aio::IoQueue& queue,
                      " letters, digits, dots, dashes and underscores, no dot first");
   }
   FileSystem& files = queue.backend().files();
-  SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(path));
-  if (!there) return no_such_path(path);
-  const std::string directory = path + "/" + std::string(kFolderPrefix) + run;
+  SLUICE_RETURN_IF_ERROR(aio::require_folder(files, kNvmePath, path));
+  const std::string directory = directory_of(path, run);
+  // Before its lock is made, and again once nobody can change it.
+  SLUICE_RETURN_IF_ERROR(refuse_elsewhere(queue, path, directory, options));
   SLUICE_ASSIGN_OR_RETURN(auto lock, make_and_lock(queue, path, directory, options.lock_wait_ms));
+  SLUICE_RETURN_IF_ERROR(refuse_elsewhere(queue, path, directory, options));
   SLUICE_ASSIGN_OR_RETURN(auto previous_owner, read_owner(queue, directory));
   SLUICE_RETURN_IF_ERROR(write_owner(queue, directory, options.self));
   return std::unique_ptr<RunDirectory>(new RunDirectory(
       queue, {.parent = path, .directory = directory}, std::move(lock), std::move(previous_owner)));
+}
+
+Result<std::vector<std::unique_ptr<RunDirectory>>> RunDirectory::take_all(
+    aio::IoQueue& queue, const std::vector<std::string>& paths, const std::string& run,
+    const RunOptions& options) {
+  std::vector<std::unique_ptr<RunDirectory>> taken;
+  // A name that is none is the first take()'s to refuse.
+  for (const std::string& path : paths)
+    if (is_run_name(run))
+      SLUICE_RETURN_IF_ERROR(refuse_before(queue, path, directory_of(path, run), options));
+  for (const std::string& path : paths) {
+    SLUICE_ASSIGN_OR_RETURN(auto directory, take(queue, path, run, options));
+    taken.push_back(std::move(directory));
+  }
+  return taken;
+}
+
+bool RunOptions::local_locks(const std::string& path) {
+  return aio::storage_info(path).locks_reach_all;
 }
 
 RunDirectory::RunDirectory(aio::IoQueue& queue, Place place, std::unique_ptr<FileLock> lock,
@@ -245,7 +302,7 @@ Result<std::vector<FoundRun>> find_runs(aio::IoQueue& queue, const std::string& 
                                         const RunOptions& options) {
   const auto names = queue.backend().files().list(path);
   if (!names.ok()) {
-    if (names.error().code() == ErrorCode::kNotFound) return no_such_path(path);
+    SLUICE_RETURN_IF_ERROR(aio::require_folder(queue.backend().files(), kNvmePath, path));
     return names.error();
   }
   std::vector<FoundRun> runs;

@@ -6,7 +6,10 @@
 // owner.json in them are somebody else's and never touched. Through a power loss at any moment a
 // folder of ours stays recognisable as such, or is empty or gone.
 //
-// On a network file system the lock may not reach other machines: FoundRun::same_host tells.
+// The lock proves that nobody else uses the folder where it reaches everybody: on a local drive. On
+// a network file system it may not, and a folder whose owner ran on another machine
+// (same_machine()) is refused unless it was closed. What is refused is left as it was, byte for
+// byte.
 //
 // Threads: take() and find_runs() from any thread and process at once; one thread at a time for one
 //          RunDirectory.
@@ -14,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +34,10 @@ namespace sluice::swap {
 struct RunOptions {
   RunOwner self = this_process();
   int lock_wait_ms = 1000;  // find_runs() and remove_all() of others hold locks for moments
+  // Whether the locks of a path's file system are seen by all who can reach it.
+  std::function<bool(const std::string& path)> locks_reach_all = local_locks;
+
+  static bool local_locks(const std::string& path);
 };
 
 class RunDirectory {
@@ -37,11 +45,16 @@ class RunDirectory {
   // Makes <path>/sluice-<run> or takes what a dead run of that name left, with its files; then it
   // holds the lock and owner.json says whose it is. `queue` must outlive the RunDirectory.
   // kInvalidArgument for a run that is not 1 to 64 of [A-Za-z0-9._-] or begins with a dot;
-  // kNotFound where `path` does not exist; kBusy names the run's owner; kAlreadyExists where
-  // the folder is not ours. After other errors a folder without an owner may be left.
+  // kNotFound where `path` does not exist; kBusy names the run's owner, who holds the lock or may
+  // live on another machine; kAlreadyExists where the folder is not ours. After other errors a
+  // folder without an owner may be left.
   static Result<std::unique_ptr<RunDirectory>> take(aio::IoQueue& queue, const std::string& path,
                                                     const std::string& run,
                                                     const RunOptions& options = {});
+  // The folders of one run on several paths, in their order: all are looked at before one is taken.
+  static Result<std::vector<std::unique_ptr<RunDirectory>>> take_all(
+      aio::IoQueue& queue, const std::vector<std::string>& paths, const std::string& run,
+      const RunOptions& options = {});
   // Releases the lock, leaves the files.
   ~RunDirectory() = default;
   RunDirectory(const RunDirectory&) = delete;
@@ -80,8 +93,8 @@ struct FoundRun {
   std::string directory;
   bool in_use = false;  // its lock cannot be had; also while somebody else just looks at it
   std::optional<RunOwner> owner;
-  std::uint64_t bytes = 0;  // of the files in it that may be read
-  bool same_host = false;   // its owner says that it runs here, or ran
+  std::uint64_t bytes = 0;    // of the files in it that may be read
+  bool same_machine = false;  // its owner says that it runs here, or ran
 };
 
 // Every folder of a run under `path`, sorted by name; folders that go while it looks are left out.

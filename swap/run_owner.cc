@@ -5,6 +5,7 @@
 #include <array>
 #include <climits>
 #include <ctime>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "aio/small_file.h"
@@ -25,9 +26,22 @@ std::optional<RunOwner> parse_owner(const std::string& text) {
   if (pid == json.end() || !pid->is_number_integer()) return std::nullopt;
   if (host == json.end() || !host->is_string()) return std::nullopt;
   if (started == json.end() || !started->is_string()) return std::nullopt;
+  const auto optional = [&](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+  };
   return RunOwner{.pid = pid->get<std::int64_t>(),
                   .host = host->get<std::string>(),
-                  .started_utc = started->get<std::string>()};
+                  .started_utc = started->get<std::string>(),
+                  .boot_id = optional("boot_id"),
+                  .machine_id = optional("machine_id")};
+}
+
+std::string first_word_of(const char* path) {
+  std::ifstream file(path);
+  std::string word;
+  file >> word;
+  return word;
 }
 
 }  // namespace
@@ -40,11 +54,24 @@ RunOwner this_process() {
   ::gmtime_r(&now, &utc);
   std::array<char, 32> time{};
   std::strftime(time.data(), time.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return {.pid = ::getpid(), .host = host.data(), .started_utc = time.data()};
+  return {.pid = ::getpid(),
+          .host = host.data(),
+          .started_utc = time.data(),
+          .boot_id = first_word_of("/proc/sys/kernel/random/boot_id"),
+          .machine_id = first_word_of("/etc/machine-id")};
+}
+
+bool same_machine(const RunOwner& a, const RunOwner& b) {
+  if (!a.boot_id.empty() && a.boot_id == b.boot_id) return true;
+  // Images of containers and of virtual machines are often copied with their machine-id.
+  if (!a.machine_id.empty() && !b.machine_id.empty() && a.machine_id != b.machine_id) return false;
+  return a.host == b.host;
 }
 
 Status write_owner(aio::IoQueue& queue, const std::string& directory, const RunOwner& owner) {
-  const Json json = {{"pid", owner.pid}, {"host", owner.host}, {"started_utc", owner.started_utc}};
+  Json json = {{"pid", owner.pid}, {"host", owner.host}, {"started_utc", owner.started_utc}};
+  if (!owner.boot_id.empty()) json["boot_id"] = owner.boot_id;
+  if (!owner.machine_id.empty()) json["machine_id"] = owner.machine_id;
   return aio::write_small_file(queue, directory + "/" + kOwnerFile,
                                json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }

@@ -16,11 +16,19 @@ struct RunOwner {
   std::int64_t pid = 0;
   std::string host;
   std::string started_utc;  // 2026-01-31T23:59:59Z
+  // Of the running kernel, the same in all of its containers, and of the installation. Empty where
+  // the machine does not say, and in what older versions wrote.
+  std::string boot_id;
+  std::string machine_id;
   friend bool operator==(const RunOwner&, const RunOwner&) = default;
 };
 
 // This process, from now on.
 RunOwner this_process();
+
+// Whether both are processes of one machine, so that a lock that one holds is seen by the other, or
+// ended with the machine's last boot. A host's name alone changes with every container.
+bool same_machine(const RunOwner& a, const RunOwner& b);
 
 inline constexpr const char* kOwnerFile = "owner.json";
 

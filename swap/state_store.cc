@@ -50,26 +50,23 @@ std::vector<RecordShape> shapes_of(const StoreLayout& layout) {
   return shapes;
 }
 
-// Clears the folders that were taken for a new store. What a killed run left goes; a store that was
-// closed stays, unless it is to be replaced.
-Status clear_for_new_store(aio::FileSystem& files, const Directories& directories,
-                           bool replace_whole) {
+Status refuse_closed(aio::FileSystem& files, const std::vector<std::string>& folders) {
+  for (const std::string& folder : folders) {
+    SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
+    if (!closed) continue;
+    return Error(ErrorCode::kAlreadyExists,
+                 folder +
+                     " holds the state of a run that ended properly: open it to go on with it, "
+                     "remove the folder, or choose another name for the run");
+  }
+  return {};
+}
+
+// Clears the folders that were taken for a new store, of what is there.
+Status clear_for_new_store(aio::FileSystem& files, const Directories& directories) {
   for (const auto& directory : directories) {
     const std::string& folder = directory->path();
     SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
-    if (closed && !replace_whole) {
-      return Error(ErrorCode::kAlreadyExists,
-                   folder +
-                       " holds the state of a run that ended properly: open it to go on with it, "
-                       "remove the folder, or choose another name for the run");
-    }
-    if (!closed && directory->previous_owner() &&
-        directory->previous_owner()->host != this_process().host) {
-      return Error(ErrorCode::kBusy, folder + " belongs to " +
-                                         describe(*directory->previous_owner()) +
-                                         ", and whether that still runs cannot be seen from here: "
-                                         "remove the folder if it does not");
-    }
     if (!closed && directory->previous_owner()) {
       log::warning(folder + " was left half-written by " + describe(*directory->previous_owner()) +
                    ", which was killed; it is made anew");
@@ -122,13 +119,16 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
                            .chunk_bytes = options.chunk_bytes,
                            .generations = options.generations},
                           std::move(records)));
-  Directories taken;
-  for (const std::string& path : options.paths) {
-    SLUICE_ASSIGN_OR_RETURN(auto directory, RunDirectory::take(queues.reads, path, options.run));
-    taken.push_back(std::move(directory));
-  }
-  SLUICE_RETURN_IF_ERROR(
-      clear_for_new_store(queues.reads.backend().files(), taken, options.replace_whole));
+  aio::FileSystem& files = queues.reads.backend().files();
+  // Before and after: a refusal leaves what is there as it was, and another run may have closed its
+  // store before the lock was had.
+  std::vector<std::string> folders;
+  for (const std::string& path : options.paths) folders.push_back(folder_of(path, options.run));
+  if (!options.replace_whole) SLUICE_RETURN_IF_ERROR(refuse_closed(files, folders));
+  SLUICE_ASSIGN_OR_RETURN(Directories taken,
+                          RunDirectory::take_all(queues.reads, options.paths, options.run));
+  if (!options.replace_whole) SLUICE_RETURN_IF_ERROR(refuse_closed(files, folders));
+  SLUICE_RETURN_IF_ERROR(clear_for_new_store(files, taken));
 
   std::unique_ptr<StateStore> store(new StateStore(queues, std::move(layout), std::move(taken)));
   store->label_ = options.label;
@@ -151,12 +151,8 @@ Result<std::unique_ptr<StateStore>> StateStore::open(Queues queues,
                                                      const std::vector<std::string>& paths,
                                                      const std::string& run) {
   SLUICE_ASSIGN_OR_RETURN(ClosedStore closed, find_closed(queues.reads, paths, run));
-  std::vector<std::string> ordered = closed.paths;
-  Directories taken;
-  for (const std::string& path : ordered) {
-    SLUICE_ASSIGN_OR_RETURN(auto directory, RunDirectory::take(queues.reads, path, run));
-    taken.push_back(std::move(directory));
-  }
+  SLUICE_ASSIGN_OR_RETURN(Directories taken,
+                          RunDirectory::take_all(queues.reads, closed.paths, run));
   // Another run may have used it between the look and the lock.
   SLUICE_ASSIGN_OR_RETURN(closed, find_closed(queues.reads, paths, run));
 

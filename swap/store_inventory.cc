@@ -98,7 +98,8 @@ Result<StoreCondition> condition_of(IoQueue& queue, const FoundRun& found) {
   SLUICE_ASSIGN_OR_RETURN(const bool closed,
                           queue.backend().files().exists(closed_mark_path(found.directory)));
   if (closed || closed_elsewhere(queue, found)) return StoreCondition::kWhole;
-  return found.same_host ? StoreCondition::kLeftover : StoreCondition::kElsewhere;
+  // Not by the lock alone: whoever exports this drive to others may hold one that is not seen here.
+  return found.same_machine ? StoreCondition::kLeftover : StoreCondition::kElsewhere;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "aio/cgroup_memory.h"
 #include "aio/units.h"
 #include "aio/uring_backend.h"
 #include "engine/train/memory_plan.h"
@@ -24,35 +25,6 @@ std::optional<std::uint64_t> first_number(const std::string& path, const std::st
   return std::nullopt;
 }
 
-std::optional<std::uint64_t> number_in(const std::string& path) {
-  std::ifstream file(path);
-  std::uint64_t number = 0;
-  if (file >> number) return number;
-  return std::nullopt;  // not there, or "max"
-}
-
-// The limit of this process's cgroup and of those above it, less what is in use; version 2.
-std::optional<std::uint64_t> cgroup_room() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string line;
-  std::string group;
-  while (std::getline(file, line)) {
-    if (line.rfind("0::", 0) == 0) group = line.substr(3);
-  }
-  std::optional<std::uint64_t> room;
-  for (;;) {
-    const std::string folder = "/sys/fs/cgroup" + group;
-    const auto limit = number_in(folder + "/memory.max");
-    const auto used = number_in(folder + "/memory.current");
-    if (limit && used) {
-      const std::uint64_t here = *limit > *used ? *limit - *used : 0;
-      room = std::min(room.value_or(here), here);
-    }
-    if (group.empty() || group == "/") return room;
-    group.resize(group.rfind('/'));
-  }
-}
-
 std::optional<std::uint64_t> room(std::optional<double> budget_gib,
                                   std::optional<std::uint64_t> free_bytes) {
   if (budget_gib) return static_cast<std::uint64_t>(*budget_gib * kGiB);
@@ -66,7 +38,10 @@ MachineFacts machine_facts(const config::Config& config) {
   MachineFacts facts;
   const auto available_kib = first_number("/proc/meminfo", "MemAvailable:");
   if (available_kib) facts.available_bytes = *available_kib * kKiB;
-  facts.cgroup_bytes = cgroup_room();
+  if (const auto cgroup = aio::cgroup_memory()) {
+    facts.cgroup_bytes = cgroup->room_bytes();
+    facts.cgroup_limit_bytes = cgroup->limit_bytes;
+  }
   struct rlimit limit {};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
     facts.memlock_bytes = limit.rlim_cur;

@@ -14,11 +14,12 @@ namespace sluice::engine {
 
 // Nothing: the machine does not say, or sets no limit.
 struct MachineFacts {
-  std::optional<std::uint64_t> available_bytes;  // MemAvailable of /proc/meminfo
-  std::optional<std::uint64_t> cgroup_bytes;     // what its limit leaves
-  std::optional<std::uint64_t> memlock_bytes;    // RLIMIT_MEMLOCK
-  std::optional<GpuMemory> gpu;                  // where the configuration computes there
-  std::optional<std::string> uring_refusal;      // why io_uring cannot be used
+  std::optional<std::uint64_t> available_bytes;     // MemAvailable of /proc/meminfo
+  std::optional<std::uint64_t> cgroup_bytes;        // what the limits of control groups leave
+  std::optional<std::uint64_t> cgroup_limit_bytes;  // of the group that leaves so much
+  std::optional<std::uint64_t> memlock_bytes;       // RLIMIT_MEMLOCK
+  std::optional<GpuMemory> gpu;                     // where the configuration computes there
+  std::optional<std::string> uring_refusal;         // why io_uring cannot be used
 };
 
 // Makes the context of the GPU that the configuration uses, if it uses one.

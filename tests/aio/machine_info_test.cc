@@ -4,6 +4,12 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "aio/cgroup_memory.h"
+#include "aio/mount_table.h"
+#include "aio/storage_info.h"
 #include "tests/aio/backends_under_test.h"
 
 namespace sluice::aio {
@@ -39,6 +45,142 @@ TEST(MountInfo, HasTheNumberOfTheDeviceThatAFolderIsOn) {
             std::to_string(major(status.st_dev)) + ":" + std::to_string(minor(status.st_dev)));
   EXPECT_EQ(folder.path().find(mount.mount_point), 0U);
   EXPECT_TRUE(mount_info(folder.file("absent")).device_number.empty());
+}
+
+TEST(MountTable, ReadsTheOptionsOfAnOverlay) {
+  const auto mounts = parse_mount_table(
+      "30 27 0:25 / / rw shared:1 - overlay overlay rw,lowerdir=/l1:/l2,upperdir=/run/my\\040up,"
+      "workdir=/w,metacopy\n"
+      "31 30 0:26 / /x rw - tmpfs tmpfs rw\n");
+  ASSERT_EQ(mounts.size(), 2U);
+  EXPECT_EQ(super_option(mounts[0], "upperdir"), "/run/my up");
+  EXPECT_EQ(super_option(mounts[0], "metacopy"), "");
+  EXPECT_EQ(super_option(mounts[0], "upper"), std::nullopt);
+  EXPECT_EQ(super_option(mounts[1], "upperdir"), std::nullopt);
+}
+
+TEST(StorageInfo, KnowsWhatIsMemory) {
+  const StorageInfo memory = storage_info("/dev/shm");
+  if (memory.file_system != "tmpfs") GTEST_SKIP() << "/dev/shm is no tmpfs here";
+  EXPECT_TRUE(memory.in_memory);
+  EXPECT_TRUE(memory.locks_reach_all);
+  EXPECT_FALSE(overlay_takes_memory("/dev/shm")) << "it is no overlay";
+  EXPECT_FALSE(storage_info("/proc").in_memory);
+  EXPECT_FALSE(storage_info("/nowhere").locks_reach_all);
+}
+
+// ---- control groups ---------------------------------------------------------------------------
+
+// A machine's files, below a folder of the test's own.
+class CgroupMemoryOf : public testing::Test {
+ protected:
+  void write(const std::string& path, const std::string& text) const {
+    const std::string file = folder_.path() + path;
+    std::filesystem::create_directories(std::filesystem::path(file).parent_path());
+    std::ofstream(file) << text;
+  }
+  void group2(const std::string& name, const std::string& max, const std::string& current,
+              const std::string& stat) const {
+    const std::string folder = "/sys/fs/cgroup" + name;
+    write(folder + "/memory.max", max + "\n");
+    write(folder + "/memory.high", "max\n");
+    write(folder + "/memory.current", current + "\n");
+    write(folder + "/memory.stat", stat);
+  }
+  void group1(const std::string& name, const std::string& limit, const std::string& usage,
+              const std::string& stat) const {
+    const std::string folder = "/sys/fs/cgroup/memory" + name;
+    write(folder + "/memory.limit_in_bytes", limit + "\n");
+    write(folder + "/memory.usage_in_bytes", usage + "\n");
+    write(folder + "/memory.stat", stat);
+  }
+  std::optional<CgroupMemory> found() const { return cgroup_memory(folder_.path()); }
+  const TemporaryFolder folder_;
+};
+
+constexpr const char* kMount2 = "29 22 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+constexpr const char* kMount1 =
+    "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"
+    "34 31 0:31 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+    "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+constexpr const char* kNoLimit1 = "9223372036854771712";
+
+TEST_F(CgroupMemoryOf, CountsPageCacheAsFreeInVersion2) {
+  write("/proc/self/mountinfo", kMount2);
+  write("/proc/self/cgroup", "0::/job\n");
+  group2("/job", "4000", "3900",
+         "anon 200\nfile 3000\ninactive_file 2500\nactive_file 500\n"
+         "slab_reclaimable 100\nshmem 50\n");
+  ASSERT_TRUE(found());
+  EXPECT_EQ(found()->limit_bytes, 4000U);
+  EXPECT_EQ(found()->used_bytes, 800U);
+  EXPECT_EQ(found()->room_bytes(), 3200U);
+  EXPECT_EQ(found()->limit_path, folder_.path() + "/sys/fs/cgroup/job/memory.max");
+}
+
+TEST_F(CgroupMemoryOf, TakesTheGroupThatLeavesLeastOnTheWayToTheRoot) {
+  write("/proc/self/mountinfo", kMount2);
+  write("/proc/self/cgroup", "0::/slice/pod/box\n");
+  group2("/slice", "9000", "8500", "");
+  group2("/slice/pod", "2000", "300", "");
+  group2("/slice/pod/box", "max", "100", "");
+  EXPECT_EQ(found()->room_bytes(), 500U) << "of /slice, whose other pods are large";
+  group2("/slice", "9000", "400", "");
+  EXPECT_EQ(found()->room_bytes(), 1700U);
+  write("/sys/fs/cgroup/slice/pod/box/memory.high", "1000\n");
+  EXPECT_EQ(found()->room_bytes(), 900U);
+  group2("/slice/pod", "200", "300", "");
+  EXPECT_EQ(found()->room_bytes(), 0U) << "over its limit";
+}
+
+TEST_F(CgroupMemoryOf, FindsNothingWithoutALimit) {
+  EXPECT_EQ(found().has_value(), false) << "no cgroups at all";
+  write("/proc/self/mountinfo", kMount2);
+  write("/proc/self/cgroup", "0::/\n");
+  EXPECT_FALSE(found()) << "the root group has no files";
+  group2("", "max", "100", "");
+  EXPECT_FALSE(found());
+  write("/proc/self/mountinfo", kMount1);
+  write("/proc/self/cgroup", "4:memory:/a\n0::/\n");
+  group1("/a", kNoLimit1, "100", std::string("hierarchical_memory_limit ") + kNoLimit1 + "\n");
+  EXPECT_FALSE(found());
+}
+
+TEST_F(CgroupMemoryOf, ReadsVersion1BesideAnEmptyVersion2) {
+  write("/proc/self/mountinfo", kMount1);
+  write("/proc/self/cgroup", "9:cpuset:/other\n4:cpuacct,memory:/a/b\n0::/a/b\n");
+  group1("/a/b", kNoLimit1, "700",
+         "cache 90\ninactive_file 1\nactive_file 1\ntotal_inactive_file 100\n"
+         "total_active_file 200\n");
+  group1("/a", "5000", "1000", "total_inactive_file 100\ntotal_active_file 200\n");
+  ASSERT_TRUE(found());
+  EXPECT_EQ(found()->limit_bytes, 5000U);
+  EXPECT_EQ(found()->room_bytes(), 4300U);
+  write("/sys/fs/cgroup/memory/a/memory.use_hierarchy", "0\n");
+  EXPECT_FALSE(found()) << "/a does not count what /a/b takes";
+  write("/sys/fs/cgroup/memory/a/memory.use_hierarchy", "1\n");
+  EXPECT_TRUE(found());
+}
+
+TEST_F(CgroupMemoryOf, SeesALimitAboveAContainerOfVersion1) {
+  // The mount shows the container's group alone, under a name that is the host's.
+  write("/proc/self/mountinfo",
+        "35 31 0:32 /docker/4711 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
+  write("/proc/self/cgroup", "4:memory:/docker/4711\n");
+  group1("", kNoLimit1, "700", "hierarchical_memory_limit 2000\ntotal_active_file 300\n");
+  ASSERT_TRUE(found());
+  EXPECT_EQ(found()->room_bytes(), 1600U);
+  group1("", "1500", "700", "total_active_file 300\n");
+  EXPECT_EQ(found()->room_bytes(), 1100U);
+}
+
+TEST_F(CgroupMemoryOf, LooksAtTheMountWhereTheNameLeadsOutOfIt) {
+  write("/proc/self/mountinfo", "29 22 0:26 /.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  write("/proc/self/cgroup", "0::/../../elsewhere\n");
+  group2("", "1000", "100", "inactive_file 5000\n");
+  EXPECT_EQ(found()->used_bytes, 0U);
+  EXPECT_EQ(found()->room_bytes(), 1000U);
 }
 
 TEST(MachineInfo, KnowsCoresMemoryAndCaches) {

@@ -144,16 +144,18 @@ TEST_F(RunDirectoryOnFiles, RefusesNamesThatAreNoneForARun) {
 
 TEST_F(RunDirectoryOnFiles, WantsThePathToExist) {
   const std::string missing = folder_.file("missing");
-  const std::string sentence =
-      "the NVMe path \"" + missing + "\" does not exist: make that folder, or name another";
+  const auto sentence = testing::AllOf(
+      testing::StartsWith("NVMe path: " + missing + " does not exist; " +
+                          std::filesystem::canonical(folder_.path()).string() + " does, on the "),
+      testing::EndsWith("mkdir -p " + missing));
   const auto run = RunDirectory::take(*queue_, missing, "a", impatient());
   ASSERT_FALSE(run.ok());
   EXPECT_EQ(run.error().code(), ErrorCode::kNotFound);
-  EXPECT_EQ(run.error().message(), sentence);
+  EXPECT_THAT(run.error().message(), sentence);
   const auto found = find_runs(*queue_, missing, impatient());
   ASSERT_FALSE(found.ok());
   EXPECT_EQ(found.error().code(), ErrorCode::kNotFound);
-  EXPECT_EQ(found.error().message(), sentence);
+  EXPECT_THAT(found.error().message(), sentence);
   EXPECT_FALSE(std::filesystem::exists(missing));
 }
 
@@ -235,27 +237,129 @@ TEST_F(RunDirectoryOnFiles, FindsLiveAndDeadRunsAndWhatTheyHold) {
   EXPECT_EQ(found[0].directory, folder_.file("sluice-dead"));
   EXPECT_FALSE(found[0].in_use);
   EXPECT_EQ(found[0].owner, impatient().self);
-  EXPECT_TRUE(found[0].same_host);
+  EXPECT_TRUE(found[0].same_machine);
   EXPECT_EQ(found[0].bytes, 5100 + owner_bytes);
   EXPECT_EQ(found[1].run, "garbled");
   EXPECT_FALSE(found[1].in_use);
   EXPECT_EQ(found[1].owner, std::nullopt);
-  EXPECT_FALSE(found[1].same_host);
+  EXPECT_FALSE(found[1].same_machine);
   EXPECT_EQ(found[2].run, "large");
   EXPECT_EQ(found[2].owner, std::nullopt);
   EXPECT_FALSE(std::filesystem::exists(folder_.file("sluice-large/lock")))
       << "looks, makes nothing";
   EXPECT_EQ(found[3].run, "live");
   EXPECT_TRUE(found[3].in_use);
-  EXPECT_TRUE(found[3].same_host);
+  EXPECT_TRUE(found[3].same_machine);
   EXPECT_EQ(found[4].run, "remote");
   EXPECT_FALSE(found[4].in_use);
-  EXPECT_FALSE(found[4].same_host);
+  EXPECT_FALSE(found[4].same_machine);
   EXPECT_EQ(found[4].owner->pid, 9);
   // Looking has released every lock.
   EXPECT_OK(take("dead"));
   EXPECT_OK(take("garbled"));
 }
+
+// ---- owners of other machines -----------------------------------------------------------------
+
+RunOptions on_another_machine(std::int64_t pid) {
+  RunOptions options = impatient(pid);
+  options.self.host = "there";
+  options.self.boot_id = "b-1";
+  options.self.machine_id = "m-1";
+  return options;
+}
+
+// As on NFS.
+RunOptions without_shared_locks() {
+  RunOptions options = impatient(8);
+  options.self.boot_id = "b-2";
+  options.self.machine_id = "m-2";
+  options.locks_reach_all = [](const std::string&) { return false; };
+  return options;
+}
+
+TEST(SameMachine, GoesByTheBootAndElseByTheInstallationAndItsName) {
+  const RunOwner owner{.pid = 1, .host = "a", .started_utc = "", .boot_id = "b", .machine_id = "m"};
+  const auto changed = [&](std::string host, std::string boot, std::string machine) {
+    RunOwner other = owner;
+    other.host = std::move(host);
+    other.boot_id = std::move(boot);
+    other.machine_id = std::move(machine);
+    return other;
+  };
+  EXPECT_TRUE(same_machine(owner, changed("pod-2", "b", "")));
+  EXPECT_TRUE(same_machine(owner, changed("a", "rebooted", "m")));
+  EXPECT_TRUE(same_machine(owner, changed("a", "", ""))) << "written by an older version";
+  EXPECT_FALSE(same_machine(owner, changed("b", "rebooted", "m"))) << "from one image";
+  EXPECT_FALSE(same_machine(owner, changed("a", "rebooted", "other")));
+  EXPECT_FALSE(same_machine(owner, changed("b", "", "")));
+}
+
+TEST_F(RunDirectoryOnFiles, OfAnotherMachineIsRefusedHoweverOftenAndLeftAsItWas) {
+  { ASSERT_OK(take("a", on_another_machine(4711))); }
+  write("sluice-a/records", "theirs");
+  std::filesystem::remove(folder_.file("sluice-a/lock"));
+  const auto content = [&] {
+    std::string text;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.file("sluice-a"))) {
+      std::ifstream file(entry.path());
+      text += entry.path().filename().string() + ":" +
+              std::string(std::istreambuf_iterator<char>(file), {}) + "\n";
+    }
+    return text;
+  };
+  const std::string before = content();
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const auto run = take("a", without_shared_locks());
+    ASSERT_FALSE(run.ok()) << "attempt " << attempt;
+    EXPECT_EQ(run.error().code(), ErrorCode::kBusy);
+    EXPECT_THAT(run.error().message(),
+                testing::AllOf(HasSubstr("process 4711 on host there since"),
+                               HasSubstr("rm -r " + folder_.file("sluice-a"))));
+    EXPECT_EQ(content(), before);
+  }
+  write("sluice-a/closed.json", "nobody uses it");
+  EXPECT_OK(take("a", without_shared_locks()));
+}
+
+TEST_F(RunDirectoryOnFiles, OfAnotherMachineIsTakenWhereTheLockReachesAll) {
+  { ASSERT_OK(take("a", on_another_machine(4711))); }
+  RunOptions restarted = without_shared_locks();
+  restarted.locks_reach_all = [](const std::string&) { return true; };
+  const auto run = take("a", restarted);
+  ASSERT_OK(run);
+  EXPECT_EQ((*run)->previous_owner()->pid, 4711);
+}
+
+TEST_F(RunDirectoryOnFiles, OfAPodThatRestartsUnderAnotherNameIsTaken) {
+  RunOptions pod = on_another_machine(1);
+  { ASSERT_OK(take("a", pod)); }
+  pod.self.host = "pod-2";
+  pod.locks_reach_all = without_shared_locks().locks_reach_all;
+  EXPECT_OK(take("a", pod));
+}
+
+TEST_F(RunDirectoryOnFiles, AreTakenOnAllPathsOrOnNone) {
+  const std::vector<std::string> paths = {folder_.file("one"), folder_.file("two")};
+  for (const std::string& path : paths) std::filesystem::create_directory(path);
+  { ASSERT_OK(RunDirectory::take(*queue_, paths[1], "a", on_another_machine(4711))); }
+  const auto refused = RunDirectory::take_all(*queue_, paths, "a", without_shared_locks());
+  EXPECT_EQ(refused.status().error().code(), ErrorCode::kBusy);
+  EXPECT_TRUE(std::filesystem::is_empty(paths[0]));
+  std::filesystem::remove_all(paths[1] + "/sluice-a");
+  {
+    const auto busy = RunDirectory::take(*queue_, paths[1], "a", impatient());
+    const auto run = RunDirectory::take_all(*queue_, paths, "a", without_shared_locks());
+    EXPECT_EQ(run.status().error().code(), ErrorCode::kBusy);
+    EXPECT_TRUE(std::filesystem::is_empty(paths[0]));
+  }
+  std::filesystem::remove_all(paths[1] + "/sluice-a");
+  const auto taken = RunDirectory::take_all(*queue_, paths, "a", without_shared_locks());
+  ASSERT_OK(taken);
+  EXPECT_EQ(taken->at(1)->path(), paths[1] + "/sluice-a");
+}
+
+// ---- at once ----------------------------------------------------------------------------------
 
 TEST_F(RunDirectoryOnFiles, WaitsForALockThatIsHeldForAMoment) {
   { ASSERT_OK(take("a")); }
@@ -367,7 +471,7 @@ TEST(RunDirectoryOfAProcess, IsFreeOnceItWasKilledAndTellsWhoItWas) {
   ASSERT_OK(dead);
   ASSERT_EQ(dead->size(), 1U);
   EXPECT_FALSE(dead->front().in_use);
-  EXPECT_TRUE(dead->front().same_host);
+  EXPECT_TRUE(dead->front().same_machine);
   EXPECT_EQ(dead->front().owner->pid, child);
   auto next = RunDirectory::take(*queue, folder.path(), "a", options);
   ASSERT_OK(next);

@@ -13,7 +13,7 @@ namespace {
 Status remove_below(aio::IoQueue& queue, const std::string& path, int process) {
   SLUICE_ASSIGN_OR_RETURN(const auto runs, swap::find_runs(queue, path));
   for (const swap::FoundRun& run : runs) {
-    if (run.in_use || !run.same_host || !run.owner || run.owner->pid != process) continue;
+    if (run.in_use || !run.same_machine || !run.owner || run.owner->pid != process) continue;
     SLUICE_ASSIGN_OR_RETURN(const auto folder, swap::RunDirectory::take(queue, path, run.run));
     SLUICE_RETURN_IF_ERROR(folder->remove_all());
   }

@@ -1,0 +1,127 @@
+#include "aio/cgroup_memory.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include "aio/mount_table.h"
+
+namespace sluice::aio {
+namespace {
+
+// Version 1 writes "no limit" as the largest number of whole pages.
+constexpr std::uint64_t kNoLimitBytes = std::uint64_t{1} << 62;
+
+std::optional<std::uint64_t> number_in(const std::string& path) {
+  std::istringstream text(read_text(path));
+  std::uint64_t number = 0;
+  if (text >> number) return number;
+  return std::nullopt;  // not there, or "max"
+}
+
+// The first of these keys that memory.stat has; 0 without any.
+std::uint64_t stat_of(const std::string& stat, std::initializer_list<std::string_view> keys) {
+  for (const std::string_view key : keys) {
+    std::istringstream lines(stat);
+    std::string name;
+    for (std::uint64_t value = 0; lines >> name >> value;)
+      if (name == key) return value;
+  }
+  return 0;
+}
+
+// One hierarchy: where it is mounted, and the path of this process's group below that.
+struct Hierarchy {
+  std::string mount_point;
+  std::string group;  // "" or "/a/b"
+  bool version2 = false;
+};
+
+// /proc/self/cgroup names groups from the hierarchy's root (or the namespace's); the mount may
+// show a part of it only, as in containers without a namespace of their own.
+std::string below_mount(const std::string& group, const std::string& mount_root) {
+  if (group.find("/..") != std::string::npos || !is_below(group, mount_root)) return "";
+  const std::string below = mount_root == "/" ? group : group.substr(mount_root.size());
+  return below == "/" ? "" : below;
+}
+
+// "0::/a" in version 2, "5:memory,cpu:/a" in version 1.
+std::optional<std::string> group_of(const std::string& proc_cgroup, bool version2) {
+  std::istringstream lines(proc_cgroup);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool fits = version2 ? line.compare(0, 3, "0::") == 0
+                               : controllers.find(",memory,") != std::string::npos;
+    if (fits) return line.substr(second + 1);
+  }
+  return std::nullopt;
+}
+
+std::vector<Hierarchy> hierarchies(const std::string& root) {
+  const std::string groups = read_text(root + "/proc/self/cgroup");
+  std::vector<Hierarchy> found;
+  for (const Mount& mount : parse_mount_table(read_text(root + "/proc/self/mountinfo"))) {
+    const bool version2 = mount.type == "cgroup2";
+    const bool version1 = mount.type == "cgroup" && super_option(mount, "memory");
+    if (!version1 && !version2) continue;
+    const auto group = group_of(groups, version2);
+    if (!group) continue;
+    found.push_back({.mount_point = root + mount.mount_point,
+                     .group = below_mount(*group, mount.root),
+                     .version2 = version2});
+  }
+  return found;
+}
+
+// What the folder of one group says.
+void look_at(const std::string& folder, bool version2, std::vector<CgroupMemory>& found) {
+  const auto usage = number_in(folder + (version2 ? "/memory.current" : "/memory.usage_in_bytes"));
+  if (!usage) return;
+  const std::string stat = read_text(folder + "/memory.stat");
+  // As the kernel reckons MemAvailable: the file cache, mapped or not, and caches that shrink.
+  const std::uint64_t reclaimable = stat_of(stat, {"total_inactive_file", "inactive_file"}) +
+                                    stat_of(stat, {"total_active_file", "active_file"}) +
+                                    (version2 ? stat_of(stat, {"slab_reclaimable"}) : 0);
+  const std::uint64_t used = *usage - std::min(*usage, reclaimable);
+  const auto add = [&](const std::string& path, std::optional<std::uint64_t> limit) {
+    if (limit && *limit < kNoLimitBytes)
+      found.push_back({.limit_bytes = *limit, .used_bytes = used, .limit_path = path});
+  };
+  if (version2) {
+    // Above memory.high nothing is killed, but every allocation waits for reclaim.
+    for (const char* name : {"/memory.max", "/memory.high"})
+      add(folder + name, number_in(folder + name));
+    return;
+  }
+  add(folder + "/memory.limit_in_bytes", number_in(folder + "/memory.limit_in_bytes"));
+  // Of groups above that cannot be seen from here, as in a container.
+  const std::uint64_t above = stat_of(stat, {"hierarchical_memory_limit"});
+  if (above > 0) add(folder + "/memory.stat", above);
+}
+
+}  // namespace
+
+std::optional<CgroupMemory> cgroup_memory(const std::string& root) {
+  std::vector<CgroupMemory> found;
+  for (Hierarchy it : hierarchies(root)) {
+    look_at(it.mount_point + it.group, it.version2, found);
+    while (!it.group.empty()) {
+      it.group.resize(it.group.rfind('/'));
+      const std::string folder = it.mount_point + it.group;
+      // Without it a group of version 1 does not count what is below it.
+      if (!it.version2 && number_in(folder + "/memory.use_hierarchy") == 0) break;
+      look_at(folder, it.version2, found);
+    }
+  }
+  if (found.empty()) return std::nullopt;
+  return *std::min_element(
+      found.begin(), found.end(),
+      [](const CgroupMemory& a, const CgroupMemory& b) { return a.room_bytes() < b.room_bytes(); });
+}
+
+}  // namespace sluice::aio

@@ -1,0 +1,66 @@
+#include "aio/missing_folder.h"
+
+#include <cerrno>
+#include <filesystem>
+
+#include "aio/machine_info.h"
+
+namespace sluice::aio {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The nearest folder above it that is there.
+std::string existing_part(FileSystem& files, const std::string& path) {
+  std::error_code error;
+  fs::path folder = fs::absolute(path, error).lexically_normal();
+  while (folder.has_relative_path()) {
+    folder = folder.parent_path();
+    const auto there = files.exists(folder.string());
+    if (there.ok() && *there) break;
+  }
+  return folder.string();
+}
+
+// A word for the shell.
+std::string quoted(const std::string& word) {
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+Error missing(FileSystem& files, const std::string& what, const std::string& path) {
+  const std::string above = existing_part(files, path);
+  const MountInfo mount = mount_info(above);
+  std::string text = what + ": " + path + " does not exist";
+  if (!mount.mount_point.empty()) {
+    text += "; " + above + " does, on " +
+            (mount.mount_point == "/" ? "the root file system"
+                                      : "the file system mounted at " + mount.mount_point) +
+            " (" + mount.device + ", " + mount.file_system + ")";
+  }
+  return Error(ErrorCode::kNotFound,
+               text +
+                   ". Mount the drive that is meant, or, to use that file system, run: mkdir -p " +
+                   quoted(path));
+}
+
+}  // namespace
+
+Status require_folder(FileSystem& files, const std::string& what, const std::string& path) {
+  const auto names = files.list(path);
+  if (names.ok()) return {};
+  const Error& error = names.error();
+  if (error.error_number() == ENOTDIR) {
+    return Error(ErrorCode::kInvalidArgument,
+                 what + ": " + path + " is not a folder, or lies below a file");
+  }
+  if (error.code() == ErrorCode::kNotFound) return missing(files, what, path);
+  if (error.code() == ErrorCode::kPermission) return {};  // it may be used, if not be listed
+  return error;
+}
+
+}  // namespace sluice::aio

@@ -1,0 +1,71 @@
+#include "aio/mount_table.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+namespace sluice::aio {
+namespace {
+
+// mountinfo writes blanks in names as \040.
+std::string unescape(const std::string& text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      result += static_cast<char>(std::strtol(text.substr(i + 1, 3).c_str(), nullptr, 8));
+      i += 3;
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<Mount> parse_mount_table(const std::string& mountinfo) {
+  std::vector<Mount> mounts;
+  std::istringstream lines(mountinfo);
+  for (std::string line; std::getline(lines, line);) {
+    // id parent major:minor root mount-point options [optional fields] - type source super-options
+    std::istringstream fields(line);
+    std::string id, parent, word;
+    Mount mount;
+    fields >> id >> parent >> mount.device_number >> mount.root >> mount.mount_point;
+    while (fields >> word && word != "-") {
+    }
+    if (!(fields >> mount.type >> mount.source)) continue;
+    fields >> mount.super_options;
+    mount.root = unescape(mount.root);
+    mount.mount_point = unescape(mount.mount_point);
+    mount.source = unescape(mount.source);
+    mount.super_options = unescape(mount.super_options);
+    mounts.push_back(std::move(mount));
+  }
+  return mounts;
+}
+
+std::optional<std::string> super_option(const Mount& mount, std::string_view name) {
+  std::istringstream options(mount.super_options);
+  for (std::string option; std::getline(options, option, ',');) {
+    const std::size_t equals = option.find('=');
+    if (std::string_view(option).substr(0, equals) != name) continue;
+    return equals == std::string::npos ? "" : option.substr(equals + 1);
+  }
+  return std::nullopt;
+}
+
+bool is_below(const std::string& path, const std::string& folder) {
+  if (folder == "/") return true;
+  return path.compare(0, folder.size(), folder) == 0 &&
+         (path.size() == folder.size() || path[folder.size()] == '/');
+}
+
+std::string read_text(const std::string& path) {
+  const std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+}  // namespace sluice::aio

@@ -1,0 +1,32 @@
+// The kernel's table of mounts, as /proc/self/mountinfo has it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice::aio {
+
+struct Mount {
+  std::string device_number;  // "259:1"
+  std::string root;           // the folder of the file system that is shown: "/"
+  std::string mount_point;
+  std::string type;           // "ext4"
+  std::string source;         // "/dev/nvme0n1p2"
+  std::string super_options;  // "rw,lowerdir=/a,upperdir=/b"
+};
+
+// In the order of the text: later mounts hide earlier ones at the same point.
+std::vector<Mount> parse_mount_table(const std::string& mountinfo);
+
+// "/b" for "upperdir"; empty for an option without a value, nothing where it is missing.
+std::optional<std::string> super_option(const Mount& mount, std::string_view name);
+
+// Whether `path` is the folder or lies below it; both absolute.
+bool is_below(const std::string& path, const std::string& folder);
+
+// A whole file as text; empty where it cannot be read.
+std::string read_text(const std::string& path);
+
+}  // namespace sluice::aio

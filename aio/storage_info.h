@@ -1,0 +1,30 @@
+// What the storage under a folder is, as far as it decides what may be promised about files there.
+//
+// Threads: any. Nothing is made or changed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace sluice::aio {
+
+struct StorageInfo {
+  std::string file_system = "unknown";  // "ext4", "overlay on tmpfs"
+  // Its files are memory: tmpfs, ramfs, a RAM disk, an overlay whose upper layer is one of them.
+  bool in_memory = false;
+  // What is overwritten goes to new blocks, as on btrfs: space for it cannot be reserved.
+  bool copies_on_write = false;
+  // A lock is seen by all who can reach the file. False on network and FUSE file systems, whose
+  // locks may end at this machine, and on those that are not known.
+  bool locks_reach_all = false;
+};
+
+// Of a path that exists; what is not known is as above.
+StorageInfo storage_info(const std::string& path);
+
+// For a container's overlay, whose upper layer has no name inside: whether the files of `folder`
+// are memory is found out by taking space for a file without a name, and looking at what the kernel
+// counts as shared memory meanwhile. False on other file systems, and where that says nothing.
+bool overlay_takes_memory(const std::string& folder);
+
+}  // namespace sluice::aio
