@@ -55,9 +55,10 @@ Result<std::unique_ptr<IoBackend>> make_backend(const BackendOptions& options) {
   }
   if (options.kind == BackendKind::kPosix) return make_posix(options);
   auto uring = make_uring(options);
-  if (uring.ok() || options.kind == BackendKind::kUring ||
-      uring.error().code() != ErrorCode::kUnsupported) {
-    return uring;
+  if (uring.ok() || uring.error().code() != ErrorCode::kUnsupported) return uring;
+  if (options.kind == BackendKind::kUring) {
+    return std::move(uring).error().with_suffix(
+        "; the backends auto and posix work without io_uring");
   }
   log::info_once("no-uring", uring.error().message() + "; POSIX threads serve instead");
   return make_posix(options);

@@ -58,6 +58,9 @@ std::string_view default_advice(int error_number) {
       return "check the permissions of the path and its folders";
     case EIO:
       return "the drive failed the operation; look at dmesg and the drive's health";
+    case ENOTRECOVERABLE:  // what a ring gives operations that it can no longer hand over
+      return "io_uring stopped working, as an earlier message says; the posix backend does without "
+             "it";
     default:
       return {};
   }

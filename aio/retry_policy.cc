@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::int64_t kFirstDelayNs = 100'000;
 constexpr std::int64_t kMaxDelayNs = 100'000'000;
+constexpr std::int64_t kMaxEnterDelayNs = 1'000'000'000;
 
 bool is_not_now(int error_number) { return error_number == EINTR || error_number == EAGAIN; }
 
@@ -45,6 +46,13 @@ Verdict judge_incomplete(const Incomplete& transfer) {
 std::int64_t retry_delay_ns(std::int64_t result, int retries) {
   if (retries == 0 && result < 0 && is_not_now(static_cast<int>(-result))) return 0;
   return std::min(kMaxDelayNs, kFirstDelayNs << std::min(retries, 20));
+}
+
+std::optional<std::int64_t> enter_retry_delay_ns(int error_number, int failures, int max_tries) {
+  const bool passes = error_number == 0 || is_not_now(error_number) || error_number == EBUSY ||
+                      error_number == ENOMEM;
+  if (!passes || failures + 1 >= max_tries) return std::nullopt;
+  return std::min(kMaxEnterDelayNs, kFirstDelayNs << std::min(failures, 20));
 }
 
 Error transfer_error(const IoOp& op, std::int64_t result, int retries) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "aio/io_backend.h"
 #include "aio/result.h"
@@ -35,6 +36,15 @@ Verdict judge_incomplete(const Incomplete& transfer);
 // Before try number `retries` + 1: 0 for the first after EINTR or EAGAIN, else doubling from 100 us
 // to 100 ms.
 std::int64_t retry_delay_ns(std::int64_t result, int retries);
+
+// A ring whose io_uring_enter fails with EINTR, EAGAIN, EBUSY or ENOMEM, or does nothing (0), asks
+// again: at most so many times consecutively (some 7 s), fewer while it is being made (0.1 s).
+inline constexpr int kMaxEnterTries = 20;
+inline constexpr int kMaxEnterTriesAtStart = 10;
+
+// How long to wait after `failures` earlier ones in a row, doubling from 100 us to 1 s; nothing:
+// give up, since `max_tries` are used up, or the error will stay (EPERM, ENOSYS, ...).
+std::optional<std::int64_t> enter_retry_delay_ns(int error_number, int failures, int max_tries);
 
 // The sentence for a transfer that is given up.
 Error transfer_error(const IoOp& op, std::int64_t result, int retries);

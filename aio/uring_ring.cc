@@ -13,6 +13,8 @@
 
 #include "aio/io_thread.h"
 #include "aio/log.h"
+#include "aio/retry_policy.h"
+#include "aio/uring_setup.h"
 
 namespace sluice::aio {
 namespace {
@@ -28,46 +30,27 @@ thread_local UringRing* current_ring = nullptr;
 // The heap of delayed ops has the earliest on top.
 bool starts_later(const IoOp* a, const IoOp* b) { return a->delay_ns > b->delay_ns; }
 
-Error refused(int error_number) {
-  const std::string advice =
-      error_number == EPERM || error_number == EACCES
-          ? "the container's seccomp profile or the sysctl kernel.io_uring_disabled forbids it"
-      : error_number == ENOSYS ? "this kernel has no io_uring"
-      : error_number == ENOMEM ? "raise the memlock limit (ulimit -l)"
-                               : "";
-  Error error = Error::from_errno(error_number, {.operation = "set-up of io_uring"}, advice);
-  return Error(ErrorCode::kUnsupported, error.message());
-}
+// Failures of io_uring_enter further apart than this have nothing to do with one another: those
+// that follow each other come at most a second apart.
+constexpr std::int64_t kUnrelatedNs = 10'000'000'000;
+// How soon a ring that has given up looks for results of what the kernel still has.
+constexpr std::chrono::milliseconds kLookAgain{1};
+
+bool is_an_op(std::uint64_t tag) { return tag != kWakeTag && tag != LIBURING_UDATA_TIMEOUT; }
 
 }  // namespace
 
 UringRing* UringRing::current() { return current_ring; }
 
-// Tries the best set of features first; every kernel since 5.6 accepts the last. DEFER_TASKRUN is
-// not among them: it wakes the thread for the first of several completions that arrive together,
-// which cost 40% more CPU time at 4 KiB than COOP_TASKRUN (bench/README.md).
-int UringRing::make_ring(const Options& options) {
+Status UringRing::make_ring(const Options& options) {
   const auto entries = static_cast<unsigned>(queue_depth_) + 1;  // one for the wake-up
-  constexpr unsigned kCoop = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
-  constexpr std::array<unsigned, 4> kFeatures = {
-      IORING_SETUP_SUBMIT_ALL | kCoop | IORING_SETUP_SINGLE_ISSUER,  // Linux 6.0
-      IORING_SETUP_SUBMIT_ALL | kCoop,                               // 5.19
-      IORING_SETUP_SUBMIT_ALL,                                       // 5.18
-      0};
-  int result = -EINVAL;
-  for (const unsigned features : kFeatures) {
-    io_uring_params params{};
-    params.flags = features | IORING_SETUP_CLAMP;
-    result = io_uring_queue_init_params(entries, &ring_, &params);
-    if (result != -EINVAL) break;
-  }
-  if (result < 0) return result;
+  SLUICE_RETURN_IF_ERROR(set_up_ring(ring_, entries));
   io_uring_register_ring_fd(&ring_);  // spares a look-up a system call; older kernels go without
   has_file_slots_ =
       options.file_slots > 0 && io_uring_register_files_sparse(&ring_, options.file_slots) == 0;
   has_memory_slots_ = options.memory_slots > 0 &&
                       io_uring_register_buffers_sparse(&ring_, options.memory_slots) == 0;
-  return 0;
+  return {};
 }
 
 Status UringRing::start(const Options& options, const Clock& clock) {
@@ -79,15 +62,16 @@ Status UringRing::start(const Options& options, const Clock& clock) {
   if (wake_descriptor_ < 0)
     return Error::from_errno(errno, {.operation = "creation of an eventfd"});
 
-  std::promise<int> made;
+  std::promise<Status> made;
   const SignalsBlocked signals_blocked;
   try {
     thread_ = std::thread([this, &options, &made] {
       name_this_thread("sluice-uring");
       current_ring = this;
-      const int result = make_ring(options);
-      made.set_value(result);
-      if (result == 0) {
+      Status status = make_ring(options);
+      const bool runs = status.ok();
+      made.set_value(std::move(status));
+      if (runs) {
         run();
         io_uring_queue_exit(&ring_);  // here: the ring's descriptor is registered with this thread
       }
@@ -96,10 +80,9 @@ Status UringRing::start(const Options& options, const Clock& clock) {
     return Error(ErrorCode::kOutOfMemory, std::string("could not start an IO thread (") +
                                               error.what() + "): raise ulimit -u");
   }
-  const int result = made.get_future().get();
-  if (result == 0) return {};
-  thread_.join();
-  return refused(-result);
+  Status status = made.get_future().get();
+  if (!status.ok()) thread_.join();
+  return status;
 }
 
 UringRing::~UringRing() {
@@ -116,8 +99,12 @@ UringRing::~UringRing() {
 }
 
 void UringRing::wake() {
+  if (given_up_.load()) {
+    inbox_changed_.notify_one();
+    return;
+  }
   // Sequentially consistent on both sides: either this sees the ring asleep, or the ring sees the
-  // inbox filled before it sleeps (sleep_and_reap).
+  // inbox filled before it sleeps (enter).
   if (!asleep_.load()) return;
   const std::uint64_t one = 1;
   while (::write(wake_descriptor_, &one, sizeof one) < 0 && errno == EINTR) {
@@ -278,29 +265,84 @@ void UringRing::arm_wake() {
 
 // One system call: hands over what is prepared and waits for a completion, unless there is work to
 // do.
-void UringRing::sleep_and_reap() {
+void UringRing::enter() {
   asleep_.store(true);
   const bool work_waits = inbox_filled_.load() || (!ready_.empty() && in_kernel_ < queue_depth_);
+  const bool timed = !delayed_.empty() && !work_waits;
   int result = 0;
-  if (!delayed_.empty() && !work_waits) {
+  if (timed) {
     const std::int64_t wait_ns =
         std::max<std::int64_t>(0, delayed_.front()->delay_ns - clock_->now_ns());
     __kernel_timespec timeout{wait_ns / 1'000'000'000, wait_ns % 1'000'000'000};
     io_uring_cqe* first = nullptr;
     result = io_uring_submit_and_wait_timeout(&ring_, &first, 1, &timeout, nullptr);
+    if (result == -ETIME) result = 1;
   } else {
     result = io_uring_submit_and_wait(&ring_, work_waits ? 0 : 1);
   }
   asleep_.store(false);
-  if (result < 0 && result != -EINTR && result != -ETIME) {
-    // Nothing is lost: what was not accepted stays in the ring for the next call.
-    log::warning_once("uring-enter" + std::to_string(result),
-                      Error::from_errno(-result, {.operation = "io_uring_enter"}).message() +
-                          "; trying again every millisecond");
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  const bool waited = !timed && !work_waits;
+  judge_enter(result, waited && result == 0 && io_uring_cq_ready(&ring_) == 0);
+}
 
-  // Results are taken out before any callback runs, so that callbacks find room in the ring.
+// Nothing is lost by a failure: what was not accepted stays in the ring for the next call.
+void UringRing::judge_enter(int result, bool did_nothing) {
+  if (result >= 0 && !did_nothing) {
+    enter_failures_ = 0;
+    return;
+  }
+  const int error_number = std::max(0, -result);
+  const std::int64_t now_ns = clock_->now_ns();
+  if (now_ns - last_failure_ns_ > kUnrelatedNs) enter_failures_ = 0;
+  last_failure_ns_ = now_ns;
+  const auto delay_ns = enter_retry_delay_ns(error_number, enter_failures_++, kMaxEnterTries);
+  if (!delay_ns) {
+    give_up(error_number);
+    return;
+  }
+  if (error_number != EINTR) {
+    log::warning_once("uring-enter" + std::to_string(error_number),
+                      enter_refused(error_number).message() + " (trying again for some seconds)");
+  }
+  std::this_thread::sleep_for(std::chrono::nanoseconds(*delay_ns));
+}
+
+// The entries behind the kernel's head are ours: it looks at them in io_uring_enter alone, which is
+// not called again.
+void UringRing::give_up(int error_number) {
+  log::error(enter_refused(error_number).message() +
+             ". Operations that the kernel has not taken fail from here on");
+  for (unsigned i = *ring_.sq.khead; i != ring_.sq.sqe_tail; ++i) {
+    const std::uint64_t tag = ring_.sq.sqes[i & ring_.sq.ring_mask].user_data;
+    if (!is_an_op(tag)) continue;
+    ready_.push_back(reinterpret_cast<IoOp*>(tag));  // NOLINT(performance-no-int-to-ptr)
+    --in_kernel_;
+  }
+  const std::lock_guard lock(mutex_);
+  given_up_ = true;
+}
+
+void UringRing::fail_waiting() {
+  for (IoOp* op : delayed_) ready_.push_back(op);
+  delayed_.clear();
+  while (!ready_.empty()) {
+    IoOp* op = ready_.pop_front();
+    op->on_done(*op, -ENOTRECOVERABLE);
+  }
+}
+
+void UringRing::wait_without_entering() {
+  std::unique_lock lock(mutex_);
+  const auto filled = [this] { return inbox_filled_.load(); };
+  if (in_kernel_ > 0) {
+    inbox_changed_.wait_for(lock, kLookAgain, filled);
+  } else {
+    inbox_changed_.wait(lock, filled);
+  }
+}
+
+// Results are taken out before any callback runs, so that callbacks find room in the ring.
+void UringRing::reap() {
   struct Done {
     IoOp* op;
     std::int32_t result;
@@ -313,13 +355,14 @@ void UringRing::sleep_and_reap() {
     for (unsigned i = 0; i < count; ++i) {
       if (completions[i]->user_data == kWakeTag) {
         wake_armed_ = false;
-      } else {
+      } else if (is_an_op(completions[i]->user_data)) {
         done[ended++] = {static_cast<IoOp*>(io_uring_cqe_get_data(completions[i])),
                          completions[i]->res};
       }
     }
     io_uring_cq_advance(&ring_, count);
     in_kernel_ -= static_cast<int>(ended);
+    if (count > 0) enter_failures_ = 0;
     for (std::size_t i = 0; i < ended; ++i) done[i].op->on_done(*done[i].op, done[i].result);
     if (count < kReapBatch) return;
   }
@@ -328,13 +371,22 @@ void UringRing::sleep_and_reap() {
 void UringRing::run() {
   while (true) {
     take_inbox();
-    arm_wake();
-    start_ops();
+    if (given_up_) {
+      fail_waiting();
+    } else {
+      arm_wake();
+      start_ops();
+    }
     if (ready_.empty() && delayed_.empty() && in_kernel_ == 0) {
       const std::lock_guard lock(mutex_);
       if (stopping_ && inbox_.empty() && tasks_.empty()) return;
     }
-    sleep_and_reap();
+    if (given_up_) {
+      wait_without_entering();
+    } else {
+      enter();
+    }
+    reap();
   }
 }
 

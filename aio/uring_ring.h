@@ -3,11 +3,20 @@
 // Only the ring's thread touches the ring, which SINGLE_ISSUER asks for and which lets it work
 // without locks. Other threads put operations into an inbox and, when the ring's thread sleeps in
 // the kernel, wake it through an eventfd that the ring itself watches.
+//
+// Errors:  start() runs one no-op, so that a kernel or container that sets rings up and then
+//          refuses io_uring_enter is known before there is work. Where io_uring_enter begins to
+//          fail later, and goes on failing (kMaxEnterTries), the ring gives up: whatever the kernel
+//          has not taken, now or later, ends with ENOTRECOVERABLE.
+// Memory:  what the kernel has taken ends only when the kernel is done with its memory, given up or
+//          not: results arrive in shared memory, which takes no io_uring_enter, and the rings have
+//          room for all of them. So no buffer is ever handed back while the kernel may write it.
 #pragma once
 
 #include <liburing.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -56,11 +65,11 @@ class UringRing {
   };
 
   UringRing() = default;
-  ~UringRing();  // after every op submitted has completed
+  ~UringRing();  // after every op submitted has completed or failed
   UringRing(const UringRing&) = delete;
   UringRing& operator=(const UringRing&) = delete;
 
-  // Starts the thread, which makes the ring. kUnsupported when io_uring is refused.
+  // Starts the thread, which makes the ring and tries it. kUnsupported when io_uring is refused.
   Status start(const Options& options, const Clock& clock);
 
   void submit(std::span<IoOp* const> ops) noexcept;       // from any other thread
@@ -81,13 +90,18 @@ class UringRing {
     unsigned slot;
   };
 
-  int make_ring(const Options& options);
+  Status make_ring(const Options& options);
   void run();
   void take_inbox();
   void start_ops();
   void prepare(io_uring_sqe& sqe, const IoOp& op);
   int find_memory(const IoOp& op) const;
-  void sleep_and_reap();
+  void enter();
+  void judge_enter(int result, bool did_nothing);
+  void give_up(int error_number);
+  void fail_waiting();
+  void wait_without_entering();
+  void reap();
   void arm_wake();
   void start_delayed();
   void wake();
@@ -111,6 +125,8 @@ class UringRing {
   bool wake_armed_ = false;
   std::uint64_t wake_count_ = 0;  // the kernel reads the eventfd into it
   std::vector<Region> regions_;   // sorted by address
+  int enter_failures_ = 0;        // consecutive
+  std::int64_t last_failure_ns_ = 0;
 
   std::mutex mutex_;
   OpList inbox_;  // guarded by mutex_, like the next two
@@ -118,6 +134,8 @@ class UringRing {
   bool stopping_ = false;
   std::atomic<bool> inbox_filled_{false};  // a hint that spares the ring's thread the lock
   std::atomic<bool> asleep_{false};        // the ring's thread may be in the kernel
+  std::atomic<bool> given_up_{false};      // set once, under mutex_, by the ring's thread
+  std::condition_variable inbox_changed_;  // for the ring's thread once it has given up
 };
 
 }  // namespace sluice::aio

@@ -2,20 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "aio/log.h"
 #include "tests/aio/backends_under_test.h"
+#include "tests/aio/forbid_syscall.h"
 
 namespace sluice::aio {
 namespace {
@@ -51,23 +47,11 @@ TEST(MakeBackend, SaysWhenThePosixPoolIsSmallerThanTheDepth) {
   EXPECT_THAT(said[0], HasSubstr("256 threads"));
 }
 
-// As container runtimes do it: io_uring_setup is answered with EPERM.
-bool forbid_io_uring() {
-  std::array<sock_filter, 4> program = {
-      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
-}
-
 TEST(UringRefused, FallsBackToThreadsAndSaysSoUnlessInsistedOn) {
   const auto child = [] {
     std::vector<std::string> said;
     log::set_sink([&](log::Level, std::string_view text) { said.emplace_back(text); });
-    if (!forbid_io_uring()) _exit(10);
+    if (!forbid_syscall(SYS_io_uring_setup, EPERM)) _exit(10);  // as container runtimes do it
     for (int i = 0; i < 2; ++i) {
       const auto backend = make_backend({});
       if (!backend.ok() || (*backend)->name() != "posix") _exit(11);
@@ -80,6 +64,30 @@ TEST(UringRefused, FallsBackToThreadsAndSaysSoUnlessInsistedOn) {
     _exit(insisted.error().message().find("seccomp") != std::string::npos ? 0 : 14);
   };
   EXPECT_EXIT(child(), testing::ExitedWithCode(0), "");
+}
+
+// Rings can be made, and not be used: only trying one shows it.
+TEST(UringRefused, FallsBackToThreadsWhereRingsCanBeMadeButNotEntered) {
+  const auto child = [](unsigned error_number) {
+    ::alarm(60);  // instead of a hang
+    std::vector<std::string> said;
+    log::set_sink([&](log::Level, std::string_view text) { said.emplace_back(text); });
+    if (!forbid_syscall(SYS_io_uring_enter, error_number)) _exit(10);
+    const auto backend = make_backend({.threads = 2});
+    if (!backend.ok() || (*backend)->name() != "posix") _exit(11);
+    if (said.size() != 1 || said[0].find("io_uring_enter") != 0 ||
+        said[0].find("POSIX threads serve instead") == std::string::npos) {
+      _exit(12);
+    }
+    const auto insisted = make_backend({.kind = BackendKind::kUring});
+    if (insisted.ok() || insisted.error().code() != ErrorCode::kUnsupported) _exit(13);
+    const std::string& message = insisted.error().message();
+    _exit(message.find("the backends auto and posix") != std::string::npos ? 0 : 14);
+  };
+  for (const int error_number : {EPERM, EAGAIN, EBUSY, ENOMEM, EINTR, 0}) {
+    EXPECT_EXIT(child(static_cast<unsigned>(error_number)), testing::ExitedWithCode(0), "")
+        << error_number;
+  }
 }
 
 }  // namespace

@@ -44,5 +44,24 @@ TEST(RetryPolicy, WaitsLongerEachTimeWithinABound) {
   EXPECT_EQ(retry_delay_ns(-EIO, 60), 100'000'000);
 }
 
+TEST(RetryPolicy, EntersARingAgainWithGrowingDelaysAndNotForEver) {
+  for (const int error : {EINTR, EAGAIN, EBUSY, ENOMEM, 0}) {
+    std::int64_t before = 0;
+    std::int64_t total = 0;
+    int failures = 0;
+    while (const auto delay = enter_retry_delay_ns(error, failures, kMaxEnterTries)) {
+      EXPECT_GE(*delay, before);
+      before = *delay;
+      total += *delay;
+      ++failures;
+    }
+    EXPECT_EQ(failures, kMaxEnterTries - 1);
+    EXPECT_EQ(before, 1'000'000'000);
+    EXPECT_LT(total, 10'000'000'000);
+  }
+  for (const int error : {EPERM, ENOSYS, EBADF, EINVAL, EFAULT})
+    EXPECT_FALSE(enter_retry_delay_ns(error, 0, kMaxEnterTries)) << error;
+}
+
 }  // namespace
 }  // namespace sluice::aio

@@ -1,5 +1,11 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -9,6 +15,7 @@
 #include "aio/direct_file.h"
 #include "aio/uring_backend.h"
 #include "tests/aio/backends_under_test.h"
+#include "tests/aio/forbid_syscall.h"
 
 namespace sluice::aio {
 namespace {
@@ -152,6 +159,70 @@ TEST(Uring, NamesTheRangeOfItsOptions) {
     ASSERT_FALSE(backend.ok());
     EXPECT_EQ(backend.error().code(), ErrorCode::kInvalidArgument);
   }
+}
+
+// Exits with 0, or with the number of what was wrong. `folder` is its parent's to remove.
+void break_a_ring_in_use(const TemporaryFolder& folder) {
+  ::alarm(60);  // instead of a hang
+  const auto run = [](UringBackend& backend, Counting& op) {
+    IoOp* const pointer = &op;
+    backend.submit({&pointer, 1});
+  };
+  auto backend = UringBackend::create({});
+  if (!backend.ok()) _exit(10);
+  auto queue = make_queue_or_die(**backend, {.block_bytes = 4096, .queue_depth = 4});
+  std::atomic<int> ended{0};
+  const auto nop = [&] {
+    Counting op;
+    op.on_done = count;
+    op.ended = &ended;
+    const int before = ended;
+    run(**backend, op);
+    while (ended == before) std::this_thread::yield();
+    return op.outcome;
+  };
+  // A read that the kernel keeps until the pipe has something for it.
+  const std::string pipe = folder.file("pipe");
+  if (::mkfifo(pipe.c_str(), 0600) != 0) _exit(11);
+  auto file =
+      (*backend)->files().open(pipe, {.access = OpenOptions::Access::kReadWrite, .direct = false});
+  if (!file.ok()) _exit(12);
+  std::array<std::byte, 16> read{};
+  std::atomic<int> reads_ended{0};
+  Counting taken;
+  taken.kind = IoKind::kRead;
+  taken.file = file->get();
+  taken.data = read.data();
+  taken.length_bytes = read.size();
+  taken.on_done = count;
+  taken.ended = &reads_ended;
+  run(**backend, taken);
+  if (nop() != 0) _exit(13);  // and the read before it is with the kernel
+
+  if (!forbid_syscall(SYS_io_uring_enter, EPERM)) _exit(14);
+  if (nop() != -ENOTRECOVERABLE) _exit(15);
+  const auto target = DirectFile::open(*queue, folder.file("data"),
+                                       {.open = {.access = OpenOptions::Access::kReadWrite,
+                                                 .create = OpenOptions::Create::kMustNotExist},
+                                        .size_bytes = 1 << 20});
+  if (!target.ok()) _exit(16);
+  const Status written = queue->write(**target, 0, std::vector<std::byte>(1 << 20));
+  if (written.ok() || written.error().message().find("io_uring stopped") == std::string::npos) {
+    _exit(17);
+  }
+  if (reads_ended != 0) _exit(18);  // its memory is still the kernel's
+  const std::vector<std::byte> bytes = random_bytes(read.size(), 5);
+  if (::write((*file)->descriptor(), bytes.data(), bytes.size()) != 16) _exit(19);
+  while (reads_ended == 0) std::this_thread::yield();
+  if (taken.outcome != 16 || !std::equal(read.begin(), read.end(), bytes.begin())) _exit(20);
+  queue.reset();
+  backend->reset();
+  _exit(0);
+}
+
+TEST(Uring, FailsWhatTheKernelHasNotTakenOnceItRefusesToBeEntered) {
+  const TemporaryFolder folder;
+  EXPECT_EXIT(break_a_ring_in_use(folder), testing::ExitedWithCode(0), "io_uring_enter failed");
 }
 
 }  // namespace
