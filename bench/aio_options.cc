@@ -163,7 +163,7 @@ Status check_together(const AioArguments& given, const AioOptions& options) {
                  "randread");
   if (options.sweep && options.verify)
     return Error(ErrorCode::kInvalidArgument,
-                 "--verify: does not go with --sweep, which measures speed only");
+                 "--verify: cannot be combined with --sweep, which measures speed only");
   if (given.out && !options.sweep)
     return wrong("--out", *given.out, "goes with --sweep; the result of a run goes to --json");
   if (given.out && given.out->empty()) return wrong("--out", "", "give a file name");

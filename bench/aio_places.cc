@@ -73,7 +73,7 @@ Status check_file(AioOptions& options, std::vector<std::string>& notes) {
   if (!S_ISREG(status.st_mode))
     return wrong("--file", path,
                  S_ISDIR(status.st_mode) ? "is a folder; give a file, or use --path"
-                                         : "is no regular file, and only these are measured");
+                                         : "is not a regular file, and only these are measured");
   if (access(path.c_str(), options.writes_to_file() ? R_OK | W_OK : R_OK) != 0)
     return wrong("--file", path, reason_of(errno, "file"));
   const auto size = static_cast<std::uint64_t>(status.st_size);

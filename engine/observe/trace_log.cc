@@ -116,7 +116,7 @@ Result<TraceLog::Options> TraceLog::parse_steps(const std::string& text) {
   if (!number(first, options.first_step) || !number(last, options.last_step) ||
       options.last_step < options.first_step)
     return Error(ErrorCode::kInvalidArgument,
-                 "'" + text + "' is no range of steps; write FIRST:LAST, such as 10:12");
+                 "'" + text + "' is not a range of steps; write FIRST:LAST, such as 10:12");
   return options;
 }
 

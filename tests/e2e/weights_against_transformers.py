@@ -66,7 +66,8 @@ class AgainstTransformers(SluiceRuns):
         for dtype in ("fp32", "bf16", "fp16"):
             with self.subTest(dtype=dtype):
                 self.sluice("train", self.run_file, "--out", self.path / f"out-{dtype}", "--dtype",
-                            dtype, "--save-weights", self.path / "ours/model.safetensors")
+                            dtype, "--save-weights", self.path / "ours/model.safetensors",
+                            "--force")
                 model, info = GPT2LMHeadModel.from_pretrained(
                     self.path / "ours", output_loading_info=True, dtype=torch.float32)
                 for problem, names in info.items():

@@ -101,7 +101,8 @@ COMMANDS = {
     "config": (8, [CONFIGS], [SET, DEEPSPEED, flag("--json"), flag("--verbose"), flag("--keys")]),
     "ls": (5, [DIRECTORIES + good("no_manifest")], [flag("--verify"), flag("--json")]),
     "diff": (4, [DIRECTORIES + good("run0/metrics.jsonl")] * 2, []),
-    "scrub": (4, [DIRECTORIES + good("nvme", ".", "empty", "no_manifest")],
+    "scrub": (4, [good("run0", "run0/", "nvme", ".", "empty", "no_manifest") + NO_FILES +
+                  bad("run.json", f"damaged/checkpoints/{NAME}")],
               [flag("--run", bad("absent", "", "run0")), flag("--remove-leftovers")]),
     "export": (5, [RUNS, FOLDERS],
                [flag("--checkpoint", CHECKPOINTS), flag("--dtype", DTYPES),

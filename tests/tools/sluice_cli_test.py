@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -119,6 +120,26 @@ class Config(Program):
         text = self.sluice("config", "--keys").stdout
         for key in ("offload_optimizer.device", "run.steps", "budget.nvme_paths"):
             self.assertIn(key, text)
+
+
+class Install(Program):
+    def test_programs_look_for_libraries_beside_themselves_alone(self):
+        build = Path(SLUICE).resolve().parents[1]
+        names = ["sluice", "aio_bench", "adam_bench", "swap_bench", "checkpoint_bench"]
+        names += ["model_bench", "step_bench"] if HAS_ENGINE else []
+        if not all((build / "bin" / name).exists() for name in names):
+            self.skipTest("the build is not complete")
+        if not shutil.which("cmake") or not shutil.which("readelf"):
+            self.skipTest("cmake or readelf is not there")
+        subprocess.run(["cmake", "--install", build, "--prefix", self.path / "x", "--component",
+                        "programs"], check=True, stdout=subprocess.DEVNULL)
+        self.assertEqual(sorted(os.listdir(self.path / "x/bin")), sorted(names))
+        for name in names:
+            shown = subprocess.run(["readelf", "-d", self.path / "x/bin" / name], check=True,
+                                   capture_output=True, text=True).stdout
+            for folders in re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", shown):
+                for folder in folders.split(":"):
+                    self.assertRegex(folder, r"\A\$ORIGIN/\.\./lib/sluice/")
 
 
 class Scrub(Program):
@@ -426,7 +447,7 @@ class Train(Program):
                 (["--set", "budget.cpu_gib=0.01"], "missing"),
                 (["--init-from", "absent.safetensors"], "absent.safetensors"),
                 (["--trace", "x"], "x"),
-                (["--dtype", "int8"], "int8")):
+                (["--dtype", "int8", "--save-weights", "w.safetensors"], "int8")):
             with self.subTest(arguments=arguments):
                 out = "o" + str(abs(hash(str(arguments))))
                 self.assertIn(says, self.refused("train", "run.json", "--out", out, *arguments))

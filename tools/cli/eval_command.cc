@@ -96,7 +96,7 @@ Command add_eval_command(CLI::App& sluice) {
       ->add_option("--batches", options->batches,
                    "How many micro-batches at most (run.eval_batches); else all of --data")
       ->check(at_least(1));
-  command->add_flag("--json", options->json, "Print one JSON object");
+  command->add_flag("--json", options->json, "Prints one JSON object");
   return [options] { return run(*options); };
 }
 

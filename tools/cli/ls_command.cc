@@ -113,7 +113,7 @@ Command add_ls_command(CLI::App& sluice) {
   const auto options = std::make_shared<Options>();
   command->add_option("DIR", options->directory, "The run's directory")->required();
   command->add_flag("--verify", options->verify, "Reads every byte, as sluice scrub DIR does");
-  command->add_flag("--json", options->json, "Print one JSON object");
+  command->add_flag("--json", options->json, "Prints one JSON object");
   return [options] { return run(*options); };
 }
 

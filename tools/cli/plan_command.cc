@@ -101,7 +101,7 @@ Command add_plan_command(CLI::App& sluice) {
       "Exit code 2: the run does not fit; the nearest setting that does is named.");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
-  command->add_flag("--json", options->json, "Print one JSON object");
+  command->add_flag("--json", options->json, "Prints one JSON object");
   command->add_flag("--refresh", options->refresh, "Measures this machine again");
   constexpr int kMostSteps = 1000;
   CLI::Option* const simulated =

@@ -69,7 +69,7 @@ Command add_probe_command(CLI::App& sluice) {
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
   command->add_flag("--refresh", options->refresh, "Measures again, whatever is kept");
-  command->add_flag("--json", options->json, "Print one JSON object");
+  command->add_flag("--json", options->json, "Prints one JSON object");
   return [options] { return run(*options); };
 }
 

@@ -91,7 +91,7 @@ Result<int> run(const Options& options) {
   std::erase_if(of_stores.paths, is_run_folder);
   for (const std::string& path : of_stores.paths) {
     std::error_code error;
-    if (std::filesystem::exists(path + "/" + engine::kManifestName, error))
+    if (std::filesystem::exists(std::filesystem::path(path) / engine::kManifestName, error))
       return Error(ErrorCode::kInvalidArgument,
                    path + " is one checkpoint: name the directory of its run");
   }

@@ -52,7 +52,7 @@ class ToolTokens final : public TextTokens {
     try {
       line = request.dump();
     } catch (const json::exception&) {  // only texts of the user can be no UTF-8
-      return Error(ErrorCode::kInvalidArgument, "the prompt is no UTF-8");
+      return Error(ErrorCode::kInvalidArgument, "the prompt is not UTF-8");
     }
     SLUICE_ASSIGN_OR_RETURN(const std::string answer, tool_.ask(line));
     json reply = json::parse(answer, nullptr, false);

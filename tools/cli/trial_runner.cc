@@ -167,7 +167,7 @@ Result<TrialRunner::Saying> TrialRunner::saying(const Point& point) {
     const auto moved =
         shifted(fractions, dimension.shifts,
                 dimension.choices[static_cast<std::size_t>(point[i])].shift, has_drives);
-    if (!moved) said.refusal = "there is no state that could be moved so";
+    if (!moved) said.refusal = "there is no state to move like that";
     fractions = moved.value_or(fractions);
   }
   said.keys.push_back(fractions_key(fractions));

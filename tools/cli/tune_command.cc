@@ -234,7 +234,7 @@ Command add_tune_command(CLI::App& sluice) {
   auto* const out =
       command->add_option("--out", options->out, "Writes the fastest configuration to this file");
   command->add_flag("--force", options->force, "Replaces the file of --out")->needs(out);
-  command->add_flag("--json", options->json, "Print one JSON object");
+  command->add_flag("--json", options->json, "Prints one JSON object");
   command->add_option("--log", options->log, "Appends the output of the trials to this file");
   add_search_options(*command, *options);
   command->add_option("--trial-program", options->program)
