@@ -447,6 +447,29 @@ class Train(Program):
         self.assertIn("starting at step 0",
                       self.sluice("train", "run.json", "--out", "a", "--resume").stderr)
 
+    FP16 = ("--set", "bf16.enabled=false", "--set", "fp16.enabled=true")
+
+    def test_a_fixed_loss_scale_that_always_overflows_is_no_success(self):
+        too_much = (*self.FP16, "--set", "fp16.loss_scale=1e30")
+        told = self.sluice("train", "run.json", "--out", "a", "--steps", "50", *too_much,
+                           code=1).stderr
+        self.assertIn("fp16.loss_scale", told.splitlines()[-1])
+        self.assertEqual(len(self.metrics("a")), 20)
+        told = self.sluice("train", "run.json", "--out", "b", *too_much, code=1).stderr
+        self.assertIn("no step was applied", told.splitlines()[-1])
+        self.sluice("train", "run.json", "--out", "b", "--resume", "--steps", "8", *self.FP16,
+                    "--set", "fp16.loss_scale=64")
+        self.assertEqual([step["skipped"] for step in self.metrics("b")], [True] * 4 + [False] * 4)
+
+    def test_an_evaluation_without_a_finite_loss_is_no_success(self):
+        self.sluice("train", "run.json", "--out", "a", "--save-weights", "a.safetensors")
+        content = bytearray((self.path / "a.safetensors").read_bytes())
+        content[-4:] = struct.pack("<f", float("nan"))
+        (self.path / "a.safetensors").write_bytes(content)
+        result = self.sluice("eval", "run.json", "--weights", "a.safetensors", code=1)
+        self.assertIn("loss nan", result.stdout)
+        self.assertIn("the loss is not finite", result.stderr.splitlines()[-1])
+
     def test_does_not_train_where_another_process_does(self):
         process = self.start("train", "run.json", "--out", "a", "--steps", "100000")
         self.wait_for_steps("a", 1)

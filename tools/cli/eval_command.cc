@@ -49,7 +49,11 @@ Result<int> run(const Options& options) {
   std::cout << std::setprecision(kLossDigits) << "loss " << loss.mean() << " (perplexity "
             << std::exp(loss.mean()) << ") over " << static_cast<std::uint64_t>(loss.tokens)
             << " tokens\n";
-  return 0;
+  if (std::isfinite(loss.mean())) return 0;
+  std::cerr << "sluice: the loss is not finite: the weights hold NaN or infinity, or what comes of "
+               "them does not fit the type that computes (bf16.enabled, fp16.enabled; without "
+               "both it is fp32)\n";
+  return kExitNotFinite;
 }
 
 }  // namespace

@@ -200,6 +200,12 @@ Result<int> run(const Options& options) {
               << " checkpoints are missing, because the disk was full\n";
     return kExitNotSaved;
   }
+  if (end == TrainSession::End::kCompleted && session.applied_nothing()) {
+    std::cerr << "sluice: no step was applied, so the weights are those that the run began with: "
+                 "every gradient overflowed. Lower the loss scale (fp16.initial_scale_power, "
+                 "fp16.loss_scale) or train in bf16\n";
+    return kExitNothingApplied;
+  }
   if (end == TrainSession::End::kCompleted) return 0;
   if (!checkpoints) return kInterruptedExitCode;
   std::cerr << "interrupted; --resume goes on from here\n";
