@@ -8,6 +8,7 @@
 #include "engine/config/collect.h"
 #include "engine/config/derive.h"
 #include "engine/config/key_value.h"
+#include "engine/config/relaxed_json.h"
 
 namespace sluice::config {
 namespace {
@@ -78,9 +79,10 @@ Result<std::vector<Document>> documents_of(const Sources& sources) {
     documents.push_back({sources.run_file->name, std::move(root), kRunFile, false});
   }
   if (sources.deepspeed) {
-    SLUICE_ASSIGN_OR_RETURN(Json root,
-                            parse_json(sources.deepspeed->name, sources.deepspeed->text));
-    documents.push_back({sources.deepspeed->name, std::move(root), kDeepSpeed, true});
+    const auto& [name, text] = *sources.deepspeed;
+    SLUICE_ASSIGN_OR_RETURN(
+        Json root, parse_json(name, text.size() > kMaxTextBytes ? text : strict_json(text)));
+    documents.push_back({name, std::move(root), kDeepSpeed, true});
   }
   if (sources.overrides.size() > kMaxOverrides) {
     return invalid("more than " + std::to_string(kMaxOverrides) + " overrides: write a run file");

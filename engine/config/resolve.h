@@ -6,8 +6,9 @@
 // DeepSpeed file, overrides in their order. Where one source says two of the three batch sizes, or
 // which 16-bit type to use, it overrules what an earlier one said about the rest.
 //
-// "auto" in a DeepSpeed file leaves the run file's value, as it leaves the Trainer's elsewhere; any
-// other "auto" is resolved by the key's rule, or is its default. null stands for the default.
+// A DeepSpeed file is read as DeepSpeed reads it: with comments, trailing commas and keys without
+// quotes (relaxed_json.h). "auto" in it leaves the run file's value, as it leaves the Trainer's
+// elsewhere; any other "auto" is resolved by the key's rule, or is its default. null stands for the default.
 //
 // A key that Sluice does not know is an error in a run file and an override, with the nearest known
 // one; in a DeepSpeed file, which others wrote, it is ignored with a reason.
