@@ -157,6 +157,8 @@ Result<Resolved> resolve(const Sources& sources) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Document> documents, documents_of(sources));
   Collected collected;
   for (const Document& document : documents) collect(document, collected);
+  for (const auto& [path, report] : collected.refused)
+    collected.rejections.push_back(report.reason);
   Config config = default_config();
   config.world_size = sources.world_size;
   apply(collected, config);

@@ -81,6 +81,12 @@ class Config(Program):
         self.assertEqual(self.sluice("config", "--json", "run.json").stdout,
                          (self.path / "run.json").read_text(encoding="utf-8"))
 
+    def test_refuses_what_would_silently_train_in_fp32(self):
+        for section in ("amp", "torch_autocast"):
+            self.write("ds.json", {"train_batch_size": 8, section: {"enabled": True}})
+            self.assertIn("set bf16.enabled or fp16.enabled to true",
+                          self.refused("config", "--deepspeed", "ds.json"))
+
     def test_documents_its_keys(self):
         text = self.sluice("config", "--keys").stdout
         for key in ("offload_optimizer.device", "run.steps", "budget.nvme_paths"):

@@ -9,7 +9,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-const char* const kDeepSpeed = R"({"train_batch_size": 8, "amp": {"enabled": true},
+const char* const kDeepSpeed = R"({"train_batch_size": 8, "amp": {"enabled": false},
                                    "zero_optimization": {"overlap_comm": true}})";
 
 TEST(ConfigReport, GroupsKeysAndAlignsTheirColumns) {
@@ -18,8 +18,8 @@ TEST(ConfigReport, GroupsKeysAndAlignsTheirColumns) {
   EXPECT_THAT(text, HasSubstr("\nfollows from other keys\n"));
   EXPECT_THAT(text, HasSubstr("\nignored, without effect\n"));
   EXPECT_THAT(text,
-              HasSubstr("\n  amp                             {\"enabled\":true}  [ds.json] "));
-  EXPECT_THAT(text, HasSubstr("\n  zero_optimization.overlap_comm  true              [ds.json] "));
+              HasSubstr("\n  amp                             {\"enabled\":false}  [ds.json] "));
+  EXPECT_THAT(text, HasSubstr("\n  zero_optimization.overlap_comm  true               [ds.json] "));
 }
 
 TEST(ConfigReport, ShowsDefaultsWhenVerbose) {

@@ -157,6 +157,24 @@ TEST(ResolveConfig, IgnoresParametersThatTheScheduleDoesNotHave) {
   EXPECT_EQ(report.reason, "scheduler.type WarmupLR has no such parameter");
 }
 
+TEST(ResolveConfig, RefusesAutocastAndWhatElseWouldTrainSomethingElse) {
+  for (const char* section : {"amp", "torch_autocast", "data_efficiency", "curriculum_learning",
+                              "progressive_layer_drop", "quantize_training"}) {
+    const auto with = [&](const std::string& value) {
+      return resolve_deepspeed(run_with("\"" + std::string(section) + "\": " + value));
+    };
+    EXPECT_THAT(refusal(with(R"({"enabled": true, "dtype": "bfloat16"})")),
+                AllOf(HasSubstr(std::string(section) + " cannot be"), HasSubstr("enabled")));
+    EXPECT_THAT(refusal(with(R"({"enabled": "yes"})")), HasSubstr("cannot be"));
+    for (const char* off : {"{}", "null", R"({"enabled": false})", R"({"enabled": "auto"})",
+                            R"({"dtype": "bfloat16"})"}) {
+      EXPECT_EQ(report_on(accepted(with(off)), section).outcome, Outcome::kIgnored) << off;
+    }
+  }
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("torch_autocast": {"enabled": true})"))),
+              HasSubstr("set bf16.enabled or fp16.enabled to true instead"));
+}
+
 TEST(ResolveConfig, OneCycleNeedsItsBounds) {
   EXPECT_THAT(refusal(resolve_run(run_with(R"("scheduler": {"type": "OneCycle"})"))),
               AllOf(HasSubstr("cycle_min_lr has to be given"), HasSubstr("cycle_max_lr")));
