@@ -22,9 +22,10 @@ Result<int> run(const Options& options) {
     std::cout << config::describe_keys();
     return 0;
   }
-  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(options.config));
+  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved,
+                          resolve(options.config, LookAtData::kIfItOpens));
   if (options.json)
-    std::cout << config::to_json(resolved.config) << "\n";
+    std::cout << config::to_json(resolved) << "\n";
   else
     std::cout << config::format_report(resolved, {.verbose = options.verbose});
   return 0;
@@ -43,7 +44,9 @@ Command add_config_command(CLI::App& sluice) {
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
   command->add_flag("--verbose", options->verbose, "Also the keys that nobody gave");
-  command->add_flag("--json", options->json, "The resolved configuration as a run file");
+  command->add_flag("--json", options->json,
+                    "The resolved configuration as a run file; what follows from the length of the "
+                    "run stays \"auto\"");
   command->add_flag("--keys", options->keys, "Documents every key, and needs no configuration");
   return [options] { return run(*options); };
 }

@@ -1,6 +1,4 @@
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -13,6 +11,7 @@
 #include "aio/clock.h"
 #include "aio/io_watchdog.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/config/report.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/train/run_checkpoints.h"
 #include "engine/train/train_error.h"
@@ -21,6 +20,7 @@
 #include "tools/cli/config_options.h"
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
+#include "tools/cli/schedule_notice.h"
 #include "tools/cli/train_session.h"
 #include "tools/cli/weight_dtype.h"
 #include "tools/support/interrupt.h"
@@ -37,8 +37,8 @@ constexpr const char* kInterruptNotice =
 struct Options {
   ConfigOptions config;
   std::string out;
-  std::int64_t steps = -1;
-  double epochs = -1;
+  std::string steps;  // as they are given: the keys' own checks apply
+  std::string epochs;
   bool overwrite = false;
   std::string resume;
   std::string trace;
@@ -53,7 +53,8 @@ void add_overrides(const Options& options, ConfigOptions& config) {
     config.overrides.push_back(key + "=" + value);
   };
   if (!options.out.empty()) add("run.dir", options.out);
-  if (options.steps >= 0) add("run.steps", std::to_string(options.steps));
+  if (!options.steps.empty()) add("run.steps", options.steps);
+  if (!options.epochs.empty()) add("run.epochs", options.epochs);
   if (!options.init_from.empty()) add("model.init_from", options.init_from);
   if (!options.resume.empty()) add("run.resume", options.resume);
 }
@@ -63,25 +64,12 @@ RunFolder::Entry entry_of(const Options& options, const config::Config& config) 
   return options.overwrite ? RunFolder::Entry::kOverwrite : RunFolder::Entry::kNew;
 }
 
-Status write_config(const std::string& path, const config::Config& config) {
+Status write_config(const std::string& path, const config::Resolved& resolved) {
   std::ofstream file(path);
-  file << config::to_json(config) << "\n";
+  file << config::to_json(resolved) << "\n";
   file.close();
   if (file.fail()) return Error(ErrorCode::kIo, path + " cannot be written");
   return {};
-}
-
-Result<std::int64_t> steps_of(const Options& options, const TrainingRun& run) {
-  if (options.epochs < 0) {
-    if (run.config().run.steps > 0) return run.config().run.steps;
-    return Error(ErrorCode::kInvalidArgument,
-                 "how long to train is not said: --steps N, --epochs N, or run.steps in the "
-                 "configuration");
-  }
-  const double steps =
-      options.epochs * static_cast<double>(run.samples_per_epoch()) /
-      static_cast<double>(run.config().batch.micro * run.config().batch.accumulation);
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(steps)));
 }
 
 // The checkpoint to go on from. A run that is to have as many threads as there are cores gets those
@@ -159,8 +147,8 @@ Result<TrainSession::End> train(TrainSession& session, const Interrupt& interrup
 Result<int> run(const Options& options) {
   ConfigOptions config_options = options.config;
   add_overrides(options, config_options);
-  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
-  config::Config config = resolved.config;
+  SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, resolve(config_options, LookAtData::kYes));
+  config::Config& config = resolved.config;
   SLUICE_ASSIGN_OR_RETURN(const engine::DType dtype, weight_dtype(options.dtype));
   std::optional<engine::TraceLog::Options> trace;
   if (!options.trace.empty()) {
@@ -174,17 +162,19 @@ Result<int> run(const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config)));
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, config));
+  std::cerr << config::format_autos(resolved);
+  SLUICE_RETURN_IF_ERROR(tell_schedule(resolved, folder, checkpoint));
   auto made = set_up_run(config, checkpoint);
   if (!made.ok() && checkpoint)
     return folder.with_advice(std::move(made).error(), checkpoint->step);
   if (!made.ok()) return std::move(made).error();
   const std::unique_ptr<TrainingRun> run = *std::move(made);
-  SLUICE_ASSIGN_OR_RETURN(const std::int64_t steps, steps_of(options, *run));
+  const std::int64_t steps = config.run.steps;
   const std::int64_t done = run->trainer().state().global_step;
   if (done >= steps) {
     std::cerr << "all " << steps << " steps are done: --steps N goes on to step N\n";
   }
-  SLUICE_RETURN_IF_ERROR(write_config(folder.file("config.json"), config));
+  SLUICE_RETURN_IF_ERROR(write_config(folder.file("config.json"), resolved));
   SLUICE_ASSIGN_OR_RETURN(const auto log,
                           engine::MetricsLog::resume(folder.file("metrics.jsonl"), done));
   if (trace) run->trace().start(*trace);
@@ -240,8 +230,12 @@ Command add_train_command(CLI::App& sluice) {
                  "Goes on from the newest checkpoint in DIR, or with --resume=NAME from that one "
                  "(run.resume); where there is none yet, starts at step 0")
       ->excludes(overwrite);
-  auto* const steps = command->add_option("--steps", options->steps, "Optimizer steps (run.steps)");
-  command->add_option("--epochs", options->epochs, "Passes over the training data instead")
+  auto* const steps =
+      command->add_option("--steps", options->steps, "Optimizer steps (run.steps)")->type_name("N");
+  command
+      ->add_option("--epochs", options->epochs,
+                   "Passes over the training data instead, fractions too (run.epochs)")
+      ->type_name("N")
       ->excludes(steps);
   command->add_option("--init-from", options->init_from,
                       "Begins with the weights of a safetensors file or folder (model.init_from)");

@@ -35,6 +35,21 @@ TEST(ConfigReport, ShortensLongValuesAndFolders) {
   EXPECT_THAT(text, HasSubstr("  \"" + std::string(24, 'x') + "...  [run.json]\n"));
 }
 
+TEST(ConfigReport, EndsWithWhatEachAutoBecameAndHowToChooseIt) {
+  const std::string text = format_report(
+      accepted(resolve_both(R"({"train_batch_size": 4})",
+                            R"({"train_batch_size": "auto", "gradient_clipping": "auto",
+          "optimizer": {"params": {"lr": "auto", "weight_decay": 0.5}}})")));
+  const std::size_t list = text.find("\"auto\" became\n");
+  ASSERT_NE(list, std::string::npos) << text;
+  EXPECT_EQ(text.substr(list),
+            "\"auto\" became\n"
+            "  train_batch_size     4      [run.json] ds.json leaves it to this file\n"
+            "  optimizer.params.lr  0.001  [ds.json] the default, for \"auto\"\n"
+            "  gradient_clipping    1.0    [ds.json] Hugging Face's max_grad_norm\n"
+            "  to choose one of them: --set KEY=VALUE, or the key in a run file\n");
+}
+
 TEST(ConfigReport, LeavesOutAGroupWithoutKeys) {
   EXPECT_THAT(format_report(accepted(resolve_run(R"({"train_batch_size": 8})"))),
               Not(HasSubstr("ignored")));

@@ -192,6 +192,37 @@ TEST(ResolveConfig, ARunHasOneSixteenBitType) {
   EXPECT_FALSE(resolved.config.bf16.enabled);
 }
 
+TEST(ResolveConfig, AutoPrecisionIsBf16WhereTheGpuHasItAndElseFp16) {
+  const std::string fp16 = R"("fp16": {"enabled": "auto"})";
+  const std::string bf16 = R"("bf16": {"enabled": "auto"})";
+  const auto with = [&](const std::string& more, std::optional<GpuKind> gpu) {
+    return accepted(resolve({.deepspeed = Source{"ds.json", run_with(more)},
+                             .answers = {.gpu = gpu, .samples_per_epoch = {}}}));
+  };
+  const std::string both = fp16 + "," + bf16;
+  EXPECT_EQ(with(both, GpuKind::kWithBf16).config.precision, Precision::kBf16);
+  EXPECT_EQ(with(both, GpuKind::kWithoutBf16).config.precision, Precision::kFp16);
+  const auto on_cpu = with(both, GpuKind::kNone);
+  EXPECT_EQ(on_cpu.config.precision, Precision::kBf16);
+  EXPECT_FALSE(on_cpu.config.fp16.enabled);
+  EXPECT_THAT(report_on(on_cpu, "bf16.enabled").reason, HasSubstr("no GPU computes"));
+  EXPECT_EQ(with(bf16, GpuKind::kWithoutBf16).config.precision, Precision::kFp16);
+  EXPECT_EQ(with(fp16, GpuKind::kWithBf16).config.precision, Precision::kFp16);
+  EXPECT_EQ(with(R"("fp16": {"enabled": false}, )" + bf16, GpuKind::kWithoutBf16).config.precision,
+            Precision::kFp32);
+  EXPECT_EQ(with(R"("fp16": {"enabled": true}, )" + bf16, GpuKind::kWithBf16).config.precision,
+            Precision::kFp16);
+
+  // What the machine has is asked for where it matters alone, and a configuration is there anyway.
+  EXPECT_TRUE(with(both, {}).questions.gpu);
+  EXPECT_EQ(with(both, {}).config.precision, Precision::kBf16);
+  EXPECT_FALSE(with(both, GpuKind::kNone).questions.gpu);
+  EXPECT_FALSE(with(both + R"(, "run": {"device": "cpu"})", {}).questions.gpu);
+  EXPECT_FALSE(with(R"("bf16": {"enabled": true}, )" + fp16, {}).questions.gpu);
+  // Kept as it came out: a run goes on in the type it began in.
+  EXPECT_THAT(to_json(with(both, GpuKind::kWithoutBf16)), HasSubstr(R"("enabled": true)"));
+}
+
 TEST(ResolveConfig, AdamIsAdamWUnlessItsModeIsOff) {
   const auto optimizer = [](const std::string& type, const std::string& params) {
     return accepted(resolve_run(run_with(R"("optimizer": {"type": ")" + type + R"(", "params": {)" +
