@@ -9,6 +9,8 @@ namespace sluice::config {
 namespace {
 
 constexpr std::string_view kZero = "zero_optimization";
+constexpr const char* kEnabled = "enabled";
+constexpr const char* kAuto = "auto";
 
 class Collector {
  public:
@@ -54,16 +56,32 @@ class Collector {
       case Treatment::kIgnored:
         return ignore(std::string(key.path), value, std::string(key.reason));
       case Treatment::kRefusedIfTrue:
-        if (const auto boolean = as_boolean(value); boolean == false || value.is_null()) {
-          return ignore(std::string(key.path), value, std::string(key.reason));
-        }
-        return reject(std::string(key.path) + " cannot be " + short_text(value) + ": " +
-                      std::string(key.reason));
+        return refuse_if_true(key, value);
       case Treatment::kRefused:
         return reject(std::string(key.path) + " cannot be used: " + std::string(key.reason));
       case Treatment::kAlias:
         return alias(key, value);
     }
+  }
+
+  // true, or a section whose `enabled` is. Later sources win here as they do elsewhere.
+  void refuse_if_true(const Key& key, const Json& value) {
+    const std::string path(key.path);
+    const Json asked = value.is_object() ? value.value(kEnabled, Json(false)) : value;
+    const bool leaves_it = asked.is_null() || (document_.lenient && asked == Json(kAuto));
+    if (const auto before = collected_.refused.find(key.path);
+        before != collected_.refused.end() && !leaves_it) {
+      before->second.reason = "overruled by " + document_.name;
+      collected_.ignored.push_back(std::move(before->second));
+      collected_.refused.erase(before);
+    }
+    if (leaves_it || as_boolean(asked) == false || (value.is_object() && asked == Json(kAuto))) {
+      return ignore(path, value, "not asked for");
+    }
+    collected_.refused[key.path] = {path, Outcome::kIgnored, short_text(value),
+                                    document_.name + ": " + path + " cannot be " +
+                                        short_text(value) + ": " + std::string(key.reason),
+                                    document_.name};
   }
 
   void alias(const Key& key, const Json& value) {
@@ -92,6 +110,7 @@ class Collector {
     }
     if (document_.lenient && setting.is_auto()) {
       before.note = document_.name + " leaves it to this file";
+      before.was_auto = setting.says_auto();
       return;
     }
     collected_.ignored.push_back({std::string(key.path), Outcome::kIgnored,
@@ -129,6 +148,8 @@ bool Setting::is_auto() const {
   }
   return true;
 }
+
+bool Setting::says_auto() const { return value.is_string() && is_auto(); }
 
 void collect(const Document& document, Collected& collected) {
   if (document.root.is_object()) return Collector(document, collected).section(document.root, "");

@@ -27,14 +27,18 @@ struct Setting {
   int rank = 0;
   std::string source;
   std::string note;
+  bool was_auto = false;  // a lenient document says "auto" about it, and left this value
 
-  bool is_auto() const;  // "auto" or null: not a value
+  bool is_auto() const;    // "auto" or null: not a value
+  bool says_auto() const;  // "auto"
 };
 
 struct Collected {
   std::map<std::string_view, Setting> settings;  // by the key's path
   std::vector<KeyReport> ignored;
   std::vector<std::string> rejections;  // sentences
+  // Of keys that are refused if true: a later source may still say false.
+  std::map<std::string_view, KeyReport> refused;  // by path; the reason is the sentence
 };
 
 void collect(const Document& document, Collected& collected);

@@ -5,27 +5,6 @@
 namespace sluice::config {
 namespace {
 
-void derive_precision(Derivation& derivation) {
-  Config& config = derivation.config;
-  constexpr std::string_view kFp16 = "fp16.enabled";
-  constexpr std::string_view kBf16 = "bf16.enabled";
-  if (config.fp16.enabled && config.bf16.enabled) {
-    const int fp16 = derivation.rank(kFp16);
-    const int bf16 = derivation.rank(kBf16);
-    if (fp16 == bf16) {
-      return derivation.reject(
-          "fp16.enabled and bf16.enabled are both true, but a run has one 16-bit type: set one of "
-          "them to false");
-    }
-    const bool fp16_wins = fp16 > bf16;
-    (fp16_wins ? config.bf16.enabled : config.fp16.enabled) = false;
-    derivation.drop(fp16_wins ? kBf16 : kFp16, "a later source asks for the other 16-bit type");
-  }
-  config.precision = config.fp16.enabled   ? Precision::kFp16
-                     : config.bf16.enabled ? Precision::kBf16
-                                           : Precision::kFp32;
-}
-
 // Before the schedule, which takes the optimizer's numbers.
 void derive_optimizer(Derivation& derivation) {
   Optimizer& optimizer = derivation.config.optimizer;
@@ -168,6 +147,7 @@ void Derivation::drop(std::string_view path, const std::string& reason) {
 
 void derive_all(Derivation& derivation) {
   derive_batch_sizes(derivation);
+  derive_run_length(derivation);
   derive_precision(derivation);
   derive_optimizer(derivation);
   derive_schedule(derivation);

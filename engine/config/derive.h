@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/config/collect.h"
 #include "engine/config/config.h"
@@ -16,9 +17,13 @@ namespace sluice::config {
 // they say what they did.
 class Derivation {
  public:
-  Derivation(Collected& collected, Config& target) : config(target), collected_(collected) {}
+  Derivation(Collected& collected, Config& target, const Answers& known)
+      : config(target), answers(known), collected_(collected) {}
 
   Config& config;
+  const Answers& answers;
+  Questions questions;                 // the rules set what they would have asked
+  std::vector<std::string> kept_auto;  // see Resolved
 
   // Whether a value is given: neither left out nor "auto".
   bool given(std::string_view path) const {
@@ -28,6 +33,11 @@ class Derivation {
   bool is_auto(std::string_view path) const {
     const Setting* setting = find(path);
     return setting != nullptr && setting->is_auto();
+  }
+  // Said in so many letters: neither null nor left out.
+  bool says_auto(std::string_view path) const {
+    const Setting* setting = find(path);
+    return setting != nullptr && setting->says_auto();
   }
   // Of the source that gives a value; -1 where none does.
   int rank(std::string_view path) const { return given(path) ? find(path)->rank : -1; }
@@ -52,7 +62,10 @@ class Derivation {
 
 void derive_batch_sizes(Derivation& derivation);  // batch.cc
 void derive_model(Derivation& derivation);        // model_shape.cc
+void derive_run_length(Derivation& derivation);   // run_length.cc: before the schedule
+void derive_precision(Derivation& derivation);    // precision.cc
 void derive_schedule(Derivation& derivation);     // schedule.cc
+void check_schedule(Derivation& derivation);      // schedule_limits.cc: whether it can be run
 void derive_all(Derivation& derivation);          // derive.cc: these and the rest, in order
 
 // Whether the key means anything in this configuration: a scheduler reads its own parameters alone.

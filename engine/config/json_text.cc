@@ -30,7 +30,7 @@ std::string_view advice_at(std::string_view text, std::size_t end) {
   const std::size_t word = text.find_last_of(" \t\r\n{}[]:,", at > 0 ? at - 1 : 0);
   const char first = word + 1 < text.size() ? text[word + 1] : '\0';
   if (last == '/' || last == '#' || first == '/' || first == '#') {
-    return "JSON has no comments: take it out, or keep the remark in a file beside this one";
+    return "JSON has no comments: take it out (a file given with --deepspeed may have them)";
   }
   if (last == '\'') return "JSON puts strings between double quotes";
   const std::string_view from_word = text.substr(std::min(word + 1, text.size()));

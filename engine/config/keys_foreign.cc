@@ -10,10 +10,11 @@ constexpr std::string_view kCollectives =
 constexpr std::string_view kTrace = "a run's trace shows where its time went, a track per resource";
 constexpr std::string_view kCheckpoint =
     "checkpoints are of a form of their own, which run.checkpoint_every and run.keep_last guide";
-constexpr std::string_view kSamples =
-    "it changes which samples are seen, which the data section decides here";
 constexpr std::string_view kCompression =
     "it trains a smaller or coarser model than the one asked for";
+constexpr std::string_view kNotDone =
+    "Sluice does not do it, and would train something else than was asked for: set its enabled to "
+    "false to train without it";
 constexpr std::string_view kParallel = "only data is divided among ranks";
 
 constexpr Key ignored(std::string_view path, std::string_view reason,
@@ -21,11 +22,23 @@ constexpr Key ignored(std::string_view path, std::string_view reason,
   return {.path = path, .treatment = Treatment::kIgnored, .source = source, .reason = reason};
 }
 
+// As a section its `enabled` counts.
+constexpr Key refused_if_enabled(std::string_view path, std::string_view reason,
+                                 KeySource source = KeySource::kDeepSpeed) {
+  return {.path = path, .treatment = Treatment::kRefusedIfTrue, .source = source, .reason = reason};
+}
+
 constexpr Key kKeys[] = {
-    ignored("amp",
-            "Apex AMP is gone from DeepSpeed; fp16.enabled or bf16.enabled set the precision",
-            KeySource::kOlder),
-    ignored("torch_autocast", "fp16.enabled or bf16.enabled set the precision"),
+    refused_if_enabled(
+        "amp",
+        "Apex AMP is not what Sluice does (nor DeepSpeed beside ZeRO), and without it the run "
+        "would be in fp32: set bf16.enabled or fp16.enabled to true instead, and amp.enabled to "
+        "false",
+        KeySource::kOlder),
+    refused_if_enabled(
+        "torch_autocast",
+        "autocast is not what Sluice does, and without it the run would be in fp32: set "
+        "bf16.enabled or fp16.enabled to true instead, and torch_autocast.enabled to false"),
     ignored("communication_data_type", "gradients are reduced in fp32, the most exact choice"),
     ignored("seq_parallel_communication_data_type", kParallel),
     ignored("data_types", "gradients add up in fp32; fp16 and bf16 set the other types"),
@@ -63,12 +76,12 @@ constexpr Key kKeys[] = {
     ignored("sparse_attention", "attention is dense and exact; newer DeepSpeed dropped it as well",
             KeySource::kOlder),
     ignored("compression_training", kCompression),
-    ignored("quantize_training", kCompression, KeySource::kOlder),
+    refused_if_enabled("quantize_training", kNotDone, KeySource::kOlder),
     ignored("weight_quantization", kCompression),
-    ignored("progressive_layer_drop", kCompression),
+    refused_if_enabled("progressive_layer_drop", kNotDone),
     ignored("eigenvalue", kCompression),
-    ignored("curriculum_learning", kSamples),
-    ignored("data_efficiency", kSamples),
+    refused_if_enabled("curriculum_learning", kNotDone),
+    refused_if_enabled("data_efficiency", kNotDone),
     ignored("pipeline", kParallel),
     ignored("tensor_parallel", kParallel),
     ignored("expert_parallel", kParallel),

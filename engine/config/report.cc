@@ -45,26 +45,42 @@ std::string line_of(const KeyReport& report, std::size_t path_width, std::size_t
   return line + "\n";
 }
 
+// Those that `belongs` takes, in columns under the title; nothing where there are none.
+template <typename Belongs>
+std::string table(std::string_view title, const std::vector<KeyReport>& reports,
+                  const Belongs& belongs) {
+  std::size_t path_width = 0;
+  std::size_t value_width = 0;
+  for (const KeyReport& report : reports) {
+    if (!belongs(report)) continue;
+    path_width = std::max(path_width, std::min(report.path.size(), kWidestPath));
+    value_width = std::max(value_width, shown_value(report).size());
+  }
+  if (path_width == 0) return {};
+  std::string text = std::string(title) + "\n";
+  for (const KeyReport& report : reports)
+    if (belongs(report)) text += line_of(report, path_width, value_width);
+  return text;
+}
+
 }  // namespace
 
 std::string format_report(const Resolved& resolved, const ReportOptions& options) {
   std::string text;
   for (const Group& group : kGroups) {
     if (group.only_verbose && !options.verbose) continue;
-    std::size_t path_width = 0;
-    std::size_t value_width = 0;
-    for (const KeyReport& report : resolved.reports) {
-      if (report.outcome != group.outcome) continue;
-      path_width = std::max(path_width, std::min(report.path.size(), kWidestPath));
-      value_width = std::max(value_width, shown_value(report).size());
-    }
-    if (path_width == 0) continue;
-    text += std::string(group.title) + "\n";
-    for (const KeyReport& report : resolved.reports) {
-      if (report.outcome == group.outcome) text += line_of(report, path_width, value_width);
-    }
+    text += table(group.title, resolved.reports,
+                  [&](const KeyReport& report) { return report.outcome == group.outcome; });
   }
-  return text;
+  return text + format_autos(resolved);
+}
+
+std::string format_autos(const Resolved& resolved) {
+  const std::string text = table("\"auto\" became", resolved.reports, [](const KeyReport& report) {
+    return report.was_auto && report.outcome != Outcome::kIgnored;
+  });
+  if (text.empty()) return {};
+  return text + "  to choose one of them: --set KEY=VALUE, or the key in a run file\n";
 }
 
 }  // namespace sluice::config

@@ -11,8 +11,11 @@ struct ReportOptions {
   bool verbose = false;  // also the keys that nobody gave
 };
 
-// Grouped: honoured, derived, ignored and, when verbose, defaults; one line a key, lines end in
-// "\n". A group without keys is left out.
+// Grouped: honoured, derived, ignored and, when verbose, defaults; then format_autos(). One line a
+// key, lines end in "\n". A group without keys is left out.
 std::string format_report(const Resolved& resolved, const ReportOptions& options = {});
+
+// What each "auto" of the sources became and why, and how to choose it. Empty without any.
+std::string format_autos(const Resolved& resolved);
 
 }  // namespace sluice::config

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <iterator>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "engine/config/collect.h"
 #include "engine/config/derive.h"
 #include "engine/config/key_value.h"
+#include "engine/config/relaxed_json.h"
 
 namespace sluice::config {
 namespace {
@@ -80,9 +82,10 @@ Result<std::vector<Document>> documents_of(const Sources& sources) {
     documents.push_back({sources.run_file->name, std::move(root), kRunFile, false});
   }
   if (sources.deepspeed) {
-    SLUICE_ASSIGN_OR_RETURN(Json root,
-                            parse_json(sources.deepspeed->name, sources.deepspeed->text));
-    documents.push_back({sources.deepspeed->name, std::move(root), kDeepSpeed, true});
+    const auto& [name, text] = *sources.deepspeed;
+    SLUICE_ASSIGN_OR_RETURN(
+        Json root, parse_json(name, text.size() > kMaxTextBytes ? text : strict_json(text)));
+    documents.push_back({name, std::move(root), kDeepSpeed, true});
   }
   if (sources.overrides.size() > kMaxOverrides) {
     return invalid("more than " + std::to_string(kMaxOverrides) + " overrides: write a run file");
@@ -121,6 +124,12 @@ std::string join(const std::string& a, const std::string& b) {
   return a.empty() || b.empty() ? a + b : a + "; " + b;
 }
 
+// No whole number that a key takes is negative, so that one can stand for what is still open.
+Json value_or_auto(const Key& key, Config& config) {
+  Json value = load_value(key, config);
+  return value.is_number_integer() && value == kOpenSteps ? Json("auto") : value;
+}
+
 std::vector<KeyReport> reports_of(Collected& collected, const Derivation& derivation) {
   std::vector<KeyReport> reports;
   for (const Key& key : all_keys()) {
@@ -129,7 +138,7 @@ std::vector<KeyReport> reports_of(Collected& collected, const Derivation& deriva
     const bool noted = note != derivation.notes().end();
     KeyReport report{.path = std::string(key.path),
                      .outcome = noted ? Outcome::kDerived : Outcome::kDefault,
-                     .value = short_text(load_value(key, derivation.config)),
+                     .value = short_text(value_or_auto(key, derivation.config)),
                      .reason = noted ? note->second : std::string()};
     const auto found = collected.settings.find(key.path);
     if (found != collected.settings.end()) {
@@ -137,6 +146,8 @@ std::vector<KeyReport> reports_of(Collected& collected, const Derivation& deriva
       report.outcome = Outcome::kHonoured;
       report.source = setting.source;
       const bool to_default = setting.is_auto() && !noted;
+      const bool stays_auto = to_default && key.default_json == "\"auto\"";  // until the plan
+      report.was_auto = setting.was_auto || (setting.says_auto() && !stays_auto);
       const std::string given = "the default, for " + short_text(setting.value);
       report.reason = join(join(setting.note, report.reason), to_default ? given : "");
     }
@@ -157,16 +168,19 @@ Result<Resolved> resolve(const Sources& sources) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Document> documents, documents_of(sources));
   Collected collected;
   for (const Document& document : documents) collect(document, collected);
+  for (const auto& [path, report] : collected.refused)
+    collected.rejections.push_back(report.reason);
   Config config = default_config();
   config.world_size = sources.world_size;
   apply(collected, config);
   // Rules on values that were refused would complain about what nobody wrote.
   if (!collected.rejections.empty()) return rejection(collected.rejections);
-  Derivation derivation(collected, config);
+  Derivation derivation(collected, config, sources.answers);
   derive_all(derivation);
   if (!collected.rejections.empty()) return rejection(collected.rejections);
   std::vector<KeyReport> reports = reports_of(collected, derivation);
-  return Resolved{std::move(config), std::move(reports)};
+  return Resolved{std::move(config), std::move(reports), derivation.questions,
+                  std::move(derivation.kept_auto)};
 }
 
 Result<Source> read_source(const std::string& path) {
@@ -189,12 +203,21 @@ Result<Source> read_source(const std::string& path) {
 }
 
 std::string to_json(const Config& config) {
-  Config copy = config;
+  Config numbers = config;
+  if (numbers.run.steps != kOpenSteps) numbers.run.epochs.reset();
+  return to_json(Resolved{std::move(numbers), {}, {}, {}});
+}
+
+std::string to_json(const Resolved& resolved) {
+  Config config = resolved.config;
+  if (config.run.epochs) config.run.steps = kOpenSteps;
+  const auto& kept = resolved.kept_auto;
   Json root = Json::object();
   for (const Key& key : all_keys()) {
     if (key.treatment != Treatment::kHonoured || !has_effect(key, config)) continue;
-    Json value = load_value(key, copy);
+    Json value = value_or_auto(key, config);
     if (value.is_null()) continue;
+    if (std::find(kept.begin(), kept.end(), key.path) != kept.end()) value = "auto";
     Json* place = &root;
     std::string_view rest = key.path;
     for (std::size_t dot = rest.find('.'); dot != std::string_view::npos; dot = rest.find('.')) {

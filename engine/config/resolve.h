@@ -6,8 +6,14 @@
 // DeepSpeed file, overrides in their order. Where one source says two of the three batch sizes, or
 // which 16-bit type to use, it overrules what an earlier one said about the rest.
 //
-// "auto" in a DeepSpeed file leaves the run file's value, as it leaves the Trainer's elsewhere; any
-// other "auto" is resolved by the key's rule, or is its default. null stands for the default.
+// A DeepSpeed file is read as DeepSpeed reads it: with comments, trailing commas and keys without
+// quotes (relaxed_json.h). "auto" in it leaves the run file's value, as it leaves the Trainer's
+// elsewhere; any other "auto" is resolved by the key's rule, or is its default. null stands for the
+// default.
+//
+// What only the data or the machine knows is passed in as an answer. Without one that is needed the
+// configuration says what it would be (Resolved::questions): run.epochs waits for the number of
+// sequences in an epoch, and a precision that is "auto" for what the GPU can do.
 //
 // A key that Sluice does not know is an error in a run file and an override, with the nearest known
 // one; in a DeepSpeed file, which others wrote, it is ignored with a reason.
@@ -31,11 +37,28 @@ struct Source {
   std::string text;
 };
 
+enum class GpuKind : std::uint8_t { kNone, kWithoutBf16, kWithBf16 };
+
+struct Answers {
+  std::optional<GpuKind> gpu;  // that run.device allows
+  std::optional<std::uint64_t> samples_per_epoch;
+};
+
+// Which answers would change something and are missing.
+struct Questions {
+  bool gpu = false;
+  bool samples_per_epoch = false;
+};
+
+// A number of steps that waits for the length of an epoch. As JSON it is "auto".
+inline constexpr std::int64_t kOpenSteps = -1;
+
 struct Sources {
   std::optional<Source> run_file;
   std::optional<Source> deepspeed;
   std::vector<std::string> overrides;  // "a.b=c": c as JSON, else as a string
   std::int64_t world_size = 1;
+  Answers answers = {};
 };
 
 enum class Outcome : std::uint8_t {
@@ -48,14 +71,18 @@ enum class Outcome : std::uint8_t {
 struct KeyReport {
   std::string path;
   Outcome outcome = Outcome::kDefault;
-  std::string value;   // resolved; of an ignored key what was given, shortened
-  std::string reason;  // empty where nothing needs to be said
-  std::string source;  // "run.json", "--set"; empty when it was not given
+  std::string value;      // resolved; of an ignored key what was given, shortened
+  std::string reason;     // empty where nothing needs to be said
+  std::string source;     // "run.json", "--set"; empty when it was not given
+  bool was_auto = false;  // a source says "auto"
 };
 
 struct Resolved {
   Config config;
   std::vector<KeyReport> reports;  // in the order of the key table, foreign keys last
+  Questions questions;
+  // Keys that follow from the length of the run or the optimizer's learning rate, by their paths.
+  std::vector<std::string> kept_auto;
 };
 
 Result<Resolved> resolve(const Sources& sources);
@@ -63,7 +90,12 @@ Result<Resolved> resolve(const Sources& sources);
 // The file at `path` as a source; at most 1 MiB.
 Result<Source> read_source(const std::string& path);
 
-// A run file that resolves to `config` again, with every key that has an effect in it.
+// A run file that resolves to `config` again, with every key that has an effect in it: in numbers,
+// which stay what they are when another source changes the length of the run.
 std::string to_json(const Config& config);
+
+// Likewise for a run that may be made longer: what followed from its length is "auto" again, and
+// run.epochs is what says how long it is where it did.
+std::string to_json(const Resolved& resolved);
 
 }  // namespace sluice::config

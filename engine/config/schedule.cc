@@ -29,16 +29,21 @@ void derive_warmup(Derivation& derivation) {
         config.schedule.type == ScheduleType::kWarmupDecay && !derivation.is_auto(kMaxLr);
     warmup.max_lr = of_decay ? kDecayDefault : config.optimizer.learning_rate;
     derivation.note(kMaxLr, of_decay ? "WarmupDecayLR's default" : "optimizer.params.lr");
+    if (!of_decay) derivation.kept_auto.emplace_back(kMaxLr);
   }
   constexpr std::string_view kSteps = "scheduler.params.warmup_num_steps";
+  const std::int64_t run_steps = config.run.steps;
   if (derivation.is_auto(kSteps)) {
-    warmup.steps = std::clamp<std::int64_t>(config.run.steps / 10, 1, 1000);
+    warmup.steps =
+        run_steps == kOpenSteps ? kOpenSteps : std::clamp<std::int64_t>(run_steps / 10, 1, 1000);
     derivation.note(kSteps, "a tenth of run.steps, at most 1000");
+    derivation.kept_auto.emplace_back(kSteps);
   }
   constexpr std::string_view kTotal = "scheduler.params.total_num_steps";
   if (!derivation.given(kTotal)) {
-    warmup.total_steps = config.run.steps;
+    warmup.total_steps = run_steps;
     derivation.note(kTotal, "run.steps");
+    derivation.kept_auto.emplace_back(kTotal);
   }
 }
 
@@ -54,11 +59,13 @@ void derive_one_cycle(Derivation& derivation) {
   if (!derivation.given(kSecond)) {
     cycle.second_steps = cycle.first_steps;
     derivation.note(kSecond, "cycle_first_step_size");
+    derivation.kept_auto.emplace_back(kSecond);
   }
   constexpr std::string_view kStairs = "scheduler.params.cycle_second_stair_count";
   if (!derivation.given(kStairs)) {
     cycle.second_stairs = cycle.first_stairs;
     derivation.note(kStairs, "cycle_first_stair_count");
+    derivation.kept_auto.emplace_back(kStairs);
   }
 }
 
@@ -80,6 +87,7 @@ void derive_schedule(Derivation& derivation) {
   }
   derive_warmup(derivation);
   if (schedule.type == ScheduleType::kOneCycle) derive_one_cycle(derivation);
+  check_schedule(derivation);
 }
 
 }  // namespace sluice::config

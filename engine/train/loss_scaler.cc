@@ -71,6 +71,13 @@ Status check_loss_scale(const LossScaleRules& rules, const LossScaleState& state
   return {};
 }
 
+Result<LossScaleState> continued_loss_scale(const LossScaleRules& rules,
+                                            const LossScaleState& stored) {
+  if (!rules.dynamic()) return initial_loss_scale(rules);
+  SLUICE_RETURN_IF_ERROR(check_loss_scale(rules, stored));
+  return stored;
+}
+
 Status update_loss_scale(const LossScaleRules& rules, bool overflow, LossScaleState& state) {
   if (!rules.dynamic()) return {};
   if (overflow) {

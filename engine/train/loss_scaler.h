@@ -43,6 +43,11 @@ Result<LossScaleState> initial_loss_scale(const LossScaleRules& rules);
 // Whether a state that was stored can have come from these rules; kCorrupt says what cannot be.
 Status check_loss_scale(const LossScaleRules& rules, const LossScaleState& state);
 
+// What a run goes on with that finds `stored` in its checkpoint: a dynamic scale from there,
+// checked as above; a static one is the rules' own, whatever was stored.
+Result<LossScaleState> continued_loss_scale(const LossScaleRules& rules,
+                                            const LossScaleState& stored);
+
 // After a step, whose gradients were all finite or not (`overflow`: the step is skipped).
 // kInvalidArgument, and an unchanged state, when they overflowed at a scale that is min_scale
 // already: no smaller one can help, so training has to stop. The sentence ends where the caller can

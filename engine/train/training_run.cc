@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <mutex>
 #include <span>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -29,6 +30,12 @@ std::optional<LossScaleRules> loss_scale_rules(const config::Config& config) {
                         .hysteresis = static_cast<int>(config.fp16.hysteresis),
                         .consecutive_hysteresis = config.fp16.consecutive_hysteresis,
                         .min_scale = config.fp16.min_loss_scale};
+}
+
+std::string number_text(double value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
 }
 
 std::optional<HostUnits::Widths> hash_widths(const config::Config& config, const MemoryPlan& plan) {
@@ -187,11 +194,15 @@ Status TrainingRun::initialise(const Progress& progress) {
 Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progress) {
   SLUICE_RETURN_IF_ERROR(check_same_run(checkpoint.state(), checkpoint_state()));
   // What was imported is at the beginning of this run, whose loss scale has not begun to move.
-  const TrainState state = checkpoint.state().run.imported()
-                               ? trainer_->state()
-                               : train_state(checkpoint.state().position);
-  if (const auto rules = loss_scale_rules(config_))
-    SLUICE_RETURN_IF_ERROR(check_loss_scale(*rules, state.loss_scale));
+  TrainState state = checkpoint.state().run.imported() ? trainer_->state()
+                                                       : train_state(checkpoint.state().position);
+  if (const auto rules = loss_scale_rules(config_)) {
+    const double was = state.loss_scale.scale;
+    SLUICE_ASSIGN_OR_RETURN(state.loss_scale, continued_loss_scale(*rules, state.loss_scale));
+    if (state.loss_scale.scale != was)
+      log::warning("the loss scale was " + number_text(was) + " and is " +
+                   number_text(state.loss_scale.scale) + " (fp16.loss_scale)");
+  }
   SLUICE_RETURN_IF_ERROR(set_state(
       [&](const ParameterSpans& to) {
         return checkpoint.read(to.parameter.name, to.first, to.values);

@@ -36,10 +36,12 @@ class ReadyConfigurations(SluiceRuns):
                 self.assertEqual((resolved["model"]["layers"], resolved["model"]["hidden"]),
                                  SHAPES[file.stem])
                 # Steps are the user's to change, and the schedule follows.
-                longer = json.loads(
-                    self.sluice("config", file, "--json", "--set", "run.steps=7000").stdout)
+                longer = ("config", file, "--set", "run.steps=7000")
                 if file.stem != "demo":
-                    self.assertEqual(longer["scheduler"]["params"]["total_num_steps"], 7000)
+                    self.assertRegex(self.sluice(*longer).stdout,
+                                     r"(?m)^  scheduler\.params\.total_num_steps +7000 ")
+                    kept = json.loads(self.sluice(*longer, "--json").stdout)
+                    self.assertEqual(kept["scheduler"]["params"]["total_num_steps"], "auto")
 
     def test_each_trains_when_its_model_is_small(self):
         self.tokens("train.bin", 20000, seed=5)

@@ -116,6 +116,22 @@ class Config(Program):
         self.assertEqual(self.sluice("config", "--json", "run.json").stdout,
                          (self.path / "run.json").read_text(encoding="utf-8"))
 
+    def test_lists_what_became_of_each_auto_last(self):
+        self.write("ds.json", '{ # of a Trainer\n"train_batch_size": "auto", "fp16": {"enabled": '
+                              '"auto"}, bf16: {"enabled": "auto",}, }')
+        shown = self.sluice("config", "--deepspeed", "ds.json", "--set", "run.device=cpu").stdout
+        last = shown[shown.index('"auto" became'):]
+        for key, value in (("train_batch_size", "1"), ("fp16.enabled", "false"),
+                           ("bf16.enabled", "true")):
+            self.assertRegex(last, rf"(?m)^  {key} +{value} ")
+        self.assertIn("--set KEY=VALUE", last.splitlines()[-1])
+
+    def test_refuses_what_would_silently_train_in_fp32(self):
+        for section in ("amp", "torch_autocast"):
+            self.write("ds.json", {"train_batch_size": 8, section: {"enabled": True}})
+            self.assertIn("set bf16.enabled or fp16.enabled to true",
+                          self.refused("config", "--deepspeed", "ds.json"))
+
     def test_documents_its_keys(self):
         text = self.sluice("config", "--keys").stdout
         for key in ("offload_optimizer.device", "run.steps", "budget.nvme_paths"):
@@ -613,6 +629,77 @@ class Train(Program):
                     "run.checkpoint_at_end=false")
         self.assertIn("starting at step 0",
                       self.sluice("train", "run.json", "--out", "a", "--resume").stderr)
+
+    SCHEDULE = {"type": "WarmupDecayLR", "params": {"warmup_max_lr": "auto",
+                "warmup_num_steps": "auto", "total_num_steps": "auto"}}
+
+    def with_schedule(self, name="scheduled.json", **params):
+        run = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        run["scheduler"] = {**self.SCHEDULE, "params": {**self.SCHEDULE["params"], **params}}
+        return self.write(name, run)
+
+    def rates(self, name):
+        return [step["lr"] for step in self.metrics(name)]
+
+    def test_epochs_reach_the_schedule_and_the_kept_configuration(self):
+        run = self.with_schedule()
+        told = self.sluice("train", run, "--out", "a", "--epochs", "0.05").stderr
+        rates = self.rates("a")
+        self.assertIn(f"{len(rates)} steps: run.epochs 0.05 x ", told)
+        self.assertEqual([step for step, rate in enumerate(rates) if rate == 0], [0, 1])
+        self.assertEqual(max(rates), 0.003)  # out of the warm-up
+        self.assertLess(rates[-1], 0.001)
+        kept = json.loads((self.path / "a/config.json").read_text(encoding="utf-8"))
+        self.assertEqual((kept["run"]["epochs"], kept["run"]["steps"]), (0.05, "auto"))
+        self.sluice("train", "a/config.json", "--out", "b")
+        self.assertEqual(self.results("b"), self.results("a"))
+        self.assertIn("must be at least", self.refused("train", run, "--out", "c", "--epochs", "0"))
+        self.assertIn("must be at least", self.refused("train", run, "--out", "c", "--steps", "-5"))
+        self.assertFalse((self.path / "c").exists())
+
+    def test_a_run_that_is_made_longer_says_what_its_schedule_was_and_is(self):
+        run = self.with_schedule()
+        self.sluice("train", run, "--out", "a", "--steps", "12")
+        frozen = self.with_schedule("frozen.json", warmup_num_steps=1, total_num_steps=12)
+        said = self.refused("train", frozen, "--out", "a", "--resume", "--steps", "30")
+        self.assertIn("a learning rate of exactly 0", said)
+        self.assertIn("--set scheduler.params.total_num_steps=auto", said)
+        self.assertEqual(len(self.metrics("a")), 12)
+        told = self.sluice("train", "a/config.json", "--resume", "--steps", "30").stderr
+        self.assertRegex(told, r"the learning rate of step 13 was to be \S+, and is 0\.00")
+        self.assertIn("run.steps was 12 and is 30", told)
+        self.assertGreater(min(self.rates("a")[2:]), 0)
+        self.assertNotIn("the learning rate of step",
+                         self.sluice("train", "a/config.json", "--resume").stderr)
+
+    def test_warns_of_steps_behind_the_end_of_the_schedule(self):
+        run = self.with_schedule(total_num_steps=6, warmup_num_steps=2)
+        told = self.sluice("train", run, "--out", "a", "--steps", "10").stderr
+        self.assertEqual(self.rates("a").count(0) - 2, 3)
+        self.assertIn("its last 3 steps have a learning rate of exactly 0", told)
+
+    FP16 = ("--set", "bf16.enabled=false", "--set", "fp16.enabled=true")
+
+    def test_a_fixed_loss_scale_that_always_overflows_is_no_success(self):
+        too_much = (*self.FP16, "--set", "fp16.loss_scale=1e30")
+        told = self.sluice("train", "run.json", "--out", "a", "--steps", "50", *too_much,
+                           code=1).stderr
+        self.assertIn("fp16.loss_scale", told.splitlines()[-1])
+        self.assertEqual(len(self.metrics("a")), 20)
+        told = self.sluice("train", "run.json", "--out", "b", *too_much, code=1).stderr
+        self.assertIn("no step was applied", told.splitlines()[-1])
+        self.sluice("train", "run.json", "--out", "b", "--resume", "--steps", "8", *self.FP16,
+                    "--set", "fp16.loss_scale=64")
+        self.assertEqual([step["skipped"] for step in self.metrics("b")], [True] * 4 + [False] * 4)
+
+    def test_an_evaluation_without_a_finite_loss_is_no_success(self):
+        self.sluice("train", "run.json", "--out", "a", "--save-weights", "a.safetensors")
+        content = bytearray((self.path / "a.safetensors").read_bytes())
+        content[-4:] = struct.pack("<f", float("nan"))
+        (self.path / "a.safetensors").write_bytes(content)
+        result = self.sluice("eval", "run.json", "--weights", "a.safetensors", code=1)
+        self.assertIn("loss nan", result.stdout)
+        self.assertIn("the loss is not finite", result.stderr.splitlines()[-1])
 
     def test_does_not_train_where_another_process_does(self):
         process = self.start("train", "run.json", "--out", "a", "--steps", "100000")

@@ -38,5 +38,7 @@ Command add_tune_command(CLI::App& sluice);
 inline constexpr int kExitDamaged = 1;
 inline constexpr int kExitDiffers = 1;
 inline constexpr int kExitNotSaved = 1;
+inline constexpr int kExitNothingApplied = 1;
+inline constexpr int kExitNotFinite = 1;
 
 }  // namespace sluice::tools

@@ -26,9 +26,10 @@ Result<int> run(const Options& options) {
     std::cout << config::describe_keys();
     return 0;
   }
-  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(options.config));
+  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved,
+                          resolve(options.config, LookAtData::kIfItOpens));
   if (options.json)
-    std::cout << config::to_json(resolved.config) << "\n";
+    std::cout << config::to_json(resolved) << "\n";
   else
     std::cout << config::format_report(resolved, {.verbose = options.verbose});
   return 0;
@@ -49,7 +50,10 @@ Command add_config_command(CLI::App& sluice) {
   auto* const verbose =
       command->add_flag("--verbose", options->verbose, "Shows the keys that were not given, too");
   auto* const json =
-      command->add_flag("--json", options->json, "Prints the resolved configuration as a run file")
+      command
+          ->add_flag("--json", options->json,
+                     "Prints the resolved configuration as a run file; what follows from the "
+                     "length of the run stays \"auto\"")
           ->excludes(verbose);
   command->add_flag("--keys", options->keys, "Documents every key; needs no configuration")
       ->excludes(verbose)

@@ -2,8 +2,11 @@
 
 #include <CLI/CLI.hpp>
 
-namespace sluice::tools {
+#ifdef SLUICE_HAS_ENGINE
+#include "engine/train/config_answers.h"
+#endif
 
+namespace sluice::tools {
 void add_config_options(CLI::App& command, ConfigOptions& options) {
   command.add_option("CONFIG", options.file, "The run's JSON file; configs/ has examples");
   add_override_options(command, options);
@@ -18,7 +21,23 @@ void add_override_options(CLI::App& command, ConfigOptions& options) {
       ->allow_extra_args(false);
 }
 
-Result<config::Sources> sources_of(const ConfigOptions& options) {
+#ifdef SLUICE_HAS_ENGINE
+Status answer_questions(LookAtData data, config::Sources& sources) {
+  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
+  if (resolved.questions.gpu) sources.answers.gpu = engine::gpu_kind(resolved.config);
+  if (!resolved.questions.samples_per_epoch || data == LookAtData::kNo) return {};
+  const auto samples = engine::samples_per_epoch(resolved.config);
+  if (samples.ok())
+    sources.answers.samples_per_epoch = *samples;
+  else if (data == LookAtData::kYes)
+    return samples.error();
+  return {};
+}
+#else
+Status answer_questions(LookAtData /*data*/, config::Sources& /*sources*/) { return {}; }
+#endif
+
+Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data) {
   if (options.file.empty() && options.deepspeed.empty()) {
     return Error(ErrorCode::kInvalidArgument,
                  "no configuration was given: name a run file (configs/demo.json, say), or a "
@@ -36,11 +55,12 @@ Result<config::Sources> sources_of(const ConfigOptions& options) {
     sources.deepspeed = *std::move(read);
   }
   sources.overrides = options.overrides;
+  SLUICE_RETURN_IF_ERROR(answer_questions(data, sources));
   return sources;
 }
 
-Result<config::Resolved> resolve(const ConfigOptions& options) {
-  SLUICE_ASSIGN_OR_RETURN(const config::Sources sources, sources_of(options));
+Result<config::Resolved> resolve(const ConfigOptions& options, LookAtData data) {
+  SLUICE_ASSIGN_OR_RETURN(const config::Sources sources, sources_of(options, data));
   return config::resolve(sources);
 }
 

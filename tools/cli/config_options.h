@@ -1,6 +1,7 @@
 // The options by which every command that runs a configuration is given one.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +26,19 @@ void add_config_options(CLI::App& command, ConfigOptions& options);
 // Without CONFIG, for commands that know where the run's is.
 void add_override_options(CLI::App& command, ConfigOptions& options);
 
-Result<config::Sources> sources_of(const ConfigOptions& options);
-Result<config::Resolved> resolve(const ConfigOptions& options);
+// What of the training data resolving looks at, where run.epochs makes the length of the run depend
+// on it. Anything else that the configuration leaves to the machine is always looked up.
+enum class LookAtData : std::uint8_t {
+  kNo,         // the number of steps changes nothing
+  kIfItOpens,  // else it stays open
+  kYes,        // an error where it cannot be opened
+};
+
+// Looks up what resolving these sources asks for (config::Questions), as far as `data` lets it.
+Status answer_questions(LookAtData data, config::Sources& sources);
+
+// With their answers.
+Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data = LookAtData::kNo);
+Result<config::Resolved> resolve(const ConfigOptions& options, LookAtData data = LookAtData::kNo);
 
 }  // namespace sluice::tools

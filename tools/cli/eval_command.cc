@@ -77,7 +77,11 @@ Result<int> run(const Options& options) {
     loss = run->evaluate(show_share(line, "evaluating"));
   }
   print(options, loss);
-  return 0;
+  if (std::isfinite(loss.mean())) return 0;
+  std::cerr << "sluice: the loss is not finite: the weights hold NaN or infinity, or what comes of "
+               "them does not fit the type that computes (bf16.enabled, fp16.enabled; without "
+               "both it is fp32)\n";
+  return kExitNotFinite;
 }
 
 }  // namespace

@@ -46,6 +46,7 @@ Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
   if (!options.config.deepspeed.empty()) {
     SLUICE_ASSIGN_OR_RETURN(sources.deepspeed, config::read_source(options.config.deepspeed));
   }
+  SLUICE_RETURN_IF_ERROR(answer_questions(LookAtData::kNo, sources));
   SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, config::resolve(sources));
   return std::move(resolved.config);
 }

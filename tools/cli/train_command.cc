@@ -1,6 +1,4 @@
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -13,6 +11,7 @@
 #include "aio/clock.h"
 #include "aio/io_watchdog.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/config/report.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/train/run_checkpoints.h"
 #include "engine/train/train_error.h"
@@ -22,6 +21,7 @@
 #include "tools/cli/option_checks.h"
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
+#include "tools/cli/schedule_notice.h"
 #include "tools/cli/train_checks.h"
 #include "tools/cli/train_session.h"
 #include "tools/cli/weight_dtype.h"
@@ -39,8 +39,8 @@ constexpr const char* kInterruptNotice =
 struct Options {
   ConfigOptions config;
   std::string out;
-  std::int64_t steps = -1;
-  double epochs = -1;
+  std::string steps;  // as they are given: the keys' own checks apply
+  std::string epochs;
   bool overwrite = false;
   std::string resume;
   std::string trace;
@@ -56,7 +56,8 @@ void add_overrides(const Options& options, ConfigOptions& config) {
     config.overrides.push_back(key + "=" + value);
   };
   if (!options.out.empty()) add("run.dir", options.out);
-  if (options.steps >= 0) add("run.steps", std::to_string(options.steps));
+  if (!options.steps.empty()) add("run.steps", options.steps);
+  if (!options.epochs.empty()) add("run.epochs", options.epochs);
   if (!options.init_from.empty()) add("model.init_from", options.init_from);
   if (!options.resume.empty()) add("run.resume", options.resume);
 }
@@ -66,25 +67,12 @@ RunFolder::Entry entry_of(const Options& options, const config::Config& config) 
   return options.overwrite ? RunFolder::Entry::kOverwrite : RunFolder::Entry::kNew;
 }
 
-Status write_config(const std::string& path, const config::Config& config) {
+Status write_config(const std::string& path, const config::Resolved& resolved) {
   std::ofstream file(path);
-  file << config::to_json(config) << "\n";
+  file << config::to_json(resolved) << "\n";
   file.close();
   if (file.fail()) return Error(ErrorCode::kIo, path + " cannot be written");
   return {};
-}
-
-Result<std::int64_t> steps_of(const Options& options, const TrainingRun& run) {
-  if (options.epochs < 0) {
-    if (run.config().run.steps > 0) return run.config().run.steps;
-    return Error(ErrorCode::kInvalidArgument,
-                 "how long to train is not said: --steps N, --epochs N, or run.steps in the "
-                 "configuration");
-  }
-  const double steps =
-      options.epochs * static_cast<double>(run.samples_per_epoch()) /
-      static_cast<double>(run.config().batch.micro * run.config().batch.accumulation);
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(steps)));
 }
 
 // The checkpoint to go on from. A run that is to have as many threads as there are cores gets those
@@ -161,8 +149,8 @@ Result<TrainSession::End> train(TrainSession& session, const Interrupt& interrup
 Result<int> run(const Options& options) {
   ConfigOptions config_options = options.config;
   add_overrides(options, config_options);
-  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
-  config::Config config = resolved.config;
+  SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, resolve(config_options, LookAtData::kYes));
+  config::Config& config = resolved.config;
   SLUICE_ASSIGN_OR_RETURN(const engine::DType dtype, weight_dtype(options.dtype));
   std::optional<engine::TraceLog::Options> trace;
   if (!options.trace.empty()) {
@@ -180,13 +168,15 @@ Result<int> run(const Options& options) {
                           RunFolder::open(config.run.dir, entry_of(options, config)));
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, config));
   if (!checkpoint) SLUICE_RETURN_IF_ERROR(check_init_from(config));
-  std::cerr << weights_text(config, checkpoint, options.config.file);
+  std::cerr << weights_text(config, checkpoint, options.config.file)
+            << config::format_autos(resolved);
+  SLUICE_RETURN_IF_ERROR(tell_schedule(resolved, folder, checkpoint));
   auto made = set_up_run(config, checkpoint);
   if (!made.ok() && checkpoint)
     return folder.with_advice(std::move(made).error(), checkpoint->step);
   if (!made.ok()) return std::move(made).error();
   const std::unique_ptr<TrainingRun> run = *std::move(made);
-  SLUICE_ASSIGN_OR_RETURN(const std::int64_t steps, steps_of(options, *run));
+  const std::int64_t steps = config.run.steps;
   const std::int64_t done = run->trainer().state().global_step;
   if (done >= steps) {
     std::cerr << "all " << steps << " steps are done: --steps N goes on to step N\n";
@@ -195,7 +185,7 @@ Result<int> run(const Options& options) {
   if (trace && std::filesystem::exists(folder.file("trace.json")))
     std::cerr << folder.file("trace.json") << " will be replaced\n";
   SLUICE_RETURN_IF_ERROR(folder.replace_former_run());
-  SLUICE_RETURN_IF_ERROR(write_config(folder.file("config.json"), config));
+  SLUICE_RETURN_IF_ERROR(write_config(folder.file("config.json"), resolved));
   SLUICE_ASSIGN_OR_RETURN(const auto log,
                           engine::MetricsLog::resume(folder.file("metrics.jsonl"), done));
   if (trace) run->trace().start(*trace);
@@ -210,6 +200,12 @@ Result<int> run(const Options& options) {
     std::cerr << "sluice: " << session.failed_saves()
               << " checkpoints are missing, because the disk was full\n";
     return kExitNotSaved;
+  }
+  if (end == TrainSession::End::kCompleted && session.applied_nothing()) {
+    std::cerr << "sluice: no step was applied, so the weights are those that the run began with: "
+                 "every gradient overflowed. Lower the loss scale (fp16.initial_scale_power, "
+                 "fp16.loss_scale) or train in bf16\n";
+    return kExitNothingApplied;
   }
   if (end == TrainSession::End::kCompleted) return 0;
   if (!checkpoints) return kInterruptedExitCode;
@@ -247,8 +243,12 @@ Command add_train_command(CLI::App& sluice) {
           ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
           ->excludes(overwrite);
   auto* const steps = command->add_option("--steps", options->steps, "Optimizer steps (run.steps)")
+                          ->type_name("N")
                           ->check(at_least(1));
-  command->add_option("--epochs", options->epochs, "Passes over the training data instead")
+  command
+      ->add_option("--epochs", options->epochs,
+                   "Passes over the training data instead, fractions too (run.epochs)")
+      ->type_name("N")
       ->check(above_zero())
       ->excludes(steps);
   command

@@ -10,6 +10,7 @@
 #include "aio/log.h"
 #include "aio/units.h"
 #include "engine/observe/process_memory.h"
+#include "engine/train/train_error.h"
 
 namespace sluice::tools {
 namespace {
@@ -45,7 +46,10 @@ TrainSession::TrainSession(const Parts& parts, std::int64_t steps)
       steps_(steps),
       progress_({.total_steps = steps,
                  .plain_every_steps =
-                     std::max<std::int64_t>(parts.run->config().run.log_every_steps, 1)}) {}
+                     std::max<std::int64_t>(parts.run->config().run.log_every_steps, 1)}),
+      skipped_(parts.run->config().precision == config::Precision::kFp16
+                   ? parts.run->config().fp16.static_loss_scale
+                   : 0) {}
 
 Result<TrainSession::End> TrainSession::train(const Interrupt& interrupt) {
   if (parts_.checkpoints != nullptr) SLUICE_RETURN_IF_ERROR(parts_.checkpoints->prune());
@@ -85,7 +89,15 @@ Status TrainSession::one_step(std::int64_t step) {
   }
   totals_.add(metrics);
   progress_.update(metrics);
-  return parts_.log->append(metrics);
+  SLUICE_RETURN_IF_ERROR(parts_.log->append(metrics));
+  engine::must(skipped_.after_step(outcome.skipped));
+  return {};
+}
+
+// With a scale that adapts, a run that goes on for some steps may find them all too large.
+bool TrainSession::applied_nothing() const {
+  const bool adapts = parts_.run->config().fp16.static_loss_scale == 0;
+  return skipped_.all() && (!adapts || parts_.run->trainer().state().applied_step == 0);
 }
 
 bool TrainSession::evaluates_after(std::int64_t step) const {

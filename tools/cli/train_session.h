@@ -10,6 +10,7 @@
 #include "engine/observe/run_totals.h"
 #include "engine/observe/train_progress.h"
 #include "engine/train/run_checkpoints.h"
+#include "engine/train/skipped_steps.h"
 #include "engine/train/training_run.h"
 #include "tools/support/interrupt.h"
 
@@ -36,6 +37,8 @@ class TrainSession {
 
   // How many checkpoints are missing because the disk was full.
   int failed_saves() const { return failed_saves_; }
+  // Whether steps were taken, and not one of them changed the weights.
+  bool applied_nothing() const;
   // Where the time went.
   void print_totals();
 
@@ -53,6 +56,7 @@ class TrainSession {
   engine::TrainProgress progress_;
   engine::RunTotals totals_;
   engine::RunCheckpoints::Scores scores_;
+  engine::SkippedSteps skipped_;
   int failed_saves_ = 0;
 };
 

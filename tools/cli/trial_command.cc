@@ -32,12 +32,14 @@
 namespace sluice::tools {
 namespace {
 
+// Steps are measured on random tokens: how many an epoch of the real ones has is of no matter.
 Result<config::Config> config_of(const std::string& text) {
   SLUICE_ASSIGN_OR_RETURN(
       const config::Resolved resolved,
       config::resolve({.run_file = config::Source{.name = "the trial", .text = text},
                        .deepspeed = {},
-                       .overrides = {}}));
+                       .overrides = {},
+                       .answers = {.gpu = {}, .samples_per_epoch = 1}}));
   return resolved.config;
 }
 

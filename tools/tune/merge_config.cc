@@ -50,15 +50,17 @@ Result<std::string> merged_config(const config::Sources& sources,
                                   const std::vector<KeyValue>& changes) {
   const config::Sources changed = with_changes(sources, changes);
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved wanted, config::resolve(changed));
-  const std::string whole = config::to_json(wanted.config) + "\n";
+  const std::string whole = config::to_json(wanted) + "\n";
   if (sources.deepspeed) return whole;
   const std::string text = merged_text(changed);
   const auto resolved =
       config::resolve({.run_file = config::Source{.name = "the merged file", .text = text},
                        .deepspeed = {},
                        .overrides = {},
-                       .world_size = sources.world_size});
-  const bool is_same = resolved.ok() && config::to_json(resolved->config) + "\n" == whole;
+                       .world_size = sources.world_size,
+                       .answers = sources.answers});
+  const bool is_same =
+      resolved.ok() && config::to_json(resolved->config) == config::to_json(wanted.config);
   return is_same ? text : whole;
 }
 

@@ -1,4 +1,5 @@
-// What a configuration's text may look like: strict JSON, with errors that help.
+// What a configuration's text may look like: strict JSON, with errors that help; of a DeepSpeed
+// file as people write it.
 #include "tests/engine/config/resolving.h"
 
 namespace sluice::config {
@@ -28,6 +29,41 @@ TEST(ConfigText, SaysWhatElsePeopleWriteIntoJson) {
   EXPECT_THAT(refusal(resolve_run(R"({"fp16": {"enabled": True}})")), HasSubstr("lower case"));
   EXPECT_THAT(refusal(resolve_run(R"({"steps_per_print": Infinity})")), HasSubstr("no Infinity"));
   EXPECT_THAT(refusal(resolve_run(" \n")), HasSubstr("the file is empty"));
+}
+
+TEST(ConfigText, ADeepSpeedFileMayHaveCommentsTrailingCommasAndKeysWithoutQuotes) {
+  const char* const text = R"({ // of the tutorial
+  "train_batch_size": 8,   # 8 GPUs
+  /* "fp16": {"enabled": true},
+     once */
+  bf16: {enabled: true,},
+  "zero_optimization" : {
+    "stage": 3, // "stage": 2,
+    offload_param
+      : {"device": "nvme", "nvme_path": "/a//b#c,}/*d*/\"", },
+  },
+  "optimizer": {"params": {"betas": [0.5, 0.75,]}},
+} # the end)";
+  const Config config = accepted(resolve_deepspeed(text)).config;
+  EXPECT_EQ(config.batch.train, 8);
+  EXPECT_TRUE(config.bf16.enabled);
+  EXPECT_FALSE(config.fp16.enabled);
+  EXPECT_EQ(config.zero.stage, 3);
+  EXPECT_EQ(config.zero.offload_param.nvme_path, "/a//b#c,}/*d*/\"");
+  EXPECT_EQ(config.optimizer.betas, (Betas{0.5, 0.75}));
+}
+
+TEST(ConfigText, WhatADeepSpeedFileMayNotHaveIsNamedWithItsPlace) {
+  const auto of = [](const std::string& text) { return refusal(resolve_deepspeed(text)); };
+  EXPECT_THAT(of("{ # one\n\"train_batch_size\" 8}"), StartsWith("ds.json:2:20: "));
+  EXPECT_THAT(of("{\n/* no end\n\"train_batch_size\": 8}"), StartsWith("ds.json:2:"));
+  EXPECT_THAT(of("{\"train_batch_size\": 8,,}"), StartsWith("ds.json:1:"));
+  EXPECT_THAT(of("{,}"), StartsWith("ds.json:1:"));
+  EXPECT_THAT(of("{\"optimizer\": {\"params\": {\"betas\": [,]}}}"), StartsWith("ds.json:1:"));
+  EXPECT_THAT(of("{\"steps_per_print\": \"4, // no end"), StartsWith("ds.json:1:"));
+  EXPECT_THAT(of("# nothing else"), HasSubstr("the file is empty"));
+  // As DeepSpeed: it raises.
+  EXPECT_THAT(of("{train_batch_size: 8, /* again */ \"train_batch_size\": 8}"), HasSubstr("twice"));
 }
 
 TEST(ConfigText, KeysThatStandTwiceAreNamed) {

@@ -56,6 +56,11 @@ Json surroundings(const Key& key) {
     put(root, "scheduler.params.cycle_min_lr", 0.25);
     put(root, "scheduler.params.cycle_max_lr", 0.5);
   }
+  // What a schedule with these values can be run to its end with.
+  if (key.path == "scheduler.params.total_num_steps")
+    put(root, "scheduler.params.warmup_num_steps", 1);
+  if (key.path == "scheduler.params.cycle_max_mom") put(root, "scheduler.params.cycle_min_mom", 0);
+  if (key.path == "scheduler.params.lr_range_test_step_rate") put(root, "run.steps", 100);
   if (key.path == "optimizer.params.adam_w_mode") put(root, "optimizer.type", "Adam");
   if (key.path == "model.hidden") put(root, "model.heads", 1);
   if (key.path == "model.preset") {

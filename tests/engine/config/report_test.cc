@@ -9,7 +9,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-const char* const kDeepSpeed = R"({"train_batch_size": 8, "amp": {"enabled": true},
+const char* const kDeepSpeed = R"({"train_batch_size": 8, "amp": {"enabled": false},
                                    "zero_optimization": {"overlap_comm": true}})";
 
 TEST(ConfigReport, GroupsKeysAndAlignsTheirColumns) {
@@ -18,8 +18,8 @@ TEST(ConfigReport, GroupsKeysAndAlignsTheirColumns) {
   EXPECT_THAT(text, HasSubstr("\nfollows from other keys\n"));
   EXPECT_THAT(text, HasSubstr("\nignored, without effect\n"));
   EXPECT_THAT(text,
-              HasSubstr("\n  amp                             {\"enabled\":true}  [ds.json] "));
-  EXPECT_THAT(text, HasSubstr("\n  zero_optimization.overlap_comm  true              [ds.json] "));
+              HasSubstr("\n  amp                             {\"enabled\":false}  [ds.json] "));
+  EXPECT_THAT(text, HasSubstr("\n  zero_optimization.overlap_comm  true               [ds.json] "));
 }
 
 TEST(ConfigReport, ShowsDefaultsWhenVerbose) {
@@ -33,6 +33,21 @@ TEST(ConfigReport, ShortensLongValuesAndFolders) {
       resolve({.run_file = Source{"/a/b/run.json", R"({"train_batch_size": 8, "run": {"dir": ")" +
                                                        std::string(50, 'x') + "\"}}"}})));
   EXPECT_THAT(text, HasSubstr("  \"" + std::string(24, 'x') + "...  [run.json]\n"));
+}
+
+TEST(ConfigReport, EndsWithWhatEachAutoBecameAndHowToChooseIt) {
+  const std::string text = format_report(
+      accepted(resolve_both(R"({"train_batch_size": 4})",
+                            R"({"train_batch_size": "auto", "gradient_clipping": "auto",
+          "optimizer": {"params": {"lr": "auto", "weight_decay": 0.5}}})")));
+  const std::size_t list = text.find("\"auto\" became\n");
+  ASSERT_NE(list, std::string::npos) << text;
+  EXPECT_EQ(text.substr(list),
+            "\"auto\" became\n"
+            "  train_batch_size     4      [run.json] ds.json leaves it to this file\n"
+            "  optimizer.params.lr  0.001  [ds.json] the default, for \"auto\"\n"
+            "  gradient_clipping    1.0    [ds.json] Hugging Face's max_grad_norm\n"
+            "  to choose one of them: --set KEY=VALUE, or the key in a run file\n");
 }
 
 TEST(ConfigReport, LeavesOutAGroupWithoutKeys) {

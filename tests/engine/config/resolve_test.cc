@@ -158,6 +158,24 @@ TEST(ResolveConfig, IgnoresParametersThatTheScheduleDoesNotHave) {
   EXPECT_EQ(report.reason, "scheduler.type WarmupLR has no such parameter");
 }
 
+TEST(ResolveConfig, RefusesAutocastAndWhatElseWouldTrainSomethingElse) {
+  for (const char* section : {"amp", "torch_autocast", "data_efficiency", "curriculum_learning",
+                              "progressive_layer_drop", "quantize_training"}) {
+    const auto with = [&](const std::string& value) {
+      return resolve_deepspeed(run_with("\"" + std::string(section) + "\": " + value));
+    };
+    EXPECT_THAT(refusal(with(R"({"enabled": true, "dtype": "bfloat16"})")),
+                AllOf(HasSubstr(std::string(section) + " cannot be"), HasSubstr("enabled")));
+    EXPECT_THAT(refusal(with(R"({"enabled": "yes"})")), HasSubstr("cannot be"));
+    for (const char* off : {"{}", "null", R"({"enabled": false})", R"({"enabled": "auto"})",
+                            R"({"dtype": "bfloat16"})"}) {
+      EXPECT_EQ(report_on(accepted(with(off)), section).outcome, Outcome::kIgnored) << off;
+    }
+  }
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("torch_autocast": {"enabled": true})"))),
+              HasSubstr("set bf16.enabled or fp16.enabled to true instead"));
+}
+
 TEST(ResolveConfig, OneCycleNeedsItsBounds) {
   EXPECT_THAT(refusal(resolve_run(run_with(R"("scheduler": {"type": "OneCycle"})"))),
               AllOf(HasSubstr("cycle_min_lr has to be given"), HasSubstr("cycle_max_lr")));
@@ -173,6 +191,37 @@ TEST(ResolveConfig, ARunHasOneSixteenBitType) {
   const auto resolved = accepted(resolve_both(run_with(bf16), "{" + fp16 + "}"));
   EXPECT_EQ(resolved.config.precision, Precision::kFp16);
   EXPECT_FALSE(resolved.config.bf16.enabled);
+}
+
+TEST(ResolveConfig, AutoPrecisionIsBf16WhereTheGpuHasItAndElseFp16) {
+  const std::string fp16 = R"("fp16": {"enabled": "auto"})";
+  const std::string bf16 = R"("bf16": {"enabled": "auto"})";
+  const auto with = [&](const std::string& more, std::optional<GpuKind> gpu) {
+    return accepted(resolve({.deepspeed = Source{"ds.json", run_with(more)},
+                             .answers = {.gpu = gpu, .samples_per_epoch = {}}}));
+  };
+  const std::string both = fp16 + "," + bf16;
+  EXPECT_EQ(with(both, GpuKind::kWithBf16).config.precision, Precision::kBf16);
+  EXPECT_EQ(with(both, GpuKind::kWithoutBf16).config.precision, Precision::kFp16);
+  const auto on_cpu = with(both, GpuKind::kNone);
+  EXPECT_EQ(on_cpu.config.precision, Precision::kBf16);
+  EXPECT_FALSE(on_cpu.config.fp16.enabled);
+  EXPECT_THAT(report_on(on_cpu, "bf16.enabled").reason, HasSubstr("no GPU computes"));
+  EXPECT_EQ(with(bf16, GpuKind::kWithoutBf16).config.precision, Precision::kFp16);
+  EXPECT_EQ(with(fp16, GpuKind::kWithBf16).config.precision, Precision::kFp16);
+  EXPECT_EQ(with(R"("fp16": {"enabled": false}, )" + bf16, GpuKind::kWithoutBf16).config.precision,
+            Precision::kFp32);
+  EXPECT_EQ(with(R"("fp16": {"enabled": true}, )" + bf16, GpuKind::kWithBf16).config.precision,
+            Precision::kFp16);
+
+  // What the machine has is asked for where it matters alone, and a configuration is there anyway.
+  EXPECT_TRUE(with(both, {}).questions.gpu);
+  EXPECT_EQ(with(both, {}).config.precision, Precision::kBf16);
+  EXPECT_FALSE(with(both, GpuKind::kNone).questions.gpu);
+  EXPECT_FALSE(with(both + R"(, "run": {"device": "cpu"})", {}).questions.gpu);
+  EXPECT_FALSE(with(R"("bf16": {"enabled": true}, )" + fp16, {}).questions.gpu);
+  // Kept as it came out: a run goes on in the type it began in.
+  EXPECT_THAT(to_json(with(both, GpuKind::kWithoutBf16)), HasSubstr(R"("enabled": true)"));
 }
 
 TEST(ResolveConfig, AdamIsAdamWUnlessItsModeIsOff) {

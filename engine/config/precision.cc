@@ -1,0 +1,72 @@
+// Which type a run computes in, and what an "auto" there becomes.
+#include "engine/config/derive.h"
+
+namespace sluice::config {
+namespace {
+
+constexpr std::string_view kFp16 = "fp16.enabled";
+constexpr std::string_view kBf16 = "bf16.enabled";
+
+// What computes, as far as it matters to a type that is to be chosen.
+GpuKind gpu_of(Derivation& derivation) {
+  if (derivation.config.run.device == Device::kCpu) return GpuKind::kNone;
+  if (derivation.answers.gpu) return *derivation.answers.gpu;
+  derivation.questions.gpu = true;
+  return GpuKind::kWithBf16;
+}
+
+std::string why_bf16(const Derivation& derivation, GpuKind gpu) {
+  if (derivation.questions.gpu) return "bf16, unless the GPU of the run turns out not to have it";
+  return gpu == GpuKind::kNone ? "bf16: no GPU computes, and bf16 needs no loss scale"
+                               : "bf16, which the GPU has";
+}
+
+// "auto" about one of the types or both, as Hugging Face's configurations have it: bf16 where the
+// GPU has it, else fp16; never one that another key says no to.
+void choose(Derivation& derivation) {
+  Config& config = derivation.config;
+  const bool leaves_fp16 = derivation.says_auto(kFp16);
+  const bool leaves_bf16 = derivation.says_auto(kBf16);
+  if (!leaves_fp16 && !leaves_bf16) return;
+  std::string why;
+  if (config.fp16.enabled || config.bf16.enabled) {
+    why = config.fp16.enabled ? "fp16.enabled is true" : "bf16.enabled is true";
+  } else if (!leaves_bf16) {
+    config.fp16.enabled = true;
+    why = "fp16, the one 16-bit type that is left open";
+  } else if (const GpuKind gpu = gpu_of(derivation); gpu != GpuKind::kWithoutBf16) {
+    config.bf16.enabled = true;
+    why = why_bf16(derivation, gpu);
+  } else if (leaves_fp16 || !derivation.given(kFp16)) {
+    config.fp16.enabled = true;
+    why = "fp16: the GPU has no bf16";
+  } else {
+    why = "fp32: the GPU has no bf16, and fp16.enabled is false";
+  }
+  if (leaves_fp16 || config.fp16.enabled) derivation.note(kFp16, why);
+  if (leaves_bf16 || config.bf16.enabled) derivation.note(kBf16, why);
+}
+
+}  // namespace
+
+void derive_precision(Derivation& derivation) {
+  Config& config = derivation.config;
+  choose(derivation);
+  if (config.fp16.enabled && config.bf16.enabled) {
+    const int fp16 = derivation.rank(kFp16);
+    const int bf16 = derivation.rank(kBf16);
+    if (fp16 == bf16) {
+      return derivation.reject(
+          "fp16.enabled and bf16.enabled are both true, but a run has one 16-bit type: set one of "
+          "them to false");
+    }
+    const bool fp16_wins = fp16 > bf16;
+    (fp16_wins ? config.bf16.enabled : config.fp16.enabled) = false;
+    derivation.drop(fp16_wins ? kBf16 : kFp16, "a later source asks for the other 16-bit type");
+  }
+  config.precision = config.fp16.enabled   ? Precision::kFp16
+                     : config.bf16.enabled ? Precision::kBf16
+                                           : Precision::kFp32;
+}
+
+}  // namespace sluice::config

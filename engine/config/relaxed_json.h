@@ -1,0 +1,17 @@
+// JSON as people write it into DeepSpeed's files, which DeepSpeed reads with Hjson: comments (#, //
+// and /* */), commas after the last entry, and keys without quotes. Private to this folder.
+//
+// The rest of Hjson (strings without quotes, entries without commas, ''' strings, a root without
+// braces) is left as it is, and so is an error of the parser with its line.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace sluice::config {
+
+// The same text as strict JSON, on the same lines: what is taken out is blank, and the columns
+// change only behind a key that gets its quotes.
+std::string strict_json(std::string_view relaxed);
+
+}  // namespace sluice::config

@@ -1,0 +1,101 @@
+// Whether a schedule can be run to its end: what would be found out by DeepSpeed in the middle of a
+// run, or never.
+#include <cmath>
+
+#include "engine/config/derive.h"
+
+namespace sluice::config {
+namespace {
+
+constexpr std::string_view kParams = "scheduler.params.";
+
+std::string key_and_value(const char* key, double value) {
+  return std::string(kParams) + key + " " + short_text(Json(value));
+}
+
+std::string key_and_value(const char* key, std::int64_t value) {
+  return std::string(kParams) + key + " " + std::to_string(value);
+}
+
+// A total that is the run's own length is no contradiction: that run ends within its warm-up.
+void check_decay(Derivation& derivation) {
+  const Warmup& warmup = derivation.config.schedule.warmup;
+  const std::int64_t steps = derivation.config.run.steps;
+  if (warmup.steps == kOpenSteps || warmup.total_steps == kOpenSteps) return;
+  if (warmup.total_steps >= warmup.steps || warmup.total_steps == steps) return;
+  derivation.reject(key_and_value("total_num_steps", warmup.total_steps) + " is less than " +
+                    key_and_value("warmup_num_steps", warmup.steps) +
+                    ": the decay would end before it begins. total_num_steps counts the warm-up "
+                    "too; \"auto\" makes it run.steps");
+}
+
+void check_momentum(Derivation& derivation) {
+  const Schedule& schedule = derivation.config.schedule;
+  const OneCycle& cycle = schedule.one_cycle;
+  if (cycle.min_momentum > cycle.max_momentum) {
+    return derivation.reject(key_and_value("cycle_min_mom", cycle.min_momentum) + " is more than " +
+                             key_and_value("cycle_max_mom", cycle.max_momentum) +
+                             ": exchange the two");
+  }
+  if (cycle.max_momentum >= 1) {
+    return derivation.reject(key_and_value("cycle_max_mom", cycle.max_momentum) +
+                             " is a beta1 with which Adam cannot step: it has to be below 1");
+  }
+  const std::int64_t steps = derivation.config.run.steps;
+  if (steps == kOpenSteps) return;
+  const double last = betas(schedule, steps - 1)[0];
+  if (last >= 0 && last < 1) return;
+  derivation.reject(key_and_value("decay_mom_rate", cycle.momentum_decay_rate) +
+                    " takes beta1 to " + short_text(Json(last)) + " by step " +
+                    std::to_string(steps) +
+                    " of run.steps, and it has to stay in [0, 1): choose a rate nearer to 0, or a "
+                    "larger scheduler.params.decay_step_size");
+}
+
+void check_one_cycle(Derivation& derivation) {
+  const OneCycle& cycle = derivation.config.schedule.one_cycle;
+  const bool has_bounds = derivation.given("scheduler.params.cycle_min_lr") &&
+                          derivation.given("scheduler.params.cycle_max_lr");
+  if (has_bounds && cycle.min_lr > cycle.max_lr) {
+    derivation.reject(key_and_value("cycle_min_lr", cycle.min_lr) + " is more than " +
+                      key_and_value("cycle_max_lr", cycle.max_lr) + ": exchange the two");
+  }
+  if (cycle.cycle_momentum) check_momentum(derivation);
+}
+
+void check_range_test(Derivation& derivation) {
+  const Schedule& schedule = derivation.config.schedule;
+  const RangeTest& test = schedule.range_test;
+  if (test.min_lr == 0) {
+    return derivation.reject(
+        "scheduler.params.lr_range_test_min_lr is 0, and every learning rate of the test is a "
+        "multiple of it: it has to be more than 0");
+  }
+  const std::int64_t steps = derivation.config.run.steps;
+  if (steps == kOpenSteps) return;
+  const double last = learning_rate(schedule, steps - 1);
+  if (std::isfinite(last) && last >= 0) return;
+  derivation.reject(key_and_value("lr_range_test_step_rate", test.step_rate) +
+                    " takes the learning rate to " +
+                    (std::isfinite(last) ? short_text(Json(last)) : "infinity") + " by step " +
+                    std::to_string(steps) + " of run.steps: choose a rate nearer to 0");
+}
+
+}  // namespace
+
+void check_schedule(Derivation& derivation) {
+  switch (derivation.config.schedule.type) {
+    case ScheduleType::kWarmupDecay:
+    case ScheduleType::kWarmupCosine:
+      return check_decay(derivation);
+    case ScheduleType::kOneCycle:
+      return check_one_cycle(derivation);
+    case ScheduleType::kRangeTest:
+      return check_range_test(derivation);
+    case ScheduleType::kConstant:
+    case ScheduleType::kWarmup:
+      return;
+  }
+}
+
+}  // namespace sluice::config

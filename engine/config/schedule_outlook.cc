@@ -1,0 +1,174 @@
+#include "engine/config/schedule_outlook.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "engine/config/derive.h"
+#include "engine/config/key_value.h"
+
+namespace sluice::config {
+namespace {
+
+// The number of updates after which the rate no longer moves, and the key that says so; nothing for
+// one that moves for ever, or never did.
+struct End {
+  std::int64_t step;
+  const char* key;
+  bool follows_run;  // "auto" makes it the length of the run
+};
+
+std::optional<End> end_of(const Schedule& schedule) {
+  switch (schedule.type) {
+    case ScheduleType::kWarmupDecay:
+    case ScheduleType::kWarmupCosine:
+      return End{schedule.warmup.total_steps, "scheduler.params.total_num_steps", true};
+    case ScheduleType::kOneCycle: {
+      const OneCycle& cycle = schedule.one_cycle;
+      if (cycle.decay_steps != 0 && cycle.lr_decay_rate != 0 && cycle.min_lr != 0) return {};
+      return End{cycle.first_steps + cycle.second_steps, "scheduler.params.cycle_first_step_size",
+                 false};
+    }
+    case ScheduleType::kConstant:
+    case ScheduleType::kWarmup:
+    case ScheduleType::kRangeTest:
+      break;
+  }
+  return {};
+}
+
+// Whether the schedule has a rate other than 0 anywhere.
+bool ever_moves_weights(const Schedule& schedule) {
+  switch (schedule.type) {
+    case ScheduleType::kWarmupDecay:
+      return schedule.warmup.max_lr > 0 || schedule.warmup.min_lr > 0;
+    case ScheduleType::kOneCycle:
+      return schedule.one_cycle.max_lr > 0;
+    default:
+      return schedule.base_lr > 0;
+  }
+}
+
+std::string number(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.4g", value);
+  return text.data();
+}
+
+std::string rate_text(double rate) { return rate == 0 ? "exactly 0" : number(rate); }
+
+std::int64_t steps_left(const Config& config, const RunPosition& position) {
+  return std::max<std::int64_t>(config.run.steps - position.global_step, 0);
+}
+
+std::string steps_text(std::int64_t count) {
+  return std::to_string(count) + (count == 1 ? " step" : " steps");
+}
+
+std::string remedy(const End& end, std::int64_t run_steps) {
+  return end.follows_run ? std::string("--set ") + end.key + "=auto makes it follow run.steps (" +
+                               std::to_string(run_steps) + ")"
+                         : "raise " + std::string(end.key) + ", or choose another scheduler.type";
+}
+
+// Of the steps left, spread evenly: all of them where they are few.
+template <typename Visit>
+void visit_steps(std::int64_t left, const Visit& visit) {
+  constexpr std::int64_t kMostLooks = 2000;
+  const std::int64_t stride = std::max<std::int64_t>(1, left / kMostLooks);
+  for (std::int64_t ahead = 0; ahead < left; ahead += stride)
+    if (visit(ahead)) return;
+  if (left > 0) static_cast<void>(visit(left - 1));
+}
+
+bool concerns_schedule(const Key& key) {
+  return key.treatment == Treatment::kHonoured &&
+         (key.path.starts_with("scheduler.") || key.path == "optimizer.params.lr" ||
+          key.path == "run.steps");
+}
+
+// "run.steps was 100 and is 400".
+std::string changed_keys(Config was, Config now) {
+  std::string text;
+  for (const Key& key : all_keys()) {
+    if (!concerns_schedule(key) || !has_effect(key, was) || !has_effect(key, now)) continue;
+    const Json before = load_value(key, was);
+    const Json after = load_value(key, now);
+    if (before == after) continue;
+    text += (text.empty() ? "" : ", ") + std::string(key.path) + " was " + short_text(before) +
+            " and is " + short_text(after);
+  }
+  return text;
+}
+
+}  // namespace
+
+Status check_steps_left(const Config& config, const RunPosition& position) {
+  const Schedule& schedule = config.schedule;
+  const std::int64_t left = steps_left(config, position);
+  const auto end = end_of(schedule);
+  if (left == 0 || !end || position.applied_step < end->step || !ever_moves_weights(schedule))
+    return {};
+  // The step at a linear decay's very end is not 0 yet, but all that follow are.
+  const std::int64_t last = position.applied_step + left - 1;
+  const bool one_is_left = learning_rate(schedule, position.applied_step) != 0;
+  const std::int64_t zeros = one_is_left ? left - 1 : left;
+  if (zeros == 0 || learning_rate(schedule, last) != 0 ||
+      learning_rate(schedule, last - zeros + 1) != 0)
+    return {};
+  return Error(ErrorCode::kInvalidArgument,
+               (one_is_left ? std::to_string(zeros) + " of the " + steps_text(left)
+                            : "all " + steps_text(left)) +
+                   " that are left would have a learning rate of exactly 0: the schedule ended at "
+                   "step " +
+                   std::to_string(end->step) + " (" + end->key + "), and the run has taken " +
+                   std::to_string(position.global_step) + "; " + remedy(*end, config.run.steps));
+}
+
+std::string end_of_schedule(const Config& config, const RunPosition& position) {
+  const Schedule& schedule = config.schedule;
+  const std::int64_t left = steps_left(config, position);
+  const std::int64_t last = position.applied_step + left - 1;
+  if (left == 0 || !ever_moves_weights(schedule)) return {};
+  const bool warms = schedule.type == ScheduleType::kWarmup ||
+                     schedule.type == ScheduleType::kWarmupDecay ||
+                     schedule.type == ScheduleType::kWarmupCosine;
+  if (warms && last < schedule.warmup.steps) {
+    return "all steps of this run lie within the warm-up: it has " +
+           std::to_string(config.run.steps) + ", and scheduler.params.warmup_num_steps is " +
+           std::to_string(schedule.warmup.steps) + ". The learning rate gets to " +
+           number(learning_rate(schedule, last));
+  }
+  const auto end = end_of(schedule);
+  if (!end || last <= end->step) return {};
+  // OneCycle has a rate for what follows the cycle.
+  if (!end->follows_run && learning_rate(schedule, last) != 0) return {};
+  const std::int64_t after = last + 1 - std::max(end->step + 1, position.applied_step);
+  return "the schedule ends at step " + std::to_string(end->step) + " (" + end->key +
+         "), and the run has " + std::to_string(config.run.steps) + ": its last " +
+         steps_text(after) + (after == 1 ? " has" : " have") + " a learning rate of " +
+         rate_text(learning_rate(schedule, last)) + "; " + remedy(*end, config.run.steps);
+}
+
+std::string change_of_schedule(const Config& was, const Config& now, const RunPosition& position) {
+  std::optional<std::int64_t> differs;
+  visit_steps(steps_left(now, position), [&](std::int64_t ahead) {
+    const std::int64_t applied = position.applied_step + ahead;
+    if (learning_rate(was.schedule, applied) == learning_rate(now.schedule, applied)) return false;
+    differs = ahead;
+    return true;
+  });
+  if (!differs) return {};
+  const auto rate = [&](const Schedule& schedule) {
+    return rate_text(learning_rate(schedule, position.applied_step + *differs));
+  };
+  const std::string keys = changed_keys(was, now);
+  return "the schedule is another one than when the checkpoint was written: the learning rate of "
+         "step " +
+         std::to_string(position.global_step + *differs + 1) + " was to be " + rate(was.schedule) +
+         ", and is " + rate(now.schedule) + (keys.empty() ? "" : " (" + keys + ")");
+}
+
+}  // namespace sluice::config

@@ -1,0 +1,37 @@
+// What a schedule makes of the steps that a run has left, for people: before the first of them.
+//
+// A run that goes on may have become longer or shorter, and its schedule another one; where a
+// schedule ends before the run does, the steps after its end have its last learning rate, which is
+// often exactly 0.
+//
+// The number of steps must be known (not kOpenSteps). Steps that overflow do not move a schedule;
+// those to come are taken to be none. Pure; threads: any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "aio/result.h"
+#include "engine/config/config.h"
+
+namespace sluice::config {
+
+// Where a run stands: at its beginning, or where a checkpoint was written.
+struct RunPosition {
+  std::int64_t global_step = 0;   // steps taken
+  std::int64_t applied_step = 0;  // of which moved the schedule
+};
+
+// kInvalidArgument where all steps that are left would have a learning rate of exactly 0 because
+// the schedule is over, with the setting that mends it. Who asks for a rate of 0 gets it.
+Status check_steps_left(const Config& config, const RunPosition& position);
+
+// One sentence each, empty where there is nothing to say: steps behind the end of the schedule, or
+// a run that does not leave its warm-up.
+std::string end_of_schedule(const Config& config, const RunPosition& position);
+
+// "was" and "is" of the learning rate at the next step, or the first one of those left at which it
+// differs, and of the keys that make the difference. Empty where all steps left keep their rates.
+std::string change_of_schedule(const Config& was, const Config& now, const RunPosition& position);
+
+}  // namespace sluice::config

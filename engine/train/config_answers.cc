@@ -1,0 +1,21 @@
+#include "engine/train/config_answers.h"
+
+#include "engine/model/cuda_kernels.h"
+#include "engine/train/memory_plan.h"
+#include "engine/train/run_data.h"
+
+namespace sluice::engine {
+
+config::GpuKind gpu_kind(const config::Config& config) {
+  constexpr int kAmpere = 8;
+  if (!uses_cuda(config)) return config::GpuKind::kNone;
+  return cuda_major(at::Device(at::kCUDA, 0)) >= kAmpere ? config::GpuKind::kWithBf16
+                                                         : config::GpuKind::kWithoutBf16;
+}
+
+Result<std::uint64_t> samples_per_epoch(const config::Config& config) {
+  SLUICE_ASSIGN_OR_RETURN(const RunData data, RunData::open(config, RunPurpose::kTraining));
+  return data.samples_per_epoch();
+}
+
+}  // namespace sluice::engine
