@@ -35,6 +35,7 @@ struct Collected {
   std::map<std::string_view, Setting> settings;  // by the key's path
   std::vector<KeyReport> ignored;
   std::vector<std::string> rejections;  // sentences
+  bool has_deepspeed_file = false;
 };
 
 void collect(const Document& document, Collected& collected);

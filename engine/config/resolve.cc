@@ -134,6 +134,7 @@ std::vector<KeyReport> reports_of(Collected& collected, const Derivation& deriva
       const Setting& setting = found->second;
       report.outcome = Outcome::kHonoured;
       report.source = setting.source;
+      report.given = !setting.is_auto();
       const bool to_default = setting.is_auto() && !noted;
       const std::string given = "the default, for " + short_text(setting.value);
       report.reason = join(join(setting.note, report.reason), to_default ? given : "");

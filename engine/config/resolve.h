@@ -51,6 +51,7 @@ struct KeyReport {
   std::string value;   // resolved; of an ignored key what was given, shortened
   std::string reason;  // empty where nothing needs to be said
   std::string source;  // "run.json", "--set"; empty when it was not given
+  bool given = false;  // honoured as a value, and not as "auto"
 };
 
 struct Resolved {

@@ -13,6 +13,7 @@
 #include "aio/clock.h"
 #include "aio/io_watchdog.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/config/decay_of_stored.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/train/run_checkpoints.h"
 #include "engine/train/train_error.h"
@@ -88,7 +89,8 @@ Result<std::int64_t> steps_of(const Options& options, const TrainingRun& run) {
 // that it had: their number may change last bits. The wish is taken out of `config`, which is kept
 // with the run: whoever starts another one from it does not mean to resume that.
 Result<std::optional<engine::CheckpointEntry>> find_checkpoint(const RunFolder& folder,
-                                                               config::Config& config) {
+                                                               config::Resolved& resolved) {
+  config::Config& config = resolved.config;
   if (config.run.resume.empty()) return std::optional<engine::CheckpointEntry>();
   const std::string wanted = std::exchange(config.run.resume, {});
   SLUICE_ASSIGN_OR_RETURN(auto found, folder.find(wanted));
@@ -97,10 +99,13 @@ Result<std::optional<engine::CheckpointEntry>> find_checkpoint(const RunFolder& 
               << " yet: starting at step 0\n";
     return found;
   }
-  if (config.run.cpu_threads == 0) {
-    SLUICE_ASSIGN_OR_RETURN(const auto manifest,
-                            engine::read_checkpoint_manifest(folder.queue(), found->path));
-    config.run.cpu_threads = manifest.state.run.cpu_threads;
+  SLUICE_ASSIGN_OR_RETURN(const auto manifest,
+                          engine::read_checkpoint_manifest(folder.queue(), found->path));
+  const engine::CheckpointState& stored = manifest.state;
+  if (config.run.cpu_threads == 0) config.run.cpu_threads = stored.run.cpu_threads;
+  if (!stored.run.imported()) {
+    const std::string said = config::keep_decayed_parameters(stored.configuration, resolved);
+    if (!said.empty()) std::cerr << said << "\n";
   }
   return found;
 }
@@ -151,6 +156,12 @@ Result<TrainSession::End> train(TrainSession& session, const Interrupt& interrup
     auto end = session.train(interrupt);
     if (end.ok()) return end;
     return std::move(end).error().with_suffix(after_a_failure(folder, config));
+  } catch (const engine::NonFiniteGradient& error) {
+    const auto newest = folder.find("newest");
+    const bool saved = newest.ok() && *newest;
+    throw engine::TrainError(
+        std::string(error.what()) +
+        (saved ? ". The newest checkpoint is " + (*newest)->path : ". There is no checkpoint yet"));
   } catch (const engine::TrainError& error) {
     throw engine::TrainError(error.what() + after_a_failure(folder, config));
   }
@@ -159,8 +170,8 @@ Result<TrainSession::End> train(TrainSession& session, const Interrupt& interrup
 Result<int> run(const Options& options) {
   ConfigOptions config_options = options.config;
   add_overrides(options, config_options);
-  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
-  config::Config config = resolved.config;
+  SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, resolve(config_options));
+  config::Config& config = resolved.config;
   SLUICE_ASSIGN_OR_RETURN(const engine::DType dtype, weight_dtype(options.dtype));
   std::optional<engine::TraceLog::Options> trace;
   if (!options.trace.empty()) {
@@ -173,7 +184,7 @@ Result<int> run(const Options& options) {
   const Interrupt interrupt(kInterruptNotice);
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config)));
-  SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, config));
+  SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, resolved));
   auto made = set_up_run(config, checkpoint);
   if (!made.ok() && checkpoint)
     return folder.with_advice(std::move(made).error(), checkpoint->step);
