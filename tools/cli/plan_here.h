@@ -12,9 +12,16 @@ struct PlanHereOptions {
   engine::DescribedMachine machine;
   bool refresh = false;
   bool with_relief = false;
+  // One of a series of processes, such as the trials of sluice tune: what was measured while the
+  // machine was busy serves all of them.
+  bool of_a_series = false;
 };
 
 Result<engine::RunPlan> plan_here(const config::Config& config,
                                   const PlanHereOptions& options = {});
+
+// After a run whose steps took another time than planned: says so, and has what the plan was made
+// of measured anew next time.
+void judge_plan(const config::Config& config, const engine::ProbeReport& machine);
 
 }  // namespace sluice::tools

@@ -20,6 +20,7 @@
 #include "engine/train/training_run.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
+#include "tools/cli/plan_here.h"
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
 #include "tools/cli/train_session.h"
@@ -185,7 +186,8 @@ Result<int> run(const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config)));
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, resolved));
-  auto made = set_up_run(config, checkpoint);
+  std::optional<PlannedStep> planned;
+  auto made = set_up_run(config, checkpoint, {.planned = &planned});
   if (!made.ok() && checkpoint)
     return folder.with_advice(std::move(made).error(), checkpoint->step);
   if (!made.ok()) return std::move(made).error();
@@ -203,8 +205,10 @@ Result<int> run(const Options& options) {
 
   TrainSession session({.run = run.get(), .log = log.get(), .checkpoints = checkpoints.get()},
                        steps);
+  if (planned) session.compare_with_plan(planned->step_s);
   SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, train(session, interrupt, folder, config));
   session.print_totals();
+  if (planned && session.far_from_plan()) judge_plan(config, planned->machine);
   SLUICE_RETURN_IF_ERROR(finish(options, *run, folder, dtype));
   if (session.failed_saves() > 0) {
     std::cerr << "sluice: " << session.failed_saves()
