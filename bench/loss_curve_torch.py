@@ -57,8 +57,10 @@ def train(job):
         torch.set_num_threads(job["threads"])
     model = GPT2LMHeadModel.from_pretrained(job["start"]).float()
     model.to(device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=job["betas"], eps=job["eps"],
-                                  weight_decay=job["weight_decay"])
+    # As our own configurations have it: biases and norms do not decay.
+    groups = [{"params": [p for p in model.parameters() if (p.ndim > 1) == decays],
+               "weight_decay": job["weight_decay"] if decays else 0.0} for decays in (True, False)]
+    optimizer = torch.optim.AdamW(groups, lr=0.0, betas=job["betas"], eps=job["eps"])
     cast = (torch.autocast(device.type, dtype=torch.bfloat16) if job["precision"] == "bf16"
             else contextlib.nullcontext())
     drawn = batches(job, device)

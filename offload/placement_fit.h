@@ -29,11 +29,16 @@ struct FitHint {
     kOptimizerAnywhere,  // let the planner place the state
     kParamsAnywhere,
     kHalfMicroBatch,  // with twice as many in a step: of what is kept between passes, as much
+    // Found by those who know the model:
+    kSmallerMicroBatch,  // micro_batch, and as many more of them in a step
+    kShorterSequences,   // of so many tokens
   };
   Change change = Change::kMoreGpu;
   std::uint64_t more_bytes = 0;
+  std::int64_t micro_batch = 0;
+  std::int64_t sequence_tokens = 0;
 };
-// In the order above. Empty: no change alone is enough.
+// In the order above, but for what others find. Empty: no change alone is enough.
 std::vector<FitHint> fit_hints(const PlannerInput& input);
 
 }  // namespace sluice::offload

@@ -34,14 +34,17 @@ json finite_or_null(const std::optional<double>& value) {
 
 json to_json(const StoredPosition& position) {
   const StoredLossScale& scale = position.loss_scale;
-  return {{"global_step", position.global_step},
-          {"applied_step", position.applied_step},
-          {"samples_drawn", position.samples_drawn},
-          {"loss_scale",
-           {{"scale", scale.scale},
-            {"steps", scale.steps},
-            {"last_overflow_step", scale.last_overflow_step},
-            {"hysteresis_left", scale.hysteresis_left}}}};
+  json text = {{"global_step", position.global_step},
+               {"applied_step", position.applied_step},
+               {"samples_drawn", position.samples_drawn},
+               {"loss_scale",
+                {{"scale", scale.scale},
+                 {"steps", scale.steps},
+                 {"last_overflow_step", scale.last_overflow_step},
+                 {"hysteresis_left", scale.hysteresis_left}}}};
+  // Younger than the format: left out where it says nothing.
+  if (position.skipped_in_a_row > 0) text["skipped_in_a_row"] = position.skipped_in_a_row;
+  return text;
 }
 
 json to_json(const StoredRun& run) {
@@ -69,6 +72,7 @@ StoredPosition position_from_json(const json& content) {
   return {.global_step = content.at("global_step").get<std::int64_t>(),
           .applied_step = content.at("applied_step").get<std::int64_t>(),
           .samples_drawn = content.at("samples_drawn").get<std::uint64_t>(),
+          .skipped_in_a_row = content.value("skipped_in_a_row", std::int64_t{0}),
           .loss_scale = {.scale = scale.at("scale").get<double>(),
                          .steps = scale.at("steps").get<std::int64_t>(),
                          .last_overflow_step = scale.at("last_overflow_step").get<std::int64_t>(),
@@ -106,6 +110,8 @@ Result<StoredFile> file_from_json(const json& content, std::uint64_t chunk_bytes
 Status check_position(const StoredPosition& position) {
   const bool possible = position.global_step >= 0 && position.applied_step >= 0 &&
                         position.applied_step <= position.global_step &&
+                        position.skipped_in_a_row >= 0 &&
+                        position.skipped_in_a_row <= position.global_step - position.applied_step &&
                         position.loss_scale.steps >= 0 && position.loss_scale.scale > 0;
   return possible ? Status() : corrupt("its step and loss scale cannot be those of a run");
 }

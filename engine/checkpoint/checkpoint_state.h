@@ -26,6 +26,7 @@ struct StoredPosition {
   std::int64_t global_step = 0;   // steps taken, skipped ones included
   std::int64_t applied_step = 0;  // updates applied; at most global_step
   std::uint64_t samples_drawn = 0;
+  std::int64_t skipped_in_a_row = 0;  // by run.non_finite_step, the last step among them
   StoredLossScale loss_scale;
 
   friend bool operator==(const StoredPosition&, const StoredPosition&) = default;

@@ -88,13 +88,18 @@ class Collector {
     const std::string target(key.alias_of);
     const Key* meant = find_key(target);
     if (meant == nullptr) return subsection(target, value);
-    const bool switches_a_device = !meant->choices.empty();
+    const std::string note = "given as " + std::string(key.path);
+    if (meant->choices.empty()) return set(*meant, value, note);
+    // A switch that became a key with choices: on is the second of them. Off is the first, or
+    // nothing said where the key has a rule for that.
+    if (Setting{meant, value}.is_auto()) return set(*meant, value, note);
     const auto boolean = as_boolean(value);
-    if (switches_a_device && !value.is_null() && !boolean) {
+    if (!boolean) {
       return reject(std::string(key.path) + " must be true or false, not " + short_text(value));
     }
-    set(*meant, switches_a_device && boolean ? Json(*boolean ? "cpu" : "none") : value,
-        "given as " + std::string(key.path));
+    const auto choices = split_choices(meant->choices);
+    if (!*boolean && !meant->auto_rule.empty()) return set(*meant, Json("auto"), note);
+    set(*meant, Json(std::string(choices.at(*boolean ? 1 : 0))), note);
   }
 
   void set(const Key& key, const Json& value, std::string note) {
@@ -152,6 +157,7 @@ bool Setting::is_auto() const {
 bool Setting::says_auto() const { return value.is_string() && is_auto(); }
 
 void collect(const Document& document, Collected& collected) {
+  collected.has_deepspeed_file = collected.has_deepspeed_file || document.lenient;
   if (document.root.is_object()) return Collector(document, collected).section(document.root, "");
   collected.rejections.push_back(document.name + ": a configuration is one object in braces, not " +
                                  short_text(document.root));

@@ -39,6 +39,7 @@ struct Collected {
   std::vector<std::string> rejections;  // sentences
   // Of keys that are refused if true: a later source may still say false.
   std::map<std::string_view, KeyReport> refused;  // by path; the reason is the sentence
+  bool has_deepspeed_file = false;
 };
 
 void collect(const Document& document, Collected& collected);

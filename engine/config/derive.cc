@@ -26,6 +26,26 @@ void derive_optimizer(Derivation& derivation) {
   }
 }
 
+void derive_decayed_parameters(Derivation& derivation) {
+  constexpr std::string_view kDecayed = "optimizer.params.decayed";
+  if (derivation.given(kDecayed)) return;
+  const bool all = derivation.has_deepspeed_file();
+  derivation.config.optimizer.decayed_parameters =
+      all ? DecayedParameters::kAll : DecayedParameters::kMatrices;
+  derivation.note(kDecayed, all ? "as DeepSpeed does, whose file this is"
+                                : "no decay of biases and norms, as in GPT-2");
+}
+
+void derive_non_finite_step(Derivation& derivation) {
+  constexpr std::string_view kFate = "run.non_finite_step";
+  if (derivation.given(kFate)) return;
+  const Config& config = derivation.config;
+  const bool fixed_scale =
+      config.precision == Precision::kFp16 && config.fp16.static_loss_scale > 0;
+  derivation.config.run.non_finite_step = fixed_scale ? NonFiniteStep::kSkip : NonFiniteStep::kStop;
+  if (fixed_scale) derivation.note(kFate, "fp16.loss_scale is fixed: as DeepSpeed does");
+}
+
 void derive_bucket_sizes(Derivation& derivation) {
   Zero& zero = derivation.config.zero;
   const std::int64_t hidden = derivation.config.model.hidden;
@@ -150,6 +170,8 @@ void derive_all(Derivation& derivation) {
   derive_run_length(derivation);
   derive_precision(derivation);
   derive_optimizer(derivation);
+  derive_decayed_parameters(derivation);
+  derive_non_finite_step(derivation);
   derive_schedule(derivation);
   derive_model(derivation);
   derive_bucket_sizes(derivation);

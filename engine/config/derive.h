@@ -42,6 +42,9 @@ class Derivation {
   // Of the source that gives a value; -1 where none does.
   int rank(std::string_view path) const { return given(path) ? find(path)->rank : -1; }
 
+  // Whether one of the sources is a file that was written for DeepSpeed.
+  bool has_deepspeed_file() const { return collected_.has_deepspeed_file; }
+
   // Where the value comes from, or why it is what it is.
   void note(std::string_view path, std::string reason) { notes_[path] = std::move(reason); }
   // The value that was given has no effect.

@@ -208,6 +208,23 @@ constexpr Key kKeys[] = {
      .range = kNotNegative,
      .unit = "checkpoints",
      .meaning = "newest checkpoints that are kept; 0 keeps all"},
+    {.path = "run.non_finite_step",
+     .source = kOurs,
+     .field = SLUICE_FIELD(run.non_finite_step),
+     .default_json = "\"auto\"",
+     .choices = "stop|skip",
+     .auto_rule = "skip with a fixed fp16.loss_scale, as DeepSpeed does; else stop",
+     .meaning = "what becomes of a step whose gradient is not finite: stop ends the run before any "
+                "weight changes, skip leaves the step's batch out. The dynamic loss scale of fp16 "
+                "has its own rule"},
+    {.path = "run.max_skipped_steps",
+     .source = kOurs,
+     .field = SLUICE_FIELD(run.max_skipped_steps),
+     .default_json = "5",
+     .range = kPositive,
+     .unit = "steps",
+     .meaning = "consecutive steps that run.non_finite_step skip leaves out before the run stops "
+                "after all"},
     {.path = "run.hash_units",
      .source = kOurs,
      .field = SLUICE_FIELD(run.hash_units),

@@ -145,6 +145,7 @@ std::vector<KeyReport> reports_of(Collected& collected, const Derivation& deriva
       const Setting& setting = found->second;
       report.outcome = Outcome::kHonoured;
       report.source = setting.source;
+      report.given = !setting.is_auto();
       const bool to_default = setting.is_auto() && !noted;
       const bool stays_auto = to_default && key.default_json == "\"auto\"";  // until the plan
       report.was_auto = setting.was_auto || (setting.says_auto() && !stays_auto);

@@ -75,6 +75,7 @@ struct KeyReport {
   std::string reason;     // empty where nothing needs to be said
   std::string source;     // "run.json", "--set"; empty when it was not given
   bool was_auto = false;  // a source says "auto"
+  bool given = false;     // honoured as a value, and not as "auto"
 };
 
 struct Resolved {

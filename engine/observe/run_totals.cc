@@ -17,7 +17,10 @@ std::string milliseconds(double ms) { return decimals(ms, 1) + " ms"; }
 }  // namespace
 
 void RunTotals::add(const StepMetrics& metrics) {
-  if (steps_ == 0) first_ = metrics;
+  if (steps_ == 0)
+    first_ = metrics;
+  else
+    later_step_ms_.push_back(metrics.step_ms);
   last_ = metrics;
   ++steps_;
   skipped_ += metrics.skipped ? 1 : 0;
@@ -37,6 +40,23 @@ void RunTotals::add(const StepMetrics& metrics) {
   sum_.host_rss_bytes = std::max(sum_.host_rss_bytes, metrics.host_rss_bytes);
 }
 
+double RunTotals::median_step_ms() const {
+  std::vector<double> steps = later_step_ms_;
+  const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
+  std::nth_element(steps.begin(), middle, steps.end());
+  return *middle;
+}
+
+std::optional<double> RunTotals::step_over_plan() const {
+  if (planned_step_ms_ <= 0 || later_step_ms_.size() < kLeastCompared) return std::nullopt;
+  return median_step_ms() / planned_step_ms_;
+}
+
+bool RunTotals::far_from_plan() const {
+  const auto ratio = step_over_plan();
+  return ratio && (*ratio < kLeastOfPlan || *ratio > kMostOfPlan);
+}
+
 std::string RunTotals::closing_table() const {
   if (steps_ == 0) return "";
   const auto steps = static_cast<double>(steps_);
@@ -49,6 +69,12 @@ std::string RunTotals::closing_table() const {
     result.push_back({"loss", decimals(first_.loss, 4) + " -> " + decimals(last_.loss, 4)});
   if (val_loss_) result.push_back({"validation loss", decimals(*val_loss_, 4)});
   result.push_back({"tokens/s", compact(seconds > 0 ? tokens_ / seconds : 0)});
+  if (const auto ratio = step_over_plan()) {
+    result.push_back({"step as planned", milliseconds(planned_step_ms_)});
+    result.push_back({"step, median", milliseconds(median_step_ms()) + " (" +
+                                          decimals(*ratio, *ratio < 0.1 ? 4 : 2) +
+                                          " of the plan)"});
+  }
 
   std::vector<TextRow> times = {{"time", "total", "share", "per step"}};
   const auto time = [&](const char* name, double ms) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/observe/step_metrics.h"
 
@@ -11,7 +12,17 @@ namespace sluice::engine {
 
 class RunTotals {
  public:
+  // Within these a plan is as good as plans are.
+  static constexpr double kLeastOfPlan = 0.7;
+  static constexpr double kMostOfPlan = 1.4;
+
   void add(const StepMetrics& metrics);
+  // What the plan predicted for a step: the table then compares.
+  void compare_with_plan(double step_s) { planned_step_ms_ = 1e3 * step_s; }
+  // The median step over the plan's. Without the first step, which warms up, and nothing before
+  // there are kLeastCompared others.
+  std::optional<double> step_over_plan() const;
+  bool far_from_plan() const;
 
   // The loss, where the time went, what crossed each bus, and the peaks of memory, in columns:
   //
@@ -28,7 +39,12 @@ class RunTotals {
   StepMetrics first_;
   StepMetrics last_;
   StepMetrics sum_;  // of times and bytes; for memory the largest
+  static constexpr std::size_t kLeastCompared = 3;
+  double median_step_ms() const;
+
   double tokens_ = 0;
+  double planned_step_ms_ = 0;         // 0: there is no plan
+  std::vector<double> later_step_ms_;  // of all but the first
   std::optional<double> val_loss_;
 };
 

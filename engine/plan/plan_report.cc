@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/plan/nvme_hint.h"
 #include "engine/plan/plan_words.h"
 #include "offload/zero_estimates.h"
 
@@ -18,15 +17,6 @@ void add_tier(std::vector<TextRow>& rows, const std::string& name,
   rows.push_back({name, format_bytes(used), "of " + format_bytes(budget)});
   for (const MemoryLine& line : lines)
     if (line.bytes > 0) rows.push_back({"  " + line.what, format_bytes(line.bytes)});
-}
-
-std::string memory_table(const RunPlan& plan) {
-  std::vector<TextRow> rows = {{"tier", "takes", "budget"}};
-  const offload::TierBytes& budget = plan.input.budget;
-  add_tier(rows, "GPU", plan.memory.gpu, plan.memory.gpu_bytes(), budget.gpu);
-  add_tier(rows, "host memory", plan.memory.host, plan.memory.host_bytes(), budget.cpu);
-  add_tier(rows, "NVMe", plan.memory.nvme, plan.memory.nvme_bytes(), budget.nvme);
-  return aligned(rows);
 }
 
 // What several paths have of what is on NVMe.
@@ -150,36 +140,16 @@ std::string zero_table(const RunPlan& plan, const ClusterShape& cluster) {
   return aligned(rows);
 }
 
-std::string hint_text(const config::Config& config, const RunPlan& plan,
-                      const offload::FitHint& hint) {
-  using Change = offload::FitHint::Change;
-  const offload::TierBytes& budget = plan.input.budget;
-  switch (hint.change) {
-    case Change::kMoreGpu:
-      return "budget.gpu_gib " +
-             gib_up_text(static_cast<std::uint64_t>(
-                 static_cast<double>(budget.gpu + hint.more_bytes) / (1 - kGpuSlack)));
-    case Change::kMoreCpu:
-      return "budget.cpu_gib " + gib_up_text(budget.cpu + hint.more_bytes);
-    case Change::kMoreNvme:
-      return more_nvme_text(config, plan, hint.more_bytes);
-    case Change::kRecompute:
-      return "placement.recompute \"on\"";
-    case Change::kBoundariesToCpu:
-      return "placement.boundaries_to_cpu \"on\"";
-    case Change::kOptimizerAnywhere:
-      return std::string("zero_optimization.offload_optimizer.device \"auto\"") +
-             (config.placement.optimizer_fractions ? " without placement.optimizer_fractions" : "");
-    case Change::kParamsAnywhere:
-      return "zero_optimization.offload_param.device \"auto\"";
-    case Change::kHalfMicroBatch:
-      return "train_micro_batch_size_per_gpu " + std::to_string(config.batch.micro / 2) +
-             " with twice the gradient_accumulation_steps";
-  }
-  return "";
-}
-
 }  // namespace
+
+std::string memory_table(const RunPlan& plan) {
+  std::vector<TextRow> rows = {{"tier", "takes", "budget"}};
+  const offload::TierBytes& budget = plan.input.budget;
+  add_tier(rows, "GPU", plan.memory.gpu, plan.memory.gpu_bytes(), budget.gpu);
+  add_tier(rows, "host memory", plan.memory.host, plan.memory.host_bytes(), budget.cpu);
+  add_tier(rows, "NVMe", plan.memory.nvme, plan.memory.nvme_bytes(), budget.nvme);
+  return aligned(rows);
+}
 
 std::string format_plan(const config::Config& config, const RunPlan& plan,
                         const ClusterShape& cluster) {
@@ -209,29 +179,6 @@ std::string plan_summary(const RunPlan& plan) {
                      percent_text(step.busy(step.bottleneck) / step.step_s) + ")";
   if (step.update_exposed_s > 0.005 * step.step_s)
     text += ", forward waits " + milliseconds_text(step.update_exposed_s) + " for updates";
-  return text;
-}
-
-std::string does_not_fit(const config::Config& config, const RunPlan& plan) {
-  const offload::TierBytes& missing = plan.placement.missing;
-  std::string text = "this run does not fit:";
-  const auto add = [&](std::uint64_t bytes, const std::string& tier) {
-    if (bytes > 0)
-      text +=
-          (text.back() == ':' ? " " : ", ") + format_bytes(bytes) + " of " + tier + " are missing";
-  };
-  add(missing.gpu, "GPU memory");
-  add(missing.cpu, "host memory");
-  add(missing.nvme, "NVMe");
-  if (plan.placement.hints.empty())
-    return text +
-           ". No single change is enough: take a smaller model, shorter sequences "
-           "(data.sequence_length) or a larger machine";
-  text += ". It would with ";
-  for (std::size_t i = 0; i < plan.placement.hints.size(); ++i) {
-    if (i > 0) text += i + 1 == plan.placement.hints.size() ? ", or " : ", ";
-    text += hint_text(config, plan, plan.placement.hints[i]);
-  }
   return text;
 }
 

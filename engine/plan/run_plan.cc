@@ -42,6 +42,15 @@ TierBytes budget_of(const config::Config& config, const DescribedMachine& machin
           .nvme = nvme_room(config, machine, plan.stripes)};
 }
 
+// Of the machine that is planned for.
+TierBytes available_on(const DescribedMachine& machine, const MachineFacts& facts) {
+  TierBytes available{.gpu = gpu_free(facts).value_or(0), .cpu = host_free(facts).value_or(0)};
+  if (machine.describes_gpu())
+    available.gpu = bytes_of_gib(machine.gpu_gib.value_or(kAssumedGpu.memory_gib));
+  if (machine.cpu_gib) available.cpu = bytes_of_gib(*machine.cpu_gib);
+  return available;
+}
+
 struct Question {
   const config::Config& config;
   const GptModel& model;
@@ -138,6 +147,55 @@ Status hint_at_a_drive(const Question& question, RunPlan& plan) {
   return {};
 }
 
+// Whether it fits with another shape of the batch, by the planner's formula and by the memory plan.
+Result<bool> fits_with(const Question& question, const config::Config& config,
+                       const RunPlan& plan) {
+  const Question other{.config = config,
+                       .model = question.model,
+                       .machine = question.machine,
+                       .on_gpu = question.on_gpu};
+  SLUICE_ASSIGN_OR_RETURN(const offload::PlannerInput input,
+                          planner_input({.config = config,
+                                         .model = question.model,
+                                         .machine = plan.machine,
+                                         .on_gpu = question.on_gpu,
+                                         .budget = plan.input.budget}));
+  if (offload::leanest_placement(input).missing.total() > 0) return false;
+  RunPlan placed = plan;
+  SLUICE_RETURN_IF_ERROR(place(other, placed));
+  return placed.placement.fits;
+}
+
+// What makes activations smaller: the largest micro-batch with which it fits, the step's tokens the
+// same; else the longest sequences.
+Status hint_at_a_smaller_batch(const Question& question, RunPlan& plan) {
+  if (plan.placement.fits) return {};
+  using Change = offload::FitHint::Change;
+  std::vector<offload::FitHint>& hints = plan.placement.hints;
+  std::erase_if(hints, [](const auto& it) { return it.change == Change::kHalfMicroBatch; });
+  const config::BatchSizes& batch = question.config.batch;
+  for (std::int64_t micro = batch.micro / 2; micro >= 1; --micro) {
+    if (batch.micro % micro != 0) continue;
+    config::Config config = question.config;
+    config.batch.accumulation *= batch.micro / micro;
+    config.batch.micro = micro;
+    SLUICE_ASSIGN_OR_RETURN(const bool fits, fits_with(question, config, plan));
+    if (!fits) continue;
+    hints.push_back({.change = Change::kSmallerMicroBatch, .micro_batch = micro});
+    return {};
+  }
+  constexpr std::int64_t kShortest = 64;
+  config::Config config = question.config;
+  while ((config.data.sequence_tokens /= 2) >= kShortest) {
+    SLUICE_ASSIGN_OR_RETURN(const bool fits, fits_with(question, config, plan));
+    if (!fits) continue;
+    hints.push_back(
+        {.change = Change::kShorterSequences, .sequence_tokens = config.data.sequence_tokens});
+    return {};
+  }
+  return {};
+}
+
 // Where a run would keep what goes to a drive that is only described.
 config::Config with_described_drive(config::Config config, const DescribedMachine& machine) {
   if (machine.nvme_gib && config.optimizer_nvme_paths().empty() &&
@@ -159,14 +217,16 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   plan.tokens_per_step =
       config.batch.micro * config.batch.accumulation * config.data.sequence_tokens;
   plan.facts = machine_facts(config);
+  plan.available = available_on(options.machine, plan.facts);
   if (is_described(options.machine)) {
     SLUICE_ASSIGN_OR_RETURN(plan.machine, described_machine(config, model, options));
   } else {
-    SLUICE_ASSIGN_OR_RETURN(plan.machine,
-                            probe_machine(config, {.cache_path = options.cache_path,
-                                                   .refresh = options.refresh,
-                                                   .unix_s = options.unix_s,
-                                                   .on_progress = options.on_progress}));
+    SLUICE_ASSIGN_OR_RETURN(
+        plan.machine, probe_machine(config, {.cache_path = options.cache_path,
+                                             .refresh = options.refresh,
+                                             .unix_s = options.unix_s,
+                                             .disturbed_max_age_s = options.disturbed_max_age_s,
+                                             .on_progress = options.on_progress}));
   }
   aio::RealFileSystem here;
   aio::FileSystem* const files = options.files != nullptr ? options.files : &here;
@@ -177,6 +237,7 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   SLUICE_RETURN_IF_ERROR(place(question, plan));
   SLUICE_RETURN_IF_ERROR(place_in_room(question, plan));
   SLUICE_RETURN_IF_ERROR(hint_at_a_drive(question, plan));
+  SLUICE_RETURN_IF_ERROR(hint_at_a_smaller_batch(question, plan));
   if (options.with_relief && plan.placement.fits) {
     SLUICE_ASSIGN_OR_RETURN(plan.relief, offload::find_relief(plan.input, plan.placement));
   }

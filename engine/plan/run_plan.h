@@ -46,7 +46,8 @@ struct DescribedMachine {
 struct PlanRunOptions {
   std::string cache_path;  // of the probe; empty: nothing is kept
   bool refresh = false;
-  std::int64_t unix_s = 0;  // now
+  std::int64_t unix_s = 0;               // now
+  std::int64_t disturbed_max_age_s = 0;  // of what is measured: speeds_cache.h
   DescribedMachine machine;
   bool with_relief = false;
   aio::FileSystem* files = nullptr;  // that tells what NVMe paths have free; null: this machine's
@@ -64,6 +65,7 @@ struct RunPlan {
   std::vector<offload::Relief> relief;
   ProbeReport machine;
   MachineFacts facts;
+  offload::TierBytes available;  // what GPU and host have, whatever the budget; 0: nobody knows
   NvmeStripes stripes;
   std::uint64_t parameters = 0;
   std::int64_t tokens_per_step = 0;

@@ -22,6 +22,7 @@ constexpr std::uint64_t kLeastFileBytes = 16 * kMiB;  // of the path with most o
 constexpr std::uint64_t kLeastBlocks = 4;
 constexpr std::uint64_t kFreePart = 4;  // of what is free, a quarter
 constexpr double kRampShare = 0.2;      // of a measurement's time, before it counts
+constexpr int kParts = 8;               // of the rest, to be compared
 
 // How large the scratch file may be, in whole blocks: what lies in each folder is a quarter of what
 // is free there at most.
@@ -139,7 +140,20 @@ class DriveProbe {
     wait_until(backend_, clock.now_ns() + in_ns(kRampShare * options_.seconds), either);
     const std::int64_t begin_ns = clock.now_ns();
     const Rates before{.read = bytes(reading), .write = bytes(writing)};
-    wait_until(backend_, begin_ns + in_ns((1 - kRampShare) * options_.seconds), either);
+    const double counted_seconds = (1 - kRampShare) * options_.seconds;
+    std::vector<double> parts;  // the seconds that a byte took in each
+    double last_bytes = before.read + before.write;
+    std::int64_t last_ns = begin_ns;
+    for (int part = 1; part <= kParts; ++part) {
+      wait_until(backend_, begin_ns + in_ns(counted_seconds * part / kParts), either);
+      const double now_bytes = bytes(reading) + bytes(writing);
+      const std::int64_t now_ns = clock.now_ns();
+      if (now_bytes <= last_bytes) continue;
+      parts.push_back(static_cast<double>(now_ns - last_ns) / (now_bytes - last_bytes));
+      last_bytes = now_bytes;
+      last_ns = now_ns;
+    }
+    if (options_.spread != nullptr) options_.spread->add(std::move(parts));
     const Rates after{.read = bytes(reading), .write = bytes(writing)};
     const double seconds = 1e-9 * static_cast<double>(clock.now_ns() - begin_ns);
     for (DriveLoad* load : {reading, writing})

@@ -21,6 +21,7 @@
 #include "aio/io_backend.h"
 #include "aio/result.h"
 #include "aio/units.h"
+#include "engine/probe/timed_passes.h"
 #include "offload/machine_speeds.h"
 
 namespace sluice::engine {
@@ -32,8 +33,9 @@ struct DriveProbeOptions {
   int queue_depth = 32;  // of reads, and again of writes, as the run has it
   std::uint64_t stripe_bytes = kMiB;
   std::uint64_t most_file_bytes = kGiB;
-  double fill_seconds = 0.5;  // at most
-  double seconds = 0.35;      // each of the three measurements
+  double fill_seconds = 0.5;     // at most
+  double seconds = 0.35;         // each of the three measurements
+  PassSpread* spread = nullptr;  // of the parts of each; may be null
 };
 
 inline constexpr std::uint64_t kMostBufferBytes = 256 * kMiB;

@@ -8,7 +8,6 @@
 #include "aio/page_memory.h"
 #include "aio/units.h"
 #include "engine/probe/memory_copy.h"
-#include "engine/probe/timed_passes.h"
 #include "offload/adamw.h"
 #include "offload/state_tiles.h"
 
@@ -21,11 +20,13 @@ using offload::kTileElements;
 constexpr std::uint64_t kLeastBytes = 256 * kMiB;
 constexpr std::uint64_t kMostBytes = 2 * kGiB;
 
-double measure_copy(aio::Executor& executor, const aio::PageMemory& memory, double seconds) {
+double measure_copy(aio::Executor& executor, const HostProbeOptions& options,
+                    const aio::PageMemory& memory) {
   const std::uint64_t half = align_down(memory.size_bytes() / 2, 4 * kKiB);
-  const double pass_seconds = median_pass_seconds(SteadyClock(), seconds, [&] {
-    copy_past_caches(executor, memory.data(), memory.data() + half, half);
-  });
+  const double pass_seconds = median_pass_seconds(
+      SteadyClock(), options.copy_seconds,
+      [&] { copy_past_caches(executor, memory.data(), memory.data() + half, half); },
+      options.spread);
   return 2 * static_cast<double>(half) / pass_seconds;
 }
 
@@ -99,9 +100,9 @@ double measure_adamw(aio::Executor& executor, const HostProbeOptions& options,
   };
   over_tiles([&](std::uint64_t tile) { state.fill(tile); });
   const offload::AdamwScalars scalars = probe_scalars();
-  const double pass_seconds = median_pass_seconds(SteadyClock(), options.adamw_seconds, [&] {
-    over_tiles([&](std::uint64_t tile) { state.step(tile, scalars); });
-  });
+  const double pass_seconds = median_pass_seconds(
+      SteadyClock(), options.adamw_seconds,
+      [&] { over_tiles([&](std::uint64_t tile) { state.step(tile, scalars); }); }, options.spread);
   return static_cast<double>(state.elements()) / pass_seconds;
 }
 
@@ -125,7 +126,7 @@ Result<HostSpeeds> probe_host(aio::Executor& executor, const HostProbeOptions& o
   SLUICE_ASSIGN_OR_RETURN(const aio::PageMemory memory,
                           aio::PageMemory::map(options.memory_bytes, true, &executor));
   HostSpeeds speeds;
-  speeds.copy_bytes_per_s = measure_copy(executor, memory, options.copy_seconds);
+  speeds.copy_bytes_per_s = measure_copy(executor, options, memory);
   speeds.adamw_elements_per_s = measure_adamw(executor, options, memory);
   return speeds;
 }

@@ -11,6 +11,7 @@
 
 #include "aio/executor.h"
 #include "aio/result.h"
+#include "engine/probe/timed_passes.h"
 #include "offload/adamw_arrays.h"
 #include "offload/isa.h"
 
@@ -23,6 +24,7 @@ struct HostProbeOptions {
   std::uint64_t memory_bytes = 0;  // what the probe works on
   double copy_seconds = 0.3;
   double adamw_seconds = 0.4;
+  PassSpread* spread = nullptr;  // of its passes; may be null
 };
 
 struct HostSpeeds {

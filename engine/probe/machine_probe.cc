@@ -56,7 +56,9 @@ std::vector<std::string> nvme_paths(const config::Config& config) {
 
 template <typename Speeds>
 ProbedWhen when(const SpeedsCache::Found<Speeds>& found) {
-  return {.unix_s = found.measured_unix_s, .cached = found.cached};
+  return {.unix_s = found.measured_unix_s,
+          .cached = found.cached,
+          .disturbed = !found.disturbance.empty()};
 }
 
 class MachineProbe {
@@ -66,8 +68,10 @@ class MachineProbe {
       : config_(config),
         options_(options),
         backend_(backend),
-        cache_(cache_queue,
-               {.path = options.cache_path, .refresh = options.refresh, .unix_s = options.unix_s}),
+        cache_(cache_queue, {.path = options.cache_path,
+                             .refresh = options.refresh,
+                             .unix_s = options.unix_s,
+                             .disturbed_max_age_s = options.disturbed_max_age_s}),
         types_(types_of(config.precision)),
         machine_(aio::machine_info()),
         facts_(machine_facts(config)),
@@ -89,29 +93,54 @@ class MachineProbe {
 
   std::function<void(double)> step(const std::string& what) {
     const double before = steps_begun_++;
+    // What is measured again does not go back to its beginning.
     return [this, what, before](double fraction) {
-      if (options_.on_progress) options_.on_progress(what, (before + fraction) / steps_);
+      furthest_ = std::max(furthest_, (before + fraction) / steps_);
+      if (options_.on_progress) options_.on_progress(what, furthest_);
     };
+  }
+
+  // From the file, else measured when the machine is quiet, if it comes to that. `measure` is given
+  // where the spread of its passes is noted.
+  template <typename Speeds>
+  Result<SpeedsCache::Found<Speeds>> quietly(
+      const std::string& name, MeasuredKey key, MeasuredWork work,
+      const std::function<Result<Speeds>(PassSpread*)>& measure) {
+    QuietMeasurement quiet(work, options_.cpu_use);
+    const std::function<Result<Speeds>()> once = [&] { return measure(quiet.spread()); };
+    SLUICE_ASSIGN_OR_RETURN(auto found,
+                            cache_.get<Speeds>(
+                                key.what, key.of, [&] { return quiet.measure<Speeds>(once); },
+                                [&] { return quiet.disturbance(); }));
+    if (!found.disturbance.empty()) report_.disturbances.push_back(name + ": " + found.disturbance);
+    report_.measured.push_back(std::move(key));
+    return found;
   }
 
   Status host() {
     const int threads = compute_threads(config_);
     report_.cpu = machine_.cpu + ", " + std::to_string(threads) + " threads";
     if (!options_.host) return {};
-    const auto tell = step("memory and cores");
+    const std::string name = "memory and cores";
+    const auto tell = step(name);
     HostProbeOptions options{
         .form = types_.form, .grad_type = types_.grad_type, .isa = offload::best_isa()};
+    std::unique_ptr<aio::Executor> executor;  // lives on: its threads are counted afterwards
     SLUICE_ASSIGN_OR_RETURN(
         const auto found,
-        cache_.get<HostSpeeds>(
-            "host", host_subject(machine_, threads, options), [&]() -> Result<HostSpeeds> {
-              tell(0);
-              const auto free = host_room(config_.budget, facts_);
-              options.memory_bytes = host_probe_bytes(aio::last_level_cache_bytes(),
-                                                      free.value_or(aio::available_ram_bytes()));
-              SLUICE_ASSIGN_OR_RETURN(const auto executor, aio::make_executor(threads));
-              return probe_host(*executor, options);
-            }));
+        quietly<HostSpeeds>(name, {.what = "host", .of = host_subject(machine_, threads, options)},
+                            MeasuredWork::kComputes, [&](PassSpread* spread) -> Result<HostSpeeds> {
+                              tell(0);
+                              const auto free = host_room(config_.budget, facts_);
+                              options.memory_bytes =
+                                  host_probe_bytes(aio::last_level_cache_bytes(),
+                                                   free.value_or(aio::available_ram_bytes()));
+                              options.spread = spread;
+                              if (!executor) {
+                                SLUICE_ASSIGN_OR_RETURN(executor, aio::make_executor(threads));
+                              }
+                              return probe_host(*executor, options);
+                            }));
     report_.speeds.host_copy_bytes_per_s = found.speeds.copy_bytes_per_s;
     report_.speeds.cpu_adamw_elements_per_s = found.speeds.adamw_elements_per_s;
     report_.host_when = when(found);
@@ -142,8 +171,13 @@ class MachineProbe {
     // What a drive is called is known of folders that exist.
     for (const std::string& folder : options.folders)
       SLUICE_RETURN_IF_ERROR(backend_.files().make_directories(folder));
-    return cache_.get<offload::DuplexRates>("drives", drive_subject(machine_, options, access),
-                                            [&] { return probe_drives(backend_, options, tell); });
+    return quietly<offload::DuplexRates>(
+        what, {.what = "drives", .of = drive_subject(machine_, options, access)},
+        MeasuredWork::kWaits, [&](PassSpread* spread) {
+          DriveProbeOptions watched = options;
+          watched.spread = spread;
+          return probe_drives(backend_, watched, tell);
+        });
   }
 
   Status drives() {
@@ -185,9 +219,12 @@ class MachineProbe {
     if (room) options.memory_limit_bytes = std::min(options.memory_limit_bytes, *room / 2);
     SLUICE_ASSIGN_OR_RETURN(
         const auto found,
-        cache_.get<GpuSpeeds>(
-            "gpu", gpu_subject(machine_, *gpu_, TORCH_VERSION, types_.form, types_.grad_type),
-            [&] { return probe_gpu(options, tell); }));
+        quietly<GpuSpeeds>(
+            "the GPU",
+            {.what = "gpu",
+             .of = gpu_subject(machine_, *gpu_, TORCH_VERSION, types_.form, types_.grad_type)},
+            MeasuredWork::kWaits,
+            [&](PassSpread* /*spread*/) { return probe_gpu(options, tell); }));
     report_.speeds.bus = found.speeds.bus;
     report_.speeds.gpu_copy_bytes_per_s = found.speeds.copy_bytes_per_s;
     report_.speeds.gpu_adamw_elements_per_s = found.speeds.adamw_elements_per_s;
@@ -209,7 +246,8 @@ class MachineProbe {
   }
 
   Status units() {
-    const auto tell = step("the model's units");
+    const std::string name = "the model's units";
+    const auto tell = step(name);
     const GptModel::Options model_of = model_options(config_);
     SLUICE_RETURN_IF_ERROR(validate(model_of.shape));
     const GptModel model(model_of);
@@ -217,13 +255,13 @@ class MachineProbe {
     report_.units_of = "hidden " + std::to_string(subject.shape.hidden) + ", micro-batch " +
                        std::to_string(subject.pass.micro_batch) + " x " +
                        std::to_string(subject.pass.tokens) + " tokens, " + subject.dtype;
-    const UnitTimerOptions options{.device = gpu_ ? at::kCUDA : at::kCPU,
-                                   .dtype = compute_dtype(types_.form),
-                                   .micro_batch = subject.pass.micro_batch,
-                                   .tokens = subject.pass.tokens,
-                                   .deterministic = subject.deterministic,
-                                   .memory_limit_bytes = gpu_ ? gpu_room(config_.budget, facts_)
-                                                              : host_room(config_.budget, facts_)};
+    UnitTimerOptions options{.device = gpu_ ? at::kCUDA : at::kCPU,
+                             .dtype = compute_dtype(types_.form),
+                             .micro_batch = subject.pass.micro_batch,
+                             .tokens = subject.pass.tokens,
+                             .deterministic = subject.deterministic,
+                             .memory_limit_bytes = gpu_ ? gpu_room(config_.budget, facts_)
+                                                        : host_room(config_.budget, facts_)};
     const std::uint64_t needed = unit_timer_bytes(model, options);
     if (gpu_ && options.memory_limit_bytes && needed > *options.memory_limit_bytes) {
       log::info("the units of this model are not timed, since that takes " + format_bytes(needed) +
@@ -237,8 +275,12 @@ class MachineProbe {
     }
     at::set_num_threads(compute_threads(config_));
     SLUICE_ASSIGN_OR_RETURN(
-        const auto found, cache_.get<UnitTimes>("units", unit_subject(subject),
-                                                [&] { return time_units(model, options, tell); }));
+        const auto found, quietly<UnitTimes>(name, {.what = "units", .of = unit_subject(subject)},
+                                             gpu_ ? MeasuredWork::kWaits : MeasuredWork::kComputes,
+                                             [&](PassSpread* spread) {
+                                               options.spread = spread;
+                                               return time_units(model, options, tell);
+                                             }));
     report_.units = found.speeds;
     report_.units_when = when(found);
     return {};
@@ -255,14 +297,23 @@ class MachineProbe {
   const std::vector<std::string> paths_;
   const double steps_;
   double steps_begun_ = 0;
+  double furthest_ = 0;
   ProbeReport report_;
 };
 
 }  // namespace
 
+constexpr int kCacheDepth = 4;
+
+Status forget_measurements(const config::Config& config, const ProbeReport& report) {
+  SLUICE_ASSIGN_OR_RETURN(const auto backend, make_run_backend(config));
+  SLUICE_ASSIGN_OR_RETURN(const auto queue,
+                          aio::IoQueue::create(*backend, {.queue_depth = kCacheDepth}));
+  return SpeedsCache(*queue, {.path = report.cache_path}).forget(report.measured);
+}
+
 Result<ProbeReport> probe_machine(const config::Config& config,
                                   const MachineProbeOptions& options) {
-  constexpr int kCacheDepth = 4;
   SLUICE_ASSIGN_OR_RETURN(const auto backend, make_run_backend(config));
   SLUICE_ASSIGN_OR_RETURN(const auto queue,
                           aio::IoQueue::create(*backend, {.queue_depth = kCacheDepth}));

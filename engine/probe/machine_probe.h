@@ -3,6 +3,9 @@
 // the bus, and the seconds of one micro-batch through the model's units. Seconds where it has to be
 // measured; nothing where the cache file has it.
 //
+// What is measured while something else has the machine is measured again, within a bound; where it
+// stays so, the report says so, and nothing is kept (quiet_measurement.h).
+//
 // Memory:  what the parts take (host_probe.h, drive_probe.h, gpu_probe.h, unit_timer.h), one after
 //          the other, within the configuration's budget; all given back before it returns.
 // Threads: one; blocking. Sets LibTorch's number of threads, as a run does.
@@ -17,18 +20,24 @@
 #include "aio/result.h"
 #include "engine/config/config.h"
 #include "engine/probe/probe_report.h"
+#include "engine/probe/quiet_measurement.h"
 
 namespace sluice::engine {
 
 struct MachineProbeOptions {
-  std::string cache_path;   // speeds_cache.h; empty: nothing is kept
-  bool refresh = false;     // measure everything, whatever is kept
-  std::int64_t unix_s = 0;  // now
-  bool host = true;         // measure it
-  bool units = true;        // time them
+  std::string cache_path;                // speeds_cache.h; empty: nothing is kept
+  bool refresh = false;                  // measure everything, whatever is kept
+  std::int64_t unix_s = 0;               // now
+  std::int64_t disturbed_max_age_s = 0;  // speeds_cache.h
+  bool host = true;                      // measure it
+  bool units = true;                     // time them
+  ReadCpuUse cpu_use;                    // for tests; empty: this process's
   // May be empty. What is being measured, and the share of the whole probe that is done.
   std::function<void(const std::string& what, double fraction)> on_progress;
 };
+
+// What a report was made of is measured anew by the next probe.
+Status forget_measurements(const config::Config& config, const ProbeReport& report);
 
 Result<ProbeReport> probe_machine(const config::Config& config, const MachineProbeOptions& options);
 

@@ -21,6 +21,11 @@ namespace sluice::engine {
 // Everything that the numbers depend on, by name: machine, versions, setting.
 using MeasuredOf = std::map<std::string, std::string>;
 
+struct MeasuredKey {
+  std::string what;
+  MeasuredOf of;
+};
+
 struct Measurement {
   std::string what;  // "host", "drives", "gpu", "units"
   MeasuredOf of;

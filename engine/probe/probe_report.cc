@@ -21,6 +21,7 @@ std::string age(const ProbedWhen& when, std::int64_t now_unix_s) {
   constexpr std::int64_t kHourSeconds = 3600;
   constexpr std::int64_t kDayHours = 24;
   if (when.estimated) return "estimated";
+  if (when.disturbed) return "now, while busy";
   if (!when.cached) return "now";
   const std::int64_t hours = (now_unix_s - when.unix_s) / kHourSeconds;
   if (hours < 1) return "less than an hour ago";
@@ -84,7 +85,9 @@ std::string unit_table(const ProbeReport& report) {
 
 Json when_json(const ProbedWhen& when) {
   if (when.estimated) return {{"estimated", true}};
-  return {{"measured_at", utc_text(when.unix_s)}, {"cached", when.cached}};
+  Json json = {{"measured_at", utc_text(when.unix_s)}, {"cached", when.cached}};
+  if (when.disturbed) json["disturbed"] = true;
+  return json;
 }
 
 Json with_values(Json json, const SpeedValues& values) {
@@ -99,6 +102,16 @@ std::vector<offload::PathSpeed> path_speeds(const ProbeReport& report) {
   for (const ProbedPath& path : report.paths)
     speeds.push_back({.rates = path.rates, .sharers = path.sharers});
   return speeds;
+}
+
+std::string busy_warning(const ProbeReport& report) {
+  if (report.disturbances.empty()) return {};
+  std::string text = "this machine was busy while it was measured (";
+  for (std::size_t i = 0; i < report.disturbances.size(); ++i)
+    text += (i > 0 ? "; " : "") + report.disturbances[i];
+  return text +
+         "): a plan made of that may be far off. It is not kept, and is measured again next "
+         "time; best while nothing else runs";
 }
 
 std::string format_report(const ProbeReport& report, std::int64_t now_unix_s) {
@@ -139,6 +152,7 @@ std::string to_json(const ProbeReport& report) {
                                         .adamw_elements_per_s = speeds.gpu_adamw_elements_per_s,
                                         .matmul_flops_per_s = speeds.gpu_matmul_flops_per_s}));
   }
+  if (!report.disturbances.empty()) json["disturbed_by"] = report.disturbances;
   json["units"] = with_values(when_json(report.units_when), values_of(report.units));
   json["units"]["of"] = report.units_of;
   return json.dump(2, ' ', false, Json::error_handler_t::replace);

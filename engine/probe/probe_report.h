@@ -19,6 +19,7 @@ struct ProbedWhen {
   std::int64_t unix_s = 0;
   bool cached = false;     // from the file, not measured now
   bool estimated = false;  // not measured at all
+  bool disturbed = false;  // measured just now, while something else had the machine
 };
 
 struct ProbedPath {
@@ -40,11 +41,16 @@ struct ProbeReport {
   UnitTimes units;
   std::string units_of;  // "hidden 1600, micro-batch 4 x 1024 tokens, bf16"
   ProbedWhen units_when;
-  std::string cache_path;  // empty: nothing is kept
+  std::string cache_path;                 // empty: nothing is kept
+  std::vector<std::string> disturbances;  // of what was measured just now, a clause each
+  std::vector<MeasuredKey> measured;      // what all of it is kept as
 };
 
 // What weights are made of.
 std::vector<offload::PathSpeed> path_speeds(const ProbeReport& report);
+
+// That the machine was busy, by what, and what follows: a sentence; empty where it was not.
+std::string busy_warning(const ProbeReport& report);
 
 // Aligned text, for standard output; `now_unix_s` gives the ages.
 std::string format_report(const ProbeReport& report, std::int64_t now_unix_s);

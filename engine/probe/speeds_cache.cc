@@ -32,6 +32,15 @@ const Measurement* SpeedsCache::find(const std::string& what, const MeasuredOf& 
   return nullptr;
 }
 
+const Measurement* SpeedsCache::find_disturbed(const std::string& what,
+                                               const MeasuredOf& of) const {
+  if (options_.disturbed_max_age_s <= 0) return nullptr;
+  const Measurement* const found = find(disturbed_name(what), of);
+  const bool recent =
+      found != nullptr && options_.unix_s - found->measured_unix_s <= options_.disturbed_max_age_s;
+  return recent ? found : nullptr;
+}
+
 std::vector<Measurement> SpeedsCache::read() const {
   const auto text = aio::read_small_file(queue_, options_.path, kMaxFileBytes);
   if (!text.ok() && text.error().code() == ErrorCode::kNotFound) return {};
@@ -46,23 +55,37 @@ std::vector<Measurement> SpeedsCache::read() const {
 
 void SpeedsCache::keep(Measurement measurement) {
   if (options_.path.empty()) return;
-  const Status written = write(std::move(measurement));
+  const Status written = rewrite([&](std::vector<Measurement>& all) {
+    std::erase_if(all, [&](const Measurement& old) {
+      return old.what == measurement.what && old.of == measurement.of;
+    });
+    all.push_back(std::move(measurement));
+  });
   if (!written.ok()) {
     log::warning("what was measured could not be kept in " + options_.path +
                  ", and will be measured again: " + written.error().message());
   }
 }
 
-Status SpeedsCache::write(Measurement measurement) {
+Status SpeedsCache::forget(const std::vector<MeasuredKey>& keys) {
+  if (options_.path.empty() || keys.empty()) return {};
+  return rewrite([&](std::vector<Measurement>& all) {
+    std::erase_if(all, [&](const Measurement& old) {
+      return std::any_of(keys.begin(), keys.end(), [&](const MeasuredKey& key) {
+        return old.what == key.what && old.of == key.of;
+      });
+    });
+  });
+}
+
+Status SpeedsCache::rewrite(const Edit& edit) {
   aio::FileSystem& files = queue_.backend().files();
   const std::string folder = std::filesystem::path(options_.path).parent_path().string();
   if (!folder.empty()) SLUICE_RETURN_IF_ERROR(files.make_directories(folder));
   SLUICE_ASSIGN_OR_RETURN(const auto lock, files.lock(options_.path + ".lock"));
   measurements_ = read();
-  std::erase_if(measurements_, [&](const Measurement& old) {
-    return (old.what == measurement.what && old.of == measurement.of) || !fresh(old);
-  });
-  measurements_.push_back(std::move(measurement));
+  std::erase_if(measurements_, [&](const Measurement& old) { return !fresh(old); });
+  edit(measurements_);
   if (measurements_.size() > kMaxMeasurements) {
     measurements_.erase(measurements_.begin(),
                         measurements_.end() - static_cast<std::ptrdiff_t>(kMaxMeasurements));

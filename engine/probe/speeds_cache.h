@@ -5,6 +5,9 @@
 // left out of account with a log line, and replaced by the first measurement. A cache that cannot
 // be written costs a log line and the next run's seconds, no more.
 //
+// What was measured while something else had the machine is not kept, but under a name of its own
+// for those who ask for that.
+//
 // Written whole or not at all (aio/small_file.h), by one process at a time: where another holds the
 // lock beside the file, what was measured here is not kept. What another process added since this
 // one read the file is kept.
@@ -15,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "aio/io_queue.h"
@@ -28,6 +32,9 @@ class SpeedsCache {
     std::string path;         // empty: nothing is kept
     bool refresh = false;     // measure, whatever the file says
     std::int64_t unix_s = 0;  // now
+    // What was measured while something else had the machine is good enough for so long, for a
+    // series of processes that would else measure it over and over; 0: it never is.
+    std::int64_t disturbed_max_age_s = 0;
   };
   static constexpr std::int64_t kMaxAgeDays = 30;
   static constexpr std::size_t kMaxMeasurements = 200;  // the oldest go
@@ -41,27 +48,47 @@ class SpeedsCache {
     Speeds speeds;
     std::int64_t measured_unix_s = 0;
     bool cached = false;
+    std::string disturbance;  // not empty: something else had the machine
   };
-  // From the file, else by `measure`. Errors: those of `measure`.
+  // From the file, else by `measure`. What `disturbance` (may be empty) then has to say against the
+  // measurement keeps it from all who do not ask for such. Errors: those of `measure`.
   template <typename Speeds>
   Result<Found<Speeds>> get(const std::string& what, const MeasuredOf& of,
-                            const std::function<Result<Speeds>()>& measure) {
+                            const std::function<Result<Speeds>()>& measure,
+                            const std::function<std::string()>& disturbance = {}) {
     if (const Measurement* const known = find(what, of); known != nullptr) {
       if (const auto speeds = from_values<Speeds>(known->values))
-        return Found<Speeds>{*speeds, known->measured_unix_s, true};
+        return Found<Speeds>{*speeds, known->measured_unix_s, true, {}};
+    }
+    if (const Measurement* const known = find_disturbed(what, of); known != nullptr) {
+      if (const auto speeds = from_values<Speeds>(known->values))
+        return Found<Speeds>{*speeds, known->measured_unix_s, true, "measured while busy"};
     }
     SLUICE_ASSIGN_OR_RETURN(const Speeds speeds, measure());
-    keep({.what = what, .of = of, .measured_unix_s = options_.unix_s, .values = values_of(speeds)});
-    return Found<Speeds>{speeds, options_.unix_s, false};
+    std::string against = disturbance ? disturbance() : std::string();
+    const bool disturbed = !against.empty();
+    if (!disturbed || options_.disturbed_max_age_s > 0) {
+      keep({.what = disturbed ? disturbed_name(what) : what,
+            .of = of,
+            .measured_unix_s = options_.unix_s,
+            .values = values_of(speeds)});
+    }
+    return Found<Speeds>{speeds, options_.unix_s, false, std::move(against)};
   }
+
+  // So that they are measured anew: what turned out to be wrong.
+  Status forget(const std::vector<MeasuredKey>& keys);
 
   const Options& options() const { return options_; }
 
  private:
+  static std::string disturbed_name(const std::string& what) { return what + ", disturbed"; }
   const Measurement* find(const std::string& what, const MeasuredOf& of) const;
+  const Measurement* find_disturbed(const std::string& what, const MeasuredOf& of) const;
   void keep(Measurement measurement);
   std::vector<Measurement> read() const;
-  Status write(Measurement measurement);
+  using Edit = std::function<void(std::vector<Measurement>&)>;
+  Status rewrite(const Edit& edit);
   bool fresh(const Measurement& measurement) const;
 
   aio::IoQueue& queue_;

@@ -18,9 +18,26 @@ inline double median_of(std::vector<double> values) {
   return *middle;
 }
 
-// At least three passes, and at most kMostPasses, whatever `seconds` says.
+// How far apart the passes of a measurement are: the largest ratio of a third quartile to a first.
+class PassSpread {
+ public:
+  void add(std::vector<double> passes) {
+    if (passes.size() < kLeast) return;
+    std::sort(passes.begin(), passes.end());
+    const double first = passes[passes.size() / 4];
+    const double third = passes[passes.size() - 1 - passes.size() / 4];
+    if (first > 0) worst_ = std::max(worst_, third / first);
+  }
+  double worst() const { return worst_; }
+
+ private:
+  static constexpr std::size_t kLeast = 4;  // of fewer there are no quartiles
+  double worst_ = 1;
+};
+
+// At least three passes, and at most kMostPasses, whatever `seconds` says. `spread` may be null.
 inline double median_pass_seconds(const Clock& clock, double seconds,
-                                  const std::function<void()>& pass) {
+                                  const std::function<void()>& pass, PassSpread* spread = nullptr) {
   constexpr std::size_t kLeastPasses = 3;
   constexpr std::size_t kMostPasses = 100'000;
   pass();
@@ -35,6 +52,7 @@ inline double median_pass_seconds(const Clock& clock, double seconds,
     passes.push_back(1e-9 * static_cast<double>(now_ns - last_ns));
     last_ns = now_ns;
   }
+  if (spread != nullptr) spread->add(passes);
   return median_of(std::move(passes));
 }
 

@@ -12,7 +12,6 @@
 #include "aio/units.h"
 #include "engine/model/gpt_layout.h"
 #include "engine/probe/gpu_probe.h"
-#include "engine/probe/timed_passes.h"
 #include "engine/train/cuda_device.h"
 
 namespace sluice::engine {
@@ -137,6 +136,7 @@ class UnitTimer {
       round(options_.micro_batch);
     }
     std::array<std::vector<double>, kUnitKinds> phases;
+    std::vector<double> rounds;
     double spent_s = 0;
     while (phases[0].size() < kMostRounds &&
            (spent_s < seconds || phases[0].size() < kLeastRounds)) {
@@ -144,9 +144,11 @@ class UnitTimer {
       phases[0].push_back(once.forward_s);
       phases[1].push_back(once.recompute_s);
       phases[2].push_back(once.backward_s);
-      spent_s += in_all(once);
+      rounds.push_back(in_all(once));
+      spent_s += rounds.back();
       if (spent_s > kPatience * seconds) break;
     }
+    if (options_.spread != nullptr) options_.spread->add(std::move(rounds));
     return {.forward_s = median_of(std::move(phases[0])),
             .recompute_s = median_of(std::move(phases[1])),
             .backward_s = median_of(std::move(phases[2]))};

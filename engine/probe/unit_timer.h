@@ -21,6 +21,7 @@
 
 #include "aio/result.h"
 #include "engine/model/gpt_model.h"
+#include "engine/probe/timed_passes.h"
 #include "engine/probe/unit_times.h"
 
 namespace sluice::engine {
@@ -33,6 +34,7 @@ struct UnitTimerOptions {
   bool deterministic = false;
   double seconds = 1.0;
   std::optional<std::uint64_t> memory_limit_bytes;
+  PassSpread* spread = nullptr;  // of its rounds; may be null
 };
 
 std::uint64_t unit_timer_bytes(const GptModel& model, const UnitTimerOptions& options);

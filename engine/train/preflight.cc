@@ -31,12 +31,13 @@ class Check {
         files_(files),
         file_system_of_(file_system_of) {}
 
-  Result<PreflightReport> run() {
-    SLUICE_RETURN_IF_ERROR(host());
+  PreflightReport run() {
+    report_.warnings = budget_warnings(config_.budget, facts_);
+    judge(host());
     locked();
-    SLUICE_RETURN_IF_ERROR(gpu());
-    SLUICE_RETURN_IF_ERROR(nvme());
-    SLUICE_RETURN_IF_ERROR(io());
+    judge(gpu());
+    judge(nvme());
+    judge(io());
     report_.notes = plan_.notes;
     report_.table = text_.str();
     return std::move(report_);
@@ -52,6 +53,9 @@ class Check {
     std::optional<std::uint64_t> room_bytes;
   };
 
+  void judge(const Status& status) {
+    if (report_.verdict.ok()) report_.verdict = status;
+  }
   bool trains() const { return plan_.purpose == RunPurpose::kTraining; }
 
   void line(const std::string& what, const std::string& value, const std::string& of = "") {
@@ -65,28 +69,63 @@ class Check {
       if (each.bytes > 0) line("  " + each.what, format_bytes(each.bytes));
   }
 
-  Status check(const Pool& pool, const std::vector<MemoryLine>& lines, std::uint64_t needed,
-               const std::string& remedy) {
-    if (pool.budget_gib && pool.free_bytes && *pool.room_bytes > *pool.free_bytes) {
-      report_.warnings.push_back(pool.budget_key + " asks for " + format_bytes(*pool.room_bytes) +
-                                 ", and the machine says that " + format_bytes(*pool.free_bytes) +
-                                 " are available; it is obeyed");
-    }
+  Status check(const Pool& pool, const std::vector<MemoryLine>& lines, std::uint64_t needed) {
     part(pool.name, lines, needed,
          pool.room_bytes ? "of " + format_bytes(*pool.room_bytes) +
                                (pool.budget_gib ? " (" + pool.budget_key + ")" : " available")
                          : "");
     if (!pool.room_bytes || needed <= *pool.room_bytes) return {};
-    const bool could_be_raised =
-        pool.budget_gib && (!pool.free_bytes || needed <= *pool.free_bytes);
+    const std::uint64_t missing = needed - *pool.room_bytes;
+    const bool could_be_raised = pool.budget_gib && pool.free_bytes && needed <= *pool.free_bytes;
     return Error(ErrorCode::kOutOfMemory,
                  "this run needs " + format_bytes(needed) + " of " + pool.name + ", and has " +
-                     format_bytes(*pool.room_bytes) + ": " +
-                     format_bytes(needed - *pool.room_bytes) + " are missing. " +
+                     format_bytes(*pool.room_bytes) + ": " + format_bytes(missing) +
+                     " are missing. " +
                      (could_be_raised ? "Raise " + pool.budget_key + " to " + gib_text(needed) +
                                             ", which the machine has free; or: "
                                       : "") +
-                     remedy);
+                     remedy(lines, missing));
+  }
+
+  // A part of what a run takes, and what makes it smaller.
+  struct Consumer {
+    std::string name;
+    std::uint64_t bytes = 0;
+    std::string remedy;  // empty: nothing does
+  };
+
+  // The largest first.
+  std::vector<Consumer> consumers(const std::vector<MemoryLine>& lines) const {
+    Consumer activations{.name = "activations", .remedy = activation_remedy()};
+    Consumer state{.name = "optimizer state", .remedy = state_remedy()};
+    Consumer parameters{.name = "parameters", .remedy = parameter_remedy()};
+    Consumer copy{.name = "the copy of the state for checkpoints",
+                  .remedy =
+                      "write checkpoints while training waits (run.checkpoint_background: "
+                      "\"off\")"};
+    for (const MemoryLine& line : lines) {
+      if (line.what.starts_with("activation")) activations.bytes += line.bytes;
+      if (line.what.starts_with("optimizer state")) state.bytes += line.bytes;
+      if (line.what.starts_with("parameters")) parameters.bytes += line.bytes;
+      if (line.what.starts_with("checkpoint")) copy.bytes += line.bytes;
+    }
+    std::vector<Consumer> all = {activations, state, parameters, copy};
+    std::erase_if(all, [](const Consumer& it) { return it.remedy.empty(); });
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Consumer& a, const Consumer& b) { return a.bytes > b.bytes; });
+    return all;
+  }
+
+  // What makes the largest part smaller; and the next, where all of the largest is not enough.
+  std::string remedy(const std::vector<MemoryLine>& lines, std::uint64_t missing) const {
+    const std::vector<Consumer> all = consumers(lines);
+    const Consumer& largest = all.front();
+    std::string text = largest.bytes > 0 ? format_bytes(largest.bytes) + " of it are " +
+                                               largest.name + ": " + largest.remedy
+                                         : "To need less, " + largest.remedy;
+    if (largest.bytes < missing && all.size() > 1 && all[1].bytes > 0)
+      text += "; and " + format_bytes(all[1].bytes) + " are " + all[1].name + ": " + all[1].remedy;
+    return text;
   }
 
   Status host() {
@@ -95,32 +134,69 @@ class Check {
                   .budget_gib = config_.budget.cpu_gib,
                   .free_bytes = host_free(facts_),
                   .room_bytes = host_room(config_.budget, facts_)},
-                 plan_.host, plan_.host_bytes(), host_remedy());
+                 plan_.host, plan_.host_bytes());
   }
 
-  std::string host_remedy() const {
-    if (trains() && config_.zero.offload_optimizer.device != config::OffloadDevice::kNvme)
-      return "Put the optimizer state on NVMe (zero_optimization.offload_optimizer.device: "
-             "\"nvme\", budget.nvme_paths), or give less of it to memory";
-    if (config_.zero.offload_param.device != config::OffloadDevice::kNvme)
-      return "Put the parameters on NVMe too (zero_optimization.offload_param.device: \"nvme\")";
-    return activation_remedy();
+  // Empty: it is all on NVMe already, or there is none.
+  std::string state_remedy() const {
+    using config::OffloadDevice;
+    const OffloadDevice device = config_.zero.offload_optimizer.device;
+    if (!trains() || device == OffloadDevice::kNvme) return "";
+    if (plan_.cuda && device == OffloadDevice::kNone)
+      return "keep it in RAM (zero_optimization.offload_optimizer.device: \"cpu\"), or on NVMe";
+    return "put it on NVMe (zero_optimization.offload_optimizer.device: \"nvme\", "
+           "budget.nvme_paths), or give less of it to memory";
+  }
+
+  std::string parameter_remedy() const {
+    using config::OffloadDevice;
+    const OffloadDevice device = config_.zero.offload_param.device;
+    if (device == OffloadDevice::kNvme) return "";
+    if (plan_.cuda && device == OffloadDevice::kNone)
+      return "keep them in RAM (zero_optimization.offload_param.device: \"cpu\"), or on NVMe";
+    return "put them on NVMe (zero_optimization.offload_param.device: \"nvme\", "
+           "budget.nvme_paths)";
+  }
+
+  // What is kept of all micro-batches between forward and backward, whatever their size is.
+  std::uint64_t boundary_bytes() const {
+    if (!trains() || plan_.boundaries) return 0;
+    const std::int64_t numbers = (config_.model.layers + 2) * config_.model.hidden *
+                                 config_.data.sequence_tokens * config_.batch.micro *
+                                 config_.batch.accumulation;
+    return static_cast<std::uint64_t>(numbers) *
+           (plan_.form == offload::ParamForm::kFp32 ? 4U : 2U);
   }
 
   std::string activation_remedy() const {
     const auto& keeps = plan_.keeps_activations;
+    const std::string micro = std::to_string(config_.batch.micro);
+    const std::string accumulation = std::to_string(config_.batch.accumulation);
     if (trains() && std::find(keeps.begin(), keeps.end(), true) != keeps.end())
-      return "Recompute activations (placement.recompute: \"on\")";
+      return "recompute them (placement.recompute: \"on\")";
+    const bool between_passes = activation_bytes() > 0 && 2 * boundary_bytes() > activation_bytes();
+    if (between_passes && plan_.cuda)
+      return "keep those between units in RAM (placement.boundaries_to_cpu: \"on\")";
+    const std::string shorter = "take shorter sequences (data.sequence_length, now " +
+                                std::to_string(config_.data.sequence_tokens) + ")";
+    if (between_passes && config_.batch.micro * config_.batch.accumulation > 1) {
+      return "take fewer sequences in a step (train_batch_size, now " +
+             std::to_string(config_.batch.micro * config_.batch.accumulation) + "), or " + shorter;
+    }
     if (config_.batch.micro > 1) {
-      return "Take smaller micro-batches (train_micro_batch_size_per_gpu, now " +
-             std::to_string(config_.batch.micro) + ")";
+      return "take smaller micro-batches (train_micro_batch_size_per_gpu, now " + micro + ")" +
+             (trains() ? " and as many more of them (gradient_accumulation_steps, now " +
+                             accumulation + "), which trains the same"
+                       : "");
     }
-    if (trains() && config_.batch.accumulation > 1) {
-      return "Take fewer micro-batches in a step (gradient_accumulation_steps, now " +
-             std::to_string(config_.batch.accumulation) + ")";
-    }
-    return "Take shorter sequences (data.sequence_length, now " +
-           std::to_string(config_.data.sequence_tokens) + ") or a smaller model";
+    return shorter + " or a smaller model";
+  }
+
+  std::uint64_t activation_bytes() const {
+    std::uint64_t bytes = 0;
+    for (const MemoryLine& line : plan_.cuda ? plan_.gpu : plan_.host)
+      if (line.what == kActivationsLine) bytes += line.bytes;
+    return bytes;
   }
 
   // The plan has given up already what slots could.
@@ -131,7 +207,7 @@ class Check {
                   .budget_gib = config_.budget.gpu_gib,
                   .free_bytes = gpu_free(facts_),
                   .room_bytes = gpu_room(config_.budget, facts_)},
-                 plan_.gpu, plan_.gpu_bytes(), activation_remedy());
+                 plan_.gpu, plan_.gpu_bytes());
   }
 
   void locked() {
@@ -269,9 +345,23 @@ class Check {
 
 }  // namespace
 
-Result<PreflightReport> preflight(const config::Config& config, const MemoryPlan& plan,
-                                  const MachineFacts& facts, aio::FileSystem& files,
-                                  const FileSystemOf& file_system_of) {
+std::vector<std::string> budget_warnings(const config::Budget& budget, const MachineFacts& facts) {
+  std::vector<std::string> warnings;
+  const auto compare = [&](const std::string& key, std::optional<double> gib,
+                           std::optional<std::uint64_t> free) {
+    if (!gib || !free || *gib * kGiB <= static_cast<double>(*free)) return;
+    warnings.push_back(key + " asks for " + format_bytes(static_cast<std::uint64_t>(*gib * kGiB)) +
+                       ", and the machine says that " + format_bytes(*free) +
+                       " are available; it is obeyed");
+  };
+  compare("budget.cpu_gib", budget.cpu_gib, host_free(facts));
+  compare("budget.gpu_gib", budget.gpu_gib, gpu_free(facts));
+  return warnings;
+}
+
+PreflightReport preflight(const config::Config& config, const MemoryPlan& plan,
+                          const MachineFacts& facts, aio::FileSystem& files,
+                          const FileSystemOf& file_system_of) {
   return Check(config, plan, facts, files, file_system_of).run();
 }
 

@@ -9,9 +9,11 @@
 // that exists, a file without a name is made and goes again: it shows whether the path can be
 // written, and past the page cache.
 //
-// Threads: one; blocking. Errors: kOutOfMemory, kNoSpace: what is missing, and the setting that
-// would mend it; kInvalidArgument where io_uring is asked for and refused; those of a path that
-// cannot be written.
+// What refuses the run comes with the whole table, as a verdict: kOutOfMemory, kNoSpace: what is
+// missing, what takes most of it, and the setting that would mend that; kInvalidArgument where
+// io_uring is asked for and refused; those of a path that cannot be written.
+//
+// Threads: one; blocking.
 #pragma once
 
 #include <string>
@@ -30,10 +32,14 @@ struct PreflightReport {
   std::string table;                  // aligned text, one line a tier and part
   std::vector<std::string> notes;     // sentences: what is done otherwise than asked for
   std::vector<std::string> warnings;  // sentences: what costs speed or may go wrong
+  Status verdict;                     // why the run cannot be; the first of several reasons
 };
 
-Result<PreflightReport> preflight(const config::Config& config, const MemoryPlan& plan,
-                                  const MachineFacts& facts, aio::FileSystem& files,
-                                  const FileSystemOf& file_system_of = device_number_of);
+// Of budgets that are more than the machine seems to have: sentences.
+std::vector<std::string> budget_warnings(const config::Budget& budget, const MachineFacts& facts);
+
+PreflightReport preflight(const config::Config& config, const MemoryPlan& plan,
+                          const MachineFacts& facts, aio::FileSystem& files,
+                          const FileSystemOf& file_system_of = device_number_of);
 
 }  // namespace sluice::engine

@@ -6,6 +6,7 @@
 #include <array>
 #include <cinttypes>
 #include <cstdio>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -101,8 +102,31 @@ std::uint64_t RunData::validation_samples() const {
 
 StepBatch RunData::training_batch(std::uint64_t first, std::uint64_t samples,
                                   at::Device device) const {
-  return read(
+  StepBatch batch = read(
       corpora_.front(), [&](std::uint64_t k) { return training_->at(k); }, first, samples, device);
+  batch.source_of = [this, first, samples](std::size_t micro_batch) {
+    const auto rows = static_cast<std::uint64_t>(micro_batch_);
+    const std::uint64_t begin = first + micro_batch * rows;
+    return source_of(begin, std::min(begin + rows, first + samples));
+  };
+  return batch;
+}
+
+// "train.bin from tokens 1024, 77; more.bin from token 0, 1025 tokens each"
+std::string RunData::source_of(std::uint64_t begin, std::uint64_t end) const {
+  std::map<std::uint32_t, std::vector<std::uint64_t>> positions;
+  for (std::uint64_t k = begin; k < end; ++k) {
+    const data::Sample sample = training_->at(k);
+    positions[sample.file].push_back(sample.first_token);
+  }
+  std::string text;
+  for (const auto& [file, tokens] : positions) {
+    text += (text.empty() ? "" : "; ") + corpora_.front().files()[file].path() +
+            (tokens.size() > 1 ? " from tokens " : " from token ");
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      text += (i > 0 ? ", " : "") + std::to_string(tokens[i]);
+  }
+  return text + ", " + std::to_string(sequence_tokens_ + 1) + " tokens each";
 }
 
 StepBatch RunData::validation_batch(std::uint64_t first, std::uint64_t samples,

@@ -36,7 +36,8 @@ class RunData {
   // run.eval_batches micro-batches, or all there are if that is less.
   std::uint64_t validation_samples() const;
 
-  // Samples [first, first + samples) in micro-batches; the last one may be smaller.
+  // Samples [first, first + samples) in micro-batches; the last one may be smaller. A batch to
+  // train on must not outlive this, which it asks for its source.
   StepBatch training_batch(std::uint64_t first, std::uint64_t samples, at::Device device) const;
   StepBatch validation_batch(std::uint64_t first, std::uint64_t samples, at::Device device) const;
 
@@ -46,6 +47,7 @@ class RunData {
   Status add_corpus(const config::Config& config, const char* key,
                     const std::vector<std::string>& paths);
   Status make_samplers(const config::Config& config, RunPurpose purpose);
+  std::string source_of(std::uint64_t begin, std::uint64_t end) const;
   StepBatch read(const data::TokenCorpus& corpus, const SampleAt& sample_at, std::uint64_t first,
                  std::uint64_t samples, at::Device device) const;
 

@@ -13,6 +13,12 @@ class TrainError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A step's gradient is not finite, and the run does not skip it: whoever goes on from the last
+// checkpoint in the same way comes to the same step again. Says so, and what helps.
+class NonFiniteGradient : public TrainError {
+  using TrainError::TrainError;
+};
+
 inline void must(const Status& status) {
   if (!status.ok()) throw TrainError(status.error().message());
 }

@@ -213,17 +213,77 @@ double Trainer::mean_loss(const StepBatch& batch) const {
   return sum / tokens;
 }
 
-void Trainer::handle_overflow(const GradientTotals& totals, StepOutcome& outcome) {
-  const std::string unit = parts_.model->layout(*totals.first_not_finite).name;
-  if (!options_.loss_scale) {
-    throw TrainError("the gradient is not finite from unit " + unit + " on, in step " +
-                     std::to_string(state_.global_step + 1) + " (loss " +
-                     std::to_string(outcome.loss) +
-                     "): lower the learning rate, clip gradients, or go back to a checkpoint");
+// Of the step's data what the losses accuse: the micro-batches whose loss is not finite, else the
+// one with the largest.
+std::string Trainer::suspects(const StepBatch& batch) const {
+  constexpr std::size_t kMostNamed = 4;
+  std::vector<std::size_t> accused;
+  std::size_t largest = 0;
+  std::vector<double> means;
+  for (std::size_t m = 0; m < losses_.size(); ++m) {
+    means.push_back(losses_[m].item<double>() / static_cast<double>(batch.targets[m].numel()));
+    if (!std::isfinite(means[m])) accused.push_back(m);
+    if (means[m] > means[largest]) largest = m;
   }
-  const Status scaled = update_loss_scale(*options_.loss_scale, true, state_.loss_scale);
-  if (!scaled.ok())
-    throw TrainError(scaled.error().message() + "; the first unit with such a gradient is " + unit);
+  std::string text;
+  if (accused.empty()) {
+    accused = {largest};
+    text = means.size() > 1 ? "every micro-batch has a finite loss, and the largest has " : "";
+  }
+  for (std::size_t i = 0; i < std::min(accused.size(), kMostNamed); ++i) {
+    const std::size_t m = accused[i];
+    text += (i > 0 ? "; " : "") + ("micro-batch " + std::to_string(m + 1)) + " of " +
+            std::to_string(means.size()) + ", loss " + std::to_string(means[m]);
+    if (batch.source_of) text += ", " + batch.source_of(m);
+  }
+  if (accused.size() > kMostNamed)
+    text += "; and " + std::to_string(accused.size() - kMostNamed) + " more micro-batches";
+  return text;
+}
+
+// `what` says which step, where and on which data.
+void Trainer::skip_or_stop(const std::string& what, StepOutcome& outcome) {
+  const std::string limit = std::to_string(options_.max_skipped_steps);
+  const std::string scale =
+      options_.loss_scale ? ", a lower fp16.loss_scale (0 adapts it to the run)" : "";
+  if (options_.non_finite_step == config::NonFiniteStep::kStop) {
+    throw NonFiniteGradient(
+        what +
+        ". It has changed no weight. Resuming alone comes to the same step and stops again: "
+        "add --set run.non_finite_step=skip to leave its batch out, or go on with a lower "
+        "learning rate" +
+        scale + " or with gradient_clipping");
+  }
+  if (state_.skipped_in_a_row >= options_.max_skipped_steps) {
+    throw NonFiniteGradient(
+        what + ". The " + limit +
+        " steps before it were skipped for the same reason, and "
+        "run.max_skipped_steps allows no more: with so many in a row it is rarely the data. "
+        "Resuming alone comes to the same step and stops again: go on from an older "
+        "checkpoint, with a lower learning rate" +
+        scale + " or with gradient_clipping");
+  }
+  ++state_.skipped_in_a_row;
+  outcome.warning = what + ". The step is skipped, and its batch left out (" +
+                    std::to_string(state_.skipped_in_a_row) + " in a row, at most " + limit +
+                    ": run.max_skipped_steps)";
+}
+
+void Trainer::handle_overflow(const StepBatch& batch, const GradientTotals& totals,
+                              StepOutcome& outcome) {
+  const std::string unit = parts_.model->layout(*totals.first_not_finite).name;
+  if (options_.loss_scale && options_.loss_scale->dynamic()) {
+    const Status scaled = update_loss_scale(*options_.loss_scale, true, state_.loss_scale);
+    if (!scaled.ok()) {
+      throw NonFiniteGradient(
+          scaled.error().message() + "; the first unit with such a gradient is " + unit +
+          ", in step " + std::to_string(state_.global_step + 1) + " (" + suspects(batch) + ")");
+    }
+  } else {
+    skip_or_stop("the gradient of step " + std::to_string(state_.global_step + 1) +
+                     " is not finite, in unit " + unit + " first (" + suspects(batch) + ")",
+                 outcome);
+  }
   outcome.skipped = true;
   ++state_.global_step;
 }
@@ -232,31 +292,32 @@ void Trainer::update(const GradientTotals& totals, StepOutcome& outcome) {
   const double scale = outcome.loss_scale;
   outcome.grad_norm = std::sqrt(totals.square_sum) / scale;
   const config::Betas betas = config::betas(options_.schedule, state_.applied_step);
-  std::array<offload::AdamwScalars, 8> scalars{};
-  for (int group = 0; group < options_.update_groups; ++group) {
-    scalars[static_cast<std::size_t>(group)] =
-        must(offload::make_adamw_scalars({.learning_rate = outcome.learning_rate,
-                                          .beta1 = betas[0],
-                                          .beta2 = betas[1],
-                                          .eps = options_.optimizer.eps,
-                                          .weight_decay = options_.optimizer.weight_decay,
-                                          .adam_w_mode = options_.optimizer.adam_w_mode,
-                                          .bias_correction = options_.optimizer.bias_correction,
-                                          .step = state_.applied_step + 1,
-                                          .loss_scale = scale,
-                                          .grad_norm = outcome.grad_norm,
-                                          .clip_norm = options_.clip_norm}));
+  const bool decays_all = options_.optimizer.decayed_parameters == config::DecayedParameters::kAll;
+  std::array<offload::AdamwScalars, kUndecayed + 1> scalars{};
+  for (const int group : {kDecayed, kUndecayed}) {
+    const bool decays = decays_all || group == kDecayed;
+    scalars[static_cast<std::size_t>(group)] = must(
+        offload::make_adamw_scalars({.learning_rate = outcome.learning_rate,
+                                     .beta1 = betas[0],
+                                     .beta2 = betas[1],
+                                     .eps = options_.optimizer.eps,
+                                     .weight_decay = decays ? options_.optimizer.weight_decay : 0,
+                                     .adam_w_mode = options_.optimizer.adam_w_mode,
+                                     .bias_correction = options_.optimizer.bias_correction,
+                                     .step = state_.applied_step + 1,
+                                     .loss_scale = scale,
+                                     .grad_norm = outcome.grad_norm,
+                                     .clip_norm = options_.clip_norm}));
   }
   if (options_.loss_scale) {
     must(update_loss_scale(*options_.loss_scale, false, state_.loss_scale));
   }
   ++state_.global_step;
   ++state_.applied_step;
+  state_.skipped_in_a_row = 0;
   const std::int64_t begin_ns = now_ns();
   must(parts_.optimizer->step(
-      {.groups = std::span(scalars).first(static_cast<std::size_t>(options_.update_groups)),
-       .source = &update_units_,
-       .background = options_.overlap_update}));
+      {.groups = scalars, .source = &update_units_, .background = options_.overlap_update}));
   times_.update_exposed_ns += now_ns() - begin_ns;
   parts_.parameters->changed();
 }
@@ -288,7 +349,7 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   if (totals.finite)
     update(totals, outcome);
   else
-    handle_overflow(totals, outcome);
+    handle_overflow(batch, totals, outcome);
   times_.update_ns = update_units_.last_step_ns();
   outcome.times = times_;
   return outcome;

@@ -11,8 +11,9 @@
 //   Norm      the global norm, the clip factor, and whether the step overflowed.
 //   Update    AdamW, unit by unit in forward order; behind the next forward when `overlap_update`.
 //
-// An overflowed step (fp16) changes no parameter and no moment: global_step and the loss scale go
-// on, applied_step (Adam's t and the schedule's) does not.
+// A step whose gradient is not finite changes no parameter and no moment. Where it is skipped (by
+// the dynamic loss scale of fp16, or by run.non_finite_step) its batch is used up: global_step and
+// the loss scale go on, applied_step (Adam's t and the schedule's) does not.
 //
 // Exact: no staleness, clipping kept; where anything lies, and when it is updated, changes no bit.
 // Threads: one. Errors: as c10::Error or TrainError; both end the run: resume from a checkpoint.
@@ -24,6 +25,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/config/config.h"
@@ -47,6 +49,7 @@ struct TrainState {
   std::int64_t global_step = 0;   // steps taken, skipped ones included
   std::int64_t applied_step = 0;  // updates applied
   std::uint64_t samples_drawn = 0;
+  std::int64_t skipped_in_a_row = 0;  // by run.non_finite_step, up to the last step
   LossScaleState loss_scale;
 };
 
@@ -63,6 +66,7 @@ struct StepOutcome {
   double learning_rate = 0;
   double loss_scale = 1;  // that was used
   bool skipped = false;
+  std::string warning;  // of a step that run.non_finite_step skipped: a sentence
   StepTimes times;
 };
 
@@ -73,12 +77,13 @@ class Trainer {
     config::Schedule schedule;
     double clip_norm = 0;
     std::optional<LossScaleRules> loss_scale;  // fp16
-    std::vector<bool> keeps_activations;       // by unit, between forward and backward; empty: none
+    config::NonFiniteStep non_finite_step = config::NonFiniteStep::kStop;
+    std::int64_t max_skipped_steps = 0;
+    std::vector<bool> keeps_activations;  // by unit, between forward and backward; empty: none
     offload::UnitResidency residency;
     bool overlap_update = true;
     bool deterministic = false;
     std::uint64_t run_seed = 0;
-    int update_groups = 2;  // parameter groups of the units
     int prefetch_units = 1;
     std::optional<HostUnits::Widths> hash_widths;  // run.hash_units
   };
@@ -126,7 +131,9 @@ class Trainer {
   void expect_units() const;
   void prefetch_ready(int first);
   double mean_loss(const StepBatch& batch) const;
-  void handle_overflow(const GradientTotals& totals, StepOutcome& outcome);
+  std::string suspects(const StepBatch& batch) const;
+  void handle_overflow(const StepBatch& batch, const GradientTotals& totals, StepOutcome& outcome);
+  void skip_or_stop(const std::string& what, StepOutcome& outcome);
   void update(const GradientTotals& totals, StepOutcome& outcome);
 
   const Options options_;

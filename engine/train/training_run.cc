@@ -124,6 +124,8 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .schedule = config.schedule,
                        .clip_norm = config.gradient_clipping_norm,
                        .loss_scale = rules,
+                       .non_finite_step = config.run.non_finite_step,
+                       .max_skipped_steps = config.run.max_skipped_steps,
                        .keeps_activations = plan.keeps_activations,
                        .residency = plan.residency,
                        .overlap_update = config.placement.overlap_update,

@@ -48,13 +48,18 @@ def mean_loss(model, tokens, length):
 
 class Training:
     def __init__(self, model, settings, rate_of):
-        """`settings`: a run file's optimizer.params; rate_of(updates applied) is the rate."""
+        """`settings`: a run file's optimizer.params; rate_of(updates applied) is the rate.
+
+        Biases and norms do not decay, as in Hugging Face's trainer, unless "decayed" is "all".
+        """
         self.model = model.train()
         self.rate_of = rate_of
         self.applied = 0
-        self.optimizer = torch.optim.AdamW(model.parameters(), betas=settings["betas"],
-                                           eps=settings["eps"],
-                                           weight_decay=settings["weight_decay"])
+        decays = {True: settings["weight_decay"],
+                  False: settings["weight_decay"] if settings.get("decayed") == "all" else 0}
+        groups = [{"params": [p for p in model.parameters() if (p.ndim > 1) == matrices],
+                   "weight_decay": decay} for matrices, decay in decays.items()]
+        self.optimizer = torch.optim.AdamW(groups, betas=settings["betas"], eps=settings["eps"])
 
     def step(self, micro_batches, clip, skip=False):
         """(loss, gradient norm, rate); with `skip` nothing is updated."""

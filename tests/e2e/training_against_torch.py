@@ -3,6 +3,7 @@
 The programs are the environment's SLUICE and PRINT_SAMPLES.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -33,8 +34,11 @@ def rate_of(applied):
 
 @unittest.skipIf(MISSING, MISSING)
 class AgainstTorch(SluiceRuns):
-    def train(self, zero, precision):
-        """The metrics of the run, and its weights in `self.path`/after.safetensors."""
+    def train(self, zero, precision, deepspeed=False):
+        """The metrics of the run, and its weights in `self.path`/after.
+
+        With `deepspeed` all that DeepSpeed knows is in a file of its own.
+        """
         self.text = self.tokens("train.bin", 12000, seed=4)
         make_model(SHAPE, seed=2).save_pretrained(self.path / "before")
         (self.path / "after").mkdir()
@@ -48,7 +52,13 @@ class AgainstTorch(SluiceRuns):
                "run": {"steps": STEPS, "device": "cpu", "cpu_threads": 1},
                "placement": {"record_elements": 65536},
                "budget": {"nvme_paths": [str(self.path / "nvme")]}, **precision}
-        self.sluice("train", self.write_run(run), "--out", self.path / "out", "--init-from",
+        files = [self.write_run(run)]
+        if deepspeed:
+            theirs = {key: run.pop(key) for key in list(run)
+                      if key not in ("model", "data", "run", "placement", "budget")}
+            (self.path / "ds.json").write_text(json.dumps(theirs), encoding="utf-8")
+            files = [self.write_run(run), "--deepspeed", self.path / "ds.json"]
+        self.sluice("train", *files, "--out", self.path / "out", "--init-from",
                     self.path / "before", "--save-weights", self.path / "after/model.safetensors")
         steps = self.metrics("out")
         self.assertEqual(len(steps), STEPS)
@@ -65,9 +75,10 @@ class AgainstTorch(SluiceRuns):
         self.assertEqual(len(set(firsts)), count)
         return firsts
 
-    def reference(self, skipped):
+    def reference(self, skipped, **more):
         """The model after as many steps, and each step's (loss, norm, rate)."""
-        training = Training(GPT2LMHeadModel.from_pretrained(self.path / "before"), ADAMW, rate_of)
+        training = Training(GPT2LMHeadModel.from_pretrained(self.path / "before"),
+                            {**ADAMW, **more}, rate_of)
         firsts = iter(self.samples())
         outcomes = []
         for skip in skipped:
@@ -92,6 +103,15 @@ class AgainstTorch(SluiceRuns):
         self.assertGreater(clipped, 5)
         self.assertLess(clipped, STEPS - 5)
         self.compare_weights(model)
+
+    # Which parameters decay is seen in the norms: within 50 steps it takes 2% off their ones.
+    def test_decays_all_parameters_for_a_deepspeed_file_and_matrices_for_ours(self):
+        self.train(CPU, {}, deepspeed=True)
+        decayed, _ = self.reference([False] * STEPS, decayed="all")
+        self.compare_weights(decayed)
+        kept, _ = self.reference([False] * STEPS)
+        with self.assertRaises(AssertionError):
+            self.compare_weights(kept)
 
     def compare_weights(self, model):
         model.config.save_pretrained(self.path / "after")

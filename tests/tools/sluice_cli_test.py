@@ -186,15 +186,22 @@ class Probe(Program):
             self.assertIn(what, shown.stdout)
         self.assertNotIn("measuring", shown.stderr)  # progress is for terminals
         self.assertEqual(list((self.path / "nvme").iterdir()), [])
-        kept = json.loads(self.kept.read_text(encoding="utf-8"))
+        # All that was measured in peace, however busy this machine is.
+        kept = {"measurements": []}
+        if self.kept.exists():
+            kept = json.loads(self.kept.read_text(encoding="utf-8"))
+        busy = {"host": "memory and cores: ", "drives": "nvme: ", "units": "the model's units: "}
         self.assertEqual([one["what"] for one in kept["measurements"]],
-                         ["host", "drives", "units"])
+                         [what for what, name in busy.items() if name not in shown.stderr])
+        self.assertEqual(len(kept["measurements"]) < 3, "this machine was busy" in shown.stderr)
 
         again = json.loads(self.sluice("probe", "run.json", "--json").stdout)
-        self.assertTrue(again["host"]["cached"] and again["drives"]["cached"]
-                        and again["units"]["cached"])
-        self.assertEqual(again["drives"]["in_bytes_per_s"],
-                         kept["measurements"][1]["values"]["in_bytes_per_s"])
+        measured = {one["what"]: one["values"] for one in kept["measurements"]}
+        for what in ("host", "drives", "units"):
+            self.assertEqual(again[what]["cached"], what in measured)
+        if "drives" in measured:
+            self.assertEqual(again["drives"]["in_bytes_per_s"],
+                             measured["drives"]["in_bytes_per_s"])
         fresh = json.loads(self.sluice("probe", "run.json", "--json", "--refresh").stdout)
         self.assertFalse(fresh["host"]["cached"] or fresh["drives"]["cached"]
                          or fresh["units"]["cached"])
@@ -207,7 +214,8 @@ class Probe(Program):
         self.kept.write_text("{", encoding="utf-8")
         shown = self.sluice("probe", "run.json", "--set", "budget.nvme_paths=[]")
         self.assertIn(str(self.kept), shown.stderr)
-        json.loads(self.kept.read_text(encoding="utf-8"))
+        if "this machine was busy" not in shown.stderr:
+            json.loads(self.kept.read_text(encoding="utf-8"))
 
     def test_names_the_path_that_cannot_be_written(self):
         self.write("file", "")
@@ -258,7 +266,8 @@ class Plan(Program):
                 self.assertIn(plan["reason"], shown.stdout)
         less = ["--gpu-gib", 1.5, *CARD[2:]]
         shown = self.sluice("plan", ROOT / "configs/gpt2_xl_24gb.json", *less, code=2)
-        self.assertRegex(shown.stdout, r"It would with .*budget\.gpu_gib [0-9.]+")
+        self.assertRegex(shown.stdout, r"It would with .*a GPU with [0-9.]+ GiB")
+        self.assertNotIn("budget.gpu_gib", shown.stdout)
 
     def test_simulates_steps_with_the_table_and_the_trace_of_a_run(self):
         shown = self.sluice("plan", ROOT / "configs/demo.json", *CARD, "--simulate", 2, "--trace",
@@ -467,6 +476,77 @@ class Train(Program):
             with self.subTest(arguments=arguments):
                 out = "o" + str(abs(hash(str(arguments))))
                 self.assertIn(says, self.refused("train", "run.json", "--out", out, *arguments))
+
+    def test_shows_what_takes_the_memory_where_it_refuses(self):
+        for devices in ([], ["--set", "zero_optimization.offload_optimizer.device=auto"]):
+            with self.subTest(devices=devices):
+                result = self.sluice("train", "run.json", "--out", f"o{len(devices)}", *devices,
+                                     "--set", "budget.cpu_gib=0.01", code=2)
+                self.assertRegex(result.stderr, r"host memory +\S+ +of 10\.\d+M")
+                self.assertRegex(result.stderr, r"activations +\S+")
+                self.assertIn("missing", result.stderr.splitlines()[-1])
+
+    def test_warns_of_a_budget_above_the_machine_when_it_plans_and_when_it_trains(self):
+        much = ["--set", "budget.cpu_gib=100000"]
+        for command in (["plan", "run.json"], ["train", "run.json", "--out", "o"]):
+            shown = self.sluice(*command, *much)
+            self.assertEqual(shown.stderr.count("budget.cpu_gib asks for"), 1, command)
+
+    def test_goes_on_decaying_what_it_decayed(self):
+        decay = ["--set", "optimizer.params.weight_decay=0.1"]
+        def decayed():
+            config = json.loads((self.path / "a/config.json").read_text(encoding="utf-8"))
+            return config["optimizer"]["params"]["decayed"]
+        self.sluice("train", "run.json", "--out", "a", "--steps", 1, *decay,
+                    "--set", "optimizer.params.decayed=all")
+        shown = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", 2, *decay)
+        self.assertIn("weight decay goes on applying to all parameters", shown.stderr)
+        self.assertEqual(decayed(), "all")
+        shown = self.sluice("train", "a/config.json", "--out", "a", "--resume", "--steps", 3)
+        self.assertNotIn("weight decay", shown.stderr)
+        shown = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", 4, *decay,
+                            "--set", "optimizer.params.decayed=matrices")
+        self.assertIn("decayed was all, and is matrices from here on", shown.stderr)
+        self.assertEqual(decayed(), "matrices")
+
+    def test_stops_at_a_gradient_that_is_not_finite_and_says_how_to_go_on(self):
+        wild = ["--set", "optimizer.params.lr=1e30", "--set", "run.checkpoint_every=1"]
+        stopped = self.sluice("train", "run.json", "--out", "a", *wild, code=1).stderr
+        last = stopped.splitlines()[-1]
+        self.assertRegex(last, r"the gradient of step \d is not finite, in unit \S+ first "
+                               r"\(.*micro-batch 1 of 1, loss \S+, text\.bin from tokens \d+")
+        self.assertIn("--set run.non_finite_step=skip", last)
+        self.assertIn("The newest checkpoint is a/checkpoints/step-", last)
+        self.assertNotIn("--resume goes on from there", last)
+        # As it says, resuming alone comes to the same step; skipping goes by it, up to the limit.
+        again = self.sluice("train", "run.json", "--out", "a", "--resume", *wild, code=1).stderr
+        self.assertEqual(again.splitlines()[-1], last)
+        skipped = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", 20, *wild,
+                              "--set", "run.non_finite_step=skip",
+                              "--set", "run.max_skipped_steps=2", code=1).stderr
+        self.assertEqual(skipped.count("The step is skipped"), 2)
+        self.assertIn("The 2 steps before it were skipped", skipped.splitlines()[-1])
+        self.assertEqual([step["skipped"] for step in self.metrics("a")][-2:], [True, True])
+
+    def test_compares_its_steps_with_the_plan(self):
+        cache = {"XDG_CACHE_HOME": str(self.path / "cache")}
+        with unittest.mock.patch.dict(os.environ, cache):
+            auto = ["--set", "zero_optimization.offload_optimizer.device=auto"]
+            self.sluice("probe", "run.json")
+            kept = self.path / "cache/sluice/speeds.json"
+            if not kept.exists() or len(json.loads(kept.read_text("utf-8"))["measurements"]) < 3:
+                self.skipTest("this machine is too busy to be measured")
+            # As another program's work would have it.
+            speeds = json.loads(kept.read_text(encoding="utf-8"))
+            for one in speeds["measurements"]:
+                for name in one["values"]:
+                    one["values"][name] *= 1000 if one["what"] == "units" else 0.001
+            kept.write_text(json.dumps(speeds), encoding="utf-8")
+            shown = self.sluice("train", "run.json", "--out", "a", "--steps", 5, *auto)
+            self.assertRegex(shown.stdout, r"step, median +[0-9.]+ ms \(0\.0\d+ of the plan\)")
+            self.assertIn("the steps took another time than planned", shown.stderr)
+            self.assertIn("is measured anew next time", shown.stderr)
+            self.assertEqual(json.loads(kept.read_text(encoding="utf-8"))["measurements"], [])
 
     def results(self, name):
         """What must be the same bits wherever and whenever a step was run."""

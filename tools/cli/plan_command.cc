@@ -3,11 +3,13 @@
 #include <memory>
 #include <vector>
 
+#include "aio/log.h"
 #include "engine/observe/run_totals.h"
 #include "engine/observe/trace_log.h"
 #include "engine/plan/plan_report.h"
 #include "engine/plan/run_plan.h"
 #include "engine/plan/simulated_run.h"
+#include "engine/train/preflight.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
 #include "tools/cli/option_checks.h"
@@ -55,6 +57,15 @@ std::string closing(const std::vector<engine::StepMetrics>& steps) {
   return "\nsimulated, in virtual time\n\n" + totals.closing_table();
 }
 
+// As training has them. What is described is not this machine's.
+std::vector<std::string> budget_warnings(const config::Config& config, const engine::RunPlan& plan,
+                                         const engine::DescribedMachine& machine) {
+  config::Budget budget = config.budget;
+  if (machine.cpu_gib) budget.cpu_gib.reset();
+  if (machine.describes_gpu()) budget.gpu_gib.reset();
+  return engine::budget_warnings(budget, plan.facts);
+}
+
 Result<int> run(const Options& options) {
   SLUICE_RETURN_IF_ERROR(check_output_file(
       {.option = "--trace", .path = options.trace, .replaces = options.force, .made_folder = {}}));
@@ -64,6 +75,8 @@ Result<int> run(const Options& options) {
       const engine::RunPlan plan,
       plan_here(resolved.config,
                 {.machine = options.machine, .refresh = options.refresh, .with_relief = true}));
+  for (const std::string& warning : budget_warnings(resolved.config, plan, options.machine))
+    log::warning(warning);
   std::vector<engine::StepMetrics> steps;
   if (plan.placement.fits && options.simulated_steps > 0) {
     SLUICE_ASSIGN_OR_RETURN(steps, simulate(resolved.config, plan, options));

@@ -1,14 +1,21 @@
 #include "tools/cli/plan_here.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
 #include "aio/log.h"
 #include "aio/terminal_line.h"
+#include "engine/probe/machine_probe.h"
 #include "engine/train/run_data.h"
 #include "tools/cli/speeds_path.h"
 
 namespace sluice::tools {
+namespace {
+
+constexpr std::int64_t kSeriesSeconds = 3600;
+
+}  // namespace
 
 Result<engine::RunPlan> plan_here(const config::Config& config, const PlanHereOptions& options) {
   const std::int64_t now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(
@@ -19,12 +26,39 @@ Result<engine::RunPlan> plan_here(const config::Config& config, const PlanHereOp
     if (line.due())
       line.show("measuring " + what + ": " + std::to_string(std::lround(100 * fraction)) + "%");
   };
-  return engine::plan_run(config, {.cache_path = speeds_path(),
-                                   .refresh = options.refresh,
-                                   .unix_s = now_unix_s,
-                                   .machine = options.machine,
-                                   .with_relief = options.with_relief,
-                                   .on_progress = show});
+  SLUICE_ASSIGN_OR_RETURN(
+      engine::RunPlan plan,
+      engine::plan_run(config, {.cache_path = speeds_path(),
+                                .refresh = options.refresh,
+                                .unix_s = now_unix_s,
+                                .disturbed_max_age_s = options.of_a_series ? kSeriesSeconds : 0,
+                                .machine = options.machine,
+                                .with_relief = options.with_relief,
+                                .on_progress = show}));
+  line.clear();
+  const std::string busy = engine::busy_warning(plan.machine);
+  if (!busy.empty()) log::warning(busy);
+  return plan;
+}
+
+void judge_plan(const config::Config& config, const engine::ProbeReport& machine) {
+  const auto& all = {machine.host_when, machine.drives_when, machine.gpu_when, machine.units_when};
+  const bool from_file = std::any_of(all.begin(), all.end(),
+                                     [](const engine::ProbedWhen& when) { return when.cached; });
+  if (!from_file) {
+    log::warning(
+        "the steps took another time than planned, although the plan was made of what was measured "
+        "just now: something else may use this machine, or the plan does not know this case well; "
+        "sluice tune measures whole steps");
+    return;
+  }
+  const std::string text =
+      "the steps took another time than planned: what the plan was made of was measured earlier, ";
+  const Status forgotten = engine::forget_measurements(config, machine);
+  log::warning(forgotten.ok() ? text + "and is measured anew next time"
+                              : text + "and stays in " + machine.cache_path + " (" +
+                                    forgotten.error().message() +
+                                    "): sluice probe --refresh measures it anew");
 }
 
 void warn_of_data(const config::Config& config) {

@@ -12,6 +12,9 @@ struct PlanHereOptions {
   engine::DescribedMachine machine;
   bool refresh = false;
   bool with_relief = false;
+  // One of a series of processes, such as the trials of sluice tune: what was measured while the
+  // machine was busy serves all of them.
+  bool of_a_series = false;
 };
 
 Result<engine::RunPlan> plan_here(const config::Config& config,
@@ -19,5 +22,9 @@ Result<engine::RunPlan> plan_here(const config::Config& config,
 
 // A warning where `sluice train` would refuse the configuration's data: a plan needs none.
 void warn_of_data(const config::Config& config);
+
+// After a run whose steps took another time than planned: says so, and has what the plan was made
+// of measured anew next time.
+void judge_plan(const config::Config& config, const engine::ProbeReport& machine);
 
 }  // namespace sluice::tools

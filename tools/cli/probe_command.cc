@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 
+#include "aio/log.h"
 #include "aio/terminal_line.h"
 #include "engine/probe/machine_probe.h"
 #include "tools/cli/command.h"
@@ -48,6 +49,8 @@ Result<int> run(const Options& options) {
                                                                     .unix_s = now_unix_s,
                                                                     .on_progress = show}));
   }
+  const std::string busy = engine::busy_warning(report);
+  if (!busy.empty()) log::warning(busy);
   if (options.json)
     std::cout << engine::to_json(report) << "\n";
   else

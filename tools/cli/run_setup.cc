@@ -40,17 +40,26 @@ bool is_planned(const config::Config& config) {
           !config.placement.optimizer_fractions);
 }
 
-Result<engine::MemoryPlan> planned_memory(const config::Config& config) {
-  SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan, plan_here(config));
-  if (!plan.placement.fits)
+Result<engine::MemoryPlan> planned_memory(const config::Config& config,
+                                          const SetUpOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan,
+                          plan_here(config, {.machine = {}, .of_a_series = options.of_a_series}));
+  if (!plan.placement.fits) {
+    for (const std::string& warning : engine::budget_warnings(config.budget, plan.facts))
+      log::warning(warning);
+    std::cerr << engine::memory_table(plan);
     return Error(ErrorCode::kOutOfMemory, engine::does_not_fit(config, plan));
+  }
   std::cerr << engine::plan_summary(plan) << "\n";
   engine::MemoryPlan memory = plan.memory;
   memory.predicted_step_s = plan.placement.prediction.step_s;
+  if (options.planned != nullptr)
+    *options.planned = PlannedStep{plan.placement.prediction.step_s, plan.machine};
   return memory;
 }
 
-Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::RunPurpose purpose) {
+Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::RunPurpose purpose,
+                                        const SetUpOptions& options = {}) {
   const engine::GptShape shape = engine::gpt_shape(config.model);
   SLUICE_RETURN_IF_ERROR(engine::validate(shape));
   const engine::GptModel model(engine::model_options(config));
@@ -58,7 +67,7 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
   const bool planned = purpose == engine::RunPurpose::kTraining && is_planned(config);
   SLUICE_ASSIGN_OR_RETURN(
       engine::MemoryPlan plan,
-      planned ? planned_memory(config)
+      planned ? planned_memory(config, options)
               : engine::plan_memory(config, model,
                                     {.purpose = purpose,
                                      .gpu_room_bytes = engine::gpu_room(config.budget, facts)}));
@@ -70,11 +79,11 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
             << " parameters: " << shape.layers << " layers x " << shape.hidden << ", "
             << (plan.cuda ? "on the GPU" : "on the CPU") << "\n";
   aio::RealFileSystem files;
-  SLUICE_ASSIGN_OR_RETURN(const engine::PreflightReport report,
-                          engine::preflight(config, plan, facts, files));
+  const engine::PreflightReport report = engine::preflight(config, plan, facts, files);
   std::cerr << report.table;
   for (const std::string& note : report.notes) log::info(note);
   for (const std::string& warning : report.warnings) log::warning(warning);
+  SLUICE_RETURN_IF_ERROR(report.verdict);
   return plan;
 }
 
@@ -89,9 +98,10 @@ void say_how_long(std::int64_t memory_ns, std::int64_t state_ns) {
 }  // namespace
 
 Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
-    const config::Config& config, const std::optional<engine::CheckpointEntry>& from) {
+    const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
+    const SetUpOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(const engine::MemoryPlan plan,
-                          checked_plan(config, engine::RunPurpose::kTraining));
+                          checked_plan(config, engine::RunPurpose::kTraining, options));
   const SteadyClock clock;
   const std::int64_t begin_ns = clock.now_ns();
   SLUICE_ASSIGN_OR_RETURN(auto run, engine::TrainingRun::create(config, plan));

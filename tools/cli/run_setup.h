@@ -7,6 +7,7 @@
 
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_folder.h"
+#include "engine/probe/probe_report.h"
 #include "engine/train/evaluation_run.h"
 #include "engine/train/generation_run.h"
 #include "engine/train/training_run.h"
@@ -14,10 +15,22 @@
 
 namespace sluice::tools {
 
+// What the planner predicted, and what that was made of.
+struct PlannedStep {
+  double step_s = 0;
+  engine::ProbeReport machine;
+};
+
+struct SetUpOptions {
+  std::optional<PlannedStep>* planned = nullptr;  // gets nothing where the planner was not asked
+  bool of_a_series = false;                       // plan_here.h
+};
+
 // All print the preflight table and progress on standard error.
 // `from`: the checkpoint that the run goes on from; none: it begins.
 Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
-    const config::Config& config, const std::optional<engine::CheckpointEntry>& from);
+    const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
+    const SetUpOptions& options = {});
 Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::Config& config);
 // `checkpoint`: the folder of the one whose weights are used.
 Result<std::unique_ptr<engine::GenerationRun>> set_up_generation(const config::Config& config,

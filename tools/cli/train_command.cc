@@ -11,6 +11,7 @@
 #include "aio/clock.h"
 #include "aio/io_watchdog.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/config/decay_of_stored.h"
 #include "engine/config/report.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/train/run_checkpoints.h"
@@ -19,6 +20,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
 #include "tools/cli/option_checks.h"
+#include "tools/cli/plan_here.h"
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
 #include "tools/cli/schedule_notice.h"
@@ -79,7 +81,8 @@ Status write_config(const std::string& path, const config::Resolved& resolved) {
 // that it had: their number may change last bits. The wish is taken out of `config`, which is kept
 // with the run: whoever starts another one from it does not mean to resume that.
 Result<std::optional<engine::CheckpointEntry>> find_checkpoint(const RunFolder& folder,
-                                                               config::Config& config) {
+                                                               config::Resolved& resolved) {
+  config::Config& config = resolved.config;
   if (config.run.resume.empty()) return std::optional<engine::CheckpointEntry>();
   const std::string wanted = std::exchange(config.run.resume, {});
   SLUICE_ASSIGN_OR_RETURN(auto found, folder.find(wanted));
@@ -90,8 +93,13 @@ Result<std::optional<engine::CheckpointEntry>> find_checkpoint(const RunFolder& 
   }
   SLUICE_ASSIGN_OR_RETURN(const auto manifest,
                           engine::read_checkpoint_manifest(folder.queue(), found->path));
-  if (config.run.cpu_threads == 0) config.run.cpu_threads = manifest.state.run.cpu_threads;
-  std::cerr << changes_text(manifest.state, config);
+  const engine::CheckpointState& stored = manifest.state;
+  if (config.run.cpu_threads == 0) config.run.cpu_threads = stored.run.cpu_threads;
+  if (!stored.run.imported()) {
+    const std::string said = config::keep_decayed_parameters(stored.configuration, resolved);
+    if (!said.empty()) std::cerr << said << "\n";
+  }
+  std::cerr << changes_text(stored, config);
   return found;
 }
 
@@ -141,6 +149,12 @@ Result<TrainSession::End> train(TrainSession& session, const Interrupt& interrup
     auto end = session.train(interrupt);
     if (end.ok()) return end;
     return std::move(end).error().with_suffix(after_a_failure(folder, config));
+  } catch (const engine::NonFiniteGradient& error) {
+    const auto newest = folder.find("newest");
+    const bool saved = newest.ok() && *newest;
+    throw engine::TrainError(
+        std::string(error.what()) +
+        (saved ? ". The newest checkpoint is " + (*newest)->path : ". There is no checkpoint yet"));
   } catch (const engine::TrainError& error) {
     throw engine::TrainError(error.what() + after_a_failure(folder, config));
   }
@@ -166,12 +180,13 @@ Result<int> run(const Options& options) {
   const Interrupt interrupt(kInterruptNotice);
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config)));
-  SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, config));
+  SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, resolved));
   if (!checkpoint) SLUICE_RETURN_IF_ERROR(check_init_from(config));
   std::cerr << weights_text(config, checkpoint, options.config.file)
             << config::format_autos(resolved);
   SLUICE_RETURN_IF_ERROR(tell_schedule(resolved, folder, checkpoint));
-  auto made = set_up_run(config, checkpoint);
+  std::optional<PlannedStep> planned;
+  auto made = set_up_run(config, checkpoint, {.planned = &planned});
   if (!made.ok() && checkpoint)
     return folder.with_advice(std::move(made).error(), checkpoint->step);
   if (!made.ok()) return std::move(made).error();
@@ -193,8 +208,10 @@ Result<int> run(const Options& options) {
 
   TrainSession session({.run = run.get(), .log = log.get(), .checkpoints = checkpoints.get()},
                        steps);
+  if (planned) session.compare_with_plan(planned->step_s);
   SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, train(session, interrupt, folder, config));
   session.print_totals();
+  if (planned && session.far_from_plan()) judge_plan(config, planned->machine);
   SLUICE_RETURN_IF_ERROR(finish(options, *run, folder, dtype));
   if (session.failed_saves() > 0) {
     std::cerr << "sluice: " << session.failed_saves()

@@ -78,6 +78,10 @@ Status TrainSession::one_step(std::int64_t step) {
   parts_.run->trace().begin_step(step, begin_ns);
   const TrainingRun::Traffic before = parts_.run->traffic();
   const engine::StepOutcome outcome = parts_.run->step();
+  if (!outcome.warning.empty()) {
+    progress_.clear();
+    log::warning(outcome.warning);
+  }
   StepMetrics metrics = metrics_of(step, outcome, clock.now_ns() - begin_ns);
   count_traffic(before, parts_.run->traffic(), metrics);
   if (!outcome.skipped) metrics.unit_hashes = parts_.run->trainer().unit_hashes();

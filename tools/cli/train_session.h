@@ -39,6 +39,9 @@ class TrainSession {
   int failed_saves() const { return failed_saves_; }
   // Whether steps were taken, and not one of them changed the weights.
   bool applied_nothing() const;
+  // Before train(): what the plan predicts for a step.
+  void compare_with_plan(double step_s) { totals_.compare_with_plan(step_s); }
+  bool far_from_plan() const { return totals_.far_from_plan(); }
   // Where the time went.
   void print_totals();
 

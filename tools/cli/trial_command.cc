@@ -110,7 +110,8 @@ std::string what_is_missing(const engine::RunPlan& plan) {
 
 Result<TrialPlan> make_plan(const PlanRequest& request) {
   SLUICE_ASSIGN_OR_RETURN(const config::Config config, config_of(request.config));
-  SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan, plan_here(config));
+  SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan,
+                          plan_here(config, {.machine = {}, .of_a_series = true}));
   TrialPlan answer{.forecast = {.step_s = plan.placement.prediction.step_s,
                                 .refusal = {},
                                 .run_id = run_id_of(config, plan.memory)},
@@ -132,7 +133,7 @@ double median_error(const std::vector<double>& values) {
 Result<Trial> measure_run(const MeasureRequest& request, const Interrupt& interrupt) {
   SLUICE_ASSIGN_OR_RETURN(config::Config config, config_of(request.config));
   SLUICE_ASSIGN_OR_RETURN(const SyntheticTokens tokens, use_synthetic_tokens(config));
-  SLUICE_ASSIGN_OR_RETURN(const auto run, set_up_run(config, std::nullopt));
+  SLUICE_ASSIGN_OR_RETURN(const auto run, set_up_run(config, std::nullopt, {.of_a_series = true}));
   const StepMeasurement measured = measure_steps(
       *run, {.warmup = request.warmup, .steps = request.steps, .seconds = request.seconds},
       interrupt, [](std::string_view phase, int done, int total, double seconds) {

@@ -68,6 +68,22 @@ TEST(CheckpointManifest, DoesNotStoreALossThatIsNoNumber) {
   EXPECT_FALSE(read->state.validation_loss);
 }
 
+// Younger than the format: manifests without skipped steps are as they always were.
+TEST(CheckpointManifest, StoresSkippedStepsOnlyWhereThereAreAny) {
+  CheckpointManifest manifest = test_manifest();
+  EXPECT_FALSE(content_of(manifest)["train"].contains("skipped_in_a_row"));
+  manifest.state.position.skipped_in_a_row = 3;
+  const auto read = parse_checkpoint_manifest(to_text(manifest));
+  ASSERT_OK(read);
+  EXPECT_EQ(read->state.position.skipped_in_a_row, 3);
+  for (const int impossible : {-1, 5}) {  // 4 of its 12 steps were not applied
+    manifest.state.position.skipped_in_a_row = impossible;
+    nlohmann::json content = content_of(manifest);
+    content["train"]["skipped_in_a_row"] = impossible;
+    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << impossible;
+  }
+}
+
 // Each with a right checksum: what the seal does not find has to be found by looking.
 TEST(CheckpointManifest, RefusesWhatCannotBe) {
   const auto refusal = [](const std::function<void(nlohmann::json&)>& change) {

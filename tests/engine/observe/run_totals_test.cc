@@ -56,6 +56,35 @@ TEST(RunTotals, AddUpToATableInColumns) {
             "host, resident    3G\n");
 }
 
+TEST(RunTotals, CompareTheStepWithThePlan) {
+  const auto totals_of = [](double planned_s, const std::vector<double>& steps_ms) {
+    RunTotals totals;
+    totals.compare_with_plan(planned_s);
+    for (const double step_ms : steps_ms) {
+      StepMetrics step;
+      step.step_ms = step_ms;
+      totals.add(step);
+    }
+    return totals;
+  };
+  // The first step warms up, and one that something interrupts does not count either.
+  const RunTotals good = totals_of(1, {9000, 1000, 1200, 5000, 1100});
+  EXPECT_DOUBLE_EQ(good.step_over_plan().value(), 1.2);
+  EXPECT_FALSE(good.far_from_plan());
+  EXPECT_THAT(good.closing_table(), HasSubstr("1200.0 ms (1.20 of the plan)"));
+  const RunTotals slower = totals_of(1, {1, 1500, 1500, 1500});
+  EXPECT_TRUE(slower.far_from_plan());
+  // As when other work had the machine while it was measured.
+  const RunTotals busy = totals_of(131.985, {850, 850, 850, 850});
+  EXPECT_TRUE(busy.far_from_plan());
+  EXPECT_THAT(busy.closing_table(), HasSubstr("131985.0 ms"));
+  EXPECT_THAT(busy.closing_table(), HasSubstr("850.0 ms (0.0064 of the plan)"));
+  // Too few steps, or no plan, say nothing.
+  EXPECT_FALSE(totals_of(1, {9000, 9000, 9000}).far_from_plan());
+  EXPECT_FALSE(totals_of(0, {1, 1, 1, 1, 1}).step_over_plan().has_value());
+  EXPECT_THAT(totals_of(0, {1, 1, 1, 1, 1}).closing_table(), Not(HasSubstr("plan")));
+}
+
 TEST(RunTotals, LeaveOutWhatWasNotUsed) {
   RunTotals totals;
   totals.add({.step = 1, .loss = 1});

@@ -1,6 +1,7 @@
 // Plans of whole runs: budgets that are hard, hints that are enough, machines that are described.
 #include "engine/plan/run_plan.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -72,14 +73,19 @@ void apply(const FitHint& hint, const RunPlan& plan, DescribedMachine& machine,
     case Change::kParamsAnywhere:
       overrides.push_back("zero_optimization.offload_param.device=auto");
       return;
-    case Change::kHalfMicroBatch: {
+    case Change::kHalfMicroBatch:
+      FAIL() << "the run's own micro-batches are counted, not halved";
+    case Change::kSmallerMicroBatch: {
       const config::Config config = planned_config(overrides);
-      overrides.push_back("train_micro_batch_size_per_gpu=" +
-                          std::to_string(config.batch.micro / 2));
-      overrides.push_back("gradient_accumulation_steps=" +
-                          std::to_string(config.batch.accumulation * 2));
+      overrides.push_back("train_micro_batch_size_per_gpu=" + std::to_string(hint.micro_batch));
+      overrides.push_back(
+          "gradient_accumulation_steps=" +
+          std::to_string(config.batch.accumulation * (config.batch.micro / hint.micro_batch)));
       return;
     }
+    case Change::kShorterSequences:
+      overrides.push_back("data.sequence_length=" + std::to_string(hint.sequence_tokens));
+      return;
   }
 }
 
@@ -203,10 +209,36 @@ TEST(RunPlan, NamesASmallerMicroBatchWhereThatIsEnough) {
   const auto names_it = [&](double gpu_gib) {
     const RunPlan plan = planned(planned_config(large), {.machine = described(gpu_gib)});
     return std::any_of(plan.placement.hints.begin(), plan.placement.hints.end(),
-                       [](const FitHint& it) { return it.change == Change::kHalfMicroBatch; });
+                       [](const FitHint& it) { return it.change == Change::kSmallerMicroBatch; });
   };
   EXPECT_TRUE(names_it(18));
-  EXPECT_FALSE(names_it(4));
+  EXPECT_TRUE(names_it(4));  // far smaller ones
+  EXPECT_FALSE(names_it(0.8));
+}
+
+// However the state could be moved: what is large is named, with what makes it smaller in front.
+TEST(RunPlan, NamesTheRemedyOfWhatIsLargeFirst) {
+  const std::vector<std::string> large = {"train_micro_batch_size_per_gpu=256",
+                                          "data.sequence_length=1024",
+                                          "zero_optimization.offload_optimizer.device=none"};
+  const config::Config config = planned_config(large);
+  const std::string text = does_not_fit(config, planned(config, {.machine = described(30)}));
+  EXPECT_THAT(text, testing::ContainsRegex("most of it goes to activations, [0-9.]+G. It would "
+                                           "with train_micro_batch_size_per_gpu [0-9]+ with "
+                                           "gradient_accumulation_steps [0-9]+"))
+      << text;
+}
+
+// More than the machine has is a machine, and not a setting.
+TEST(RunPlan, NeverAdvisesABudgetThatTheMachineDoesNotHave) {
+  const std::vector<std::string> devices = {"zero_optimization.offload_param.device=cpu",
+                                            "zero_optimization.offload_optimizer.device=cpu"};
+  DescribedMachine machine = described(24);
+  machine.cpu_gib = 12;
+  const config::Config config = planned_config(devices);
+  const std::string text = does_not_fit(config, planned(config, {.machine = machine}));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("budget.cpu_gib")));
+  EXPECT_THAT(text, testing::ContainsRegex("a machine with RAM of [0-9.]+ GiB .there are 12G."));
 }
 
 // With what DeepSpeed's keys allow, 48 blocks would stay on the GPU: as many do as fit.

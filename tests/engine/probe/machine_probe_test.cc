@@ -14,6 +14,7 @@ namespace sluice::engine {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
@@ -22,7 +23,7 @@ constexpr std::int64_t kNow = 1'772'366'400;
 // A small model on the CPU, two folders as drives, and little memory, so that it is soon measured.
 class MachineProbeTest : public testing::Test {
  protected:
-  ProbeReport probe(const std::vector<std::string>& overrides = {}, bool refresh = false) {
+  config::Config config(const std::vector<std::string>& overrides = {}) const {
     config::Sources sources;
     sources.run_file = config::Source{"test", R"({
       "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true},
@@ -35,24 +36,42 @@ class MachineProbeTest : public testing::Test {
     sources.overrides.insert(sources.overrides.end(), overrides.begin(), overrides.end());
     const auto resolved = config::resolve(sources);
     if (!resolved.ok()) throw std::runtime_error(resolved.error().message());
+    return resolved->config;
+  }
+
+  ProbeReport probe(const std::vector<std::string>& overrides = {}, bool refresh = false) {
     measured_.clear();
     double last = 0;
-    auto report = probe_machine(resolved->config,
-                                {.cache_path = folder_.file("cache/speeds.json"),
-                                 .refresh = refresh,
-                                 .unix_s = kNow,
-                                 .on_progress = [&](const std::string& what, double fraction) {
-                                   measured_.insert(what);
-                                   EXPECT_GE(fraction, last);
-                                   EXPECT_LE(fraction, 1);
-                                   last = fraction;
-                                 }});
+    auto report =
+        probe_machine(config(overrides), {.cache_path = folder_.file("cache/speeds.json"),
+                                          .refresh = refresh,
+                                          .unix_s = kNow,
+                                          .cpu_use = [this] { return next_cpu_use(); },
+                                          .on_progress =
+                                              [&](const std::string& what, double fraction) {
+                                                measured_.insert(what);
+                                                EXPECT_GE(fraction, last);
+                                                EXPECT_LE(fraction, 1);
+                                                last = fraction;
+                                              }});
     if (!report.ok()) throw std::runtime_error(report.error().message());
     return std::move(*report);
   }
 
   const aio::TemporaryFolder folder_;
   std::set<std::string> measured_;  // in the last probe
+  bool busy_ = false;               // made up: however busy this machine is
+
+ private:
+  CpuUse next_cpu_use() {
+    constexpr std::int64_t kSecond = 1'000'000'000;
+    now_.wall_ns += kSecond;
+    now_.ran_ns += busy_ ? kSecond / 10 : kSecond;
+    now_.waited_ns = *now_.waited_ns + (busy_ ? 9 * kSecond / 10 : 0);
+    return now_;
+  }
+
+  CpuUse now_{.waited_ns = 0};
 };
 
 TEST_F(MachineProbeTest, MeasuresOnceAndThenOnlyWhatIsAnotherSetting) {
@@ -85,6 +104,25 @@ TEST_F(MachineProbeTest, MeasuresOnceAndThenOnlyWhatIsAnotherSetting) {
   probe({"run.cpu_threads=1"});
   EXPECT_THAT(measured_, UnorderedElementsAre(memory, units));
   probe({}, true);
+  EXPECT_EQ(measured_.size(), 3U);
+}
+
+// As on a machine on which every thread waits for a core nine tenths of the time.
+TEST_F(MachineProbeTest, SaysThatTheMachineWasBusyAndKeepsNothingOfIt) {
+  busy_ = true;
+  const ProbeReport busy = probe();
+  EXPECT_EQ(busy.disturbances.size(), 3U);
+  EXPECT_TRUE(busy.host_when.disturbed && busy.drives_when.disturbed && busy.units_when.disturbed);
+  EXPECT_THAT(busy_warning(busy), HasSubstr("memory and cores: other work had 90%"));
+  busy_ = false;
+  const ProbeReport quiet = probe();
+  EXPECT_EQ(measured_.size(), 3U);
+  EXPECT_EQ(busy_warning(quiet), "");
+  probe();
+  EXPECT_THAT(measured_, IsEmpty());
+  // What turned out to be wrong is measured anew.
+  ASSERT_TRUE(forget_measurements(config(), quiet).ok());
+  probe();
   EXPECT_EQ(measured_.size(), 3U);
 }
 

@@ -48,6 +48,21 @@ TEST(ProbeReport, ShowsEveryNumberWithItsAge) {
               HasSubstr("/nvme1, alone on a drive that has 2 of the paths"));
 }
 
+TEST(ProbeReport, SaysWhatWasMeasuredWhileTheMachineWasBusy) {
+  ProbeReport report = example();
+  EXPECT_EQ(busy_warning(report), "");
+  report.host_when = {.unix_s = kNow, .disturbed = true};
+  report.disturbances = {"memory and cores: other work had 90% of the processor time"};
+  EXPECT_THAT(format_report(report, kNow),
+              testing::ContainsRegex("memory, copy +201.50 GB/s +now, while busy"));
+  EXPECT_THAT(busy_warning(report),
+              testing::AllOf(HasSubstr("this machine was busy"), HasSubstr(report.disturbances[0]),
+                             HasSubstr("is not kept")));
+  const auto json = nlohmann::json::parse(to_json(report));
+  EXPECT_EQ(json["host"]["disturbed"], true);
+  EXPECT_EQ(json["disturbed_by"][0], report.disturbances[0]);
+}
+
 TEST(ProbeReport, LeavesOutWhatIsNotThere) {
   ProbeReport report = example();
   report.gpu.clear();

@@ -155,6 +155,52 @@ TEST_F(SpeedsCacheTest, DoesNotKeepAnError) {
   EXPECT_EQ(get(cache_at(kNow)), 1);
 }
 
+TEST_F(SpeedsCacheTest, DoesNotKeepWhatWasDisturbed) {
+  SpeedsCache disturbed = cache_at(kNow);
+  const auto found = disturbed.get<HostSpeeds>(
+      "host", kMachine,
+      [] {
+        return Result<HostSpeeds>(HostSpeeds{90, 90});
+      },
+      [] { return std::string("others ran"); });
+  ASSERT_OK(found);
+  EXPECT_EQ(found->speeds.copy_bytes_per_s, 90);
+  EXPECT_EQ(found->disturbance, "others ran");
+  EXPECT_EQ(get(cache_at(kNow)), 1);
+  EXPECT_FALSE(cached_);
+}
+
+// A search of many processes asks for it, and nobody else gets it.
+TEST_F(SpeedsCacheTest, KeepsWhatWasDisturbedForASeriesAlone) {
+  const auto disturbed = [&](std::int64_t unix_s) {
+    const auto found = cache({.path = kPath, .unix_s = unix_s, .disturbed_max_age_s = 60})
+                           .get<HostSpeeds>(
+                               "host", kMachine,
+                               [&] {
+                                 return Result<HostSpeeds>(HostSpeeds{++measured_, 1});
+                               },
+                               [] { return std::string("others ran"); });
+    EXPECT_TRUE(found.ok());
+    EXPECT_NE(found->disturbance, "");
+    return found->speeds.copy_bytes_per_s;
+  };
+  EXPECT_EQ(disturbed(kNow), 1);
+  EXPECT_EQ(disturbed(kNow + 60), 1);
+  EXPECT_EQ(disturbed(kNow + 61), 2);
+  EXPECT_EQ(get(cache_at(kNow + 61)), 3);
+  EXPECT_FALSE(cached_);
+}
+
+TEST_F(SpeedsCacheTest, ForgetsWhatItIsToldAndNothingElse) {
+  get(cache_at(kNow));
+  get(cache_at(kNow), kMachine, "units");
+  get(cache_at(kNow), {{"cpu", "other"}});
+  ASSERT_OK(cache_at(kNow).forget({{.what = "host", .of = kMachine}, {.what = "none", .of = {}}}));
+  EXPECT_EQ(get(cache_at(kNow), kMachine, "units"), 2);
+  EXPECT_EQ(get(cache_at(kNow), {{"cpu", "other"}}), 3);
+  EXPECT_EQ(get(cache_at(kNow)), 4);
+}
+
 TEST_F(SpeedsCacheTest, StaysSmall) {
   for (int i = 0; i <= static_cast<int>(SpeedsCache::kMaxMeasurements); ++i)
     get(cache_at(kNow + i), {{"number", std::to_string(i)}});

@@ -22,7 +22,7 @@ using testing::Not;
 class Preflight : public testing::Test {
  protected:
   Preflight() : config_(SmallRun().config()) {
-    plan_.host = {{"parameters", 3 * kGiB, /*locked=*/true}, {"the rest", kGiB}};
+    plan_.host = {{"optimizer state in memory", 3 * kGiB, /*locked=*/true}, {"the rest", kGiB}};
     plan_.nvme = {
         {.what = "parameters", .bytes = 2 * kGiB, .paths = {{"/a/run", kGiB}, {"/b", kGiB}}},
         {.what = "optimizer state", .bytes = 6 * kGiB, .paths = {{"/b", 6 * kGiB}}}};
@@ -37,16 +37,17 @@ class Preflight : public testing::Test {
   }
 
   PreflightReport report() {
-    auto checked = preflight(config_, plan_, facts_, drives_, file_system_of_);
-    EXPECT_TRUE(checked.ok()) << checked.error().message();
-    return checked.ok() ? *checked : PreflightReport{};
+    PreflightReport checked = preflight(config_, plan_, facts_, drives_, file_system_of_);
+    EXPECT_TRUE(checked.verdict.ok()) << checked.verdict.error().message();
+    return checked;
   }
   std::string refusal(ErrorCode code) {
-    const auto checked = preflight(config_, plan_, facts_, drives_, file_system_of_);
-    EXPECT_FALSE(checked.ok());
-    if (checked.ok()) return "";
-    EXPECT_EQ(checked.error().code(), code);
-    return checked.error().message();
+    const PreflightReport checked = preflight(config_, plan_, facts_, drives_, file_system_of_);
+    EXPECT_FALSE(checked.verdict.ok());
+    if (checked.verdict.ok()) return "";
+    EXPECT_THAT(checked.table, HasSubstr("host memory"));  // with what it takes
+    EXPECT_EQ(checked.verdict.error().code(), code);
+    return checked.verdict.error().message();
   }
 
   config::Config config_;
@@ -86,6 +87,45 @@ TEST_F(Preflight, NamesTheBudgetThatIsTooSmallWhereTheMachineHasMore) {
               AllOf(HasSubstr("512M are missing"), HasSubstr("budget.cpu_gib to 4.0")));
   facts_.available_bytes = 3 * kGiB;
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), Not(HasSubstr("Raise budget.cpu_gib")));
+}
+
+// The remedy is one for what is large, whatever else could go to a drive.
+TEST_F(Preflight, NamesTheRemedyOfWhatTakesMost) {
+  facts_.available_bytes = 8 * kGiB;
+  plan_.host = {{"optimizer state in memory", 2 * kGiB}, {kActivationsLine, 12 * kGiB}};
+  config_.batch.micro = 8;
+  const std::string activations = refusal(ErrorCode::kOutOfMemory);
+  EXPECT_THAT(activations,
+              AllOf(HasSubstr("12G of it are activations: take smaller micro-batches "
+                              "(train_micro_batch_size_per_gpu, now 8) and as many more of them"),
+                    Not(HasSubstr("NVMe"))));
+  plan_.host = {{"optimizer state in memory", 12 * kGiB}, {kActivationsLine, 2 * kGiB}};
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
+              AllOf(HasSubstr("12G of it are optimizer state: put it on NVMe"),
+                    Not(HasSubstr("micro_batch"))));
+  // Where the largest alone is not enough, the next as well.
+  plan_.host = {{"optimizer state in memory", 11 * kGiB},
+                {"parameters in memory", 10 * kGiB},
+                {kActivationsLine, kGiB}};
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
+              AllOf(HasSubstr("; and 10G are parameters: put them on NVMe")));
+  config_.zero.offload_optimizer.device = config::OffloadDevice::kNvme;
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), HasSubstr("10G of it are parameters"));
+  // What many micro-batches keep between the passes is as large with more and smaller ones.
+  config_.model.layers = 1000;
+  config_.model.hidden = 1 << 10;
+  config_.data.sequence_tokens = 1 << 10;
+  plan_.host = {{kActivationsLine, 40 * kGiB}};
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
+              HasSubstr("take fewer sequences in a step (train_batch_size, now 16)"));
+}
+
+TEST_F(Preflight, NeverAdvisesABudgetThatTheMachineDoesNotHave) {
+  config_.budget.cpu_gib = 3.5;
+  facts_.available_bytes = 3 * kGiB;
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), Not(HasSubstr("Raise")));
+  facts_.available_bytes.reset();  // nobody knows
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), Not(HasSubstr("Raise")));
 }
 
 TEST_F(Preflight, ObeysABudgetThatIsMoreThanTheMachineSaysAndWarns) {
@@ -256,9 +296,10 @@ TEST_F(Preflight, TakesThisMachineAsItIs) {
   auto planned = plan_memory(configuration, model);
   ASSERT_OK(planned);
   aio::RealFileSystem files;
-  const auto checked = preflight(configuration, *planned, machine_facts(configuration), files);
-  ASSERT_OK(checked);
-  EXPECT_THAT(checked->table, HasSubstr("on " + small.folder().file("nvme")));
+  const PreflightReport checked =
+      preflight(configuration, *planned, machine_facts(configuration), files);
+  ASSERT_OK(checked.verdict);
+  EXPECT_THAT(checked.table, HasSubstr("on " + small.folder().file("nvme")));
   EXPECT_TRUE(std::filesystem::is_empty(small.folder().file("nvme")));
 }
 

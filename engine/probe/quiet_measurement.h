@@ -1,0 +1,95 @@
+// QuietMeasurement: whether something else had the machine while it was measured, and another try
+// where it had.
+//
+// Told by what the kernel counts: how long this process's threads stood ready to run and had no
+// core (/proc/self/task/*/schedstat), and for work that computes all the time, processor time
+// against wall time; and by how far apart the passes of one measurement are (PassSpread), which
+// shows what the processors do not: a drive or a GPU that others use now and then.
+//
+// Threads: one. A thread that ends while it is measured takes its counts with it: make executors
+// outside.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "aio/result.h"
+#include "engine/probe/timed_passes.h"
+
+namespace sluice::engine {
+
+// Of this process so far.
+struct CpuUse {
+  std::int64_t wall_ns = 0;
+  std::int64_t ran_ns = 0;                // by all threads together
+  std::optional<std::int64_t> waited_ns;  // for a core; unset: the kernel does not say
+};
+CpuUse cpu_use();
+using ReadCpuUse = std::function<CpuUse()>;
+
+enum class MeasuredWork : std::uint8_t {
+  kComputes,  // at least one thread, all the time
+  kWaits,     // for drives or a GPU
+};
+
+// Of the time in which the process could have run between the two, what others had.
+double lost_share(const CpuUse& before, const CpuUse& after, MeasuredWork work);
+
+class QuietMeasurement {
+ public:
+  static constexpr double kMostLost = 0.25;  // a plan is to be right within 0.7 and 1.4
+  static constexpr double kMostSpread = 3;
+  static constexpr int kMostTries = 3;
+
+  // `read`: for tests; empty is cpu_use().
+  explicit QuietMeasurement(MeasuredWork work, ReadCpuUse read = {})
+      : work_(work), read_(read ? std::move(read) : cpu_use) {}
+
+  // For the passes that `measure` makes.
+  PassSpread* spread() { return &spread_; }
+
+  // Measures until it was quiet, kMostTries times at most, and no longer where trying again does
+  // not help. The try that lost least.
+  template <typename Speeds>
+  Result<Speeds> measure(const std::function<Result<Speeds>()>& measure) {
+    std::optional<Speeds> best;
+    for (int tries = 0; tries < kMostTries; ++tries) {
+      spread_ = {};
+      const CpuUse before = read_();
+      SLUICE_ASSIGN_OR_RETURN(Speeds speeds, measure());
+      const Disturbance now{.lost_share = lost_share(before, read_(), work_),
+                            .spread = spread_.worst()};
+      const bool better = !best || now.badness() < disturbance_.badness();
+      const bool much_better = !best || now.badness() < kWorthAnotherTry * disturbance_.badness();
+      if (better) {
+        best = std::move(speeds);
+        disturbance_ = now;
+      }
+      if (disturbance_.badness() <= 1 || !much_better) break;
+    }
+    return std::move(*best);
+  }
+
+  // What disturbed the last measurement that is used: a clause; empty where nothing did.
+  std::string disturbance() const;
+
+ private:
+  static constexpr double kWorthAnotherTry = 0.8;
+
+  struct Disturbance {
+    double lost_share = 0;
+    double spread = 1;
+    // 1: just bearable.
+    double badness() const { return std::max(lost_share / kMostLost, spread / kMostSpread); }
+  };
+
+  const MeasuredWork work_;
+  const ReadCpuUse read_;
+  PassSpread spread_;
+  Disturbance disturbance_;
+};
+
+}  // namespace sluice::engine

@@ -1,0 +1,92 @@
+// What weight decay applies to: by default, in a file for DeepSpeed, and in a run that goes on.
+#include "engine/config/decay_of_stored.h"
+
+#include "tests/engine/config/resolving.h"
+
+namespace sluice::config {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* kRun = R"({"train_batch_size": 8,
+                                 "optimizer": {"params": {"weight_decay": 0.1}}})";
+constexpr const char* kKey = "optimizer.params.decayed";
+
+DecayedParameters decayed(const Resolved& resolved) {
+  return resolved.config.optimizer.decayed_parameters;
+}
+
+TEST(DecayedParameters, LeaveOutVectorsInOurFilesAndNothingInDeepSpeeds) {
+  EXPECT_EQ(decayed(accepted(resolve_run(kRun))), DecayedParameters::kMatrices);
+  EXPECT_EQ(decayed(accepted(resolve_run(kRun, {std::string(kKey) + "=all"}))),
+            DecayedParameters::kAll);
+  EXPECT_EQ(decayed(accepted(resolve_deepspeed(kRun))), DecayedParameters::kAll);
+  const Resolved both = accepted(resolve_both(R"({"train_batch_size": 8})", kRun));
+  EXPECT_EQ(decayed(both), DecayedParameters::kAll);
+  EXPECT_THAT(report_on(both, kKey).reason, HasSubstr("DeepSpeed"));
+  EXPECT_EQ(decayed(accepted(resolve_both(R"({"train_batch_size": 8})", kRun,
+                                          {std::string(kKey) + "=matrices"}))),
+            DecayedParameters::kMatrices);
+}
+
+TEST(DecayedParameters, StayWhatTheyWereInARunFromBeforeTheKey) {
+  Resolved now = accepted(resolve_run(kRun));
+  EXPECT_THAT(keep_decayed_parameters(kRun, now), HasSubstr("goes on applying to all parameters"));
+  EXPECT_EQ(decayed(now), DecayedParameters::kAll);
+  // And once that is stored.
+  Resolved again = accepted(resolve_run(kRun));
+  EXPECT_NE(keep_decayed_parameters(to_json(now.config), again), "");
+  EXPECT_EQ(decayed(again), DecayedParameters::kAll);
+}
+
+TEST(DecayedParameters, ChangeWhereTheNewConfigurationGivesThemAndThatIsSaid) {
+  Resolved now = accepted(resolve_run(kRun, {std::string(kKey) + "=matrices"}));
+  EXPECT_EQ(keep_decayed_parameters(kRun, now),
+            "optimizer.params.decayed was all, and is matrices from here on");
+  EXPECT_EQ(decayed(now), DecayedParameters::kMatrices);
+}
+
+TEST(DecayedParameters, AreNotMentionedWhereNothingChangesOrDecays) {
+  const std::string stored = to_json(accepted(resolve_run(kRun)).config);
+  Resolved now = accepted(resolve_run(kRun));
+  EXPECT_EQ(keep_decayed_parameters(stored, now), "");
+  Resolved without = accepted(resolve_run(R"({"train_batch_size": 8})"));
+  EXPECT_EQ(keep_decayed_parameters(kRun, without), "");
+  EXPECT_EQ(decayed(without), DecayedParameters::kAll);
+}
+
+TEST(NonFiniteStep, IsDeepSpeedsSwitchWhereThatIsOn) {
+  const auto fate = [](const char* bf16) {
+    return accepted(
+        resolve_deepspeed(std::string(R"({"train_batch_size": 8, "bf16": )") + bf16 + "}"));
+  };
+  const Resolved skips = fate(R"({"enabled": true, "check_grad_overflow": true})");
+  EXPECT_EQ(skips.config.run.non_finite_step, NonFiniteStep::kSkip);
+  EXPECT_THAT(report_on(skips, "run.non_finite_step").reason,
+              HasSubstr("given as bf16.check_grad_overflow"));
+  for (const char* const off : {"false", "null", "\"auto\""}) {
+    const Resolved stops =
+        fate((R"({"enabled": true, "check_overflow": )" + std::string(off) + "}").c_str());
+    EXPECT_EQ(stops.config.run.non_finite_step, NonFiniteStep::kStop) << off;
+  }
+  const auto wrong = resolve_deepspeed(R"({"train_batch_size": 8,
+                                           "bf16": {"check_grad_overflow": "often"}})");
+  EXPECT_THAT(refusal(wrong), HasSubstr("bf16.check_grad_overflow must be true or false"));
+}
+
+TEST(NonFiniteStep, IsSkippedWithAFixedLossScaleAloneUnlessItIsSaid) {
+  const auto fate = [](const std::string& more) {
+    return accepted(resolve_run(R"({"train_batch_size": 8)" + more + "}"))
+        .config.run.non_finite_step;
+  };
+  EXPECT_EQ(fate(""), NonFiniteStep::kStop);
+  EXPECT_EQ(fate(R"(, "fp16": {"enabled": true})"), NonFiniteStep::kStop);
+  EXPECT_EQ(fate(R"(, "fp16": {"enabled": true, "loss_scale": 8})"), NonFiniteStep::kSkip);
+  EXPECT_EQ(fate(R"(, "fp16": {"loss_scale": 8})"), NonFiniteStep::kStop);
+  EXPECT_EQ(fate(R"(, "fp16": {"enabled": true, "loss_scale": 8},
+                     "run": {"non_finite_step": "stop"})"),
+            NonFiniteStep::kStop);
+}
+
+}  // namespace
+}  // namespace sluice::config
