@@ -51,11 +51,16 @@ std::vector<RecordShape> shapes_of(const StoreLayout& layout) {
 }
 
 // Clears the folders that were taken for a new store. What a killed run left goes; a store that was
-// closed stays, unless it is to be replaced.
-Status clear_for_new_store(aio::FileSystem& files, const Directories& directories,
-                           bool replace_whole) {
+// closed stays, unless it is to be replaced, and so does one that cannot be read: whoever wrote it
+// may mark it as closed in another way.
+Status clear_for_new_store(IoQueue& queue, const Directories& directories, bool replace_whole) {
+  aio::FileSystem& files = queue.backend().files();
   for (const auto& directory : directories) {
     const std::string& folder = directory->path();
+    Status readable = check_readable(queue, folder);
+    if (!readable.ok())
+      return std::move(readable).error().with_suffix(
+          "; it is kept. Remove " + folder + " if nobody needs it, or use another NVMe path");
     SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
     if (closed && !replace_whole) {
       return Error(ErrorCode::kAlreadyExists,
@@ -127,8 +132,7 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
     SLUICE_ASSIGN_OR_RETURN(auto directory, RunDirectory::take(queues.reads, path, options.run));
     taken.push_back(std::move(directory));
   }
-  SLUICE_RETURN_IF_ERROR(
-      clear_for_new_store(queues.reads.backend().files(), taken, options.replace_whole));
+  SLUICE_RETURN_IF_ERROR(clear_for_new_store(queues.reads, taken, options.replace_whole));
 
   std::unique_ptr<StateStore> store(new StateStore(queues, std::move(layout), std::move(taken)));
   store->label_ = options.label;
