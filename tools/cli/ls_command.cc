@@ -23,13 +23,17 @@ std::string loss_text(const std::optional<double>& loss) {
   return loss ? engine::decimals(*loss, 4) : "-";
 }
 
-// "intact": of what was looked at. `sound` becomes false where something is damaged.
+// "intact": of what was looked at. `sound` becomes false where something is not.
 Result<std::string> state_of(aio::IoQueue& queue, const engine::CheckpointEntry& entry, bool verify,
                              bool& sound) {
-  if (!entry.has_manifest) return std::string("not finished");
+  if (entry.leftover) return std::string("not finished");
   if (!entry.complete()) {
     sound = false;
-    return "damaged: " + entry.status.error().message();
+    const Error& error = entry.status.error();
+    const char* const what = error.code() == ErrorCode::kNewerVersion ? "newer version: "
+                             : error.code() == ErrorCode::kCorrupt    ? "damaged: "
+                                                                      : "cannot be read: ";
+    return what + error.message();
   }
   if (!verify) return std::string("complete");
   SLUICE_ASSIGN_OR_RETURN(const auto report, engine::verify_checkpoint(queue, entry.path, {}));
@@ -71,7 +75,7 @@ Command add_ls_command(CLI::App& sluice) {
   command->footer(
       "  sluice ls runs/demo            manifests and sizes: at once\n"
       "  sluice ls runs/demo --verify   every byte against its checksum\n"
-      "Exit code 1 where one is damaged.");
+      "Exit code 1 where one is damaged or cannot be read.");
   const auto options = std::make_shared<Options>();
   command->add_option("DIR", options->directory, "The run's directory")->required();
   command->add_flag("--verify", options->verify, "Reads every byte, as sluice scrub DIR does");

@@ -48,6 +48,12 @@ Status clean(aio::IoQueue& queue, const std::vector<std::string>& paths) {
     bytes += store.found.bytes;
   }
   std::cout << removed.size() << " leftovers removed, " << format_bytes(bytes) << "\n";
+  for (const std::string& path : paths) {
+    SLUICE_ASSIGN_OR_RETURN(const auto left, swap::list_stores(queue, path));
+    for (const swap::FoundStore& store : left)
+      if (store.condition == swap::StoreCondition::kUnknown)
+        std::cout << "kept: " << swap::describe(store) << "\n";
+  }
   return {};
 }
 
@@ -86,10 +92,14 @@ Result<int> run(const Options& options) {
                           aio::IoQueue::create(*backend, {.queue_depth = kQueueDepth}));
   // Runs' directories first; what is left are NVMe paths.
   Options of_stores = options;
-  std::erase_if(of_stores.paths, is_run_folder);
+  of_stores.paths.clear();
   bool sound = true;
   for (const std::string& path : options.paths) {
-    if (!is_run_folder(path)) continue;
+    SLUICE_ASSIGN_OR_RETURN(const bool is_run, is_run_folder(*queue, path));
+    if (!is_run) {
+      of_stores.paths.push_back(path);
+      continue;
+    }
     SLUICE_ASSIGN_OR_RETURN(const bool one, scrub_run(*queue, path));
     sound = sound && one;
   }

@@ -19,8 +19,10 @@
 #include "engine/train/training_run.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
+#include "tools/cli/resume_point.h"
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
+#include "tools/cli/same_command.h"
 #include "tools/cli/train_session.h"
 #include "tools/cli/weight_dtype.h"
 #include "tools/support/interrupt.h"
@@ -41,6 +43,7 @@ struct Options {
   double epochs = -1;
   bool overwrite = false;
   std::string resume;
+  bool set_aside_later = false;
   std::string trace;
   std::string save_weights;
   std::string dtype = "fp32";
@@ -56,6 +59,7 @@ void add_overrides(const Options& options, ConfigOptions& config) {
   if (options.steps >= 0) add("run.steps", std::to_string(options.steps));
   if (!options.init_from.empty()) add("model.init_from", options.init_from);
   if (!options.resume.empty()) add("run.resume", options.resume);
+  if (options.set_aside_later) add("run.later_checkpoints", "set_aside");
 }
 
 RunFolder::Entry entry_of(const Options& options, const config::Config& config) {
@@ -84,25 +88,43 @@ Result<std::int64_t> steps_of(const Options& options, const TrainingRun& run) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(steps)));
 }
 
-// The checkpoint to go on from. A run that is to have as many threads as there are cores gets those
-// that it had: their number may change last bits. The wish is taken out of `config`, which is kept
-// with the run: whoever starts another one from it does not mean to resume that.
-Result<std::optional<engine::CheckpointEntry>> find_checkpoint(const RunFolder& folder,
-                                                               config::Config& config) {
-  if (config.run.resume.empty()) return std::optional<engine::CheckpointEntry>();
-  const std::string wanted = std::exchange(config.run.resume, {});
-  SLUICE_ASSIGN_OR_RETURN(auto found, folder.find(wanted));
-  if (!found) {
+// Where to go on. A run that is to have as many threads as there are cores gets those that it had:
+// their number may change last bits. The wish is taken out of `config`, which is kept with the run:
+// whoever starts another one from it does not mean to resume that.
+Result<ResumePoint> resume_point(const RunFolder& folder, config::Config& config,
+                                 const ResumeCommand& command) {
+  SLUICE_ASSIGN_OR_RETURN(ResumePoint point, find_resume_point(folder, config.run, command));
+  config.run.later_checkpoints = config::LaterCheckpoints::kRefuse;
+  const bool wanted = !std::exchange(config.run.resume, {}).empty();
+  if (wanted && !point.checkpoint) {
     std::cerr << "there is no checkpoint in " << folder.file("checkpoints")
               << " yet: starting at step 0\n";
-    return found;
   }
-  if (config.run.cpu_threads == 0) {
-    SLUICE_ASSIGN_OR_RETURN(const auto manifest,
-                            engine::read_checkpoint_manifest(folder.queue(), found->path));
+  if (point.checkpoint && config.run.cpu_threads == 0) {
+    SLUICE_ASSIGN_OR_RETURN(const auto manifest, engine::read_checkpoint_manifest(
+                                                     folder.queue(), point.checkpoint->path));
     config.run.cpu_threads = manifest.state.run.cpu_threads;
   }
-  return found;
+  return point;
+}
+
+// Once nothing can be refused any more: what the run replaces or leaves behind is moved away, or,
+// with --overwrite, removed.
+Result<std::unique_ptr<engine::MetricsLog>> take_folder(const Options& options,
+                                                        const RunFolder& folder,
+                                                        const ResumePoint& point,
+                                                        std::int64_t done) {
+  if (options.overwrite) {
+    SLUICE_RETURN_IF_ERROR(folder.clear());
+  }
+  SLUICE_ASSIGN_OR_RETURN(const std::string cut_path, make_way(folder, point));
+  SLUICE_ASSIGN_OR_RETURN(auto log, engine::MetricsLog::resume(folder.file("metrics.jsonl"),
+                                                               point.own ? done : 0, cut_path));
+  if (log->cut_lines() > 0) {
+    std::cerr << "metrics of later steps, " << log->cut_lines() << " lines, are now in "
+              << log->cut_path() << "\n";
+  }
+  return log;
 }
 
 Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& run) {
@@ -139,8 +161,11 @@ std::string after_a_failure(const RunFolder& folder, const config::Config& confi
   std::string text;
   for (const std::string& drive : drives)
     text += (text.empty() ? ". Its state was in " : ", ") + drive;
-  const auto newest = folder.find("newest");
-  if (newest.ok() && *newest)
+  const auto newest = folder.newest();
+  if (!newest.ok())
+    return text + ". Which checkpoint is the newest cannot be told now (" +
+           newest.error().message() + "): --resume goes on from it once it can be read";
+  if (*newest)
     return text + ". The newest checkpoint is " + (*newest)->path + ": --resume goes on from there";
   return text + ". There is no checkpoint yet";
 }
@@ -156,7 +181,15 @@ Result<TrainSession::End> train(TrainSession& session, const Interrupt& interrup
   }
 }
 
-Result<int> run(const Options& options) {
+// What was typed, with another --resume; an option in `more` takes the place of the same one.
+std::string resume_command(const CLI::App& command, const std::string& resume,
+                           const std::string& more) {
+  const std::string other = more.substr(0, more.find(' '));
+  return same_command(command, {"--resume", "--set-aside-later", other}) + " --resume" +
+         (resume.empty() ? "" : "=" + shell_word(resume)) + (more.empty() ? "" : " " + more);
+}
+
+Result<int> run(const Options& options, const ResumeCommand& command) {
   ConfigOptions config_options = options.config;
   add_overrides(options, config_options);
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
@@ -171,12 +204,17 @@ Result<int> run(const Options& options) {
                  "where the run's files shall lie is not said: --out DIR, or run.dir");
   }
   const Interrupt interrupt(kInterruptNotice);
+  if (options.set_aside_later && config.run.resume.empty())
+    return Error(ErrorCode::kInvalidArgument,
+                 "--set-aside-later says what becomes of checkpoints after the one of "
+                 "--resume=NAME, and there is no --resume");
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config)));
-  SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, config));
-  auto made = set_up_run(config, checkpoint);
-  if (!made.ok() && checkpoint)
-    return folder.with_advice(std::move(made).error(), checkpoint->step);
+  SLUICE_ASSIGN_OR_RETURN(const ResumePoint point, resume_point(folder, config, command));
+  auto made = set_up_run(config, point.checkpoint);
+  if (!made.ok() && point.checkpoint &&
+      made.error().message().find(point.checkpoint->path) != std::string::npos)
+    return with_older_one(std::move(made).error(), folder, *point.checkpoint, command);
   if (!made.ok()) return std::move(made).error();
   const std::unique_ptr<TrainingRun> run = *std::move(made);
   SLUICE_ASSIGN_OR_RETURN(const std::int64_t steps, steps_of(options, *run));
@@ -184,11 +222,10 @@ Result<int> run(const Options& options) {
   if (done >= steps) {
     std::cerr << "all " << steps << " steps are done: --steps N goes on to step N\n";
   }
-  SLUICE_RETURN_IF_ERROR(write_config(folder.file("config.json"), config));
-  SLUICE_ASSIGN_OR_RETURN(const auto log,
-                          engine::MetricsLog::resume(folder.file("metrics.jsonl"), done));
   if (trace) run->trace().start(*trace);
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoints, make_checkpoints(*run));
+  SLUICE_ASSIGN_OR_RETURN(const auto log, take_folder(options, folder, point, done));
+  SLUICE_RETURN_IF_ERROR(write_config(folder.file("config.json"), config));
 
   TrainSession session({.run = run.get(), .log = log.get(), .checkpoints = checkpoints.get()},
                        steps);
@@ -234,6 +271,9 @@ Command add_train_command(CLI::App& sluice) {
                  "Goes on from the newest checkpoint in DIR, or with --resume=NAME from that one "
                  "(run.resume); where there is none yet, starts at step 0")
       ->excludes(overwrite);
+  command->add_flag("--set-aside-later", options->set_aside_later,
+                    "With --resume=NAME: keeps the checkpoints after that one aside, in "
+                    "DIR/checkpoints/set-aside-at-NAME (run.later_checkpoints)");
   auto* const steps = command->add_option("--steps", options->steps, "Optimizer steps (run.steps)");
   command->add_option("--epochs", options->epochs, "Passes over the training data instead")
       ->excludes(steps);
@@ -245,7 +285,11 @@ Command add_train_command(CLI::App& sluice) {
                       "Of the saved weights: fp32 (default), bf16, fp16");
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
-  return [options] { return run(*options); };
+  return [options, command] {
+    return run(*options, [command](const std::string& resume, const std::string& more) {
+      return resume_command(*command, resume, more);
+    });
+  };
 }
 
 }  // namespace sluice::tools
