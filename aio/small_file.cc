@@ -8,6 +8,8 @@
 namespace sluice::aio {
 namespace {
 
+constexpr int kMaxNumberedNames = 10'000;
+
 std::string folder_of(const std::string& path) {
   const auto slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
@@ -76,6 +78,19 @@ Status remove_durably(FileSystem& files, const std::string& path) {
   Status removed = files.remove(path);
   if (!removed.ok() && removed.error().code() != ErrorCode::kNotFound) return removed;
   return files.sync_directory(folder_of(path));
+}
+
+Result<std::string> unused_name(FileSystem& files, const std::string& path) {
+  std::string name = path;
+  for (int number = 2;; ++number) {
+    SLUICE_ASSIGN_OR_RETURN(const bool taken, files.exists(name));
+    if (!taken) return name;
+    if (number > kMaxNumberedNames)
+      return Error(ErrorCode::kAlreadyExists,
+                   path + " and " + std::to_string(kMaxNumberedNames) +
+                       " numbered names are all taken: move some of them away");
+    name = path + "-" + std::to_string(number);
+  }
 }
 
 }  // namespace sluice::aio

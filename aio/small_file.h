@@ -29,4 +29,8 @@ Status write_small_file(IoQueue& queue, const std::string& path, std::string_vie
 // error.
 Status remove_durably(FileSystem& files, const std::string& path);
 
+// A name that nothing bears: `path`, else the first of "<path>-2", "<path>-3" and so on. For what
+// is moved out of the way; whoever holds the folder's lock can rely on it.
+Result<std::string> unused_name(FileSystem& files, const std::string& path);
+
 }  // namespace sluice::aio

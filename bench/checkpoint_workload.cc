@@ -96,13 +96,14 @@ Status CheckpointWorkload::take_home() {
   if (!lock.ok())
     return std::move(lock).error().with_context("another checkpoint_bench may be at work");
   lock_ = std::move(*lock);
-  return engine::remove_checkpoint(files, folder_);
+  SLUICE_RETURN_IF_ERROR(engine::settle_replacement(*queue_, folder_));
+  return engine::remove_checkpoint(*queue_, folder_);
 }
 
 Status CheckpointWorkload::remove() {
   if (lock_ == nullptr) return {};
   aio::FileSystem& files = backend_->files();
-  SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(files, folder_));
+  SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(*queue_, folder_));
   SLUICE_RETURN_IF_ERROR(files.remove(home_ + "/lock"));
   lock_.reset();
   return files.remove(home_);
@@ -120,7 +121,7 @@ std::span<const float> CheckpointWorkload::source(std::size_t family, std::uint6
 
 Result<CheckpointPass> CheckpointWorkload::save(const tools::Interrupt& interrupt,
                                                 const OnProgress& on_progress) {
-  SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(backend_->files(), folder_));
+  SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(*queue_, folder_));
   Watch watch(interrupt, on_progress, options_.state_bytes());
   CheckpointPass pass;
   SLUICE_ASSIGN_OR_RETURN(const auto writer,

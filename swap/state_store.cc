@@ -62,10 +62,16 @@ Status refuse_closed(aio::FileSystem& files, const std::vector<std::string>& fol
   return {};
 }
 
-// Clears the folders that were taken for a new store, of what is there.
-Status clear_for_new_store(aio::FileSystem& files, const Directories& directories) {
+// Clears the folders that were taken for a new store. One that cannot be read stays: whoever wrote
+// it may mark it as closed in another way.
+Status clear_for_new_store(IoQueue& queue, const Directories& directories) {
+  aio::FileSystem& files = queue.backend().files();
   for (const auto& directory : directories) {
     const std::string& folder = directory->path();
+    Status readable = check_readable(queue, folder);
+    if (!readable.ok())
+      return std::move(readable).error().with_suffix(
+          "; it is kept. Remove " + folder + " if nobody needs it, or use another NVMe path");
     SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
     if (!closed && directory->previous_owner()) {
       log::warning(folder + " was left half-written by " + describe(*directory->previous_owner()) +
@@ -128,7 +134,7 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
   SLUICE_ASSIGN_OR_RETURN(Directories taken,
                           RunDirectory::take_all(queues.reads, options.paths, options.run));
   if (!options.replace_whole) SLUICE_RETURN_IF_ERROR(refuse_closed(files, folders));
-  SLUICE_RETURN_IF_ERROR(clear_for_new_store(files, taken));
+  SLUICE_RETURN_IF_ERROR(clear_for_new_store(queues.reads, taken));
 
   std::unique_ptr<StateStore> store(new StateStore(queues, std::move(layout), std::move(taken)));
   store->label_ = options.label;

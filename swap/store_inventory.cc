@@ -81,25 +81,38 @@ std::optional<ClosedMark> common_mark(std::vector<std::optional<ClosedMark>> mar
   return common;
 }
 
-// Whether another path of the same store has the mark that this folder lacks.
-bool closed_elsewhere(IoQueue& queue, const FoundRun& found) {
+// Whether another path of the same store has the mark that this folder lacks. A path that cannot be
+// searched is an error: what is not closed here may be closed there.
+Result<bool> closed_elsewhere(IoQueue& queue, const FoundRun& found) {
   const auto manifest = read_manifest(queue, found.directory);
-  if (!manifest.ok()) return false;
+  if (!manifest.ok() && manifest.error().code() == ErrorCode::kNotFound) return false;
+  if (!manifest.ok()) return manifest.error();
   const StoreLayoutOptions& options = manifest->layout.options();
   for (const std::string& path : options.paths) {
-    const auto mark = read_mark(queue, folder_of(path, found.run));
-    if (mark.ok() && *mark && (*mark)->store_id == options.store_id) return true;
+    SLUICE_ASSIGN_OR_RETURN(const auto mark, read_mark(queue, folder_of(path, found.run)));
+    if (mark && mark->store_id == options.store_id) return true;
   }
   return false;
 }
 
-Result<StoreCondition> condition_of(IoQueue& queue, const FoundRun& found) {
-  if (found.in_use) return StoreCondition::kInUse;
+Result<FoundStore> judge(IoQueue& queue, FoundRun found) {
+  FoundStore store{.found = std::move(found), .condition = StoreCondition::kInUse, .problem = {}};
+  if (store.found.in_use) return store;
   SLUICE_ASSIGN_OR_RETURN(const bool closed,
-                          queue.backend().files().exists(closed_mark_path(found.directory)));
-  if (closed || closed_elsewhere(queue, found)) return StoreCondition::kWhole;
-  // Not by the lock alone: whoever exports this drive to others may hold one that is not seen here.
-  return found.same_machine ? StoreCondition::kLeftover : StoreCondition::kElsewhere;
+                          queue.backend().files().exists(closed_mark_path(store.found.directory)));
+  const auto elsewhere = closed ? Result<bool>(true) : closed_elsewhere(queue, store.found);
+  if (!elsewhere.ok()) {
+    store.condition = StoreCondition::kUnknown;
+    store.problem = elsewhere.error().message();
+  } else if (*elsewhere) {
+    store.condition = StoreCondition::kWhole;
+  } else {
+    // Not by the lock alone: whoever exports this drive to others may hold one that is not seen
+    // here.
+    store.condition =
+        store.found.same_machine ? StoreCondition::kLeftover : StoreCondition::kElsewhere;
+  }
+  return store;
 }
 
 }  // namespace
@@ -118,6 +131,8 @@ std::string_view to_string(StoreCondition condition) {
       return "left by a killed run";
     case StoreCondition::kElsewhere:
       return "of another host";
+    case StoreCondition::kUnknown:
+      return "cannot be read";
   }
   return "";
 }
@@ -139,16 +154,24 @@ std::string describe(const FoundStore& store) {
       return what + "was left half-written by " + owner + ", which was killed";
     case StoreCondition::kElsewhere:
       return what + "is in use by, or was left by, " + owner;
+    case StoreCondition::kUnknown:
+      return what + "of " + owner + " cannot be read, and is left alone: " + store.problem;
   }
   return what;
+}
+
+Status check_readable(IoQueue& queue, const std::string& folder) {
+  const auto manifest = read_manifest(queue, folder);
+  if (!manifest.ok() && manifest.error().code() == ErrorCode::kNotFound) return {};
+  return manifest.status();
 }
 
 Result<std::vector<FoundStore>> list_stores(IoQueue& queue, const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(std::vector<FoundRun> runs, find_runs(queue, path));
   std::vector<FoundStore> stores;
   for (FoundRun& run : runs) {
-    SLUICE_ASSIGN_OR_RETURN(const StoreCondition condition, condition_of(queue, run));
-    stores.push_back({std::move(run), condition});
+    SLUICE_ASSIGN_OR_RETURN(FoundStore store, judge(queue, std::move(run)));
+    stores.push_back(std::move(store));
   }
   return stores;
 }

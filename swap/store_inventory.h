@@ -21,12 +21,14 @@ enum class StoreCondition : std::uint8_t {
   kWhole,      // closed by its run, as far as this path tells: open() will take it
   kLeftover,   // its run ended without closing it: records may be half-written
   kElsewhere,  // as kLeftover, but of another host, whose lock may not be seen here
+  kUnknown,    // it is not closed as far as can be seen, and cannot be read: never removed
 };
 std::string_view to_string(StoreCondition condition);
 
 struct FoundStore {
   FoundRun found;
   StoreCondition condition = StoreCondition::kLeftover;
+  std::string problem;  // why it is kUnknown
 };
 
 // One sentence: "/nvme/sluice-a (12.5G) was left by process 4711 on host h, started ...".
@@ -58,6 +60,10 @@ struct AnyStore {
 };
 Result<AnyStore> find_any(aio::IoQueue& queue, const std::vector<std::string>& paths,
                           const std::string& run);
+
+// Ok where the folder's store.json can be read, or there is none because its run was killed while
+// it made the store. kCorrupt, kNewerVersion and the errors of reading name the file.
+Status check_readable(aio::IoQueue& queue, const std::string& folder);
 
 // The folder of a run on a path.
 std::string folder_of(const std::string& path, const std::string& run);

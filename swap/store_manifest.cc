@@ -10,7 +10,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kFormat = "sluice-state-store";
-constexpr int kVersion = 1;
+constexpr std::int64_t kVersion = 1;
 
 Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }
 
@@ -39,9 +39,11 @@ std::vector<RecordSpec> records_from_json(const json& list) {
 
 Result<StoreManifest> manifest_from_json(const json& content) {
   if (content.at("format").get<std::string>() != kFormat) return corrupt("it is no state store");
-  if (content.at("version").get<int>() != kVersion) {
-    return corrupt("it is of format version " + content.at("version").dump() +
-                   ", this program reads version " + std::to_string(kVersion));
+  const auto version = content.at("version").get<std::int64_t>();
+  if (version != kVersion) {
+    return Error(version > kVersion ? ErrorCode::kNewerVersion : ErrorCode::kCorrupt,
+                 "it is of format version " + std::to_string(version) +
+                     ", and this program reads version " + std::to_string(kVersion));
   }
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t store_id,
                           parse_hex(content.at("store_id").get<std::string>()));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/remove_checkpoint.h"
 #include "engine/weights/quoting.h"
@@ -10,18 +11,28 @@
 namespace sluice::engine {
 namespace {
 
-// Their names, by step; a replacement behind what it replaces.
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// What is in the folder. A link to a drive that is not mounted has a name, and leads nowhere: that
+// is not an empty folder.
+Result<std::vector<std::string>> names_in(aio::FileSystem& files, const std::string& folder) {
+  auto listed = files.list(folder);
+  if (listed.ok() || listed.error().code() != ErrorCode::kNotFound) return listed;
+  const auto above = files.list(parent_folder(folder));
+  if (!above.ok() && above.error().code() != ErrorCode::kNotFound) return above.error();
+  if (above.ok() && contains(*above, last_name(folder)))
+    return Error(ErrorCode::kIo,
+                 folder + " is a link, and what it leads to is not there: is its drive mounted?");
+  return std::vector<std::string>();
+}
+
+// Those of checkpoints, by step; a replacement behind what it replaces.
 Result<std::vector<std::string>> checkpoint_names(aio::FileSystem& files,
                                                   const std::string& folder) {
-  auto listed = files.list(folder);
-  if (!listed.ok()) {
-    if (listed.error().code() == ErrorCode::kNotFound) return std::vector<std::string>();
-    return std::move(listed).error();
-  }
-  std::vector<std::string> names;
-  for (std::string& name : *listed) {
-    if (parse_folder_name(name)) names.push_back(std::move(name));
-  }
+  SLUICE_ASSIGN_OR_RETURN(auto names, names_in(files, folder));
+  std::erase_if(names, [](const std::string& name) { return !parse_folder_name(name); });
   const auto key = [](const std::string& name) {
     const FolderName parsed = parse_folder_name(name).value_or(FolderName());
     return std::pair(parsed.step, parsed.replacement);
@@ -31,9 +42,15 @@ Result<std::vector<std::string>> checkpoint_names(aio::FileSystem& files,
   return names;
 }
 
-bool is_a_fact(const Status& status) {
-  return status.ok() || status.error().code() == ErrorCode::kNotFound ||
-         status.error().code() == ErrorCode::kCorrupt;
+// "step-12" -> "12"; other texts as they are.
+std::string without_prefix(const std::string& name) {
+  constexpr std::string_view kPrefix = "step-";
+  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+}
+
+Result<std::optional<CheckpointEntry>> if_complete(Result<std::optional<CheckpointEntry>> found) {
+  if (found.ok() && *found && !(*found)->complete()) return why_not(**found);
+  return found;
 }
 
 }  // namespace
@@ -45,123 +62,140 @@ std::string CheckpointFolder::path_of(std::int64_t step) const {
   return folder_ + "/" + checkpoint_name(step);
 }
 
-Status CheckpointFolder::check_files(const CheckpointManifest& manifest,
-                                     const std::string& path) const {
-  for (const StoredFile& stored : manifest.files) {
-    if (stored.name == kWeightIndexName) continue;  // for other programs: loading does without it
-    const std::string file_path = path + "/" + stored.name;
-    const auto file = queue_.backend().files().open(file_path, {});
-    if (!file.ok()) {
-      if (file.error().code() != ErrorCode::kNotFound) return file.error();
-      return Error(ErrorCode::kCorrupt, file_path + " is missing");
-    }
-    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t bytes, (*file)->size_bytes());
-    if (bytes != stored.bytes)
-      return Error(ErrorCode::kCorrupt, file_path + " has " + std::to_string(bytes) +
-                                            " bytes, and not " + std::to_string(stored.bytes));
-  }
-  return {};
-}
-
-CheckpointEntry CheckpointFolder::entry_of(const std::string& name) const {
-  CheckpointEntry entry;
-  entry.name = name;
-  entry.path = folder_ + "/" + name;
-  entry.step = parse_folder_name(name).value_or(FolderName()).step;
-  const auto manifest = read_checkpoint_manifest(queue_, entry.path);
-  entry.has_manifest = manifest.ok() || manifest.error().code() != ErrorCode::kNotFound;
-  if (!manifest.ok()) {
-    entry.status = manifest.error();
-    return entry;
-  }
-  entry.bytes = manifest->total_bytes();
-  entry.loss = manifest->state.loss;
-  entry.validation_loss = manifest->state.validation_loss;
-  const std::int64_t step = manifest->state.position.global_step;
-  entry.status = step == entry.step
-                     ? check_files(*manifest, entry.path)
-                     : Error(ErrorCode::kCorrupt,
-                             entry.path + " holds a checkpoint of step " + std::to_string(step));
-  return entry;
-}
-
 Result<std::vector<CheckpointEntry>> CheckpointFolder::list() const {
-  SLUICE_ASSIGN_OR_RETURN(const auto names, checkpoint_names(queue_.backend().files(), folder_));
+  aio::FileSystem& files = queue_.backend().files();
+  SLUICE_ASSIGN_OR_RETURN(const auto names, checkpoint_names(files, folder_));
   std::vector<CheckpointEntry> entries;
   entries.reserve(names.size());
-  for (const std::string& name : names) entries.push_back(entry_of(name));
+  for (const std::string& name : names) {
+    const std::string path = folder_ + "/" + name;
+    auto entry = look_at_checkpoint(queue_, path);
+    if (!entry) {  // other things, or it has just gone, or it is a link that leads nowhere
+      const auto inside = names_in(files, path);
+      if (inside.ok() || inside.error().code() != ErrorCode::kIo) continue;
+      entry = CheckpointEntry{.name = name,
+                              .path = path,
+                              .step = parse_folder_name(name).value_or(FolderName()).step,
+                              .status = inside.status()};
+    }
+    entries.push_back(std::move(*entry));
+  }
   return entries;
 }
 
-Result<std::optional<CheckpointEntry>> CheckpointFolder::newest() const {
-  SLUICE_ASSIGN_OR_RETURN(auto names, checkpoint_names(queue_.backend().files(), folder_));
-  for (; !names.empty(); names.pop_back()) {
-    CheckpointEntry entry = entry_of(names.back());
-    if (!is_a_fact(entry.status)) return std::move(entry.status).error();
-    if (entry.complete()) return std::optional(std::move(entry));
-  }
-  return std::optional<CheckpointEntry>();
+Result<std::optional<CheckpointEntry>> CheckpointFolder::newest_entry() const {
+  SLUICE_ASSIGN_OR_RETURN(auto entries, list());
+  std::erase_if(entries, [](const CheckpointEntry& entry) { return entry.leftover; });
+  if (entries.empty()) return std::optional<CheckpointEntry>();
+  return std::optional(std::move(entries.back()));
 }
 
-Result<CheckpointEntry> CheckpointFolder::find(const std::string& name) const {
+Result<std::optional<CheckpointEntry>> CheckpointFolder::newest() const {
+  return if_complete(newest_entry());
+}
+
+Result<std::optional<CheckpointEntry>> CheckpointFolder::before(std::int64_t step) const {
+  SLUICE_ASSIGN_OR_RETURN(auto entries, list());
+  std::erase_if(entries, [&](const CheckpointEntry& entry) {
+    return !entry.complete() || entry.step >= step;
+  });
+  if (entries.empty()) return std::optional<CheckpointEntry>();
+  return std::optional(std::move(entries.back()));
+}
+
+Result<std::vector<CheckpointEntry>> CheckpointFolder::later_than(std::int64_t step) const {
+  SLUICE_ASSIGN_OR_RETURN(auto entries, list());
+  std::erase_if(entries,
+                [&](const CheckpointEntry& entry) { return entry.leftover || entry.step <= step; });
+  return entries;
+}
+
+Result<CheckpointEntry> CheckpointFolder::find_entry(const std::string& name) const {
   SLUICE_ASSIGN_OR_RETURN(auto entries, list());
   std::optional<CheckpointEntry> found;
   std::string others;
   for (CheckpointEntry& entry : entries) {
-    if (entry.name == name || std::to_string(entry.step) == name) {
+    if (entry.leftover) continue;
+    if (entry.name == name || std::to_string(entry.step) == without_prefix(name)) {
       if (!found || entry.complete()) found = std::move(entry);
     } else if (entry.complete()) {
       others.append(others.empty() ? "" : ", ").append(entry.name);
     }
   }
-  if (!found)
-    return Error(ErrorCode::kNotFound,
-                 "there is no checkpoint " + in_quotes(name) + " in " + folder_ +
-                     (others.empty() ? ", nor any other" : ", there are " + others));
-  if (!found->complete())
-    return std::move(found->status).error().with_context("checkpoint " + in_quotes(name));
-  return std::move(*found);
+  if (found) return std::move(*found);
+  return Error(ErrorCode::kNotFound,
+               "there is no checkpoint " + in_quotes(name) + " in " + folder_ +
+                   (others.empty() ? ", nor any other" : ", there are " + others));
 }
 
-Result<std::vector<std::string>> CheckpointFolder::prune(int keep_last) {
+Result<CheckpointEntry> CheckpointFolder::find(const std::string& name) const {
+  auto found = find_entry(name);
+  if (found.ok() && !found->complete()) return why_not(*found);
+  return found;
+}
+
+Result<std::vector<CheckpointEntry>> CheckpointFolder::beyond(int keep_last,
+                                                              std::int64_t up_to_step) const {
   if (keep_last < 1)
     return Error(ErrorCode::kInvalidArgument,
                  "at least one checkpoint is kept, not " + std::to_string(keep_last));
-  aio::FileSystem& files = queue_.backend().files();
-  SLUICE_ASSIGN_OR_RETURN(const auto names, checkpoint_names(files, folder_));
-  for (const std::string& name : names) {  // a checkpoint and its replacement would count as two
-    const FolderName parsed = parse_folder_name(name).value_or(FolderName());
-    if (parsed.replacement) SLUICE_RETURN_IF_ERROR(settle_replacement(files, path_of(parsed.step)));
-  }
   SLUICE_ASSIGN_OR_RETURN(auto entries, list());
-  std::erase_if(entries, [](const CheckpointEntry& entry) { return !entry.complete(); });
+  std::erase_if(entries, [&](const CheckpointEntry& entry) {
+    return !entry.complete() || entry.step > up_to_step;
+  });
+  entries.resize(entries.size() - std::min(entries.size(), static_cast<std::size_t>(keep_last)));
+  return entries;
+}
+
+Result<std::vector<std::string>> CheckpointFolder::prune(int keep_last, std::int64_t up_to_step) {
+  SLUICE_ASSIGN_OR_RETURN(const auto names, checkpoint_names(queue_.backend().files(), folder_));
+  for (const std::string& name : names) {  // a checkpoint and its replacement would count as two
+    const auto fresh = look_at_checkpoint(queue_, folder_ + "/" + name);
+    const FolderName parsed = parse_folder_name(name).value_or(FolderName());
+    if (parsed.replacement && fresh && fresh->complete())
+      SLUICE_RETURN_IF_ERROR(settle_replacement(queue_, path_of(parsed.step)));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const auto entries, beyond(keep_last, up_to_step));
   std::vector<std::string> removed;
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep_last) < entries.size(); ++i) {
-    SLUICE_RETURN_IF_ERROR(remove_checkpoint(files, entries[i].path));
-    removed.push_back(entries[i].name);
+  for (const CheckpointEntry& entry : entries) {
+    SLUICE_RETURN_IF_ERROR(remove_checkpoint(queue_, entry.path));
+    removed.push_back(entry.name);
   }
   return removed;
 }
 
 Result<std::vector<std::string>> CheckpointFolder::clean_leftovers() {
-  aio::FileSystem& files = queue_.backend().files();
-  SLUICE_ASSIGN_OR_RETURN(const auto names, checkpoint_names(files, folder_));
+  SLUICE_ASSIGN_OR_RETURN(const auto names, checkpoint_names(queue_.backend().files(), folder_));
   std::vector<std::string> cleaned;
   for (const std::string& name : names) {
-    const std::string path = folder_ + "/" + name;
+    const auto entry = look_at_checkpoint(queue_, folder_ + "/" + name);
     const FolderName parsed = parse_folder_name(name).value_or(FolderName());
-    SLUICE_ASSIGN_OR_RETURN(const bool whole,
-                            files.exists(path + "/" + std::string(kManifestName)));
-    if (parsed.replacement) {
-      SLUICE_RETURN_IF_ERROR(settle_replacement(files, path_of(parsed.step)));
-    } else if (!whole) {
-      SLUICE_RETURN_IF_ERROR(remove_checkpoint(files, path));
-    } else {
+    if (!entry) continue;
+    if (entry->leftover)
+      SLUICE_RETURN_IF_ERROR(remove_checkpoint(queue_, entry->path));
+    else if (parsed.replacement && entry->complete())
+      SLUICE_RETURN_IF_ERROR(settle_replacement(queue_, path_of(parsed.step)));
+    else
       continue;
-    }
     cleaned.push_back(name);
   }
   return cleaned;
+}
+
+Result<std::string> CheckpointFolder::set_aside(const std::vector<CheckpointEntry>& entries,
+                                                std::int64_t step) {
+  aio::FileSystem& files = queue_.backend().files();
+  SLUICE_ASSIGN_OR_RETURN(std::string aside, aio::unused_name(files, folder_ + "/set-aside-at-" +
+                                                                         checkpoint_name(step)));
+  const std::string to = aside + "/" + last_name(folder_);
+  SLUICE_RETURN_IF_ERROR(files.make_directories(to));
+  SLUICE_RETURN_IF_ERROR(files.sync_directory(folder_));
+  SLUICE_RETURN_IF_ERROR(files.sync_directory(aside));
+  for (const CheckpointEntry& entry : entries)
+    SLUICE_RETURN_IF_ERROR(files.rename(entry.path, to + "/" + entry.name));
+  SLUICE_RETURN_IF_ERROR(files.sync_directory(to));
+  SLUICE_RETURN_IF_ERROR(files.sync_directory(folder_));
+  return aside;
 }
 
 }  // namespace sluice::engine

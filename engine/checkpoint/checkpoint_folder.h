@@ -2,37 +2,23 @@
 //
 // Nothing is kept in memory, so what others add or remove is seen. The run's directory belongs to
 // one process; that is not checked here. Folders and files with other names than a checkpoint's are
-// never touched.
+// never touched, and neither is a checkpoint that cannot be read: see checkpoint_entry.h.
 //
-// Threads: one at a time. Errors: name the path.
+// Threads: one at a time.
+// Errors:  name the path. A folder that cannot be searched is an error, not an empty one.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "aio/io_queue.h"
 #include "aio/result.h"
-#include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/checkpoint/checkpoint_entry.h"
 
 namespace sluice::engine {
-
-struct CheckpointEntry {
-  std::string name;  // "step-000000012"
-  std::string path;
-  std::int64_t step = 0;
-  std::uint64_t bytes = 0;  // of the files, as the manifest has them
-  std::optional<double> loss;
-  std::optional<double> validation_loss;
-  bool has_manifest = false;  // else a save that was not finished, or a removal
-  // Ok: it is complete, so its manifest is sound and every file that loading needs is there in full
-  // length. Else why not; kNotFound and kCorrupt are facts about it, other codes say that it could
-  // not be looked at.
-  Status status;
-
-  bool complete() const { return status.ok(); }
-};
 
 class CheckpointFolder {
  public:
@@ -44,23 +30,35 @@ class CheckpointFolder {
 
   // By step, the newest last. Looks at manifests and file sizes, not at content.
   Result<std::vector<CheckpointEntry>> list() const;
-  // The complete one with the highest step, if there is one. An error where a later one could not
-  // be looked at: an older one should not be taken for the newest because a drive did not answer.
+  // The one with the highest step that is no leftover, if there is one, complete or not: an older
+  // one should not be taken for the newest because that cannot be read.
+  Result<std::optional<CheckpointEntry>> newest_entry() const;
+  // The same, and why_not() where it is not complete.
   Result<std::optional<CheckpointEntry>> newest() const;
-  // By its name, or by its step as in "12". kNotFound says which there are; kCorrupt why it is not
-  // complete.
+  // The complete one with the highest step below `step`.
+  Result<std::optional<CheckpointEntry>> before(std::int64_t step) const;
+  // All of later steps but leftovers, complete or not.
+  Result<std::vector<CheckpointEntry>> later_than(std::int64_t step) const;
+  // By its name, or by its step as in "12" or "step-12"; complete or not, but no leftover.
+  // kNotFound says which there are.
+  Result<CheckpointEntry> find_entry(const std::string& name) const;
+  // The same, and why_not() where it is not complete.
   Result<CheckpointEntry> find(const std::string& name) const;
 
-  // Removes complete checkpoints but the `keep_last` (at least 1) newest; their names.
-  Result<std::vector<std::string>> prune(int keep_last);
+  // The complete checkpoints that prune() would remove.
+  Result<std::vector<CheckpointEntry>> beyond(int keep_last, std::int64_t up_to_step) const;
+  // Settles replacements, then removes the complete checkpoints up to this step but the `keep_last`
+  // (at least 1) newest of them; their names.
+  Result<std::vector<std::string>> prune(
+      int keep_last, std::int64_t up_to_step = std::numeric_limits<std::int64_t>::max());
   // Removes what saves and removals that were cut short left, and settles replacements; the names.
   // Not while a CheckpointWriter is at work here.
   Result<std::vector<std::string>> clean_leftovers();
+  // Moves these, of a run that goes on from step `step`, into the checkpoints of a new folder
+  // beside them, which reads like a run's directory; its path.
+  Result<std::string> set_aside(const std::vector<CheckpointEntry>& entries, std::int64_t step);
 
  private:
-  CheckpointEntry entry_of(const std::string& name) const;
-  Status check_files(const CheckpointManifest& manifest, const std::string& path) const;
-
   aio::IoQueue& queue_;
   const std::string folder_;
 };

@@ -16,8 +16,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
-constexpr int kVersion = 1;
-constexpr int kWorldSize = 1;
+constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kWorldSize = 1;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 50;
@@ -132,14 +132,37 @@ Status check_files(const std::vector<StoredFile>& files) {
   return {};
 }
 
-Result<CheckpointManifest> manifest_from_json(const json& content) {
+// "; use the version of sluice that wrote it, 0.3.0, or a newer one". Where a newer version keeps
+// that, this one need not know.
+std::string use_its_version(const json& content) {
+  const auto version = content.find("program_version");
+  const bool known = version != content.end() && version->is_string();
+  return "; use the version of sluice that wrote it" +
+         (known ? ", " + version->get<std::string>() + "," : std::string()) + " or a newer one";
+}
+
+// That this program can read it. A format of later versions is no damage.
+Status check_format(const json& content) {
   if (content.at("format").get<std::string>() != kFormat) return corrupt("it is no checkpoint");
-  if (content.at("version").get<int>() != kVersion)
+  const auto version = content.at("version").get<std::int64_t>();
+  if (version > kVersion)
+    return Error(ErrorCode::kNewerVersion, "it is of format version " + std::to_string(version) +
+                                               ", and this program reads version " +
+                                               std::to_string(kVersion) + use_its_version(content));
+  if (version != kVersion)
     return corrupt("it is of format version " + content.at("version").dump() +
-                   ", this program reads version " + std::to_string(kVersion));
-  if (content.at("world_size").get<int>() != kWorldSize)
-    return corrupt("it is of " + content.at("world_size").dump() +
-                   " ranks, this program reads checkpoints of one");
+                   ", which no program writes");
+  const auto world_size = content.at("world_size").get<std::int64_t>();
+  if (world_size > kWorldSize)
+    return Error(ErrorCode::kNewerVersion, "it is of " + std::to_string(world_size) +
+                                               " ranks, and this program reads checkpoints of one" +
+                                               use_its_version(content));
+  if (world_size != kWorldSize) return corrupt("it is of no number of ranks that there can be");
+  return {};
+}
+
+Result<CheckpointManifest> manifest_from_json(const json& content) {
+  SLUICE_RETURN_IF_ERROR(check_format(content));
   CheckpointManifest manifest;
   manifest.state = {.position = position_from_json(content.at("train")),
                     .run = run_from_json(content.at("run")),

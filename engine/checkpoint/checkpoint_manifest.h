@@ -50,12 +50,12 @@ struct CheckpointChunk {
 std::uint64_t checkpoint_hash(std::span<const std::byte> bytes, const CheckpointChunk& place);
 
 std::string to_text(const CheckpointManifest& manifest);
-// kCorrupt in one sentence without the file's name, for any bytes. What it accepts, to_text()
-// wrote: a text that says the same in another way is damaged too.
+// kCorrupt, or kNewerVersion for a format of a later version, in one sentence without the file's
+// name, for any bytes. What it accepts, to_text() wrote: a text that says the same in another way
+// is damaged too.
 Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text);
 
-// Of a checkpoint's folder. kNotFound: there is none, so the checkpoint was not finished or is
-// being removed. kCorrupt names the file.
+// Of a checkpoint's folder. kNotFound: there is none. kCorrupt and kNewerVersion name the file.
 Result<CheckpointManifest> read_checkpoint_manifest(aio::IoQueue& queue, const std::string& folder);
 
 }  // namespace sluice::engine

@@ -66,7 +66,8 @@ std::optional<ShardName> parse_shard_name(std::string_view name) {
 
 bool is_checkpoint_file(std::string_view name) {
   if (name.ends_with(".json.new")) name.remove_suffix(4);
-  return name == kManifestName || name == kWeightIndexName || parse_shard_name(name).has_value();
+  return name == kManifestName || name == kRemovalMarkName || name == kWeightIndexName ||
+         parse_shard_name(name).has_value();
 }
 
 std::string checkpoint_name(std::int64_t step) {
@@ -93,6 +94,11 @@ std::string parent_folder(const std::string& path) {
   const auto slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string last_name(const std::string& path) {
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
 }  // namespace sluice::engine

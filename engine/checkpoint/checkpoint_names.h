@@ -1,9 +1,10 @@
 // The names of a checkpoint's folder and files, and of nothing else: what is removed is ours.
 //
-//   step-000000012/                        of one replacing another of its step: ....new
+//   step-000000012/                        while it is written, until it takes its place: ....new
 //     master-00001-of-00002.safetensors    exp_avg-..., exp_avg_sq-... likewise
 //     model.safetensors.index.json         of the master family, for other programs
 //     checkpoint.json                      the manifest: with it the checkpoint is there
+//     checkpoint.json.removed              the manifest of one that is being removed
 #pragma once
 
 #include <array>
@@ -21,6 +22,7 @@ std::string_view to_string(Family family);  // "exp_avg"
 
 inline constexpr std::string_view kManifestName = "checkpoint.json";
 inline constexpr std::string_view kWeightIndexName = "model.safetensors.index.json";
+inline constexpr std::string_view kRemovalMarkName = "checkpoint.json.removed";
 inline constexpr std::string_view kReplacementSuffix = ".new";
 
 // (kMaster, 0, 2) -> "master-00001-of-00002.safetensors"
@@ -45,5 +47,6 @@ std::optional<FolderName> parse_folder_name(std::string_view name);
 
 // "a/b" -> "a"; "b" -> ".".
 std::string parent_folder(const std::string& path);
+std::string last_name(const std::string& path);  // "a/b" -> "b"
 
 }  // namespace sluice::engine

@@ -7,6 +7,7 @@
 #include "aio/log.h"
 #include "aio/small_file.h"
 #include "aio/units.h"
+#include "engine/checkpoint/checkpoint_entry.h"
 #include "engine/checkpoint/chunked_writer.h"
 #include "engine/checkpoint/remove_checkpoint.h"
 #include "engine/checkpoint/shard_plan.h"
@@ -79,12 +80,15 @@ Result<std::unique_ptr<CheckpointWriter>> CheckpointWriter::begin(
 }
 
 CheckpointWriter::CheckpointWriter(aio::IoQueue& queue, std::string folder, const Options& options)
-    : queue_(queue), folder_(std::move(folder)), options_(options), target_(folder_) {}
+    : queue_(queue),
+      folder_(std::move(folder)),
+      options_(options),
+      target_(folder_ + std::string(kReplacementSuffix)) {}
 
 CheckpointWriter::~CheckpointWriter() {
   for (auto& file : files_) file.reset();
   if (!made_ || committed_) return;
-  const Status removed = remove_checkpoint(queue_.backend().files(), target_);
+  const Status removed = remove_checkpoint(queue_, target_);
   if (!removed.ok())
     log::warning("what was written of a checkpoint that failed could not be removed: " +
                  removed.error().message());
@@ -111,17 +115,19 @@ Status CheckpointWriter::prepare(std::span<const TensorSpec> parameters) {
   return skip_full();
 }
 
+// Whatever cannot be read is set aside, and not lost: a run that has come this far must be able to
+// save.
 Status CheckpointWriter::take_folder() {
   aio::FileSystem& files = queue_.backend().files();
-  SLUICE_RETURN_IF_ERROR(settle_replacement(files, folder_));
-  SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(path_in(kManifestName)));
-  if (there) {
+  const auto begun = look_at_checkpoint(queue_, target_);
+  if (begun && !begun->leftover && !begun->complete())
+    SLUICE_RETURN_IF_ERROR(set_folder_aside(files, target_));
+  SLUICE_RETURN_IF_ERROR(settle_replacement(queue_, folder_));
+  const auto there = look_at_checkpoint(queue_, folder_);
+  if (there && !there->leftover) {
     if (!options_.replace)
       return Error(ErrorCode::kAlreadyExists, "there is a checkpoint in " + folder_ + " already");
-    SLUICE_RETURN_IF_ERROR(check_replaceable(files, folder_));
-    target_ = folder_ + std::string(kReplacementSuffix);
-  } else {
-    SLUICE_RETURN_IF_ERROR(remove_checkpoint(files, folder_));  // what a killed save left
+    if (there->complete()) SLUICE_RETURN_IF_ERROR(check_replaceable(files, folder_));
   }
   made_ = true;
   return make_durable_folder(files, target_);
@@ -267,7 +273,7 @@ Status CheckpointWriter::publish(const CheckpointState& state) {
   SLUICE_RETURN_IF_ERROR(files.sync_directory(target_));
   SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue_, path_in(kManifestName), to_text(manifest_)));
   committed_ = true;
-  return target_ == folder_ ? Status() : settle_replacement(files, folder_);
+  return settle_replacement(queue_, folder_);
 }
 
 std::string CheckpointWriter::path_in(std::string_view name) const {

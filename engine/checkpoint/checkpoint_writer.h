@@ -10,10 +10,12 @@
 // cache. begin() takes all the space on the disk. The manifest is written last, when everything
 // else is durable: its presence is what makes the checkpoint count, whatever happens before.
 //
-// Replacing: with options.replace a checkpoint that is there already stays, whole, until the new
-// one
-//          is: that is written to `<folder>.new`, which counts as well from its manifest on, and
-//          takes the old one's place then (settle_replacement() finishes what a kill left undone).
+// All of it is written to `<folder>.new`, which counts from its manifest on, and takes the place of
+// `<folder>` then; settle_replacement() finishes what a kill left undone. So a folder that has its
+// own name and no manifest was not left by a save.
+//
+// Replacing: with options.replace a complete checkpoint that is there already stays until the new
+//          one is whole. What cannot be read there is set aside, with a warning, and never removed.
 // Memory:  staging_bytes(options), whatever the size of the model.
 // Threads: one at a time; the queue's other users are not disturbed. `queue` must outlive it.
 // Errors:  after a failed append() or commit() the writer can only be destroyed. Destroyed without
@@ -93,8 +95,8 @@ class CheckpointWriter {
   aio::IoQueue& queue_;
   const std::string folder_;  // the checkpoint's when all is done
   const Options options_;
-  std::string target_;  // folder_, or its replacement
-  bool made_ = false;   // something in target_ is ours to remove
+  const std::string target_;  // where it is written
+  bool made_ = false;         // something in target_ is ours to remove
   bool committed_ = false;
   aio::PageMemory staging_;
   std::vector<ShardPlan> shards_;

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "aio/log.h"
+#include "aio/small_file.h"
+#include "engine/checkpoint/checkpoint_entry.h"
 #include "engine/checkpoint/checkpoint_names.h"
 
 namespace sluice::engine {
@@ -17,38 +20,60 @@ std::string path_in(const std::string& folder, std::string_view name) {
   return folder + "/" + std::string(name);
 }
 
-}  // namespace
-
-Status remove_checkpoint(aio::FileSystem& files, const std::string& folder) {
-  const auto names = files.list(folder);
-  if (!names.ok()) return ignore_missing(names.status());
-  SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(path_in(folder, kManifestName))));
-  // Also when it is gone already: an earlier removal may have failed before this.
-  SLUICE_RETURN_IF_ERROR(files.sync_directory(folder));
-  bool all_ours = true;
-  for (const std::string& name : *names) {
-    if (name == kManifestName) continue;
-    if (!is_checkpoint_file(name)) {
-      all_ours = false;
-      continue;
-    }
+// All of ours but the manifest, and at last the mark that says that it is being removed: without
+// the others it is not needed, and until they are gone for good it is.
+Status remove_files(aio::FileSystem& files, const std::string& folder,
+                    const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (name == kManifestName || name == kRemovalMarkName || !is_checkpoint_file(name)) continue;
     SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(path_in(folder, name))));
   }
+  SLUICE_RETURN_IF_ERROR(files.sync_directory(folder));
+  return ignore_missing(files.remove(path_in(folder, kRemovalMarkName)));
+}
+
+}  // namespace
+
+Status remove_checkpoint(aio::IoQueue& queue, const std::string& folder) {
+  const auto entry = look_at_checkpoint(queue, folder);
+  if (!entry) return {};
+  if (!entry->complete() && !entry->leftover) return why_not(*entry).with_suffix("; it is kept");
+  aio::FileSystem& files = queue.backend().files();
+  const auto names = files.list(folder);
+  if (!names.ok()) return ignore_missing(names.status());
+  SLUICE_RETURN_IF_ERROR(ignore_missing(
+      files.rename(path_in(folder, kManifestName), path_in(folder, kRemovalMarkName))));
+  // Also when it was renamed already: an earlier removal may have failed before this.
+  SLUICE_RETURN_IF_ERROR(files.sync_directory(folder));
+  SLUICE_RETURN_IF_ERROR(remove_files(files, folder, *names));
+  const bool all_ours = std::all_of(names->begin(), names->end(), is_checkpoint_file);
   if (!all_ours) return files.sync_directory(folder);
   SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(folder)));
   return files.sync_directory(parent_folder(folder));
 }
 
-Status settle_replacement(aio::FileSystem& files, const std::string& folder) {
+Status set_folder_aside(aio::FileSystem& files, const std::string& folder) {
+  SLUICE_ASSIGN_OR_RETURN(const std::string aside, aio::unused_name(files, folder + ".set-aside"));
+  SLUICE_RETURN_IF_ERROR(files.rename(folder, aside));
+  log::warning(folder + " was in the way of a checkpoint, and is now " + aside);
+  return files.sync_directory(parent_folder(folder));
+}
+
+Status settle_replacement(aio::IoQueue& queue, const std::string& folder) {
+  aio::FileSystem& files = queue.backend().files();
   const std::string replacement = folder + std::string(kReplacementSuffix);
-  SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(replacement));
-  if (!there) return {};
-  SLUICE_ASSIGN_OR_RETURN(const bool whole, files.exists(path_in(replacement, kManifestName)));
-  if (!whole) return remove_checkpoint(files, replacement);
+  const auto fresh = look_at_checkpoint(queue, replacement);
+  if (!fresh) return {};
+  if (fresh->leftover) return remove_checkpoint(queue, replacement);
+  if (!fresh->complete()) return why_not(*fresh);
   // A manifest that its writer was not told to be durable must be so before the old one goes.
   SLUICE_RETURN_IF_ERROR(files.sync_directory(replacement));
   SLUICE_RETURN_IF_ERROR(files.sync_directory(parent_folder(folder)));
-  SLUICE_RETURN_IF_ERROR(remove_checkpoint(files, folder));
+  const auto old = look_at_checkpoint(queue, folder);
+  if (old && (old->complete() || old->leftover))
+    SLUICE_RETURN_IF_ERROR(remove_checkpoint(queue, folder));
+  SLUICE_ASSIGN_OR_RETURN(const bool in_the_way, files.exists(folder));
+  if (in_the_way) SLUICE_RETURN_IF_ERROR(set_folder_aside(files, folder));
   SLUICE_RETURN_IF_ERROR(files.rename(replacement, folder));
   return files.sync_directory(parent_folder(folder));
 }

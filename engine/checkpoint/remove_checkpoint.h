@@ -1,23 +1,35 @@
-// Taking a checkpoint away so that it never looks whole when it is not: its manifest goes first,
-// durably, then the files, then the folder.
+// Taking checkpoints away, and letting new ones take their place, so that what counts is always
+// whole and nothing that could not be read is lost.
+//
+// A removal begins by renaming the manifest, durably: from then on the folder is known as one that
+// is being removed, and nobody takes it for a checkpoint, or for a copy that lacks its manifest
+// yet. Then the other files go, the renamed manifest, and the folder.
 //
 // Only files with a checkpoint's names are removed; a folder with others in it stays, with them.
+//
+// Threads: one at a time. Errors: name the path; what failed may be repeated.
 #pragma once
 
 #include <string>
 
-#include "aio/file_system.h"
 #include "aio/io_queue.h"
 #include "aio/result.h"
 
 namespace sluice::engine {
 
-// A checkpoint, or what an interrupted save or removal left. One that is not there is ok: a removal
-// may be repeated after an error. Durable when it returns ok.
-Status remove_checkpoint(aio::FileSystem& files, const std::string& folder);
+// A complete checkpoint, or what an interrupted save or removal left. One that is not there is ok.
+// Durable when it returns ok. What is neither complete nor a leftover stays as it is, and is an
+// error that says what it is (why_not() in checkpoint_entry.h).
+Status remove_checkpoint(aio::IoQueue& queue, const std::string& folder);
 
-// After a kill: `<folder>.new` takes the place of `folder` if it is a whole replacement, and is
-// removed if it is not. Ok, too, when there is no such folder.
-Status settle_replacement(aio::FileSystem& files, const std::string& folder);
+// `<folder>.new`, which a save has written, takes the place of `folder` if it is complete, and is
+// removed if it is what a killed save left. A complete checkpoint that is in its place is removed,
+// anything else there set aside (set_folder_aside()). Ok, too, where there is no `<folder>.new`;
+// one that is neither complete nor a leftover stays as it is, and is an error.
+Status settle_replacement(aio::IoQueue& queue, const std::string& folder);
+
+// Gives a folder that is in the way of a save another name beside its own, "<folder>.set-aside" or
+// one with a number behind, and warns of it.
+Status set_folder_aside(aio::FileSystem& files, const std::string& folder);
 
 }  // namespace sluice::engine

@@ -243,6 +243,13 @@ constexpr Key kKeys[] = {
      .field = SLUICE_FIELD(run.resume),
      .default_json = "\"\"",
      .meaning = "newest, or a checkpoint's name, goes on from there; empty starts at step 0"},
+    {.path = "run.later_checkpoints",
+     .source = kOurs,
+     .field = SLUICE_FIELD(run.later_checkpoints),
+     .default_json = "\"refuse\"",
+     .choices = "refuse|set_aside",
+     .meaning = "what becomes of later checkpoints where a run goes on from an older one: refuse "
+                "does not begin; set_aside moves them to checkpoints/set-aside-at-NAME"},
 
     {.path = "budget.gpu_gib",
      .source = kOurs,

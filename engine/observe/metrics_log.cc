@@ -17,6 +17,8 @@
 #include <optional>
 #include <type_traits>
 
+#include "engine/observe/cut_lines.h"
+
 namespace sluice::engine {
 namespace {
 
@@ -132,7 +134,8 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::create(const std::string& path) 
 }
 
 Result<std::unique_ptr<MetricsLog>> MetricsLog::resume(const std::string& path,
-                                                       std::int64_t last_step) {
+                                                       std::int64_t last_step,
+                                                       const std::string& cut_path) {
   if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return create(path);
   std::uint64_t kept_bytes = 0;
   SLUICE_RETURN_IF_ERROR(scan(path, [&](const StepMetrics& metrics, std::uint64_t end) {
@@ -143,6 +146,8 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::resume(const std::string& path,
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) return Error::from_errno(errno, {.operation = "open", .path = path});
   std::unique_ptr<MetricsLog> log(new MetricsLog(path, descriptor, kept_bytes));
+  log->cut_path_ = cut_path.empty() ? cut_lines_path(path) : cut_path;
+  SLUICE_ASSIGN_OR_RETURN(log->cut_lines_, keep_lines(path, kept_bytes, log->cut_path_));
   if (::ftruncate(descriptor, static_cast<off_t>(kept_bytes)) != 0)
     return Error::from_errno(errno, {.operation = "truncate", .path = path});
   // A last line may be whole but for its newline.

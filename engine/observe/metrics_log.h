@@ -23,15 +23,20 @@ class MetricsLog {
   // A new file; what bears the name already is kAlreadyExists.
   static Result<std::unique_ptr<MetricsLog>> create(const std::string& path);
   // Goes on behind step `last_step` of the file, or begins a new one where there is none. A torn
-  // last line, and the lines of later steps (which are about to be run again), are cut off.
-  // kCorrupt names the line that is neither metrics nor torn.
-  static Result<std::unique_ptr<MetricsLog>> resume(const std::string& path,
-                                                    std::int64_t last_step);
+  // last line is cut off; the lines of later steps, which are about to be run again, are moved to
+  // the end of `cut_path` (empty: cut_lines_path() of engine/observe/cut_lines.h). kCorrupt names
+  // the line that is neither metrics nor torn; then nothing is cut.
+  static Result<std::unique_ptr<MetricsLog>> resume(const std::string& path, std::int64_t last_step,
+                                                    const std::string& cut_path = {});
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
 
   Status append(const StepMetrics& metrics);
+
+  // What resume() moved, and where to; 0: nothing.
+  std::int64_t cut_lines() const { return cut_lines_; }
+  const std::string& cut_path() const { return cut_path_; }
 
  private:
   MetricsLog(std::string path, int descriptor, std::uint64_t size_bytes)
@@ -41,6 +46,8 @@ class MetricsLog {
   std::string path_;
   int descriptor_;
   std::uint64_t size_bytes_;
+  std::int64_t cut_lines_ = 0;
+  std::string cut_path_;
 };
 
 // Every whole line; a torn last one is left out. Keys that this version does not know are passed

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "aio/clock.h"
+#include "aio/log.h"
 #include "engine/checkpoint/checkpoint_writer.h"
-#include "engine/checkpoint/remove_checkpoint.h"
 #include "engine/train/weights_file.h"
 
 namespace sluice::engine {
@@ -62,19 +62,10 @@ SavedCheckpoint RunCheckpoints::write(const Plan& plan, const Source& source) co
   return saved;
 }
 
-// Later checkpoints than the one just saved are of a future that was left, by going on from an
-// older one: they would be taken for the newest.
 Status RunCheckpoints::tidy(SavedCheckpoint& saved) const {
-  CheckpointFolder folder(queue_, folder_of(options_.directory));
-  SLUICE_ASSIGN_OR_RETURN(const auto list, folder.list());
-  for (const CheckpointEntry& entry : list) {
-    if (entry.step <= saved.step) continue;
-    SLUICE_RETURN_IF_ERROR(remove_checkpoint(queue_.backend().files(), entry.path));
-    saved.removed.push_back(entry.name);
-  }
   if (options_.keep_last == 0) return {};
-  SLUICE_ASSIGN_OR_RETURN(const auto removed, folder.prune(options_.keep_last));
-  saved.removed.insert(saved.removed.end(), removed.begin(), removed.end());
+  CheckpointFolder folder(queue_, folder_of(options_.directory));
+  SLUICE_ASSIGN_OR_RETURN(saved.removed, folder.prune(options_.keep_last, saved.step));
   return {};
 }
 
@@ -107,11 +98,16 @@ std::vector<SavedCheckpoint> RunCheckpoints::finished() {
 }
 
 Status RunCheckpoints::prune() {
+  if (options_.keep_last == 0) return {};
   CheckpointFolder folder(queue_, folder_of(options_.directory));
-  SLUICE_ASSIGN_OR_RETURN(const auto newest, folder.newest());
-  if (options_.keep_last == 0 || !newest || newest->step != run_.trainer().state().global_step)
-    return {};
-  return folder.prune(options_.keep_last).status();
+  const std::int64_t step = run_.trainer().state().global_step;
+  SLUICE_ASSIGN_OR_RETURN(const auto going, folder.beyond(options_.keep_last, step));
+  if (going.empty()) return {};
+  std::string names;
+  for (const CheckpointEntry& entry : going) names += (names.empty() ? "" : ", ") + entry.name;
+  log::info("run.keep_last is " + std::to_string(options_.keep_last) + ": removing " + names +
+            " from " + folder.path());
+  return folder.prune(options_.keep_last, step).status();
 }
 
 void RunCheckpoints::wait() {

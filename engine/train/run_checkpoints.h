@@ -7,9 +7,9 @@
 //             a thread writes that while training goes on. One save at a time: the next save(), and
 //             wait(), wait for it.
 //
-// A save removes later checkpoints than its own, which a run leaves behind that goes on from an
-// older one, then the oldest ones beyond keep_last. One that fails leaves the others as they are,
-// and what it had written is removed.
+// A save removes the oldest complete checkpoints beyond keep_last of those up to its own step;
+// later ones, and what cannot be read, stay. One that fails leaves the others as they are, and what
+// it had written is removed.
 //
 // Threads: one; the thread of a background save is its own.
 // Errors:  of the copy as values of save() (it reads state: the run cannot go on after such an
@@ -74,8 +74,8 @@ class RunCheckpoints {
   std::vector<SavedCheckpoint> finished();
   // Until no save goes on.
   void wait();
-  // Before the first save of a run that went on from its newest checkpoint: removes what the life
-  // before was killed before it could. In every other case there is nothing to do.
+  // Before the first save of a run that goes on: removes what lies beyond keep_last, as a save
+  // does, because the life before was killed before it could, or kept more. Says so first.
   Status prune();
 
  private:

@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "aio/log.h"
 #include "aio/page_memory.h"
 #include "swap/record_work.h"
 #include "swap/scrub.h"
+#include "swap/sealed_json.h"
 #include "swap/store_inventory.h"
 #include "tests/aio/backends_under_test.h"
 #include "tests/swap/store_under_test.h"
@@ -198,6 +200,41 @@ TEST_P(StateStoreOn, ReplacesWhatWasLeftAndSaysSo) {
   StoreUser user(*store, *executor_);
   user.write_all(1);
   user.expect_all(1);
+}
+
+// A newer version may say in another way that it is closed, and what is damaged says nothing.
+TEST_P(StateStoreOn, KeepsWhatCannotBeReadWhateverIsMadeOrRemoved) {
+  create().reset();
+  const std::string manifest = folder_.file("a/sluice-test/store.json");
+  const auto text_of = [](const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const std::string whole = text_of(manifest);
+  auto content = nlohmann::json::parse(whole)["content"];
+  content["version"] = 2;
+  std::string damaged = whole;
+  damaged[damaged.size() / 2] ^= 1;
+  const std::pair<std::string, ErrorCode> cases[] = {
+      {to_sealed_text(content), ErrorCode::kNewerVersion}, {damaged, ErrorCode::kCorrupt}};
+  for (const auto& [text, code] : cases) {
+    std::ofstream(manifest, std::ios::binary) << text;
+    const auto again = StateStore::create(queues(), options_, test_records());
+    ASSERT_FALSE(again.ok());
+    EXPECT_EQ(again.error().code(), code);
+    EXPECT_THAT(again.error().message(), HasSubstr("store.json"));
+    const auto removed = remove_leftovers(*queue_, {options_.paths[0]});
+    ASSERT_OK(removed.status());
+    EXPECT_THAT(*removed, SizeIs(0));
+    const auto stores = list_stores(*queue_, options_.paths[0]);
+    ASSERT_OK(stores.status());
+    EXPECT_EQ(stores->at(0).condition, StoreCondition::kUnknown);
+    EXPECT_THAT(describe(stores->at(0)), HasSubstr("store.json"));
+    EXPECT_EQ(text_of(manifest), text);
+    EXPECT_TRUE(std::filesystem::exists(folder_.file("a/sluice-test/records")));
+  }
+  std::ofstream(manifest, std::ios::binary) << whole;
+  ASSERT_OK(StateStore::create(queues(), options_, test_records()).status());
 }
 
 TEST_P(StateStoreOn, RemovesOnlyLeftovers) {

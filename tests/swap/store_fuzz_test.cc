@@ -26,7 +26,8 @@ struct Counts {
 };
 
 void expect_sentence(const Error& error) {
-  EXPECT_TRUE(error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kInvalidArgument)
+  EXPECT_TRUE(error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNewerVersion ||
+              error.code() == ErrorCode::kInvalidArgument)
       << error.message();
   EXPECT_GE(error.message().size(), 10U);
   EXPECT_LT(error.message().size(), 4000U);

@@ -23,10 +23,22 @@ std::string run_directory_of(const std::string& checkpoint) {
   return parent.has_parent_path() ? parent.parent_path().string() : ".";
 }
 
-bool is_checkpoint(const std::string& directory) {
-  const std::filesystem::path path(directory);
-  return std::filesystem::exists(path / engine::kManifestName) ||
-         engine::parse_folder_name(path.filename().string()).has_value();
+Result<bool> is_checkpoint(aio::FileSystem& files, const std::string& directory) {
+  if (engine::parse_folder_name(engine::last_name(directory))) return true;
+  return files.exists(directory + "/" + std::string(engine::kManifestName));
+}
+
+// The newest that is complete; where a newer one is not, that is said, and what to type for an
+// older one.
+Result<std::optional<engine::CheckpointEntry>> newest_of(
+    const engine::CheckpointFolder& checkpoints) {
+  SLUICE_ASSIGN_OR_RETURN(auto newest, checkpoints.newest_entry());
+  if (!newest || newest->complete()) return newest;
+  SLUICE_ASSIGN_OR_RETURN(const auto before, checkpoints.before(newest->step));
+  return engine::why_not(*newest).with_suffix(
+      before
+          ? "; the one before it is " + before->name + ": name that by --checkpoint " + before->name
+          : "; there is no older one that is complete");
 }
 
 }  // namespace
@@ -40,7 +52,8 @@ Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::strin
                                            ": name a run's directory (sluice train --out), or "
                                            "the folder of one of its checkpoints");
   }
-  if (is_checkpoint(clean)) {
+  SLUICE_ASSIGN_OR_RETURN(const bool is_one, is_checkpoint(queue.backend().files(), clean));
+  if (is_one) {
     if (!name.empty())
       return Error(ErrorCode::kInvalidArgument,
                    clean + " is one checkpoint, so --checkpoint " + name +
@@ -52,11 +65,11 @@ Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::strin
     SLUICE_ASSIGN_OR_RETURN(const auto entry, checkpoints.find(name));
     return CheckpointArgument{.path = entry.path, .run_directory = clean};
   }
-  SLUICE_ASSIGN_OR_RETURN(const auto newest, checkpoints.newest());
+  SLUICE_ASSIGN_OR_RETURN(const auto newest, newest_of(checkpoints));
   if (newest) return CheckpointArgument{.path = newest->path, .run_directory = clean};
   return Error(ErrorCode::kNotFound,
-               "there is no complete checkpoint in " + checkpoints.path() +
-                   ": sluice train writes one every run.checkpoint_every steps and at its end");
+               "there is no checkpoint in " + checkpoints.path() +
+                   " yet: sluice train writes one every run.checkpoint_every steps and at its end");
 }
 
 }  // namespace sluice::tools

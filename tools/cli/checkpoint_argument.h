@@ -13,8 +13,9 @@ struct CheckpointArgument {
   std::string run_directory;  // empty: the folder does not lie in one
 };
 
-// `name`: --checkpoint, "step-000000012" or "12"; empty takes the newest that is complete. Looks at
-// manifests and file sizes, not at content. Errors say what there is instead.
+// `name`: --checkpoint, "step-000000012" or "12"; empty takes the newest, and an older one is not
+// taken for it because that cannot be read. Looks at manifests and file sizes, not at content.
+// Errors say what there is instead.
 Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::string& directory,
                                            const std::string& name);
 

@@ -16,8 +16,8 @@ struct Options {
 };
 
 Result<std::vector<engine::StepMetrics>> metrics_of(const std::string& path) {
-  std::error_code error;
-  const bool folder = std::filesystem::is_directory(path, error);
+  std::error_code ignored;  // what cannot be looked at cannot be opened either, and that says why
+  const bool folder = std::filesystem::is_directory(path, ignored);
   return engine::read_metrics(folder ? path + "/metrics.jsonl" : path);
 }
 

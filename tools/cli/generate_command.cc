@@ -36,7 +36,8 @@ Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
   config::Sources sources;
   sources.overrides = options.config.overrides;
   const std::string file = from.run_directory + "/config.json";
-  if (!from.run_directory.empty() && std::filesystem::exists(file)) {
+  SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(file));
+  if (!from.run_directory.empty() && there) {
     SLUICE_ASSIGN_OR_RETURN(sources.run_file, config::read_source(file));
   } else {
     SLUICE_ASSIGN_OR_RETURN(const auto manifest,

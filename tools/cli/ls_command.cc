@@ -23,13 +23,20 @@ struct Options {
 
 struct Row {
   engine::CheckpointEntry entry;
-  std::string state;    // "complete", "intact", "damaged", "not finished"
-  std::string problem;  // of one that is damaged
+  std::string state;    // "complete", "intact", "not finished"; else there is a problem
+  std::string problem;  // in a sentence
 };
 
 Result<Row> look_at(aio::IoQueue& queue, const engine::CheckpointEntry& entry, bool verify) {
-  if (!entry.has_manifest) return Row{entry, "not finished", ""};
-  if (!entry.complete()) return Row{entry, "damaged", entry.status.error().message()};
+  if (entry.leftover) return Row{entry, "not finished", ""};
+  if (!entry.complete()) {
+    const Error& error = entry.status.error();
+    return Row{entry,
+               error.code() == ErrorCode::kNewerVersion ? "newer version"
+               : error.code() == ErrorCode::kCorrupt    ? "damaged"
+                                                        : "cannot be read",
+               error.message()};
+  }
   if (!verify) return Row{entry, "complete", ""};
   SLUICE_ASSIGN_OR_RETURN(const auto report, engine::verify_checkpoint(queue, entry.path, {}));
   if (report.damaged.empty()) return Row{entry, "intact", ""};
@@ -90,7 +97,7 @@ Result<int> run(const Options& options) {
   bool sound = true;
   for (const engine::CheckpointEntry& entry : list) {
     SLUICE_ASSIGN_OR_RETURN(rows.emplace_back(), look_at(*files.queue, entry, options.verify));
-    sound = sound && rows.back().state != "damaged";
+    sound = sound && rows.back().problem.empty();
   }
   if (options.json)
     std::cout << json_of(options, rows);
@@ -109,7 +116,7 @@ Command add_ls_command(CLI::App& sluice) {
   command->footer(
       "  sluice ls runs/demo            reads manifests and sizes only\n"
       "  sluice ls runs/demo --verify   reads every byte and checks it\n"
-      "Exit code 1: a checkpoint is damaged.");
+      "Exit code 1: a checkpoint is damaged or cannot be read.");
   const auto options = std::make_shared<Options>();
   command->add_option("DIR", options->directory, "The run's directory")->required();
   command->add_flag("--verify", options->verify, "Reads every byte, as sluice scrub DIR does");

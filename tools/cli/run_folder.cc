@@ -1,11 +1,11 @@
 #include "tools/cli/run_folder.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
 #include "aio/log.h"
 #include "aio/make_backend.h"
-#include "engine/checkpoint/checkpoint_reader.h"
 #include "engine/checkpoint/remove_checkpoint.h"
 #include "engine/train/run_checkpoints.h"
 
@@ -14,18 +14,33 @@ namespace {
 
 constexpr int kQueueDepth = 32;
 constexpr const char* kLockName = "lock";
-constexpr const char* kFiles[] = {"metrics.jsonl", "trace.json", "tokenizer.json", "config.json"};
+constexpr const char* kFiles[] = {"metrics.jsonl", "metrics-cut.jsonl", "trace.json",
+                                  "tokenizer.json", "config.json"};
 
 // But for the lock.
-bool is_empty(const std::string& directory) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error))
-    if (entry.path().filename() != kLockName) return false;
-  return true;
+Result<bool> is_empty(aio::FileSystem& files, const std::string& directory) {
+  SLUICE_ASSIGN_OR_RETURN(const auto names, files.list(directory));
+  return std::all_of(names.begin(), names.end(),
+                     [](const std::string& name) { return name == kLockName; });
 }
 
-engine::CheckpointFolder checkpoints_of(aio::IoQueue& queue, const std::string& directory) {
-  return {queue, engine::RunCheckpoints::folder_of(directory)};
+// What cannot be read may be worth more than whoever gave --overwrite knew.
+Status check_replaceable(const engine::CheckpointFolder& checkpoints) {
+  SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints.list());
+  for (const engine::CheckpointEntry& entry : list) {
+    if (entry.complete() || entry.leftover) continue;
+    return engine::why_not(entry).with_suffix(
+        ": --overwrite removes nothing that cannot be read. Move " + entry.path +
+        " away, or choose another --out");
+  }
+  return {};
+}
+
+std::string names_of(const std::vector<engine::CheckpointEntry>& list) {
+  if (list.empty()) return "no checkpoint";
+  if (list.size() == 1) return list.front().name;
+  return std::to_string(list.size()) + " checkpoints, " + list.front().name + " to " +
+         list.back().name;
 }
 
 }  // namespace
@@ -39,7 +54,8 @@ Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry) {
                           aio::IoQueue::create(*folder.backend_, {.queue_depth = kQueueDepth}));
   aio::FileSystem& files = folder.backend_->files();
   SLUICE_RETURN_IF_ERROR(files.make_directories(directory));
-  if (entry == Entry::kNew && !is_empty(directory)) {
+  SLUICE_ASSIGN_OR_RETURN(const bool empty, is_empty(files, directory));
+  if (entry == Entry::kNew && !empty) {
     return Error(ErrorCode::kAlreadyExists,
                  directory +
                      " is not empty: choose another --out, give --resume to go on with the run "
@@ -52,21 +68,25 @@ Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry) {
   }
   if (!lock.ok()) return std::move(lock).error();
   folder.lock_ = *std::move(lock);
-  folder.replaces_ = entry == Entry::kOverwrite;
-  auto checkpoints = checkpoints_of(*folder.queue_, directory);
+  auto checkpoints = folder.checkpoints();
   SLUICE_ASSIGN_OR_RETURN(const auto leftovers, checkpoints.clean_leftovers());
   for (const std::string& name : leftovers)
-    log::info("removed what an interrupted save left: " + checkpoints.path() + "/" + name);
+    log::info("cleared up after a save that was interrupted: " + checkpoints.path() + "/" + name);
+  if (entry == Entry::kOverwrite) SLUICE_RETURN_IF_ERROR(check_replaceable(checkpoints));
   return folder;
 }
 
+engine::CheckpointFolder RunFolder::checkpoints() const {
+  return {*queue_, engine::RunCheckpoints::folder_of(directory_)};
+}
+
 // Checkpoints first: without them what is left cannot be taken for a run to resume.
-Status RunFolder::replace_former_run() const {
-  if (!replaces_) return {};
+Status RunFolder::clear() const {
   aio::FileSystem& files = backend_->files();
-  SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints_of(*queue_, directory_).list());
+  SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints().list());
+  log::info("--overwrite: removing the run in " + directory_ + ", " + names_of(list));
   for (const engine::CheckpointEntry& entry : list)
-    SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(files, entry.path));
+    SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(*queue_, entry.path));
   for (const char* name : kFiles) {
     SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(file(name)));
     if (there) SLUICE_RETURN_IF_ERROR(files.remove(file(name)));
@@ -74,30 +94,30 @@ Status RunFolder::replace_former_run() const {
   return {};
 }
 
-Result<std::optional<engine::CheckpointEntry>> RunFolder::find(const std::string& name) const {
-  const auto own = checkpoints_of(*queue_, directory_);
-  if (name == "newest") return own.newest();
+Result<std::optional<engine::CheckpointEntry>> RunFolder::newest() const {
+  SLUICE_ASSIGN_OR_RETURN(const bool there, backend_->files().exists(file(kLockName)));
+  if (!there)
+    return Error(ErrorCode::kIo,
+                 directory_ + " is not there any more: was its drive unmounted, or was it moved?");
+  return checkpoints().newest();
+}
+
+Result<std::optional<engine::CheckpointEntry>> RunFolder::find_entry(
+    const std::string& name) const {
+  const auto own = checkpoints();
+  if (name == "newest") return own.newest_entry();
   const std::filesystem::path path(name);
   if (!path.has_parent_path()) {
-    SLUICE_ASSIGN_OR_RETURN(auto entry, own.find(name));
+    SLUICE_ASSIGN_OR_RETURN(auto entry, own.find_entry(name));
     return std::optional(std::move(entry));
   }
   const auto clean = path.has_filename() ? path : path.parent_path();
+  std::error_code ignored;  // folders that cannot be compared are not known to be one
+  const bool is_own = std::filesystem::equivalent(clean.parent_path(), own.path(), ignored);
   const engine::CheckpointFolder others(*queue_, clean.parent_path().string());
-  SLUICE_ASSIGN_OR_RETURN(auto entry, others.find(clean.filename().string()));
+  SLUICE_ASSIGN_OR_RETURN(auto entry,
+                          (is_own ? own : others).find_entry(clean.filename().string()));
   return std::optional(std::move(entry));
-}
-
-Error RunFolder::with_advice(Error error, std::int64_t step) const {
-  if (error.code() != ErrorCode::kCorrupt) return error;
-  const auto list = checkpoints_of(*queue_, directory_).list();
-  if (!list.ok()) return error;
-  for (auto entry = list->rbegin(); entry != list->rend(); ++entry) {
-    if (entry->step >= step || !entry->complete()) continue;
-    return std::move(error).with_suffix("; the one before it is " + entry->name +
-                                        ": go on from there with --resume=" + entry->name);
-  }
-  return std::move(error).with_suffix("; there is none before it");
 }
 
 }  // namespace sluice::tools

@@ -2,6 +2,7 @@
 //
 //   DIR/config.json     resolved
 //   DIR/metrics.jsonl   a line a step
+//   DIR/metrics-cut.jsonl   lines of steps that were run again
 //   DIR/trace.json      with --trace
 //   DIR/checkpoints/    engine/checkpoint/FORMAT.md
 //   DIR/lock            held by who trains
@@ -23,23 +24,27 @@ class RunFolder {
  public:
   enum class Entry : std::uint8_t {
     kNew,        // somebody's results are not overwritten by accident: it must be empty
-    kOverwrite,  // what a run has put there is removed: replace_former_run()
+    kOverwrite,  // what a run has put there is to be removed, by clear()
     kResume,     // it stays
   };
-  // Makes the folder and locks it. kBusy: another process trains there.
+  // Makes the folder, locks it, and removes what saves that were cut short left. kBusy: another
+  // process trains there. kOverwrite is refused where a checkpoint cannot be read.
   static Result<RunFolder> open(const std::string& directory, Entry entry);
 
-  // With kOverwrite removes what the former run has put there, else nothing. Called once the new
-  // run is set up: one that cannot be costs nothing.
-  Status replace_former_run() const;
-
   std::string file(const std::string& name) const { return directory_ + "/" + name; }
+  const std::string& path() const { return directory_; }
 
+  engine::CheckpointFolder checkpoints() const;
+  // The newest complete checkpoint of the run, if it has any. An error where the newest cannot be
+  // read, or where the folder is not there any more: then nobody knows.
+  Result<std::optional<engine::CheckpointEntry>> newest() const;
   // What --resume names: "newest", a checkpoint of this run ("step-000000012" or "12"), or the
-  // folder of any checkpoint. Nothing: newest, and there is none yet.
-  Result<std::optional<engine::CheckpointEntry>> find(const std::string& name) const;
-  // A damaged checkpoint's error, with what to do: to go on from the one before.
-  Error with_advice(Error error, std::int64_t step) const;
+  // folder of any checkpoint; complete or not. Nothing: newest, and there is none yet.
+  Result<std::optional<engine::CheckpointEntry>> find_entry(const std::string& name) const;
+
+  // Removes what the run before has put there, and says so. Before the first step of a new run, and
+  // not earlier: until then that may be refused.
+  Status clear() const;
 
   aio::IoQueue& queue() const { return *queue_; }
 
@@ -47,7 +52,6 @@ class RunFolder {
   RunFolder() = default;
 
   std::string directory_;
-  bool replaces_ = false;
   std::unique_ptr<aio::IoBackend> backend_;
   std::unique_ptr<aio::IoQueue> queue_;
   std::unique_ptr<aio::FileLock> lock_;

@@ -41,7 +41,7 @@ Status tell_schedule(const config::Resolved& resolved, const RunFolder& folder,
   std::optional<engine::CheckpointState> state;
   if (from) {
     auto manifest = engine::read_checkpoint_manifest(folder.queue(), from->path);
-    if (!manifest.ok()) return folder.with_advice(std::move(manifest).error(), from->step);
+    if (!manifest.ok()) return std::move(manifest).error();
     state = std::move(manifest->state);
   }
   const bool goes_on = state && !state->run.imported();

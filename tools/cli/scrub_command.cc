@@ -50,6 +50,12 @@ Status clean(aio::IoQueue& queue, const std::vector<std::string>& paths) {
     bytes += store.found.bytes;
   }
   std::cout << removed.size() << " leftovers removed, " << format_bytes(bytes) << "\n";
+  for (const std::string& path : paths) {
+    SLUICE_ASSIGN_OR_RETURN(const auto left, swap::list_stores(queue, path));
+    for (const swap::FoundStore& store : left)
+      if (store.condition == swap::StoreCondition::kUnknown)
+        std::cout << "kept: " << swap::describe(store) << "\n";
+  }
   return {};
 }
 
@@ -88,10 +94,16 @@ Result<int> run(const Options& options) {
                           aio::IoQueue::create(*backend, {.queue_depth = kQueueDepth}));
   // Runs' directories first; what is left are NVMe paths.
   Options of_stores = options;
-  std::erase_if(of_stores.paths, is_run_folder);
-  for (const std::string& path : of_stores.paths) {
-    std::error_code error;
-    if (std::filesystem::exists(std::filesystem::path(path) / engine::kManifestName, error))
+  of_stores.paths.clear();
+  std::vector<std::string> runs;
+  for (const std::string& path : options.paths) {
+    SLUICE_ASSIGN_OR_RETURN(const bool is_run, is_run_folder(*queue, path));
+    (is_run ? runs : of_stores.paths).push_back(path);
+    if (is_run) continue;
+    SLUICE_ASSIGN_OR_RETURN(
+        const bool is_checkpoint,
+        backend->files().exists(path + "/" + std::string(engine::kManifestName)));
+    if (is_checkpoint)
       return Error(ErrorCode::kInvalidArgument,
                    path + " is one checkpoint: name the directory of its run");
   }
@@ -100,8 +112,7 @@ Result<int> run(const Options& options) {
                  std::string(options.clean ? "--remove-leftovers" : "--run") +
                      " is for NVMe paths, and the paths given are runs' directories");
   bool sound = true;
-  for (const std::string& path : options.paths) {
-    if (!is_run_folder(path)) continue;
+  for (const std::string& path : runs) {
     SLUICE_ASSIGN_OR_RETURN(const bool one, scrub_run(*queue, path));
     sound = sound && one;
   }

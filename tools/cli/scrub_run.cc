@@ -1,6 +1,6 @@
 #include "tools/cli/scrub_run.h"
 
-#include <filesystem>
+#include <cerrno>
 #include <iostream>
 
 #include "aio/units.h"
@@ -39,9 +39,14 @@ Result<bool> scrub_one(aio::IoQueue& queue, const engine::CheckpointEntry& entry
 
 }  // namespace
 
-bool is_run_folder(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::is_directory(folder_of(path), error);
+Result<bool> is_run_folder(aio::IoQueue& queue, const std::string& path) {
+  const auto names = queue.backend().files().list(folder_of(path));
+  if (names.ok()) return true;
+  if (names.error().error_number() == ENOTDIR) return false;
+  if (names.error().code() != ErrorCode::kNotFound) return names.error();
+  // Not there, or a link that leads nowhere: that is an error.
+  SLUICE_RETURN_IF_ERROR(engine::CheckpointFolder(queue, folder_of(path)).list().status());
+  return false;
 }
 
 Result<bool> scrub_run(aio::IoQueue& queue, const std::string& directory) {
@@ -50,8 +55,14 @@ Result<bool> scrub_run(aio::IoQueue& queue, const std::string& directory) {
   bool sound = true;
   int checked = 0;
   for (const engine::CheckpointEntry& entry : list) {
-    if (!entry.has_manifest) {
+    if (entry.leftover) {
       std::cout << entry.name << ": not finished, or being removed; it does not count\n";
+      continue;
+    }
+    if (!entry.complete() && entry.status.error().code() == ErrorCode::kNewerVersion) {
+      std::cout << entry.name << ": NOT CHECKED, " << entry.status.error().message() << "\n";
+      sound = false;
+      ++checked;
       continue;
     }
     SLUICE_ASSIGN_OR_RETURN(const bool one, scrub_one(queue, entry));

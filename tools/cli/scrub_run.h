@@ -9,9 +9,10 @@
 namespace sluice::tools {
 
 // Whether `path` is a run's directory: it holds checkpoints.
-bool is_run_folder(const std::string& path);
+Result<bool> is_run_folder(aio::IoQueue& queue, const std::string& path);
 
-// Reads every byte of every checkpoint in it and prints what is damaged. Whether all is sound.
+// Reads every byte of every checkpoint in it and prints what is damaged or cannot be checked.
+// Whether all is sound.
 Result<bool> scrub_run(aio::IoQueue& queue, const std::string& directory);
 
 }  // namespace sluice::tools

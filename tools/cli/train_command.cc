@@ -21,8 +21,10 @@
 #include "tools/cli/config_options.h"
 #include "tools/cli/option_checks.h"
 #include "tools/cli/plan_here.h"
+#include "tools/cli/resume_point.h"
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
+#include "tools/cli/same_command.h"
 #include "tools/cli/schedule_notice.h"
 #include "tools/cli/train_checks.h"
 #include "tools/cli/train_session.h"
@@ -45,6 +47,7 @@ struct Options {
   std::string epochs;
   bool overwrite = false;
   std::string resume;
+  bool set_aside_later = false;
   std::string trace;
   std::string save_weights;
   std::string dtype = "fp32";
@@ -62,6 +65,7 @@ void add_overrides(const Options& options, ConfigOptions& config) {
   if (!options.epochs.empty()) add("run.epochs", options.epochs);
   if (!options.init_from.empty()) add("model.init_from", options.init_from);
   if (!options.resume.empty()) add("run.resume", options.resume);
+  if (options.set_aside_later) add("run.later_checkpoints", "set_aside");
 }
 
 RunFolder::Entry entry_of(const Options& options, const config::Config& config) {
@@ -77,22 +81,22 @@ Status write_config(const std::string& path, const config::Resolved& resolved) {
   return {};
 }
 
-// The checkpoint to go on from. A run that is to have as many threads as there are cores gets those
-// that it had: their number may change last bits. The wish is taken out of `config`, which is kept
-// with the run: whoever starts another one from it does not mean to resume that.
-Result<std::optional<engine::CheckpointEntry>> find_checkpoint(const RunFolder& folder,
-                                                               config::Resolved& resolved) {
+// Where to go on. A run that is to have as many threads as there are cores gets those that it had:
+// their number may change last bits. The wish is taken out of the configuration, which is kept with
+// the run: whoever starts another one from it does not mean to resume that.
+Result<ResumePoint> resume_point(const RunFolder& folder, config::Resolved& resolved,
+                                 const ResumeCommand& command) {
   config::Config& config = resolved.config;
-  if (config.run.resume.empty()) return std::optional<engine::CheckpointEntry>();
-  const std::string wanted = std::exchange(config.run.resume, {});
-  SLUICE_ASSIGN_OR_RETURN(auto found, folder.find(wanted));
-  if (!found) {
+  SLUICE_ASSIGN_OR_RETURN(ResumePoint point, find_resume_point(folder, config.run, command));
+  config.run.later_checkpoints = config::LaterCheckpoints::kRefuse;
+  const bool wanted = !std::exchange(config.run.resume, {}).empty();
+  if (wanted && !point.checkpoint) {
     std::cerr << "there is no checkpoint in " << folder.file("checkpoints")
               << " yet: starting at step 0\n";
-    return found;
   }
+  if (!point.checkpoint) return point;
   SLUICE_ASSIGN_OR_RETURN(const auto manifest,
-                          engine::read_checkpoint_manifest(folder.queue(), found->path));
+                          engine::read_checkpoint_manifest(folder.queue(), point.checkpoint->path));
   const engine::CheckpointState& stored = manifest.state;
   if (config.run.cpu_threads == 0) config.run.cpu_threads = stored.run.cpu_threads;
   if (!stored.run.imported()) {
@@ -100,7 +104,26 @@ Result<std::optional<engine::CheckpointEntry>> find_checkpoint(const RunFolder& 
     if (!said.empty()) std::cerr << said << "\n";
   }
   std::cerr << changes_text(stored, config);
-  return found;
+  return point;
+}
+
+// Once nothing can be refused any more: what the run replaces or leaves behind is moved away, or,
+// with --overwrite, removed.
+Result<std::unique_ptr<engine::MetricsLog>> take_folder(const Options& options,
+                                                        const RunFolder& folder,
+                                                        const ResumePoint& point,
+                                                        std::int64_t done) {
+  if (options.overwrite) {
+    SLUICE_RETURN_IF_ERROR(folder.clear());
+  }
+  SLUICE_ASSIGN_OR_RETURN(const std::string cut_path, make_way(folder, point));
+  SLUICE_ASSIGN_OR_RETURN(auto log, engine::MetricsLog::resume(folder.file("metrics.jsonl"),
+                                                               point.own ? done : 0, cut_path));
+  if (log->cut_lines() > 0) {
+    std::cerr << "metrics of later steps, " << log->cut_lines() << " lines, are now in "
+              << log->cut_path() << "\n";
+  }
+  return log;
 }
 
 Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& run) {
@@ -137,8 +160,11 @@ std::string after_a_failure(const RunFolder& folder, const config::Config& confi
   std::string text;
   for (const std::string& drive : drives)
     text += (text.empty() ? ". Its state was in " : ", ") + drive;
-  const auto newest = folder.find("newest");
-  if (newest.ok() && *newest)
+  const auto newest = folder.newest();
+  if (!newest.ok())
+    return text + ". Which checkpoint is the newest cannot be told now (" +
+           newest.error().message() + "): --resume goes on from it once it can be read";
+  if (*newest)
     return text + ". The newest checkpoint is " + (*newest)->path + ": --resume goes on from there";
   return text + ". There is no checkpoint yet";
 }
@@ -150,7 +176,7 @@ Result<TrainSession::End> train(TrainSession& session, const Interrupt& interrup
     if (end.ok()) return end;
     return std::move(end).error().with_suffix(after_a_failure(folder, config));
   } catch (const engine::NonFiniteGradient& error) {
-    const auto newest = folder.find("newest");
+    const auto newest = folder.newest();
     const bool saved = newest.ok() && *newest;
     throw engine::TrainError(
         std::string(error.what()) +
@@ -160,7 +186,15 @@ Result<TrainSession::End> train(TrainSession& session, const Interrupt& interrup
   }
 }
 
-Result<int> run(const Options& options) {
+// What was typed, with another --resume; an option in `more` takes the place of the same one.
+std::string resume_command(const CLI::App& command, const std::string& resume,
+                           const std::string& more) {
+  const std::string other = more.substr(0, more.find(' '));
+  return same_command(command, {"--resume", "--set-aside-later", other}) + " --resume" +
+         (resume.empty() ? "" : "=" + shell_word(resume)) + (more.empty() ? "" : " " + more);
+}
+
+Result<int> run(const Options& options, const ResumeCommand& command) {
   ConfigOptions config_options = options.config;
   add_overrides(options, config_options);
   SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, resolve(config_options, LookAtData::kYes));
@@ -180,15 +214,17 @@ Result<int> run(const Options& options) {
   const Interrupt interrupt(kInterruptNotice);
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config)));
-  SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, resolved));
+  SLUICE_ASSIGN_OR_RETURN(const ResumePoint point, resume_point(folder, resolved, command));
+  const auto& checkpoint = point.checkpoint;
   if (!checkpoint) SLUICE_RETURN_IF_ERROR(check_init_from(config));
   std::cerr << weights_text(config, checkpoint, options.config.file)
             << config::format_autos(resolved);
   SLUICE_RETURN_IF_ERROR(tell_schedule(resolved, folder, checkpoint));
   std::optional<PlannedStep> planned;
   auto made = set_up_run(config, checkpoint, {.planned = &planned});
-  if (!made.ok() && checkpoint)
-    return folder.with_advice(std::move(made).error(), checkpoint->step);
+  if (!made.ok() && checkpoint &&
+      made.error().message().find(checkpoint->path) != std::string::npos)
+    return with_older_one(std::move(made).error(), folder, *checkpoint, command);
   if (!made.ok()) return std::move(made).error();
   const std::unique_ptr<TrainingRun> run = *std::move(made);
   const std::int64_t steps = config.run.steps;
@@ -199,12 +235,10 @@ Result<int> run(const Options& options) {
   if (trace) SLUICE_RETURN_IF_ERROR(check_traced_steps(*trace, done, steps));
   if (trace && std::filesystem::exists(folder.file("trace.json")))
     std::cerr << folder.file("trace.json") << " will be replaced\n";
-  SLUICE_RETURN_IF_ERROR(folder.replace_former_run());
-  SLUICE_RETURN_IF_ERROR(write_config(folder.file("config.json"), resolved));
-  SLUICE_ASSIGN_OR_RETURN(const auto log,
-                          engine::MetricsLog::resume(folder.file("metrics.jsonl"), done));
   if (trace) run->trace().start(*trace);
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoints, make_checkpoints(*run));
+  SLUICE_ASSIGN_OR_RETURN(const auto log, take_folder(options, folder, point, done));
+  SLUICE_RETURN_IF_ERROR(write_config(folder.file("config.json"), resolved));
 
   TrainSession session({.run = run.get(), .log = log.get(), .checkpoints = checkpoints.get()},
                        steps);
@@ -259,6 +293,11 @@ Command add_train_command(CLI::App& sluice) {
                      "one (run.resume); where there is none yet, starts at step 0")
           ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
           ->excludes(overwrite);
+  command
+      ->add_flag("--set-aside-later", options->set_aside_later,
+                 "With --resume=NAME: keeps the checkpoints after that one aside, in "
+                 "DIR/checkpoints/set-aside-at-NAME (run.later_checkpoints)")
+      ->needs(resume);
   auto* const steps = command->add_option("--steps", options->steps, "Optimizer steps (run.steps)")
                           ->type_name("N")
                           ->check(at_least(1));
@@ -279,7 +318,11 @@ Command add_train_command(CLI::App& sluice) {
   command->add_flag("--force", options->force, "Replaces the file of --save-weights")->needs(save);
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
-  return [options] { return run(*options); };
+  return [options, command] {
+    return run(*options, [command](const std::string& resume, const std::string& more) {
+      return resume_command(*command, resume, more);
+    });
+  };
 }
 
 }  // namespace sluice::tools

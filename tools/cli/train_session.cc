@@ -36,6 +36,8 @@ std::string describe(const engine::SavedCheckpoint& saved) {
   std::string text = "saved " + saved.path + " (" + format_bytes(saved.bytes) +
                      "; training stood still for " + seconds(saved.stopped_ns);
   if (saved.took_ns > saved.stopped_ns) text += ", on the disk after " + seconds(saved.took_ns);
+  for (std::size_t i = 0; i < saved.removed.size(); ++i)
+    text += (i == 0 ? "; run.keep_last removed " : ", ") + saved.removed[i];
   return text + ")";
 }
 
@@ -129,7 +131,7 @@ Status TrainSession::tell_saves() {
     if (saved.status.ok()) {
       std::cerr << describe(saved) << "\n";
       if (!saved.pruned.ok())
-        log::warning("an older checkpoint stays: " + saved.pruned.error().message());
+        log::warning("older checkpoints stay: " + saved.pruned.error().message());
       continue;
     }
     Error error = saved.status.error();

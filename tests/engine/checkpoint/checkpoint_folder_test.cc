@@ -2,10 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "aio/fault_backend.h"
 #include "aio/sim_drive.h"
 #include "aio/small_file.h"
 #include "aio/virtual_loop.h"
 #include "engine/checkpoint/remove_checkpoint.h"
+#include "swap/sealed_json.h"
 #include "tests/engine/checkpoint/checkpoint_under_test.h"
 
 namespace sluice::engine {
@@ -23,6 +28,15 @@ class CheckpointList : public testing::Test {
   }
   void put(const std::string& path, const std::string& text) {
     ASSERT_OK(aio::write_small_file(*queue_, path, text));
+  }
+  // As a program of a later version writes it: the checksum is right.
+  void set_version(std::int64_t step, int version) {
+    const std::string path = folder_.path_of(step) + "/checkpoint.json";
+    auto content =
+        nlohmann::json::parse(aio::read_small_file(*queue_, path, 1 << 20).value())["content"];
+    content["version"] = version;
+    content["new_key"] = "x";
+    put(path, swap::to_sealed_text(content));
   }
   std::vector<std::string> names() { return *drive_.files().list(kFolder); }
 
@@ -62,7 +76,8 @@ TEST_F(CheckpointList, IsByStepNotByName) {
 }
 
 TEST_F(CheckpointList, SaysWhyOneIsNotComplete) {
-  for (const std::int64_t step : {1, 2, 3, 4, 5}) save(step);
+  for (const std::int64_t step : {1, 2, 3, 4, 5, 6}) save(step);
+  set_version(6, 2);
   ASSERT_OK(drive_.files().remove(folder_.path_of(5) + "/checkpoint.json"));
   put(folder_.path_of(4) + "/checkpoint.json", "{}");
   put(folder_.path_of(3) + "/exp_avg-00002-of-00004.safetensors", "short");
@@ -75,18 +90,50 @@ TEST_F(CheckpointList, SaysWhyOneIsNotComplete) {
   EXPECT_THAT(problem(1), HasSubstr("master-00001-of-00004.safetensors is missing"));
   EXPECT_THAT(problem(2), HasSubstr("exp_avg-00002-of-00004.safetensors has 5 bytes"));
   EXPECT_THAT(problem(3), HasSubstr("checkpoint.json: it has no checksum"));
-  EXPECT_THAT(problem(4), HasSubstr("no checkpoint was finished"));
-  EXPECT_FALSE((*entries)[4].has_manifest);
-  EXPECT_TRUE((*entries)[3].has_manifest);
-  EXPECT_EQ((*folder_.newest())->step, 1);
+  EXPECT_THAT(problem(4), HasSubstr("still being copied"));
+  EXPECT_THAT(problem(5), HasSubstr("format version 2, and this program reads version 1; use"));
+  EXPECT_EQ((*entries)[4].status.error().code(), ErrorCode::kCorrupt);
+  EXPECT_EQ((*entries)[5].status.error().code(), ErrorCode::kNewerVersion);
   EXPECT_EQ(folder_.find("3").error().code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(folder_.find("step-6").error().code(), ErrorCode::kNewerVersion);
+  EXPECT_EQ((*folder_.before(6))->step, 1);
+  EXPECT_EQ(folder_.later_than(4)->size(), 2U);
+}
+
+// An older checkpoint is not what "the newest" means because that cannot be read.
+TEST_F(CheckpointList, HasNoNewestWhileTheNewestCannotBeRead) {
+  for (const std::int64_t step : {1, 2}) save(step);
+  const std::string manifest = folder_.path_of(2) + "/checkpoint.json";
+  const std::string whole = aio::read_small_file(*queue_, manifest, 1 << 20).value();
+  const auto refused = [&](ErrorCode code) {
+    const auto newest = folder_.newest();
+    EXPECT_FALSE(newest.ok());
+    if (newest.ok()) return std::string();
+    EXPECT_EQ(newest.error().code(), code);
+    EXPECT_EQ((*folder_.newest_entry())->step, 2);
+    return newest.error().message();
+  };
+  std::string damaged = whole;
+  damaged[damaged.size() / 2] ^= 4;
+  put(manifest, damaged);
+  EXPECT_THAT(refused(ErrorCode::kCorrupt), HasSubstr("checkpoint step-000000002 is damaged"));
+  put(manifest, whole.substr(0, whole.size() / 2));
+  EXPECT_THAT(refused(ErrorCode::kCorrupt), HasSubstr("no JSON"));
+  put(manifest, whole);
+  set_version(2, 7);
+  EXPECT_THAT(refused(ErrorCode::kNewerVersion), HasSubstr("written by a newer version"));
+  ASSERT_OK(drive_.files().remove(manifest));
+  EXPECT_THAT(refused(ErrorCode::kCorrupt), HasSubstr("still being copied"));
+  put(manifest, whole);
+  ASSERT_OK(drive_.files().remove(folder_.path_of(2) + "/exp_avg-00001-of-00004.safetensors"));
+  EXPECT_THAT(refused(ErrorCode::kCorrupt), HasSubstr("exp_avg-00001-of-00004.safetensors"));
 }
 
 TEST_F(CheckpointList, DoesNotTakeOneStepForAnother) {
   save(3);
   ASSERT_OK(drive_.files().rename(folder_.path_of(3), folder_.path_of(9)));
-  EXPECT_FALSE(*folder_.newest());
-  EXPECT_THAT(folder_.list()->at(0).status.error().message(), HasSubstr("of step 3"));
+  EXPECT_THAT(folder_.newest().error().message(), HasSubstr("of step 3: its folder was renamed"));
+  EXPECT_EQ(folder_.list()->at(0).step, 9);
 }
 
 TEST_F(CheckpointList, IsPrunedToTheNewestCompleteOnes) {
@@ -100,12 +147,23 @@ TEST_F(CheckpointList, IsPrunedToTheNewestCompleteOnes) {
   EXPECT_EQ(folder_.prune(0).error().code(), ErrorCode::kInvalidArgument);
 }
 
+TEST_F(CheckpointList, IsPrunedOfNothingLaterAndOfNothingThatCannotBeRead) {
+  for (const std::int64_t step : {1, 2, 3, 4, 5, 6, 7}) save(step);
+  set_version(1, 2);
+  put(folder_.path_of(2) + "/checkpoint.json", "{}");
+  EXPECT_EQ(folder_.beyond(1, 5)->size(), 2U);
+  EXPECT_THAT(*folder_.prune(1, 5), ElementsAre("step-000000003", "step-000000004"));
+  EXPECT_THAT(names(), ElementsAre("step-000000001", "step-000000002", "step-000000005",
+                                   "step-000000006", "step-000000007"));
+}
+
 TEST_F(CheckpointList, IsCleanedOfLeftoversAndOfNothingElse) {
   save(1);
-  save(2);
-  ASSERT_OK(drive_.files().remove(folder_.path_of(2) + "/checkpoint.json"));
-  save(3);
-  ASSERT_OK(drive_.files().remove(folder_.path_of(3) + "/checkpoint.json"));
+  for (const std::int64_t step : {2, 3}) {  // as a removal leaves it that was cut short
+    save(step);
+    const std::string manifest = folder_.path_of(step) + "/checkpoint.json";
+    ASSERT_OK(drive_.files().rename(manifest, manifest + ".removed"));
+  }
   put(folder_.path_of(3) + "/notes.txt", "mine");
   const std::string foreign = std::string(kFolder) + "/best";
   ASSERT_OK(drive_.files().make_directories(foreign));
@@ -121,23 +179,117 @@ TEST_F(CheckpointList, IsCleanedOfLeftoversAndOfNothingElse) {
   EXPECT_THAT(*drive_.files().list(folder_.path_of(3)), ElementsAre("notes.txt"));
   EXPECT_THAT(*drive_.files().list(foreign), ElementsAre("master-00001-of-00001.safetensors"));
   ASSERT_OK(load_checkpoint(*queue_, folder_.path_of(1)));
+  EXPECT_THAT(*folder_.clean_leftovers(), IsEmpty());
+}
+
+// Whatever is asked for: a folder that is being copied, a damaged one, one of a newer version.
+TEST_F(CheckpointList, KeepsWhatCannotBeReadWhateverIsRemoved) {
+  for (const std::int64_t step : {1, 2, 3, 4}) save(step);
+  ASSERT_OK(drive_.files().remove(folder_.path_of(1) + "/checkpoint.json"));  // not copied yet
+  set_version(2, 2);
+  ASSERT_OK(drive_.files().remove(folder_.path_of(3) + "/master-00001-of-00004.safetensors"));
+  ASSERT_OK(drive_.files().rename(folder_.path_of(4), folder_.path_of(5) + ".new"));
+  const auto content = [&] {
+    std::vector<std::vector<std::string>> all = {names()};
+    for (const std::string& name : names())
+      all.push_back(*drive_.files().list(std::string(kFolder) + "/" + name));
+    return all;
+  };
+  const auto before = content();
+  EXPECT_THAT(*folder_.clean_leftovers(), IsEmpty());
+  EXPECT_THAT(*folder_.prune(1), IsEmpty());
+  const auto entries = folder_.list();
+  for (const CheckpointEntry& entry : *entries) {
+    const Status removed = remove_checkpoint(*queue_, entry.path);
+    ASSERT_FALSE(removed.ok());
+    EXPECT_THAT(removed.error().message(), HasSubstr("; it is kept"));
+  }
+  EXPECT_FALSE(settle_replacement(*queue_, folder_.path_of(5)).ok());
+  EXPECT_EQ(content(), before);
+}
+
+// A run that has come this far has to save: what lies in the way gets another name.
+TEST_F(CheckpointList, SetsAsideWhatIsInTheWayOfASave) {
+  save(1);
+  set_version(1, 2);
+  save(2);
+  ASSERT_OK(drive_.files().rename(folder_.path_of(2), folder_.path_of(1) + ".new"));
+  for (const std::uint64_t version : {5, 6}) {
+    ASSERT_OK(save_checkpoint(*queue_, folder_.path_of(1),
+                              {.version = version, .step = 1, .replace = true}));
+    EXPECT_EQ(*load_checkpoint(*queue_, folder_.path_of(1)), version);
+  }
+  EXPECT_THAT(names(), ElementsAre("step-000000001", "step-000000001.new.set-aside",
+                                   "step-000000001.set-aside"));
+  set_version(1, 3);
+  EXPECT_EQ(save_checkpoint(*queue_, folder_.path_of(1), {.step = 1}).error().code(),
+            ErrorCode::kAlreadyExists);
+  ASSERT_OK(save_checkpoint(*queue_, folder_.path_of(1), {.step = 1, .replace = true}));
+  EXPECT_EQ(names().size(), 4U);
+  EXPECT_EQ(names()[3], "step-000000001.set-aside-2");
+}
+
+TEST_F(CheckpointList, SetsLaterOnesAsideInAFolderOfTheirOwn) {
+  for (const int life : {1, 2}) {
+    for (const std::int64_t step : {1, 2, 3}) {
+      if (life == 1 || step > 1) save(step);
+    }
+    set_version(3, 2);  // whatever it is
+    const auto aside = folder_.set_aside(*folder_.later_than(1), 1);
+    ASSERT_OK(aside);
+    EXPECT_EQ(*aside,
+              std::string(kFolder) + "/set-aside-at-step-000000001" + (life == 1 ? "" : "-2"));
+    const CheckpointFolder moved(*queue_, *aside + "/checkpoints");
+    EXPECT_EQ(moved.list()->size(), 2U);
+    EXPECT_TRUE(moved.find("2").ok());
+    EXPECT_EQ((*folder_.newest())->step, 1);
+  }
+  EXPECT_EQ(names().size(), 3U);
 }
 
 TEST_F(CheckpointList, LosesOneThatIsRemovedTwice) {
   save(1);
-  ASSERT_OK(remove_checkpoint(drive_.files(), folder_.path_of(1)));
-  ASSERT_OK(remove_checkpoint(drive_.files(), folder_.path_of(1)));
+  ASSERT_OK(remove_checkpoint(*queue_, folder_.path_of(1)));
+  ASSERT_OK(remove_checkpoint(*queue_, folder_.path_of(1)));
   EXPECT_THAT(names(), IsEmpty());
 }
 
 // What a killed save left is in nobody's way.
 TEST_F(CheckpointList, TakesASaveWhereOneWasCutOff) {
   save(1);
-  ASSERT_OK(drive_.files().remove(folder_.path_of(1) + "/checkpoint.json"));
-  put(folder_.path_of(1) + "/checkpoint.json.new", "cut off");
+  ASSERT_OK(drive_.files().rename(folder_.path_of(1), folder_.path_of(1) + ".new"));
+  ASSERT_OK(drive_.files().remove(folder_.path_of(1) + ".new/checkpoint.json"));
+  put(folder_.path_of(1) + ".new/checkpoint.json.new", "cut off");
+  EXPECT_TRUE(folder_.list()->at(0).leftover);
+  EXPECT_FALSE(*folder_.newest());
   save(1);
   EXPECT_EQ((*folder_.newest())->step, 1);
   EXPECT_EQ(drive_.files().list(folder_.path_of(1))->size(), 3 * 4 + 2U);
+}
+
+// As where the drive that a link leads to is not mounted, or does not answer.
+TEST(CheckpointSearch, ThatFailsIsNotAnEmptyFolder) {
+  const aio::TemporaryFolder temporary;
+  const auto backend = aio::make_backend_or_die(aio::BackendKind::kPosix);
+  const auto queue = aio::make_queue_or_die(*backend, {});
+  const std::string path = temporary.file("checkpoints");
+  const CheckpointFolder folder(*queue, path);
+  EXPECT_FALSE(*folder.newest());
+  std::filesystem::create_symlink(temporary.file("unmounted"), path);
+  EXPECT_THAT(folder.newest().error().message(), HasSubstr("is its drive mounted?"));
+  std::filesystem::remove(path);
+  std::filesystem::create_directories(path);
+  EXPECT_FALSE(*folder.newest());
+  std::filesystem::create_symlink(temporary.file("unmounted"), path + "/step-000000007");
+  EXPECT_THAT(folder.newest().error().message(),
+              testing::AllOf(HasSubstr("step-000000007 cannot be read"), HasSubstr("mounted?")));
+
+  aio::FaultBackend faults(*backend, {});
+  const auto bad_queue = aio::make_queue_or_die(faults, {});
+  faults.set_plan(aio::FaultPlan::of(
+      {.fault = aio::FaultKind::kEio, .persistent = true, .targets = {aio::FaultTarget::kLookUp}}));
+  EXPECT_EQ(CheckpointFolder(*bad_queue, path).newest().error().code(), ErrorCode::kIo);
+  EXPECT_EQ(CheckpointFolder(*bad_queue, path).clean_leftovers().ok(), false);
 }
 
 }  // namespace

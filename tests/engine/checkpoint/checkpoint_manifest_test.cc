@@ -86,19 +86,30 @@ TEST(CheckpointManifest, StoresSkippedStepsOnlyWhereThereAreAny) {
 
 // Each with a right checksum: what the seal does not find has to be found by looking.
 TEST(CheckpointManifest, RefusesWhatCannotBe) {
-  const auto refusal = [](const std::function<void(nlohmann::json&)>& change) {
+  const auto refusal = [](const std::function<void(nlohmann::json&)>& change,
+                          ErrorCode code = ErrorCode::kCorrupt) {
     nlohmann::json content = content_of(test_manifest());
     change(content);
     const auto read = parse_checkpoint_manifest(swap::to_sealed_text(content));
     EXPECT_FALSE(read.ok());
     if (read.ok()) return std::string();
-    EXPECT_EQ(read.error().code(), ErrorCode::kCorrupt);
+    EXPECT_EQ(read.error().code(), code);
     return read.error().message();
   };
   using nlohmann::json;
+  constexpr ErrorCode kNewer = ErrorCode::kNewerVersion;
   EXPECT_THAT(refusal([](json& c) { c["format"] = "else"; }), HasSubstr("no checkpoint"));
-  EXPECT_THAT(refusal([](json& c) { c["version"] = 2; }), HasSubstr("version 2"));
-  EXPECT_THAT(refusal([](json& c) { c["world_size"] = 4; }), HasSubstr("4 ranks"));
+  EXPECT_THAT(refusal([](json& c) { c["version"] = 2; }, kNewer),
+              HasSubstr("that wrote it, 0.1.0"));
+  EXPECT_THAT(refusal(
+                  [](json& c) {
+                    c = {{"format", c["format"]}, {"version", 1LL << 40}};
+                  },
+                  kNewer),
+              HasSubstr("version 1099511627776"));
+  EXPECT_THAT(refusal([](json& c) { c["version"] = 0; }), HasSubstr("version 0"));
+  EXPECT_THAT(refusal([](json& c) { c["world_size"] = 4; }, kNewer), HasSubstr("4 ranks"));
+  EXPECT_THAT(refusal([](json& c) { c["world_size"] = 0; }), HasSubstr("ranks"));
   EXPECT_THAT(refusal([](json& c) { c["chunk_bytes"] = 0; }), HasSubstr("chunks"));
   EXPECT_THAT(refusal([](json& c) { c["chunk_bytes"] = 1 << 30; }), HasSubstr("chunks"));
   EXPECT_THAT(refusal([](json& c) { c["train"]["applied_step"] = 13; }), HasSubstr("step"));
@@ -142,8 +153,8 @@ TEST(CheckpointNames, OfFilesAndFoldersAreReadBack) {
         "checkpoint.json.old", "", "master-+0001-of-00002.safetensors",
         "master--0001-of-00002.safetensors"})
     EXPECT_FALSE(is_checkpoint_file(name)) << name;
-  for (const char* name :
-       {"checkpoint.json", "checkpoint.json.new", "model.safetensors.index.json"})
+  for (const char* name : {"checkpoint.json", "checkpoint.json.new", "checkpoint.json.removed",
+                           "model.safetensors.index.json"})
     EXPECT_TRUE(is_checkpoint_file(name)) << name;
 
   EXPECT_EQ(checkpoint_name(12), "step-000000012");
@@ -159,7 +170,8 @@ TEST(CheckpointNames, OfFilesAndFoldersAreReadBack) {
 // ---- mutated texts ------------------------------------------------------------------------------
 
 void expect_sentence(const Error& error) {
-  EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.message();
+  EXPECT_TRUE(error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNewerVersion)
+      << error.message();
   EXPECT_THAT(error.message(), HasSubstr("/run/step/checkpoint.json: "));
   EXPECT_LT(error.message().size(), 2000U);
   EXPECT_EQ(error.message().find('\n'), std::string::npos) << error.message();

@@ -137,6 +137,39 @@ TEST_F(MetricsLogTest, CutsTheStepsThatAreRunAgain) {
   EXPECT_EQ(content(), "");
 }
 
+TEST_F(MetricsLogTest, KeepsTheLinesThatItCuts) {
+  write_steps(1, 9);
+  const std::string whole = content();
+  const auto from_line = [&](int line) {
+    std::size_t at = 0;
+    while (--line > 0) at = whole.find('\n', at) + 1;
+    return whole.substr(at);
+  };
+  const auto file_text = [&](const std::string& name) {
+    std::ifstream in(folder_.file(name), std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  {
+    const auto log = MetricsLog::resume(path_, 7);
+    ASSERT_OK(log);
+    EXPECT_EQ((*log)->cut_lines(), 2);
+    EXPECT_EQ((*log)->cut_path(), folder_.file("metrics-cut.jsonl"));
+  }
+  EXPECT_EQ(file_text("metrics-cut.jsonl"), from_line(8));
+  put(whole + "{\"step\":10,\"lo");  // torn: never acknowledged
+  EXPECT_EQ((*MetricsLog::resume(path_, 8))->cut_lines(), 1);
+  EXPECT_EQ(file_text("metrics-cut.jsonl"), from_line(8) + from_line(9));
+  put(whole.substr(0, whole.size() - 1));  // whole but for its end
+  EXPECT_EQ((*MetricsLog::resume(path_, 5, folder_.file("other.jsonl")))->cut_lines(), 4);
+  EXPECT_EQ(file_text("other.jsonl"), from_line(6));
+  EXPECT_EQ((*MetricsLog::resume(path_, 5))->cut_lines(), 0);
+
+  put(whole);
+  const auto refused = MetricsLog::resume(path_, 5, folder_.file("no folder/other.jsonl"));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(content(), whole) << "nothing was cut";
+}
+
 TEST_F(MetricsLogTest, OverwritesNothingAndBeginsAnewWhereNothingIs) {
   ASSERT_OK(MetricsLog::resume(path_, 7));
   const auto again = MetricsLog::create(path_);

@@ -262,13 +262,14 @@ TEST(RunCheckpoints, KeepsTheNewestAndReplacesOneOfTheSameStep) {
   EXPECT_TRUE((*list)[1].complete());
 }
 
-TEST(RunCheckpoints, RemovesTheFutureThatWasLeft) {
+// What becomes of later checkpoints is the user's to say; saving is not the moment.
+TEST(RunCheckpoints, LeavesLaterCheckpointsAlone) {
   const SmallRun small;
   std::string second;
   {
     const auto run = small.start();
     const auto checkpoints = checkpoints_of(*run, {});
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 5; ++i) {
       run->step();
       ASSERT_TRUE(checkpoints->save({}).ok());
     }
@@ -279,13 +280,15 @@ TEST(RunCheckpoints, RemovesTheFutureThatWasLeft) {
   run->step();
   const auto checkpoints = checkpoints_of(*run, {.keep_last = 2});
   ASSERT_TRUE(checkpoints->save({.loss = 2.0}).ok());
+  const auto saved = checkpoints->finished();
+  EXPECT_THAT(saved.at(0).removed, testing::ElementsAre("step-000000001"));
   const auto list =
       CheckpointFolder(*run->drives().reads, RunCheckpoints::folder_of(run->config().run.dir))
           .list();
   ASSERT_TRUE(list.ok());
-  ASSERT_EQ(list->size(), 2U);
-  EXPECT_EQ((*list)[0].step, 2);
+  ASSERT_EQ(list->size(), 4U);
   EXPECT_EQ((*list)[1].loss, 2.0);
+  EXPECT_EQ((*list)[3].step, 5);
 }
 
 // As after a kill between a save and the removal of an older one.

@@ -1,0 +1,109 @@
+#include "engine/checkpoint/checkpoint_entry.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/checkpoint/checkpoint_names.h"
+
+namespace sluice::engine {
+namespace {
+
+bool contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+Status check_files(aio::IoQueue& queue, const CheckpointManifest& manifest,
+                   const std::string& folder) {
+  for (const StoredFile& stored : manifest.files) {
+    if (stored.name == kWeightIndexName) continue;  // for other programs: loading does without it
+    const std::string path = folder + "/" + stored.name;
+    const auto file = queue.backend().files().open(path, {});
+    if (!file.ok()) {
+      if (file.error().code() != ErrorCode::kNotFound) return file.error();
+      return Error(ErrorCode::kCorrupt, path + " is missing");
+    }
+    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t bytes, (*file)->size_bytes());
+    if (bytes != stored.bytes)
+      return Error(ErrorCode::kCorrupt, path + " has " + std::to_string(bytes) +
+                                            " bytes, and not " + std::to_string(stored.bytes));
+  }
+  return {};
+}
+
+// Saves write into folders of another name, and removals begin by renaming the manifest: a folder
+// that has neither is somebody's.
+void judge_without_manifest(const std::vector<std::string>& names, bool replacement,
+                            CheckpointEntry& entry) {
+  entry.leftover = names.empty() || replacement || contains(names, kRemovalMarkName);
+  if (entry.leftover)
+    entry.status = Error(ErrorCode::kNotFound,
+                         entry.path + " was left by a save or a removal that was cut short");
+  else
+    entry.status =
+        Error(ErrorCode::kCorrupt, "there is no " + entry.path + "/" + std::string(kManifestName) +
+                                       ": the folder is still being copied, or has lost that file");
+}
+
+Status judge_manifest(aio::IoQueue& queue, std::optional<std::int64_t> named_step,
+                      CheckpointEntry& entry) {
+  const auto manifest = read_checkpoint_manifest(queue, entry.path);
+  if (!manifest.ok() && manifest.error().code() == ErrorCode::kNotFound)
+    return Error(ErrorCode::kIo, entry.path + "/" + std::string(kManifestName) +
+                                     " is listed in its folder and cannot be found");
+  if (!manifest.ok()) return manifest.error();
+  entry.bytes = manifest->total_bytes();
+  entry.loss = manifest->state.loss;
+  entry.validation_loss = manifest->state.validation_loss;
+  const std::int64_t step = manifest->state.position.global_step;
+  if (named_step && *named_step != step)
+    return Error(ErrorCode::kCorrupt, entry.path + " holds a checkpoint of step " +
+                                          std::to_string(step) + ": its folder was renamed");
+  entry.step = step;
+  return check_files(queue, *manifest, entry.path);
+}
+
+}  // namespace
+
+std::optional<CheckpointEntry> look_at_checkpoint(aio::IoQueue& queue, const std::string& path) {
+  CheckpointEntry entry;
+  entry.name = last_name(path);
+  entry.path = path;
+  const auto parsed = parse_folder_name(entry.name);
+  if (parsed) entry.step = parsed->step;
+  const auto names = queue.backend().files().list(path);
+  if (!names.ok()) {
+    if (names.error().code() == ErrorCode::kNotFound || names.error().error_number() == ENOTDIR)
+      return std::nullopt;
+    entry.status = names.error();
+    return entry;
+  }
+  if (!names->empty() && std::none_of(names->begin(), names->end(), is_checkpoint_file))
+    return std::nullopt;
+  if (contains(*names, kManifestName))
+    entry.status =
+        judge_manifest(queue, parsed ? std::optional(parsed->step) : std::nullopt, entry);
+  else
+    judge_without_manifest(*names, entry.name.ends_with(kReplacementSuffix), entry);
+  return entry;
+}
+
+Error why_not(const CheckpointEntry& entry) {
+  const char* const what = [&] {
+    switch (entry.status.error().code()) {
+      case ErrorCode::kCorrupt:
+        return " is damaged";
+      case ErrorCode::kNewerVersion:
+        return " was written by a newer version of this program";
+      case ErrorCode::kNotFound:
+        return " was never finished";
+      default:
+        return " cannot be read";
+    }
+  }();
+  return Error(entry.status.error()).with_context("checkpoint " + entry.name + what);
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,42 @@
+// CheckpointEntry: what a folder with a checkpoint's name holds, as its manifest and the sizes of
+// its files say.
+//
+// "Not there", "damaged", "of a newer version" and "cannot be read" are different answers, and only
+// what is complete, or was left by a save or a removal of ours, is ever removed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "aio/io_queue.h"
+#include "aio/result.h"
+
+namespace sluice::engine {
+
+struct CheckpointEntry {
+  std::string name;  // "step-000000012"
+  std::string path;
+  std::int64_t step = 0;
+  std::uint64_t bytes = 0;  // of the files, as the manifest has them
+  std::optional<double> loss;
+  std::optional<double> validation_loss;
+  // Left by a save or a removal that was cut short: nothing in it counts, and it may go.
+  bool leftover = false;
+  // Ok: it is complete, so its manifest is sound and every file that loading needs is there in full
+  // length. Else kCorrupt: damaged, or not all of it is there (yet); kNewerVersion; kNotFound for a
+  // leftover; other codes: it could not be looked at.
+  Status status;
+
+  bool complete() const { return status.ok(); }
+};
+
+// Looks at the manifest and at file sizes, not at content. Nothing where there is no such folder,
+// or one that holds other things alone; a folder that is empty is a leftover. A folder whose name
+// is not a checkpoint's may hold one of any step.
+std::optional<CheckpointEntry> look_at_checkpoint(aio::IoQueue& queue, const std::string& path);
+
+// Why it is not complete: its status with a sentence that names it in front.
+Error why_not(const CheckpointEntry& entry);
+
+}  // namespace sluice::engine

@@ -1,0 +1,100 @@
+#include "tools/cli/resume_point.h"
+
+#include <iostream>
+#include <utility>
+
+#include "aio/log.h"
+#include "engine/checkpoint/checkpoint_names.h"
+#include "engine/observe/metrics_log.h"
+
+namespace sluice::tools {
+namespace {
+
+using engine::CheckpointEntry;
+using engine::CheckpointFolder;
+
+constexpr const char* kSetAside = "--set-aside-later";
+
+bool is_own(const RunFolder& folder, const CheckpointEntry& checkpoint) {
+  return engine::parent_folder(checkpoint.path) == folder.checkpoints().path();
+}
+
+// What --resume calls it.
+std::string name_of(const RunFolder& folder, const CheckpointEntry& checkpoint) {
+  return is_own(folder, checkpoint) ? checkpoint.name : checkpoint.path;
+}
+
+std::string list_of(const std::vector<CheckpointEntry>& entries) {
+  if (entries.size() == 1) return entries.front().name;
+  return entries.front().name + " to " + entries.back().name;
+}
+
+// A run's later checkpoints, and all that another run's would go on among.
+Result<std::vector<CheckpointEntry>> in_the_way_of(const RunFolder& folder,
+                                                   const CheckpointEntry& checkpoint) {
+  return folder.checkpoints().later_than(is_own(folder, checkpoint) ? checkpoint.step : -1);
+}
+
+Error refusal(const RunFolder& folder, const ResumePoint& point, const ResumeCommand& command) {
+  const CheckpointEntry& from = *point.checkpoint;
+  const std::string name = name_of(folder, from);
+  const std::string list = list_of(point.in_the_way);
+  const std::string here = folder.checkpoints().path();
+  const std::string keep = ". To keep them aside, in a folder " + here + "/set-aside-at-" +
+                           engine::checkpoint_name(from.step) + ": " + command(name, kSetAside);
+  if (is_own(folder, from))
+    return Error(ErrorCode::kAlreadyExists,
+                 "after " + from.name + " the run has " + list +
+                     ", which going on from there would leave behind" + keep +
+                     ". To leave this run as it is: " + command(from.path, "--out NEW_FOLDER"));
+  return Error(ErrorCode::kAlreadyExists,
+               here + " has checkpoints of its own, " + list + ", which " + from.path +
+                   " does not go with. To go on with the run that is there: " + command("", "") +
+                   keep + ". Or choose another --out");
+}
+
+}  // namespace
+
+Error with_older_one(Error error, const RunFolder& folder, const CheckpointEntry& checkpoint,
+                     const ResumeCommand& command) {
+  const CheckpointFolder siblings(folder.queue(), engine::parent_folder(checkpoint.path));
+  const auto before = siblings.before(checkpoint.step);
+  if (!before.ok()) return error;
+  if (!*before) return std::move(error).with_suffix("; there is no older one that is complete");
+  return std::move(error).with_suffix(
+      "; the one before it is " + (*before)->name + ". To go on from there: " +
+      command(name_of(folder, **before), is_own(folder, **before) ? kSetAside : ""));
+}
+
+Result<ResumePoint> find_resume_point(const RunFolder& folder, const config::Run& run,
+                                      const ResumeCommand& command) {
+  ResumePoint point;
+  if (run.resume.empty()) return point;
+  SLUICE_ASSIGN_OR_RETURN(point.checkpoint, folder.find_entry(run.resume));
+  if (point.checkpoint && !point.checkpoint->complete())
+    return with_older_one(why_not(*point.checkpoint), folder, *point.checkpoint, command);
+  if (point.checkpoint) {
+    point.own = is_own(folder, *point.checkpoint);
+    SLUICE_ASSIGN_OR_RETURN(point.in_the_way, in_the_way_of(folder, *point.checkpoint));
+  }
+  if (!point.in_the_way.empty() && run.later_checkpoints == config::LaterCheckpoints::kRefuse)
+    return refusal(folder, point, command);
+  SLUICE_ASSIGN_OR_RETURN(const auto all, folder.checkpoints().list());
+  for (const CheckpointEntry& entry : all)
+    if (!entry.complete()) log::warning(why_not(entry).with_suffix("; it is left alone").message());
+  // That they can be read is to be known now, and not when the run is set up.
+  const auto metrics = engine::read_metrics(folder.file("metrics.jsonl"));
+  if (!metrics.ok() && metrics.error().code() != ErrorCode::kNotFound) return metrics.error();
+  return point;
+}
+
+Result<std::string> make_way(const RunFolder& folder, const ResumePoint& point) {
+  if (point.in_the_way.empty()) return std::string();
+  SLUICE_ASSIGN_OR_RETURN(const std::string aside,
+                          folder.checkpoints().set_aside(point.in_the_way, point.checkpoint->step));
+  std::cerr << "set aside " << list_of(point.in_the_way) << " in " << aside
+            << " (sluice ls lists them; remove the folder when they are not needed any more)\n";
+  return aside + "/metrics.jsonl";
+}
+
+}  // namespace sluice::tools

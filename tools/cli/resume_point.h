@@ -1,0 +1,45 @@
+// ResumePoint: where `sluice train --resume` goes on, and what of the run's folder is in its way.
+//
+// A run goes on from the newest checkpoint or from the one that was named; what cannot be read is
+// never passed over for an older one, and later checkpoints are only left behind as the user says
+// (run.later_checkpoints). Every refusal names the command that goes on.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aio/result.h"
+#include "engine/checkpoint/checkpoint_entry.h"
+#include "engine/config/config.h"
+#include "tools/cli/run_folder.h"
+
+namespace sluice::tools {
+
+// How the command line that was given reads with another --resume ("" leaves its name out), and
+// with more behind it.
+using ResumeCommand =
+    std::function<std::string(const std::string& resume, const std::string& more)>;
+
+struct ResumePoint {
+  std::optional<engine::CheckpointEntry> checkpoint;  // nothing: the run begins at step 0
+  bool own = true;  // the checkpoint is one of the run's folder; so are the metrics up to its step
+  // Of the run's own folder: they would be taken for newer ones.
+  std::vector<engine::CheckpointEntry> in_the_way;
+};
+
+// `run`: where its resume is empty nothing is looked for. Changes nothing.
+Result<ResumePoint> find_resume_point(const RunFolder& folder, const config::Run& run,
+                                      const ResumeCommand& command);
+
+// The error of a checkpoint that turned out not to be readable, with the command that goes on from
+// the one before.
+Error with_older_one(Error error, const RunFolder& folder,
+                     const engine::CheckpointEntry& checkpoint, const ResumeCommand& command);
+
+// Sets aside what is in the way, and says where to. Where the lines of metrics go that the run
+// leaves behind with it; empty: where they always go.
+Result<std::string> make_way(const RunFolder& folder, const ResumePoint& point);
+
+}  // namespace sluice::tools

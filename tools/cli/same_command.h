@@ -1,0 +1,20 @@
+// same_command: the command line that was given, with some options left out: for messages that say
+// what to type next.
+#pragma once
+
+#include <set>
+#include <string>
+
+namespace CLI {  // NOLINT(readability-identifier-naming): named by CLI11
+class App;
+}
+
+namespace sluice::tools {
+
+// "sluice train run.json --out runs/a", quoted for a shell; `without` names options, "--resume".
+std::string same_command(const CLI::App& command, const std::set<std::string>& without);
+
+// As a shell needs it: as it is, or between single quotes.
+std::string shell_word(const std::string& word);
+
+}  // namespace sluice::tools
