@@ -8,12 +8,14 @@
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/config/resolve.h"
+#include "engine/exchange/described_model.h"
 #include "engine/exchange/export_model.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/exchange/tokenizer_files.h"
 #include "engine/weights/gpt2_config.h"
 #include "engine/weights/gpt2_names.h"
 #include "engine/weights/safetensors_reader.h"
+#include "engine/weights/tied_head.h"
 
 namespace sluice::engine {
 namespace {
@@ -33,18 +35,8 @@ Result<Gpt2Config> read_config(aio::IoQueue& queue, const std::string& folder) {
   return config;
 }
 
-GptShape shape_of(const Gpt2Config& config) {
-  return {.layers = config.layers,
-          .hidden = config.hidden,
-          .heads = config.heads,
-          .context_tokens = config.context,
-          .vocab = config.vocab,
-          .dropout = config.residual_dropout,
-          .ffn_hidden = config.ffn_hidden};
-}
-
 // What a user changes by --set: everything but the shape.
-Result<config::Config> run_config(const GptShape& shape, const std::string& directory) {
+Result<config::Config> run_config(const GptShape& shape) {
   const nlohmann::json run = {
       {"train_micro_batch_size_per_gpu", 1},
       {"gradient_clipping", 1.0},
@@ -61,8 +53,7 @@ Result<config::Config> run_config(const GptShape& shape, const std::string& dire
         {"context", shape.context_tokens},
         {"vocab", shape.vocab},
         {"dropout", shape.dropout},
-        {"ffn_multiplier", static_cast<double>(shape.ffn()) / static_cast<double>(shape.hidden)}}},
-      {"run", {{"dir", directory}}}};
+        {"ffn_multiplier", static_cast<double>(shape.ffn()) / static_cast<double>(shape.hidden)}}}};
   config::Sources sources;
   sources.run_file = config::Source{.name = "config.json", .text = run.dump()};
   SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, config::resolve(sources));
@@ -78,6 +69,8 @@ Status copy_weights(aio::IoQueue& queue, const ImportOptions& options, const Gpt
   const std::vector<TensorSpec> wanted = parameter_specs(shape, DType::kF32);
   auto names = match_gpt2_parameters(weights->tensors(), wanted);
   if (!names.ok()) return std::move(names).error().with_context(options.from);
+  const Status tied = check_tied_head(*weights);
+  if (!tied.ok()) return Error(tied.error()).with_context(options.from);
   std::uint64_t total = 0, done = 0;
   for (const std::string& name : *names) total += weights->find(name)->elements;
   const std::vector<float> zeros(kElementsAtOnce);
@@ -100,13 +93,16 @@ Status copy_weights(aio::IoQueue& queue, const ImportOptions& options, const Gpt
   return {};
 }
 
-std::vector<std::string> notes_of(const Gpt2Config& config) {
-  if (config.residual_dropout == config.embedding_dropout &&
-      config.residual_dropout == config.attention_dropout)
-    return {};
-  return {
-      "its dropouts differ (resid_pdrop, embd_pdrop, attn_pdrop): model.dropout is "
-      "resid_pdrop's, for all three"};
+std::vector<std::string> notes_of(const Gpt2Config& config, const TokenizerFiles& tokenizer) {
+  std::vector<std::string> notes;
+  if (config.residual_dropout != config.embedding_dropout ||
+      config.residual_dropout != config.attention_dropout)
+    notes.emplace_back(
+        "its dropouts differ (resid_pdrop, embd_pdrop, attn_pdrop): model.dropout is "
+        "resid_pdrop's, for all three");
+  if (tokenizer.kind == TokenizerFiles::Kind::kUnknown)
+    notes.push_back(tokenizer.note + ": sluice generate and export need --tokenizer FILE");
+  return notes;
 }
 
 }  // namespace
@@ -115,13 +111,17 @@ Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options)
   aio::FileSystem& files = queue.backend().files();
   SLUICE_ASSIGN_OR_RETURN(const Gpt2Config model, read_config(queue, options.from));
   const GptShape shape = shape_of(model);
+  SLUICE_ASSIGN_OR_RETURN(TokenizerFiles tokenizer, tokenizer_in(queue, options.from));
+  tokenizer.special = tokenizer.special.within(shape.vocab);
   SLUICE_RETURN_IF_ERROR(validate(shape));
-  SLUICE_ASSIGN_OR_RETURN(const config::Config config, run_config(shape, options.directory));
+  SLUICE_ASSIGN_OR_RETURN(const config::Config config, run_config(shape));
   SLUICE_RETURN_IF_ERROR(check_empty(files, options.directory));
   const std::string checkpoints = options.directory + "/checkpoints";
   SLUICE_RETURN_IF_ERROR(files.make_directories(checkpoints));
 
-  Imported imported{.checkpoint = checkpoints + "/" + checkpoint_name(0), .notes = notes_of(model)};
+  Imported imported{.checkpoint = checkpoints + "/" + checkpoint_name(0),
+                    .tokenizer = tokenizer.kind != TokenizerFiles::Kind::kUnknown,
+                    .notes = notes_of(model, tokenizer)};
   SLUICE_ASSIGN_OR_RETURN(
       const auto writer,
       CheckpointWriter::begin(queue, imported.checkpoint, parameter_specs(shape, DType::kF32), {}));
@@ -134,8 +134,7 @@ Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options)
   state.configuration = text;
   state.program_version = SLUICE_VERSION;
   SLUICE_RETURN_IF_ERROR(writer->commit(state));
-  SLUICE_ASSIGN_OR_RETURN(imported.tokenizer,
-                          copy_tokenizer(queue, options.from, options.directory));
+  SLUICE_RETURN_IF_ERROR(keep_tokenizer(queue, tokenizer, options.directory, shape.context_tokens));
   SLUICE_RETURN_IF_ERROR(
       aio::write_small_file(queue, options.directory + "/config.json", text + "\n"));
   for (const TensorSpec& spec : parameter_specs(shape, DType::kF32)) {

@@ -1,11 +1,15 @@
 #include "tools/cli/config_options.h"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 
 namespace sluice::tools {
 
 void add_config_options(CLI::App& command, ConfigOptions& options) {
-  command.add_option("CONFIG", options.file, "The run's JSON file; configs/ has some that work");
+  command.add_option(
+      "CONFIG", options.file,
+      "The run's JSON file; configs/ has some that work. Relative paths in it are from "
+      "the working folder");
   add_override_options(command, options);
 }
 
@@ -16,6 +20,14 @@ void add_override_options(CLI::App& command, ConfigOptions& options) {
       .add_option("--set", options.overrides,
                   "Overrides one key: --set run.steps=100; again for another")
       ->allow_extra_args(false);
+}
+
+std::string run_directory_of(const ConfigOptions& options) {
+  const std::filesystem::path file(options.file);
+  if (file.filename() != "config.json") return "";
+  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
+  std::error_code error;
+  return std::filesystem::is_directory(folder + "/checkpoints", error) ? folder : "";
 }
 
 Result<config::Sources> sources_of(const ConfigOptions& options) {

@@ -25,6 +25,9 @@ void add_config_options(CLI::App& command, ConfigOptions& options);
 // Without CONFIG, for commands that know where the run's is.
 void add_override_options(CLI::App& command, ConfigOptions& options);
 
+// The run's directory that a file is the config.json of; empty: it is none's.
+std::string run_directory_of(const ConfigOptions& options);
+
 Result<config::Sources> sources_of(const ConfigOptions& options);
 Result<config::Resolved> resolve(const ConfigOptions& options);
 

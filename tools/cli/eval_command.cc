@@ -6,7 +6,9 @@
 
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
+#include "tools/cli/open_queue.h"
 #include "tools/cli/run_setup.h"
+#include "tools/cli/run_tokenizer.h"
 
 namespace sluice::tools {
 namespace {
@@ -19,12 +21,18 @@ struct Options {
   std::string weights;
   std::vector<std::string> data;
   std::int64_t batches = 0;
+  bool any_tokenizer = false;
 };
 
 std::string json_list(const std::vector<std::string>& items) {
   std::string text = "[";
   for (const std::string& item : items) text += (text.size() > 1 ? ",\"" : "\"") + item + "\"";
   return text + "]";
+}
+
+Status check_data(const config::Config& config, bool any_tokenizer) {
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+  return check_evaluation_data(*files.queue, config, any_tokenizer);
 }
 
 Result<int> run(const Options& options) {
@@ -40,6 +48,7 @@ Result<int> run(const Options& options) {
       options.batches == 0 && !options.data.empty() ? kAllBatches : options.batches;
   if (batches > 0) add("run.eval_batches=" + std::to_string(batches));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
+  SLUICE_RETURN_IF_ERROR(check_data(resolved.config, options.any_tokenizer));
   SLUICE_ASSIGN_OR_RETURN(const auto run, set_up_evaluation(resolved.config));
   engine::LossSum loss;
   {
@@ -57,7 +66,11 @@ Result<int> run(const Options& options) {
 Command add_eval_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
       "eval", "The mean loss of weights on data, also of a model larger than memory");
-  command->footer("  sluice eval configs/demo.json --weights model.safetensors --data val.bin");
+  command->footer(
+      "  sluice eval configs/demo.json --weights model.safetensors --data val.bin\n"
+      "The model is CONFIG's. A config.json beside the weights has to be of the same one: what "
+      "sluice\n"
+      "import refuses is refused here.");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
   command->add_option("--weights", options->weights, "A safetensors file, index or folder")
@@ -66,6 +79,7 @@ Command add_eval_command(CLI::App& sluice) {
                       "Token files; else the configuration's validation data");
   command->add_option("--batches", options->batches,
                       "How many micro-batches at most (run.eval_batches); else all of --data");
+  add_any_tokenizer(*command, options->any_tokenizer);
   return [options] { return run(*options); };
 }
 

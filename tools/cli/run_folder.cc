@@ -7,6 +7,7 @@
 #include "aio/make_backend.h"
 #include "engine/checkpoint/checkpoint_reader.h"
 #include "engine/checkpoint/remove_checkpoint.h"
+#include "engine/exchange/tokenizer_files.h"
 #include "engine/train/run_checkpoints.h"
 
 namespace sluice::tools {
@@ -66,6 +67,7 @@ Status RunFolder::clear() {
   SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints_of(*queue_, directory_).list());
   for (const engine::CheckpointEntry& entry : list)
     SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(files, entry.path));
+  SLUICE_RETURN_IF_ERROR(engine::remove_kept_tokenizer(files, directory_));
   for (const char* name : kFiles) {
     SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(file(name)));
     if (there) SLUICE_RETURN_IF_ERROR(files.remove(file(name)));

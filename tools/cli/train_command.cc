@@ -13,14 +13,17 @@
 #include "aio/clock.h"
 #include "aio/io_watchdog.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/config/stored_config.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/train/run_checkpoints.h"
 #include "engine/train/train_error.h"
 #include "engine/train/training_run.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
+#include "tools/cli/open_queue.h"
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
+#include "tools/cli/run_tokenizer.h"
 #include "tools/cli/train_session.h"
 #include "tools/cli/weight_dtype.h"
 #include "tools/support/interrupt.h"
@@ -45,6 +48,7 @@ struct Options {
   std::string save_weights;
   std::string dtype = "fp32";
   std::string init_from;
+  bool any_tokenizer = false;
 };
 
 // --out DIR and the like are other words for keys.
@@ -64,8 +68,9 @@ RunFolder::Entry entry_of(const Options& options, const config::Config& config) 
 }
 
 Status write_config(const std::string& path, const config::Config& config) {
+  std::error_code error;
   std::ofstream file(path);
-  file << config::to_json(config) << "\n";
+  file << config::stored_json(config, std::filesystem::current_path(error).string()) << "\n";
   file.close();
   if (file.fail()) return Error(ErrorCode::kIo, path + " cannot be written");
   return {};
@@ -156,6 +161,12 @@ Result<TrainSession::End> train(TrainSession& session, const Interrupt& interrup
   }
 }
 
+// Before the run's folder is opened, which may clear it.
+Result<engine::TokenizerFiles> data_tokenizer(const config::Config& config, bool any) {
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+  return check_training_data(*files.queue, config, any);
+}
+
 Result<int> run(const Options& options) {
   ConfigOptions config_options = options.config;
   add_overrides(options, config_options);
@@ -166,14 +177,22 @@ Result<int> run(const Options& options) {
   if (!options.trace.empty()) {
     SLUICE_ASSIGN_OR_RETURN(trace, engine::TraceLog::parse_steps(options.trace));
   }
+  if (config.run.dir.empty()) config.run.dir = run_directory_of(options.config);
   if (config.run.dir.empty()) {
     return Error(ErrorCode::kInvalidArgument,
                  "where the run's files shall lie is not said: --out DIR, or run.dir");
   }
+  SLUICE_ASSIGN_OR_RETURN(auto tokenizer, data_tokenizer(config, options.any_tokenizer));
   const Interrupt interrupt(kInterruptNotice);
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config)));
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, config));
+  if (checkpoint) {
+    SLUICE_ASSIGN_OR_RETURN(tokenizer,
+                            check_resumed_data(folder.queue(), {.checkpoint = checkpoint->path,
+                                                                .of_data = tokenizer,
+                                                                .any = options.any_tokenizer}));
+  }
   auto made = set_up_run(config, checkpoint);
   if (!made.ok() && checkpoint)
     return folder.with_advice(std::move(made).error(), checkpoint->step);
@@ -185,6 +204,7 @@ Result<int> run(const Options& options) {
     std::cerr << "all " << steps << " steps are done: --steps N goes on to step N\n";
   }
   SLUICE_RETURN_IF_ERROR(write_config(folder.file("config.json"), config));
+  SLUICE_RETURN_IF_ERROR(keep_run_tokenizer(folder.queue(), config, tokenizer));
   SLUICE_ASSIGN_OR_RETURN(const auto log,
                           engine::MetricsLog::resume(folder.file("metrics.jsonl"), done));
   if (trace) run->trace().start(*trace);
@@ -219,8 +239,12 @@ Command add_train_command(CLI::App& sluice) {
       "budget.nvme_paths='[\"/nvme\"]'\n"
       "  sluice train --deepspeed ds_config.json --set model.preset=gpt2-xl \\\n"
       "      --set data.train='[\"train.bin\"]' --out runs/xl\n"
-      "DIR gets config.json (resolved), metrics.jsonl (a line a step), checkpoints/ and, with "
-      "--trace, trace.json.\n"
+      "DIR gets config.json (resolved, its paths absolute), tokenizer/, metrics.jsonl (a line a "
+      "step),\n"
+      "checkpoints/ and, with --trace, trace.json: it may be moved or copied, and DIR/config.json "
+      "is "
+      "a\n"
+      "CONFIG whose run is in DIR.\n"
       "Ctrl-C or SIGTERM: the step is finished and saved, exit code 0. Exit code 1 where a full "
       "disk "
       "cost a checkpoint.");
@@ -243,6 +267,7 @@ Command add_train_command(CLI::App& sluice) {
                       "Writes the final weights to this .safetensors file");
   command->add_option("--dtype", options->dtype,
                       "Of the saved weights: fp32 (default), bf16, fp16");
+  add_any_tokenizer(*command, options->any_tokenizer);
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
   return [options] { return run(*options); };
