@@ -10,12 +10,10 @@
 #include "engine/config/resolve.h"
 #include "engine/exchange/described_model.h"
 #include "engine/exchange/export_model.h"
+#include "engine/exchange/gpt2_weights.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/exchange/tokenizer_files.h"
 #include "engine/weights/gpt2_config.h"
-#include "engine/weights/gpt2_names.h"
-#include "engine/weights/safetensors_reader.h"
-#include "engine/weights/tied_head.h"
 
 namespace sluice::engine {
 namespace {
@@ -63,23 +61,18 @@ Result<config::Config> run_config(const GptShape& shape) {
   return resolved.config;
 }
 
-Status copy_weights(aio::IoQueue& queue, const ImportOptions& options, const GptShape& shape,
+Status copy_weights(const Gpt2Weights& weights, const ImportOptions& options,
                     CheckpointWriter& writer) {
-  SLUICE_ASSIGN_OR_RETURN(const auto weights, SafetensorsReader::open(queue, options.from));
-  const std::vector<TensorSpec> wanted = parameter_specs(shape, DType::kF32);
-  auto names = match_gpt2_parameters(weights->tensors(), wanted);
-  if (!names.ok()) return std::move(names).error().with_context(options.from);
-  const Status tied = check_tied_head(*weights);
-  if (!tied.ok()) return Error(tied.error()).with_context(options.from);
+  const auto& wanted = weights.parameters;
   std::uint64_t total = 0, done = 0;
-  for (const std::string& name : *names) total += weights->find(name)->elements;
+  for (const std::string& name : weights.names) total += weights.reader->find(name)->elements;
   const std::vector<float> zeros(kElementsAtOnce);
   std::vector<float> masters;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const std::uint64_t elements = weights->find((*names)[i])->elements;
+    const std::uint64_t elements = weights.reader->find(weights.names[i])->elements;
     for (std::uint64_t first = 0; first < elements; first += kElementsAtOnce) {
       masters.resize(std::min(kElementsAtOnce, elements - first));
-      SLUICE_RETURN_IF_ERROR(weights->read((*names)[i], first, masters));
+      SLUICE_RETURN_IF_ERROR(weights.reader->read(weights.names[i], first, masters));
       const auto moments = std::span(zeros).first(masters.size());
       SLUICE_RETURN_IF_ERROR(writer.append({.parameter = wanted[i].name,
                                             .first_element = first,
@@ -116,6 +109,7 @@ Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options)
   SLUICE_RETURN_IF_ERROR(validate(shape));
   SLUICE_ASSIGN_OR_RETURN(const config::Config config, run_config(shape));
   SLUICE_RETURN_IF_ERROR(check_empty(files, options.directory));
+  SLUICE_ASSIGN_OR_RETURN(const Gpt2Weights weights, open_gpt2_weights(queue, options.from, shape));
   const std::string checkpoints = options.directory + "/checkpoints";
   SLUICE_RETURN_IF_ERROR(files.make_directories(checkpoints));
 
@@ -125,7 +119,7 @@ Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options)
   SLUICE_ASSIGN_OR_RETURN(
       const auto writer,
       CheckpointWriter::begin(queue, imported.checkpoint, parameter_specs(shape, DType::kF32), {}));
-  SLUICE_RETURN_IF_ERROR(copy_weights(queue, options, shape, *writer));
+  SLUICE_RETURN_IF_ERROR(copy_weights(weights, options, *writer));
   const std::string text = config::to_json(config);
   CheckpointState state;
   state.run.precision = std::string(kImportedPrecision);

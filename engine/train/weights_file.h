@@ -25,7 +25,7 @@ std::vector<TensorSpec> weight_specs(const GptModel& model, DType dtype);
 class WeightsFile {
  public:
   // kInvalidArgument where the file holds another model, or a file beside it says so
-  // (described_model.h). `queue` must outlive it.
+  // (gpt2_weights.h). `queue` must outlive it.
   static Result<WeightsFile> open(aio::IoQueue& queue, const std::string& path,
                                   const GptModel& model);
 

@@ -282,7 +282,7 @@ class Import(Exchange):
                 self.assertFalse((self.path / "run").exists())
         file.write_text(json.dumps({**config, "n_layer": 3}), encoding="utf-8")
         self.assertIn("h.2.", self.refused("import", self.path / "theirs", self.path / "run"))
-        self.assertFalse((self.path / "run/config.json").exists())
+        self.assertFalse((self.path / "run").exists())
 
 
 class Described(Exchange):
@@ -328,6 +328,7 @@ class Described(Exchange):
         (self.path / "bare/config.json").write_text(
             json.dumps({**config, "tie_word_embeddings": True}), encoding="utf-8")
         self.assertIn("lm_head", self.refused("import", self.path / "bare", self.path / "run"))
+        self.assertFalse((self.path / "run").exists())
 
 
 class Generate(Exchange):

@@ -522,9 +522,13 @@ class Tokenizers(TokenData):
         self.sluice("train", "run.json", "--out", "a")
         on = ["train", "run.json", "--resume", "--steps", "2", "--out", "a"]
         self.assertIn("the run that wrote a/checkpoints", self.refused(*on, *self.of("other")))
-        # With it the next difference is the data itself, which is no matter of tokenizers.
-        self.assertIn("order of the data",
-                      self.refused(*on, *self.of("other"), "--any-tokenizer"))
+        self.assertTrue((self.path / "a/tokenizer/tokenizer.json").exists())
+        self.sluice(*on, *self.of("unknown"))
+        on[4] = "3"
+        self.assertIn("different tokenizers",
+                      self.sluice(*on, *self.of("other"), "--any-tokenizer").stderr)
+        # From now on it is a run of that tokenizer, of which there is nothing but its fingerprint.
+        self.assertEqual(os.listdir(self.path / "a/tokenizer"), ["generation_config.json"])
 
     def test_are_compared_with_the_weights_that_are_begun_with_or_evaluated(self):
         self.sluice("train", "run.json", "--out", "a", "--save-weights", "a/w.safetensors")

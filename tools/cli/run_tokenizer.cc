@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "aio/log.h"
-#include "engine/exchange/described_model.h"
+#include "engine/exchange/gpt2_weights.h"
 #include "engine/exchange/tokenizer_checks.h"
 #include "engine/model/gpt_shape.h"
 
@@ -52,15 +52,19 @@ Status check_weights(aio::IoQueue& queue, const config::Config& config, const To
                      bool any) {
   const std::string& weights = config.model.init_from;
   if (weights.empty()) return {};
-  SLUICE_RETURN_IF_ERROR(engine::check_described_model(queue, weights, shape_of(config.model)));
+  const auto opened = engine::open_gpt2_weights(queue, weights, shape_of(config.model));
+  if (!opened.ok()) return opened.error();
   SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles of_weights,
                           engine::tokenizer_of_weights(queue, weights));
   return allowed(engine::check_same_tokenizer({data, "the data", of_weights, weights}), any);
 }
 
 void say_what_is_unknown(const TokenizerFiles& data) {
-  if (data.kind == Kind::kUnknown)
-    log::info("which tokenizer the data is of is not known, and not compared: " + data.note);
+  if (data.kind != Kind::kUnknown) return;
+  log::info((data.fingerprint.empty() ? "which tokenizer the data is of is not known, and not "
+                                        "compared: "
+                                      : "the run keeps no tokenizer: ") +
+            data.note);
 }
 
 }  // namespace
