@@ -76,14 +76,16 @@ constexpr Key kKeys[] = {
      .source = kOurs,
      .field = SLUICE_FIELD(model.init_from),
      .default_json = "\"\"",
-     .meaning = "safetensors file, or index of a sharded one, with the first weights; empty draws "
-                "them"},
+     .meaning = "safetensors file, index of a sharded one or folder with the first weights; a "
+                "config.json beside them has to be of this model; empty draws them"},
 
     {.path = "data.train",
      .source = kOurs,
      .field = SLUICE_FIELD(data.train),
      .default_json = "[]",
-     .meaning = "token files (.bin) to train on: a path or a list"},
+     .meaning =
+         "token files (.bin) to train on: a path or a list; like all relative paths, from the "
+         "working folder. The DIR/config.json that a run keeps has absolute ones"},
     {.path = "data.validation",
      .source = kOurs,
      .field = SLUICE_FIELD(data.validation),
@@ -121,7 +123,8 @@ constexpr Key kKeys[] = {
      .source = kOurs,
      .field = SLUICE_FIELD(run.dir),
      .default_json = "\"\"",
-     .meaning = "folder for metrics, checkpoints and weights"},
+     .meaning = "folder for metrics, checkpoints, weights and the tokenizer. The DIR/config.json "
+                "that a run keeps leaves it empty: the run is where that file lies"},
     {.path = "run.steps",
      .source = kOurs,
      .field = SLUICE_FIELD(run.steps),

@@ -21,6 +21,12 @@ Result<std::string> text_of(const Json& object, const char* key) {
   return found->get<std::string>();
 }
 
+Result<std::string> optional_text_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return std::string();
+  return text_of(object, key);
+}
+
 Result<std::uint64_t> count_of(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_unsigned() || *found == 0U) {
@@ -60,6 +66,9 @@ Result<TokenSidecar> parse_token_sidecar(std::string_view text) {
       return wrong("\"end_of_text\" is no token of the vocabulary");
     sidecar.end_of_text = end->get<std::int64_t>();
   }
+  SLUICE_ASSIGN_OR_RETURN(sidecar.tokenizer_sha256, optional_text_of(*tokenizer, "sha256"));
+  SLUICE_ASSIGN_OR_RETURN(sidecar.vocabulary_sha256,
+                          optional_text_of(*tokenizer, "vocabulary_sha256"));
   return sidecar;
 }
 

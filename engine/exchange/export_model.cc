@@ -25,8 +25,7 @@ Gpt2Config model_config(const GptShape& shape, const ExportOptions& options) {
           .residual_dropout = shape.dropout,
           .embedding_dropout = shape.dropout,
           .attention_dropout = shape.dropout,
-          .begin_of_text = options.tokenizer.end_of_text,
-          .end_of_text = options.tokenizer.end_of_text,
+          .special = options.tokenizer.special.within(shape.vocab),
           .dtype = options.dtype};
 }
 
@@ -70,8 +69,9 @@ Result<Exported> write_folder(aio::IoQueue& queue, CheckpointReader& checkpoint,
   SLUICE_RETURN_IF_ERROR(check_parameters(checkpoint, shape));
   SLUICE_ASSIGN_OR_RETURN(const Exported exported,
                           write_weights(queue, checkpoint, shape, options));
-  SLUICE_RETURN_IF_ERROR(
-      write_tokenizer(queue, options.tokenizer, options.folder, shape.context_tokens));
+  TokenizerFiles tokenizer = options.tokenizer;
+  tokenizer.special = tokenizer.special.within(shape.vocab);
+  SLUICE_RETURN_IF_ERROR(write_tokenizer(queue, tokenizer, options.folder, shape.context_tokens));
   SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue, options.folder + "/config.json",
                                                to_text(model_config(shape, options))));
   return exported;

@@ -1,6 +1,7 @@
 // A checkpoint's weights as a Hugging Face folder: model.safetensors (or shards with their index),
-// the tokenizer where it is known, and config.json, which is written last: without it no library
-// takes the folder for a model.
+// the tokenizer where it is known, generation_config.json where it is known which tokens end a
+// text, and config.json, which names them too and is written last: without it no library takes the
+// folder for a model.
 //
 // Memory:  a few MiB, whatever the size of the model.
 // Errors:  name the file. kAlreadyExists: the folder is not empty. After any error the folder holds

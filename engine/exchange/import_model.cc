@@ -8,12 +8,12 @@
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/config/resolve.h"
+#include "engine/exchange/described_model.h"
 #include "engine/exchange/export_model.h"
+#include "engine/exchange/gpt2_weights.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/exchange/tokenizer_files.h"
 #include "engine/weights/gpt2_config.h"
-#include "engine/weights/gpt2_names.h"
-#include "engine/weights/safetensors_reader.h"
 
 namespace sluice::engine {
 namespace {
@@ -33,18 +33,8 @@ Result<Gpt2Config> read_config(aio::IoQueue& queue, const std::string& folder) {
   return config;
 }
 
-GptShape shape_of(const Gpt2Config& config) {
-  return {.layers = config.layers,
-          .hidden = config.hidden,
-          .heads = config.heads,
-          .context_tokens = config.context,
-          .vocab = config.vocab,
-          .dropout = config.residual_dropout,
-          .ffn_hidden = config.ffn_hidden};
-}
-
 // What a user changes by --set: everything but the shape.
-Result<config::Config> run_config(const GptShape& shape, const std::string& directory) {
+Result<config::Config> run_config(const GptShape& shape) {
   const nlohmann::json run = {
       {"train_micro_batch_size_per_gpu", 1},
       {"gradient_clipping", 1.0},
@@ -61,8 +51,7 @@ Result<config::Config> run_config(const GptShape& shape, const std::string& dire
         {"context", shape.context_tokens},
         {"vocab", shape.vocab},
         {"dropout", shape.dropout},
-        {"ffn_multiplier", static_cast<double>(shape.ffn()) / static_cast<double>(shape.hidden)}}},
-      {"run", {{"dir", directory}}}};
+        {"ffn_multiplier", static_cast<double>(shape.ffn()) / static_cast<double>(shape.hidden)}}}};
   config::Sources sources;
   sources.run_file = config::Source{.name = "config.json", .text = run.dump()};
   SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, config::resolve(sources));
@@ -72,21 +61,18 @@ Result<config::Config> run_config(const GptShape& shape, const std::string& dire
   return resolved.config;
 }
 
-Status copy_weights(aio::IoQueue& queue, const ImportOptions& options, const GptShape& shape,
+Status copy_weights(const Gpt2Weights& weights, const ImportOptions& options,
                     CheckpointWriter& writer) {
-  SLUICE_ASSIGN_OR_RETURN(const auto weights, SafetensorsReader::open(queue, options.from));
-  const std::vector<TensorSpec> wanted = parameter_specs(shape, DType::kF32);
-  auto names = match_gpt2_parameters(weights->tensors(), wanted);
-  if (!names.ok()) return std::move(names).error().with_context(options.from);
+  const auto& wanted = weights.parameters;
   std::uint64_t total = 0, done = 0;
-  for (const std::string& name : *names) total += weights->find(name)->elements;
+  for (const std::string& name : weights.names) total += weights.reader->find(name)->elements;
   const std::vector<float> zeros(kElementsAtOnce);
   std::vector<float> masters;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const std::uint64_t elements = weights->find((*names)[i])->elements;
+    const std::uint64_t elements = weights.reader->find(weights.names[i])->elements;
     for (std::uint64_t first = 0; first < elements; first += kElementsAtOnce) {
       masters.resize(std::min(kElementsAtOnce, elements - first));
-      SLUICE_RETURN_IF_ERROR(weights->read((*names)[i], first, masters));
+      SLUICE_RETURN_IF_ERROR(weights.reader->read(weights.names[i], first, masters));
       const auto moments = std::span(zeros).first(masters.size());
       SLUICE_RETURN_IF_ERROR(writer.append({.parameter = wanted[i].name,
                                             .first_element = first,
@@ -100,13 +86,16 @@ Status copy_weights(aio::IoQueue& queue, const ImportOptions& options, const Gpt
   return {};
 }
 
-std::vector<std::string> notes_of(const Gpt2Config& config) {
-  if (config.residual_dropout == config.embedding_dropout &&
-      config.residual_dropout == config.attention_dropout)
-    return {};
-  return {
-      "its dropouts differ (resid_pdrop, embd_pdrop, attn_pdrop): model.dropout is "
-      "resid_pdrop's, for all three"};
+std::vector<std::string> notes_of(const Gpt2Config& config, const TokenizerFiles& tokenizer) {
+  std::vector<std::string> notes;
+  if (config.residual_dropout != config.embedding_dropout ||
+      config.residual_dropout != config.attention_dropout)
+    notes.emplace_back(
+        "its dropouts differ (resid_pdrop, embd_pdrop, attn_pdrop): model.dropout is "
+        "resid_pdrop's, for all three");
+  if (tokenizer.kind == TokenizerFiles::Kind::kUnknown)
+    notes.push_back(tokenizer.note + ": sluice generate and export need --tokenizer FILE");
+  return notes;
 }
 
 }  // namespace
@@ -115,17 +104,22 @@ Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options)
   aio::FileSystem& files = queue.backend().files();
   SLUICE_ASSIGN_OR_RETURN(const Gpt2Config model, read_config(queue, options.from));
   const GptShape shape = shape_of(model);
+  SLUICE_ASSIGN_OR_RETURN(TokenizerFiles tokenizer, tokenizer_in(queue, options.from));
+  tokenizer.special = tokenizer.special.within(shape.vocab);
   SLUICE_RETURN_IF_ERROR(validate(shape));
-  SLUICE_ASSIGN_OR_RETURN(const config::Config config, run_config(shape, options.directory));
+  SLUICE_ASSIGN_OR_RETURN(const config::Config config, run_config(shape));
   SLUICE_RETURN_IF_ERROR(check_empty(files, options.directory));
+  SLUICE_ASSIGN_OR_RETURN(const Gpt2Weights weights, open_gpt2_weights(queue, options.from, shape));
   const std::string checkpoints = options.directory + "/checkpoints";
   SLUICE_RETURN_IF_ERROR(files.make_directories(checkpoints));
 
-  Imported imported{.checkpoint = checkpoints + "/" + checkpoint_name(0), .notes = notes_of(model)};
+  Imported imported{.checkpoint = checkpoints + "/" + checkpoint_name(0),
+                    .tokenizer = tokenizer.kind != TokenizerFiles::Kind::kUnknown,
+                    .notes = notes_of(model, tokenizer)};
   SLUICE_ASSIGN_OR_RETURN(
       const auto writer,
       CheckpointWriter::begin(queue, imported.checkpoint, parameter_specs(shape, DType::kF32), {}));
-  SLUICE_RETURN_IF_ERROR(copy_weights(queue, options, shape, *writer));
+  SLUICE_RETURN_IF_ERROR(copy_weights(weights, options, *writer));
   const std::string text = config::to_json(config);
   CheckpointState state;
   state.run.precision = std::string(kImportedPrecision);
@@ -134,8 +128,7 @@ Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options)
   state.configuration = text;
   state.program_version = SLUICE_VERSION;
   SLUICE_RETURN_IF_ERROR(writer->commit(state));
-  SLUICE_ASSIGN_OR_RETURN(imported.tokenizer,
-                          copy_tokenizer(queue, options.from, options.directory));
+  SLUICE_RETURN_IF_ERROR(keep_tokenizer(queue, tokenizer, options.directory, shape.context_tokens));
   SLUICE_RETURN_IF_ERROR(
       aio::write_small_file(queue, options.directory + "/config.json", text + "\n"));
   for (const TensorSpec& spec : parameter_specs(shape, DType::kF32)) {

@@ -1,10 +1,14 @@
 #include "engine/exchange/tokenizer_files.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "aio/small_file.h"
+#include "engine/data/sha256.h"
 #include "engine/data/token_sidecar.h"
+#include "engine/data/tokenizer_vocabulary.h"
 #include "engine/exchange/byte_tokenizer.h"
+#include "engine/weights/gpt2_config.h"
 
 namespace sluice::engine {
 namespace {
@@ -12,76 +16,101 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Kind = TokenizerFiles::Kind;
 
-constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{256} << 20;
 constexpr const char* kConfigName = "tokenizer_config.json";
+constexpr const char* kSpecialName = "special_tokens_map.json";
 // What belongs to a tokenizer in a Hugging Face folder of the GPT-2 family.
-constexpr const char* kNames[] = {"tokenizer.json",    kConfigName,  "special_tokens_map.json",
-                                  "added_tokens.json", "vocab.json", "merges.txt"};
+constexpr const char* kNames[] = {"tokenizer.json",     kConfigName,  kSpecialName,
+                                  "vocab.json",         "merges.txt", "added_tokens.json",
+                                  "chat_template.jinja"};
 
 std::string parent_folder_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
-Result<Json> read_json(aio::IoQueue& queue, const std::string& path) {
-  SLUICE_ASSIGN_OR_RETURN(const std::string text,
-                          aio::read_small_file(queue, path, kMaxTokenizerBytes));
+std::string in_folder(const std::string& folder, std::string_view name) {
+  return folder + "/" + std::string(name);
+}
+
+// Empty where there is none.
+Result<std::string> read_if_there(aio::IoQueue& queue, const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(path));
+  if (!there) return std::string();
+  return aio::read_small_file(queue, path, data::kMaxTokenizerBytes);
+}
+
+Result<Json> read_object(aio::IoQueue& queue, const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const std::string text, read_if_there(queue, path));
+  if (text.empty()) return Json::object();
   Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) return Error(ErrorCode::kCorrupt, path + " is no JSON object");
   return json;
 }
 
-// Of a special token in tokenizer.json.
-Json added_token(const Json& tokenizer, const char* key, const Json& value) {
-  const auto tokens = tokenizer.find("added_tokens");
-  if (tokens == tokenizer.end() || !tokens->is_array()) return {};
-  for (const Json& token : *tokens)
-    if (token.is_object() && token.value(key, Json()) == value) return token;
-  return {};
-}
-
-// What tokenizer_config.json calls the end of a text, as tokenizer.json numbers it.
-Result<std::optional<std::int64_t>> configured_end(aio::IoQueue& queue, const std::string& folder) {
-  std::optional<std::int64_t> none;
-  const std::string config_path = folder + "/" + kConfigName;
-  SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(config_path));
-  if (!there) return none;
-  SLUICE_ASSIGN_OR_RETURN(const Json config, read_json(queue, config_path));
-  Json name = config.value("eos_token", Json());
-  if (name.is_object()) name = name.value("content", Json());
-  if (!name.is_string()) return none;
-  SLUICE_ASSIGN_OR_RETURN(const Json tokenizer,
-                          read_json(queue, folder + "/" + std::string(kTokenizerName)));
-  const Json token = added_token(tokenizer, "content", name);
-  if (!token.is_object() || !token.value("id", Json()).is_number_integer()) return none;
-  return std::optional(token.at("id").get<std::int64_t>());
-}
-
-Result<TokenizerFiles> beside(aio::IoQueue& queue, const std::string& token_file) {
-  TokenizerFiles found;
-  const std::string sidecar_path = token_file + ".json";
-  aio::FileSystem& files = queue.backend().files();
-  SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(sidecar_path));
-  if (!there) {
-    found.note = "there is no " + sidecar_path + ", which would say what made the tokens";
-    return found;
-  }
+Result<data::TokenizerVocabulary> read_vocabulary(aio::IoQueue& queue, const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text,
-                          aio::read_small_file(queue, sidecar_path, data::kMaxSidecarBytes));
-  auto sidecar = data::parse_token_sidecar(text);
-  if (!sidecar.ok()) return std::move(sidecar).error().with_context(sidecar_path);
-  found.end_of_text = sidecar->end_of_text;
-  if (sidecar->tokenizer == "bytes") {
-    found.kind = Kind::kBytes;
-    return found;
+                          aio::read_small_file(queue, path, data::kMaxTokenizerBytes));
+  auto vocabulary = data::parse_tokenizer_vocabulary(text);
+  if (!vocabulary.ok()) return std::move(vocabulary).error().with_context(path);
+  return vocabulary;
+}
+
+const data::TokenizerVocabulary& byte_vocabulary() {
+  static const data::TokenizerVocabulary vocabulary =
+      *data::parse_tokenizer_vocabulary(byte_tokenizer_json());
+  return vocabulary;
+}
+
+void set_bytes(TokenizerFiles& tokenizer) {
+  tokenizer.kind = Kind::kBytes;
+  tokenizer.tokens = byte_vocabulary().size;
+  tokenizer.fingerprint = byte_vocabulary().sha256;
+}
+
+// A file that numbers tokens as bytes are numbered is the byte tokenizer, whoever wrote it: it
+// needs no library.
+void set_vocabulary(const data::TokenizerVocabulary& vocabulary, TokenizerFiles& tokenizer) {
+  tokenizer.kind = Kind::kFile;
+  tokenizer.tokens = vocabulary.size;
+  tokenizer.fingerprint = vocabulary.sha256;
+  if (vocabulary.sha256 == byte_vocabulary().sha256) set_bytes(tokenizer);
+}
+
+// What tokenizer_config.json and special_tokens_map.json call by these names, as tokenizer.json
+// numbers it.
+Result<SpecialTokens> named_tokens(aio::IoQueue& queue, const std::string& folder,
+                                   const data::TokenizerVocabulary& vocabulary) {
+  SpecialTokens tokens;
+  for (const char* file : {kConfigName, kSpecialName}) {
+    SLUICE_ASSIGN_OR_RETURN(const Json json, read_object(queue, in_folder(folder, file)));
+    const auto token = [&](const char* key) -> std::optional<std::int64_t> {
+      Json name = json.value(key, Json());
+      if (name.is_object()) name = name.value("content", Json());
+      if (!name.is_string()) return std::nullopt;
+      return vocabulary.added_token(name.get<std::string>());
+    };
+    SpecialTokens found{.begin = token("bos_token"), .padding = token("pad_token")};
+    if (const auto end = token("eos_token")) found.ends = {*end};
+    tokens = tokens.or_else(found);
   }
-  found.folder = parent_folder_of(token_file);
-  SLUICE_ASSIGN_OR_RETURN(const bool has_json, files.exists(found.json_path()));
-  if (has_json)
-    found.kind = Kind::kFile;
-  else
-    found.note = "there is no " + found.json_path();
-  return found;
+  return tokens;
+}
+
+// generation_config.json's, else those of a model's config.json; a run's has another form.
+Result<SpecialTokens> numbered_tokens(aio::IoQueue& queue, const std::string& folder) {
+  SpecialTokens tokens;
+  const std::string generation = in_folder(folder, kGenerationConfigName);
+  SLUICE_ASSIGN_OR_RETURN(const std::string text, read_if_there(queue, generation));
+  if (!text.empty()) {
+    auto parsed = parse_special_tokens(text);
+    if (!parsed.ok()) return std::move(parsed).error().with_context(generation);
+    tokens = *std::move(parsed);
+  }
+  const std::string config = in_folder(folder, "config.json");
+  SLUICE_ASSIGN_OR_RETURN(const Json model, read_object(queue, config));
+  if (!model.contains("model_type")) return tokens;
+  const auto parsed = parse_gpt2_config(model.dump());
+  return parsed.ok() ? tokens.or_else(parsed->special) : tokens;
 }
 
 // For a tokenizer.json that came without one.
@@ -90,68 +119,214 @@ Result<std::string> tokenizer_config(aio::IoQueue& queue, const TokenizerFiles& 
   Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                  {"model_max_length", context_tokens},
                  {"clean_up_tokenization_spaces", false}};
-  Json name;
-  if (tokenizer.kind == Kind::kBytes) name = kEndOfTextName;
-  if (tokenizer.kind == Kind::kFile && tokenizer.end_of_text) {
-    SLUICE_ASSIGN_OR_RETURN(const Json json, read_json(queue, tokenizer.json_path()));
-    const Json token = added_token(json, "id", *tokenizer.end_of_text);
-    if (token.is_object()) name = token.value("content", Json());
+  data::TokenizerVocabulary vocabulary = byte_vocabulary();
+  if (tokenizer.kind == Kind::kFile) {
+    SLUICE_ASSIGN_OR_RETURN(vocabulary, read_vocabulary(queue, tokenizer.path));
   }
-  if (name.is_string()) config["bos_token"] = config["eos_token"] = name;
+  const auto set = [&](const char* key, const std::optional<std::int64_t>& token) {
+    const std::string text = token ? vocabulary.added_text(*token) : std::string();
+    if (!text.empty()) config[key] = text;
+  };
+  const SpecialTokens& special = tokenizer.special;
+  set("bos_token", special.begin);
+  if (!special.ends.empty()) set("eos_token", special.ends.front());
+  set("pad_token", special.padding);
   return config.dump(2) + "\n";
+}
+
+// The tokenizer.json under its own name, and the others that are beside it.
+Status copy_files(aio::IoQueue& queue, const TokenizerFiles& tokenizer, const std::string& folder) {
+  for (const std::string_view name : kNames) {
+    const bool is_main = name == kTokenizerName;
+    const std::string from = is_main ? tokenizer.path : in_folder(tokenizer.folder(), name);
+    SLUICE_ASSIGN_OR_RETURN(const std::string text, read_if_there(queue, from));
+    if (is_main && text.empty())
+      return Error(ErrorCode::kNotFound, "there is no " + from + ", which is the tokenizer");
+    if (text.empty()) continue;
+    SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue, in_folder(folder, name), text));
+  }
+  return {};
+}
+
+Status write_generation_config(aio::IoQueue& queue, const TokenizerFiles& tokenizer,
+                               const std::string& folder) {
+  std::string original;
+  if (!tokenizer.source.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(
+        original, read_if_there(queue, in_folder(tokenizer.folder(), kGenerationConfigName)));
+  }
+  if (tokenizer.special.empty() && original.empty()) return {};
+  SLUICE_ASSIGN_OR_RETURN(const std::string text,
+                          generation_config_text(tokenizer.special, original));
+  return aio::write_small_file(queue, in_folder(folder, kGenerationConfigName), text);
 }
 
 }  // namespace
 
-Result<TokenizerFiles> find_tokenizer(aio::IoQueue& queue, const std::string& run_directory,
-                                      const std::vector<std::string>& token_files) {
+std::string TokenizerFiles::folder() const {
+  return parent_folder_of(path.empty() ? source : path);
+}
+
+std::string TokenizerFiles::description() const {
+  const std::string size = tokens == 0 ? "" : std::to_string(tokens) + " tokens";
+  if (kind == Kind::kBytes) return "bytes (" + size + ")";
+  if (kind == Kind::kFile) return path + " (" + size + ")";
+  return tokens == 0 ? "unknown" : size + " (" + source + ")";
+}
+
+Result<TokenizerFiles> tokenizer_in(aio::IoQueue& queue, const std::string& folder) {
   TokenizerFiles found;
-  if (!run_directory.empty()) {
-    found.folder = run_directory;
-    SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(found.json_path()));
-    if (there) {
-      found.kind = Kind::kFile;
-      SLUICE_ASSIGN_OR_RETURN(found.end_of_text, configured_end(queue, run_directory));
-      return found;
-    }
+  SLUICE_ASSIGN_OR_RETURN(found.special, numbered_tokens(queue, folder));
+  const std::string path = in_folder(folder, kTokenizerName);
+  found.source = path;
+  SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(path));
+  if (!there) {
+    found.note = "there is no " + path;
+    return found;
   }
-  if (!token_files.empty()) return beside(queue, token_files.front());
-  found.note = "the configuration names no token files (data.train)";
+  found.path = path;
+  SLUICE_ASSIGN_OR_RETURN(const auto vocabulary, read_vocabulary(queue, path));
+  set_vocabulary(vocabulary, found);
+  SLUICE_ASSIGN_OR_RETURN(const SpecialTokens named, named_tokens(queue, folder, vocabulary));
+  found.special = found.special.or_else(named);
   return found;
 }
 
-Result<bool> copy_tokenizer(aio::IoQueue& queue, const std::string& from, const std::string& to) {
-  aio::FileSystem& files = queue.backend().files();
-  SLUICE_ASSIGN_OR_RETURN(const bool has_json,
-                          files.exists(from + "/" + std::string(kTokenizerName)));
-  if (!has_json) return false;
-  for (const char* name : kNames) {
-    const std::string path = from + "/" + name;
-    SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(path));
-    if (!there) continue;
-    SLUICE_ASSIGN_OR_RETURN(const std::string text,
-                            aio::read_small_file(queue, path, kMaxTokenizerBytes));
-    SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue, to + "/" + name, text));
+Result<TokenizerFiles> tokenizer_of_tokens(aio::IoQueue& queue, const std::string& token_file) {
+  TokenizerFiles found;
+  found.source = token_file + ".json";
+  SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(found.source));
+  if (!there) {
+    found.note = "there is no " + found.source + ", which would say what made the tokens";
+    return found;
   }
-  return true;
+  SLUICE_ASSIGN_OR_RETURN(const std::string text,
+                          aio::read_small_file(queue, found.source, data::kMaxSidecarBytes));
+  auto sidecar = data::parse_token_sidecar(text);
+  if (!sidecar.ok()) return std::move(sidecar).error().with_context(found.source);
+  // Documents are parted by it: it is what comes before one as well.
+  if (sidecar->end_of_text)
+    found.special = {.begin = sidecar->end_of_text, .ends = {*sidecar->end_of_text}};
+  if (sidecar->tokenizer == "bytes") {
+    set_bytes(found);
+    return found;
+  }
+  found.tokens = sidecar->vocab_size;
+  found.fingerprint = sidecar->vocabulary_sha256;
+  const std::string path = in_folder(parent_folder_of(token_file), kTokenizerName);
+  SLUICE_ASSIGN_OR_RETURN(const std::string json, read_if_there(queue, path));
+  data::Sha256 hash;
+  hash.update(json);
+  if (json.empty()) {
+    found.note = "there is no " + path;
+  } else if (!sidecar->tokenizer_sha256.empty() && hash.finish() != sidecar->tokenizer_sha256) {
+    found.note = path + " is not the tokenizer that " + found.source + " names: it was changed";
+  } else {
+    auto vocabulary = data::parse_tokenizer_vocabulary(json);
+    if (!vocabulary.ok()) return std::move(vocabulary).error().with_context(path);
+    found.path = path;
+    set_vocabulary(*vocabulary, found);
+  }
+  return found;
+}
+
+Result<TokenizerFiles> tokenizer_of_run(aio::IoQueue& queue, const std::string& directory) {
+  SLUICE_ASSIGN_OR_RETURN(TokenizerFiles kept,
+                          tokenizer_in(queue, in_folder(directory, kTokenizerFolder)));
+  if (kept.kind != Kind::kUnknown) return kept;
+  // Where runs that were imported had it before they kept it in a folder of its own.
+  SLUICE_ASSIGN_OR_RETURN(TokenizerFiles older, tokenizer_in(queue, directory));
+  if (older.kind == Kind::kUnknown) return kept;
+  older.special = kept.special.or_else(older.special);
+  return older;
+}
+
+Result<TokenizerFiles> tokenizer_named(aio::IoQueue& queue, const std::string& name) {
+  TokenizerFiles found;
+  if (name == "bytes") {
+    set_bytes(found);
+    found.special = {.begin = kByteEndOfText, .ends = {kByteEndOfText}};
+    return found;
+  }
+  found.path = found.source = name;
+  SLUICE_ASSIGN_OR_RETURN(const auto vocabulary, read_vocabulary(queue, name));
+  set_vocabulary(vocabulary, found);
+  SLUICE_ASSIGN_OR_RETURN(const SpecialTokens numbered, numbered_tokens(queue, found.folder()));
+  SLUICE_ASSIGN_OR_RETURN(const SpecialTokens named,
+                          named_tokens(queue, found.folder(), vocabulary));
+  found.special = numbered.or_else(named);
+  return found;
+}
+
+Result<TokenizerFiles> find_tokenizer(aio::IoQueue& queue, const std::string& directory,
+                                      const std::vector<std::string>& token_files) {
+  TokenizerFiles found;
+  if (!directory.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(found, tokenizer_of_run(queue, directory));
+    if (found.kind != Kind::kUnknown) return found;
+  }
+  if (token_files.empty()) {
+    found.note += (found.note.empty() ? "" : ", and ") +
+                  std::string("the configuration names no token files (data.train)");
+    return found;
+  }
+  SLUICE_ASSIGN_OR_RETURN(TokenizerFiles of_tokens,
+                          tokenizer_of_tokens(queue, token_files.front()));
+  of_tokens.special = found.special.or_else(of_tokens.special);
+  if (of_tokens.kind == Kind::kUnknown && !found.note.empty())
+    of_tokens.note = found.note + ", and " + of_tokens.note;
+  return of_tokens;
 }
 
 Status write_tokenizer(aio::IoQueue& queue, const TokenizerFiles& tokenizer,
                        const std::string& folder, std::int64_t context_tokens) {
+  SLUICE_RETURN_IF_ERROR(write_generation_config(queue, tokenizer, folder));
   if (tokenizer.kind == Kind::kUnknown) return {};
-  if (tokenizer.kind == Kind::kFile) {
-    SLUICE_ASSIGN_OR_RETURN(const bool copied, copy_tokenizer(queue, tokenizer.folder, folder));
-    if (!copied) return Error(ErrorCode::kNotFound, "there is no " + tokenizer.json_path());
+  if (tokenizer.path.empty()) {
+    SLUICE_RETURN_IF_ERROR(
+        aio::write_small_file(queue, in_folder(folder, kTokenizerName), byte_tokenizer_json()));
   } else {
-    SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue, folder + "/" + std::string(kTokenizerName),
-                                                 byte_tokenizer_json()));
+    SLUICE_RETURN_IF_ERROR(copy_files(queue, tokenizer, folder));
   }
-  const std::string config_path = folder + "/" + kConfigName;
+  const std::string config_path = in_folder(folder, kConfigName);
   SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(config_path));
   if (there) return {};
   SLUICE_ASSIGN_OR_RETURN(const std::string config,
                           tokenizer_config(queue, tokenizer, context_tokens));
   return aio::write_small_file(queue, config_path, config);
+}
+
+Status keep_tokenizer(aio::IoQueue& queue, const TokenizerFiles& tokenizer,
+                      const std::string& directory, std::int64_t context_tokens) {
+  if (tokenizer.kind == Kind::kUnknown && tokenizer.special.empty()) return {};
+  aio::FileSystem& files = queue.backend().files();
+  const std::string folder = in_folder(directory, kTokenizerFolder);
+  SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles there, tokenizer_in(queue, folder));
+  if (there.kind != Kind::kUnknown && there.fingerprint == tokenizer.fingerprint) {
+    if (there.special == tokenizer.special) return {};
+    TokenizerFiles changed = there;
+    changed.special = tokenizer.special;
+    return write_generation_config(queue, changed, folder);
+  }
+  SLUICE_RETURN_IF_ERROR(remove_kept_tokenizer(files, directory));
+  SLUICE_RETURN_IF_ERROR(files.make_directories(folder));
+  return write_tokenizer(queue, tokenizer, folder, context_tokens);
+}
+
+Status remove_kept_tokenizer(aio::FileSystem& files, const std::string& directory) {
+  const std::string folder = in_folder(directory, kTokenizerFolder);
+  const auto names = files.list(folder);
+  if (!names.ok() && names.error().code() == ErrorCode::kNotFound) return {};
+  if (!names.ok()) return names.error();
+  std::size_t left = names->size();
+  for (const std::string& name : *names) {
+    bool ours = name == kGenerationConfigName;
+    for (const std::string_view known : kNames) ours = ours || name == known;
+    if (!ours) continue;
+    SLUICE_RETURN_IF_ERROR(files.remove(in_folder(folder, name)));
+    --left;
+  }
+  return left == 0 ? files.remove(folder) : Status();
 }
 
 }  // namespace sluice::engine

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <mutex>
 #include <span>
 #include <sstream>
@@ -11,7 +12,7 @@
 
 #include "aio/log.h"
 #include "aio/units.h"
-#include "engine/config/resolve.h"
+#include "engine/config/stored_config.h"
 #include "engine/model/initial_values.h"
 #include "engine/train/cuda_device.h"
 #include "engine/train/flat_ranges.h"
@@ -43,6 +44,12 @@ std::optional<HostUnits::Widths> hash_widths(const config::Config& config, const
   return HostUnits::Widths{
       .param_bytes = static_cast<std::uint64_t>(offload::param_bytes_per_element(plan.form)),
       .grad_bytes = plan.grad_type == offload::GradType::kFp32 ? 4U : 2U};
+}
+
+// Empty where it was removed.
+std::string working_folder() {
+  std::error_code error;
+  return std::filesystem::current_path(error).string();
 }
 
 }  // namespace
@@ -234,7 +241,7 @@ Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
 CheckpointState TrainingRun::checkpoint_state() const {
   return {.position = stored_position(trainer_->state()),
           .run = stored_run(config_, data_->order()),
-          .configuration = config::to_json(config_),
+          .configuration = config::stored_json(config_, working_folder()),
           .program_version = SLUICE_VERSION};
 }
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "engine/weights/gpt2_names.h"
+#include "engine/exchange/gpt2_weights.h"
 
 namespace sluice::engine {
 
@@ -20,13 +20,11 @@ std::vector<TensorSpec> weight_specs(const GptModel& model, DType dtype) {
 
 Result<WeightsFile> WeightsFile::open(aio::IoQueue& queue, const std::string& path,
                                       const GptModel& model) {
+  SLUICE_ASSIGN_OR_RETURN(Gpt2Weights weights, open_gpt2_weights(queue, path, model.shape()));
   WeightsFile file;
-  SLUICE_ASSIGN_OR_RETURN(file.reader_, SafetensorsReader::open(queue, path));
-  const std::vector<TensorSpec> wanted = weight_specs(model, DType::kF32);
-  auto names = match_gpt2_parameters(file.reader_->tensors(), wanted);
-  if (!names.ok()) return std::move(names).error().with_context(path);
-  for (std::size_t i = 0; i < wanted.size(); ++i)
-    file.name_in_file_[wanted[i].name] = std::move((*names)[i]);
+  file.reader_ = std::move(weights.reader);
+  for (std::size_t i = 0; i < weights.names.size(); ++i)
+    file.name_in_file_[weights.parameters[i].name] = std::move(weights.names[i]);
   return file;
 }
 

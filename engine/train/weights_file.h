@@ -24,7 +24,8 @@ std::vector<TensorSpec> weight_specs(const GptModel& model, DType dtype);
 
 class WeightsFile {
  public:
-  // kInvalidArgument where the file holds another model. `queue` must outlive it.
+  // kInvalidArgument where the file holds another model, or a file beside it says so
+  // (gpt2_weights.h). `queue` must outlive it.
   static Result<WeightsFile> open(aio::IoQueue& queue, const std::string& path,
                                   const GptModel& model);
 

@@ -1,6 +1,8 @@
 #include "engine/weights/gpt2_config.h"
 
-#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/weights/special_tokens_json.h"
 
 namespace sluice::engine {
 namespace {
@@ -36,13 +38,25 @@ Status expect(const Json& config, const char* key, const std::vector<Json>& know
   return different(key, value, known.front().dump());
 }
 
-Status count(const Json& config, const char* key, std::int64_t& value) {
-  const auto found = config.find(key);
-  if (found == config.end() || found->is_null()) return {};
-  if (!found->is_number_integer() || *found < 1 || *found > kLargest)
-    return Error(ErrorCode::kCorrupt,
-                 "\"" + std::string(key) + "\" is " + found->dump() + ", which is no such count");
-  value = found->get<std::int64_t>();
+struct CountKey {
+  const char* name;
+  const char* common_name = nullptr;  // of all of transformers' models
+};
+
+Status count(const Json& config, const CountKey& key, std::int64_t& value) {
+  std::optional<Json> said;
+  for (const char* const name : {key.name, key.common_name}) {
+    const auto found = name == nullptr ? config.end() : config.find(name);
+    if (found == config.end() || found->is_null()) continue;
+    if (!found->is_number_integer() || *found < 1 || *found > kLargest)
+      return Error(ErrorCode::kCorrupt, "\"" + std::string(name) + "\" is " + found->dump() +
+                                            ", which is no such count");
+    if (said && *said != *found)
+      return Error(ErrorCode::kCorrupt, "\"" + std::string(key.name) + "\" is " + said->dump() +
+                                            ", and \"" + name + "\" " + found->dump());
+    said = *found;
+    value = found->get<std::int64_t>();
+  }
   return {};
 }
 
@@ -57,10 +71,11 @@ Status probability(const Json& config, const char* key, double& value) {
 }
 
 // A token outside of the vocabulary is none: small models have GPT-2's default, and no such token.
-std::optional<std::int64_t> token(const Json& config, const char* key, std::int64_t vocab) {
-  const Json value = config.value(key, Json(kGpt2EndOfText));
-  if (!value.is_number_integer() || value < 0 || value >= vocab) return std::nullopt;
-  return value.get<std::int64_t>();
+Result<SpecialTokens> special_tokens(const Json& config, std::int64_t vocab) {
+  SLUICE_ASSIGN_OR_RETURN(SpecialTokens tokens, parse_special_tokens(config.dump()));
+  if (!config.contains("bos_token_id")) tokens.begin = kGpt2EndOfText;
+  if (!config.contains("eos_token_id")) tokens.ends = {kGpt2EndOfText};
+  return tokens.within(vocab);
 }
 
 Status check_architecture(const Json& config) {
@@ -77,22 +92,19 @@ Status check_architecture(const Json& config) {
 Result<Gpt2Config> parse(const Json& json) {
   SLUICE_RETURN_IF_ERROR(check_architecture(json));
   Gpt2Config config;
-  SLUICE_RETURN_IF_ERROR(count(json, "n_layer", config.layers));
-  SLUICE_RETURN_IF_ERROR(count(json, "n_embd", config.hidden));
-  SLUICE_RETURN_IF_ERROR(count(json, "n_head", config.heads));
-  SLUICE_RETURN_IF_ERROR(count(json, "n_positions", config.context));
-  SLUICE_RETURN_IF_ERROR(count(json, "vocab_size", config.vocab));
+  SLUICE_RETURN_IF_ERROR(count(json, {"n_layer", "num_hidden_layers"}, config.layers));
+  SLUICE_RETURN_IF_ERROR(count(json, {"n_embd", "hidden_size"}, config.hidden));
+  SLUICE_RETURN_IF_ERROR(count(json, {"n_head", "num_attention_heads"}, config.heads));
+  SLUICE_RETURN_IF_ERROR(count(json, {"n_positions", "max_position_embeddings"}, config.context));
+  SLUICE_RETURN_IF_ERROR(count(json, {"vocab_size"}, config.vocab));
   config.ffn_hidden = 4 * config.hidden;
-  SLUICE_RETURN_IF_ERROR(count(json, "n_inner", config.ffn_hidden));
+  SLUICE_RETURN_IF_ERROR(count(json, {"n_inner"}, config.ffn_hidden));
   SLUICE_RETURN_IF_ERROR(probability(json, "resid_pdrop", config.residual_dropout));
   SLUICE_RETURN_IF_ERROR(probability(json, "embd_pdrop", config.embedding_dropout));
   SLUICE_RETURN_IF_ERROR(probability(json, "attn_pdrop", config.attention_dropout));
-  config.begin_of_text = token(json, "bos_token_id", config.vocab);
-  config.end_of_text = token(json, "eos_token_id", config.vocab);
+  SLUICE_ASSIGN_OR_RETURN(config.special, special_tokens(json, config.vocab));
   return config;
 }
-
-Json or_null(const std::optional<std::int64_t>& value) { return value ? Json(*value) : Json(); }
 
 }  // namespace
 
@@ -112,8 +124,9 @@ std::string to_text(const Gpt2Config& config) {
                      {"embd_pdrop", config.embedding_dropout},
                      {"attn_pdrop", config.attention_dropout},
                      {"tie_word_embeddings", true},
-                     {"bos_token_id", or_null(config.begin_of_text)},
-                     {"eos_token_id", or_null(config.end_of_text)},
+                     {"bos_token_id", to_json(config.special.begin)},
+                     {"eos_token_id", to_json(config.special.ends)},
+                     {"pad_token_id", to_json(config.special.padding)},
                      {"dtype", dtype_name(config.dtype)}};
   return json.dump(2) + "\n";
 }

@@ -3,16 +3,17 @@
 // What is parsed is a model that Sluice computes as transformers does. Anything else - another
 // architecture, another activation, another scaling of attention - is refused with what is
 // different. Keys that are missing have transformers' defaults; keys that do not change what the
-// model computes are not looked at.
+// model computes are not looked at. Sizes may have transformers' common names (num_attention_heads)
+// instead of GPT-2's (n_head).
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "aio/result.h"
 #include "engine/weights/dtype.h"
+#include "engine/weights/special_tokens.h"
 
 namespace sluice::engine {
 
@@ -26,8 +27,7 @@ struct Gpt2Config {
   double residual_dropout = 0.1;
   double embedding_dropout = 0.1;
   double attention_dropout = 0.1;
-  std::optional<std::int64_t> begin_of_text;  // token ids
-  std::optional<std::int64_t> end_of_text;
+  SpecialTokens special;      // those of the vocabulary
   DType dtype = DType::kF32;  // of the weights beside it
 
   friend bool operator==(const Gpt2Config&, const Gpt2Config&) = default;

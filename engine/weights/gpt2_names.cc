@@ -1,5 +1,6 @@
 #include "engine/weights/gpt2_names.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "engine/weights/quoting.h"
@@ -8,8 +9,6 @@ namespace sluice::engine {
 namespace {
 
 constexpr std::string_view kPrefix = "transformer.";
-constexpr std::string_view kHead = "lm_head.weight";
-constexpr std::string_view kTokenEmbedding = "wte.weight";
 
 Error mismatch(const std::string& what) { return Error(ErrorCode::kInvalidArgument, what); }
 
@@ -33,7 +32,7 @@ std::vector<TensorSpec> gpt2_parameters(const Gpt2Shape& shape, DType dtype) {
     add(name + ".weight", std::move(weight));
     add(name + ".bias", {out});
   };
-  add(std::string(kTokenEmbedding), {shape.vocabulary, hidden});
+  add(std::string(kGpt2TokenEmbedding), {shape.vocabulary, hidden});
   add("wpe.weight", {shape.context, hidden});
   for (std::uint64_t layer = 0; layer < shape.layers; ++layer) {
     const std::string block = "h." + std::to_string(layer) + ".";
@@ -58,6 +57,13 @@ bool is_gpt2_mask(std::string_view name) {
          (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
 }
 
+const TensorInfo* find_gpt2_tensor(std::span<const TensorInfo> in_file, std::string_view name) {
+  const auto found = std::find_if(in_file.begin(), in_file.end(), [&](const TensorInfo& tensor) {
+    return gpt2_parameter_name(tensor.name) == name;
+  });
+  return found == in_file.end() ? nullptr : &*found;
+}
+
 Result<std::vector<std::string>> match_gpt2_parameters(std::span<const TensorInfo> in_file,
                                                        std::span<const TensorSpec> wanted) {
   std::unordered_map<std::string_view, const TensorInfo*> found;
@@ -78,8 +84,8 @@ Result<std::vector<std::string>> match_gpt2_parameters(std::span<const TensorInf
       return mismatch("tensor " + in_quotes(entry->second->name) + " is " +
                       std::string(to_string(entry->second->dtype)) +
                       "; weights are F16, BF16, F32 or F64");
-    if (const auto head = found.find(kHead);
-        parameter.name == kTokenEmbedding && head != found.end()) {
+    if (const auto head = found.find(kGpt2Head);
+        parameter.name == kGpt2TokenEmbedding && head != found.end()) {
       SLUICE_RETURN_IF_ERROR(check_shape(*head->second, parameter));
       found.erase(head);
     }

@@ -3,8 +3,8 @@
 //
 // The matrices of attn and mlp are stored as [in, out] (Hugging Face's Conv1D), so that y = x W +
 // b. Files may put "transformer." in front of every name, and carry more than parameters: the
-// causal mask ("h.3.attn.bias", "h.3.attn.masked_bias"), and the head ("lm_head.weight"), which is
-// the token embedding once more.
+// causal mask ("h.3.attn.bias", "h.3.attn.masked_bias"), and the head ("lm_head.weight"), which has
+// to be the token embedding once more (tied_head.h).
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,11 @@ std::vector<TensorSpec> gpt2_parameters(const Gpt2Shape& shape, DType dtype);
 std::string_view gpt2_parameter_name(std::string_view name_in_file);
 // Whether a tensor of that name (ours) is a mask, which nobody needs.
 bool is_gpt2_mask(std::string_view name);
+
+inline constexpr std::string_view kGpt2Head = "lm_head.weight";
+inline constexpr std::string_view kGpt2TokenEmbedding = "wte.weight";
+// By our name; nullptr: the file has no such tensor.
+const TensorInfo* find_gpt2_tensor(std::span<const TensorInfo> in_file, std::string_view name);
 
 // The name in the file of each wanted parameter. kInvalidArgument names what the file lacks, what
 // has another shape, or what it has that GPT-2 has not: then it is another model.

@@ -101,8 +101,9 @@ class Export(Exchange):
                 self.assertLess(losses[dtype], 4.5)  # it learnt: ln(193) is 5.3
                 self.assert_close(self.evaluate(folder, self.config), losses[dtype], 1e-5)
         self.assertEqual(len(set(losses.values())), 3)
-        self.assertIn("tokenizer is not known", self.sluice(
-            "export", self.path / "run", self.path / "again").stderr)
+        told = self.sluice("export", self.path / "run", self.path / "again").stderr
+        self.assertIn("the folder has no tokenizer", told)
+        self.assertIn("--tokenizer FILE", told)
 
     def test_in_several_files_is_the_same_model(self):
         whole = loaded(self.export("whole")).state_dict()
@@ -181,6 +182,44 @@ class Tokenizers(Exchange):
         self.check(self.prepared("--tokenizer", "bpe", "--vocab-size", "300"))
 
 
+    def test_a_run_that_was_moved_has_all_that_it_needs(self):
+        self.prepared("--tokenizer", "bpe", "--vocab-size", "300")
+        words = ("--prompt", "Grüße", "--temperature", "0", "--tokens", "5")
+        before = self.sluice("generate", self.path / "run", *words).stdout
+        (self.path / "moved").mkdir()
+        (self.path / "run").rename(self.path / "moved/run")
+        for left in (self.path / "data").iterdir():
+            left.unlink()
+        run = self.path / "moved/run"
+        self.assertEqual(self.sluice("generate", run, *words).stdout, before)
+        self.sluice("export", run, self.path / "again")
+        for name in ("config.json", "generation_config.json", "tokenizer.json",
+                     "tokenizer_config.json"):
+            self.assertEqual((self.path / "again" / name).read_bytes(),
+                             (self.path / "exported" / name).read_bytes())
+
+    def test_a_tokenizer_that_transformers_saved_again_is_still_the_datas(self):
+        self.prepared("--tokenizer", "bpe", "--vocab-size", "300")
+        folder = self.path / "hub"
+        make_model({**SHAPE, "vocab": 300}, seed=6).save_pretrained(folder)
+        PreTrainedTokenizerFast(tokenizer_file=str(self.path / "data/tokenizer.json"),
+                                eos_token="<|endoftext|>").save_pretrained(folder)
+        self.assertNotEqual((folder / "tokenizer.json").read_bytes(),
+                            (self.path / "data/tokenizer.json").read_bytes())
+        (self.path / "data/tokenizer.json").unlink()  # the sidecar's fingerprint is what is left
+        self.imported("imported", "hub")
+        words = ("--resume", "--steps", "1", "--set", f"data.train=[\"{self.path}/data/train.bin\"]",
+                 "--set", "run.device=cpu", "--set", "bf16.enabled=false")
+        self.sluice("train", self.path / "imported/config.json", *words)
+        text = self.path / "book.txt"
+        subprocess.run([PREPARE, text, "--out", self.path / "bytes"], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        words = (*words, "--set", f"data.train=[\"{self.path}/bytes/train.bin\"]")
+        said = self.refused("train", self.path / "imported/config.json", *words)
+        self.assertIn("different tokenizers", said)
+        self.assertIn("--any-tokenizer", said)
+
+
 class Import(Exchange):
     def test_has_transformers_loss_and_bytes_in_every_form(self):
         model = stirred(SHAPE, seed=6)
@@ -243,7 +282,53 @@ class Import(Exchange):
                 self.assertFalse((self.path / "run").exists())
         file.write_text(json.dumps({**config, "n_layer": 3}), encoding="utf-8")
         self.assertIn("h.2.", self.refused("import", self.path / "theirs", self.path / "run"))
-        self.assertFalse((self.path / "run/config.json").exists())
+        self.assertFalse((self.path / "run").exists())
+
+
+class Described(Exchange):
+    """Weights whose folder says that they are of another model are not taken for ours."""
+
+    OTHERS = {"relu": {"activation_function": "relu"}, "epsilon": {"layer_norm_epsilon": 1e-3},
+              "untied": {"tie_word_embeddings": False},
+              "inverse": {"scale_attn_by_inverse_layer_idx": True},
+              "unscaled": {"scale_attn_weights": False}, "heads": {"n_head": 2}}
+
+    def other(self, name, changes):
+        config = make_model(SHAPE, seed=6).config
+        for key, value in changes.items():
+            setattr(config, key, value)
+        torch.manual_seed(6)
+        GPT2LMHeadModel(config).save_pretrained(self.path / name)
+
+    def refusals(self, weights):
+        config = self.run_file(self.path / "text.bin")
+        yield self.refused("eval", config, "--weights", weights, "--data", self.path / "text.bin",
+                           "--set", "data.dtype=uint16")
+        yield self.refused("train", config, "--out", self.path / "out", "--init-from", weights)
+        self.assertFalse((self.path / "out").exists())
+
+    def test_other_models_are_refused_by_eval_and_train(self):
+        for name, changes in self.OTHERS.items():
+            self.other(name, changes)
+            for weights in (self.path / name, self.path / name / "model.safetensors"):
+                for said in self.refusals(weights):
+                    with self.subTest(name=name, weights=weights, said=said):
+                        self.assertIn(f"{name}/config.json", said)
+                        self.assertIn(next(iter(changes)), said)
+
+    def test_a_head_of_its_own_is_refused_in_a_bare_file_too(self):
+        self.other("untied", self.OTHERS["untied"])
+        whole = self.path / "untied/model.safetensors"
+        self.assertIn("lm_head.weight", load_file(whole))
+        (self.path / "bare").mkdir()
+        whole.rename(self.path / "bare/model.safetensors")
+        for said in self.refusals(self.path / "bare/model.safetensors"):
+            self.assertIn('"lm_head.weight" is not "transformer.wte.weight"', said)
+        config = json.loads((self.path / "untied/config.json").read_text(encoding="utf-8"))
+        (self.path / "bare/config.json").write_text(
+            json.dumps({**config, "tie_word_embeddings": True}), encoding="utf-8")
+        self.assertIn("lm_head", self.refused("import", self.path / "bare", self.path / "run"))
+        self.assertFalse((self.path / "run").exists())
 
 
 class Generate(Exchange):
@@ -336,8 +421,70 @@ class Generate(Exchange):
         self.assertIn("--top-p", self.refused("generate", run, "--prompt", "x", "--top-p", "0"))
         self.assertIn("empty", self.refused("generate", run, "--prompt", "", "--tokenizer",
                                             "bytes"))
-        self.assertIn("cannot read", self.refused("generate", run, "--prompt", "x", "--tokenizer",
-                                                  self.path / "none.json", code=1))
+        self.assertIn("none.json", self.refused("generate", run, "--prompt", "x", "--tokenizer",
+                                                self.path / "none.json"))
+
+    def ending(self, prompt, count):
+        """A model without a token that ends a text, and what it says: one of that may end it."""
+        model = stirred({**SHAPE, "vocab": 257, "context": 64}, seed=6, by=0.3).eval()
+        expected = self.greedy(model, prompt.encode(), count)
+        model.config.eos_token_id = model.generation_config.eos_token_id = None
+        return model, expected
+
+    def stopped(self, folder, prompt, count):
+        """What transformers' own generate() makes of a folder; without the token that ends it."""
+        ids = torch.tensor([list(prompt.encode())])
+        made = loaded(folder).generate(ids, max_new_tokens=count, do_sample=False,
+                                       attention_mask=torch.ones_like(ids))[0]
+        return made[ids.shape[1]:].tolist()
+
+    def test_ends_where_transformers_ends(self):
+        prompt, count = "The drive", 40
+        words = ("--tokenizer", "bytes", "--temperature", "0", "--tokens", count)
+        for where in ("config.json", "generation_config.json"):
+            for ends in (1, 2):
+                with self.subTest(where=where, ends=ends):
+                    model, whole = self.ending(prompt, count)
+                    end = next(token for token in whole[8:] if token not in whole[:8])
+                    eos = end if ends == 1 else [255, end]
+                    theirs = self.path / f"theirs-{where}-{ends}"
+                    model.save_pretrained(theirs)
+                    for name in ("config.json", "generation_config.json"):
+                        said = json.loads((theirs / name).read_text(encoding="utf-8"))
+                        said.pop("eos_token_id", None)
+                        said.pop("_from_model_config", None)
+                        if name == where:
+                            said.update(eos_token_id=eos, bos_token_id=7)
+                        (theirs / name).write_text(json.dumps(said), encoding="utf-8")
+                    if where == "config.json":
+                        (theirs / "generation_config.json").unlink()
+                    run = self.imported(f"run-{where}-{ends}", theirs.name)
+                    kept = whole[:whole.index(end)]
+                    self.assertEqual(self.stopped(theirs, prompt, count), [*kept, end])
+                    text = bytes(kept).decode(errors="replace") + "\n"
+                    self.assertEqual(self.generate(run, prompt, *words), text)
+                    on = bytes(token for token in whole if token < 256)
+                    self.assertEqual(self.generate(run, prompt, *words, "--ignore-eos"),
+                                     on.decode(errors="replace") + "\n")
+                    out = self.path / f"out-{where}-{ends}"
+                    self.sluice("export", run, out)
+                    self.assertEqual(self.stopped(out, prompt, count), [*kept, end])
+                    for name in ("config.json", "generation_config.json"):
+                        said = json.loads((out / name).read_text(encoding="utf-8"))
+                        self.assertEqual((said["eos_token_id"], said["bos_token_id"]), (eos, 7))
+
+    def test_a_tokenizer_file_does_not_hide_what_ends_the_models_texts(self):
+        prompt, count = "The drive", 40
+        model, whole = self.ending(prompt, count)
+        end = next(token for token in whole[8:] if token not in whole[:8])
+        model.generation_config.eos_token_id = end
+        model.save_pretrained(self.path / "theirs")
+        run = self.imported()
+        self.sluice("export", run, self.path / "bytes", "--tokenizer", "bytes")
+        kept = bytes(whole[:whole.index(end)]).decode(errors="replace") + "\n"
+        for tokenizer in ("bytes", self.path / "bytes/tokenizer.json"):
+            self.assertEqual(self.generate(run, prompt, "--tokenizer", tokenizer, "--temperature",
+                                           "0", "--tokens", count), kept)
 
 
 if __name__ == "__main__":

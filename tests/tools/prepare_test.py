@@ -145,7 +145,8 @@ class Bytes(Prepared):
         self.assertEqual(said, {
             "format": "sluice-tokens", "version": 1, "dtype": "uint16", "tokens": 13,
             "vocab_size": 257, "documents": 1, "source_count": 1, "source_bytes": 12,
-            "tokenizer": {"kind": "bytes", "end_of_text": 256, "file": None, "sha256": None}})
+            "tokenizer": {"kind": "bytes", "end_of_text": 256, "file": None, "sha256": None,
+                          "vocabulary_sha256": None}})
 
     def test_is_read_by_the_engine(self):
         self.prepare(self.write("a.txt", random_text(2, 3000)))
@@ -324,11 +325,14 @@ class Bpe(Prepared):
 
     def decode(self, tokens, tokenizer):
         """By the package itself, in a process of its own."""
+        return self.ask(tokenizer, "t.decode(json.load(sys.stdin), skip_special_tokens=False)",
+                        json.dumps(tokens))
+
+    def ask(self, tokenizer, what, text=""):
         script = ("import json, sys, tokenizers; t = tokenizers.Tokenizer.from_file(sys.argv[1]); "
-                  "print(json.dumps(t.decode(json.load(sys.stdin), skip_special_tokens=False)))")
+                  f"print(json.dumps({what}))")
         printed = subprocess.run([tool_packages.python_of(self.venv), "-c", script, tokenizer],
-                                 input=json.dumps(tokens), stdout=subprocess.PIPE, text=True,
-                                 check=True).stdout
+                                 input=text, stdout=subprocess.PIPE, text=True, check=True).stdout
         return json.loads(printed)
 
     def test_decodes_to_the_text_it_was_trained_on_and_encoded(self):
@@ -345,6 +349,11 @@ class Bpe(Prepared):
         self.assertLess(len(tokens), 0.7 * sum(len(text.encode()) for text in texts))
         self.assertEqual(said["tokenizer"]["sha256"], hashlib.sha256(
             (self.out / "tokenizer.json").read_bytes()).hexdigest())
+        vocabulary = self.ask(self.out / "tokenizer.json", "t.get_vocab(with_added_tokens=True)")
+        meaning = "".join(f"{token} {len(text.encode())} {text}\n"
+                          for text, token in sorted(vocabulary.items(), key=lambda item: item[1]))
+        self.assertEqual(said["tokenizer"]["vocabulary_sha256"],
+                         hashlib.sha256(meaning.encode()).hexdigest())
 
     def test_uses_a_tokenizer_that_is_given(self):
         path = self.write("a.txt", random_text(5, 4000))

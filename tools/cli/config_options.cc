@@ -1,6 +1,7 @@
 #include "tools/cli/config_options.h"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 
 #ifdef SLUICE_HAS_ENGINE
 #include "engine/train/config_answers.h"
@@ -8,7 +9,10 @@
 
 namespace sluice::tools {
 void add_config_options(CLI::App& command, ConfigOptions& options) {
-  command.add_option("CONFIG", options.file, "The run's JSON file; configs/ has examples");
+  command.add_option(
+      "CONFIG", options.file,
+      "The run's JSON file; configs/ has examples. Relative paths in it are resolved "
+      "against the working folder");
   add_override_options(command, options);
 }
 
@@ -19,6 +23,14 @@ void add_override_options(CLI::App& command, ConfigOptions& options) {
       .add_option("--set", options.overrides,
                   "Overrides one key: --set run.steps=100; again for another")
       ->allow_extra_args(false);
+}
+
+std::string run_directory_of(const ConfigOptions& options) {
+  const std::filesystem::path file(options.file);
+  if (file.filename() != "config.json") return "";
+  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
+  std::error_code error;
+  return std::filesystem::is_directory(folder + "/checkpoints", error) ? folder : "";
 }
 
 #ifdef SLUICE_HAS_ENGINE

@@ -8,8 +8,10 @@
 
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
+#include "tools/cli/open_queue.h"
 #include "tools/cli/option_checks.h"
 #include "tools/cli/run_setup.h"
+#include "tools/cli/run_tokenizer.h"
 
 namespace sluice::tools {
 namespace {
@@ -23,6 +25,7 @@ struct Options {
   std::vector<std::string> data;
   std::int64_t batches = 0;
   bool json = false;
+  bool any_tokenizer = false;
 };
 
 std::string json_list(const std::vector<std::string>& items) {
@@ -56,6 +59,11 @@ void print(const Options& options, const engine::LossSum& loss) {
             << perplexity << ") over " << tokens << " tokens\n";
 }
 
+Status check_data(const config::Config& config, bool any_tokenizer) {
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+  return check_evaluation_data(*files.queue, config, any_tokenizer);
+}
+
 Result<int> run(const Options& options) {
   SLUICE_RETURN_IF_ERROR(check_weights(options.weights));
   ConfigOptions config_options = options.config;
@@ -70,6 +78,7 @@ Result<int> run(const Options& options) {
       options.batches == 0 && !options.data.empty() ? kAllBatches : options.batches;
   if (batches > 0) add("run.eval_batches=" + std::to_string(batches));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
+  SLUICE_RETURN_IF_ERROR(check_data(resolved.config, options.any_tokenizer));
   SLUICE_ASSIGN_OR_RETURN(const auto run, set_up_evaluation(resolved.config));
   engine::LossSum loss;
   {
@@ -89,7 +98,10 @@ Result<int> run(const Options& options) {
 Command add_eval_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
       "eval", "Evaluate weights on data: the mean loss, also of models larger than memory");
-  command->footer("  sluice eval configs/demo.json --weights model.safetensors --data val.bin");
+  command->footer(
+      "  sluice eval configs/demo.json --weights model.safetensors --data val.bin\n"
+      "CONFIG says what the model is. A config.json beside the weights has to agree with it: what\n"
+      "sluice import refuses is refused here.");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
   command->add_option("--weights", options->weights, "A safetensors file, index or folder")
@@ -101,6 +113,7 @@ Command add_eval_command(CLI::App& sluice) {
                    "How many micro-batches at most (run.eval_batches); else all of --data")
       ->check(at_least(1));
   command->add_flag("--json", options->json, "Prints one JSON object");
+  add_any_tokenizer(*command, options->any_tokenizer);
   return [options] { return run(*options); };
 }
 

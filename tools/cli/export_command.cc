@@ -2,12 +2,14 @@
 #include <iostream>
 #include <memory>
 
+#include "aio/log.h"
 #include "aio/units.h"
 #include "engine/config/resolve.h"
 #include "engine/exchange/export_model.h"
 #include "tools/cli/checkpoint_argument.h"
 #include "tools/cli/command.h"
 #include "tools/cli/open_queue.h"
+#include "tools/cli/run_tokenizer.h"
 #include "tools/cli/show_share.h"
 #include "tools/cli/weight_dtype.h"
 
@@ -20,6 +22,7 @@ struct Options {
   std::string checkpoint;
   std::string dtype = "fp32";
   std::string max_shard_size = "5G";
+  std::string tokenizer;
 };
 
 // The run's token files, as its checkpoint has them. A configuration of another version, which
@@ -34,9 +37,12 @@ std::vector<std::string> token_files(const engine::CheckpointState& state) {
 void tell_tokenizer(const engine::TokenizerFiles& tokenizer) {
   using Kind = engine::TokenizerFiles::Kind;
   if (tokenizer.kind == Kind::kUnknown)
-    std::cerr << "the tokenizer is not known and not exported: " << tokenizer.note << "\n";
-  if (tokenizer.kind == Kind::kBytes) std::cout << "tokenizer: bytes\n";
-  if (tokenizer.kind == Kind::kFile) std::cout << "tokenizer: " << tokenizer.json_path() << "\n";
+    log::warning("the folder has no tokenizer, because it is not known which it is: " +
+                 tokenizer.note + ". To have one in it, name it by --tokenizer FILE (or bytes)");
+  if (tokenizer.kind != Kind::kUnknown)
+    std::cout << "tokenizer: " << tokenizer.description() << "\n";
+  if (tokenizer.special.ends.empty())
+    log::warning("which token ends a text is not known: generation goes on until its limit");
 }
 
 Result<int> run(const Options& options) {
@@ -53,7 +59,9 @@ Result<int> run(const Options& options) {
                                                      *files.queue, from.path, {.moments = false}));
   SLUICE_ASSIGN_OR_RETURN(
       wanted.tokenizer,
-      engine::find_tokenizer(*files.queue, from.run_directory, token_files(checkpoint->state())));
+      chosen_tokenizer(*files.queue, {.name = options.tokenizer,
+                                      .run_directory = from.run_directory,
+                                      .token_files = token_files(checkpoint->state())}));
   TerminalLine line;
   wanted.progress = show_share(line, "exporting");
   SLUICE_ASSIGN_OR_RETURN(const engine::Exported exported,
@@ -76,10 +84,11 @@ Command add_export_command(CLI::App& sluice) {
       "  sluice export runs/demo exported-bf16 --checkpoint 400 --dtype bf16\n"
       "  python3 -c 'from transformers import AutoModelForCausalLM as M; "
       "M.from_pretrained(\"exported\")'\n"
-      "OUT gets model.safetensors (or shards and their index), config.json (GPT2LMHeadModel) and "
-      "the\n"
-      "tokenizer, where it is known: that of an imported run, or the one that tools/prepare put\n"
-      "beside the token files. A damaged checkpoint is refused, and leaves no config.json.");
+      "OUT gets model.safetensors (or shards and their index), config.json (GPT2LMHeadModel),\n"
+      "generation_config.json with the tokens that end a text, and the tokenizer that the run "
+      "keeps\n"
+      "in DIR/tokenizer, or the one that tools/prepare left beside its token files. A damaged\n"
+      "checkpoint is refused, and leaves no config.json.");
   const auto options = std::make_shared<Options>();
   command->add_option("DIR", options->from, "A run's directory, or the folder of one checkpoint")
       ->required();
@@ -90,6 +99,8 @@ Command add_export_command(CLI::App& sluice) {
   command->add_option("--dtype", options->dtype, "Of the weights: fp32 (default), bf16, fp16");
   command->add_option("--max-shard-size", options->max_shard_size,
                       "Splits larger weights into several files (default 5G); 0: never");
+  command->add_option("--tokenizer", options->tokenizer,
+                      "A tokenizer.json, or bytes; else the one the run was trained with");
   return [options] { return run(*options); };
 }
 

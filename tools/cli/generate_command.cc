@@ -3,7 +3,6 @@
 #include <iostream>
 #include <memory>
 
-#include "engine/exchange/byte_tokenizer.h"
 #include "engine/exchange/tokenizer_files.h"
 #include "engine/generate/token_sampler.h"
 #include "tools/cli/checkpoint_argument.h"
@@ -12,6 +11,7 @@
 #include "tools/cli/open_queue.h"
 #include "tools/cli/option_checks.h"
 #include "tools/cli/run_setup.h"
+#include "tools/cli/run_tokenizer.h"
 #include "tools/cli/text_tokens.h"
 #include "tools/support/interrupt.h"
 
@@ -28,6 +28,7 @@ struct Options {
   std::uint64_t seed = 0;
   std::string tokenizer;
   std::string tokens_tool;
+  bool ignore_eos = false;
 };
 
 // The run's file, or what the checkpoint says where it has been taken out of its run.
@@ -49,6 +50,8 @@ Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
   }
   SLUICE_RETURN_IF_ERROR(answer_questions(LookAtData::kNo, sources));
   SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, config::resolve(sources));
+  // The store on NVMe is named after it.
+  resolved.config.run.dir = from.run_directory.empty() ? from.path : from.run_directory;
   return std::move(resolved.config);
 }
 
@@ -72,32 +75,27 @@ Result<std::string> find_tokens_tool(const Options& options) {
 
 struct Language {
   std::unique_ptr<TextTokens> tokens;
-  std::optional<std::int64_t> end_of_text;
+  engine::SpecialTokens special;
 };
 
 Result<Language> open_language(aio::IoQueue& queue, const Options& options,
                                const CheckpointArgument& from, const config::Config& config) {
-  using Kind = engine::TokenizerFiles::Kind;
-  engine::TokenizerFiles found;
-  std::string file = options.tokenizer;
-  if (file.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(found,
-                            engine::find_tokenizer(queue, from.run_directory, config.data.train));
-    if (found.kind == Kind::kUnknown)
-      return Error(ErrorCode::kNotFound,
-                   "which tokenizer the model was trained with is not known (" + found.note +
-                       "): name its file by --tokenizer FILE, or give "
-                       "--tokenizer bytes");
-    if (found.kind == Kind::kFile) file = found.json_path();
+  SLUICE_ASSIGN_OR_RETURN(const engine::TokenizerFiles tokenizer,
+                          chosen_tokenizer(queue, {.name = options.tokenizer,
+                                                   .run_directory = from.run_directory,
+                                                   .token_files = config.data.train}));
+  if (tokenizer.kind == engine::TokenizerFiles::Kind::kUnknown) {
+    return Error(ErrorCode::kNotFound,
+                 "which tokenizer the model was trained with is not known (" + tokenizer.note +
+                     "): name its file by --tokenizer FILE, or give --tokenizer bytes");
   }
-  if (file.empty() || file == "bytes") {
-    const bool has_end = config.model.vocab > engine::kByteEndOfText;
-    return Language{.tokens = byte_tokens(),
-                    .end_of_text = has_end ? std::optional(engine::kByteEndOfText) : std::nullopt};
+  Language language{.special = tokenizer.special.within(config.model.vocab)};
+  if (tokenizer.kind == engine::TokenizerFiles::Kind::kBytes) {
+    language.tokens = byte_tokens();
+    return language;
   }
   SLUICE_ASSIGN_OR_RETURN(const std::string tool, find_tokens_tool(options));
-  Language language{.end_of_text = found.end_of_text};
-  SLUICE_ASSIGN_OR_RETURN(language.tokens, tool_tokens(tool, file));
+  SLUICE_ASSIGN_OR_RETURN(language.tokens, tool_tokens(tool, tokenizer.path));
   return language;
 }
 
@@ -124,7 +122,7 @@ Result<int> continue_text(const Options& options, engine::GenerationRun& model, 
   engine::TokenSampler sampler(options.sampling, options.seed);
   for (std::int64_t made = 0; made < options.tokens && !interrupt.requested(); ++made) {
     tokens = {sampler.next(model.feed(tokens))};
-    if (tokens.front() == language.end_of_text) break;
+    if (!options.ignore_eos && language.special.ends_text(tokens.front())) break;
     SLUICE_ASSIGN_OR_RETURN(const std::string text, language.tokens->decode(tokens.front()));
     SLUICE_RETURN_IF_ERROR(write(text));
   }
@@ -161,7 +159,10 @@ Command add_generate_command(CLI::App& sluice) {
       "paths and read from it unit by unit, once for each token. Keys and values are cached. When\n"
       "the context (data.sequence_length) is full, its last half is fed again. Stops after "
       "--tokens,\n"
-      "or where the model ends the text. The same seed, weights and precision give the same text.");
+      "or where the model ends the text, with one of the tokens that\n"
+      "DIR/tokenizer/generation_config.json names. The same seed, weights and precision give the "
+      "same\n"
+      "text.");
   const auto options = std::make_shared<Options>();
   command->add_option("DIR", options->from, "A run's directory, or the folder of one checkpoint")
       ->required();
@@ -179,6 +180,8 @@ Command add_generate_command(CLI::App& sluice) {
                       "Of a run's directory: step-000000012, or 12; else the newest");
   command->add_option("--tokenizer", options->tokenizer,
                       "A tokenizer.json, or bytes; else the one the run was trained with");
+  command->add_flag("--ignore-eos", options->ignore_eos,
+                    "Goes on where the model ends a text, until --tokens");
   command->add_option("--tokens-tool", options->tokens_tool,
                       "Where tools/tokens is, if not in the source tree of this program");
   add_override_options(*command, options->config);

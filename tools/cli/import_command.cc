@@ -38,13 +38,13 @@ Command add_import_command(CLI::App& sluice) {
   command->footer(
       "  sluice import gpt2 runs/gpt2\n"
       "  sluice generate runs/gpt2 --prompt 'The drive'\n"
-      "  sluice train runs/gpt2/config.json --out runs/gpt2 --resume --steps 100 \\\n"
+      "  sluice train runs/gpt2/config.json --resume --steps 100 \\\n"
       "      --set data.train='[\"data/train.bin\"]'\n"
       "HF_FOLDER is what transformers' save_pretrained() or a download from the hub leaves:\n"
       "config.json, and model.safetensors or shards with their index, in fp32 or 16 bits. DIR "
       "gets\n"
       "checkpoints/step-000000000 (with moments of zero), config.json with the model's shape, and\n"
-      "the tokenizer.");
+      "in DIR/tokenizer the tokenizer and the tokens that end a text.");
   const auto options = std::make_shared<Options>();
   command->add_option("HF_FOLDER", options->from, "The model's folder")->required();
   command->add_option("DIR", options->to, "The run's directory; not there yet, or empty")

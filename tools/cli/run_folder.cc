@@ -7,6 +7,7 @@
 #include "aio/log.h"
 #include "aio/make_backend.h"
 #include "engine/checkpoint/remove_checkpoint.h"
+#include "engine/exchange/tokenizer_files.h"
 #include "engine/train/run_checkpoints.h"
 
 namespace sluice::tools {
@@ -87,6 +88,7 @@ Status RunFolder::clear() const {
   log::info("--overwrite: removing the run in " + directory_ + ", " + names_of(list));
   for (const engine::CheckpointEntry& entry : list)
     SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(*queue_, entry.path));
+  SLUICE_RETURN_IF_ERROR(engine::remove_kept_tokenizer(files, directory_));
   for (const char* name : kFiles) {
     SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(file(name)));
     if (there) SLUICE_RETURN_IF_ERROR(files.remove(file(name)));

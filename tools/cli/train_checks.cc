@@ -4,6 +4,7 @@
 
 #include "engine/config/changes.h"
 #include "engine/config/resolve.h"
+#include "engine/config/stored_config.h"
 #include "engine/train/run_checkpoints.h"
 #include "tools/support/output_file.h"
 
@@ -82,8 +83,11 @@ std::string changes_text(const engine::CheckpointState& stored, const config::Co
   const auto before = config::resolve(sources);
   if (!before.ok())
     return "what has changed since the checkpoint is not known: " + before.error().message() + "\n";
+  // A checkpoint has absolute paths.
+  std::error_code error;
+  const config::Config now = config::stored_config(config, fs::current_path(error).string());
   std::string text;
-  for (const config::KeyChange& change : config::changed_keys(before->config, config)) {
+  for (const config::KeyChange& change : config::changed_keys(before->config, now)) {
     // Where weights come from at a beginning means nothing to a run that goes on.
     if (!config::decides_results(change.path) || change.path.starts_with("model.init")) continue;
     text += "changed since the checkpoint: " + config::to_text(change) + "\n";

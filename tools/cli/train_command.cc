@@ -13,17 +13,20 @@
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/config/decay_of_stored.h"
 #include "engine/config/report.h"
+#include "engine/config/stored_config.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/train/run_checkpoints.h"
 #include "engine/train/train_error.h"
 #include "engine/train/training_run.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
+#include "tools/cli/open_queue.h"
 #include "tools/cli/option_checks.h"
 #include "tools/cli/plan_here.h"
 #include "tools/cli/resume_point.h"
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
+#include "tools/cli/run_tokenizer.h"
 #include "tools/cli/same_command.h"
 #include "tools/cli/schedule_notice.h"
 #include "tools/cli/train_checks.h"
@@ -53,6 +56,7 @@ struct Options {
   std::string dtype = "fp32";
   bool force = false;
   std::string init_from;
+  bool any_tokenizer = false;
 };
 
 // --out DIR and the like are other words for keys.
@@ -74,8 +78,9 @@ RunFolder::Entry entry_of(const Options& options, const config::Config& config) 
 }
 
 Status write_config(const std::string& path, const config::Resolved& resolved) {
+  std::error_code error;
   std::ofstream file(path);
-  file << config::to_json(resolved) << "\n";
+  file << config::stored_json(resolved, std::filesystem::current_path(error).string()) << "\n";
   file.close();
   if (file.fail()) return Error(ErrorCode::kIo, path + " cannot be written");
   return {};
@@ -194,6 +199,12 @@ std::string resume_command(const CLI::App& command, const std::string& resume,
          (resume.empty() ? "" : "=" + shell_word(resume)) + (more.empty() ? "" : " " + more);
 }
 
+// Before the run's folder is opened, which may clear it.
+Result<engine::TokenizerFiles> data_tokenizer(const config::Config& config, bool any) {
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+  return check_training_data(*files.queue, config, any);
+}
+
 Result<int> run(const Options& options, const ResumeCommand& command) {
   ConfigOptions config_options = options.config;
   add_overrides(options, config_options);
@@ -204,6 +215,7 @@ Result<int> run(const Options& options, const ResumeCommand& command) {
   if (!options.trace.empty()) {
     SLUICE_ASSIGN_OR_RETURN(trace, engine::TraceLog::parse_steps(options.trace));
   }
+  if (config.run.dir.empty()) config.run.dir = run_directory_of(options.config);
   if (config.run.dir.empty()) {
     return Error(ErrorCode::kInvalidArgument,
                  "where to put the run's files is not said: --out DIR, or run.dir");
@@ -211,12 +223,20 @@ Result<int> run(const Options& options, const ResumeCommand& command) {
   SLUICE_RETURN_IF_ERROR(
       check_weights_output({.path = options.save_weights, .replaces = options.force}, config));
   SLUICE_RETURN_IF_ERROR(engine::RunData::check(config));
+  if (config.run.resume.empty()) SLUICE_RETURN_IF_ERROR(check_init_from(config));
+  SLUICE_ASSIGN_OR_RETURN(auto tokenizer, data_tokenizer(config, options.any_tokenizer));
   const Interrupt interrupt(kInterruptNotice);
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config)));
   SLUICE_ASSIGN_OR_RETURN(const ResumePoint point, resume_point(folder, resolved, command));
   const auto& checkpoint = point.checkpoint;
   if (!checkpoint) SLUICE_RETURN_IF_ERROR(check_init_from(config));
+  if (checkpoint) {
+    SLUICE_ASSIGN_OR_RETURN(tokenizer,
+                            check_resumed_data(folder.queue(), {.checkpoint = checkpoint->path,
+                                                                .of_data = tokenizer,
+                                                                .any = options.any_tokenizer}));
+  }
   std::cerr << weights_text(config, checkpoint, options.config.file)
             << config::format_autos(resolved);
   SLUICE_RETURN_IF_ERROR(tell_schedule(resolved, folder, checkpoint));
@@ -239,6 +259,7 @@ Result<int> run(const Options& options, const ResumeCommand& command) {
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoints, make_checkpoints(*run));
   SLUICE_ASSIGN_OR_RETURN(const auto log, take_folder(options, folder, point, done));
   SLUICE_RETURN_IF_ERROR(write_config(folder.file("config.json"), resolved));
+  SLUICE_RETURN_IF_ERROR(keep_run_tokenizer(folder.queue(), config, tokenizer));
 
   TrainSession session({.run = run.get(), .log = log.get(), .checkpoints = checkpoints.get()},
                        steps);
@@ -277,8 +298,10 @@ Command add_train_command(CLI::App& sluice) {
       "budget.nvme_paths='[\"/nvme\"]'\n"
       "  sluice train --deepspeed ds_config.json --set model.preset=gpt2-xl \\\n"
       "      --set data.train='[\"train.bin\"]' --out runs/xl\n"
-      "DIR gets config.json (resolved), metrics.jsonl (one line per step), checkpoints/ and, with "
-      "--trace, trace.json.\n"
+      "DIR gets config.json (resolved, with absolute paths), tokenizer/, metrics.jsonl (one line "
+      "per\n"
+      "step), checkpoints/ and, with --trace, trace.json. It may be moved or copied, and\n"
+      "DIR/config.json is a CONFIG whose run is in DIR.\n"
       "Ctrl-C or SIGTERM finishes the step, saves it and exits with 0. Exit code 1: a full disk "
       "cost a checkpoint.");
   const auto options = std::make_shared<Options>();
@@ -316,6 +339,7 @@ Command add_train_command(CLI::App& sluice) {
   command->add_option("--dtype", options->dtype, "Of the saved weights: fp32 (default), bf16, fp16")
       ->needs(save);
   command->add_flag("--force", options->force, "Replaces the file of --save-weights")->needs(save);
+  add_any_tokenizer(*command, options->any_tokenizer);
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
   return [options, command] {

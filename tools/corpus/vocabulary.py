@@ -7,6 +7,7 @@ become the end-of-text token.
 
 import hashlib
 import itertools
+import json
 import os
 import sys
 from array import array
@@ -97,7 +98,23 @@ def description(vocabulary):
     return {"kind": vocabulary.kind,
             "end_of_text": vocabulary.end_of_text,
             "file": "tokenizer.json" if text else None,
-            "sha256": hashlib.sha256(text.encode()).hexdigest() if text else None}
+            "sha256": hashlib.sha256(text.encode()).hexdigest() if text else None,
+            "vocabulary_sha256": fingerprint(text) if text else None}
+
+
+def fingerprint(json_text):
+    """Of what each token of a tokenizer.json means; engine/data/tokenizer_vocabulary.h says how."""
+    tokenizer = json.loads(json_text)
+    vocabulary = tokenizer["model"]["vocab"]
+    if isinstance(vocabulary, dict):
+        entries = {(token, text) for text, token in vocabulary.items()}
+    else:  # Unigram: text and score
+        entries = {(token, entry[0]) for token, entry in enumerate(vocabulary)}
+    entries |= {(added["id"], added["content"]) for added in tokenizer.get("added_tokens") or ()}
+    digest = hashlib.sha256()
+    for token, raw in sorted((token, text.encode(errors="replace")) for token, text in entries):
+        digest.update(b"%d %d %s\n" % (token, len(raw), raw))
+    return digest.hexdigest()
 
 
 # --- encoders: encode(texts) -> for each text, (ids as an array, how often each occurs) -----------

@@ -1,0 +1,91 @@
+#include "engine/data/tokenizer_vocabulary.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "engine/data/sha256.h"
+
+namespace sluice::data {
+namespace {
+
+using Json = nlohmann::json;
+using Entry = std::pair<std::int64_t, std::string>;
+
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 32;
+
+Error wrong(const std::string& what) {
+  return Error(ErrorCode::kCorrupt, "it is no tokenizer.json: " + what);
+}
+
+Status add(const Json& id, const std::string& text, std::set<Entry>& entries) {
+  if (!id.is_number_integer() || id < 0 || id >= kMostTokens)
+    return wrong("a token has the number " + id.dump());
+  entries.emplace(id.get<std::int64_t>(), text);
+  return {};
+}
+
+// BPE, WordPiece and WordLevel: {"the": 5, ...}. Unigram: [["the", -3.2], ...].
+Status add_vocabulary(const Json& vocabulary, std::set<Entry>& entries) {
+  if (vocabulary.is_object()) {
+    for (const auto& [text, id] : vocabulary.items())
+      SLUICE_RETURN_IF_ERROR(add(id, text, entries));
+    return {};
+  }
+  if (!vocabulary.is_array()) return wrong("\"model\" has no \"vocab\"");
+  std::int64_t id = 0;
+  for (const Json& entry : vocabulary) {
+    if (!entry.is_array() || entry.empty() || !entry[0].is_string())
+      return wrong("an entry of its \"vocab\" is no token");
+    SLUICE_RETURN_IF_ERROR(add(Json(id++), entry[0].get<std::string>(), entries));
+  }
+  return {};
+}
+
+std::string fingerprint(const std::set<Entry>& entries) {
+  Sha256 hash;
+  for (const auto& [id, text] : entries) {
+    hash.update(std::to_string(id) + " " + std::to_string(text.size()) + " ");
+    hash.update(text);
+    hash.update("\n");
+  }
+  return hash.finish();
+}
+
+}  // namespace
+
+std::optional<std::int64_t> TokenizerVocabulary::added_token(std::string_view text) const {
+  const auto found = added.find(text);
+  return found == added.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::string TokenizerVocabulary::added_text(std::int64_t token) const {
+  for (const auto& [text, id] : added)
+    if (id == token) return text;
+  return {};
+}
+
+Result<TokenizerVocabulary> parse_tokenizer_vocabulary(std::string_view tokenizer_json) {
+  const Json json = Json::parse(tokenizer_json, nullptr, false);
+  if (!json.is_object()) return wrong("it is no JSON object");
+  const Json model = json.value("model", Json());
+  if (!model.is_object()) return wrong("it has no \"model\"");
+  std::set<Entry> entries;
+  SLUICE_RETURN_IF_ERROR(add_vocabulary(model.value("vocab", Json()), entries));
+  TokenizerVocabulary vocabulary;
+  const Json added = json.value("added_tokens", Json());
+  for (const Json& token : added.is_array() ? added : Json::array()) {
+    if (!token.is_object() || !token.value("content", Json()).is_string())
+      return wrong("an entry of its \"added_tokens\" is no token");
+    const auto text = token.at("content").get<std::string>();
+    const Json id = token.value("id", Json());
+    SLUICE_RETURN_IF_ERROR(add(id, text, entries));
+    vocabulary.added[text] = id.get<std::int64_t>();
+  }
+  if (entries.empty()) return wrong("it has no tokens");
+  vocabulary.size = static_cast<std::uint64_t>(entries.rbegin()->first) + 1;
+  vocabulary.sha256 = fingerprint(entries);
+  return vocabulary;
+}
+
+}  // namespace sluice::data

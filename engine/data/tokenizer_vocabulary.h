@@ -1,0 +1,35 @@
+// TokenizerVocabulary: which token of a tokenizer.json stands for what.
+//
+// Two tokenizers whose vocabularies are the same give tokens the same meaning, however their files
+// are written: libraries that save a tokenizer.json again do not keep its bytes.
+//
+// Errors: kCorrupt, a sentence without the file's name.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "aio/result.h"
+
+namespace sluice::data {
+
+inline constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{256} << 20;
+
+struct TokenizerVocabulary {
+  std::uint64_t size = 0;  // the largest token and one
+  // SHA-256 over the tokens in ascending order, for each its number, the length in bytes of what it
+  // stands for and that itself: "5 3 the\n". As tools/corpus/vocabulary.py computes it.
+  std::string sha256;
+  std::map<std::string, std::int64_t, std::less<>> added;  // special tokens by what they stand for
+
+  std::optional<std::int64_t> added_token(std::string_view text) const;
+  // What an added token stands for; empty: it is none.
+  std::string added_text(std::int64_t token) const;
+};
+
+Result<TokenizerVocabulary> parse_tokenizer_vocabulary(std::string_view tokenizer_json);
+
+}  // namespace sluice::data

@@ -1,0 +1,109 @@
+#include "engine/exchange/described_model.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "aio/small_file.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/checkpoint/checkpoint_names.h"
+#include "engine/exchange/stored_shape.h"
+
+namespace sluice::engine {
+namespace {
+
+using Json = nlohmann::json;
+
+// The shape's numbers by the names of the file that has them.
+using Shape = std::map<std::string, std::int64_t>;
+using Names = std::map<std::string, std::string>;  // ours -> the file's
+
+const Names& hugging_face_names() {
+  static const Names names = {{"layers", "n_layer"},   {"hidden", "n_embd"},
+                              {"heads", "n_head"},     {"context", "n_positions"},
+                              {"vocab", "vocab_size"}, {"ffn_hidden", "n_inner"}};
+  return names;
+}
+
+const Names& run_names() {
+  static const Names names = {{"layers", "model.layers"}, {"hidden", "model.hidden"},
+                              {"heads", "model.heads"},   {"context", "model.context"},
+                              {"vocab", "model.vocab"},   {"ffn_hidden", "model.ffn_hidden"}};
+  return names;
+}
+
+// Of what `said` has.
+Status compare(const std::string& path, const Shape& said, const Names& names,
+               const GptShape& wanted) {
+  std::string differences;
+  for (const auto& [key, mine] : stored_model(wanted)) {
+    const auto found = said.find(key);
+    if (found == said.end() || found->second == mine) continue;
+    differences += (differences.empty() ? "" : "; ") + names.at(key) + " is " +
+                   std::to_string(found->second) + " there, and " + std::to_string(mine) +
+                   " in the configuration (" + run_names().at(key) + ")";
+  }
+  if (differences.empty()) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               path + " describes another model than the configuration: " + differences);
+}
+
+Status check_manifest(aio::IoQueue& queue, const std::string& folder, const GptShape& wanted) {
+  SLUICE_ASSIGN_OR_RETURN(const CheckpointManifest manifest,
+                          read_checkpoint_manifest(queue, folder));
+  return compare(folder + "/" + std::string(kManifestName), manifest.state.run.model, run_names(),
+                 wanted);
+}
+
+// A run's own file, resolved: it has every number of the shape.
+Status check_run_file(const std::string& path, const Json& model, const GptShape& wanted) {
+  Shape said;
+  for (const char* const key : {"layers", "hidden", "heads", "context", "vocab"}) {
+    const Json value = model.value(key, Json());
+    if (value.is_number_integer()) said[key] = value.get<std::int64_t>();
+  }
+  return compare(path, said, run_names(), wanted);
+}
+
+}  // namespace
+
+GptShape shape_of(const Gpt2Config& config) {
+  return {.layers = config.layers,
+          .hidden = config.hidden,
+          .heads = config.heads,
+          .context_tokens = config.context,
+          .vocab = config.vocab,
+          .dropout = config.residual_dropout,
+          .ffn_hidden = config.ffn_hidden};
+}
+
+std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights) {
+  if (queue.backend().files().list(weights).ok()) return weights;
+  const std::size_t slash = weights.rfind('/');
+  return slash == std::string::npos ? "." : weights.substr(0, slash);
+}
+
+Status check_described_model(aio::IoQueue& queue, const std::string& weights,
+                             const GptShape& wanted) {
+  aio::FileSystem& files = queue.backend().files();
+  const std::string folder = folder_of_weights(queue, weights);
+  SLUICE_ASSIGN_OR_RETURN(const bool is_checkpoint,
+                          files.exists(folder + "/" + std::string(kManifestName)));
+  if (is_checkpoint) return check_manifest(queue, folder, wanted);
+  const std::string path = folder + "/config.json";
+  SLUICE_ASSIGN_OR_RETURN(const bool described, files.exists(path));
+  if (!described) return {};
+  SLUICE_ASSIGN_OR_RETURN(const std::string text,
+                          aio::read_small_file(queue, path, kMaxModelConfigBytes));
+  const Json json = Json::parse(text, nullptr, false);
+  const Json model = json.is_object() ? json.value("model", Json()) : Json();
+  const bool of_model = json.is_object() && json.contains("model_type");
+  if (model.is_object() && !of_model) return check_run_file(path, model, wanted);
+  // Weights in a folder of many things: a file that is of no model says nothing about them.
+  if (json.is_object() && !of_model && folder != weights) return {};
+  auto config = parse_gpt2_config(text);
+  if (!config.ok()) return std::move(config).error().with_context(path);
+  return compare(path, stored_model(shape_of(*config)), hugging_face_names(), wanted);
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,25 @@
+// Which model weights are of, where a file beside them says so: the config.json of a Hugging Face
+// folder, the config.json of a run's directory, or the manifest of a checkpoint. Tensors alone do
+// not tell: a model with another activation, another epsilon or other heads has the same ones.
+#pragma once
+
+#include <string>
+
+#include "aio/io_queue.h"
+#include "aio/result.h"
+#include "engine/model/gpt_shape.h"
+#include "engine/weights/gpt2_config.h"
+
+namespace sluice::engine {
+
+GptShape shape_of(const Gpt2Config& config);
+
+// The folder that weights lie in: `weights` itself, or the one of a file or an index.
+std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights);
+
+// kInvalidArgument: they are of a model that Sluice does not compute, or of another shape than
+// `wanted`, with what is different. kCorrupt: the file cannot be read. Ok where nothing says it.
+Status check_described_model(aio::IoQueue& queue, const std::string& weights,
+                             const GptShape& wanted);
+
+}  // namespace sluice::engine

@@ -1,0 +1,26 @@
+#include "engine/exchange/gpt2_weights.h"
+
+#include <utility>
+
+#include "engine/exchange/described_model.h"
+#include "engine/exchange/stored_shape.h"
+#include "engine/weights/gpt2_names.h"
+#include "engine/weights/tied_head.h"
+
+namespace sluice::engine {
+
+Result<Gpt2Weights> open_gpt2_weights(aio::IoQueue& queue, const std::string& path,
+                                      const GptShape& shape) {
+  SLUICE_RETURN_IF_ERROR(check_described_model(queue, path, shape));
+  Gpt2Weights weights;
+  SLUICE_ASSIGN_OR_RETURN(weights.reader, SafetensorsReader::open(queue, path));
+  weights.parameters = parameter_specs(shape, DType::kF32);
+  auto names = match_gpt2_parameters(weights.reader->tensors(), weights.parameters);
+  if (!names.ok()) return std::move(names).error().with_context(path);
+  weights.names = *std::move(names);
+  const Status tied = check_tied_head(*weights.reader);
+  if (!tied.ok()) return Error(tied.error()).with_context(path);
+  return weights;
+}
+
+}  // namespace sluice::engine

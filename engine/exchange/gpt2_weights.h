@@ -1,0 +1,27 @@
+// Weights in a safetensors file, an index or a folder, once everything has been compared that says
+// whether they are those of our model: what lies beside them (described_model.h), their tensors,
+// and their head (engine/weights/tied_head.h).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/io_queue.h"
+#include "aio/result.h"
+#include "engine/model/gpt_shape.h"
+#include "engine/weights/safetensors_reader.h"
+
+namespace sluice::engine {
+
+struct Gpt2Weights {
+  std::unique_ptr<SafetensorsReader> reader;
+  std::vector<TensorSpec> parameters;  // the model's, in flat order
+  std::vector<std::string> names;      // of each in the file
+};
+
+// kInvalidArgument: another model's. `queue` must outlive it.
+Result<Gpt2Weights> open_gpt2_weights(aio::IoQueue& queue, const std::string& path,
+                                      const GptShape& shape);
+
+}  // namespace sluice::engine

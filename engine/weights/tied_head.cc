@@ -1,0 +1,50 @@
+#include "engine/weights/tied_head.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "engine/weights/gpt2_names.h"
+#include "engine/weights/quoting.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
+
+// As bits: a NaN is not equal to itself, and -0 is equal to 0.
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+}  // namespace
+
+Status check_tied_head(SafetensorsReader& weights) {
+  const TensorInfo* const head = find_gpt2_tensor(weights.tensors(), kGpt2Head);
+  const TensorInfo* const embedding = find_gpt2_tensor(weights.tensors(), kGpt2TokenEmbedding);
+  if (head == nullptr || embedding == nullptr) return {};
+  const std::uint64_t row =
+      head->shape.empty() ? 1 : std::max<std::uint64_t>(head->shape.back(), 1);
+  std::vector<float> of_head;
+  std::vector<float> of_embedding;
+  for (std::uint64_t first = 0; first < head->elements; first += kElementsAtOnce) {
+    const std::uint64_t count = std::min(kElementsAtOnce, head->elements - first);
+    of_head.resize(count);
+    of_embedding.resize(count);
+    SLUICE_RETURN_IF_ERROR(weights.read(head->name, first, of_head));
+    SLUICE_RETURN_IF_ERROR(weights.read(embedding->name, first, of_embedding));
+    if (same_bits(of_head, of_embedding)) continue;
+    std::uint64_t at = 0;
+    while (same_bits(std::span(of_head).subspan(at, 1), std::span(of_embedding).subspan(at, 1)))
+      ++at;
+    return Error(ErrorCode::kInvalidArgument,
+                 "tensor " + in_quotes(head->name) + " is not " + in_quotes(embedding->name) +
+                     " (token " + std::to_string((first + at) / row) +
+                     " is the first that differs): the model has a head of its own, and Sluice's "
+                     "models are GPT-2s whose head is the token embedding (tie_word_embeddings)");
+  }
+  return {};
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,90 @@
+#include "engine/data/tokenizer_vocabulary.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/data/sha256.h"
+#include "engine/data/token_sidecar.h"
+#include "tests/engine/data/token_files_for_tests.h"
+
+namespace sluice::data {
+namespace {
+
+using testing::HasSubstr;
+
+std::string sha256(const std::string& text, std::size_t piece = 1000) {
+  Sha256 hash;
+  for (std::size_t first = 0; first < text.size(); first += piece)
+    hash.update(std::string_view(text).substr(first, piece));
+  return hash.finish();
+}
+
+// NIST's examples for FIPS 180-4, and what hashlib says.
+TEST(Sha256, GivesTheStandardsDigests) {
+  EXPECT_EQ(sha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  const std::string million(1'000'000, 'a');
+  for (const std::size_t piece : {1U, 63U, 64U, 65U, 1'000'000U})
+    EXPECT_EQ(sha256(million, piece),
+              "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+std::string refusal(const std::string& json) {
+  const auto parsed = parse_tokenizer_vocabulary(json);
+  if (parsed.ok()) return "accepted";
+  EXPECT_EQ(parsed.error().code(), ErrorCode::kCorrupt);
+  return parsed.error().message();
+}
+
+TEST(TokenizerVocabulary, IsTheSameHoweverTheFileIsWritten) {
+  const auto one = parse_tokenizer_vocabulary(
+      R"({"added_tokens": [{"id": 2, "content": "<end>", "special": true}],
+          "model": {"type": "BPE", "vocab": {"b": 1, "a": 0, "<end>": 2}, "merges": ["a b"]}})");
+  ASSERT_TRUE(one.ok());
+  EXPECT_EQ(one->size, 3U);
+  EXPECT_EQ(one->added_token("<end>"), 2);
+  EXPECT_EQ(one->added_token("a"), std::nullopt);
+  EXPECT_EQ(one->added_text(2), "<end>");
+  EXPECT_EQ(one->sha256, sha256("0 1 a\n1 1 b\n2 5 <end>\n"));
+  const auto again = parse_tokenizer_vocabulary(
+      R"({"version": "1.0", "model": {"merges": [["a", "b"]], "vocab": {"a": 0, "b": 1}},
+          "added_tokens": [{"content": "<end>", "id": 2}]})");
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->sha256, one->sha256);
+  const auto unigram =
+      parse_tokenizer_vocabulary(R"({"model": {"vocab": [["a", -1], ["b", -2.5], ["<end>", 0]]}})");
+  ASSERT_TRUE(unigram.ok());
+  EXPECT_EQ(unigram->sha256, one->sha256);
+  const auto other = parse_tokenizer_vocabulary(R"({"model": {"vocab": {"a": 1, "b": 0}}})");
+  ASSERT_TRUE(other.ok());
+  EXPECT_NE(other->sha256, one->sha256);
+}
+
+TEST(TokenizerVocabulary, RefusesWhatIsNone) {
+  EXPECT_THAT(refusal("oops"), HasSubstr("no JSON object"));
+  EXPECT_THAT(refusal("{}"), HasSubstr("no \"model\""));
+  EXPECT_THAT(refusal(R"({"model": {}})"), HasSubstr("no \"vocab\""));
+  EXPECT_THAT(refusal(R"({"model": {"vocab": {}}})"), HasSubstr("no tokens"));
+  EXPECT_THAT(refusal(R"({"model": {"vocab": {"a": -1}}})"), HasSubstr("-1"));
+  EXPECT_THAT(refusal(R"({"model": {"vocab": [3]}})"), HasSubstr("no token"));
+  EXPECT_THAT(refusal(R"({"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 1}]})"),
+              HasSubstr("added_tokens"));
+}
+
+TEST(TokenSidecar, NamesItsTokenizer) {
+  EXPECT_EQ(parse_token_sidecar(sidecar_text("uint16", 5, 300))->vocabulary_sha256, "");
+  const std::string named =
+      R"({"format": "sluice-tokens", "version": 1, "dtype": "uint16", "tokens": 5,
+          "vocab_size": 300, "tokenizer": {"kind": "bpe", "sha256": "ab", "vocabulary_sha256": )";
+  const auto sidecar = parse_token_sidecar(named + "\"cd\"}}");
+  ASSERT_TRUE(sidecar.ok());
+  EXPECT_EQ(sidecar->tokenizer_sha256, "ab");
+  EXPECT_EQ(sidecar->vocabulary_sha256, "cd");
+  EXPECT_EQ(parse_token_sidecar(named + "null}}")->vocabulary_sha256, "");
+  EXPECT_FALSE(parse_token_sidecar(named + "7}}").ok());
+}
+
+}  // namespace
+}  // namespace sluice::data

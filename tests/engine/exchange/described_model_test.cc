@@ -1,0 +1,83 @@
+#include "engine/exchange/described_model.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/engine/exchange/folder_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr GptShape kShape{
+    .layers = 2, .hidden = 32, .heads = 4, .context_tokens = 16, .vocab = 61, .ffn_hidden = 80};
+
+json hugging_face(const json& changes = json::object()) {
+  json config = {{"model_type", "gpt2"}, {"n_layer", 2},     {"n_embd", 32}, {"n_head", 4},
+                 {"n_positions", 16},    {"vocab_size", 61}, {"n_inner", 80}};
+  config.update(changes);
+  return config;
+}
+
+class DescribedModel : public FolderUnderTest {
+ protected:
+  std::string check(const std::string& weights) const {
+    const Status checked = check_described_model(queue(), path(weights), kShape);
+    if (checked.ok()) return "accepted";
+    EXPECT_EQ(checked.error().code(), ErrorCode::kInvalidArgument) << checked.error().message();
+    return checked.error().message();
+  }
+};
+
+TEST_F(DescribedModel, IsNotLookedForWhereNothingSaysIt) {
+  std::filesystem::create_directory(path("bare"));
+  EXPECT_EQ(check("bare"), "accepted");
+  EXPECT_EQ(check("bare/model.safetensors"), "accepted");
+  put("other/config.json", json{{"colour", "red"}});
+  EXPECT_EQ(check("other/model.safetensors"), "accepted");
+  EXPECT_THAT(check("other"), HasSubstr("model_type"));  // named as a model's folder
+}
+
+TEST_F(DescribedModel, IsRefusedByFolderFileAndIndexWhereSluiceDoesNotComputeIt) {
+  for (const auto& [key, value] :
+       std::map<std::string, json>{{"activation_function", "relu"},
+                                   {"layer_norm_epsilon", 1e-6},
+                                   {"tie_word_embeddings", false},
+                                   {"scale_attn_by_inverse_layer_idx", true},
+                                   {"scale_attn_weights", false},
+                                   {"model_type", "llama"}}) {
+    put("theirs/config.json", hugging_face({{key, value}}));
+    for (const char* weights :
+         {"theirs", "theirs/model.safetensors", "theirs/model.safetensors.index.json"})
+      EXPECT_THAT(check(weights), AllOf(HasSubstr("theirs/config.json"), HasSubstr(key))) << key;
+  }
+}
+
+TEST_F(DescribedModel, HasTheConfigurationsShapeToItsHeads) {
+  put("theirs/config.json", hugging_face());
+  EXPECT_EQ(check("theirs"), "accepted");
+  put("theirs/config.json", hugging_face({{"n_head", 2}}));
+  EXPECT_THAT(check("theirs/model.safetensors"),
+              HasSubstr("n_head is 2 there, and 4 in the configuration (model.heads)"));
+  put("theirs/config.json", hugging_face({{"n_inner", nullptr}}));
+  EXPECT_THAT(check("theirs"), HasSubstr("n_inner is 128"));
+}
+
+TEST_F(DescribedModel, MayBeARunsOwnFile) {
+  put("run/config.json", json{{"model", {{"layers", 2}, {"heads", 4}, {"preset", "custom"}}}});
+  EXPECT_EQ(check("run/model.safetensors"), "accepted");
+  put("run/config.json", json{{"model", {{"layers", 2}, {"heads", 8}}}});
+  EXPECT_THAT(check("run/model.safetensors"), HasSubstr("model.heads is 8 there"));
+}
+
+TEST_F(DescribedModel, IsAnErrorWhereTheFileIsDamaged) {
+  put("theirs/config.json", std::string("{\"model_type\": \"gp"));
+  const Status checked = check_described_model(queue(), path("theirs"), kShape);
+  ASSERT_FALSE(checked.ok());
+  EXPECT_EQ(checked.error().code(), ErrorCode::kCorrupt);
+}
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,157 @@
+#include "engine/exchange/tokenizer_files.h"
+
+#include <gmock/gmock.h>
+
+#include <utility>
+#include <vector>
+
+#include "engine/exchange/byte_tokenizer.h"
+#include "engine/exchange/tokenizer_checks.h"
+#include "tests/engine/exchange/folder_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Kind = TokenizerFiles::Kind;
+
+json tokenizer_json(const std::string& first) {
+  return {{"model", {{"type", "BPE"}, {"vocab", {{first, 0}, {"b", 1}}}}},
+          {"added_tokens", {{{"id", 2}, {"content", "<end>"}}, {{"id", 3}, {"content", "<pad>"}}}}};
+}
+
+class Tokenizers : public FolderUnderTest {
+ protected:
+  void put_sidecar(const std::string& name, const json& tokenizer) const {
+    put(name + ".json", json{{"format", "sluice-tokens"},
+                             {"version", 1},
+                             {"dtype", "uint16"},
+                             {"tokens", 5},
+                             {"vocab_size", 257},
+                             {"tokenizer", tokenizer}});
+  }
+  TokenizerFiles in(const std::string& folder) const {
+    return take(tokenizer_in(queue(), path(folder)));
+  }
+  TokenizerFiles of(const std::string& tokens) const {
+    return take(tokenizer_of_tokens(queue(), path(tokens)));
+  }
+  static TokenizerFiles take(const Result<TokenizerFiles>& found) {
+    EXPECT_TRUE(found.ok()) << found.error().message();
+    return found.ok() ? *found : TokenizerFiles();
+  }
+};
+
+TEST_F(Tokenizers, TakeTheEndOfATextFromTheFirstFileThatSaysIt) {
+  put("theirs/tokenizer.json", tokenizer_json("a"));
+  EXPECT_TRUE(in("theirs").special.empty());
+  put("theirs/special_tokens_map.json", json{{"eos_token", "<pad>"}});
+  EXPECT_THAT(in("theirs").special.ends, ElementsAre(3));
+  put("theirs/tokenizer_config.json",
+      json{{"eos_token", {{"content", "<end>"}}}, {"pad_token", "<pad>"}});
+  EXPECT_EQ(in("theirs").special, (SpecialTokens{.ends = {2}, .padding = 3}));
+  put("theirs/config.json", json{{"model_type", "gpt2"}, {"vocab_size", 9}, {"eos_token_id", 5}});
+  EXPECT_THAT(in("theirs").special.ends, ElementsAre(5));
+  put("theirs/generation_config.json", json{{"eos_token_id", {7, 6}}, {"bos_token_id", 1}});
+  EXPECT_EQ(in("theirs").special, (SpecialTokens{.begin = 1, .ends = {7, 6}, .padding = 3}));
+  put("theirs/generation_config.json", std::string("oops"));
+  EXPECT_FALSE(tokenizer_in(queue(), path("theirs")).ok());
+}
+
+TEST_F(Tokenizers, AreKeptInTheRunsFolderAndTakenOutOfItAlone) {
+  put("theirs/tokenizer.json", tokenizer_json("a"));
+  put("theirs/generation_config.json", json{{"eos_token_id", 2}, {"temperature", 0.5}});
+  const TokenizerFiles theirs = in("theirs");
+  ASSERT_TRUE(keep_tokenizer(queue(), theirs, path("run"), 16).ok());
+  const TokenizerFiles kept = take(tokenizer_of_run(queue(), path("run")));
+  EXPECT_EQ(kept.fingerprint, theirs.fingerprint);
+  EXPECT_EQ(kept.path, path("run/tokenizer/tokenizer.json"));
+  EXPECT_EQ(get("run/tokenizer/generation_config.json").at("temperature"), 0.5);
+  EXPECT_EQ(get("run/tokenizer/tokenizer_config.json").at("eos_token"), "<end>");
+
+  TokenizerFiles more = kept;  // where it lies itself
+  more.special.ends.push_back(1);
+  ASSERT_TRUE(keep_tokenizer(queue(), more, path("run"), 16).ok());
+  EXPECT_THAT(take(tokenizer_of_run(queue(), path("run"))).special.ends, ElementsAre(2, 1));
+  EXPECT_EQ(get("run/tokenizer/tokenizer.json"), tokenizer_json("a"));
+
+  put("run/tokenizer/mine.txt", std::string("a note"));
+  put_sidecar("data.bin", {{"kind", "bytes"}, {"end_of_text", 256}});
+  ASSERT_TRUE(keep_tokenizer(queue(), of("data.bin"), path("run"), 16).ok());
+  EXPECT_EQ(take(tokenizer_of_run(queue(), path("run"))).kind, Kind::kBytes);
+  EXPECT_EQ(get("run/tokenizer/generation_config.json"),
+            json({{"bos_token_id", 256}, {"eos_token_id", 256}}));
+  ASSERT_TRUE(remove_kept_tokenizer(queue().backend().files(), path("run")).ok());
+  EXPECT_TRUE(there("run/tokenizer/mine.txt"));
+  EXPECT_FALSE(there("run/tokenizer/tokenizer.json"));
+  EXPECT_TRUE(remove_kept_tokenizer(queue().backend().files(), path("nowhere")).ok());
+}
+
+TEST_F(Tokenizers, OfBytesAreKnownByTheirVocabulary) {
+  put("theirs/tokenizer.json", byte_tokenizer_json());
+  const TokenizerFiles theirs = in("theirs");
+  EXPECT_EQ(theirs.kind, Kind::kBytes);
+  EXPECT_EQ(theirs.tokens, 257U);
+  put_sidecar("data.bin", {{"kind", "bytes"}});
+  EXPECT_EQ(of("data.bin").fingerprint, theirs.fingerprint);
+}
+
+TEST_F(Tokenizers, OfTokenFilesAreKnownByFingerprintOrByTheFileBeside) {
+  const json about = {{"kind", "bpe"}, {"end_of_text", 2}, {"vocabulary_sha256", "f00"}};
+  put_sidecar("data/train.bin", about);
+  const TokenizerFiles alone = of("data/train.bin");
+  EXPECT_EQ(alone.kind, Kind::kUnknown);
+  EXPECT_EQ(alone.fingerprint, "f00");
+  EXPECT_THAT(alone.note, HasSubstr("data/tokenizer.json"));
+
+  put_sidecar("data/train.bin", {{"kind", "bpe"}});  // an older one
+  put("data/tokenizer.json", tokenizer_json("a"));
+  EXPECT_EQ(of("data/train.bin").kind, Kind::kFile);
+  EXPECT_EQ(of("data/train.bin").fingerprint, in("data").fingerprint);
+  put_sidecar("data/train.bin", {{"kind", "bpe"}, {"sha256", std::string(64, '0')}});
+  EXPECT_THAT(of("data/train.bin").note, HasSubstr("it was changed"));
+  EXPECT_EQ(of("none.bin").kind, Kind::kUnknown);
+}
+
+TEST_F(Tokenizers, OfOneCorpusAreOne) {
+  put("a/tokenizer.json", tokenizer_json("a"));
+  put("b/tokenizer.json", tokenizer_json("B"));
+  for (const char* name : {"a/1.bin", "a/2.bin", "b/1.bin"}) put_sidecar(name, {{"kind", "bpe"}});
+  const auto common = [&](const std::vector<std::string>& names) {
+    std::vector<std::string> files;
+    for (const std::string& name : names) files.push_back(path(name));
+    return common_tokenizer(queue(), files);
+  };
+  EXPECT_EQ(take(common({"a/1.bin", "none.bin", "a/2.bin"})).fingerprint, in("a").fingerprint);
+  EXPECT_EQ(take(common({"none.bin", "a/2.bin"})).fingerprint, in("a").fingerprint);
+  const auto mixed = common({"none.bin", "a/1.bin", "b/1.bin"});
+  ASSERT_FALSE(mixed.ok());
+  EXPECT_EQ(mixed.error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(mixed.error().message(), AllOf(HasSubstr("a/1.bin"), HasSubstr("b/1.bin")));
+}
+
+TEST_F(Tokenizers, OfWeightsLieBesideThemOrWithTheirRun) {
+  put("hub/tokenizer.json", tokenizer_json("a"));
+  const std::string wanted = in("hub").fingerprint;
+  ASSERT_TRUE(keep_tokenizer(queue(), in("hub"), path("run"), 16).ok());
+  put("run/checkpoints/step-000000001/checkpoint.json", std::string("{}"));
+  for (const char* weights : {"hub", "hub/", "hub/model.safetensors", "run/model.safetensors",
+                              "run/checkpoints/step-000000001"})
+    EXPECT_EQ(take(tokenizer_of_weights(queue(), path(weights))).fingerprint, wanted) << weights;
+  EXPECT_EQ(take(tokenizer_of_weights(queue(), path("nowhere/x"))).kind, Kind::kUnknown);
+}
+
+TEST_F(Tokenizers, SayWhereAVocabularyIsMuchLarger) {
+  TokenizerFiles bytes;
+  EXPECT_FALSE(vocabulary_hint(bytes, 50257, 768));  // unknown
+  bytes.tokens = 257;
+  EXPECT_FALSE(vocabulary_hint(bytes, 512, 768));
+  EXPECT_THAT(vocabulary_hint(bytes, 50257, 768).value_or(""),
+              AllOf(HasSubstr("model.vocab=257"), HasSubstr("38400000 parameters")));
+}
+
+}  // namespace
+}  // namespace sluice::engine
