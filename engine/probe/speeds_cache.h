@@ -2,8 +2,9 @@
 //
 // What was measured of the same machine in the same setting is not measured again for kMaxAgeDays;
 // anything else about it makes a new measurement. A file that is damaged or of somebody else is
-// left out of account with a log line, and replaced by the first measurement. A cache that cannot
-// be written costs a log line and the next run's seconds, no more.
+// left out of account with a log line, and set aside under another name by the first measurement;
+// one of a newer version stays, and nothing is kept. A cache that cannot be written costs a log
+// line and the next run's seconds, no more.
 //
 // What was measured while something else had the machine is not kept, but under a name of its own
 // for those who ask for that.
@@ -86,7 +87,9 @@ class SpeedsCache {
   const Measurement* find(const std::string& what, const MeasuredOf& of) const;
   const Measurement* find_disturbed(const std::string& what, const MeasuredOf& of) const;
   void keep(Measurement measurement);
+  Result<std::vector<Measurement>> read_file() const;
   std::vector<Measurement> read() const;
+  Status set_unreadable_aside() const;
   using Edit = std::function<void(std::vector<Measurement>&)>;
   Status rewrite(const Edit& edit);
   bool fresh(const Measurement& measurement) const;
