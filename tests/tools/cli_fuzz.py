@@ -23,21 +23,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from fuzz_inputs import copy_template, make_template
+
 SLUICE = os.path.abspath(os.environ["SLUICE"])
 HAS_ENGINE = os.environ.get("SLUICE_HAS_ENGINE") == "1"
 TIMEOUT_S = 60
 CRASH = re.compile(r"terminate called|CHECK failed|Traceback|Segmentation|Sanitizer|core dumped|"
                    r"what\(\)|Exception raised from|frame #\d|std::|c10::|bad_alloc|nlohmann|CLI11")
-RUN = {
-    "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True},
-    "optimizer": {"type": "AdamW", "params": {"lr": 0.003}},
-    "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},
-                          "offload_optimizer": {"device": "cpu"}},
-    "model": {"layers": 1, "hidden": 16, "heads": 2, "context": 8, "vocab": 64},
-    "data": {"train": ["text.bin"], "dtype": "uint16", "validation_fraction": 0.1},
-    "run": {"steps": 2, "cpu_threads": 1, "device": "cpu", "eval_batches": 1},
-    "budget": {"nvme_paths": ["nvme"]}}
-
 # A value, and whether it makes sense where it is drawn from.
 Value = collections.namedtuple("Value", "text good")
 
@@ -195,8 +187,11 @@ def draw_case(draw):
         times = 2 if draw.random() < 0.03 else 1
         for time in range(times):
             if values is None:
-                words.append(name)
+                valued = draw.random() < 0.02 and name != "--resume"
+                words.append(name + ("=maybe" if valued else ""))
                 given[name] = True
+                if valued:
+                    mistakes.append(f"{name} with a value")
                 continue
             text = value_of(values)
             if name.endswith("="):
@@ -305,7 +300,7 @@ def unmarked(case, folder, result):
     return missing
 
 
-# --- the folder that every case gets a copy of ---------------------------------------------------
+# --- one case -----------------------------------------------------------------------------------
 
 def run_program(words, folder):
     return subprocess.run([SLUICE, *words], cwd=folder, check=False, stdin=subprocess.DEVNULL,
@@ -313,93 +308,10 @@ def run_program(words, folder):
                           env=dict(os.environ, XDG_CACHE_HOME=str(folder.parent / "cache")))
 
 
-def write_hf_model(folder):
-    """A GPT-2 of RUN's shape as transformers writes it, without transformers."""
-    folder.mkdir()
-    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 1,
-              "n_embd": 16, "n_head": 2, "n_positions": 8, "n_ctx": 8, "vocab_size": 64,
-              "n_inner": None,
-              "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "attn_pdrop": 0.0,
-              "embd_pdrop": 0.0, "resid_pdrop": 0.0, "tie_word_embeddings": True,
-              "scale_attn_weights": True}
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    shapes = {"wte.weight": [64, 16], "wpe.weight": [8, 16], "h.0.ln_1.weight": [16],
-              "h.0.ln_1.bias": [16], "h.0.attn.c_attn.weight": [16, 48],
-              "h.0.attn.c_attn.bias": [48], "h.0.attn.c_proj.weight": [16, 16],
-              "h.0.attn.c_proj.bias": [16], "h.0.ln_2.weight": [16], "h.0.ln_2.bias": [16],
-              "h.0.mlp.c_fc.weight": [16, 64], "h.0.mlp.c_fc.bias": [64],
-              "h.0.mlp.c_proj.weight": [64, 16], "h.0.mlp.c_proj.bias": [16],
-              "ln_f.weight": [16], "ln_f.bias": [16]}
-    draw, header, raw = random.Random(1), {}, b""
-    for name, shape in shapes.items():
-        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        data = struct.pack(f"<{count}f", *(draw.gauss(0, 0.02) for _ in range(count)))
-        header[f"transformer.{name}"] = {"dtype": "F32", "shape": shape,
-                                         "data_offsets": [len(raw), len(raw) + len(data)]}
-        raw += data
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + raw)
-
-
-def make_template(folder):
-    draw = random.Random(2)
-
-    def write(name, content):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    folder.mkdir()
-    for name in ("folder", "empty", "nvme", "no_manifest/checkpoints"):
-        (folder / name).mkdir(parents=True)
-    write("folder/file", "x")
-    tokens = [draw.randrange(61) for _ in range(400)]
-    write("text.bin", struct.pack("<400H", *tokens))
-    write("odd.bin", bytes(333))
-    write("wide.bin", struct.pack("<400H", *(60_000 + token for token in tokens)))
-    text = json.dumps(RUN)
-    write("run.json", text)
-    write("truncated.json", text[:len(text) // 2])
-    write("binary.json", bytes(range(256)))
-    write("empty.json", "")
-    write("list.json", "[1, 2]")
-    write("huge.json", "{" + " " * (1 << 20) + "}")
-    write("typo.json", json.dumps({**RUN, "optimiser": {}}))
-    write("ds.json", json.dumps({"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}}))
-    write_hf_model(folder / "hf")
-    weights = (folder / "hf/model.safetensors").read_bytes()
-    config = (folder / "hf/config.json").read_bytes()
-    for name, model, about in (("hf_truncated", weights[:len(weights) // 2], config),
-                               ("hf_no_config", weights, None), ("hf_pipe", None, config),
-                               ("hf_bad_config", weights, config.replace(b"gelu_new", b"relu"))):
-        if model:
-            write(f"{name}/model.safetensors", model)
-        if about:
-            write(f"{name}/config.json", about)
-    if HAS_ENGINE:
-        made = run_program(["train", "run.json", "--out", "run0"], folder)
-    else:
-        made = run_program(["import", "hf", "run0"], folder)
-    if made.returncode != 0:
-        raise SystemExit(f"the template could not be made: {made.stderr}")
-    (folder / "run0/lock").unlink(missing_ok=True)
-    shutil.copytree(folder / "run0", folder / "damaged")
-    for path in sorted((folder / "damaged/checkpoints" / NAME).glob("master*")):
-        path.write_bytes(path.read_bytes()[:100])
-
-
-def copy_template(template, folder):
-    shutil.copytree(template, folder)
-    for name in ("pipe", "pipe.safetensors", "hf_pipe/model.safetensors"):
-        os.mkfifo(folder / name)
-
-
 def state_of(folder):
     return {str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
             for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
 
-
-# --- one case -----------------------------------------------------------------------------------
 
 SILENT = {("diff", 1), ("ls", 1), ("scrub", 1), ("tune", 1), ("train", 1)}
 
@@ -468,7 +380,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="sluice-fuzz-", dir=os.getcwd()) as name:
         root = Path(name)
         (root / "cache").mkdir()
-        make_template(root / "template")
+        make_template(root / "template", run_program, HAS_ENGINE)
         numbers = [options.only] if options.only is not None else range(options.cases)
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             for outcome, complaint in pool.map(
