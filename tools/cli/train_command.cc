@@ -12,8 +12,10 @@
 
 #include "aio/clock.h"
 #include "aio/io_watchdog.h"
+#include "aio/real_file_system.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/observe/metrics_log.h"
+#include "engine/train/nvme_folders.h"
 #include "engine/train/run_checkpoints.h"
 #include "engine/train/train_error.h"
 #include "engine/train/training_run.h"
@@ -170,6 +172,8 @@ Result<int> run(const Options& options) {
     return Error(ErrorCode::kInvalidArgument,
                  "where the run's files shall lie is not said: --out DIR, or run.dir");
   }
+  aio::RealFileSystem files;
+  SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(config, files));
   const Interrupt interrupt(kInterruptNotice);
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config)));
