@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "aio/copy_on_write.h"
 #include "aio/log.h"
 #include "aio/page_memory.h"
 #include "aio/units.h"
@@ -80,6 +81,9 @@ Result<std::unique_ptr<DirectFile>> DirectFile::open(IoQueue& queue, const std::
   std::unique_ptr<DirectFile> file(new DirectFile(queue, std::move(raw), size_bytes, writable));
   if (!creates(options.open)) return file;
 
+  // While it is empty, or not at all.
+  if (options.overwritten && file->file_->descriptor() >= 0)
+    static_cast<void>(set_overwritten_in_place(file->file_->descriptor()));
   Status ready = reserve(files, *file->file_, size_bytes, options.preallocate);
   if (ready.ok() && options.zero_fill) ready = write_zeros(queue, *file, options);
   if (!ready.ok()) {

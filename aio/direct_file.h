@@ -29,6 +29,9 @@ class DirectFile final : public IoTarget {
     std::uint64_t size_bytes = 0;  // to create; must be 0 to open an existing file
     bool preallocate = true;
     bool zero_fill = false;
+    // For what is written more than once: on copy-on-write file systems that can do it the file is
+    // overwritten in place, so that its space is its own (and goes without their checksums).
+    bool overwritten = false;
     // Called while zero_fill writes, with bytes written so far; returning false stops with
     // kCancelled.
     std::function<bool(std::uint64_t)> on_progress;

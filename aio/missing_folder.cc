@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "aio/machine_info.h"
+#include "aio/mount_table.h"
 
 namespace sluice::aio {
 namespace {
@@ -49,6 +50,19 @@ Error missing(FileSystem& files, const std::string& what, const std::string& pat
 }
 
 }  // namespace
+
+Status require_mounted(const std::string& what, const std::string& path) {
+  std::error_code error;
+  const std::string there = fs::canonical(path, error).string();
+  if (error) return {};
+  const auto mounts = parse_mount_table(read_text("/proc/self/mountinfo"));
+  const std::string point = unmounted_point(read_text("/etc/fstab"), mounts, there);
+  if (point.empty()) return {};
+  return Error(ErrorCode::kNotFound,
+               what + ": " + path + " is a folder on the file system mounted at " +
+                   mount_info(there).mount_point + ", because the drive that /etc/fstab has for " +
+                   point + " is not mounted. Run: mount " + quoted(point));
+}
 
 Status require_folder(FileSystem& files, const std::string& what, const std::string& path) {
   const auto names = files.list(path);

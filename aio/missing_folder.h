@@ -14,4 +14,9 @@ namespace sluice::aio {
 // nothing.
 Status require_folder(FileSystem& files, const std::string& what, const std::string& path);
 
+// An error, kNotFound, where `path` lies at or below a mount point of /etc/fstab that has nothing
+// mounted: its files would go to the file system above, where the folder is that waits for the
+// drive.
+Status require_mounted(const std::string& what, const std::string& path);
+
 }  // namespace sluice::aio

@@ -1,5 +1,6 @@
 #include "aio/mount_table.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -43,6 +44,24 @@ std::vector<Mount> parse_mount_table(const std::string& mountinfo) {
     mounts.push_back(std::move(mount));
   }
   return mounts;
+}
+
+std::string unmounted_point(const std::string& fstab, const std::vector<Mount>& mounts,
+                            const std::string& path) {
+  std::istringstream lines(fstab);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::string source, point;
+    if (!(fields >> source >> point) || source.front() == '#') continue;
+    point = unescape(point);
+    while (point.size() > 1 && point.back() == '/') point.pop_back();
+    if (point.front() != '/' || point == "/" || !is_below(path, point)) continue;
+    const bool mounted = std::any_of(mounts.begin(), mounts.end(), [&](const Mount& mount) {
+      return is_below(mount.mount_point, point) && is_below(path, mount.mount_point);
+    });
+    if (!mounted) return point;
+  }
+  return "";
 }
 
 std::optional<std::string> super_option(const Mount& mount, std::string_view name) {

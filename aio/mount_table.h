@@ -20,6 +20,11 @@ struct Mount {
 // In the order of the text: later mounts hide earlier ones at the same point.
 std::vector<Mount> parse_mount_table(const std::string& mountinfo);
 
+// The mount point that a text as of /etc/fstab names, at `path` or above it, where `mounts` has
+// nothing mounted; empty where there is none.
+std::string unmounted_point(const std::string& fstab, const std::vector<Mount>& mounts,
+                            const std::string& path);
+
 // "/b" for "upperdir"; empty for an option without a value, nothing where it is missing.
 std::optional<std::string> super_option(const Mount& mount, std::string_view name);
 

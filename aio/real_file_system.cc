@@ -23,6 +23,7 @@
 #include "aio/bounce_buffers.h"
 #include "aio/log.h"
 #include "aio/page_memory.h"
+#include "aio/storage_info.h"
 #include "aio/units.h"
 
 namespace sluice::aio {
@@ -172,9 +173,10 @@ struct Alignment {
   std::uint32_t memory_bytes = 1;
 };
 
-bool lives_in_memory(int descriptor) {
+bool lives_in_memory(int descriptor, const std::string& path) {
   struct statfs info {};
   if (::fstatfs(descriptor, &info) != 0) return false;
+  if (info.f_type == OVERLAYFS_SUPER_MAGIC) return storage_info(path).in_memory;
   return info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC;
 }
 
@@ -185,7 +187,8 @@ bool direct_read_works(int descriptor, std::uint32_t length_bytes) {
   return ::pread(descriptor, memory->data(), length_bytes, 0) >= 0 || errno != EINVAL;
 }
 
-// Turns O_DIRECT on if the file can do it, and tells the alignment it asks for.
+// Turns O_DIRECT on if the file can do it, and tells the alignment it asks for. `path` is the file,
+// or its folder where it has no name.
 Alignment make_direct(int descriptor, const std::string& path) {
   const auto buffered = [&](const char* why) {
     struct stat info {};
@@ -194,7 +197,7 @@ Alignment make_direct(int descriptor, const std::string& path) {
                    path + " " + why + ": its file system is used through the page cache");
     return Alignment{};
   };
-  if (lives_in_memory(descriptor)) return buffered("lies in memory");
+  if (lives_in_memory(descriptor, path)) return buffered("lies in memory");
   const int flags = ::fcntl(descriptor, F_GETFL);
   if (::fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0) return buffered("refuses O_DIRECT");
 
@@ -257,7 +260,7 @@ Result<std::unique_ptr<File>> RealFileSystem::open(const std::string& path,
   if (options.create != OpenOptions::Create::kAnonymous)
     SLUICE_RETURN_IF_ERROR(check_kind(descriptor, path));
   Alignment alignment;
-  if (options.direct) alignment = make_direct(descriptor, shown_path);
+  if (options.direct) alignment = make_direct(descriptor, path);
   return std::unique_ptr<File>(std::make_unique<RealFile>(
       shown_path, owned.hand_on(), alignment.offset_bytes, alignment.memory_bytes));
 }

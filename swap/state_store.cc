@@ -109,6 +109,7 @@ Status StateStore::open_data(aio::OpenOptions::Create create) {
   options.file.open.access = aio::OpenOptions::Access::kReadWrite;
   options.file.open.create = create;
   options.file.size_bytes = layout_.total_bytes();
+  options.file.overwritten = true;
   SLUICE_ASSIGN_OR_RETURN(data_, aio::StripedFile::open(queues_.reads, paths, options));
   return {};
 }

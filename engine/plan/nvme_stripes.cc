@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/train/nvme_folders.h"
 #include "offload/path_weights.h"
 
 namespace sluice::engine {
@@ -34,11 +35,8 @@ std::uint64_t NvmeStripes::room() const {
 
 NvmeStripes nvme_stripes(const config::Config& config, const ProbeReport& machine,
                          aio::FileSystem* files, const FileSystemOf& file_system_of) {
-  NvmeStripes stripes{.striped = config.budget.nvme_paths.size() > 1};
-  for (const auto& of_tier : {config.optimizer_nvme_paths(), config.param_nvme_paths()})
-    for (const std::string& path : of_tier)
-      if (std::find(stripes.paths.begin(), stripes.paths.end(), path) == stripes.paths.end())
-        stripes.paths.push_back(path);
+  NvmeStripes stripes{.paths = nvme_folders(config),
+                      .striped = config.budget.nvme_paths.size() > 1};
   if (files != nullptr) stripes.room_bytes = rooms_of(*files, stripes.paths, file_system_of);
   stripes.weights.assign(stripes.paths.size(), 1);
   if (!stripes.striped) return stripes;

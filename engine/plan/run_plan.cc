@@ -8,6 +8,7 @@
 #include "engine/plan/described_machine.h"
 #include "engine/plan/planner_input.h"
 #include "engine/probe/machine_probe.h"
+#include "engine/train/nvme_folders.h"
 
 namespace sluice::engine {
 namespace {
@@ -207,6 +208,13 @@ config::Config with_described_drive(config::Config config, const DescribedMachin
 }  // namespace
 
 Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& options) {
+  if (options.machine.nvme_gib && !options.machine.describes_drives() &&
+      nvme_folders(given).empty()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "--nvme-gib describes a drive whose speed is not known: give "
+                 "--drive-read-gb-per-s and --drive-write-gb-per-s too, or a folder on a drive of "
+                 "this machine (budget.nvme_paths)");
+  }
   RunPlan plan;
   const config::Config config = with_described_drive(given, options.machine);
   const bool on_gpu = options.machine.describes_gpu() || uses_cuda(config);

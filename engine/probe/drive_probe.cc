@@ -179,8 +179,6 @@ class DriveProbe {
 Result<std::unique_ptr<DriveProbe>> DriveProbe::create(aio::IoBackend& backend,
                                                        const DriveProbeOptions& options) {
   std::unique_ptr<DriveProbe> probe(new DriveProbe(backend, options));
-  for (const std::string& folder : options.folders)
-    SLUICE_RETURN_IF_ERROR(backend.files().make_directories(folder));
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t size_bytes, file_bytes(backend.files(), options));
   const aio::IoQueue::Options queue{.block_bytes = options.block_bytes,
                                     .queue_depth = options.queue_depth};

@@ -22,6 +22,7 @@
 #include "engine/train/file_systems_of_paths.h"
 #include "engine/train/machine_facts.h"
 #include "engine/train/memory_plan.h"
+#include "engine/train/nvme_folders.h"
 #include "engine/train/run_parts.h"
 
 namespace sluice::engine {
@@ -43,15 +44,6 @@ RunTypes types_of(config::Precision precision) {
       break;
   }
   return {offload::ParamForm::kFp32, offload::GradType::kFp32, "fp32"};
-}
-
-// Each once, in the order in which they are named.
-std::vector<std::string> nvme_paths(const config::Config& config) {
-  std::vector<std::string> paths;
-  for (const auto& of_tier : {config.optimizer_nvme_paths(), config.param_nvme_paths()})
-    for (const std::string& path : of_tier)
-      if (std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
-  return paths;
 }
 
 template <typename Speeds>
@@ -76,10 +68,11 @@ class MachineProbe {
         machine_(aio::machine_info()),
         facts_(machine_facts(config)),
         gpu_(uses_cuda(config) ? gpu_identity() : std::nullopt),
-        paths_(nvme_paths(config)),
+        paths_(nvme_folders(config)),
         steps_(static_cast<double>(kStepsWithoutPaths + paths_.size() + (paths_.size() > 1))) {}
 
   Result<ProbeReport> run() {
+    SLUICE_RETURN_IF_ERROR(require_nvme_folders(config_, backend_.files()));
     report_.cache_path = options_.cache_path;
     SLUICE_RETURN_IF_ERROR(host());
     SLUICE_RETURN_IF_ERROR(drives());
@@ -168,9 +161,6 @@ class MachineProbe {
     const DriveAccess access{.backend = std::string(backend_.name()),
                              .threads = static_cast<int>(config_.aio.threads),
                              .single_submit = config_.aio.single_submit};
-    // What a drive is called is known of folders that exist.
-    for (const std::string& folder : options.folders)
-      SLUICE_RETURN_IF_ERROR(backend_.files().make_directories(folder));
     return quietly<offload::DuplexRates>(
         what, {.what = "drives", .of = drive_subject(machine_, options, access)},
         MeasuredWork::kWaits, [&](PassSpread* spread) {

@@ -3,16 +3,21 @@
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <utility>
 
+#include "aio/copy_on_write.h"
 #include "aio/units.h"
 #include "engine/train/existing_folder.h"
 #include "offload/path_weights.h"
 
 namespace sluice::engine {
 namespace {
+
+// Of a path, in the table.
+constexpr const char* kIsMemory = ", which is memory";
 
 std::string gib_text(std::uint64_t bytes) {
   std::ostringstream text;
@@ -24,12 +29,16 @@ std::string gib_text(std::uint64_t bytes) {
 class Check {
  public:
   Check(const config::Config& config, const MemoryPlan& plan, const MachineFacts& facts,
-        aio::FileSystem& files, const FileSystemOf& file_system_of)
+        aio::FileSystem& files, const FileSystemOf& file_system_of, const StorageOf& storage)
       : config_(config),
         plan_(plan),
         facts_(facts),
         files_(files),
-        file_system_of_(file_system_of) {}
+        file_system_of_(file_system_of),
+        on_paths_(plan.nvme_paths()) {
+    for (const PathBytes& it : on_paths_)
+      storage_[it.path] = storage(existing_folder(files_, it.path));
+  }
 
   PreflightReport run() {
     report_.warnings = budget_warnings(config_.budget, facts_);
@@ -51,6 +60,7 @@ class Check {
     std::optional<double> budget_gib;
     std::optional<std::uint64_t> free_bytes;
     std::optional<std::uint64_t> room_bytes;
+    std::string limit;  // ", within a limit of 4.0G": where the free bytes come from
   };
 
   void judge(const Status& status) {
@@ -71,9 +81,10 @@ class Check {
 
   Status check(const Pool& pool, const std::vector<MemoryLine>& lines, std::uint64_t needed) {
     part(pool.name, lines, needed,
-         pool.room_bytes ? "of " + format_bytes(*pool.room_bytes) +
-                               (pool.budget_gib ? " (" + pool.budget_key + ")" : " available")
-                         : "");
+         pool.room_bytes
+             ? "of " + format_bytes(*pool.room_bytes) +
+                   (pool.budget_gib ? " (" + pool.budget_key + ")" : " available" + pool.limit)
+             : "");
     if (!pool.room_bytes || needed <= *pool.room_bytes) return {};
     const std::uint64_t missing = needed - *pool.room_bytes;
     const bool could_be_raised = pool.budget_gib && pool.free_bytes && needed <= *pool.free_bytes;
@@ -103,13 +114,17 @@ class Check {
                   .remedy =
                       "write checkpoints while training waits (run.checkpoint_background: "
                       "\"off\")"};
+    Consumer in_memory{.name = "NVMe paths that are memory",
+                       .remedy = "give budget.nvme_paths folders on drives"};
     for (const MemoryLine& line : lines) {
+      if (line.what.find(kIsMemory) != std::string::npos) in_memory.bytes += line.bytes;
       if (line.what.starts_with("activation")) activations.bytes += line.bytes;
       if (line.what.starts_with("optimizer state")) state.bytes += line.bytes;
       if (line.what.starts_with("parameters")) parameters.bytes += line.bytes;
       if (line.what.starts_with("checkpoint")) copy.bytes += line.bytes;
     }
     std::vector<Consumer> all = {activations, state, parameters, copy};
+    if (in_memory.bytes > 0) all.push_back(in_memory);
     std::erase_if(all, [](const Consumer& it) { return it.remedy.empty(); });
     std::stable_sort(all.begin(), all.end(),
                      [](const Consumer& a, const Consumer& b) { return a.bytes > b.bytes; });
@@ -128,13 +143,34 @@ class Check {
     return text;
   }
 
+  // A drive that is memory takes it from the same pool.
+  std::vector<MemoryLine> host_lines() const {
+    std::vector<MemoryLine> lines = plan_.host;
+    for (const PathBytes& it : on_paths_) {
+      const aio::StorageInfo& storage = storage_.at(it.path);
+      if (storage.in_memory)
+        lines.push_back({it.path + kIsMemory + " (" + storage.file_system + ")", it.bytes});
+    }
+    return lines;
+  }
+
+  // Where less is left by a control group than by the machine.
+  std::string limit_of_host() const {
+    if (!facts_.cgroup_limit_bytes || host_free(facts_) != facts_.cgroup_bytes) return "";
+    return ", within the control group's limit of " + format_bytes(*facts_.cgroup_limit_bytes);
+  }
+
   Status host() {
+    const std::vector<MemoryLine> lines = host_lines();
+    std::uint64_t needed = 0;
+    for (const MemoryLine& each : lines) needed += each.bytes;
     return check({.name = "host memory",
                   .budget_key = "budget.cpu_gib",
                   .budget_gib = config_.budget.cpu_gib,
                   .free_bytes = host_free(facts_),
-                  .room_bytes = host_room(config_.budget, facts_)},
-                 plan_.host, plan_.host_bytes());
+                  .room_bytes = host_room(config_.budget, facts_),
+                  .limit = limit_of_host()},
+                 lines, needed);
   }
 
   // Empty: it is all on NVMe already, or there is none.
@@ -206,7 +242,8 @@ class Check {
                   .budget_key = "budget.gpu_gib",
                   .budget_gib = config_.budget.gpu_gib,
                   .free_bytes = gpu_free(facts_),
-                  .room_bytes = gpu_room(config_.budget, facts_)},
+                  .room_bytes = gpu_room(config_.budget, facts_),
+                  .limit = ""},
                  plan_.gpu, plan_.gpu_bytes());
   }
 
@@ -238,13 +275,12 @@ class Check {
                          gib_text(plan_.nvme_bytes()));
       }
     }
-    const std::vector<PathBytes> on_paths = plan_.nvme_paths();
     std::vector<std::string> paths;
-    paths.reserve(on_paths.size());
-    for (const PathBytes& it : on_paths) paths.push_back(it.path);
+    paths.reserve(on_paths_.size());
+    for (const PathBytes& it : on_paths_) paths.push_back(it.path);
     for (const auto& system : file_systems_of_paths(files_, paths, file_system_of_)) {
       std::vector<PathBytes> there;
-      for (const std::size_t i : system.paths) there.push_back(on_paths[i]);
+      for (const std::size_t i : system.paths) there.push_back(on_paths_[i]);
       SLUICE_RETURN_IF_ERROR(file_system(system.folder, there));
     }
     return {};
@@ -299,17 +335,37 @@ class Check {
                    probe.error().message() +
                        ": give budget.nvme_paths folders on a local drive that can be written");
     }
+    const aio::StorageInfo& storage = storage_.at(path);
     const bool direct = (*probe)->direct();
     line("  on " + path, format_bytes(on_path.bytes),
-         of + ", " + (direct ? "O_DIRECT" : "through the page cache"));
-    if (direct) return {};
-    report_.warnings.push_back(
-        path +
-        " is used through the page cache, because its file system takes no O_DIRECT: every byte is "
-        "copied once more, and the cache takes memory from the run. Give budget.nvme_paths a "
-        "folder "
-        "on a local drive (ext4 or XFS, say)");
+         of + ", " +
+             (storage.in_memory ? "in memory (" + storage.file_system + ")"
+              : direct          ? "O_DIRECT"
+                                : "through the page cache"));
+    if (storage.in_memory) {
+      report_.warnings.push_back(
+          path + " is not on a drive: its file system (" + storage.file_system +
+          ") keeps files in memory, and what the run stores there counts as host memory. Give "
+          "budget.nvme_paths a folder on a local drive (ext4 or XFS, say)");
+    } else if (!direct) {
+      report_.warnings.push_back(
+          path +
+          " is used through the page cache, because its file system takes no O_DIRECT: every byte "
+          "is copied once more, and the cache takes memory from the run. Give budget.nvme_paths a "
+          "folder on a local drive (ext4 or XFS, say)");
+    }
+    if (storage.copies_on_write && !overwritten_in_place(**probe)) {
+      report_.warnings.push_back(
+          path + " is on " + storage.file_system +
+          ", which writes what is overwritten to new blocks: space cannot be reserved there, and "
+          "if the drive fills up the run ends in the middle of a step. Leave at least as much "
+          "free as the run stores, or give budget.nvme_paths a folder on ext4 or XFS");
+    }
     return {};
+  }
+
+  static bool overwritten_in_place(const aio::File& file) {
+    return file.descriptor() >= 0 && aio::set_overwritten_in_place(file.descriptor());
   }
 
   Status io() {
@@ -339,11 +395,22 @@ class Check {
   const MachineFacts& facts_;
   aio::FileSystem& files_;
   const FileSystemOf& file_system_of_;
+  const std::vector<PathBytes> on_paths_;
+  std::map<std::string, aio::StorageInfo> storage_;  // of each of on_paths_
   std::ostringstream text_;
   PreflightReport report_;
 };
 
 }  // namespace
+
+aio::StorageInfo storage_of(const std::string& folder) {
+  aio::StorageInfo storage = aio::storage_info(folder);
+  if (!storage.in_memory && aio::overlay_takes_memory(folder)) {
+    storage.in_memory = true;
+    storage.file_system += " on tmpfs";
+  }
+  return storage;
+}
 
 std::vector<std::string> budget_warnings(const config::Budget& budget, const MachineFacts& facts) {
   std::vector<std::string> warnings;
@@ -361,8 +428,8 @@ std::vector<std::string> budget_warnings(const config::Budget& budget, const Mac
 
 PreflightReport preflight(const config::Config& config, const MemoryPlan& plan,
                           const MachineFacts& facts, aio::FileSystem& files,
-                          const FileSystemOf& file_system_of) {
-  return Check(config, plan, facts, files, file_system_of).run();
+                          const FileSystemOf& file_system_of, const StorageOf& storage) {
+  return Check(config, plan, facts, files, file_system_of, storage).run();
 }
 
 }  // namespace sluice::engine

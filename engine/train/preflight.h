@@ -7,7 +7,8 @@
 //
 // NVMe paths of one file system need what is free there together. On each, or the folder above it
 // that exists, a file without a name is made and goes again: it shows whether the path can be
-// written, and past the page cache.
+// written, past the page cache, and overwritten in place. What lies on a file system of memory
+// counts as the host's memory too.
 //
 // What refuses the run comes with the whole table, as a verdict: kOutOfMemory, kNoSpace: what is
 // missing, what takes most of it, and the setting that would mend that; kInvalidArgument where
@@ -16,17 +17,23 @@
 // Threads: one; blocking.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "aio/file_system.h"
 #include "aio/result.h"
+#include "aio/storage_info.h"
 #include "engine/config/config.h"
 #include "engine/train/file_systems_of_paths.h"
 #include "engine/train/machine_facts.h"
 #include "engine/train/memory_plan.h"
 
 namespace sluice::engine {
+
+// What lies under a folder that exists.
+using StorageOf = std::function<aio::StorageInfo(const std::string& folder)>;
+aio::StorageInfo storage_of(const std::string& folder);
 
 struct PreflightReport {
   std::string table;                  // aligned text, one line a tier and part
@@ -40,6 +47,7 @@ std::vector<std::string> budget_warnings(const config::Budget& budget, const Mac
 
 PreflightReport preflight(const config::Config& config, const MemoryPlan& plan,
                           const MachineFacts& facts, aio::FileSystem& files,
-                          const FileSystemOf& file_system_of = device_number_of);
+                          const FileSystemOf& file_system_of = device_number_of,
+                          const StorageOf& storage = storage_of);
 
 }  // namespace sluice::engine

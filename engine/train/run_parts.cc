@@ -63,8 +63,6 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
   if (plan.nvme_bytes() == 0) return drives;
   std::vector<std::string> paths = plan.params.store.paths;
   paths.insert(paths.end(), plan.optimizer.store.paths.begin(), plan.optimizer.store.paths.end());
-  for (const std::string& path : paths)
-    SLUICE_RETURN_IF_ERROR(drives.backend->files().make_directories(path));
   SLUICE_RETURN_IF_ERROR(clear_leftovers(*drives.reads, paths));
   return drives;
 }

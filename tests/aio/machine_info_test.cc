@@ -59,6 +59,20 @@ TEST(MountTable, ReadsTheOptionsOfAnOverlay) {
   EXPECT_EQ(super_option(mounts[1], "upperdir"), std::nullopt);
 }
 
+TEST(MountTable, KnowsADriveOfFstabThatIsNotMounted) {
+  const auto mounts = parse_mount_table(
+      "27 1 254:0 / / rw - ext4 /dev/vda rw\n31 27 259:1 / /mnt/a rw - xfs /dev/nvme0n1 rw\n"
+      "32 27 259:2 / /srv/nvme rw - xfs /dev/nvme2n1 rw\n");
+  const std::string fstab =
+      "# /dev/sdz /mnt/c ext4\nUUID=1 / ext4 defaults 0 1\n\n/dev/x none swap sw\n"
+      "/dev/vdx /srv ext4\n/dev/nvme0n1 /mnt/a/ xfs noatime\n/dev/nvme1n1 /mnt/my\\040drive xfs\n";
+  EXPECT_EQ(unmounted_point(fstab, mounts, "/mnt/my drive/state"), "/mnt/my drive");
+  EXPECT_EQ(unmounted_point(fstab, mounts, "/mnt/my drive"), "/mnt/my drive");
+  for (const char* path :
+       {"/mnt/a", "/mnt/a/state", "/srv/nvme/state", "/mnt", "/mnt/c", "/", "/mnt/my drives"})
+    EXPECT_EQ(unmounted_point(fstab, mounts, path), "") << path;
+}
+
 TEST(StorageInfo, KnowsWhatIsMemory) {
   const StorageInfo memory = storage_info("/dev/shm");
   if (memory.file_system != "tmpfs") GTEST_SKIP() << "/dev/shm is no tmpfs here";

@@ -34,6 +34,7 @@ class StepBenchTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.temporary = self.path("tmp")
         os.mkdir(self.temporary)
+        os.mkdir(self.path("nvme"))
         Path(self.path("run.json")).write_text(json.dumps(RUN), encoding="utf-8")
 
     def path(self, name):

@@ -48,6 +48,7 @@ def prepare(folder):
         last = (last * 5 + 3 + draw.randrange(2)) % 61
         tokens.append(last)
     (folder / "text.bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
+    (folder / "nvme").mkdir()
     (folder / "run.json").write_text(json.dumps({
         "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}, "gradient_clipping": 0.5,
         "optimizer": {"type": "AdamW", "params": {"lr": 0.003}},

@@ -53,6 +53,7 @@ class SluiceRuns(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="sluice-e2e-", dir=os.getcwd())
         self.addCleanup(folder.cleanup)
         self.path = Path(folder.name)
+        (self.path / "nvme").mkdir()
 
     def sluice(self, *arguments):
         """Runs it to success. The peak is the program's own, but never less than this one's."""

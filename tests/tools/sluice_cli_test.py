@@ -174,6 +174,7 @@ class Probe(Program):
         environment = unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=str(self.path / "cache"))
         environment.start()
         self.addCleanup(environment.stop)
+        (self.path / "nvme").mkdir()
         self.kept = self.path / "cache/sluice/speeds.json"
         self.write("run.json", {
             "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True},
@@ -315,6 +316,7 @@ class Plan(Program):
 class Training(Program):
     def setUp(self):
         super().setUp()
+        (self.path / "nvme").mkdir()
         draw = random.Random(3)
         last, tokens = 1, []
         for _ in range(8000):
@@ -357,6 +359,29 @@ class Training(Program):
 
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
 class Train(Training):
+    def test_refuses_an_nvme_folder_that_is_missing_and_makes_none(self):
+        # As of a slip of the pen, or a drive that is not mounted.
+        missing = self.path / "drives/nvme9/state"
+        (self.path / "drives").mkdir()
+        self.write("card.json", {**json.loads((self.path / "run.json").read_text()), "budget": {},
+                                 "zero_optimization": {"stage": 3, "offload_optimizer": {
+                                     "device": "nvme", "nvme_path": str(missing)}}})
+        named = ["run.json", "--set", f'budget.nvme_paths=["{missing}"]']
+        for words in (["train", *named, "--out", "a"], ["plan", *named], ["probe", *named],
+                      ["tune", *named], ["train", "card.json", "--out", "a"], ["scrub", missing]):
+            with self.subTest(command=words[:2]):
+                told = self.refused(*words)
+                self.assertIn(f"{missing} does not exist; {os.path.realpath(self.path)}/drives "
+                              "does, on the ", told)
+                self.assertIn(f"mkdir -p {missing}", told)
+                self.assertEqual(os.listdir(self.path / "drives"), [])
+                self.assertFalse((self.path / "a").exists())
+        (self.path / "drives/nvme9").write_text("no folder")
+        self.assertIn("is not a folder, or lies below a file", self.refused("plan", *named))
+        # Of a tier that is not on NVMe DeepSpeed's key means nothing.
+        self.sluice("train", "card.json", "--out", "a", "--set",
+                    "zero_optimization.offload_optimizer.device=cpu")
+
     def test_writes_a_line_of_metrics_for_each_step_and_leaves_the_drive_empty(self):
         shown = self.sluice("train", "run.json", "--out", "a", "--trace", "2:3")
         self.assertIn("tokens/s", shown.stdout)

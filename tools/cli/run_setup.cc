@@ -8,6 +8,7 @@
 #include "aio/terminal_line.h"
 #include "engine/observe/text_table.h"
 #include "engine/plan/plan_report.h"
+#include "engine/train/nvme_folders.h"
 #include "engine/train/preflight.h"
 #include "engine/train/run_checkpoints.h"
 #include "tools/cli/plan_here.h"
@@ -60,6 +61,8 @@ Result<engine::MemoryPlan> planned_memory(const config::Config& config,
 
 Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::RunPurpose purpose,
                                         const SetUpOptions& options = {}) {
+  aio::RealFileSystem files;
+  SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(config, files));
   const engine::GptShape shape = engine::gpt_shape(config.model);
   SLUICE_RETURN_IF_ERROR(engine::validate(shape));
   const engine::GptModel model(engine::model_options(config));
@@ -78,7 +81,6 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
   std::cerr << "GPT of " << engine::compact(static_cast<double>(parameters))
             << " parameters: " << shape.layers << " layers x " << shape.hidden << ", "
             << (plan.cuda ? "on the GPU" : "on the CPU") << "\n";
-  aio::RealFileSystem files;
   const engine::PreflightReport report = engine::preflight(config, plan, facts, files);
   std::cerr << report.table;
   for (const std::string& note : report.notes) log::info(note);

@@ -10,11 +10,13 @@
 
 #include "aio/clock.h"
 #include "aio/io_watchdog.h"
+#include "aio/real_file_system.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/config/decay_of_stored.h"
 #include "engine/config/report.h"
 #include "engine/config/stored_config.h"
 #include "engine/observe/metrics_log.h"
+#include "engine/train/nvme_folders.h"
 #include "engine/train/run_checkpoints.h"
 #include "engine/train/train_error.h"
 #include "engine/train/training_run.h"
@@ -220,6 +222,8 @@ Result<int> run(const Options& options, const ResumeCommand& command) {
     return Error(ErrorCode::kInvalidArgument,
                  "where to put the run's files is not said: --out DIR, or run.dir");
   }
+  aio::RealFileSystem files;
+  SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(config, files));
   SLUICE_RETURN_IF_ERROR(
       check_weights_output({.path = options.save_weights, .replaces = options.force}, config));
   SLUICE_RETURN_IF_ERROR(engine::RunData::check(config));

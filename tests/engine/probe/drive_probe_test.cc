@@ -26,9 +26,15 @@ SimDrive::Options drive(double read_gb_per_s, double write_gb_per_s) {
   return {.read_gb_per_s = read_gb_per_s, .write_gb_per_s = write_gb_per_s, .keep_data = false};
 }
 
+void make_folders(SimDrive& sim) {
+  for (const char* folder : {"/nvme", "/fast", "/slow"})
+    ASSERT_OK(sim.files().make_directories(folder));
+}
+
 TEST(DriveProbe, ReportsWhatASimulatedDriveDoes) {
   VirtualLoop loop;
   SimDrive sim(loop, drive(7.0, 5.0));
+  make_folders(sim);
   const auto rates = probe_drives(sim, {.folders = {"/nvme"}});
   ASSERT_OK(rates);
   expect_near(rates->in_bytes_per_s, 7.0);
@@ -44,6 +50,7 @@ TEST(DriveProbe, SeesThatDirectionsDoNotDisturbEachOther) {
   SimDrive::Options options = drive(3.0, 2.0);
   options.half_duplex = false;
   SimDrive sim(loop, options);
+  make_folders(sim);
   const auto rates = probe_drives(sim, {.folders = {"/nvme"}});
   ASSERT_OK(rates);
   expect_near(rates->in_both_bytes_per_s, 3.0);
@@ -56,6 +63,7 @@ TEST(DriveProbe, MovesBlocksOfTheRunsSizeAtTheRunsDepth) {
   options.read_latency_us = 1000;
   options.write_latency_us = 500;
   SimDrive sim(loop, options);
+  make_folders(sim);
   constexpr double kBlock = 64.0 * 1024;
   constexpr int kDepth = 4;
   const auto rates = probe_drives(
@@ -71,6 +79,7 @@ TEST(DriveProbe, MovesBlocksOfTheRunsSizeAtTheRunsDepth) {
 TEST(DriveProbe, LeavesNothingBehindAndTakesNoLongerThanItSays) {
   VirtualLoop loop;
   SimDrive sim(loop, drive(6.0, 6.0));
+  make_folders(sim);
   std::vector<double> told;
   ASSERT_OK(probe_drives(sim, {.folders = {"/a/b", "/c"}},
                          [&](double fraction) { told.push_back(fraction); }));
@@ -85,6 +94,7 @@ TEST(DriveProbe, LeavesNothingBehindAndTakesNoLongerThanItSays) {
 TEST(DriveProbe, MeasuresAVerySlowDriveOnTheFewBlocksItHasWritten) {
   VirtualLoop loop;
   SimDrive sim(loop, drive(0.05, 0.01));  // a gigabyte would take minutes
+  make_folders(sim);
   const auto rates = probe_drives(sim, {.folders = {"/nvme"}, .queue_depth = 2});
   ASSERT_OK(rates);
   EXPECT_NEAR(1e-9 * rates->in_bytes_per_s, 0.05, 0.005);
@@ -136,6 +146,7 @@ class WrittenBeforeRead final : public aio::IoBackend {
 TEST(DriveProbe, ReadsOnlyWhatItHasWritten) {
   VirtualLoop loop;
   SimDrive sim(loop, drive(1.0, 0.2));  // slower than the file is large: it is not filled
+  make_folders(sim);
   WrittenBeforeRead watched(sim);
   ASSERT_OK(probe_drives(watched, {.folders = {"/nvme"}, .queue_depth = 4}));
   EXPECT_GT(watched.reads(), 100);
@@ -147,11 +158,13 @@ TEST(DriveProbe, TakesAtMostAQuarterOfWhatIsFree) {
   SimDrive::Options options = drive(5.0, 5.0);
   options.capacity_bytes = 400 * kMiB;
   SimDrive sim(loop, options);
+  make_folders(sim);
   WrittenBeforeRead watched(sim);
   ASSERT_OK(probe_drives(watched, {.folders = {"/nvme"}}));
   EXPECT_EQ(watched.highest_write(), 100 * kMiB);
   options.capacity_bytes = 40 * kMiB;
   SimDrive full(loop, options);
+  make_folders(full);
   const auto refused = probe_drives(full, {.folders = {"/nvme"}});
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code(), ErrorCode::kNoSpace);
@@ -165,6 +178,7 @@ TEST(DriveProbe, DealsStripesAsTheRunDoes) {
   SimDrive::Options options = drive(5.0, 5.0);
   options.capacity_bytes = 400 * kMiB;
   SimDrive sim(loop, options);
+  make_folders(sim);
   WrittenBeforeRead watched(sim);
   ASSERT_OK(probe_drives(watched, {.folders = {"/fast", "/slow"}, .weights = {3, 1}}));
   ASSERT_EQ(watched.written_bytes().size(), 2U);
@@ -175,6 +189,7 @@ TEST(DriveProbe, DealsStripesAsTheRunDoes) {
   // No path needs more room than it would by itself.
   options.capacity_bytes = 64 * kMiB;
   SimDrive small(loop, options);
+  make_folders(small);
   EXPECT_OK(probe_drives(small, {.folders = {"/fast", "/slow"}, .weights = {3, 1}}));
 }
 
@@ -182,6 +197,7 @@ TEST(DriveProbe, TellsTheErrorOfADriveThatFails) {
   for (const aio::FaultTarget target : {aio::FaultTarget::kRead, aio::FaultTarget::kWrite}) {
     VirtualLoop loop;
     SimDrive sim(loop, drive(5.0, 5.0));
+    make_folders(sim);
     aio::FaultBackend broken(
         sim,
         aio::FaultPlan::of(

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -23,6 +24,9 @@ constexpr std::int64_t kNow = 1'772'366'400;
 // A small model on the CPU, two folders as drives, and little memory, so that it is soon measured.
 class MachineProbeTest : public testing::Test {
  protected:
+  MachineProbeTest() {
+    for (const char* name : {"a", "b", "c"}) std::filesystem::create_directory(folder_.file(name));
+  }
   config::Config config(const std::vector<std::string>& overrides = {}) const {
     config::Sources sources;
     sources.run_file = config::Source{"test", R"({

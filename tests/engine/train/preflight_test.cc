@@ -37,12 +37,13 @@ class Preflight : public testing::Test {
   }
 
   PreflightReport report() {
-    PreflightReport checked = preflight(config_, plan_, facts_, drives_, file_system_of_);
+    PreflightReport checked = preflight(config_, plan_, facts_, drives_, file_system_of_, storage_);
     EXPECT_TRUE(checked.verdict.ok()) << checked.verdict.error().message();
     return checked;
   }
   std::string refusal(ErrorCode code) {
-    const PreflightReport checked = preflight(config_, plan_, facts_, drives_, file_system_of_);
+    const PreflightReport checked =
+        preflight(config_, plan_, facts_, drives_, file_system_of_, storage_);
     EXPECT_FALSE(checked.verdict.ok());
     if (checked.verdict.ok()) return "";
     EXPECT_THAT(checked.table, HasSubstr("host memory"));  // with what it takes
@@ -55,6 +56,7 @@ class Preflight : public testing::Test {
   MachineFacts facts_;
   MadeUpDrives drives_;
   FileSystemOf file_system_of_ = [](const std::string& folder) { return folder; };
+  StorageOf storage_ = [](const std::string&) { return aio::StorageInfo{.file_system = "ext4"}; };
 };
 
 TEST_F(Preflight, FindsNothingWrongOnAMachineThatHasEnough) {
@@ -257,6 +259,39 @@ TEST_F(Preflight, WarnsOfAPathWithoutDirectIo) {
   const PreflightReport checked = report();
   EXPECT_THAT(checked.warnings, ElementsAre(AllOf(HasSubstr("/a/run"), HasSubstr("O_DIRECT"))));
   EXPECT_THAT(checked.table, HasSubstr("through the page cache"));
+}
+
+TEST_F(Preflight, CountsWhatLiesOnADriveThatIsMemoryAsHostMemory) {
+  storage_ = [](const std::string& folder) {
+    return folder == "/b" ? aio::StorageInfo{.file_system = "overlay on tmpfs", .in_memory = true}
+                          : aio::StorageInfo{.file_system = "ext4"};
+  };
+  const PreflightReport checked = report();
+  EXPECT_THAT(checked.table, AllOf(HasSubstr("in memory (overlay on tmpfs)"),
+                                   HasSubstr("/b, which is memory (overlay on tmpfs)")));
+  EXPECT_THAT(checked.warnings, ElementsAre(HasSubstr("/b is not on a drive")));
+  facts_.available_bytes = 11 * kGiB;  // 4 of the run's own and 7 on /b
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
+              AllOf(HasSubstr("11G of host memory"), HasSubstr("/b is memory: give")));
+  facts_.available_bytes = 12 * kGiB;
+  report();
+}
+
+TEST_F(Preflight, WarnsWhereWhatIsOverwrittenGoesToNewBlocks) {
+  storage_ = [](const std::string& folder) {
+    return aio::StorageInfo{.file_system = "zfs", .copies_on_write = folder == "/b"};
+  };
+  EXPECT_THAT(report().warnings,
+              ElementsAre(AllOf(HasSubstr("/b is on zfs"), HasSubstr("cannot be reserved"))));
+}
+
+TEST_F(Preflight, SaysWhereAControlGroupLeavesLessThanTheMachine) {
+  facts_.cgroup_bytes = 50 * kGiB;
+  facts_.cgroup_limit_bytes = 60 * kGiB;
+  EXPECT_THAT(report().table,
+              HasSubstr("of 46G available, within the control group's limit of 60G"));
+  facts_.available_bytes = 40 * kGiB;
+  EXPECT_THAT(report().table, Not(HasSubstr("control group")));
 }
 
 TEST_F(Preflight, WarnsOfAPinningLimitThatIsTooLow) {

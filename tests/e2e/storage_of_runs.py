@@ -1,0 +1,170 @@
+"""What a run makes of the storage and the limits that it finds: btrfs, drives that are memory,
+folders that other machines use, control groups.
+
+The program is the environment's SLUICE.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from failing_mount import MIB, Btrfs, FailingMount
+from sluice_runs import SLUICE, SluiceRuns
+
+
+class Runs(SluiceRuns):
+    def setUp(self):
+        super().setUp()
+        self.tokens("text.bin", 8000, seed=4)
+
+    def run_file(self, nvme, steps=6):
+        return self.write_run({
+            "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True},
+            "optimizer": {"type": "AdamW", "params": {"lr": 0.003}},
+            "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0,
+                                  "offload_optimizer": {"device": "nvme"},
+                                  "offload_param": {"device": "nvme"}},
+            "model": {"layers": 2, "hidden": 128, "heads": 2, "context": 16, "vocab": 64},
+            "data": {"train": [str(self.path / "text.bin")], "dtype": "uint16"},
+            "run": {"steps": steps, "device": "cpu", "cpu_threads": 1, "checkpoint_at_end": False},
+            "budget": {"nvme_paths": [str(nvme)]}})
+
+    def start(self, config, name):
+        with open(self.path / "stderr", "w", encoding="utf-8") as stderr:
+            process = subprocess.Popen([SLUICE, "train", config, "--out", self.path / name],
+                                       stdout=subprocess.DEVNULL, stderr=stderr)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def stderr(self):
+        return (self.path / "stderr").read_text(encoding="utf-8")
+
+    def wait_for_steps(self, process, name, steps):
+        """Until so many are done."""
+        metrics = self.path / name / "metrics.jsonl"
+        while process.poll() is None:
+            if metrics.exists() and len(metrics.read_bytes().splitlines()) >= steps:
+                return
+            time.sleep(0.01)
+        self.fail(f"ended with {process.returncode}: {self.stderr()}")
+
+    def train(self, config, name, code=0):
+        done = subprocess.run([SLUICE, "train", config, "--out", self.path / name],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stderr
+
+
+@unittest.skipIf(Btrfs.unavailable(), Btrfs.unavailable())
+class OnBtrfs(Runs):
+    def test_a_run_overwrites_its_state_on_a_drive_that_others_have_filled(self):
+        with Btrfs(128 * MIB) as disk:
+            process = self.start(self.run_file(disk.path, steps=40), "a")
+            self.wait_for_steps(process, "a", 2)  # every record was written, and overwritten
+            process.send_signal(signal.SIGSTOP)
+            disk.fill()
+            process.send_signal(signal.SIGCONT)
+            self.assertEqual(process.wait(), 0, self.stderr())
+            self.assertEqual(len(self.metrics("a")), 40)
+            self.assertNotIn("new blocks", self.stderr())
+
+
+class InMemory(Runs):
+    def test_an_overlay_on_tmpfs_is_called_memory_and_counted_as_such(self):
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            for command in (["tmpfs", "tmpfs", "-o", "size=64m"],
+                            ["overlay", "overlay", "-o", f"lowerdir={folder}/m/l,"
+                             f"upperdir={folder}/m/u,workdir={folder}/m/w"]):
+                point = folder / ("m" if command[0] == "tmpfs" else "o")
+                point.mkdir()
+                mounted = subprocess.run(["mount", "-t", *command, str(point)], check=False,
+                                         capture_output=True)
+                if mounted.returncode != 0:
+                    self.skipTest(f"{command[0]} cannot be mounted here")
+                stack.callback(subprocess.run, ["umount", "-l", str(point)], check=False)
+                for part in "luw":
+                    (folder / "m" / part).mkdir(exist_ok=True)
+            shown = self.train(self.run_file(folder / "o"), "a")
+            self.assertIn("in memory (overlay on tmpfs)", shown)
+            self.assertIn("is not on a drive", shown)
+            self.assertRegex(shown, r"/o, which is memory \(overlay on tmpfs\) +\d")
+            self.assertNotIn("O_DIRECT", shown)
+
+
+@unittest.skipIf(FailingMount.unavailable(), FailingMount.unavailable())
+class OfAnotherMachine(Runs):
+    """On a file system whose locks may not reach other machines, as FUSE's and NFS's."""
+
+    @staticmethod
+    def contents(folder):
+        return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def test_a_store_is_refused_every_time_and_never_touched(self):
+        with FailingMount(self.path / "nvme") as mount:
+            config = self.run_file(mount.path, steps=100000)
+            process = self.start(config, "a")
+            self.wait_for_steps(process, "a", 1)
+            process.kill()
+            process.wait()
+            owners = list((self.path / "nvme").rglob("owner.json"))
+            self.assertEqual(len(owners), 2)  # parameters and optimizer state
+            ours = [owner.read_text(encoding="utf-8") for owner in owners]
+            for owner, text in zip(owners, ours):
+                owner.write_text(json.dumps({**json.loads(text), "host": "elsewhere",
+                                             "boot_id": "another", "machine_id": "another"}))
+            before = self.contents(self.path / "nvme")
+            config = self.run_file(mount.path, steps=2)
+            (self.path / "a/metrics.jsonl").unlink()
+            for _ in range(3):
+                told = self.train(config, "a", code=2)
+                self.assertIn("on host elsewhere since", told)
+                self.assertIn(f"rm -r {mount.path}/sluice-run", told)
+                self.assertEqual(self.contents(self.path / "nvme"), before)
+            # Of a container that had another name on this machine: its lock is proof.
+            for owner, text in zip(owners, ours):
+                owner.write_text(json.dumps({**json.loads(text), "host": "pod-1"}))
+            self.train(config, "a")
+            self.assertEqual(self.contents(self.path / "nvme"), {})
+
+
+class InAControlGroup(Runs):
+    def group(self, limit_bytes):
+        """A group with that limit; the file of its processes."""
+        for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                            ("/sys/fs/cgroup", "memory.max")):
+            folder = Path(root) / f"sluice-test-{os.getpid()}"
+            try:
+                folder.mkdir()
+                self.addCleanup(folder.rmdir)
+                (folder / limit).write_text(str(limit_bytes))
+                return folder / "cgroup.procs"
+            except OSError:
+                continue
+        self.skipTest("no control group with a limit of memory can be made here: it needs root")
+
+    def test_the_table_has_what_its_limit_leaves_without_page_cache(self):
+        limit = 1536 * MIB
+        processes = self.group(limit)
+        # Half of the limit is filled with the pages of a file, which the kernel gives back.
+        script = f"""echo $$ > {processes}
+            head -c {limit // 2} /dev/zero > {self.path}/pages && cat {self.path}/pages > /dev/null
+            exec {SLUICE} train {self.run_file(self.path / "nvme")} --out {self.path}/a"""
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        table = next(line for line in done.stderr.splitlines() if "host memory" in line)
+        self.assertIn("available, within the control group's limit of 1.5G", table)
+        room = float(table.split(" of ")[1].split("G")[0])
+        self.assertGreater(room, 1.1, table)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
