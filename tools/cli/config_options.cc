@@ -7,6 +7,7 @@
 #endif
 
 namespace sluice::tools {
+
 void add_config_options(CLI::App& command, ConfigOptions& options) {
   command.add_option("CONFIG", options.file, "The run's JSON file; configs/ has some that work");
   add_override_options(command, options);
