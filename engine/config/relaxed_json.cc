@@ -76,8 +76,9 @@ std::string strict_json(std::string_view relaxed) {
     const char after = next_that_is_not_space(text, end);
     const bool trails = c == ',' && (after == '}' || after == ']') && before != '{' &&
                         before != '[' && before != ',' && before != ':';
+    const std::string token = text.substr(at, end - at);
     if (quoted) strict += '"';
-    strict += trails ? std::string(1, ' ') : text.substr(at, end - at);
+    strict += trails ? " " : token == "True" ? "true" : token == "False" ? "false" : token;
     if (quoted) strict += '"';
     if (!is_space(c)) before = c;
     at = end;

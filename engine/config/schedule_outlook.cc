@@ -42,6 +42,7 @@ std::optional<End> end_of(const Schedule& schedule) {
 // Whether the schedule has a rate other than 0 anywhere.
 bool ever_moves_weights(const Schedule& schedule) {
   switch (schedule.type) {
+    case ScheduleType::kWarmup:
     case ScheduleType::kWarmupDecay:
       return schedule.warmup.max_lr > 0 || schedule.warmup.min_lr > 0;
     case ScheduleType::kOneCycle:
@@ -135,11 +136,11 @@ std::string end_of_schedule(const Config& config, const RunPosition& position) {
   const bool warms = schedule.type == ScheduleType::kWarmup ||
                      schedule.type == ScheduleType::kWarmupDecay ||
                      schedule.type == ScheduleType::kWarmupCosine;
-  if (warms && last < schedule.warmup.steps) {
+  if (warms && last < std::max<std::int64_t>(schedule.warmup.steps, 2)) {
     return "all steps of this run lie within the warm-up: it has " +
            std::to_string(config.run.steps) + ", and scheduler.params.warmup_num_steps is " +
            std::to_string(schedule.warmup.steps) + ". The learning rate gets to " +
-           number(learning_rate(schedule, last));
+           rate_text(learning_rate(schedule, last));
   }
   const auto end = end_of(schedule);
   if (!end || last <= end->step) return {};

@@ -782,6 +782,9 @@ class Train(Training):
         self.assertGreater(min(self.rates("a")[2:]), 0)
         self.assertNotIn("the learning rate of step",
                          self.sluice("train", "a/config.json", "--resume").stderr)
+        self.sluice("train", "run.json", "--out", "b", "--steps", "2")
+        self.assertIn("run.steps was 2 and is 4; the schedule stays as it was",
+                      self.sluice("train", "run.json", "--out", "b", "--resume").stderr)
 
     def test_warns_of_steps_behind_the_end_of_the_schedule(self):
         run = self.with_schedule(total_num_steps=6, warmup_num_steps=2)

@@ -8,6 +8,7 @@
 #endif
 
 namespace sluice::tools {
+
 void add_config_options(CLI::App& command, ConfigOptions& options) {
   command.add_option(
       "CONFIG", options.file,

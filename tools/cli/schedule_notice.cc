@@ -30,7 +30,12 @@ void tell_change(const engine::CheckpointState& state, const config::Config& now
     return;
   }
   const std::string change = config::change_of_schedule(was->config, now, position);
-  if (!change.empty()) std::cerr << change << "\n";
+  if (!change.empty()) {
+    std::cerr << change << "\n";
+  } else if (was->config.run.steps != now.run.steps) {
+    std::cerr << "run.steps was " << was->config.run.steps << " and is " << now.run.steps
+              << "; the schedule stays as it was\n";
+  }
 }
 
 }  // namespace

@@ -43,11 +43,13 @@ TEST(ConfigText, ADeepSpeedFileMayHaveCommentsTrailingCommasAndKeysWithoutQuotes
       : {"device": "nvme", "nvme_path": "/a//b#c,}/*d*/\"", },
   },
   "optimizer": {"params": {"betas": [0.5, 0.75,]}},
+  "wall_clock_breakdown": True,
 } # the end)";
   const Config config = accepted(resolve_deepspeed(text)).config;
   EXPECT_EQ(config.batch.train, 8);
   EXPECT_TRUE(config.bf16.enabled);
   EXPECT_FALSE(config.fp16.enabled);
+  EXPECT_TRUE(config.wall_clock_breakdown);
   EXPECT_EQ(config.zero.stage, 3);
   EXPECT_EQ(config.zero.offload_param.nvme_path, "/a//b#c,}/*d*/\"");
   EXPECT_EQ(config.optimizer.betas, (Betas{0.5, 0.75}));

@@ -166,6 +166,9 @@ TEST(RunLength, SaysWhatASchedulesEndLeavesOfARun) {
                     HasSubstr("exactly 0"), HasSubstr("=auto")));
   EXPECT_THAT(said(R"("warmup_num_steps": 1000)", "500"),
               AllOf(HasSubstr("within the warm-up"), HasSubstr("warmup_num_steps is 1000")));
+  // DeepSpeed's first two updates are at the warm-up's first rate.
+  EXPECT_THAT(said(R"("warmup_num_steps": "auto")", "2"),
+              HasSubstr("The learning rate gets to exactly 0"));
   EXPECT_THAT(said(R"("warmup_num_steps": 10)", "500"), IsEmpty());
   EXPECT_THAT(said(R"("warmup_num_steps": "auto")", "500"), IsEmpty());
 }
