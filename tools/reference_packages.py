@@ -1,4 +1,4 @@
-"""PyPI packages that tests hold Sluice against, beside the torch wheel's own environment.
+"""PyPI packages that tests need or hold Sluice against, beside the torch wheel's own environment.
 
 They lie in a folder of their own in the user's cache folder, shared by all clones: what the engine is
 built with stays as it is. tools/setup --for=test makes it; a test adds it with use(), and skips
@@ -14,7 +14,7 @@ import sys
 
 from toolbox import Failure, cache_folder, say
 
-PINNED = {"transformers": "5.23.0"}
+PINNED = {"transformers": "5.23.0", "mfusepy": "3.1.1"}
 
 
 def folder():
