@@ -7,6 +7,7 @@
 
 #include "tools/cli/command.h"
 #include "tools/support/command_line.h"
+#include "tools/support/interrupt.h"
 
 namespace {
 
@@ -63,6 +64,8 @@ int run(int argc, const char* const* argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const sluice::tools::SignalThread signals;
+  sluice::tools::fail_writes_beyond_limits();
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {
