@@ -1,6 +1,7 @@
 // From a configuration to a run that is ready: plan, preflight (printed), memory, weights.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,14 +11,23 @@
 #include "engine/train/evaluation_run.h"
 #include "engine/train/generation_run.h"
 #include "engine/train/training_run.h"
+#include "engine/weights/dtype.h"
 #include "tools/cli/show_share.h"
 
 namespace sluice::tools {
 
+// What a run finds and leaves in its folder beside what the configuration says.
+struct RunFiles {
+  std::int64_t complete_checkpoints = 0;  // there already
+  std::string weights;                    // the file of its final weights; empty: none
+  engine::DType weight_dtype = engine::DType::kF32;
+};
+
 // All print the preflight table and progress on standard error.
 // `from`: the checkpoint that the run goes on from; none: it begins.
 Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
-    const config::Config& config, const std::optional<engine::CheckpointEntry>& from);
+    const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
+    const RunFiles& files = {});
 Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::Config& config);
 // `checkpoint`: the folder of the one whose weights are used.
 Result<std::unique_ptr<engine::GenerationRun>> set_up_generation(const config::Config& config,

@@ -2,16 +2,17 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "aio/clock.h"
 #include "aio/io_watchdog.h"
+#include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/train/run_checkpoints.h"
@@ -63,12 +64,10 @@ RunFolder::Entry entry_of(const Options& options, const config::Config& config) 
   return options.overwrite ? RunFolder::Entry::kOverwrite : RunFolder::Entry::kNew;
 }
 
-Status write_config(const std::string& path, const config::Config& config) {
-  std::ofstream file(path);
-  file << config::to_json(config) << "\n";
-  file.close();
-  if (file.fail()) return Error(ErrorCode::kIo, path + " cannot be written");
-  return {};
+// Whole or not at all: on a full disk the one of a resumed run stays as it is.
+Status write_config(const RunFolder& folder, const config::Config& config) {
+  return aio::write_small_file(folder.queue(), folder.file("config.json"),
+                               config::to_json(config) + "\n");
 }
 
 Result<std::int64_t> steps_of(const Options& options, const TrainingRun& run) {
@@ -107,8 +106,7 @@ Result<std::optional<engine::CheckpointEntry>> find_checkpoint(const RunFolder& 
 
 Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& run) {
   const config::Run& wanted = run.config().run;
-  if (wanted.checkpoint_every_steps == 0 && !wanted.checkpoint_at_end)
-    return std::unique_ptr<engine::RunCheckpoints>();
+  if (!run.plan().saves.saves()) return std::unique_ptr<engine::RunCheckpoints>();
   return engine::RunCheckpoints::create(
       run, *run.drives().saves,
       {.directory = wanted.dir,
@@ -116,19 +114,36 @@ Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& ru
        .background = run.plan().background_checkpoints});
 }
 
-// What is wanted once the last step is done.
-Status finish(const Options& options, TrainingRun& run, const RunFolder& folder,
-              engine::DType dtype) {
+// What is wanted once the last step is done: one file that cannot be written costs no other. Says
+// in `missing` what could not.
+void finish(const Options& options, TrainingRun& run, const RunFolder& folder, engine::DType dtype,
+            std::vector<std::string>& missing) {
   if (!options.trace.empty()) {
     run.trace().end_steps(SteadyClock().now_ns());
-    SLUICE_RETURN_IF_ERROR(run.trace().write_json(folder.file("trace.json")));
-    std::cout << "trace: " << folder.file("trace.json")
-              << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
+    const std::string path = folder.file("trace.json");
+    if (const Status written = run.trace().write_json(path); written.ok()) {
+      std::cout << "trace: " << path
+                << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
+    } else {
+      missing.push_back("the trace was not written: " + written.error().message());
+    }
   }
-  if (options.save_weights.empty()) return {};
-  SLUICE_RETURN_IF_ERROR(run.save_weights(options.save_weights, dtype));
-  std::cout << "weights: " << options.save_weights << "\n";
-  return {};
+  if (options.save_weights.empty()) return;
+  if (const Status saved = run.save_weights(options.save_weights, dtype); saved.ok())
+    std::cout << "weights: " << options.save_weights << "\n";
+  else
+    missing.push_back("the weights were not saved: " + saved.error().message());
+}
+
+// Those that a run goes on after, or that are there before it begins.
+Result<std::int64_t> count_checkpoints(const RunFolder& folder, const std::string& directory,
+                                       const std::optional<engine::CheckpointEntry>& from) {
+  const engine::CheckpointFolder checkpoints(folder.queue(),
+                                             engine::RunCheckpoints::folder_of(directory));
+  SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints.list());
+  return std::count_if(list.begin(), list.end(), [&](const engine::CheckpointEntry& entry) {
+    return entry.complete() && (!from || entry.step <= from->step);
+  });
 }
 
 // For a run that broke off in a step: which drives its state was on, and where it can go on.
@@ -156,6 +171,22 @@ Result<TrainSession::End> train(TrainSession& session, const Interrupt& interrup
   }
 }
 
+Result<int> train_and_finish(const Options& options, TrainSession& session,
+                             const Interrupt& interrupt, const RunFolder& folder, TrainingRun& run,
+                             engine::DType dtype) {
+  SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end,
+                          train(session, interrupt, folder, run.config()));
+  session.print_totals();
+  std::vector<std::string> missing = session.missing();
+  finish(options, run, folder, dtype, missing);
+  for (const std::string& sentence : missing) std::cerr << "sluice: " << sentence << "\n";
+  if (!missing.empty()) return kExitNotSaved;
+  if (end == TrainSession::End::kCompleted) return 0;
+  if (!run.plan().saves.saves()) return kInterruptedExitCode;
+  std::cerr << "interrupted; --resume goes on from here\n";
+  return 0;
+}
+
 Result<int> run(const Options& options) {
   ConfigOptions config_options = options.config;
   add_overrides(options, config_options);
@@ -171,10 +202,15 @@ Result<int> run(const Options& options) {
                  "where the run's files shall lie is not said: --out DIR, or run.dir");
   }
   const Interrupt interrupt(kInterruptNotice);
+  fail_writes_without_reader();
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config)));
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, config));
-  auto made = set_up_run(config, checkpoint);
+  SLUICE_ASSIGN_OR_RETURN(const std::int64_t there,
+                          count_checkpoints(folder, config.run.dir, checkpoint));
+  auto made = set_up_run(
+      config, checkpoint,
+      {.complete_checkpoints = there, .weights = options.save_weights, .weight_dtype = dtype});
   if (!made.ok() && checkpoint)
     return folder.with_advice(std::move(made).error(), checkpoint->step);
   if (!made.ok()) return std::move(made).error();
@@ -184,7 +220,7 @@ Result<int> run(const Options& options) {
   if (done >= steps) {
     std::cerr << "all " << steps << " steps are done: --steps N goes on to step N\n";
   }
-  SLUICE_RETURN_IF_ERROR(write_config(folder.file("config.json"), config));
+  SLUICE_RETURN_IF_ERROR(write_config(folder, config));
   SLUICE_ASSIGN_OR_RETURN(const auto log,
                           engine::MetricsLog::resume(folder.file("metrics.jsonl"), done));
   if (trace) run->trace().start(*trace);
@@ -192,18 +228,7 @@ Result<int> run(const Options& options) {
 
   TrainSession session({.run = run.get(), .log = log.get(), .checkpoints = checkpoints.get()},
                        steps);
-  SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, train(session, interrupt, folder, config));
-  session.print_totals();
-  SLUICE_RETURN_IF_ERROR(finish(options, *run, folder, dtype));
-  if (session.failed_saves() > 0) {
-    std::cerr << "sluice: " << session.failed_saves()
-              << " checkpoints are missing, because the disk was full\n";
-    return kExitNotSaved;
-  }
-  if (end == TrainSession::End::kCompleted) return 0;
-  if (!checkpoints) return kInterruptedExitCode;
-  std::cerr << "interrupted; --resume goes on from here\n";
-  return 0;
+  return at_work(train_and_finish(options, session, interrupt, folder, *run, dtype));
 }
 
 }  // namespace
@@ -221,9 +246,9 @@ Command add_train_command(CLI::App& sluice) {
       "      --set data.train='[\"train.bin\"]' --out runs/xl\n"
       "DIR gets config.json (resolved), metrics.jsonl (a line a step), checkpoints/ and, with "
       "--trace, trace.json.\n"
-      "Ctrl-C or SIGTERM: the step is finished and saved, exit code 0. Exit code 1 where a full "
-      "disk "
-      "cost a checkpoint.");
+      "Ctrl-C, SIGTERM or SIGHUP: the step is finished and saved, exit code 0; a second Ctrl-C or\n"
+      "SIGTERM stops at once. Exit code 1 where a checkpoint, metrics or another file could not be "
+      "written.");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
   command->add_option("--out", options->out, "The run's directory (run.dir)");
