@@ -1,7 +1,6 @@
 #include "bench/bench_program.h"
 
 #include "bench/result_header.h"
-#include "tools/support/interrupt.h"
 
 namespace sluice::bench {
 

@@ -15,6 +15,7 @@
 #include "bench/aio_workload.h"
 #include "bench/result_file.h"
 #include "tools/support/command_line.h"
+#include "tools/support/interrupt.h"
 #include "tools/support/progress_line.h"
 
 namespace sluice::bench {
@@ -72,6 +73,8 @@ int complain(std::string_view program, std::string_view text, int code);
 // --help; run(options, command) returns the exit code.
 template <typename Parse, typename Run>
 int bench_main(std::string_view program, int argc, const char* const* argv, Parse parse, Run run) {
+  const tools::SignalThread signals;
+  tools::fail_writes_beyond_limits();
   try {
     auto options = parse(argc, argv);
     if (!options.ok()) return complain(program, options.error().message(), kUserError);

@@ -36,9 +36,7 @@ class Program {
     bench_.show(report_.shape_text() + "\n" + CheckpointReport::table_heading());
     const Status measured = measure();
     report_.interrupted = !measured.ok() && measured.error().code() == ErrorCode::kCancelled;
-    if (!measured.ok() && !report_.interrupted)
-      return bench_.fail(measured.error(),
-                         measured.error().code() == ErrorCode::kNoSpace ? kUserError : kOurError);
+    if (!measured.ok() && !report_.interrupted) return bench_.fail(measured.error(), kOurError);
     if (report_.rounds.empty()) return bench_.fail_interrupted();
     bench_.show(report_.summary());
     if (const Status removed = workload_->remove(); !removed.ok())

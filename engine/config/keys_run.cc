@@ -191,7 +191,15 @@ constexpr Key kKeys[] = {
      .default_json = "0",
      .range = kNotNegative,
      .unit = "steps",
-     .meaning = "steps between checkpoints; 0 saves at the end alone"},
+     .meaning = "steps between checkpoints; 0 does not save by steps"},
+    {.path = "run.checkpoint_minutes",
+     .source = kOurs,
+     .field = SLUICE_FIELD(run.checkpoint_minutes),
+     .range = {.minimum = 0, .maximum = 1e6},
+     .unit = "minutes",
+     .meaning = "time between checkpoints, counted from the last one; 0 does not save by time; "
+                "unset: 30 where checkpoints are wanted and run.keep_last of them and one more fit "
+                "on the disk of run.dir"},
     {.path = "run.checkpoint_at_end",
      .source = kOurs,
      .field = SLUICE_FIELD(run.checkpoint_at_end),
@@ -203,7 +211,8 @@ constexpr Key kKeys[] = {
      .default_json = "\"auto\"",
      .choices = "auto|on|off",
      .meaning = "write checkpoints while training goes on, from a copy in RAM of 12 bytes a "
-                "parameter; auto does where there is room for it"},
+                "parameter; auto does where run.checkpoint_every or run.checkpoint_minutes is set "
+                "and there is room for it"},
     {.path = "run.keep_last",
      .source = kOurs,
      .field = SLUICE_FIELD(run.keep_last_checkpoints),

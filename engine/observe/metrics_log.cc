@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -154,34 +155,65 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::resume(const std::string& path,
   char last = '\n';
   if (kept_bytes > 0 && ::pread(descriptor, &last, 1, static_cast<off_t>(kept_bytes - 1)) != 1)
     return Error::from_errno(EIO, {.operation = "read", .path = path});
-  if (last != '\n') SLUICE_RETURN_IF_ERROR(log->write("\n"));
+  if (last != '\n') {
+    log->waiting_ = '\n';
+    log->waiting_lines_ = 1;
+    static_cast<void>(log->flush());  // where the disk is full it waits as lines do
+  }
   return log;
 }
 
-MetricsLog::~MetricsLog() { ::close(descriptor_); }
+MetricsLog::~MetricsLog() {
+  static_cast<void>(flush());
+  ::close(descriptor_);
+}
 
-Status MetricsLog::append(const StepMetrics& metrics) { return write(line_of(metrics)); }
+Status MetricsLog::append(const StepMetrics& metrics) {
+  const std::string line = line_of(metrics);
+  Status flushed;
+  if (waiting_.size() + line.size() > kMostWaitingBytes) flushed = flush();
+  if (!flushed.ok()) {
+    ++lost_lines_;
+    return flushed;
+  }
+  waiting_ += line;
+  ++waiting_lines_;
+  return flush();
+}
 
-Status MetricsLog::write(const std::string& line) {
+Status MetricsLog::flush() {
   std::size_t done = 0;
-  while (done < line.size()) {
-    const ssize_t written = ::pwrite(descriptor_, line.data() + done, line.size() - done,
-                                     static_cast<off_t>(size_bytes_ + done));
+  while (done < waiting_.size()) {
+    const std::size_t left = waiting_.size() - done;
+    const ssize_t written =
+        ::pwrite(descriptor_, waiting_.data() + done, left, static_cast<off_t>(size_bytes_ + done));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
-      Error error = Error::from_errno(written < 0 ? errno : EIO,
-                                      {.operation = "write",
-                                       .path = path_,
-                                       .length_bytes = static_cast<std::int64_t>(line.size())});
-      // The next line takes the place of this one's beginning; should this fail too, it is torn.
-      if (done > 0 && ::ftruncate(descriptor_, static_cast<off_t>(size_bytes_)) != 0)
+      Error error = Error::from_errno(
+          written < 0 ? errno : EIO,
+          {.operation = "write", .path = path_, .length_bytes = static_cast<std::int64_t>(left)});
+      const bool torn = take_written(done) < done;
+      // The first line that waits will be written over the torn one; should this fail too, that is
+      // how a reader finds it until then.
+      if (torn && ::ftruncate(descriptor_, static_cast<off_t>(size_bytes_)) != 0)
         return std::move(error).with_suffix("; a torn line is left behind");
       return error;
     }
     done += static_cast<std::size_t>(written);
   }
-  size_bytes_ += line.size();
+  take_written(done);
   return {};
+}
+
+// Of so many bytes the whole lines no longer wait; how many bytes those are.
+std::size_t MetricsLog::take_written(std::size_t bytes) {
+  const std::size_t newline = bytes == 0 ? std::string::npos : waiting_.rfind('\n', bytes - 1);
+  const std::size_t whole = newline == std::string::npos ? 0 : newline + 1;
+  waiting_lines_ -=
+      std::count(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(whole), '\n');
+  waiting_.erase(0, whole);
+  size_bytes_ += whole;
+  return whole;
 }
 
 Result<std::vector<StepMetrics>> read_metrics(const std::string& path) {

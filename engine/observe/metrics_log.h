@@ -3,9 +3,12 @@
 // A line is handed to the kernel whole before append() returns, so a run that is killed has the
 // lines of all its steps, and at most the last one torn. A number that is not finite is null.
 //
+// A line that cannot be written (a full disk, a used-up quota, a file system that has become
+// read-only) waits in memory with those that follow it, and is written by the next append() or
+// flush() that can. At most kMostWaitingBytes wait: lines beyond that are lost, and counted.
+//
 // Threads: one at a time.
-// Errors:  name the file; after a failed append() it holds the lines before, and the next append()
-//          may go on.
+// Errors:  name the file, which holds the whole lines before.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +31,20 @@ class MetricsLog {
   // the line that is neither metrics nor torn; then nothing is cut.
   static Result<std::unique_ptr<MetricsLog>> resume(const std::string& path, std::int64_t last_step,
                                                     const std::string& cut_path = {});
-  ~MetricsLog();
+  ~MetricsLog();  // tries once more to write what waits
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
 
+  // Not ok: why the line waits, or is lost.
   Status append(const StepMetrics& metrics);
+  // Writes what waits.
+  Status flush();
+
+  // Some 30,000 lines as most are.
+  static constexpr std::size_t kMostWaitingBytes = std::size_t{16} << 20;
+  std::int64_t waiting_lines() const { return waiting_lines_; }
+  std::int64_t lost_lines() const { return lost_lines_; }
+  const std::string& path() const { return path_; }
 
   // What resume() moved, and where to; 0: nothing.
   std::int64_t cut_lines() const { return cut_lines_; }
@@ -41,11 +53,14 @@ class MetricsLog {
  private:
   MetricsLog(std::string path, int descriptor, std::uint64_t size_bytes)
       : path_(std::move(path)), descriptor_(descriptor), size_bytes_(size_bytes) {}
-  Status write(const std::string& line);
+  std::size_t take_written(std::size_t bytes);
 
   std::string path_;
   int descriptor_;
-  std::uint64_t size_bytes_;
+  std::uint64_t size_bytes_;  // of the whole lines in the file
+  std::string waiting_;       // whole lines
+  std::int64_t waiting_lines_ = 0;
+  std::int64_t lost_lines_ = 0;
   std::int64_t cut_lines_ = 0;
   std::string cut_path_;
 };

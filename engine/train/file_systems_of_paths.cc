@@ -29,4 +29,17 @@ std::vector<PathsOfFileSystem> file_systems_of_paths(aio::FileSystem& files,
   return systems;
 }
 
+SharedRoom room_beside(aio::FileSystem& files, const std::string& folder,
+                       const std::vector<PathBytes>& others, const FileSystemOf& file_system_of) {
+  std::vector<std::string> paths = {folder};
+  for (const PathBytes& it : others) paths.push_back(it.path);
+  const PathsOfFileSystem here = file_systems_of_paths(files, paths, file_system_of).front();
+  SharedRoom room;
+  const auto free = files.free_bytes(here.folder);
+  if (free.ok()) room.free_bytes = *free;
+  for (const std::size_t i : here.paths)
+    if (i > 0) room.other_bytes += others[i - 1].bytes;
+  return room;
+}
+
 }  // namespace sluice::engine

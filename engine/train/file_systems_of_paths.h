@@ -4,11 +4,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "aio/file_system.h"
+#include "engine/train/stripe_plan.h"
 
 namespace sluice::engine {
 
@@ -28,5 +31,13 @@ struct PathsOfFileSystem {
 std::vector<PathsOfFileSystem> file_systems_of_paths(aio::FileSystem& files,
                                                      const std::vector<std::string>& paths,
                                                      const FileSystemOf& file_system_of);
+
+// What is free on the file system of a folder, and what of it others will take.
+struct SharedRoom {
+  std::optional<std::uint64_t> free_bytes;  // unset: it cannot be found out
+  std::uint64_t other_bytes = 0;
+};
+SharedRoom room_beside(aio::FileSystem& files, const std::string& folder,
+                       const std::vector<PathBytes>& others, const FileSystemOf& file_system_of);
 
 }  // namespace sluice::engine

@@ -13,6 +13,7 @@
 #include "engine/model/gpt_model.h"
 #include "engine/train/boundary_plan.h"
 #include "engine/train/gpu_plan.h"
+#include "engine/train/save_plan.h"
 #include "engine/train/stripe_plan.h"
 #include "offload/optimizer_offloader.h"
 #include "offload/param_offloader.h"
@@ -57,6 +58,7 @@ struct MemoryPlan {
   std::vector<MemoryLine> gpu;
   std::vector<MemoryLine> nvme;
   std::optional<double> predicted_step_s;
+  SavePlan saves;                  // of a training run that has a folder
   std::vector<std::string> notes;  // sentences: which keys ask for less than is needed, and so on
   std::uint64_t host_bytes() const;
   std::uint64_t locked_bytes() const;  // of the host's

@@ -43,7 +43,15 @@ int spawn(const std::vector<std::string>& words, int end, const ChildProcess::Op
   posix_spawn_file_actions_adddup2(&actions, options.output, STDERR_FILENO);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  if (options.own_group) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  sigset_t none{};
+  sigemptyset(&none);
+  const sigset_t defaults = signals_ignored_here();
+  posix_spawnattr_setsigmask(&attributes, &none);  // else a child could not be interrupted
+  posix_spawnattr_setsigdefault(&attributes, &defaults);
+  posix_spawnattr_setflags(
+      &attributes,
+      static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |  // NOLINT: as declared
+                         (options.own_group ? POSIX_SPAWN_SETPGROUP : 0)));
   const int failed =
       posix_spawn(&process, arguments.front(), &actions, &attributes, arguments.data(), environ);
   posix_spawnattr_destroy(&attributes);

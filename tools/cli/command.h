@@ -18,8 +18,13 @@ class App;
 
 namespace sluice::tools {
 
-// Returns the exit code. An error becomes one sentence and the code that fits it.
+// Returns the exit code. An error becomes one sentence and the code that fits it, for as long as
+// the work has not begun: at_work() is for those that come later.
 using Command = std::function<Result<int>()>;
+
+// What a command's work came to: where training, writing or measuring has begun, an error is no
+// mistake of the user's any more, whatever its code is. Says it, and makes the exit code 1 of it.
+int at_work(const Result<int>& ended);
 
 Command add_config_command(CLI::App& sluice);
 Command add_diff_command(CLI::App& sluice);
@@ -35,6 +40,7 @@ Command add_train_command(CLI::App& sluice);
 Command add_trial_command(CLI::App& sluice);  // as the next: only with LibTorch
 Command add_tune_command(CLI::App& sluice);
 
+inline constexpr int kExitFailed = 1;
 inline constexpr int kExitDamaged = 1;
 inline constexpr int kExitDiffers = 1;
 inline constexpr int kExitNotSaved = 1;

@@ -63,13 +63,15 @@ Result<int> run(const Options& options) {
                                       .run_directory = from.run_directory,
                                       .token_files = token_files(checkpoint->state())}));
   TerminalLine line;
-  wanted.progress = show_share(line, "exporting");
-  SLUICE_ASSIGN_OR_RETURN(const engine::Exported exported,
-                          engine::export_model(*files.queue, *checkpoint, wanted));
+  bool has_begun = false;
+  wanted.progress = show_share(line, "exporting", &has_begun);
+  const auto exported = engine::export_model(*files.queue, *checkpoint, wanted);
   line.clear();
+  if (!exported.ok() && has_begun) return at_work(exported.error());
+  if (!exported.ok()) return exported.error();
   std::cout << options.to << ": the weights of " << from.path << " as " << options.dtype << ", "
-            << format_bytes(exported.bytes) << " in " << exported.files
-            << (exported.files == 1 ? " file\n" : " files\n");
+            << format_bytes(exported->bytes) << " in " << exported->files
+            << (exported->files == 1 ? " file\n" : " files\n");
   tell_tokenizer(wanted.tokenizer);
   return 0;
 }

@@ -144,7 +144,7 @@ Result<int> run(const Options& options) {
     return Error(ErrorCode::kInvalidArgument,
                  "--prompt is empty, and a model only continues: give it a word or two");
   SLUICE_ASSIGN_OR_RETURN(const auto model, set_up_generation(config, from.path));
-  return continue_text(options, *model, language, prompt);
+  return at_work(continue_text(options, *model, language, prompt));
 }
 
 }  // namespace

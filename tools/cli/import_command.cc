@@ -18,15 +18,17 @@ struct Options {
 Result<int> run(const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
   TerminalLine line;
-  SLUICE_ASSIGN_OR_RETURN(
-      const engine::Imported imported,
+  bool has_begun = false;
+  const auto imported =
       engine::import_model(*files.queue, {.from = options.from,
                                           .directory = options.to,
-                                          .progress = show_share(line, "importing")}));
+                                          .progress = show_share(line, "importing", &has_begun)});
   line.clear();
-  for (const std::string& note : imported.notes) std::cerr << "note: " << note << "\n";
-  std::cout << imported.checkpoint << ": " << imported.parameters << " parameters of "
-            << options.from << (imported.tokenizer ? ", with its tokenizer\n" : "\n");
+  if (!imported.ok() && has_begun) return at_work(imported.error());
+  if (!imported.ok()) return imported.error();
+  for (const std::string& note : imported->notes) std::cerr << "note: " << note << "\n";
+  std::cout << imported->checkpoint << ": " << imported->parameters << " parameters of "
+            << options.from << (imported->tokenizer ? ", with its tokenizer\n" : "\n");
   return 0;
 }
 

@@ -7,12 +7,13 @@
 
 #include "tools/cli/command.h"
 #include "tools/support/command_line.h"
+#include "tools/support/interrupt.h"
 
 namespace {
 
 using sluice::ErrorCode;
 
-// The user's mistakes are 2, everything else 1.
+// Of what ends a command before its work began: what the user can change is 2, all else 1.
 int exit_code_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument:
@@ -26,7 +27,7 @@ int exit_code_of(ErrorCode code) {
     case ErrorCode::kBusy:
       return 2;
     default:
-      return 1;
+      return sluice::tools::kExitFailed;
   }
 }
 
@@ -62,7 +63,19 @@ int run(int argc, const char* const* argv) {
 
 }  // namespace
 
+namespace sluice::tools {
+
+int at_work(const Result<int>& ended) {
+  if (ended.ok()) return *ended;
+  std::cerr << "sluice: " << ended.error().message() << "\n";
+  return kExitFailed;
+}
+
+}  // namespace sluice::tools
+
 int main(int argc, char** argv) {
+  const sluice::tools::SignalThread signals;
+  sluice::tools::fail_writes_beyond_limits();
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {

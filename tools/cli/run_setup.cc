@@ -1,16 +1,24 @@
 #include "tools/cli/run_setup.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <iostream>
+#include <utility>
+#include <vector>
 
 #include "aio/clock.h"
 #include "aio/log.h"
 #include "aio/real_file_system.h"
 #include "aio/terminal_line.h"
+#include "engine/model/gpt_layout.h"
 #include "engine/observe/text_table.h"
 #include "engine/plan/plan_report.h"
+#include "engine/train/file_systems_of_paths.h"
 #include "engine/train/nvme_folders.h"
 #include "engine/train/preflight.h"
 #include "engine/train/run_checkpoints.h"
+#include "engine/train/save_plan.h"
+#include "engine/train/state_image.h"
 #include "tools/cli/plan_here.h"
 
 namespace sluice::tools {
@@ -22,14 +30,58 @@ void plan_checkpoint_copy(const config::Config& config, const engine::GptModel& 
   const config::Run& run = config.run;
   if (plan.purpose != engine::RunPurpose::kTraining ||
       run.checkpoint_background == config::Switch::kOff ||
-      (run.checkpoint_every_steps == 0 && !run.checkpoint_at_end))
+      (run.checkpoint_every_steps == 0 && run.checkpoint_minutes.value_or(0) == 0 &&
+       !run.checkpoint_at_end))
     return;
   const std::uint64_t bytes = engine::RunCheckpoints::image_bytes(model);
   const auto room = engine::host_room(config.budget, facts);
   const bool fits = room && plan.host_bytes() + bytes <= *room;
+  const bool wants_on_the_way =
+      run.checkpoint_every_steps > 0 || run.checkpoint_minutes.value_or(0) > 0;
   plan.background_checkpoints =
-      run.checkpoint_background == config::Switch::kOn || (run.checkpoint_every_steps > 0 && fits);
+      run.checkpoint_background == config::Switch::kOn || (wants_on_the_way && fits);
   if (plan.background_checkpoints) plan.host.push_back({"checkpoint, copy of the state", bytes});
+}
+
+std::string folder_of(const std::string& file) {
+  const std::string folder = std::filesystem::path(file).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+// When the run saves, said before its memory is taken.
+void plan_saves(const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
+                const RunFiles& files, engine::MemoryPlan& plan) {
+  if (config.run.dir.empty()) return;
+  const std::vector<engine::UnitLayout> units =
+      engine::gpt_layouts(engine::gpt_shape(config.model));
+  std::uint64_t parameters = 0;
+  for (const engine::UnitLayout& unit : units) parameters += unit.parameter_elements();
+  constexpr std::uint64_t kMetricsBytesAStep = 512;
+  constexpr std::uint64_t kHashBytes = 64;  // of a unit
+  const std::int64_t first_step = from ? from->step + 1 : 1;
+  const auto steps =
+      static_cast<std::uint64_t>(std::max<std::int64_t>(config.run.steps - first_step + 1, 0));
+  std::vector<engine::PathBytes> others = plan.nvme_paths();
+  others.push_back(
+      {config.run.dir,
+       steps * (kMetricsBytesAStep + (config.run.hash_units ? kHashBytes * units.size() : 0))});
+  if (!files.weights.empty()) {
+    others.push_back(
+        {folder_of(files.weights), parameters * engine::element_bytes(files.weight_dtype)});
+  }
+  aio::RealFileSystem file_system;
+  const engine::SharedRoom room =
+      engine::room_beside(file_system, config.run.dir, others, engine::device_number_of);
+  plan.saves =
+      engine::plan_saves(config.run, {.folder = config.run.dir,
+                                      .checkpoint_bytes = engine::StateImage::bytes_for(parameters),
+                                      .free_bytes = room.free_bytes,
+                                      .other_bytes = room.other_bytes,
+                                      .complete_checkpoints = files.complete_checkpoints,
+                                      .first_step = first_step,
+                                      .step_s = plan.predicted_step_s});
+  if (plan.saves.warning) log::warning(*plan.saves.warning);
+  std::cerr << plan.saves.schedule << "\n";
 }
 
 // Whether a run is worth the seconds of a probe: where something is left to the plan, or a GPU
@@ -102,8 +154,9 @@ void say_how_long(std::int64_t memory_ns, std::int64_t state_ns) {
 Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
     const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
     const SetUpOptions& options) {
-  SLUICE_ASSIGN_OR_RETURN(const engine::MemoryPlan plan,
+  SLUICE_ASSIGN_OR_RETURN(engine::MemoryPlan plan,
                           checked_plan(config, engine::RunPurpose::kTraining, options));
+  plan_saves(config, from, options.files, plan);
   const SteadyClock clock;
   const std::int64_t begin_ns = clock.now_ns();
   SLUICE_ASSIGN_OR_RETURN(auto run, engine::TrainingRun::create(config, plan));

@@ -1,6 +1,7 @@
 // From a configuration to a run that is ready: plan, preflight (printed), memory, weights.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "engine/train/evaluation_run.h"
 #include "engine/train/generation_run.h"
 #include "engine/train/training_run.h"
+#include "engine/weights/dtype.h"
 #include "tools/cli/show_share.h"
 
 namespace sluice::tools {
@@ -21,7 +23,15 @@ struct PlannedStep {
   engine::ProbeReport machine;
 };
 
+// What a run finds and leaves in its folder beside what the configuration says.
+struct RunFiles {
+  std::int64_t complete_checkpoints = 0;  // there already
+  std::string weights;                    // the file of its final weights; empty: none
+  engine::DType weight_dtype = engine::DType::kF32;
+};
+
 struct SetUpOptions {
+  RunFiles files;
   std::optional<PlannedStep>* planned = nullptr;  // gets nothing where the planner was not asked
   bool of_a_series = false;                       // plan_here.h
 };

@@ -9,10 +9,11 @@
 
 namespace sluice::tools {
 
-// "what: 42%", now and then. The line must outlive it.
+// "what: 42%", now and then. The line must outlive it, and so must `has_begun`, which becomes true.
 inline std::function<void(std::uint64_t done, std::uint64_t total)> show_share(
-    TerminalLine& line, const std::string& what) {
-  return [&line, what](std::uint64_t done, std::uint64_t total) {
+    TerminalLine& line, const std::string& what, bool* has_begun = nullptr) {
+  return [&line, what, has_begun](std::uint64_t done, std::uint64_t total) {
+    if (has_begun != nullptr) *has_begun = true;
     if (line.due())
       line.show(what + ": " + std::to_string(total == 0 ? 100 : done * 100 / total) + "%");
   };

@@ -1,16 +1,17 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "aio/clock.h"
 #include "aio/io_watchdog.h"
 #include "aio/real_file_system.h"
+#include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/config/decay_of_stored.h"
 #include "engine/config/report.h"
@@ -33,6 +34,7 @@
 #include "tools/cli/schedule_notice.h"
 #include "tools/cli/train_checks.h"
 #include "tools/cli/train_session.h"
+#include "tools/cli/train_work.h"
 #include "tools/cli/weight_dtype.h"
 #include "tools/support/interrupt.h"
 
@@ -79,13 +81,12 @@ RunFolder::Entry entry_of(const Options& options, const config::Config& config) 
   return options.overwrite ? RunFolder::Entry::kOverwrite : RunFolder::Entry::kNew;
 }
 
-Status write_config(const std::string& path, const config::Resolved& resolved) {
+// Whole or not at all: on a full disk the one of a resumed run stays as it is.
+Status write_config(const RunFolder& folder, const config::Resolved& resolved) {
   std::error_code error;
-  std::ofstream file(path);
-  file << config::stored_json(resolved, std::filesystem::current_path(error).string()) << "\n";
-  file.close();
-  if (file.fail()) return Error(ErrorCode::kIo, path + " cannot be written");
-  return {};
+  const std::string here = std::filesystem::current_path(error).string();
+  return aio::write_small_file(folder.queue(), folder.file("config.json"),
+                               config::stored_json(resolved, here) + "\n");
 }
 
 // Where to go on. A run that is to have as many threads as there are cores gets those that it had:
@@ -135,8 +136,7 @@ Result<std::unique_ptr<engine::MetricsLog>> take_folder(const Options& options,
 
 Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& run) {
   const config::Run& wanted = run.config().run;
-  if (wanted.checkpoint_every_steps == 0 && !wanted.checkpoint_at_end)
-    return std::unique_ptr<engine::RunCheckpoints>();
+  if (!run.plan().saves.saves()) return std::unique_ptr<engine::RunCheckpoints>();
   return engine::RunCheckpoints::create(
       run, *run.drives().saves,
       {.directory = wanted.dir,
@@ -144,53 +144,13 @@ Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& ru
        .background = run.plan().background_checkpoints});
 }
 
-// What is wanted once the last step is done.
-Status finish(const Options& options, TrainingRun& run, const RunFolder& folder,
-              engine::DType dtype) {
-  if (!options.trace.empty()) {
-    run.trace().end_steps(SteadyClock().now_ns());
-    SLUICE_RETURN_IF_ERROR(run.trace().write_json(folder.file("trace.json")));
-    std::cout << "trace: " << folder.file("trace.json")
-              << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
-  }
-  if (options.save_weights.empty()) return {};
-  SLUICE_RETURN_IF_ERROR(run.save_weights(options.save_weights, dtype));
-  std::cout << "weights: " << options.save_weights << "\n";
-  return {};
-}
-
-// For a run that broke off in a step: which drives its state was on, and where it can go on.
-std::string after_a_failure(const RunFolder& folder, const config::Config& config) {
-  std::set<std::string> drives;
-  for (const auto& paths : {config.param_nvme_paths(), config.optimizer_nvme_paths()})
-    for (const std::string& path : paths) drives.insert(path + " on " + aio::describe_drive(path));
-  std::string text;
-  for (const std::string& drive : drives)
-    text += (text.empty() ? ". Its state was in " : ", ") + drive;
-  const auto newest = folder.newest();
-  if (!newest.ok())
-    return text + ". Which checkpoint is the newest cannot be told now (" +
-           newest.error().message() + "): --resume goes on from it once it can be read";
-  if (*newest)
-    return text + ". The newest checkpoint is " + (*newest)->path + ": --resume goes on from there";
-  return text + ". There is no checkpoint yet";
-}
-
-Result<TrainSession::End> train(TrainSession& session, const Interrupt& interrupt,
-                                const RunFolder& folder, const config::Config& config) {
-  try {
-    auto end = session.train(interrupt);
-    if (end.ok()) return end;
-    return std::move(end).error().with_suffix(after_a_failure(folder, config));
-  } catch (const engine::NonFiniteGradient& error) {
-    const auto newest = folder.newest();
-    const bool saved = newest.ok() && *newest;
-    throw engine::TrainError(
-        std::string(error.what()) +
-        (saved ? ". The newest checkpoint is " + (*newest)->path : ". There is no checkpoint yet"));
-  } catch (const engine::TrainError& error) {
-    throw engine::TrainError(error.what() + after_a_failure(folder, config));
-  }
+// Those that a run goes on after, or that are there before it begins.
+Result<std::int64_t> count_checkpoints(const RunFolder& folder,
+                                       const std::optional<engine::CheckpointEntry>& from) {
+  SLUICE_ASSIGN_OR_RETURN(const auto list, folder.checkpoints().list());
+  return std::count_if(list.begin(), list.end(), [&](const engine::CheckpointEntry& entry) {
+    return entry.complete() && (!from || entry.step <= from->step);
+  });
 }
 
 // What was typed, with another --resume; an option in `more` takes the place of the same one.
@@ -230,6 +190,7 @@ Result<int> run(const Options& options, const ResumeCommand& command) {
   if (config.run.resume.empty()) SLUICE_RETURN_IF_ERROR(check_init_from(config));
   SLUICE_ASSIGN_OR_RETURN(auto tokenizer, data_tokenizer(config, options.any_tokenizer));
   const Interrupt interrupt(kInterruptNotice);
+  fail_writes_without_reader();
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config)));
   SLUICE_ASSIGN_OR_RETURN(const ResumePoint point, resume_point(folder, resolved, command));
@@ -244,8 +205,13 @@ Result<int> run(const Options& options, const ResumeCommand& command) {
   std::cerr << weights_text(config, checkpoint, options.config.file)
             << config::format_autos(resolved);
   SLUICE_RETURN_IF_ERROR(tell_schedule(resolved, folder, checkpoint));
+  SLUICE_ASSIGN_OR_RETURN(const std::int64_t there, count_checkpoints(folder, checkpoint));
   std::optional<PlannedStep> planned;
-  auto made = set_up_run(config, checkpoint, {.planned = &planned});
+  auto made = set_up_run(config, checkpoint,
+                         {.files = {.complete_checkpoints = there,
+                                    .weights = options.save_weights,
+                                    .weight_dtype = dtype},
+                          .planned = &planned});
   if (!made.ok() && checkpoint &&
       made.error().message().find(checkpoint->path) != std::string::npos)
     return with_older_one(std::move(made).error(), folder, *checkpoint, command);
@@ -262,31 +228,21 @@ Result<int> run(const Options& options, const ResumeCommand& command) {
   if (trace) run->trace().start(*trace);
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoints, make_checkpoints(*run));
   SLUICE_ASSIGN_OR_RETURN(const auto log, take_folder(options, folder, point, done));
-  SLUICE_RETURN_IF_ERROR(write_config(folder.file("config.json"), resolved));
+  SLUICE_RETURN_IF_ERROR(write_config(folder, resolved));
   SLUICE_RETURN_IF_ERROR(keep_run_tokenizer(folder.queue(), config, tokenizer));
 
   TrainSession session({.run = run.get(), .log = log.get(), .checkpoints = checkpoints.get()},
                        steps);
   if (planned) session.compare_with_plan(planned->step_s);
-  SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, train(session, interrupt, folder, config));
-  session.print_totals();
-  if (planned && session.far_from_plan()) judge_plan(config, planned->machine);
-  SLUICE_RETURN_IF_ERROR(finish(options, *run, folder, dtype));
-  if (session.failed_saves() > 0) {
-    std::cerr << "sluice: " << session.failed_saves()
-              << " checkpoints are missing, because the disk was full\n";
-    return kExitNotSaved;
-  }
-  if (end == TrainSession::End::kCompleted && session.applied_nothing()) {
-    std::cerr << "sluice: no step was applied, so the weights are those that the run began with: "
-                 "every gradient overflowed. Lower the loss scale (fp16.initial_scale_power, "
-                 "fp16.loss_scale) or train in bf16\n";
-    return kExitNothingApplied;
-  }
-  if (end == TrainSession::End::kCompleted) return 0;
-  if (!checkpoints) return kInterruptedExitCode;
-  std::cerr << "interrupted; --resume goes on from here\n";
-  return 0;
+  const TrainWork work{.session = session,
+                       .interrupt = interrupt,
+                       .folder = folder,
+                       .run = *run,
+                       .traces = trace.has_value(),
+                       .weights = options.save_weights,
+                       .weight_dtype = dtype,
+                       .planned = planned ? &*planned : nullptr};
+  return at_work(train_and_finish(work));
 }
 
 }  // namespace
@@ -306,8 +262,9 @@ Command add_train_command(CLI::App& sluice) {
       "per\n"
       "step), checkpoints/ and, with --trace, trace.json. It may be moved or copied, and\n"
       "DIR/config.json is a CONFIG whose run is in DIR.\n"
-      "Ctrl-C or SIGTERM finishes the step, saves it and exits with 0. Exit code 1: a full disk "
-      "cost a checkpoint.");
+      "Ctrl-C, SIGTERM or SIGHUP finishes the step, saves it and exits with 0; a second Ctrl-C or\n"
+      "SIGTERM stops at once. Exit code 1: a checkpoint, metrics or another file could not be "
+      "written.");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
   command->add_option("--out", options->out, "The run's directory (run.dir)");

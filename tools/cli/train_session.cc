@@ -51,20 +51,22 @@ TrainSession::TrainSession(const Parts& parts, std::int64_t steps)
                      std::max<std::int64_t>(parts.run->config().run.log_every_steps, 1)}),
       skipped_(parts.run->config().precision == config::Precision::kFp16
                    ? parts.run->config().fp16.static_loss_scale
-                   : 0) {}
+                   : 0),
+      save_clock_(parts.run->plan().saves, steps, SteadyClock().now_ns()) {}
 
 Result<TrainSession::End> TrainSession::train(const Interrupt& interrupt) {
   if (parts_.checkpoints != nullptr) SLUICE_RETURN_IF_ERROR(parts_.checkpoints->prune());
   bool interrupted = interrupt.requested();
   const std::int64_t first = parts_.run->trainer().state().global_step + 1;
   for (std::int64_t step = first; step <= steps_ && !interrupted; ++step) {
-    SLUICE_RETURN_IF_ERROR(one_step(step));
+    one_step(step);
     interrupted = interrupt.requested();
     if (saves_after(step, interrupted)) SLUICE_RETURN_IF_ERROR(save());
     SLUICE_RETURN_IF_ERROR(tell_saves());
   }
   if (parts_.checkpoints != nullptr) parts_.checkpoints->wait();
   SLUICE_RETURN_IF_ERROR(tell_saves());
+  tell_metrics(parts_.log->flush());  // a removed checkpoint may have made room
   parts_.run->trainer().drain();
   return interrupted ? End::kInterrupted : End::kCompleted;
 }
@@ -74,7 +76,7 @@ void TrainSession::print_totals() {
   std::cout << totals_.closing_table();
 }
 
-Status TrainSession::one_step(std::int64_t step) {
+void TrainSession::one_step(std::int64_t step) {
   const SteadyClock clock;
   const std::int64_t begin_ns = clock.now_ns();
   parts_.run->trace().begin_step(step, begin_ns);
@@ -95,9 +97,8 @@ Status TrainSession::one_step(std::int64_t step) {
   }
   totals_.add(metrics);
   progress_.update(metrics);
-  SLUICE_RETURN_IF_ERROR(parts_.log->append(metrics));
+  tell_metrics(parts_.log->append(metrics));
   engine::must(skipped_.after_step(outcome.skipped));
-  return {};
 }
 
 // With a scale that adapts, a run that goes on for some steps may find them all too large.
@@ -106,44 +107,86 @@ bool TrainSession::applied_nothing() const {
   return skipped_.all() && (!adapts || parts_.run->trainer().state().applied_step == 0);
 }
 
+// Once when lines begin to wait, and once when they no longer do.
+void TrainSession::tell_metrics(const Status& written) {
+  if (parts_.log->lost_lines() > 0) {
+    log::warning_once("metrics are lost", "no more metrics fit in the memory where they wait for " +
+                                              parts_.log->path() +
+                                              ": those of later steps are lost");
+  }
+  if (written.ok() == !metrics_wait_) return;
+  metrics_wait_ = !metrics_wait_;
+  progress_.clear();
+  if (metrics_wait_) {
+    log::warning("metrics wait in memory, and training goes on: " + written.error().message());
+  } else {
+    log::warning(parts_.log->path() + " can be written again, and has the steps that waited");
+  }
+}
+
+std::vector<std::string> TrainSession::missing() const {
+  std::vector<std::string> sentences;
+  if (failed_saves_ > 0) {
+    sentences.push_back((failed_saves_ == 1 ? std::string("1 checkpoint is")
+                                            : std::to_string(failed_saves_) + " checkpoints are") +
+                        " missing, because the disk was " +
+                        (disk_was_full_ ? "full" : "read-only"));
+  }
+  const std::int64_t steps = parts_.log->waiting_lines() + parts_.log->lost_lines();
+  if (steps > 0) {
+    sentences.push_back("the metrics of " +
+                        (steps == 1 ? std::string("1 step") : std::to_string(steps) + " steps") +
+                        " are missing in " + parts_.log->path() +
+                        ", because they could not be written");
+  }
+  return sentences;
+}
+
 bool TrainSession::evaluates_after(std::int64_t step) const {
   const std::int64_t every = parts_.run->config().run.eval_every_steps;
   return parts_.run->has_validation() && (step == steps_ || (every > 0 && step % every == 0));
 }
 
 bool TrainSession::saves_after(std::int64_t step, bool interrupted) const {
-  if (parts_.checkpoints == nullptr) return false;
-  const config::Run& run = parts_.run->config().run;
-  const std::int64_t every = run.checkpoint_every_steps;
-  return interrupted || (step == steps_ && run.checkpoint_at_end) ||
-         (every > 0 && step % every == 0);
+  return parts_.checkpoints != nullptr &&
+         (interrupted || save_clock_.is_due(step, SteadyClock().now_ns()));
 }
 
 Status TrainSession::save() {
   progress_.clear();
-  return parts_.checkpoints->save(scores_);
+  SLUICE_RETURN_IF_ERROR(parts_.checkpoints->save(scores_));
+  save_clock_.save_began();
+  return {};
 }
 
 Status TrainSession::tell_saves() {
   if (parts_.checkpoints == nullptr) return {};
   for (const engine::SavedCheckpoint& saved : parts_.checkpoints->finished()) {
     progress_.clear();
+    save_clock_.save_ended(SteadyClock().now_ns());
     if (saved.status.ok()) {
       std::cerr << describe(saved) << "\n";
       if (!saved.pruned.ok())
         log::warning("older checkpoints stay: " + saved.pruned.error().message());
       continue;
     }
-    Error error = saved.status.error();
-    if (error.code() != ErrorCode::kNoSpace) {
-      return std::move(error).with_context("the checkpoint of step " + std::to_string(saved.step) +
-                                           ", " + saved.path + " on " +
-                                           aio::describe_drive(saved.path));
-    }
-    ++failed_saves_;
-    log::warning("the checkpoint of step " + std::to_string(saved.step) + " was not saved: " +
-                 error.message() + ". Training goes on; free some space, or lower run.keep_last");
+    SLUICE_RETURN_IF_ERROR(tell_failure(saved));
   }
+  return {};
+}
+
+// A disk that takes nothing more costs the checkpoint; any other failure ends the run.
+Status TrainSession::tell_failure(const engine::SavedCheckpoint& saved) {
+  Error error = saved.status.error();
+  const std::string name = "the checkpoint of step " + std::to_string(saved.step);
+  const bool is_full = error.code() == ErrorCode::kNoSpace;
+  if (!is_full && error.code() != ErrorCode::kReadOnly) {
+    return std::move(error).with_context(name + ", " + saved.path + " on " +
+                                         aio::describe_drive(saved.path));
+  }
+  ++failed_saves_;
+  disk_was_full_ = disk_was_full_ || is_full;
+  log::warning(name + " was not saved: " + error.message() + ". Training goes on");
   return {};
 }
 

@@ -4,12 +4,15 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "aio/result.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/observe/run_totals.h"
 #include "engine/observe/train_progress.h"
 #include "engine/train/run_checkpoints.h"
+#include "engine/train/save_plan.h"
 #include "engine/train/skipped_steps.h"
 #include "engine/train/training_run.h"
 #include "tools/support/interrupt.h"
@@ -31,12 +34,13 @@ class TrainSession {
     kCompleted,
     kInterrupted,  // after a step; saved, unless checkpoints are not wanted
   };
-  // From the step after the run's position. A disk that is full costs a checkpoint, and training
-  // goes on; see failed_saves(). Every other error ends it.
+  // From the step after the run's position. A disk that is full, or has become read-only, costs a
+  // checkpoint, and training goes on; metrics that cannot be written wait. See missing(). Every
+  // other error ends it.
   Result<End> train(const Interrupt& interrupt);
 
-  // How many checkpoints are missing because the disk was full.
-  int failed_saves() const { return failed_saves_; }
+  // Sentences: what the run should have left on the disk and could not.
+  std::vector<std::string> missing() const;
   // Whether steps were taken, and not one of them changed the weights.
   bool applied_nothing() const;
   // Before train(): what the plan predicts for a step.
@@ -46,11 +50,13 @@ class TrainSession {
   void print_totals();
 
  private:
-  Status one_step(std::int64_t step);
+  void one_step(std::int64_t step);
+  void tell_metrics(const Status& written);
   engine::StepMetrics metrics_of(std::int64_t step, const engine::StepOutcome& outcome,
                                  std::int64_t took_ns) const;
   bool evaluates_after(std::int64_t step) const;
   bool saves_after(std::int64_t step, bool interrupted) const;
+  Status tell_failure(const engine::SavedCheckpoint& saved);
   Status save();
   Status tell_saves();
 
@@ -60,7 +66,10 @@ class TrainSession {
   engine::RunTotals totals_;
   engine::RunCheckpoints::Scores scores_;
   engine::SkippedSteps skipped_;
+  engine::SaveClock save_clock_;
   int failed_saves_ = 0;
+  bool disk_was_full_ = false;  // whenever a save failed
+  bool metrics_wait_ = false;
 };
 
 }  // namespace sluice::tools

@@ -94,6 +94,11 @@ class Tuning {
 
   Result<int> run() {
     SLUICE_RETURN_IF_ERROR(find_space());
+    return at_work(search());
+  }
+
+ private:
+  Result<int> search() {
     TuneSearch search(
         space_.dimensions, runner_,
         {.most_trials = options_.trials,
@@ -115,7 +120,6 @@ class Tuning {
     return result.best ? 0 : kNothingRan;
   }
 
- private:
   TrialRunner::Options runner_options(int log) {
     std::vector<std::string> program = options_.program;
     if (program.empty()) program = {"/proc/self/exe", "trial"};
@@ -189,6 +193,7 @@ Result<int> run(const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
   warn_of_data(resolved.config);
   SLUICE_ASSIGN_OR_RETURN(const LogFile log, LogFile::open(options.log));
+  fail_writes_without_reader();
   return Tuning(options, sources, resolved, log.descriptor()).run();
 }
 

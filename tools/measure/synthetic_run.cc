@@ -28,6 +28,7 @@ Result<SyntheticTokens> use_synthetic_tokens(config::Config& config) {
   config.model.init_from.clear();
   config.run.resume.clear();
   config.run.checkpoint_every_steps = 0;
+  config.run.checkpoint_minutes = 0;
   config.run.checkpoint_at_end = false;
   if (config.run.dir.empty()) config.run.dir = "measured";
   return tokens;

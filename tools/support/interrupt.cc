@@ -3,46 +3,108 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <thread>
+#include <mutex>
+#include <system_error>
 
 namespace sluice::tools {
 namespace {
 
-// A signal handler can reach nothing but a global.
-std::atomic<int> signals_seen{0};
-std::atomic<const char*> notice_text{nullptr};
-static_assert(std::atomic<int>::is_always_lock_free);
+// Signals belong to the process, and so does the one that listens to them.
+std::mutex listener_mutex;
+const Interrupt* listener = nullptr;  // guarded by listener_mutex
 
-void on_signal(int /*number*/) {
-  if (signals_seen.fetch_add(1) > 0) _exit(kInterruptedExitCode);
-  const char* const text = notice_text.load();
+bool is_ignored(int number) {
+  struct sigaction action {};
+  return sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+// What would have happened had nobody taken it.
+void end_by(int number) {
+  if (is_ignored(number)) return;
+  sigset_t set{};
+  sigemptyset(&set);
+  sigaddset(&set, number);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  kill(getpid(), number);
+}
+
+// On a thread of its own: standard error may be a file on the very drive that does not answer, or
+// a pipe that nobody empties, and the second signal must be taken all the same.
+void say(const char* text) {
   if (text == nullptr) return;
-  const int error = errno;
-  static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text)));
-  errno = error;
+  try {
+    std::thread([text] {
+      static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text)));
+    }).detach();
+  } catch (const std::system_error&) {  // no thread to be had: then it goes unsaid
+  }
+}
+
+void ignore(int number) {
+  struct sigaction action {};
+  action.sa_handler = SIG_IGN;
+  sigaction(number, &action, nullptr);
 }
 
 }  // namespace
 
-Interrupt::Interrupt(const char* notice) {
-  signals_seen = 0;
-  notice_text = notice;
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  sigaction(SIGINT, &action, &old_int_);
-  sigaction(SIGTERM, &action, &old_term_);
+SignalThread::SignalThread() {
+  sigemptyset(&taken_);
+  sigaddset(&taken_, SIGINT);
+  sigaddset(&taken_, SIGTERM);
+  if (!is_ignored(SIGHUP)) sigaddset(&taken_, SIGHUP);
+  pthread_sigmask(SIG_BLOCK, &taken_, &old_mask_);
+  thread_ = std::thread([this] { listen(); });
+}
+
+SignalThread::~SignalThread() {
+  pthread_sigqueue(thread_.native_handle(), SIGTERM, {.sival_ptr = this});
+  thread_.join();
+  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+}
+
+void SignalThread::listen() {
+  for (;;) {
+    siginfo_t info{};
+    const int number = sigwaitinfo(&taken_, &info);
+    if (number < 0) continue;  // EINTR: by a debugger, say
+    if (info.si_code == SI_QUEUE && info.si_value.sival_ptr == this) return;  // the destructor's
+    const std::lock_guard lock(listener_mutex);
+    if (listener != nullptr)
+      listener->on_signal(number);
+    else
+      end_by(number);
+  }
+}
+
+Interrupt::Interrupt(const char* notice) : notice_(notice) {
+  const std::lock_guard lock(listener_mutex);
+  listener = this;
 }
 
 Interrupt::~Interrupt() {
-  sigaction(SIGINT, &old_int_, nullptr);
-  sigaction(SIGTERM, &old_term_, nullptr);
+  const std::lock_guard lock(listener_mutex);
+  listener = nullptr;
 }
 
-bool Interrupt::requested() const { return signals_seen.load(std::memory_order_relaxed) > 0; }
+void Interrupt::on_signal(int number) const {
+  if (number != SIGHUP && ++deliberate_ > 1) _exit(kInterruptedExitCode);
+  if (!requested_.exchange(true)) say(notice_);
+}
+
+void fail_writes_beyond_limits() { ignore(SIGXFSZ); }
+
+void fail_writes_without_reader() { ignore(SIGPIPE); }
+
+sigset_t signals_ignored_here() {
+  sigset_t set{};
+  sigemptyset(&set);
+  sigaddset(&set, SIGXFSZ);
+  sigaddset(&set, SIGPIPE);
+  return set;
+}
 
 void nap_until(const Clock& clock, std::int64_t deadline_ns) {
   constexpr std::int64_t kLongestNs = 50'000'000;

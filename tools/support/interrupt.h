@@ -1,12 +1,26 @@
-// Interrupt: Ctrl-C and SIGTERM as a flag that long loops look at; the second one exits at once.
-// The first says on standard error what it does.
+// SignalThread and Interrupt: Ctrl-C, SIGTERM and SIGHUP (a lost terminal or ssh connection) as a
+// flag that long loops look at.
 //
-// One object in main; its constructor installs the handlers, its destructor restores what was
-// there. Threads: requested() from any.
+// A SignalThread is the first object of a program's main: it keeps these signals from every other
+// thread and takes them on one of its own. So a second Ctrl-C ends the process also while all other
+// threads wait in the kernel for a drive that does not answer.
+//
+//   first signal   With an Interrupt: requested() becomes true, and its notice goes to standard
+//                  error. Without one: what the program would have done by itself, so it ends.
+//   second one     With an Interrupt: the process ends at once, with kInterruptedExitCode. SIGHUP
+//                  never counts as the second one: when a connection is lost, the kernel, the shell
+//                  and the service manager may each send one, and a SIGTERM beside it.
+//   SIGHUP         stays ignored where it was ignored at the start, as under nohup.
+//
+// One SignalThread, and at most one Interrupt at a time. Threads: requested() from any.
 #pragma once
 
+#include <pthread.h>
+
+#include <atomic>
 #include <csignal>
 #include <cstdint>
+#include <thread>
 
 #include "aio/clock.h"
 
@@ -14,20 +28,49 @@ namespace sluice::tools {
 
 inline constexpr int kInterruptedExitCode = 130;
 
+class SignalThread {
+ public:
+  SignalThread();
+  ~SignalThread();  // restores the calling thread's mask
+  SignalThread(const SignalThread&) = delete;
+  SignalThread& operator=(const SignalThread&) = delete;
+
+ private:
+  void listen();
+
+  sigset_t taken_{};
+  sigset_t old_mask_{};
+  std::thread thread_;
+};
+
 class Interrupt {
  public:
-  // `notice` must outlive it; null: nothing is said.
+  // `notice` must live as long as the process; null: nothing is said.
   explicit Interrupt(const char* notice = nullptr);
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
-  bool requested() const;
+  bool requested() const { return requested_.load(std::memory_order_relaxed); }
 
  private:
-  struct sigaction old_int_ {};
-  struct sigaction old_term_ {};
+  friend class SignalThread;
+  void on_signal(int number) const;  // on the signal thread
+
+  // Most are const where they are made: what happens to them comes from outside.
+  const char* const notice_;
+  mutable std::atomic<bool> requested_{false};
+  mutable int deliberate_ = 0;  // SIGINT and SIGTERM so far; the signal thread's
 };
+
+// From here on a write beyond the limit of a file's size (ulimit -f) fails, as one on a full disk
+// does, instead of ending the process by SIGXFSZ.
+void fail_writes_beyond_limits();
+// Likewise a write that nobody reads any more, instead of SIGPIPE: for what must end well though
+// its terminal, or the `tee` behind it, is gone.
+void fail_writes_without_reader();
+// What a child process shall not inherit of all this, and the signals whose mask it shall not.
+sigset_t signals_ignored_here();
 
 // Sleeps until the clock shows deadline_ns, at most 50 ms: callers loop, and look around between.
 void nap_until(const Clock& clock, std::int64_t deadline_ns);

@@ -205,26 +205,89 @@ TEST_F(MetricsLogTest, PassesOverKeysItDoesNotKnow) {
   expect_steps(1);
 }
 
-TEST_F(MetricsLogTest, KeepsWholeLinesWhenTheDiskIsFull) {
+// While it lives no file of this process can grow beyond so many bytes.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(std::size_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before_), 0);
+    rlimit tight = before_;
+    tight.rlim_cur = bytes;
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
+  }
+  ~FileSizeLimit() {
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before_), 0);
+    std::signal(SIGXFSZ, old_handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*const old_handler_)(int);
+};
+
+TEST_F(MetricsLogTest, KeepsInMemoryWhatAFullDiskDoesNotTakeAndWritesItWhenThereIsRoom) {
   write_steps(1, 1);
   const auto log = MetricsLog::resume(path_, 1);
   ASSERT_OK(log);
-  // The second line does not fit.
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit tight = before;
-  tight.rlim_cur = content().size() + 20;
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
-  const Status failed = (*log)->append(metrics_of(2));
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-  std::signal(SIGXFSZ, old_handler);
-  ASSERT_FALSE(failed.ok());
-  EXPECT_EQ(failed.error().code(), ErrorCode::kNoSpace);
-  EXPECT_THAT(failed.error().message(), HasSubstr(path_));
-  expect_steps(1);
-  ASSERT_OK((*log)->append(metrics_of(2)));
-  expect_steps(2);
+  {
+    const FileSizeLimit limit(content().size() + 20);  // the second line does not fit
+    for (std::int64_t step = 2; step <= 4; ++step) {
+      const Status failed = (*log)->append(metrics_of(step));
+      ASSERT_FALSE(failed.ok());
+      EXPECT_EQ(failed.error().code(), ErrorCode::kNoSpace);
+      EXPECT_THAT(failed.error().message(), HasSubstr(path_));
+      EXPECT_EQ((*log)->waiting_lines(), step - 1);
+      expect_steps(1);
+    }
+    EXPECT_FALSE((*log)->flush().ok());
+  }
+  ASSERT_OK((*log)->append(metrics_of(5)));
+  EXPECT_EQ((*log)->waiting_lines(), 0);
+  EXPECT_EQ((*log)->lost_lines(), 0);
+  expect_steps(5);
+}
+
+// Wherever the disk ends in the lines that wait: those before are whole, and those behind wait on.
+TEST_F(MetricsLogTest, WritesTheLinesThatFitAndLeavesNoneTorn) {
+  write_steps(1, 5);
+  const std::string whole = content();
+  const std::size_t first_end = whole.find('\n') + 1;
+  constexpr std::size_t kStride = 37;  // not every byte: it takes long enough
+  for (std::size_t room = first_end; room < whole.size(); room += kStride) {
+    SCOPED_TRACE(room);
+    put(whole.substr(0, first_end));
+    const auto log = MetricsLog::resume(path_, 1);
+    ASSERT_OK(log);
+    {
+      const FileSizeLimit none(first_end);
+      for (std::int64_t step = 2; step <= 5; ++step)
+        ASSERT_FALSE((*log)->append(metrics_of(step)).ok());
+    }
+    {
+      const FileSizeLimit some(room);
+      ASSERT_FALSE((*log)->flush().ok());
+      EXPECT_EQ(content(), whole.substr(0, whole.rfind('\n', room - 1) + 1));
+      expect_steps(5 - (*log)->waiting_lines());
+    }
+    ASSERT_OK((*log)->flush());
+    EXPECT_EQ(content(), whole);
+  }
+}
+
+TEST_F(MetricsLogTest, CountsTheLinesThatNoLongerFitIntoMemoryAndTriesAgainWhenItCloses) {
+  StepMetrics large = metrics_of(1);
+  large.unit_hashes = {{std::string(MetricsLog::kMostWaitingBytes / 4, 'x'), 1, 2}};
+  {
+    const auto log = MetricsLog::create(path_);
+    ASSERT_OK(log);
+    const FileSizeLimit none(0);
+    for (large.step = 1; large.step <= 5; ++large.step) EXPECT_FALSE((*log)->append(large).ok());
+    EXPECT_EQ((*log)->waiting_lines(), 3);
+    EXPECT_EQ((*log)->lost_lines(), 2);
+  }
+  // The limit is gone before the log is.
+  const auto all = read_metrics(path_);
+  ASSERT_OK(all);
+  EXPECT_EQ(all->size(), 3U);
 }
 
 // The child tells each step that append() acknowledged, until it is killed.

@@ -211,6 +211,20 @@ TEST(FileSystemsOfPaths, AreToldByTheirDevicesOnThisMachine) {
   EXPECT_THAT(systems[1].paths, ElementsAre(1));
 }
 
+TEST_F(Preflight, CountsWhatElseLiesOnTheFileSystemOfARunsFolder) {
+  const auto room = [&](const std::string& folder) {
+    return room_beside(drives_, folder, {{"/a/run", kGiB}, {"/b", 7 * kGiB}, {"/b/more", kMiB}},
+                       file_system_of_);
+  };
+  EXPECT_EQ(room("/b/runs/x").free_bytes, 10 * kGiB);
+  EXPECT_EQ(room("/b/runs/x").other_bytes, 7 * kGiB + kMiB);
+  EXPECT_EQ(room("/a").other_bytes, kGiB);
+  EXPECT_EQ(room("/elsewhere").free_bytes, std::nullopt);
+  EXPECT_EQ(room("/elsewhere").other_bytes, 0U);
+  file_system_of_ = [](const std::string&) { return "259:1"; };
+  EXPECT_EQ(room("/a").other_bytes, 8 * kGiB + kMiB);
+}
+
 // Both plans are of one configuration but for the weights.
 TEST(NvmeWeights, DecideHowMuchOfAPlanLiesOnEachPath) {
   const std::vector<std::string> large = {"zero_optimization.offload_optimizer.device=nvme",

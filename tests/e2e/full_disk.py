@@ -1,0 +1,327 @@
+"""Runs whose disk takes nothing more, whose terminal goes away, whose drive does not answer: what
+they save, what they say, and how they end.
+
+The program is the environment's SLUICE.
+"""
+
+import errno
+import fcntl
+import os
+import resource
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+import unittest
+
+from failing_mount import KIB, MIB, FailingMount, FullDisk
+from sluice_runs import SLUICE, SluiceRuns
+
+FOREVER = 100000
+WAIT_S = 120
+BITS = ("step", "loss", "lr", "grad_norm", "loss_scale")
+
+
+class Running:
+    """A process, and what it has said on standard error so far."""
+
+    def __init__(self, process):
+        self.process = process
+        self.text = ""
+        self._said = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            with self._said:
+                self.text += line
+                self._said.notify_all()
+        with self._said:
+            self._said.notify_all()
+
+    def wait_for(self, text, times=1):
+        with self._said:
+            found = self._said.wait_for(
+                lambda: self.text.count(text) >= times or not self._reader.is_alive(), WAIT_S)
+        if not found or self.text.count(text) < times:
+            raise AssertionError(f"it did not say {text!r} {times} times:\n{self.text}")
+
+    def wait_for_more_steps(self, count=3):
+        """However many there were; a step is a line here."""
+        self.wait_for("\nstep ", self.text.count("\nstep ") + count)
+
+    def send(self, *numbers):
+        for number in numbers:
+            self.process.send_signal(number)
+
+    def end(self):
+        self.process.wait(WAIT_S)
+        self._reader.join()
+        self.process.stderr.close()
+        return self.process.returncode
+
+
+class DiskTest(SluiceRuns):
+    def setUp(self):
+        super().setUp()
+        self.tokens("text.bin", 8000, 3)
+        self.write_run({
+            "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True},
+            "optimizer": {"type": "AdamW", "params": {"lr": 0.003}},
+            "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},
+                                  "offload_optimizer": {"device": "cpu"}},
+            "model": {"layers": 2, "hidden": 32, "heads": 2, "context": 16, "vocab": 64},
+            "data": {"train": [str(self.path / "text.bin")], "dtype": "uint16",
+                     "validation_fraction": 0.1},
+            "run": {"steps": 4, "cpu_threads": 1, "device": "cpu", "eval_batches": 4,
+                    "log_every": 1, "checkpoint_background": "off"}})
+
+    def words(self, out, *arguments, steps=FOREVER):
+        return [SLUICE, "train", "run.json", "--out", str(out), "--steps", str(steps), *arguments]
+
+    def start(self, out, *arguments, ignoring=None, steps=FOREVER):
+        def prepare():
+            if ignoring is not None:
+                signal.signal(ignoring, signal.SIG_IGN)
+        process = subprocess.Popen(
+            self.words(out, *arguments, steps=steps), cwd=self.path, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=prepare)
+        self.addCleanup(process.kill)
+        return Running(process)
+
+    def train(self, out, *arguments, code=0, steps=FOREVER):
+        """Runs it to its end; what it said."""
+        done = subprocess.run(self.words(out, *arguments, steps=steps), cwd=self.path, check=False,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=WAIT_S)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stderr
+
+    def steps(self, out):
+        return [step["step"] for step in self.metrics(out)]
+
+    def bits(self, out):
+        return [[step[key] for key in BITS] for step in self.metrics(out)]
+
+    def expect_bits_of_a_whole_run(self, out):
+        """Goes on for three steps; nothing of what happened before may be seen in the numbers."""
+        last = self.steps(out)[-1] + 3
+        self.train(out, "--resume", steps=last)
+        self.train("whole", "--overwrite", steps=last)
+        self.assertEqual(self.bits(out), self.bits("whole"))
+
+
+@unittest.skipIf(FullDisk.unavailable(), FullDisk.unavailable())
+class AFullDisk(DiskTest):
+    def setUp(self):
+        super().setUp()
+        self.disk = FullDisk(4 * MIB)
+        self.addCleanup(self.disk.close)
+        self.out = self.disk.path / "run"
+
+    def start_and_fill(self):
+        """Checkpoints are 350 KiB each, and metrics some 400 bytes a step."""
+        run = self.start(self.out, "--set", "run.checkpoint_every=2", "--set", "run.keep_last=1")
+        run.wait_for("saved ", 2)
+        self.disk.fill()
+        self.assertEqual(self.disk.free_bytes(), 0)
+        run.wait_for("was not saved")
+        run.wait_for("metrics wait in memory")
+        run.wait_for_more_steps(5)
+        return run
+
+    def test_costs_checkpoints_and_not_the_run_and_metrics_are_whole_when_there_is_room(self):
+        run = self.start_and_fill()
+        self.disk.free()
+        run.wait_for("can be written again")
+        run.wait_for("saved ", run.text.count("saved ") + 1)
+        run.send(signal.SIGTERM)
+        self.assertEqual(run.end(), 1, run.text)
+        self.assertEqual(run.text.count("metrics wait in memory"), 1)
+        self.assertEqual(run.text.count("can be written again"), 1)
+        self.assertRegex(run.text, r"\nsluice: \d+ checkpoints? (is|are) missing, because the disk "
+                                   r"was full\n")
+        self.assertNotIn("the metrics of", run.text)
+        steps = self.steps(self.out)
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+        self.assertEqual(os.listdir(self.out / "checkpoints"), [f"step-{steps[-1]:09d}"])
+        self.expect_bits_of_a_whole_run(self.out)
+
+    def test_says_which_metrics_are_missing_where_it_stays_full_and_leaves_what_was_there(self):
+        run = self.start_and_fill()
+        run.send(signal.SIGTERM)
+        self.assertEqual(run.end(), 1, run.text)
+        self.assertRegex(run.text, r"\nsluice: the metrics of \d+ steps are missing in \S+jsonl")
+        steps = self.steps(self.out)
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+        # Going on is refused before anything of the run has changed.
+        before = (self.out / "config.json").read_bytes()
+        told = self.train(self.out, "--resume", code=2)
+        self.assertIn("(ENOSPC)", told.splitlines()[-1])
+        self.assertEqual((self.out / "config.json").read_bytes(), before)
+        self.assertEqual(self.steps(self.out), steps)
+        self.disk.free()
+        self.expect_bits_of_a_whole_run(self.out)
+
+    def test_is_found_too_small_at_the_start_and_what_is_set_is_obeyed(self):
+        self.assertIn("saves every 30 minutes, at the end, and when it is interrupted, to "
+                      f"{self.out}/checkpoints", self.train(self.out, steps=1))
+        self.disk.fill(leave_bytes=500 * KIB)  # one fits, and that is all there is to be saved
+        told = self.train(self.out, "--overwrite", steps=1)
+        self.assertIn("more checkpoints of", told)
+        self.assertIn("the run does not save by time", told)
+        self.assertIn("saves at the end, and when", told)
+        told = self.train(self.out, "--overwrite", "--set", "run.checkpoint_minutes=7", steps=1)
+        self.assertIn("A save fails once the disk is full", told)
+        self.assertIn("saves every 7 minutes", told)
+        told = self.train(self.out, "--overwrite", "--set", "run.checkpoint_minutes=0", steps=1)
+        self.assertNotIn("may not fit", told)
+
+
+class OtherFailures(DiskTest):
+    @unittest.skipIf(FailingMount.unavailable(), FailingMount.unavailable())
+    def test_a_quota_and_a_read_only_disk_cost_checkpoints_and_not_the_run(self):
+        mount = FailingMount(self.path)
+        self.addCleanup(mount.close)
+        writes = ("create", "write", "fallocate", "mkdir", "rename", "unlink", "truncate")
+        for error, says in ((errno.EDQUOT, "full"), (errno.EROFS, "read-only")):
+            with self.subTest(error=errno.errorcode[error]):
+                out = f"run{error}"
+                run = self.start(mount.path / out, "--set", "run.checkpoint_every=2")
+                run.wait_for("saved ", 2)
+                rule = mount.fail(error, writes, out + "*")
+                run.wait_for("was not saved")
+                run.wait_for("metrics wait in memory")
+                run.wait_for_more_steps()
+                rule.remove()
+                run.wait_for("can be written again")
+                run.wait_for("saved ", run.text.count("saved ") + 1)
+                run.send(signal.SIGTERM)
+                self.assertEqual(run.end(), 1, run.text)
+                self.assertIn(f"({errno.errorcode[error]})", run.text)
+                self.assertIn(f"missing, because the disk was {says}\n", run.text)
+                steps = self.steps(out)
+                self.assertEqual(steps, list(range(1, len(steps) + 1)))
+
+    def test_a_limit_of_the_files_size_is_an_error_and_not_the_end(self):
+        run = self.start("a", "--set", "run.checkpoint_every=2")
+        run.wait_for("saved ", 2)
+        _, hard = resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (1, hard))
+        run.wait_for("was not saved")
+        run.wait_for("metrics wait in memory")
+        run.wait_for_more_steps()
+        resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        run.wait_for("can be written again")
+        run.send(signal.SIGTERM)
+        self.assertEqual(run.end(), 1, run.text)
+        self.assertIn("(EFBIG)", run.text)
+        self.assertIn("ulimit -f", run.text)
+        steps = self.steps("a")
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+
+    def test_what_is_written_at_the_end_fails_by_itself(self):
+        run = self.start("a", "--save-weights", "model.safetensors", "--trace", "1:2")
+        run.wait_for_more_steps()
+        (self.path / "a/trace.json.new").mkdir()
+        (self.path / "model.safetensors").mkdir()
+        run.send(signal.SIGTERM)
+        self.assertEqual(run.end(), 1, run.text)
+        self.assertIn("sluice: the trace was not written: ", run.text)
+        self.assertIn("sluice: the weights were not saved: ", run.text)
+        self.expect_bits_of_a_whole_run("a")
+
+
+class SavedOnTheWay(DiskTest):
+    def test_by_time_with_the_same_bits(self):
+        told = self.train("a", "--set", "run.checkpoint_minutes=1e-9", steps=6)
+        self.assertIn("saves every 1e-09 minutes, at the end", told)
+        self.assertEqual(told.count("saved "), 6, told)
+        self.assertEqual(sorted(os.listdir(self.path / "a/checkpoints")),
+                         ["step-000000005", "step-000000006"])
+        told = self.train("b", "--set", "run.checkpoint_minutes=60", steps=6)
+        self.assertEqual(told.count("saved "), 1, told)
+        self.assertEqual(self.bits("a"), self.bits("b"))
+
+    def test_when_its_terminal_is_gone(self):
+        master, terminal = os.openpty()
+
+        def prepare():
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        process = subprocess.Popen(self.words("a"), cwd=self.path, stdin=terminal, stdout=terminal,
+                                   stderr=terminal, start_new_session=True, preexec_fn=prepare)
+        self.addCleanup(process.kill)
+        os.close(terminal)
+        shown = b""
+        while shown.count(b"step ") < 5:  # as a terminal does; else the run would wait for it
+            shown += os.read(master, 4096)
+        os.close(master)  # SIGHUP, and EIO for all that it writes from now on
+        self.assertEqual(process.wait(WAIT_S), 0)
+        self.assertEqual(os.listdir(self.path / "a/checkpoints"),
+                         [f"step-{self.steps('a')[-1]:09d}"])
+        self.expect_bits_of_a_whole_run("a")
+
+    def test_when_a_lost_connection_sends_several_signals_at_once(self):
+        run = self.start("a")
+        run.wait_for_more_steps()
+        run.send(signal.SIGHUP, signal.SIGTERM, signal.SIGHUP)
+        self.assertEqual(run.end(), 0, run.text)
+        self.assertEqual(run.text.count("saved "), 1)
+
+    def test_not_under_nohup(self):
+        run = self.start("a", ignoring=signal.SIGHUP)
+        run.wait_for_more_steps()
+        run.send(signal.SIGHUP)
+        run.wait_for_more_steps()
+        self.assertNotIn("finishing the step", run.text)
+        run.send(signal.SIGTERM)
+        self.assertEqual(run.end(), 0, run.text)
+
+    def test_when_nobody_reads_what_it_says(self):
+        process = subprocess.Popen(self.words("a"), cwd=self.path, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        while b"step 3" not in process.stderr.readline():
+            pass
+        process.stderr.close()
+        done = len(self.steps("a"))
+        log = self.path / "a/metrics.jsonl"
+        end = time.monotonic() + WAIT_S
+        while process.poll() is None and log.read_bytes().count(b"\n") < done + 5:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(WAIT_S), 0)
+        self.assertEqual(len(os.listdir(self.path / "a/checkpoints")), 1)
+
+
+@unittest.skipIf(FailingMount.unavailable(), FailingMount.unavailable())
+class ADriveThatHangs(DiskTest):
+    def tasks(self, process):
+        return len(os.listdir(f"/proc/{process.pid}/task"))
+
+    def test_does_not_keep_the_second_ctrl_c_from_ending_the_process(self):
+        mount = FailingMount(self.path)
+        self.addCleanup(mount.close)
+        run = self.start(mount.path / "a")
+        run.wait_for_more_steps()
+        hung = mount.hang("write", "a/metrics.jsonl")
+        hung.wait_for_hits()  # the main thread waits there
+        run.send(signal.SIGINT)
+        run.wait_for("once more stops at once")
+        run.send(signal.SIGINT)
+        # What waits in the kernel for an answer is the last of it.
+        end = time.monotonic() + WAIT_S
+        while self.tasks(run.process) > 1:
+            self.assertLess(time.monotonic(), end, "it goes on")
+            time.sleep(0.01)
+        hung.release()
+        self.assertEqual(run.end(), 130, run.text)
+        self.assertFalse((self.path / "a/checkpoints").exists())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

@@ -1,0 +1,138 @@
+#include "tools/support/interrupt.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+namespace sluice::tools {
+namespace {
+
+constexpr int kWentOn = 7;  // an exit code that nothing else has
+
+void send(int number) { kill(getpid(), number); }
+
+// Until the signal thread has taken what was sent.
+void wait_for(const Interrupt& interrupt) {
+  while (!interrupt.requested()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+bool is_blocked(int number) {
+  sigset_t mask{};
+  pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+  return sigismember(&mask, number) == 1;
+}
+
+sigset_t signals_pending() {
+  sigset_t waiting{};
+  sigpending(&waiting);
+  return waiting;
+}
+
+// Each statement runs in a process of its own.
+TEST(InterruptDeathTest, TheFirstSignalIsAFlagAndTheSecondOneEndsTheProcess) {
+  for (const int first : {SIGINT, SIGTERM}) {
+    EXPECT_EXIT(
+        {
+          const SignalThread signals;
+          const Interrupt interrupt("the notice\n");
+          send(first);
+          wait_for(interrupt);
+          send(SIGINT);
+          for (;;) pause();
+        },
+        testing::ExitedWithCode(kInterruptedExitCode), "");
+  }
+}
+
+TEST(InterruptDeathTest, ALostConnectionMaySendSeveralSignals) {
+  EXPECT_EXIT(
+      {
+        const SignalThread signals;
+        const Interrupt interrupt;
+        send(SIGHUP);
+        wait_for(interrupt);
+        for (const int number : {SIGHUP, SIGTERM, SIGHUP}) send(number);
+        for (sigset_t waiting = signals_pending(); !sigisemptyset(&waiting);)
+          waiting = signals_pending();
+        _exit(kWentOn);
+      },
+      testing::ExitedWithCode(kWentOn), "");
+}
+
+// The thread's standard error is a full pipe that nobody reads.
+TEST(InterruptDeathTest, EndsTheProcessThoughItsNoticeCannotBeWritten) {
+  EXPECT_EXIT(
+      {
+        int ends[2];
+        if (pipe(ends) != 0 || fcntl(ends[1], F_SETFL, O_NONBLOCK) != 0) _exit(1);
+        while (write(ends[1], "x", 1) == 1) {
+        }
+        fcntl(ends[1], F_SETFL, 0);
+        dup2(ends[1], STDERR_FILENO);
+        const SignalThread signals;
+        const Interrupt interrupt("the notice\n");
+        send(SIGINT);
+        wait_for(interrupt);
+        send(SIGTERM);
+        for (;;) pause();
+      },
+      testing::ExitedWithCode(kInterruptedExitCode), "");
+}
+
+TEST(InterruptDeathTest, WithoutOneASignalDoesWhatItAlwaysDid) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    EXPECT_EXIT(
+        {
+          const SignalThread signals;
+          { const Interrupt over; }
+          send(number);
+          for (;;) pause();
+        },
+        testing::KilledBySignal(number), "");
+  }
+}
+
+TEST(InterruptDeathTest, IgnoresAHangUpThatWasIgnoredAtTheStart) {
+  EXPECT_EXIT(
+      {
+        std::signal(SIGHUP, SIG_IGN);
+        const SignalThread signals;
+        const Interrupt interrupt;
+        send(SIGHUP);
+        if (is_blocked(SIGHUP) || interrupt.requested()) _exit(1);
+        send(SIGINT);
+        wait_for(interrupt);
+        _exit(kWentOn);
+      },
+      testing::ExitedWithCode(kWentOn), "");
+}
+
+TEST(Interrupt, LeavesTheMaskAsItWas) {
+  {
+    const SignalThread signals;
+    EXPECT_TRUE(is_blocked(SIGINT));
+    bool inherited = false;
+    std::thread([&] { inherited = is_blocked(SIGINT); }).join();
+    EXPECT_TRUE(inherited);
+  }
+  EXPECT_FALSE(is_blocked(SIGINT));
+}
+
+TEST(InterruptDeathTest, AWriteThatIsTooLongOrUnreadFailsInsteadOfEndingTheProcess) {
+  EXPECT_EXIT(
+      {
+        fail_writes_beyond_limits();
+        fail_writes_without_reader();
+        send(SIGXFSZ);
+        send(SIGPIPE);
+        _exit(kWentOn);
+      },
+      testing::ExitedWithCode(kWentOn), "");
+}
+
+}  // namespace
+}  // namespace sluice::tools

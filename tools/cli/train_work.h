@@ -1,0 +1,32 @@
+// The work of `sluice train`, once everything that can be refused was: the steps, what is written
+// after the last of them, and what is said of a run that broke off.
+#pragma once
+
+#include <string>
+
+#include "aio/result.h"
+#include "engine/train/training_run.h"
+#include "engine/weights/dtype.h"
+#include "tools/cli/run_folder.h"
+#include "tools/cli/run_setup.h"
+#include "tools/cli/train_session.h"
+#include "tools/support/interrupt.h"
+
+namespace sluice::tools {
+
+struct TrainWork {
+  TrainSession& session;
+  const Interrupt& interrupt;
+  const RunFolder& folder;
+  engine::TrainingRun& run;
+  bool traces = false;  // DIR/trace.json is written
+  std::string weights;  // the file of the final weights; empty: none
+  engine::DType weight_dtype = engine::DType::kF32;
+  const PlannedStep* planned = nullptr;  // what the steps are compared with
+};
+
+// Returns the exit code. Errors, also those thrown, say on which drives the run's state was and
+// where it can go on.
+Result<int> train_and_finish(const TrainWork& work);
+
+}  // namespace sluice::tools
