@@ -156,14 +156,17 @@ Result<TrainSession::End> train(TrainSession& session, const Interrupt& interrup
   try {
     auto end = session.train(interrupt);
     if (end.ok()) return end;
+    session.finish_saves();
     return std::move(end).error().with_suffix(after_a_failure(folder, config));
   } catch (const engine::NonFiniteGradient& error) {
+    session.finish_saves();
     const auto newest = folder.find("newest");
     const bool saved = newest.ok() && *newest;
     throw engine::TrainError(
         std::string(error.what()) +
         (saved ? ". The newest checkpoint is " + (*newest)->path : ". There is no checkpoint yet"));
   } catch (const engine::TrainError& error) {
+    session.finish_saves();
     throw engine::TrainError(error.what() + after_a_failure(folder, config));
   }
 }

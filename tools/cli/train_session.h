@@ -36,6 +36,9 @@ class TrainSession {
 
   // How many checkpoints are missing because the disk was full.
   int failed_saves() const { return failed_saves_; }
+  // After a failure: until a checkpoint that is being written is there, which is then reported.
+  void finish_saves();
+
   // Before train(): what the plan predicts for a step.
   void compare_with_plan(double step_s) { totals_.compare_with_plan(step_s); }
   bool far_from_plan() const { return totals_.far_from_plan(); }
