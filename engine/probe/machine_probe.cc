@@ -99,7 +99,7 @@ class MachineProbe {
   Result<SpeedsCache::Found<Speeds>> quietly(
       const std::string& name, MeasuredKey key, MeasuredWork work,
       const std::function<Result<Speeds>(PassSpread*)>& measure) {
-    QuietMeasurement quiet(work, options_.cpu_use);
+    QuietMeasurement quiet(work, options_.cpu_use, options_.most_spread);
     const std::function<Result<Speeds>()> once = [&] { return measure(quiet.spread()); };
     SLUICE_ASSIGN_OR_RETURN(auto found,
                             cache_.get<Speeds>(
@@ -235,6 +235,18 @@ class MachineProbe {
             .deterministic = config_.run.deterministic};
   }
 
+  // For an estimate. Of the cores' products nothing is measured: a modest rate is assumed.
+  EstimateRates rates() const {
+    constexpr double kFlopsPerThread = 2e10;
+    constexpr double kLeastCopy = 1e9;
+    if (gpu_) {
+      return {.matmul_flops_per_s = report_.speeds.gpu_matmul_flops_per_s,
+              .copy_bytes_per_s = report_.speeds.gpu_copy_bytes_per_s};
+    }
+    return {.matmul_flops_per_s = kFlopsPerThread * compute_threads(config_),
+            .copy_bytes_per_s = std::max(report_.speeds.host_copy_bytes_per_s, kLeastCopy)};
+  }
+
   Status units() {
     const std::string name = "the model's units";
     const auto tell = step(name);
@@ -253,13 +265,12 @@ class MachineProbe {
                              .memory_limit_bytes = gpu_ ? gpu_room(config_.budget, facts_)
                                                         : host_room(config_.budget, facts_)};
     const std::uint64_t needed = unit_timer_bytes(model, options);
-    if (gpu_ && options.memory_limit_bytes && needed > *options.memory_limit_bytes) {
+    if (options.memory_limit_bytes && needed > *options.memory_limit_bytes) {
       log::info("the units of this model are not timed, since that takes " + format_bytes(needed) +
-                " of the GPU, and " + format_bytes(*options.memory_limit_bytes) +
+                (gpu_ ? " of the GPU, and " : " of RAM, and ") +
+                format_bytes(*options.memory_limit_bytes) +
                 " may be taken; their times are estimated from operations");
-      report_.units = estimate_units(subject.shape, subject.padded_vocab, subject.pass,
-                                     {.matmul_flops_per_s = report_.speeds.gpu_matmul_flops_per_s,
-                                      .copy_bytes_per_s = report_.speeds.gpu_copy_bytes_per_s});
+      report_.units = estimate_units(subject.shape, subject.padded_vocab, subject.pass, rates());
       report_.units_when = {.unix_s = options_.unix_s, .estimated = true};
       return {};
     }

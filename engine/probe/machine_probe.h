@@ -9,8 +9,8 @@
 // Memory:  what the parts take (host_probe.h, drive_probe.h, gpu_probe.h, unit_timer.h), one after
 //          the other, within the configuration's budget; all given back before it returns.
 // Threads: one; blocking. Sets LibTorch's number of threads, as a run does.
-// Errors:  those of the parts. Units that do not fit the GPU's budget are estimated, with a log
-//          line.
+// Errors:  those of the parts. Units that do not fit the budget are estimated, with a log line: the
+//          plan then says what does not fit.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,9 @@ struct MachineProbeOptions {
   std::int64_t disturbed_max_age_s = 0;  // speeds_cache.h
   bool host = true;                      // measure it
   bool units = true;                     // time them
-  ReadCpuUse cpu_use;                    // for tests; empty: this process's
+  // For tests: quiet_measurement.h.
+  ReadCpuUse cpu_use;
+  double most_spread = QuietMeasurement::kMostSpread;
   // May be empty. What is being measured, and the share of the whole probe that is done.
   std::function<void(const std::string& what, double fraction)> on_progress;
 };

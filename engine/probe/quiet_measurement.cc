@@ -73,8 +73,8 @@ std::string QuietMeasurement::disturbance() const {
            std::to_string(static_cast<int>(100 * disturbance_.lost_share + 0.5)) +
            "% of the processor time";
   }
-  if (disturbance_.spread > kMostSpread)
-    return "its repeats differ by a factor of " + factor_text(disturbance_.spread);
+  if (disturbance_.spread > 1)
+    return "its repeats differ by a factor of " + factor_text(disturbance_.spread * most_spread_);
   return {};
 }
 

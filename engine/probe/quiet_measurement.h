@@ -44,9 +44,10 @@ class QuietMeasurement {
   static constexpr double kMostSpread = 3;
   static constexpr int kMostTries = 3;
 
-  // `read`: for tests; empty is cpu_use().
-  explicit QuietMeasurement(MeasuredWork work, ReadCpuUse read = {})
-      : work_(work), read_(read ? std::move(read) : cpu_use) {}
+  // For tests: a process that is made up (empty: this one), and passes that may be spread.
+  explicit QuietMeasurement(MeasuredWork work, ReadCpuUse read = {},
+                            double most_spread = kMostSpread)
+      : work_(work), read_(read ? std::move(read) : cpu_use), most_spread_(most_spread) {}
 
   // For the passes that `measure` makes.
   PassSpread* spread() { return &spread_; }
@@ -61,7 +62,7 @@ class QuietMeasurement {
       const CpuUse before = read_();
       SLUICE_ASSIGN_OR_RETURN(Speeds speeds, measure());
       const Disturbance now{.lost_share = lost_share(before, read_(), work_),
-                            .spread = spread_.worst()};
+                            .spread = spread_.worst() / most_spread_};
       const bool better = !best || now.badness() < disturbance_.badness();
       const bool much_better = !best || now.badness() < kWorthAnotherTry * disturbance_.badness();
       if (better) {
@@ -81,13 +82,14 @@ class QuietMeasurement {
 
   struct Disturbance {
     double lost_share = 0;
-    double spread = 1;
+    double spread = 0;  // over what is bearable
     // 1: just bearable.
-    double badness() const { return std::max(lost_share / kMostLost, spread / kMostSpread); }
+    double badness() const { return std::max(lost_share / kMostLost, spread); }
   };
 
   const MeasuredWork work_;
   const ReadCpuUse read_;
+  const double most_spread_;
   PassSpread spread_;
   Disturbance disturbance_;
 };

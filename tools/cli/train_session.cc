@@ -71,6 +71,13 @@ Result<TrainSession::End> TrainSession::train(const Interrupt& interrupt) {
   return interrupted ? End::kInterrupted : End::kCompleted;
 }
 
+void TrainSession::finish_saves() {
+  if (parts_.checkpoints == nullptr) return;
+  parts_.checkpoints->wait();
+  const Status told = tell_saves();
+  if (!told.ok()) log::warning(told.error().message());
+}
+
 void TrainSession::print_totals() {
   progress_.clear();
   std::cout << totals_.closing_table();

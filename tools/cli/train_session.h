@@ -43,6 +43,8 @@ class TrainSession {
   std::vector<std::string> missing() const;
   // Whether steps were taken, and not one of them changed the weights.
   bool applied_nothing() const;
+  // After a failure: until a checkpoint that is being written is there, which is then reported.
+  void finish_saves();
   // Before train(): what the plan predicts for a step.
   void compare_with_plan(double step_s) { totals_.compare_with_plan(step_s); }
   bool far_from_plan() const { return totals_.far_from_plan(); }

@@ -57,14 +57,17 @@ Result<TrainSession::End> train(const TrainWork& work) {
   try {
     auto end = work.session.train(work.interrupt);
     if (end.ok()) return end;
+    work.session.finish_saves();
     return std::move(end).error().with_suffix(after_a_failure(folder, config));
   } catch (const engine::NonFiniteGradient& error) {
+    work.session.finish_saves();
     const auto newest = folder.newest();
     const bool saved = newest.ok() && *newest;
     throw engine::TrainError(
         std::string(error.what()) +
         (saved ? ". The newest checkpoint is " + (*newest)->path : ". There is no checkpoint yet"));
   } catch (const engine::TrainError& error) {
+    work.session.finish_saves();
     throw engine::TrainError(error.what() + after_a_failure(folder, config));
   }
 }

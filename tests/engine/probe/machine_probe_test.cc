@@ -51,6 +51,7 @@ class MachineProbeTest : public testing::Test {
                                           .refresh = refresh,
                                           .unix_s = kNow,
                                           .cpu_use = [this] { return next_cpu_use(); },
+                                          .most_spread = 1e9,
                                           .on_progress =
                                               [&](const std::string& what, double fraction) {
                                                 measured_.insert(what);
@@ -128,6 +129,13 @@ TEST_F(MachineProbeTest, SaysThatTheMachineWasBusyAndKeepsNothingOfIt) {
   ASSERT_TRUE(forget_measurements(config(), quiet).ok());
   probe();
   EXPECT_EQ(measured_.size(), 3U);
+}
+
+// So that a plan can say what does not fit, instead of the probe that its own work does not.
+TEST_F(MachineProbeTest, EstimatesUnitsThatDoNotFitTheBudget) {
+  const ProbeReport report = probe({"train_micro_batch_size_per_gpu=65536"});
+  EXPECT_TRUE(report.units_when.estimated);
+  EXPECT_GT(report.units.block.backward_s, 0);
 }
 
 TEST_F(MachineProbeTest, MeasuresPathsAloneAndTogether) {
