@@ -106,7 +106,8 @@ class BadInput(AioBenchTest):
         self.assertGreater(shutil.disk_usage(self.folder).free, free // 2)
 
     def test_counts(self):
-        for value in ("0", "4097", "-1", "many", "1.5", ""):
+        self.refuse("--queue-depth", "", needles=["--queue-depth", "empty"])
+        for value in ("0", "4097", "-1", "many", "1.5"):
             self.refuse("--queue-depth", value, needles=["--queue-depth", value, "1 to 4096"])
         for value in ("0", "65", "-2", "two"):
             self.refuse("--threads", value, needles=["--threads", value, "1 to 64"])
