@@ -34,6 +34,7 @@ struct DriveProbeOptions {
   std::uint64_t most_file_bytes = kGiB;
   double fill_seconds = 0.5;  // at most
   double seconds = 0.35;      // each of the three measurements
+  double io_watchdog_s = 0;   // a transfer that takes longer is named; 0: none is
 };
 
 inline constexpr std::uint64_t kMostBufferBytes = 256 * kMiB;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "aio/io_watchdog.h"
 #include "aio/result.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): named by CLI11
@@ -18,8 +19,9 @@ class App;
 
 namespace sluice::tools {
 
-// Returns the exit code. An error becomes one sentence and the code that fits it.
-using Command = std::function<Result<int>()>;
+// Returns the exit code. An error becomes one sentence and the code that fits it. The watchdog is
+// the process's: it sees file calls by itself, and queues that it is told of (open_queue.h).
+using Command = std::function<Result<int>(aio::IoWatchdog& watchdog)>;
 
 Command add_config_command(CLI::App& sluice);
 Command add_diff_command(CLI::App& sluice);

@@ -45,7 +45,7 @@ Command add_config_command(CLI::App& sluice) {
   command->add_flag("--verbose", options->verbose, "Also the keys that nobody gave");
   command->add_flag("--json", options->json, "The resolved configuration as a run file");
   command->add_flag("--keys", options->keys, "Documents every key, and needs no configuration");
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& /*watchdog*/) { return run(*options); };
 }
 
 }  // namespace sluice::tools

@@ -27,7 +27,7 @@ std::string json_list(const std::vector<std::string>& items) {
   return text + "]";
 }
 
-Result<int> run(const Options& options) {
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   ConfigOptions config_options = options.config;
   const auto add = [&](const std::string& override) {
     config_options.overrides.push_back(override);
@@ -40,6 +40,7 @@ Result<int> run(const Options& options) {
       options.batches == 0 && !options.data.empty() ? kAllBatches : options.batches;
   if (batches > 0) add("run.eval_batches=" + std::to_string(batches));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
+  watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
   SLUICE_ASSIGN_OR_RETURN(const auto run, set_up_evaluation(resolved.config));
   engine::LossSum loss;
   {
@@ -66,7 +67,7 @@ Command add_eval_command(CLI::App& sluice) {
                       "Token files; else the configuration's validation data");
   command->add_option("--batches", options->batches,
                       "How many micro-batches at most (run.eval_batches); else all of --data");
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools

@@ -39,13 +39,13 @@ void tell_tokenizer(const engine::TokenizerFiles& tokenizer) {
   if (tokenizer.kind == Kind::kFile) std::cout << "tokenizer: " << tokenizer.json_path() << "\n";
 }
 
-Result<int> run(const Options& options) {
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   engine::ExportOptions wanted{.folder = options.to};
   SLUICE_ASSIGN_OR_RETURN(wanted.dtype, weight_dtype(options.dtype));
   auto shard = parse_bytes(options.max_shard_size);
   if (!shard.ok()) return std::move(shard).error().with_context("--max-shard-size");
   wanted.max_shard_bytes = *shard;
-  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   SLUICE_RETURN_IF_ERROR(engine::check_empty(files.backend->files(), options.to));
   SLUICE_ASSIGN_OR_RETURN(const CheckpointArgument from,
                           find_checkpoint(*files.queue, options.from, options.checkpoint));
@@ -91,7 +91,7 @@ Command add_export_command(CLI::App& sluice) {
   command->add_option("--dtype", options->dtype, "Of the weights: fp32 (default), bf16, fp16");
   command->add_option("--max-shard-size", options->max_shard_size,
                       "Weights of more than this go into several files (default 5G); 0: never");
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools

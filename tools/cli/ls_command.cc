@@ -2,12 +2,12 @@
 #include <iostream>
 #include <memory>
 
-#include "aio/make_backend.h"
 #include "aio/units.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/verify_checkpoint.h"
 #include "engine/observe/text_table.h"
 #include "tools/cli/command.h"
+#include "tools/cli/open_queue.h"
 
 namespace sluice::tools {
 namespace {
@@ -16,8 +16,6 @@ struct Options {
   std::string directory;
   bool verify = false;
 };
-
-constexpr int kQueueDepth = 32;
 
 std::string loss_text(const std::optional<double>& loss) {
   return loss ? engine::decimals(*loss, 4) : "-";
@@ -38,14 +36,12 @@ Result<std::string> state_of(aio::IoQueue& queue, const engine::CheckpointEntry&
   return "damaged: " + report.damaged.front().problem;
 }
 
-Result<int> run(const Options& options) {
-  SLUICE_ASSIGN_OR_RETURN(const auto backend, aio::make_backend({.kind = aio::BackendKind::kAuto,
-                                                                 .queue_depth = kQueueDepth}));
-  SLUICE_ASSIGN_OR_RETURN(const auto queue,
-                          aio::IoQueue::create(*backend, {.queue_depth = kQueueDepth}));
-  SLUICE_ASSIGN_OR_RETURN(const bool there, backend->files().exists(options.directory));
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
+  aio::IoQueue& queue = *files.queue;
+  SLUICE_ASSIGN_OR_RETURN(const bool there, files.backend->files().exists(options.directory));
   if (!there) return Error(ErrorCode::kNotFound, "there is no run in " + options.directory);
-  const engine::CheckpointFolder folder(*queue, options.directory + "/checkpoints");
+  const engine::CheckpointFolder folder(queue, options.directory + "/checkpoints");
   SLUICE_ASSIGN_OR_RETURN(const auto list, folder.list());
   if (list.empty()) {
     std::cout << "no checkpoint lies in " << folder.path() << "\n";
@@ -54,8 +50,7 @@ Result<int> run(const Options& options) {
   bool sound = true;
   std::vector<engine::TextRow> rows = {{"checkpoint", "step", "loss", "val loss", "size", "state"}};
   for (const engine::CheckpointEntry& entry : list) {
-    SLUICE_ASSIGN_OR_RETURN(const std::string state,
-                            state_of(*queue, entry, options.verify, sound));
+    SLUICE_ASSIGN_OR_RETURN(const std::string state, state_of(queue, entry, options.verify, sound));
     rows.push_back({entry.name, std::to_string(entry.step), loss_text(entry.loss),
                     loss_text(entry.validation_loss), format_bytes(entry.bytes), state});
   }
@@ -75,7 +70,7 @@ Command add_ls_command(CLI::App& sluice) {
   const auto options = std::make_shared<Options>();
   command->add_option("DIR", options->directory, "The run's directory")->required();
   command->add_flag("--verify", options->verify, "Reads every byte, as sluice scrub DIR does");
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools

@@ -5,12 +5,15 @@
 #include <map>
 #include <string>
 
+#include "aio/io_watchdog.h"
 #include "tools/cli/command.h"
 #include "tools/support/command_line.h"
 
 namespace {
 
 using sluice::ErrorCode;
+
+constexpr double kWatchdogS = 30;
 
 // The user's mistakes are 2, everything else 1.
 int exit_code_of(ErrorCode code) {
@@ -34,6 +37,11 @@ int run(int argc, const char* const* argv) {
   CLI::App app("Trains transformers larger than GPU memory, their state streaming from NVMe.",
                "sluice");
   app.require_subcommand(1);
+  double watchdog_s = kWatchdogS;
+  app.add_option("--io-watchdog", watchdog_s,
+                 "Names a file operation that hangs for longer than these seconds [30], 0: none; "
+                 "before the command. With a configuration run.io_watchdog counts")
+      ->check(CLI::Range(0.0, 86400.0));
   std::map<std::string, sluice::tools::Command> commands;
 #ifdef SLUICE_HAS_ENGINE
   commands["train"] = sluice::tools::add_train_command(app);
@@ -53,7 +61,9 @@ int run(int argc, const char* const* argv) {
 
   const auto parsed = sluice::tools::parse_words(app, argc, argv);
   if (parsed.ok() && !*parsed) return 0;
-  const auto done = parsed.ok() ? commands.at(app.get_subcommands().front()->get_name())()
+  sluice::aio::IoWatchdog watchdog({.file_calls = true});
+  watchdog.set_limit_s(watchdog_s);
+  const auto done = parsed.ok() ? commands.at(app.get_subcommands().front()->get_name())(watchdog)
                                 : sluice::Result<int>(parsed.error());
   if (done.ok()) return *done;
   std::cerr << "sluice: " << done.error().message() << "\n";

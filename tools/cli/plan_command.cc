@@ -52,8 +52,9 @@ std::string closing(const std::vector<engine::StepMetrics>& steps) {
   return "\nsimulated, in virtual time\n\n" + totals.closing_table();
 }
 
-Result<int> run(const Options& options) {
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(options.config));
+  watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
   SLUICE_ASSIGN_OR_RETURN(
       const engine::RunPlan plan,
       plan_here(resolved.config,
@@ -111,7 +112,7 @@ Command add_plan_command(CLI::App& sluice) {
       ->check(CLI::PositiveNumber);
   command->add_option("--nodes", options->cluster.nodes, "likewise")->check(CLI::PositiveNumber);
   add_machine_options(*command, options->machine);
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools

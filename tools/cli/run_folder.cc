@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "aio/log.h"
-#include "aio/make_backend.h"
 #include "engine/checkpoint/checkpoint_reader.h"
 #include "engine/checkpoint/remove_checkpoint.h"
 #include "engine/train/run_checkpoints.h"
@@ -12,7 +11,6 @@
 namespace sluice::tools {
 namespace {
 
-constexpr int kQueueDepth = 32;
 constexpr const char* kLockName = "lock";
 constexpr const char* kFiles[] = {"metrics.jsonl", "trace.json", "tokenizer.json", "config.json"};
 
@@ -30,14 +28,12 @@ engine::CheckpointFolder checkpoints_of(aio::IoQueue& queue, const std::string& 
 
 }  // namespace
 
-Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry) {
+Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry,
+                                  aio::IoWatchdog& watchdog) {
   RunFolder folder;
   folder.directory_ = directory;
-  SLUICE_ASSIGN_OR_RETURN(folder.backend_, aio::make_backend({.kind = aio::BackendKind::kAuto,
-                                                              .queue_depth = kQueueDepth}));
-  SLUICE_ASSIGN_OR_RETURN(folder.queue_,
-                          aio::IoQueue::create(*folder.backend_, {.queue_depth = kQueueDepth}));
-  aio::FileSystem& files = folder.backend_->files();
+  SLUICE_ASSIGN_OR_RETURN(folder.files_, open_queue(watchdog));
+  aio::FileSystem& files = folder.files_.backend->files();
   SLUICE_RETURN_IF_ERROR(files.make_directories(directory));
   if (entry == Entry::kNew && !is_empty(directory)) {
     return Error(ErrorCode::kAlreadyExists,
@@ -53,7 +49,7 @@ Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry) {
   if (!lock.ok()) return std::move(lock).error();
   folder.lock_ = *std::move(lock);
   if (entry == Entry::kOverwrite) SLUICE_RETURN_IF_ERROR(folder.clear());
-  auto checkpoints = checkpoints_of(*folder.queue_, directory);
+  auto checkpoints = checkpoints_of(folder.queue(), directory);
   SLUICE_ASSIGN_OR_RETURN(const auto leftovers, checkpoints.clean_leftovers());
   for (const std::string& name : leftovers)
     log::info("removed what an interrupted save left: " + checkpoints.path() + "/" + name);
@@ -62,8 +58,8 @@ Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry) {
 
 // Checkpoints first: without them what is left cannot be taken for a run to resume.
 Status RunFolder::clear() {
-  aio::FileSystem& files = backend_->files();
-  SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints_of(*queue_, directory_).list());
+  aio::FileSystem& files = files_.backend->files();
+  SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints_of(queue(), directory_).list());
   for (const engine::CheckpointEntry& entry : list)
     SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(files, entry.path));
   for (const char* name : kFiles) {
@@ -74,7 +70,7 @@ Status RunFolder::clear() {
 }
 
 Result<std::optional<engine::CheckpointEntry>> RunFolder::find(const std::string& name) const {
-  const auto own = checkpoints_of(*queue_, directory_);
+  const auto own = checkpoints_of(queue(), directory_);
   if (name == "newest") return own.newest();
   const std::filesystem::path path(name);
   if (!path.has_parent_path()) {
@@ -82,14 +78,14 @@ Result<std::optional<engine::CheckpointEntry>> RunFolder::find(const std::string
     return std::optional(std::move(entry));
   }
   const auto clean = path.has_filename() ? path : path.parent_path();
-  const engine::CheckpointFolder others(*queue_, clean.parent_path().string());
+  const engine::CheckpointFolder others(queue(), clean.parent_path().string());
   SLUICE_ASSIGN_OR_RETURN(auto entry, others.find(clean.filename().string()));
   return std::optional(std::move(entry));
 }
 
 Error RunFolder::with_advice(Error error, std::int64_t step) const {
   if (error.code() != ErrorCode::kCorrupt) return error;
-  const auto list = checkpoints_of(*queue_, directory_).list();
+  const auto list = checkpoints_of(queue(), directory_).list();
   if (!list.ok()) return error;
   for (auto entry = list->rbegin(); entry != list->rend(); ++entry) {
     if (entry->step >= step || !entry->complete()) continue;

@@ -16,6 +16,7 @@
 #include "aio/io_queue.h"
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_folder.h"
+#include "tools/cli/open_queue.h"
 
 namespace sluice::tools {
 
@@ -27,7 +28,8 @@ class RunFolder {
     kResume,     // it stays
   };
   // Makes the folder, locks it, and clears it as `entry` says. kBusy: another process trains there.
-  static Result<RunFolder> open(const std::string& directory, Entry entry);
+  static Result<RunFolder> open(const std::string& directory, Entry entry,
+                                aio::IoWatchdog& watchdog);
 
   std::string file(const std::string& name) const { return directory_ + "/" + name; }
 
@@ -37,15 +39,14 @@ class RunFolder {
   // A damaged checkpoint's error, with what to do: to go on from the one before.
   Error with_advice(Error error, std::int64_t step) const;
 
-  aio::IoQueue& queue() const { return *queue_; }
+  aio::IoQueue& queue() const { return *files_.queue; }
 
  private:
   RunFolder() = default;
   Status clear();
 
   std::string directory_;
-  std::unique_ptr<aio::IoBackend> backend_;
-  std::unique_ptr<aio::IoQueue> queue_;
+  FileQueue files_;
   std::unique_ptr<aio::FileLock> lock_;
 };
 

@@ -8,11 +8,11 @@
 
 #include "aio/executor.h"
 #include "aio/io_queue.h"
-#include "aio/make_backend.h"
 #include "aio/units.h"
 #include "swap/scrub.h"
 #include "swap/store_inventory.h"
 #include "tools/cli/command.h"
+#include "tools/cli/open_queue.h"
 #include "tools/cli/scrub_run.h"
 #include "tools/support/progress_line.h"
 
@@ -24,8 +24,6 @@ struct Options {
   std::string run;
   bool clean = false;
 };
-
-constexpr int kQueueDepth = 32;
 
 Status list_all(aio::IoQueue& queue, const std::vector<std::string>& paths) {
   bool any = false;
@@ -79,28 +77,26 @@ Result<int> scrub_one(aio::IoQueue& queue, const Options& options) {
   return kExitDamaged;
 }
 
-Result<int> run(const Options& options) {
-  SLUICE_ASSIGN_OR_RETURN(const auto backend, aio::make_backend({.kind = aio::BackendKind::kAuto,
-                                                                 .queue_depth = kQueueDepth}));
-  SLUICE_ASSIGN_OR_RETURN(const auto queue,
-                          aio::IoQueue::create(*backend, {.queue_depth = kQueueDepth}));
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
+  aio::IoQueue& queue = *files.queue;
   // Runs' directories first; what is left are NVMe paths.
   Options of_stores = options;
   std::erase_if(of_stores.paths, is_run_folder);
   bool sound = true;
   for (const std::string& path : options.paths) {
     if (!is_run_folder(path)) continue;
-    SLUICE_ASSIGN_OR_RETURN(const bool one, scrub_run(*queue, path));
+    SLUICE_ASSIGN_OR_RETURN(const bool one, scrub_run(queue, path));
     sound = sound && one;
   }
   if (!sound) return kExitDamaged;
   if (of_stores.paths.empty()) return 0;
   if (options.clean) {
-    SLUICE_RETURN_IF_ERROR(clean(*queue, of_stores.paths));
+    SLUICE_RETURN_IF_ERROR(clean(queue, of_stores.paths));
     return 0;
   }
-  if (!options.run.empty()) return scrub_one(*queue, of_stores);
-  SLUICE_RETURN_IF_ERROR(list_all(*queue, of_stores.paths));
+  if (!options.run.empty()) return scrub_one(queue, of_stores);
+  SLUICE_RETURN_IF_ERROR(list_all(queue, of_stores.paths));
   return 0;
 }
 
@@ -123,7 +119,7 @@ Command add_scrub_command(CLI::App& sluice) {
   command->add_option("--run", options->run, "The run whose store is to be checked");
   command->add_flag("--remove-leftovers", options->clean,
                     "Removes the stores of runs that were killed; they cannot be used any more");
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "aio/clock.h"
-#include "aio/io_watchdog.h"
+#include "aio/drive_names.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/train/run_checkpoints.h"
@@ -156,11 +156,12 @@ Result<TrainSession::End> train(TrainSession& session, const Interrupt& interrup
   }
 }
 
-Result<int> run(const Options& options) {
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   ConfigOptions config_options = options.config;
   add_overrides(options, config_options);
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
   config::Config config = resolved.config;
+  watchdog.set_limit_s(config.run.io_watchdog_s);
   SLUICE_ASSIGN_OR_RETURN(const engine::DType dtype, weight_dtype(options.dtype));
   std::optional<engine::TraceLog::Options> trace;
   if (!options.trace.empty()) {
@@ -172,7 +173,7 @@ Result<int> run(const Options& options) {
   }
   const Interrupt interrupt(kInterruptNotice);
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
-                          RunFolder::open(config.run.dir, entry_of(options, config)));
+                          RunFolder::open(config.run.dir, entry_of(options, config), watchdog));
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, find_checkpoint(folder, config));
   auto made = set_up_run(config, checkpoint);
   if (!made.ok() && checkpoint)
@@ -245,7 +246,7 @@ Command add_train_command(CLI::App& sluice) {
                       "Of the saved weights: fp32 (default), bf16, fp16");
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools
