@@ -30,6 +30,14 @@ class Running:
         self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
+        test.addCleanup(self._stop)
+
+    def _stop(self):
+        self._test.mount.clear()  # SIGKILL does not end who waits for a drive
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        self._process.stderr.close()
 
     def _read(self):
         for line in self._process.stderr:
@@ -44,8 +52,6 @@ class Running:
 
     def end(self):
         self._test.assertEqual(self._process.wait(PATIENCE_S), 0, self._text)
-        self._reader.join()
-        self._process.stderr.close()
 
 
 @unittest.skipIf(FailingMount.unavailable(), FailingMount.unavailable())
@@ -103,7 +109,7 @@ class HangingDrives(SluiceRuns):
         run, model = self.run_folder, self.mount.path / "model"
         for words, operation, pattern, command in (
                 # Nothing on the mount answers: not even to who asks for its name.
-                ("of \\S+/run", "*", "*", ["ls", run]),
+                ("look-up of \\S+/run", "*", "*", ["ls", run]),
                 ("listing of \\S+/checkpoints", "readdir", "run/checkpoints", ["ls", run]),
                 ("read of", "read", "*step-000000002/master*", ["scrub", run]),
                 ("creation of \\S+/exported", "mkdir", "exported",
@@ -120,7 +126,10 @@ class HangingDrives(SluiceRuns):
             with self.subTest(command=command[0]):
                 rule = self.mount.hang(operation, pattern, times=None if operation == "*" else 1)
                 running = Running(self, "--io-watchdog", LIMIT_S, *command)
-                self.meet(running, {words: rule})
+                try:
+                    self.meet(running, {words: rule})
+                finally:
+                    self.mount.clear()
                 running.end()
 
 
