@@ -38,9 +38,9 @@ Result<TokenSidecar> parse_token_sidecar(std::string_view text) {
   if (format != "sluice-tokens") return wrong("\"format\" is not \"sluice-tokens\"");
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t version, count_of(json, "version"));
   if (version != 1) {
-    return Error(ErrorCode::kUnsupported, "is of version " + std::to_string(version) +
-                                              ", and only version 1 is known here: use the "
-                                              "tools/prepare of this release");
+    return Error(ErrorCode::kNewerVersion, "is of version " + std::to_string(version) +
+                                               ", and only version 1 is known here: use the "
+                                               "tools/prepare of this release");
   }
   TokenSidecar sidecar;
   SLUICE_ASSIGN_OR_RETURN(const std::string dtype, text_of(json, "dtype"));

@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "sluice-speeds";
-constexpr int kVersion = 1;
+constexpr std::int64_t kVersion = 1;
 constexpr const char* kUtc = "%Y-%m-%dT%H:%M:%SZ";
 
 Error corrupt(const std::string& what) { return Error(ErrorCode::kCorrupt, what); }
@@ -52,7 +52,10 @@ Result<std::vector<Measurement>> parse_measurements(std::string_view text) {
   try {
     const Json whole = Json::parse(text);
     if (whole.at("format").get<std::string>() != kFormat) return corrupt("it has other content");
-    if (whole.at("version").get<int>() != kVersion) return corrupt("it is of another version");
+    const auto version = whole.at("version").get<std::int64_t>();
+    if (version > kVersion)
+      return Error(ErrorCode::kNewerVersion, "it was written by a newer version of this program");
+    if (version != kVersion) return corrupt("it is of no version that there is");
     std::vector<Measurement> measurements;
     for (const Json& json : whole.at("measurements")) {
       SLUICE_ASSIGN_OR_RETURN(Measurement measurement, measurement_from(json));

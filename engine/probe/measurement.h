@@ -29,7 +29,7 @@ struct Measurement {
 };
 
 std::string to_text(const std::vector<Measurement>& measurements);
-// kCorrupt with a sentence for whatever to_text() did not write.
+// kCorrupt, or kNewerVersion, with a sentence for whatever to_text() did not write.
 Result<std::vector<Measurement>> parse_measurements(std::string_view text);
 
 // "2026-03-01T12:00:00Z", and back; kCorrupt.

@@ -32,15 +32,34 @@ const Measurement* SpeedsCache::find(const std::string& what, const MeasuredOf& 
   return nullptr;
 }
 
-std::vector<Measurement> SpeedsCache::read() const {
+// Nothing where there is none.
+Result<std::vector<Measurement>> SpeedsCache::read_file() const {
   const auto text = aio::read_small_file(queue_, options_.path, kMaxFileBytes);
-  if (!text.ok() && text.error().code() == ErrorCode::kNotFound) return {};
-  auto parsed =
-      text.ok() ? parse_measurements(*text) : Result<std::vector<Measurement>>(text.error());
+  if (text.ok()) return parse_measurements(*text);
+  if (text.error().code() == ErrorCode::kNotFound) return std::vector<Measurement>();
+  return text.error();
+}
+
+std::vector<Measurement> SpeedsCache::read() const {
+  auto parsed = read_file();
   if (parsed.ok()) return std::move(*parsed);
   log::warning_once("speeds cache " + options_.path,
                     "the speeds kept in " + options_.path +
                         " cannot be used, and are measured again: " + parsed.error().message());
+  return {};
+}
+
+// Whatever it was, nothing is written over it.
+Status SpeedsCache::set_unreadable_aside() const {
+  aio::FileSystem& files = queue_.backend().files();
+  const auto parsed = read_file();
+  if (parsed.ok()) return {};
+  const ErrorCode code = parsed.error().code();
+  if (code != ErrorCode::kCorrupt && code != ErrorCode::kInvalidArgument) return parsed.error();
+  SLUICE_ASSIGN_OR_RETURN(const std::string aside,
+                          aio::unused_name(files, options_.path + ".unreadable"));
+  SLUICE_RETURN_IF_ERROR(files.rename(options_.path, aside));
+  log::info(options_.path + " is now " + aside);
   return {};
 }
 
@@ -58,6 +77,7 @@ Status SpeedsCache::write(Measurement measurement) {
   const std::string folder = std::filesystem::path(options_.path).parent_path().string();
   if (!folder.empty()) SLUICE_RETURN_IF_ERROR(files.make_directories(folder));
   SLUICE_ASSIGN_OR_RETURN(const auto lock, files.lock(options_.path + ".lock"));
+  SLUICE_RETURN_IF_ERROR(set_unreadable_aside());
   measurements_ = read();
   std::erase_if(measurements_, [&](const Measurement& old) {
     return (old.what == measurement.what && old.of == measurement.of) || !fresh(old);

@@ -2,8 +2,9 @@
 //
 // What was measured of the same machine in the same setting is not measured again for kMaxAgeDays;
 // anything else about it makes a new measurement. A file that is damaged or of somebody else is
-// left out of account with a log line, and replaced by the first measurement. A cache that cannot
-// be written costs a log line and the next run's seconds, no more.
+// left out of account with a log line, and set aside under another name by the first measurement;
+// one of a newer version stays, and nothing is kept. A cache that cannot be written costs a log
+// line and the next run's seconds, no more.
 //
 // Written whole or not at all (aio/small_file.h), by one process at a time: where another holds the
 // lock beside the file, what was measured here is not kept. What another process added since this
@@ -60,7 +61,9 @@ class SpeedsCache {
  private:
   const Measurement* find(const std::string& what, const MeasuredOf& of) const;
   void keep(Measurement measurement);
+  Result<std::vector<Measurement>> read_file() const;
   std::vector<Measurement> read() const;
+  Status set_unreadable_aside() const;
   Status write(Measurement measurement);
   bool fresh(const Measurement& measurement) const;
 

@@ -589,7 +589,7 @@ class Resume(Training):
         before = contents(self.path / "a")
         told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "1",
                            code=1).stderr
-        self.assertIn("there is no older one that is complete", told)
+        self.assertIn("there is no older one that is complete. To begin a new run", told)
         self.assertEqual(contents(self.path / "a"), before)
 
     def test_leaves_a_folder_that_is_being_copied_alone(self):
@@ -677,6 +677,32 @@ class Resume(Training):
                 result = self.sluice(*command, code=1)
                 self.assertIn("mounted?", result.stderr)
         self.assertEqual(len(self.metrics("a")), 6)
+
+    def test_says_that_it_may_not_look_where_it_may_not(self):
+        # Root may look everywhere, unless it gives that up.
+        give_up = []
+        if os.geteuid() == 0:
+            give_up = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+            if shutil.which("setpriv") is None:
+                self.skipTest("root can look everywhere, and there is no setpriv to give that up")
+        closed = self.checkpoints / "step-000000006/checkpoint.json"
+        for path, says in ((self.checkpoints, "listing of a/checkpoints"),
+                           (closed, "step-000000006 cannot be read: ")):
+            mode = path.stat().st_mode
+            path.chmod(0)
+            self.addCleanup(path.chmod, mode)
+            for command in (["train", "run.json", "--out", "a", "--resume"],
+                            ["train", "run.json", "--out", "a", "--overwrite"],
+                            ["export", "a", "x"], ["generate", "a", "--prompt", "a"]):
+                with self.subTest(path=path.name, command=command):
+                    result = subprocess.run([*give_up, SLUICE, *command], cwd=self.path,
+                                            check=False, capture_output=True, text=True,
+                                            timeout=240)
+                    self.assertEqual(result.returncode, 2, result.stderr)
+                    self.assertIn(says, result.stderr.splitlines()[-1])
+                    self.assertIn("EACCES", result.stderr.splitlines()[-1])
+            path.chmod(mode)
+        self.assertEqual(len(contents(self.path / "a")), len(contents(self.run_before)))
 
     def test_does_not_say_that_there_is_no_checkpoint_when_its_folder_is_gone(self):
         process = self.start("train", "run.json", "--out", "a", "--resume", "--steps", "100000")

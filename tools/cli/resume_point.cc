@@ -60,7 +60,7 @@ Error with_older_one(Error error, const RunFolder& folder, const CheckpointEntry
   const CheckpointFolder siblings(folder.queue(), engine::parent_folder(checkpoint.path));
   const auto before = siblings.before(checkpoint.step);
   if (!before.ok()) return error;
-  if (!*before) return std::move(error).with_suffix("; there is no older one that is complete");
+  if (!*before) return std::move(error).with_suffix("; there is no older one that is complete. To begin a new run, choose another --out");
   return std::move(error).with_suffix(
       "; the one before it is " + (*before)->name + ". To go on from there: " +
       command(name_of(folder, **before), is_own(folder, **before) ? kSetAside : ""));

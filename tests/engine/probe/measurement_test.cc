@@ -49,7 +49,7 @@ TEST(Measurement, RefusesEveryOtherText) {
       "{\"format\": 3}",
       "\x80\xff",
       with("sluice-speeds", "other"),
-      with("\"version\": 1", "\"version\": 2"),
+      with("\"version\": 1", "\"version\": 0"),
       with("2026-03-01T12:00:00Z", "yesterday"),
       with("2026-03-01T12:00:00Z", "2026-03-01T12:00:00Z "),
       with("\"1M\"", "1"),
@@ -62,6 +62,8 @@ TEST(Measurement, RefusesEveryOtherText) {
     ASSERT_FALSE(parsed.ok()) << text;
     EXPECT_EQ(parsed.error().code(), ErrorCode::kCorrupt) << text;
   }
+  EXPECT_EQ(parse_measurements(with("\"version\": 1", "\"version\": 2")).error().code(),
+            ErrorCode::kNewerVersion);
   for (std::size_t length = 0; length + 2 < good.size(); length += 7)
     EXPECT_FALSE(parse_measurements(good.substr(0, length)).ok()) << length;
 }

@@ -96,19 +96,32 @@ TEST_F(SpeedsCacheTest, MeasuresAgainWhenAskedTo) {
 TEST_F(SpeedsCacheTest, LeavesADamagedOrForeignFileOutOfAccountAndSaysSo) {
   get(cache_at(kNow));
   const std::string good = file();
-  std::string other_version = good;
-  other_version.replace(other_version.find("\"version\": 1"), 12, "\"version\": 7");
   double times = 1;
-  for (const std::string& bad : {std::string(), good.substr(0, good.size() / 2), other_version,
+  for (const std::string& bad : {std::string(), good.substr(0, good.size() / 2),
                                  std::string("hello"), std::string((1 << 20) + 1, ' ')}) {
     write_file(bad);
     log::set_sink([this](log::Level, std::string_view line) { said_.emplace_back(line); });
     said_.clear();
     EXPECT_EQ(get(cache_at(kNow)), ++times);
-    EXPECT_THAT(said_, ElementsAre(HasSubstr(kPath)));
-    EXPECT_EQ(get(cache_at(kNow)), times);  // replaced by a good one
+    const std::string aside = std::string(kPath) + ".unreadable" +
+                              (times == 2 ? "" : "-" + std::to_string(int(times) - 1));
+    EXPECT_THAT(said_, ElementsAre(HasSubstr(kPath), HasSubstr("is now " + aside)));
+    EXPECT_EQ(get(cache_at(kNow)), times);  // a good one is in its place
     EXPECT_TRUE(cached_);
+    EXPECT_TRUE(*drive_.files().exists(aside));
   }
+}
+
+TEST_F(SpeedsCacheTest, LeavesAFileOfANewerVersionAlone) {
+  get(cache_at(kNow));
+  std::string newer = file();
+  newer.replace(newer.find("\"version\": 1"), 12, "\"version\": 7");
+  write_file(newer);
+  log::set_sink([this](log::Level, std::string_view line) { said_.emplace_back(line); });
+  said_.clear();
+  EXPECT_EQ(get(cache_at(kNow)), 2);
+  EXPECT_THAT(said_, ElementsAre(HasSubstr("newer version"), HasSubstr("could not be kept")));
+  EXPECT_EQ(file(), newer);
 }
 
 TEST_F(SpeedsCacheTest, MeasuresAgainWhatLacksAValue) {
