@@ -181,7 +181,7 @@ class Resume(Training):
                                                      "checkpoints/step-000000006"))})
         saved = json.loads((self.path / "a/config.json").read_text(encoding="utf-8"))
         self.assertEqual(saved["run"]["later_checkpoints"], "refuse")
-        self.assertIn("there is no --resume",
+        self.assertIn("--resume",
                       self.refused("train", "run.json", "--out", "c", "--set-aside-later"))
 
     def test_keeps_the_metrics_that_it_cuts_and_says_so(self):
