@@ -49,9 +49,6 @@ TrainSession::TrainSession(const Parts& parts, std::int64_t steps)
       progress_({.total_steps = steps,
                  .plain_every_steps =
                      std::max<std::int64_t>(parts.run->config().run.log_every_steps, 1)}),
-      skipped_(parts.run->config().precision == config::Precision::kFp16
-                   ? parts.run->config().fp16.static_loss_scale
-                   : 0),
       save_clock_(parts.run->plan().saves, steps, SteadyClock().now_ns()) {}
 
 Result<TrainSession::End> TrainSession::train(const Interrupt& interrupt) {
@@ -105,13 +102,15 @@ void TrainSession::one_step(std::int64_t step) {
   totals_.add(metrics);
   progress_.update(metrics);
   tell_metrics(parts_.log->append(metrics));
-  engine::must(skipped_.after_step(outcome.skipped));
+  ++taken_steps_;
+  if (outcome.skipped) ++skipped_steps_;
 }
 
 // With a scale that adapts, a run that goes on for some steps may find them all too large.
 bool TrainSession::applied_nothing() const {
   const bool adapts = parts_.run->config().fp16.static_loss_scale == 0;
-  return skipped_.all() && (!adapts || parts_.run->trainer().state().applied_step == 0);
+  return taken_steps_ > 0 && skipped_steps_ == taken_steps_ &&
+         (!adapts || parts_.run->trainer().state().applied_step == 0);
 }
 
 // Once when lines begin to wait, and once when they no longer do.

@@ -13,7 +13,6 @@
 #include "engine/observe/train_progress.h"
 #include "engine/train/run_checkpoints.h"
 #include "engine/train/save_plan.h"
-#include "engine/train/skipped_steps.h"
 #include "engine/train/training_run.h"
 #include "tools/support/interrupt.h"
 
@@ -67,7 +66,8 @@ class TrainSession {
   engine::TrainProgress progress_;
   engine::RunTotals totals_;
   engine::RunCheckpoints::Scores scores_;
-  engine::SkippedSteps skipped_;
+  std::int64_t taken_steps_ = 0;  // by this process
+  std::int64_t skipped_steps_ = 0;
   engine::SaveClock save_clock_;
   int failed_saves_ = 0;
   bool disk_was_full_ = false;  // whenever a save failed

@@ -7,8 +7,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "engine/train/skipped_steps.h"
-
 namespace sluice::engine {
 namespace {
 
@@ -89,35 +87,6 @@ TEST(LossScaler, GoesOnWithAStaticScaleOfTheRulesAndADynamicOneOfTheCheckpoint) 
   EXPECT_EQ(
       continued_loss_scale({.hysteresis = 2}, {.scale = 512, .hysteresis_left = 3}).error().code(),
       ErrorCode::kCorrupt);
-}
-
-TEST(SkippedSteps, EndARunAtAStaticScaleThatOverflowsManyTimesInARow) {
-  const auto after = [](double scale, const std::string& steps) {
-    SkippedSteps skipped(scale);
-    for (std::size_t i = 0; i + 1 < steps.size(); ++i)
-      EXPECT_TRUE(skipped.after_step(steps[i] == 'x').ok()) << "step " << i;
-    return skipped.after_step(steps.back() == 'x');
-  };
-  const std::string almost(SkippedSteps::kMostInARow - 1, 'x');
-  EXPECT_TRUE(after(1024, almost).ok());
-  EXPECT_TRUE(after(1024, almost + "." + almost).ok());
-  EXPECT_TRUE(after(0, almost + almost).ok()) << "a dynamic scale ends by itself";
-  const Status status = after(1024, ".." + almost + "x");
-  ASSERT_FALSE(status.ok());
-  EXPECT_THAT(status.error().message(),
-              testing::AllOf(HasSubstr("the last 20 steps overflowed at the fixed loss scale of "
-                                       "1024"),
-                             HasSubstr("set fp16.loss_scale to 0")));
-}
-
-TEST(SkippedSteps, KnowWhetherTheyWereAll) {
-  SkippedSteps skipped(0);
-  EXPECT_FALSE(skipped.all()) << "none was taken";
-  EXPECT_TRUE(skipped.after_step(true).ok());
-  EXPECT_TRUE(skipped.all());
-  EXPECT_TRUE(skipped.after_step(false).ok());
-  EXPECT_TRUE(skipped.after_step(true).ok());
-  EXPECT_FALSE(skipped.all());
 }
 
 TEST(LossScaler, NamesTheKeyThatIsOutOfRange) {
