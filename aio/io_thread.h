@@ -23,6 +23,10 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+// The names of threads that BlockedCalls leaves out.
+inline constexpr const char* kPosixThread = "sluice-posix";
+inline constexpr const char* kDriveLookUpThread = "sluice-drive";
+
 inline void name_this_thread(const char* name) { pthread_setname_np(pthread_self(), name); }
 
 }  // namespace sluice::aio

@@ -2,20 +2,21 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
-#include <string_view>
-#include <utility>
 
 #include "aio/check.h"
+#include "aio/clock.h"
+#include "aio/drive_names.h"
+#include "aio/io_thread.h"
 #include "aio/log.h"
 
 namespace sluice::aio {
 namespace {
 
-// How often a limit is looked at: a hang is told at most a quarter late.
-constexpr int kLooksPerLimit = 4;
+// How often a limit is looked at: a hang is named at most a quarter late.
+constexpr int kLooksPerLimit = 8;
+// What began so little later than what was told is still the same: blocks of one batch.
+constexpr std::int64_t kTogetherNs = 1'000'000;
 
 std::string in_seconds(std::int64_t ns) {
   std::ostringstream text;
@@ -24,80 +25,37 @@ std::string in_seconds(std::int64_t ns) {
   return text.str();
 }
 
+std::string with_drive(const std::string& operation, const std::string& path) {
+  const std::string drive = describe_drive(path);
+  return drive.empty() ? operation : operation + " on " + drive;
+}
+
 std::string describe(const IoQueue::InFlight& block) {
   std::string text(to_string(block.kind));
   if (block.kind != IoKind::kSync) {
     text += " of " + std::to_string(block.length_bytes) + " bytes at offset " +
             std::to_string(block.offset_bytes);
   }
-  text += " of " + block.path;
-  const std::string drive = describe_drive(block.path);
-  return drive.empty() ? text : text + " on " + drive;
-}
-
-// "\040" and the like, as /proc/self/mountinfo writes spaces, tabs and backslashes.
-std::string unescaped(const std::string& text) {
-  std::string plain;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool escape =
-        text[i] == '\\' && i + 3 < text.size() &&
-        std::all_of(&text[i + 1], &text[i + 4], [](char c) { return c >= '0' && c <= '7'; });
-    if (escape) {
-      plain += static_cast<char>(std::stoi(text.substr(i + 1, 3), nullptr, 8));
-      i += 3;
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
-}
-
-bool lies_below(std::string_view path, std::string_view folder) {
-  if (folder == "/") return true;
-  return path.substr(0, folder.size()) == folder &&
-         (path.size() == folder.size() || path[folder.size()] == '/');
+  return with_drive(text + " of " + block.path, block.path);
 }
 
 }  // namespace
 
-std::string describe_drive(const std::string& path) {
-  std::error_code error;
-  const std::string absolute = std::filesystem::weakly_canonical(path, error).string();
-  if (error) return {};
-  std::ifstream mounts("/proc/self/mountinfo");
-  std::string best_mount;
-  std::string best;
-  for (std::string line; std::getline(mounts, line);) {
-    // ... <5: mount point> ... - <file system> <source> ...
-    std::istringstream words(line);
-    std::string word;
-    std::string mount;
-    for (int i = 0; i < 5; ++i) words >> mount;
-    mount = unescaped(mount);
-    while (words >> word && word != "-") {
-    }
-    std::string type;
-    std::string source;
-    if (!(words >> type >> source)) continue;
-    // Of two mounts at one place the later one hides the other.
-    if (!lies_below(absolute, mount) || mount.size() < best_mount.size()) continue;
-    best_mount = mount;
-    best = unescaped(source);
-    best.append(" (").append(type).append(", mounted at ").append(mount).append(")");
-  }
-  return best;
-}
+IoWatchdog::IoWatchdog(Options options) : IoWatchdog({}, std::move(options)) {}
 
 IoWatchdog::IoWatchdog(const std::vector<const IoQueue*>& queues, Options options)
     : options_([&] {
         if (!options.report)
           options.report = [](const std::string& message) { log::warning(message); };
         return std::move(options);
-      }()) {
-  SLUICE_CHECK(options_.limit_ns > 0, "a watchdog's limit must be more than 0");
-  for (const IoQueue* queue : queues)
-    watched_.push_back({.queue = queue, .next_report_ns = options_.limit_ns});
-  thread_ = std::thread([this] { run(); });
+      }()),
+      limit_ns_(options_.limit_ns) {
+  for (const IoQueue* queue : queues) queues_[next_number_++] = queue;
+  const SignalsBlocked signals_blocked;
+  thread_ = std::thread([this] {
+    name_this_thread("sluice-watch");
+    run();
+  });
 }
 
 IoWatchdog::~IoWatchdog() {
@@ -105,35 +63,110 @@ IoWatchdog::~IoWatchdog() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  stop_changed_.notify_all();
+  changed_.notify_all();
   thread_.join();
 }
 
+IoWatchdog::Watch IoWatchdog::watch(const IoQueue& queue) {
+  const std::lock_guard lock(mutex_);
+  queues_[next_number_] = &queue;
+  return {*this, next_number_++};
+}
+
+void IoWatchdog::forget(int number) {
+  const std::lock_guard lock(mutex_);
+  queues_.erase(number);
+}
+
+void IoWatchdog::set_limit_s(double limit_s) {
+  SLUICE_CHECK(limit_s >= 0, "a watchdog's limit must not be negative");
+  {
+    const std::lock_guard lock(mutex_);
+    limit_ns_ = static_cast<std::int64_t>(limit_s * 1e9);
+  }
+  changed_.notify_all();
+}
+
 void IoWatchdog::run() {
-  const auto pause = std::chrono::nanoseconds(
-      std::max<std::int64_t>(options_.limit_ns / kLooksPerLimit, 1'000'000));
+  const auto look = [this] {
+    look_at_queues();
+    if (options_.file_calls) look_at_calls();
+  };
   std::unique_lock lock(mutex_);
-  while (!stop_changed_.wait_for(lock, pause, [this] { return stop_; })) {
+  while (!stop_) {
+    if (limit_ns_ == 0) {
+      changed_.wait(lock, [this] { return stop_ || limit_ns_ > 0; });
+      continue;
+    }
+    limit_now_ns_ = limit_ns_;
+    const auto pause =
+        std::chrono::nanoseconds(std::max<std::int64_t>(limit_now_ns_ / kLooksPerLimit, 1'000'000));
+    const auto changed = [this] { return stop_ || limit_ns_ != limit_now_ns_; };
+    if (changed_.wait_for(lock, pause, changed)) continue;
     lock.unlock();
-    for (Watched& watched : watched_) look(watched);
+    look();
     lock.lock();
+  }
+  lock.unlock();
+  // Who has read that something hangs is also told that it came back.
+  const auto was_told = [](const auto& one) { return !one.second.told.empty(); };
+  if (std::any_of(hanging_queues_.begin(), hanging_queues_.end(), was_told) ||
+      std::any_of(hanging_calls_.begin(), hanging_calls_.end(), was_told)) {
+    look();
   }
 }
 
-void IoWatchdog::look(Watched& watched) const {
-  const auto oldest = watched.queue->oldest_in_flight();
-  const std::int64_t age_ns = oldest ? oldest->age_ns : 0;
-  // Whatever is in flight now began after the last message: what it told of is back.
-  if (watched.reported_ns > 0 && age_ns < watched.reported_ns) {
-    options_.report("the drive has answered: " + watched.told);
-    watched.reported_ns = 0;
-    watched.next_report_ns = options_.limit_ns;
+void IoWatchdog::look_at_queues() {
+  std::map<int, std::optional<Seen>> seen;
+  {  // forget() waits here, so that no queue is looked at once it may be gone
+    const std::lock_guard lock(mutex_);
+    const std::int64_t now_ns = SteadyClock().now_ns();
+    for (const auto& [number, queue] : queues_) {
+      const auto oldest = queue->oldest_in_flight();
+      auto& found = seen[number];
+      if (!oldest) continue;
+      found = Seen{.since_ns = now_ns - oldest->age_ns,
+                   .describe = [block = *oldest] { return describe(block); },
+                   .who = "a drive has not answered for "};
+    }
   }
-  if (!oldest || age_ns < watched.next_report_ns) return;
-  watched.told = describe(*oldest);
-  watched.reported_ns = age_ns;
-  watched.next_report_ns = 2 * age_ns;
-  options_.report("a drive has not answered for " + in_seconds(age_ns) + ": " + watched.told +
+  for (const auto& [number, found] : seen) judge(hanging_queues_[number], found);
+  for (auto& [number, hang] : hanging_queues_)
+    if (seen.count(number) == 0) judge(hang, std::nullopt);
+  std::erase_if(hanging_queues_, [&](const auto& one) { return seen.count(one.first) == 0; });
+}
+
+void IoWatchdog::look_at_calls() {
+  const auto& blocked = calls_.look(SteadyClock().now_ns());
+  for (auto& [thread, hang] : hanging_calls_)
+    if (blocked.count(thread) == 0) judge(hang, std::nullopt);
+  for (const auto& [thread, call] : blocked) {
+    const auto in_words = [thread = thread, &call = call]() -> std::string {
+      const auto described = BlockedCalls::describe(thread, call);
+      return described ? with_drive(described->text, described->path) : "";
+    };
+    judge(hanging_calls_[thread], Seen{.since_ns = call.since_ns,
+                                       .describe = in_words,
+                                       .who = "a file operation has not come back for "});
+  }
+  std::erase_if(hanging_calls_, [&](const auto& one) { return blocked.count(one.first) == 0; });
+}
+
+void IoWatchdog::judge(Hang& hang, const std::optional<Seen>& seen) const {
+  const std::int64_t now_ns = SteadyClock().now_ns();
+  // Whatever is there now began after what was told: that is back.
+  if (!hang.told.empty() && (!seen || seen->since_ns > hang.since_ns + kTogetherNs)) {
+    options_.report("the drive has answered after " + in_seconds(now_ns - hang.since_ns) + ": " +
+                    hang.told);
+    hang = {};
+  }
+  if (!seen) return;
+  const std::int64_t age_ns = now_ns - seen->since_ns;
+  if (age_ns < std::max(limit_now_ns_, hang.told.empty() ? 0 : hang.next_report_ns)) return;
+  std::string told = hang.told.empty() ? seen->describe() : hang.told;
+  if (told.empty()) return;
+  hang = {.since_ns = seen->since_ns, .next_report_ns = 2 * age_ns, .told = std::move(told)};
+  options_.report(seen->who + in_seconds(age_ns) + ": " + hang.told +
                   ". Nothing is lost yet, and work goes on when it answers; the kernel's log "
                   "(dmesg) says what is wrong with it");
 }

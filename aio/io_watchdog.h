@@ -1,22 +1,29 @@
-// IoWatchdog: says which operation hangs, while it hangs, instead of a program that stands still in
-// silence.
+// IoWatchdog: says which file operation hangs, while it hangs, instead of a program that stands
+// still in silence.
 //
-// A thread looks at the oldest block in flight of each queue. Once it has been with the drive for
-// longer than the limit, a message names operation, file, offset and drive; again each time the
-// wait has doubled; and once more when the drive has answered. It ends nothing: a drive or its link
-// may come back, and what was written there meanwhile is not known.
+// A thread looks at the oldest block in flight of each queue, and at the file calls that threads of
+// the process are blocked in (BlockedCalls). What takes longer than the limit is named: operation,
+// file, offset and drive; again each time the wait has doubled; and once more when it is back. It
+// ends nothing: a drive or its link may come back, and what was written there meanwhile is not
+// known.
 //
-// Threads: one of its own. The queues must outlive it.
+// The thread asks no file system for anything, so that it does not hang with what it reports.
+//
+// Threads: one of its own; all methods from any.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "aio/blocked_calls.h"
 #include "aio/io_queue.h"
 
 namespace sluice::aio {
@@ -24,37 +31,77 @@ namespace sluice::aio {
 class IoWatchdog {
  public:
   struct Options {
-    std::int64_t limit_ns = 30'000'000'000;  // > 0
+    std::int64_t limit_ns = 30'000'000'000;  // 0: says nothing
+    // Also calls beside the queues; one watchdog of a process does, its main's.
+    bool file_calls = false;
     // Called on the watchdog's thread; by default log::warning().
-    std::function<void(const std::string& message)> report;
+    std::function<void(const std::string& message)> report = {};
   };
 
+  // A queue is watched while this lives; both the queue and the watchdog must outlive it.
+  class Watch {
+   public:
+    Watch() = default;
+    Watch(Watch&& from) noexcept
+        : watchdog_(std::exchange(from.watchdog_, nullptr)), number_(from.number_) {}
+    Watch& operator=(Watch&& from) noexcept {
+      std::swap(watchdog_, from.watchdog_);
+      std::swap(number_, from.number_);
+      return *this;
+    }
+    ~Watch() {
+      if (watchdog_ != nullptr) watchdog_->forget(number_);
+    }
+
+   private:
+    friend class IoWatchdog;
+    Watch(IoWatchdog& watchdog, int number) : watchdog_(&watchdog), number_(number) {}
+    IoWatchdog* watchdog_ = nullptr;
+    int number_ = 0;
+  };
+
+  explicit IoWatchdog(Options options);
+  // With these queues from the start, which must outlive it.
   IoWatchdog(const std::vector<const IoQueue*>& queues, Options options);
-  ~IoWatchdog();  // at once
+  ~IoWatchdog();  // at once, or within a second where it is just looking up a name
   IoWatchdog(const IoWatchdog&) = delete;
   IoWatchdog& operator=(const IoWatchdog&) = delete;
 
+  [[nodiscard]] Watch watch(const IoQueue& queue);
+  void set_limit_s(double limit_s);  // 0: says nothing
+
  private:
-  struct Watched {
-    const IoQueue* queue = nullptr;
-    std::int64_t next_report_ns = 0;  // of the age of its oldest block
-    std::int64_t reported_ns = 0;     // the age last told; 0: nothing was
-    std::string told;                 // of what
+  // A place where work can hang, and what was said of it.
+  struct Hang {
+    std::int64_t since_ns = 0;
+    std::int64_t next_report_ns = 0;  // of its age
+    std::string told;                 // empty: nothing was
+  };
+  struct Seen {
+    std::int64_t since_ns = 0;
+    std::function<std::string()> describe;  // empty: nothing hangs after all
+    const char* who = "";                   // does not come back
   };
 
+  void forget(int number);
   void run();
-  void look(Watched& watched) const;
+  void look_at_queues();
+  void look_at_calls();
+  void judge(Hang& hang, const std::optional<Seen>& seen) const;
 
   const Options options_;
-  std::vector<Watched> watched_;  // the thread's
-  std::mutex mutex_;
-  std::condition_variable stop_changed_;
+  std::mutex mutex_;  // guards the next four
+  std::condition_variable changed_;
+  std::int64_t limit_ns_;
+  std::map<int, const IoQueue*> queues_;
+  int next_number_ = 0;
   bool stop_ = false;
+  // The thread's own.
+  std::int64_t limit_now_ns_ = 0;
+  std::map<int, Hang> hanging_queues_;
+  std::map<pid_t, Hang> hanging_calls_;
+  BlockedCalls calls_;
   std::thread thread_;
 };
-
-// The block device and mount point that hold `path`, in words: "/dev/nvme0n1p2 (xfs, mounted at
-// /nvme)"; empty where the machine does not say.
-std::string describe_drive(const std::string& path);
 
 }  // namespace sluice::aio

@@ -46,7 +46,7 @@ Result<std::unique_ptr<PosixBackend>> PosixBackend::create(const Options& option
   try {
     for (int i = 0; i < options.threads; ++i) {
       backend->threads_.emplace_back([pool = backend.get()] {
-        name_this_thread("sluice-posix");
+        name_this_thread(kPosixThread);
         pool->work();
       });
     }

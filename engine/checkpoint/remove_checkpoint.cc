@@ -41,8 +41,9 @@ Status remove_checkpoint(aio::IoQueue& queue, const std::string& folder) {
   aio::FileSystem& files = queue.backend().files();
   const auto names = files.list(folder);
   if (!names.ok()) return ignore_missing(names.status());
-  SLUICE_RETURN_IF_ERROR(ignore_missing(
-      files.rename(path_in(folder, kManifestName), path_in(folder, kRemovalMarkName))));
+  if (std::find(names->begin(), names->end(), kManifestName) != names->end())
+    SLUICE_RETURN_IF_ERROR(
+        files.rename(path_in(folder, kManifestName), path_in(folder, kRemovalMarkName)));
   // Also when it was renamed already: an earlier removal may have failed before this.
   SLUICE_RETURN_IF_ERROR(files.sync_directory(folder));
   SLUICE_RETURN_IF_ERROR(remove_files(files, folder, *names));

@@ -249,7 +249,7 @@ constexpr Key kKeys[] = {
      .default_json = "30.0",
      .range = {.minimum = 0, .maximum = 86400},
      .unit = "s",
-     .meaning = "names the file and drive of a transfer that takes longer than this; 0 never does"},
+     .meaning = "names the file operation and the drive that hang for longer; 0 never does"},
     {.path = "run.resume",
      .source = kOurs,
      .field = SLUICE_FIELD(run.resume),

@@ -7,9 +7,11 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "aio/check.h"
 #include "aio/io_queue.h"
+#include "aio/io_watchdog.h"
 #include "aio/pinned_pool.h"
 #include "aio/split_mix.h"
 #include "aio/striped_file.h"
@@ -169,6 +171,7 @@ class DriveProbe {
   const DriveProbeOptions options_;
   std::unique_ptr<aio::IoQueue> reads_;
   std::unique_ptr<aio::IoQueue> writes_;
+  std::optional<aio::IoWatchdog> watchdog_;
   std::unique_ptr<aio::PinnedPool> pool_;
   std::vector<aio::PinnedPool::Lease> leases_;
   std::vector<std::span<std::byte>> buffers_;
@@ -184,6 +187,9 @@ Result<std::unique_ptr<DriveProbe>> DriveProbe::create(aio::IoBackend& backend,
                                     .queue_depth = options.queue_depth};
   SLUICE_ASSIGN_OR_RETURN(probe->reads_, aio::IoQueue::create(backend, queue));
   SLUICE_ASSIGN_OR_RETURN(probe->writes_, aio::IoQueue::create(backend, queue));
+  probe->watchdog_.emplace(
+      std::vector<const aio::IoQueue*>{probe->reads_.get(), probe->writes_.get()},
+      aio::IoWatchdog::Options{.limit_ns = static_cast<std::int64_t>(options.io_watchdog_s * 1e9)});
   const std::uint64_t most = std::max<std::uint64_t>(kMostBufferBytes / options.block_bytes, 2);
   aio::PinnedPool::Options pool{.buffer_bytes = options.block_bytes,
                                 .capacity = static_cast<int>(std::min<std::uint64_t>(

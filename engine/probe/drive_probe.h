@@ -36,6 +36,7 @@ struct DriveProbeOptions {
   double fill_seconds = 0.5;     // at most
   double seconds = 0.35;         // each of the three measurements
   PassSpread* spread = nullptr;  // of the parts of each; may be null
+  double io_watchdog_s = 0;      // a transfer that takes longer is named; 0: none is
 };
 
 inline constexpr std::uint64_t kMostBufferBytes = 256 * kMiB;

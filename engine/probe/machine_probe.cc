@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "aio/io_watchdog.h"
 #include "aio/log.h"
 #include "aio/machine_info.h"
 #include "aio/units.h"
@@ -146,7 +147,8 @@ class MachineProbe {
     constexpr double kLeastPart = 0.2;
     DriveProbeOptions options{.folders = std::move(folders),
                               .block_bytes = static_cast<std::uint64_t>(config_.aio.block_bytes),
-                              .queue_depth = static_cast<int>(config_.aio.queue_depth)};
+                              .queue_depth = static_cast<int>(config_.aio.queue_depth),
+                              .io_watchdog_s = config_.run.io_watchdog_s};
     if (options.folders.size() > 1) return options;
     const double part =
         std::clamp(kPathsInFull / static_cast<double>(paths_.size()), kLeastPart, 1.0);
@@ -318,6 +320,8 @@ Result<ProbeReport> probe_machine(const config::Config& config,
   SLUICE_ASSIGN_OR_RETURN(const auto backend, make_run_backend(config));
   SLUICE_ASSIGN_OR_RETURN(const auto queue,
                           aio::IoQueue::create(*backend, {.queue_depth = kCacheDepth}));
+  const aio::IoWatchdog watchdog(
+      {queue.get()}, {.limit_ns = static_cast<std::int64_t>(config.run.io_watchdog_s * 1e9)});
   return MachineProbe(config, options, *backend, *queue).run();
 }
 

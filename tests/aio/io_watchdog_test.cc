@@ -1,14 +1,21 @@
 #include "aio/io_watchdog.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
+#include <fstream>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "aio/direct_file.h"
+#include "aio/drive_names.h"
 #include "aio/fault_backend.h"
 #include "tests/aio/backends_under_test.h"
 
@@ -111,6 +118,102 @@ TEST_F(IoWatchdogTest, IsSilentWhileTheDriveAnswers) {
     for (int i = 0; i < 20; ++i) ASSERT_TRUE(queue_->read(*file_, 0, back).ok());
   }
   EXPECT_THAT(reports.all(), IsEmpty());
+}
+
+TEST_F(IoWatchdogTest, WatchesAQueueForAsLongAsItIsAskedTo) {
+  open(1000 * kMs);
+  Reports reports;
+  IoWatchdog watchdog({.report = reports.sink()});
+  std::vector<std::byte> back(data_.size());
+  IoRequest request;
+  request.prepare_read(*file_, 0, back);
+  {
+    const auto watch = watchdog.watch(*queue_);
+    watchdog.set_limit_s(0.1);
+    queue_->submit(request);
+    EXPECT_THAT(reports.wait_for(1).at(0), HasSubstr(folder_.file("slow")));
+    EXPECT_TRUE(queue_->wait(request).ok());
+    EXPECT_THAT(reports.wait_for_the_end().back(), HasSubstr("has answered after "));
+  }
+  const std::size_t before = reports.all().size();
+  file_.reset();
+  queue_.reset();  // is looked at no more
+  EXPECT_EQ(reports.all().size(), before);
+}
+
+bool calls_are_shown() { return std::ifstream("/proc/thread-self/syscall").good(); }
+constexpr const char* kNotShown = "this kernel does not show the calls that threads are in";
+
+// A thread that waits in a file call of its own: a pipe's two ends wait for each other at open.
+TEST(IoWatchdogCalls, NamesWhatAThreadIsBlockedInAndSaysWhenItIsBack) {
+  if (!calls_are_shown()) GTEST_SKIP() << kNotShown;
+  const TemporaryFolder folder;
+  const std::string pipe = folder.file("a pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  ASSERT_EQ(::symlink(folder.path().c_str(), folder.file("link").c_str()), 0);
+  Reports reports;
+  const IoWatchdog watchdog({.limit_ns = 100 * kMs, .file_calls = true, .report = reports.sink()});
+  std::string line;
+  std::thread reader([&] { std::getline(std::ifstream(folder.file("link") + "/a pipe"), line); });
+  const auto messages = reports.wait_for(2);
+  std::ofstream(pipe) << "now\n";
+  reader.join();
+  EXPECT_EQ(line, "now");
+  ASSERT_GE(messages.size(), 2U);
+  EXPECT_THAT(messages[0], AllOf(HasSubstr("has not come back for "),
+                                 HasSubstr("open of " + folder.file("link") + "/a pipe on "),
+                                 HasSubstr("mounted at /")));
+  EXPECT_THAT(messages[1], HasSubstr("has not come back"));  // twice as long
+  EXPECT_THAT(reports.wait_for_the_end().back(),
+              AllOf(HasSubstr("has answered after "), HasSubstr("open of ")));
+}
+
+// By a clock of the test's: since when the thread has been in the call that it is in.
+std::int64_t blocked_since(BlockedCalls& calls, pid_t thread, std::int64_t now_ns) {
+  while (true) {
+    const auto& blocked = calls.look(now_ns);
+    const auto found = blocked.find(thread);
+    if (found != blocked.end()) return found->second.since_ns;
+    std::this_thread::yield();
+  }
+}
+
+TEST(BlockedCalls, TakesEqualConsecutiveCallsForSeveral) {
+  if (!calls_are_shown()) GTEST_SKIP() << kNotShown;
+  const TemporaryFolder folder;
+  const std::string pipe = folder.file("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int both = ::open(pipe.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(both, 0);
+  std::atomic<pid_t> thread{0};
+  std::atomic<int> bytes{0};
+  std::thread reader([&] {
+    thread = ::gettid();
+    char byte = 0;
+    while (::read(both, &byte, 1) == 1 && byte != 'e') ++bytes;
+  });
+  while (thread == 0) std::this_thread::yield();
+  BlockedCalls calls;
+  EXPECT_EQ(blocked_since(calls, thread, 10), 10);
+  EXPECT_EQ(blocked_since(calls, thread, 20), 10);
+  EXPECT_EQ(::write(both, "x", 1), 1);
+  while (bytes == 0) std::this_thread::yield();
+  EXPECT_EQ(blocked_since(calls, thread, 30), 30);
+  const auto call = BlockedCalls::describe(thread, calls.look(40).at(thread));
+  EXPECT_EQ(call ? call->text : "", "read of 1 bytes of " + pipe);
+  EXPECT_EQ(::write(both, "e", 1), 1);
+  reader.join();
+  ::close(both);
+  EXPECT_EQ(calls.look(50).count(thread), 0U);
+}
+
+TEST(DescribeDrive, FollowsSymbolicLinks) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::symlink("/proc", folder.file("link").c_str()), 0);
+  ASSERT_EQ(::symlink("link/self", folder.file("second").c_str()), 0);
+  ASSERT_EQ(::symlink("loop", folder.file("loop").c_str()), 0);
+  EXPECT_THAT(describe_drive(folder.file("second/../status")), HasSubstr("mounted at /proc)"));
+  EXPECT_EQ(describe_drive(folder.file("loop/x")), describe_drive(folder.path()));
 }
 
 TEST(DescribeDrive, NamesDeviceFileSystemAndMountPoint) {

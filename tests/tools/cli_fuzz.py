@@ -28,8 +28,10 @@ from fuzz_inputs import copy_template, make_template
 SLUICE = os.path.abspath(os.environ["SLUICE"])
 HAS_ENGINE = os.environ.get("SLUICE_HAS_ENGINE") == "1"
 TIMEOUT_S = 60
-CRASH = re.compile(r"terminate called|CHECK failed|Traceback|Segmentation|Sanitizer|core dumped|"
-                   r"what\(\)|Exception raised from|frame #\d|std::|c10::|bad_alloc|nlohmann|CLI11")
+CRASH = re.compile(r"terminate called|CHECK failed|runtime error:|Traceback|Segmentation|Sanitizer|"
+                   r"core dumped|what\(\)|Exception raised from|frame #\d|std::|c10::|bad_alloc|"
+                   r"nlohmann|CLI11")
+
 # A value, and whether it makes sense where it is drawn from.
 Value = collections.namedtuple("Value", "text good")
 

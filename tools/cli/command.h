@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "aio/io_watchdog.h"
 #include "aio/result.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): named by CLI11
@@ -20,7 +21,9 @@ namespace sluice::tools {
 
 // Returns the exit code. An error becomes one sentence and the code that fits it, for as long as
 // the work has not begun: at_work() is for those that come later.
-using Command = std::function<Result<int>()>;
+// The watchdog is the process's: it sees file calls by itself, and queues that it is told of
+// (open_queue.h).
+using Command = std::function<Result<int>(aio::IoWatchdog& watchdog)>;
 
 // What a command's work came to: where training, writing or measuring has begun, an error is no
 // mistake of the user's any more, whatever its code is. Says it, and makes the exit code 1 of it.

@@ -58,7 +58,7 @@ Command add_config_command(CLI::App& sluice) {
   command->add_flag("--keys", options->keys, "Documents every key; needs no configuration")
       ->excludes(verbose)
       ->excludes(json);
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& /*watchdog*/) { return run(*options); };
 }
 
 }  // namespace sluice::tools

@@ -76,7 +76,7 @@ Command add_diff_command(CLI::App& sluice) {
   const auto options = std::make_shared<Options>();
   command->add_option("RUN_A", options->a, "A run's directory, or a metrics.jsonl")->required();
   command->add_option("RUN_B", options->b, "The other one")->required();
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& /*watchdog*/) { return run(*options); };
 }
 
 }  // namespace sluice::tools

@@ -59,12 +59,12 @@ void print(const Options& options, const engine::LossSum& loss) {
             << perplexity << ") over " << tokens << " tokens\n";
 }
 
-Status check_data(const config::Config& config, bool any_tokenizer) {
-  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+Status check_data(const config::Config& config, bool any_tokenizer, aio::IoWatchdog& watchdog) {
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   return check_evaluation_data(*files.queue, config, any_tokenizer);
 }
 
-Result<int> run(const Options& options) {
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(check_weights(options.weights));
   ConfigOptions config_options = options.config;
   const auto add = [&](const std::string& override) {
@@ -78,7 +78,8 @@ Result<int> run(const Options& options) {
       options.batches == 0 && !options.data.empty() ? kAllBatches : options.batches;
   if (batches > 0) add("run.eval_batches=" + std::to_string(batches));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
-  SLUICE_RETURN_IF_ERROR(check_data(resolved.config, options.any_tokenizer));
+  watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
+  SLUICE_RETURN_IF_ERROR(check_data(resolved.config, options.any_tokenizer, watchdog));
   SLUICE_ASSIGN_OR_RETURN(const auto run, set_up_evaluation(resolved.config));
   engine::LossSum loss;
   {
@@ -114,7 +115,7 @@ Command add_eval_command(CLI::App& sluice) {
       ->check(at_least(1));
   command->add_flag("--json", options->json, "Prints one JSON object");
   add_any_tokenizer(*command, options->any_tokenizer);
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools

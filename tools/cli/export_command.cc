@@ -45,13 +45,13 @@ void tell_tokenizer(const engine::TokenizerFiles& tokenizer) {
     log::warning("which token ends a text is not known: generation goes on until its limit");
 }
 
-Result<int> run(const Options& options) {
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   engine::ExportOptions wanted{.folder = options.to};
   SLUICE_ASSIGN_OR_RETURN(wanted.dtype, weight_dtype(options.dtype));
   auto shard = parse_bytes(options.max_shard_size);
   if (!shard.ok()) return std::move(shard).error().with_context("--max-shard-size");
   wanted.max_shard_bytes = *shard;
-  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   SLUICE_RETURN_IF_ERROR(engine::check_empty(files.backend->files(), options.to));
   SLUICE_ASSIGN_OR_RETURN(const CheckpointArgument from,
                           find_checkpoint(*files.queue, options.from, options.checkpoint));
@@ -103,7 +103,7 @@ Command add_export_command(CLI::App& sluice) {
                       "Splits larger weights into several files (default 5G); 0: never");
   command->add_option("--tokenizer", options->tokenizer,
                       "A tokenizer.json, or bytes; else the one the run was trained with");
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools

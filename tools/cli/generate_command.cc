@@ -131,12 +131,13 @@ Result<int> continue_text(const Options& options, engine::GenerationRun& model, 
   return interrupt.requested() ? kInterruptedExitCode : 0;
 }
 
-Result<int> run(const Options& options) {
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(engine::validate(options.sampling));
-  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   SLUICE_ASSIGN_OR_RETURN(const CheckpointArgument from,
                           find_checkpoint(*files.queue, options.from, options.checkpoint));
   SLUICE_ASSIGN_OR_RETURN(const config::Config config, resolve_run(*files.queue, options, from));
+  watchdog.set_limit_s(config.run.io_watchdog_s);
   SLUICE_ASSIGN_OR_RETURN(Language language, open_language(*files.queue, options, from, config));
   SLUICE_ASSIGN_OR_RETURN(const auto prompt, language.tokens->encode(options.prompt));
   SLUICE_RETURN_IF_ERROR(check_vocabulary(prompt, config.model.vocab));
@@ -185,7 +186,7 @@ Command add_generate_command(CLI::App& sluice) {
   command->add_option("--tokens-tool", options->tokens_tool,
                       "Where tools/tokens is, if not in the source tree of this program");
   add_override_options(*command, options->config);
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools

@@ -15,8 +15,8 @@ struct Options {
   std::string to;
 };
 
-Result<int> run(const Options& options) {
-  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   TerminalLine line;
   bool has_begun = false;
   const auto imported =
@@ -51,7 +51,7 @@ Command add_import_command(CLI::App& sluice) {
   command->add_option("HF_FOLDER", options->from, "The model's folder")->required();
   command->add_option("DIR", options->to, "The run's directory; not there yet, or empty")
       ->required();
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools

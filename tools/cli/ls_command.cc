@@ -86,8 +86,8 @@ std::string json_of(const Options& options, const std::vector<Row>& rows) {
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-Result<int> run(const Options& options) {
-  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   SLUICE_ASSIGN_OR_RETURN(const bool there, files.backend->files().exists(options.directory));
   if (!there) return Error(ErrorCode::kNotFound, "there is no " + options.directory);
   const engine::CheckpointFolder folder(*files.queue, options.directory + "/checkpoints");
@@ -121,7 +121,7 @@ Command add_ls_command(CLI::App& sluice) {
   command->add_option("DIR", options->directory, "The run's directory")->required();
   command->add_flag("--verify", options->verify, "Reads every byte, as sluice scrub DIR does");
   command->add_flag("--json", options->json, "Prints one JSON object");
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools

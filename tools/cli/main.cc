@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "aio/io_watchdog.h"
 #include "tools/cli/command.h"
 #include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
@@ -12,6 +13,8 @@
 namespace {
 
 using sluice::ErrorCode;
+
+constexpr double kWatchdogS = 30;
 
 // Of what ends a command before its work began: what the user can change is 2, all else 1.
 int exit_code_of(ErrorCode code) {
@@ -35,6 +38,11 @@ int run(int argc, const char* const* argv) {
   CLI::App app("Trains transformers larger than GPU memory, their state streaming from NVMe.",
                "sluice");
   app.require_subcommand(1);
+  double watchdog_s = kWatchdogS;
+  app.add_option("--io-watchdog", watchdog_s,
+                 "Reports a file operation that hangs for longer than these seconds [30]; 0 never "
+                 "does. Goes before the command; a configuration's run.io_watchdog takes its place")
+      ->check(CLI::Range(0.0, 86400.0));
   std::map<std::string, sluice::tools::Command> commands;
 #ifdef SLUICE_HAS_ENGINE
   commands["train"] = sluice::tools::add_train_command(app);
@@ -54,7 +62,9 @@ int run(int argc, const char* const* argv) {
 
   const auto parsed = sluice::tools::parse_words(app, argc, argv);
   if (parsed.ok() && !*parsed) return 0;
-  const auto done = parsed.ok() ? commands.at(app.get_subcommands().front()->get_name())()
+  sluice::aio::IoWatchdog watchdog({.file_calls = true});
+  watchdog.set_limit_s(watchdog_s);
+  const auto done = parsed.ok() ? commands.at(app.get_subcommands().front()->get_name())(watchdog)
                                 : sluice::Result<int>(parsed.error());
   if (done.ok()) return *done;
   std::cerr << "sluice: " << done.error().message() << "\n";

@@ -1,10 +1,12 @@
-// The queue of a command that reads and writes files, and computes nothing.
+// The queue of a command that reads and writes files, and computes nothing. What hangs in it is
+// named while it hangs.
 #pragma once
 
 #include <memory>
 
 #include "aio/io_backend.h"
 #include "aio/io_queue.h"
+#include "aio/io_watchdog.h"
 #include "aio/result.h"
 
 namespace sluice::tools {
@@ -12,8 +14,9 @@ namespace sluice::tools {
 struct FileQueue {
   std::unique_ptr<aio::IoBackend> backend;
   std::unique_ptr<aio::IoQueue> queue;
+  aio::IoWatchdog::Watch watch;
 };
 
-Result<FileQueue> open_queue();
+Result<FileQueue> open_queue(aio::IoWatchdog& watchdog);
 
 }  // namespace sluice::tools

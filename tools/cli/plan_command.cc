@@ -66,10 +66,11 @@ std::vector<std::string> budget_warnings(const config::Config& config, const eng
   return engine::budget_warnings(budget, plan.facts);
 }
 
-Result<int> run(const Options& options) {
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(check_output_file(
       {.option = "--trace", .path = options.trace, .replaces = options.force, .made_folder = {}}));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(options.config));
+  watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
   warn_of_data(resolved.config);
   SLUICE_ASSIGN_OR_RETURN(
       const engine::RunPlan plan,
@@ -132,7 +133,7 @@ Command add_plan_command(CLI::App& sluice) {
       ->check(at_least(1));
   command->add_option("--nodes", options->cluster.nodes, "likewise")->check(at_least(1));
   add_machine_options(*command, options->machine);
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools

@@ -31,8 +31,9 @@ Result<config::Resolved> resolve_or_default(const ConfigOptions& options) {
   return config::resolve(sources);
 }
 
-Result<int> run(const Options& options) {
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve_or_default(options.config));
+  watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
   const std::int64_t now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(
                                       std::chrono::system_clock::now().time_since_epoch())
                                       .count();
@@ -73,7 +74,7 @@ Command add_probe_command(CLI::App& sluice) {
   add_config_options(*command, options->config);
   command->add_flag("--refresh", options->refresh, "Measures again, whatever is kept");
   command->add_flag("--json", options->json, "Prints one JSON object");
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools

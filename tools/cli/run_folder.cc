@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "aio/log.h"
-#include "aio/make_backend.h"
 #include "engine/checkpoint/remove_checkpoint.h"
 #include "engine/exchange/tokenizer_files.h"
 #include "engine/train/run_checkpoints.h"
@@ -13,7 +12,6 @@
 namespace sluice::tools {
 namespace {
 
-constexpr int kQueueDepth = 32;
 constexpr const char* kLockName = "lock";
 constexpr const char* kFiles[] = {"metrics.jsonl", "metrics-cut.jsonl", "trace.json",
                                   "tokenizer.json", "config.json"};
@@ -46,14 +44,12 @@ std::string names_of(const std::vector<engine::CheckpointEntry>& list) {
 
 }  // namespace
 
-Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry) {
+Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry,
+                                  aio::IoWatchdog& watchdog) {
   RunFolder folder;
   folder.directory_ = directory;
-  SLUICE_ASSIGN_OR_RETURN(folder.backend_, aio::make_backend({.kind = aio::BackendKind::kAuto,
-                                                              .queue_depth = kQueueDepth}));
-  SLUICE_ASSIGN_OR_RETURN(folder.queue_,
-                          aio::IoQueue::create(*folder.backend_, {.queue_depth = kQueueDepth}));
-  aio::FileSystem& files = folder.backend_->files();
+  SLUICE_ASSIGN_OR_RETURN(folder.files_, open_queue(watchdog));
+  aio::FileSystem& files = folder.files_.backend->files();
   SLUICE_RETURN_IF_ERROR(files.make_directories(directory));
   SLUICE_ASSIGN_OR_RETURN(const bool empty, is_empty(files, directory));
   if (entry == Entry::kNew && !empty) {
@@ -78,16 +74,16 @@ Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry) {
 }
 
 engine::CheckpointFolder RunFolder::checkpoints() const {
-  return {*queue_, engine::RunCheckpoints::folder_of(directory_)};
+  return {queue(), engine::RunCheckpoints::folder_of(directory_)};
 }
 
 // Checkpoints first: without them what is left cannot be taken for a run to resume.
 Status RunFolder::clear() const {
-  aio::FileSystem& files = backend_->files();
+  aio::FileSystem& files = files_.backend->files();
   SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints().list());
   log::info("--overwrite: removing the run in " + directory_ + ", " + names_of(list));
   for (const engine::CheckpointEntry& entry : list)
-    SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(*queue_, entry.path));
+    SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(queue(), entry.path));
   SLUICE_RETURN_IF_ERROR(engine::remove_kept_tokenizer(files, directory_));
   for (const char* name : kFiles) {
     SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(file(name)));
@@ -97,7 +93,7 @@ Status RunFolder::clear() const {
 }
 
 Result<std::optional<engine::CheckpointEntry>> RunFolder::newest() const {
-  SLUICE_ASSIGN_OR_RETURN(const bool there, backend_->files().exists(file(kLockName)));
+  SLUICE_ASSIGN_OR_RETURN(const bool there, files_.backend->files().exists(file(kLockName)));
   if (!there)
     return Error(ErrorCode::kIo,
                  directory_ + " is not there any more: was its drive unmounted, or was it moved?");
@@ -116,7 +112,7 @@ Result<std::optional<engine::CheckpointEntry>> RunFolder::find_entry(
   const auto clean = path.has_filename() ? path : path.parent_path();
   std::error_code ignored;  // folders that cannot be compared are not known to be one
   const bool is_own = std::filesystem::equivalent(clean.parent_path(), own.path(), ignored);
-  const engine::CheckpointFolder others(*queue_, clean.parent_path().string());
+  const engine::CheckpointFolder others(queue(), clean.parent_path().string());
   SLUICE_ASSIGN_OR_RETURN(auto entry,
                           (is_own ? own : others).find_entry(clean.filename().string()));
   return std::optional(std::move(entry));

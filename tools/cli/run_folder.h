@@ -18,6 +18,7 @@
 #include "aio/io_queue.h"
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_folder.h"
+#include "tools/cli/open_queue.h"
 
 namespace sluice::tools {
 
@@ -30,7 +31,8 @@ class RunFolder {
   };
   // Makes the folder, locks it, and removes what saves that were cut short left. kBusy: another
   // process trains there. kOverwrite is refused where a checkpoint cannot be read.
-  static Result<RunFolder> open(const std::string& directory, Entry entry);
+  static Result<RunFolder> open(const std::string& directory, Entry entry,
+                                aio::IoWatchdog& watchdog);
 
   std::string file(const std::string& name) const { return directory_ + "/" + name; }
   const std::string& path() const { return directory_; }
@@ -47,14 +49,13 @@ class RunFolder {
   // not earlier: until then that may be refused.
   Status clear() const;
 
-  aio::IoQueue& queue() const { return *queue_; }
+  aio::IoQueue& queue() const { return *files_.queue; }
 
  private:
   RunFolder() = default;
 
   std::string directory_;
-  std::unique_ptr<aio::IoBackend> backend_;
-  std::unique_ptr<aio::IoQueue> queue_;
+  FileQueue files_;
   std::unique_ptr<aio::FileLock> lock_;
 };
 

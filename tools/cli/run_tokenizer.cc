@@ -97,8 +97,12 @@ Status check_evaluation_data(aio::IoQueue& queue, const config::Config& config, 
 }
 
 Result<TokenizerFiles> check_resumed_data(aio::IoQueue& queue, const ResumedTokenizer& resumed) {
-  SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles of_run,
-                          engine::tokenizer_of_weights(queue, resumed.checkpoint));
+  auto found = engine::tokenizer_of_weights(queue, resumed.checkpoint);
+  if (!found.ok() && found.error().code() == ErrorCode::kCorrupt)
+    return std::move(found).error().with_suffix(
+        ": bring it back, or move the run's tokenizer folder away to keep that of the data in it");
+  if (!found.ok()) return found;
+  const TokenizerFiles& of_run = *found;
   const TokenizerFiles& of_data = resumed.of_data;
   const Status same = engine::check_same_tokenizer(
       {of_data, "the data", of_run, "the run that wrote " + resumed.checkpoint});
@@ -122,14 +126,17 @@ Status keep_run_tokenizer(aio::IoQueue& queue, const config::Config& config,
 }
 
 Result<TokenizerFiles> chosen_tokenizer(aio::IoQueue& queue, const ChosenTokenizer& chosen) {
-  SLUICE_ASSIGN_OR_RETURN(TokenizerFiles of_run,
-                          engine::find_tokenizer(queue, chosen.run_directory, chosen.token_files));
+  const auto of_run = engine::find_tokenizer(queue, chosen.run_directory, chosen.token_files);
   if (chosen.name.empty()) return of_run;
   SLUICE_ASSIGN_OR_RETURN(TokenizerFiles named, engine::tokenizer_named(queue, chosen.name));
+  if (!of_run.ok()) {  // what is named stands in for it
+    log::warning(of_run.error().message());
+    return named;
+  }
   const Status same =
-      engine::check_same_tokenizer({named, "--tokenizer " + chosen.name, of_run, "the model"});
+      engine::check_same_tokenizer({named, "--tokenizer " + chosen.name, *of_run, "the model"});
   if (!same.ok()) log::warning(same.error().message());
-  named.special = of_run.special.or_else(named.special);
+  named.special = of_run->special.or_else(named.special);
   return named;
 }
 

@@ -9,12 +9,12 @@
 
 #include "aio/executor.h"
 #include "aio/io_queue.h"
-#include "aio/make_backend.h"
 #include "aio/units.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "swap/scrub.h"
 #include "swap/store_inventory.h"
 #include "tools/cli/command.h"
+#include "tools/cli/open_queue.h"
 #include "tools/cli/scrub_run.h"
 #include "tools/support/progress_line.h"
 
@@ -26,8 +26,6 @@ struct Options {
   std::string run;
   bool clean = false;
 };
-
-constexpr int kQueueDepth = 32;
 
 Status list_all(aio::IoQueue& queue, const std::vector<std::string>& paths) {
   bool any = false;
@@ -87,22 +85,20 @@ Result<int> scrub_one(aio::IoQueue& queue, const Options& options) {
   return kExitDamaged;
 }
 
-Result<int> run(const Options& options) {
-  SLUICE_ASSIGN_OR_RETURN(const auto backend, aio::make_backend({.kind = aio::BackendKind::kAuto,
-                                                                 .queue_depth = kQueueDepth}));
-  SLUICE_ASSIGN_OR_RETURN(const auto queue,
-                          aio::IoQueue::create(*backend, {.queue_depth = kQueueDepth}));
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
+  aio::IoQueue& queue = *files.queue;
   // Runs' directories first; what is left are NVMe paths.
   Options of_stores = options;
   of_stores.paths.clear();
   std::vector<std::string> runs;
   for (const std::string& path : options.paths) {
-    SLUICE_ASSIGN_OR_RETURN(const bool is_run, is_run_folder(*queue, path));
+    SLUICE_ASSIGN_OR_RETURN(const bool is_run, is_run_folder(queue, path));
     (is_run ? runs : of_stores.paths).push_back(path);
     if (is_run) continue;
     SLUICE_ASSIGN_OR_RETURN(
         const bool is_checkpoint,
-        backend->files().exists(path + "/" + std::string(engine::kManifestName)));
+        queue.backend().files().exists(path + "/" + std::string(engine::kManifestName)));
     if (is_checkpoint)
       return Error(ErrorCode::kInvalidArgument,
                    path + " is one checkpoint: name the directory of its run");
@@ -113,17 +109,17 @@ Result<int> run(const Options& options) {
                      " is for NVMe paths, and the paths given are runs' directories");
   bool sound = true;
   for (const std::string& path : runs) {
-    SLUICE_ASSIGN_OR_RETURN(const bool one, scrub_run(*queue, path));
+    SLUICE_ASSIGN_OR_RETURN(const bool one, scrub_run(queue, path));
     sound = sound && one;
   }
   if (!sound) return kExitDamaged;
   if (of_stores.paths.empty()) return 0;
   if (options.clean) {
-    SLUICE_RETURN_IF_ERROR(clean(*queue, of_stores.paths));
+    SLUICE_RETURN_IF_ERROR(clean(queue, of_stores.paths));
     return 0;
   }
-  if (!options.run.empty()) return scrub_one(*queue, of_stores);
-  SLUICE_RETURN_IF_ERROR(list_all(*queue, of_stores.paths));
+  if (!options.run.empty()) return scrub_one(queue, of_stores);
+  SLUICE_RETURN_IF_ERROR(list_all(queue, of_stores.paths));
   return 0;
 }
 
@@ -149,7 +145,7 @@ Command add_scrub_command(CLI::App& sluice) {
       ->add_flag("--remove-leftovers", options->clean,
                  "Removes the stores of runs that were killed; they are of no use any more")
       ->excludes(one);
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools

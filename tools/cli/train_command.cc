@@ -3,12 +3,10 @@
 #include <iostream>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "aio/clock.h"
 #include "aio/io_watchdog.h"
 #include "aio/real_file_system.h"
 #include "aio/small_file.h"
@@ -162,16 +160,18 @@ std::string resume_command(const CLI::App& command, const std::string& resume,
 }
 
 // Before the run's folder is opened, which may clear it.
-Result<engine::TokenizerFiles> data_tokenizer(const config::Config& config, bool any) {
-  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+Result<engine::TokenizerFiles> data_tokenizer(const config::Config& config, bool any,
+                                              aio::IoWatchdog& watchdog) {
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   return check_training_data(*files.queue, config, any);
 }
 
-Result<int> run(const Options& options, const ResumeCommand& command) {
+Result<int> run(const Options& options, const ResumeCommand& command, aio::IoWatchdog& watchdog) {
   ConfigOptions config_options = options.config;
   add_overrides(options, config_options);
   SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, resolve(config_options, LookAtData::kYes));
   config::Config& config = resolved.config;
+  watchdog.set_limit_s(config.run.io_watchdog_s);
   SLUICE_ASSIGN_OR_RETURN(const engine::DType dtype, weight_dtype(options.dtype));
   std::optional<engine::TraceLog::Options> trace;
   if (!options.trace.empty()) {
@@ -188,11 +188,11 @@ Result<int> run(const Options& options, const ResumeCommand& command) {
       check_weights_output({.path = options.save_weights, .replaces = options.force}, config));
   SLUICE_RETURN_IF_ERROR(engine::RunData::check(config));
   if (config.run.resume.empty()) SLUICE_RETURN_IF_ERROR(check_init_from(config));
-  SLUICE_ASSIGN_OR_RETURN(auto tokenizer, data_tokenizer(config, options.any_tokenizer));
+  SLUICE_ASSIGN_OR_RETURN(auto tokenizer, data_tokenizer(config, options.any_tokenizer, watchdog));
   const Interrupt interrupt(kInterruptNotice);
   fail_writes_without_reader();
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
-                          RunFolder::open(config.run.dir, entry_of(options, config)));
+                          RunFolder::open(config.run.dir, entry_of(options, config), watchdog));
   SLUICE_ASSIGN_OR_RETURN(const ResumePoint point, resume_point(folder, resolved, command));
   const auto& checkpoint = point.checkpoint;
   if (!checkpoint) SLUICE_RETURN_IF_ERROR(check_init_from(config));
@@ -303,10 +303,11 @@ Command add_train_command(CLI::App& sluice) {
   add_any_tokenizer(*command, options->any_tokenizer);
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
-  return [options, command] {
-    return run(*options, [command](const std::string& name, const std::string& more) {
+  return [options, command](aio::IoWatchdog& watchdog) {
+    const auto resumed = [command](const std::string& name, const std::string& more) {
       return resume_command(*command, name, more);
-    });
+    };
+    return run(*options, resumed, watchdog);
   };
 }
 

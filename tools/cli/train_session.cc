@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "aio/clock.h"
-#include "aio/io_watchdog.h"
+#include "aio/drive_names.h"
 #include "aio/log.h"
 #include "aio/units.h"
 #include "engine/observe/process_memory.h"

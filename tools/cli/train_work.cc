@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "aio/clock.h"
-#include "aio/io_watchdog.h"
+#include "aio/drive_names.h"
 #include "engine/train/train_error.h"
 #include "tools/cli/command.h"
 #include "tools/cli/plan_here.h"

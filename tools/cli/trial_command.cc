@@ -221,7 +221,7 @@ Result<int> run() {
 Command add_trial_command(CLI::App& sluice) {
   sluice.add_subcommand("trial", "What `sluice tune` runs: answers its questions, line by line")
       ->group("");  // not shown
-  return [] { return run(); };
+  return [](aio::IoWatchdog& /*watchdog*/) { return run(); };
 }
 
 }  // namespace sluice::tools

@@ -22,12 +22,12 @@ Status remove_below(aio::IoQueue& queue, const std::string& path, int process) {
 
 }  // namespace
 
-void remove_leftovers(const config::Config& config, int process) {
+void remove_leftovers(const config::Config& config, int process, aio::IoWatchdog& watchdog) {
   std::set<std::string> paths;
   for (const auto& of_tier : {config.param_nvme_paths(), config.optimizer_nvme_paths()})
     paths.insert(of_tier.begin(), of_tier.end());
   if (paths.empty()) return;
-  const auto files = open_queue();
+  const auto files = open_queue(watchdog);
   for (const std::string& path : paths) {
     const Status removed = files.ok() ? remove_below(*files->queue, path, process) : files.status();
     if (!removed.ok() && removed.error().code() != ErrorCode::kNotFound)

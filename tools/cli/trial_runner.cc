@@ -207,7 +207,7 @@ Result<Trial> TrialRunner::measure(const Point& point, double best_step_s) {
   auto trial = ask_trial(*child, request);
   // Also where it answered: what it has on the drives goes while it ends.
   child->stop(kPatienceS);
-  remove_leftovers(config, process);
+  remove_leftovers(config, process, *options_.watchdog);
   if (!trial.ok()) return trial;
   trial->took_s = seconds_since(begin_ns);
   if (trial->measured()) longest_trial_s_ = std::max(longest_trial_s_, trial->took_s);

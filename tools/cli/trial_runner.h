@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "aio/clock.h"
+#include "aio/io_watchdog.h"
 #include "engine/config/resolve.h"
 #include "tools/cli/child_process.h"
 #include "tools/support/interrupt.h"
@@ -27,8 +28,9 @@ namespace sluice::tools {
 class TrialRunner final : public TuneSubject {
  public:
   struct Options {
-    std::vector<std::string> program;  // of the child, with its arguments
-    int log = 2;                       // a descriptor of a file: what the children say
+    std::vector<std::string> program;     // of the child, with its arguments
+    int log = 2;                          // a descriptor of a file: what the children say
+    aio::IoWatchdog* watchdog = nullptr;  // of what this process does itself
     int warmup = 1;
     int steps = 1;
     double trial_s = 0;   // limit of a trial; 0: by what the others took

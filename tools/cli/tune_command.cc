@@ -86,8 +86,9 @@ Status check_out(const Options& options) {
 class Tuning {
  public:
   Tuning(const Options& options, const config::Sources& sources, const config::Resolved& resolved,
-         int log)
-      : options_(options),
+         int log, aio::IoWatchdog& watchdog)
+      : watchdog_(watchdog),
+        options_(options),
         sources_(sources),
         resolved_(resolved),
         runner_(sources, interrupt_, runner_options(log)) {}
@@ -125,6 +126,7 @@ class Tuning {
     if (program.empty()) program = {"/proc/self/exe", "trial"};
     return {.program = std::move(program),
             .log = log,
+            .watchdog = &watchdog_,
             .warmup = options_.warmup,
             .steps = options_.steps,
             .trial_s = options_.trial_seconds,
@@ -169,7 +171,7 @@ class Tuning {
       return {};
     }
     SLUICE_ASSIGN_OR_RETURN(const std::string text, merged_config(sources_, keys));
-    SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue());
+    SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog_));
     SLUICE_RETURN_IF_ERROR(aio::write_small_file(*files.queue, options_.out, text));
     std::cerr << options_.out << (keys.empty() ? " is the configuration as it was" : " has it")
               << "; to use it: sluice train " << options_.out << " --out DIR\n";
@@ -177,6 +179,7 @@ class Tuning {
   }
 
   const Interrupt interrupt_{kInterruptNotice};
+  aio::IoWatchdog& watchdog_;
   const Options& options_;
   const config::Sources& sources_;
   const config::Resolved& resolved_;
@@ -187,14 +190,14 @@ class Tuning {
   double best_step_s_ = 0;
 };
 
-Result<int> run(const Options& options) {
+Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(check_out(options));
   SLUICE_ASSIGN_OR_RETURN(const config::Sources sources, sources_of(options.config));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
   warn_of_data(resolved.config);
   SLUICE_ASSIGN_OR_RETURN(const LogFile log, LogFile::open(options.log));
   fail_writes_without_reader();
-  return Tuning(options, sources, resolved, log.descriptor()).run();
+  return Tuning(options, sources, resolved, log.descriptor(), watchdog).run();
 }
 
 void add_search_options(CLI::App& command, Options& options) {
@@ -245,7 +248,7 @@ Command add_tune_command(CLI::App& sluice) {
   command->add_option("--trial-program", options->program)
       ->allow_extra_args(false)
       ->group("");  // for tests: a word of it
-  return [options] { return run(*options); };
+  return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
 }  // namespace sluice::tools

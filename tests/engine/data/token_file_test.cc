@@ -198,6 +198,8 @@ TEST_F(TokenFileTest, RefusesASidecarItCannotUse) {
     ASSERT_FALSE(file.ok());
     EXPECT_THAT(file.error().message(), AllOf(HasSubstr(path() + ".json"), HasSubstr(what)));
   }
+  write_text(path() + ".json", with("\"version\": 1", "\"version\": 2"));
+  expect_refusal(ErrorCode::kNewerVersion, HasSubstr("version 2"));
   write_text(path() + ".json", std::string(kMaxSidecarBytes + 1, ' '));
   EXPECT_THAT(open().error().message(), HasSubstr("more than a description"));
 }

@@ -1,0 +1,49 @@
+// BlockedCalls: the file calls that threads of this process are blocked in, as the kernel shows
+// them.
+//
+// /proc/self/task/*/syscall says which call a thread is in, and with what. So no call has to
+// announce itself, and none is forgotten: opening, renaming, listing, syncing a folder, appending
+// to a log, in this project's code or a library's. What counts is a call that names a file, by path
+// or descriptor; devices, sockets and pipes without a name do not. Threads of a PosixBackend are
+// left out: their queue knows more. Nothing is touched but procfs, so that nothing here hangs with
+// the file system that does.
+//
+// A thread is taken to be in the same call as long as neither its arguments change nor it has been
+// woken meanwhile: a loop of slow calls is no hang. A kernel that does not show calls (gVisor)
+// leaves this empty.
+//
+// Threads: one.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace sluice::aio {
+
+class BlockedCalls {
+ public:
+  struct Blocked {
+    std::int64_t since_ns = 0;  // when it was first seen
+    std::string call;           // as the kernel shows it
+    std::string key;            // the same for as long as it is the same call
+  };
+  // Looks at every thread. By thread; until the next look.
+  const std::map<pid_t, Blocked>& look(std::int64_t now_ns);
+
+  struct Call {
+    std::string text;  // "rename of /nvme/a to /nvme/b"
+    std::string path;  // whose drive it waits for; may be empty
+  };
+  // Of one that the last look() showed. Nothing: it has returned meanwhile, or it waits for
+  // something other than a drive.
+  static std::optional<Call> describe(pid_t thread, const Blocked& blocked);
+
+ private:
+  std::map<pid_t, Blocked> blocked_;
+};
+
+}  // namespace sluice::aio

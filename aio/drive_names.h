@@ -1,0 +1,16 @@
+// Which drive holds a file, in words that a user can look up.
+#pragma once
+
+#include <string>
+
+namespace sluice::aio {
+
+// The block device and mount point that hold `path`: "/dev/nvme0n1p2 (xfs, mounted at /nvme)";
+// empty where the machine does not say.
+//
+// Never hangs. Symbolic links are followed by a thread of its own. Where that does not come back
+// within a second, the place it is looking at lies on a mount that does not answer; so that is the
+// answer, and the thread is left behind.
+std::string describe_drive(const std::string& path);
+
+}  // namespace sluice::aio

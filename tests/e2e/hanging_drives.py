@@ -1,0 +1,137 @@
+"""A file operation that hangs is named while it hangs, whatever command it belongs to.
+
+On a FUSE mount whose operations wait when told to. The program is the environment's SLUICE.
+"""
+
+import re
+import subprocess
+import sys
+import threading
+import time
+import unittest
+from pathlib import Path
+
+from failing_mount import FailingMount
+from sluice_runs import SLUICE, SluiceRuns
+
+LIMIT_S = "0.2"
+PATIENCE_S = 60
+
+
+class Running:
+    """One process, and what it has said so far."""
+
+    def __init__(self, test, *words):
+        self._test = test
+        self._process = subprocess.Popen(
+            [SLUICE, *map(str, words)], cwd=test.path, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self._text = ""
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        test.addCleanup(self._stop)
+
+    def _stop(self):
+        self._test.mount.clear()  # SIGKILL does not end who waits for a drive
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        self._process.stderr.close()
+
+    def _read(self):
+        for line in self._process.stderr:
+            with self._changed:
+                self._text += line
+                self._changed.notify_all()
+
+    def wait_for(self, pattern):
+        with self._changed:
+            said = self._changed.wait_for(lambda: re.search(pattern, self._text), PATIENCE_S)
+            self._test.assertTrue(said, f"not said: {pattern}\n{self._text}")
+
+    def end(self):
+        self._test.assertEqual(self._process.wait(PATIENCE_S), 0, self._text)
+
+
+@unittest.skipIf(FailingMount.unavailable(), FailingMount.unavailable())
+class HangingDrives(SluiceRuns):
+    def setUp(self):
+        super().setUp()
+        (self.path / "behind").mkdir()
+        self.mount = FailingMount(self.path / "behind")
+        self.addCleanup(self.mount.close)
+        self.tokens("text.bin", 2000, seed=3)
+        self.config = self.write_run({
+            "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True},
+            "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+            "model": {"layers": 1, "hidden": 32, "heads": 2, "context": 16, "vocab": 512,
+                      "dropout": 0},
+            "data": {"train": [str(self.path / "text.bin")], "dtype": "uint16"},
+            "run": {"steps": 2, "device": "cpu", "cpu_threads": 1, "checkpoint_every": 1,
+                    "keep_last": 1, "io_watchdog": float(LIMIT_S)}})
+        self.run_folder = self.mount.path / "run"
+
+    def meet(self, running, rules):
+        """Each rule's hang is named, with the mount; then it goes on. Any order."""
+        left = dict(rules)
+        end = time.monotonic() + PATIENCE_S
+        while left:
+            self.assertLess(time.monotonic(), end, f"never came: {list(left)}\n{running._text}")
+            for words, rule in list(left.items()):
+                if rule.hits() == 0:
+                    continue
+                place = f"{words}.* on .*fuse.*mounted at {re.escape(str(self.mount.path))}"
+                running.wait_for(f"has not (answered|come back) for [\\d.]+ s: {place}")
+                rule.release()
+                running.wait_for(f"has answered after [\\d.]+ s: {place}")
+                del left[words]
+            time.sleep(0.01)
+
+    def test_names_what_a_training_run_waits_for(self):
+        hang = lambda operation, pattern: self.mount.hang(operation, pattern, times=1)
+        running = Running(self, "train", self.config, "--out", self.run_folder)
+        self.meet(running, {
+            "creation of \\S+/run": hang("mkdir", "run"),
+            "write of \\d+ bytes at offset 0 of \\S+/run/metrics.jsonl":
+                hang("write", "run/metrics.jsonl"),
+            "open of \\S+/run/config.json": hang(["create", "open"], "run/config.json"),
+            "write of .*\\S+/step-000000001/master": hang("write", "*step-000000001/master*"),
+            "rename of \\S+ to \\S+/checkpoint.json": hang("rename", "*checkpoint.json*"),
+            "sync of \\S+/checkpoints": hang("fsyncdir", "run/checkpoints*"),
+            "removal of \\S+": hang(["unlink", "rmdir"], "*step-000000001*"),
+        })
+        running.end()
+
+    def test_names_what_every_command_waits_for(self):
+        self.sluice("train", self.config, "--out", self.run_folder)
+        self.sluice("export", self.run_folder, self.mount.path / "model")
+        run, model = self.run_folder, self.mount.path / "model"
+        for words, operation, pattern, command in (
+                # Nothing on the mount answers: not even to who asks for its name.
+                ("look-up of \\S+/run", "*", "*", ["ls", run]),
+                ("listing of \\S+/checkpoints", "readdir", "run/checkpoints", ["ls", run]),
+                ("read of", "read", "*step-000000002/master*", ["scrub", run]),
+                ("creation of \\S+/exported", "mkdir", "exported",
+                 ["export", run, self.mount.path / "exported"]),
+                ("read of", "read", "model/*.safetensors",
+                 ["import", model, self.mount.path / "imported"]),
+                ("read of", "read", "*step-000000002/master*",
+                 ["generate", run, "--prompt", "ab", "--tokens", "1", "--tokenizer", "bytes"]),
+                ("read of", "read", "model/*.safetensors",
+                 ["eval", self.config, "--weights", model, "--batches", "1", "--data",
+                  self.path / "text.bin"]),
+                ("listing of \\S+/checkpoints", "readdir", "run/checkpoints",
+                 ["train", self.config, "--out", run, "--resume", "--steps", "3"])):
+            with self.subTest(command=command[0]):
+                rule = self.mount.hang(operation, pattern, times=None if operation == "*" else 1)
+                running = Running(self, "--io-watchdog", LIMIT_S, *command)
+                try:
+                    self.meet(running, {words: rule})
+                finally:
+                    self.mount.clear()
+                running.end()
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

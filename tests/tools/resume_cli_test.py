@@ -1,0 +1,265 @@
+"""`sluice train --resume` on folders that are not as a run left them: what cannot be read is never
+passed over and never removed, and nothing goes unsaid.
+
+SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch.
+"""
+
+import ctypes
+import ctypes.util
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from sluice_cli_test import HAS_ENGINE, SLUICE, Training
+
+
+def sealed(content):
+    """As swap/sealed_json.h has it; None where the system has no libxxhash for Python."""
+    library = ctypes.util.find_library("xxhash")
+    if library is None:
+        return None
+    xxh3 = ctypes.CDLL(library).XXH3_64bits
+    xxh3.restype = ctypes.c_uint64
+    xxh3.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    text = json.dumps(content, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
+    return json.dumps({"checksum": f"{xxh3(text, len(text)):016x}", "content": content}, indent=1,
+                      sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def contents(folder):
+    """Every file below it, and what it holds; but the lock."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+            for path in folder.rglob("*") if path.name != "lock"}
+
+
+@unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
+class Resume(Training):
+    """What cannot be read is never passed over and never removed; nothing goes unsaid."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.run_before = None
+        cls.folder = tempfile.TemporaryDirectory(prefix="sluice-cli-", dir=os.getcwd())
+        cls.addClassCleanup(cls.folder.cleanup)
+
+    def setUp(self):
+        """A run of 6 steps in a/, whose checkpoints are those of steps 2, 4 and 6."""
+        super().setUp()
+        if self.run_before is None:
+            self.sluice("train", "run.json", "--out", "a", "--steps", "6", "--set",
+                        "run.checkpoint_every=2", "--set", "run.keep_last=0")
+            type(self).run_before = Path(self.folder.name) / "a"
+            shutil.copytree(self.path / "a", self.run_before)
+        else:
+            shutil.copytree(self.run_before, self.path / "a")
+        self.checkpoints = self.path / "a/checkpoints"
+
+    def next_command(self, text, before):
+        """What the message says to type, as it is."""
+        last = text.splitlines()[-1]
+        self.assertIn(before, last)
+        words = shlex.split(last.split(before)[1].split(". ")[0])
+        self.assertEqual(words[0], "sluice")
+        return words[1:]
+
+    def damage_the_newest(self):
+        """Ways to damage a checkpoint: names, and functions of its folder."""
+        def of_manifest(change):
+            def damage(folder):
+                path = folder / "checkpoint.json"
+                path.write_bytes(change(path.read_bytes()))
+            return damage
+
+        def flip(content):
+            return content[:100] + bytes([content[100] ^ 1]) + content[101:]
+
+        def newer(content):
+            inside = json.loads(content)["content"]
+            return sealed({**inside, "version": 2, "something": "new"}).encode()
+
+        yield "flipped", "is damaged", of_manifest(flip)
+        yield "cut short", "is damaged", of_manifest(lambda content: content[:-100])
+        yield "still copied", "still being copied", lambda folder: (
+            folder / "checkpoint.json").unlink()
+        yield "data missing", "is missing", lambda folder: next(folder.glob("exp_avg-*")).unlink()
+        yield "data cut short", "bytes, and not", lambda folder: os.truncate(
+            next(folder.glob("master-*")), 1000)
+        yield "renamed", "was renamed", lambda folder: folder.rename(
+            folder.with_name("step-000000009"))
+        if sealed({}) is not None:
+            yield "newer", "written by a newer version", of_manifest(newer)
+
+    def test_stops_at_the_newest_that_cannot_be_read_with_the_way_on(self):
+        for number, (name, says, damage) in enumerate(self.damage_the_newest()):
+            with self.subTest(damage=name):
+                out = f"run {number}"  # a name that a shell has to be given in quotes
+                shutil.copytree(self.path / "a", self.path / out)
+                damage(self.path / out / "checkpoints/step-000000006")
+                before = contents(self.path / out)
+                arguments = ["train", "run.json", "--out", out, "--steps", "7", "--set",
+                             "run.keep_last=1"]
+                told = self.sluice(*arguments, "--resume", code=1).stderr
+                self.assertIn(says, told)
+                self.assertEqual(contents(self.path / out), before)
+                if name in ("still copied", "newer"):  # for the others it is the same code
+                    self.assertIn(says, self.sluice(*arguments, "--overwrite", code=1).stderr)
+                    self.assertEqual(contents(self.path / out), before)
+                    self.sluice("ls", out, code=1)
+                    self.assertIn("--checkpoint step-000000004",
+                                  self.sluice("export", out, "x", code=1).stderr)
+                self.sluice(*self.next_command(told, "To go on from there: "))
+                kept = [path for path in (self.path / out / "checkpoints").iterdir()
+                        if path.name.startswith("set-aside-at-step-000000004")]
+                self.assertEqual(len(kept), 1)
+                now = contents(kept[0] / "checkpoints")
+                then = {path: content for path, content in before.items()
+                        if path.startswith(("checkpoints/step-000000006",
+                                            "checkpoints/step-000000009"))}
+                self.assertEqual(sorted("checkpoints/" + path for path in now), sorted(then))
+                self.assertEqual(list(now.values()), [then["checkpoints/" + path] for path in now])
+                self.assertEqual(len(self.metrics(out)), 7)
+                self.assertEqual(self.results(out)[:6], self.results("a"))
+
+    def test_stops_where_no_manifest_can_be_read(self):
+        for manifest in self.checkpoints.glob("*/checkpoint.json"):
+            manifest.write_bytes(manifest.read_bytes()[:-2])
+        before = contents(self.path / "a")
+        told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "1",
+                           code=1).stderr
+        self.assertIn("there is no older one that is complete. To begin a new run", told)
+        self.assertEqual(contents(self.path / "a"), before)
+
+    def test_leaves_a_folder_that_is_being_copied_alone(self):
+        (self.checkpoints / "step-000000002/checkpoint.json").unlink()
+        told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "7", "--set",
+                           "run.keep_last=1").stderr
+        self.assertRegex(told, "step-000000002 is damaged: .*copied.*; it is left alone")
+        self.assertIn("run.keep_last is 1: removing step-000000004 from", told)
+        self.assertIn("run.keep_last removed step-000000006)", told)
+        self.assertEqual(sorted(os.listdir(self.checkpoints)),
+                         ["step-000000002", "step-000000007"])
+
+    def test_goes_back_only_if_told_what_becomes_of_later_checkpoints(self):
+        before = contents(self.path / "a")
+        told = self.sluice("train", "run.json", "--out", "a", "--steps", "6", "--resume=step-2",
+                           code=2).stderr
+        self.assertIn("step-000000004 to step-000000006", told)
+        self.assertEqual(contents(self.path / "a"), before)
+
+        # Into a folder of its own; a is not touched.
+        command = self.next_command(told, "To leave this run as it is: ")
+        self.sluice(*["b" if word == "NEW_FOLDER" else word for word in command])
+        self.assertEqual(contents(self.path / "a"), before)
+        self.assertEqual(self.results("b"), self.results("a")[2:])
+        self.assertEqual(os.listdir(self.path / "b/checkpoints"), ["step-000000006"])
+        told = self.sluice("train", "run.json", "--out", "b", "--resume=a/checkpoints/2/",
+                           code=2).stderr
+        self.assertIn("checkpoints of its own", told)
+
+        # Or with the later ones aside, every time in a folder of their own.
+        keep = self.next_command(self.sluice("train", "run.json", "--out", "a", "--steps", "6",
+                                             "--resume=2", code=2).stderr, "step-000000002: ")
+        for name, first in (("set-aside-at-step-000000002", "step-000000004 to "),
+                            ("set-aside-at-step-000000002-2", "")):
+            aside = f"a/checkpoints/{name}"
+            told = self.sluice(*keep).stderr
+            self.assertIn(f"set aside {first}step-000000006 in {aside} ", told)
+            self.assertIn(f"4 lines, are now in {aside}/metrics.jsonl", told)
+            self.assertIn("step-000000006", self.sluice("ls", aside).stdout)
+            self.assertEqual(self.results(aside), self.results("b"))
+            self.assertEqual(len(self.results("a")), 6)
+        moved = contents(self.checkpoints / "set-aside-at-step-000000002/checkpoints")
+        self.assertEqual(moved, {path.removeprefix("checkpoints/"): content
+                                 for path, content in before.items()
+                                 if path.startswith(("checkpoints/step-000000004",
+                                                     "checkpoints/step-000000006"))})
+        saved = json.loads((self.path / "a/config.json").read_text(encoding="utf-8"))
+        self.assertEqual(saved["run"]["later_checkpoints"], "refuse")
+        self.assertIn("--resume",
+                      self.refused("train", "run.json", "--out", "c", "--set-aside-later"))
+
+    def test_keeps_the_metrics_that_it_cuts_and_says_so(self):
+        lines = (self.path / "a/metrics.jsonl").read_text(encoding="utf-8").splitlines(True)
+        shutil.rmtree(self.checkpoints / "step-000000006")
+        resume = ["train", "run.json", "--out", "a", "--resume", "--steps", "4"]
+        self.assertIn("2 lines, are now in a/metrics-cut.jsonl", self.sluice(*resume).stderr)
+        self.assertNotIn("metrics-cut", self.sluice(*resume).stderr)
+        self.assertEqual((self.path / "a/metrics.jsonl").read_text(encoding="utf-8"),
+                         "".join(lines[:4]))
+        self.assertEqual((self.path / "a/metrics-cut.jsonl").read_text(encoding="utf-8"),
+                         "".join(lines[4:]))
+
+    def test_says_what_fewer_kept_checkpoints_remove(self):
+        told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "7", "--set",
+                           "run.keep_last=2").stderr
+        self.assertIn("run.keep_last is 2: removing step-000000002 from a/checkpoints", told)
+        self.assertIn("run.keep_last removed step-000000004)", told)
+
+    def test_overwrites_nothing_before_the_new_run_is_set_up(self):
+        before = contents(self.path / "a")
+        self.refused("train", "run.json", "--out", "a", "--overwrite", "--set",
+                     "data.train=[\"absent.bin\"]")
+        self.assertEqual(contents(self.path / "a"), before)
+        told = self.sluice("train", "run.json", "--out", "a", "--overwrite", "--steps", "1").stderr
+        self.assertIn("removing the run in a, 3 checkpoints, step-000000002 to step-000000006",
+                      told)
+        self.assertEqual(os.listdir(self.checkpoints), ["step-000000001"])
+
+    def test_does_not_take_a_folder_that_cannot_be_searched_for_an_empty_one(self):
+        self.checkpoints.rename(self.path / "elsewhere")
+        self.checkpoints.symlink_to(self.path / "unmounted")
+        for command in (["train", "run.json", "--out", "a", "--resume"], ["ls", "a"],
+                        ["export", "a", "x"], ["scrub", "a"]):
+            with self.subTest(command=command):
+                result = self.sluice(*command, code=1)
+                self.assertIn("mounted?", result.stderr)
+        self.assertEqual(len(self.metrics("a")), 6)
+
+    def test_says_that_it_may_not_look_where_it_may_not(self):
+        # Root may look everywhere, unless it gives that up.
+        give_up = []
+        if os.geteuid() == 0:
+            give_up = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+            if shutil.which("setpriv") is None:
+                self.skipTest("root can look everywhere, and there is no setpriv to give that up")
+        closed = self.checkpoints / "step-000000006/checkpoint.json"
+        for path, says in ((self.checkpoints, "listing of a/checkpoints"),
+                           (closed, "step-000000006 cannot be read: ")):
+            mode = path.stat().st_mode
+            path.chmod(0)
+            self.addCleanup(path.chmod, mode)
+            for command in (["train", "run.json", "--out", "a", "--resume"],
+                            ["train", "run.json", "--out", "a", "--overwrite"],
+                            ["export", "a", "x"], ["generate", "a", "--prompt", "a"]):
+                with self.subTest(path=path.name, command=command):
+                    result = subprocess.run([*give_up, SLUICE, *command], cwd=self.path,
+                                            check=False, capture_output=True, text=True,
+                                            timeout=240)
+                    self.assertEqual(result.returncode, 2, result.stderr)
+                    self.assertIn(says, result.stderr.splitlines()[-1])
+                    self.assertIn("EACCES", result.stderr.splitlines()[-1])
+            path.chmod(mode)
+        self.assertEqual(len(contents(self.path / "a")), len(contents(self.run_before)))
+
+    def test_does_not_say_that_there_is_no_checkpoint_when_its_folder_is_gone(self):
+        process = self.start("train", "run.json", "--out", "a", "--resume", "--steps", "100000")
+        self.wait_for_steps("a", 8)
+        (self.path / "a").rename(self.path / "unmounted")
+        for store in (self.path / "nvme").rglob("*"):
+            if store.is_file() and store.stat().st_size > 65536:
+                os.truncate(store, 4096)
+        _, told = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1, told)
+        last = told.decode().splitlines()[-1]
+        self.assertIn("a is not there any more", last)
+        self.assertNotIn("There is no checkpoint", last)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
