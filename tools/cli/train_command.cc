@@ -304,8 +304,8 @@ Command add_train_command(CLI::App& sluice) {
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
   return [options, command](aio::IoWatchdog& watchdog) {
-    const auto resumed = [command](const std::string& resume, const std::string& more) {
-      return resume_command(*command, resume, more);
+    const auto resumed = [command](const std::string& name, const std::string& more) {
+      return resume_command(*command, name, more);
     };
     return run(*options, resumed, watchdog);
   };
