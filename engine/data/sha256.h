@@ -1,29 +1,32 @@
-// SHA-256 (FIPS 180-4), for fingerprints that Python's hashlib gives too.
+// SHA-256 by OpenSSL, for fingerprints that Python's hashlib gives too.
+//
+// Threads: one at a time. Errors: none but want of memory, which throws std::bad_alloc.
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+
+struct evp_md_ctx_st;  // OpenSSL's EVP_MD_CTX
 
 namespace sluice::data {
 
 class Sha256 {
  public:
+  Sha256();
+  ~Sha256();
+  Sha256(const Sha256&) = delete;
+  Sha256& operator=(const Sha256&) = delete;
+
   void update(std::string_view bytes);
   // 64 hexadecimal digits of everything so far; the last call.
   std::string finish();
 
  private:
-  static constexpr std::size_t kBlockBytes = 64;
-  void take_block(const unsigned char* block);
-
-  std::array<std::uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  std::array<unsigned char, kBlockBytes> open_{};  // an unfinished block
-  std::size_t open_bytes_ = 0;
-  std::uint64_t total_bytes_ = 0;
+  struct Free {
+    void operator()(evp_md_ctx_st* context) const;
+  };
+  std::unique_ptr<evp_md_ctx_st, Free> context_;
 };
 
 }  // namespace sluice::data
