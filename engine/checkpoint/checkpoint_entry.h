@@ -29,6 +29,11 @@ struct CheckpointEntry {
   Status status;
 
   bool complete() const { return status.ok(); }
+  // Whether it could be looked at: else its status says nothing of what it is.
+  bool known() const {
+    return complete() || leftover || status.error().code() == ErrorCode::kCorrupt ||
+           status.error().code() == ErrorCode::kNewerVersion;
+  }
 };
 
 // Looks at the manifest and at file sizes, not at content. Nothing where there is no such folder,

@@ -120,7 +120,7 @@ Status CheckpointWriter::prepare(std::span<const TensorSpec> parameters) {
 Status CheckpointWriter::take_folder() {
   aio::FileSystem& files = queue_.backend().files();
   const auto begun = look_at_checkpoint(queue_, target_);
-  if (begun && !begun->leftover && !begun->complete())
+  if (begun && begun->known() && !begun->leftover && !begun->complete())
     SLUICE_RETURN_IF_ERROR(set_folder_aside(files, target_));
   SLUICE_RETURN_IF_ERROR(settle_replacement(queue_, folder_));
   const auto there = look_at_checkpoint(queue_, folder_);

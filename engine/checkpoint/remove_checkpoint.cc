@@ -71,6 +71,7 @@ Status settle_replacement(aio::IoQueue& queue, const std::string& folder) {
   SLUICE_RETURN_IF_ERROR(files.sync_directory(replacement));
   SLUICE_RETURN_IF_ERROR(files.sync_directory(parent_folder(folder)));
   const auto old = look_at_checkpoint(queue, folder);
+  if (old && !old->known()) return why_not(*old);  // a drive that does not answer: later, then
   if (old && (old->complete() || old->leftover))
     SLUICE_RETURN_IF_ERROR(remove_checkpoint(queue, folder));
   SLUICE_ASSIGN_OR_RETURN(const bool in_the_way, files.exists(folder));
