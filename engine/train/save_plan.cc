@@ -12,6 +12,9 @@ namespace {
 
 constexpr double kSecondsAMinute = 60;
 constexpr double kNsAMinute = 60e9;
+// Where a run keeps all checkpoints and how long it takes is not known: those of a week, one every
+// half hour.
+constexpr std::int64_t kAssumedCheckpoints = 7 * 24 * 2;
 
 std::string number(double value) {
   std::ostringstream text;
@@ -71,8 +74,8 @@ class Planner {
   }
   bool fits(const std::optional<std::int64_t>& checkpoints) const {
     if (!needs_.free_bytes) return true;
-    return checkpoints && static_cast<std::uint64_t>(*checkpoints) <=
-                              room() / std::max<std::uint64_t>(needs_.checkpoint_bytes, 1);
+    return static_cast<std::uint64_t>(checkpoints.value_or(kAssumedCheckpoints)) <=
+           room() / std::max<std::uint64_t>(needs_.checkpoint_bytes, 1);
   }
 
   // The default alone comes here.

@@ -104,10 +104,11 @@ TEST_F(SavePlanTest, CountsNoMoreCheckpointsThanTheRunWillWrite) {
   expect_room_for(2);  // 750, 1000: the last one counts once
 }
 
-TEST_F(SavePlanTest, KeepsAllByTimeOnlyWhereItIsKnownHowManyThatWillBe) {
+TEST_F(SavePlanTest, KeepsAllByTimeWhereThereIsRoomForAWeekOrForAllThatAreKnown) {
   run_.keep_last_checkpoints = 0;
   EXPECT_EQ(plan().every_minutes, 0);
   EXPECT_THAT(warning(), HasSubstr("how many there will be by time is not known"));
+  expect_room_for(7 * 24 * 2);
   needs_.step_s = 3.6;  // an hour in all: two by time, and one at the end
   EXPECT_EQ(plan().every_minutes, 30);
   expect_room_for(3);
