@@ -21,6 +21,7 @@ from sluice_runs import SLUICE, SluiceRuns
 
 FOREVER = 100000
 WAIT_S = 120
+SAVED = "\nsaved "
 BITS = ("step", "loss", "lr", "grad_norm", "loss_scale")
 
 
@@ -125,7 +126,7 @@ class AFullDisk(DiskTest):
     def start_and_fill(self):
         """Checkpoints are 350 KiB each, and metrics some 400 bytes a step."""
         run = self.start(self.out, "--set", "run.checkpoint_every=2", "--set", "run.keep_last=1")
-        run.wait_for("saved ", 2)
+        run.wait_for(SAVED, 2)
         self.disk.fill()
         self.assertEqual(self.disk.free_bytes(), 0)
         run.wait_for("was not saved")
@@ -137,7 +138,7 @@ class AFullDisk(DiskTest):
         run = self.start_and_fill()
         self.disk.free()
         run.wait_for("can be written again")
-        run.wait_for("saved ", run.text.count("saved ") + 1)
+        run.wait_for(SAVED, run.text.count(SAVED) + 1)
         run.send(signal.SIGTERM)
         self.assertEqual(run.end(), 1, run.text)
         self.assertEqual(run.text.count("metrics wait in memory"), 1)
@@ -191,14 +192,14 @@ class OtherFailures(DiskTest):
             with self.subTest(error=errno.errorcode[error]):
                 out = f"run{error}"
                 run = self.start(mount.path / out, "--set", "run.checkpoint_every=2")
-                run.wait_for("saved ", 2)
+                run.wait_for(SAVED, 2)
                 rule = mount.fail(error, writes, out + "*")
                 run.wait_for("was not saved")
                 run.wait_for("metrics wait in memory")
                 run.wait_for_more_steps()
                 rule.remove()
                 run.wait_for("can be written again")
-                run.wait_for("saved ", run.text.count("saved ") + 1)
+                run.wait_for(SAVED, run.text.count(SAVED) + 1)
                 run.send(signal.SIGTERM)
                 self.assertEqual(run.end(), 1, run.text)
                 self.assertIn(f"({errno.errorcode[error]})", run.text)
@@ -208,7 +209,7 @@ class OtherFailures(DiskTest):
 
     def test_a_limit_of_the_files_size_is_an_error_and_not_the_end(self):
         run = self.start("a", "--set", "run.checkpoint_every=2")
-        run.wait_for("saved ", 2)
+        run.wait_for(SAVED, 2)
         _, hard = resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (1, hard))
         run.wait_for("was not saved")
@@ -239,11 +240,11 @@ class SavedOnTheWay(DiskTest):
     def test_by_time_with_the_same_bits(self):
         told = self.train("a", "--set", "run.checkpoint_minutes=1e-9", steps=6)
         self.assertIn("saves every 1e-09 minutes, at the end", told)
-        self.assertEqual(told.count("saved "), 6, told)
+        self.assertEqual(told.count(SAVED), 6, told)
         self.assertEqual(sorted(os.listdir(self.path / "a/checkpoints")),
                          ["step-000000005", "step-000000006"])
         told = self.train("b", "--set", "run.checkpoint_minutes=60", steps=6)
-        self.assertEqual(told.count("saved "), 1, told)
+        self.assertEqual(told.count(SAVED), 1, told)
         self.assertEqual(self.bits("a"), self.bits("b"))
 
     def test_when_its_terminal_is_gone(self):
@@ -269,7 +270,7 @@ class SavedOnTheWay(DiskTest):
         run.wait_for_more_steps()
         run.send(signal.SIGHUP, signal.SIGTERM, signal.SIGHUP)
         self.assertEqual(run.end(), 0, run.text)
-        self.assertEqual(run.text.count("saved "), 1)
+        self.assertEqual(run.text.count(SAVED), 1)
 
     def test_not_under_nohup(self):
         run = self.start("a", ignoring=signal.SIGHUP)

@@ -4,6 +4,7 @@
 #include <iomanip>
 #include <iostream>
 #include <sstream>
+#include <utility>
 
 #include "aio/clock.h"
 #include "aio/drive_names.h"
@@ -14,6 +15,8 @@
 
 namespace sluice::tools {
 namespace {
+
+constexpr int kCalmSteps = 10;  // without a line that waits
 
 using engine::StepMetrics;
 using engine::TrainingRun;
@@ -63,7 +66,9 @@ Result<TrainSession::End> TrainSession::train(const Interrupt& interrupt) {
   }
   if (parts_.checkpoints != nullptr) parts_.checkpoints->wait();
   SLUICE_RETURN_IF_ERROR(tell_saves());
-  tell_metrics(parts_.log->flush());  // a removed checkpoint may have made room
+  const Status flushed = parts_.log->flush();  // a removed checkpoint may have made room
+  if (flushed.ok()) calm_steps_ = kCalmSteps;
+  tell_metrics(flushed);
   parts_.run->trainer().drain();
   return interrupted ? End::kInterrupted : End::kCompleted;
 }
@@ -113,19 +118,22 @@ bool TrainSession::applied_nothing() const {
          (!adapts || parts_.run->trainer().state().applied_step == 0);
 }
 
-// Once when lines begin to wait, and once when they no longer do.
+// Once when lines begin to wait, and once when they no longer do: a full disk takes a line now and
+// then, where a save that failed has left some room.
 void TrainSession::tell_metrics(const Status& written) {
   if (parts_.log->lost_lines() > 0) {
     log::warning_once("metrics are lost", "no more metrics fit in the memory where they wait for " +
                                               parts_.log->path() +
                                               ": those of later steps are lost");
   }
-  if (written.ok() == !metrics_wait_) return;
-  metrics_wait_ = !metrics_wait_;
-  progress_.clear();
-  if (metrics_wait_) {
+  if (!written.ok()) {
+    calm_steps_ = 0;
+    if (std::exchange(metrics_wait_, true)) return;
+    progress_.clear();
     log::warning("metrics wait in memory, and training goes on: " + written.error().message());
-  } else {
+  } else if (metrics_wait_ && ++calm_steps_ >= kCalmSteps) {
+    metrics_wait_ = false;
+    progress_.clear();
     log::warning(parts_.log->path() + " can be written again, and has the steps that waited");
   }
 }

@@ -71,7 +71,8 @@ class TrainSession {
   engine::SaveClock save_clock_;
   int failed_saves_ = 0;
   bool disk_was_full_ = false;  // whenever a save failed
-  bool metrics_wait_ = false;
+  bool metrics_wait_ = false;   // as far as the user was told
+  int calm_steps_ = 0;          // since a line had to wait
 };
 
 }  // namespace sluice::tools
