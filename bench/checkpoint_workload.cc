@@ -16,6 +16,8 @@
 namespace sluice::bench {
 namespace {
 
+constexpr std::int64_t kStep = 1;  // of the checkpoint
+
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kTensorElements = 38'597'376 / 3;  // a matrix of GPT-2 XL, about
@@ -66,7 +68,7 @@ class CheckpointWorkload::Watch {
 CheckpointWorkload::CheckpointWorkload(const CheckpointBenchOptions& options)
     : options_(options),
       home_(options.path() + "/checkpoint_bench"),
-      folder_(home_ + "/" + engine::checkpoint_name(1)),
+      folder_(home_ + "/" + engine::checkpoint_name(kStep)),
       parameters_(parameters_of(options.parameters)),
       values_(kRangeElements + kWindows * kWindowStep) {
   aio::SplitMix mix(1);
@@ -141,7 +143,8 @@ Result<CheckpointPass> CheckpointWorkload::save(const tools::Interrupt& interrup
     }
   }
   pass.end_seconds = watch.seconds();
-  SLUICE_RETURN_IF_ERROR(writer->commit({.program_version = "bench"}));
+  SLUICE_RETURN_IF_ERROR(
+      writer->commit({.position = {.global_step = kStep}, .program_version = "bench"}));
   pass.seconds = watch.seconds();
   pass.end_seconds = pass.seconds - pass.end_seconds;
   pass.bytes = writer->total_bytes();

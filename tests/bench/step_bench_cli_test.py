@@ -120,7 +120,7 @@ class BadInput(StepBenchTest):
         with self.subTest(arguments=arguments):
             result = self.run_it(*arguments, code=2)
             self.assertIn(needle, result.stderr.strip().splitlines()[-1])
-            self.assertEqual(sorted(os.listdir(self.folder)), ["run.json", "tmp"])
+            self.assertEqual(sorted(os.listdir(self.folder)), ["nvme", "run.json", "tmp"])
 
     def test_is_refused(self):
         self.refuse("--steps", "0", needle="--steps")
