@@ -45,12 +45,12 @@ class DeepSpeedFiles(SluiceRuns):
     def test_comments_trailing_commas_and_bare_keys_change_nothing(self):
         for file in FILES:
             with self.subTest(file=file.name):
-                text = file.read_text(encoding="utf-8")
+                text = file.read_text(encoding="utf-8").rstrip()
+                self.assertTrue(text.endswith("\n}"))
+                text = text[:-1] + ', # "x": 1\n}'
                 lines = [line + "  # {" if number % 3 else "/* , */" + line + " // }"
                          for number, line in enumerate(text.splitlines())]
                 relaxed = "\n".join(lines).replace('"optimizer":', "optimizer :")
-                last = relaxed.rstrip().rindex("}")
-                relaxed = relaxed[:last] + ', # "x": 1\n' + relaxed[last:]
                 written = self.path / "relaxed.json"
                 written.write_text(relaxed, encoding="utf-8")
                 with self.assertRaises(ValueError):
