@@ -86,7 +86,7 @@ class RingsThatCannotBeEntered(SluiceRuns):
             "data": {"train": ["text.bin"], "dtype": "uint16"},
             "run": {"steps": 2, "device": "cpu", "cpu_threads": 1},
             "budget": {"nvme_paths": [str(self.path / "nvme")]}})
-        (self.path / "nvme").mkdir()
+        (self.path / "nvme").mkdir(exist_ok=True)
         done = self.run_under(errno.EPERM, SLUICE, "train", config, "--out", "run")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("POSIX threads serve instead", done.stderr)
