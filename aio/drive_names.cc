@@ -66,7 +66,8 @@ void follow(const std::string& path, Walk& walk) {
       place.erase(place.empty() ? 0 : place.rfind('/'));
       continue;
     }
-    const std::string next = place + "/" + part;
+    std::string next = place;
+    next.append("/").append(part);
     walk.publish(next, false);
     const std::string target = links < kMostLinks ? link_at(next) : "";
     if (target.empty()) {
