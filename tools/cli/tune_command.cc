@@ -10,9 +10,11 @@
 #include <memory>
 #include <utility>
 
+#include "aio/real_file_system.h"
 #include "aio/small_file.h"
 #include "aio/terminal_line.h"
 #include "engine/observe/text_table.h"
+#include "engine/train/nvme_folders.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
 #include "tools/cli/open_queue.h"
@@ -194,6 +196,9 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(check_out(options));
   SLUICE_ASSIGN_OR_RETURN(const config::Sources sources, sources_of(options.config));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
+  // Once, not as the failure of every trial.
+  aio::RealFileSystem files;
+  SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(resolved.config, files));
   warn_of_data(resolved.config);
   SLUICE_ASSIGN_OR_RETURN(const LogFile log, LogFile::open(options.log));
   fail_writes_without_reader();
