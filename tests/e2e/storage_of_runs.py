@@ -56,8 +56,8 @@ class Runs(SluiceRuns):
             time.sleep(0.01)
         self.fail(f"ended with {process.returncode}: {self.stderr()}")
 
-    def train(self, config, name, code=0):
-        done = subprocess.run([SLUICE, "train", config, "--out", self.path / name],
+    def train(self, config, name, *flags, code=0):
+        done = subprocess.run([SLUICE, "train", config, "--out", self.path / name, *flags],
                               capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, code, done.stderr)
         return done.stderr
@@ -123,16 +123,15 @@ class OfAnotherMachine(Runs):
                                              "boot_id": "another", "machine_id": "another"}))
             before = self.contents(self.path / "nvme")
             config = self.run_file(mount.path, steps=2)
-            (self.path / "a/metrics.jsonl").unlink()
             for _ in range(3):
-                told = self.train(config, "a", code=2)
+                told = self.train(config, "a", "--overwrite", code=2)
                 self.assertIn("on host elsewhere since", told)
                 self.assertIn(f"rm -r {mount.path}/sluice-run", told)
                 self.assertEqual(self.contents(self.path / "nvme"), before)
             # Of a container that had another name on this machine: its lock is proof.
             for owner, text in zip(owners, ours):
                 owner.write_text(json.dumps({**json.loads(text), "host": "pod-1"}))
-            self.train(config, "a")
+            self.train(config, "a", "--overwrite")
             self.assertEqual(self.contents(self.path / "nvme"), {})
 
 
@@ -161,7 +160,7 @@ class InAControlGroup(Runs):
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         table = next(line for line in done.stderr.splitlines() if "host memory" in line)
-        self.assertIn("available, within the control group's limit of 1.5G", table)
+        self.assertIn("available, within the control group's limit of 1.50G", table)
         room = float(table.split(" of ")[1].split("G")[0])
         self.assertGreater(room, 1.1, table)
 

@@ -27,7 +27,7 @@ SimDrive::Options drive(double read_gb_per_s, double write_gb_per_s) {
 }
 
 void make_folders(SimDrive& sim) {
-  for (const char* folder : {"/nvme", "/fast", "/slow"})
+  for (const char* folder : {"/nvme", "/fast", "/slow", "/a/b", "/c"})
     ASSERT_OK(sim.files().make_directories(folder));
 }
 
@@ -213,6 +213,7 @@ class DriveProbeReal : public aio::EveryBackend {};
 
 TEST_P(DriveProbeReal, MeasuresTwoFoldersOfThisMachine) {
   const aio::TemporaryFolder folder;
+  for (const char* name : {"a", "b"}) std::filesystem::create_directory(folder.file(name));
   const auto real = backend();
   const auto rates = probe_drives(*real, {.folders = {folder.file("a"), folder.file("b")},
                                           .block_bytes = 256 * kKiB,

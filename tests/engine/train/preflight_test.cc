@@ -285,8 +285,9 @@ TEST_F(Preflight, CountsWhatLiesOnADriveThatIsMemoryAsHostMemory) {
                                    HasSubstr("/b, which is memory (overlay on tmpfs)")));
   EXPECT_THAT(checked.warnings, ElementsAre(HasSubstr("/b is not on a drive")));
   facts_.available_bytes = 11 * kGiB;  // 4 of the run's own and 7 on /b
-  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
-              AllOf(HasSubstr("11G of host memory"), HasSubstr("/b is memory: give")));
+  EXPECT_THAT(
+      refusal(ErrorCode::kOutOfMemory),
+      AllOf(HasSubstr("11G of host memory"), HasSubstr("7G of it are NVMe paths that are memory")));
   facts_.available_bytes = 12 * kGiB;
   report();
 }
