@@ -95,8 +95,8 @@ class HangingDrives(SluiceRuns):
             "creation of \\S+/run": hang("mkdir", "run"),
             "write of \\d+ bytes at offset 0 of \\S+/run/metrics.jsonl":
                 hang("write", "run/metrics.jsonl"),
-            "open of \\S+/run/config.json": hang(["create", "open"], "run/config.json"),
-            "write of .*\\S+/step-000000001/master": hang("write", "*step-000000001/master*"),
+            "(open|creation) of \\S+/run/config.json": hang(["create", "open"], "run/config.json*"),
+            "write of .*\\S+/step-000000001.new/master": hang("write", "*step-000000001*/master*"),
             "rename of \\S+ to \\S+/checkpoint.json": hang("rename", "*checkpoint.json*"),
             "sync of \\S+/checkpoints": hang("fsyncdir", "run/checkpoints*"),
             "removal of \\S+": hang(["unlink", "rmdir"], "*step-000000001*"),
