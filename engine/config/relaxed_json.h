@@ -1,6 +1,6 @@
 // JSON as people write it into DeepSpeed's files, which DeepSpeed reads with Hjson: comments (#, //
-// and /* */), commas after the last entry, keys without quotes, and Python's True and False. Private
-// to this folder.
+// and /* */), commas after the last entry, keys without quotes, and Python's True and False.
+// Private to this folder.
 //
 // The rest of Hjson (strings without quotes, entries without commas, ''' strings, a root without
 // braces) is left as it is, and so is an error of the parser with its line.
