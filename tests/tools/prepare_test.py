@@ -360,7 +360,8 @@ class Bpe(Prepared):
         self.prepare(path, "--tokenizer", "bpe", "--vocab-size", "280")
         first = self.tokens()
         again = self.folder / "again"
-        result = self.run_tool(path, "--tokenizer", self.out / "tokenizer.json", "--out", again)
+        result = self.run_tool(path, "--tokenizer", self.out / "tokenizer.json", "--out", again,
+                               "--validation-fraction", 0)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(self.tokens(out=again), first)
         self.assertEqual(self.sidecar(out=again)["tokenizer"]["kind"], "file")

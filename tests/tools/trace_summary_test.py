@@ -88,8 +88,8 @@ class Summary(unittest.TestCase):
         (self.folder / "list.json").write_text("[]", encoding="utf-8")
         (self.folder / "empty.json").write_text('{"traceEvents": []}', encoding="utf-8")
         for argument, sentence in (("absent.json", "cannot read absent.json"),
-                                   ("text.json", "text.json is no trace"),
-                                   ("list.json", "list.json is no trace"),
+                                   ("text.json", "text.json is not a trace"),
+                                   ("list.json", "list.json is not a trace"),
                                    ("empty.json", "holds no time")):
             with self.subTest(argument=argument):
                 result = self.run_tool(argument)
