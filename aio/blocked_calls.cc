@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "aio/drive_names.h"
 #include "aio/io_thread.h"
 
 namespace sluice::aio {
@@ -185,14 +186,8 @@ std::optional<std::string> text_at(std::uint64_t address) {
   return text;
 }
 
-std::string link_at(const std::string& path) {
-  std::array<char, PATH_MAX> target;
-  const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
-  return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : std::string();
-}
-
 std::string path_of(std::uint64_t descriptor) {
-  return link_at("/proc/self/fd/" + std::to_string(static_cast<int>(descriptor)));
+  return link_target("/proc/self/fd/" + std::to_string(static_cast<int>(descriptor)));
 }
 
 // Relative to an open folder, or to the working directory. Empty: it cannot be read.
@@ -201,7 +196,7 @@ std::string path_below(std::uint64_t folder, std::uint64_t address) {
   if (!path) return {};
   if (!path->empty() && path->front() == '/') return *path;
   const bool here = static_cast<int>(folder) == AT_FDCWD;
-  const std::string base = here ? link_at("/proc/self/cwd") : path_of(folder);
+  const std::string base = here ? link_target("/proc/self/cwd") : path_of(folder);
   return path->empty() ? base : base + "/" + *path;
 }
 

@@ -40,13 +40,6 @@ struct Walk {
   }
 };
 
-// The target of a symbolic link; empty for everything else.
-std::string link_at(const std::string& path) {
-  std::array<char, PATH_MAX> target;
-  const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
-  return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : std::string();
-}
-
 std::deque<std::string> parts_of(const std::string& path) {
   std::deque<std::string> parts;
   std::istringstream text(path);
@@ -55,7 +48,7 @@ std::deque<std::string> parts_of(const std::string& path) {
 }
 
 void follow(const std::string& path, Walk& walk) {
-  std::string place = path.front() == '/' ? "" : link_at("/proc/self/cwd");
+  std::string place = path.front() == '/' ? "" : link_target("/proc/self/cwd");
   std::deque<std::string> parts = parts_of(path);
   int links = 0;
   while (!parts.empty()) {
@@ -69,7 +62,7 @@ void follow(const std::string& path, Walk& walk) {
     std::string next = place;
     next.append("/").append(part);
     walk.publish(next, false);
-    const std::string target = links < kMostLinks ? link_at(next) : "";
+    const std::string target = links < kMostLinks ? link_target(next) : "";
     if (target.empty()) {
       place = next;
       continue;
@@ -101,6 +94,12 @@ std::string place_of(const std::string& path) {
 }
 
 }  // namespace
+
+std::string link_target(const std::string& path) {
+  std::array<char, PATH_MAX> target;
+  const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
+  return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : std::string();
+}
 
 std::string describe_drive(const std::string& path) {
   if (path.empty()) return {};

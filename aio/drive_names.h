@@ -13,4 +13,7 @@ namespace sluice::aio {
 // answer, and the thread is left behind.
 std::string describe_drive(const std::string& path);
 
+// The target of a symbolic link; empty for everything else. Asks the drive that the link is on.
+std::string link_target(const std::string& path);
+
 }  // namespace sluice::aio
