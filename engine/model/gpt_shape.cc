@@ -24,6 +24,16 @@ Status check_range(std::string_view name, std::int64_t value, std::int64_t large
 
 }  // namespace
 
+GptShape gpt_shape(const config::Model& model) {
+  return {.layers = model.layers,
+          .hidden = model.hidden,
+          .heads = model.heads,
+          .context_tokens = model.context_tokens,
+          .vocab = model.vocab,
+          .dropout = model.dropout,
+          .ffn_hidden = model.ffn_hidden()};
+}
+
 std::optional<GptShape> gpt_preset(std::string_view name) {
   for (const config::NamedShape& known : config::model_presets()) {
     if (known.name != name) continue;

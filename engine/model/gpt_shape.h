@@ -7,6 +7,10 @@
 
 #include "aio/result.h"
 
+namespace sluice::config {
+struct Model;
+}
+
 namespace sluice::engine {
 
 struct GptShape {
@@ -21,6 +25,8 @@ struct GptShape {
   std::int64_t head_dim() const { return hidden / heads; }
   std::int64_t ffn() const { return ffn_hidden == 0 ? 4 * hidden : ffn_hidden; }
 };
+
+GptShape gpt_shape(const config::Model& model);
 
 // Of engine/config/model_presets.h, with a dropout of 0.1; nothing for other names.
 std::optional<GptShape> gpt_preset(std::string_view name);

@@ -242,16 +242,6 @@ bool uses_cuda(const config::Config& config) {
   return at::hasCUDA() && config.run.device != config::Device::kCpu;
 }
 
-GptShape gpt_shape(const config::Model& model) {
-  return {.layers = model.layers,
-          .hidden = model.hidden,
-          .heads = model.heads,
-          .context_tokens = model.context_tokens,
-          .vocab = model.vocab,
-          .dropout = model.dropout,
-          .ffn_hidden = model.ffn_hidden()};
-}
-
 GptShape generation_shape(const config::Config& config) {
   GptShape shape = gpt_shape(config.model);
   shape.context_tokens = std::min(shape.context_tokens, config.data.sequence_tokens);

@@ -84,7 +84,6 @@ struct PlanOptions {
 
 // Whether a run of this configuration computes on the GPU of this machine.
 bool uses_cuda(const config::Config& config);
-GptShape gpt_shape(const config::Model& model);
 // With as many positions as a text may have that the model continues: those it was trained with.
 GptShape generation_shape(const config::Config& config);
 at::ScalarType compute_dtype(offload::ParamForm form);  // of activations, and of parameters in use

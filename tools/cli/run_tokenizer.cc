@@ -29,16 +29,6 @@ Status allowed(Status checked, bool any) {
                    kAnyTokenizer);
 }
 
-engine::GptShape shape_of(const config::Model& model) {
-  return {.layers = model.layers,
-          .hidden = model.hidden,
-          .heads = model.heads,
-          .context_tokens = model.context_tokens,
-          .vocab = model.vocab,
-          .dropout = model.dropout,
-          .ffn_hidden = model.ffn_hidden()};
-}
-
 // With `any` the first one's.
 Result<TokenizerFiles> tokenizer_of(aio::IoQueue& queue, const std::vector<std::string>& files,
                                     bool any) {
@@ -52,7 +42,7 @@ Status check_weights(aio::IoQueue& queue, const config::Config& config, const To
                      bool any) {
   const std::string& weights = config.model.init_from;
   if (weights.empty()) return {};
-  const auto opened = engine::open_gpt2_weights(queue, weights, shape_of(config.model));
+  const auto opened = engine::open_gpt2_weights(queue, weights, engine::gpt_shape(config.model));
   if (!opened.ok()) return opened.error();
   SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles of_weights,
                           engine::tokenizer_of_weights(queue, weights));
