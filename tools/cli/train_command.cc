@@ -205,6 +205,14 @@ Result<int> run(const Options& options, const ResumeCommand& command, aio::IoWat
   std::cerr << weights_text(config, checkpoint, options.config.file)
             << config::format_autos(resolved);
   SLUICE_RETURN_IF_ERROR(tell_schedule(resolved, folder, checkpoint));
+  const std::int64_t steps = config.run.steps;
+  const std::int64_t done = checkpoint ? checkpoint->step : 0;
+  if (done >= steps) {
+    std::cerr << "all " << steps << " steps are done: --steps N goes on to step N\n";
+  }
+  if (trace) SLUICE_RETURN_IF_ERROR(check_traced_steps(*trace, done, steps));
+  if (trace && std::filesystem::exists(folder.file("trace.json")))
+    std::cerr << folder.file("trace.json") << " will be replaced\n";
   SLUICE_ASSIGN_OR_RETURN(const std::int64_t there, count_checkpoints(folder, checkpoint));
   std::optional<PlannedStep> planned;
   auto made = set_up_run(config, checkpoint,
@@ -217,14 +225,6 @@ Result<int> run(const Options& options, const ResumeCommand& command, aio::IoWat
     return with_older_one(std::move(made).error(), folder, *checkpoint, command);
   if (!made.ok()) return std::move(made).error();
   const std::unique_ptr<TrainingRun> run = *std::move(made);
-  const std::int64_t steps = config.run.steps;
-  const std::int64_t done = run->trainer().state().global_step;
-  if (done >= steps) {
-    std::cerr << "all " << steps << " steps are done: --steps N goes on to step N\n";
-  }
-  if (trace) SLUICE_RETURN_IF_ERROR(check_traced_steps(*trace, done, steps));
-  if (trace && std::filesystem::exists(folder.file("trace.json")))
-    std::cerr << folder.file("trace.json") << " will be replaced\n";
   if (trace) run->trace().start(*trace);
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoints, make_checkpoints(*run));
   SLUICE_ASSIGN_OR_RETURN(const auto log, take_folder(options, folder, point, done));
