@@ -20,7 +20,7 @@ endforeach()
 find_program(SLUICE_CCACHE ccache)
 if(SLUICE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}"
-    CCACHE_NOHASHDIR=1 "${SLUICE_CCACHE}")
+    CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros "${SLUICE_CCACHE}")
   set(CMAKE_CUDA_COMPILER_LAUNCHER "${CMAKE_CXX_COMPILER_LAUNCHER}")
 endif()
 
@@ -72,4 +72,24 @@ endfunction()
 function(sluice_program name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE sluice_options)
+endfunction()
+
+# precompiled_headers(name HEADERS... LINK targets...): headers that are compiled once, for targets that
+# are compiled with the same options: those of this folder and the ones below, unless these have an
+# optimisation of their own. with_precompiled_headers(target name) is said of each.
+function(precompiled_headers name)
+  cmake_parse_arguments(ARG "" "" "HEADERS;LINK" ${ARGN})
+  set(source "${CMAKE_CURRENT_BINARY_DIR}/${name}.cc")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "// Nothing but the precompiled headers.\n")
+  add_library(${name} OBJECT "${source}")
+  target_link_libraries(${name} PRIVATE sluice_options ${ARG_LINK})
+  list(TRANSFORM ARG_HEADERS REPLACE "(.+)" "$<$<COMPILE_LANGUAGE:CXX>:<\\1$<ANGLE-R>>")
+  target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
+endfunction()
+
+function(with_precompiled_headers target name)
+  target_precompile_headers(${target} REUSE_FROM ${name})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # or ccache does not see which ones are read
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>")
+  endif()
 endfunction()

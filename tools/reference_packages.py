@@ -1,4 +1,4 @@
-"""PyPI packages that tests need or hold Sluice against, beside the torch wheel's own environment.
+"""PyPI packages that checks need or hold Sluice against, beside the torch wheel's own environment.
 
 They lie in a folder of their own in the user's cache folder, shared by all clones: what the engine is
 built with stays as it is. tools/setup --for=test makes it; a test adds it with use(), and skips
@@ -14,7 +14,7 @@ import sys
 
 from toolbox import Failure, cache_folder, say
 
-PINNED = {"transformers": "5.23.0", "mfusepy": "3.1.1"}
+PINNED = {"transformers": "5.23.0", "mfusepy": "3.1.1", "clang-tidy": "23.1.4"}
 
 
 def folder():
@@ -25,6 +25,11 @@ def folder():
 
 def is_complete():
     return (folder() / ".complete").exists()
+
+
+def clang_tidy():
+    """The program itself; what pip makes of it is a script of the Python that installed it."""
+    return folder() / "clang_tidy/data/bin/clang-tidy"
 
 
 def use():
@@ -45,7 +50,7 @@ def make(python):
     if subprocess.run(command, env=environment, stdout=subprocess.DEVNULL,
                       check=False).returncode != 0:
         shutil.rmtree(folder(), ignore_errors=True)
-        raise Failure(f"pip could not install {', '.join(wanted)}, which tests compare with; is "
+        raise Failure(f"pip could not install {', '.join(wanted)}, which checks need; is "
                       "the network up? Its messages above say why. Run this again, or leave out "
                       "--for=test")
     (folder() / ".complete").write_text(" ".join(wanted) + "\n", encoding="ascii")
