@@ -156,7 +156,8 @@ constexpr Key kKeys[] = {
      .default_json = "0",
      .range = {.minimum = 0, .maximum = 4096},
      .unit = "threads",
-     .meaning = "CPU threads for compute and updates; 0 is one for each core"},
+     .meaning = "CPU threads for compute and updates; 0 is one for each core that affinity and "
+                "the quota of a container leave"},
     {.path = "run.device",
      .source = kOurs,
      .field = SLUICE_FIELD(run.device),
