@@ -209,14 +209,15 @@ class MachineProbe {
         .form = types_.form, .grad_type = types_.grad_type, .dtype = compute_dtype(types_.form)};
     const auto room = gpu_room(config_.budget, facts_);
     if (room) options.memory_limit_bytes = std::min(options.memory_limit_bytes, *room / 2);
-    SLUICE_ASSIGN_OR_RETURN(
-        const auto found,
-        quietly<GpuSpeeds>(
-            "the GPU",
-            {.what = "gpu",
-             .of = gpu_subject(machine_, *gpu_, TORCH_VERSION, types_.form, types_.grad_type)},
-            MeasuredWork::kWaits,
-            [&](PassSpread* /*spread*/) { return probe_gpu(options, tell); }));
+    SLUICE_ASSIGN_OR_RETURN(const auto found,
+                            quietly<GpuSpeeds>("the GPU",
+                                               {.what = "gpu",
+                                                .of = gpu_subject(machine_, *gpu_, TORCH_VERSION,
+                                                                  types_.form, types_.grad_type)},
+                                               MeasuredWork::kWaits, [&](PassSpread* spread) {
+                                                 options.spread = spread;
+                                                 return probe_gpu(options, tell);
+                                               }));
     report_.speeds.bus = found.speeds.bus;
     report_.speeds.gpu_copy_bytes_per_s = found.speeds.copy_bytes_per_s;
     report_.speeds.gpu_adamw_elements_per_s = found.speeds.adamw_elements_per_s;
