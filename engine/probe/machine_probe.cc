@@ -76,6 +76,7 @@ class MachineProbe {
     SLUICE_RETURN_IF_ERROR(require_nvme_folders(config_, backend_.files()));
     report_.cache_path = options_.cache_path;
     SLUICE_RETURN_IF_ERROR(host());
+    report_.of_a_series = options_.disturbed_max_age_s > 0;
     SLUICE_RETURN_IF_ERROR(drives());
     SLUICE_RETURN_IF_ERROR(gpu());
     if (options_.units) SLUICE_RETURN_IF_ERROR(units());
@@ -106,7 +107,10 @@ class MachineProbe {
                             cache_.get<Speeds>(
                                 key.what, key.of, [&] { return quiet.measure<Speeds>(once); },
                                 [&] { return quiet.disturbance(); }));
-    if (!found.disturbance.empty()) report_.disturbances.push_back(name + ": " + found.disturbance);
+    if (!found.disturbance.empty() && found.cached)
+      report_.disturbed_before.push_back(name);
+    else if (!found.disturbance.empty())
+      report_.disturbances.push_back(name + ": " + found.disturbance);
     report_.measured.push_back(std::move(key));
     return found;
   }
