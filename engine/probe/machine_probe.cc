@@ -67,6 +67,7 @@ class MachineProbe {
                              .disturbed_max_age_s = options.disturbed_max_age_s}),
         types_(types_of(config.precision)),
         machine_(aio::machine_info()),
+        cores_(options.cores > 0 ? options.cores : aio::usable_cores()),
         facts_(machine_facts(config)),
         gpu_(uses_cuda(config) ? gpu_identity() : std::nullopt),
         paths_(nvme_folders(config)),
@@ -75,8 +76,8 @@ class MachineProbe {
   Result<ProbeReport> run() {
     SLUICE_RETURN_IF_ERROR(require_nvme_folders(config_, backend_.files()));
     report_.cache_path = options_.cache_path;
-    SLUICE_RETURN_IF_ERROR(host());
     report_.of_a_series = options_.disturbed_max_age_s > 0;
+    SLUICE_RETURN_IF_ERROR(host());
     SLUICE_RETURN_IF_ERROR(drives());
     SLUICE_RETURN_IF_ERROR(gpu());
     if (options_.units) SLUICE_RETURN_IF_ERROR(units());
@@ -101,7 +102,12 @@ class MachineProbe {
   Result<SpeedsCache::Found<Speeds>> quietly(
       const std::string& name, MeasuredKey key, MeasuredWork work,
       const std::function<Result<Speeds>(PassSpread*)>& measure) {
-    QuietMeasurement quiet(work, options_.cpu_use, options_.most_spread);
+    if (cores_ < machine_.cores) key.of["cores"] = cores_text(cores_);
+    const int threads = work == MeasuredWork::kComputes ? compute_threads(config_) : 1;
+    QuietMeasurement quiet({.work = work,
+                            .own_wait = own_wait_share(threads, cores_),
+                            .read = options_.cpu_use,
+                            .most_spread = options_.most_spread});
     const std::function<Result<Speeds>()> once = [&] { return measure(quiet.spread()); };
     SLUICE_ASSIGN_OR_RETURN(auto found,
                             cache_.get<Speeds>(
@@ -118,6 +124,8 @@ class MachineProbe {
   Status host() {
     const int threads = compute_threads(config_);
     report_.cpu = machine_.cpu + ", " + std::to_string(threads) + " threads";
+    const std::string crowded = crowding(threads, cores_);
+    if (!crowded.empty()) log::warning_once("threads", crowded);
     if (!options_.host) return {};
     const std::string name = "memory and cores";
     const auto tell = step(name);
@@ -300,6 +308,7 @@ class MachineProbe {
   SpeedsCache cache_;
   const RunTypes types_;
   const aio::MachineInfo machine_;
+  const double cores_;
   const MachineFacts facts_;
   const std::optional<GpuIdentity> gpu_;
   const std::vector<std::string> paths_;
