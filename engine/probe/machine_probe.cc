@@ -322,11 +322,13 @@ class MachineProbe {
 
 constexpr int kCacheDepth = 4;
 
-Status forget_measurements(const config::Config& config, const ProbeReport& report) {
+Status forget_measurements(const config::Config& config, const ProbeReport& report,
+                           std::int64_t now_unix_s) {
   SLUICE_ASSIGN_OR_RETURN(const auto backend, make_run_backend(config));
   SLUICE_ASSIGN_OR_RETURN(const auto queue,
                           aio::IoQueue::create(*backend, {.queue_depth = kCacheDepth}));
-  return SpeedsCache(*queue, {.path = report.cache_path}).forget(report.measured);
+  return SpeedsCache(*queue, {.path = report.cache_path, .unix_s = now_unix_s})
+      .forget(report.measured);
 }
 
 Result<ProbeReport> probe_machine(const config::Config& config,

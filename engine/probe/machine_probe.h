@@ -39,8 +39,9 @@ struct MachineProbeOptions {
   std::function<void(const std::string& what, double fraction)> on_progress;
 };
 
-// What a report was made of is measured anew by the next probe.
-Status forget_measurements(const config::Config& config, const ProbeReport& report);
+// What a report was made of is measured anew by the next probe; everything else that is kept stays.
+Status forget_measurements(const config::Config& config, const ProbeReport& report,
+                           std::int64_t now_unix_s);
 
 Result<ProbeReport> probe_machine(const config::Config& config, const MachineProbeOptions& options);
 

@@ -130,10 +130,6 @@ TEST_F(MachineProbeTest, SaysThatTheMachineWasBusyAndKeepsNothingOfIt) {
   EXPECT_EQ(busy_warning(quiet), "");
   probe();
   EXPECT_THAT(measured_, IsEmpty());
-  // What turned out to be wrong is measured anew.
-  ASSERT_TRUE(forget_measurements(config(), quiet).ok());
-  probe();
-  EXPECT_EQ(measured_.size(), 3U);
 }
 
 // Two threads that share one core wait half of the time, and a drive's do not.
@@ -156,6 +152,17 @@ TEST_F(MachineProbeTest, TakesAsManyThreadsAsThereAreCoresToRunOn) {
   EXPECT_EQ(compute_threads(config({"run.cpu_threads=0"})), 1);
   EXPECT_EQ(compute_threads(config({"run.cpu_threads=3"})), 3);
   ASSERT_EQ(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+TEST_F(MachineProbeTest, MeasuresAnewWhatTurnedOutToBeWrongAndNothingElse) {
+  const std::string other = "aio.queue_depth=3";
+  probe({other});
+  const ProbeReport wrong = probe();
+  ASSERT_TRUE(forget_measurements(config(), wrong, kNow + 1).ok());
+  probe();
+  EXPECT_EQ(measured_.size(), 3U);
+  probe({other});
+  EXPECT_THAT(measured_, IsEmpty());
 }
 
 // So that a plan can say what does not fit, instead of the probe that its own work does not.
