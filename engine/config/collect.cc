@@ -106,15 +106,13 @@ class Collector {
     if (meant == nullptr) return subsection(target, value);
     const std::string note = "given as " + std::string(key.path);
     if (meant->choices.empty()) return set(*meant, value, note);
-    // A switch that became a key with choices: on is the second of them. Off is the first, or
-    // nothing said where the key has a rule for that.
+    // A switch that became a key with choices: on is the second of them, off the first.
     if (Setting{meant, value}.is_auto()) return set(*meant, value, note);
     const auto boolean = as_boolean(value);
     if (!boolean) {
       return reject(std::string(key.path) + " must be true or false, not " + short_text(value));
     }
     const auto choices = split_choices(meant->choices);
-    if (!*boolean && !meant->auto_rule.empty()) return set(*meant, Json("auto"), note);
     set(*meant, Json(std::string(choices.at(*boolean ? 1 : 0))), note);
   }
 
