@@ -14,7 +14,7 @@
 #include <sstream>
 #include <thread>
 
-#include "aio/cgroup_memory.h"
+#include "aio/cgroup_limits.h"
 #include "aio/mount_table.h"
 #include "aio/units.h"
 
@@ -38,7 +38,7 @@ std::uint64_t meminfo_bytes(const char* key) {
   return std::strtoull(value_of(read_text("/proc/meminfo"), key).c_str(), nullptr, 10) * 1024;
 }
 
-int usable_cores() {
+int cores_to_run_on() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
@@ -51,11 +51,16 @@ MachineInfo machine_info() {
   MachineInfo info;
   info.cpu = value_of(read_text("/proc/cpuinfo"), "model name");
   if (info.cpu.empty()) info.cpu = "unknown";
-  info.cores = usable_cores();
+  info.cores = cores_to_run_on();
   info.ram_bytes = meminfo_bytes("MemTotal");
   utsname names{};
   info.kernel = uname(&names) == 0 ? std::string(names.sysname) + " " + names.release : "unknown";
   return info;
+}
+
+double usable_cores() {
+  const double cores = std::max(1, cores_to_run_on());
+  return std::min(cores, cgroup_cores().value_or(cores));
 }
 
 std::uint64_t available_ram_bytes() {

@@ -14,6 +14,10 @@ struct MachineInfo {
 };
 MachineInfo machine_info();
 
+// How many cores' time this process may have: those that it may run on, and the quotas of control
+// groups. More than 0, and not always whole.
+double usable_cores();
+
 // Of the caches next to memory, all of them together; 0 where the kernel does not say.
 std::uint64_t last_level_cache_bytes();
 

@@ -56,7 +56,9 @@ class Collector {
       case Treatment::kIgnored:
         return ignore(std::string(key.path), value, std::string(key.reason));
       case Treatment::kRefusedIfTrue:
-        return refuse_if_true(key, value);
+        if (!refuse_if_true(key, std::string(key.path), value))
+          ignore(std::string(key.path), value, "not asked for");
+        return;
       case Treatment::kRefused:
         return reject(std::string(key.path) + " cannot be used: " + std::string(key.reason));
       case Treatment::kAlias:
@@ -64,24 +66,38 @@ class Collector {
     }
   }
 
-  // true, or a section whose `enabled` is. Later sources win here as they do elsewhere.
-  void refuse_if_true(const Key& key, const Json& value) {
-    const std::string path(key.path);
-    const Json asked = value.is_object() ? value.value(kEnabled, Json(false)) : value;
-    const bool leaves_it = asked.is_null() || (document_.lenient && asked == Json(kAuto));
-    if (const auto before = collected_.refused.find(key.path);
-        before != collected_.refused.end() && !leaves_it) {
-      before->second.reason = "overruled by " + document_.name;
-      collected_.ignored.push_back(std::move(before->second));
-      collected_.refused.erase(before);
+  // true, or a section whose `enabled` is; of one without `enabled` the sections in it count, each
+  // by itself. Later sources win here as they do elsewhere. Whether anything is refused.
+  bool refuse_if_true(const Key& key, const std::string& path, const Json& value) {
+    if (value.is_object() && !value.contains(kEnabled)) {
+      bool refused = false;
+      for (const auto& [word, inner] : value.items())
+        if (inner.is_object()) refused = refuse_if_true(key, path + "." + word, inner) || refused;
+      return refused;
     }
-    if (leaves_it || as_boolean(asked) == false || (value.is_object() && asked == Json(kAuto))) {
-      return ignore(path, value, "not asked for");
+    const Json asked = value.is_object() ? value.at(kEnabled) : value;
+    if (asked.is_null() || (document_.lenient && asked == Json(kAuto))) return false;
+    overrule(path);
+    if (as_boolean(asked) == false || (value.is_object() && asked == Json(kAuto))) return false;
+    collected_.refused[path] = {path, Outcome::kIgnored, short_text(value),
+                                document_.name + ": " + path + " cannot be " + short_text(value) +
+                                    ": " + std::string(key.reason),
+                                document_.name};
+    return true;
+  }
+
+  // What earlier sources asked for there, and below it.
+  void overrule(const std::string& path) {
+    for (auto before = collected_.refused.begin(); before != collected_.refused.end();) {
+      auto& [asked_at, report] = *before;
+      if (asked_at != path && !asked_at.starts_with(path + ".")) {
+        ++before;
+        continue;
+      }
+      report.reason = "overruled by " + document_.name;
+      collected_.ignored.push_back(std::move(report));
+      before = collected_.refused.erase(before);
     }
-    collected_.refused[key.path] = {path, Outcome::kIgnored, short_text(value),
-                                    document_.name + ": " + path + " cannot be " +
-                                        short_text(value) + ": " + std::string(key.reason),
-                                    document_.name};
   }
 
   void alias(const Key& key, const Json& value) {
@@ -90,15 +106,13 @@ class Collector {
     if (meant == nullptr) return subsection(target, value);
     const std::string note = "given as " + std::string(key.path);
     if (meant->choices.empty()) return set(*meant, value, note);
-    // A switch that became a key with choices: on is the second of them. Off is the first, or
-    // nothing said where the key has a rule for that.
+    // A switch that became a key with choices: on is the second of them, off the first.
     if (Setting{meant, value}.is_auto()) return set(*meant, value, note);
     const auto boolean = as_boolean(value);
     if (!boolean) {
       return reject(std::string(key.path) + " must be true or false, not " + short_text(value));
     }
     const auto choices = split_choices(meant->choices);
-    if (!*boolean && !meant->auto_rule.empty()) return set(*meant, Json("auto"), note);
     set(*meant, Json(std::string(choices.at(*boolean ? 1 : 0))), note);
   }
 

@@ -38,7 +38,7 @@ struct Collected {
   std::vector<KeyReport> ignored;
   std::vector<std::string> rejections;  // sentences
   // Of keys that are refused if true: a later source may still say false.
-  std::map<std::string_view, KeyReport> refused;  // by path; the reason is the sentence
+  std::map<std::string, KeyReport> refused;  // by path; the reason is the sentence
   bool has_deepspeed_file = false;
 };
 

@@ -68,6 +68,7 @@ struct Fp16 {
 
 struct Bf16 {
   bool enabled = false;
+  bool check_grad_overflow = false;  // resolved: whether a bf16 run's non_finite_step is kSkip
 };
 
 struct OffloadParam {

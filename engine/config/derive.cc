@@ -36,14 +36,44 @@ void derive_decayed_parameters(Derivation& derivation) {
                                 : "no decay of biases and norms, as in GPT-2");
 }
 
+constexpr std::string_view kFate = "run.non_finite_step";
+constexpr std::string_view kFateInBf16 = "bf16.check_grad_overflow";
+
+// Of a run in bf16, for which DeepSpeed has a switch of its own: the later source wins.
+void apply_fate_in_bf16(Derivation& derivation) {
+  Config& config = derivation.config;
+  const NonFiniteStep said =
+      config.bf16.check_grad_overflow ? NonFiniteStep::kSkip : NonFiniteStep::kStop;
+  const bool given = derivation.given(kFate);
+  if (given && said == config.run.non_finite_step) return;
+  const int rank = derivation.rank(kFateInBf16);
+  if (rank == derivation.rank(kFate)) {
+    return derivation.reject(
+        "run.non_finite_step and bf16.check_grad_overflow disagree: leave one "
+        "of them out");
+  }
+  if (rank < derivation.rank(kFate))
+    return derivation.drop(kFateInBf16, "a later source gives run.non_finite_step");
+  if (given) derivation.drop(kFate, "a later source gives bf16.check_grad_overflow");
+  config.run.non_finite_step = said;
+  derivation.note(kFate, std::string(kFateInBf16));
+}
+
 void derive_non_finite_step(Derivation& derivation) {
-  constexpr std::string_view kFate = "run.non_finite_step";
-  if (derivation.given(kFate)) return;
-  const Config& config = derivation.config;
+  Config& config = derivation.config;
   const bool fixed_scale =
       config.precision == Precision::kFp16 && config.fp16.static_loss_scale > 0;
-  derivation.config.run.non_finite_step = fixed_scale ? NonFiniteStep::kSkip : NonFiniteStep::kStop;
-  if (fixed_scale) derivation.note(kFate, "fp16.loss_scale is fixed: as DeepSpeed does");
+  if (!derivation.given(kFate) && fixed_scale) {
+    config.run.non_finite_step = NonFiniteStep::kSkip;
+    derivation.note(kFate, "fp16.loss_scale is fixed: as DeepSpeed does");
+  }
+  const bool is_bf16 = config.precision == Precision::kBf16;
+  if (is_bf16 && derivation.given(kFateInBf16)) apply_fate_in_bf16(derivation);
+  if (!is_bf16 && config.bf16.check_grad_overflow)
+    derivation.drop(kFateInBf16, "this run does not compute in bf16");
+  config.bf16.check_grad_overflow = is_bf16 && config.run.non_finite_step == NonFiniteStep::kSkip;
+  if (config.bf16.check_grad_overflow && !derivation.given(kFateInBf16))
+    derivation.note(kFateInBf16, std::string(kFate));
 }
 
 void derive_bucket_sizes(Derivation& derivation) {

@@ -22,12 +22,16 @@ std::string dump(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// What people write into JSON that JSON does not have. `end` is just behind the last byte read.
-std::string_view advice_at(std::string_view text, std::size_t end) {
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+// What people write into JSON that JSON does not have. `end` is just behind the last byte read,
+// `reason` the parser's.
+std::string advice_at(std::string_view text, std::size_t end, std::string_view reason) {
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return "the file is empty";
   const std::size_t at = std::min(end, text.size());
   const char last = at > 0 ? text[at - 1] : '\0';
-  const std::size_t word = text.find_last_of(" \t\r\n{}[]:,", at > 0 ? at - 1 : 0);
+  constexpr std::string_view kBetweenWords = " \t\r\n{}[]:,";
+  const std::size_t word = text.find_last_of(kBetweenWords, at > 0 ? at - 1 : 0);
   const char first = word + 1 < text.size() ? text[word + 1] : '\0';
   if (last == '/' || last == '#' || first == '/' || first == '#') {
     return "JSON has no comments: take it out (a file given with --deepspeed may have them)";
@@ -37,8 +41,18 @@ std::string_view advice_at(std::string_view text, std::size_t end) {
   if (from_word.starts_with("NaN") || from_word.starts_with("Infinity")) {
     return "JSON has no Infinity and no NaN: leave the key out for its default";
   }
-  if (first == 'T' || first == 'F' || first == 'N') {
-    return "JSON writes true, false and null in lower case";
+  for (const std::string_view python : {"True", "False", "None", "TRUE", "FALSE", "NULL"}) {
+    if (from_word.starts_with(python)) return "JSON writes true, false and null in lower case";
+  }
+  // DeepSpeed's parser takes both of these, which no configuration needs.
+  const bool in_list = reason.find("; expected ']'") != std::string_view::npos;
+  if ((in_list || reason.find("; expected '}'") != std::string_view::npos) && last != '}' &&
+      last != ']' && last != ':' && reason.find("end of input") == std::string_view::npos) {
+    return "two entries need a comma between them";
+  }
+  if (is_letter(first) && reason.find("invalid literal") != std::string_view::npos) {
+    const std::string_view all = from_word.substr(0, from_word.find_first_of(kBetweenWords));
+    return "keys and values that are text need double quotes: \"" + printable(all) + "\"";
   }
   if (last == '}' || last == ']') {
     const std::size_t before = text.find_last_not_of(" \t\r\n", at >= 2 ? at - 2 : 0);
@@ -103,9 +117,10 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
 
   bool parse_error(std::size_t position, const std::string& /*token*/,
                    const Json::exception& error) override {
-    std::string sentence = place_in(text_, position) + ": " + plain_reason(error.what());
-    const std::string_view advice = advice_at(text_, position);
-    if (!advice.empty()) sentence += ": " + std::string(advice);
+    const std::string reason = plain_reason(error.what());
+    std::string sentence = place_in(text_, position) + ": " + reason;
+    const std::string advice = advice_at(text_, position, reason);
+    if (!advice.empty()) sentence += ": " + advice;
     error_ = Error(ErrorCode::kInvalidArgument, name_ + ":" + sentence);
     return false;
   }

@@ -10,8 +10,6 @@ constexpr std::string_view kCollectives =
 constexpr std::string_view kTrace = "a run's trace shows where its time went, a track per resource";
 constexpr std::string_view kCheckpoint =
     "checkpoints are of a form of their own, which run.checkpoint_every and run.keep_last guide";
-constexpr std::string_view kCompression =
-    "it trains a smaller or coarser model than the one asked for";
 constexpr std::string_view kNotDone =
     "Sluice does not do it, and would train something else than was asked for: set its enabled to "
     "false to train without it";
@@ -22,7 +20,7 @@ constexpr Key ignored(std::string_view path, std::string_view reason,
   return {.path = path, .treatment = Treatment::kIgnored, .source = source, .reason = reason};
 }
 
-// As a section its `enabled` counts.
+// As a section its `enabled` counts, or, without one, that of any section in it.
 constexpr Key refused_if_enabled(std::string_view path, std::string_view reason,
                                  KeySource source = KeySource::kDeepSpeed) {
   return {.path = path, .treatment = Treatment::kRefusedIfTrue, .source = source, .reason = reason};
@@ -75,11 +73,11 @@ constexpr Key kKeys[] = {
     ignored("use_node_local_storage", kCheckpoint, KeySource::kOlder),
     ignored("sparse_attention", "attention is dense and exact; newer DeepSpeed dropped it as well",
             KeySource::kOlder),
-    ignored("compression_training", kCompression),
+    refused_if_enabled("compression_training", kNotDone),
     refused_if_enabled("quantize_training", kNotDone, KeySource::kOlder),
-    ignored("weight_quantization", kCompression),
+    refused_if_enabled("weight_quantization", kNotDone),
     refused_if_enabled("progressive_layer_drop", kNotDone),
-    ignored("eigenvalue", kCompression),
+    refused_if_enabled("eigenvalue", kNotDone),
     refused_if_enabled("curriculum_learning", kNotDone),
     refused_if_enabled("data_efficiency", kNotDone),
     ignored("pipeline", kParallel),

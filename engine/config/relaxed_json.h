@@ -3,7 +3,7 @@
 // Private to this folder.
 //
 // The rest of Hjson (strings without quotes, entries without commas, ''' strings, a root without
-// braces) is left as it is, and so is an error of the parser with its line.
+// braces) is left as it is, and is an error of the parser with its line and what to write instead.
 #pragma once
 
 #include <string>

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -51,8 +52,8 @@ int passes_within(double seconds, double pass_s, int least) {
 }
 
 // The median pass of some work on the current stream, after one to warm up and one to see how many
-// fit into the time.
-double median_gpu_seconds(double seconds, const std::function<void()>& pass) {
+// fit into the time. `spread` may be null.
+double median_gpu_seconds(double seconds, const std::function<void()>& pass, PassSpread* spread) {
   at::cuda::CUDAEvent begin(cudaEventDefault);
   at::cuda::CUDAEvent end(cudaEventDefault);
   const auto timed = [&] {
@@ -65,6 +66,7 @@ double median_gpu_seconds(double seconds, const std::function<void()>& pass) {
   std::vector<double> passes = {timed()};
   const int more = passes_within(seconds, passes[0], 2);
   for (int i = 0; i < more; ++i) passes.push_back(timed());
+  if (spread != nullptr) spread->add(passes);
   return median_of(std::move(passes));
 }
 
@@ -106,7 +108,14 @@ class Lane {
   std::vector<at::cuda::CUDAEvent> ends_;
 };
 
-Result<offload::DuplexRates> measure_bus(std::uint64_t buffer_bytes, double seconds) {
+// How long each copy took that ended behind the one before it.
+std::vector<double> each_of(std::vector<double> ends_s) {
+  std::adjacent_difference(ends_s.begin(), ends_s.end(), ends_s.begin());
+  return ends_s;
+}
+
+Result<offload::DuplexRates> measure_bus(std::uint64_t buffer_bytes, double seconds,
+                                         PassSpread* spread) {
   aio::PinnedPool::Options options{
       .buffer_bytes = buffer_bytes, .capacity = 2, .hook = cuda_pin_hook()};
   SLUICE_ASSIGN_OR_RETURN(const auto pool, aio::PinnedPool::create(std::move(options)));
@@ -121,7 +130,9 @@ Result<offload::DuplexRates> measure_bus(std::uint64_t buffer_bytes, double seco
     const auto run = [&](int copies) {
       begin.record();
       lane.enqueue(begin, copies);
-      return lane.ends_s(begin).back() / copies;
+      const std::vector<double> ends_s = lane.ends_s(begin);
+      if (spread != nullptr) spread->add(each_of(ends_s));
+      return ends_s.back() / copies;
     };
     run(1);
     return bytes / run(passes_within(seconds / 3, run(1), 2));
@@ -140,29 +151,31 @@ Result<offload::DuplexRates> measure_bus(std::uint64_t buffer_bytes, double seco
   return rates;
 }
 
-double measure_copy(std::uint64_t limit_bytes, double seconds) {
-  const auto half = static_cast<std::int64_t>(limit_bytes / 2);
+double measure_copy(const GpuProbeOptions& probe, double seconds) {
+  const auto half = static_cast<std::int64_t>(probe.memory_limit_bytes / 2);
   const auto options = at::TensorOptions().dtype(at::kByte).device(this_gpu());
   const at::Tensor from = at::zeros({half}, options);
   const at::Tensor to = at::empty({half}, options);
-  const double pass_s = median_gpu_seconds(seconds, [&] { to.copy_(from, true); });
+  const double pass_s = median_gpu_seconds(
+      seconds, [&] { to.copy_(from, true); }, probe.spread);
   return 2 * static_cast<double>(half) / pass_s;
 }
 
 // Numbers, not zeros: a GPU that switches fewer bits draws less power and runs faster.
-double measure_matmul(c10::ScalarType dtype, std::uint64_t limit_bytes, double seconds) {
+double measure_matmul(const GpuProbeOptions& probe, double seconds) {
   constexpr std::int64_t kLargest = 8192;
   constexpr std::int64_t kMultiple = 256;
-  const double number_bytes = static_cast<double>(c10::elementSize(dtype));
+  const double number_bytes = static_cast<double>(c10::elementSize(probe.dtype));
   // Three matrices; randn of 16-bit numbers takes no more.
-  const auto fits =
-      static_cast<std::int64_t>(std::sqrt(static_cast<double>(limit_bytes) / (3 * number_bytes)));
+  const auto fits = static_cast<std::int64_t>(
+      std::sqrt(static_cast<double>(probe.memory_limit_bytes) / (3 * number_bytes)));
   const std::int64_t n = std::clamp(fits / kMultiple * kMultiple, kMultiple, kLargest);
-  const auto options = at::TensorOptions().dtype(dtype).device(this_gpu());
+  const auto options = at::TensorOptions().dtype(probe.dtype).device(this_gpu());
   const at::Tensor a = at::randn({n, n}, options);
   const at::Tensor b = at::randn({n, n}, options);
   at::Tensor product = at::empty({n, n}, options);
-  const double pass_s = median_gpu_seconds(seconds, [&] { at::mm_out(product, a, b); });
+  const double pass_s = median_gpu_seconds(
+      seconds, [&] { at::mm_out(product, a, b); }, probe.spread);
   return 2 * std::pow(static_cast<double>(n), 3) / pass_s;
 }
 
@@ -202,11 +215,12 @@ Result<double> measure_adamw(const GpuProbeOptions& options, double seconds) {
   }
   const offload::AdamwScalars scalars = probe_scalars();
   Status status;
-  const double pass_s = median_gpu_seconds(seconds, [&] {
+  const auto step = [&] {
     Status done = offload::adamw_step_cuda(scalars, arrays, elements,
                                            c10::cuda::getCurrentCUDAStream().stream());
     if (!done.ok()) status = std::move(done);
-  });
+  };
+  const double pass_s = median_gpu_seconds(seconds, step, options.spread);
   SLUICE_RETURN_IF_ERROR(status);
   return static_cast<double>(elements) / pass_s;
 }
@@ -223,13 +237,13 @@ Result<GpuSpeeds> measure_all(const GpuProbeOptions& options,
   tell(0);
   const std::uint64_t bus_bytes =
       std::min(options.bus_buffer_bytes, align_down(options.memory_limit_bytes / 2, 4 * kKiB));
-  SLUICE_ASSIGN_OR_RETURN(speeds.bus, measure_bus(bus_bytes, seconds));
+  SLUICE_ASSIGN_OR_RETURN(speeds.bus, measure_bus(bus_bytes, seconds, options.spread));
   tell(1);
-  speeds.copy_bytes_per_s = measure_copy(options.memory_limit_bytes, seconds);
+  speeds.copy_bytes_per_s = measure_copy(options, seconds);
   tell(2);
   SLUICE_ASSIGN_OR_RETURN(speeds.adamw_elements_per_s, measure_adamw(options, seconds));
   tell(3);
-  speeds.matmul_flops_per_s = measure_matmul(options.dtype, options.memory_limit_bytes, seconds);
+  speeds.matmul_flops_per_s = measure_matmul(options, seconds);
   tell(4);
   return speeds;
 }

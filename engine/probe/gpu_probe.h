@@ -17,6 +17,7 @@
 #include "aio/units.h"
 #include "engine/probe/gpu_speeds.h"
 #include "engine/probe/probe_subjects.h"
+#include "engine/probe/timed_passes.h"
 #include "offload/adamw_arrays.h"
 
 namespace sluice::engine {
@@ -28,6 +29,7 @@ struct GpuProbeOptions {
   std::uint64_t memory_limit_bytes = kGiB;
   std::uint64_t bus_buffer_bytes = 64 * kMiB;  // one for each direction, host and GPU
   double seconds = 1.0;
+  PassSpread* spread = nullptr;  // of its passes and copies; may be null
 };
 
 // Nothing where there is no GPU, or no CUDA in the build.

@@ -67,6 +67,7 @@ class MachineProbe {
                              .disturbed_max_age_s = options.disturbed_max_age_s}),
         types_(types_of(config.precision)),
         machine_(aio::machine_info()),
+        cores_(options.cores > 0 ? options.cores : aio::usable_cores()),
         facts_(machine_facts(config)),
         gpu_(uses_cuda(config) ? gpu_identity() : std::nullopt),
         paths_(nvme_folders(config)),
@@ -75,6 +76,7 @@ class MachineProbe {
   Result<ProbeReport> run() {
     SLUICE_RETURN_IF_ERROR(require_nvme_folders(config_, backend_.files()));
     report_.cache_path = options_.cache_path;
+    report_.of_a_series = options_.disturbed_max_age_s > 0;
     SLUICE_RETURN_IF_ERROR(host());
     SLUICE_RETURN_IF_ERROR(drives());
     SLUICE_RETURN_IF_ERROR(gpu());
@@ -100,13 +102,21 @@ class MachineProbe {
   Result<SpeedsCache::Found<Speeds>> quietly(
       const std::string& name, MeasuredKey key, MeasuredWork work,
       const std::function<Result<Speeds>(PassSpread*)>& measure) {
-    QuietMeasurement quiet(work, options_.cpu_use, options_.most_spread);
+    if (cores_ < machine_.cores) key.of["cores"] = cores_text(cores_);
+    const int threads = work == MeasuredWork::kComputes ? compute_threads(config_) : 1;
+    QuietMeasurement quiet({.work = work,
+                            .own_wait = own_wait_share(threads, cores_),
+                            .read = options_.cpu_use,
+                            .most_spread = options_.most_spread});
     const std::function<Result<Speeds>()> once = [&] { return measure(quiet.spread()); };
     SLUICE_ASSIGN_OR_RETURN(auto found,
                             cache_.get<Speeds>(
                                 key.what, key.of, [&] { return quiet.measure<Speeds>(once); },
                                 [&] { return quiet.disturbance(); }));
-    if (!found.disturbance.empty()) report_.disturbances.push_back(name + ": " + found.disturbance);
+    if (!found.disturbance.empty() && found.cached)
+      report_.disturbed_before.push_back(name);
+    else if (!found.disturbance.empty())
+      report_.disturbances.push_back(name + ": " + found.disturbance);
     report_.measured.push_back(std::move(key));
     return found;
   }
@@ -114,6 +124,8 @@ class MachineProbe {
   Status host() {
     const int threads = compute_threads(config_);
     report_.cpu = machine_.cpu + ", " + std::to_string(threads) + " threads";
+    const std::string crowded = crowding(threads, cores_);
+    if (!crowded.empty()) log::warning_once("threads", crowded);
     if (!options_.host) return {};
     const std::string name = "memory and cores";
     const auto tell = step(name);
@@ -209,14 +221,15 @@ class MachineProbe {
         .form = types_.form, .grad_type = types_.grad_type, .dtype = compute_dtype(types_.form)};
     const auto room = gpu_room(config_.budget, facts_);
     if (room) options.memory_limit_bytes = std::min(options.memory_limit_bytes, *room / 2);
-    SLUICE_ASSIGN_OR_RETURN(
-        const auto found,
-        quietly<GpuSpeeds>(
-            "the GPU",
-            {.what = "gpu",
-             .of = gpu_subject(machine_, *gpu_, TORCH_VERSION, types_.form, types_.grad_type)},
-            MeasuredWork::kWaits,
-            [&](PassSpread* /*spread*/) { return probe_gpu(options, tell); }));
+    SLUICE_ASSIGN_OR_RETURN(const auto found,
+                            quietly<GpuSpeeds>("the GPU",
+                                               {.what = "gpu",
+                                                .of = gpu_subject(machine_, *gpu_, TORCH_VERSION,
+                                                                  types_.form, types_.grad_type)},
+                                               MeasuredWork::kWaits, [&](PassSpread* spread) {
+                                                 options.spread = spread;
+                                                 return probe_gpu(options, tell);
+                                               }));
     report_.speeds.bus = found.speeds.bus;
     report_.speeds.gpu_copy_bytes_per_s = found.speeds.copy_bytes_per_s;
     report_.speeds.gpu_adamw_elements_per_s = found.speeds.adamw_elements_per_s;
@@ -295,6 +308,7 @@ class MachineProbe {
   SpeedsCache cache_;
   const RunTypes types_;
   const aio::MachineInfo machine_;
+  const double cores_;
   const MachineFacts facts_;
   const std::optional<GpuIdentity> gpu_;
   const std::vector<std::string> paths_;
@@ -308,11 +322,13 @@ class MachineProbe {
 
 constexpr int kCacheDepth = 4;
 
-Status forget_measurements(const config::Config& config, const ProbeReport& report) {
+Status forget_measurements(const config::Config& config, const ProbeReport& report,
+                           std::int64_t now_unix_s) {
   SLUICE_ASSIGN_OR_RETURN(const auto backend, make_run_backend(config));
   SLUICE_ASSIGN_OR_RETURN(const auto queue,
                           aio::IoQueue::create(*backend, {.queue_depth = kCacheDepth}));
-  return SpeedsCache(*queue, {.path = report.cache_path}).forget(report.measured);
+  return SpeedsCache(*queue, {.path = report.cache_path, .unix_s = now_unix_s})
+      .forget(report.measured);
 }
 
 Result<ProbeReport> probe_machine(const config::Config& config,

@@ -31,15 +31,17 @@ struct MachineProbeOptions {
   std::int64_t disturbed_max_age_s = 0;  // speeds_cache.h
   bool host = true;                      // measure it
   bool units = true;                     // time them
-  // For tests: quiet_measurement.h.
+  // For tests: quiet_measurement.h, and how many cores' time there is (0: usable_cores()).
   ReadCpuUse cpu_use;
+  double cores = 0;
   double most_spread = QuietMeasurement::kMostSpread;
   // May be empty. What is being measured, and the share of the whole probe that is done.
   std::function<void(const std::string& what, double fraction)> on_progress;
 };
 
-// What a report was made of is measured anew by the next probe.
-Status forget_measurements(const config::Config& config, const ProbeReport& report);
+// What a report was made of is measured anew by the next probe; everything else that is kept stays.
+Status forget_measurements(const config::Config& config, const ProbeReport& report,
+                           std::int64_t now_unix_s);
 
 Result<ProbeReport> probe_machine(const config::Config& config, const MachineProbeOptions& options);
 

@@ -18,12 +18,14 @@ std::string elements(double per_s) { return decimals(1e-9 * per_s, 2) + " G elem
 std::string milliseconds(double seconds) { return decimals(1e3 * seconds, 3) + " ms"; }
 
 std::string age(const ProbedWhen& when, std::int64_t now_unix_s) {
+  constexpr std::int64_t kMinuteSeconds = 60;
   constexpr std::int64_t kHourSeconds = 3600;
   constexpr std::int64_t kDayHours = 24;
   if (when.estimated) return "estimated";
-  if (when.disturbed) return "now, while busy";
-  if (!when.cached) return "now";
-  const std::int64_t hours = (now_unix_s - when.unix_s) / kHourSeconds;
+  if (!when.cached) return when.disturbed ? "now, while busy" : "now";
+  const std::int64_t seconds = now_unix_s - when.unix_s;
+  if (when.disturbed) return std::to_string(seconds / kMinuteSeconds) + " min ago, while busy";
+  const std::int64_t hours = seconds / kHourSeconds;
   if (hours < 1) return "less than an hour ago";
   if (hours < 2 * kDayHours) return std::to_string(hours) + " h ago";
   return std::to_string(hours / kDayHours) + " days ago";
@@ -83,6 +85,12 @@ std::string unit_table(const ProbeReport& report) {
   return aligned(rows);
 }
 
+std::string joined(const std::vector<std::string>& parts, const char* between) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : between) + part;
+  return text;
+}
+
 Json when_json(const ProbedWhen& when) {
   if (when.estimated) return {{"estimated", true}};
   Json json = {{"measured_at", utc_text(when.unix_s)}, {"cached", when.cached}};
@@ -105,13 +113,20 @@ std::vector<offload::PathSpeed> path_speeds(const ProbeReport& report) {
 }
 
 std::string busy_warning(const ProbeReport& report) {
-  if (report.disturbances.empty()) return {};
-  std::string text = "this machine was busy while it was measured (";
-  for (std::size_t i = 0; i < report.disturbances.size(); ++i)
-    text += (i > 0 ? "; " : "") + report.disturbances[i];
-  return text +
-         "): a plan made of that may be far off. It is not kept, and is measured again next "
-         "time; best while nothing else runs";
+  std::string text;
+  if (!report.disturbances.empty()) {
+    text =
+        "this machine was busy while it was measured (" + joined(report.disturbances, "; ") +
+        "): a plan made of that may be far off. It is not kept" +
+        (report.of_a_series ? " for longer than this series of runs"
+                            : ": the next run measures it again. Have nothing else running then");
+  }
+  if (!report.disturbed_before.empty()) {
+    text += std::string(text.empty() ? "" : ". ") +
+            "Earlier in this series of runs this machine was busy while it was measured (" +
+            joined(report.disturbed_before, ", ") + "): a plan made of that may be far off";
+  }
+  return text;
 }
 
 std::string format_report(const ProbeReport& report, std::int64_t now_unix_s) {

@@ -19,7 +19,7 @@ struct ProbedWhen {
   std::int64_t unix_s = 0;
   bool cached = false;     // from the file, not measured now
   bool estimated = false;  // not measured at all
-  bool disturbed = false;  // measured just now, while something else had the machine
+  bool disturbed = false;  // measured while something else had the machine
 };
 
 struct ProbedPath {
@@ -41,9 +41,11 @@ struct ProbeReport {
   UnitTimes units;
   std::string units_of;  // "hidden 1600, micro-batch 4 x 1024 tokens, bf16"
   ProbedWhen units_when;
-  std::string cache_path;                 // empty: nothing is kept
-  std::vector<std::string> disturbances;  // of what was measured just now, a clause each
-  std::vector<MeasuredKey> measured;      // what all of it is kept as
+  std::string cache_path;                     // empty: nothing is kept
+  std::vector<std::string> disturbances;      // of what was measured just now, a clause each
+  std::vector<std::string> disturbed_before;  // what the file has of when the machine was busy
+  bool of_a_series = false;                   // for which what was disturbed is kept
+  std::vector<MeasuredKey> measured;          // what all of it is kept as
 };
 
 // What weights are made of.

@@ -3,13 +3,13 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
 
 #include "aio/clock.h"
+#include "engine/observe/text_table.h"
 
 namespace sluice::engine {
 namespace {
@@ -38,12 +38,6 @@ std::optional<std::int64_t> waited_for_a_core_ns() {
   return !error && counted ? std::optional(sum_ns) : std::nullopt;
 }
 
-std::string factor_text(double factor) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f", factor);
-  return text.data();
-}
-
 }  // namespace
 
 CpuUse cpu_use() {
@@ -54,7 +48,20 @@ CpuUse cpu_use() {
           .waited_ns = waited_for_a_core_ns()};
 }
 
-double lost_share(const CpuUse& before, const CpuUse& after, MeasuredWork work) {
+double own_wait_share(int threads, double cores) {
+  return std::max(0.0, 1 - cores / std::max(threads, 1));
+}
+
+std::string cores_text(double cores) { return decimals(cores, cores == std::floor(cores) ? 0 : 2); }
+
+std::string crowding(int threads, double cores) {
+  if (threads <= std::ceil(cores)) return {};
+  return "this run has more threads than cores, which wait for each other: run.cpu_threads is " +
+         std::to_string(threads) + ", and affinity and quotas leave this process " +
+         cores_text(cores);
+}
+
+double lost_share(const CpuUse& before, const CpuUse& after, MeasuredWork work, double own_wait) {
   const auto wall = static_cast<double>(std::max<std::int64_t>(after.wall_ns - before.wall_ns, 1));
   const auto ran = static_cast<double>(std::max<std::int64_t>(after.ran_ns - before.ran_ns, 0));
   double lost = 0;
@@ -64,7 +71,8 @@ double lost_share(const CpuUse& before, const CpuUse& after, MeasuredWork work) 
     lost = waited / std::max(ran + waited, wall);
   }
   if (work == MeasuredWork::kComputes) lost = std::max(lost, 1 - ran / wall);
-  return lost;
+  // Of what its cores had to give: 1 - lost is to be 1 - own_wait.
+  return std::max(0.0, (lost - own_wait) / (1 - own_wait));
 }
 
 std::string QuietMeasurement::disturbance() const {
@@ -74,7 +82,8 @@ std::string QuietMeasurement::disturbance() const {
            "% of the processor time";
   }
   if (disturbance_.spread > 1)
-    return "its repeats differ by a factor of " + factor_text(disturbance_.spread * most_spread_);
+    return "its repeats differ by a factor of " +
+           decimals(disturbance_.spread * options_.most_spread, 1);
   return {};
 }
 

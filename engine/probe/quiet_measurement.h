@@ -4,7 +4,9 @@
 // Told by what the kernel counts: how long this process's threads stood ready to run and had no
 // core (/proc/self/task/*/schedstat), and for work that computes all the time, processor time
 // against wall time; and by how far apart the passes of one measurement are (PassSpread), which
-// shows what the processors do not: a drive or a GPU that others use now and then.
+// shows what the processors do not: a drive or a GPU that others use now and then. Threads that
+// wait for each other, because the run has more of them than cores, are no disturbance: it is
+// measured as it will run.
 //
 // Threads: one. A thread that ends while it is measured takes its counts with it: make executors
 // outside.
@@ -35,8 +37,16 @@ enum class MeasuredWork : std::uint8_t {
   kWaits,     // for drives or a GPU
 };
 
-// Of the time in which the process could have run between the two, what others had.
-double lost_share(const CpuUse& before, const CpuUse& after, MeasuredWork work);
+// Of the time of so many threads that all want to run, what they wait for each other.
+double own_wait_share(int threads, double cores);
+std::string cores_text(double cores);  // "16", "1.50"
+// That they do: a sentence; empty where each has a core.
+std::string crowding(int threads, double cores);
+
+// Of the time in which the process could have run between the two, what others had. `own_wait` is
+// the share in which its own threads waited for each other.
+double lost_share(const CpuUse& before, const CpuUse& after, MeasuredWork work,
+                  double own_wait = 0);
 
 class QuietMeasurement {
  public:
@@ -44,10 +54,15 @@ class QuietMeasurement {
   static constexpr double kMostSpread = 3;
   static constexpr int kMostTries = 3;
 
-  // For tests: a process that is made up (empty: this one), and passes that may be spread.
-  explicit QuietMeasurement(MeasuredWork work, ReadCpuUse read = {},
-                            double most_spread = kMostSpread)
-      : work_(work), read_(read ? std::move(read) : cpu_use), most_spread_(most_spread) {}
+  struct Options {
+    MeasuredWork work = MeasuredWork::kWaits;
+    double own_wait = 0;  // lost_share()
+    // For tests: a process that is made up (empty: this one), and passes that may be spread.
+    ReadCpuUse read = {};
+    double most_spread = kMostSpread;
+  };
+  explicit QuietMeasurement(Options options)
+      : options_(std::move(options)), read_(options_.read ? options_.read : cpu_use) {}
 
   // For the passes that `measure` makes.
   PassSpread* spread() { return &spread_; }
@@ -61,8 +76,9 @@ class QuietMeasurement {
       spread_ = {};
       const CpuUse before = read_();
       SLUICE_ASSIGN_OR_RETURN(Speeds speeds, measure());
-      const Disturbance now{.lost_share = lost_share(before, read_(), work_),
-                            .spread = spread_.worst() / most_spread_};
+      const Disturbance now{
+          .lost_share = lost_share(before, read_(), options_.work, options_.own_wait),
+          .spread = spread_.worst() / options_.most_spread};
       const bool better = !best || now.badness() < disturbance_.badness();
       const bool much_better = !best || now.badness() < kWorthAnotherTry * disturbance_.badness();
       if (better) {
@@ -87,9 +103,8 @@ class QuietMeasurement {
     double badness() const { return std::max(lost_share / kMostLost, spread); }
   };
 
-  const MeasuredWork work_;
+  const Options options_;
   const ReadCpuUse read_;
-  const double most_spread_;
   PassSpread spread_;
   Disturbance disturbance_;
 };

@@ -19,10 +19,13 @@ SpeedsCache::SpeedsCache(aio::IoQueue& queue, Options options)
   if (!options_.path.empty()) measurements_ = read();
 }
 
+bool SpeedsCache::too_old(const Measurement& measurement) const {
+  return options_.unix_s - measurement.measured_unix_s > kMaxAgeDays * kDaySeconds;
+}
+
 // Neither too old nor of the future: a clock that was wrong then says nothing of the age.
 bool SpeedsCache::fresh(const Measurement& measurement) const {
-  const std::int64_t age_s = options_.unix_s - measurement.measured_unix_s;
-  return age_s >= 0 && age_s <= kMaxAgeDays * kDaySeconds;
+  return measurement.measured_unix_s <= options_.unix_s && !too_old(measurement);
 }
 
 const Measurement* SpeedsCache::find(const std::string& what, const MeasuredOf& of) const {
@@ -91,7 +94,7 @@ Status SpeedsCache::forget(const std::vector<MeasuredKey>& keys) {
   return rewrite([&](std::vector<Measurement>& all) {
     std::erase_if(all, [&](const Measurement& old) {
       return std::any_of(keys.begin(), keys.end(), [&](const MeasuredKey& key) {
-        return old.what == key.what && old.of == key.of;
+        return (old.what == key.what || old.what == disturbed_name(key.what)) && old.of == key.of;
       });
     });
   });
@@ -104,7 +107,8 @@ Status SpeedsCache::rewrite(const Edit& edit) {
   SLUICE_ASSIGN_OR_RETURN(const auto lock, files.lock(options_.path + ".lock"));
   SLUICE_RETURN_IF_ERROR(set_unreadable_aside());
   measurements_ = read();
-  std::erase_if(measurements_, [&](const Measurement& old) { return !fresh(old); });
+  // What is of the future stays: if it is this clock that is wrong, the rest is as good as ever.
+  std::erase_if(measurements_, [&](const Measurement& old) { return too_old(old); });
   edit(measurements_);
   if (measurements_.size() > kMaxMeasurements) {
     measurements_.erase(measurements_.begin(),

@@ -77,7 +77,7 @@ class SpeedsCache {
     return Found<Speeds>{speeds, options_.unix_s, false, std::move(against)};
   }
 
-  // So that they are measured anew: what turned out to be wrong.
+  // So that they are measured anew: what turned out to be wrong, whether disturbed or not.
   Status forget(const std::vector<MeasuredKey>& keys);
 
   const Options& options() const { return options_; }
@@ -92,6 +92,7 @@ class SpeedsCache {
   Status set_unreadable_aside() const;
   using Edit = std::function<void(std::vector<Measurement>&)>;
   Status rewrite(const Edit& edit);
+  bool too_old(const Measurement& measurement) const;
   bool fresh(const Measurement& measurement) const;
 
   aio::IoQueue& queue_;

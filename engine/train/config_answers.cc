@@ -14,8 +14,7 @@ config::GpuKind gpu_kind(const config::Config& config) {
 }
 
 Result<std::uint64_t> samples_per_epoch(const config::Config& config) {
-  SLUICE_ASSIGN_OR_RETURN(const RunData data, RunData::open(config, RunPurpose::kTraining));
-  return data.samples_per_epoch();
+  return RunData::count_samples(config);
 }
 
 }  // namespace sluice::engine

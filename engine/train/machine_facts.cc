@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "aio/cgroup_memory.h"
+#include "aio/cgroup_limits.h"
 #include "aio/units.h"
 #include "aio/uring_backend.h"
 #include "engine/train/memory_plan.h"

@@ -43,10 +43,13 @@ Result<RunData> RunData::open(const config::Config& config, RunPurpose purpose) 
   return run;
 }
 
-Status RunData::check(const config::Config& config) {
+Status RunData::check(const config::Config& config) { return count_samples(config).status(); }
+
+Result<std::uint64_t> RunData::count_samples(const config::Config& config) {
   RunData run(config);
   run.reads_all_tokens_ = false;
-  return run.make_samplers(config, RunPurpose::kTraining);
+  SLUICE_RETURN_IF_ERROR(run.make_samplers(config, RunPurpose::kTraining));
+  return run.samples_per_epoch();
 }
 
 Status RunData::add_corpus(const config::Config& config, const char* key,

@@ -28,6 +28,8 @@ class RunData {
   // What open() would refuse for training, but for tokens beyond the vocabulary, which take reading
   // everything: in milliseconds, before minutes are spent.
   static Status check(const config::Config& config);
+  // Sequences in one pass over the training data, as soon as that, with the same errors.
+  static Result<std::uint64_t> count_samples(const config::Config& config);
 
   std::uint64_t samples_per_epoch() const { return training_->samples_per_epoch(); }
   // Which samples come when, and what is in them, as a text that is the same only where they are.

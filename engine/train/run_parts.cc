@@ -1,10 +1,11 @@
 #include "engine/train/run_parts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include <thread>
 
 #include "aio/log.h"
+#include "aio/machine_info.h"
 #include "aio/make_backend.h"
 #include "engine/train/cuda_device.h"
 #include "swap/store_inventory.h"
@@ -69,7 +70,7 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
 
 int compute_threads(const config::Config& config) {
   if (config.run.cpu_threads > 0) return static_cast<int>(config.run.cpu_threads);
-  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 256U));
+  return static_cast<int>(std::clamp(std::ceil(aio::usable_cores()), 1.0, 256.0));
 }
 
 at::Device compute_device(const MemoryPlan& plan) { return plan.cuda ? at::kCUDA : at::kCPU; }

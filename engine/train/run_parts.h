@@ -33,6 +33,7 @@ struct RunDrives {
 Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan,
                               aio::IoObserver* observer = nullptr);
 
+// run.cpu_threads; where that is 0, one for each core that this process may have (usable_cores()).
 int compute_threads(const config::Config& config);
 at::Device compute_device(const MemoryPlan& plan);
 

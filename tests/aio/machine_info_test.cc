@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "aio/cgroup_memory.h"
+#include "aio/cgroup_limits.h"
 #include "aio/mount_table.h"
 #include "aio/storage_info.h"
 #include "tests/aio/backends_under_test.h"
@@ -86,7 +86,7 @@ TEST(StorageInfo, KnowsWhatIsMemory) {
 // ---- control groups ---------------------------------------------------------------------------
 
 // A machine's files, below a folder of the test's own.
-class CgroupMemoryOf : public testing::Test {
+class CgroupLimits : public testing::Test {
  protected:
   void write(const std::string& path, const std::string& text) const {
     const std::string file = folder_.path() + path;
@@ -109,6 +109,7 @@ class CgroupMemoryOf : public testing::Test {
     write(folder + "/memory.stat", stat);
   }
   std::optional<CgroupMemory> found() const { return cgroup_memory(folder_.path()); }
+  std::optional<double> cores() const { return cgroup_cores(folder_.path()); }
   const TemporaryFolder folder_;
 };
 
@@ -120,7 +121,7 @@ constexpr const char* kMount1 =
     "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
 constexpr const char* kNoLimit1 = "9223372036854771712";
 
-TEST_F(CgroupMemoryOf, CountsPageCacheAsFreeInVersion2) {
+TEST_F(CgroupLimits, CountsPageCacheAsFreeInVersion2) {
   write("/proc/self/mountinfo", kMount2);
   write("/proc/self/cgroup", "0::/job\n");
   group2("/job", "4000", "3900",
@@ -133,7 +134,7 @@ TEST_F(CgroupMemoryOf, CountsPageCacheAsFreeInVersion2) {
   EXPECT_EQ(found()->limit_path, folder_.path() + "/sys/fs/cgroup/job/memory.max");
 }
 
-TEST_F(CgroupMemoryOf, TakesTheGroupThatLeavesLeastOnTheWayToTheRoot) {
+TEST_F(CgroupLimits, TakesTheGroupThatLeavesLeastOnTheWayToTheRoot) {
   write("/proc/self/mountinfo", kMount2);
   write("/proc/self/cgroup", "0::/slice/pod/box\n");
   group2("/slice", "9000", "8500", "");
@@ -148,7 +149,7 @@ TEST_F(CgroupMemoryOf, TakesTheGroupThatLeavesLeastOnTheWayToTheRoot) {
   EXPECT_EQ(found()->room_bytes(), 0U) << "over its limit";
 }
 
-TEST_F(CgroupMemoryOf, FindsNothingWithoutALimit) {
+TEST_F(CgroupLimits, FindsNothingWithoutALimit) {
   EXPECT_EQ(found().has_value(), false) << "no cgroups at all";
   write("/proc/self/mountinfo", kMount2);
   write("/proc/self/cgroup", "0::/\n");
@@ -161,7 +162,7 @@ TEST_F(CgroupMemoryOf, FindsNothingWithoutALimit) {
   EXPECT_FALSE(found());
 }
 
-TEST_F(CgroupMemoryOf, ReadsVersion1BesideAnEmptyVersion2) {
+TEST_F(CgroupLimits, ReadsVersion1BesideAnEmptyVersion2) {
   write("/proc/self/mountinfo", kMount1);
   write("/proc/self/cgroup", "9:cpuset:/other\n4:cpuacct,memory:/a/b\n0::/a/b\n");
   group1("/a/b", kNoLimit1, "700",
@@ -177,7 +178,7 @@ TEST_F(CgroupMemoryOf, ReadsVersion1BesideAnEmptyVersion2) {
   EXPECT_TRUE(found());
 }
 
-TEST_F(CgroupMemoryOf, SeesALimitAboveAContainerOfVersion1) {
+TEST_F(CgroupLimits, SeesALimitAboveAContainerOfVersion1) {
   // The mount shows the container's group alone, under a name that is the host's.
   write("/proc/self/mountinfo",
         "35 31 0:32 /docker/4711 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
@@ -189,7 +190,7 @@ TEST_F(CgroupMemoryOf, SeesALimitAboveAContainerOfVersion1) {
   EXPECT_EQ(found()->room_bytes(), 1100U);
 }
 
-TEST_F(CgroupMemoryOf, LooksAtTheMountWhereTheNameLeadsOutOfIt) {
+TEST_F(CgroupLimits, LooksAtTheMountWhereTheNameLeadsOutOfIt) {
   write("/proc/self/mountinfo", "29 22 0:26 /.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
   write("/proc/self/cgroup", "0::/../../elsewhere\n");
   group2("", "1000", "100", "inactive_file 5000\n");
@@ -197,9 +198,36 @@ TEST_F(CgroupMemoryOf, LooksAtTheMountWhereTheNameLeadsOutOfIt) {
   EXPECT_EQ(found()->room_bytes(), 1000U);
 }
 
+TEST_F(CgroupLimits, HaveTheLeastQuotaOfProcessorTimeOnTheWayToTheRoot) {
+  EXPECT_FALSE(cores()) << "no cgroups at all";
+  write("/proc/self/mountinfo", kMount2);
+  write("/proc/self/cgroup", "0::/pod/box\n");
+  write("/sys/fs/cgroup/pod/box/cpu.max", "max 100000\n");
+  EXPECT_FALSE(cores());
+  write("/sys/fs/cgroup/pod/cpu.max", "400000 100000\n");
+  EXPECT_EQ(cores(), 4.0);
+  write("/sys/fs/cgroup/pod/box/cpu.max", "75000 50000\n");
+  EXPECT_EQ(cores(), 1.5);
+}
+
+TEST_F(CgroupLimits, HaveTheQuotaOfVersion1) {
+  write("/proc/self/mountinfo",
+        "34 31 0:31 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+        "35 31 0:32 /docker/4711 /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n");
+  write("/proc/self/cgroup", "9:cpuset:/other\n4:cpu,cpuacct:/docker/4711\n");
+  write("/sys/fs/cgroup/cpuset/cpu.cfs_quota_us", "100000\n");
+  write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+  write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+  EXPECT_FALSE(cores());
+  write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "50000\n");
+  EXPECT_EQ(cores(), 0.5);
+}
+
 TEST(MachineInfo, KnowsCoresMemoryAndCaches) {
   const MachineInfo info = machine_info();
   EXPECT_GT(info.cores, 0);
+  EXPECT_GT(usable_cores(), 0);
+  EXPECT_LE(usable_cores(), info.cores);
   EXPECT_GT(info.ram_bytes, available_ram_bytes());
   EXPECT_LT(last_level_cache_bytes(), info.ram_bytes);
 }

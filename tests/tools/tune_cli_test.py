@@ -143,6 +143,10 @@ class MadeUp(Program):
         self.assertIn("the time of the search was used up", shown.stdout)
         self.assertIn("No trial ran to its end", shown.stdout)
 
+    def test_time_for_nothing_is_no_interrupt(self):
+        told = self.tune("--budget-minutes", "0.0001", fake="fine", code=1).stderr
+        self.assertIn("--budget-minutes) was used up before anything was measured", told)
+
     def test_explains_how_to_use_what_was_not_written(self):
         self.assertIn("--set train_micro_batch_size_per_gpu='8'",
                       self.tune(fake="fine").stderr)
@@ -237,13 +241,18 @@ class Real(Program):
                 self.assertLess(time.monotonic(), deadline)
                 self.assertIsNone(process.poll())
                 time.sleep(0.02)
+            # One that nobody can read, by a process of the same number: it is not the trial's.
+            (self.path / "nvme/sluice-other").mkdir()
+            owner = next((self.path / "nvme").glob("sluice-run*/owner.json")).read_bytes()
+            for name, content in (("lock", b""), ("owner.json", owner), ("store.json", b"{")):
+                (self.path / "nvme/sluice-other" / name).write_bytes(content)
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
             for child in children.split():
                 os.kill(int(child), signal.SIGKILL)
             shown, told = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 1, told)
         self.assertIn("ended by signal 9", shown)
-        self.assertEqual(os.listdir(self.path / "nvme"), [])
+        self.assertEqual(os.listdir(self.path / "nvme"), ["sluice-other"])
 
 
 if __name__ == "__main__":

@@ -152,6 +152,31 @@ TEST(TuneSpace, RefusesKeysThatCannotBeVaried) {
   }
 }
 
+TEST(TuneSpace, RefusesAKeyThatIsBothVariedAndKept) {
+  const auto refused =
+      tune_space(resolved(sources()), {}, {.vary = {"aio.block_size"}, .keep = {"aio.block_size"}});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message(), HasSubstr("both name aio.block_size"));
+}
+
+// "auto" leaves it to the plan, and is no wish.
+TEST(TuneSpace, VariesWhatTheConfigurationLeavesOpen) {
+  config::Sources with = sources();
+  with.overrides = {"placement.optimizer_fractions=auto"};
+  const auto found = tune_space(resolved(with), kAllTiers, {});
+  ASSERT_TRUE(found.ok());
+  EXPECT_THAT(names(*found), ::testing::Contains("state on the GPU"));
+  EXPECT_THAT(found->kept, ElementsAre("placement.recompute"));
+}
+
+TEST(TuneSpace, SplitsAHugeBatchAtOnce) {
+  config::Sources with = sources();
+  with.overrides = {"train_batch_size=1073741824", "train_micro_batch_size_per_gpu=1"};
+  const auto found = tune_space(resolved(with), {}, {});
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(labels(named(*found, "micro-batch")).size(), 31U);
+}
+
 TEST(TuneSpace, HasRecordsAndSubGroupsThatAUnitHolds) {
   for (const char* const name : {"sub_group_size", "record_elements"})
     for (const std::string& label : labels(named(space(kAllTiers), name))) {
@@ -291,6 +316,10 @@ TEST(TrialMessages, ABrokenOneIsAnError) {
     EXPECT_FALSE(parse_trial(line).ok()) << line;
   }
   EXPECT_FALSE(parse_trial("{\"failure\": \"\"}")->measured());
+  Trial no_time{.failure = {}, .step_s = 1};
+  EXPECT_TRUE(parse_trial(to_line(no_time))->measured());
+  no_time.step_s = 0;
+  EXPECT_FALSE(parse_trial(to_line(no_time))->measured());
 }
 
 TuneRow row(const Point& point, Verdict verdict, double step_s, const std::string& reason = {}) {
@@ -338,6 +367,20 @@ TEST_F(TuneReportTest, SaysWhenTheGainWasNoise) {
   EXPECT_THAT(table(), HasSubstr("noise"));
   result_.confirmation = Confirmation{};  // no time was left for it
   EXPECT_TRUE(is_worth_it(result_));
+}
+
+TEST_F(TuneReportTest, ChangesNothingWhereTheBestDidNotRunAgain) {
+  result_.confirmation = Confirmation{
+      .start_step_s = {2, 2}, .best_step_s = {1.4}, .failure = "out of memory\na table"};
+  EXPECT_FALSE(is_worth_it(result_));
+  EXPECT_THAT(table(), HasSubstr("Measured again, it failed, and nothing is changed: out of "
+                                 "memory. The search"));
+}
+
+TEST_F(TuneReportTest, HasOneLineForATrial) {
+  result_.rows[1].reason = "the run does not fit\n  memory  9G";
+  EXPECT_THAT(table(), Not(HasSubstr("9G")));
+  EXPECT_THAT(table(), HasSubstr("recompute on: failed: the run does not fit\n"));
 }
 
 TEST_F(TuneReportTest, IsJsonForPrograms) {

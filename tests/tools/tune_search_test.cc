@@ -236,6 +236,18 @@ TEST(TuneSearch, AStartThatDoesNotRunIsWalkedAwayFrom) {
   }
 }
 
+TEST(TuneSearch, ABestThatDoesNotRunAgainIsSaid) {
+  FakeSubject subject(valley({3}));
+  subject.fails = [&](const Point& point) {
+    const auto times = std::count(subject.measured.begin(), subject.measured.end(), point);
+    return std::string(point == Point{3} && times > 1 ? "out of memory" : "");
+  };
+  const auto dimensions = grid({4}, {0});
+  const TuneResult result = search(dimensions, subject);
+  EXPECT_EQ(best_of(result), (Point{3}));
+  EXPECT_EQ(result.confirmation.value().failure, "out of memory");
+}
+
 TEST(TuneSearch, NothingRunsIsAResult) {
   FakeSubject subject(valley({0}));
   subject.fails = [](const Point&) { return std::string("no"); };

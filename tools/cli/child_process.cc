@@ -82,6 +82,7 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
       socket_(std::exchange(other.socket_, -1)),
       process_(std::exchange(other.process_, -1)),
       ending_(std::move(other.ending_)),
+      ended_by_signal_(other.ended_by_signal_),
       read_(std::move(other.read_)) {}
 
 ChildProcess::~ChildProcess() {
@@ -97,7 +98,10 @@ Error ChildProcess::ended() {
   while (process_ >= 0 && (reaped = waitpid(process_, &status, 0)) < 0 && errno == EINTR) {
   }
   process_ = -1;
-  if (reaped > 0) ending_ = how_it_ended(status);
+  if (reaped > 0) {
+    ending_ = how_it_ended(status);
+    ended_by_signal_ = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  }
   return Error(ErrorCode::kIo, program_ + " ended " + ending_ + (ending_.empty() ? "" : " ") +
                                    "instead of answering; above it says why");
 }

@@ -42,6 +42,7 @@ class ChildProcess {
   int process() const { return process_; }  // -1: it has ended
   // "by signal 9 (Killed)", "with exit code 1", where it ended by itself; else empty.
   const std::string& ending() const { return ending_; }
+  int ended_by_signal() const { return ended_by_signal_; }  // 0: by none
 
  private:
   ChildProcess(std::string program, int socket, int process)
@@ -53,6 +54,7 @@ class ChildProcess {
   int socket_ = -1;
   int process_ = -1;
   std::string ending_;
+  int ended_by_signal_ = 0;
   std::string read_;  // behind the last answer
 };
 

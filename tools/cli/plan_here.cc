@@ -15,12 +15,15 @@ namespace {
 
 constexpr std::int64_t kSeriesSeconds = 3600;
 
+std::int64_t unix_s_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 }  // namespace
 
 Result<engine::RunPlan> plan_here(const config::Config& config, const PlanHereOptions& options) {
-  const std::int64_t now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(
-                                      std::chrono::system_clock::now().time_since_epoch())
-                                      .count();
   TerminalLine line;
   const auto show = [&](const std::string& what, double fraction) {
     if (line.due())
@@ -30,7 +33,7 @@ Result<engine::RunPlan> plan_here(const config::Config& config, const PlanHereOp
       engine::RunPlan plan,
       engine::plan_run(config, {.cache_path = speeds_path(),
                                 .refresh = options.refresh,
-                                .unix_s = now_unix_s,
+                                .unix_s = unix_s_now(),
                                 .disturbed_max_age_s = options.of_a_series ? kSeriesSeconds : 0,
                                 .machine = options.machine,
                                 .with_relief = options.with_relief,
@@ -54,7 +57,7 @@ void judge_plan(const config::Config& config, const engine::ProbeReport& machine
   }
   const std::string text =
       "the steps took another time than planned: what the plan was made of was measured earlier, ";
-  const Status forgotten = engine::forget_measurements(config, machine);
+  const Status forgotten = engine::forget_measurements(config, machine, unix_s_now());
   log::warning(forgotten.ok() ? text + "and is measured anew next time"
                               : text + "and stays in " + machine.cache_path + " (" +
                                     forgotten.error().message() +

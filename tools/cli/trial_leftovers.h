@@ -6,8 +6,8 @@
 
 namespace sluice::tools {
 
-// Removes the folders of process `process`, which has ended, on the NVMe paths of `config`. What
-// cannot be removed is a warning.
-void remove_leftovers(const config::Config& config, int process, aio::IoWatchdog& watchdog);
+// Removes it from the NVMe paths of `config`, as every run does when it begins: what was left there
+// by a killed one, and nothing else (swap/store_inventory.h). What cannot be removed is a warning.
+void remove_leftovers(const config::Config& config, aio::IoWatchdog& watchdog);
 
 }  // namespace sluice::tools

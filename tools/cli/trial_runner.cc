@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <utility>
 
 #include "aio/units.h"
@@ -93,7 +94,7 @@ Result<TrialPlan> TrialRunner::ask_plan(const config::Config& config) {
   }
   const bool out_of_time = line.error().code() == ErrorCode::kCancelled;
   const std::string lost =
-      out_of_time ? "the time is used up" : how_it_was_lost(*planner_, log_begin);
+      out_of_time ? "the time is used up" : how_it_was_lost(*planner_, line.error(), log_begin);
   planner_->stop(kPatienceS);
   planner_.reset();
   if (interrupt_.requested()) return line.error();
@@ -203,11 +204,10 @@ Result<Trial> TrialRunner::measure(const Point& point, double best_step_s) {
                                .seconds = measured_limit_s(best_step_s)};
   const std::int64_t begin_ns = clock_.now_ns();
   SLUICE_ASSIGN_OR_RETURN(const auto child, start());
-  const int process = child->process();
   auto trial = ask_trial(*child, request);
   // Also where it answered: what it has on the drives goes while it ends.
   child->stop(kPatienceS);
-  remove_leftovers(config, process, *options_.watchdog);
+  remove_leftovers(config, *options_.watchdog);
   if (!trial.ok()) return trial;
   trial->took_s = seconds_since(begin_ns);
   if (trial->measured()) longest_trial_s_ = std::max(longest_trial_s_, trial->took_s);
@@ -228,16 +228,18 @@ Result<Trial> TrialRunner::ask_trial(ChildProcess& child, const MeasureRequest& 
   }
   if (interrupt_.requested()) return Error(ErrorCode::kCancelled, "interrupted");
   if (line.error().code() != ErrorCode::kCancelled)
-    return Trial{.failure = how_it_was_lost(child, log_begin)};
+    return Trial{.failure = how_it_was_lost(child, line.error(), log_begin)};
   if (seconds_left() <= 0) return Trial{.failure = "stopped: the time of the search was used up"};
   return Trial{.failure = "stopped after " + engine::duration(seconds_since(begin_ns)) +
                           ": it took too long (--trial-seconds)"};
 }
 
-std::string TrialRunner::how_it_was_lost(const ChildProcess& child, std::int64_t log_begin) const {
+std::string TrialRunner::how_it_was_lost(const ChildProcess& child, const Error& error,
+                                         std::int64_t log_begin) const {
+  if (child.ending().empty()) return error.message();  // it lives, and answers nothing of use
   const std::string said = last_line(options_.log, log_begin);
   std::string text = "it ended " + child.ending();
-  if (child.ending().find("signal 9 ") != std::string::npos)
+  if (child.ended_by_signal() == SIGKILL)
     text += ", as the kernel ends what is too large for the host's memory";
   return said.empty() ? text : text + "; its last words: " + said;
 }

@@ -65,7 +65,8 @@ class TrialRunner final : public TuneSubject {
   Result<config::Config> config_with(const std::vector<KeyValue>& keys) const;
   Result<std::unique_ptr<ChildProcess>> start() const;
   Result<Trial> ask_trial(ChildProcess& child, const MeasureRequest& request);
-  std::string how_it_was_lost(const ChildProcess& child, std::int64_t log_begin) const;
+  std::string how_it_was_lost(const ChildProcess& child, const Error& error,
+                              std::int64_t log_begin) const;
   double trial_limit_s() const;
   double measured_limit_s(double best_step_s) const;
   double seconds_since(std::int64_t begin_ns) const;

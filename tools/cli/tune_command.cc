@@ -109,8 +109,10 @@ class Tuning {
     SLUICE_ASSIGN_OR_RETURN(const TuneResult result, search.run());
     line_.clear();
     if (result.rows.empty()) {
-      std::cerr << "interrupted before anything was measured\n";
-      return kInterruptedExitCode;
+      const bool interrupted = result.end == TuneEnd::kInterrupted;
+      std::cerr << (interrupted ? "interrupted" : "the time (--budget-minutes) was used up")
+                << " before anything was measured\n";
+      return interrupted ? kInterruptedExitCode : kNothingRan;
     }
     std::vector<KeyValue> keys;
     if (result.best && is_worth_it(result)) {

@@ -50,7 +50,7 @@ Result<std::string> merged_config(const config::Sources& sources,
                                   const std::vector<KeyValue>& changes) {
   const config::Sources changed = with_changes(sources, changes);
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved wanted, config::resolve(changed));
-  const std::string whole = config::to_json(wanted) + "\n";
+  const std::string whole = config::to_json(wanted);
   if (sources.deepspeed) return whole;
   const std::string text = merged_text(changed);
   const auto resolved =

@@ -106,8 +106,10 @@ Result<Trial> parse_trial(const std::string& line) {
       const std::string failure = object.at("failure");
       return Trial{.failure = failure.empty() ? "no reason was given" : failure};
     }
+    const double step_s = object.at("step_s");
+    if (!(step_s > 0)) return Trial{.failure = "a step that takes no time was reported"};
     return Trial{.failure = {},
-                 .step_s = object.at("step_s"),
+                 .step_s = step_s,
                  .error_s = object.at("error_s"),
                  .tokens_per_s = object.at("tokens_per_s"),
                  .gpu_bytes = object.at("gpu_bytes"),

@@ -50,10 +50,8 @@ bool contains(const std::vector<std::string>& list, std::string_view word) {
 }
 
 bool is_given(const config::Resolved& resolved, std::string_view key) {
-  return std::any_of(resolved.reports.begin(), resolved.reports.end(), [&](const auto& report) {
-    return report.path == key && !report.source.empty() &&
-           report.outcome == config::Outcome::kHonoured;
-  });
+  return std::any_of(resolved.reports.begin(), resolved.reports.end(),
+                     [&](const auto& report) { return report.path == key && report.given; });
 }
 
 struct Steps {
@@ -72,6 +70,17 @@ std::vector<std::int64_t> doublings(std::int64_t value, const Steps& range) {
   std::int64_t high = value;
   for (int i = 0; i < kEachWay && high <= range.most / 2; ++i) values.push_back(high *= 2);
   return values;
+}
+
+std::vector<std::int64_t> divisors(std::int64_t number) {
+  std::vector<std::int64_t> found;
+  for (std::int64_t small = 1; small <= number / small; ++small) {
+    if (number % small != 0) continue;
+    found.push_back(small);
+    if (small != number / small) found.push_back(number / small);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 std::string short_number(std::string_view key, std::int64_t value) {
@@ -148,8 +157,7 @@ class Space {
   void batch() {
     const std::int64_t product = config_.batch.micro * config_.batch.accumulation;
     Dimension dimension{.name = "micro-batch"};
-    for (std::int64_t micro = 1; micro <= product; ++micro) {
-      if (product % micro != 0) continue;
+    for (const std::int64_t micro : divisors(product)) {
       const std::string accumulation = std::to_string(product / micro);
       Choice choice{.label = std::to_string(micro) + " x " + accumulation};
       if (micro == config_.batch.micro)
@@ -254,6 +262,10 @@ Result<TuneSpace> tune_space(const config::Resolved& resolved, const PlanFacts& 
                              const VaryOptions& options) {
   SLUICE_RETURN_IF_ERROR(check_keys(options.vary, "--vary"));
   SLUICE_RETURN_IF_ERROR(check_keys(options.keep, "--keep"));
+  for (const std::string& key : options.keep) {
+    if (contains(options.vary, key))
+      return Error(ErrorCode::kInvalidArgument, "--vary and --keep both name " + key);
+  }
   return Space(resolved, facts, options).build();
 }
 

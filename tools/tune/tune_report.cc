@@ -50,6 +50,9 @@ std::string_view word_of(TuneEnd end) {
   return "interrupted";
 }
 
+// A refusal may have a table below it, which is no part of a row.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 std::string name_of(const TuneReport& report, const TuneRow& row) {
   const std::string text = describe(report.dimensions, row.point);
   return text.empty() ? "as configured" : text;
@@ -58,7 +61,7 @@ std::string name_of(const TuneReport& report, const TuneRow& row) {
 std::string verdict_of(const TuneReport& report, std::size_t number) {
   const TuneRow& row = report.result.rows[number];
   std::string text(report.result.best == number ? "best" : word_of(row.verdict));
-  return row.reason.empty() ? text : text + ": " + row.reason;
+  return row.reason.empty() ? text : text + ": " + first_line(row.reason);
 }
 
 std::string conclusion(const TuneReport& report) {
@@ -74,7 +77,11 @@ std::string conclusion(const TuneReport& report) {
     if (gain > 0)
       text += ".\nMeasured again by turns, it is " + decimals(gain, 3) + " times as fast as " +
               "the configuration as it was";
-    if (!is_worth_it(result)) text += ": the gain was noise, and nothing is changed";
+    const std::string failure = result.confirmation ? result.confirmation->failure : "";
+    if (!failure.empty())
+      text += ".\nMeasured again, it failed, and nothing is changed: " + first_line(failure);
+    else if (!is_worth_it(result))
+      text += ": the gain was noise, and nothing is changed";
   }
   return text + ". The search ended because " + std::string(word_of(result.end)) + ".\n";
 }
@@ -118,6 +125,7 @@ std::string beside(const std::string& left, const std::vector<std::string>& word
 bool is_worth_it(const TuneResult& result) {
   if (!result.best) return false;
   if (!result.confirmation) return true;
+  if (!result.confirmation->failure.empty()) return false;
   const double gain = result.confirmation->gain();
   return gain == 0 || gain > 1;
 }
@@ -169,6 +177,8 @@ std::string json_of(const TuneReport& report) {
     json["again"] = {{"start_step_s", result.confirmation->start_step_s},
                      {"best_step_s", result.confirmation->best_step_s},
                      {"gain", result.confirmation->gain()}};
+    if (!result.confirmation->failure.empty())
+      json["again"]["failure"] = result.confirmation->failure;
   }
   json["kept"] = report.kept;
   return json.dump(2, ' ', false, Json::error_handler_t::replace);

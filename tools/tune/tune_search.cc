@@ -218,6 +218,8 @@ Status TuneSearch::confirm() {
       SLUICE_ASSIGN_OR_RETURN(const Trial again, subject_.measure(row.point, 0));
       if (again.measured())
         (is_best ? confirmation.best_step_s : confirmation.start_step_s).push_back(again.step_s);
+      else if (is_best && subject_.seconds_left() > 0)
+        confirmation.failure = again.failure;
     }
   }
   result_.confirmation = std::move(confirmation);

@@ -1,6 +1,7 @@
 // What weight decay applies to: by default, in a file for DeepSpeed, and in a run that goes on.
 #include "engine/config/decay_of_stored.h"
 
+#include "engine/config/report.h"
 #include "tests/engine/config/resolving.h"
 
 namespace sluice::config {
@@ -63,7 +64,7 @@ TEST(NonFiniteStep, IsDeepSpeedsSwitchWhereThatIsOn) {
   const Resolved skips = fate(R"({"enabled": true, "check_grad_overflow": true})");
   EXPECT_EQ(skips.config.run.non_finite_step, NonFiniteStep::kSkip);
   EXPECT_THAT(report_on(skips, "run.non_finite_step").reason,
-              HasSubstr("given as bf16.check_grad_overflow"));
+              HasSubstr("bf16.check_grad_overflow"));
   for (const char* const off : {"false", "null", "\"auto\""}) {
     const Resolved stops =
         fate((R"({"enabled": true, "check_overflow": )" + std::string(off) + "}").c_str());
@@ -72,6 +73,44 @@ TEST(NonFiniteStep, IsDeepSpeedsSwitchWhereThatIsOn) {
   const auto wrong = resolve_deepspeed(R"({"train_batch_size": 8,
                                            "bf16": {"check_grad_overflow": "often"}})");
   EXPECT_THAT(refusal(wrong), HasSubstr("bf16.check_grad_overflow must be true or false"));
+}
+
+// The switch is bf16's: a run in fp32 has nothing of it, whatever it says.
+TEST(NonFiniteStep, IsDeepSpeedsSwitchInBf16Alone) {
+  const auto both = [](const std::string& run, const std::string& bf16) {
+    return accepted(resolve_both(R"({"train_batch_size": 8, "run": {)" + run + "}}",
+                                 R"({"bf16": {)" + bf16 + "}}"));
+  };
+  const auto fate = [](const Resolved& resolved) { return resolved.config.run.non_finite_step; };
+  const Resolved fp32 = both("", R"("enabled": false, "check_grad_overflow": true)");
+  EXPECT_EQ(fate(fp32), NonFiniteStep::kStop);
+  EXPECT_THAT(reports_on(fp32, "bf16.check_grad_overflow").back().reason,
+              HasSubstr("does not compute in bf16"));
+  const std::string skip = R"("non_finite_step": "skip")";
+  EXPECT_EQ(fate(both(skip, R"("enabled": false, "check_grad_overflow": false)")),
+            NonFiniteStep::kSkip);
+  // The later source wins, and off says stop.
+  const Resolved off = both(skip, R"("enabled": true, "check_grad_overflow": false)");
+  EXPECT_EQ(fate(off), NonFiniteStep::kStop);
+  EXPECT_EQ(format_autos(off), "");
+  EXPECT_EQ(reports_on(off, "run.non_finite_step").back().reason,
+            "a later source gives bf16.check_grad_overflow");
+  const Resolved left = both(skip, R"("enabled": true, "check_overflow": "auto")");
+  EXPECT_EQ(fate(left), NonFiniteStep::kSkip);
+  EXPECT_THAT(format_autos(left), HasSubstr("bf16.check_grad_overflow"));
+  const Resolved on = accepted(resolve_both(R"({"train_batch_size": 8})",
+                                            R"({"bf16": {"enabled": true,
+                                                         "check_grad_overflow": true}})",
+                                            {"run.non_finite_step=stop"}));
+  EXPECT_EQ(fate(on), NonFiniteStep::kStop);
+  EXPECT_THAT(refusal(resolve_run(R"({"train_batch_size": 8, "run": {"non_finite_step": "stop"},
+                                      "bf16": {"enabled": true, "check_grad_overflow": true}})")),
+              HasSubstr("disagree"));
+  // What is kept of a run means the same, and follows a later word.
+  const std::string kept = to_json(both(skip, R"("enabled": true)").config);
+  EXPECT_EQ(to_json(accepted(resolve_run(kept)).config), kept);
+  EXPECT_EQ(fate(accepted(resolve_run(kept, {"run.non_finite_step=stop"}))), NonFiniteStep::kStop);
+  EXPECT_EQ(fate(accepted(resolve_run(kept, {"bf16.enabled=false"}))), NonFiniteStep::kSkip);
 }
 
 TEST(NonFiniteStep, IsSkippedWithAFixedLossScaleAloneUnlessItIsSaid) {

@@ -147,6 +147,35 @@ TEST(DeepSpeedFiles, AmpIsRefusedWithWhatToSetInstead) {
   }
 }
 
+// DeepSpeed's compression has an `enabled` in a section of each technique, and none of its own.
+TEST(DeepSpeedFiles, WhatIsEnabledInsideASectionIsRefused) {
+  const auto compression = [](const std::string& weights, const std::string& more = "") {
+    return R"({"train_batch_size": 8, "compression_training": {)" + more + R"("weight_quantization":
+                       {"shared_parameters": {"enabled": )" +
+           weights + R"(, "quantize_groups": 1}, "different_groups": {}}}})";
+  };
+  const std::string quantization = "compression_training.weight_quantization.shared_parameters";
+  EXPECT_THAT(refusal(resolve_deepspeed(compression("true"))),
+              testing::HasSubstr("ds.json: " + quantization + " cannot be {\"enabled\":true"));
+  EXPECT_EQ(
+      report_on(accepted(resolve_deepspeed(compression("false"))), "compression_training").outcome,
+      Outcome::kIgnored);
+  const std::string reduction = R"("layer_reduction": {"enabled": true}, )";
+  EXPECT_THAT(refusal(resolve_deepspeed(compression("true", reduction))),
+              testing::AllOf(testing::HasSubstr("2 settings"),
+                             testing::HasSubstr("compression_training.layer_reduction")));
+  // Each is taken back by itself, or all by the section.
+  const auto taken_back = [&](const std::string& override_text) {
+    return resolve_both(compression("true"), "{}", {override_text});
+  };
+  accepted(taken_back(quantization + ".enabled=false"));
+  EXPECT_EQ(
+      report_on(accepted(taken_back("compression_training.enabled=false")), quantization).reason,
+      "overruled by --set");
+  EXPECT_THAT(refusal(taken_back("compression_training.layer_reduction.enabled=false")),
+              testing::HasSubstr(quantization));
+}
+
 TEST(DeepSpeedFiles, EveryKeyIsHonouredOrIgnoredWithAReason) {
   for (const File& file : kFiles) {
     SCOPED_TRACE(file.name);

@@ -28,6 +28,8 @@ TEST(ConfigText, SaysWhatElsePeopleWriteIntoJson) {
   EXPECT_THAT(refusal(resolve_run(R"({'train_batch_size': 8})")), HasSubstr("double quotes"));
   EXPECT_THAT(refusal(resolve_run(R"({"fp16": {"enabled": True}})")), HasSubstr("lower case"));
   EXPECT_THAT(refusal(resolve_run(R"({"steps_per_print": Infinity})")), HasSubstr("no Infinity"));
+  EXPECT_THAT(refusal(resolve_run("{train_batch_size: 8}")),
+              HasSubstr("double quotes: \"train_batch_size\""));
   EXPECT_THAT(refusal(resolve_run(" \n")), HasSubstr("the file is empty"));
 }
 
@@ -64,6 +66,19 @@ TEST(ConfigText, WhatADeepSpeedFileMayNotHaveIsNamedWithItsPlace) {
   EXPECT_THAT(of("{\"optimizer\": {\"params\": {\"betas\": [,]}}}"), StartsWith("ds.json:1:"));
   EXPECT_THAT(of("{\"steps_per_print\": \"4, // no end"), StartsWith("ds.json:1:"));
   EXPECT_THAT(of("# nothing else"), HasSubstr("the file is empty"));
+  // What DeepSpeed's parser reads and this one does not.
+  EXPECT_THAT(of("{\"optimizer\": {\n\"type\": AdamW, \"params\": {}}}"),
+              AllOf(StartsWith("ds.json:2:"), HasSubstr("need double quotes: \"AdamW\"")));
+  EXPECT_THAT(of("{zero_optimization: {offload_param: {device: nvme}}}"),
+              HasSubstr("need double quotes: \"nvme\""));
+  EXPECT_THAT(of("{\"optimizer\": {\"type\": TorchAdam}}"), HasSubstr("quotes: \"TorchAdam\""));
+  EXPECT_THAT(of("{train_batch_size: 8\n  steps_per_print: 4}"),
+              AllOf(StartsWith("ds.json:2:"), HasSubstr("a comma between them")));
+  EXPECT_THAT(of("{\"train_batch_size\": 8\n\"steps_per_print\": 4}"),
+              AllOf(StartsWith("ds.json:2:"), HasSubstr("a comma between them")));
+  EXPECT_THAT(of("{\"optimizer\": {\"params\": {\"betas\": [0.5 0.75]}}}"),
+              HasSubstr("a comma between them"));
+  EXPECT_THAT(of("{\"train_batch_size\": 8"), testing::Not(HasSubstr("comma")));
   // As DeepSpeed: it raises.
   EXPECT_THAT(of("{train_batch_size: 8, /* again */ \"train_batch_size\": 8}"), HasSubstr("twice"));
 }

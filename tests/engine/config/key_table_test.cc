@@ -62,6 +62,7 @@ Json surroundings(const Key& key) {
   if (key.path == "scheduler.params.cycle_max_mom") put(root, "scheduler.params.cycle_min_mom", 0);
   if (key.path == "scheduler.params.lr_range_test_step_rate") put(root, "run.steps", 100);
   if (key.path == "optimizer.params.adam_w_mode") put(root, "optimizer.type", "Adam");
+  if (key.path == "bf16.check_grad_overflow") put(root, "bf16.enabled", true);
   if (key.path == "model.hidden") put(root, "model.heads", 1);
   if (key.path == "model.preset") {
     for (const char* name : {"layers", "hidden", "heads", "context", "vocab"}) {

@@ -159,8 +159,9 @@ TEST(ResolveConfig, IgnoresParametersThatTheScheduleDoesNotHave) {
 }
 
 TEST(ResolveConfig, RefusesAutocastAndWhatElseWouldTrainSomethingElse) {
-  for (const char* section : {"amp", "torch_autocast", "data_efficiency", "curriculum_learning",
-                              "progressive_layer_drop", "quantize_training"}) {
+  for (const char* section :
+       {"amp", "torch_autocast", "data_efficiency", "curriculum_learning", "progressive_layer_drop",
+        "quantize_training", "eigenvalue", "compression_training", "weight_quantization"}) {
     const auto with = [&](const std::string& value) {
       return resolve_deepspeed(run_with("\"" + std::string(section) + "\": " + value));
     };

@@ -1,6 +1,7 @@
 #include "engine/probe/machine_probe.h"
 
 #include <gmock/gmock.h>
+#include <sched.h>
 
 #include <filesystem>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include <stdexcept>
 
 #include "engine/config/resolve.h"
+#include "engine/train/run_parts.h"
 #include "tests/aio/backends_under_test.h"
 
 namespace sluice::engine {
@@ -51,6 +53,7 @@ class MachineProbeTest : public testing::Test {
                                           .refresh = refresh,
                                           .unix_s = kNow,
                                           .cpu_use = [this] { return next_cpu_use(); },
+                                          .cores = cores_,
                                           .most_spread = 1e9,
                                           .on_progress =
                                               [&](const std::string& what, double fraction) {
@@ -65,14 +68,16 @@ class MachineProbeTest : public testing::Test {
 
   const aio::TemporaryFolder folder_;
   std::set<std::string> measured_;  // in the last probe
-  bool busy_ = false;               // made up: however busy this machine is
+  double lost_ = 0;                 // made up, and these cores: however busy this machine is
+  double cores_ = 2;
 
  private:
   CpuUse next_cpu_use() {
     constexpr std::int64_t kSecond = 1'000'000'000;
     now_.wall_ns += kSecond;
-    now_.ran_ns += busy_ ? kSecond / 10 : kSecond;
-    now_.waited_ns = *now_.waited_ns + (busy_ ? 9 * kSecond / 10 : 0);
+    const auto lost_ns = static_cast<std::int64_t>(lost_ * kSecond);
+    now_.ran_ns += kSecond - lost_ns;
+    now_.waited_ns = *now_.waited_ns + lost_ns;
     return now_;
   }
 
@@ -114,21 +119,50 @@ TEST_F(MachineProbeTest, MeasuresOnceAndThenOnlyWhatIsAnotherSetting) {
 
 // As on a machine on which every thread waits for a core nine tenths of the time.
 TEST_F(MachineProbeTest, SaysThatTheMachineWasBusyAndKeepsNothingOfIt) {
-  busy_ = true;
+  lost_ = 0.9;
   const ProbeReport busy = probe();
   EXPECT_EQ(busy.disturbances.size(), 3U);
   EXPECT_TRUE(busy.host_when.disturbed && busy.drives_when.disturbed && busy.units_when.disturbed);
   EXPECT_THAT(busy_warning(busy), HasSubstr("memory and cores: other work had 90%"));
-  busy_ = false;
+  lost_ = 0;
   const ProbeReport quiet = probe();
   EXPECT_EQ(measured_.size(), 3U);
   EXPECT_EQ(busy_warning(quiet), "");
   probe();
   EXPECT_THAT(measured_, IsEmpty());
-  // What turned out to be wrong is measured anew.
-  ASSERT_TRUE(forget_measurements(config(), quiet).ok());
+}
+
+// Two threads that share one core wait half of the time, and a drive's do not.
+TEST_F(MachineProbeTest, IsNotDisturbedByTheRunsOwnThreads) {
+  lost_ = 0.5;
+  cores_ = 1;
+  const ProbeReport report = probe();
+  EXPECT_FALSE(report.host_when.disturbed || report.units_when.disturbed);
+  EXPECT_TRUE(report.drives_when.disturbed);
+}
+
+TEST_F(MachineProbeTest, TakesAsManyThreadsAsThereAreCoresToRunOn) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int core = 0; CPU_COUNT(&one) == 0; ++core)
+    if (CPU_ISSET(core, &all)) CPU_SET(core, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_EQ(compute_threads(config({"run.cpu_threads=0"})), 1);
+  EXPECT_EQ(compute_threads(config({"run.cpu_threads=3"})), 3);
+  ASSERT_EQ(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+TEST_F(MachineProbeTest, MeasuresAnewWhatTurnedOutToBeWrongAndNothingElse) {
+  const std::string other = "aio.queue_depth=3";
+  probe({other});
+  const ProbeReport wrong = probe();
+  ASSERT_TRUE(forget_measurements(config(), wrong, kNow + 1).ok());
   probe();
   EXPECT_EQ(measured_.size(), 3U);
+  probe({other});
+  EXPECT_THAT(measured_, IsEmpty());
 }
 
 // So that a plan can say what does not fit, instead of the probe that its own work does not.

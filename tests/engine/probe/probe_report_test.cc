@@ -63,6 +63,24 @@ TEST(ProbeReport, SaysWhatWasMeasuredWhileTheMachineWasBusy) {
   EXPECT_EQ(json["disturbed_by"][0], report.disturbances[0]);
 }
 
+// As a trial of sluice tune has it from the one before.
+TEST(ProbeReport, SaysWhatWasMeasuredEarlierWhileTheMachineWasBusy) {
+  ProbeReport report = example();
+  report.of_a_series = true;
+  report.host_when = {.unix_s = kNow - 12 * 60, .cached = true, .disturbed = true};
+  report.disturbed_before = {"memory and cores", "the GPU"};
+  EXPECT_THAT(format_report(report, kNow),
+              testing::ContainsRegex("memory, copy +201.50 GB/s +12 min ago, while busy"));
+  EXPECT_THAT(
+      busy_warning(report),
+      testing::AllOf(HasSubstr("Earlier in this series"), HasSubstr("(memory and cores, the GPU)"),
+                     Not(HasSubstr("not kept")), Not(HasSubstr("again"))));
+  report.disturbances = {"nvme: other work had 90% of the processor time"};
+  EXPECT_THAT(busy_warning(report),
+              testing::AllOf(HasSubstr("not kept for longer than this series"),
+                             Not(HasSubstr("measures it again")), HasSubstr(". Earlier")));
+}
+
 TEST(ProbeReport, LeavesOutWhatIsNotThere) {
   ProbeReport report = example();
   report.gpu.clear();

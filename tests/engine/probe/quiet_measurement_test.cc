@@ -41,7 +41,7 @@ class MadeUpProcess {
 
 TEST(QuietMeasurement, MeasuresOnceWhereNothingElseRuns) {
   MadeUpProcess process({0.05});
-  QuietMeasurement quiet(MeasuredWork::kComputes, process.read());
+  QuietMeasurement quiet({.work = MeasuredWork::kComputes, .read = process.read()});
   EXPECT_EQ(*quiet.measure<int>(process.measure()), 1);
   EXPECT_THAT(quiet.disturbance(), IsEmpty());
   EXPECT_EQ(process.measured(), 1);
@@ -49,14 +49,14 @@ TEST(QuietMeasurement, MeasuresOnceWhereNothingElseRuns) {
 
 TEST(QuietMeasurement, MeasuresAgainUntilItWasQuiet) {
   MadeUpProcess process({0.9, 0.4, 0.1});
-  QuietMeasurement quiet(MeasuredWork::kComputes, process.read());
+  QuietMeasurement quiet({.work = MeasuredWork::kComputes, .read = process.read()});
   EXPECT_EQ(*quiet.measure<int>(process.measure()), 3);
   EXPECT_THAT(quiet.disturbance(), IsEmpty());
 }
 
 TEST(QuietMeasurement, TakesTheQuietestTryAndSaysWhatDisturbedIt) {
   MadeUpProcess process({0.9, 0.5, 0.6});
-  QuietMeasurement quiet(MeasuredWork::kComputes, process.read());
+  QuietMeasurement quiet({.work = MeasuredWork::kComputes, .read = process.read()});
   EXPECT_EQ(*quiet.measure<int>(process.measure()), 2);
   EXPECT_THAT(quiet.disturbance(), HasSubstr("other work had 50% of the processor time"));
   EXPECT_EQ(process.measured(), 3);
@@ -64,14 +64,14 @@ TEST(QuietMeasurement, TakesTheQuietestTryAndSaysWhatDisturbedIt) {
 
 TEST(QuietMeasurement, DoesNotInsistWhereTheMachineStaysBusy) {
   MadeUpProcess process({0.6, 0.59, 0.0});
-  QuietMeasurement quiet(MeasuredWork::kComputes, process.read());
+  QuietMeasurement quiet({.work = MeasuredWork::kComputes, .read = process.read()});
   EXPECT_EQ(*quiet.measure<int>(process.measure()), 2);
   EXPECT_EQ(process.measured(), 2);
 }
 
 TEST(QuietMeasurement, SaysWhichRepeatsDiffer) {
   MadeUpProcess process({0, 0, 0});
-  QuietMeasurement quiet(MeasuredWork::kWaits, process.read());
+  QuietMeasurement quiet({.work = MeasuredWork::kWaits, .read = process.read()});
   const auto measured = quiet.measure<int>([&]() -> Result<int> {
     quiet.spread()->add({1, 1, 1, 1, 9, 9, 9, 9});
     return 5;
@@ -82,7 +82,7 @@ TEST(QuietMeasurement, SaysWhichRepeatsDiffer) {
 
 TEST(QuietMeasurement, GivesTheErrorOfWhatIsMeasured) {
   MadeUpProcess process({});
-  QuietMeasurement quiet(MeasuredWork::kWaits, process.read());
+  QuietMeasurement quiet({.work = MeasuredWork::kWaits, .read = process.read()});
   const auto failed = quiet.measure<int>(
       []() -> Result<int> { return Error(ErrorCode::kNoSpace, "the drive is full"); });
   ASSERT_FALSE(failed.ok());
@@ -104,6 +104,38 @@ TEST(LostShare, IsWhatThreadsWaitedForACore) {
   EXPECT_DOUBLE_EQ(lost({.wall_ns = kSecond, .ran_ns = kSecond / 4, .waited_ns = {}}, kComputes),
                    0.75);
   EXPECT_DOUBLE_EQ(lost({.wall_ns = kSecond, .ran_ns = kSecond / 4, .waited_ns = {}}, kWaits), 0);
+}
+
+// 32 threads on 16 cores, and a container that has half a core.
+TEST(LostShare, LeavesOutWhatTheRunsOwnThreadsWaitForEachOther) {
+  const CpuUse before{.wall_ns = 0, .ran_ns = 0, .waited_ns = 0};
+  using enum MeasuredWork;
+  const double half = own_wait_share(32, 16);
+  EXPECT_DOUBLE_EQ(half, 0.5);
+  const CpuUse alone{.wall_ns = kSecond, .ran_ns = 16 * kSecond, .waited_ns = 16 * kSecond};
+  EXPECT_DOUBLE_EQ(lost_share(before, alone, kComputes, half), 0);
+  // Others have half of the 16.
+  const CpuUse shared{.wall_ns = kSecond, .ran_ns = 8 * kSecond, .waited_ns = 24 * kSecond};
+  EXPECT_DOUBLE_EQ(lost_share(before, shared, kComputes, half), 0.5);
+  const CpuUse one_thread{.wall_ns = kSecond, .ran_ns = kSecond, .waited_ns = 0};
+  EXPECT_DOUBLE_EQ(lost_share(before, one_thread, kComputes, half), 0);
+  const CpuUse throttled{.wall_ns = kSecond, .ran_ns = kSecond / 2, .waited_ns = kSecond / 2};
+  EXPECT_DOUBLE_EQ(lost_share(before, throttled, kComputes, own_wait_share(1, 0.5)), 0);
+  EXPECT_DOUBLE_EQ(own_wait_share(16, 16), 0);
+  EXPECT_DOUBLE_EQ(own_wait_share(1, 16), 0);
+}
+
+TEST(QuietMeasurement, SaysThatARunHasMoreThreadsThanCores) {
+  EXPECT_THAT(crowding(32, 16), HasSubstr("run.cpu_threads is 32, and affinity and quotas leave "
+                                          "this process 16"));
+  EXPECT_THAT(crowding(2, 1), HasSubstr("more threads than cores"));
+  EXPECT_EQ(crowding(16, 16), "");
+  EXPECT_EQ(crowding(2, 1.5), "");  // a thread for the half one
+  MadeUpProcess process({0.5});
+  QuietMeasurement quiet(
+      {.work = MeasuredWork::kComputes, .own_wait = own_wait_share(2, 1), .read = process.read()});
+  EXPECT_EQ(*quiet.measure<int>(process.measure()), 1);
+  EXPECT_THAT(quiet.disturbance(), IsEmpty());
 }
 
 TEST(CpuUse, CountsWhatThisProcessRan) {

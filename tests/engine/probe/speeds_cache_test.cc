@@ -86,6 +86,16 @@ TEST_F(SpeedsCacheTest, MeasuresAgainAfterThirtyDaysAndWhatIsOfTheFuture) {
   EXPECT_EQ(get(cache_at(kNow)), 3);  // the clock was wrong then, or is now
 }
 
+// A wrong clock costs what it measured anew, and nothing that others kept.
+TEST_F(SpeedsCacheTest, DropsWhatIsTooOldAndNothingElse) {
+  get(cache_at(kNow));
+  get(cache_at(kNow + 40 * kDay), kMachine, "units");
+  EXPECT_EQ(parse_measurements(file())->size(), 1U);
+  get(cache_at(0), {{"cpu", "other"}});
+  EXPECT_EQ(get(cache_at(kNow + 40 * kDay), kMachine, "units"), 2);
+  EXPECT_TRUE(cached_);
+}
+
 TEST_F(SpeedsCacheTest, MeasuresAgainWhenAskedTo) {
   get(cache_at(kNow));
   EXPECT_EQ(get(cache_at(kNow + 1, true)), 2);

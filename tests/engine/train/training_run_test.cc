@@ -8,6 +8,8 @@
 #include <numeric>
 
 #include "engine/observe/process_memory.h"
+#include "engine/train/config_answers.h"
+#include "engine/train/run_data.h"
 #include "tests/engine/train/run_under_test.h"
 
 namespace sluice::engine {
@@ -37,6 +39,18 @@ TEST(TrainingRun, LearnsWhatTheCorpusHolds) {
 }
 
 // M micro-batches of b are one batch of M x b, but for rounding.
+// A corpus of hundreds of gigabytes is not scanned for a count: that is left to the run itself.
+TEST(ConfigAnswers, CountAnEpochWithoutReadingItsTokens) {
+  const SmallRun small_vocabulary({"model.vocab=32"});
+  const auto counted = samples_per_epoch(small_vocabulary.config());
+  ASSERT_OK(counted);
+  const auto whole = RunData::open(SmallRun().config(), RunPurpose::kTraining);
+  ASSERT_OK(whole);
+  EXPECT_EQ(*counted, whole->samples_per_epoch());
+  EXPECT_FALSE(RunData::open(small_vocabulary.config(), RunPurpose::kTraining).ok());
+  EXPECT_FALSE(samples_per_epoch(SmallRun({"data.train=none.bin"}).config()).ok());
+}
+
 TEST(TrainingRun, AccumulatesMicroBatchesToTheWholeBatch) {
   const std::vector<std::string> base = {"bf16.enabled=false", "model.dropout=0"};
   const auto train = [&](const char* micro, const char* accumulation) {

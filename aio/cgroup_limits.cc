@@ -1,4 +1,4 @@
-#include "aio/cgroup_memory.h"
+#include "aio/cgroup_limits.h"
 
 #include <algorithm>
 #include <initializer_list>
@@ -47,8 +47,9 @@ std::string below_mount(const std::string& group, const std::string& mount_root)
   return below == "/" ? "" : below;
 }
 
-// "0::/a" in version 2, "5:memory,cpu:/a" in version 1.
-std::optional<std::string> group_of(const std::string& proc_cgroup, bool version2) {
+// Where version 1 has the controller: "0::/a" in version 2, "5:memory,cpu:/a" in version 1.
+std::optional<std::string> group_of(const std::string& proc_cgroup, const std::string& controller,
+                                    bool version2) {
   std::istringstream lines(proc_cgroup);
   for (std::string line; std::getline(lines, line);) {
     const std::size_t first = line.find(':');
@@ -56,20 +57,20 @@ std::optional<std::string> group_of(const std::string& proc_cgroup, bool version
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const bool fits = version2 ? line.compare(0, 3, "0::") == 0
-                               : controllers.find(",memory,") != std::string::npos;
+                               : controllers.find("," + controller + ",") != std::string::npos;
     if (fits) return line.substr(second + 1);
   }
   return std::nullopt;
 }
 
-std::vector<Hierarchy> hierarchies(const std::string& root) {
+std::vector<Hierarchy> hierarchies(const std::string& root, const std::string& controller) {
   const std::string groups = read_text(root + "/proc/self/cgroup");
   std::vector<Hierarchy> found;
   for (const Mount& mount : parse_mount_table(read_text(root + "/proc/self/mountinfo"))) {
     const bool version2 = mount.type == "cgroup2";
-    const bool version1 = mount.type == "cgroup" && super_option(mount, "memory");
+    const bool version1 = mount.type == "cgroup" && super_option(mount, controller);
     if (!version1 && !version2) continue;
-    const auto group = group_of(groups, version2);
+    const auto group = group_of(groups, controller, version2);
     if (!group) continue;
     found.push_back({.mount_point = root + mount.mount_point,
                      .group = below_mount(*group, mount.root),
@@ -78,8 +79,20 @@ std::vector<Hierarchy> hierarchies(const std::string& root) {
   return found;
 }
 
+// This process's own group and those above it, as far as `goes_on` says of each of the latter.
+template <typename LookAt, typename GoesOn>
+void on_the_way_to_the_root(Hierarchy it, const LookAt& look_at, const GoesOn& goes_on) {
+  look_at(it.mount_point + it.group);
+  while (!it.group.empty()) {
+    it.group.resize(it.group.rfind('/'));
+    const std::string folder = it.mount_point + it.group;
+    if (!goes_on(folder)) break;
+    look_at(folder);
+  }
+}
+
 // What the folder of one group says.
-void look_at(const std::string& folder, bool version2, std::vector<CgroupMemory>& found) {
+void look_at_memory(const std::string& folder, bool version2, std::vector<CgroupMemory>& found) {
   const auto usage = number_in(folder + (version2 ? "/memory.current" : "/memory.usage_in_bytes"));
   if (!usage) return;
   const std::string stat = read_text(folder + "/memory.stat");
@@ -104,24 +117,47 @@ void look_at(const std::string& folder, bool version2, std::vector<CgroupMemory>
   if (above > 0) add(folder + "/memory.stat", above);
 }
 
+// "150000 100000" or "max 100000" in version 2; -1 is no quota in version 1.
+std::optional<double> cores_of(const std::string& folder, bool version2) {
+  std::istringstream text(version2 ? read_text(folder + "/cpu.max")
+                                   : read_text(folder + "/cpu.cfs_quota_us") + " " +
+                                         read_text(folder + "/cpu.cfs_period_us"));
+  double quota_us = 0;
+  double period_us = 0;
+  if (text >> quota_us >> period_us && quota_us > 0 && period_us > 0) return quota_us / period_us;
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<CgroupMemory> cgroup_memory(const std::string& root) {
   std::vector<CgroupMemory> found;
-  for (Hierarchy it : hierarchies(root)) {
-    look_at(it.mount_point + it.group, it.version2, found);
-    while (!it.group.empty()) {
-      it.group.resize(it.group.rfind('/'));
-      const std::string folder = it.mount_point + it.group;
-      // Without it a group of version 1 does not count what is below it.
-      if (!it.version2 && number_in(folder + "/memory.use_hierarchy") == 0) break;
-      look_at(folder, it.version2, found);
-    }
+  for (const Hierarchy& it : hierarchies(root, "memory")) {
+    on_the_way_to_the_root(
+        it, [&](const std::string& folder) { look_at_memory(folder, it.version2, found); },
+        // Without it a group of version 1 does not count what is below it.
+        [&](const std::string& folder) {
+          return it.version2 || number_in(folder + "/memory.use_hierarchy") != 0;
+        });
   }
   if (found.empty()) return std::nullopt;
   return *std::min_element(
       found.begin(), found.end(),
       [](const CgroupMemory& a, const CgroupMemory& b) { return a.room_bytes() < b.room_bytes(); });
+}
+
+std::optional<double> cgroup_cores(const std::string& root) {
+  std::optional<double> least;
+  for (const Hierarchy& it : hierarchies(root, "cpu")) {
+    on_the_way_to_the_root(
+        it,
+        [&](const std::string& folder) {
+          const auto cores = cores_of(folder, it.version2);
+          if (cores && (!least || *cores < *least)) least = cores;
+        },
+        [](const std::string& /*folder*/) { return true; });
+  }
+  return least;
 }
 
 }  // namespace sluice::aio
