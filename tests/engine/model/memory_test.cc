@@ -1,5 +1,6 @@
 // What the formulas of gpt_costs.h say, beside what the passes take from the allocator.
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <c10/core/CPUAllocator.h>
@@ -169,11 +170,16 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, ModelMemory, testing::ValuesIn(kCases), name_of
 INSTANTIATE_TEST_SUITE_P(Dtypes, ModelCudaMemory, testing::ValuesIn(kCases), name_of);
 
 TEST_P(ModelMemory, IsWhatTheFormulasSay) {
+  // LibTorch's attention on the CPU takes a buffer of 0.15 MiB for each thread, which the formulas
+  // leave out and which counts in a model as small as this one.
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
   CountingAllocator& allocator = CountingAllocator::installed();
   const PeakOptions options = {.cpu = true, .plain_attention = GetParam().dropout > 0};
   expect_formulas_hold(
       GetParam(), at::kCPU, options, [&] { return allocator.now_bytes(); },
       [&] { allocator.start_peak(); }, [&] { return allocator.peak_bytes(); });
+  at::set_num_threads(threads);
 }
 
 TEST_P(ModelCudaMemory, IsWhatTheFormulasSay) {
