@@ -238,12 +238,19 @@ class Real(Program):
                 self.assertIsNone(process.poll())
                 time.sleep(0.02)
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            others = []
             for child in children.split():
+                # Of a container whose process had the same number.
+                others.append(f"sluice-of-another-{child}")
+                (self.path / "nvme" / others[-1]).mkdir()
+                self.write(f"nvme/{others[-1]}/owner.json", {
+                    "pid": int(child), "host": "", "started_utc": "2026-01-02T03:04:05Z",
+                    "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip()})
                 os.kill(int(child), signal.SIGKILL)
             shown, told = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 1, told)
         self.assertIn("ended by signal 9", shown)
-        self.assertEqual(os.listdir(self.path / "nvme"), [])
+        self.assertEqual(sorted(os.listdir(self.path / "nvme")), sorted(others))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 
 #include "aio/units.h"
 #include "engine/observe/text_table.h"
+#include "swap/run_owner.h"
 #include "tools/cli/trial_leftovers.h"
 #include "tools/tune/merge_config.h"
 #include "tools/tune/shifted_fractions.h"
@@ -202,12 +203,13 @@ Result<Trial> TrialRunner::measure(const Point& point, double best_step_s) {
                                .steps = options_.steps,
                                .seconds = measured_limit_s(best_step_s)};
   const std::int64_t begin_ns = clock_.now_ns();
+  const std::string started_utc = swap::this_process().started_utc;  // now
   SLUICE_ASSIGN_OR_RETURN(const auto child, start());
-  const int process = child->process();
+  const EndedTrial ended{.process = child->process(), .started_utc = started_utc};
   auto trial = ask_trial(*child, request);
   // Also where it answered: what it has on the drives goes while it ends.
   child->stop(kPatienceS);
-  remove_leftovers(config, process, *options_.watchdog);
+  remove_leftovers(config, ended, *options_.watchdog);
   if (!trial.ok()) return trial;
   trial->took_s = seconds_since(begin_ns);
   if (trial->measured()) longest_trial_s_ = std::max(longest_trial_s_, trial->took_s);
