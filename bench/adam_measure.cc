@@ -52,6 +52,8 @@ class Measurement {
     const std::string what = subject.name + ", run " + std::to_string(number + 1) + " of " +
                              std::to_string(options_.runs);
     const double in_all = static_cast<double>(subjects_.size()) * options_.runs;
+    // Before the first pass, since that alone may take all of the time.
+    progress_.update(what, {.seconds_left = (in_all - done_) * options_.seconds});
     const double begin = seconds_now();
     for (int passes = 1;; ++passes) {
       if (interrupt_.requested()) return 0;

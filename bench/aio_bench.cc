@@ -157,7 +157,7 @@ class Program {
     std::fprintf(bench_.out(),
                  "\nbest: block %s, depth %d, threads %d: %.3f GB/s, %s in flight; written to %s\n",
                  format_bytes(best.shape.block_bytes).c_str(), best.shape.queue_depth,
-                 best.shape.threads, best.mean(),
+                 best.shape.threads, *best.mean(),
                  format_bytes(best.shape.bytes_in_flight()).c_str(), options_.out.c_str());
     return bench_.finish([&] { return sweep_json(header, options_, *points, best); });
   }

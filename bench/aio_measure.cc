@@ -40,6 +40,8 @@ class Measurement {
                             .seconds_left = (runs_in_all - runs_done_ - fraction) * seconds_each});
         }));
     ++runs_done_;
+    if (!result.has_every_kind() && !result.interrupted)
+      return nothing_completed(result, plan.seconds);
     if (options_.verify && writes(mode) && !result.interrupted) {
       SLUICE_RETURN_IF_ERROR(read_back(what, result));
     }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <utility>
 
 #include "aio/units.h"
@@ -72,10 +71,14 @@ Json section_of(const AioSession::Options& shape) {
 
 }  // namespace
 
-double SweepPoint::mean() const {
-  if (gb_per_s.empty()) return 0;
-  return std::accumulate(gb_per_s.begin(), gb_per_s.end(), 0.0) /
-         static_cast<double>(gb_per_s.size());
+std::optional<double> SweepPoint::mean() const {
+  double sum = 0;
+  bool any = false;
+  for (const std::optional<double>& one : gb_per_s) {
+    sum += one.value_or(0);
+    any |= one.has_value();
+  }
+  return any ? std::optional(sum / static_cast<double>(gb_per_s.size())) : std::nullopt;
 }
 
 ReportHeader make_header(const AioOptions& options, std::string command) {
@@ -136,8 +139,8 @@ std::string table_row(const RunResult& run, const std::string& label) {
   char row[256];
   std::snprintf(row, sizeof row, "%-9s %-6s %10s  %10s  %8.0f  %8s  %8s  %8s  %8.4f",
                 std::string(to_string(run.mode)).c_str(), label.c_str(),
-                rate(run.read_gb_per_s(), run.mode != Mode::kWrite).c_str(),
-                rate(run.write_gb_per_s(), writes(run.mode)).c_str(), run.iops(),
+                rate(run.read_gb_per_s(), run.read_bytes > 0).c_str(),
+                rate(run.write_gb_per_s(), run.written_bytes > 0).c_str(), run.iops(),
                 microseconds(run.p50_ns).c_str(), microseconds(run.p99_ns).c_str(),
                 microseconds(run.p999_ns).c_str(), run.cpu_s_per_gb());
   std::string text = row;
@@ -174,12 +177,18 @@ std::string sweep_json(const ReportHeader& header, const AioOptions& options,
                        const std::vector<SweepPoint>& points, const SweepPoint& best) {
   Json json = header_json(header, options);
   Json list = Json::array();
-  for (const SweepPoint& point : points)
+  const auto or_null = [](const std::optional<double>& speed) {
+    return speed ? Json(*speed) : Json(nullptr);
+  };
+  for (const SweepPoint& point : points) {
+    Json tries = Json::array();
+    for (const std::optional<double>& one : point.gb_per_s) tries.push_back(or_null(one));
     list.push_back({{"block_size", point.shape.block_bytes},
                     {"queue_depth", point.shape.queue_depth},
                     {"threads", point.shape.threads},
-                    {"gb_per_s", point.mean()},
-                    {"tries_gb_per_s", point.gb_per_s}});
+                    {"gb_per_s", or_null(point.mean())},
+                    {"tries_gb_per_s", std::move(tries)}});
+  }
   json["sweep"] = {{"mode", to_string(options.modes[0])}, {"points", std::move(list)}};
   json["aio"] = section_of(best.shape);
   return text_of(json);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,8 +44,10 @@ std::string runs_json(const ReportHeader& header, const AioOptions& options,
 
 struct SweepPoint {
   AioSession::Options shape;
-  std::vector<double> gb_per_s;  // of each time it was tried
-  double mean() const;
+  // Of each time it was tried; nothing where nothing completed.
+  std::vector<std::optional<double>> gb_per_s;
+  // A try in which nothing completed counts as 0; nothing where that is all of them.
+  std::optional<double> mean() const;
 };
 std::string sweep_json(const ReportHeader& header, const AioOptions& options,
                        const std::vector<SweepPoint>& points, const SweepPoint& best);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -61,22 +62,12 @@ std::vector<AioSession::Options> sweep_grid(const AioOptions& options, int cores
   return grid;
 }
 
-namespace {
-
-// run_measured()'s own, and not a time-out of the drive.
-bool is_too_slow(const Error& error) {
-  return error.code() == ErrorCode::kTimedOut && error.error_number() == 0;
-}
-
-}  // namespace
-
 const SweepPoint& best_point(const std::vector<SweepPoint>& points) {
-  SLUICE_CHECK(!points.empty(), "a sweep has at least one point");
   double fastest = 0;
-  for (const SweepPoint& point : points) fastest = std::max(fastest, point.mean());
+  for (const SweepPoint& point : points) fastest = std::max(fastest, point.mean().value_or(0));
   const SweepPoint* best = nullptr;
   for (const SweepPoint& point : points) {
-    if (point.mean() < (1 - kTie) * fastest) continue;
+    if (!point.mean() || *point.mean() < (1 - kTie) * fastest) continue;
     const auto cost = [](const SweepPoint& of) {
       return std::pair(of.shape.bytes_in_flight(), of.shape.threads);
     };
@@ -84,7 +75,7 @@ const SweepPoint& best_point(const std::vector<SweepPoint>& points) {
         (cost(point) == cost(*best) && point.mean() > best->mean()))
       best = &point;
   }
-  SLUICE_CHECK(best != nullptr, "the fastest point is within the tie of itself");
+  SLUICE_CHECK(best != nullptr, "a sweep has at least one point with a mean");
   return *best;
 }
 
@@ -110,12 +101,12 @@ std::string sweep_tables(const std::vector<SweepPoint>& points, const SweepPoint
           return p.shape.threads == thread_count && p.shape.block_bytes == block &&
                  p.shape.queue_depth == depth;
         });
-        if (point == points.end() || point->gb_per_s.empty()) {
+        if (point == points.end() || !point->mean()) {
           text += "        - ";
           continue;
         }
         const bool is_best = &*point == &best;
-        std::snprintf(cell, sizeof cell, is_best ? "[%.3f]" : "%.3f ", point->mean());
+        std::snprintf(cell, sizeof cell, is_best ? "[%.3f]" : "%.3f ", *point->mean());
         char padded[64];
         std::snprintf(padded, sizeof padded, "%10s", cell);
         text += padded;
@@ -140,7 +131,7 @@ Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOp
   const double seconds_each = options.seconds + options.ramp_seconds;
   double tried = 0;
   bool any_completed = false;
-  Status last_failure;
+  RunResult last;
   for (int time = 0; time < options.runs; ++time) {
     shuffle(order, random);
     for (const std::size_t index : order) {
@@ -155,22 +146,24 @@ Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOp
       const std::string what = "sweep: block " + format_bytes(point.shape.block_bytes) +
                                ", depth " + std::to_string(point.shape.queue_depth) + ", threads " +
                                std::to_string(point.shape.threads);
-      const auto run =
-          run_measured(*session, plan, interrupt, [&](double fraction, double gb_per_s) {
+      SLUICE_ASSIGN_OR_RETURN(
+          last, run_measured(*session, plan, interrupt, [&](double fraction, double gb_per_s) {
             progress.update(what, {.fraction = (tried + fraction) / total,
                                    .gb_per_s = gb_per_s,
                                    .seconds_left = (total - tried - fraction) * seconds_each});
-          });
-      if (interrupt.requested()) return points;
+          }));
+      if (interrupt.requested()) {
+        if (!any_completed) return Error(ErrorCode::kCancelled, "interrupted");
+        return points;
+      }
       // A shape with which nothing completed is slow, not an error; all of them are one.
-      if (!run.ok()) last_failure = run.status();
-      if (!run.ok() && !is_too_slow(run.error())) return run.error();
-      any_completed |= run.ok();
-      point.gb_per_s.push_back(run.ok() ? run->gb_per_s() : 0);
+      const bool completed = last.has_every_kind();
+      any_completed |= completed;
+      point.gb_per_s.push_back(completed ? std::optional(last.gb_per_s()) : std::nullopt);
       ++tried;
     }
   }
-  if (!any_completed) return last_failure.error();
+  if (!any_completed) return nothing_completed(last, options.seconds);
   return points;
 }
 

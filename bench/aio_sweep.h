@@ -20,13 +20,15 @@ namespace sluice::bench {
 std::vector<AioSession::Options> sweep_grid(const AioOptions& options, int cores,
                                             std::uint64_t ram_bytes);
 
-// points must not be empty.
+// At least one of the points has a mean.
 const SweepPoint& best_point(const std::vector<SweepPoint>& points);
 
-// One table a thread count, block sizes down, depths across, the best in brackets.
+// One table a thread count, block sizes down, depths across, the best in brackets; "-" where
+// nothing completed, or nothing was tried.
 std::string sweep_tables(const std::vector<SweepPoint>& points, const SweepPoint& best);
 
-// Points in the order of the grid; an interrupt leaves some without a try.
+// Points in the order of the grid; an interrupt leaves some without a try. Where nothing completed
+// with any of them, that is an error; kCancelled where an interrupt was the reason.
 Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOptions& options,
                                           const std::vector<AioSession::Options>& grid,
                                           const tools::Interrupt& interrupt,

@@ -33,17 +33,6 @@ void wait_until(std::int64_t deadline_ns, const ClosedLoop& loop, const Clock& c
   }
 }
 
-// A rate of 0 would be a statement about the drive.
-Error nothing_completed(const AioSession& session, const RunPlan& plan) {
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%g", plan.seconds);
-  return Error(ErrorCode::kTimedOut, "no transfer of " +
-                                         format_bytes(session.options().block_bytes) +
-                                         " completed in the " + seconds +
-                                         " s that were measured: give more --seconds, a smaller "
-                                         "--block-size or a lower --queue-depth");
-}
-
 Result<std::uint64_t> one_pass(AioSession& session, Mode mode, const PassPlan& plan,
                                const tools::Interrupt& interrupt, const OnProgress& on_progress) {
   const std::uint64_t block = session.options().block_bytes;
@@ -95,6 +84,15 @@ Result<RunResult> run_measured(AioSession& session, const RunPlan& plan,
     on_progress(static_cast<double>(now_ns - start_ns) * 1e-9 / total_seconds,
                 gb_per_s(loop.counted_bytes(), now_ns - open_ns));
   });
+  const std::int64_t patience_end_ns = open_ns + to_ns(plan.seconds + plan.patience_seconds);
+  const auto lacks_a_kind = [&] {
+    const LoopCounts so_far = loop.counts();
+    return (so_far.reads == 0 && plan.mode != Mode::kWrite) ||
+           (so_far.writes == 0 && writes(plan.mode));
+  };
+  while (clock.now_ns() < patience_end_ns && !loop.failed() && !interrupt.requested() &&
+         lacks_a_kind())
+    tools::nap_until(clock, std::min(patience_end_ns, clock.now_ns() + to_ns(0.01)));
   loop.set_counting(false);
   const double cpu_after = cpu_seconds_so_far();
   const std::int64_t close_ns = clock.now_ns();
@@ -103,7 +101,6 @@ Result<RunResult> run_measured(AioSession& session, const RunPlan& plan,
   SLUICE_RETURN_IF_ERROR(loop.drain());
 
   const LoopCounts counts = loop.counts();
-  if (counts.reads + counts.writes == 0 && !interrupted) return nothing_completed(session, plan);
   const aio::IoStats stats = session.queue().stats();
   RunResult result;
   result.mode = plan.mode;
@@ -124,6 +121,18 @@ Result<RunResult> run_measured(AioSession& session, const RunPlan& plan,
   result.direct = session.direct();
   result.registered = session.registered();
   return result;
+}
+
+Error nothing_completed(const RunResult& run, double seconds) {
+  const char* const kind = run.operations == 0   ? "transfer"
+                           : run.read_bytes == 0 ? "read"
+                                                 : "write";
+  char text[64];
+  std::snprintf(text, sizeof text, " completed in the %g s that were measured", seconds);
+  return Error(ErrorCode::kTimedOut, std::string("no ") + kind + " of " +
+                                         format_bytes(run.shape.block_bytes) + text +
+                                         ": give more --seconds, a smaller --block-size or a lower "
+                                         "--queue-depth");
 }
 
 Status write_pass(AioSession& session, const PassPlan& plan, const tools::Interrupt& interrupt,

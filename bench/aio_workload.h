@@ -24,7 +24,9 @@ struct RunPlan {
   Mode mode = Mode::kRead;
   std::uint64_t range_bytes = 0;
   double seconds = 5;
-  double ramp_seconds = 0.25;                 // runs before the window opens, not counted
+  double ramp_seconds = 0.25;   // runs before the window opens, not counted
+  double patience_seconds = 0;  // how much longer the window may stay open where by
+                                // then there is a kind of transfer with none completed
   std::optional<std::uint64_t> pattern_seed;  // as LoopJob's
   std::uint64_t random_seed = 1;
 };
@@ -52,6 +54,11 @@ struct RunResult {
   double read_gb_per_s() const { return rate(static_cast<double>(read_bytes) / 1e9); }
   double write_gb_per_s() const { return rate(static_cast<double>(written_bytes) / 1e9); }
   double gb_per_s() const { return read_gb_per_s() + write_gb_per_s(); }
+  // Whether every kind of transfer that the mode has was completed. Else a rate of 0 would be a
+  // statement about the drive.
+  bool has_every_kind() const {
+    return (mode == Mode::kWrite || read_bytes > 0) && (!writes(mode) || written_bytes > 0);
+  }
   double iops() const { return rate(static_cast<double>(operations)); }
   double cpu_s_per_gb() const {
     const double gb = static_cast<double>(read_bytes + written_bytes) / 1e9;
@@ -63,9 +70,13 @@ struct RunResult {
 };
 
 // Only transfers that complete inside the window count; what is in flight at its end is waited for
-// and dropped. An interrupt closes the window early. kTimedOut: none completed.
+// and dropped. An interrupt closes the window early. Where nothing completed, or nothing of a kind,
+// the result says so (has_every_kind()), and nothing_completed() is the error to make of it.
 Result<RunResult> run_measured(AioSession& session, const RunPlan& plan,
                                const tools::Interrupt& interrupt, const OnProgress& on_progress);
+
+// Names --seconds and the shape, which the user can change.
+Error nothing_completed(const RunResult& run, double seconds);
 
 struct PassPlan {
   std::uint64_t range_bytes = 0;

@@ -20,6 +20,9 @@
 namespace sluice::bench {
 namespace {
 
+// A checkpoint may be small, and the drive slow.
+constexpr double kReferencePatienceSeconds = 60;
+
 class Program {
  public:
   Program(CheckpointBenchOptions options, const BenchCommand& command)
@@ -116,10 +119,16 @@ class Program {
   }
   Result<RunResult> reference(Mode mode) {
     SLUICE_ASSIGN_OR_RETURN(const auto session, open_session());
-    auto result = run_measured(
-        *session, {.mode = mode, .range_bytes = options().io.size_bytes, .seconds = seconds_},
-        interrupt_, bench_.showing(mode == Mode::kWrite ? "aio, write" : "aio, read"));
+    auto result =
+        run_measured(*session,
+                     {.mode = mode,
+                      .range_bytes = options().io.size_bytes,
+                      .seconds = seconds_,
+                      .patience_seconds = kReferencePatienceSeconds},
+                     interrupt_, bench_.showing(mode == Mode::kWrite ? "aio, write" : "aio, read"));
     if (result.ok() && result->interrupted) return Error(ErrorCode::kCancelled, "interrupted");
+    if (result.ok() && !result->has_every_kind())
+      return nothing_completed(*result, seconds_ + kReferencePatienceSeconds);
     return result;
   }
 

@@ -1,5 +1,7 @@
 #include "swap/run_directory.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -10,6 +12,7 @@
 #include "aio/missing_folder.h"
 #include "aio/storage_info.h"
 #include "swap/store_files.h"
+#include "swap/store_manifest.h"
 
 namespace sluice::swap {
 namespace {
@@ -17,7 +20,6 @@ namespace {
 using aio::FileLock;
 using aio::FileSystem;
 
-constexpr std::string_view kFolderPrefix = "sluice-";
 constexpr std::string_view kLockFile = "lock";
 constexpr std::size_t kMaxRunLength = 64;
 constexpr int kLockPollMs = 10;
@@ -33,6 +35,13 @@ bool is_run_name(std::string_view run) {
          std::all_of(run.begin(), run.end(), allowed);
 }
 
+Status check_run_name(const std::string& run) {
+  if (is_run_name(run)) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               "\"" + run + "\" is no name for a run: take 1 to " + std::to_string(kMaxRunLength) +
+                   " letters, digits, dots, dashes and underscores, no dot first");
+}
+
 bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -45,11 +54,62 @@ std::string path_in(const std::string& directory, std::string_view name) {
   return (directory + "/").append(name);
 }
 
-std::string directory_of(const std::string& path, const std::string& run) {
-  return path + "/" + std::string(kFolderPrefix) + run;
+constexpr const char* kNvmePath = "NVMe path";
+
+// ---- judging ----------------------------------------------------------------------------------
+
+struct Judgement {
+  StoreCondition condition;
+  Status problem;  // why it is kUnknown
+};
+
+// What may become of a folder whose lock is free, or ours: who takes one and who removes one goes
+// by this alone.
+Judgement judge(aio::IoQueue& queue, const std::string& directory, const std::string& run,
+                const Result<std::optional<RunOwner>>& owner, const RunOptions& options) {
+  const auto unknown = [](Error why) {
+    return Judgement{StoreCondition::kUnknown, std::move(why)};
+  };
+  if (!owner.ok()) return unknown(owner.error());
+  const auto closed = is_closed(queue, directory, run);
+  if (!closed.ok()) return unknown(closed.error());
+  if (*closed) return {StoreCondition::kWhole, {}};
+  if (!owner->has_value()) {
+    const auto made = queue.backend().files().exists(manifest_path(directory));
+    if (!made.ok()) return unknown(made.error());
+    if (!*made) return {StoreCondition::kUnclaimed, {}};
+    return unknown(Error(ErrorCode::kAlreadyExists, directory + " has a store, and no " +
+                                                        kOwnerFile + " that says whose it is"));
+  }
+  RunOwner self = options.self;
+  self.device = options.device(directory);
+  return {sees_lock_of(self, **owner, options.locks_reach_all(directory))
+              ? StoreCondition::kLeftover
+              : StoreCondition::kElsewhere,
+          {}};
 }
 
-constexpr const char* kNvmePath = "NVMe path";
+// An error where the folder's owner may be alive without its lock being seen here, or what it holds
+// may be whole.
+Status refuse_in_doubt(aio::IoQueue& queue, const std::string& directory, const std::string& run,
+                       const RunOptions& options) {
+  const auto owner = read_owner(queue, directory);
+  Judgement judged = judge(queue, directory, run, owner, options);
+  if (judged.condition == StoreCondition::kUnknown)
+    return std::move(judged.problem)
+        .error()
+        .with_suffix("; it is kept. Remove " + directory +
+                     " if nobody needs it, or use another NVMe path");
+  if (judged.condition != StoreCondition::kElsewhere) return {};
+  return Error(ErrorCode::kBusy,
+               directory + " belongs to process " + std::to_string((*owner)->pid) + " on host " +
+                   (*owner)->host + " since " + (*owner)->started_utc +
+                   ", and whether that still runs cannot be seen from here, because its lock may "
+                   "not reach this machine or this mount. If it has ended, remove what it left "
+                   "(rm -r " +
+                   directory +
+                   ") and start again; else choose another run.dir, or a folder on a local drive");
+}
 
 // ---- taking -----------------------------------------------------------------------------------
 
@@ -63,25 +123,6 @@ Error in_use(aio::IoQueue& queue, const std::string& directory) {
     text += "a process that has not said which it is";
   }
   return Error(ErrorCode::kBusy, text + ": choose another name for this run, or end that one");
-}
-
-// An error where the folder's owner may be alive without its lock being seen here. A closed store
-// is nobody's, wherever it was closed.
-Status refuse_elsewhere(aio::IoQueue& queue, const std::string& path, const std::string& directory,
-                        const RunOptions& options) {
-  SLUICE_ASSIGN_OR_RETURN(const auto owner, read_owner(queue, directory));
-  if (!owner || same_machine(*owner, options.self) || options.locks_reach_all(path)) return {};
-  SLUICE_ASSIGN_OR_RETURN(const bool closed,
-                          queue.backend().files().exists(closed_mark_path(directory)));
-  if (closed) return {};
-  return Error(ErrorCode::kBusy,
-               directory + " belongs to process " + std::to_string(owner->pid) + " on host " +
-                   owner->host + " since " + owner->started_utc +
-                   ", and whether that still runs cannot be seen from here, because the locks of "
-                   "this file system may not reach other machines. If it has ended, remove what it "
-                   "left (rm -r " +
-                   directory +
-                   ") and start again; else choose another run.dir, or a folder on a local drive");
 }
 
 // An error unless the folder is missing, empty or a run's.
@@ -128,15 +169,20 @@ Result<std::unique_ptr<FileLock>> make_and_lock(aio::IoQueue& queue, const std::
 }
 
 // The errors of taking a folder, as far as they can be known without making anything.
-Status refuse_before(aio::IoQueue& queue, const std::string& path, const std::string& directory,
+Status refuse_before(aio::IoQueue& queue, const std::string& path, const std::string& run,
                      const RunOptions& options) {
+  SLUICE_RETURN_IF_ERROR(check_run_name(run));
   FileSystem& files = queue.backend().files();
   SLUICE_RETURN_IF_ERROR(aio::require_folder(files, kNvmePath, path));
-  SLUICE_RETURN_IF_ERROR(refuse_foreign(files, directory));
-  SLUICE_RETURN_IF_ERROR(refuse_elsewhere(queue, path, directory, options));
+  SLUICE_RETURN_IF_ERROR(refuse_foreign(files, folder_of(path, run)));
+  return refuse_in_doubt(queue, folder_of(path, run), run, options);
+}
+
+Status refuse_busy(aio::IoQueue& queue, const std::string& directory, int wait_ms) {
+  FileSystem& files = queue.backend().files();
   SLUICE_ASSIGN_OR_RETURN(const bool has_lock, files.exists(lock_path(directory)));
   if (!has_lock) return {};
-  const auto lock = lock_patiently(files, lock_path(directory), options.lock_wait_ms);
+  const auto lock = lock_patiently(files, lock_path(directory), wait_ms);
   if (!lock.ok() && lock.error().code() == ErrorCode::kBusy) return in_use(queue, directory);
   return {};
 }
@@ -177,31 +223,53 @@ Result<bool> is_locked(FileSystem& files, const std::string& directory) {
   }
 }
 
-// Nothing where it is no run's folder, or just went.
-Result<std::optional<FoundRun>> look_at(aio::IoQueue& queue, const std::string& directory,
-                                        const RunOptions& options) {
+// What lies in a folder of ours. Its lock counts as free where it is ours.
+FoundRun look_into(aio::IoQueue& queue, const std::string& path, const std::string& run,
+                   const std::vector<std::string>& names, const RunOptions& options,
+                   bool lock_is_ours) {
   FileSystem& files = queue.backend().files();
-  const auto names = files.list(directory);
-  if (!names.ok()) {
-    const ErrorCode code = names.error().code();
-    if (code == ErrorCode::kNotFound || code == ErrorCode::kPermission ||
-        names.error().error_number() == ENOTDIR) {
-      return std::optional<FoundRun>();
+  FoundRun found{.run = run, .path = path, .directory = folder_of(path, run)};
+  bool locked = false;
+  Status looked = [&]() -> Status {
+    if (!lock_is_ours && contains(names, kLockFile)) {
+      SLUICE_ASSIGN_OR_RETURN(locked, is_locked(files, found.directory));
     }
-    return names.error();
+    for (const std::string& name : names) {
+      SLUICE_ASSIGN_OR_RETURN(const std::uint64_t bytes,
+                              file_bytes(files, path_in(found.directory, name)));
+      found.bytes += bytes;
+    }
+    return {};
+  }();
+  const auto owner = read_owner(queue, found.directory);
+  if (owner.ok()) found.owner = *owner;
+  Judgement judged{StoreCondition::kUnknown, std::move(looked)};
+  if (locked)
+    judged = {StoreCondition::kInUse, {}};
+  else if (judged.problem.ok())
+    judged = judge(queue, found.directory, run, owner, options);
+  found.condition = judged.condition;
+  found.problem = std::move(judged.problem);
+  return found;
+}
+
+// Nothing where it is no run's folder, or just went.
+std::optional<FoundRun> look_at(aio::IoQueue& queue, const std::string& path,
+                                const std::string& run, const RunOptions& options) {
+  const auto names = queue.backend().files().list(folder_of(path, run));
+  if (names.ok()) {
+    if (!is_ours(*names)) return std::nullopt;
+    return look_into(queue, path, run, *names, options, /*lock_is_ours=*/false);
   }
-  if (!is_ours(*names)) return std::optional<FoundRun>();
-  FoundRun found{.directory = directory};
-  if (contains(*names, kLockFile)) {
-    SLUICE_ASSIGN_OR_RETURN(found.in_use, is_locked(files, directory));
-  }
-  SLUICE_ASSIGN_OR_RETURN(found.owner, read_owner(queue, directory));
-  found.same_machine = found.owner && same_machine(*found.owner, options.self);
-  for (const std::string& name : *names) {
-    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t bytes, file_bytes(files, path_in(directory, name)));
-    found.bytes += bytes;
-  }
-  return std::optional<FoundRun>(std::move(found));
+  const ErrorCode code = names.error().code();
+  if (code == ErrorCode::kNotFound || code == ErrorCode::kPermission ||
+      names.error().error_number() == ENOTDIR)
+    return std::nullopt;
+  return FoundRun{.run = run,
+                  .path = path,
+                  .directory = folder_of(path, run),
+                  .condition = StoreCondition::kUnknown,
+                  .problem = names.error()};
 }
 
 Status ignore_missing(Status removed) {
@@ -211,37 +279,40 @@ Status ignore_missing(Status removed) {
 
 }  // namespace
 
+bool RunOptions::local_locks(const std::string& folder) {
+  return aio::storage_info(folder).locks_reach_all;
+}
+
+std::uint64_t RunOptions::device_of(const std::string& folder) {
+  struct stat there {};
+  return ::stat(folder.c_str(), &there) == 0 ? there.st_dev : 0;
+}
+
 Result<std::unique_ptr<RunDirectory>> RunDirectory::take(aio::IoQueue& queue,
                                                          const std::string& path,
                                                          const std::string& run,
                                                          const RunOptions& options) {
-  if (!is_run_name(run)) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "\"" + run + "\" is no name for a run: take 1 to " +
-                     std::to_string(kMaxRunLength) +
-                     " letters, digits, dots, dashes and underscores, no dot first");
-  }
-  FileSystem& files = queue.backend().files();
-  SLUICE_RETURN_IF_ERROR(aio::require_folder(files, kNvmePath, path));
-  const std::string directory = directory_of(path, run);
+  const std::string directory = folder_of(path, run);
   // Before its lock is made, and again once nobody can change it.
-  SLUICE_RETURN_IF_ERROR(refuse_elsewhere(queue, path, directory, options));
+  SLUICE_RETURN_IF_ERROR(refuse_before(queue, path, run, options));
   SLUICE_ASSIGN_OR_RETURN(auto lock, make_and_lock(queue, path, directory, options.lock_wait_ms));
-  SLUICE_RETURN_IF_ERROR(refuse_elsewhere(queue, path, directory, options));
+  SLUICE_RETURN_IF_ERROR(refuse_in_doubt(queue, directory, run, options));
   SLUICE_ASSIGN_OR_RETURN(auto previous_owner, read_owner(queue, directory));
-  SLUICE_RETURN_IF_ERROR(write_owner(queue, directory, options.self));
-  return std::unique_ptr<RunDirectory>(new RunDirectory(
-      queue, {.parent = path, .directory = directory}, std::move(lock), std::move(previous_owner)));
+  RunOwner owner = options.self;
+  owner.device = options.device(directory);
+  SLUICE_RETURN_IF_ERROR(write_owner(queue, directory, owner));
+  return std::unique_ptr<RunDirectory>(
+      new RunDirectory(queue, path, run, std::move(lock), std::move(previous_owner)));
 }
 
-Result<std::vector<std::unique_ptr<RunDirectory>>> RunDirectory::take_all(
-    aio::IoQueue& queue, const std::vector<std::string>& paths, const std::string& run,
-    const RunOptions& options) {
-  std::vector<std::unique_ptr<RunDirectory>> taken;
-  // A name that is none is the first take()'s to refuse.
-  for (const std::string& path : paths)
-    if (is_run_name(run))
-      SLUICE_RETURN_IF_ERROR(refuse_before(queue, path, directory_of(path, run), options));
+Result<RunDirectories> RunDirectory::take_all(aio::IoQueue& queue,
+                                              const std::vector<std::string>& paths,
+                                              const std::string& run, const RunOptions& options) {
+  RunDirectories taken;
+  for (const std::string& path : paths) {
+    SLUICE_RETURN_IF_ERROR(refuse_before(queue, path, run, options));
+    SLUICE_RETURN_IF_ERROR(refuse_busy(queue, folder_of(path, run), options.lock_wait_ms));
+  }
   for (const std::string& path : paths) {
     SLUICE_ASSIGN_OR_RETURN(auto directory, take(queue, path, run, options));
     taken.push_back(std::move(directory));
@@ -249,20 +320,36 @@ Result<std::vector<std::unique_ptr<RunDirectory>>> RunDirectory::take_all(
   return taken;
 }
 
-bool RunOptions::local_locks(const std::string& path) {
-  return aio::storage_info(path).locks_reach_all;
+Result<std::unique_ptr<RunDirectory>> RunDirectory::hold(aio::IoQueue& queue,
+                                                         const std::string& path,
+                                                         const std::string& run,
+                                                         const RunOptions& options) {
+  FileSystem& files = queue.backend().files();
+  const std::string directory = folder_of(path, run);
+  SLUICE_RETURN_IF_ERROR(check_run_name(run));
+  SLUICE_RETURN_IF_ERROR(refuse_foreign(files, directory));
+  auto lock = lock_patiently(files, lock_path(directory), options.lock_wait_ms);
+  if (!lock.ok() && lock.error().code() == ErrorCode::kBusy) return in_use(queue, directory);
+  if (!lock.ok()) return std::move(lock).error();
+  return std::unique_ptr<RunDirectory>(
+      new RunDirectory(queue, path, run, std::move(*lock), std::nullopt));
 }
 
-RunDirectory::RunDirectory(aio::IoQueue& queue, Place place, std::unique_ptr<FileLock> lock,
-                           std::optional<RunOwner> previous_owner)
+RunDirectory::RunDirectory(aio::IoQueue& queue, std::string parent, std::string run,
+                           std::unique_ptr<FileLock> lock, std::optional<RunOwner> previous_owner)
     : queue_(queue),
-      parent_(std::move(place.parent)),
-      path_(std::move(place.directory)),
+      parent_(std::move(parent)),
+      run_(std::move(run)),
+      path_(folder_of(parent_, run_)),
       lock_(std::move(lock)),
       previous_owner_(std::move(previous_owner)) {}
 
-// All but the lock's.
-Status RunDirectory::remove_files() {
+Result<FoundRun> RunDirectory::look(const RunOptions& options) const {
+  SLUICE_ASSIGN_OR_RETURN(const auto names, queue_.backend().files().list(path_));
+  return look_into(queue_, parent_, run_, names, options, /*lock_is_ours=*/true);
+}
+
+Status RunDirectory::refuse_removal() const {
   FileSystem& files = queue_.backend().files();
   SLUICE_ASSIGN_OR_RETURN(const auto names, files.list(path_));
   for (const std::string& name : names) {
@@ -273,6 +360,14 @@ Status RunDirectory::remove_files() {
                        ", which no run has made: move that away first");
     }
   }
+  return {};
+}
+
+// All but the lock's.
+Status RunDirectory::remove_files() {
+  FileSystem& files = queue_.backend().files();
+  SLUICE_RETURN_IF_ERROR(refuse_removal());
+  SLUICE_ASSIGN_OR_RETURN(const auto names, files.list(path_));
   for (const std::string& name : names) {
     if (name == kLockFile || name == kOwnerFile) continue;
     SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(path_in(path_, name))));
@@ -308,12 +403,10 @@ Result<std::vector<FoundRun>> find_runs(aio::IoQueue& queue, const std::string& 
   std::vector<FoundRun> runs;
   for (const std::string& name : *names) {
     if (!name.starts_with(kFolderPrefix)) continue;
-    std::string run = name.substr(kFolderPrefix.size());
+    const std::string run = name.substr(kFolderPrefix.size());
     if (!is_run_name(run)) continue;
-    SLUICE_ASSIGN_OR_RETURN(auto found, look_at(queue, path_in(path, name), options));
-    if (!found) continue;
-    found->run = std::move(run);
-    runs.push_back(std::move(*found));
+    auto found = look_at(queue, path, run, options);
+    if (found) runs.push_back(std::move(*found));
   }
   return runs;
 }

@@ -6,10 +6,10 @@
 // owner.json in them are somebody else's and never touched. Through a power loss at any moment a
 // folder of ours stays recognisable as such, or is empty or gone.
 //
-// The lock proves that nobody else uses the folder where it reaches everybody: on a local drive. On
-// a network file system it may not, and a folder whose owner ran on another machine
-// (same_machine()) is refused unless it was closed. What is refused is left as it was, byte for
-// byte.
+// A free lock proves that the folder's owner ended where the owner's lock would be seen here
+// (sees_lock_of()): of a run of this machine, on a local drive. Another owner's folder is refused
+// unless it was closed, and so is one that cannot be read. One judgement serves who takes a folder
+// and who removes one: StoreCondition. What is refused is left as it was, byte for byte.
 //
 // Threads: take() and find_runs() from any thread and process at once; one thread at a time for one
 //          RunDirectory.
@@ -32,13 +32,38 @@ namespace sluice::swap {
 
 // Who takes a folder or looks at it, and how patiently.
 struct RunOptions {
-  RunOwner self = this_process();
-  int lock_wait_ms = 1000;  // find_runs() and remove_all() of others hold locks for moments
-  // Whether the locks of a path's file system are seen by all who can reach it.
-  std::function<bool(const std::string& path)> locks_reach_all = local_locks;
+  RunOwner self = this_process();  // its device is found out for each folder
+  int lock_wait_ms = 1000;         // find_runs() and remove_all() of others hold locks for moments
+  // Whether the locks of a folder's file system are seen by all who can reach it.
+  std::function<bool(const std::string& folder)> locks_reach_all = local_locks;
+  std::function<std::uint64_t(const std::string& folder)> device = device_of;  // RunOwner::device
 
-  static bool local_locks(const std::string& path);
+  static bool local_locks(const std::string& folder);
+  static std::uint64_t device_of(const std::string& folder);
 };
+
+enum class StoreCondition : std::uint8_t {
+  kInUse,      // its run is alive; also while somebody else just looks at it
+  kWhole,      // closed by its run, as far as its marks say: StateStore::open() will take it
+  kLeftover,   // its run ended without closing it: records may be half-written
+  kElsewhere,  // as kLeftover, but of a run whose lock may not be seen here
+  kUnclaimed,  // no store in it, and no owner.json that makes sense: taken, but not removed unasked
+  kUnknown,    // cannot be read, or may be whole: neither taken nor removed
+};
+
+// A run's folder, seen without its lock being ours.
+struct FoundRun {
+  std::string run;
+  std::string path;       // the NVMe path
+  std::string directory;  // folder_of(path, run)
+  StoreCondition condition = StoreCondition::kUnknown;
+  Status problem;  // why it is kUnknown
+  std::optional<RunOwner> owner;
+  std::uint64_t bytes = 0;  // of the files in it that may be read
+};
+
+class RunDirectory;
+using RunDirectories = std::vector<std::unique_ptr<RunDirectory>>;
 
 class RunDirectory {
  public:
@@ -46,21 +71,28 @@ class RunDirectory {
   // holds the lock and owner.json says whose it is. `queue` must outlive the RunDirectory.
   // kInvalidArgument for a run that is not 1 to 64 of [A-Za-z0-9._-] or begins with a dot;
   // kNotFound where `path` does not exist; kBusy names the run's owner, who holds the lock or may
-  // live on another machine; kAlreadyExists where the folder is not ours. After other errors a
-  // folder without an owner may be left.
+  // live elsewhere (kElsewhere); kAlreadyExists where the folder is not ours; why a folder is
+  // kUnknown. After other errors a folder without an owner may be left.
   static Result<std::unique_ptr<RunDirectory>> take(aio::IoQueue& queue, const std::string& path,
                                                     const std::string& run,
                                                     const RunOptions& options = {});
   // The folders of one run on several paths, in their order: all are looked at before one is taken.
-  static Result<std::vector<std::unique_ptr<RunDirectory>>> take_all(
-      aio::IoQueue& queue, const std::vector<std::string>& paths, const std::string& run,
-      const RunOptions& options = {});
+  static Result<RunDirectories> take_all(aio::IoQueue& queue, const std::vector<std::string>& paths,
+                                         const std::string& run, const RunOptions& options = {});
+  // The lock of a folder that is there, so that it may be looked at and removed; its owner.json
+  // stays as it is. kNotFound; kBusy and kAlreadyExists as of take().
+  static Result<std::unique_ptr<RunDirectory>> hold(aio::IoQueue& queue, const std::string& path,
+                                                    const std::string& run,
+                                                    const RunOptions& options = {});
   // Releases the lock, leaves the files.
   ~RunDirectory() = default;
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
   const std::string& path() const { return path_; }
+
+  // What lies in it, its lock counting as free.
+  Result<FoundRun> look(const RunOptions& options = {}) const;
 
   // Whose the folder was when it was taken: nobody's, or a dead run's.
   const std::optional<RunOwner>& previous_owner() const { return previous_owner_; }
@@ -70,35 +102,24 @@ class RunDirectory {
   // removed. After other errors it may be repeated. A run that takes the name while the last,
   // empty folder is removed keeps it.
   Status remove_all();
+  // The error of remove_all() about a folder in it.
+  Status refuse_removal() const;
 
  private:
-  struct Place {
-    std::string parent;
-    std::string directory;
-  };
-  RunDirectory(aio::IoQueue& queue, Place place, std::unique_ptr<aio::FileLock> lock,
-               std::optional<RunOwner> previous_owner);
+  RunDirectory(aio::IoQueue& queue, std::string parent, std::string run,
+               std::unique_ptr<aio::FileLock> lock, std::optional<RunOwner> previous_owner);
   Status remove_files();
 
   aio::IoQueue& queue_;
   const std::string parent_;
+  const std::string run_;
   const std::string path_;
   std::unique_ptr<aio::FileLock> lock_;  // empty: the lock's file was removed, the name is free
   const std::optional<RunOwner> previous_owner_;
 };
 
-// A run's folder, seen without its lock being ours.
-struct FoundRun {
-  std::string run;
-  std::string directory;
-  bool in_use = false;  // its lock cannot be had; also while somebody else just looks at it
-  std::optional<RunOwner> owner;
-  std::uint64_t bytes = 0;    // of the files in it that may be read
-  bool same_machine = false;  // its owner says that it runs here, or ran
-};
-
-// Every folder of a run under `path`, sorted by name; folders that go while it looks are left out.
-// kNotFound where `path` does not exist.
+// Every folder of a run under `path`, sorted by name; folders that go while it looks are left out,
+// and what cannot be looked into is kUnknown. kNotFound where `path` does not exist.
 Result<std::vector<FoundRun>> find_runs(aio::IoQueue& queue, const std::string& path,
                                         const RunOptions& options = {});
 

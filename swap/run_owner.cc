@@ -30,11 +30,15 @@ std::optional<RunOwner> parse_owner(const std::string& text) {
     const auto found = json.find(key);
     return found != json.end() && found->is_string() ? found->get<std::string>() : "";
   };
+  const auto device = json.find("device");
   return RunOwner{.pid = pid->get<std::int64_t>(),
                   .host = host->get<std::string>(),
                   .started_utc = started->get<std::string>(),
                   .boot_id = optional("boot_id"),
-                  .machine_id = optional("machine_id")};
+                  .machine_id = optional("machine_id"),
+                  .device = device != json.end() && device->is_number_unsigned()
+                                ? device->get<std::uint64_t>()
+                                : 0};
 }
 
 std::string first_word_of(const char* path) {
@@ -58,7 +62,8 @@ RunOwner this_process() {
           .host = host.data(),
           .started_utc = time.data(),
           .boot_id = first_word_of("/proc/sys/kernel/random/boot_id"),
-          .machine_id = first_word_of("/etc/machine-id")};
+          .machine_id = first_word_of("/etc/machine-id"),
+          .device = 0};
 }
 
 bool same_machine(const RunOwner& a, const RunOwner& b) {
@@ -68,10 +73,16 @@ bool same_machine(const RunOwner& a, const RunOwner& b) {
   return a.host == b.host;
 }
 
+bool sees_lock_of(const RunOwner& self, const RunOwner& owner, bool locks_reach_all) {
+  if (locks_reach_all) return same_machine(self, owner);
+  return !self.boot_id.empty() && self.boot_id == owner.boot_id && self.device == owner.device;
+}
+
 Status write_owner(aio::IoQueue& queue, const std::string& directory, const RunOwner& owner) {
   Json json = {{"pid", owner.pid}, {"host", owner.host}, {"started_utc", owner.started_utc}};
   if (!owner.boot_id.empty()) json["boot_id"] = owner.boot_id;
   if (!owner.machine_id.empty()) json["machine_id"] = owner.machine_id;
+  if (owner.device != 0) json["device"] = owner.device;
   return aio::write_small_file(queue, directory + "/" + kOwnerFile,
                                json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }

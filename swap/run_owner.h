@@ -20,15 +20,24 @@ struct RunOwner {
   // the machine does not say, and in what older versions wrote.
   std::string boot_id;
   std::string machine_id;
+  // Of the mount that the folder was taken through, as stat() has it (st_dev). 0 where nothing says
+  // it, and in what older versions wrote.
+  std::uint64_t device = 0;
   friend bool operator==(const RunOwner&, const RunOwner&) = default;
 };
 
-// This process, from now on.
+// This process, from now on; no device.
 RunOwner this_process();
 
-// Whether both are processes of one machine, so that a lock that one holds is seen by the other, or
-// ended with the machine's last boot. A host's name alone changes with every container.
+// Whether both are processes of one machine, in this boot of it or in an earlier one. A host's name
+// alone changes with every container.
 bool same_machine(const RunOwner& a, const RunOwner& b);
+
+// Whether `self` would see a lock that `owner` holds, so that a free one says that `owner` ended.
+// Where the file system's locks reach all who use it: from the same machine, since whoever exports
+// the drive to others does not see theirs. Elsewhere locks may end at the mount, as FUSE's do: from
+// the same boot and through the same mount.
+bool sees_lock_of(const RunOwner& self, const RunOwner& owner, bool locks_reach_all);
 
 inline constexpr const char* kOwnerFile = "owner.json";
 

@@ -25,17 +25,15 @@ std::uint64_t random_store_id() {
   return high << 32 | device();
 }
 
-using Directories = std::vector<std::unique_ptr<RunDirectory>>;
-
 // From all paths, before anything else of the store changes: without a mark nothing takes the rest
 // for whole.
-Status remove_marks(aio::FileSystem& files, const Directories& directories) {
+Status remove_marks(aio::FileSystem& files, const RunDirectories& directories) {
   for (const auto& directory : directories)
     SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, closed_mark_path(directory->path())));
   return {};
 }
 
-Status write_marks(IoQueue& queue, const Directories& directories, const ClosedMark& mark) {
+Status write_marks(IoQueue& queue, const RunDirectories& directories, const ClosedMark& mark) {
   const std::string text = to_text(mark);
   for (const auto& directory : directories) {
     SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue, closed_mark_path(directory->path()), text));
@@ -50,10 +48,12 @@ std::vector<RecordShape> shapes_of(const StoreLayout& layout) {
   return shapes;
 }
 
-Status refuse_closed(aio::FileSystem& files, const std::vector<std::string>& folders) {
-  for (const std::string& folder : folders) {
-    SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
-    if (!closed) continue;
+// What cannot be known is take_all()'s to refuse.
+Status refuse_closed(IoQueue& queue, const StateStore::Options& options) {
+  for (const std::string& path : options.paths) {
+    const std::string folder = folder_of(path, options.run);
+    const auto closed = is_closed(queue, folder, options.run);
+    if (!closed.ok() || !*closed) continue;
     return Error(ErrorCode::kAlreadyExists,
                  folder +
                      " holds the state of a run that ended properly: open it to go on with it, "
@@ -62,16 +62,11 @@ Status refuse_closed(aio::FileSystem& files, const std::vector<std::string>& fol
   return {};
 }
 
-// Clears the folders that were taken for a new store. One that cannot be read stays: whoever wrote
-// it may mark it as closed in another way.
-Status clear_for_new_store(IoQueue& queue, const Directories& directories) {
+// Clears the folders that were taken for a new store.
+Status clear_for_new_store(IoQueue& queue, const RunDirectories& directories) {
   aio::FileSystem& files = queue.backend().files();
   for (const auto& directory : directories) {
     const std::string& folder = directory->path();
-    Status readable = check_readable(queue, folder);
-    if (!readable.ok())
-      return std::move(readable).error().with_suffix(
-          "; it is kept. Remove " + folder + " if nobody needs it, or use another NVMe path");
     SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
     if (!closed && directory->previous_owner()) {
       log::warning(folder + " was left half-written by " + describe(*directory->previous_owner()) +
@@ -88,7 +83,7 @@ Status clear_for_new_store(IoQueue& queue, const Directories& directories) {
 
 }  // namespace
 
-StateStore::StateStore(Queues queues, StoreLayout layout, Directories directories)
+StateStore::StateStore(Queues queues, StoreLayout layout, RunDirectories directories)
     : queues_(queues),
       layout_(std::move(layout)),
       shapes_(shapes_of(layout_)),
@@ -126,15 +121,12 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
                            .chunk_bytes = options.chunk_bytes,
                            .generations = options.generations},
                           std::move(records)));
-  aio::FileSystem& files = queues.reads.backend().files();
   // Before and after: a refusal leaves what is there as it was, and another run may have closed its
   // store before the lock was had.
-  std::vector<std::string> folders;
-  for (const std::string& path : options.paths) folders.push_back(folder_of(path, options.run));
-  if (!options.replace_whole) SLUICE_RETURN_IF_ERROR(refuse_closed(files, folders));
-  SLUICE_ASSIGN_OR_RETURN(Directories taken,
+  if (!options.replace_whole) SLUICE_RETURN_IF_ERROR(refuse_closed(queues.reads, options));
+  SLUICE_ASSIGN_OR_RETURN(RunDirectories taken,
                           RunDirectory::take_all(queues.reads, options.paths, options.run));
-  if (!options.replace_whole) SLUICE_RETURN_IF_ERROR(refuse_closed(files, folders));
+  if (!options.replace_whole) SLUICE_RETURN_IF_ERROR(refuse_closed(queues.reads, options));
   SLUICE_RETURN_IF_ERROR(clear_for_new_store(queues.reads, taken));
 
   std::unique_ptr<StateStore> store(new StateStore(queues, std::move(layout), std::move(taken)));
@@ -158,7 +150,7 @@ Result<std::unique_ptr<StateStore>> StateStore::open(Queues queues,
                                                      const std::vector<std::string>& paths,
                                                      const std::string& run) {
   SLUICE_ASSIGN_OR_RETURN(ClosedStore closed, find_closed(queues.reads, paths, run));
-  SLUICE_ASSIGN_OR_RETURN(Directories taken,
+  SLUICE_ASSIGN_OR_RETURN(RunDirectories taken,
                           RunDirectory::take_all(queues.reads, closed.paths, run));
   // Another run may have used it between the look and the lock.
   SLUICE_ASSIGN_OR_RETURN(closed, find_closed(queues.reads, paths, run));
@@ -204,13 +196,7 @@ Status StateStore::remove() {
     SLUICE_CHECK(in_flight_ == 0, "remove() while a transfer is in flight");
   }
   data_.reset();
-  SLUICE_RETURN_IF_ERROR(remove_marks(queues_.writes.backend().files(), directories_));
-  Status first_error;
-  for (const auto& directory : directories_) {
-    Status removed = directory->remove_all();
-    if (!removed.ok() && first_error.ok()) first_error = std::move(removed);
-  }
-  return first_error;
+  return remove_store(queues_.writes, directories_);
 }
 
 std::optional<std::uint64_t> StateStore::generation(RecordId id) const {

@@ -92,8 +92,9 @@ class StateStore {
   };
 
   // Makes a new store; what a killed run of the same name left is removed, and said. No record can
-  // be read before it was written. kBusy: a run of this name is alive. kNoSpace before anything is
-  // written. Whatever fails, nothing is left behind.
+  // be read before it was written. kBusy: a run of this name is alive, or may be elsewhere; also
+  // errors about a store that cannot be read, or of which a part is missing: what is refused is left
+  // as it was. kNoSpace before anything is written. Whatever fails, nothing is left behind.
   static Result<std::unique_ptr<StateStore>> create(Queues queues, const Options& options,
                                                     std::vector<RecordSpec> records);
 
@@ -149,9 +150,7 @@ class StateStore {
     std::uint16_t readers = 0;
   };
 
-  using Directories = std::vector<std::unique_ptr<RunDirectory>>;
-
-  StateStore(Queues queues, StoreLayout layout, Directories directories);
+  StateStore(Queues queues, StoreLayout layout, RunDirectories directories);
   Status open_data(aio::OpenOptions::Create create);
   Status transfer_and_wait(RecordIo& io, const std::function<void()>& start);
   static void on_done(aio::IoRequest& request, void* context) noexcept;
@@ -159,7 +158,7 @@ class StateStore {
   const Queues queues_;
   const StoreLayout layout_;
   const std::vector<RecordShape> shapes_;
-  Directories directories_;  // in the layout's order
+  RunDirectories directories_;  // in the layout's order
   std::unique_ptr<aio::StripedFile> data_;
   const char* label_ = Options().label;
   std::string note_;

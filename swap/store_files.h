@@ -1,9 +1,16 @@
-// The names of a store's files in the run's folder on each path.
+// The run's folder on each path, and the names of a store's files in it.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace sluice::swap {
+
+inline constexpr std::string_view kFolderPrefix = "sluice-";
+
+inline std::string folder_of(const std::string& path, const std::string& run) {
+  return (path + "/").append(kFolderPrefix) + run;
+}
 
 inline std::string manifest_path(const std::string& folder) { return folder + "/store.json"; }
 inline std::string closed_mark_path(const std::string& folder) { return folder + "/closed.json"; }

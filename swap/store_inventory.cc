@@ -1,10 +1,11 @@
 #include "swap/store_inventory.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <set>
 #include <utility>
 
-#include "aio/log.h"
 #include "aio/small_file.h"
 #include "aio/units.h"
 #include "swap/store_files.h"
@@ -18,28 +19,6 @@ struct Member {
   StoreManifest manifest;
   std::optional<ClosedMark> mark;
 };
-
-Result<StoreManifest> read_manifest(IoQueue& queue, const std::string& folder) {
-  const std::string path = manifest_path(folder);
-  SLUICE_ASSIGN_OR_RETURN(const std::string text,
-                          aio::read_small_file(queue, path, kMaxManifestBytes));
-  auto manifest = parse_manifest(text);
-  if (!manifest.ok()) return std::move(manifest).error().with_context(path);
-  return manifest;
-}
-
-// Nothing where there is none.
-Result<std::optional<ClosedMark>> read_mark(IoQueue& queue, const std::string& folder) {
-  const std::string path = closed_mark_path(folder);
-  auto text = aio::read_small_file(queue, path, kMaxManifestBytes);
-  if (!text.ok()) {
-    if (text.error().code() == ErrorCode::kNotFound) return std::optional<ClosedMark>();
-    return std::move(text).error();
-  }
-  auto mark = parse_closed_mark(*text);
-  if (!mark.ok()) return std::move(mark).error().with_context(path);
-  return std::optional(std::move(*mark));
-}
 
 Result<Member> read_member(IoQueue& queue, const std::string& folder) {
   aio::FileSystem& files = queue.backend().files();
@@ -81,71 +60,43 @@ std::optional<ClosedMark> common_mark(std::vector<std::optional<ClosedMark>> mar
   return common;
 }
 
-// Whether another path of the same store has the mark that this folder lacks. A path that cannot be
-// searched is an error: what is not closed here may be closed there.
-Result<bool> closed_elsewhere(IoQueue& queue, const FoundRun& found) {
+// The folder and those of the same store on other paths, locked; all of them are leftovers still.
+Result<std::vector<FoundRun>> remove_leftover(IoQueue& queue, const FoundRun& found) {
+  std::vector<std::string> paths = {found.path};
   const auto manifest = read_manifest(queue, found.directory);
-  if (!manifest.ok() && manifest.error().code() == ErrorCode::kNotFound) return false;
-  if (!manifest.ok()) return manifest.error();
-  const StoreLayoutOptions& options = manifest->layout.options();
-  for (const std::string& path : options.paths) {
-    SLUICE_ASSIGN_OR_RETURN(const auto mark, read_mark(queue, folder_of(path, found.run)));
-    if (mark && mark->store_id == options.store_id) return true;
+  if (manifest.ok()) {
+    paths = manifest->layout.options().paths;
+    paths[manifest->member] = found.path;
+  } else if (manifest.error().code() != ErrorCode::kNotFound) {
+    return manifest.error();
   }
-  return false;
-}
-
-Result<FoundStore> judge(IoQueue& queue, FoundRun found) {
-  FoundStore store{.found = std::move(found), .condition = StoreCondition::kInUse, .problem = {}};
-  if (store.found.in_use) return store;
-  SLUICE_ASSIGN_OR_RETURN(const bool closed,
-                          queue.backend().files().exists(closed_mark_path(store.found.directory)));
-  const auto elsewhere = closed ? Result<bool>(true) : closed_elsewhere(queue, store.found);
-  if (!elsewhere.ok()) {
-    store.condition = StoreCondition::kUnknown;
-    store.problem = elsewhere.error().message();
-  } else if (*elsewhere) {
-    store.condition = StoreCondition::kWhole;
-  } else {
-    // Not by the lock alone: whoever exports this drive to others may hold one that is not seen
-    // here.
-    store.condition =
-        store.found.same_machine ? StoreCondition::kLeftover : StoreCondition::kElsewhere;
+  RunDirectories held;
+  std::vector<FoundRun> members;
+  for (const std::string& path : paths) {
+    SLUICE_ASSIGN_OR_RETURN(auto directory, RunDirectory::hold(queue, path, found.run));
+    held.push_back(std::move(directory));
   }
-  return store;
+  for (const auto& directory : held) {
+    SLUICE_ASSIGN_OR_RETURN(FoundRun member, directory->look());
+    if (member.condition != StoreCondition::kLeftover)
+      return Error(ErrorCode::kBusy, describe(member));
+    members.push_back(std::move(member));
+  }
+  SLUICE_RETURN_IF_ERROR(remove_store(queue, held));
+  return members;
 }
 
 }  // namespace
-
-std::string folder_of(const std::string& path, const std::string& run) {
-  return path + "/sluice-" + run;
-}
-
-std::string_view to_string(StoreCondition condition) {
-  switch (condition) {
-    case StoreCondition::kInUse:
-      return "in use";
-    case StoreCondition::kWhole:
-      return "whole";
-    case StoreCondition::kLeftover:
-      return "left by a killed run";
-    case StoreCondition::kElsewhere:
-      return "of another host";
-    case StoreCondition::kUnknown:
-      return "cannot be read";
-  }
-  return "";
-}
 
 std::string describe(const RunOwner& owner) {
   return "process " + std::to_string(owner.pid) + " on " + owner.host + " (started " +
          owner.started_utc + ")";
 }
 
-std::string describe(const FoundStore& store) {
-  const std::string owner = store.found.owner ? describe(*store.found.owner) : "an unknown process";
-  std::string what = store.found.directory + " (" + format_bytes(store.found.bytes) + ") ";
-  switch (store.condition) {
+std::string describe(const FoundRun& found) {
+  const std::string owner = found.owner ? describe(*found.owner) : "an unknown process";
+  const std::string what = found.directory + " (" + format_bytes(found.bytes) + ") ";
+  switch (found.condition) {
     case StoreCondition::kInUse:
       return what + "is in use by " + owner;
     case StoreCondition::kWhole:
@@ -153,51 +104,80 @@ std::string describe(const FoundStore& store) {
     case StoreCondition::kLeftover:
       return what + "was left half-written by " + owner + ", which was killed";
     case StoreCondition::kElsewhere:
-      return what + "is in use by, or was left by, " + owner;
+      return what + "is in use by, or was left by, " + owner +
+             ", whose lock may not reach this machine or this mount";
+    case StoreCondition::kUnclaimed:
+      return what + "has no store in it, and does not say whose it is";
     case StoreCondition::kUnknown:
-      return what + "of " + owner + " cannot be read, and is left alone: " + store.problem;
+      return what + "of " + owner + " is left alone, because what it holds is not known: " +
+             (found.problem.ok() ? "" : found.problem.error().message());
   }
   return what;
 }
 
-Status check_readable(IoQueue& queue, const std::string& folder) {
-  const auto manifest = read_manifest(queue, folder);
-  if (!manifest.ok() && manifest.error().code() == ErrorCode::kNotFound) return {};
-  return manifest.status();
-}
-
-Result<std::vector<FoundStore>> list_stores(IoQueue& queue, const std::string& path) {
-  SLUICE_ASSIGN_OR_RETURN(std::vector<FoundRun> runs, find_runs(queue, path));
-  std::vector<FoundStore> stores;
-  for (FoundRun& run : runs) {
-    SLUICE_ASSIGN_OR_RETURN(FoundStore store, judge(queue, std::move(run)));
-    stores.push_back(std::move(store));
+Status remove_store(IoQueue& queue, const RunDirectories& directories) {
+  aio::FileSystem& files = queue.backend().files();
+  for (const auto& directory : directories) SLUICE_RETURN_IF_ERROR(directory->refuse_removal());
+  for (const auto& path_of : {closed_mark_path, manifest_path})
+    for (const auto& directory : directories)
+      SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, path_of(directory->path())));
+  Status first_error;
+  for (const auto& directory : directories) {
+    Status removed = directory->remove_all();
+    if (!removed.ok() && first_error.ok()) first_error = std::move(removed);
   }
-  return stores;
+  return first_error;
 }
 
-Result<std::vector<FoundStore>> remove_leftovers(IoQueue& queue,
-                                                 const std::vector<std::string>& paths) {
-  std::vector<FoundStore> removed;
+Result<Sweep> remove_leftovers(IoQueue& queue, const std::vector<std::string>& paths,
+                               const std::function<bool(const FoundRun&)>& which) {
+  // All are judged before any is removed: what the parts of a store say of each other.
+  std::vector<FoundRun> all;
   for (const std::string& path : paths) {
-    SLUICE_ASSIGN_OR_RETURN(std::vector<FoundStore> stores, list_stores(queue, path));
-    for (FoundStore& store : stores) {
-      if (store.condition != StoreCondition::kLeftover) continue;
-      // Its lock proves that nobody has come to use it since.
-      auto directory = RunDirectory::take(queue, path, store.found.run);
-      if (!directory.ok()) {
-        if (directory.error().code() == ErrorCode::kBusy) continue;
-        return std::move(directory).error();
+    SLUICE_ASSIGN_OR_RETURN(std::vector<FoundRun> found, find_runs(queue, path));
+    std::move(found.begin(), found.end(), std::back_inserter(all));
+  }
+  Sweep sweep;
+  std::set<std::string> gone;
+  for (FoundRun& found : all) {
+    if (gone.count(found.directory) > 0) continue;
+    if (found.condition != StoreCondition::kLeftover || (which && !which(found))) {
+      sweep.kept.push_back(std::move(found));
+      continue;
+    }
+    auto removed = remove_leftover(queue, found);
+    if (removed.ok()) {
+      for (FoundRun& member : *removed) {
+        gone.insert(member.directory);
+        sweep.removed.push_back(std::move(member));
       }
-      SLUICE_ASSIGN_OR_RETURN(
-          const bool closed_since,
-          queue.backend().files().exists(closed_mark_path(store.found.directory)));
-      if (closed_since) continue;
-      SLUICE_RETURN_IF_ERROR((*directory)->remove_all());
-      removed.push_back(std::move(store));
+    } else if (removed.error().code() != ErrorCode::kNotFound) {  // others may have removed it
+      found.condition = removed.error().code() == ErrorCode::kBusy ? StoreCondition::kInUse
+                                                                   : StoreCondition::kUnknown;
+      found.problem = removed.status();
+      sweep.kept.push_back(std::move(found));
     }
   }
-  return removed;
+  return sweep;
+}
+
+Result<std::vector<FoundRun>> remove_run(IoQueue& queue, const std::vector<std::string>& paths,
+                                         const std::string& run) {
+  RunDirectories held;
+  std::vector<FoundRun> found;
+  for (const std::string& path : paths) {
+    auto directory = RunDirectory::hold(queue, path, run);
+    if (!directory.ok() && directory.error().code() == ErrorCode::kNotFound) continue;
+    if (!directory.ok()) return std::move(directory).error();
+    SLUICE_ASSIGN_OR_RETURN(FoundRun one, (*directory)->look());
+    found.push_back(std::move(one));
+    held.push_back(std::move(*directory));
+  }
+  if (held.empty())
+    return Error(ErrorCode::kNotFound,
+                 "there is no state store in " + folder_of(paths.front(), run));
+  SLUICE_RETURN_IF_ERROR(remove_store(queue, held));
+  return found;
 }
 
 Result<AnyStore> find_any(IoQueue& queue, const std::vector<std::string>& paths,

@@ -4,9 +4,9 @@
 // Threads: any; blocking.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "aio/io_queue.h"
@@ -16,31 +16,29 @@
 
 namespace sluice::swap {
 
-enum class StoreCondition : std::uint8_t {
-  kInUse,      // its run is alive
-  kWhole,      // closed by its run, as far as this path tells: open() will take it
-  kLeftover,   // its run ended without closing it: records may be half-written
-  kElsewhere,  // as kLeftover, but of another host, whose lock may not be seen here
-  kUnknown,    // it is not closed as far as can be seen, and cannot be read: never removed
+// One sentence: "/nvme/sluice-a (12.5G) was left half-written by process 4711 on h (started ...),
+// which was killed".
+std::string describe(const FoundRun& found);
+std::string describe(const RunOwner& owner);
+
+// Removes a store that is held on the paths given. Through a kill at any moment the rest of it is
+// a leftover, on every path: its marks go first, then what says that it has other parts.
+Status remove_store(aio::IoQueue& queue, const RunDirectories& directories);
+
+struct Sweep {
+  std::vector<FoundRun> removed;
+  std::vector<FoundRun> kept;
 };
-std::string_view to_string(StoreCondition condition);
+// Removes every kLeftover on the paths for which `which` is true (empty: all), and nothing else;
+// with their parts on paths that were not given, since half of a store would say nothing. One that
+// cannot be removed is kept, and its problem says why.
+Result<Sweep> remove_leftovers(aio::IoQueue& queue, const std::vector<std::string>& paths,
+                               const std::function<bool(const FoundRun&)>& which = {});
 
-struct FoundStore {
-  FoundRun found;
-  StoreCondition condition = StoreCondition::kLeftover;
-  std::string problem;  // why it is kUnknown
-};
-
-// One sentence: "/nvme/sluice-a (12.5G) was left by process 4711 on host h, started ...".
-std::string describe(const FoundStore& store);
-std::string describe(const RunOwner& owner);  // "process 4711 on host h (started ...)"
-
-// All of one path.
-Result<std::vector<FoundStore>> list_stores(aio::IoQueue& queue, const std::string& path);
-
-// Removes every kLeftover on the paths, and nothing else; returns what was removed.
-Result<std::vector<FoundStore>> remove_leftovers(aio::IoQueue& queue,
-                                                 const std::vector<std::string>& paths);
+// Removes the folders of a run on the paths, whatever is in them, but for what is in use as far as
+// can be seen here: kBusy, and nothing is removed. kNotFound where there is none.
+Result<std::vector<FoundRun>> remove_run(aio::IoQueue& queue, const std::vector<std::string>& paths,
+                                         const std::string& run);
 
 // A closed store, looked at without taking it.
 struct ClosedStore {
@@ -60,12 +58,5 @@ struct AnyStore {
 };
 Result<AnyStore> find_any(aio::IoQueue& queue, const std::vector<std::string>& paths,
                           const std::string& run);
-
-// Ok where the folder's store.json can be read, or there is none because its run was killed while
-// it made the store. kCorrupt, kNewerVersion and the errors of reading name the file.
-Status check_readable(aio::IoQueue& queue, const std::string& folder);
-
-// The folder of a run on a path.
-std::string folder_of(const std::string& path, const std::string& run);
 
 }  // namespace sluice::swap

@@ -1,8 +1,11 @@
 #include "swap/store_manifest.h"
 
 #include <span>
+#include <utility>
 
+#include "aio/small_file.h"
 #include "swap/sealed_json.h"
+#include "swap/store_files.h"
 
 namespace sluice::swap {
 namespace {
@@ -11,6 +14,8 @@ using nlohmann::json;
 
 constexpr const char* kFormat = "sluice-state-store";
 constexpr std::int64_t kVersion = 1;
+// Larger files are no manifests of ours.
+constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
 
 Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }
 
@@ -105,6 +110,55 @@ Result<ClosedMark> parse_closed_mark(std::string_view text) {
   } catch (const json::exception& wrong) {
     return not_as_it_should_be(wrong);
   }
+}
+
+Result<StoreManifest> read_manifest(aio::IoQueue& queue, const std::string& folder) {
+  const std::string path = manifest_path(folder);
+  SLUICE_ASSIGN_OR_RETURN(const std::string text,
+                          aio::read_small_file(queue, path, kMaxManifestBytes));
+  auto manifest = parse_manifest(text);
+  if (!manifest.ok()) return std::move(manifest).error().with_context(path);
+  return manifest;
+}
+
+Result<std::optional<ClosedMark>> read_mark(aio::IoQueue& queue, const std::string& folder) {
+  const std::string path = closed_mark_path(folder);
+  auto text = aio::read_small_file(queue, path, kMaxManifestBytes);
+  if (!text.ok()) {
+    if (text.error().code() == ErrorCode::kNotFound) return std::optional<ClosedMark>();
+    return std::move(text).error();
+  }
+  auto mark = parse_closed_mark(*text);
+  if (!mark.ok()) return std::move(mark).error().with_context(path);
+  return std::optional(std::move(*mark));
+}
+
+Result<bool> is_closed(aio::IoQueue& queue, const std::string& folder, const std::string& run) {
+  aio::FileSystem& files = queue.backend().files();
+  const auto manifest = read_manifest(queue, folder);
+  const bool made = manifest.ok();
+  if (!made && manifest.error().code() != ErrorCode::kNotFound) return manifest.error();
+  SLUICE_ASSIGN_OR_RETURN(const bool marked, files.exists(closed_mark_path(folder)));
+  if (marked || !made) return marked;
+  const StoreLayoutOptions& store = manifest->layout.options();
+  for (std::size_t member = 0; member < store.paths.size(); ++member) {
+    if (member == manifest->member) continue;
+    const std::string other = folder_of(store.paths[member], run);
+    const auto unknown = [&](const char* why) {
+      return Error(ErrorCode::kAlreadyExists, folder + " is part of a store whose part in " +
+                                                  other + why +
+                                                  ", so that whether it was closed is not known");
+    };
+    SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(other));
+    if (!there) return unknown(" is not there");
+    SLUICE_ASSIGN_OR_RETURN(const auto mark, read_mark(queue, other));
+    if (mark && mark->store_id == store.store_id) return true;
+    const auto its = read_manifest(queue, other);
+    if (!its.ok() && its.error().code() != ErrorCode::kNotFound) return its.error();
+    if (its.ok() && its->layout.options().store_id != store.store_id)
+      return unknown(" has given way to another store");
+  }
+  return false;
 }
 
 }  // namespace sluice::swap

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "aio/io_queue.h"
 #include "aio/result.h"
 #include "swap/store_layout.h"
 
@@ -28,7 +30,14 @@ struct ClosedMark {
 std::string to_text(const ClosedMark& mark);
 Result<ClosedMark> parse_closed_mark(std::string_view text);
 
-// Larger files are no manifests of ours.
-inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
+// Of a folder. kNotFound where there is no store.json; kCorrupt, kNewerVersion and the errors of
+// reading name the file.
+Result<StoreManifest> read_manifest(aio::IoQueue& queue, const std::string& folder);
+// Nothing where there is no closed.json.
+Result<std::optional<ClosedMark>> read_mark(aio::IoQueue& queue, const std::string& folder);
+
+// Whether the store of which a run's folder is a part was closed, on any of its paths: one mark
+// makes it whole. An error where that cannot be known; false where there is no store.
+Result<bool> is_closed(aio::IoQueue& queue, const std::string& folder, const std::string& run);
 
 }  // namespace sluice::swap

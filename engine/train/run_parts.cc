@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <string>
 
 #include "aio/log.h"
 #include "aio/machine_info.h"
 #include "aio/make_backend.h"
+#include "aio/units.h"
 #include "engine/train/cuda_device.h"
 #include "swap/store_inventory.h"
 
@@ -25,12 +27,23 @@ aio::BackendKind backend_kind(config::IoBackendChoice choice) {
   return aio::BackendKind::kAuto;
 }
 
-// What the killed predecessors of any run left on the paths is of no use to anybody.
+// What the killed predecessors of any run left on the paths is of no use to anybody. What else
+// takes space there, and may be of no use either, is for the user to judge.
 Status clear_leftovers(aio::IoQueue& queue, std::vector<std::string> paths) {
   std::sort(paths.begin(), paths.end());
   paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
-  SLUICE_ASSIGN_OR_RETURN(const auto removed, swap::remove_leftovers(queue, paths));
-  for (const swap::FoundStore& store : removed) log::info("removed: " + swap::describe(store));
+  SLUICE_ASSIGN_OR_RETURN(const auto sweep, swap::remove_leftovers(queue, paths));
+  for (const swap::FoundRun& run : sweep.removed) log::info("removed: " + swap::describe(run));
+  std::uint64_t kept_bytes = 0;
+  for (const swap::FoundRun& run : sweep.kept)
+    if (run.condition == swap::StoreCondition::kElsewhere ||
+        run.condition == swap::StoreCondition::kUnknown)
+      kept_bytes += run.bytes;
+  if (kept_bytes == 0) return {};
+  std::string command = "sluice scrub";
+  for (const std::string& path : paths) command += " " + path;
+  log::info("stores whose runs may live elsewhere, or that cannot be read, hold " +
+            format_bytes(kept_bytes) + " of these drives: " + command + " lists them");
   return {};
 }
 

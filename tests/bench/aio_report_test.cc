@@ -8,6 +8,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "bench/aio_sweep.h"
@@ -38,7 +40,7 @@ TEST(MedianRun, LeavesInterruptedRunsOut) {
   EXPECT_DOUBLE_EQ(median_run({run_of(3), run_of(1, true), run_of(4)}).gb_per_s(), 3);
 }
 
-SweepPoint point(std::uint64_t block_bytes, int depth, std::vector<double> speeds) {
+SweepPoint point(std::uint64_t block_bytes, int depth, std::vector<std::optional<double>> speeds) {
   AioSession::Options shape;
   shape.block_bytes = block_bytes;
   shape.queue_depth = depth;
@@ -55,6 +57,37 @@ TEST(BestPoint, TakesTheLeastMemoryAmongEquals) {
   const std::vector<SweepPoint> points{point(1 << 20, 64, {3, 3}), point(1 << 18, 32, {2.96, 2.96}),
                                        point(1 << 20, 32, {2.99, 2.99})};
   EXPECT_EQ(best_point(points).shape.bytes_in_flight(), 8U << 20);
+}
+
+TEST(Sweep, ShowsNoSpeedOfAShapeWithWhichNothingCompleted) {
+  const std::vector<SweepPoint> points{point(1 << 20, 4, {std::nullopt, std::nullopt}),
+                                       point(1 << 20, 8, {1.0, std::nullopt})};
+  const SweepPoint& best = best_point(points);
+  EXPECT_EQ(best.shape.queue_depth, 8);
+  EXPECT_DOUBLE_EQ(*best.mean(), 0.5);
+  const std::string table = sweep_tables(points, best);
+  EXPECT_THAT(table, HasSubstr(" - "));
+  EXPECT_THAT(table, HasSubstr("[0.500]"));
+  EXPECT_THAT(table, testing::Not(HasSubstr("0.000")));
+  AioOptions options;
+  options.modes = {Mode::kRead};
+  const auto json = nlohmann::json::parse(sweep_json({}, options, points, best));
+  EXPECT_TRUE(json["sweep"]["points"][0]["gb_per_s"].is_null());
+  EXPECT_TRUE(json["sweep"]["points"][0]["tries_gb_per_s"][1].is_null());
+  EXPECT_EQ(json["sweep"]["points"][1]["gb_per_s"], 0.5);
+}
+
+TEST(RunResult, OfAMixedRunNeedsReadsAndWrites) {
+  RunResult run;
+  run.mode = Mode::kMixed;
+  run.operations = 3;
+  run.written_bytes = 3 << 20;
+  run.shape.block_bytes = 1 << 20;
+  EXPECT_FALSE(run.has_every_kind());
+  EXPECT_THAT(nothing_completed(run, 0.5).message(),
+              HasSubstr("no read of 1M completed in the 0.5 s"));
+  run.mode = Mode::kWrite;
+  EXPECT_TRUE(run.has_every_kind());
 }
 
 TEST(SweepGrid, LeavesOutWhatDoesNotFitFileMemoryOrQueue) {

@@ -1,5 +1,5 @@
 """File systems that fail on purpose, for tests: disks that can be filled to 0 bytes free, and a
-mount whose operations return errors, wait or hang when the test says so.
+mount whose operations return errors or hang when the test says so.
 
   disk = FullDisk(16 * MIB)          ext4 in a loop-mounted image; Btrfs likewise
   disk.fill()                        statvfs says 0 bytes free; disk.free() takes it back
@@ -203,17 +203,15 @@ class FailingMount(_Mounted):
     fsyncdir, fallocate, truncate, rename, unlink, mkdir, rmdir, getattr, readdir, statfs, ...);
     patterns are those of fnmatch against the path below the mount ("checkpoints/*": * crosses
     slashes). A path's lookup is a getattr of each of its parts. Names and attributes are not
-    cached, so every operation of the program arrives. O_DIRECT files work as they do on a disk;
-    with refuse_direct, opening one is EINVAL, as on file systems without it.
+    cached, so every operation of the program arrives. O_DIRECT files work as they do on a disk.
     """
 
-    def __init__(self, source, refuse_direct=False):
+    def __init__(self, source):
         self._mountpoint = _Mountpoint()
         self.path = self._mountpoint.path
         self._lock = threading.Lock()
-        options = ["--refuse-direct"] if refuse_direct else []
         self._server = subprocess.Popen(
-            [sys.executable, "-B", str(SERVER), str(source), str(self.path), *options],
+            [sys.executable, "-B", str(SERVER), str(source), str(self.path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
         try:
             if self._server.stdout.readline() != "ready\n":
@@ -225,9 +223,6 @@ class FailingMount(_Mounted):
     def fail(self, error, operations="*", pattern="*", after=0, times=None):
         """The operations return `error` (an errno) after the first `after`, `times` times."""
         return self._rule(operations, pattern, after, times, errno=error)
-
-    def delay(self, seconds, operations="*", pattern="*", after=0, times=None):
-        return self._rule(operations, pattern, after, times, delay_s=seconds)
 
     def hang(self, operations="*", pattern="*", after=0, times=None):
         """The operations wait until release(). Not even SIGKILL ends who waits; close() does."""

@@ -1,6 +1,6 @@
 """The server behind failing_mount.FailingMount: shows a folder, and breaks when told to.
 
-  failing_mount_server.py SOURCE MOUNTPOINT [--refuse-direct]
+  failing_mount_server.py SOURCE MOUNTPOINT
 
 Says "ready" when the mount is there, then answers questions, each a line of JSON; ends with its
 input.
@@ -14,7 +14,6 @@ import os
 import stat
 import sys
 import threading
-import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tools"))
@@ -61,16 +60,13 @@ class Rules:
         rule["released"].set()
 
     def meet(self, operation, path):
-        """Returns, late perhaps, or raises what the first rule that fits says."""
+        """Returns, when the rule is removed perhaps, or raises what the first that fits says."""
         rule = self._first(operation, path)
         if rule is None:
             return
         if "errno" in rule:
             raise OSError(rule["errno"], os.strerror(rule["errno"]))
-        if "delay_s" in rule:
-            time.sleep(rule["delay_s"])
-        else:
-            rule["released"].wait()
+        rule["released"].wait()
 
     def _first(self, operation, path):
         with self._lock:
@@ -93,10 +89,9 @@ class Rules:
 class PassThrough(mfusepy.Operations):
     use_ns = True
 
-    def __init__(self, source, rules, refuse_direct):
+    def __init__(self, source, rules):
         self._source = source
         self._rules = rules
-        self._refuse_direct = refuse_direct
         self._opened = {}  # descriptor -> path, since a file's last name may be gone
 
     def _meet(self, operation, path, descriptor=None):
@@ -181,8 +176,6 @@ class PassThrough(mfusepy.Operations):
 
     def _open(self, operation, path, flags, mode=0):
         real = self._meet(operation, path)
-        if self._refuse_direct and flags & os.O_DIRECT:
-            raise OSError(errno.EINVAL, "")
         # The kernel has turned appending into offsets; our own buffers are not aligned.
         flags &= ~(os.O_DIRECT | os.O_APPEND | os.O_NOFOLLOW)
         if flags & os.O_ACCMODE == os.O_WRONLY:
@@ -251,12 +244,11 @@ def answer_questions(rules):
 
 
 def main():
-    source, mountpoint, *options = sys.argv[1:]
+    source, mountpoint = sys.argv[1:]
     os.umask(0)
     rules = Rules()
-    mfusepy.FUSE(PassThrough(os.path.abspath(source), rules, "--refuse-direct" in options),
-                 mountpoint, foreground=True, nothreads=False, fsname="sluice-failing",
-                 max_threads=MAX_THREADS,
+    mfusepy.FUSE(PassThrough(os.path.abspath(source), rules), mountpoint, foreground=True,
+                 nothreads=False, fsname="sluice-failing", max_threads=MAX_THREADS,
                  attr_timeout=0, entry_timeout=0, negative_timeout=0)
 
 

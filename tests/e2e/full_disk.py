@@ -1,5 +1,5 @@
-"""Runs whose disk takes nothing more, whose terminal goes away, whose drive does not answer: what
-they save, what they say, and how they end.
+"""Runs whose disk takes nothing more or is gone, whose terminal goes away, whose drive does not
+answer: what they save, what they say, and how they end.
 
 The program is the environment's SLUICE.
 """
@@ -12,57 +12,15 @@ import signal
 import subprocess
 import sys
 import termios
-import threading
 import time
 import unittest
 
 from failing_mount import KIB, MIB, FailingMount, FullDisk
-from sluice_runs import SLUICE, SluiceRuns
+from sluice_runs import SLUICE, WAIT_S, Running, SluiceRuns
 
 FOREVER = 100000
-WAIT_S = 120
 SAVED = "\nsaved "
 BITS = ("step", "loss", "lr", "grad_norm", "loss_scale")
-
-
-class Running:
-    """A process, and what it has said on standard error so far."""
-
-    def __init__(self, process):
-        self.process = process
-        self.text = ""
-        self._said = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self):
-        for line in self.process.stderr:
-            with self._said:
-                self.text += line
-                self._said.notify_all()
-        with self._said:
-            self._said.notify_all()
-
-    def wait_for(self, text, times=1):
-        with self._said:
-            found = self._said.wait_for(
-                lambda: self.text.count(text) >= times or not self._reader.is_alive(), WAIT_S)
-        if not found or self.text.count(text) < times:
-            raise AssertionError(f"it did not say {text!r} {times} times:\n{self.text}")
-
-    def wait_for_more_steps(self, count=3):
-        """However many there were; a step is a line here."""
-        self.wait_for("\nstep ", self.text.count("\nstep ") + count)
-
-    def send(self, *numbers):
-        for number in numbers:
-            self.process.send_signal(number)
-
-    def end(self):
-        self.process.wait(WAIT_S)
-        self._reader.join()
-        self.process.stderr.close()
-        return self.process.returncode
 
 
 class DiskTest(SluiceRuns):
@@ -234,6 +192,41 @@ class OtherFailures(DiskTest):
         self.assertIn("sluice: the trace was not written: ", run.text)
         self.assertIn("sluice: the weights were not saved: ", run.text)
         self.expect_bits_of_a_whole_run("a")
+
+
+@unittest.skipIf(FailingMount.unavailable(), FailingMount.unavailable())
+class AFolderThatCannotBeReached(DiskTest):
+    """What cannot be looked at is not what is not there."""
+
+    def expect_named(self, name, *commands):
+        """Each ends as our own failures do, with the error's name."""
+        before = {path: path.read_bytes() for path in (self.path / "run").rglob("*")
+                  if path.is_file()}
+        for command in commands:
+            with self.subTest(command=command[0], error=name):
+                done = subprocess.run([SLUICE, *map(str, command)], cwd=self.path, check=False,
+                                      stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                      timeout=WAIT_S)
+                told = done.stdout + done.stderr
+                self.assertEqual(done.returncode, 1, told)
+                self.assertIn(f"({name})", told)
+                self.assertNotIn("no checkpoint", told)
+        self.assertEqual({path: path.read_bytes() for path in before}, before)
+
+    def test_is_an_error_and_not_a_run_without_checkpoints(self):
+        self.train("run", steps=2)
+        mount = FailingMount(self.path)
+        self.addCleanup(mount.close)
+        run = mount.path / "run"
+        resume = ["train", "run.json", "--out", run, "--resume", "--steps", "3"]
+        # As a network file system's when its server has lost the file.
+        rule = mount.fail(errno.ESTALE)
+        self.expect_named("ESTALE", resume, ["ls", run])
+        rule.remove()
+        mount.kill()
+        self.expect_named("ENOTCONN", resume, ["ls", run], ["export", run, "exported"],
+                          ["generate", run, "--prompt", "ab", "--tokens", "1"])
+        self.assertFalse((self.path / "exported").exists())
 
 
 class SavedOnTheWay(DiskTest):

@@ -6,52 +6,13 @@ On a FUSE mount whose operations wait when told to. The program is the environme
 import re
 import subprocess
 import sys
-import threading
 import time
 import unittest
-from pathlib import Path
 
 from failing_mount import FailingMount
-from sluice_runs import SLUICE, SluiceRuns
+from sluice_runs import SLUICE, WAIT_S, Running, SluiceRuns
 
 LIMIT_S = "0.2"
-PATIENCE_S = 60
-
-
-class Running:
-    """One process, and what it has said so far."""
-
-    def __init__(self, test, *words):
-        self._test = test
-        self._process = subprocess.Popen(
-            [SLUICE, *map(str, words)], cwd=test.path, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        self._text = ""
-        self._changed = threading.Condition()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-        test.addCleanup(self._stop)
-
-    def _stop(self):
-        self._test.mount.clear()  # SIGKILL does not end who waits for a drive
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        self._process.stderr.close()
-
-    def _read(self):
-        for line in self._process.stderr:
-            with self._changed:
-                self._text += line
-                self._changed.notify_all()
-
-    def wait_for(self, pattern):
-        with self._changed:
-            said = self._changed.wait_for(lambda: re.search(pattern, self._text), PATIENCE_S)
-            self._test.assertTrue(said, f"not said: {pattern}\n{self._text}")
-
-    def end(self):
-        self._test.assertEqual(self._process.wait(PATIENCE_S), 0, self._text)
 
 
 @unittest.skipIf(FailingMount.unavailable(), FailingMount.unavailable())
@@ -72,25 +33,34 @@ class HangingDrives(SluiceRuns):
                     "keep_last": 1, "io_watchdog": float(LIMIT_S)}})
         self.run_folder = self.mount.path / "run"
 
+    def start(self, *words):
+        process = subprocess.Popen([SLUICE, *map(str, words)], cwd=self.path,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.PIPE, text=True)
+        # From the last on: SIGKILL does not end who waits for a drive.
+        for undo in (process.wait, process.kill, self.mount.clear):
+            self.addCleanup(undo)
+        return Running(process)
+
     def meet(self, running, rules):
         """Each rule's hang is named, with the mount; then it goes on. Any order."""
         left = dict(rules)
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + WAIT_S
         while left:
-            self.assertLess(time.monotonic(), end, f"never came: {list(left)}\n{running._text}")
+            self.assertLess(time.monotonic(), end, f"never came: {list(left)}\n{running.text}")
             for words, rule in list(left.items()):
                 if rule.hits() == 0:
                     continue
                 place = f"{words}.* on .*fuse.*mounted at {re.escape(str(self.mount.path))}"
-                running.wait_for(f"has not (answered|come back) for [\\d.]+ s: {place}")
+                running.wait_for_match(f"has not (answered|come back) for [\\d.]+ s: {place}")
                 rule.release()
-                running.wait_for(f"has answered after [\\d.]+ s: {place}")
+                running.wait_for_match(f"has answered after [\\d.]+ s: {place}")
                 del left[words]
             time.sleep(0.01)
 
     def test_names_what_a_training_run_waits_for(self):
         hang = lambda operation, pattern: self.mount.hang(operation, pattern, times=1)
-        running = Running(self, "train", self.config, "--out", self.run_folder)
+        running = self.start("train", self.config, "--out", self.run_folder)
         self.meet(running, {
             "creation of \\S+/run": hang("mkdir", "run"),
             "write of \\d+ bytes at offset 0 of \\S+/run/metrics.jsonl":
@@ -101,7 +71,7 @@ class HangingDrives(SluiceRuns):
             "sync of \\S+/checkpoints": hang("fsyncdir", "run/checkpoints*"),
             "removal of \\S+": hang(["unlink", "rmdir"], "*step-000000001*"),
         })
-        running.end()
+        self.assertEqual(running.end(), 0, running.text)
 
     def test_names_what_every_command_waits_for(self):
         self.sluice("train", self.config, "--out", self.run_folder)
@@ -125,12 +95,12 @@ class HangingDrives(SluiceRuns):
                  ["train", self.config, "--out", run, "--resume", "--steps", "3"])):
             with self.subTest(command=command[0]):
                 rule = self.mount.hang(operation, pattern, times=None if operation == "*" else 1)
-                running = Running(self, "--io-watchdog", LIMIT_S, *command)
+                running = self.start("--io-watchdog", LIMIT_S, *command)
                 try:
                     self.meet(running, {words: rule})
                 finally:
                     self.mount.clear()
-                running.end()
+                self.assertEqual(running.end(), 0, running.text)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,12 @@ import re
 import resource
 import sys
 import tempfile
+import threading
 import unittest
 from pathlib import Path
 
 SLUICE = os.path.abspath(os.environ.get("SLUICE", "build/bin/sluice"))
+WAIT_S = 120  # for what a program says or does: far more than it takes
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -46,6 +48,52 @@ class Outcome:
         """The size in a line of the preflight table; 0 where there is no such line."""
         found = re.search(rf"^ +{re.escape(line)} +([\d.]+[KMGT]?)\b", self.stderr, re.MULTILINE)
         return bytes_of(found.group(1)) if found else 0
+
+
+class Running:
+    """A process whose standard error is a pipe of text, and what it has said there so far."""
+
+    def __init__(self, process):
+        self.process = process
+        self.text = ""
+        self._said = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            with self._said:
+                self.text += line
+                self._said.notify_all()
+        with self._said:
+            self._said.notify_all()
+
+    def _wait_until(self, said, what):
+        with self._said:
+            self._said.wait_for(lambda: said() or not self._reader.is_alive(), WAIT_S)
+            if not said():
+                raise AssertionError(f"it did not say {what}:\n{self.text}")
+
+    def wait_for(self, text, times=1):
+        self._wait_until(lambda: self.text.count(text) >= times, f"{text!r} {times} times")
+
+    def wait_for_match(self, pattern):
+        self._wait_until(lambda: re.search(pattern, self.text), f"what matches {pattern}")
+
+    def wait_for_more_steps(self, count=3):
+        """However many there were; a step is a line with run.log_every of 1."""
+        self.wait_for("\nstep ", self.text.count("\nstep ") + count)
+
+    def send(self, *numbers):
+        for number in numbers:
+            self.process.send_signal(number)
+
+    def end(self):
+        """Waits for it; its exit code."""
+        self.process.wait(WAIT_S)
+        self._reader.join()
+        self.process.stderr.close()
+        return self.process.returncode
 
 
 class SluiceRuns(unittest.TestCase):

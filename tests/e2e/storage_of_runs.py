@@ -128,11 +128,29 @@ class OfAnotherMachine(Runs):
                 self.assertIn("on host elsewhere since", told)
                 self.assertIn(f"rm -r {mount.path}/sluice-run", told)
                 self.assertEqual(self.contents(self.path / "nvme"), before)
-            # Of a container that had another name on this machine: its lock is proof.
+            # Of a container that had another name on this machine and this mount.
             for owner, text in zip(owners, ours):
                 owner.write_text(json.dumps({**json.loads(text), "host": "pod-1"}))
             self.train(config, "a", "--overwrite")
             self.assertEqual(self.contents(self.path / "nvme"), {})
+
+
+    def test_a_live_store_is_refused_through_another_mount_of_its_folder(self):
+        """As in two pods of one node: a lock of one mount is not seen by the other."""
+        with FailingMount(self.path / "nvme") as one, FailingMount(self.path / "nvme") as two:
+            process = self.start(self.run_file(one.path, steps=100000), "a")
+            self.wait_for_steps(process, "a", 1)
+            (self.path / "a").rename(self.path / "b")  # its lock; the store has the name still
+            told = self.train(self.run_file(two.path, steps=2), "a", code=2)
+            self.assertIn(f"belongs to process {process.pid} on host", told)
+            listed = subprocess.run([SLUICE, "scrub", two.path, "--remove-leftovers"], check=True,
+                                    capture_output=True, text=True).stdout
+            self.assertIn("0 leftovers removed", listed)
+            self.assertEqual(listed.count("kept: "), 2, listed)
+            self.assertIn("whose lock may not reach this machine or this mount", listed)
+            self.wait_for_steps(process, "b", len(self.metrics("b")) + 2)
+            process.kill()
+            process.wait()
 
 
 class InAControlGroup(Runs):

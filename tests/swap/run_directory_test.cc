@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,10 +45,12 @@ constexpr PowerLoss kAllPolicies[] = {PowerLoss::kOrdered, PowerLoss::kAny,
                                       PowerLoss::kDropUnsynced, PowerLoss::kKeepAll,
                                       PowerLoss::kTearLast};
 
-// Never waits for a lock, and says the same at any time.
+// Never waits for a lock, and says the same at any time and place.
 RunOptions impatient(std::int64_t pid = 7) {
   return {.self = {.pid = pid, .host = "here", .started_utc = "2026-01-02T03:04:05Z"},
-          .lock_wait_ms = 0};
+          .lock_wait_ms = 0,
+          .locks_reach_all = [](const std::string&) { return true; },
+          .device = [](const std::string&) { return std::uint64_t{0}; }};
 }
 
 // ---- real files -------------------------------------------------------------------------------
@@ -229,31 +232,36 @@ TEST_F(RunDirectoryOnFiles, FindsLiveAndDeadRunsAndWhatTheyHold) {
   write("sluice-garbled/lock", "");
   write("sluice-garbled/owner.json", "{\"pid\": \"seven\"}");
   write("sluice-large/owner.json", std::string(1 << 20, ' '));
+  write("sluice-pipe/lock", "");
+  ASSERT_EQ(::mkfifo(folder_.file("sluice-pipe/owner.json").c_str(), 0600), 0);
+  write("sluice-unowned/lock", "");
+  write("sluice-unowned/store.json", "whose?");
 
   const auto found = runs();
-  ASSERT_EQ(found.size(), 5U);
+  ASSERT_EQ(found.size(), 7U);
   const auto owner_bytes = std::filesystem::file_size(folder_.file("sluice-dead/owner.json"));
   EXPECT_EQ(found[0].run, "dead");
   EXPECT_EQ(found[0].directory, folder_.file("sluice-dead"));
-  EXPECT_FALSE(found[0].in_use);
+  EXPECT_EQ(found[0].condition, StoreCondition::kLeftover);
   EXPECT_EQ(found[0].owner, impatient().self);
-  EXPECT_TRUE(found[0].same_machine);
   EXPECT_EQ(found[0].bytes, 5100 + owner_bytes);
   EXPECT_EQ(found[1].run, "garbled");
-  EXPECT_FALSE(found[1].in_use);
+  EXPECT_EQ(found[1].condition, StoreCondition::kUnclaimed);
   EXPECT_EQ(found[1].owner, std::nullopt);
-  EXPECT_FALSE(found[1].same_machine);
   EXPECT_EQ(found[2].run, "large");
   EXPECT_EQ(found[2].owner, std::nullopt);
   EXPECT_FALSE(std::filesystem::exists(folder_.file("sluice-large/lock")))
       << "looks, makes nothing";
   EXPECT_EQ(found[3].run, "live");
-  EXPECT_TRUE(found[3].in_use);
-  EXPECT_TRUE(found[3].same_machine);
-  EXPECT_EQ(found[4].run, "remote");
-  EXPECT_FALSE(found[4].in_use);
-  EXPECT_FALSE(found[4].same_machine);
-  EXPECT_EQ(found[4].owner->pid, 9);
+  EXPECT_EQ(found[3].condition, StoreCondition::kInUse);
+  EXPECT_EQ(found[4].run, "pipe");
+  EXPECT_EQ(found[4].condition, StoreCondition::kUnknown);
+  EXPECT_THAT(found[4].problem.error().message(), HasSubstr("sluice-pipe/owner.json"));
+  EXPECT_EQ(found[5].run, "remote");
+  EXPECT_EQ(found[5].condition, StoreCondition::kElsewhere);
+  EXPECT_EQ(found[5].owner->pid, 9);
+  EXPECT_EQ(found[6].run, "unowned");
+  EXPECT_EQ(found[6].condition, StoreCondition::kUnknown);
   // Looking has released every lock.
   EXPECT_OK(take("dead"));
   EXPECT_OK(take("garbled"));
@@ -295,6 +303,25 @@ TEST(SameMachine, GoesByTheBootAndElseByTheInstallationAndItsName) {
   EXPECT_FALSE(same_machine(owner, changed("b", "", "")));
 }
 
+TEST(SeesLock, OfTheSameMachineAndWhereLocksEndAtTheMountOfTheSameBootAndMount) {
+  const RunOwner self{.pid = 1, .host = "a", .boot_id = "b", .machine_id = "m", .device = 52};
+  RunOwner other = self;
+  other.host = "pod-2";
+  other.device = 53;
+  EXPECT_TRUE(sees_lock_of(self, other, true));
+  EXPECT_FALSE(sees_lock_of(self, other, false)) << "another FUSE mount of the same folder";
+  other.device = 0;
+  EXPECT_FALSE(sees_lock_of(self, other, false)) << "written by an older version";
+  other.device = 52;
+  EXPECT_TRUE(sees_lock_of(self, other, false));
+  other.boot_id = "rebooted";
+  other.host = "a";
+  EXPECT_FALSE(sees_lock_of(self, other, false));
+  EXPECT_TRUE(sees_lock_of(self, other, true));
+  other.machine_id = "other";
+  EXPECT_FALSE(sees_lock_of(self, other, true)) << "it has this drive over the network";
+}
+
 TEST_F(RunDirectoryOnFiles, OfAnotherMachineIsRefusedHoweverOftenAndLeftAsItWas) {
   { ASSERT_OK(take("a", on_another_machine(4711))); }
   write("sluice-a/records", "theirs");
@@ -322,13 +349,23 @@ TEST_F(RunDirectoryOnFiles, OfAnotherMachineIsRefusedHoweverOftenAndLeftAsItWas)
   EXPECT_OK(take("a", without_shared_locks()));
 }
 
-TEST_F(RunDirectoryOnFiles, OfAnotherMachineIsTakenWhereTheLockReachesAll) {
+// Whoever has a local drive over the network holds locks that its server does not see.
+TEST_F(RunDirectoryOnFiles, OfAnotherMachineIsRefusedOnALocalDriveToo) {
   { ASSERT_OK(take("a", on_another_machine(4711))); }
-  RunOptions restarted = without_shared_locks();
-  restarted.locks_reach_all = [](const std::string&) { return true; };
-  const auto run = take("a", restarted);
-  ASSERT_OK(run);
-  EXPECT_EQ((*run)->previous_owner()->pid, 4711);
+  const auto run = take("a");
+  EXPECT_EQ(run.status().error().code(), ErrorCode::kBusy);
+  EXPECT_THAT(run.status().error().message(), HasSubstr("rm -r " + folder_.file("sluice-a")));
+  EXPECT_EQ(runs().at(0).condition, StoreCondition::kElsewhere);
+  EXPECT_EQ(runs().at(0).owner->pid, 4711);
+}
+
+TEST_F(RunDirectoryOnFiles, OfAnotherMountIsRefusedWhereLocksEndAtTheMount) {
+  RunOptions pod = without_shared_locks();
+  pod.device = [](const std::string&) { return std::uint64_t{52}; };
+  { ASSERT_OK(take("a", pod)); }
+  { ASSERT_OK(take("a", pod)); }
+  pod.device = [](const std::string&) { return std::uint64_t{53}; };
+  EXPECT_EQ(take("a", pod).status().error().code(), ErrorCode::kBusy);
 }
 
 TEST_F(RunDirectoryOnFiles, OfAPodThatRestartsUnderAnotherNameIsTaken) {
@@ -463,15 +500,14 @@ TEST(RunDirectoryOfAProcess, IsFreeOnceItWasKilledAndTellsWhoItWas) {
   const auto alive = find_runs(*queue, folder.path());
   ASSERT_OK(alive);
   ASSERT_EQ(alive->size(), 1U);
-  EXPECT_TRUE(alive->front().in_use);
+  EXPECT_EQ(alive->front().condition, StoreCondition::kInUse);
 
   ::kill(child, SIGKILL);
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   const auto dead = find_runs(*queue, folder.path());
   ASSERT_OK(dead);
   ASSERT_EQ(dead->size(), 1U);
-  EXPECT_FALSE(dead->front().in_use);
-  EXPECT_TRUE(dead->front().same_machine);
+  EXPECT_EQ(dead->front().condition, StoreCondition::kLeftover);
   EXPECT_EQ(dead->front().owner->pid, child);
   auto next = RunDirectory::take(*queue, folder.path(), "a", options);
   ASSERT_OK(next);
@@ -687,11 +723,18 @@ TEST_F(RunDirectoryOnSimDrive, LookingReportsEveryCallThatFailsAndHoldsNoLockAft
       const auto queue = make_queue_or_die(faults, {});
       const auto found = find_runs(*queue, "/nvme", impatient());
       const std::uint64_t injected = faults.injected();
-      if (found.ok()) {  // as a retried read may be
+      if (found.ok()) {
         ASSERT_EQ(found->size(), 1U);
-        ASSERT_FALSE(found->front().in_use);
-        ASSERT_EQ(found->front().owner->pid, 1);
-        ASSERT_GT(found->front().bytes, 10U);
+        const FoundRun& run = found->front();
+        ASSERT_EQ(run.condition == StoreCondition::kUnknown, !run.problem.ok());
+        if (run.problem.ok()) {  // as a retried read may be
+          ASSERT_EQ(run.condition, StoreCondition::kLeftover);
+          ASSERT_EQ(run.owner->pid, 1);
+          ASSERT_GT(run.bytes, 10U);
+        } else {
+          ++failed;
+          ASSERT_THAT(run.problem.error().message(), HasSubstr("/nvme/sluice-a"));
+        }
       } else {
         ++failed;
         ASSERT_THAT(found.error().message(), HasSubstr("/nvme"));
@@ -699,6 +742,7 @@ TEST_F(RunDirectoryOnSimDrive, LookingReportsEveryCallThatFailsAndHoldsNoLockAft
       ASSERT_OK(machine.take(2));
       if (injected == 0) {
         ASSERT_OK(found);
+        ASSERT_OK(found->front().problem);
         break;
       }
     }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "aio/log.h"
@@ -43,11 +44,30 @@ class StateStoreOn : public aio::EveryBackend {
     EXPECT_TRUE(store.ok()) << (store.ok() ? "" : store.error().message());
     return store.ok() ? std::move(*store) : nullptr;
   }
+  Error create_error() {
+    const auto store = StateStore::create(queues(), options_, test_records());
+    return store.ok() ? Error(ErrorCode::kInternal, "it was made") : store.error();
+  }
   Result<std::unique_ptr<StateStore>> open() {
     return StateStore::open(queues(), options_.paths, options_.run);
   }
   Result<ScrubReport> scrub_all() {
     return scrub(*queue_, *executor_, options_.paths, options_.run, {.buffers = 2});
+  }
+  StoreCondition condition_on(std::size_t path) {
+    const auto found = find_runs(*queue_, options_.paths[path]);
+    EXPECT_OK(found.status());
+    return found.ok() && found->size() == 1 ? found->front().condition : StoreCondition::kInUse;
+  }
+  // Every file below the folder of all paths, and what it holds.
+  std::map<std::string, std::string> contents() const {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path())) {
+      if (!entry.is_regular_file()) continue;
+      std::ifstream in(entry.path(), std::ios::binary);
+      files[entry.path()] = std::string(std::istreambuf_iterator<char>(in), {});
+    }
+    return files;
   }
   // The file and place of a byte of a record, found by the layout alone.
   void flip_on_disk(const StoreLayout& layout, RecordId id, std::uint64_t offset_in_record) {
@@ -99,15 +119,15 @@ TEST_P(StateStoreOn, IsWholeOnceClosedAndNoLongerOnceOpened) {
     StoreUser(*store, *executor_).write_all(1);
     ASSERT_OK(store->close("step 12"));
   }
-  EXPECT_EQ((*list_stores(*queue_, options_.paths[1]))[0].condition, StoreCondition::kWhole);
+  EXPECT_EQ(condition_on(1), StoreCondition::kWhole);
   {
     auto store = open();
     ASSERT_OK(store.status());
     EXPECT_EQ((*store)->note(), "step 12");
     StoreUser(**store, *executor_).expect_all(1);
-    EXPECT_EQ((*list_stores(*queue_, options_.paths[0]))[0].condition, StoreCondition::kInUse);
+    EXPECT_EQ(condition_on(0), StoreCondition::kInUse);
   }
-  EXPECT_EQ((*list_stores(*queue_, options_.paths[0]))[0].condition, StoreCondition::kLeftover);
+  EXPECT_EQ(condition_on(0), StoreCondition::kLeftover);
   EXPECT_THAT(open().error().message(), HasSubstr("killed"));
 }
 
@@ -141,8 +161,8 @@ TEST_P(StateStoreOn, IsWholeWithItsMarkOnOnePath) {
     ASSERT_OK(store->close());
   }
   std::filesystem::remove(options_.paths[0] + "/sluice-test/closed.json");
-  EXPECT_EQ((*list_stores(*queue_, options_.paths[0]))[0].condition, StoreCondition::kWhole);
-  EXPECT_THAT(*remove_leftovers(*queue_, options_.paths), SizeIs(0));
+  EXPECT_EQ(condition_on(0), StoreCondition::kWhole);
+  EXPECT_THAT(remove_leftovers(*queue_, options_.paths)->removed, SizeIs(0));
   auto store = open();
   ASSERT_OK(store.status());
   StoreUser(**store, *executor_).expect_all(1);
@@ -184,9 +204,7 @@ TEST_P(StateStoreOn, KeepsWhatAnotherRunClosed) {
     StoreUser(*store, *executor_).write_all(1);
     ASSERT_OK(store->close());
   }
-  const auto again = StateStore::create(queues(), options_, test_records());
-  ASSERT_FALSE(again.ok());
-  EXPECT_EQ(again.error().code(), ErrorCode::kAlreadyExists);
+  EXPECT_EQ(create_error().code(), ErrorCode::kAlreadyExists);
   ASSERT_OK(open().status());
 }
 
@@ -205,12 +223,9 @@ TEST_P(StateStoreOn, ReplacesWhatWasLeftAndSaysSo) {
 // A newer version may say in another way that it is closed, and what is damaged says nothing.
 TEST_P(StateStoreOn, KeepsWhatCannotBeReadWhateverIsMadeOrRemoved) {
   create().reset();
-  const std::string manifest = folder_.file("a/sluice-test/store.json");
-  const auto text_of = [](const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(in), {});
-  };
-  const std::string whole = text_of(manifest);
+  // Of the second path: the first would be taken by then.
+  const std::string manifest = folder_.file("b/sluice-test/store.json");
+  const std::string whole = contents()[manifest];
   auto content = nlohmann::json::parse(whole)["content"];
   content["version"] = 2;
   std::string damaged = whole;
@@ -219,19 +234,18 @@ TEST_P(StateStoreOn, KeepsWhatCannotBeReadWhateverIsMadeOrRemoved) {
       {to_sealed_text(content), ErrorCode::kNewerVersion}, {damaged, ErrorCode::kCorrupt}};
   for (const auto& [text, code] : cases) {
     std::ofstream(manifest, std::ios::binary) << text;
-    const auto again = StateStore::create(queues(), options_, test_records());
-    ASSERT_FALSE(again.ok());
-    EXPECT_EQ(again.error().code(), code);
-    EXPECT_THAT(again.error().message(), HasSubstr("store.json"));
-    const auto removed = remove_leftovers(*queue_, {options_.paths[0]});
-    ASSERT_OK(removed.status());
-    EXPECT_THAT(*removed, SizeIs(0));
-    const auto stores = list_stores(*queue_, options_.paths[0]);
-    ASSERT_OK(stores.status());
-    EXPECT_EQ(stores->at(0).condition, StoreCondition::kUnknown);
-    EXPECT_THAT(describe(stores->at(0)), HasSubstr("store.json"));
-    EXPECT_EQ(text_of(manifest), text);
-    EXPECT_TRUE(std::filesystem::exists(folder_.file("a/sluice-test/records")));
+    const auto before = contents();
+    const Error refused = create_error();
+    EXPECT_EQ(refused.code(), code);
+    EXPECT_THAT(refused.message(), HasSubstr("store.json"));
+    EXPECT_EQ(contents(), before) << "what is refused is not touched";
+    const auto sweep = remove_leftovers(*queue_, options_.paths);
+    ASSERT_OK(sweep.status());
+    EXPECT_THAT(sweep->removed, SizeIs(0));
+    ASSERT_THAT(sweep->kept, SizeIs(2));
+    EXPECT_EQ(sweep->kept[1].condition, StoreCondition::kUnknown);
+    EXPECT_THAT(describe(sweep->kept[1]), HasSubstr("store.json"));
+    EXPECT_EQ(contents(), before);
   }
   std::ofstream(manifest, std::ios::binary) << whole;
   ASSERT_OK(StateStore::create(queues(), options_, test_records()).status());
@@ -248,16 +262,76 @@ TEST_P(StateStoreOn, RemovesOnlyLeftovers) {
   options_.run = "alive";
   auto alive = create();
   std::filesystem::create_directory(folder_.file("a/sluice-of-somebody-else"));
-  const auto removed = remove_leftovers(*queue_, options_.paths);
-  ASSERT_OK(removed.status());
-  ASSERT_THAT(*removed, SizeIs(2));  // one a path
-  EXPECT_EQ((*removed)[0].found.run, "test");
-  EXPECT_THAT(describe((*removed)[0]), HasSubstr("left half-written by process"));
+  const auto of_another = [](const FoundRun& run) { return run.owner->pid != ::getpid(); };
+  EXPECT_THAT(remove_leftovers(*queue_, options_.paths, of_another)->removed, SizeIs(0));
+  const auto sweep = remove_leftovers(*queue_, {options_.paths[0]});
+  ASSERT_OK(sweep.status());
+  ASSERT_THAT(sweep->removed, SizeIs(2));  // one a path, also where one alone was given
+  EXPECT_THAT(sweep->kept, SizeIs(2));
+  EXPECT_EQ(sweep->removed[0].run, "test");
+  EXPECT_THAT(describe(sweep->removed[0]), HasSubstr("left half-written by process"));
   std::vector<std::string> left;
   for (const auto& entry : std::filesystem::directory_iterator(folder_.file("a")))
     left.push_back(entry.path().filename());
   EXPECT_THAT(left, testing::UnorderedElementsAre("sluice-closed", "sluice-alive",
                                                   "sluice-of-somebody-else"));
+}
+
+// As where the second drive, which alone has the mark, is not mounted.
+TEST_P(StateStoreOn, KeepsThePartsOfAStoreWhoseOtherPartIsMissing) {
+  {
+    auto store = create();
+    StoreUser(*store, *executor_).write_all(1);
+    ASSERT_OK(store->close());
+  }
+  std::filesystem::remove(folder_.file("a/sluice-test/closed.json"));
+  std::filesystem::rename(folder_.file("b"), folder_.file("unmounted"));
+  std::filesystem::create_directory(folder_.file("b"));
+  const auto before = contents();
+  EXPECT_EQ(condition_on(0), StoreCondition::kUnknown);
+  EXPECT_THAT(remove_leftovers(*queue_, options_.paths)->removed, SizeIs(0));
+  StateStore::Options both = options_;
+  options_.paths.pop_back();
+  options_.weights = {};
+  for (const StateStore::Options& options : {both, options_}) {
+    const auto again = StateStore::create(queues(), options, test_records());
+    ASSERT_FALSE(again.ok());
+    EXPECT_THAT(again.error().message(), HasSubstr("whose part in " + folder_.file("b")));
+  }
+  EXPECT_EQ(contents(), before);
+  std::filesystem::remove(folder_.file("b"));
+  std::filesystem::rename(folder_.file("unmounted"), folder_.file("b"));
+  EXPECT_EQ(condition_on(0), StoreCondition::kWhole);
+  EXPECT_EQ(create_error().code(), ErrorCode::kAlreadyExists) << "half of a whole store";
+  options_ = both;
+  ASSERT_OK(open().status());
+}
+
+TEST_P(StateStoreOn, OfAnotherMachineIsKeptAndRemovedWhenItIsNamed) {
+  create().reset();
+  for (const char* drive : {"a", "b"}) {
+    std::ofstream(folder_.file(drive) + "/sluice-test/owner.json")
+        << R"({"pid": 1, "host": "pod", "started_utc": "then", "boot_id": "-", "machine_id": "-"})";
+  }
+  const auto before = contents();
+  EXPECT_EQ(create_error().code(), ErrorCode::kBusy);
+  const auto sweep = remove_leftovers(*queue_, options_.paths);
+  ASSERT_OK(sweep.status());
+  EXPECT_THAT(sweep->removed, SizeIs(0));
+  ASSERT_THAT(sweep->kept, SizeIs(2));
+  EXPECT_EQ(sweep->kept[0].condition, StoreCondition::kElsewhere);
+  EXPECT_THAT(describe(sweep->kept[0]), HasSubstr("process 1 on pod"));
+  EXPECT_EQ(contents(), before);
+  options_.run = "alive";
+  auto alive = create();
+  EXPECT_EQ(remove_run(*queue_, options_.paths, "alive").status().error().code(), ErrorCode::kBusy);
+  EXPECT_EQ(remove_run(*queue_, options_.paths, "none").status().error().code(),
+            ErrorCode::kNotFound);
+  const auto removed = remove_run(*queue_, options_.paths, "test");
+  ASSERT_OK(removed.status());
+  EXPECT_THAT(*removed, SizeIs(2));
+  ASSERT_OK(alive->remove());
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.file("a")));
 }
 
 TEST_P(StateStoreOn, ScrubFindsNothingWrongInAGoodStore) {

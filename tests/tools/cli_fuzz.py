@@ -85,9 +85,9 @@ EXCLUDES = [("train", "--resume", "--overwrite"), ("train", "--resume", "--init-
             ("config", "--keys", "--json"), ("config", "--keys", "--verbose"),
             ("config", "--keys", "--set"), ("config", "--keys", "--deepspeed"),
             ("scrub", "--run", "--remove-leftovers")]
-NEEDED = [("train", "--dtype", "--save-weights"), ("train", "--force", "--save-weights"),
-          ("plan", "--trace", "--simulate"), ("plan", "--force", "--trace"),
-          ("tune", "--force", "--out")]
+NEEDED = [("scrub", "--remove", "--run"), ("train", "--dtype", "--save-weights"),
+          ("train", "--force", "--save-weights"), ("plan", "--trace", "--simulate"),
+          ("plan", "--force", "--trace"), ("tune", "--force", "--out")]
 MACHINE = good("24", "0.5") + bad("0", *(value.text for value in NUMBERS_BAD))
 
 # Per command: how often, positionals, flags. A flag of None values takes none.
@@ -97,7 +97,8 @@ COMMANDS = {
     "diff": (4, [DIRECTORIES + good("run0/metrics.jsonl")] * 2, []),
     "scrub": (4, [good("run0", "run0/", "nvme", ".", "empty", "no_manifest") + NO_FILES +
                   bad("run.json", f"damaged/checkpoints/{NAME}")],
-              [flag("--run", bad("absent", "", "run0")), flag("--remove-leftovers")]),
+              [flag("--run", bad("absent", "", "run0")), flag("--remove"),
+               flag("--remove-leftovers")]),
     "export": (5, [RUNS, FOLDERS],
                [flag("--checkpoint", CHECKPOINTS), flag("--dtype", DTYPES),
                 flag("--max-shard-size", good("5G", "4K", "0") + bad("-1", "abc", "", "1Q"))]),

@@ -163,6 +163,23 @@ class Scrub(Program):
         self.assertIn("no state stores", self.sluice("scrub", ".").stdout)
         self.refused("scrub", ".", "--run", "absent")
 
+    def test_says_what_it_keeps_and_removes_what_is_named(self):
+        store = self.path / "sluice-a"
+        store.mkdir()
+        owner = {"pid": 1, "host": "pod-1", "started_utc": "2026-01-02T03:04:05Z"}
+        (store / "owner.json").write_text(json.dumps(owner), encoding="utf-8")
+        (store / "records").write_bytes(bytes(5120))
+        shown = self.sluice("scrub", ".", "--remove-leftovers").stdout
+        self.assertIn("0 leftovers removed", shown)
+        self.assertRegex(shown, r"kept: \./sluice-a \(5\S+\) is in use by, or was left by, process 1 "
+                                r"on pod-1")
+        self.assertIn("--run", self.refused("scrub", ".", "--remove"))
+        self.refused("scrub", ".", "--remove", "--run", "b")
+        self.refused("scrub", ".", "--remove", "--run", "../a")
+        self.assertIn("removed: ./sluice-a",
+                      self.sluice("scrub", ".", "--remove", "--run", "a").stdout)
+        self.assertFalse(store.exists())
+
 
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
 class Probe(Program):
@@ -714,7 +731,8 @@ class Train(Training):
         content = bytearray(weights.read_bytes())
         content[-1] ^= 1
         weights.write_bytes(content)
-        shown = self.sluice("scrub", "a", code=1).stdout
+        shown = self.sluice("scrub", "a", "nvme", code=1).stdout
+        self.assertIn("no state stores", shown, "what is damaged does not end the look-around")
         self.assertIn(weights.name, shown)
         self.assertIn("step-000000002: ", shown)
         self.assertIn("complete", self.sluice("ls", "a").stdout)

@@ -25,39 +25,39 @@ struct Options {
   std::vector<std::string> paths;
   std::string run;
   bool clean = false;
+  bool remove = false;
 };
 
 Status list_all(aio::IoQueue& queue, const std::vector<std::string>& paths) {
   bool any = false;
   for (const std::string& path : paths) {
-    SLUICE_ASSIGN_OR_RETURN(const auto stores, swap::list_stores(queue, path));
-    for (const swap::FoundStore& store : stores) {
-      std::cout << swap::describe(store) << "\n";
-      any = true;
-    }
+    SLUICE_ASSIGN_OR_RETURN(const auto runs, swap::find_runs(queue, path));
+    for (const swap::FoundRun& run : runs) std::cout << swap::describe(run) << "\n";
+    any |= !runs.empty();
   }
   if (!any) std::cout << "there are no state stores\n";
   return {};
 }
 
-Status clean(aio::IoQueue& queue, const std::vector<std::string>& paths) {
-  SLUICE_ASSIGN_OR_RETURN(const auto removed, swap::remove_leftovers(queue, paths));
+std::uint64_t say_removed(const std::vector<swap::FoundRun>& removed) {
   std::uint64_t bytes = 0;
-  for (const swap::FoundStore& store : removed) {
-    std::cout << "removed: " << swap::describe(store) << "\n";
-    bytes += store.found.bytes;
+  for (const swap::FoundRun& run : removed) {
+    std::cout << "removed: " << swap::describe(run) << "\n";
+    bytes += run.bytes;
   }
-  std::cout << removed.size() << " leftovers removed, " << format_bytes(bytes) << "\n";
-  for (const std::string& path : paths) {
-    SLUICE_ASSIGN_OR_RETURN(const auto left, swap::list_stores(queue, path));
-    for (const swap::FoundStore& store : left)
-      if (store.condition == swap::StoreCondition::kUnknown)
-        std::cout << "kept: " << swap::describe(store) << "\n";
-  }
+  return bytes;
+}
+
+Status clean(aio::IoQueue& queue, const std::vector<std::string>& paths) {
+  SLUICE_ASSIGN_OR_RETURN(const auto sweep, swap::remove_leftovers(queue, paths));
+  const std::uint64_t bytes = say_removed(sweep.removed);
+  std::cout << sweep.removed.size() << " leftovers removed, " << format_bytes(bytes) << "\n";
+  for (const swap::FoundRun& run : sweep.kept) std::cout << "kept: " << swap::describe(run) << "\n";
   return {};
 }
 
-Result<int> scrub_one(aio::IoQueue& queue, const Options& options) {
+// Whether all is sound.
+Result<bool> scrub_one(aio::IoQueue& queue, const Options& options) {
   const int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
   SLUICE_ASSIGN_OR_RETURN(const auto executor, aio::make_executor(threads));
   ProgressLine progress;
@@ -79,10 +79,24 @@ Result<int> scrub_one(aio::IoQueue& queue, const Options& options) {
     std::cout << "BAD " << bad.name << ": " << bad.problem << "\n";
   if (report->bad.empty()) {
     std::cout << "every checksum is right\n";
-    return 0;
+    return true;
   }
   std::cout << report->bad.size() << " bad records\n";
-  return kExitDamaged;
+  return false;
+}
+
+// What was asked about the stores of NVMe paths; whether all that was checked is sound.
+Result<bool> look_at_stores(aio::IoQueue& queue, const Options& options) {
+  if (options.remove) {
+    SLUICE_ASSIGN_OR_RETURN(const auto removed,
+                            swap::remove_run(queue, options.paths, options.run));
+    std::cout << format_bytes(say_removed(removed)) << " removed\n";
+    return true;
+  }
+  if (!options.run.empty()) return scrub_one(queue, options);
+  SLUICE_RETURN_IF_ERROR(options.clean ? clean(queue, options.paths)
+                                       : list_all(queue, options.paths));
+  return true;
 }
 
 Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
@@ -112,15 +126,11 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
     SLUICE_ASSIGN_OR_RETURN(const bool one, scrub_run(queue, path));
     sound = sound && one;
   }
-  if (!sound) return kExitDamaged;
-  if (of_stores.paths.empty()) return 0;
-  if (options.clean) {
-    SLUICE_RETURN_IF_ERROR(clean(queue, of_stores.paths));
-    return 0;
+  if (!of_stores.paths.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(const bool stores, look_at_stores(queue, of_stores));
+    sound = sound && stores;
   }
-  if (!options.run.empty()) return scrub_one(queue, of_stores);
-  SLUICE_RETURN_IF_ERROR(list_all(queue, of_stores.paths));
-  return 0;
+  return sound ? 0 : kExitDamaged;
 }
 
 }  // namespace
@@ -134,13 +144,20 @@ Command add_scrub_command(CLI::App& sluice) {
       "  sluice scrub /nvme0 /nvme1              lists stores, their owners and integrity\n"
       "  sluice scrub /nvme0 /nvme1 --run NAME   checks every record, names damaged ones\n"
       "  sluice scrub /nvme0 --remove-leftovers  removes stores of runs that were killed, and\n"
-      "                                          nothing else");
+      "                                          nothing else; says why it keeps the others\n"
+      "  sluice scrub /nvme0 --run NAME --remove removes that store, whatever is in it, unless\n"
+      "                                          it is in use here");
   const auto options = std::make_shared<Options>();
   command
       ->add_option("PATH", options->paths,
                    "Run directories, and NVMe paths as in budget.nvme_paths")
       ->required();
-  auto* const one = command->add_option("--run", options->run, "Checks the store of this run");
+  auto* const one = command->add_option("--run", options->run,
+                                        "Checks the store of this run: /nvme0/sluice-NAME");
+  command
+      ->add_flag("--remove", options->remove,
+                 "Removes it, also where its run may live on another machine; it is not checked")
+      ->needs(one);
   command
       ->add_flag("--remove-leftovers", options->clean,
                  "Removes the stores of runs that were killed; they are of no use any more")
