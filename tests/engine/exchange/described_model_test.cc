@@ -55,6 +55,20 @@ TEST_F(DescribedModel, IsRefusedByFolderFileAndIndexWhereSluiceDoesNotComputeIt)
   }
 }
 
+TEST_F(DescribedModel, IsRefusedAsImportDoesWhereItsFileDoesNotSayWhichModelItIs) {
+  for (const auto& [key, value] : std::map<std::string, json>{{"n_layer", 2},
+                                                              {"n_embd", 32},
+                                                              {"activation_function", "relu"},
+                                                              {"layer_norm_epsilon", 1e-6},
+                                                              {"architectures", {"Other"}}}) {
+    put("theirs/config.json", json{{key, value}});
+    for (const char* weights :
+         {"theirs", "theirs/model.safetensors", "theirs/model.safetensors.index.json"})
+      EXPECT_THAT(check(weights), AllOf(HasSubstr("theirs/config.json"), HasSubstr("model_type")))
+          << key;
+  }
+}
+
 TEST_F(DescribedModel, HasTheConfigurationsShapeToItsHeads) {
   put("theirs/config.json", hugging_face());
   EXPECT_EQ(check("theirs"), "accepted");
