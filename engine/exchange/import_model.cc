@@ -109,7 +109,8 @@ Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options)
   SLUICE_RETURN_IF_ERROR(validate(shape));
   SLUICE_ASSIGN_OR_RETURN(const config::Config config, run_config(shape));
   SLUICE_RETURN_IF_ERROR(check_empty(files, options.directory));
-  SLUICE_ASSIGN_OR_RETURN(const Gpt2Weights weights, open_gpt2_weights(queue, options.from, shape));
+  SLUICE_ASSIGN_OR_RETURN(const Gpt2Weights weights,
+                          open_gpt2_weights(queue, options.from, shape, HeadCheck::kWhole));
   const std::string checkpoints = options.directory + "/checkpoints";
   SLUICE_RETURN_IF_ERROR(files.make_directories(checkpoints));
 

@@ -42,7 +42,8 @@ Status check_weights(aio::IoQueue& queue, const config::Config& config, const To
                      bool any) {
   const std::string& weights = config.model.init_from;
   if (weights.empty()) return {};
-  const auto opened = engine::open_gpt2_weights(queue, weights, engine::gpt_shape(config.model));
+  const auto opened = engine::open_gpt2_weights(queue, weights, engine::gpt_shape(config.model),
+                                                engine::HeadCheck::kBeginning);
   if (!opened.ok()) return opened.error();
   SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles of_weights,
                           engine::tokenizer_of_weights(queue, weights));
