@@ -1,7 +1,5 @@
 #include "engine/exchange/tokenizer_checks.h"
 
-#include <filesystem>
-
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/exchange/described_model.h"
 
@@ -10,10 +8,6 @@ namespace {
 
 // More than padding to a size that hardware likes.
 constexpr std::uint64_t kManyTimes = 2;
-
-std::string parent_of(const std::string& folder) {
-  return std::filesystem::path(folder).parent_path().string();
-}
 
 }  // namespace
 
@@ -51,7 +45,9 @@ Result<TokenizerFiles> tokenizer_of_weights(aio::IoQueue& queue, const std::stri
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   SLUICE_ASSIGN_OR_RETURN(const bool is_checkpoint, queue.backend().files().exists(
                                                         folder + "/" + std::string(kManifestName)));
-  return tokenizer_of_run(queue, is_checkpoint ? parent_of(parent_of(folder)) : folder);
+  if (!is_checkpoint) return tokenizer_of_run(queue, folder);
+  const std::string run = run_directory_of(folder);
+  return tokenizer_of_run(queue, run.empty() ? folder : run);
 }
 
 std::optional<std::string> vocabulary_hint(const TokenizerFiles& data, std::int64_t vocab,

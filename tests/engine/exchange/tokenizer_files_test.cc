@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -22,6 +24,17 @@ json tokenizer_json(const std::string& first) {
   return {{"model", {{"type", "BPE"}, {"vocab", {{first, 0}, {"b", 1}}}}},
           {"added_tokens", {{{"id", 2}, {"content", "<end>"}}, {{"id", 3}, {"content", "<pad>"}}}}};
 }
+
+class WorkingDirectory {
+ public:
+  explicit WorkingDirectory(const std::string& path) { std::filesystem::current_path(path); }
+  ~WorkingDirectory() { std::filesystem::current_path(before_); }
+  WorkingDirectory(const WorkingDirectory&) = delete;
+  WorkingDirectory& operator=(const WorkingDirectory&) = delete;
+
+ private:
+  const std::filesystem::path before_ = std::filesystem::current_path();
+};
 
 class Tokenizers : public FolderUnderTest {
  protected:
@@ -137,11 +150,27 @@ TEST_F(Tokenizers, OfWeightsLieBesideThemOrWithTheirRun) {
   put("hub/tokenizer.json", tokenizer_json("a"));
   const std::string wanted = in("hub").fingerprint;
   ASSERT_TRUE(keep_tokenizer(queue(), in("hub"), path("run"), 16).ok());
+  const std::string aside = "run/checkpoints/set-aside-at-step-000000001";
   put("run/checkpoints/step-000000001/checkpoint.json", std::string("{}"));
+  put(aside + "/checkpoints/step-000000002/checkpoint.json", std::string("{}"));
+  const auto of_weights = [&](const std::string& weights) {
+    return take(tokenizer_of_weights(queue(), weights)).fingerprint;
+  };
   for (const char* weights : {"hub", "hub/", "hub/model.safetensors", "run/model.safetensors",
                               "run/checkpoints/step-000000001"})
-    EXPECT_EQ(take(tokenizer_of_weights(queue(), path(weights))).fingerprint, wanted) << weights;
+    EXPECT_EQ(of_weights(path(weights)), wanted) << weights;
+  EXPECT_EQ(of_weights(path(aside + "/checkpoints/step-000000002")), wanted);
   EXPECT_EQ(take(tokenizer_of_weights(queue(), path("nowhere/x"))).kind, Kind::kUnknown);
+  for (const auto& [folder, weights] : std::map<std::string, std::string>{
+           {"run", "checkpoints/step-000000001"},
+           {"run/checkpoints", "step-000000001"},
+           {"run/checkpoints/step-000000001", "."},
+           {aside, "checkpoints/step-000000002"},
+           {"run/checkpoints/", aside.substr(aside.rfind('/') + 1) + "/checkpoints/step-000000002"},
+           {"hub", "model.safetensors"}}) {
+    const WorkingDirectory here(path(folder));
+    EXPECT_EQ(of_weights(weights), wanted) << folder << " " << weights;
+  }
 }
 
 TEST_F(Tokenizers, SayWhereAVocabularyIsMuchLarger) {
