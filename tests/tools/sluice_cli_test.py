@@ -885,13 +885,22 @@ class Tokenizers(TokenData):
         self.sluice("train", "run.json", "--out", "a")
         on = ["train", "run.json", "--resume", "--steps", "2", "--out", "a"]
         self.assertIn("the run that wrote a/checkpoints", self.refused(*on, *self.of("other")))
-        self.assertTrue((self.path / "a/tokenizer/tokenizer.json").exists())
+        kept = (self.path / "a/tokenizer/tokenizer.json").read_bytes()
         self.sluice(*on, *self.of("unknown"))
         on[4] = "3"
-        self.assertIn("different tokenizers",
-                      self.sluice(*on, *self.of("other"), "--any-tokenizer").stderr)
-        # From now on it is a run of that tokenizer, of which there is nothing but its fingerprint.
-        self.assertEqual(os.listdir(self.path / "a/tokenizer"), ["generation_config.json"])
+        told = self.sluice(*on, *self.of("other"), "--any-tokenizer").stderr
+        self.assertIn("different tokenizers", told)
+        # Of that one there is nothing but its fingerprint.
+        self.assertIn("the run keeps its tokenizer, bytes", told)
+        self.assertEqual((self.path / "a/tokenizer/tokenizer.json").read_bytes(), kept)
+        self.write("other/tokenizer.json", {"model": {"vocab": {"some": 0, "words": 1}}})
+        on[4] = "4"
+        told = self.sluice(*on, *self.of("other"), "--any-tokenizer").stderr
+        self.assertIn("the one before it is in a/tokenizer-before-step-4", told)
+        self.assertEqual((self.path / "a/tokenizer-before-step-4/tokenizer.json").read_bytes(),
+                         kept)
+        self.assertEqual((self.path / "a/tokenizer/tokenizer.json").read_bytes(),
+                         (self.path / "other/tokenizer.json").read_bytes())
 
     def test_are_compared_with_the_weights_that_are_begun_with_or_evaluated(self):
         self.sluice("train", "run.json", "--out", "a", "--save-weights", "a/w.safetensors")
@@ -902,6 +911,11 @@ class Tokenizers(TokenData):
                 self.sluice(*command, *self.of("unknown"))
         self.sluice("eval", "run.json", "--weights", "a/w.safetensors", *self.of("other"),
                     "--any-tokenizer")
+        # The data had no sidecar: what is known of the weights is known of the run.
+        self.assertEqual((self.path / "b/tokenizer/tokenizer.json").read_bytes(),
+                         (self.path / "a/tokenizer/tokenizer.json").read_bytes())
+        self.assertEqual(json.loads((self.path / "b/tokenizer/generation_config.json").read_text()),
+                         {"bos_token_id": 256, "eos_token_id": 256})
 
     def test_say_what_is_not_known_and_where_a_vocabulary_is_much_larger(self):
         told = self.sluice("train", "run.json", "--out", "a", *self.of("unknown")).stderr

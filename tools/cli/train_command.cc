@@ -229,7 +229,7 @@ Result<int> run(const Options& options, const ResumeCommand& command, aio::IoWat
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoints, make_checkpoints(*run));
   SLUICE_ASSIGN_OR_RETURN(const auto log, take_folder(options, folder, point, done));
   SLUICE_RETURN_IF_ERROR(write_config(folder, resolved));
-  SLUICE_RETURN_IF_ERROR(keep_run_tokenizer(folder.queue(), config, tokenizer));
+  SLUICE_RETURN_IF_ERROR(keep_run_tokenizer(folder.queue(), config, tokenizer, done + 1));
 
   TrainSession session({.run = run.get(), .log = log.get(), .checkpoints = checkpoints.get()},
                        steps);
