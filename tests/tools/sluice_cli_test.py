@@ -917,6 +917,18 @@ class Tokenizers(TokenData):
         self.assertEqual(json.loads((self.path / "b/tokenizer/generation_config.json").read_text()),
                          {"bos_token_id": 256, "eos_token_id": 256})
 
+    def test_are_compared_where_a_run_that_was_to_go_on_begins(self):
+        self.sluice("train", "run.json", "--out", "a", "--save-weights", "a/w.safetensors")
+        words = ["train", "run.json", "--out", "b", "--resume", "--set",
+                 "model.init_from=a/w.safetensors"]
+        said = self.refused(*words, *self.of("other"))
+        self.assertIn("different tokenizers", said)
+        result = self.sluice(*words, "--set", "model.layers=2", code=2).stderr
+        self.assertIn("a/config.json describes another model", result)
+        self.assertNotIn("2 layers x 32", result)  # before any plan
+        self.sluice(*words, *self.of("unknown"))
+        self.assertTrue((self.path / "b/tokenizer/tokenizer.json").exists())
+
     def test_say_what_is_not_known_and_where_a_vocabulary_is_much_larger(self):
         told = self.sluice("train", "run.json", "--out", "a", *self.of("unknown")).stderr
         self.assertIn("which tokenizer the data is of is not known", told)
