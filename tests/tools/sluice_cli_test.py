@@ -289,8 +289,19 @@ class Plan(Program):
             self.refused("plan", ROOT / "configs/demo.json", "--gpu-gib", number)
 
     def test_warns_where_the_data_could_not_be_trained_on(self):
-        self.assertRegex(self.sluice("plan", ROOT / "configs/demo.json", *CARD).stderr,
-                         r"would refuse the data: data\.train: .*out/demo/corpus/train\.bin")
+        for name, tokenizer in (("bytes", {"kind": "bytes"}),
+                                ("other", {"kind": "bpe", "vocabulary_sha256": "ab" * 32})):
+            self.write(f"{name}.bin.json", {"format": "sluice-tokens", "version": 1, "tokens": 9,
+                                            "dtype": "uint16", "vocab_size": 257,
+                                            "tokenizer": tokenizer})
+        told = self.sluice("plan", ROOT / "configs/demo.json", *CARD).stderr
+        self.assertRegex(told, r"would refuse the data: data\.train: "
+                               r".*out/demo/corpus/train\.bin")
+        told = self.sluice("plan", ROOT / "configs/demo.json", *CARD, "--set",
+                           'data.train=["bytes.bin"]', "--set",
+                           'data.validation=["other.bin"]').stderr
+        self.assertIn("would refuse this: data.train and data.validation are of different "
+                      "tokenizers", told)
 
     def test_a_run_says_its_plan_before_the_first_step(self):
         (self.path / "text.bin").write_bytes(struct.pack("<8000H", *(i % 61 for i in range(8000))))

@@ -8,6 +8,7 @@
 #include "engine/exchange/kept_tokenizer.h"
 #include "engine/exchange/tokenizer_checks.h"
 #include "engine/model/gpt_shape.h"
+#include "tools/cli/open_queue.h"
 
 namespace sluice::tools {
 namespace {
@@ -107,6 +108,14 @@ Status check_evaluation_data(aio::IoQueue& queue, const config::Config& config, 
   const auto& files = config.data.validation.empty() ? config.data.train : config.data.validation;
   SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles data, tokenizer_of(queue, files, any));
   return compared_with_weights(queue, config, data, any).status();
+}
+
+void warn_of_tokenizers(const config::Config& config, aio::IoWatchdog& watchdog) {
+  const auto checked = [&]() -> Status {
+    SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
+    return check_training_data(*files.queue, config, /*any=*/false).status();
+  }();
+  if (!checked.ok()) log::warning("sluice train would refuse this: " + checked.error().message());
 }
 
 Result<TokenizerFiles> check_resumed_data(aio::IoQueue& queue, const ResumedTokenizer& resumed) {

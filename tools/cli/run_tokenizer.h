@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "aio/io_queue.h"
+#include "aio/io_watchdog.h"
 #include "aio/result.h"
 #include "engine/config/config.h"
 #include "engine/exchange/tokenizer_files.h"
@@ -33,6 +34,8 @@ Result<engine::TokenizerFiles> check_first_data(aio::IoQueue& queue, const confi
                                                 const engine::TokenizerFiles& data, bool any);
 // The same for data that weights (model.init_from) are evaluated on.
 Status check_evaluation_data(aio::IoQueue& queue, const config::Config& config, bool any);
+// A warning where check_training_data() refuses, for commands that need no data.
+void warn_of_tokenizers(const config::Config& config, aio::IoWatchdog& watchdog);
 
 struct ResumedTokenizer {
   std::string checkpoint;          // the folder that the run goes on from
