@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 
 namespace sluice::engine {
 namespace {
@@ -20,6 +21,25 @@ std::optional<Number> parse_digits(std::string_view text) {
   if (error != std::errc() || end != text.data() + text.size() || text.front() == '-')
     return std::nullopt;
   return value;
+}
+
+// From the root, without "." and "..".
+std::string whole_path(const std::string& path) {
+  std::error_code error;
+  std::string whole = std::filesystem::absolute(path, error).lexically_normal().string();
+  while (whole.size() > 1 && whole.back() == '/') whole.pop_back();
+  return error ? path : whole;
+}
+
+// By the names in the path alone.
+std::optional<std::string> run_above(const std::string& checkpoint) {
+  const std::string checkpoints = parent_folder(checkpoint);
+  if (last_name(checkpoints) != kCheckpointsFolder) return std::nullopt;
+  std::string run = parent_folder(checkpoints);
+  const std::string outer = parent_folder(run);
+  if (last_name(run).starts_with(kSetAsidePrefix) && last_name(outer) == kCheckpointsFolder)
+    run = parent_folder(outer);
+  return run;
 }
 
 bool take_prefix(std::string_view& text, std::string_view prefix) {
@@ -99,6 +119,14 @@ std::string parent_folder(const std::string& path) {
 std::string last_name(const std::string& path) {
   const auto slash = path.rfind('/');
   return slash == std::string::npos ? path : path.substr(slash + 1);
+}
+
+std::string run_directory_of(const std::string& checkpoint) {
+  const auto given = run_above(checkpoint);
+  const auto found = run_above(whole_path(checkpoint));
+  // As it was given, where that shows the whole of it.
+  if (given && (!found || whole_path(*given) == *found)) return *given;
+  return found.value_or("");
 }
 
 }  // namespace sluice::engine

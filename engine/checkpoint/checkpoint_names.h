@@ -24,6 +24,8 @@ inline constexpr std::string_view kManifestName = "checkpoint.json";
 inline constexpr std::string_view kWeightIndexName = "model.safetensors.index.json";
 inline constexpr std::string_view kRemovalMarkName = "checkpoint.json.removed";
 inline constexpr std::string_view kReplacementSuffix = ".new";
+inline constexpr std::string_view kCheckpointsFolder = "checkpoints";  // of a run's directory
+inline constexpr std::string_view kSetAsidePrefix = "set-aside-at-";   // in that
 
 // (kMaster, 0, 2) -> "master-00001-of-00002.safetensors"
 std::string shard_name(Family family, std::size_t shard, std::size_t shards);
@@ -48,5 +50,11 @@ std::optional<FolderName> parse_folder_name(std::string_view name);
 // "a/b" -> "a"; "b" -> ".".
 std::string parent_folder(const std::string& path);
 std::string last_name(const std::string& path);  // "a/b" -> "b"
+
+// The run's directory that a checkpoint's folder lies in, also where the checkpoint was set aside;
+// empty: it lies in none.
+//   run/checkpoints/step-000000012, run/checkpoints/set-aside-at-NAME/checkpoints/step-000000012
+// A relative path stays one, unless it is the working directory's that shows which run it is.
+std::string run_directory_of(const std::string& checkpoint);
 
 }  // namespace sluice::engine

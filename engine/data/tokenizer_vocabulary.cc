@@ -1,5 +1,6 @@
 #include "engine/data/tokenizer_vocabulary.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -42,7 +43,7 @@ Status add_vocabulary(const Json& vocabulary, std::set<Entry>& entries) {
   return {};
 }
 
-std::string fingerprint(const std::set<Entry>& entries) {
+std::string fingerprint(const std::vector<Entry>& entries) {
   Sha256 hash;
   for (const auto& [id, text] : entries) {
     hash.update(std::to_string(id) + " " + std::to_string(text.size()) + " ");
@@ -50,6 +51,20 @@ std::string fingerprint(const std::set<Entry>& entries) {
     hash.update("\n");
   }
   return hash.finish();
+}
+
+// Of those that `a` has.
+std::optional<TokenDifference> first_unmatched(const TokenizerVocabulary& a,
+                                               const TokenizerVocabulary& b) {
+  for (const Entry& entry : a.tokens) {
+    const auto& [token, text] = entry;
+    if (std::binary_search(b.tokens.begin(), b.tokens.end(), entry)) continue;
+    const auto there = std::lower_bound(b.tokens.begin(), b.tokens.end(), Entry(token, ""));
+    const bool has_number = there != b.tokens.end() && there->first == token;
+    if (!has_number && a.added_token(text) == token) continue;
+    return TokenDifference{.token = token, .a = text, .b = has_number ? there->second : ""};
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -84,8 +99,18 @@ Result<TokenizerVocabulary> parse_tokenizer_vocabulary(std::string_view tokenize
   }
   if (entries.empty()) return wrong("it has no tokens");
   vocabulary.size = static_cast<std::uint64_t>(entries.rbegin()->first) + 1;
-  vocabulary.sha256 = fingerprint(entries);
+  vocabulary.tokens.assign(entries.begin(), entries.end());
+  vocabulary.sha256 = fingerprint(vocabulary.tokens);
   return vocabulary;
+}
+
+std::optional<TokenDifference> first_difference(const TokenizerVocabulary& a,
+                                                const TokenizerVocabulary& b) {
+  const auto of_a = first_unmatched(a, b);
+  const auto of_b = first_unmatched(b, a);
+  if (!of_a && !of_b) return std::nullopt;
+  if (of_a && (!of_b || of_a->token <= of_b->token)) return of_a;
+  return TokenDifference{.token = of_b->token, .a = of_b->b, .b = of_b->a};
 }
 
 }  // namespace sluice::data

@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "aio/result.h"
 
@@ -24,6 +26,7 @@ struct TokenizerVocabulary {
   // stands for and that itself: "5 3 the\n". As tools/corpus/vocabulary.py computes it.
   std::string sha256;
   std::map<std::string, std::int64_t, std::less<>> added;  // special tokens by what they stand for
+  std::vector<std::pair<std::int64_t, std::string>> tokens;  // all of them, in ascending order
 
   std::optional<std::int64_t> added_token(std::string_view text) const;
   // What an added token stands for; empty: it is none.
@@ -31,5 +34,15 @@ struct TokenizerVocabulary {
 };
 
 Result<TokenizerVocabulary> parse_tokenizer_vocabulary(std::string_view tokenizer_json);
+
+struct TokenDifference {
+  std::int64_t token = 0;
+  std::string a;  // what it stands for; empty: there is no such token
+  std::string b;
+};
+// The first token in which two vocabularies are not one. An added token that only one of them has
+// is no difference: text is cut into the same tokens without it, and its number means nothing else.
+std::optional<TokenDifference> first_difference(const TokenizerVocabulary& a,
+                                                const TokenizerVocabulary& b);
 
 }  // namespace sluice::data

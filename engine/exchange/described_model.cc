@@ -1,5 +1,7 @@
 #include "engine/exchange/described_model.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -30,6 +32,14 @@ const Names& run_names() {
                               {"heads", "model.heads"},   {"context", "model.context"},
                               {"vocab", "model.vocab"},   {"ffn_hidden", "model.ffn_hidden"}};
   return names;
+}
+
+// Whatever names a part of a transformers model is the file of one, though it may not say which.
+bool describes_model(const Json& json) {
+  constexpr const char* kKeys[] = {"model_type", "architectures",       "n_layer",
+                                   "n_embd",     "activation_function", "layer_norm_epsilon"};
+  return std::any_of(std::begin(kKeys), std::end(kKeys),
+                     [&](const char* key) { return json.contains(key); });
 }
 
 // Of what `said` has.
@@ -97,7 +107,7 @@ Status check_described_model(aio::IoQueue& queue, const std::string& weights,
                           aio::read_small_file(queue, path, kMaxModelConfigBytes));
   const Json json = Json::parse(text, nullptr, false);
   const Json model = json.is_object() ? json.value("model", Json()) : Json();
-  const bool of_model = json.is_object() && json.contains("model_type");
+  const bool of_model = json.is_object() && describes_model(json);
   if (model.is_object() && !of_model) return check_run_file(path, model, wanted);
   // Weights in a folder of many things: a file that is of no model says nothing about them.
   if (json.is_object() && !of_model && folder != weights) return {};

@@ -8,9 +8,14 @@
 #include "engine/weights/tied_head.h"
 
 namespace sluice::engine {
+namespace {
+
+constexpr std::uint64_t kBeginningElements = std::uint64_t{1} << 20;
+
+}  // namespace
 
 Result<Gpt2Weights> open_gpt2_weights(aio::IoQueue& queue, const std::string& path,
-                                      const GptShape& shape) {
+                                      const GptShape& shape, HeadCheck head) {
   SLUICE_RETURN_IF_ERROR(check_described_model(queue, path, shape));
   Gpt2Weights weights;
   SLUICE_ASSIGN_OR_RETURN(weights.reader, SafetensorsReader::open(queue, path));
@@ -18,7 +23,9 @@ Result<Gpt2Weights> open_gpt2_weights(aio::IoQueue& queue, const std::string& pa
   auto names = match_gpt2_parameters(weights.reader->tensors(), weights.parameters);
   if (!names.ok()) return std::move(names).error().with_context(path);
   weights.names = *std::move(names);
-  const Status tied = check_tied_head(*weights.reader);
+  const Status tied = head == HeadCheck::kWhole
+                          ? check_tied_head(*weights.reader)
+                          : check_tied_head(*weights.reader, kBeginningElements);
   if (!tied.ok()) return Error(tied.error()).with_context(path);
   return weights;
 }

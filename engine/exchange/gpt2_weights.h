@@ -3,6 +3,7 @@
 // and their head (engine/weights/tied_head.h).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,8 +21,14 @@ struct Gpt2Weights {
   std::vector<std::string> names;      // of each in the file
 };
 
+// How much of a head is compared with the embedding.
+enum class HeadCheck : std::uint8_t {
+  kBeginning,  // before a command's work: a few MiB show nearly every head that is another matrix
+  kWhole,      // where the weights are used
+};
+
 // kInvalidArgument: another model's. `queue` must outlive it.
 Result<Gpt2Weights> open_gpt2_weights(aio::IoQueue& queue, const std::string& path,
-                                      const GptShape& shape);
+                                      const GptShape& shape, HeadCheck head);
 
 }  // namespace sluice::engine

@@ -11,8 +11,8 @@
 #include "engine/exchange/described_model.h"
 #include "engine/exchange/export_model.h"
 #include "engine/exchange/gpt2_weights.h"
+#include "engine/exchange/kept_tokenizer.h"
 #include "engine/exchange/stored_shape.h"
-#include "engine/exchange/tokenizer_files.h"
 #include "engine/weights/gpt2_config.h"
 
 namespace sluice::engine {
@@ -94,7 +94,9 @@ std::vector<std::string> notes_of(const Gpt2Config& config, const TokenizerFiles
         "its dropouts differ (resid_pdrop, embd_pdrop, attn_pdrop): model.dropout is "
         "resid_pdrop's, for all three");
   if (tokenizer.kind == TokenizerFiles::Kind::kUnknown)
-    notes.push_back(tokenizer.note + ": sluice generate and export need --tokenizer FILE");
+    notes.push_back(tokenizer.note +
+                    ": sluice generate needs --tokenizer FILE, and sluice export writes no "
+                    "tokenizer without it");
   return notes;
 }
 
@@ -109,7 +111,8 @@ Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options)
   SLUICE_RETURN_IF_ERROR(validate(shape));
   SLUICE_ASSIGN_OR_RETURN(const config::Config config, run_config(shape));
   SLUICE_RETURN_IF_ERROR(check_empty(files, options.directory));
-  SLUICE_ASSIGN_OR_RETURN(const Gpt2Weights weights, open_gpt2_weights(queue, options.from, shape));
+  SLUICE_ASSIGN_OR_RETURN(const Gpt2Weights weights,
+                          open_gpt2_weights(queue, options.from, shape, HeadCheck::kWhole));
   const std::string checkpoints = options.directory + "/checkpoints";
   SLUICE_RETURN_IF_ERROR(files.make_directories(checkpoints));
 
@@ -128,7 +131,10 @@ Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options)
   state.configuration = text;
   state.program_version = SLUICE_VERSION;
   SLUICE_RETURN_IF_ERROR(writer->commit(state));
-  SLUICE_RETURN_IF_ERROR(keep_tokenizer(queue, tokenizer, options.directory, shape.context_tokens));
+  SLUICE_RETURN_IF_ERROR(
+      keep_tokenizer(queue, tokenizer,
+                     {.directory = options.directory, .context_tokens = shape.context_tokens})
+          .status());
   SLUICE_RETURN_IF_ERROR(
       aio::write_small_file(queue, options.directory + "/config.json", text + "\n"));
   for (const TensorSpec& spec : parameter_specs(shape, DType::kF32)) {

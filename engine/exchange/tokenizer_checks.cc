@@ -1,9 +1,11 @@
 #include "engine/exchange/tokenizer_checks.h"
 
-#include <filesystem>
+#include <tuple>
 
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/exchange/described_model.h"
+#include "engine/exchange/kept_tokenizer.h"
+#include "engine/weights/quoting.h"
 
 namespace sluice::engine {
 namespace {
@@ -11,37 +13,52 @@ namespace {
 // More than padding to a size that hardware likes.
 constexpr std::uint64_t kManyTimes = 2;
 
-std::string parent_of(const std::string& folder) {
-  return std::filesystem::path(folder).parent_path().string();
+std::string meaning(const std::string& text) { return text.empty() ? "nothing" : in_quotes(text); }
+
+// What is different, in a clause; empty: nothing that matters.
+Result<std::string> difference_of(aio::IoQueue& queue, const TokenizerPair& pair) {
+  using Kind = TokenizerFiles::Kind;
+  if (pair.a.kind == Kind::kUnknown || pair.b.kind == Kind::kUnknown)
+    return std::string("the same number may be another piece of text in each");
+  SLUICE_ASSIGN_OR_RETURN(const auto a, vocabulary_of(queue, pair.a));
+  SLUICE_ASSIGN_OR_RETURN(const auto b, vocabulary_of(queue, pair.b));
+  const auto found = data::first_difference(a, b);
+  if (!found) return std::string();
+  return "token " + std::to_string(found->token) + " is " + meaning(found->a) +
+         " in the former and " + meaning(found->b) + " in the latter";
 }
 
 }  // namespace
 
-Status check_same_tokenizer(const TokenizerPair& pair) {
+Status check_same_tokenizer(aio::IoQueue& queue, const TokenizerPair& pair) {
   if (pair.a.fingerprint.empty() || pair.b.fingerprint.empty() ||
       pair.a.fingerprint == pair.b.fingerprint)
     return {};
+  SLUICE_ASSIGN_OR_RETURN(const std::string difference, difference_of(queue, pair));
+  if (difference.empty()) return {};
   return Error(ErrorCode::kInvalidArgument,
                pair.of_a + " and " + pair.of_b + " are of different tokenizers, " +
-                   pair.a.description() + " and " + pair.b.description() +
-                   ": the same number is another piece of text in each");
+                   pair.a.description() + " and " + pair.b.description() + ": " + difference);
+}
+
+const TokenizerFiles& fuller_of(const TokenizerFiles& a, const TokenizerFiles& b) {
+  const auto says = [](const TokenizerFiles& one) {
+    return std::tuple(one.kind != TokenizerFiles::Kind::kUnknown, !one.fingerprint.empty(),
+                      one.tokens);
+  };
+  return says(b) > says(a) ? b : a;
 }
 
 Result<TokenizerFiles> common_tokenizer(aio::IoQueue& queue,
                                         const std::vector<std::string>& token_files) {
   TokenizerFiles common;
-  std::string first;
+  std::string of_common;
   for (const std::string& file : token_files) {
     SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles one, tokenizer_of_tokens(queue, file));
-    if (first.empty()) {
-      common = one;
-      first = file;
-      continue;
-    }
-    SLUICE_RETURN_IF_ERROR(check_same_tokenizer({common, first, one, file}));
-    if (!common.fingerprint.empty() || one.fingerprint.empty()) continue;
+    SLUICE_RETURN_IF_ERROR(check_same_tokenizer(queue, {common, of_common, one, file}));
+    if (!of_common.empty() && &fuller_of(common, one) == &common) continue;
     common = one;
-    first = file;
+    of_common = file;
   }
   return common;
 }
@@ -51,7 +68,9 @@ Result<TokenizerFiles> tokenizer_of_weights(aio::IoQueue& queue, const std::stri
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   SLUICE_ASSIGN_OR_RETURN(const bool is_checkpoint, queue.backend().files().exists(
                                                         folder + "/" + std::string(kManifestName)));
-  return tokenizer_of_run(queue, is_checkpoint ? parent_of(parent_of(folder)) : folder);
+  if (!is_checkpoint) return tokenizer_of_run(queue, folder);
+  const std::string run = run_directory_of(folder);
+  return tokenizer_of_run(queue, run.empty() ? folder : run);
 }
 
 std::optional<std::string> vocabulary_hint(const TokenizerFiles& data, std::int64_t vocab,

@@ -3,7 +3,10 @@
 // Tokens are numbers: of another tokenizer they are as valid, and mean something else. Where one of
 // the two is not known nothing is refused.
 //
-// Errors: kInvalidArgument, with both tokenizers and who says so.
+// Two files whose tokens mean the same are one tokenizer, though one has added tokens that the
+// other has not; of fingerprints alone only equal ones are.
+//
+// Errors: kInvalidArgument, with both tokenizers and who says so; those of reading their files.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +27,13 @@ struct TokenizerPair {
   const TokenizerFiles& b;
   std::string of_b;
 };
-Status check_same_tokenizer(const TokenizerPair& pair);
+Status check_same_tokenizer(aio::IoQueue& queue, const TokenizerPair& pair);
 
-// Of all of these files; of one with a sidecar where there is any.
+// Of two that are one: the one that says more, by its file, its fingerprint or its added tokens;
+// `a` where both do.
+const TokenizerFiles& fuller_of(const TokenizerFiles& a, const TokenizerFiles& b);
+
+// Of all of these files; the fullest, where any has a sidecar.
 Result<TokenizerFiles> common_tokenizer(aio::IoQueue& queue,
                                         const std::vector<std::string>& token_files);
 

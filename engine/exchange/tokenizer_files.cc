@@ -1,12 +1,15 @@
 #include "engine/exchange/tokenizer_files.h"
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "aio/check.h"
 #include "aio/small_file.h"
+#include "engine/checkpoint/checkpoint_names.h"
 #include "engine/data/sha256.h"
 #include "engine/data/token_sidecar.h"
-#include "engine/data/tokenizer_vocabulary.h"
 #include "engine/exchange/byte_tokenizer.h"
 #include "engine/weights/gpt2_config.h"
 
@@ -18,15 +21,9 @@ using Kind = TokenizerFiles::Kind;
 
 constexpr const char* kConfigName = "tokenizer_config.json";
 constexpr const char* kSpecialName = "special_tokens_map.json";
-// What belongs to a tokenizer in a Hugging Face folder of the GPT-2 family.
-constexpr const char* kNames[] = {"tokenizer.json",     kConfigName,  kSpecialName,
-                                  "vocab.json",         "merges.txt", "added_tokens.json",
-                                  "chat_template.jinja"};
-
-std::string parent_folder_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : path.substr(0, slash);
-}
+// What belongs to a tokenizer in a Hugging Face folder of the GPT-2 family, beside tokenizer.json.
+constexpr const char* kOtherNames[] = {kConfigName,  kSpecialName,        "vocab.json",
+                                       "merges.txt", "added_tokens.json", "chat_template.jinja"};
 
 std::string in_folder(const std::string& folder, std::string_view name) {
   return folder + "/" + std::string(name);
@@ -119,10 +116,7 @@ Result<std::string> tokenizer_config(aio::IoQueue& queue, const TokenizerFiles& 
   Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                  {"model_max_length", context_tokens},
                  {"clean_up_tokenization_spaces", false}};
-  data::TokenizerVocabulary vocabulary = byte_vocabulary();
-  if (tokenizer.kind == Kind::kFile) {
-    SLUICE_ASSIGN_OR_RETURN(vocabulary, read_vocabulary(queue, tokenizer.path));
-  }
+  SLUICE_ASSIGN_OR_RETURN(const auto vocabulary, vocabulary_of(queue, tokenizer));
   const auto set = [&](const char* key, const std::optional<std::int64_t>& token) {
     const std::string text = token ? vocabulary.added_text(*token) : std::string();
     if (!text.empty()) config[key] = text;
@@ -134,38 +128,29 @@ Result<std::string> tokenizer_config(aio::IoQueue& queue, const TokenizerFiles& 
   return config.dump(2) + "\n";
 }
 
-// The tokenizer.json under its own name, and the others that are beside it.
-Status copy_files(aio::IoQueue& queue, const TokenizerFiles& tokenizer, const std::string& folder) {
-  for (const std::string_view name : kNames) {
-    const bool is_main = name == kTokenizerName;
-    const std::string from = is_main ? tokenizer.path : in_folder(tokenizer.folder(), name);
-    SLUICE_ASSIGN_OR_RETURN(const std::string text, read_if_there(queue, from));
-    if (is_main && text.empty())
-      return Error(ErrorCode::kNotFound, "there is no " + from + ", which is the tokenizer");
+Status copy_others(aio::IoQueue& queue, const TokenizerFiles& tokenizer,
+                   const std::string& folder) {
+  for (const char* const name : kOtherNames) {
+    SLUICE_ASSIGN_OR_RETURN(const std::string text,
+                            read_if_there(queue, in_folder(tokenizer.folder(), name)));
     if (text.empty()) continue;
     SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue, in_folder(folder, name), text));
   }
   return {};
 }
 
-Status write_generation_config(aio::IoQueue& queue, const TokenizerFiles& tokenizer,
-                               const std::string& folder) {
-  std::string original;
-  if (!tokenizer.source.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(
-        original, read_if_there(queue, in_folder(tokenizer.folder(), kGenerationConfigName)));
-  }
-  if (tokenizer.special.empty() && original.empty()) return {};
-  SLUICE_ASSIGN_OR_RETURN(const std::string text,
-                          generation_config_text(tokenizer.special, original));
-  return aio::write_small_file(queue, in_folder(folder, kGenerationConfigName), text);
+Result<std::string> tokenizer_text(aio::IoQueue& queue, const TokenizerFiles& tokenizer) {
+  if (tokenizer.path.empty()) return byte_tokenizer_json();
+  SLUICE_ASSIGN_OR_RETURN(std::string text, read_if_there(queue, tokenizer.path));
+  if (text.empty())
+    return Error(ErrorCode::kNotFound,
+                 "there is no " + tokenizer.path + ", which is the tokenizer");
+  return text;
 }
 
 }  // namespace
 
-std::string TokenizerFiles::folder() const {
-  return parent_folder_of(path.empty() ? source : path);
-}
+std::string TokenizerFiles::folder() const { return parent_folder(path.empty() ? source : path); }
 
 std::string TokenizerFiles::description() const {
   const std::string size = tokens == 0 ? "" : std::to_string(tokens) + " tokens";
@@ -213,7 +198,7 @@ Result<TokenizerFiles> tokenizer_of_tokens(aio::IoQueue& queue, const std::strin
   }
   found.tokens = sidecar->vocab_size;
   found.fingerprint = sidecar->vocabulary_sha256;
-  const std::string path = in_folder(parent_folder_of(token_file), kTokenizerName);
+  const std::string path = in_folder(parent_folder(token_file), kTokenizerName);
   SLUICE_ASSIGN_OR_RETURN(const std::string json, read_if_there(queue, path));
   data::Sha256 hash;
   hash.update(json);
@@ -228,17 +213,6 @@ Result<TokenizerFiles> tokenizer_of_tokens(aio::IoQueue& queue, const std::strin
     set_vocabulary(*vocabulary, found);
   }
   return found;
-}
-
-Result<TokenizerFiles> tokenizer_of_run(aio::IoQueue& queue, const std::string& directory) {
-  SLUICE_ASSIGN_OR_RETURN(TokenizerFiles kept,
-                          tokenizer_in(queue, in_folder(directory, kTokenizerFolder)));
-  if (kept.kind != Kind::kUnknown) return kept;
-  // Where runs that were imported had it before they kept it in a folder of its own.
-  SLUICE_ASSIGN_OR_RETURN(TokenizerFiles older, tokenizer_in(queue, directory));
-  if (older.kind == Kind::kUnknown) return kept;
-  older.special = kept.special.or_else(older.special);
-  return older;
 }
 
 Result<TokenizerFiles> tokenizer_named(aio::IoQueue& queue, const std::string& name) {
@@ -258,75 +232,46 @@ Result<TokenizerFiles> tokenizer_named(aio::IoQueue& queue, const std::string& n
   return found;
 }
 
-Result<TokenizerFiles> find_tokenizer(aio::IoQueue& queue, const std::string& directory,
-                                      const std::vector<std::string>& token_files) {
-  TokenizerFiles found;
-  if (!directory.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(found, tokenizer_of_run(queue, directory));
-    if (found.kind != Kind::kUnknown) return found;
+Result<data::TokenizerVocabulary> vocabulary_of(aio::IoQueue& queue,
+                                                const TokenizerFiles& tokenizer) {
+  SLUICE_CHECK(tokenizer.kind != Kind::kUnknown, "its vocabulary is not known");
+  if (tokenizer.kind == Kind::kBytes) return byte_vocabulary();
+  return read_vocabulary(queue, tokenizer.path);
+}
+
+bool is_tokenizer_file(std::string_view name) {
+  return name == kTokenizerName || name == kGenerationConfigName ||
+         std::find(std::begin(kOtherNames), std::end(kOtherNames), name) != std::end(kOtherNames);
+}
+
+Status write_special_tokens(aio::IoQueue& queue, const TokenizerFiles& tokenizer,
+                            const std::string& folder) {
+  const std::string path = in_folder(folder, kGenerationConfigName);
+  SLUICE_ASSIGN_OR_RETURN(std::string original, read_if_there(queue, path));
+  if (original.empty() && !tokenizer.source.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(
+        original, read_if_there(queue, in_folder(tokenizer.folder(), kGenerationConfigName)));
   }
-  if (token_files.empty()) {
-    found.note += (found.note.empty() ? "" : ", and ") +
-                  std::string("the configuration names no token files (data.train)");
-    return found;
-  }
-  SLUICE_ASSIGN_OR_RETURN(TokenizerFiles of_tokens,
-                          tokenizer_of_tokens(queue, token_files.front()));
-  of_tokens.special = found.special.or_else(of_tokens.special);
-  if (of_tokens.kind == Kind::kUnknown && !found.note.empty())
-    of_tokens.note = found.note + ", and " + of_tokens.note;
-  return of_tokens;
+  if (tokenizer.special.empty() && original.empty()) return {};
+  SLUICE_ASSIGN_OR_RETURN(const std::string text,
+                          generation_config_text(tokenizer.special, original));
+  return aio::write_small_file(queue, path, text);
 }
 
 Status write_tokenizer(aio::IoQueue& queue, const TokenizerFiles& tokenizer,
                        const std::string& folder, std::int64_t context_tokens) {
-  SLUICE_RETURN_IF_ERROR(write_generation_config(queue, tokenizer, folder));
+  SLUICE_RETURN_IF_ERROR(write_special_tokens(queue, tokenizer, folder));
   if (tokenizer.kind == Kind::kUnknown) return {};
-  if (tokenizer.path.empty()) {
-    SLUICE_RETURN_IF_ERROR(
-        aio::write_small_file(queue, in_folder(folder, kTokenizerName), byte_tokenizer_json()));
-  } else {
-    SLUICE_RETURN_IF_ERROR(copy_files(queue, tokenizer, folder));
-  }
+  SLUICE_ASSIGN_OR_RETURN(const std::string text, tokenizer_text(queue, tokenizer));
+  if (!tokenizer.path.empty()) SLUICE_RETURN_IF_ERROR(copy_others(queue, tokenizer, folder));
   const std::string config_path = in_folder(folder, kConfigName);
   SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(config_path));
-  if (there) return {};
-  SLUICE_ASSIGN_OR_RETURN(const std::string config,
-                          tokenizer_config(queue, tokenizer, context_tokens));
-  return aio::write_small_file(queue, config_path, config);
-}
-
-Status keep_tokenizer(aio::IoQueue& queue, const TokenizerFiles& tokenizer,
-                      const std::string& directory, std::int64_t context_tokens) {
-  if (tokenizer.kind == Kind::kUnknown && tokenizer.special.empty()) return {};
-  aio::FileSystem& files = queue.backend().files();
-  const std::string folder = in_folder(directory, kTokenizerFolder);
-  SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles there, tokenizer_in(queue, folder));
-  if (there.kind != Kind::kUnknown && there.fingerprint == tokenizer.fingerprint) {
-    if (there.special == tokenizer.special) return {};
-    TokenizerFiles changed = there;
-    changed.special = tokenizer.special;
-    return write_generation_config(queue, changed, folder);
+  if (!there) {
+    SLUICE_ASSIGN_OR_RETURN(const std::string config,
+                            tokenizer_config(queue, tokenizer, context_tokens));
+    SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue, config_path, config));
   }
-  SLUICE_RETURN_IF_ERROR(remove_kept_tokenizer(files, directory));
-  SLUICE_RETURN_IF_ERROR(files.make_directories(folder));
-  return write_tokenizer(queue, tokenizer, folder, context_tokens);
-}
-
-Status remove_kept_tokenizer(aio::FileSystem& files, const std::string& directory) {
-  const std::string folder = in_folder(directory, kTokenizerFolder);
-  const auto names = files.list(folder);
-  if (!names.ok() && names.error().code() == ErrorCode::kNotFound) return {};
-  if (!names.ok()) return names.error();
-  std::size_t left = names->size();
-  for (const std::string& name : *names) {
-    bool ours = name == kGenerationConfigName;
-    for (const std::string_view known : kNames) ours = ours || name == known;
-    if (!ours) continue;
-    SLUICE_RETURN_IF_ERROR(files.remove(in_folder(folder, name)));
-    --left;
-  }
-  return left == 0 ? files.remove(folder) : Status();
+  return aio::write_small_file(queue, in_folder(folder, kTokenizerName), text);
 }
 
 }  // namespace sluice::engine

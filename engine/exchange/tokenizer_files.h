@@ -1,7 +1,7 @@
 // A tokenizer's files, as Hugging Face's libraries have them, and what they say: which tokens there
 // are, and which of them begin and end a text.
 //
-// It is known where a run keeps it (DIR/tokenizer/), where tools/prepare made the token files
+// It is known where a run keeps it (kept_tokenizer.h), where tools/prepare made the token files
 // (their sidecars name it, and tokenizer.json lies beside them), and in a Hugging Face folder. The
 // tokens that end a text come from generation_config.json, else from config.json, else from
 // tokenizer_config.json, else from the token files' sidecar.
@@ -10,16 +10,15 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "aio/io_queue.h"
 #include "aio/result.h"
+#include "engine/data/tokenizer_vocabulary.h"
 #include "engine/weights/special_tokens.h"
 
 namespace sluice::engine {
 
 inline constexpr std::string_view kTokenizerName = "tokenizer.json";
-inline constexpr std::string_view kTokenizerFolder = "tokenizer";  // of a run's directory
 
 struct TokenizerFiles {
   enum class Kind : std::uint8_t { kUnknown, kBytes, kFile };
@@ -32,7 +31,7 @@ struct TokenizerFiles {
   std::string note;          // kUnknown: why
 
   std::string folder() const;
-  // "bytes (257 tokens)", "8192 tokens, data/tokenizer.json".
+  // "bytes (257 tokens)", "data/tokenizer.json (8192 tokens)"; kUnknown: "8192 tokens (SOURCE)".
   std::string description() const;
 };
 
@@ -41,27 +40,25 @@ struct TokenizerFiles {
 Result<TokenizerFiles> tokenizer_in(aio::IoQueue& queue, const std::string& folder);
 // What tools/prepare says of a token file.
 Result<TokenizerFiles> tokenizer_of_tokens(aio::IoQueue& queue, const std::string& token_file);
-// What a run's directory keeps.
-Result<TokenizerFiles> tokenizer_of_run(aio::IoQueue& queue, const std::string& directory);
 // "bytes", or the path of a tokenizer.json, which has to be there.
 Result<TokenizerFiles> tokenizer_named(aio::IoQueue& queue, const std::string& name);
 
-// The run's, else that of its token files. `directory`: empty where there is none.
-Result<TokenizerFiles> find_tokenizer(aio::IoQueue& queue, const std::string& directory,
-                                      const std::vector<std::string>& token_files);
+// What its tokens stand for. Not of kUnknown.
+Result<data::TokenizerVocabulary> vocabulary_of(aio::IoQueue& queue,
+                                                const TokenizerFiles& tokenizer);
 
-// Puts tokenizer.json, and tokenizer_config.json so that AutoTokenizer loads it, into `folder`;
-// where there are more such files in the tokenizer's folder, them too; and generation_config.json
-// where the tokens that it names are known. kUnknown: that file alone.
+// tokenizer.json, generation_config.json, and what may be beside them.
+bool is_tokenizer_file(std::string_view name);
+
+// generation_config.json in `folder`, where the tokens that it names are known; its other settings,
+// or those of the one in the tokenizer's folder, stay.
+Status write_special_tokens(aio::IoQueue& queue, const TokenizerFiles& tokenizer,
+                            const std::string& folder);
+
+// Puts that, tokenizer_config.json so that AutoTokenizer loads it, other such files from the
+// tokenizer's folder, and then tokenizer.json into `folder`. kUnknown: generation_config.json
+// alone.
 Status write_tokenizer(aio::IoQueue& queue, const TokenizerFiles& tokenizer,
                        const std::string& folder, std::int64_t context_tokens);
-
-// The same into the run's directory, in place of what was kept there before; nothing where it is
-// the one that is there, or unknown altogether.
-Status keep_tokenizer(aio::IoQueue& queue, const TokenizerFiles& tokenizer,
-                      const std::string& directory, std::int64_t context_tokens);
-
-// Takes what keep_tokenizer() has written out of a run's directory, and nothing else.
-Status remove_kept_tokenizer(aio::FileSystem& files, const std::string& directory);
 
 }  // namespace sluice::engine

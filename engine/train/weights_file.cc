@@ -20,7 +20,8 @@ std::vector<TensorSpec> weight_specs(const GptModel& model, DType dtype) {
 
 Result<WeightsFile> WeightsFile::open(aio::IoQueue& queue, const std::string& path,
                                       const GptModel& model) {
-  SLUICE_ASSIGN_OR_RETURN(Gpt2Weights weights, open_gpt2_weights(queue, path, model.shape()));
+  SLUICE_ASSIGN_OR_RETURN(Gpt2Weights weights,
+                          open_gpt2_weights(queue, path, model.shape(), HeadCheck::kWhole));
   WeightsFile file;
   file.reader_ = std::move(weights.reader);
   for (std::size_t i = 0; i < weights.names.size(); ++i)

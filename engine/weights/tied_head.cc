@@ -20,7 +20,7 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
 
 }  // namespace
 
-Status check_tied_head(SafetensorsReader& weights) {
+Status check_tied_head(SafetensorsReader& weights, std::uint64_t most_elements) {
   const TensorInfo* const head = find_gpt2_tensor(weights.tensors(), kGpt2Head);
   const TensorInfo* const embedding = find_gpt2_tensor(weights.tensors(), kGpt2TokenEmbedding);
   if (head == nullptr || embedding == nullptr) return {};
@@ -28,8 +28,9 @@ Status check_tied_head(SafetensorsReader& weights) {
       head->shape.empty() ? 1 : std::max<std::uint64_t>(head->shape.back(), 1);
   std::vector<float> of_head;
   std::vector<float> of_embedding;
-  for (std::uint64_t first = 0; first < head->elements; first += kElementsAtOnce) {
-    const std::uint64_t count = std::min(kElementsAtOnce, head->elements - first);
+  const std::uint64_t elements = std::min(head->elements, most_elements);
+  for (std::uint64_t first = 0; first < elements; first += kElementsAtOnce) {
+    const std::uint64_t count = std::min(kElementsAtOnce, elements - first);
     of_head.resize(count);
     of_embedding.resize(count);
     SLUICE_RETURN_IF_ERROR(weights.read(head->name, first, of_head));

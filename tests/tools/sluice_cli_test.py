@@ -306,8 +306,19 @@ class Plan(Program):
             self.refused("plan", ROOT / "configs/demo.json", "--gpu-gib", number)
 
     def test_warns_where_the_data_could_not_be_trained_on(self):
-        self.assertRegex(self.sluice("plan", ROOT / "configs/demo.json", *CARD).stderr,
-                         r"would refuse the data: data\.train: .*out/demo/corpus/train\.bin")
+        for name, tokenizer in (("bytes", {"kind": "bytes"}),
+                                ("other", {"kind": "bpe", "vocabulary_sha256": "ab" * 32})):
+            self.write(f"{name}.bin.json", {"format": "sluice-tokens", "version": 1, "tokens": 9,
+                                            "dtype": "uint16", "vocab_size": 257,
+                                            "tokenizer": tokenizer})
+        told = self.sluice("plan", ROOT / "configs/demo.json", *CARD).stderr
+        self.assertRegex(told, r"would refuse the data: data\.train: "
+                               r".*out/demo/corpus/train\.bin")
+        told = self.sluice("plan", ROOT / "configs/demo.json", *CARD, "--set",
+                           'data.train=["bytes.bin"]', "--set",
+                           'data.validation=["other.bin"]').stderr
+        self.assertIn("would refuse this: data.train and data.validation are of different "
+                      "tokenizers", told)
 
     def test_a_run_says_its_plan_before_the_first_step(self):
         (self.path / "text.bin").write_bytes(struct.pack("<8000H", *(i % 61 for i in range(8000))))
@@ -903,13 +914,22 @@ class Tokenizers(TokenData):
         self.sluice("train", "run.json", "--out", "a")
         on = ["train", "run.json", "--resume", "--steps", "2", "--out", "a"]
         self.assertIn("the run that wrote a/checkpoints", self.refused(*on, *self.of("other")))
-        self.assertTrue((self.path / "a/tokenizer/tokenizer.json").exists())
+        kept = (self.path / "a/tokenizer/tokenizer.json").read_bytes()
         self.sluice(*on, *self.of("unknown"))
         on[4] = "3"
-        self.assertIn("different tokenizers",
-                      self.sluice(*on, *self.of("other"), "--any-tokenizer").stderr)
-        # From now on it is a run of that tokenizer, of which there is nothing but its fingerprint.
-        self.assertEqual(os.listdir(self.path / "a/tokenizer"), ["generation_config.json"])
+        told = self.sluice(*on, *self.of("other"), "--any-tokenizer").stderr
+        self.assertIn("different tokenizers", told)
+        # Of that one there is nothing but its fingerprint.
+        self.assertIn("the run keeps its tokenizer, bytes", told)
+        self.assertEqual((self.path / "a/tokenizer/tokenizer.json").read_bytes(), kept)
+        self.write("other/tokenizer.json", {"model": {"vocab": {"some": 0, "words": 1}}})
+        on[4] = "4"
+        told = self.sluice(*on, *self.of("other"), "--any-tokenizer").stderr
+        self.assertIn("the one before it is in a/tokenizer-before-step-4", told)
+        self.assertEqual((self.path / "a/tokenizer-before-step-4/tokenizer.json").read_bytes(),
+                         kept)
+        self.assertEqual((self.path / "a/tokenizer/tokenizer.json").read_bytes(),
+                         (self.path / "other/tokenizer.json").read_bytes())
 
     def test_are_compared_with_the_weights_that_are_begun_with_or_evaluated(self):
         self.sluice("train", "run.json", "--out", "a", "--save-weights", "a/w.safetensors")
@@ -920,6 +940,23 @@ class Tokenizers(TokenData):
                 self.sluice(*command, *self.of("unknown"))
         self.sluice("eval", "run.json", "--weights", "a/w.safetensors", *self.of("other"),
                     "--any-tokenizer")
+        # The data had no sidecar: what is known of the weights is known of the run.
+        self.assertEqual((self.path / "b/tokenizer/tokenizer.json").read_bytes(),
+                         (self.path / "a/tokenizer/tokenizer.json").read_bytes())
+        self.assertEqual(json.loads((self.path / "b/tokenizer/generation_config.json").read_text()),
+                         {"bos_token_id": 256, "eos_token_id": 256})
+
+    def test_are_compared_where_a_run_that_was_to_go_on_begins(self):
+        self.sluice("train", "run.json", "--out", "a", "--save-weights", "a/w.safetensors")
+        words = ["train", "run.json", "--out", "b", "--resume", "--set",
+                 "model.init_from=a/w.safetensors"]
+        said = self.refused(*words, *self.of("other"))
+        self.assertIn("different tokenizers", said)
+        result = self.sluice(*words, "--set", "model.layers=2", code=2).stderr
+        self.assertIn("a/config.json describes another model", result)
+        self.assertNotIn("2 layers x 32", result)  # before any plan
+        self.sluice(*words, *self.of("unknown"))
+        self.assertTrue((self.path / "b/tokenizer/tokenizer.json").exists())
 
     def test_say_what_is_not_known_and_where_a_vocabulary_is_much_larger(self):
         told = self.sluice("train", "run.json", "--out", "a", *self.of("unknown")).stderr

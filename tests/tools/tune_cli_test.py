@@ -183,6 +183,14 @@ class Mistakes(Program):
         self.assertIn("--steps", self.refused("--steps", "0"))
         self.assertIn("model.layers", self.refused("--set", "model.layer=3"))
         self.assertEqual(self.read("there.json"), {})
+        for name, tokenizer in (("text", {"kind": "bytes"}),
+                                ("other", {"kind": "bpe", "vocabulary_sha256": "ab" * 32})):
+            self.write(f"{name}.bin.json", {"format": "sluice-tokens", "version": 1, "tokens": 9,
+                                            "dtype": "uint16", "vocab_size": 257,
+                                            "tokenizer": tokenizer})
+        told = self.tune("--vary", "model.layers", "--set", 'data.validation=["other.bin"]',
+                         fake="fine", code=2).stderr
+        self.assertIn("would refuse this: data.train and data.validation are of different", told)
 
     def test_the_trial_command_is_not_for_people(self):
         self.assertNotIn("trial", self.sluice("--help").stdout)

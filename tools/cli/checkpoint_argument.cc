@@ -1,6 +1,5 @@
 #include "tools/cli/checkpoint_argument.h"
 
-#include <filesystem>
 #include <optional>
 
 #include "engine/checkpoint/checkpoint_folder.h"
@@ -9,18 +8,13 @@
 namespace sluice::tools {
 namespace {
 
-constexpr const char* kFolder = "checkpoints";
-
 std::string without_last_slash(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
 }
 
-// ".../run/checkpoints/step-000000012" -> ".../run".
-std::string run_directory_of(const std::string& checkpoint) {
-  const std::filesystem::path parent = std::filesystem::path(checkpoint).parent_path();
-  if (parent.filename() != kFolder) return "";
-  return parent.has_parent_path() ? parent.parent_path().string() : ".";
+CheckpointArgument argument_of(const std::string& checkpoint) {
+  return {.path = checkpoint, .run_directory = engine::run_directory_of(checkpoint)};
 }
 
 Result<bool> is_checkpoint(aio::FileSystem& files, const std::string& directory) {
@@ -58,15 +52,16 @@ Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::strin
       return Error(ErrorCode::kInvalidArgument,
                    clean + " is one checkpoint, so --checkpoint " + name +
                        " has no meaning: leave it out, or name the run's directory");
-    return CheckpointArgument{.path = clean, .run_directory = run_directory_of(clean)};
+    return argument_of(clean);
   }
-  const engine::CheckpointFolder checkpoints(queue, clean + "/" + kFolder);
+  const engine::CheckpointFolder checkpoints(queue,
+                                             clean + "/" + std::string(engine::kCheckpointsFolder));
   if (!name.empty()) {
     SLUICE_ASSIGN_OR_RETURN(const auto entry, checkpoints.find(name));
-    return CheckpointArgument{.path = entry.path, .run_directory = clean};
+    return argument_of(entry.path);
   }
   SLUICE_ASSIGN_OR_RETURN(const auto newest, newest_of(checkpoints));
-  if (newest) return CheckpointArgument{.path = newest->path, .run_directory = clean};
+  if (newest) return argument_of(newest->path);
   return Error(ErrorCode::kNotFound,
                "there is no checkpoint in " + checkpoints.path() +
                    " yet: sluice train writes one every run.checkpoint_every steps and at its end");

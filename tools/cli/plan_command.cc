@@ -14,6 +14,7 @@
 #include "tools/cli/config_options.h"
 #include "tools/cli/option_checks.h"
 #include "tools/cli/plan_here.h"
+#include "tools/cli/run_tokenizer.h"
 #include "tools/support/output_file.h"
 
 namespace sluice::tools {
@@ -72,6 +73,7 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(options.config));
   watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
   warn_of_data(resolved.config);
+  warn_of_tokenizers(resolved.config, watchdog);
   SLUICE_ASSIGN_OR_RETURN(
       const engine::RunPlan plan,
       plan_here(resolved.config,

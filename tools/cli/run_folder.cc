@@ -6,7 +6,7 @@
 
 #include "aio/log.h"
 #include "engine/checkpoint/remove_checkpoint.h"
-#include "engine/exchange/tokenizer_files.h"
+#include "engine/exchange/kept_tokenizer.h"
 #include "engine/train/run_checkpoints.h"
 
 namespace sluice::tools {

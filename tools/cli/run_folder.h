@@ -1,7 +1,7 @@
 // RunFolder: the directory of a run, while one process trains in it.
 //
 //   DIR/config.json     resolved; its paths are absolute, and the run is where it lies
-//   DIR/tokenizer/      of the run's tokens, where it is known: engine/exchange/tokenizer_files.h
+//   DIR/tokenizer/      of the run's tokens, where it is known: engine/exchange/kept_tokenizer.h
 //   DIR/metrics.jsonl   a line a step
 //   DIR/metrics-cut.jsonl   lines of steps that were run again
 //   DIR/trace.json      with --trace

@@ -1,19 +1,19 @@
 #include "tools/cli/run_tokenizer.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <utility>
 
 #include "aio/log.h"
 #include "engine/exchange/gpt2_weights.h"
+#include "engine/exchange/kept_tokenizer.h"
 #include "engine/exchange/tokenizer_checks.h"
 #include "engine/model/gpt_shape.h"
+#include "tools/cli/open_queue.h"
 
 namespace sluice::tools {
 namespace {
 
 using engine::TokenizerFiles;
-using Kind = TokenizerFiles::Kind;
 
 // What differs is said in any case.
 Status allowed(Status checked, bool any) {
@@ -38,23 +38,38 @@ Result<TokenizerFiles> tokenizer_of(aio::IoQueue& queue, const std::vector<std::
   return engine::tokenizer_of_tokens(queue, files.front());
 }
 
-Status check_weights(aio::IoQueue& queue, const config::Config& config, const TokenizerFiles& data,
-                     bool any) {
-  const std::string& weights = config.model.init_from;
-  if (weights.empty()) return {};
-  const auto opened = engine::open_gpt2_weights(queue, weights, engine::gpt_shape(config.model));
-  if (!opened.ok()) return opened.error();
-  SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles of_weights,
-                          engine::tokenizer_of_weights(queue, weights));
-  return allowed(engine::check_same_tokenizer({data, "the data", of_weights, weights}), any);
+// A model's and that of the data which it goes on with, as one. A model that learns to end texts
+// with another token ends them with either.
+TokenizerFiles joined(const TokenizerFiles& of_model, const TokenizerFiles& of_data) {
+  TokenizerFiles both = engine::fuller_of(of_model, of_data);
+  both.special = of_model.special.or_else(of_data.special);
+  for (const std::int64_t end : of_data.special.ends)
+    if (!both.special.ends_text(end)) both.special.ends.push_back(end);
+  return both;
 }
 
-void say_what_is_unknown(const TokenizerFiles& data) {
-  if (data.kind != Kind::kUnknown) return;
-  log::info((data.fingerprint.empty() ? "which tokenizer the data is of is not known, and not "
-                                        "compared: "
-                                      : "the run keeps no tokenizer: ") +
-            data.note);
+struct Model {
+  const TokenizerFiles& tokenizer;
+  std::string name;
+};
+// The one to keep; the data's where they differ and that is allowed.
+Result<TokenizerFiles> compared(aio::IoQueue& queue, const Model& model, const TokenizerFiles& data,
+                                bool any) {
+  const Status same =
+      engine::check_same_tokenizer(queue, {data, "the data", model.tokenizer, model.name});
+  SLUICE_RETURN_IF_ERROR(allowed(same, any));
+  return same.ok() ? joined(model.tokenizer, data) : data;
+}
+
+Result<TokenizerFiles> compared_with_weights(aio::IoQueue& queue, const config::Config& config,
+                                             const TokenizerFiles& data, bool any) {
+  const std::string& weights = config.model.init_from;
+  SLUICE_RETURN_IF_ERROR(engine::open_gpt2_weights(queue, weights, engine::gpt_shape(config.model),
+                                                   engine::HeadCheck::kBeginning)
+                             .status());
+  SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles of_weights,
+                          engine::tokenizer_of_weights(queue, weights));
+  return compared(queue, {of_weights, weights}, data, any);
 }
 
 }  // namespace
@@ -70,20 +85,37 @@ Result<TokenizerFiles> check_training_data(aio::IoQueue& queue, const config::Co
   SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles train, tokenizer_of(queue, config.data.train, any));
   SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles validation,
                           tokenizer_of(queue, config.data.validation, any));
-  SLUICE_RETURN_IF_ERROR(allowed(
-      engine::check_same_tokenizer({train, "data.train", validation, "data.validation"}), any));
-  const bool begins = config.run.resume.empty();
-  if (begins) SLUICE_RETURN_IF_ERROR(check_weights(queue, config, train, any));
-  if (!config.data.train.empty()) say_what_is_unknown(train);
-  const auto hint = engine::vocabulary_hint(train, config.model.vocab, config.model.hidden);
-  if (hint && begins && config.model.init_from.empty()) log::warning(*hint);
-  return train;
+  const Status same =
+      engine::check_same_tokenizer(queue, {train, "data.train", validation, "data.validation"});
+  SLUICE_RETURN_IF_ERROR(allowed(same, any));
+  if (!config.data.train.empty() && train.fingerprint.empty())
+    log::info("which tokenizer the data is of is not known, and not compared: " + train.note);
+  const bool known = !train.fingerprint.empty() && !validation.fingerprint.empty();
+  const TokenizerFiles data = same.ok() && known ? engine::fuller_of(train, validation) : train;
+  if (!config.run.resume.empty()) return data;
+  return check_first_data(queue, config, data, any);
+}
+
+Result<TokenizerFiles> check_first_data(aio::IoQueue& queue, const config::Config& config,
+                                        const TokenizerFiles& data, bool any) {
+  if (!config.model.init_from.empty()) return compared_with_weights(queue, config, data, any);
+  const auto hint = engine::vocabulary_hint(data, config.model.vocab, config.model.hidden);
+  if (hint) log::warning(*hint);
+  return data;
 }
 
 Status check_evaluation_data(aio::IoQueue& queue, const config::Config& config, bool any) {
   const auto& files = config.data.validation.empty() ? config.data.train : config.data.validation;
   SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles data, tokenizer_of(queue, files, any));
-  return check_weights(queue, config, data, any);
+  return compared_with_weights(queue, config, data, any).status();
+}
+
+void warn_of_tokenizers(const config::Config& config, aio::IoWatchdog& watchdog) {
+  const auto checked = [&]() -> Status {
+    SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
+    return check_training_data(*files.queue, config, /*any=*/false).status();
+  }();
+  if (!checked.ok()) log::warning("sluice train would refuse this: " + checked.error().message());
 }
 
 Result<TokenizerFiles> check_resumed_data(aio::IoQueue& queue, const ResumedTokenizer& resumed) {
@@ -92,27 +124,21 @@ Result<TokenizerFiles> check_resumed_data(aio::IoQueue& queue, const ResumedToke
     return std::move(found).error().with_suffix(
         ": bring it back, or move the run's tokenizer folder away to keep that of the data in it");
   if (!found.ok()) return found;
-  const TokenizerFiles& of_run = *found;
-  const TokenizerFiles& of_data = resumed.of_data;
-  const Status same = engine::check_same_tokenizer(
-      {of_data, "the data", of_run, "the run that wrote " + resumed.checkpoint});
-  SLUICE_RETURN_IF_ERROR(allowed(same, resumed.any));
-  if (!same.ok() || of_run.kind == Kind::kUnknown) {
-    TokenizerFiles kept = of_data;
-    if (same.ok()) kept.special = of_run.special.or_else(of_data.special);
-    return kept;
-  }
-  // A model that learns to end texts with another token ends them with either.
-  TokenizerFiles kept = of_run;
-  for (const std::int64_t end : of_data.special.ends)
-    if (!kept.special.ends_text(end)) kept.special.ends.push_back(end);
-  return kept;
+  return compared(queue, {*found, "the run that wrote " + resumed.checkpoint}, resumed.of_data,
+                  resumed.any);
 }
 
 Status keep_run_tokenizer(aio::IoQueue& queue, const config::Config& config,
-                          TokenizerFiles tokenizer) {
+                          TokenizerFiles tokenizer, std::int64_t first_step) {
   tokenizer.special = tokenizer.special.within(config.model.vocab);
-  return engine::keep_tokenizer(queue, tokenizer, config.run.dir, config.model.context_tokens);
+  SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles kept,
+                          engine::keep_tokenizer(queue, tokenizer,
+                                                 {.directory = config.run.dir,
+                                                  .context_tokens = config.model.context_tokens,
+                                                  .first_step = first_step}));
+  if (kept.kind == TokenizerFiles::Kind::kUnknown && !kept.fingerprint.empty())
+    log::info("the run keeps no tokenizer, only its fingerprint: " + tokenizer.note);
+  return {};
 }
 
 Result<TokenizerFiles> chosen_tokenizer(aio::IoQueue& queue, const ChosenTokenizer& chosen) {
@@ -123,8 +149,8 @@ Result<TokenizerFiles> chosen_tokenizer(aio::IoQueue& queue, const ChosenTokeniz
     log::warning(of_run.error().message());
     return named;
   }
-  const Status same =
-      engine::check_same_tokenizer({named, "--tokenizer " + chosen.name, *of_run, "the model"});
+  const Status same = engine::check_same_tokenizer(
+      queue, {named, "--tokenizer " + chosen.name, *of_run, "the model"});
   if (!same.ok()) log::warning(same.error().message());
   named.special = of_run->special.or_else(named.special);
   return named;

@@ -4,10 +4,12 @@
 // Errors: kInvalidArgument where they differ, with the flag that goes on anyway.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "aio/io_queue.h"
+#include "aio/io_watchdog.h"
 #include "aio/result.h"
 #include "engine/config/config.h"
 #include "engine/exchange/tokenizer_files.h"
@@ -21,13 +23,19 @@ namespace sluice::tools {
 inline constexpr const char* kAnyTokenizer = "--any-tokenizer";
 void add_any_tokenizer(CLI::App& command, bool& any);
 
-// That of data.train and data.validation, for a run that begins: compared with one another, and
-// with that of model.init_from; the shape that is beside those weights is compared with the
-// model's. Says on standard error what the user should know of it.
+// That of data.train and data.validation, compared with one another; and check_first_data(), but
+// where run.resume says that the run may not begin. Says on standard error what the user should
+// know of it.
 Result<engine::TokenizerFiles> check_training_data(aio::IoQueue& queue,
                                                    const config::Config& config, bool any);
+// For a run that begins at step 0: weights (model.init_from) are compared with the model, and their
+// tokenizer with the data's; returns the one to keep.
+Result<engine::TokenizerFiles> check_first_data(aio::IoQueue& queue, const config::Config& config,
+                                                const engine::TokenizerFiles& data, bool any);
 // The same for data that weights (model.init_from) are evaluated on.
 Status check_evaluation_data(aio::IoQueue& queue, const config::Config& config, bool any);
+// A warning where check_training_data() refuses, for commands that need no data.
+void warn_of_tokenizers(const config::Config& config, aio::IoWatchdog& watchdog);
 
 struct ResumedTokenizer {
   std::string checkpoint;          // the folder that the run goes on from
@@ -38,9 +46,9 @@ struct ResumedTokenizer {
 Result<engine::TokenizerFiles> check_resumed_data(aio::IoQueue& queue,
                                                   const ResumedTokenizer& resumed);
 
-// Into the run's directory, if it is not the one that is there.
+// Into the run's directory, if it is not the one that is there. `first_step`: of those to come.
 Status keep_run_tokenizer(aio::IoQueue& queue, const config::Config& config,
-                          engine::TokenizerFiles tokenizer);
+                          engine::TokenizerFiles tokenizer, std::int64_t first_step);
 
 struct ChosenTokenizer {
   std::string name;           // --tokenizer: "bytes" or a file; empty: the run's

@@ -189,13 +189,18 @@ Result<int> run(const Options& options, const ResumeCommand& command, aio::IoWat
   SLUICE_RETURN_IF_ERROR(engine::RunData::check(config));
   if (config.run.resume.empty()) SLUICE_RETURN_IF_ERROR(check_init_from(config));
   SLUICE_ASSIGN_OR_RETURN(auto tokenizer, data_tokenizer(config, options.any_tokenizer, watchdog));
+  const bool begins = config.run.resume.empty();
   const Interrupt interrupt(kInterruptNotice);
   fail_writes_without_reader();
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, entry_of(options, config), watchdog));
   SLUICE_ASSIGN_OR_RETURN(const ResumePoint point, resume_point(folder, resolved, command));
   const auto& checkpoint = point.checkpoint;
-  if (!checkpoint) SLUICE_RETURN_IF_ERROR(check_init_from(config));
+  if (!checkpoint && !begins) {
+    SLUICE_RETURN_IF_ERROR(check_init_from(config));
+    SLUICE_ASSIGN_OR_RETURN(
+        tokenizer, check_first_data(folder.queue(), config, tokenizer, options.any_tokenizer));
+  }
   if (checkpoint) {
     SLUICE_ASSIGN_OR_RETURN(tokenizer,
                             check_resumed_data(folder.queue(), {.checkpoint = checkpoint->path,
@@ -229,7 +234,7 @@ Result<int> run(const Options& options, const ResumeCommand& command, aio::IoWat
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoints, make_checkpoints(*run));
   SLUICE_ASSIGN_OR_RETURN(const auto log, take_folder(options, folder, point, done));
   SLUICE_RETURN_IF_ERROR(write_config(folder, resolved));
-  SLUICE_RETURN_IF_ERROR(keep_run_tokenizer(folder.queue(), config, tokenizer));
+  SLUICE_RETURN_IF_ERROR(keep_run_tokenizer(folder.queue(), config, tokenizer, done + 1));
 
   TrainSession session({.run = run.get(), .log = log.get(), .checkpoints = checkpoints.get()},
                        steps);

@@ -20,6 +20,7 @@
 #include "tools/cli/open_queue.h"
 #include "tools/cli/option_checks.h"
 #include "tools/cli/plan_here.h"
+#include "tools/cli/run_tokenizer.h"
 #include "tools/cli/trial_runner.h"
 #include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
@@ -202,6 +203,7 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   aio::RealFileSystem files;
   SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(resolved.config, files));
   warn_of_data(resolved.config);
+  warn_of_tokenizers(resolved.config, watchdog);
   SLUICE_ASSIGN_OR_RETURN(const LogFile log, LogFile::open(options.log));
   fail_writes_without_reader();
   return Tuning(options, sources, resolved, log.descriptor(), watchdog).run();

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <iostream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -165,6 +166,22 @@ TEST(CheckpointNames, OfFilesAndFoldersAreReadBack) {
        {"step-12", "step-0000000012", "step-00000001x", "Step-000000012", "step-",
         "step-000000012.old", "step--00000012", "best", ".new", "step-99999999999999999999"})
     EXPECT_FALSE(parse_folder_name(name)) << name;
+}
+
+TEST(CheckpointNames, ShowTheRunThatACheckpointLiesIn) {
+  for (const auto& [checkpoint, run] : std::map<std::string, std::string>{
+           {"a/checkpoints/step-000000012", "a"},
+           {"/a/b/checkpoints/copy", "/a/b"},
+           {"/checkpoints/step-000000012", "/"},
+           {"checkpoints/step-000000012", "."},
+           {"./checkpoints/step-000000012", "."},
+           {"../checkpoints/step-000000012", ".."},
+           {"a/checkpoints/set-aside-at-step-000000002-2/checkpoints/step-000000012", "a"},
+           {"checkpoints/set-aside-at-step-000000002/checkpoints/step-000000012", "."},
+           {"a/set-aside-at-step-000000002/checkpoints/x", "a/set-aside-at-step-000000002"},
+           {"a/other/step-000000012", ""},
+           {"step-000000012", ""}})
+    EXPECT_EQ(run_directory_of(checkpoint), run) << checkpoint;
 }
 
 // ---- mutated texts ------------------------------------------------------------------------------

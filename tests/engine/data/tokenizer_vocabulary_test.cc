@@ -62,6 +62,33 @@ TEST(TokenizerVocabulary, IsTheSameHoweverTheFileIsWritten) {
   EXPECT_NE(other->sha256, one->sha256);
 }
 
+std::string difference(const std::string& a, const std::string& b) {
+  const auto one = parse_tokenizer_vocabulary(a);
+  const auto other = parse_tokenizer_vocabulary(b);
+  if (!one.ok() || !other.ok()) return "refused";
+  const auto found = first_difference(*one, *other);
+  if (!found) return "none";
+  return std::to_string(found->token) + " " + found->a + " " + found->b;
+}
+
+TEST(TokenizerVocabulary, IsTheSameTokenizersWithMoreAddedTokens) {
+  const std::string two = R"({"model": {"vocab": {"a": 0, "b": 1}}})";
+  const std::string padded =
+      R"({"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 2, "content": "<pad>"}]})";
+  const std::string ended =
+      R"({"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 2, "content": "<end>"}]})";
+  const std::string three = R"({"model": {"vocab": {"a": 0, "b": 1, "ab": 2}}})";
+  const std::string turned = R"({"model": {"vocab": {"a": 1, "b": 0}}})";
+  EXPECT_EQ(difference(two, padded), "none");
+  EXPECT_EQ(difference(padded, two), "none");
+  EXPECT_EQ(difference(padded, ended), "2 <pad> <end>");
+  EXPECT_EQ(difference(padded, three), "2 <pad> ab");
+  EXPECT_EQ(difference(two, turned), "0 a b");
+  // Its texts are cut in another way, though no number means two things.
+  EXPECT_EQ(difference(two, three), "2  ab");
+  EXPECT_EQ(difference(three, two), "2 ab ");
+}
+
 TEST(TokenizerVocabulary, RefusesWhatIsNone) {
   EXPECT_THAT(refusal("oops"), HasSubstr("no JSON object"));
   EXPECT_THAT(refusal("{}"), HasSubstr("no \"model\""));

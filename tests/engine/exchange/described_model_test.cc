@@ -2,6 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <vector>
+
+#include "engine/exchange/gpt2_weights.h"
+#include "engine/exchange/stored_shape.h"
+#include "engine/weights/gpt2_names.h"
+#include "engine/weights/safetensors_writer.h"
 #include "tests/engine/exchange/folder_under_test.h"
 
 namespace sluice::engine {
@@ -55,6 +61,20 @@ TEST_F(DescribedModel, IsRefusedByFolderFileAndIndexWhereSluiceDoesNotComputeIt)
   }
 }
 
+TEST_F(DescribedModel, IsRefusedAsImportDoesWhereItsFileDoesNotSayWhichModelItIs) {
+  for (const auto& [key, value] : std::map<std::string, json>{{"n_layer", 2},
+                                                              {"n_embd", 32},
+                                                              {"activation_function", "relu"},
+                                                              {"layer_norm_epsilon", 1e-6},
+                                                              {"architectures", {"Other"}}}) {
+    put("theirs/config.json", json{{key, value}});
+    for (const char* weights :
+         {"theirs", "theirs/model.safetensors", "theirs/model.safetensors.index.json"})
+      EXPECT_THAT(check(weights), AllOf(HasSubstr("theirs/config.json"), HasSubstr("model_type")))
+          << key;
+  }
+}
+
 TEST_F(DescribedModel, HasTheConfigurationsShapeToItsHeads) {
   put("theirs/config.json", hugging_face());
   EXPECT_EQ(check("theirs"), "accepted");
@@ -77,6 +97,28 @@ TEST_F(DescribedModel, IsAnErrorWhereTheFileIsDamaged) {
   const Status checked = check_described_model(queue(), path("theirs"), kShape);
   ASSERT_FALSE(checked.ok());
   EXPECT_EQ(checked.error().code(), ErrorCode::kCorrupt);
+}
+
+// 40,000 rows are more than is read of a head before a command's work.
+TEST_F(DescribedModel, HasItsHeadReadWholeWhereItsWeightsAreUsedAlone) {
+  const GptShape shape{.layers = 1, .hidden = 32, .heads = 4, .context_tokens = 8, .vocab = 40'000};
+  std::vector<TensorSpec> tensors = parameter_specs(shape, DType::kBF16);
+  tensors.push_back({.name = std::string(kGpt2Head), .dtype = DType::kBF16, .shape = {40'000, 32}});
+  SafetensorsWriter::Options options;
+  options.path = path("model.safetensors");
+  auto writer = SafetensorsWriter::create(queue(), options, tensors);
+  ASSERT_TRUE(writer.ok()) << writer.error().message();
+  for (const TensorSpec& tensor : tensors) {
+    std::vector<float> zeros(1);
+    for (const std::uint64_t length : tensor.shape) zeros.resize(zeros.size() * length);
+    if (tensor.name == kGpt2Head) zeros.back() = 1;
+    ASSERT_TRUE((*writer)->append(tensor.name, zeros).ok());
+  }
+  ASSERT_TRUE((*writer)->finish().ok());
+  EXPECT_TRUE(open_gpt2_weights(queue(), options.path, shape, HeadCheck::kBeginning).ok());
+  const auto refused = open_gpt2_weights(queue(), options.path, shape, HeadCheck::kWhole);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message(), HasSubstr("token 39999 is the first that differs"));
 }
 
 }  // namespace
