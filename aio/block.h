@@ -43,7 +43,7 @@ struct Block : IoOp {
   std::uint64_t begin_bytes = 0;
   std::byte* memory = nullptr;
   std::uint32_t total_bytes = 0;
-  std::uint32_t needed_bytes = 0;  // enough: the rest lies behind the end of the file
+  std::uint32_t needed_bytes = 0;  // enough: the rest lies beyond the end of the file
   std::uint64_t moved_bytes = 0;
 
   // Through a bounce buffer: [user_skip, user_skip + user_length) of it is the caller's.

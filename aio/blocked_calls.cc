@@ -23,81 +23,98 @@
 namespace sluice::aio {
 namespace {
 
-// Where a call's arguments name the file.
-enum class Names : std::uint8_t {
-  kDescriptor,  // 0: a descriptor
-  kPath,        // 0: a path
-  kPathAt,      // 0: a folder's descriptor, 1: a path below it
-  kTwoPaths,    // 0, 1
-  kTwoPathsAt,  // 0 and 1, 2 and 3
+// One file that a call's arguments name.
+struct FileArgument {
+  enum class By : std::uint8_t { kNothing, kDescriptor, kPath, kPathAt } by = By::kNothing;
+  std::size_t at = 0;  // of a path below an open folder: the folder's descriptor, then the path
 };
+using By = FileArgument::By;
+
+constexpr FileArgument none() { return {}; }
+constexpr FileArgument by_descriptor(std::size_t at) { return {By::kDescriptor, at}; }
+constexpr FileArgument by_path(std::size_t at) { return {By::kPath, at}; }
+constexpr FileArgument by_path_at(std::size_t at) { return {By::kPathAt, at}; }
 
 struct CallKind {
   long number;
   const char* words;
-  Names names;
+  FileArgument file;
+  FileArgument to = none();
   int length_argument = -1;
   int offset_argument = -1;
 };
 
 constexpr CallKind kCalls[] = {
 #ifdef SYS_open  // newer architectures have only the calls that end in "at"
-    {SYS_open, "open", Names::kPath},
-    {SYS_creat, "create", Names::kPath},
-    {SYS_stat, "look-up", Names::kPath},
-    {SYS_lstat, "look-up", Names::kPath},
-    {SYS_access, "look-up", Names::kPath},
-    {SYS_readlink, "look-up", Names::kPath},
-    {SYS_mkdir, "creation", Names::kPath},
-    {SYS_rmdir, "removal", Names::kPath},
-    {SYS_unlink, "removal", Names::kPath},
-    {SYS_rename, "rename", Names::kTwoPaths},
-    {SYS_link, "link", Names::kTwoPaths},
-    {SYS_chmod, "change", Names::kPath},
+    {SYS_open, "open", by_path(0)},
+    {SYS_creat, "create", by_path(0)},
+    {SYS_stat, "look-up", by_path(0)},
+    {SYS_lstat, "look-up", by_path(0)},
+    {SYS_access, "look-up", by_path(0)},
+    {SYS_readlink, "look-up", by_path(0)},
+    {SYS_mkdir, "creation", by_path(0)},
+    {SYS_rmdir, "removal", by_path(0)},
+    {SYS_unlink, "removal", by_path(0)},
+    {SYS_rename, "rename", by_path(0), by_path(1)},
+    {SYS_link, "link", by_path(0), by_path(1)},
+    {SYS_symlink, "creation", by_path(1)},
+    {SYS_chmod, "change", by_path(0)},
 #endif
-    {SYS_openat, "open", Names::kPathAt},
-    {SYS_newfstatat, "look-up", Names::kPathAt},
-    {SYS_statx, "look-up", Names::kPathAt},
-    {SYS_faccessat, "look-up", Names::kPathAt},
+    {SYS_openat, "open", by_path_at(0)},
+#ifdef SYS_openat2
+    {SYS_openat2, "open", by_path_at(0)},
+#endif
+    {SYS_newfstatat, "look-up", by_path_at(0)},
+    {SYS_statx, "look-up", by_path_at(0)},
+    {SYS_faccessat, "look-up", by_path_at(0)},
 #ifdef SYS_faccessat2
-    {SYS_faccessat2, "look-up", Names::kPathAt},
+    {SYS_faccessat2, "look-up", by_path_at(0)},
 #endif
-    {SYS_readlinkat, "look-up", Names::kPathAt},
-    {SYS_fstat, "look-up", Names::kDescriptor},
-    {SYS_statfs, "look-up of free space", Names::kPath},
-    {SYS_fstatfs, "look-up of free space", Names::kDescriptor},
-    {SYS_mkdirat, "creation", Names::kPathAt},
-    {SYS_unlinkat, "removal", Names::kPathAt},
+    {SYS_readlinkat, "look-up", by_path_at(0)},
+    {SYS_chdir, "look-up", by_path(0)},
+    {SYS_fstat, "look-up", by_descriptor(0)},
+    {SYS_statfs, "look-up of free space", by_path(0)},
+    {SYS_fstatfs, "look-up of free space", by_descriptor(0)},
+    {SYS_mkdirat, "creation", by_path_at(0)},
+    {SYS_symlinkat, "creation", by_path_at(1)},
+    {SYS_unlinkat, "removal", by_path_at(0)},
 #ifdef SYS_renameat
-    {SYS_renameat, "rename", Names::kTwoPathsAt},
+    {SYS_renameat, "rename", by_path_at(0), by_path_at(2)},
 #endif
-    {SYS_renameat2, "rename", Names::kTwoPathsAt},
-    {SYS_linkat, "link", Names::kTwoPathsAt},
-    {SYS_fchmodat, "change", Names::kPathAt},
-    {SYS_utimensat, "change", Names::kPathAt},
-    {SYS_getdents64, "listing", Names::kDescriptor},
-    {SYS_read, "read", Names::kDescriptor, 2},
-    {SYS_readv, "read", Names::kDescriptor},
-    {SYS_pread64, "read", Names::kDescriptor, 2, 3},
-    {SYS_preadv, "read", Names::kDescriptor, -1, 3},
-    {SYS_write, "write", Names::kDescriptor, 2},
-    {SYS_writev, "write", Names::kDescriptor},
-    {SYS_pwrite64, "write", Names::kDescriptor, 2, 3},
-    {SYS_pwritev, "write", Names::kDescriptor, -1, 3},
-    {SYS_copy_file_range, "copy", Names::kDescriptor, 4},
-    {SYS_sendfile, "copy", Names::kDescriptor, 3},
-    {SYS_fsync, "sync", Names::kDescriptor},
-    {SYS_fdatasync, "sync", Names::kDescriptor},
-    {SYS_syncfs, "sync", Names::kDescriptor},
-    {SYS_sync_file_range, "sync", Names::kDescriptor},
-    {SYS_fallocate, "allocation", Names::kDescriptor, 3, 2},
-    {SYS_ftruncate, "resize", Names::kDescriptor, 1},
-    {SYS_truncate, "resize", Names::kPath, 1},
-    {SYS_fadvise64, "advice", Names::kDescriptor},
-    {SYS_lseek, "look-up", Names::kDescriptor},
-    {SYS_flock, "lock", Names::kDescriptor},
-    {SYS_fcntl, "lock", Names::kDescriptor},
-    {SYS_close, "close", Names::kDescriptor},
+    {SYS_renameat2, "rename", by_path_at(0), by_path_at(2)},
+    {SYS_linkat, "link", by_path_at(0), by_path_at(2)},
+    {SYS_fchmod, "change", by_descriptor(0)},
+    {SYS_fchmodat, "change", by_path_at(0)},
+    {SYS_utimensat, "change", by_path_at(0)},
+    {SYS_ioctl, "ioctl", by_descriptor(0)},
+    {SYS_getdents64, "listing", by_descriptor(0)},
+    {SYS_read, "read", by_descriptor(0), none(), 2},
+    {SYS_readv, "read", by_descriptor(0)},
+    {SYS_pread64, "read", by_descriptor(0), none(), 2, 3},
+    {SYS_preadv, "read", by_descriptor(0), none(), -1, 3},
+    {SYS_preadv2, "read", by_descriptor(0), none(), -1, 3},
+    {SYS_readahead, "read", by_descriptor(0), none(), 2, 1},
+    {SYS_write, "write", by_descriptor(0), none(), 2},
+    {SYS_writev, "write", by_descriptor(0)},
+    {SYS_pwrite64, "write", by_descriptor(0), none(), 2, 3},
+    {SYS_pwritev, "write", by_descriptor(0), none(), -1, 3},
+    {SYS_pwritev2, "write", by_descriptor(0), none(), -1, 3},
+    {SYS_copy_file_range, "copy", by_descriptor(0), by_descriptor(2), 4},
+    {SYS_sendfile, "copy", by_descriptor(1), by_descriptor(0), 3},
+    {SYS_fsync, "sync", by_descriptor(0)},
+    {SYS_fdatasync, "sync", by_descriptor(0)},
+    {SYS_syncfs, "sync", by_descriptor(0)},
+    {SYS_sync_file_range, "sync", by_descriptor(0)},
+    {SYS_msync, "sync of mapped memory", none()},
+    {SYS_sync, "sync of all file systems", none()},
+    {SYS_fallocate, "allocation", by_descriptor(0), none(), 3, 2},
+    {SYS_ftruncate, "resize", by_descriptor(0), none(), 1},
+    {SYS_truncate, "resize", by_path(0), none(), 1},
+    {SYS_fadvise64, "advice", by_descriptor(0)},
+    {SYS_lseek, "look-up", by_descriptor(0)},
+    {SYS_flock, "lock", by_descriptor(0)},
+    {SYS_fcntl, "lock", by_descriptor(0)},
+    {SYS_close, "close", by_descriptor(0)},
 };
 
 constexpr std::size_t kArguments = 6;
@@ -142,13 +159,23 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// How often the thread has gone to sleep.
-std::string sleeps_of(pid_t thread) {
-  constexpr std::string_view kKey = "voluntary_ctxt_switches:";
-  std::ifstream file(task_file(thread, "status"));
+// How many reads and writes the thread has finished. Empty where the kernel does not count them.
+std::string transfers_of(pid_t thread) {
+  std::string counts;
+  std::ifstream file(task_file(thread, "io"));
   for (std::string line; std::getline(file, line);)
-    if (line.compare(0, kKey.size(), kKey) == 0) return line.substr(kKey.size());
-  return {};
+    if (line.starts_with("sysc")) counts += line + "\n";  // syscr, syscw
+  return counts;
+}
+
+// Its time outside the kernel, in clock ticks.
+std::string user_time_of(pid_t thread) {
+  constexpr int kFieldsBefore = 11;  // between the name, which may have blanks, and utime
+  const std::string line = first_line(task_file(thread, "stat"));
+  std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+  std::string field;
+  for (int i = 0; i <= kFieldsBefore; ++i) fields >> field;
+  return field;
 }
 
 std::vector<pid_t> threads() {
@@ -200,22 +227,57 @@ std::string path_below(std::uint64_t folder, std::uint64_t address) {
   return path->empty() ? base : base + "/" + *path;
 }
 
-// Nothing that could be a drive's: "pipe:[123]", "socket:[123]", a terminal, a GPU.
+// Empty: none, or it cannot be read.
+std::string path_of(const ParsedCall& call, const FileArgument& file) {
+  switch (file.by) {
+    case By::kNothing:
+      break;
+    case By::kDescriptor:
+      return path_of(call.arguments.at(file.at));
+    case By::kPath:
+      return path_below(static_cast<std::uint64_t>(AT_FDCWD), call.arguments.at(file.at));
+    case By::kPathAt:
+      return path_below(call.arguments.at(file.at), call.arguments.at(file.at + 1));
+  }
+  return {};
+}
+
+// The text of a path as the call has it: reading it asks no file system.
+std::string text_of(const ParsedCall& call, const FileArgument& file) {
+  if (file.by != By::kPath && file.by != By::kPathAt) return {};
+  const std::size_t at = file.at + (file.by == By::kPathAt ? 1 : 0);
+  return text_at(call.arguments.at(at)).value_or("");
+}
+
+// What stays the same as long as a thread is in one call, and hardly between two. It may wake and
+// sleep in it any number of times: an RPC that is not answered is sent again and again.
+std::string key_of(pid_t thread, const std::string& line, const ParsedCall& call) {
+  std::string key = line + "\n";
+  for (const FileArgument& file : {call.kind->file, call.kind->to})
+    key += text_of(call, file) + "\n";
+  return key + transfers_of(thread);
+}
+
+// "pipe:[123]", "socket:[123]": somebody is waited for, rather than a drive.
+bool is_no_file(const std::string& path) { return !path.empty() && path.front() != '/'; }
+
+// Nothing that could be a drive's: a terminal, a GPU. An empty path is that of a file which has
+// lost its name, or whose name cannot be read.
 bool is_elsewhere(const std::string& path) {
-  const std::string_view view(path);
-  if (view.empty()) return false;  // a file that has lost its name, or whose name cannot be read
-  return view.front() != '/' || view.substr(0, 5) == "/dev/" || view.substr(0, 6) == "/proc/" ||
-         view.substr(0, 5) == "/sys/";
+  return is_no_file(path) || path.starts_with("/dev/") || path.starts_with("/proc/") ||
+         path.starts_with("/sys/");
 }
 
 std::string range_of(const ParsedCall& call) {
   std::string text;
+  constexpr std::uint64_t kAtItsPosition = ~std::uint64_t{0};  // preadv2(), pwritev2()
   const auto number = [&](int argument) {
-    return std::to_string(call.arguments.at(static_cast<std::size_t>(argument)));
+    return call.arguments.at(static_cast<std::size_t>(argument));
   };
   if (call.kind->length_argument >= 0)
-    text += " of " + number(call.kind->length_argument) + " bytes";
-  if (call.kind->offset_argument >= 0) text += " at offset " + number(call.kind->offset_argument);
+    text += " of " + std::to_string(number(call.kind->length_argument)) + " bytes";
+  if (call.kind->offset_argument >= 0 && number(call.kind->offset_argument) != kAtItsPosition)
+    text += " at offset " + std::to_string(number(call.kind->offset_argument));
   return text;
 }
 
@@ -227,15 +289,21 @@ const std::map<pid_t, BlockedCalls::Blocked>& BlockedCalls::look(std::int64_t no
   for (const pid_t thread : threads()) {
     if (thread == self) continue;
     std::string line = first_line(task_file(thread, "syscall"));
+    const auto before = blocked_.find(thread);
+    if (line == "running") {
+      // Awake in its call for a moment, or back from it: only then its time outside grows.
+      if (before != blocked_.end() && before->second.user_time == user_time_of(thread))
+        now.insert(blocked_.extract(before));
+      continue;
+    }
     const auto call = parse(line);
     if (!call || is_left_out(thread)) continue;
-    // Where the call names the place in the file, the same arguments are the same call.
-    std::string key = call->kind->offset_argument >= 0 ? line : line + sleeps_of(thread);
-    const auto before = blocked_.find(thread);
+    std::string key = key_of(thread, line, *call);
     const bool same = before != blocked_.end() && before->second.key == key;
     now[thread] = {.since_ns = same ? before->second.since_ns : now_ns,
                    .call = std::move(line),
-                   .key = std::move(key)};
+                   .key = std::move(key),
+                   .user_time = user_time_of(thread)};
   }
   blocked_ = std::move(now);
   return blocked_;
@@ -244,32 +312,20 @@ const std::map<pid_t, BlockedCalls::Blocked>& BlockedCalls::look(std::int64_t no
 std::optional<BlockedCalls::Call> BlockedCalls::describe(pid_t thread, const Blocked& blocked) {
   const auto call = parse(blocked.call);
   if (!call) return std::nullopt;
-  const auto& arguments = call->arguments;
-  Call described;
-  std::string to;
-  switch (call->kind->names) {
-    case Names::kDescriptor:
-      described.path = path_of(arguments[0]);  // of one that is being closed: none any more
-      break;
-    case Names::kTwoPaths:
-      to = path_below(static_cast<std::uint64_t>(AT_FDCWD), arguments[1]);
-      [[fallthrough]];
-    case Names::kPath:
-      described.path = path_below(static_cast<std::uint64_t>(AT_FDCWD), arguments[0]);
-      break;
-    case Names::kTwoPathsAt:
-      to = path_below(arguments[2], arguments[3]);
-      [[fallthrough]];
-    case Names::kPathAt:
-      described.path = path_below(arguments[0], arguments[1]);
-      break;
+  Call described{.text = call->kind->words + range_of(*call), .paths = {}};
+  const char* before = " of ";
+  for (const FileArgument& file : {call->kind->file, call->kind->to}) {
+    if (file.by == By::kNothing) continue;
+    std::string path = path_of(*call, file);  // of one that is being closed: none any more
+    described.text += before + (path.empty() ? "a file" : path);
+    described.paths.push_back(std::move(path));
+    before = " to ";
   }
   // What was read from the thread's memory is the call's only if the call is still the same.
   if (first_line(task_file(thread, "syscall")) != blocked.call) return std::nullopt;
-  if (is_elsewhere(described.path)) return std::nullopt;
-  described.text = call->kind->words + range_of(*call) + " of " +
-                   (described.path.empty() ? "a file" : described.path);
-  if (!to.empty()) described.text += " to " + to;
+  const auto& paths = described.paths;
+  if (std::any_of(paths.begin(), paths.end(), is_no_file)) return std::nullopt;
+  if (!paths.empty() && std::all_of(paths.begin(), paths.end(), is_elsewhere)) return std::nullopt;
   return described;
 }
 

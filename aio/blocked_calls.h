@@ -2,15 +2,20 @@
 // them.
 //
 // /proc/self/task/*/syscall says which call a thread is in, and with what. So no call has to
-// announce itself, and none is forgotten: opening, renaming, listing, syncing a folder, appending
-// to a log, in this project's code or a library's. What counts is a call that names a file, by path
-// or descriptor; devices, sockets and pipes without a name do not. Threads of a PosixBackend are
-// left out: their queue knows more. Nothing is touched but procfs, so that nothing here hangs with
-// the file system that does.
+// announce itself: opening, renaming, listing, syncing a folder, appending to a log, in this
+// project's code or a library's. What counts is a call that names a file, by path or descriptor;
+// devices, sockets and pipes without a name do not. Threads of a PosixBackend are left out: their
+// queue knows more. Nothing is touched but procfs, so that nothing here hangs with the file system
+// that does.
 //
-// A thread is taken to be in the same call as long as neither its arguments change nor it has been
-// woken meanwhile: a loop of slow calls is no hang. A kernel that does not show calls (gVisor)
-// leaves this empty.
+// A thread is taken to be in the same call as long as the call, its arguments, the text of its
+// paths and the count of the thread's finished reads and writes stay the same. So a loop of slow
+// transfers is no hang, and neither a hang that wakes the thread now and then (NFS sends its
+// requests again) nor a thread that happens to be awake at a look begins anew.
+//
+// Not seen: a page fault in a mapping of a file, which is no call; calls beyond the table in
+// blocked_calls.cc (extended attributes, ownership, mounting, execution); which file an msync() is
+// for; and everything where the kernel does not show calls (gVisor).
 //
 // Threads: one.
 #pragma once
@@ -21,6 +26,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace sluice::aio {
 
@@ -30,13 +36,15 @@ class BlockedCalls {
     std::int64_t since_ns = 0;  // when it was first seen
     std::string call;           // as the kernel shows it
     std::string key;            // the same for as long as it is the same call
+    std::string user_time;      // of the thread when it was last seen in the call
   };
-  // Looks at every thread. By thread; until the next look.
+  // Looks at every thread. By thread; until the next look. Who was here and is not any more was
+  // seen outside the call.
   const std::map<pid_t, Blocked>& look(std::int64_t now_ns);
 
   struct Call {
-    std::string text;  // "rename of /nvme/a to /nvme/b"
-    std::string path;  // whose drive it waits for; may be empty
+    std::string text;                // "rename of /nvme/a to /nvme/b"
+    std::vector<std::string> paths;  // whose drives it may wait for; may be empty
   };
   // Of one that the last look() showed. Nothing: it has returned meanwhile, or it waits for
   // something other than a drive.

@@ -51,7 +51,7 @@ class DirectFile final : public IoTarget {
   bool direct() const { return file_->direct(); }
   File& file() { return *file_; }
 
-  // Cuts the padding behind size_bytes() off and makes everything durable.
+  // Cuts off the padding beyond size_bytes() and makes everything durable.
   Status finish();
 
  private:

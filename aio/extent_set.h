@@ -15,7 +15,7 @@ class ExtentSet {
   // What add() of the same range would add.
   std::uint64_t missing_bytes(std::uint64_t begin_bytes, std::uint64_t end_bytes) const;
   void add(std::uint64_t begin_bytes, std::uint64_t end_bytes);
-  // Gives back every block that lies wholly behind `end_bytes`.
+  // Gives back every block that lies wholly beyond `end_bytes`.
   void cut(std::uint64_t end_bytes);
   std::uint64_t total_bytes() const { return total_bytes_; }
 

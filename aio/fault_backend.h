@@ -1,13 +1,13 @@
 // FaultBackend: another backend whose operations and file-system calls fail by a plan
 // (fault_plan.h).
 //
-// An operation that is to meet an error never reaches the drive: a no-op goes to the backend behind
-// in its place, so that the error too comes from one of its threads (or from pump()), and a retry's
-// delay is kept. The exceptions do part or all of the transfer: kShort and kTornWrite the whole
-// sectors that they need on direct files, kDelay and kReorder everything. So a short transfer of a
-// direct file that tells a count inside a sector has moved the rest of that sector too: bytes
-// beyond the count are undefined, up to the sector's end. What a torn write lands is any run of
-// sectors of it, none and all included.
+// An operation that is to meet an error never reaches the drive: a no-op goes to the wrapped
+// backend in its place, so that the error too comes from one of its threads (or from pump()), and a
+// retry's delay is kept. The exceptions do part or all of the transfer: kShort and kTornWrite the
+// whole sectors that they need on direct files, kDelay and kReorder everything. So a short transfer
+// of a direct file that reports a count inside a sector has moved the rest of that sector too:
+// bytes beyond the count are undefined, up to the sector's end. What a torn write lands is any run
+// of sectors of it, none and all included.
 //
 // A completion that is held back to be reordered is released, in an order drawn from the seed, when
 // reorder_window of them are held, or when nothing else is in flight: the last ones are never kept.
@@ -15,9 +15,9 @@
 //
 // Memory:  one record for each operation in flight, reused: submit() allocates only where more are
 //          in flight than ever before.
-// Threads: as the backend behind.
+// Threads: as the wrapped backend.
 // Shutdown: the destructor waits for the operations in flight. Close files before, and destroy this
-//          before the backend behind.
+//          before the wrapped backend.
 #pragma once
 
 #include <condition_variable>
@@ -59,13 +59,13 @@ class FaultBackend final : public IoBackend {
   std::uint64_t injected(FaultKind kind) const { return decider_.injected(kind); }
 
  private:
-  struct Record : IoOp {  // what goes to the backend behind
+  struct Record : IoOp {  // what goes to the wrapped backend
     FaultBackend* owner = nullptr;
     IoOp* outer = nullptr;
     // What becomes of the inner result.
     enum class Then : std::uint8_t { kPass, kReplace, kLimit, kReplaceUnlessError, kDelay, kHold };
     Then then = Then::kPass;
-    std::int64_t result = 0;  // kReplace, kReplaceUnlessError: told instead; kLimit: at most
+    std::int64_t result = 0;  // kReplace, kReplaceUnlessError: reported instead; kLimit: at most
     std::int64_t told_later_ns = 0;
     std::size_t window = 0;
     std::uint64_t random = 0;
@@ -78,7 +78,7 @@ class FaultBackend final : public IoBackend {
   static void on_inner_done(IoOp& op, std::int64_t result) noexcept;
   void finish(Record& record, std::int64_t result) noexcept;
   Record& take_record();
-  // Takes what is held in the order in which it shall be told.
+  // Takes what is held in the order in which it is to be reported.
   std::vector<Record*> take_held_locked();
   void tell(Record& record) noexcept;
 
@@ -91,7 +91,7 @@ class FaultBackend final : public IoBackend {
   std::deque<Record> records_;
   Record* free_records_ = nullptr;
   std::vector<Record*> held_;
-  std::size_t at_inner_ = 0;   // operations the backend behind has not finished, or tells later
+  std::size_t at_inner_ = 0;   // those that the wrapped backend has not finished, or reports later
   std::size_t in_flight_ = 0;  // operations whose on_done has not returned
 };
 

@@ -1,6 +1,6 @@
 // FaultFileSystem: another file system whose calls fail by a plan. Part of FaultBackend.
 //
-// A call that is to fail does nothing to the file system behind. Files are wrapped, so that their
+// A call that is to fail does nothing to the wrapped file system. Files are wrapped, so that their
 // own calls can fail too; backend_slot belongs to the wrapped file.
 #pragma once
 
@@ -22,7 +22,7 @@ class FaultFile final : public File {
   Status truncate(std::uint64_t size_bytes) override;
   int descriptor() const override { return inner_->descriptor(); }
 
-  // The file behind, or `file` itself where it is none of ours.
+  // The wrapped file, or `file` itself where it is none of ours.
   static File* unwrap(File* file);
 
  private:

@@ -27,8 +27,8 @@ enum class FaultKind : std::uint8_t {
   kEintr,
   kEagain,
   kZero,       // a transfer of 0 bytes, and nothing was done
-  kDelay,      // done in time, told much later
-  kReorder,    // done in time, told after others that were submitted later
+  kDelay,      // done in time, reported much later
+  kReorder,    // done in time, reported after others that were submitted later
   kTornWrite,  // part of the bytes land, then EIO
 };
 inline constexpr std::size_t kFaultKinds = 9;
@@ -61,7 +61,7 @@ struct FaultRule {
   bool persistent = false;             // from the n-th on always, not just once
   std::vector<FaultTarget> targets{};  // empty: reads, writes and syncs
   std::string path_contains{};         // empty: any path
-  std::uint32_t short_bytes = 0;       // kShort: how many are told; 0: drawn from the seed
+  std::uint32_t short_bytes = 0;       // kShort: how many are reported; 0: drawn from the seed
 };
 
 struct FaultPlan {

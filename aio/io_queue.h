@@ -60,8 +60,8 @@ class IoQueue {
   IoQueue(const IoQueue&) = delete;
   IoQueue& operator=(const IoQueue&) = delete;
 
-  // Starts a prepared request. Its end is told by its callback, or by wait(); a request that makes
-  // no sense (outside the target, say) ends with kInvalidArgument like any other failure.
+  // Starts a prepared request. Its callback, or wait(), reports its end; a request that makes no
+  // sense (outside the target, say) ends with kInvalidArgument like any other failure.
   void submit(IoRequest& request) noexcept;
   void submit_all(std::span<IoRequest* const> requests) noexcept;
 

@@ -17,7 +17,7 @@ struct Extent {
   File* file = nullptr;
   std::uint64_t offset_bytes = 0;  // in `file`
   std::uint64_t length_bytes = 0;
-  std::uint64_t file_end_bytes = 0;  // logical end of `file`: what lies behind it is padding
+  std::uint64_t file_end_bytes = 0;  // logical end of `file`: what lies beyond it is padding
 };
 
 class IoTarget {
@@ -30,7 +30,7 @@ class IoTarget {
   // The first extent of [offset, offset + max_length); both lie inside size_bytes(). Any thread.
   virtual Extent locate(std::uint64_t offset_bytes, std::uint64_t max_length_bytes) const = 0;
 
-  // Every file behind the target: a sync reaches all of them.
+  // Every file of the target: a sync reaches all of them.
   virtual std::span<File* const> files() const = 0;
 };
 

@@ -25,9 +25,16 @@ std::string in_seconds(std::int64_t ns) {
   return text.str();
 }
 
-std::string with_drive(const std::string& operation, const std::string& path) {
-  const std::string drive = describe_drive(path);
-  return drive.empty() ? operation : operation + " on " + drive;
+// A copy may wait for either drive.
+std::string with_drives(std::string operation, const std::vector<std::string>& paths) {
+  std::vector<std::string> drives;
+  for (const std::string& path : paths) {
+    std::string drive = describe_drive(path);
+    if (drive.empty() || std::find(drives.begin(), drives.end(), drive) != drives.end()) continue;
+    operation += (drives.empty() ? " on " : " or ") + drive;
+    drives.push_back(std::move(drive));
+  }
+  return operation;
 }
 
 std::string describe(const IoQueue::InFlight& block) {
@@ -36,7 +43,7 @@ std::string describe(const IoQueue::InFlight& block) {
     text += " of " + std::to_string(block.length_bytes) + " bytes at offset " +
             std::to_string(block.offset_bytes);
   }
-  return with_drive(text + " of " + block.path, block.path);
+  return with_drives(text + " of " + block.path, {block.path});
 }
 
 }  // namespace
@@ -143,7 +150,7 @@ void IoWatchdog::look_at_calls() {
   for (const auto& [thread, call] : blocked) {
     const auto in_words = [thread = thread, &call = call]() -> std::string {
       const auto described = BlockedCalls::describe(thread, call);
-      return described ? with_drive(described->text, described->path) : "";
+      return described ? with_drives(described->text, described->paths) : "";
     };
     judge(hanging_calls_[thread], Seen{.since_ns = call.since_ns,
                                        .describe = in_words,

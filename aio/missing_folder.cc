@@ -52,16 +52,27 @@ Error missing(FileSystem& files, const std::string& what, const std::string& pat
 }  // namespace
 
 Status require_mounted(const std::string& what, const std::string& path) {
+  return require_mounted(what, path, read_text("/etc/fstab"));
+}
+
+Status require_mounted(const std::string& what, const std::string& path, const std::string& fstab) {
   std::error_code error;
   const std::string there = fs::canonical(path, error).string();
   if (error) return {};
   const auto mounts = parse_mount_table(read_text("/proc/self/mountinfo"));
-  const std::string point = unmounted_point(read_text("/etc/fstab"), mounts, there);
+  const auto is_a_drive = [](const std::string& device) {
+    std::error_code none;
+    return fs::is_block_file(device, none);
+  };
+  const std::string point = unmounted_point(fstab, mounts, there, is_a_drive);
   if (point.empty()) return {};
   return Error(ErrorCode::kNotFound,
                what + ": " + path + " is a folder on the file system mounted at " +
                    mount_info(there).mount_point + ", because the drive that /etc/fstab has for " +
-                   point + " is not mounted. Run: mount " + quoted(point));
+                   point + " is not mounted. Run: mount " + quoted(point) +
+                   ". If the folder itself is meant, mark that line noauto, or name a folder that "
+                   "is not below " +
+                   point);
 }
 
 Status require_folder(FileSystem& files, const std::string& what, const std::string& path) {

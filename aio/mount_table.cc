@@ -22,6 +22,40 @@ std::string unescape(const std::string& text) {
   return result;
 }
 
+// The device that a source of fstab names: "/dev/sda1", "UUID=4711", "LABEL=\"my drive\"".
+std::string device_of(const std::string& source) {
+  struct Tag {
+    std::string_view tag;
+    const char* folder;
+  };
+  constexpr Tag kTags[] = {{"UUID=", "by-uuid/"},
+                           {"LABEL=", "by-label/"},
+                           {"PARTUUID=", "by-partuuid/"},
+                           {"PARTLABEL=", "by-partlabel/"},
+                           {"ID=", "by-id/"}};
+  for (const auto& [tag, folder] : kTags) {
+    if (!source.starts_with(tag)) continue;
+    std::string name = "/dev/disk/";
+    name += folder;
+    for (const char c : source.substr(tag.size()))
+      if (c != '"') name += c == ' ' ? "\\x20" : std::string(1, c);  // as udev writes it
+    return name;
+  }
+  return source;
+}
+
+// "server:/export", "//server/share".
+bool is_on_network(const std::string& source) {
+  return source.starts_with("//") || source.find(":/") != std::string::npos;
+}
+
+bool has_option(const std::string& options, std::string_view name) {
+  std::istringstream all(options);
+  for (std::string option; std::getline(all, option, ',');)
+    if (option == name) return true;
+  return false;
+}
+
 }  // namespace
 
 std::vector<Mount> parse_mount_table(const std::string& mountinfo) {
@@ -47,19 +81,23 @@ std::vector<Mount> parse_mount_table(const std::string& mountinfo) {
 }
 
 std::string unmounted_point(const std::string& fstab, const std::vector<Mount>& mounts,
-                            const std::string& path) {
+                            const std::string& path,
+                            const std::function<bool(const std::string& device)>& is_a_drive) {
   std::istringstream lines(fstab);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream fields(line);
-    std::string source, point;
+    std::string source, point, type, options;
     if (!(fields >> source >> point) || source.front() == '#') continue;
+    fields >> type >> options;
+    if (has_option(options, "noauto")) continue;
+    source = unescape(source);
     point = unescape(point);
     while (point.size() > 1 && point.back() == '/') point.pop_back();
     if (point.front() != '/' || point == "/" || !is_below(path, point)) continue;
     const bool mounted = std::any_of(mounts.begin(), mounts.end(), [&](const Mount& mount) {
       return is_below(mount.mount_point, point) && is_below(path, mount.mount_point);
     });
-    if (!mounted) return point;
+    if (!mounted && (is_on_network(source) || is_a_drive(device_of(source)))) return point;
   }
   return "";
 }

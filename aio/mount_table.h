@@ -1,6 +1,7 @@
 // The kernel's table of mounts, as /proc/self/mountinfo has it.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,9 +22,12 @@ struct Mount {
 std::vector<Mount> parse_mount_table(const std::string& mountinfo);
 
 // The mount point that a text as of /etc/fstab names, at `path` or above it, where `mounts` has
-// nothing mounted; empty where there is none.
+// nothing mounted; empty where there is none. Lines that nothing waits for do not count: "noauto",
+// and those whose source is neither on the network nor a drive that this machine has, as in a text
+// that was copied from another machine or came with a container's image.
 std::string unmounted_point(const std::string& fstab, const std::vector<Mount>& mounts,
-                            const std::string& path);
+                            const std::string& path,
+                            const std::function<bool(const std::string& device)>& is_a_drive);
 
 // "/b" for "upperdir"; empty for an option without a value, nothing where it is missing.
 std::optional<std::string> super_option(const Mount& mount, std::string_view name);

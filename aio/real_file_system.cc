@@ -2,12 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <linux/stat.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,8 +20,8 @@
 
 #include "aio/bounce_buffers.h"
 #include "aio/log.h"
+#include "aio/memory_files.h"
 #include "aio/page_memory.h"
-#include "aio/storage_info.h"
 #include "aio/units.h"
 
 namespace sluice::aio {
@@ -173,13 +171,6 @@ struct Alignment {
   std::uint32_t memory_bytes = 1;
 };
 
-bool lives_in_memory(int descriptor, const std::string& path) {
-  struct statfs info {};
-  if (::fstatfs(descriptor, &info) != 0) return false;
-  if (info.f_type == OVERLAYFS_SUPER_MAGIC) return storage_info(path).in_memory;
-  return info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC;
-}
-
 // One direct read: some overlays and network mounts accept the flag and then refuse every transfer.
 bool direct_read_works(int descriptor, std::uint32_t length_bytes) {
   auto memory = PageMemory::map(length_bytes, false);
@@ -187,8 +178,8 @@ bool direct_read_works(int descriptor, std::uint32_t length_bytes) {
   return ::pread(descriptor, memory->data(), length_bytes, 0) >= 0 || errno != EINVAL;
 }
 
-// Turns O_DIRECT on if the file can do it, and tells the alignment it asks for. `path` is the file,
-// or its folder where it has no name.
+// Turns O_DIRECT on if the file can do it, and reports the alignment it asks for. `path` is the
+// file, or its folder where it has no name.
 Alignment make_direct(int descriptor, const std::string& path) {
   const auto buffered = [&](const char* why) {
     struct stat info {};
@@ -197,7 +188,7 @@ Alignment make_direct(int descriptor, const std::string& path) {
                    path + " " + why + ": its file system is used through the page cache");
     return Alignment{};
   };
-  if (lives_in_memory(descriptor, path)) return buffered("lies in memory");
+  if (file_is_memory(descriptor)) return buffered("lies in memory");
   const int flags = ::fcntl(descriptor, F_GETFL);
   if (::fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0) return buffered("refuses O_DIRECT");
 

@@ -1,8 +1,8 @@
 // RealFileSystem: the machine's files.
 //
 // Direct files use O_DIRECT and take their alignment from statx(STATX_DIOALIGN) where the kernel
-// tells it, else 4096. Where O_DIRECT is refused (tmpfs, some overlays) the file is opened
-// buffered, with one log line for each mount.
+// reports it, else 4096. Files that are memory (memory_files.h), and those whose file system
+// refuses O_DIRECT, are opened buffered, with one log line for each mount.
 //
 // Locks are flock(2)'s: they belong to the open file, so threads of one process exclude each other
 // too, and a child that was forked without exec keeps its parent's locks until it ends as well. On

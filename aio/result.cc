@@ -52,7 +52,7 @@ std::string_view default_advice(int error_number) {
     case EDQUOT:
       return "the quota of this user is used up there";
     case EFBIG:
-      return "a file there may not become so large: raise ulimit -f, or choose another file system";
+      return "the file would exceed the size limit: raise ulimit -f, or choose another file system";
     case EROFS:
       return "choose a path on a file system that is mounted for writing";
     case EACCES:

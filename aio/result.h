@@ -60,7 +60,7 @@ class [[nodiscard]] Error {
 
   // Puts what the caller was doing in front: "reading record h.3/mlp: <message>".
   Error with_context(std::string_view doing) &&;
-  // Puts `more` behind the message as it is.
+  // Appends `more` to the message as it is.
   Error with_suffix(std::string_view more) &&;
 
  private:

@@ -10,6 +10,7 @@ namespace {
 constexpr std::int64_t kFirstDelayNs = 100'000;
 constexpr std::int64_t kMaxDelayNs = 100'000'000;
 constexpr std::int64_t kMaxEnterDelayNs = 1'000'000'000;
+constexpr std::int64_t kAtOnceNs = 1'000'000;  // a sandbox takes microseconds
 
 bool is_not_now(int error_number) { return error_number == EINTR || error_number == EAGAIN; }
 
@@ -53,6 +54,10 @@ std::optional<std::int64_t> enter_retry_delay_ns(int error_number, int failures,
                       error_number == ENOMEM;
   if (!passes || failures + 1 >= max_tries) return std::nullopt;
   return std::min(kMaxEnterDelayNs, kFirstDelayNs << std::min(failures, 20));
+}
+
+bool is_interruption(int error_number, std::int64_t took_ns) {
+  return error_number == EINTR && took_ns >= kAtOnceNs;
 }
 
 Error transfer_error(const IoOp& op, std::int64_t result, int retries) {

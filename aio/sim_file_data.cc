@@ -98,7 +98,7 @@ void SimFileData::lose_power(const PowerDice& dice) {
       apply(change, left);
     }
   }
-  // Bytes that landed behind the end that survived are not part of the file.
+  // Bytes that landed beyond the end that survived are not part of the file.
   left.pages.erase_from(left.size_bytes);
   left.space.cut(left.size_bytes);
   pending_.clear();

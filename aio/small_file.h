@@ -6,7 +6,7 @@
 // an interrupted write left there is replaced by the next.
 //
 // Threads: one writer of a path at a time; readers at any.
-// Errors:  those of the calls behind. After one the new content may be there or not, whole.
+// Errors:  those of the calls it makes. After one the new content may be there or not, whole.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ Status write_small_file(IoQueue& queue, const std::string& path, std::string_vie
 // error.
 Status remove_durably(FileSystem& files, const std::string& path);
 
-// A name that nothing bears: `path`, else the first of "<path>-2", "<path>-3" and so on. For what
+// An unused name: `path`, else the first of "<path>-2", "<path>-3" and so on. For what
 // is moved out of the way; whoever holds the folder's lock can rely on it.
 Result<std::string> unused_name(FileSystem& files, const std::string& path);
 

@@ -1,19 +1,13 @@
 #include "aio/storage_info.h"
 
-#include <fcntl.h>
-#include <linux/fiemap.h>
-#include <linux/fs.h>
 #include <linux/magic.h>
-#include <sys/ioctl.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <sstream>
+#include <cstdint>
+#include <utility>
 
 #include "aio/machine_info.h"
 #include "aio/mount_table.h"
-#include "aio/units.h"
 
 namespace sluice::aio {
 namespace {
@@ -80,21 +74,6 @@ StorageInfo storage_of_overlay(const std::string& path, const struct statfs& ove
   return info;
 }
 
-std::uint64_t shared_memory_bytes() {
-  std::istringstream lines(read_text("/proc/meminfo"));
-  for (std::string line; std::getline(lines, line);)
-    if (line.starts_with("Shmem:"))
-      return std::stoull("0" + line.substr(line.find_first_of("0123456789"))) * kKiB;
-  return 0;
-}
-
-// Every file system on a disk can say where its blocks are.
-bool has_blocks_on_a_disk(int descriptor) {
-  struct fiemap map {};
-  map.fm_length = FIEMAP_MAX_OFFSET;
-  return ::ioctl(descriptor, FS_IOC_FIEMAP, &map) == 0;
-}
-
 }  // namespace
 
 StorageInfo storage_info(const std::string& path) {
@@ -106,25 +85,6 @@ StorageInfo storage_info(const std::string& path) {
   StorageInfo info = storage_of_type(type, mount.type.empty() ? "unknown" : mount.type);
   if (is_memory_device(mount.source)) info.in_memory = true;
   return info;
-}
-
-bool overlay_takes_memory(const std::string& folder) {
-  // Far more than other programs take in the same moment, and than counters of cores may lag.
-  constexpr std::uint64_t kTakenBytes = 64 * kMiB;
-  struct statfs there {};
-  if (::statfs(folder.c_str(), &there) != 0 || there.f_type != OVERLAYFS_SUPER_MAGIC) return false;
-  std::string name = folder + "/.sluice-XXXXXX";
-  const int file = ::mkostemp(name.data(), O_CLOEXEC);
-  if (file < 0) return false;
-  ::unlink(name.c_str());
-  bool grew = false;
-  if (!has_blocks_on_a_disk(file)) {
-    const std::uint64_t before = shared_memory_bytes();
-    if (::fallocate(file, 0, 0, static_cast<off_t>(kTakenBytes)) == 0)
-      grew = shared_memory_bytes() >= before + kTakenBytes * 3 / 4;
-  }
-  ::close(file);
-  return grew;
 }
 
 }  // namespace sluice::aio

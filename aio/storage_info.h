@@ -19,12 +19,8 @@ struct StorageInfo {
   bool locks_reach_all = false;
 };
 
-// Of a path that exists; what is not known is as above.
+// Of a path that exists; what is not known is as above. An overlay in a container does not show its
+// upper layer: memory_files.h finds out.
 StorageInfo storage_info(const std::string& path);
-
-// For a container's overlay, whose upper layer has no name inside: whether the files of `folder`
-// are memory is found out by taking space for a file without a name, and looking at what the kernel
-// counts as shared memory meanwhile. False on other file systems, and where that says nothing.
-bool overlay_takes_memory(const std::string& folder);
 
 }  // namespace sluice::aio

@@ -32,7 +32,7 @@ bool starts_later(const IoOp* a, const IoOp* b) { return a->delay_ns > b->delay_
 
 // Failures of io_uring_enter further apart than this have nothing to do with one another: those
 // that follow each other come at most a second apart.
-constexpr std::int64_t kUnrelatedNs = 10'000'000'000;
+constexpr std::int64_t kUnrelatedNs = 2'000'000'000;
 // How soon a ring that has given up looks for results of what the kernel still has.
 constexpr std::chrono::milliseconds kLookAgain{1};
 
@@ -269,10 +269,10 @@ void UringRing::enter() {
   asleep_.store(true);
   const bool work_waits = inbox_filled_.load() || (!ready_.empty() && in_kernel_ < queue_depth_);
   const bool timed = !delayed_.empty() && !work_waits;
+  const std::int64_t entered_ns = clock_->now_ns();
   int result = 0;
   if (timed) {
-    const std::int64_t wait_ns =
-        std::max<std::int64_t>(0, delayed_.front()->delay_ns - clock_->now_ns());
+    const std::int64_t wait_ns = std::max<std::int64_t>(0, delayed_.front()->delay_ns - entered_ns);
     __kernel_timespec timeout{wait_ns / 1'000'000'000, wait_ns % 1'000'000'000};
     io_uring_cqe* first = nullptr;
     result = io_uring_submit_and_wait_timeout(&ring_, &first, 1, &timeout, nullptr);
@@ -282,17 +282,18 @@ void UringRing::enter() {
   }
   asleep_.store(false);
   const bool waited = !timed && !work_waits;
-  judge_enter(result, waited && result == 0 && io_uring_cq_ready(&ring_) == 0);
+  judge_enter(result, entered_ns, waited && result == 0 && io_uring_cq_ready(&ring_) == 0);
 }
 
 // Nothing is lost by a failure: what was not accepted stays in the ring for the next call.
-void UringRing::judge_enter(int result, bool did_nothing) {
-  if (result >= 0 && !did_nothing) {
+void UringRing::judge_enter(int result, std::int64_t entered_ns, bool did_nothing) {
+  const int error_number = std::max(0, -result);
+  const std::int64_t now_ns = clock_->now_ns();
+  const bool went_well = result >= 0 && !did_nothing;
+  if (went_well || is_interruption(error_number, now_ns - entered_ns)) {
     enter_failures_ = 0;
     return;
   }
-  const int error_number = std::max(0, -result);
-  const std::int64_t now_ns = clock_->now_ns();
   if (now_ns - last_failure_ns_ > kUnrelatedNs) enter_failures_ = 0;
   last_failure_ns_ = now_ns;
   const auto delay_ns = enter_retry_delay_ns(error_number, enter_failures_++, kMaxEnterTries);
@@ -307,7 +308,7 @@ void UringRing::judge_enter(int result, bool did_nothing) {
   std::this_thread::sleep_for(std::chrono::nanoseconds(*delay_ns));
 }
 
-// The entries behind the kernel's head are ours: it looks at them in io_uring_enter alone, which is
+// The entries after the kernel's head are ours: it looks at them in io_uring_enter alone, which is
 // not called again.
 void UringRing::give_up(int error_number) {
   log::error(enter_refused(error_number).message() +

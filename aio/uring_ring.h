@@ -97,7 +97,7 @@ class UringRing {
   void prepare(io_uring_sqe& sqe, const IoOp& op);
   int find_memory(const IoOp& op) const;
   void enter();
-  void judge_enter(int result, bool did_nothing);
+  void judge_enter(int result, std::int64_t entered_ns, bool did_nothing);
   void give_up(int error_number);
   void fail_waiting();
   void wait_without_entering();

@@ -1,4 +1,4 @@
-// The making of an io_uring that works, and the sentences for one that does not. Part of UringRing.
+// Sets up an io_uring that works, and has the sentences for one that does not. Part of UringRing.
 #pragma once
 
 #include <liburing.h>

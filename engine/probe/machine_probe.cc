@@ -318,15 +318,21 @@ class MachineProbe {
   ProbeReport report_;
 };
 
-}  // namespace
-
 constexpr int kCacheDepth = 4;
+
+// The cache lies in the user's home, on a network file system perhaps.
+aio::IoWatchdog::Options watchdog_options(const config::Config& config) {
+  return {.limit_ns = static_cast<std::int64_t>(config.run.io_watchdog_s * 1e9)};
+}
+
+}  // namespace
 
 Status forget_measurements(const config::Config& config, const ProbeReport& report,
                            std::int64_t now_unix_s) {
   SLUICE_ASSIGN_OR_RETURN(const auto backend, make_run_backend(config));
   SLUICE_ASSIGN_OR_RETURN(const auto queue,
                           aio::IoQueue::create(*backend, {.queue_depth = kCacheDepth}));
+  const aio::IoWatchdog watchdog({queue.get()}, watchdog_options(config));
   return SpeedsCache(*queue, {.path = report.cache_path, .unix_s = now_unix_s})
       .forget(report.measured);
 }
@@ -336,8 +342,7 @@ Result<ProbeReport> probe_machine(const config::Config& config,
   SLUICE_ASSIGN_OR_RETURN(const auto backend, make_run_backend(config));
   SLUICE_ASSIGN_OR_RETURN(const auto queue,
                           aio::IoQueue::create(*backend, {.queue_depth = kCacheDepth}));
-  const aio::IoWatchdog watchdog(
-      {queue.get()}, {.limit_ns = static_cast<std::int64_t>(config.run.io_watchdog_s * 1e9)});
+  const aio::IoWatchdog watchdog({queue.get()}, watchdog_options(config));
   return MachineProbe(config, options, *backend, *queue).run();
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "aio/copy_on_write.h"
+#include "aio/memory_files.h"
 #include "aio/units.h"
 #include "engine/train/existing_folder.h"
 #include "offload/path_weights.h"
@@ -405,7 +406,7 @@ class Check {
 
 aio::StorageInfo storage_of(const std::string& folder) {
   aio::StorageInfo storage = aio::storage_info(folder);
-  if (!storage.in_memory && aio::overlay_takes_memory(folder)) {
+  if (!storage.in_memory && aio::folder_is_memory(folder)) {
     storage.in_memory = true;
     storage.file_system += " on tmpfs";
   }

@@ -3,15 +3,26 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/openat2.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "aio/direct_file.h"
@@ -168,43 +179,224 @@ TEST(IoWatchdogCalls, NamesWhatAThreadIsBlockedInAndSaysWhenItIsBack) {
               AllOf(HasSubstr("has answered after "), HasSubstr("open of ")));
 }
 
-// By a clock of the test's: since when the thread has been in the call that it is in.
-std::int64_t blocked_since(BlockedCalls& calls, pid_t thread, std::int64_t now_ns) {
-  while (true) {
-    const auto& blocked = calls.look(now_ns);
-    const auto found = blocked.find(thread);
-    if (found != blocked.end()) return found->second.since_ns;
+bool eventually(const std::function<bool()>& holds) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::yield();
   }
+  return true;
 }
+
+bool sleeps(pid_t thread) {
+  std::string line;
+  std::getline(std::ifstream("/proc/self/task/" + std::to_string(thread) + "/syscall"), line);
+  return line != "running";
+}
+
+// By a clock of the test's: since when the thread has been in the call that it is in. -1: it is in
+// none.
+std::int64_t blocked_since(BlockedCalls& calls, pid_t thread, std::int64_t now_ns) {
+  const std::map<pid_t, BlockedCalls::Blocked>* blocked = nullptr;
+  const bool found = eventually([&] {
+    if (!sleeps(thread)) return false;
+    blocked = &calls.look(now_ns);
+    return blocked->count(thread) == 1;
+  });
+  return found ? blocked->at(thread).since_ns : -1;
+}
+
+std::string described(BlockedCalls& calls, pid_t thread) {
+  const auto call = BlockedCalls::describe(thread, calls.look(0).at(thread));
+  return call ? call->text : "";
+}
+
+// A thread of its own for calls that wait.
+class Caller {
+ public:
+  explicit Caller(std::function<void()> call)
+      : thread_([this, call = std::move(call)] {
+          id_ = ::gettid();
+          call();
+        }) {
+    eventually([this] { return id_ != 0; });
+  }
+  void join() { thread_.join(); }
+  pid_t id() const { return id_; }
+
+ private:
+  std::atomic<pid_t> id_{0};
+  std::thread thread_;
+};
+
+// The two ends of a pipe with a name.
+class NamedPipe {
+ public:
+  explicit NamedPipe(std::string path) : path_(std::move(path)) {
+    if (::mkfifo(path_.c_str(), 0600) != 0) throw std::runtime_error("no pipe can be made");
+  }
+  ~NamedPipe() {
+    if (both_ >= 0) ::close(both_);
+  }
+  NamedPipe(const NamedPipe&) = delete;
+  NamedPipe& operator=(const NamedPipe&) = delete;
+
+  const std::string& path() const { return path_; }
+  // Who waits for the other end to be opened goes on.
+  int open() {
+    if (both_ < 0) both_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+    return both_;
+  }
+  bool write(char byte) const { return ::write(both_, &byte, 1) == 1; }
+
+ private:
+  std::string path_;
+  int both_ = -1;
+};
 
 TEST(BlockedCalls, TakesEqualConsecutiveCallsForSeveral) {
   if (!calls_are_shown()) GTEST_SKIP() << kNotShown;
   const TemporaryFolder folder;
-  const std::string pipe = folder.file("pipe");
-  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  const int both = ::open(pipe.c_str(), O_RDWR | O_CLOEXEC);
+  NamedPipe pipe(folder.file("pipe"));
+  const int both = pipe.open();
   ASSERT_GE(both, 0);
-  std::atomic<pid_t> thread{0};
   std::atomic<int> bytes{0};
-  std::thread reader([&] {
-    thread = ::gettid();
+  Caller reader([&] {
     char byte = 0;
     while (::read(both, &byte, 1) == 1 && byte != 'e') ++bytes;
   });
-  while (thread == 0) std::this_thread::yield();
   BlockedCalls calls;
-  EXPECT_EQ(blocked_since(calls, thread, 10), 10);
-  EXPECT_EQ(blocked_since(calls, thread, 20), 10);
-  EXPECT_EQ(::write(both, "x", 1), 1);
-  while (bytes == 0) std::this_thread::yield();
-  EXPECT_EQ(blocked_since(calls, thread, 30), 30);
-  const auto call = BlockedCalls::describe(thread, calls.look(40).at(thread));
-  EXPECT_EQ(call ? call->text : "", "read of 1 bytes of " + pipe);
-  EXPECT_EQ(::write(both, "e", 1), 1);
+  EXPECT_EQ(blocked_since(calls, reader.id(), 10), 10);
+  EXPECT_EQ(blocked_since(calls, reader.id(), 20), 10);
+  EXPECT_TRUE(pipe.write('x'));
+  EXPECT_TRUE(eventually([&] { return bytes == 1; }));
+  EXPECT_EQ(blocked_since(calls, reader.id(), 30), 30);
+  EXPECT_EQ(described(calls, reader.id()), "read of 1 bytes of " + pipe.path());
+  EXPECT_TRUE(pipe.write('e'));
   reader.join();
-  ::close(both);
-  EXPECT_EQ(calls.look(50).count(thread), 0U);
+  EXPECT_EQ(calls.look(50).count(reader.id()), 0U);
+}
+
+// As a call on a network file system that sends its request again and again: it wakes, works for a
+// moment and sleeps.
+TEST(BlockedCalls, TakesACallForOneHoweverOftenItsThreadWakes) {
+  if (!calls_are_shown()) GTEST_SKIP() << kNotShown;
+  constexpr std::size_t kBytes = 512 * kKiB;
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  const std::vector<char> data(kBytes);
+  Caller writer([&] { EXPECT_EQ(::write(ends[1], data.data(), kBytes), ssize_t{kBytes}); });
+  BlockedCalls calls;
+  EXPECT_EQ(blocked_since(calls, writer.id(), 10), 10);
+  std::vector<char> part(4096);
+  std::size_t looks = 0;
+  std::size_t the_same = 0;
+  for (std::size_t drained = 0; drained < kBytes;) {
+    const ssize_t got = ::read(ends[0], part.data(), part.size());
+    ASSERT_GT(got, 0);
+    drained += static_cast<std::size_t>(got);
+    if (drained > kBytes / 2) continue;  // later the pipe may have room for the rest
+    const auto& blocked = calls.look(20);
+    const auto found = blocked.find(writer.id());
+    ++looks;
+    if (found != blocked.end() && found->second.since_ns == 10) ++the_same;
+  }
+  EXPECT_EQ(the_same, looks);
+  writer.join();
+  for (const int end : ends) ::close(end);
+}
+
+std::atomic<int> signals_taken{0};
+
+TEST(BlockedCalls, KnowsACallWithAPathByThePathsText) {
+  if (!calls_are_shown()) GTEST_SKIP() << kNotShown;
+  const TemporaryFolder folder;
+  NamedPipe first(folder.file("first"));
+  NamedPipe other(folder.file("other"));
+  struct sigaction take {};
+  struct sigaction before {};
+  take.sa_handler = [](int) { ++signals_taken; };
+  take.sa_flags = SA_RESTART;
+  signals_taken = 0;
+  ASSERT_EQ(::sigaction(SIGUSR1, &take, &before), 0);
+  std::string path = first.path();
+  std::atomic<int> opened{0};
+  Caller reader([&] {
+    for (const NamedPipe* pipe : {&first, &other}) {
+      path.replace(0, std::string::npos, pipe->path());  // equally long: at the same address
+      // All arguments are equal. A sanitizer's open() would keep signals back.
+      const long file =
+          ::syscall(SYS_openat, AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC, 0, 0, 0);
+      ::close(static_cast<int>(file));
+      ++opened;
+    }
+  });
+  BlockedCalls calls;
+  EXPECT_EQ(blocked_since(calls, reader.id(), 10), 10);
+  EXPECT_EQ(::syscall(SYS_tgkill, ::getpid(), reader.id(), SIGUSR1), 0);
+  EXPECT_TRUE(eventually([] { return signals_taken == 1; }));
+  EXPECT_EQ(blocked_since(calls, reader.id(), 20), 10);
+  EXPECT_GE(first.open(), 0);
+  EXPECT_TRUE(eventually([&] { return opened == 1; }));
+  EXPECT_EQ(blocked_since(calls, reader.id(), 30), 30);
+  EXPECT_EQ(described(calls, reader.id()), "open of " + other.path());
+  EXPECT_GE(other.open(), 0);
+  reader.join();
+  ::sigaction(SIGUSR1, &before, nullptr);
+}
+
+TEST(BlockedCalls, NamesBothFilesOfACopy) {
+  if (!calls_are_shown()) GTEST_SKIP() << kNotShown;
+  const TemporaryFolder folder;
+  NamedPipe pipe(folder.file("pipe"));
+  const int both = pipe.open();
+  ASSERT_GE(both, 0);
+  const std::string path = folder.file("source");
+  std::ofstream(path) << "12345";
+  const int source = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(source, 0);
+  const int bytes = ::fcntl(both, F_GETPIPE_SZ);
+  std::vector<char> all(static_cast<std::size_t>(bytes));
+  ASSERT_EQ(::write(both, all.data(), all.size()), bytes);  // full: what is copied waits
+  Caller copier([&] { EXPECT_EQ(::sendfile(both, source, nullptr, 5), 5); });
+  BlockedCalls calls;
+  EXPECT_EQ(blocked_since(calls, copier.id(), 10), 10);
+  EXPECT_EQ(described(calls, copier.id()), "copy of 5 bytes of " + path + " to " + pipe.path());
+  EXPECT_EQ(::read(both, all.data(), all.size()), bytes);
+  copier.join();
+  ::close(source);
+}
+
+TEST(BlockedCalls, KnowsTheNewerFormsOfOpenAndRead) {
+  if (!calls_are_shown()) GTEST_SKIP() << kNotShown;
+  const TemporaryFolder folder;
+  NamedPipe pipe(folder.file("pipe"));
+  BlockedCalls calls;
+#ifdef SYS_openat2
+  const open_how how{.flags = O_RDONLY | O_CLOEXEC, .mode = 0, .resolve = 0};
+  const auto open = [&](const char* path) {
+    return static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how));
+  };
+  if (const int root = open("/"); root >= 0) {
+    ::close(root);
+    Caller opener([&] { ::close(open(pipe.path().c_str())); });
+    EXPECT_EQ(blocked_since(calls, opener.id(), 10), 10);
+    EXPECT_EQ(described(calls, opener.id()), "open of " + pipe.path());
+    EXPECT_GE(pipe.open(), 0);
+    opener.join();
+  }
+#endif
+  const int both = pipe.open();
+  ASSERT_GE(both, 0);
+  Caller reader([&] {
+    char byte = 0;
+    const iovec place{&byte, 1};
+    EXPECT_EQ(::preadv2(both, &place, 1, -1, 0), 1);
+  });
+  EXPECT_EQ(blocked_since(calls, reader.id(), 10), 10);
+  EXPECT_EQ(described(calls, reader.id()), "read of " + pipe.path());
+  EXPECT_TRUE(pipe.write('x'));
+  reader.join();
 }
 
 TEST(DescribeDrive, FollowsSymbolicLinks) {

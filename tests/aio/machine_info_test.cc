@@ -8,6 +8,8 @@
 #include <fstream>
 
 #include "aio/cgroup_limits.h"
+#include "aio/memory_files.h"
+#include "aio/missing_folder.h"
 #include "aio/mount_table.h"
 #include "aio/storage_info.h"
 #include "tests/aio/backends_under_test.h"
@@ -66,11 +68,56 @@ TEST(MountTable, KnowsADriveOfFstabThatIsNotMounted) {
   const std::string fstab =
       "# /dev/sdz /mnt/c ext4\nUUID=1 / ext4 defaults 0 1\n\n/dev/x none swap sw\n"
       "/dev/vdx /srv ext4\n/dev/nvme0n1 /mnt/a/ xfs noatime\n/dev/nvme1n1 /mnt/my\\040drive xfs\n";
-  EXPECT_EQ(unmounted_point(fstab, mounts, "/mnt/my drive/state"), "/mnt/my drive");
-  EXPECT_EQ(unmounted_point(fstab, mounts, "/mnt/my drive"), "/mnt/my drive");
+  const auto point_for = [&](const std::string& path) {
+    return unmounted_point(fstab, mounts, path, [](const std::string&) { return true; });
+  };
+  EXPECT_EQ(point_for("/mnt/my drive/state"), "/mnt/my drive");
+  EXPECT_EQ(point_for("/mnt/my drive"), "/mnt/my drive");
   for (const char* path :
        {"/mnt/a", "/mnt/a/state", "/srv/nvme/state", "/mnt", "/mnt/c", "/", "/mnt/my drives"})
-    EXPECT_EQ(unmounted_point(fstab, mounts, path), "") << path;
+    EXPECT_EQ(point_for(path), "") << path;
+}
+
+// What is left of another machine, or came with a container's image, is no drive to wait for.
+TEST(MountTable, LeavesOutLinesOfFstabThatNothingWaitsFor) {
+  const auto point_for = [](const std::string& line) {
+    return unmounted_point(line, {}, "/data/state", [](const std::string& device) {
+      return device == "/dev/sdb1" || device == "/dev/disk/by-uuid/12-ab" ||
+             device == "/dev/disk/by-label/my\\x20drive";
+    });
+  };
+  for (const char* line :
+       {"/dev/sdb1 /data xfs", "/dev/sdb1 /data xfs noatime,nofail 0 2", "UUID=12-ab /data xfs",
+        "UUID=\"12-ab\" /data xfs", "LABEL=my\\040drive /data xfs", "server:/export /data nfs hard",
+        "//server/share /data cifs user=a"})
+    EXPECT_EQ(point_for(line), "/data") << line;
+  for (const char* line :
+       {"/dev/sdb1 /data xfs noauto", "/dev/sdb1 /data xfs rw,noauto,nofail 0 2",
+        "server:/export /data nfs noauto", "/dev/sdc1 /data xfs", "UUID=99 /data xfs",
+        "LABEL=cloudimg-rootfs /data ext4", "tmpfs /data tmpfs size=1g", "C: /data drvfs defaults",
+        "share /data virtiofs", "/srv/data /data none bind", "overlay /data overlay rw"})
+    EXPECT_EQ(point_for(line), "") << line;
+}
+
+TEST(RequireMounted, SaysHowAFolderIsAcceptedWhoseDriveIsNotMounted) {
+  const TemporaryFolder folder;
+  const std::string state = folder.file("state");
+  ASSERT_TRUE(std::filesystem::create_directory(state));
+  const auto with = [&](const std::string& line) {
+    return require_mounted("budget.nvme_paths", state, line);
+  };
+  const Status refused = with("server:/export " + folder.path() + " nfs\n");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::kNotFound);
+  const std::string& message = refused.error().message();
+  for (const std::string& part :
+       {"budget.nvme_paths: " + state, "Run: mount " + folder.path(),
+        std::string("mark that line noauto"), "not below " + folder.path()})
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  EXPECT_TRUE(with("server:/export " + folder.path() + " nfs noauto\n").ok());
+  EXPECT_TRUE(with("/dev/sluice-none " + folder.path() + " ext4\n").ok());
+  EXPECT_TRUE(with("/dev/null " + folder.path() + " ext4\n").ok()) << "it is no drive";
+  EXPECT_TRUE(with("").ok());
 }
 
 TEST(StorageInfo, KnowsWhatIsMemory) {
@@ -78,7 +125,7 @@ TEST(StorageInfo, KnowsWhatIsMemory) {
   if (memory.file_system != "tmpfs") GTEST_SKIP() << "/dev/shm is no tmpfs here";
   EXPECT_TRUE(memory.in_memory);
   EXPECT_TRUE(memory.locks_reach_all);
-  EXPECT_FALSE(overlay_takes_memory("/dev/shm")) << "it is no overlay";
+  EXPECT_TRUE(folder_is_memory("/dev/shm"));
   EXPECT_FALSE(storage_info("/proc").in_memory);
   EXPECT_FALSE(storage_info("/nowhere").locks_reach_all);
 }

@@ -3,9 +3,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -15,12 +12,12 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <cstddef>
 #include <fstream>
 #include <thread>
 #include <vector>
 
 #include "tests/aio/backends_under_test.h"
+#include "tests/aio/forbid_syscall.h"
 
 namespace sluice::aio {
 namespace {
@@ -218,20 +215,9 @@ TEST_F(RealFileLocks, HaveOneHolderWhileEachHolderRemovesTheFile) {
 }
 
 // As a network file system without a lock service answers.
-bool forbid_flock() {
-  std::array<sock_filter, 4> program = {
-      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_flock, 0, 1),
-      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOLCK),
-      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
-}
-
 TEST_F(RealFileLocks, AreUnsupportedWithAdviceWhereFlockIsRefused) {
   const auto child = [&] {
-    if (!forbid_flock()) _exit(10);
+    if (!forbid_syscall(SYS_flock, ENOLCK)) _exit(10);
     const auto lock = files_.lock(path_);
     if (lock.ok() || lock.error().code() != ErrorCode::kUnsupported) _exit(11);
     _exit(lock.error().message().find("choose a path on a local drive") != std::string::npos ? 0

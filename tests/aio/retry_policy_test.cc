@@ -63,5 +63,12 @@ TEST(RetryPolicy, EntersARingAgainWithGrowingDelaysAndNotForEver) {
     EXPECT_FALSE(enter_retry_delay_ns(error, 0, kMaxEnterTries)) << error;
 }
 
+TEST(RetryPolicy, TakesAnInterruptedWaitForNoFailureOfTheRing) {
+  EXPECT_TRUE(is_interruption(EINTR, 5'000'000));
+  EXPECT_FALSE(is_interruption(EINTR, 20'000)) << "nothing was waited for";
+  for (const int error : {0, EAGAIN, EBUSY, ENOMEM, EPERM})
+    EXPECT_FALSE(is_interruption(error, 5'000'000)) << error;
+}
+
 }  // namespace
 }  // namespace sluice::aio

@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -13,6 +16,7 @@
 #include <thread>
 
 #include "aio/direct_file.h"
+#include "aio/retry_policy.h"
 #include "aio/uring_backend.h"
 #include "tests/aio/backends_under_test.h"
 #include "tests/aio/forbid_syscall.h"
@@ -161,7 +165,6 @@ TEST(Uring, NamesTheRangeOfItsOptions) {
   }
 }
 
-// Exits with 0, or with the number of what was wrong. `folder` is its parent's to remove.
 // The file system opens no pipes.
 class Pipe : public File {
  public:
@@ -179,6 +182,7 @@ class Pipe : public File {
   int descriptor_;
 };
 
+// Exits with 0, or with the number of what was wrong. `folder` is its parent's to remove.
 void break_a_ring_in_use(const TemporaryFolder& folder) {
   ::alarm(60);  // instead of a hang
   const auto run = [](UringBackend& backend, Counting& op) {
@@ -239,6 +243,58 @@ void break_a_ring_in_use(const TemporaryFolder& folder) {
 TEST(Uring, FailsWhatTheKernelHasNotTakenOnceItRefusesToBeEntered) {
   const TemporaryFolder folder;
   EXPECT_EXIT(break_a_ring_in_use(folder), testing::ExitedWithCode(0), "io_uring_enter failed");
+}
+
+struct OnRing : Counting {
+  std::atomic<pid_t> thread{0};
+};
+
+// More often than io_uring_enter may fail; its parent lets it go on. Exits with 0, or with the
+// number of what was wrong.
+void stop_while_a_ring_is_idle() {
+  ::alarm(60);  // instead of a hang
+  auto backend = UringBackend::create({});
+  if (!backend.ok()) _exit(10);
+  std::atomic<int> ended{0};
+  const auto nop = [&] {
+    OnRing op;
+    op.ended = &ended;
+    op.on_done = [](IoOp& done, std::int64_t result) noexcept {
+      static_cast<OnRing&>(done).thread = ::gettid();
+      count(done, result);
+    };
+    IoOp* const pointer = &op;
+    const int before = ended;
+    (*backend)->submit({&pointer, 1});
+    while (ended == before) std::this_thread::yield();
+    return op.outcome == 0 ? op.thread.load() : -1;
+  };
+  const pid_t ring = nop();
+  if (ring < 0) _exit(11);
+  for (int stops = 0; stops < kMaxEnterTries + 5; ++stops) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    for (int call = -1; call != SYS_io_uring_enter; std::this_thread::yield()) {
+      std::ifstream("/proc/self/task/" + std::to_string(ring) + "/syscall") >> call;
+      if (std::chrono::steady_clock::now() > deadline) _exit(12);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // it waits: see is_interruption()
+    ::kill(::getpid(), SIGSTOP);
+  }
+  _exit(nop() == ring ? 0 : 13);
+}
+
+TEST(Uring, WorksOnAfterItsProcessWasStoppedManyTimesWhileIdle) {
+  if (!std::ifstream("/proc/thread-self/syscall").good())
+    GTEST_SKIP() << "this kernel does not show the calls that threads are in";
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) stop_while_a_ring_is_idle();
+  int status = 0;
+  int stops = 0;
+  for (; ::waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status); ++stops)
+    ::kill(child, SIGCONT);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "after " << stops << " stops";
 }
 
 }  // namespace
