@@ -135,6 +135,20 @@ class Resume(Training):
         self.assertIn("there is no older one that is complete. To begin a new run", told)
         self.assertEqual(contents(self.path / "a"), before)
 
+    def test_stops_where_the_first_file_of_the_newest_is_being_copied(self):
+        copied = self.checkpoints / "step-000000009"
+        copied.mkdir()
+        (copied / ".exp_avg-00001-of-00013.safetensors.AbCdEf").write_bytes(b"so far")
+        before = contents(self.path / "a")
+        for command, says in ((["train", "run.json", "--out", "a", "--resume"], "being copied"),
+                              (["export", "a", "x"], "being copied"),
+                              (["ls", "a"], "being copied"),
+                              (["scrub", "a"], "no checkpoint was finished there")):
+            with self.subTest(command=command):
+                result = self.sluice(*command, code=1)
+                self.assertIn(says, result.stdout + result.stderr)
+                self.assertEqual(contents(self.path / "a"), before)
+
     def test_leaves_a_folder_that_is_being_copied_alone(self):
         (self.checkpoints / "step-000000002/checkpoint.json").unlink()
         told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "7", "--set",
@@ -219,6 +233,12 @@ class Resume(Training):
             with self.subTest(command=command):
                 result = self.sluice(*command, code=1)
                 self.assertIn("mounted?", result.stderr)
+        self.checkpoints.unlink()
+        self.checkpoints.write_bytes(b"")
+        for command in (["train", "run.json", "--out", "a", "--resume"], ["ls", "a"],
+                        ["scrub", "a"]):
+            with self.subTest(command=command):
+                self.assertIn("is not a folder", self.sluice(*command, code=1).stderr)
         self.assertEqual(len(self.metrics("a")), 6)
 
     def test_says_that_it_may_not_look_where_it_may_not(self):

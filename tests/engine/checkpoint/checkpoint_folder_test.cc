@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "aio/fault_backend.h"
@@ -129,6 +130,25 @@ TEST_F(CheckpointList, HasNoNewestWhileTheNewestCannotBeRead) {
   EXPECT_THAT(refused(ErrorCode::kCorrupt), HasSubstr("exp_avg-00001-of-00004.safetensors"));
 }
 
+// rsync writes under temporary names, and may have come to no file's end yet.
+TEST_F(CheckpointList, HasNoNewestWhileTheFirstFileOfOneIsCopied) {
+  save(1);
+  for (const std::string& name : {folder_.path_of(2), folder_.path_of(3) + ".new"}) {
+    ASSERT_OK(drive_.files().make_directories(name));
+    const std::string part = name + "/.exp_avg-00001-of-00013.safetensors.AbCdEf";
+    put(part, "so far");
+    const auto newest = folder_.newest();
+    ASSERT_FALSE(newest.ok());
+    EXPECT_EQ(newest.error().code(), ErrorCode::kCorrupt);
+    EXPECT_THAT(newest.error().message(), HasSubstr("still being copied, or is somebody else's"));
+    EXPECT_THAT(*folder_.clean_leftovers(), IsEmpty());
+    EXPECT_FALSE(remove_checkpoint(*queue_, name).ok());
+    EXPECT_TRUE(*drive_.files().exists(part));
+    EXPECT_EQ((*folder_.before(9))->step, 1);
+  }
+  EXPECT_EQ(folder_.list()->size(), 3U);
+}
+
 TEST_F(CheckpointList, DoesNotTakeOneStepForAnother) {
   save(3);
   ASSERT_OK(drive_.files().rename(folder_.path_of(3), folder_.path_of(9)));
@@ -174,9 +194,9 @@ TEST_F(CheckpointList, IsCleanedOfLeftoversAndOfNothingElse) {
 
   EXPECT_THAT(*folder_.clean_leftovers(),
               ElementsAre("step-000000002", "step-000000003", "step-000000004.new"));
-  EXPECT_THAT(names(),
-              ElementsAre("best", "step-000000001", "step-000000003", "step-000000009.txt"));
-  EXPECT_THAT(*drive_.files().list(folder_.path_of(3)), ElementsAre("notes.txt"));
+  EXPECT_THAT(names(), ElementsAre("best", "step-000000001", "step-000000003.set-aside",
+                                   "step-000000009.txt"));
+  EXPECT_THAT(*drive_.files().list(folder_.path_of(3) + ".set-aside"), ElementsAre("notes.txt"));
   EXPECT_THAT(*drive_.files().list(foreign), ElementsAre("master-00001-of-00001.safetensors"));
   ASSERT_OK(load_checkpoint(*queue_, folder_.path_of(1)));
   EXPECT_THAT(*folder_.clean_leftovers(), IsEmpty());
@@ -277,6 +297,10 @@ TEST(CheckpointSearch, ThatFailsIsNotAnEmptyFolder) {
   EXPECT_FALSE(*folder.newest());
   std::filesystem::create_symlink(temporary.file("unmounted"), path);
   EXPECT_THAT(folder.newest().error().message(), HasSubstr("is its drive mounted?"));
+  std::filesystem::remove(path);
+  std::ofstream(path) << "a file";
+  EXPECT_THAT(folder.newest().error().message(), HasSubstr("is not a folder"));
+  EXPECT_EQ(folder.newest().error().code(), ErrorCode::kIo);
   std::filesystem::remove(path);
   std::filesystem::create_directories(path);
   EXPECT_FALSE(*folder.newest());
