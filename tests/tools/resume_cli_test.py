@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -266,6 +267,19 @@ class Resume(Training):
                     self.assertIn("EACCES", result.stderr.splitlines()[-1])
             path.chmod(mode)
         self.assertEqual(len(contents(self.path / "a")), len(contents(self.run_before)))
+
+    def test_a_folder_that_is_moved_away_costs_the_checkpoint_and_not_the_run(self):
+        process = self.start("train", "run.json", "--out", "a", "--resume", "--steps", "100000")
+        self.wait_for_steps("a", 8)
+        (self.path / "a").rename(self.path / "moved")
+        process.send_signal(signal.SIGINT)  # which saves
+        told = process.communicate(timeout=120)[1].decode()
+        self.assertEqual(process.returncode, 1, told)
+        self.assertRegex(told, "checkpoint of step [0-9]+ was not saved: a is not there any more")
+        self.assertIn("1 checkpoint is missing, because the run's folder was not where it was",
+                      told)
+        self.assertFalse((self.path / "a").exists())
+        self.assertEqual(len(list((self.path / "moved/checkpoints").iterdir())), 3)
 
     def test_does_not_say_that_there_is_no_checkpoint_when_its_folder_is_gone(self):
         process = self.start("train", "run.json", "--out", "a", "--resume", "--steps", "100000")

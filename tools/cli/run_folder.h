@@ -37,6 +37,9 @@ class RunFolder {
   std::string file(const std::string& name) const { return directory_ + "/" + name; }
   const std::string& path() const { return directory_; }
 
+  // kNotFound where the path does not lead to the folder any more: it was moved, or its drive
+  // unmounted. What is written there now is of another folder.
+  Status check_there() const;
   engine::CheckpointFolder checkpoints() const;
   // The newest complete checkpoint of the run, if it has any. An error where the newest cannot be
   // read, or where the folder is not there any more: then nobody knows.

@@ -132,14 +132,16 @@ Result<std::unique_ptr<engine::MetricsLog>> take_folder(const Options& options,
   return log;
 }
 
-Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& run) {
+Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& run,
+                                                                 const RunFolder& folder) {
   const config::Run& wanted = run.config().run;
   if (!run.plan().saves.saves()) return std::unique_ptr<engine::RunCheckpoints>();
   return engine::RunCheckpoints::create(
       run, *run.drives().saves,
       {.directory = wanted.dir,
        .keep_last = static_cast<int>(wanted.keep_last_checkpoints),
-       .background = run.plan().background_checkpoints});
+       .background = run.plan().background_checkpoints,
+       .check_directory = [&folder] { return folder.check_there(); }});
 }
 
 // Those that a run goes on after, or that are there before it begins.
@@ -226,7 +228,7 @@ Result<int> run(const Options& options, const ResumeCommand& command, aio::IoWat
   if (!made.ok()) return std::move(made).error();
   const std::unique_ptr<TrainingRun> run = *std::move(made);
   if (trace) run->trace().start(*trace);
-  SLUICE_ASSIGN_OR_RETURN(const auto checkpoints, make_checkpoints(*run));
+  SLUICE_ASSIGN_OR_RETURN(const auto checkpoints, make_checkpoints(*run, folder));
   SLUICE_ASSIGN_OR_RETURN(const auto log, take_folder(options, folder, point, done));
   SLUICE_RETURN_IF_ERROR(write_config(folder, resolved));
   SLUICE_RETURN_IF_ERROR(keep_run_tokenizer(folder.queue(), config, tokenizer));
