@@ -1,6 +1,6 @@
 // RunFolder: the directory of a run, while one process trains in it.
 //
-//   DIR/config.json     resolved; its paths are absolute, and the run is where it lies
+//   DIR/config.json     resolved, as engine/config/stored_config.h has it: the run is where it lies
 //   DIR/tokenizer/      of the run's tokens, where it is known: engine/exchange/tokenizer_files.h
 //   DIR/metrics.jsonl   a line a step
 //   DIR/metrics-cut.jsonl   lines of steps that were run again
