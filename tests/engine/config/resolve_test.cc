@@ -393,7 +393,7 @@ TEST(ResolveConfig, ChecksTheFormOfOverrides) {
   const std::string run = R"({"train_batch_size": 8})";
   EXPECT_THAT(refusal(resolve_run(run, {"run.steps"})), HasSubstr("section.key=value"));
   EXPECT_THAT(refusal(resolve_run(run, {"=5"})), HasSubstr("section.key=value"));
-  EXPECT_THAT(refusal(resolve_run(run, {"run..steps=5"})), HasSubstr("no path of a key"));
+  EXPECT_THAT(refusal(resolve_run(run, {"run..steps=5"})), HasSubstr("not the path of a key"));
   EXPECT_THAT(refusal(resolve_run(run, {"run.step=5"})), HasSubstr("did you mean run.steps?"));
   EXPECT_THAT(refusal(resolve_run(run, {"run=5"})), HasSubstr("run is a section"));
   EXPECT_THAT(refusal(resolve_run(run, {"run.steps=many"})),
