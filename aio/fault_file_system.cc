@@ -93,6 +93,11 @@ Result<bool> FaultFileSystem::exists(const std::string& path) {
   return inner_.exists(path);
 }
 
+Result<PathKind> FaultFileSystem::kind_of(const std::string& path) {
+  SLUICE_RETURN_IF_ERROR(meet(decider_, FaultTarget::kLookUp, path));
+  return inner_.kind_of(path);
+}
+
 Result<std::vector<std::string>> FaultFileSystem::list(const std::string& path) {
   SLUICE_RETURN_IF_ERROR(meet(decider_, FaultTarget::kLookUp, path));
   return inner_.list(path);

@@ -46,7 +46,7 @@ enum class FaultTarget : std::uint8_t {
   kSyncDirectory,
   kAllocate,
   kTruncate,
-  kLookUp,  // size, exists, list, free bytes
+  kLookUp,  // size, exists, kind, list, free bytes
 };
 inline constexpr std::size_t kFaultTargets = 11;
 std::string_view to_string(FaultTarget target);

@@ -82,9 +82,14 @@ class FileLock {
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
+  // Whether `path` leads to the locked file: not where that was moved, or its drive unmounted.
+  virtual Result<bool> is_at(const std::string& path) const = 0;
+
  protected:
   FileLock() = default;
 };
+
+enum class PathKind : std::uint8_t { kNothing, kFile, kFolder, kLink, kOther };
 
 class FileSystem {
  public:
@@ -97,6 +102,8 @@ class FileSystem {
   virtual Status make_directories(const std::string& path) = 0;  // and parents; may exist already
   virtual Status sync_directory(const std::string& path) = 0;
   virtual Result<bool> exists(const std::string& path) = 0;
+  // What bears the name: a link is one, wherever it leads.
+  virtual Result<PathKind> kind_of(const std::string& path) = 0;
   // The names in a folder, sorted, without "." and "..".
   virtual Result<std::vector<std::string>> list(const std::string& path) = 0;
   // Locks the file at `path`, which is made if it is missing. kBusy while another lock() of it is

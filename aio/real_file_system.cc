@@ -136,15 +136,6 @@ int open_anonymous(const std::string& path, int flags) {
 // How often a lock is tried on a file that others keep replacing.
 constexpr int kLockAttempts = 100;
 
-class RealFileLock final : public FileLock {
- public:
-  explicit RealFileLock(OwnedDescriptor descriptor) : descriptor_(std::move(descriptor)) {}
-
- private:
-  // Closing is all it takes. LOCK_UN would also end the lock of a parent that has forked us.
-  OwnedDescriptor descriptor_;
-};
-
 Error lock_failed(int error_number, const std::string& path) {
   std::string_view advice;
   if (error_number == EWOULDBLOCK) advice = "another process, or this one, holds it";
@@ -165,6 +156,19 @@ Result<bool> is_still_at(int descriptor, const std::string& path) {
   if (errno == ENOENT || errno == ENOTDIR) return false;
   return lock_failed(errno, path);
 }
+
+class RealFileLock final : public FileLock {
+ public:
+  explicit RealFileLock(OwnedDescriptor descriptor) : descriptor_(std::move(descriptor)) {}
+
+  Result<bool> is_at(const std::string& path) const override {
+    return is_still_at(descriptor_.get(), path);
+  }
+
+ private:
+  // Closing is all it takes. LOCK_UN would also end the lock of a parent that has forked us.
+  OwnedDescriptor descriptor_;
+};
 
 struct Alignment {
   std::uint32_t offset_bytes = 1;
@@ -286,6 +290,17 @@ Result<bool> RealFileSystem::exists(const std::string& path) {
   if (::access(path.c_str(), F_OK) == 0) return true;
   if (errno == ENOENT || errno == ENOTDIR) return false;
   return Error::from_errno(errno, {.operation = "look-up of", .path = path});
+}
+
+Result<PathKind> RealFileSystem::kind_of(const std::string& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return PathKind::kNothing;
+    return Error::from_errno(errno, {.operation = "look-up of", .path = path});
+  }
+  if (S_ISLNK(info.st_mode)) return PathKind::kLink;
+  if (S_ISDIR(info.st_mode)) return PathKind::kFolder;
+  return S_ISREG(info.st_mode) ? PathKind::kFile : PathKind::kOther;
 }
 
 Result<std::vector<std::string>> RealFileSystem::list(const std::string& path) {

@@ -21,6 +21,7 @@ class RealFileSystem final : public FileSystem {
   Status make_directories(const std::string& path) override;
   Status sync_directory(const std::string& path) override;
   Result<bool> exists(const std::string& path) override;
+  Result<PathKind> kind_of(const std::string& path) override;
   Result<std::vector<std::string>> list(const std::string& path) override;
   Result<std::unique_ptr<FileLock>> lock(const std::string& path) override;
   Result<std::uint64_t> free_bytes(const std::string& path) override;

@@ -96,6 +96,12 @@ SimFileLock::~SimFileLock() {
   files_.locked_.erase(&file_.content());
 }
 
+Result<bool> SimFileLock::is_at(const std::string& path) const {
+  if (!files_.powered_) return files_.failed(EIO, "look-up of", path);
+  const SimNames::Found found = files_.names_.find(path);
+  return found.node != nullptr && found.node->file.get() == &file_.content();
+}
+
 // ---- space ------------------------------------------------------------------------------------
 
 SimFileSystem::SimFileSystem(Options options) : options_(std::move(options)) {}
@@ -200,6 +206,13 @@ Status SimFileSystem::sync_directory(const std::string& path) {
 Result<bool> SimFileSystem::exists(const std::string& path) {
   if (!powered_) return failed(EIO, "look-up of", path);
   return names_.find(path).node != nullptr;
+}
+
+Result<PathKind> SimFileSystem::kind_of(const std::string& path) {
+  if (!powered_) return failed(EIO, "look-up of", path);
+  const SimNames::Found found = names_.find(path);
+  if (found.node == nullptr) return PathKind::kNothing;
+  return found.node->file != nullptr ? PathKind::kFile : PathKind::kFolder;
 }
 
 Result<std::vector<std::string>> SimFileSystem::list(const std::string& path) {

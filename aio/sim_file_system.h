@@ -59,6 +59,8 @@ class SimFileLock final : public FileLock {
   SimFileLock(SimFileSystem& files, const std::string& path, std::shared_ptr<SimFileData> content);
   ~SimFileLock() override;
 
+  Result<bool> is_at(const std::string& path) const override;
+
  private:
   SimFileSystem& files_;
   const SimFile file_;  // the open handle that a lock is, too
@@ -83,6 +85,7 @@ class SimFileSystem final : public FileSystem {
   Status make_directories(const std::string& path) override;
   Status sync_directory(const std::string& path) override;
   Result<bool> exists(const std::string& path) override;
+  Result<PathKind> kind_of(const std::string& path) override;
   Result<std::vector<std::string>> list(const std::string& path) override;
   Result<std::unique_ptr<FileLock>> lock(const std::string& path) override;
   Result<std::uint64_t> free_bytes(const std::string& path) override;

@@ -34,13 +34,18 @@ Status check_files(aio::IoQueue& queue, const CheckpointManifest& manifest,
 }
 
 // Saves write into folders of another name, and removals begin by renaming the manifest: a folder
-// that has neither is somebody's.
+// that has neither is somebody's, and so is one with other files alone, which is how rsync begins.
 void judge_without_manifest(const std::vector<std::string>& names, bool replacement,
                             CheckpointEntry& entry) {
-  entry.leftover = names.empty() || replacement || contains(names, kRemovalMarkName);
+  const bool has_ours = std::any_of(names.begin(), names.end(), is_checkpoint_file);
+  entry.leftover = names.empty() || (has_ours && replacement) || contains(names, kRemovalMarkName);
   if (entry.leftover)
     entry.status = Error(ErrorCode::kNotFound,
                          entry.path + " was left by a save or a removal that was cut short");
+  else if (!has_ours)
+    entry.status = Error(ErrorCode::kCorrupt,
+                         "none of a checkpoint's files is in " + entry.path +
+                             ", but others are: it is still being copied, or is somebody else's");
   else
     entry.status =
         Error(ErrorCode::kCorrupt, "there is no " + entry.path + "/" + std::string(kManifestName) +
@@ -80,7 +85,7 @@ std::optional<CheckpointEntry> look_at_checkpoint(aio::IoQueue& queue, const std
     entry.status = names.error();
     return entry;
   }
-  if (!names->empty() && std::none_of(names->begin(), names->end(), is_checkpoint_file))
+  if (!parsed && !names->empty() && std::none_of(names->begin(), names->end(), is_checkpoint_file))
     return std::nullopt;
   if (contains(*names, kManifestName))
     entry.status =

@@ -36,9 +36,10 @@ struct CheckpointEntry {
   }
 };
 
-// Looks at the manifest and at file sizes, not at content. Nothing where there is no such folder,
-// or one that holds other things alone; a folder that is empty is a leftover. A folder whose name
-// is not a checkpoint's may hold one of any step.
+// Looks at the manifest and at file sizes, not at content. Nothing where there is no such folder. A
+// folder that is empty is a leftover; one with a checkpoint's name that holds other things alone is
+// kCorrupt, since that is how a copy begins. A folder whose name is not a checkpoint's may hold one
+// of any step, and is nothing where it holds other things alone.
 std::optional<CheckpointEntry> look_at_checkpoint(aio::IoQueue& queue, const std::string& path);
 
 // Why it is not complete: its status with a sentence that names it in front.

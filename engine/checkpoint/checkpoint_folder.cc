@@ -1,6 +1,7 @@
 #include "engine/checkpoint/checkpoint_folder.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "aio/small_file.h"
@@ -11,21 +12,28 @@
 namespace sluice::engine {
 namespace {
 
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+// A link to a drive that is not mounted.
+Error leads_nowhere(const std::string& path) {
+  return {ErrorCode::kIo,
+          path + " is a link, and what it leads to is not there: is its drive mounted?"};
 }
 
-// What is in the folder. A link to a drive that is not mounted has a name, and leads nowhere: that
-// is not an empty folder.
+// What is in the folder; nothing where there is none. Neither a link that leads nowhere nor a file
+// is an empty folder.
 Result<std::vector<std::string>> names_in(aio::FileSystem& files, const std::string& folder) {
+  using aio::PathKind;
   auto listed = files.list(folder);
-  if (listed.ok() || listed.error().code() != ErrorCode::kNotFound) return listed;
-  const auto above = files.list(parent_folder(folder));
-  if (!above.ok() && above.error().code() != ErrorCode::kNotFound) return above.error();
-  if (above.ok() && contains(*above, last_name(folder)))
-    return Error(ErrorCode::kIo,
-                 folder + " is a link, and what it leads to is not there: is its drive mounted?");
-  return std::vector<std::string>();
+  if (listed.ok()) return listed;
+  const bool is_missing = listed.error().code() == ErrorCode::kNotFound;
+  if (!is_missing && listed.error().error_number() != ENOTDIR) return listed;
+  SLUICE_ASSIGN_OR_RETURN(const PathKind kind, files.kind_of(folder));
+  if (is_missing && kind == PathKind::kLink) return leads_nowhere(folder);
+  if (is_missing && kind == PathKind::kNothing) return std::vector<std::string>();
+  if (is_missing) return files.list(folder);  // it has just been made
+  if (kind == PathKind::kNothing) return listed;
+  return Error(
+      ErrorCode::kIo,
+      folder + " is not a folder, as that of a run's checkpoints is: move it out of the way");
 }
 
 // Those of checkpoints, by step; a replacement behind what it replaces.
@@ -70,13 +78,14 @@ Result<std::vector<CheckpointEntry>> CheckpointFolder::list() const {
   for (const std::string& name : names) {
     const std::string path = folder_ + "/" + name;
     auto entry = look_at_checkpoint(queue_, path);
-    if (!entry) {  // other things, or it has just gone, or it is a link that leads nowhere
-      const auto inside = names_in(files, path);
-      if (inside.ok() || inside.error().code() != ErrorCode::kIo) continue;
+    if (!entry) {  // it has just gone, or is a file, or a link that leads nowhere
+      SLUICE_ASSIGN_OR_RETURN(const aio::PathKind kind, files.kind_of(path));
+      SLUICE_ASSIGN_OR_RETURN(const bool leads_on, files.exists(path));
+      if (kind != aio::PathKind::kLink || leads_on) continue;
       entry = CheckpointEntry{.name = name,
                               .path = path,
                               .step = parse_folder_name(name).value_or(FolderName()).step,
-                              .status = inside.status()};
+                              .status = leads_nowhere(path)};
     }
     entries.push_back(std::move(*entry));
   }

@@ -17,6 +17,8 @@ using nlohmann::json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
 constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersionWithSkips = 2;  // skipped_in_a_row is there
+constexpr std::int64_t kNewestVersion = kVersionWithSkips;
 constexpr std::int64_t kWorldSize = 1;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
@@ -42,7 +44,7 @@ json to_json(const StoredPosition& position) {
                  {"steps", scale.steps},
                  {"last_overflow_step", scale.last_overflow_step},
                  {"hysteresis_left", scale.hysteresis_left}}}};
-  // Younger than the format: left out where it says nothing.
+  // Not a key of version 1.
   if (position.skipped_in_a_row > 0) text["skipped_in_a_row"] = position.skipped_in_a_row;
   return text;
 }
@@ -96,8 +98,8 @@ Result<StoredFile> file_from_json(const json& content, std::uint64_t chunk_bytes
     return corrupt("it says that " + file.name + " has " + std::to_string(file.bytes) + " bytes");
   const std::uint64_t count = (file.bytes - 1) / chunk_bytes + 1;
   if (hashes.size() != count * kHexDigits)
-    return corrupt("it has not the checksums of " + std::to_string(count) + " chunks of " +
-                   file.name);
+    return corrupt("its checksums of " + file.name + " are not those of " + std::to_string(count) +
+                   " chunks");
   file.chunks.reserve(count);
   for (std::uint64_t i = 0; i < count; ++i) {
     SLUICE_ASSIGN_OR_RETURN(const std::uint64_t hash,
@@ -121,7 +123,7 @@ Status check_files(const std::vector<StoredFile>& files) {
   const std::size_t shards = files.size() / kFamilies.size();
   if (files.size() < kMinFiles || files.size() % kFamilies.size() != 1 || shards > kMaxShards)
     return corrupt("it lists " + std::to_string(files.size()) +
-                   " files, which is no number that a checkpoint has");
+                   " files, and no checkpoint has that many");
   for (std::size_t i = 0; i < files.size(); ++i) {
     const std::string expected = i + 1 == files.size()
                                      ? std::string(kWeightIndexName)
@@ -143,21 +145,24 @@ std::string use_its_version(const json& content) {
 
 // That this program can read it. A format of later versions is no damage.
 Status check_format(const json& content) {
-  if (content.at("format").get<std::string>() != kFormat) return corrupt("it is no checkpoint");
+  if (content.at("format").get<std::string>() != kFormat)
+    return corrupt("it is not a checkpoint's");
   const auto version = content.at("version").get<std::int64_t>();
-  if (version > kVersion)
+  if (version > kNewestVersion)
     return Error(ErrorCode::kNewerVersion, "it is of format version " + std::to_string(version) +
-                                               ", and this program reads version " +
-                                               std::to_string(kVersion) + use_its_version(content));
-  if (version != kVersion)
+                                               ", and this program reads versions up to " +
+                                               std::to_string(kNewestVersion) +
+                                               use_its_version(content));
+  if (version < kVersion)
     return corrupt("it is of format version " + content.at("version").dump() +
-                   ", which no program writes");
+                   ", which does not exist");
   const auto world_size = content.at("world_size").get<std::int64_t>();
   if (world_size > kWorldSize)
     return Error(ErrorCode::kNewerVersion, "it is of " + std::to_string(world_size) +
                                                " ranks, and this program reads checkpoints of one" +
                                                use_its_version(content));
-  if (world_size != kWorldSize) return corrupt("it is of no number of ranks that there can be");
+  if (world_size != kWorldSize)
+    return corrupt("it is of " + std::to_string(world_size) + " ranks, which cannot be");
   return {};
 }
 
@@ -202,10 +207,11 @@ std::uint64_t checkpoint_hash(std::span<const std::byte> bytes, const Checkpoint
 }
 
 std::string to_text(const CheckpointManifest& manifest) {
+  const bool skips = manifest.state.position.skipped_in_a_row > 0;
   json files = json::array();
   for (const StoredFile& file : manifest.files) files.push_back(to_json(file));
   return swap::to_sealed_text({{"format", kFormat},
-                               {"version", kVersion},
+                               {"version", skips ? kVersionWithSkips : kVersion},
                                {"world_size", kWorldSize},
                                {"program_version", manifest.state.program_version},
                                {"train", to_json(manifest.state.position)},

@@ -20,16 +20,31 @@ std::string path_in(const std::string& folder, std::string_view name) {
   return folder + "/" + std::string(name);
 }
 
-// All of ours but the manifest, and at last the mark that says that it is being removed: without
-// the others it is not needed, and until they are gone for good it is.
+// All of ours but the manifest, and but the mark that says that it is being removed: until they are
+// gone for good that is needed.
 Status remove_files(aio::FileSystem& files, const std::string& folder,
                     const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (name == kManifestName || name == kRemovalMarkName || !is_checkpoint_file(name)) continue;
     SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(path_in(folder, name))));
   }
-  SLUICE_RETURN_IF_ERROR(files.sync_directory(folder));
-  return ignore_missing(files.remove(path_in(folder, kRemovalMarkName)));
+  return files.sync_directory(folder);
+}
+
+Result<std::string> give_other_name(aio::FileSystem& files, const std::string& folder) {
+  SLUICE_ASSIGN_OR_RETURN(std::string aside, aio::unused_name(files, folder + ".set-aside"));
+  SLUICE_RETURN_IF_ERROR(files.rename(folder, aside));
+  SLUICE_RETURN_IF_ERROR(files.sync_directory(parent_folder(folder)));
+  return aside;
+}
+
+// What else was in it is somebody's, and a checkpoint's name would say that it is being copied.
+Status keep_other_files(aio::FileSystem& files, const std::string& folder) {
+  SLUICE_ASSIGN_OR_RETURN(const std::string aside, give_other_name(files, folder));
+  log::warning(folder + " had files beside its checkpoint, which is removed; they are now in " +
+               aside);
+  SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(path_in(aside, kRemovalMarkName))));
+  return files.sync_directory(aside);
 }
 
 }  // namespace
@@ -48,16 +63,16 @@ Status remove_checkpoint(aio::IoQueue& queue, const std::string& folder) {
   SLUICE_RETURN_IF_ERROR(files.sync_directory(folder));
   SLUICE_RETURN_IF_ERROR(remove_files(files, folder, *names));
   const bool all_ours = std::all_of(names->begin(), names->end(), is_checkpoint_file);
-  if (!all_ours) return files.sync_directory(folder);
+  if (!all_ours) return keep_other_files(files, folder);
+  SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(path_in(folder, kRemovalMarkName))));
   SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(folder)));
   return files.sync_directory(parent_folder(folder));
 }
 
 Status set_folder_aside(aio::FileSystem& files, const std::string& folder) {
-  SLUICE_ASSIGN_OR_RETURN(const std::string aside, aio::unused_name(files, folder + ".set-aside"));
-  SLUICE_RETURN_IF_ERROR(files.rename(folder, aside));
+  SLUICE_ASSIGN_OR_RETURN(const std::string aside, give_other_name(files, folder));
   log::warning(folder + " was in the way of a checkpoint, and is now " + aside);
-  return files.sync_directory(parent_folder(folder));
+  return {};
 }
 
 Status settle_replacement(aio::IoQueue& queue, const std::string& folder) {

@@ -5,7 +5,8 @@
 // is being removed, and nobody takes it for a checkpoint, or for a copy that lacks its manifest
 // yet. Then the other files go, the renamed manifest, and the folder.
 //
-// Only files with a checkpoint's names are removed; a folder with others in it stays, with them.
+// Only files with a checkpoint's names are removed; a folder with others in it stays, with them,
+// under another name (".set-aside").
 //
 // Threads: one at a time. Errors: name the path; what failed may be repeated.
 #pragma once

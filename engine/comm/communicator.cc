@@ -43,7 +43,7 @@ Status Communicator::check_codec(const char* collective, std::uint64_t piece_byt
   const std::uint64_t element_bytes = options.codec->element_bytes();
   if (piece_bytes % element_bytes != 0) {
     return refuse(collective, "a piece of " + std::to_string(piece_bytes) +
-                                  " bytes is no whole number of the codec's elements of " +
+                                  " bytes is not a whole number of the codec's elements of " +
                                   std::to_string(element_bytes));
   }
   const std::uint64_t needed_bytes = workspace_bytes(piece_bytes, options);

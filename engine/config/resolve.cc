@@ -65,7 +65,7 @@ Result<Document> override_document(const std::string& text, int rank) {
     const std::size_t dot = end == 0 ? std::string::npos : path.rfind('.', end - 1);
     const std::size_t start = dot == std::string::npos ? 0 : dot + 1;
     if (start == end || ++depth > kMaxDepth) {
-      return invalid(context + "that is no path of a key; one looks like fp16.enabled");
+      return invalid(context + "that is not the path of a key; one looks like fp16.enabled");
     }
     Json outer = Json::object();
     outer[path.substr(start, end - start)] = std::move(nested);

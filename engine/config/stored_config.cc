@@ -1,36 +1,99 @@
 #include "engine/config/stored_config.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/config/json_text.h"
 
 namespace sluice::config {
 namespace {
 
-void make_absolute(const std::filesystem::path& working_folder, std::string& path) {
-  if (!path.empty()) path = (working_folder / path).lexically_normal().string();
+namespace fs = std::filesystem;
+
+constexpr const char* kPathKeys[] = {
+    "/data/train",        "/data/validation",
+    "/budget/nvme_paths", "/zero_optimization/offload_param/nvme_path",
+    "/model/init_from",   "/zero_optimization/offload_optimizer/nvme_path",
+};
+
+std::vector<std::string*> paths_of(Config& config) {
+  std::vector<std::string*> paths = {&config.model.init_from, &config.zero.offload_param.nvme_path,
+                                     &config.zero.offload_optimizer.nvme_path};
+  for (auto* list : {&config.data.train, &config.data.validation, &config.budget.nvme_paths})
+    for (std::string& path : *list) paths.push_back(&path);
+  std::erase_if(paths, [](const std::string* path) { return path->empty(); });
+  return paths;
+}
+
+// Without what says nothing, "." and doubled slashes. Where ".." leads depends on links, so it
+// stays.
+fs::path plain(const fs::path& path) {
+  fs::path made;
+  for (const fs::path& part : path)
+    if (part != "." && !part.empty()) made /= part;
+  return made;
+}
+
+// Both plain.
+std::optional<fs::path> relative_to(const fs::path& folder, const fs::path& path) {
+  const auto parted = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
+  if (parted.first != folder.end()) return std::nullopt;
+  fs::path rest;
+  for (auto part = parted.second; part != path.end(); ++part) {
+    if (*part == "..") return std::nullopt;
+    rest /= *part;
+  }
+  return rest.empty() ? std::nullopt : std::optional(rest);
+}
+
+void put_below(const fs::path& folder, Json& path) {
+  if (!path.is_string()) return;
+  const auto& text = path.get_ref<const std::string&>();
+  if (!text.empty() && fs::path(text).is_relative()) path = (folder / text).string();
 }
 
 }  // namespace
 
-Config stored_config(const Config& config, const std::string& working_folder) {
+Result<Config> stored_config(const Config& config, const std::string& working_folder) {
   Config stored = config;
   stored.run.dir.clear();
-  if (working_folder.empty()) return stored;
-  for (auto* paths : {&stored.data.train, &stored.data.validation, &stored.budget.nvme_paths})
-    for (std::string& path : *paths) make_absolute(working_folder, path);
-  for (std::string* path : {&stored.model.init_from, &stored.zero.offload_param.nvme_path,
-                            &stored.zero.offload_optimizer.nvme_path})
-    make_absolute(working_folder, *path);
+  for (std::string* const path : paths_of(stored)) {
+    if (working_folder.empty() && fs::path(*path).is_relative())
+      return Error(ErrorCode::kNotFound,
+                   "the working folder is not there any more, and so is not what " + *path +
+                       " is relative to: begin in a folder that is there, or give whole paths");
+    *path = plain(fs::path(working_folder) / *path).string();
+  }
   return stored;
 }
 
-std::string stored_json(const Config& config, const std::string& working_folder) {
-  return to_json(stored_config(config, working_folder));
+Result<std::string> stored_json(const Config& config, const std::string& working_folder) {
+  SLUICE_ASSIGN_OR_RETURN(const Config stored, stored_config(config, working_folder));
+  return to_json(stored);
 }
 
-std::string stored_json(const Resolved& resolved, const std::string& working_folder) {
+Result<std::string> run_folder_json(const Resolved& resolved, const std::string& working_folder) {
   Resolved stored = resolved;
-  stored.config = stored_config(resolved.config, working_folder);
+  SLUICE_ASSIGN_OR_RETURN(stored.config, stored_config(resolved.config, working_folder));
+  const fs::path folder = plain(fs::path(working_folder) / resolved.config.run.dir);
+  for (std::string* const path : paths_of(stored.config))
+    if (const auto below = relative_to(folder, *path)) *path = below->string();
   return to_json(stored);
+}
+
+Source in_run_folder(Source source, const std::string& folder) {
+  auto parsed = parse_json(source.name, source.text);
+  if (!parsed.ok()) return source;  // resolve() says what is wrong with it
+  for (const char* const key : kPathKeys) {
+    const Json::json_pointer pointer(key);
+    if (!parsed->is_object() || !parsed->contains(pointer)) continue;
+    for (Json& path : (*parsed)[pointer]) put_below(folder, path);  // of a list, or the one
+  }
+  source.text = parsed->dump();
+  return source;
 }
 
 }  // namespace sluice::config

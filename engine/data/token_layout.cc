@@ -96,7 +96,7 @@ Result<TokenLayout> raw_layout(TokenType type, std::uint64_t file_bytes) {
   const std::uint64_t width = token_bytes(type);
   if (file_bytes % width != 0) {
     return Error(ErrorCode::kCorrupt,
-                 "has " + std::to_string(file_bytes) + " bytes, which is no multiple of the " +
+                 "has " + std::to_string(file_bytes) + " bytes, which is not a multiple of the " +
                      std::to_string(width) + " of a " + std::string(to_string(type)) +
                      " token: it is truncated, or of another type");
   }

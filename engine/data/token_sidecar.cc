@@ -16,7 +16,7 @@ Error wrong(const std::string& what) {
 Result<std::string> text_of(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string()) {
-    return wrong("\"" + std::string(key) + "\" is not there, or is no text");
+    return wrong("\"" + std::string(key) + "\" is not there, or is not text");
   }
   return found->get<std::string>();
 }
@@ -30,7 +30,7 @@ Result<std::string> optional_text_of(const Json& object, const char* key) {
 Result<std::uint64_t> count_of(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_unsigned() || *found == 0U) {
-    return wrong("\"" + std::string(key) + "\" is not there, or is no count of 1 or more");
+    return wrong("\"" + std::string(key) + "\" is not there, or is not a count of 1 or more");
   }
   return found->get<std::uint64_t>();
 }
@@ -39,7 +39,7 @@ Result<std::uint64_t> count_of(const Json& object, const char* key) {
 
 Result<TokenSidecar> parse_token_sidecar(std::string_view text) {
   const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return wrong("is no JSON object");
+  if (!json.is_object()) return wrong("is not a JSON object");
   SLUICE_ASSIGN_OR_RETURN(const std::string format, text_of(json, "format"));
   if (format != "sluice-tokens") return wrong("\"format\" is not \"sluice-tokens\"");
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t version, count_of(json, "version"));
@@ -57,13 +57,13 @@ Result<TokenSidecar> parse_token_sidecar(std::string_view text) {
   SLUICE_ASSIGN_OR_RETURN(sidecar.vocab_size, count_of(json, "vocab_size"));
   const auto tokenizer = json.find("tokenizer");
   if (tokenizer == json.end() || !tokenizer->is_object()) {
-    return wrong("\"tokenizer\" is not there, or is no object");
+    return wrong("\"tokenizer\" is not there, or is not an object");
   }
   SLUICE_ASSIGN_OR_RETURN(sidecar.tokenizer, text_of(*tokenizer, "kind"));
   const auto end = tokenizer->find("end_of_text");
   if (end != tokenizer->end() && !end->is_null()) {
     if (!end->is_number_unsigned() || *end >= sidecar.vocab_size)
-      return wrong("\"end_of_text\" is no token of the vocabulary");
+      return wrong("\"end_of_text\" is not a token of the vocabulary");
     sidecar.end_of_text = end->get<std::int64_t>();
   }
   SLUICE_ASSIGN_OR_RETURN(sidecar.tokenizer_sha256, optional_text_of(*tokenizer, "sha256"));

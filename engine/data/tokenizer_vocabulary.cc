@@ -16,7 +16,7 @@ using Entry = std::pair<std::int64_t, std::string>;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 32;
 
 Error wrong(const std::string& what) {
-  return Error(ErrorCode::kCorrupt, "it is no tokenizer.json: " + what);
+  return Error(ErrorCode::kCorrupt, "it is not a tokenizer.json: " + what);
 }
 
 Status add(const Json& id, const std::string& text, std::set<Entry>& entries) {
@@ -37,7 +37,7 @@ Status add_vocabulary(const Json& vocabulary, std::set<Entry>& entries) {
   std::int64_t id = 0;
   for (const Json& entry : vocabulary) {
     if (!entry.is_array() || entry.empty() || !entry[0].is_string())
-      return wrong("an entry of its \"vocab\" is no token");
+      return wrong("an entry of its \"vocab\" is not a token");
     SLUICE_RETURN_IF_ERROR(add(Json(id++), entry[0].get<std::string>(), entries));
   }
   return {};
@@ -82,7 +82,7 @@ std::string TokenizerVocabulary::added_text(std::int64_t token) const {
 
 Result<TokenizerVocabulary> parse_tokenizer_vocabulary(std::string_view tokenizer_json) {
   const Json json = Json::parse(tokenizer_json, nullptr, false);
-  if (!json.is_object()) return wrong("it is no JSON object");
+  if (!json.is_object()) return wrong("it is not a JSON object");
   const Json model = json.value("model", Json());
   if (!model.is_object()) return wrong("it has no \"model\"");
   std::set<Entry> entries;
@@ -91,7 +91,7 @@ Result<TokenizerVocabulary> parse_tokenizer_vocabulary(std::string_view tokenize
   const Json added = json.value("added_tokens", Json());
   for (const Json& token : added.is_array() ? added : Json::array()) {
     if (!token.is_object() || !token.value("content", Json()).is_string())
-      return wrong("an entry of its \"added_tokens\" is no token");
+      return wrong("an entry of its \"added_tokens\" is not a token");
     const auto text = token.at("content").get<std::string>();
     const Json id = token.value("id", Json());
     SLUICE_RETURN_IF_ERROR(add(id, text, entries));

@@ -40,7 +40,7 @@ Result<Json> read_object(aio::IoQueue& queue, const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text, read_if_there(queue, path));
   if (text.empty()) return Json::object();
   Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return Error(ErrorCode::kCorrupt, path + " is no JSON object");
+  if (!json.is_object()) return Error(ErrorCode::kCorrupt, path + " is not a JSON object");
   return json;
 }
 

@@ -51,7 +51,7 @@ void check(std::span<const float> logits) {
   if (std::none_of(logits.begin(), logits.end(), [](float logit) { return std::isnan(logit); }))
     return;
   throw std::runtime_error(
-      "the model's logits are no numbers: its weights are damaged, or too large for the precision "
+      "the model's logits are not numbers: its weights are damaged, or too large for the precision "
       "it computes in (try --set bf16.enabled=false --set fp16.enabled=false)");
 }
 

@@ -1,6 +1,6 @@
 // keep_lines: what is about to be cut off a file of lines, appended to another file first.
 //
-// Errors: name the file. After one the other file is as it was, as far as that can be had.
+// Errors: name the file. After one the other file is as it was, unless cutting it back fails too.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace sluice::engine {
 
-// The whole lines of `from` behind `begin_bytes`; durable when it returns. How many there are. A
-// last line without an end counts where it is a whole JSON object, and is torn else.
+// The whole lines of `from` after `begin_bytes`; durable when it returns. How many there are. A
+// last line without an end is whole if it is a JSON object, and otherwise torn and left out.
 Result<std::int64_t> keep_lines(const std::string& from, std::uint64_t begin_bytes,
                                 const std::string& to);
 

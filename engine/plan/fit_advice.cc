@@ -12,23 +12,20 @@ namespace {
 
 using Change = offload::FitHint::Change;
 
-struct Largest {
-  std::string what;
-  std::uint64_t bytes = 0;
-
-  bool is_activations() const { return what.starts_with("activation"); }
-};
+bool is_activations(const MemoryLine& line) {
+  return line.use == MemoryUse::kActivations || line.use == MemoryUse::kBoundaries;
+}
 
 // The part of the tier that lacks most.
-Largest largest_part(const RunPlan& plan) {
+MemoryLine largest_part(const RunPlan& plan) {
   const offload::TierBytes& missing = plan.placement.missing;
   const std::vector<MemoryLine>* lines = &plan.memory.nvme;
   if (missing.cpu > 0 && missing.cpu >= missing.nvme) lines = &plan.memory.host;
   if (missing.gpu > 0 && missing.gpu >= std::max(missing.cpu, missing.nvme))
     lines = &plan.memory.gpu;
-  Largest largest;
+  MemoryLine largest;
   for (const MemoryLine& line : *lines)
-    if (line.bytes > largest.bytes) largest = {line.what, line.bytes};
+    if (line.bytes > largest.bytes) largest = line;
   return largest;
 }
 
@@ -107,12 +104,12 @@ std::string does_not_fit(const config::Config& config, const RunPlan& plan) {
   add(missing.gpu, "GPU memory");
   add(missing.cpu, "host memory");
   add(missing.nvme, "NVMe");
-  const Largest largest = largest_part(plan);
+  const MemoryLine largest = largest_part(plan);
   if (largest.bytes > 0)
     text += "; most of it goes to " + largest.what + ", " + format_bytes(largest.bytes);
   std::vector<Advice> all;
   for (const offload::FitHint& hint : plan.placement.hints)
-    all.push_back(advice_of(config, plan, hint, largest.is_activations()));
+    all.push_back(advice_of(config, plan, hint, is_activations(largest)));
   if (all.empty())
     return text +
            ". No single change is enough: take a smaller model, shorter sequences "

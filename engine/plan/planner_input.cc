@@ -292,7 +292,7 @@ class Input {
   static std::uint64_t activation_bytes(const MemoryPlan& plan) {
     std::uint64_t bytes = 0;
     for (const MemoryLine& line : plan.gpu)
-      if (line.what == kActivationsLine) bytes += line.bytes;
+      if (line.use == MemoryUse::kActivations) bytes += line.bytes;
     return bytes;
   }
 

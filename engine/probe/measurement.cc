@@ -28,7 +28,7 @@ Result<Measurement> measurement_from(const Json& json) {
   SLUICE_ASSIGN_OR_RETURN(measurement.measured_unix_s,
                           parse_utc(json.at("measured_at").get<std::string>()));
   for (const auto& [name, value] : measurement.values)
-    if (!plausible(value)) return corrupt(name + " is no speed");
+    if (!plausible(value)) return corrupt(name + " is not a speed");
   return measurement;
 }
 
@@ -55,7 +55,7 @@ Result<std::vector<Measurement>> parse_measurements(std::string_view text) {
     const auto version = whole.at("version").get<std::int64_t>();
     if (version > kVersion)
       return Error(ErrorCode::kNewerVersion, "it was written by a newer version of this program");
-    if (version != kVersion) return corrupt("it is of no version that there is");
+    if (version != kVersion) return corrupt("it is of a version that does not exist");
     std::vector<Measurement> measurements;
     for (const Json& json : whole.at("measurements")) {
       SLUICE_ASSIGN_OR_RETURN(Measurement measurement, measurement_from(json));
@@ -78,7 +78,7 @@ std::string utc_text(std::int64_t unix_s) {
 Result<std::int64_t> parse_utc(const std::string& text) {
   std::tm parts{};
   const char* const end = ::strptime(text.c_str(), kUtc, &parts);
-  if (end == nullptr || *end != '\0') return corrupt("'" + text + "' is no time");
+  if (end == nullptr || *end != '\0') return corrupt("'" + text + "' is not a time");
   return static_cast<std::int64_t>(::timegm(&parts));
 }
 

@@ -109,9 +109,12 @@ Status plan_params(const config::Config& config, const GptModel& model, const Pl
   plan.params.store.run = store_name(config, store_suffix(plan.purpose));
   plan.params.store.label = "parameters";
   SLUICE_ASSIGN_OR_RETURN(const auto memory, offload::ParamOffloader::memory_plan(plan.params));
-  plan.host.push_back({"parameters in memory", memory.cpu_bytes, /*locked=*/true});
-  plan.host.push_back({"parameters, cache of those on NVMe", memory.buffer_bytes, /*locked=*/true});
+  plan.host.push_back(
+      {"parameters in memory", MemoryUse::kParameters, memory.cpu_bytes, /*locked=*/true});
+  plan.host.push_back({"parameters, cache of those on NVMe", MemoryUse::kParameters,
+                       memory.buffer_bytes, /*locked=*/true});
   plan.nvme.push_back({.what = "parameters",
+                       .use = MemoryUse::kParameters,
                        .bytes = memory.nvme_bytes,
                        .paths = bytes_on_paths(plan.params.store, memory.nvme_bytes)});
   return {};
@@ -141,11 +144,14 @@ Status plan_optimizer(const config::Config& config, const PlanOptions& options, 
   SLUICE_ASSIGN_OR_RETURN(const auto memory,
                           offload::OptimizerOffloader::memory_plan(plan.optimizer));
   plan.state_bytes_on_gpu = memory.gpu_state_bytes;
-  plan.host.push_back({"optimizer state in memory", memory.cpu_state_bytes});
-  plan.host.push_back({"optimizer state, buffers of what is on NVMe", memory.swap_buffer_bytes,
+  plan.host.push_back({"optimizer state in memory", MemoryUse::kState, memory.cpu_state_bytes});
+  plan.host.push_back({"optimizer state, buffers of what is on NVMe", MemoryUse::kState,
+                       memory.swap_buffer_bytes,
                        /*locked=*/true});
-  plan.host.push_back({"optimizer state, while it is set or saved", memory.transfer_bytes});
+  plan.host.push_back(
+      {"optimizer state, while it is set or saved", MemoryUse::kState, memory.transfer_bytes});
   plan.nvme.push_back({.what = "optimizer state",
+                       .use = MemoryUse::kState,
                        .bytes = memory.nvme_bytes,
                        .paths = bytes_on_paths(plan.optimizer.store, memory.nvme_bytes)});
   return {};
@@ -170,7 +176,7 @@ void plan_boundaries(const config::Config& config, const GptModel& model,
                                     .tokens = config.data.sequence_tokens,
                                     .dtype = compute_dtype(plan.form),
                                     .slots = *slots};
-  plan.host.push_back({"activation boundaries",
+  plan.host.push_back({"activation boundaries", MemoryUse::kBoundaries,
                        BoundaryPlan(model.shape(), *plan.boundaries).host_bytes(),
                        /*locked=*/true});
 }
@@ -284,32 +290,40 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& mod
   if (trains) SLUICE_RETURN_IF_ERROR(place_state(config, model, options.places, plan));
   SLUICE_RETURN_IF_ERROR(plan_params(config, model, options, plan));
   if (trains) SLUICE_RETURN_IF_ERROR(plan_optimizer(config, options, plan));
-  plan.host.push_back({"the program and LibTorch", plan.cuda ? kCudaProgramBytes : kProgramBytes});
+  plan.host.push_back({"the program and LibTorch", MemoryUse::kOther,
+                       plan.cuda ? kCudaProgramBytes : kProgramBytes});
   if (trains) plan_boundaries(config, model, options.places, plan);
   std::vector<MemoryLine>& compute = plan.cuda ? plan.gpu : plan.host;
-  compute.push_back({kActivationsLine, plan_activations(config, model, plan)});
+  compute.push_back(
+      {"activations", MemoryUse::kActivations, plan_activations(config, model, plan)});
   if (options.purpose == RunPurpose::kGeneration) {
     const std::uint64_t number_bytes = plan.form == offload::ParamForm::kFp32 ? 4 : 2;
-    compute.push_back({"keys and values", KvCache::bytes(generation_shape(config), number_bytes)});
+    compute.push_back({"keys and values", MemoryUse::kOther,
+                       KvCache::bytes(generation_shape(config), number_bytes)});
   }
   if (!plan.cuda) {
     if (trains)
-      plan.host.push_back({"gradients", CpuGradientSink::planned_bytes(model, plan.grad_type)});
+      plan.host.push_back(
+          {"gradients", MemoryUse::kOther, CpuGradientSink::planned_bytes(model, plan.grad_type)});
     plan_fetching(config, model, {}, plan);
     return plan;
   }
   plan.params.hook = cuda_pin_hook();
   plan.optimizer.hook = cuda_pin_hook();
-  plan.gpu.push_back({"optimizer state", plan.state_bytes_on_gpu});
-  plan.gpu.push_back({"parameters that stay", planned_resident_bytes(model, slot_options(plan))});
+  plan.gpu.push_back({"optimizer state", MemoryUse::kState, plan.state_bytes_on_gpu});
+  plan.gpu.push_back({"parameters that stay", MemoryUse::kParameters,
+                      planned_resident_bytes(model, slot_options(plan))});
   if (trains) {
-    plan.host.push_back({"gradients", planned_sink_host_bytes(model, sink_options(plan))});
-    plan.gpu.push_back({"gradients", planned_sink_gpu_bytes(model, sink_options(plan))});
+    plan.host.push_back(
+        {"gradients", MemoryUse::kOther, planned_sink_host_bytes(model, sink_options(plan))});
+    plan.gpu.push_back(
+        {"gradients", MemoryUse::kOther, planned_sink_gpu_bytes(model, sink_options(plan))});
   }
-  plan.gpu.push_back({"CUDA's context", kCudaContextBytes});
-  plan.gpu.push_back({"CUDA's libraries", kCudaLibraryBytes});
+  plan.gpu.push_back({"CUDA's context", MemoryUse::kOther, kCudaContextBytes});
+  plan.gpu.push_back({"CUDA's libraries", MemoryUse::kOther, kCudaLibraryBytes});
   plan_fetching(config, model, options.gpu_room_bytes, plan);
-  plan.gpu.push_back({"parameters, slots", planned_slot_bytes(model, slot_options(plan))});
+  plan.gpu.push_back(
+      {"parameters, slots", MemoryUse::kParameters, planned_slot_bytes(model, slot_options(plan))});
   return plan;
 }
 

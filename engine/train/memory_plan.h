@@ -22,13 +22,22 @@
 
 namespace sluice::engine {
 
-// The line of the compute device that grows with the micro-batch.
-inline constexpr const char* kActivationsLine = "activations";
-
 enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
+
+// What memory is for, as far as remedies depend on it.
+enum class MemoryUse : std::uint8_t {
+  kActivations,  // of the compute device: grows with the micro-batch
+  kBoundaries,   // activations that went to the host
+  kState,
+  kParameters,
+  kCheckpointCopy,
+  kFilesInMemory,  // an NVMe path that is memory
+  kOther,
+};
 
 struct MemoryLine {
   std::string what;
+  MemoryUse use = MemoryUse::kOther;
   std::uint64_t bytes = 0;
   bool locked = false;           // counts against RLIMIT_MEMLOCK
   std::vector<PathBytes> paths;  // of what is on NVMe: how much of it lies on each

@@ -15,8 +15,8 @@ namespace sluice::engine {
 // keys those of a tier that may lie on NVMe.
 std::vector<std::string> nvme_folders(const config::Config& config);
 
-// kNotFound names the key, the folder and the part of its path that exists, or the drive that is
-// not mounted there. Makes nothing.
+// kNotFound names the key that the folder comes from, the folder and the part of its path that
+// exists, or the drive that is not mounted there. Makes nothing.
 Status require_nvme_folders(const config::Config& config, aio::FileSystem& files);
 
 }  // namespace sluice::engine

@@ -17,14 +17,17 @@
 namespace sluice::engine {
 namespace {
 
-// Of a path, in the table.
-constexpr const char* kIsMemory = ", which is memory";
-
 std::string gib_text(std::uint64_t bytes) {
   std::ostringstream text;
   text << std::fixed << std::setprecision(1)
        << std::ceil(static_cast<double>(bytes) / kGiB * 10) / 10;
   return text.str();
+}
+
+std::uint64_t bytes_of(const std::vector<MemoryLine>& lines, MemoryUse use) {
+  std::uint64_t bytes = 0;
+  for (const MemoryLine& line : lines) bytes += line.use == use ? line.bytes : 0;
+  return bytes;
 }
 
 class Check {
@@ -117,13 +120,12 @@ class Check {
                       "\"off\")"};
     Consumer in_memory{.name = "NVMe paths that are memory",
                        .remedy = "give budget.nvme_paths folders on drives"};
-    for (const MemoryLine& line : lines) {
-      if (line.what.find(kIsMemory) != std::string::npos) in_memory.bytes += line.bytes;
-      if (line.what.starts_with("activation")) activations.bytes += line.bytes;
-      if (line.what.starts_with("optimizer state")) state.bytes += line.bytes;
-      if (line.what.starts_with("parameters")) parameters.bytes += line.bytes;
-      if (line.what.starts_with("checkpoint")) copy.bytes += line.bytes;
-    }
+    activations.bytes =
+        bytes_of(lines, MemoryUse::kActivations) + bytes_of(lines, MemoryUse::kBoundaries);
+    state.bytes = bytes_of(lines, MemoryUse::kState);
+    parameters.bytes = bytes_of(lines, MemoryUse::kParameters);
+    copy.bytes = bytes_of(lines, MemoryUse::kCheckpointCopy);
+    in_memory.bytes = bytes_of(lines, MemoryUse::kFilesInMemory);
     std::vector<Consumer> all = {activations, state, parameters, copy};
     if (in_memory.bytes > 0) all.push_back(in_memory);
     std::erase_if(all, [](const Consumer& it) { return it.remedy.empty(); });
@@ -150,7 +152,8 @@ class Check {
     for (const PathBytes& it : on_paths_) {
       const aio::StorageInfo& storage = storage_.at(it.path);
       if (storage.in_memory)
-        lines.push_back({it.path + kIsMemory + " (" + storage.file_system + ")", it.bytes});
+        lines.push_back({it.path + ", which is memory (" + storage.file_system + ")",
+                         MemoryUse::kFilesInMemory, it.bytes});
     }
     return lines;
   }
@@ -230,10 +233,7 @@ class Check {
   }
 
   std::uint64_t activation_bytes() const {
-    std::uint64_t bytes = 0;
-    for (const MemoryLine& line : plan_.cuda ? plan_.gpu : plan_.host)
-      if (line.what == kActivationsLine) bytes += line.bytes;
-    return bytes;
+    return bytes_of(plan_.cuda ? plan_.gpu : plan_.host, MemoryUse::kActivations);
   }
 
   // The plan has given up already what slots could.

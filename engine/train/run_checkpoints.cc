@@ -56,10 +56,21 @@ Status RunCheckpoints::write_files(const Plan& plan, const Source& source,
 SavedCheckpoint RunCheckpoints::write(const Plan& plan, const Source& source) const {
   SavedCheckpoint saved;
   saved.step = plan.state.position.global_step;
-  saved.status = write_files(plan, source, saved);
+  saved.status = check_directory();
+  if (saved.status.ok()) saved.status = write_files(plan, source, saved);
+  if (!saved.status.ok()) {
+    if (Status there = check_directory(); !there.ok()) {  // maybe in the middle of the save
+      saved.directory_lost = true;
+      saved.status = std::move(there);
+    }
+  }
   saved.took_ns = now_ns() - plan.begin_ns;
   if (saved.status.ok()) saved.pruned = tidy(saved);
   return saved;
+}
+
+Status RunCheckpoints::check_directory() const {
+  return options_.check_directory ? options_.check_directory() : Status();
 }
 
 Status RunCheckpoints::tidy(SavedCheckpoint& saved) const {

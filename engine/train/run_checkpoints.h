@@ -9,7 +9,7 @@
 //
 // A save removes the oldest complete checkpoints beyond keep_last of those up to its own step;
 // later ones, and what cannot be read, stay. One that fails leaves the others as they are, and what
-// it had written is removed.
+// it had written is removed. Where the directory is not the run's any more, a save writes nothing.
 //
 // Threads: one; the thread of a background save is its own.
 // Errors:  of the copy as values of save() (it reads state: the run cannot go on after such an
@@ -40,6 +40,7 @@ struct SavedCheckpoint {
   std::int64_t stopped_ns = 0;       // how long training stood still for it
   std::int64_t took_ns = 0;          // until it was durable
   Status status;                     // not ok: it is not there
+  bool directory_lost = false;       // because the run's directory is not where it was
   std::vector<std::string> removed;  // other ones, by name
   Status pruned;                     // of their removal
 };
@@ -50,6 +51,9 @@ class RunCheckpoints {
     std::string directory;  // of the run
     int keep_last = 0;      // 0: all
     bool background = false;
+    // An error where `directory` is not the one any more that the run began in: it was moved, or
+    // its drive unmounted, and a save would make another. On the thread that saves.
+    std::function<Status()> check_directory = {};
   };
   // Of the last step, as far as they are known.
   struct Scores {
@@ -88,6 +92,7 @@ class RunCheckpoints {
   };
   using Source = std::function<Status(const TrainingRun::TakeState&)>;
   SavedCheckpoint write(const Plan& plan, const Source& source) const;
+  Status check_directory() const;
   Status tidy(SavedCheckpoint& saved) const;
   Status write_files(const Plan& plan, const Source& source, SavedCheckpoint& saved) const;
 

@@ -12,8 +12,8 @@ namespace {
 
 constexpr double kSecondsAMinute = 60;
 constexpr double kNsAMinute = 60e9;
-// Where a run keeps all checkpoints and how long it takes is not known: those of a week, one every
-// half hour.
+// By time, where a run keeps all checkpoints and how long it takes is not known: those of a week,
+// one every half hour.
 constexpr std::int64_t kAssumedCheckpoints = 7 * 24 * 2;
 
 std::string number(double value) {
@@ -43,28 +43,36 @@ class Planner {
   }
 
  private:
-  // How many checkpoints the rest of the run writes; unset: by time, and the time is not known.
-  std::optional<std::int64_t> writes() const {
+  struct Count {
+    std::int64_t most = 0;
+    bool known = true;  // else it is assumed
+  };
+
+  // How many checkpoints the rest of the run writes: one a step at the most.
+  Count writes() const {
     const std::int64_t before = needs_.first_step - 1;
     const std::int64_t steps = std::max<std::int64_t>(run_.steps - before, 0);
     std::int64_t count = 0;
     const std::int64_t every = plan_.every_steps;
     if (every > 0) count = std::max(run_.steps / every - before / every, std::int64_t{0});
     if (plan_.at_end && steps > 0 && (every == 0 || run_.steps % every != 0)) ++count;
-    if (plan_.every_minutes <= 0) return count;
-    if (!needs_.step_s) return std::nullopt;
-    const double minutes = static_cast<double>(steps) * *needs_.step_s / kSecondsAMinute;
-    return count + static_cast<std::int64_t>(std::min(minutes / plan_.every_minutes, 1e9));
+    if (plan_.every_minutes <= 0) return {.most = count};
+    if (needs_.step_s) {
+      const double minutes = static_cast<double>(steps) * *needs_.step_s / kSecondsAMinute;
+      count += static_cast<std::int64_t>(std::min(minutes / plan_.every_minutes, 1e9));
+    } else {
+      count += kAssumedCheckpoints;
+    }
+    return {.most = std::min(count, steps), .known = needs_.step_s || count >= steps};
   }
 
-  // How many more than there are now lie on the disk at once; unset: nobody can say. The newest
-  // `keep_last` stay while the next one is written.
-  std::optional<std::int64_t> new_checkpoints(std::int64_t keep_last) const {
-    const auto count = writes();
+  // How many more than there are now lie on the disk at once. The newest `keep_last` stay while the
+  // next one is written.
+  Count new_checkpoints(std::int64_t keep_last) const {
+    const Count count = writes();
     if (keep_last == 0) return count;
-    const std::int64_t most =
-        std::max<std::int64_t>(keep_last + 1 - needs_.complete_checkpoints, 1);
-    return count ? std::min(*count, most) : most;
+    return {.most = std::min(count.most, std::max<std::int64_t>(
+                                             keep_last + 1 - needs_.complete_checkpoints, 1))};
   }
 
   std::uint64_t room() const {
@@ -72,9 +80,9 @@ class Planner {
         needs_.free_bytes.value_or(std::numeric_limits<std::uint64_t>::max());
     return free - std::min(free, needs_.other_bytes);
   }
-  bool fits(const std::optional<std::int64_t>& checkpoints) const {
+  bool fits(const Count& checkpoints) const {
     if (!needs_.free_bytes) return true;
-    return static_cast<std::uint64_t>(checkpoints.value_or(kAssumedCheckpoints)) <=
+    return static_cast<std::uint64_t>(checkpoints.most) <=
            room() / std::max<std::uint64_t>(needs_.checkpoint_bytes, 1);
   }
 
@@ -91,16 +99,16 @@ class Planner {
   }
 
   std::string does_not_fit() const {
-    const auto count = new_checkpoints(run_.keep_last_checkpoints);
+    const Count count = new_checkpoints(run_.keep_last_checkpoints);
     const std::string each = format_bytes(needs_.checkpoint_bytes);
     std::string text;
-    if (!count) {
+    if (!count.known) {
       text = "run.keep_last 0 keeps every checkpoint, of " + each +
              " each, and how many there will be by time is not known: they";
-    } else if (*count == 1) {
+    } else if (count.most == 1) {
       text = "a checkpoint of " + each;
     } else {
-      text = std::to_string(*count) + " more checkpoints of " + each + " each (run.keep_last " +
+      text = std::to_string(count.most) + " more checkpoints of " + each + " each (run.keep_last " +
              (run_.keep_last_checkpoints > 0
                   ? std::to_string(run_.keep_last_checkpoints) + ", and the one being written)"
                   : std::string("0 keeps all)"));

@@ -115,6 +115,8 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                                                          const MemoryPlan& plan) {
   std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan));
   run->model_ = std::make_unique<GptModel>(model_options(config));
+  SLUICE_ASSIGN_OR_RETURN(run->stored_configuration_,
+                          config::stored_json(config, working_folder()));
   SLUICE_ASSIGN_OR_RETURN(auto data, RunData::open(config, RunPurpose::kTraining));
   run->data_ = std::make_unique<RunData>(std::move(data));
   SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config, plan, &run->io_trace_));
@@ -241,7 +243,7 @@ Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
 CheckpointState TrainingRun::checkpoint_state() const {
   return {.position = stored_position(trainer_->state()),
           .run = stored_run(config_, data_->order()),
-          .configuration = config::stored_json(config_, working_folder()),
+          .configuration = stored_configuration_,
           .program_version = SLUICE_VERSION};
 }
 

@@ -108,6 +108,7 @@ class TrainingRun {
 
   const config::Config config_;
   const MemoryPlan plan_;
+  std::string stored_configuration_;  // in its checkpoints
   std::unique_ptr<GptModel> model_;
   TraceLog trace_;
   IoTrace io_trace_{trace_};

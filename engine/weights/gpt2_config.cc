@@ -50,7 +50,7 @@ Status count(const Json& config, const CountKey& key, std::int64_t& value) {
     if (found == config.end() || found->is_null()) continue;
     if (!found->is_number_integer() || *found < 1 || *found > kLargest)
       return Error(ErrorCode::kCorrupt, "\"" + std::string(name) + "\" is " + found->dump() +
-                                            ", which is no such count");
+                                            ", which is not such a count");
     if (said && *said != *found)
       return Error(ErrorCode::kCorrupt, "\"" + std::string(key.name) + "\" is " + said->dump() +
                                             ", and \"" + name + "\" " + found->dump());
@@ -65,7 +65,7 @@ Status probability(const Json& config, const char* key, double& value) {
   if (found == config.end()) return {};
   if (!found->is_number() || *found < 0 || *found >= 1)
     return Error(ErrorCode::kCorrupt,
-                 "\"" + std::string(key) + "\" is " + found->dump() + ", which is no dropout");
+                 "\"" + std::string(key) + "\" is " + found->dump() + ", which is not a dropout");
   value = found->get<double>();
   return {};
 }
@@ -133,7 +133,7 @@ std::string to_text(const Gpt2Config& config) {
 
 Result<Gpt2Config> parse_gpt2_config(std::string_view text) {
   const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return Error(ErrorCode::kCorrupt, "it is no JSON object");
+  if (!json.is_object()) return Error(ErrorCode::kCorrupt, "it is not a JSON object");
   return parse(json);
 }
 

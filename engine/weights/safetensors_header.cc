@@ -133,7 +133,7 @@ class HeaderEvents final : public JsonEvents {
     if (!has_dtype_ || !has_shape_ || !has_offsets_)
       return fail(where() + "lacks its dtype, shape or data_offsets");
     if (offsets_.size() != 2 || offsets_[0] > offsets_[1])
-      return fail(where() + "has data_offsets that are no begin and end");
+      return fail(where() + "has data_offsets that are not a begin and an end");
     const auto bytes = size_of(tensor_, tensor_.elements);
     if (!bytes || *bytes != offsets_[1] - offsets_[0])
       return fail(where() + "has " + std::to_string(offsets_[1] - offsets_[0]) + " bytes, but " +
@@ -195,7 +195,7 @@ Result<std::uint64_t> safetensors_json_bytes(std::span<const std::byte, kHeaderP
     length = length << 8 | std::to_integer<std::uint64_t>(prefix[i]);
   if (length > kMaxHeaderJsonBytes)
     return corrupt("its first 8 bytes give a header of " + std::to_string(length) +
-                   " bytes, so it is no safetensors file");
+                   " bytes, so it is not a safetensors file");
   if (length < 2 || file_bytes < kHeaderPrefixBytes || length > file_bytes - kHeaderPrefixBytes)
     return corrupt("it has " + std::to_string(file_bytes) + " bytes, and a header of " +
                    std::to_string(length) + " does not fit (is it cut short?)");

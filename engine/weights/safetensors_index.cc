@@ -59,7 +59,7 @@ class IndexEvents final : public JsonEvents {
     if (!in_map_) return skip();
     if (!is_file_name(value))
       return fail("tensor " + in_quotes(key_) + " is said to be in " + in_quotes(value) +
-                  ", which is no name of a .safetensors file in the same folder");
+                  ", which is not the name of a .safetensors file in the same folder");
     if (weights_.size() == kMaxTensorsOfIndex) return fail("it has too many tensors");
     files_.insert(value);
     if (files_.size() > kMaxShards)
@@ -70,7 +70,7 @@ class IndexEvents final : public JsonEvents {
 
  private:
   bool skip() {
-    if (depth_ == 0) return fail("it is no object with a weight_map");
+    if (depth_ == 0) return fail("it is not an object with a weight_map");
     return !in_map_ || wrong_value();
   }
   bool wrong_value() {

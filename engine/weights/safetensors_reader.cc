@@ -30,7 +30,7 @@ Result<OpenedFile> read_header(aio::IoQueue& queue, const std::string& path) {
   std::array<std::byte, kHeaderPrefixBytes> prefix{};
   if (file->size_bytes() < prefix.size()) {
     return in_file(Error(ErrorCode::kCorrupt, "it has " + std::to_string(file->size_bytes()) +
-                                                  " bytes, so it is no safetensors file"));
+                                                  " bytes, so it is not a safetensors file"));
   }
   SLUICE_RETURN_IF_ERROR(queue.read(*file, 0, prefix));
   auto length = safetensors_json_bytes(prefix, file->size_bytes());

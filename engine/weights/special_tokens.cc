@@ -16,7 +16,7 @@ constexpr const char* kPadding = "pad_token_id";
 
 Error no_token(const char* key, const Json& value) {
   return Error(ErrorCode::kCorrupt,
-               "\"" + std::string(key) + "\" is " + value.dump() + ", which is no token");
+               "\"" + std::string(key) + "\" is " + value.dump() + ", which is not a token");
 }
 
 bool is_token(const Json& value) {
@@ -43,7 +43,7 @@ Result<std::optional<std::int64_t>> token_of(const Json& object, const char* key
 
 Result<Json> parse_object(std::string_view text) {
   Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return Error(ErrorCode::kCorrupt, "it is no JSON object");
+  if (!json.is_object()) return Error(ErrorCode::kCorrupt, "it is not a JSON object");
   return json;
 }
 

@@ -131,6 +131,32 @@ TEST_F(RealFileLocks, ExcludeEachOtherInsideAProcessAndLeaveTheFile) {
   EXPECT_EQ(files_.lock(folder_.file("no/lock")).error().code(), ErrorCode::kNotFound);
 }
 
+TEST_F(RealFileLocks, KnowWhereTheirFileIs) {
+  const std::string inside = folder_.file("run");
+  ASSERT_OK(files_.make_directories(inside));
+  const auto lock = files_.lock(inside + "/lock");
+  ASSERT_OK(lock);
+  EXPECT_TRUE(*(*lock)->is_at(inside + "/lock"));
+  ASSERT_OK(files_.rename(inside, folder_.file("moved")));
+  EXPECT_FALSE(*(*lock)->is_at(inside + "/lock"));
+  EXPECT_TRUE(*(*lock)->is_at(folder_.file("moved/lock")));
+  ASSERT_OK(files_.make_directories(inside));
+  std::ofstream(inside + "/lock") << "another";
+  EXPECT_FALSE(*(*lock)->is_at(inside + "/lock"));
+}
+
+TEST(RealFileSystem, TellsALinkFromWhatItLeadsTo) {
+  const TemporaryFolder folder;
+  RealFileSystem files;
+  std::ofstream(folder.file("file")) << "content";
+  std::filesystem::create_symlink(folder.file("nowhere"), folder.file("link"));
+  EXPECT_EQ(*files.kind_of(folder.path()), PathKind::kFolder);
+  EXPECT_EQ(*files.kind_of(folder.file("file")), PathKind::kFile);
+  EXPECT_EQ(*files.kind_of(folder.file("link")), PathKind::kLink);
+  EXPECT_EQ(*files.kind_of(folder.file("file/below")), PathKind::kNothing);
+  EXPECT_EQ(*files.kind_of("/dev/null"), PathKind::kOther);
+}
+
 TEST_F(RealFileLocks, KeepWhatTheFileHolds) {
   std::ofstream(path_) << "content";
   ASSERT_OK(files_.lock(path_));

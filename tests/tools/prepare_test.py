@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -121,6 +122,17 @@ class Bytes(Prepared):
         self.assertIn("1 hidden folders in in are left out", said)
         self.assertIn("1 links to folders in in are not followed", said)
         self.assertIn("skipped empty.txt: it is empty", said)
+
+    def test_waits_for_no_pipe_in_a_folder(self):
+        self.write("in/a.txt", "eins")
+        os.mkfifo(self.folder / "in/b.txt")
+        (self.folder / "in/c.txt").symlink_to("b.txt")
+        with socket.socket(socket.AF_UNIX) as end:
+            end.bind(str(self.folder / "in/d.txt"))
+        said = self.prepare("in")
+        self.assertEqual(self.documents(), ["eins"])
+        for name in "bcd":
+            self.assertIn(f"skipped in/{name}.txt: it is not a regular file", said)
 
     def test_cuts_long_documents_without_changing_them(self):
         text = random_text(1, 700_000)  # several fragments

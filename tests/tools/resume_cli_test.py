@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -81,7 +82,7 @@ class Resume(Training):
 
         def newer(content):
             inside = json.loads(content)["content"]
-            return sealed({**inside, "version": 2, "something": "new"}).encode()
+            return sealed({**inside, "version": 3, "something": "new"}).encode()
 
         yield "flipped", "is damaged", of_manifest(flip)
         yield "cut short", "is damaged", of_manifest(lambda content: content[:-100])
@@ -134,6 +135,20 @@ class Resume(Training):
                            code=1).stderr
         self.assertIn("there is no older one that is complete. To begin a new run", told)
         self.assertEqual(contents(self.path / "a"), before)
+
+    def test_stops_where_the_first_file_of_the_newest_is_being_copied(self):
+        copied = self.checkpoints / "step-000000009"
+        copied.mkdir()
+        (copied / ".exp_avg-00001-of-00013.safetensors.AbCdEf").write_bytes(b"so far")
+        before = contents(self.path / "a")
+        for command, says in ((["train", "run.json", "--out", "a", "--resume"], "being copied"),
+                              (["export", "a", "x"], "being copied"),
+                              (["ls", "a"], "being copied"),
+                              (["scrub", "a"], "no checkpoint was finished there")):
+            with self.subTest(command=command):
+                result = self.sluice(*command, code=1)
+                self.assertIn(says, result.stdout + result.stderr)
+                self.assertEqual(contents(self.path / "a"), before)
 
     def test_leaves_a_folder_that_is_being_copied_alone(self):
         (self.checkpoints / "step-000000002/checkpoint.json").unlink()
@@ -219,6 +234,12 @@ class Resume(Training):
             with self.subTest(command=command):
                 result = self.sluice(*command, code=1)
                 self.assertIn("mounted?", result.stderr)
+        self.checkpoints.unlink()
+        self.checkpoints.write_bytes(b"")
+        for command in (["train", "run.json", "--out", "a", "--resume"], ["ls", "a"],
+                        ["scrub", "a"]):
+            with self.subTest(command=command):
+                self.assertIn("is not a folder", self.sluice(*command, code=1).stderr)
         self.assertEqual(len(self.metrics("a")), 6)
 
     def test_says_that_it_may_not_look_where_it_may_not(self):
@@ -246,6 +267,19 @@ class Resume(Training):
                     self.assertIn("EACCES", result.stderr.splitlines()[-1])
             path.chmod(mode)
         self.assertEqual(len(contents(self.path / "a")), len(contents(self.run_before)))
+
+    def test_a_folder_that_is_moved_away_costs_the_checkpoint_and_not_the_run(self):
+        process = self.start("train", "run.json", "--out", "a", "--resume", "--steps", "100000")
+        self.wait_for_steps("a", 8)
+        (self.path / "a").rename(self.path / "moved")
+        process.send_signal(signal.SIGINT)  # which saves
+        told = process.communicate(timeout=120)[1].decode()
+        self.assertEqual(process.returncode, 1, told)
+        self.assertRegex(told, "checkpoint of step [0-9]+ was not saved: a is not there any more")
+        self.assertIn("1 checkpoint is missing, because the run's folder was not where it was",
+                      told)
+        self.assertFalse((self.path / "a").exists())
+        self.assertEqual(len(list((self.path / "moved/checkpoints").iterdir())), 3)
 
     def test_does_not_say_that_there_is_no_checkpoint_when_its_folder_is_gone(self):
         process = self.start("train", "run.json", "--out", "a", "--resume", "--steps", "100000")

@@ -399,6 +399,8 @@ class Train(Training):
                 self.assertIn(f"{missing} does not exist; {os.path.realpath(self.path)}/drives "
                               "does, on the ", told)
                 self.assertIn(f"mkdir -p {missing}", told)
+                if "card.json" in words:
+                    self.assertIn("zero_optimization.offload_optimizer.nvme_path: ", told)
                 self.assertEqual(os.listdir(self.path / "drives"), [])
                 self.assertFalse((self.path / "a").exists())
         (self.path / "drives/nvme9").write_text("no folder")
@@ -984,6 +986,21 @@ class RunFolders(TokenData):
         self.assertEqual(told.returncode, 0, told.stderr)
         self.assertEqual(sorted(os.listdir(self.path / "a/checkpoints")), before)
         self.assertIn("step-000000002", os.listdir(self.path / "elsewhere/copy/checkpoints"))
+
+    def test_goes_on_with_the_data_in_its_folder_before_its_first_checkpoint_too(self):
+        self.sluice("train", "run.json", "--out", "a", "--steps", "1", "--set",
+                    "run.checkpoint_at_end=false", "--set", "run.checkpoint_minutes=0")
+        self.assertNotIn("checkpoints", os.listdir(self.path / "a"))
+        shutil.copytree(self.path / "bytes", self.path / "a/data")
+        self.sluice("train", "a/config.json", "--resume", "--set",
+                    'data.train=["a/data/train.bin"]', "--steps", "1", "--set",
+                    "run.checkpoint_at_end=true")
+        kept = json.loads((self.path / "a/config.json").read_text(encoding="utf-8"))
+        self.assertEqual(kept["data"]["train"], ["data/train.bin"])
+        (self.path / "a").rename(self.path / "moved")
+        shutil.rmtree(self.path / "bytes")
+        self.sluice("train", "moved/config.json", "--resume", "--steps", "2")
+        self.assertEqual(len(self.metrics("moved")), 2)
 
     def test_generates_and_exports_without_its_data(self):
         self.sluice("train", "run.json", "--out", "a")

@@ -3,6 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 
+#include "aio/real_file_system.h"
+#include "engine/config/stored_config.h"
+
 #ifdef SLUICE_HAS_ENGINE
 #include "engine/train/config_answers.h"
 #endif
@@ -13,7 +16,7 @@ void add_config_options(CLI::App& command, ConfigOptions& options) {
   command.add_option(
       "CONFIG", options.file,
       "The run's JSON file; configs/ has examples. Relative paths in it are resolved "
-      "against the working folder");
+      "against the working folder, those in a run's DIR/config.json against DIR");
   add_override_options(command, options);
 }
 
@@ -26,12 +29,16 @@ void add_override_options(CLI::App& command, ConfigOptions& options) {
       ->allow_extra_args(false);
 }
 
-std::string run_directory_of(const ConfigOptions& options) {
+Result<std::string> run_directory_of(const ConfigOptions& options) {
   const std::filesystem::path file(options.file);
-  if (file.filename() != "config.json") return "";
+  if (file.filename() != "config.json") return std::string();
   const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
-  std::error_code error;
-  return std::filesystem::is_directory(folder + "/checkpoints", error) ? folder : "";
+  aio::RealFileSystem files;
+  for (const char* const name : {"/lock", "/metrics.jsonl", "/checkpoints"}) {
+    SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(folder + name));
+    if (there) return folder;
+  }
+  return std::string();
 }
 
 #ifdef SLUICE_HAS_ENGINE
@@ -60,7 +67,9 @@ Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data
   if (!options.file.empty()) {
     auto read = config::read_source(options.file);
     if (!read.ok()) return std::move(read).error().with_context("CONFIG");
-    sources.run_file = *std::move(read);
+    SLUICE_ASSIGN_OR_RETURN(const std::string run, run_directory_of(options));
+    sources.run_file =
+        run.empty() ? *std::move(read) : config::in_run_folder(*std::move(read), run);
   }
   if (!options.deepspeed.empty()) {
     auto read = config::read_source(options.deepspeed);

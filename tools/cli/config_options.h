@@ -26,8 +26,9 @@ void add_config_options(CLI::App& command, ConfigOptions& options);
 // Without CONFIG, for commands that know where the run's is.
 void add_override_options(CLI::App& command, ConfigOptions& options);
 
-// The run's directory that a file is the config.json of; empty: it is none's.
-std::string run_directory_of(const ConfigOptions& options);
+// The run's directory that a file is the config.json of; empty: it is none's. A run leaves a lock,
+// metrics or checkpoints beside it. An error where that cannot be looked up.
+Result<std::string> run_directory_of(const ConfigOptions& options);
 
 // What of the training data resolving looks at, where run.epochs makes the length of the run depend
 // on it. Anything else that the configuration leaves to the machine is always looked up.

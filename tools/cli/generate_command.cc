@@ -2,7 +2,9 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <utility>
 
+#include "engine/config/stored_config.h"
 #include "engine/exchange/tokenizer_files.h"
 #include "engine/generate/token_sampler.h"
 #include "tools/cli/checkpoint_argument.h"
@@ -39,7 +41,8 @@ Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
   const std::string file = from.run_directory + "/config.json";
   SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(file));
   if (!from.run_directory.empty() && there) {
-    SLUICE_ASSIGN_OR_RETURN(sources.run_file, config::read_source(file));
+    SLUICE_ASSIGN_OR_RETURN(config::Source kept, config::read_source(file));
+    sources.run_file = config::in_run_folder(std::move(kept), from.run_directory);
   } else {
     SLUICE_ASSIGN_OR_RETURN(const auto manifest,
                             engine::read_checkpoint_manifest(queue, from.path));

@@ -73,6 +73,13 @@ Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry,
   return folder;
 }
 
+Status RunFolder::check_there() const {
+  SLUICE_ASSIGN_OR_RETURN(const bool there, lock_->is_at(file(kLockName)));
+  if (there) return {};
+  return Error(ErrorCode::kNotFound,
+               directory_ + " is not there any more: was its drive unmounted, or was it moved?");
+}
+
 engine::CheckpointFolder RunFolder::checkpoints() const {
   return {queue(), engine::RunCheckpoints::folder_of(directory_)};
 }
@@ -93,10 +100,7 @@ Status RunFolder::clear() const {
 }
 
 Result<std::optional<engine::CheckpointEntry>> RunFolder::newest() const {
-  SLUICE_ASSIGN_OR_RETURN(const bool there, files_.backend->files().exists(file(kLockName)));
-  if (!there)
-    return Error(ErrorCode::kIo,
-                 directory_ + " is not there any more: was its drive unmounted, or was it moved?");
+  SLUICE_RETURN_IF_ERROR(check_there());
   return checkpoints().newest();
 }
 

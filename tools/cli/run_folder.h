@@ -1,6 +1,6 @@
 // RunFolder: the directory of a run, while one process trains in it.
 //
-//   DIR/config.json     resolved; its paths are absolute, and the run is where it lies
+//   DIR/config.json     resolved, as engine/config/stored_config.h has it: the run is where it lies
 //   DIR/tokenizer/      of the run's tokens, where it is known: engine/exchange/kept_tokenizer.h
 //   DIR/metrics.jsonl   a line a step
 //   DIR/metrics-cut.jsonl   lines of steps that were run again
@@ -37,6 +37,9 @@ class RunFolder {
   std::string file(const std::string& name) const { return directory_ + "/" + name; }
   const std::string& path() const { return directory_; }
 
+  // kNotFound where the path does not lead to the folder any more: it was moved, or its drive
+  // unmounted. What is written there now is of another folder.
+  Status check_there() const;
   engine::CheckpointFolder checkpoints() const;
   // The newest complete checkpoint of the run, if it has any. An error where the newest cannot be
   // read, or where the folder is not there any more: then nobody knows.

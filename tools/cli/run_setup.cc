@@ -40,7 +40,9 @@ void plan_checkpoint_copy(const config::Config& config, const engine::GptModel& 
       run.checkpoint_every_steps > 0 || run.checkpoint_minutes.value_or(0) > 0;
   plan.background_checkpoints =
       run.checkpoint_background == config::Switch::kOn || (wants_on_the_way && fits);
-  if (plan.background_checkpoints) plan.host.push_back({"checkpoint, copy of the state", bytes});
+  if (plan.background_checkpoints)
+    plan.host.push_back(
+        {"checkpoint, copy of the state", engine::MemoryUse::kCheckpointCopy, bytes});
 }
 
 std::string folder_of(const std::string& file) {

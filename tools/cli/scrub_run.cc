@@ -1,6 +1,5 @@
 #include "tools/cli/scrub_run.h"
 
-#include <cerrno>
 #include <iostream>
 
 #include "aio/units.h"
@@ -40,13 +39,9 @@ Result<bool> scrub_one(aio::IoQueue& queue, const engine::CheckpointEntry& entry
 }  // namespace
 
 Result<bool> is_run_folder(aio::IoQueue& queue, const std::string& path) {
-  const auto names = queue.backend().files().list(folder_of(path));
-  if (names.ok()) return true;
-  if (names.error().error_number() == ENOTDIR) return false;
-  if (names.error().code() != ErrorCode::kNotFound) return names.error();
-  // Not there, or a link that leads nowhere: that is an error.
-  SLUICE_RETURN_IF_ERROR(engine::CheckpointFolder(queue, folder_of(path)).list().status());
-  return false;
+  // Whatever it is: what is no folder of checkpoints is an error of scrub_run().
+  SLUICE_ASSIGN_OR_RETURN(const auto kind, queue.backend().files().kind_of(folder_of(path)));
+  return kind != aio::PathKind::kNothing;
 }
 
 Result<bool> scrub_run(aio::IoQueue& queue, const std::string& directory) {

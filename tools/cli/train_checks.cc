@@ -85,9 +85,11 @@ std::string changes_text(const engine::CheckpointState& stored, const config::Co
     return "what has changed since the checkpoint is not known: " + before.error().message() + "\n";
   // A checkpoint has absolute paths.
   std::error_code error;
-  const config::Config now = config::stored_config(config, fs::current_path(error).string());
+  const auto now = config::stored_config(config, fs::current_path(error).string());
+  if (!now.ok())
+    return "what has changed since the checkpoint is not known: " + now.error().message() + "\n";
   std::string text;
-  for (const config::KeyChange& change : config::changed_keys(before->config, now)) {
+  for (const config::KeyChange& change : config::changed_keys(before->config, *now)) {
     // Where weights come from at a beginning means nothing to a run that goes on.
     if (!config::decides_results(change.path) || change.path.starts_with("model.init")) continue;
     text += "changed since the checkpoint: " + config::to_text(change) + "\n";

@@ -83,8 +83,8 @@ RunFolder::Entry entry_of(const Options& options, const config::Config& config) 
 Status write_config(const RunFolder& folder, const config::Resolved& resolved) {
   std::error_code error;
   const std::string here = std::filesystem::current_path(error).string();
-  return aio::write_small_file(folder.queue(), folder.file("config.json"),
-                               config::stored_json(resolved, here) + "\n");
+  SLUICE_ASSIGN_OR_RETURN(const std::string text, config::run_folder_json(resolved, here));
+  return aio::write_small_file(folder.queue(), folder.file("config.json"), text + "\n");
 }
 
 // Where to go on. A run that is to have as many threads as there are cores gets those that it had:
@@ -132,14 +132,16 @@ Result<std::unique_ptr<engine::MetricsLog>> take_folder(const Options& options,
   return log;
 }
 
-Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& run) {
+Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& run,
+                                                                 const RunFolder& folder) {
   const config::Run& wanted = run.config().run;
   if (!run.plan().saves.saves()) return std::unique_ptr<engine::RunCheckpoints>();
   return engine::RunCheckpoints::create(
       run, *run.drives().saves,
       {.directory = wanted.dir,
        .keep_last = static_cast<int>(wanted.keep_last_checkpoints),
-       .background = run.plan().background_checkpoints});
+       .background = run.plan().background_checkpoints,
+       .check_directory = [&folder] { return folder.check_there(); }});
 }
 
 // Those that a run goes on after, or that are there before it begins.
@@ -177,7 +179,9 @@ Result<int> run(const Options& options, const ResumeCommand& command, aio::IoWat
   if (!options.trace.empty()) {
     SLUICE_ASSIGN_OR_RETURN(trace, engine::TraceLog::parse_steps(options.trace));
   }
-  if (config.run.dir.empty()) config.run.dir = run_directory_of(options.config);
+  if (config.run.dir.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(config.run.dir, run_directory_of(options.config));
+  }
   if (config.run.dir.empty()) {
     return Error(ErrorCode::kInvalidArgument,
                  "where to put the run's files is not said: --out DIR, or run.dir");
@@ -231,7 +235,7 @@ Result<int> run(const Options& options, const ResumeCommand& command, aio::IoWat
   if (!made.ok()) return std::move(made).error();
   const std::unique_ptr<TrainingRun> run = *std::move(made);
   if (trace) run->trace().start(*trace);
-  SLUICE_ASSIGN_OR_RETURN(const auto checkpoints, make_checkpoints(*run));
+  SLUICE_ASSIGN_OR_RETURN(const auto checkpoints, make_checkpoints(*run, folder));
   SLUICE_ASSIGN_OR_RETURN(const auto log, take_folder(options, folder, point, done));
   SLUICE_RETURN_IF_ERROR(write_config(folder, resolved));
   SLUICE_RETURN_IF_ERROR(keep_run_tokenizer(folder.queue(), config, tokenizer, done + 1));
@@ -263,10 +267,11 @@ Command add_train_command(CLI::App& sluice) {
       "budget.nvme_paths='[\"/nvme\"]'\n"
       "  sluice train --deepspeed ds_config.json --set model.preset=gpt2-xl \\\n"
       "      --set data.train='[\"train.bin\"]' --out runs/xl\n"
-      "DIR gets config.json (resolved, with absolute paths), tokenizer/, metrics.jsonl (one line "
-      "per\n"
-      "step), checkpoints/ and, with --trace, trace.json. It may be moved or copied, and\n"
-      "DIR/config.json is a CONFIG whose run is in DIR.\n"
+      "DIR gets config.json (resolved; paths are absolute, or relative to DIR where they lie in "
+      "it),\n"
+      "tokenizer/, metrics.jsonl (one line per step), checkpoints/ and, with --trace, trace.json. "
+      "It\n"
+      "may be moved or copied, and DIR/config.json is a CONFIG whose run is in DIR.\n"
       "Ctrl-C, SIGTERM or SIGHUP finishes the step, saves it and exits with 0; a second Ctrl-C or\n"
       "SIGTERM stops at once. Exit code 1: a checkpoint, metrics or another file could not be "
       "written.");

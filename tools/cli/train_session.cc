@@ -143,8 +143,7 @@ std::vector<std::string> TrainSession::missing() const {
   if (failed_saves_ > 0) {
     sentences.push_back((failed_saves_ == 1 ? std::string("1 checkpoint is")
                                             : std::to_string(failed_saves_) + " checkpoints are") +
-                        " missing, because the disk was " +
-                        (disk_was_full_ ? "full" : "read-only"));
+                        " missing, because " + why_not_saved_);
   }
   const std::int64_t steps = parts_.log->waiting_lines() + parts_.log->lost_lines();
   if (steps > 0) {
@@ -189,17 +188,20 @@ Status TrainSession::tell_saves() {
   return {};
 }
 
-// A disk that takes nothing more costs the checkpoint; any other failure ends the run.
+// A disk that takes nothing more, and a folder that is gone, cost the checkpoint; any other failure
+// ends the run.
 Status TrainSession::tell_failure(const engine::SavedCheckpoint& saved) {
   Error error = saved.status.error();
   const std::string name = "the checkpoint of step " + std::to_string(saved.step);
   const bool is_full = error.code() == ErrorCode::kNoSpace;
-  if (!is_full && error.code() != ErrorCode::kReadOnly) {
+  if (!is_full && error.code() != ErrorCode::kReadOnly && !saved.directory_lost) {
     return std::move(error).with_context(name + ", " + saved.path + " on " +
                                          aio::describe_drive(saved.path));
   }
   ++failed_saves_;
-  disk_was_full_ = disk_was_full_ || is_full;
+  why_not_saved_ = saved.directory_lost ? "the run's folder was not where it was"
+                   : is_full            ? "the disk was full"
+                                        : "the disk was read-only";
   log::warning(name + " was not saved: " + error.message() + ". Training goes on");
   return {};
 }

@@ -33,9 +33,9 @@ class TrainSession {
     kCompleted,
     kInterrupted,  // after a step; saved, unless checkpoints are not wanted
   };
-  // From the step after the run's position. A disk that is full, or has become read-only, costs a
-  // checkpoint, and training goes on; metrics that cannot be written wait. See missing(). Every
-  // other error ends it.
+  // From the step after the run's position. A disk that is full, or has become read-only, and a
+  // folder that is not there any more cost a checkpoint, and training goes on; metrics that cannot
+  // be written wait. See missing(). Every other error ends it.
   Result<End> train(const Interrupt& interrupt);
 
   // Sentences: what the run should have left on the disk and could not.
@@ -70,9 +70,9 @@ class TrainSession {
   std::int64_t skipped_steps_ = 0;
   engine::SaveClock save_clock_;
   int failed_saves_ = 0;
-  bool disk_was_full_ = false;  // whenever a save failed
-  bool metrics_wait_ = false;   // as far as the user was told
-  int calm_steps_ = 0;          // since a line had to wait
+  std::string why_not_saved_;  // of the last save that failed
+  bool metrics_wait_ = false;  // as far as the user was told
+  int calm_steps_ = 0;         // since a line had to wait
 };
 
 }  // namespace sluice::tools

@@ -52,7 +52,7 @@ std::int64_t elements_on(const engine::MemoryPlan& plan, offload::Tier tier) {
 
 bool has_params_on_nvme(const engine::MemoryPlan& plan) {
   return std::any_of(plan.nvme.begin(), plan.nvme.end(), [](const engine::MemoryLine& line) {
-    return line.what == "parameters" && line.bytes > 0;
+    return line.use == engine::MemoryUse::kParameters && line.bytes > 0;
   });
 }
 

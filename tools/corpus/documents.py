@@ -5,8 +5,8 @@ documents come in fragments of about a million characters, cut behind a line's e
 bounded; where the cuts fall depends on the text alone.
 
 Text is UTF-8. What is not becomes U+FFFD, is counted and reported. Left out, named and counted:
-files that cannot be read, text files with NUL bytes (binaries), lines that are no JSON or lack the
-key, rows without text.
+files that cannot be read or that are not regular files, text files with NUL bytes (binaries), lines
+that are not JSON or lack the key, rows without text. What is named itself may be a pipe.
 """
 
 import codecs
@@ -14,6 +14,7 @@ import fnmatch
 import hashlib
 import json
 import os
+import stat
 from collections import Counter, namedtuple
 from pathlib import Path
 
@@ -148,7 +149,7 @@ class LeftOut:
         self.endings = Counter()  # of files that match no pattern
         self.hidden = 0           # folders
         self.links = 0            # to folders
-        self.unreadable = []      # (folder, why)
+        self.unreadable = []      # (folder or file, why)
 
     def tell(self, folder, globs, report):
         if self.endings:
@@ -174,10 +175,21 @@ def _walk(folder, globs, left_out=None):
         folders[:] = [name for name in folders if not name.startswith(".")]
         left_out.links += sum(os.path.islink(os.path.join(where, name)) for name in folders)
         for name in files:
+            path = os.path.join(where, name)
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in globs):
-                yield os.path.relpath(os.path.join(where, name), folder)
+                if _is_special(path):  # to open a pipe would wait for its writer
+                    left_out.unreadable.append((path, "it is not a regular file"))
+                else:
+                    yield os.path.relpath(path, folder)
             else:
                 left_out.endings[os.path.splitext(name)[1] or name] += 1
+
+
+def _is_special(path):
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return False  # the reader will say what is wrong with it
 
 
 def _source(name, path, fixed_format):

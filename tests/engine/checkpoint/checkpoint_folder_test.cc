@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "aio/fault_backend.h"
@@ -77,7 +78,7 @@ TEST_F(CheckpointList, IsByStepNotByName) {
 
 TEST_F(CheckpointList, SaysWhyOneIsNotComplete) {
   for (const std::int64_t step : {1, 2, 3, 4, 5, 6}) save(step);
-  set_version(6, 2);
+  set_version(6, 3);
   ASSERT_OK(drive_.files().remove(folder_.path_of(5) + "/checkpoint.json"));
   put(folder_.path_of(4) + "/checkpoint.json", "{}");
   put(folder_.path_of(3) + "/exp_avg-00002-of-00004.safetensors", "short");
@@ -91,7 +92,8 @@ TEST_F(CheckpointList, SaysWhyOneIsNotComplete) {
   EXPECT_THAT(problem(2), HasSubstr("exp_avg-00002-of-00004.safetensors has 5 bytes"));
   EXPECT_THAT(problem(3), HasSubstr("checkpoint.json: it has no checksum"));
   EXPECT_THAT(problem(4), HasSubstr("still being copied"));
-  EXPECT_THAT(problem(5), HasSubstr("format version 2, and this program reads version 1; use"));
+  EXPECT_THAT(problem(5),
+              HasSubstr("format version 3, and this program reads versions up to 2; use"));
   EXPECT_EQ((*entries)[4].status.error().code(), ErrorCode::kCorrupt);
   EXPECT_EQ((*entries)[5].status.error().code(), ErrorCode::kNewerVersion);
   EXPECT_EQ(folder_.find("3").error().code(), ErrorCode::kCorrupt);
@@ -129,6 +131,25 @@ TEST_F(CheckpointList, HasNoNewestWhileTheNewestCannotBeRead) {
   EXPECT_THAT(refused(ErrorCode::kCorrupt), HasSubstr("exp_avg-00001-of-00004.safetensors"));
 }
 
+// rsync writes under temporary names, and may have come to no file's end yet.
+TEST_F(CheckpointList, HasNoNewestWhileTheFirstFileOfOneIsCopied) {
+  save(1);
+  for (const std::string& name : {folder_.path_of(2), folder_.path_of(3) + ".new"}) {
+    ASSERT_OK(drive_.files().make_directories(name));
+    const std::string part = name + "/.exp_avg-00001-of-00013.safetensors.AbCdEf";
+    put(part, "so far");
+    const auto newest = folder_.newest();
+    ASSERT_FALSE(newest.ok());
+    EXPECT_EQ(newest.error().code(), ErrorCode::kCorrupt);
+    EXPECT_THAT(newest.error().message(), HasSubstr("still being copied, or is somebody else's"));
+    EXPECT_THAT(*folder_.clean_leftovers(), IsEmpty());
+    EXPECT_FALSE(remove_checkpoint(*queue_, name).ok());
+    EXPECT_TRUE(*drive_.files().exists(part));
+    EXPECT_EQ((*folder_.before(9))->step, 1);
+  }
+  EXPECT_EQ(folder_.list()->size(), 3U);
+}
+
 TEST_F(CheckpointList, DoesNotTakeOneStepForAnother) {
   save(3);
   ASSERT_OK(drive_.files().rename(folder_.path_of(3), folder_.path_of(9)));
@@ -149,7 +170,7 @@ TEST_F(CheckpointList, IsPrunedToTheNewestCompleteOnes) {
 
 TEST_F(CheckpointList, IsPrunedOfNothingLaterAndOfNothingThatCannotBeRead) {
   for (const std::int64_t step : {1, 2, 3, 4, 5, 6, 7}) save(step);
-  set_version(1, 2);
+  set_version(1, 3);
   put(folder_.path_of(2) + "/checkpoint.json", "{}");
   EXPECT_EQ(folder_.beyond(1, 5)->size(), 2U);
   EXPECT_THAT(*folder_.prune(1, 5), ElementsAre("step-000000003", "step-000000004"));
@@ -174,9 +195,9 @@ TEST_F(CheckpointList, IsCleanedOfLeftoversAndOfNothingElse) {
 
   EXPECT_THAT(*folder_.clean_leftovers(),
               ElementsAre("step-000000002", "step-000000003", "step-000000004.new"));
-  EXPECT_THAT(names(),
-              ElementsAre("best", "step-000000001", "step-000000003", "step-000000009.txt"));
-  EXPECT_THAT(*drive_.files().list(folder_.path_of(3)), ElementsAre("notes.txt"));
+  EXPECT_THAT(names(), ElementsAre("best", "step-000000001", "step-000000003.set-aside",
+                                   "step-000000009.txt"));
+  EXPECT_THAT(*drive_.files().list(folder_.path_of(3) + ".set-aside"), ElementsAre("notes.txt"));
   EXPECT_THAT(*drive_.files().list(foreign), ElementsAre("master-00001-of-00001.safetensors"));
   ASSERT_OK(load_checkpoint(*queue_, folder_.path_of(1)));
   EXPECT_THAT(*folder_.clean_leftovers(), IsEmpty());
@@ -186,7 +207,7 @@ TEST_F(CheckpointList, IsCleanedOfLeftoversAndOfNothingElse) {
 TEST_F(CheckpointList, KeepsWhatCannotBeReadWhateverIsRemoved) {
   for (const std::int64_t step : {1, 2, 3, 4}) save(step);
   ASSERT_OK(drive_.files().remove(folder_.path_of(1) + "/checkpoint.json"));  // not copied yet
-  set_version(2, 2);
+  set_version(2, 3);
   ASSERT_OK(drive_.files().remove(folder_.path_of(3) + "/master-00001-of-00004.safetensors"));
   ASSERT_OK(drive_.files().rename(folder_.path_of(4), folder_.path_of(5) + ".new"));
   const auto content = [&] {
@@ -211,7 +232,7 @@ TEST_F(CheckpointList, KeepsWhatCannotBeReadWhateverIsRemoved) {
 // A run that has come this far has to save: what lies in the way gets another name.
 TEST_F(CheckpointList, SetsAsideWhatIsInTheWayOfASave) {
   save(1);
-  set_version(1, 2);
+  set_version(1, 3);
   save(2);
   ASSERT_OK(drive_.files().rename(folder_.path_of(2), folder_.path_of(1) + ".new"));
   for (const std::uint64_t version : {5, 6}) {
@@ -234,7 +255,7 @@ TEST_F(CheckpointList, SetsLaterOnesAsideInAFolderOfTheirOwn) {
     for (const std::int64_t step : {1, 2, 3}) {
       if (life == 1 || step > 1) save(step);
     }
-    set_version(3, 2);  // whatever it is
+    set_version(3, 4);  // whatever it is
     const auto aside = folder_.set_aside(*folder_.later_than(1), 1);
     ASSERT_OK(aside);
     EXPECT_EQ(*aside,
@@ -277,6 +298,10 @@ TEST(CheckpointSearch, ThatFailsIsNotAnEmptyFolder) {
   EXPECT_FALSE(*folder.newest());
   std::filesystem::create_symlink(temporary.file("unmounted"), path);
   EXPECT_THAT(folder.newest().error().message(), HasSubstr("is its drive mounted?"));
+  std::filesystem::remove(path);
+  std::ofstream(path) << "a file";
+  EXPECT_THAT(folder.newest().error().message(), HasSubstr("is not a folder"));
+  EXPECT_EQ(folder.newest().error().code(), ErrorCode::kIo);
   std::filesystem::remove(path);
   std::filesystem::create_directories(path);
   EXPECT_FALSE(*folder.newest());

@@ -69,14 +69,23 @@ TEST(CheckpointManifest, DoesNotStoreALossThatIsNoNumber) {
   EXPECT_FALSE(read->state.validation_loss);
 }
 
-// Younger than the format: manifests without skipped steps are as they always were.
-TEST(CheckpointManifest, StoresSkippedStepsOnlyWhereThereAreAny) {
+// Manifests without skipped steps are as they always were, and others say that programs of version
+// 1 cannot read them.
+TEST(CheckpointManifest, IsOfVersion2OnlyWhereThereAreSkippedSteps) {
   CheckpointManifest manifest = test_manifest();
   EXPECT_FALSE(content_of(manifest)["train"].contains("skipped_in_a_row"));
+  EXPECT_EQ(content_of(manifest)["version"], 1);
   manifest.state.position.skipped_in_a_row = 3;
   const auto read = parse_checkpoint_manifest(to_text(manifest));
   ASSERT_OK(read);
   EXPECT_EQ(read->state.position.skipped_in_a_row, 3);
+  nlohmann::json of_another = content_of(manifest);
+  EXPECT_EQ(of_another["version"], 2);
+  of_another["version"] = 1;
+  EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(of_another)).ok());
+  of_another = content_of(test_manifest());
+  of_another["version"] = 2;
+  EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(of_another)).ok());
   for (const int impossible : {-1, 5}) {  // 4 of its 12 steps were not applied
     manifest.state.position.skipped_in_a_row = impossible;
     nlohmann::json content = content_of(manifest);
@@ -99,8 +108,8 @@ TEST(CheckpointManifest, RefusesWhatCannotBe) {
   };
   using nlohmann::json;
   constexpr ErrorCode kNewer = ErrorCode::kNewerVersion;
-  EXPECT_THAT(refusal([](json& c) { c["format"] = "else"; }), HasSubstr("no checkpoint"));
-  EXPECT_THAT(refusal([](json& c) { c["version"] = 2; }, kNewer),
+  EXPECT_THAT(refusal([](json& c) { c["format"] = "else"; }), HasSubstr("not a checkpoint"));
+  EXPECT_THAT(refusal([](json& c) { c["version"] = 3; }, kNewer),
               HasSubstr("that wrote it, 0.1.0"));
   EXPECT_THAT(refusal(
                   [](json& c) {

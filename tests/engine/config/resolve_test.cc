@@ -2,6 +2,7 @@
 
 #include "engine/config/changes.h"
 #include "engine/config/model_presets.h"
+#include "engine/config/stored_config.h"
 #include "tests/engine/config/resolving.h"
 
 namespace sluice::config {
@@ -393,7 +394,7 @@ TEST(ResolveConfig, ChecksTheFormOfOverrides) {
   const std::string run = R"({"train_batch_size": 8})";
   EXPECT_THAT(refusal(resolve_run(run, {"run.steps"})), HasSubstr("section.key=value"));
   EXPECT_THAT(refusal(resolve_run(run, {"=5"})), HasSubstr("section.key=value"));
-  EXPECT_THAT(refusal(resolve_run(run, {"run..steps=5"})), HasSubstr("no path of a key"));
+  EXPECT_THAT(refusal(resolve_run(run, {"run..steps=5"})), HasSubstr("not the path of a key"));
   EXPECT_THAT(refusal(resolve_run(run, {"run.step=5"})), HasSubstr("did you mean run.steps?"));
   EXPECT_THAT(refusal(resolve_run(run, {"run=5"})), HasSubstr("run is a section"));
   EXPECT_THAT(refusal(resolve_run(run, {"run.steps=many"})),
@@ -440,6 +441,35 @@ TEST(ChangedKeys, NamesWhatDiffersAndWhetherItDecidesResults) {
                         testing::MatchesRegex("gradient_clipping was 1.*, and is 2.*!"),
                         testing::StartsWith("run.log_every was "),
                         testing::MatchesRegex("aio.queue_depth was .*, and is 4")));
+}
+
+// A run may be moved, with what lies in its folder; where ".." leads is the links' business.
+TEST(StoredConfig, KeepsPathsThatMeanTheSameFromAnyFolder) {
+  Resolved resolved = accepted(resolve_run(run_with(
+      R"("data": {"train": ["runs/a/data/train.bin", "./x//b.bin", "runs/ab/c.bin", "/d.bin"],
+                  "validation": "runs/a/../val.bin"})")));
+  resolved.config.run.dir = "./runs/a/";
+  const auto kept = run_folder_json(resolved, "/home/me");
+  ASSERT_TRUE(kept.ok()) << kept.error().message();
+  const Source moved = in_run_folder({.name = "config.json", .text = *kept}, "/else/where");
+  const Config read = accepted(resolve({.run_file = moved})).config;
+  EXPECT_THAT(read.data.train, ElementsAre("/else/where/data/train.bin", "/home/me/x/b.bin",
+                                           "/home/me/runs/ab/c.bin", "/d.bin"));
+  EXPECT_THAT(read.data.validation, ElementsAre("/home/me/runs/a/../val.bin"));
+  EXPECT_EQ(read.run.dir, "");
+  const auto of_checkpoint = stored_config(resolved.config, "/home/me");
+  ASSERT_TRUE(of_checkpoint.ok());
+  EXPECT_EQ(of_checkpoint->data.train[0], "/home/me/runs/a/data/train.bin");
+}
+
+TEST(StoredConfig, NeedsAWorkingFolderForRelativePathsAlone) {
+  Config config;
+  config.data.train = {"/a.bin"};
+  EXPECT_TRUE(stored_config(config, "").ok());
+  config.data.train = {"a.bin"};
+  const auto stored = stored_config(config, "");
+  ASSERT_FALSE(stored.ok());
+  EXPECT_THAT(stored.error().message(), HasSubstr("what a.bin is relative to"));
 }
 
 }  // namespace

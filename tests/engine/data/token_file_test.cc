@@ -127,9 +127,9 @@ TEST_F(TokenFileTest, RefusesWhatIsNotWholeTokens) {
   expect_refusal(ErrorCode::kInvalidArgument, HasSubstr("is empty"));
   write_file(path(), std::vector<std::byte>(1001));
   expect_refusal(ErrorCode::kCorrupt,
-                 AllOf(HasSubstr("1001 bytes"), HasSubstr("no multiple of the 2 of a uint16")));
+                 AllOf(HasSubstr("1001 bytes"), HasSubstr("not a multiple of the 2 of a uint16")));
   write_file(path(), std::vector<std::byte>(1002));
-  expect_refusal(ErrorCode::kCorrupt, HasSubstr("no multiple of the 4 of a uint32"),
+  expect_refusal(ErrorCode::kCorrupt, HasSubstr("not a multiple of the 4 of a uint32"),
                  TokenType::kUint32);
 }
 
@@ -181,9 +181,9 @@ TEST_F(TokenFileTest, RefusesASidecarItCannotUse) {
     return text;
   };
   for (const auto& [text, what] : std::vector<std::pair<std::string, std::string>>{
-           {"", "is no JSON object"},
-           {"[]", "is no JSON object"},
-           {good.substr(0, good.size() - 1), "is no JSON object"},
+           {"", "is not a JSON object"},
+           {"[]", "is not a JSON object"},
+           {good.substr(0, good.size() - 1), "is not a JSON object"},
            {with("sluice-tokens", "tokens"), "\"format\""},
            {with("\"version\": 1", "\"version\": 2"), "version 2"},
            {with("uint32", "int32"), "\"dtype\" is neither"},

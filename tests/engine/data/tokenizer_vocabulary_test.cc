@@ -90,12 +90,12 @@ TEST(TokenizerVocabulary, IsTheSameTokenizersWithMoreAddedTokens) {
 }
 
 TEST(TokenizerVocabulary, RefusesWhatIsNone) {
-  EXPECT_THAT(refusal("oops"), HasSubstr("no JSON object"));
+  EXPECT_THAT(refusal("oops"), HasSubstr("not a JSON object"));
   EXPECT_THAT(refusal("{}"), HasSubstr("no \"model\""));
   EXPECT_THAT(refusal(R"({"model": {}})"), HasSubstr("no \"vocab\""));
   EXPECT_THAT(refusal(R"({"model": {"vocab": {}}})"), HasSubstr("no tokens"));
   EXPECT_THAT(refusal(R"({"model": {"vocab": {"a": -1}}})"), HasSubstr("-1"));
-  EXPECT_THAT(refusal(R"({"model": {"vocab": [3]}})"), HasSubstr("no token"));
+  EXPECT_THAT(refusal(R"({"model": {"vocab": [3]}})"), HasSubstr("not a token"));
   EXPECT_THAT(refusal(R"({"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 1}]})"),
               HasSubstr("added_tokens"));
 }

@@ -43,6 +43,9 @@ class MadeUpDrives final : public aio::FileSystem {
         std::make_unique<MadeUpFile>(drive->second.direct ? 4096 : 1));
   }
   Result<bool> exists(const std::string& path) override { return folders.count(path) > 0; }
+  Result<aio::PathKind> kind_of(const std::string& path) override {
+    return folders.count(path) > 0 ? aio::PathKind::kFolder : aio::PathKind::kNothing;
+  }
   Result<std::uint64_t> free_bytes(const std::string& path) override {
     const auto drive = folders.find(path);
     if (drive == folders.end()) return unexpected();

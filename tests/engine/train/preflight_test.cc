@@ -22,7 +22,8 @@ using testing::Not;
 class Preflight : public testing::Test {
  protected:
   Preflight() : config_(SmallRun().config()) {
-    plan_.host = {{"optimizer state in memory", 3 * kGiB, /*locked=*/true}, {"the rest", kGiB}};
+    plan_.host = {{"state", MemoryUse::kState, 3 * kGiB, /*locked=*/true},
+                  {"the rest", MemoryUse::kOther, kGiB}};
     plan_.nvme = {
         {.what = "parameters", .bytes = 2 * kGiB, .paths = {{"/a/run", kGiB}, {"/b", kGiB}}},
         {.what = "optimizer state", .bytes = 6 * kGiB, .paths = {{"/b", 6 * kGiB}}}};
@@ -32,7 +33,7 @@ class Preflight : public testing::Test {
 
   void on_the_gpu(std::uint64_t needed_bytes, std::uint64_t free_bytes) {
     plan_.cuda = true;
-    plan_.gpu = {{"slots", needed_bytes}};
+    plan_.gpu = {{"slots", MemoryUse::kOther, needed_bytes}};
     facts_.gpu = GpuMemory{.free_bytes = free_bytes, .total_bytes = 80 * kGiB};
   }
 
@@ -91,24 +92,27 @@ TEST_F(Preflight, NamesTheBudgetThatIsTooSmallWhereTheMachineHasMore) {
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), Not(HasSubstr("Raise budget.cpu_gib")));
 }
 
-// The remedy is one for what is large, whatever else could go to a drive.
+// The remedy is one for what is large, whatever else could go to a drive, and whatever its line of
+// the table says.
 TEST_F(Preflight, NamesTheRemedyOfWhatTakesMost) {
   facts_.available_bytes = 8 * kGiB;
-  plan_.host = {{"optimizer state in memory", 2 * kGiB}, {kActivationsLine, 12 * kGiB}};
+  plan_.host = {{"moments and masters", MemoryUse::kState, 2 * kGiB},
+                {"kept for backward", MemoryUse::kActivations, 12 * kGiB}};
   config_.batch.micro = 8;
   const std::string activations = refusal(ErrorCode::kOutOfMemory);
   EXPECT_THAT(activations,
               AllOf(HasSubstr("12G of it are activations: take smaller micro-batches "
                               "(train_micro_batch_size_per_gpu, now 8) and as many more of them"),
                     Not(HasSubstr("NVMe"))));
-  plan_.host = {{"optimizer state in memory", 12 * kGiB}, {kActivationsLine, 2 * kGiB}};
+  plan_.host = {{"moments and masters", MemoryUse::kState, 12 * kGiB},
+                {"kept for backward", MemoryUse::kActivations, 2 * kGiB}};
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
               AllOf(HasSubstr("12G of it are optimizer state: put it on NVMe"),
                     Not(HasSubstr("micro_batch"))));
   // Where the largest alone is not enough, the next as well.
-  plan_.host = {{"optimizer state in memory", 11 * kGiB},
-                {"parameters in memory", 10 * kGiB},
-                {kActivationsLine, kGiB}};
+  plan_.host = {{"moments and masters", MemoryUse::kState, 11 * kGiB},
+                {"weights", MemoryUse::kParameters, 10 * kGiB},
+                {"kept for backward", MemoryUse::kActivations, kGiB}};
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
               AllOf(HasSubstr("; and 10G are parameters: put them on NVMe")));
   config_.zero.offload_optimizer.device = config::OffloadDevice::kNvme;
@@ -117,7 +121,7 @@ TEST_F(Preflight, NamesTheRemedyOfWhatTakesMost) {
   config_.model.layers = 1000;
   config_.model.hidden = 1 << 10;
   config_.data.sequence_tokens = 1 << 10;
-  plan_.host = {{kActivationsLine, 40 * kGiB}};
+  plan_.host = {{"kept for backward", MemoryUse::kActivations, 40 * kGiB}};
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
               HasSubstr("take fewer sequences in a step (train_batch_size, now 16)"));
 }

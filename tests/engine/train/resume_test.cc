@@ -379,6 +379,41 @@ TEST_P(RunCheckpointsOnABadDrive, LosesNoCheckpointAndTheRunGoesOn) {
 INSTANTIATE_TEST_SUITE_P(All, RunCheckpointsOnABadDrive, testing::Bool(),
                          [](const auto& test) { return test.param ? "background" : "foreground"; });
 
+// Moved, or on a drive that is unmounted: what the path leads to is another folder, or none.
+TEST(RunCheckpoints, MakeNoFolderWhereTheRunsIsNotAnyMore) {
+  const SmallRun small;
+  const auto run = small.start();
+  const std::string directory = run->config().run.dir;
+  const std::string moved = directory + "-moved";
+  std::filesystem::create_directories(directory);
+  const auto lock = run->drives().backend->files().lock(directory + "/lock");
+  ASSERT_TRUE(lock.ok());
+  const auto check = [&]() -> Status {
+    if (*(*lock)->is_at(directory + "/lock")) return {};
+    return Error(ErrorCode::kNotFound, directory + " is not there any more");
+  };
+  for (const bool background : {false, true}) {
+    const auto checkpoints =
+        checkpoints_of(*run, {.background = background, .check_directory = check});
+    const auto save = [&] {
+      run->step();
+      EXPECT_TRUE(checkpoints->save({}).ok());
+      checkpoints->wait();
+      return checkpoints->finished().at(0);
+    };
+    EXPECT_TRUE(save().status.ok());
+    std::filesystem::rename(directory, moved);
+    const SavedCheckpoint refused = save();
+    EXPECT_TRUE(refused.directory_lost);
+    EXPECT_THAT(refused.status.error().message(), HasSubstr("is not there any more"));
+    EXPECT_FALSE(std::filesystem::exists(directory));
+    std::filesystem::rename(moved, directory);
+    const SavedCheckpoint saved = save();
+    EXPECT_TRUE(saved.status.ok());
+    EXPECT_FALSE(saved.directory_lost);
+  }
+}
+
 // The run's folder is a file: nothing can be written there.
 TEST(RunCheckpoints, SaysWhatFailedAndTheRunGoesOn) {
   const SmallRun small;

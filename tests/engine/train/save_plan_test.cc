@@ -108,9 +108,26 @@ TEST_F(SavePlanTest, KeepsAllByTimeWhereThereIsRoomForAWeekOrForAllThatAreKnown)
   run_.keep_last_checkpoints = 0;
   EXPECT_EQ(plan().every_minutes, 0);
   EXPECT_THAT(warning(), HasSubstr("how many there will be by time is not known"));
-  expect_room_for(7 * 24 * 2);
+  expect_room_for(7 * 24 * 2 + 1);  // and the one at the end
+  run_.checkpoint_every_steps = 4;
+  expect_room_for(7 * 24 * 2 + 250);
+  run_.checkpoint_every_steps = 0;
   needs_.step_s = 3.6;  // an hour in all: two by time, and one at the end
   EXPECT_EQ(plan().every_minutes, 30);
+  expect_room_for(3);
+}
+
+// Whatever is not known, there is no more than one a step.
+TEST_F(SavePlanTest, CountsNoMoreCheckpointsThanThereAreStepsLeft) {
+  run_.keep_last_checkpoints = 0;
+  run_.steps = 10;
+  expect_room_for(10);
+  EXPECT_THAT(warning(), HasSubstr("10 more checkpoints of 100G each (run.keep_last 0 keeps all)"));
+  needs_.first_step = 8;
+  expect_room_for(3);
+  run_.keep_last_checkpoints = 5;
+  expect_room_for(3);
+  needs_.step_s = 1e6;
   expect_room_for(3);
 }
 

@@ -117,9 +117,9 @@ TEST(SafetensorsHeader, RefusesTensorsThatDoNotFillTheFile) {
 TEST(SafetensorsHeader, RefusesWhatIsNoObjectOfTensors) {
   EXPECT_THAT(refusal("", 0), HasSubstr("does not begin with an object"));
   EXPECT_THAT(refusal("[]", 0), HasSubstr("does not begin with an object"));
-  EXPECT_THAT(refusal("{", 0), HasSubstr("no JSON from byte"));
-  EXPECT_THAT(refusal("{} {}", 0), HasSubstr("no JSON"));
-  EXPECT_THAT(refusal("{\"a\xff\":1}", 0), HasSubstr("no JSON"));
+  EXPECT_THAT(refusal("{", 0), HasSubstr("not JSON from byte"));
+  EXPECT_THAT(refusal("{} {}", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(refusal("{\"a\xff\":1}", 0), HasSubstr("not JSON"));
   EXPECT_THAT(refusal(R"({"a":1})", 0), HasSubstr("something else than an object of tensors"));
   EXPECT_THAT(refusal(R"({"a":null})", 0), HasSubstr("null"));
   EXPECT_THAT(refusal(R"({"__metadata__":{"a":1}})", 0), HasSubstr("something else"));
@@ -135,7 +135,7 @@ TEST(SafetensorsHeader, RefusesWhatIsNoObjectOfTensors) {
   EXPECT_THAT(shortened, HasSubstr("[...\" is there twice"));
   EXPECT_LT(shortened.size(), 200U);
   EXPECT_THAT(refusal("{\"a\":" + std::string(100'000, '['), 0), HasSubstr("something else"));
-  EXPECT_THAT(refusal(std::string(100'000, '{'), 0), HasSubstr("no JSON"));
+  EXPECT_THAT(refusal(std::string(100'000, '{'), 0), HasSubstr("not JSON"));
 }
 
 TEST(SafetensorsHeader, RefusesALengthThatCannotBe) {
@@ -150,8 +150,8 @@ TEST(SafetensorsHeader, RefusesALengthThatCannotBe) {
   EXPECT_THAT(refusal_of_prefix(1, 10), HasSubstr("does not fit"));
   EXPECT_THAT(refusal_of_prefix(3, 10), HasSubstr("it has 10 bytes, and a header of 3"));
   EXPECT_THAT(refusal_of_prefix(2, 7), HasSubstr("does not fit"));
-  EXPECT_THAT(refusal_of_prefix(100'000'001, 1ULL << 40), HasSubstr("no safetensors file"));
-  EXPECT_THAT(refusal_of_prefix(~0ULL, 1ULL << 40), HasSubstr("no safetensors file"));
+  EXPECT_THAT(refusal_of_prefix(100'000'001, 1ULL << 40), HasSubstr("not a safetensors file"));
+  EXPECT_THAT(refusal_of_prefix(~0ULL, 1ULL << 40), HasSubstr("not a safetensors file"));
 }
 
 TEST(SafetensorsHeader, IsWrittenToTheByte) {
@@ -198,7 +198,8 @@ TEST(SafetensorsIndex, NamesFilesOfItsOwnFolderOnly) {
   EXPECT_EQ(message(R"({"metadata":{"total_size":12.0,"x":[{"y":null}]},"weight_map":{"a":)"
                     R"("m.safetensors","b":"m.safetensors"}})"),
             "accepted");
-  EXPECT_THAT(in_file("../m.safetensors"), HasSubstr("\"../m.safetensors\", which is no name"));
+  EXPECT_THAT(in_file("../m.safetensors"),
+              HasSubstr("\"../m.safetensors\", which is not the name"));
   EXPECT_THAT(in_file("/m.safetensors"), HasSubstr("no name"));
   EXPECT_THAT(in_file("m.bin"), HasSubstr("no name"));
   EXPECT_THAT(in_file(".safetensors"), HasSubstr("no name"));
@@ -207,7 +208,7 @@ TEST(SafetensorsIndex, NamesFilesOfItsOwnFolderOnly) {
   EXPECT_THAT(message("{}"), HasSubstr("no weight_map"));
   EXPECT_THAT(message("[]"), HasSubstr("is a list"));
   EXPECT_THAT(message("7"), HasSubstr("no object"));
-  EXPECT_THAT(message("{"), HasSubstr("no JSON"));
+  EXPECT_THAT(message("{"), HasSubstr("not JSON"));
   EXPECT_THAT(message(R"({"weight_map":{"a":1}})"), HasSubstr("\"a\" has something else"));
   EXPECT_THAT(message(R"({"weight_map":{"a":["m.safetensors"]}})"), HasSubstr("something else"));
   EXPECT_THAT(message(R"({"weight_map":{"a":{}}})"), HasSubstr("something else"));

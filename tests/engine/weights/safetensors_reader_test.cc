@@ -97,7 +97,7 @@ TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
   put("lost.json", R"({"weight_map":{"in a":"c.safetensors"}})");
   EXPECT_THAT(refusal("lost.json"), HasSubstr("c.safetensors"));
   put("broken.json", R"({"weight_map")");
-  EXPECT_THAT(refusal("broken.json"), HasSubstr("broken.json: it is no JSON"));
+  EXPECT_THAT(refusal("broken.json"), HasSubstr("broken.json: it is not JSON"));
   std::filesystem::remove(folder_.file("model.safetensors.index.json"));
   EXPECT_THAT(refusal(""), HasSubstr("there is neither model.safetensors nor"));
   put("model.safetensors", shard("alone", '\0'));
@@ -112,7 +112,7 @@ TEST_P(SafetensorsReading, NamesTheFileThatIsNone) {
   put("empty.safetensors", "");
   EXPECT_THAT(refusal("empty.safetensors"), HasSubstr("it has 0 bytes"));
   put("text.safetensors", "This is a text and no safetensors file.");
-  EXPECT_THAT(refusal("text.safetensors"), HasSubstr("so it is no safetensors file"));
+  EXPECT_THAT(refusal("text.safetensors"), HasSubstr("so it is not a safetensors file"));
   const std::string whole =
       file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "12345678");
   put("cut.safetensors", whole.substr(0, whole.size() - 1));
