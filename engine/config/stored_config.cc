@@ -1,6 +1,7 @@
 #include "engine/config/stored_config.h"
 
 #include <filesystem>
+#include <utility>
 
 namespace sluice::config {
 namespace {
@@ -31,6 +32,12 @@ std::string stored_json(const Resolved& resolved, const std::string& working_fol
   Resolved stored = resolved;
   stored.config = stored_config(resolved.config, working_folder);
   return to_json(stored);
+}
+
+Result<Config> resolve_stored(const std::string& text) {
+  SLUICE_ASSIGN_OR_RETURN(Resolved resolved,
+                          resolve({.run_file = Source{.name = "the checkpoint", .text = text}}));
+  return std::move(resolved.config);
 }
 
 }  // namespace sluice::config

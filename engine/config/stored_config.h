@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "aio/result.h"
 #include "engine/config/resolve.h"
 
 namespace sluice::config {
@@ -17,5 +18,8 @@ Config stored_config(const Config& config, const std::string& working_folder);
 // As text: in numbers, and (of a Resolved) with "auto" where it follows from the run's length.
 std::string stored_json(const Config& config, const std::string& working_folder);
 std::string stored_json(const Resolved& resolved, const std::string& working_folder);
+
+// Back again, from a checkpoint. An error where an older program's has what is refused today.
+Result<Config> resolve_stored(const std::string& text);
 
 }  // namespace sluice::config

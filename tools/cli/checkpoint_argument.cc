@@ -69,7 +69,8 @@ Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::strin
   if (newest) return CheckpointArgument{.path = newest->path, .run_directory = clean};
   return Error(ErrorCode::kNotFound,
                "there is no checkpoint in " + checkpoints.path() +
-                   " yet: sluice train writes one every run.checkpoint_every steps and at its end");
+                   " yet: sluice train writes them as run.checkpoint_every and "
+                   "run.checkpoint_minutes say, and at its end");
 }
 
 }  // namespace sluice::tools

@@ -49,6 +49,11 @@ Status check_weights(aio::IoQueue& queue, const config::Config& config, const To
   return allowed(engine::check_same_tokenizer({data, "the data", of_weights, weights}), any);
 }
 
+std::string kept_folder(const std::string& directory) {
+  return directory + "/" + std::string(engine::kTokenizerFolder);
+}
+std::string staged_folder(const std::string& directory) { return kept_folder(directory) + ".new"; }
+
 void say_what_is_unknown(const TokenizerFiles& data) {
   if (data.kind != Kind::kUnknown) return;
   log::info((data.fingerprint.empty() ? "which tokenizer the data is of is not known, and not "
@@ -109,10 +114,51 @@ Result<TokenizerFiles> check_resumed_data(aio::IoQueue& queue, const ResumedToke
   return kept;
 }
 
-Status keep_run_tokenizer(aio::IoQueue& queue, const config::Config& config,
-                          TokenizerFiles tokenizer) {
+Status stage_run_tokenizer(aio::IoQueue& queue, const config::Config& config,
+                           TokenizerFiles tokenizer, bool anew) {
+  aio::FileSystem& files = queue.backend().files();
+  SLUICE_RETURN_IF_ERROR(discard_run_tokenizer(files, config.run.dir));
   tokenizer.special = tokenizer.special.within(config.model.vocab);
-  return engine::keep_tokenizer(queue, tokenizer, config.run.dir, config.model.context_tokens);
+  if (tokenizer.kind == Kind::kUnknown && tokenizer.special.empty()) return {};
+  if (!anew) {
+    SLUICE_ASSIGN_OR_RETURN(TokenizerFiles there,
+                            engine::tokenizer_in(queue, kept_folder(config.run.dir)));
+    if (there.kind != Kind::kUnknown && there.fingerprint == tokenizer.fingerprint) {
+      if (there.special == tokenizer.special) return {};
+      there.special = tokenizer.special;
+      tokenizer = std::move(there);
+    }
+  }
+  const std::string folder = staged_folder(config.run.dir);
+  SLUICE_RETURN_IF_ERROR(files.make_directories(folder));
+  return engine::write_tokenizer(queue, tokenizer, folder, config.model.context_tokens);
+}
+
+Status put_run_tokenizer(aio::FileSystem& files, const std::string& directory) {
+  const std::string from = staged_folder(directory);
+  const std::string to = kept_folder(directory);
+  SLUICE_ASSIGN_OR_RETURN(const bool staged, files.exists(from));
+  if (!staged) return {};
+  SLUICE_RETURN_IF_ERROR(engine::remove_kept_tokenizer(files, directory));
+  SLUICE_ASSIGN_OR_RETURN(const bool has_more, files.exists(to));  // of the user's
+  if (!has_more) {
+    SLUICE_RETURN_IF_ERROR(files.rename(from, to));
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(const auto names, files.list(from));
+    for (const std::string& name : names)
+      SLUICE_RETURN_IF_ERROR(files.rename(from + "/" + name, to + "/" + name));
+    SLUICE_RETURN_IF_ERROR(files.remove(from));
+  }
+  return files.sync_directory(directory);
+}
+
+Status discard_run_tokenizer(aio::FileSystem& files, const std::string& directory) {
+  const std::string folder = staged_folder(directory);
+  SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(folder));
+  if (!there) return {};
+  SLUICE_ASSIGN_OR_RETURN(const auto names, files.list(folder));
+  for (const std::string& name : names) SLUICE_RETURN_IF_ERROR(files.remove(folder + "/" + name));
+  return files.remove(folder);
 }
 
 Result<TokenizerFiles> chosen_tokenizer(aio::IoQueue& queue, const ChosenTokenizer& chosen) {

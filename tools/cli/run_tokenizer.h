@@ -38,9 +38,14 @@ struct ResumedTokenizer {
 Result<engine::TokenizerFiles> check_resumed_data(aio::IoQueue& queue,
                                                   const ResumedTokenizer& resumed);
 
-// Into the run's directory, if it is not the one that is there.
-Status keep_run_tokenizer(aio::IoQueue& queue, const config::Config& config,
-                          engine::TokenizerFiles tokenizer);
+// Writes it into the run's directory, beside the one that is kept there, if it is another; `anew`:
+// the one that is there will go in any case. put_run_tokenizer() then gives it its place, for which
+// the disk needs no room.
+Status stage_run_tokenizer(aio::IoQueue& queue, const config::Config& config,
+                           engine::TokenizerFiles tokenizer, bool anew);
+Status put_run_tokenizer(aio::FileSystem& files, const std::string& directory);
+// Removes what was written and did not get its place.
+Status discard_run_tokenizer(aio::FileSystem& files, const std::string& directory);
 
 struct ChosenTokenizer {
   std::string name;           // --tokenizer: "bytes" or a file; empty: the run's
