@@ -192,7 +192,7 @@ Result<std::vector<std::string>> CheckpointFolder::clean_leftovers() {
 }
 
 Result<std::string> CheckpointFolder::set_aside(const std::vector<CheckpointEntry>& entries,
-                                                std::int64_t step) {
+                                                std::int64_t step, const Prepare& prepare) {
   aio::FileSystem& files = queue_.backend().files();
   SLUICE_ASSIGN_OR_RETURN(std::string aside, aio::unused_name(files, folder_ + "/set-aside-at-" +
                                                                          checkpoint_name(step)));
@@ -200,6 +200,10 @@ Result<std::string> CheckpointFolder::set_aside(const std::vector<CheckpointEntr
   SLUICE_RETURN_IF_ERROR(files.make_directories(to));
   SLUICE_RETURN_IF_ERROR(files.sync_directory(folder_));
   SLUICE_RETURN_IF_ERROR(files.sync_directory(aside));
+  if (Status prepared = prepare ? prepare(aside) : Status(); !prepared.ok()) {
+    for (const std::string& path : {to, aside}) static_cast<void>(files.remove(path));
+    return std::move(prepared).error();
+  }
   for (const CheckpointEntry& entry : entries)
     SLUICE_RETURN_IF_ERROR(files.rename(entry.path, to + "/" + entry.name));
   SLUICE_RETURN_IF_ERROR(files.sync_directory(to));

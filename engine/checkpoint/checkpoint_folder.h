@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -55,8 +56,11 @@ class CheckpointFolder {
   // Not while a CheckpointWriter is at work here.
   Result<std::vector<std::string>> clean_leftovers();
   // Moves these, of a run that goes on from step `step`, into the checkpoints of a new folder
-  // beside them, which reads like a run's directory; its path.
-  Result<std::string> set_aside(const std::vector<CheckpointEntry>& entries, std::int64_t step);
+  // beside them, which reads like a run's directory; its path. `prepare` gets that before anything
+  // is moved; where it fails nothing is.
+  using Prepare = std::function<Status(const std::string& aside)>;
+  Result<std::string> set_aside(const std::vector<CheckpointEntry>& entries, std::int64_t step,
+                                const Prepare& prepare = {});
 
  private:
   aio::IoQueue& queue_;

@@ -12,8 +12,14 @@
 namespace sluice::config {
 namespace {
 
-constexpr std::array<std::string_view, 5> kElsewhere = {"zero_optimization.", "placement.", "aio.",
-                                                        "budget.", "run."};
+constexpr std::array<std::string_view, 8> kElsewhere = {"zero_optimization.",
+                                                        "placement.",
+                                                        "aio.",
+                                                        "budget.",
+                                                        "run.",
+                                                        "activation_checkpointing.",
+                                                        "steps_per_print",
+                                                        "wall_clock_breakdown"};
 constexpr std::array<std::string_view, 5> kOfTheRun = {
     "run.device", "run.deterministic", "run.seed", "run.non_finite", "run.max_skipped"};
 
@@ -31,12 +37,16 @@ std::vector<KeyChange> changed_keys(const Config& was, const Config& is) {
   for (const Key& key : all_keys()) {
     if (key.treatment != Treatment::kHonoured) continue;
     // What neither reads makes no difference.
-    if (!has_effect(key, was) && !has_effect(key, is)) continue;
+    const bool was_read = has_effect(key, was);
+    const bool is_read = has_effect(key, is);
+    if (!was_read && !is_read) continue;
     const Json old_value = load_value(key, before);
     const Json new_value = load_value(key, after);
     if (old_value == new_value) continue;
-    changes.push_back(
-        {.path = std::string(key.path), .was = short_text(old_value), .is = short_text(new_value)});
+    changes.push_back({.path = std::string(key.path),
+                       .was = short_text(old_value),
+                       .is = short_text(new_value),
+                       .read_by_both = was_read && is_read});
   }
   return changes;
 }
@@ -46,7 +56,7 @@ bool decides_results(std::string_view path) {
 }
 
 std::string to_text(const KeyChange& change) {
-  return change.path + " was " + change.was + ", and is " + change.is;
+  return change.path + " was " + change.was + " and is " + change.is;
 }
 
 }  // namespace sluice::config

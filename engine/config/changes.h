@@ -15,6 +15,7 @@ struct KeyChange {
   std::string path;
   std::string was;  // as JSON, shortened
   std::string is;
+  bool read_by_both = true;  // it has an effect in either configuration
 };
 
 // Every key whose value differs, in the order of the key table; one that has no effect in a
@@ -25,7 +26,7 @@ std::vector<KeyChange> changed_keys(const Config& was, const Config& is);
 // The others say where state lies, how long a run is, and what is printed or kept of it.
 bool decides_results(std::string_view path);
 
-// "optimizer.params.lr was 0.003, and is 0.001"
+// "optimizer.params.lr was 0.003 and is 0.001"
 std::string to_text(const KeyChange& change);
 
 }  // namespace sluice::config

@@ -188,9 +188,11 @@ constexpr Key kRows[] = {
     {.path = "run.keep_last",
      .field = SLUICE_FIELD(run.keep_last_checkpoints),
      .default_json = "2",
-     .range = kNotNegative,
+     .range = {.minimum = 0, .maximum = 1e6},
      .unit = "checkpoints",
-     .meaning = "newest checkpoints that are kept; 0 keeps all"},
+     .meaning =
+         "newest checkpoints that are kept; 0 keeps all; a run that goes on keeps as many as "
+         "before unless it is given anew"},
     {.path = "run.non_finite_step",
      .field = SLUICE_FIELD(run.non_finite_step),
      .default_json = "\"auto\"",

@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "engine/config/derive.h"
-#include "engine/config/key_value.h"
+#include "engine/config/changes.h"
+#include "engine/config/lr_schedule.h"
 
 namespace sluice::config {
 namespace {
@@ -74,34 +74,29 @@ std::string remedy(const End& end, std::int64_t run_steps) {
                          : "raise " + std::string(end.key) + ", or choose another scheduler.type";
 }
 
-// Of the steps left, spread evenly: all of them where they are few.
-template <typename Visit>
-void visit_steps(std::int64_t left, const Visit& visit) {
-  constexpr std::int64_t kMostLooks = 2000;
+// How many of the steps left come before the first at which the rates differ; nothing: they do not.
+// Looks at each of them, and where there are more than a million at a million, evenly.
+std::optional<std::int64_t> first_difference(const Config& was, const Config& now,
+                                             const RunPosition& position) {
+  constexpr std::int64_t kMostLooks = 1'000'000;
+  const std::int64_t left = steps_left(now, position);
   const std::int64_t stride = std::max<std::int64_t>(1, left / kMostLooks);
-  for (std::int64_t ahead = 0; ahead < left; ahead += stride)
-    if (visit(ahead)) return;
-  if (left > 0) static_cast<void>(visit(left - 1));
-}
-
-bool concerns_schedule(const Key& key) {
-  return key.treatment == Treatment::kHonoured &&
-         (key.path.starts_with("scheduler.") || key.path == "optimizer.params.lr" ||
-          key.path == "run.steps");
-}
-
-// "run.steps was 100 and is 400".
-std::string changed_keys(Config was, Config now) {
-  std::string text;
-  for (const Key& key : all_keys()) {
-    if (!concerns_schedule(key) || !has_effect(key, was) || !has_effect(key, now)) continue;
-    const Json before = load_value(key, was);
-    const Json after = load_value(key, now);
-    if (before == after) continue;
-    text += (text.empty() ? "" : ", ") + std::string(key.path) + " was " + short_text(before) +
-            " and is " + short_text(after);
+  const auto differs = [&](std::int64_t ahead) {
+    const std::int64_t applied = position.applied_step + ahead;
+    return learning_rate(was.schedule, applied) != learning_rate(now.schedule, applied);
+  };
+  if (left == 0) return {};
+  std::int64_t same = -1;
+  std::int64_t other = 0;
+  for (; !differs(other); other = std::min(other + stride, left - 1)) {
+    if (other == left - 1) return {};
+    same = other;
   }
-  return text;
+  while (other - same > 1) {
+    const std::int64_t between = same + (other - same) / 2;
+    (differs(between) ? other : same) = between;
+  }
+  return other;
 }
 
 }  // namespace
@@ -153,22 +148,28 @@ std::string end_of_schedule(const Config& config, const RunPosition& position) {
          rate_text(learning_rate(schedule, last)) + "; " + remedy(*end, config.run.steps);
 }
 
+bool concerns_schedule(std::string_view path) {
+  return path.starts_with("scheduler.") || path == "optimizer.params.lr" || path == "run.steps";
+}
+
+std::string changed_schedule_keys(const Config& was, const Config& now) {
+  std::string text;
+  for (const KeyChange& change : changed_keys(was, now))
+    if (change.read_by_both && concerns_schedule(change.path))
+      text += (text.empty() ? "" : ", ") + to_text(change);
+  return text;
+}
+
 std::string change_of_schedule(const Config& was, const Config& now, const RunPosition& position) {
-  std::optional<std::int64_t> differs;
-  visit_steps(steps_left(now, position), [&](std::int64_t ahead) {
-    const std::int64_t applied = position.applied_step + ahead;
-    if (learning_rate(was.schedule, applied) == learning_rate(now.schedule, applied)) return false;
-    differs = ahead;
-    return true;
-  });
-  if (!differs) return {};
+  const auto ahead = first_difference(was, now, position);
+  if (!ahead) return {};
   const auto rate = [&](const Schedule& schedule) {
-    return rate_text(learning_rate(schedule, position.applied_step + *differs));
+    return rate_text(learning_rate(schedule, position.applied_step + *ahead));
   };
-  const std::string keys = changed_keys(was, now);
+  const std::string keys = changed_schedule_keys(was, now);
   return "the schedule is another one than when the checkpoint was written: the learning rate of "
          "step " +
-         std::to_string(position.global_step + *differs + 1) + " was to be " + rate(was.schedule) +
+         std::to_string(position.global_step + *ahead + 1) + " was to be " + rate(was.schedule) +
          ", and is " + rate(now.schedule) + (keys.empty() ? "" : " (" + keys + ")");
 }
 

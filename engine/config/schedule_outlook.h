@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "aio/result.h"
 #include "engine/config/config.h"
@@ -30,8 +31,12 @@ Status check_steps_left(const Config& config, const RunPosition& position);
 // a run that does not leave its warm-up.
 std::string end_of_schedule(const Config& config, const RunPosition& position);
 
-// "was" and "is" of the learning rate at the next step, or the first one of those left at which it
-// differs, and of the keys that make the difference. Empty where all steps left keep their rates.
+// "was" and "is" of the learning rate at the first of the steps left at which it differs, and of
+// the keys that make the difference. Empty where all steps left keep their rates.
 std::string change_of_schedule(const Config& was, const Config& now, const RunPosition& position);
+
+// Whether a key is one of those; and those that differ, as in "run.steps was 100 and is 400".
+bool concerns_schedule(std::string_view path);
+std::string changed_schedule_keys(const Config& was, const Config& now);
 
 }  // namespace sluice::config

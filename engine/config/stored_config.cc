@@ -96,4 +96,10 @@ Source in_run_folder(Source source, const std::string& folder) {
   return source;
 }
 
+Result<Config> resolve_stored(const std::string& text) {
+  SLUICE_ASSIGN_OR_RETURN(Resolved resolved,
+                          resolve({.run_file = Source{.name = "the checkpoint", .text = text}}));
+  return std::move(resolved.config);
+}
+
 }  // namespace sluice::config

@@ -25,4 +25,7 @@ Result<std::string> run_folder_json(const Resolved& resolved, const std::string&
 // DIR/config.json as a source, with its relative paths resolved against DIR.
 Source in_run_folder(Source source, const std::string& folder);
 
+// Back again, from a checkpoint. An error where an older program's has what is refused today.
+Result<Config> resolve_stored(const std::string& text);
+
 }  // namespace sluice::config

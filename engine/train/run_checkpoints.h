@@ -79,7 +79,8 @@ class RunCheckpoints {
   // Until no save goes on.
   void wait();
   // Before the first save of a run that goes on: removes what lies beyond keep_last, as a save
-  // does, because the life before was killed before it could, or kept more. Says so first.
+  // does, because the life before was killed before it could, or kept more. Says so first. What
+  // cannot be removed stays, as after a save.
   Status prune();
 
  private:

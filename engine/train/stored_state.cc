@@ -1,12 +1,11 @@
 #include "engine/train/stored_state.h"
 
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "aio/log.h"
 #include "engine/config/changes.h"
-#include "engine/config/resolve.h"
+#include "engine/config/stored_config.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/train/run_parts.h"
 
@@ -25,24 +24,16 @@ std::string precision_name(config::Precision precision) {
   return "fp32";
 }
 
-std::optional<config::Config> configuration_of(const CheckpointState& state) {
-  config::Sources sources;
-  sources.run_file = config::Source{.name = "the checkpoint", .text = state.configuration};
-  auto resolved = config::resolve(sources);
-  if (!resolved.ok()) return std::nullopt;
-  return std::move(resolved->config);
-}
-
 // Of two runs whose data is not the same, or does not come in the same order.
 std::string data_difference(const CheckpointState& stored, const CheckpointState& now) {
   const auto tokens = [](const CheckpointState& state) {
     return state.run.data_order.substr(state.run.data_order.find('-') + 1);
   };
   const bool other_tokens = tokens(stored) != tokens(now);
-  const auto was = configuration_of(stored);
-  const auto is = configuration_of(now);
+  const auto was = config::resolve_stored(stored.configuration);
+  const auto is = config::resolve_stored(now.configuration);
   std::string text;
-  if (was && is) {
+  if (was.ok() && is.ok()) {
     for (const config::KeyChange& change : config::changed_keys(*was, *is)) {
       // Files that were moved are the same text.
       const bool matters = change.path == "data.train" ? other_tokens

@@ -173,8 +173,7 @@ Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>
         }));
     const std::lock_guard lock(progress_mutex);
     done += range.master.size();
-    if (progress) progress(done, total);
-    return {};
+    return progress ? progress(done, total) : Status();
   };
   return optimizer_->restore(units, fill_range, calls);
 }

@@ -39,8 +39,8 @@ class TrainingRun {
   TrainingRun& operator=(const TrainingRun&) = delete;
 
   // Masters from model.init_from or at random, moments of zero. Progress: elements done; one call
-  // at a time, on any thread.
-  using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+  // at a time, on any thread. Its error ends the call.
+  using Progress = std::function<Status(std::uint64_t done, std::uint64_t total)>;
   Status initialise(const Progress& progress);
   // Instead: all state as it was when the checkpoint was written, so that the next step has the
   // bits of a run that never stopped. kInvalidArgument names what this run has not in common with

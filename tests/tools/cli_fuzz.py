@@ -1,12 +1,13 @@
 """Random command lines for sluice: commands, flags and damaged inputs, in any combination.
 
-  cli_fuzz.py [--cases N] [--seed S] [--jobs J] [--only NUMBER]
+  cli_fuzz.py [--cases N] [--seed S] [--jobs J] [--only NUMBER] [--engine]
 
 SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch. Whatever is asked for,
 it has to end within a minute, by itself, with 0, 1 or 2; a refusal is one sentence at the end of
 standard error and leaves every file as it was; and nothing that was asked for is passed over: exit
 code 0 means that every value made sense and that every flag left its mark. Prints the seed and how
-often each outcome occurred. --only repeats one case and shows what it printed.
+often each outcome occurred. --only repeats one case and shows what it printed; --engine leaves the
+commands out that a program without LibTorch has too.
 """
 
 import argparse
@@ -52,10 +53,12 @@ CONFIGS = good("run.json") * 6 + NO_FILES + bad(
     "truncated.json", "binary.json", "empty.json", "folder", "list.json", "huge.json", "typo.json",
     "text.bin", "run0/metrics.jsonl")
 SETS_GOOD = good("run.steps=1", "run.log_every=3", "optimizer.params.lr=0.01", "run.seed=7",
-                 "gradient_clipping=1.0", "run.keep_last=1", "data.shuffle_seed=5")
+                 "gradient_clipping=1.0", "run.keep_last=1", "data.shuffle_seed=5",
+                 "run.resume=newest")
 SETS_BAD = bad("run.steps=-1", "run.stpes=1", "run.steps", "=1", "model.heads=3", "a.b.c=1",
                "run=1", "run.steps=[1]", "model.vocab=0", "optimizer.params.lr=abc", "...=1",
-               "bf16.enabled=2", "fp16.enabled=true\x01", "train_batch_size=7")
+               "bf16.enabled=2", "fp16.enabled=true\x01", "train_batch_size=7",
+               "run.keep_last=4294967297")
 STEP = 2 if HAS_ENGINE else 0  # of the run that is there: trained, or imported
 NAME = f"step-{STEP:09}"
 DIRECTORIES = good("run0") * 3 + good("run0/") + NO_FILES + bad("run.json", "empty", "text.bin",
@@ -68,6 +71,7 @@ WEIGHTS = good("hf/model.safetensors", "hf") * 2 + NO_FILES + bad(
     "empty", "run.json", "hf_truncated/model.safetensors", "text.bin", "empty.json", "hf_pipe")
 DATA = good("text.bin") * 3 + NO_FILES + bad("folder", "odd.bin", "empty.json", "wide.bin")
 DTYPES = good("fp32", "bf16", "fp16") + bad("int8", "", "FP32", "f32")
+EXISTING = "hf/model.safetensors"  # which --force replaces
 FOLDERS = good("new", "new/deeper") * 2 + bad("run0", "run.json", "", "pipe", "text.bin/x",
                                               "/proc/nothing")
 
@@ -86,8 +90,10 @@ EXCLUDES = [("train", "--resume", "--overwrite"), ("train", "--resume", "--init-
             ("config", "--keys", "--set"), ("config", "--keys", "--deepspeed"),
             ("scrub", "--run", "--remove-leftovers")]
 NEEDED = [("scrub", "--remove", "--run"), ("train", "--dtype", "--save-weights"),
-          ("train", "--force", "--save-weights"), ("plan", "--trace", "--simulate"),
-          ("plan", "--force", "--trace"), ("tune", "--force", "--out")]
+          ("train", "--force", "--save-weights"), ("train", "--set-aside-later", "--resume"),
+          ("plan", "--trace", "--simulate"), ("plan", "--force", "--trace"),
+          ("tune", "--force", "--out")]
+WATCHDOG = good("5", "0") + bad("-1", "nan", "abc", "", "1e9")  # before the command
 MACHINE = good("24", "0.5") + bad("0", *(value.text for value in NUMBERS_BAD))
 
 # Per command: how often, positionals, flags. A flag of None values takes none.
@@ -104,16 +110,19 @@ COMMANDS = {
                 flag("--max-shard-size", good("5G", "4K", "0") + bad("-1", "abc", "", "1Q"))]),
     "import": (5, [MODELS, FOLDERS], []),
 }
+WITHOUT_ENGINE = list(COMMANDS)
 if HAS_ENGINE:
     COMMANDS.update({
         "train": (8, [CONFIGS],
-                  [flag("--out", good("new", "out2") * 3 +
-                        bad("", "run0", "run.json", "text.bin/x")),
+                  [flag("--out", good("new", "out2", "run0") * 2 +
+                        bad("", "run.json", "text.bin/x")),
                    flag("--steps", good("1", "2", "3") + COUNTS_BAD),
                    flag("--epochs", good("0.01") + NUMBERS_BAD + bad("0")),
-                   flag("--resume"), flag("--resume=", bad("9", "step-x")), flag("--overwrite"),
-                   flag("--save-weights", good("w.safetensors") * 2 + bad(
-                       "w.bin", "absent/w.safetensors", "hf/model.safetensors", "folder", "",
+                   flag("--resume"), flag("--overwrite"), flag("--set-aside-later"),
+                   flag("--resume=", good(NAME, STEP) + bad("9", "step-x")),
+                   flag("--any-tokenizer"),
+                   flag("--save-weights", good("w.safetensors", EXISTING) + bad(
+                       "w.bin", "absent/w.safetensors", "folder", "",
                        "pipe.safetensors", "run.json/w.safetensors")),
                    flag("--dtype", DTYPES), flag("--force"),
                    flag("--init-from", WEIGHTS),
@@ -122,7 +131,7 @@ if HAS_ENGINE:
                    SET, DEEPSPEED]),
         "eval": (4, [CONFIGS],
                  [flag("--weights", WEIGHTS), flag("--data", DATA), flag("--json"),
-                  flag("--batches", good("1", "2") + COUNTS_BAD), SET]),
+                  flag("--batches", good("1", "2") + COUNTS_BAD), flag("--any-tokenizer"), SET]),
         "generate": (4, [RUNS],
                      [flag("--prompt", good("abc", "x y") + bad("", "\xe9\xe9", "\x7f~{|}")),
                       flag("--tokens", good("1", "5") + COUNTS_BAD), flag("--tokenizer", good(
@@ -153,7 +162,39 @@ def misspelt(draw, word):
     return word[:at] + draw.choice("qzxj") + word[at:]
 
 
+def resumes(given):
+    return "--resume" in given or any(one.startswith("run.resume=")
+                                      for one in given.get("--set", []))
+
+
+def train_mistakes(given):
+    """What is wrong with flags of train together, beside EXCLUDES and NEEDED."""
+    out, keys = given.get("--out", [""])[-1], given.get("--set", [])
+    by_key = any(one.startswith("run.resume=") for one in keys)
+    if given.get("--save-weights", [""])[-1] == EXISTING and "--force" not in given:
+        yield "a file that is there without --force"
+    if by_key and ({"--overwrite", "--init-from"} & set(given)):
+        yield "run.resume with --overwrite or --init-from"
+    if "--resume=" in given and out != "run0":
+        yield "--resume=NAME in a new folder"
+    if out == "run0" and not resumes(given) and "--overwrite" not in given:
+        yield "a run that is there"
+    if out == "run0" and resumes(given):
+        if any(one.startswith(("run.seed=", "data.shuffle_seed=")) for one in keys):
+            yield "--resume of another run"
+        if "--trace" in given:
+            yield "--trace of a step that is done"
+
+
 def draw_case(draw):
+    """A case; half of them have nothing but sensible values, so that commands get to work."""
+    sensible = draw.random() < 0.5
+    cases = (draw_one(draw, sensible) for _ in range(20 if sensible else 1))
+    drawn = next((case for case in cases if not case.mistakes), None)
+    return drawn or draw_one(draw, sensible)
+
+
+def draw_one(draw, sensible):
     """Words, and what is wrong with them: an empty list means that they make sense."""
     kind = draw.random()
     names = list(COMMANDS)
@@ -164,8 +205,6 @@ def draw_case(draw):
     command = draw.choices(names, [COMMANDS[name][0] for name in names])[0]
     _, positionals, flags = COMMANDS[command]
     words, mistakes, given = [], [], {}
-    # Half of the cases have nothing but sensible values, so that commands get to work.
-    sensible = draw.random() < 0.5
 
     def value_of(values):
         fitting = [value for value in values if value.good] if sensible else values
@@ -174,6 +213,10 @@ def draw_case(draw):
             mistakes.append(f"value {value.text!r}")
         return value.text
 
+    before = []
+    if draw.random() < 0.05:
+        before = ["--io-watchdog", value_of(WATCHDOG)]
+        given["--io-watchdog"] = before[1:]
     left_out = draw.random() < 0.05
     for values in positionals:
         if not left_out:
@@ -184,7 +227,8 @@ def draw_case(draw):
     if command == "eval" and draw.random() < 0.9:
         chosen += [one for one in flags if one.name == "--weights" and one not in chosen]
     if command == "generate" and draw.random() < 0.9:
-        chosen += [one for one in flags if one.name == "--prompt" and one not in chosen]
+        chosen += [one for one in flags if one.name in ("--prompt", "--tokenizer")
+                   and one not in chosen]
     for one in chosen:
         name, values, repeats = one
         times = 2 if draw.random() < 0.03 else 1
@@ -199,11 +243,14 @@ def draw_case(draw):
             text = value_of(values)
             if name.endswith("="):
                 words.append(name + text)
+                if name.rstrip("=") in given:
+                    mistakes.append(f"{name} twice")
+                given[name.rstrip("=")] = True
             elif draw.random() < 0.2:
                 words.append(f"{name}={text}")
             else:
                 words += [name, text]
-            given.setdefault(name.rstrip("="), []).append(text)
+            given.setdefault(name, []).append(text)
             if time == 1 and not repeats:
                 mistakes.append(f"{name} twice")
     if draw.random() < 0.03:
@@ -221,11 +268,13 @@ def draw_case(draw):
     for owner, first, second in NEEDED:
         if owner == command and first in given and second not in given:
             mistakes.append(f"{first} without {second}")
+    if command == "train":
+        mistakes += train_mistakes(given)
     if left_out and not (command == "config" and {"--keys", "--deepspeed"} & set(given)):
         mistakes.append("a positional is missing")
     if command == "config" and "--keys" in given and not left_out:
         mistakes.append("--keys with a configuration")
-    return Case([command, *words], command, given, mistakes)
+    return Case([*before, command, *words], command, given, mistakes)
 
 
 # --- what a flag leaves behind -------------------------------------------------------------------
@@ -253,12 +302,19 @@ def unmarked(case, folder, result):
     out = folder / given.get("--out", ["run0"])[-1]
     if case.command == "train":
         lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        expect("--steps", lambda: json.loads(lines[-1])["step"] == int(given["--steps"][-1]))
+        done = STEP if out.name == "run0" and resumes(given) else 0
+        expect("--steps", lambda: json.loads(lines[-1])["step"] == max(
+            int(given["--steps"][-1]), done))
+        expect("--epochs", lambda: " steps: run.epochs " in result.stderr)
         expect("--out", lambda: (out / "config.json").exists())
+        expect("--io-watchdog", lambda: json.loads((out / "config.json").read_text())["run"][
+            "io_watchdog"] == float(given["--io-watchdog"][-1]))
+        expect("--overwrite", lambda: "--overwrite: removing the run in" in result.stderr)
         expect("--trace", lambda: (out / "trace.json").exists())
         expect("--init-from", lambda: f"weights: from {given['--init-from'][-1]}" in result.stderr)
-        expect("--resume", lambda: "going on from" in result.stderr
-               or "there is no checkpoint" in result.stderr)
+        if resumes(given) and "going on from" not in result.stderr and (
+                done > 0 or "there is no checkpoint" not in result.stderr):
+            missing.append("--resume")
         if "--save-weights" in given:
             kinds = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
             header = header_of(folder / given["--save-weights"][-1])
@@ -278,6 +334,8 @@ def unmarked(case, folder, result):
         expect("--keys", lambda: len(result.stdout) > 10_000)
     if case.command == "config" and "--json" in given:
         resolved = json.loads(result.stdout)
+        expect("--io-watchdog", lambda: resolved["run"]["io_watchdog"] == float(
+            given["--io-watchdog"][-1]))
         for setting in given.get("--set", []):
             if "--deepspeed" in given or sum(
                     other.split("=")[0] == setting.split("=")[0] for other in given["--set"]) > 1:
@@ -286,7 +344,7 @@ def unmarked(case, folder, result):
             found = resolved
             for name in path.split("."):
                 found = found.get(name, {}) if isinstance(found, dict) else {}
-            if found != json.loads(wanted):
+            if found != (json.loads(wanted) if is_json(wanted) else wanted):
                 missing.append(f"--set {setting}")
     if case.command == "ls":
         expect("--verify", lambda: "complete" not in result.stdout)
@@ -296,6 +354,14 @@ def unmarked(case, folder, result):
                 2 if "--json" in given else 1)))
     if case.command == "generate":
         expect("--tokens", lambda: len(result.stdout) <= 4 * int(given["--tokens"][-1]) + 1)
+        # Either is greedy, whatever else is asked for.
+        for one, other in ("--temperature", "--top-k=1"), ("--top-k", "--temperature=0"):
+            if given.get(one, [""])[-1] == ("0" if one == "--temperature" else "1"):
+                words = [word for name in ("--tokens", "--tokenizer", "--prompt", "--checkpoint")
+                         for value in given.get(name, []) for word in (name, value)]
+                again = run_program(["generate", case.words[case.words.index("generate") + 1],
+                                     *words, other], folder)
+                expect(one, lambda said=again.stdout: said == result.stdout)
     if case.command == "plan":
         expect("--simulate", lambda: "simulated" in result.stdout)
         expect("--trace", lambda: is_json((folder / given["--trace"][-1]).read_text()))
@@ -378,7 +444,10 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", type=int)
+    parser.add_argument("--engine", action="store_true")
     options = parser.parse_args()
+    for name in WITHOUT_ENGINE if options.engine else []:
+        del COMMANDS[name]
     outcomes, complaints = collections.Counter(), []
     with tempfile.TemporaryDirectory(prefix="sluice-fuzz-", dir=os.getcwd()) as name:
         root = Path(name)

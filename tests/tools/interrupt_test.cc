@@ -51,13 +51,15 @@ TEST(InterruptDeathTest, TheFirstSignalIsAFlagAndTheSecondOneEndsTheProcess) {
 TEST(InterruptDeathTest, ALostConnectionMaySendSeveralSignals) {
   EXPECT_EXIT(
       {
-        const SignalThread signals;
         const Interrupt interrupt;
-        send(SIGHUP);
-        wait_for(interrupt);
-        for (const int number : {SIGHUP, SIGTERM, SIGHUP}) send(number);
-        for (sigset_t waiting = signals_pending(); !sigisemptyset(&waiting);)
-          waiting = signals_pending();
+        {
+          const SignalThread signals;
+          send(SIGHUP);
+          wait_for(interrupt);
+          for (const int number : {SIGHUP, SIGTERM, SIGHUP}) send(number);
+          for (sigset_t waiting = signals_pending(); !sigisemptyset(&waiting);)
+            waiting = signals_pending();
+        }  // has judged the last of them
         _exit(kWentOn);
       },
       testing::ExitedWithCode(kWentOn), "");

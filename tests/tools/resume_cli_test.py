@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -114,7 +115,8 @@ class Resume(Training):
                     self.sluice("ls", out, code=1)
                     self.assertIn("--checkpoint step-000000004",
                                   self.sluice("export", out, "x", code=1).stderr)
-                self.sluice(*self.next_command(told, "To go on from there: "))
+                went = self.sluice(*self.next_command(told, "To go on from there: ")).stderr
+                self.assertNotIn("it is left alone", went)
                 kept = [path for path in (self.path / out / "checkpoints").iterdir()
                         if path.name.startswith("set-aside-at-step-000000004")]
                 self.assertEqual(len(kept), 1)
@@ -184,7 +186,8 @@ class Resume(Training):
                             ("set-aside-at-step-000000002-2", "")):
             aside = f"a/checkpoints/{name}"
             told = self.sluice(*keep).stderr
-            self.assertIn(f"set aside {first}step-000000006 in {aside} ", told)
+            self.assertIn(f"set aside {first}step-000000006 in {aside} (sluice ls {aside} lists",
+                          told)
             self.assertIn(f"4 lines, are now in {aside}/metrics.jsonl", told)
             self.assertIn("step-000000006", self.sluice("ls", aside).stdout)
             self.assertEqual(self.results(aside), self.results("b"))
@@ -209,6 +212,126 @@ class Resume(Training):
                          "".join(lines[:4]))
         self.assertEqual((self.path / "a/metrics-cut.jsonl").read_text(encoding="utf-8"),
                          "".join(lines[4:]))
+
+    def test_keeps_as_many_checkpoints_as_before_unless_told_otherwise(self):
+        resume = ["train", "run.json", "--out", "a", "--resume"]
+        self.sluice(*resume, "--steps", "6", "--set", "run.keep_last=1")  # no step is left
+        self.assertEqual(len(os.listdir(self.checkpoints)), 3)
+        told = self.sluice(*resume, "--steps", "7").stderr
+        self.assertIn("all checkpoints are kept, as so far in this run; --set run.keep_last=2",
+                      told)
+        self.assertEqual(len(os.listdir(self.checkpoints)), 4)
+
+    def stop_during_set_up(self, *arguments):
+        """SIGINT before the first step of a run in a/, which is at rest once its lock is there."""
+        (self.path / "a/lock").unlink(missing_ok=True)
+        before = contents(self.path / "a")
+        process = self.start(*arguments)
+        deadline = time.monotonic() + 120
+        while not (self.path / "a/lock").exists():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.001)
+        process.send_signal(signal.SIGSTOP)
+        self.assertEqual(contents(self.path / "a"), before, "it could not be stopped in time")
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGCONT)
+        told = process.communicate(timeout=120)[1].decode()
+        self.assertEqual(process.returncode, 130, told)
+        self.assertIn("interrupted before the first step: nothing was changed", told)
+        self.assertEqual(contents(self.path / "a"), before)
+        self.assertEqual(os.listdir(self.path / "nvme"), [])
+
+    def test_an_interrupt_before_the_first_step_costs_the_former_run_nothing(self):
+        self.stop_during_set_up("train", "run.json", "--out", "a", "--overwrite", "--steps",
+                                "100000")
+        self.stop_during_set_up("train", "run.json", "--out", "a", "--resume=2", "--steps",
+                                "100000", "--set-aside-later")
+
+    def test_removes_no_run_that_it_is_to_go_on_with(self):
+        before = contents(self.path / "a")
+        run = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        run["run"]["resume"] = "step-2"
+        self.write("resuming.json", run)
+        for arguments in (["run.json", "--set", "run.resume=newest"], ["resuming.json"]):
+            said = self.refused("train", *arguments, "--out", "a", "--overwrite")
+            self.assertIn("--overwrite cannot be combined with run.resume", said)
+            self.assertEqual(contents(self.path / "a"), before)
+        self.assertIn("--init-from cannot", self.refused(
+            "train", "resuming.json", "--out", "a", "--init-from", "w.safetensors"))
+
+    def test_does_not_say_that_there_is_no_checkpoint_when_the_newest_is_damaged(self):
+        # The learning rate is one at which nothing stays finite from some step on.
+        sudden = {"type": "LRRangeTest", "params": {
+            "lr_range_test_min_lr": 0.003, "lr_range_test_step_size": 600,
+            "lr_range_test_step_rate": 1e35, "lr_range_test_staircase": True}}
+        run = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        run["zero_optimization"] = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+        self.write("sudden.json", {**run, "scheduler": sudden})
+        process = self.start("train", "sudden.json", "--out", "b", "--steps", "100000", "--set",
+                             "run.checkpoint_every=350")
+        manifest = self.path / "b/checkpoints/step-000000350/checkpoint.json"
+        deadline = time.monotonic() + 120
+        while not manifest.exists():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.005)
+        process.send_signal(signal.SIGSTOP)
+        manifest.write_bytes(manifest.read_bytes()[:-2])
+        process.send_signal(signal.SIGCONT)
+        told = process.communicate(timeout=120)[1].decode()
+        self.assertEqual(process.returncode, 1, told)
+        last = told.splitlines()[-1]
+        self.assertIn("is not finite", last)
+        self.assertIn("Which checkpoint is the newest cannot be told now", last)
+        self.assertIn("step-000000350 is damaged", last)
+
+    def small_disk(self, size):
+        small = self.path / "small"
+        small.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs",
+                                  str(small)], check=False, capture_output=True)
+        if mounted.returncode != 0:
+            self.skipTest("only root can mount a small drive")
+        self.addCleanup(subprocess.run, ["umount", "-l", str(small)], check=False)
+        shutil.copytree(self.path / "a", small / "a")
+        return small
+
+    def leave(self, small, free):
+        """So many bytes are free there."""
+        ballast = small / "ballast"
+        ballast.unlink(missing_ok=True)
+        room = os.statvfs(small)
+        ballast.write_bytes(bytes(room.f_bavail * room.f_frsize - free))
+
+    def test_a_full_disk_refuses_a_run_before_anything_is_moved(self):
+        small = self.small_disk("2m")
+        before = contents(small / "a")
+        # A page for each file, as many as it takes; with all its steps done it writes no other.
+        for pages in range(20):
+            self.leave(small, pages * 4096)
+            result = subprocess.run(
+                [SLUICE, "train", "run.json", "--out", "small/a", "--steps", "2", "--resume=2",
+                 "--set-aside-later"], cwd=self.path, check=False, capture_output=True, text=True,
+                timeout=240)
+            if result.returncode == 0:
+                break
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn("ENOSPC", result.stderr.splitlines()[-1])
+            self.assertEqual(contents(small / "a"), before)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertGreaterEqual(pages, 2)  # config.json, and the lines of metrics
+        aside = small / "a/checkpoints/set-aside-at-step-000000002"
+        self.assertEqual(len(os.listdir(aside / "checkpoints")), 2)
+        self.assertEqual((aside / "metrics.jsonl").read_bytes().count(b"\n"), 4)
+        self.assertEqual(len(self.metrics("small/a")), 2)
+
+    def test_counts_no_room_of_checkpoints_that_it_sets_aside(self):
+        small = self.small_disk("4m")
+        self.leave(small, 500 * 1024)  # one fits, and not two
+        told = self.sluice("train", "run.json", "--out", "small/a", "--steps", "4",
+                           "--resume=a/checkpoints/2", "--set-aside-later", "--set",
+                           "run.checkpoint_every=1", "--set", "run.keep_last=1", code=1).stderr
+        self.assertIn("2 more checkpoints of ", told)
+        self.assertIn("may not fit on the disk of small/a", told)
 
     def test_says_what_fewer_kept_checkpoints_remove(self):
         told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "7", "--set",
@@ -267,6 +390,14 @@ class Resume(Training):
                     self.assertIn("EACCES", result.stderr.splitlines()[-1])
             path.chmod(mode)
         self.assertEqual(len(contents(self.path / "a")), len(contents(self.run_before)))
+        # What cannot be read today is not damaged: nobody is told to go on without it.
+        next(self.checkpoints.glob("step-000000006/master-*")).chmod(0)
+        result = subprocess.run([*give_up, SLUICE, "train", "run.json", "--out", "a", "--resume",
+                                 "--steps", "7"], cwd=self.path, check=False, capture_output=True,
+                                text=True, timeout=240)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("EACCES", result.stderr.splitlines()[-1])
+        self.assertNotIn("--set-aside-later", result.stderr)
 
     def test_a_folder_that_is_moved_away_costs_the_checkpoint_and_not_the_run(self):
         process = self.start("train", "run.json", "--out", "a", "--resume", "--steps", "100000")

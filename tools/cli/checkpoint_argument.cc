@@ -64,7 +64,8 @@ Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::strin
   if (newest) return argument_of(newest->path);
   return Error(ErrorCode::kNotFound,
                "there is no checkpoint in " + checkpoints.path() +
-                   " yet: sluice train writes one every run.checkpoint_every steps and at its end");
+                   " yet: sluice train writes them as run.checkpoint_every and "
+                   "run.checkpoint_minutes say, and at its end");
 }
 
 }  // namespace sluice::tools

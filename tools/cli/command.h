@@ -2,8 +2,8 @@
 //
 // A command adds its options to the app, and returns what runs it. It prints its results on
 // standard output, progress and warnings on standard error. Exit codes: 0; 1 for what went wrong
-// here; 2 for the user's mistakes, 130 for Ctrl-C; 1 also where a check found damage or a
-// difference.
+// here; 2 for the user's mistakes; 1 also where a check found damage or a difference. 130 for
+// Ctrl-C, but 0 where train saved what it had done.
 #pragma once
 
 #include <functional>

@@ -27,6 +27,15 @@ void add_override_options(CLI::App& command, ConfigOptions& options) {
       .add_option("--set", options.overrides,
                   "Overrides one key: --set run.steps=100; again for another")
       ->allow_extra_args(false);
+  if (const CLI::App* const program = command.get_parent(); program != nullptr)
+    options.io_watchdog = program->get_option_no_throw("--io-watchdog");
+}
+
+std::vector<std::string> overrides_of(const ConfigOptions& options) {
+  std::vector<std::string> overrides = options.overrides;
+  if (options.io_watchdog != nullptr && options.io_watchdog->count() > 0)
+    overrides.push_back("run.io_watchdog=" + options.io_watchdog->results().back());
+  return overrides;
 }
 
 Result<std::string> run_directory_of(const ConfigOptions& options) {
@@ -76,7 +85,7 @@ Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data
     if (!read.ok()) return std::move(read).error().with_context("--deepspeed");
     sources.deepspeed = *std::move(read);
   }
-  sources.overrides = options.overrides;
+  sources.overrides = overrides_of(options);
   SLUICE_RETURN_IF_ERROR(answer_questions(data, sources));
   return sources;
 }

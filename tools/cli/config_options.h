@@ -11,7 +11,8 @@
 
 namespace CLI {  // NOLINT(readability-identifier-naming): named by CLI11
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace sluice::tools {
 
@@ -19,12 +20,16 @@ struct ConfigOptions {
   std::string file;
   std::string deepspeed;
   std::vector<std::string> overrides;
+  const CLI::Option* io_watchdog = nullptr;  // the program's, which is the key run.io_watchdog
 };
 
 // CONFIG, --deepspeed and --set; `options` must outlive the parsing.
 void add_config_options(CLI::App& command, ConfigOptions& options);
 // Without CONFIG, for commands that know where the run's is.
 void add_override_options(CLI::App& command, ConfigOptions& options);
+
+// All that overrides keys: --set in its order, then --io-watchdog.
+std::vector<std::string> overrides_of(const ConfigOptions& options);
 
 // The run's directory that a file is the config.json of; empty: it is none's. A run leaves a lock,
 // metrics or checkpoints beside it. An error where that cannot be looked up.

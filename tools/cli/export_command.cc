@@ -4,7 +4,7 @@
 
 #include "aio/log.h"
 #include "aio/units.h"
-#include "engine/config/resolve.h"
+#include "engine/config/stored_config.h"
 #include "engine/exchange/export_model.h"
 #include "tools/cli/checkpoint_argument.h"
 #include "tools/cli/command.h"
@@ -28,10 +28,8 @@ struct Options {
 // The run's token files, as its checkpoint has them. A configuration of another version, which
 // cannot be read any more, costs the tokenizer and not the weights.
 std::vector<std::string> token_files(const engine::CheckpointState& state) {
-  config::Sources sources;
-  sources.run_file = config::Source{.name = "the checkpoint", .text = state.configuration};
-  const auto resolved = config::resolve(sources);
-  return resolved.ok() ? resolved->config.data.train : std::vector<std::string>();
+  const auto config = config::resolve_stored(state.configuration);
+  return config.ok() ? config->data.train : std::vector<std::string>();
 }
 
 void tell_tokenizer(const engine::TokenizerFiles& tokenizer) {

@@ -37,7 +37,7 @@ struct Options {
 Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
                                    const CheckpointArgument& from) {
   config::Sources sources;
-  sources.overrides = options.config.overrides;
+  sources.overrides = overrides_of(options.config);
   const std::string file = from.run_directory + "/config.json";
   SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(file));
   if (!from.run_directory.empty() && there) {

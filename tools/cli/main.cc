@@ -7,6 +7,7 @@
 
 #include "aio/io_watchdog.h"
 #include "tools/cli/command.h"
+#include "tools/cli/option_checks.h"
 #include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
 
@@ -41,8 +42,8 @@ int run(int argc, const char* const* argv) {
   double watchdog_s = kWatchdogS;
   app.add_option("--io-watchdog", watchdog_s,
                  "Reports a file operation that hangs for longer than these seconds [30]; 0 never "
-                 "does. Goes before the command; a configuration's run.io_watchdog takes its place")
-      ->check(CLI::Range(0.0, 86400.0));
+                 "does. Goes before the command, and wins over a configuration's run.io_watchdog")
+      ->check(sluice::tools::between(0, 86400));
   std::map<std::string, sluice::tools::Command> commands;
 #ifdef SLUICE_HAS_ENGINE
   commands["train"] = sluice::tools::add_train_command(app);

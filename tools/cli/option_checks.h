@@ -30,4 +30,17 @@ inline CLI::Validator above_zero() {
           ""};
 }
 
+// Likewise; both ends count.
+inline CLI::Validator between(double least, double most) {
+  return {[least, most](std::string& text) -> std::string {
+            double value = 0;
+            if (!CLI::detail::lexical_cast(text, value) || !std::isfinite(value))
+              return "\"" + text + "\" is not a number";
+            if (value >= least && value <= most) return "";
+            return text + " is not between " + CLI::detail::to_string(least) + " and " +
+                   CLI::detail::to_string(most);
+          },
+          ""};
+}
+
 }  // namespace sluice::tools

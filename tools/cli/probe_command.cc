@@ -26,8 +26,7 @@ Result<config::Resolved> resolve_or_default(const ConfigOptions& options) {
   config::Sources sources;
   sources.overrides = {"model.preset=gpt2-small", "bf16.enabled=true",
                        "train_micro_batch_size_per_gpu=1"};
-  sources.overrides.insert(sources.overrides.end(), options.overrides.begin(),
-                           options.overrides.end());
+  for (const std::string& override : overrides_of(options)) sources.overrides.push_back(override);
   return config::resolve(sources);
 }
 

@@ -1,11 +1,15 @@
 #include "tools/cli/resume_point.h"
 
+#include <algorithm>
 #include <iostream>
 #include <utility>
 
 #include "aio/log.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/checkpoint/checkpoint_names.h"
+#include "engine/config/stored_config.h"
 #include "engine/observe/metrics_log.h"
+#include "tools/cli/same_command.h"
 
 namespace sluice::tools {
 namespace {
@@ -53,10 +57,33 @@ Error refusal(const RunFolder& folder, const ResumePoint& point, const ResumeCom
                    keep + ". Or choose another --out");
 }
 
+Status read_manifest(const RunFolder& folder, ResumePoint& point) {
+  SLUICE_ASSIGN_OR_RETURN(engine::CheckpointManifest manifest,
+                          engine::read_checkpoint_manifest(folder.queue(), point.checkpoint->path));
+  point.stored = std::move(manifest.state);
+  if (!point.stored.run.imported())
+    point.configuration = config::resolve_stored(point.stored.configuration);
+  return {};
+}
+
+// But for those that will be moved.
+Status warn_of_damaged(const RunFolder& folder, const ResumePoint& point) {
+  SLUICE_ASSIGN_OR_RETURN(const auto all, folder.checkpoints().list());
+  for (const CheckpointEntry& entry : all) {
+    const auto is_same = [&](const CheckpointEntry& other) { return other.path == entry.path; };
+    if (!entry.complete() &&
+        std::none_of(point.in_the_way.begin(), point.in_the_way.end(), is_same))
+      log::warning(why_not(entry).with_suffix("; it is left alone").message());
+  }
+  return {};
+}
+
 }  // namespace
 
 Error with_older_one(Error error, const RunFolder& folder, const CheckpointEntry& checkpoint,
                      const ResumeCommand& command) {
+  // What cannot be read today is not lost.
+  if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kNewerVersion) return error;
   const CheckpointFolder siblings(folder.queue(), engine::parent_folder(checkpoint.path));
   const auto before = siblings.before(checkpoint.step);
   if (!before.ok()) return error;
@@ -81,22 +108,25 @@ Result<ResumePoint> find_resume_point(const RunFolder& folder, const config::Run
   }
   if (!point.in_the_way.empty() && run.later_checkpoints == config::LaterCheckpoints::kRefuse)
     return refusal(folder, point, command);
-  SLUICE_ASSIGN_OR_RETURN(const auto all, folder.checkpoints().list());
-  for (const CheckpointEntry& entry : all)
-    if (!entry.complete()) log::warning(why_not(entry).with_suffix("; it is left alone").message());
+  if (point.checkpoint) SLUICE_RETURN_IF_ERROR(read_manifest(folder, point));
+  SLUICE_RETURN_IF_ERROR(warn_of_damaged(folder, point));
   // That they can be read is to be known now, and not when the run is set up.
   const auto metrics = engine::read_metrics(folder.file("metrics.jsonl"));
   if (!metrics.ok() && metrics.error().code() != ErrorCode::kNotFound) return metrics.error();
   return point;
 }
 
-Result<std::string> make_way(const RunFolder& folder, const ResumePoint& point) {
-  if (point.in_the_way.empty()) return std::string();
+Status make_way(const RunFolder& folder, const ResumePoint& point,
+                const std::function<Status(const std::string& cut_path)>& cut) {
+  if (point.in_the_way.empty()) return cut("");
   SLUICE_ASSIGN_OR_RETURN(const std::string aside,
-                          folder.checkpoints().set_aside(point.in_the_way, point.checkpoint->step));
-  std::cerr << "set aside " << list_of(point.in_the_way) << " in " << aside
-            << " (sluice ls lists them; remove the folder when they are not needed any more)\n";
-  return aside + "/metrics.jsonl";
+                          folder.checkpoints().set_aside(
+                              point.in_the_way, point.checkpoint->step,
+                              [&](const std::string& to) { return cut(to + "/metrics.jsonl"); }));
+  std::cerr << "set aside " << list_of(point.in_the_way) << " in " << aside << " (sluice ls "
+            << shell_word(aside)
+            << " lists them; remove the folder when they are not needed any more)\n";
+  return {};
 }
 
 }  // namespace sluice::tools

@@ -12,6 +12,7 @@
 
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_entry.h"
+#include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
 #include "tools/cli/run_folder.h"
 
@@ -27,19 +28,25 @@ struct ResumePoint {
   bool own = true;  // the checkpoint is one of the run's folder; so are the metrics up to its step
   // Of the run's own folder: they would be taken for newer ones.
   std::vector<engine::CheckpointEntry> in_the_way;
+  engine::CheckpointState stored;  // what the checkpoint's manifest says
+  // The configuration in it, or why that is none any more. Unset: there is no checkpoint, or it was
+  // imported, so that no run goes on.
+  std::optional<Result<config::Config>> configuration;
 };
 
 // `run`: where its resume is empty nothing is looked for. Changes nothing.
 Result<ResumePoint> find_resume_point(const RunFolder& folder, const config::Run& run,
                                       const ResumeCommand& command);
 
-// The error of a checkpoint that turned out not to be readable, with the command that goes on from
-// the one before.
+// The error of a checkpoint that turned out not to be readable; where it is damaged, or of a newer
+// version, with the command that goes on from the one before.
 Error with_older_one(Error error, const RunFolder& folder,
                      const engine::CheckpointEntry& checkpoint, const ResumeCommand& command);
 
-// Sets aside what is in the way, and says where to. Where the lines of metrics go that the run
-// leaves behind with it; empty: where they always go.
-Result<std::string> make_way(const RunFolder& folder, const ResumePoint& point);
+// Sets aside what is in the way, and says where to. Before anything is moved, and also where
+// nothing is, `cut` gets the file for the lines of metrics that the run leaves behind; empty: where
+// they always go.
+Status make_way(const RunFolder& folder, const ResumePoint& point,
+                const std::function<Status(const std::string& cut_path)>& cut);
 
 }  // namespace sluice::tools

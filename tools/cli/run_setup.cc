@@ -156,23 +156,35 @@ void say_how_long(std::int64_t memory_ns, std::int64_t state_ns) {
 Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
     const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
     const SetUpOptions& options) {
+  const auto go_on = [&]() -> Status {
+    if (options.interrupt == nullptr || !options.interrupt->requested()) return {};
+    return Error(ErrorCode::kCancelled, "interrupted");
+  };
+  TerminalLine line;
+  const auto shown = [&](const char* what) {
+    return [&go_on, show = show_share(line, what)](std::uint64_t done, std::uint64_t total) {
+      show(done, total);
+      return go_on();
+    };
+  };
   SLUICE_ASSIGN_OR_RETURN(engine::MemoryPlan plan,
                           checked_plan(config, engine::RunPurpose::kTraining, options));
+  SLUICE_RETURN_IF_ERROR(go_on());
   plan_saves(config, from, options.files, plan);
   const SteadyClock clock;
   const std::int64_t begin_ns = clock.now_ns();
   SLUICE_ASSIGN_OR_RETURN(auto run, engine::TrainingRun::create(config, plan));
   const std::int64_t made_ns = clock.now_ns();
-  TerminalLine line;
   if (!from) {
-    SLUICE_RETURN_IF_ERROR(run->initialise(show_share(line, "setting the weights")));
+    SLUICE_RETURN_IF_ERROR(run->initialise(shown("setting the weights")));
     line.clear();
     say_how_long(made_ns - begin_ns, clock.now_ns() - made_ns);
     return run;
   }
+  if (options.reads_checkpoint != nullptr) *options.reads_checkpoint = true;
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoint,
                           engine::CheckpointReader::open(*run->drives().reads, from->path, {}));
-  SLUICE_RETURN_IF_ERROR(run->resume(*checkpoint, show_share(line, "reading the checkpoint")));
+  SLUICE_RETURN_IF_ERROR(run->resume(*checkpoint, shown("reading the checkpoint")));
   line.clear();
   say_how_long(made_ns - begin_ns, clock.now_ns() - made_ns);
   std::cerr << "going on from " << from->path << ", after step " << from->step << "\n";

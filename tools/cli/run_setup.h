@@ -14,6 +14,7 @@
 #include "engine/train/training_run.h"
 #include "engine/weights/dtype.h"
 #include "tools/cli/show_share.h"
+#include "tools/support/interrupt.h"
 
 namespace sluice::tools {
 
@@ -34,6 +35,8 @@ struct SetUpOptions {
   RunFiles files;
   std::optional<PlannedStep>* planned = nullptr;  // gets nothing where the planner was not asked
   bool of_a_series = false;                       // plan_here.h
+  const Interrupt* interrupt = nullptr;           // ends it early, with kCancelled
+  bool* reads_checkpoint = nullptr;               // becomes true before the checkpoint is read
 };
 
 // All print the preflight table and progress on standard error.

@@ -11,7 +11,8 @@ class App;
 
 namespace sluice::tools {
 
-// "sluice train run.json --out runs/a", quoted for a shell; `without` names options, "--resume".
+// "sluice train run.json --out runs/a", with the options of `sluice` itself, quoted for a shell;
+// `without` names options, "--resume".
 std::string same_command(const CLI::App& command, const std::set<std::string>& without);
 
 // As a shell needs it: as it is, or between single quotes.

@@ -2,9 +2,6 @@
 
 #include <filesystem>
 
-#include "engine/config/changes.h"
-#include "engine/config/resolve.h"
-#include "engine/config/stored_config.h"
 #include "engine/train/run_checkpoints.h"
 #include "tools/support/output_file.h"
 
@@ -50,19 +47,24 @@ Status check_init_from(const config::Config& config) {
 
 Status check_traced_steps(const engine::TraceLog::Options& trace, std::int64_t done,
                           std::int64_t steps) {
-  if (done >= steps || (trace.first_step > done && trace.last_step <= steps)) return {};
+  if (trace.first_step > done && trace.last_step <= steps) return {};
+  const std::string wanted =
+      "--trace " + std::to_string(trace.first_step) + ":" + std::to_string(trace.last_step);
   return Error(ErrorCode::kInvalidArgument,
-               "--trace " + std::to_string(trace.first_step) + ":" +
-                   std::to_string(trace.last_step) + ": the steps that will be run are " +
-                   std::to_string(done + 1) + " to " + std::to_string(steps));
+               done >= steps ? wanted + ": all " + std::to_string(steps) +
+                                   " steps are done, and none is left to trace"
+                             : wanted + ": the steps that will be run are " +
+                                   std::to_string(done + 1) + " to " + std::to_string(steps));
 }
 
-std::string weights_text(const config::Config& config,
-                         const std::optional<engine::CheckpointEntry>& checkpoint,
+std::string weights_text(const config::Config& config, const ResumePoint& from,
                          const std::string& config_file) {
-  if (checkpoint)
-    return "weights: from " + checkpoint->path + ", with their optimizer state, after step " +
-           std::to_string(checkpoint->step) + "\n";
+  if (from.checkpoint && from.stored.run.imported())
+    return "weights: from " + from.checkpoint->path +
+           ", which was imported; their optimizer state begins at zero\n";
+  if (from.checkpoint)
+    return "weights: from " + from.checkpoint->path + ", with their optimizer state, after step " +
+           std::to_string(from.checkpoint->step) + "\n";
   if (!config.model.init_from.empty())
     return "weights: from " + config.model.init_from + " (model.init_from)\n";
   std::string text = "weights: random, drawn with seed " + std::to_string(config.model.init_seed) +
@@ -72,27 +74,6 @@ std::string weights_text(const config::Config& config,
     text += "the weights of the run in " + (folder.empty() ? "." : folder) +
             " are not used: --resume=" + (folder.empty() ? "" : folder + "/") +
             "checkpoints/NAME begins with those of a checkpoint (sluice ls lists them)\n";
-  }
-  return text;
-}
-
-std::string changes_text(const engine::CheckpointState& stored, const config::Config& config) {
-  if (stored.run.imported()) return "";
-  config::Sources sources;
-  sources.run_file = config::Source{.name = "the checkpoint", .text = stored.configuration};
-  const auto before = config::resolve(sources);
-  if (!before.ok())
-    return "what has changed since the checkpoint is not known: " + before.error().message() + "\n";
-  // A checkpoint has absolute paths.
-  std::error_code error;
-  const auto now = config::stored_config(config, fs::current_path(error).string());
-  if (!now.ok())
-    return "what has changed since the checkpoint is not known: " + now.error().message() + "\n";
-  std::string text;
-  for (const config::KeyChange& change : config::changed_keys(before->config, *now)) {
-    // Where weights come from at a beginning means nothing to a run that goes on.
-    if (!config::decides_results(change.path) || change.path.starts_with("model.init")) continue;
-    text += "changed since the checkpoint: " + config::to_text(change) + "\n";
   }
   return text;
 }

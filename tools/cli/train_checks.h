@@ -1,17 +1,14 @@
 // What `sluice train` looks at and says before its work begins: that what it will write can be
-// written, that data and weights are there, where the weights come from, and what a configuration
-// has changed since the checkpoint that it goes on from.
+// written, that data and weights are there, and where the weights come from.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "aio/result.h"
-#include "engine/checkpoint/checkpoint_folder.h"
-#include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
 #include "engine/observe/trace_log.h"
+#include "tools/cli/resume_point.h"
 
 namespace sluice::tools {
 
@@ -32,11 +29,7 @@ Status check_traced_steps(const engine::TraceLog::Options& trace, std::int64_t d
 // One line: at random with their seed, from a file, or from a checkpoint. `config_file`: the run
 // file that was named; where that lies in another run's folder, a second line says how to begin
 // with that run's weights.
-std::string weights_text(const config::Config& config,
-                         const std::optional<engine::CheckpointEntry>& checkpoint,
+std::string weights_text(const config::Config& config, const ResumePoint& from,
                          const std::string& config_file);
-
-// A line for each key that decides results and is not as it was; empty for an imported checkpoint.
-std::string changes_text(const engine::CheckpointState& stored, const config::Config& config);
 
 }  // namespace sluice::tools

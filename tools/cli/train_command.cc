@@ -1,26 +1,23 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "aio/io_watchdog.h"
 #include "aio/real_file_system.h"
-#include "aio/small_file.h"
-#include "engine/checkpoint/checkpoint_manifest.h"
-#include "engine/config/decay_of_stored.h"
+#include "engine/config/kept_keys.h"
 #include "engine/config/report.h"
-#include "engine/config/stored_config.h"
-#include "engine/observe/metrics_log.h"
 #include "engine/train/nvme_folders.h"
 #include "engine/train/run_checkpoints.h"
-#include "engine/train/train_error.h"
 #include "engine/train/training_run.h"
+#include "tools/cli/change_notice.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
+#include "tools/cli/error_text.h"
 #include "tools/cli/open_queue.h"
 #include "tools/cli/option_checks.h"
 #include "tools/cli/plan_here.h"
@@ -29,7 +26,7 @@
 #include "tools/cli/run_setup.h"
 #include "tools/cli/run_tokenizer.h"
 #include "tools/cli/same_command.h"
-#include "tools/cli/schedule_notice.h"
+#include "tools/cli/take_folder.h"
 #include "tools/cli/train_checks.h"
 #include "tools/cli/train_session.h"
 #include "tools/cli/train_work.h"
@@ -42,8 +39,7 @@ namespace {
 using engine::TrainingRun;
 
 constexpr const char* kInterruptNotice =
-    "\nfinishing the step and saving it; once more stops at once, and goes on from the last "
-    "checkpoint\n";
+    "\nfinishing the step, if one has begun, and saving it; once more stops at once\n";
 
 struct Options {
   ConfigOptions config;
@@ -79,87 +75,28 @@ RunFolder::Entry entry_of(const Options& options, const config::Config& config) 
   return options.overwrite ? RunFolder::Entry::kOverwrite : RunFolder::Entry::kNew;
 }
 
-// Whole or not at all: on a full disk the one of a resumed run stays as it is.
-Status write_config(const RunFolder& folder, const config::Resolved& resolved) {
-  std::error_code error;
-  const std::string here = std::filesystem::current_path(error).string();
-  SLUICE_ASSIGN_OR_RETURN(const std::string text, config::run_folder_json(resolved, here));
-  return aio::write_small_file(folder.queue(), folder.file("config.json"), text + "\n");
+// run.resume says in a file, or by --set, what --resume says; what CLI11 refuses beside the one is
+// to be refused beside the other.
+Status check_beside_resume(const Options& options, const config::Config& config) {
+  if (config.run.resume.empty()) return {};
+  const auto refused = [&](const std::string& option, const std::string& why) {
+    return Error(ErrorCode::kInvalidArgument, option + " cannot be combined with run.resume (" +
+                                                  config.run.resume + "): " + why);
+  };
+  if (options.overwrite) return refused("--overwrite", "it would remove the run that goes on");
+  if (!options.init_from.empty())
+    return refused("--init-from", "the weights are those of the checkpoint");
+  return {};
 }
 
-// Where to go on. A run that is to have as many threads as there are cores gets those that it had:
-// their number may change last bits. The wish is taken out of the configuration, which is kept with
-// the run: whoever starts another one from it does not mean to resume that.
-Result<ResumePoint> resume_point(const RunFolder& folder, config::Resolved& resolved,
-                                 const ResumeCommand& command) {
-  config::Config& config = resolved.config;
-  SLUICE_ASSIGN_OR_RETURN(ResumePoint point, find_resume_point(folder, config.run, command));
-  config.run.later_checkpoints = config::LaterCheckpoints::kRefuse;
-  const bool wanted = !std::exchange(config.run.resume, {}).empty();
-  if (wanted && !point.checkpoint) {
-    std::cerr << "there is no checkpoint in " << folder.file("checkpoints")
-              << " yet: starting at step 0\n";
-  }
-  if (!point.checkpoint) return point;
-  SLUICE_ASSIGN_OR_RETURN(const auto manifest,
-                          engine::read_checkpoint_manifest(folder.queue(), point.checkpoint->path));
-  const engine::CheckpointState& stored = manifest.state;
-  if (config.run.cpu_threads == 0) config.run.cpu_threads = stored.run.cpu_threads;
-  if (!stored.run.imported()) {
-    const std::string said = config::keep_decayed_parameters(stored.configuration, resolved);
-    if (!said.empty()) std::cerr << said << "\n";
-  }
-  std::cerr << changes_text(stored, config);
-  return point;
-}
-
-// Once nothing can be refused any more: what the run replaces or leaves behind is moved away, or,
-// with --overwrite, removed.
-Result<std::unique_ptr<engine::MetricsLog>> take_folder(const Options& options,
-                                                        const RunFolder& folder,
-                                                        const ResumePoint& point,
-                                                        std::int64_t done) {
-  if (options.overwrite) {
-    SLUICE_RETURN_IF_ERROR(folder.clear());
-  }
-  SLUICE_ASSIGN_OR_RETURN(const std::string cut_path, make_way(folder, point));
-  SLUICE_ASSIGN_OR_RETURN(auto log, engine::MetricsLog::resume(folder.file("metrics.jsonl"),
-                                                               point.own ? done : 0, cut_path));
-  if (log->cut_lines() > 0) {
-    std::cerr << "metrics of later steps, " << log->cut_lines() << " lines, are now in "
-              << log->cut_path() << "\n";
-  }
-  return log;
-}
-
-Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& run,
-                                                                 const RunFolder& folder) {
-  const config::Run& wanted = run.config().run;
-  if (!run.plan().saves.saves()) return std::unique_ptr<engine::RunCheckpoints>();
-  return engine::RunCheckpoints::create(
-      run, *run.drives().saves,
-      {.directory = wanted.dir,
-       .keep_last = static_cast<int>(wanted.keep_last_checkpoints),
-       .background = run.plan().background_checkpoints,
-       .check_directory = [&folder] { return folder.check_there(); }});
-}
-
-// Those that a run goes on after, or that are there before it begins.
-Result<std::int64_t> count_checkpoints(const RunFolder& folder,
-                                       const std::optional<engine::CheckpointEntry>& from) {
-  SLUICE_ASSIGN_OR_RETURN(const auto list, folder.checkpoints().list());
-  return std::count_if(list.begin(), list.end(), [&](const engine::CheckpointEntry& entry) {
-    return entry.complete() && (!from || entry.step <= from->step);
-  });
-}
-
-// What was typed, with another --resume; an option in `more` takes the place of the same one.
-std::string resume_command(const CLI::App& command, const std::string& resume,
-                           const std::string& more) {
-  const std::string other = more.substr(0, more.find(' '));
-  return same_command(command, {"--resume", "--set-aside-later", other}) + " --resume" +
-         (resume.empty() ? "" : "=" + shell_word(resume)) + (more.empty() ? "" : " " + more);
-}
+// What a command line asks for, checked as far as that can be without the run's folder.
+struct Wanted {
+  config::Resolved resolved;
+  RunFolder::Entry entry = RunFolder::Entry::kNew;
+  engine::DType weight_dtype = engine::DType::kF32;
+  std::optional<engine::TraceLog::Options> trace;
+  engine::TokenizerFiles tokenizer;
+};
 
 // Before the run's folder is opened, which may clear it.
 Result<engine::TokenizerFiles> data_tokenizer(const config::Config& config, bool any,
@@ -168,16 +105,18 @@ Result<engine::TokenizerFiles> data_tokenizer(const config::Config& config, bool
   return check_training_data(*files.queue, config, any);
 }
 
-Result<int> run(const Options& options, const ResumeCommand& command, aio::IoWatchdog& watchdog) {
+Result<Wanted> check(const Options& options, aio::IoWatchdog& watchdog) {
   ConfigOptions config_options = options.config;
   add_overrides(options, config_options);
-  SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, resolve(config_options, LookAtData::kYes));
-  config::Config& config = resolved.config;
+  Wanted wanted;
+  SLUICE_ASSIGN_OR_RETURN(wanted.resolved, resolve(config_options, LookAtData::kYes));
+  config::Config& config = wanted.resolved.config;
   watchdog.set_limit_s(config.run.io_watchdog_s);
-  SLUICE_ASSIGN_OR_RETURN(const engine::DType dtype, weight_dtype(options.dtype));
-  std::optional<engine::TraceLog::Options> trace;
+  SLUICE_RETURN_IF_ERROR(check_beside_resume(options, config));
+  wanted.entry = entry_of(options, config);
+  SLUICE_ASSIGN_OR_RETURN(wanted.weight_dtype, weight_dtype(options.dtype));
   if (!options.trace.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(trace, engine::TraceLog::parse_steps(options.trace));
+    SLUICE_ASSIGN_OR_RETURN(wanted.trace, engine::TraceLog::parse_steps(options.trace));
   }
   if (config.run.dir.empty()) {
     SLUICE_ASSIGN_OR_RETURN(config.run.dir, run_directory_of(options.config));
@@ -192,65 +131,172 @@ Result<int> run(const Options& options, const ResumeCommand& command, aio::IoWat
       check_weights_output({.path = options.save_weights, .replaces = options.force}, config));
   SLUICE_RETURN_IF_ERROR(engine::RunData::check(config));
   if (config.run.resume.empty()) SLUICE_RETURN_IF_ERROR(check_init_from(config));
-  SLUICE_ASSIGN_OR_RETURN(auto tokenizer, data_tokenizer(config, options.any_tokenizer, watchdog));
-  const bool begins = config.run.resume.empty();
-  const Interrupt interrupt(kInterruptNotice);
-  fail_writes_without_reader();
-  SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
-                          RunFolder::open(config.run.dir, entry_of(options, config), watchdog));
-  SLUICE_ASSIGN_OR_RETURN(const ResumePoint point, resume_point(folder, resolved, command));
-  const auto& checkpoint = point.checkpoint;
-  if (!checkpoint && !begins) {
-    SLUICE_RETURN_IF_ERROR(check_init_from(config));
-    SLUICE_ASSIGN_OR_RETURN(
-        tokenizer, check_first_data(folder.queue(), config, tokenizer, options.any_tokenizer));
+  SLUICE_ASSIGN_OR_RETURN(wanted.tokenizer,
+                          data_tokenizer(config, options.any_tokenizer, watchdog));
+  return wanted;
+}
+
+// What the run so far had and the configuration does not say otherwise: the number of threads,
+// which may change last bits, and the keys of kept_keys.h.
+void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved) {
+  std::int64_t& threads = resolved.config.run.cpu_threads;
+  if (threads == 0) threads = point.stored.run.cpu_threads;
+  if (point.stored.run.imported()) return;
+  const std::string& stored = point.stored.configuration;
+  for (const std::string& said : {config::keep_decayed_parameters(stored, resolved),
+                                  config::keep_number_of_checkpoints(stored, resolved)})
+    if (!said.empty()) std::cerr << said << "\n";
+}
+
+// Where to go on, with `wanted` as it is for that. The wish is taken out of the configuration,
+// which is kept with the run: whoever starts another one from it does not mean to resume that.
+Result<ResumePoint> resume_point(const RunFolder& folder, const Options& options,
+                                 const ResumeCommand& command, Wanted& wanted) {
+  config::Config& config = wanted.resolved.config;
+  SLUICE_ASSIGN_OR_RETURN(ResumePoint point, find_resume_point(folder, config.run, command));
+  config.run.later_checkpoints = config::LaterCheckpoints::kRefuse;
+  config.run.resume.clear();
+  if (!point.checkpoint) {
+    if (wanted.entry == RunFolder::Entry::kResume)
+      std::cerr << "there is no checkpoint in " << folder.file("checkpoints")
+                << " yet: starting at step 0\n";
+    if (wanted.entry == RunFolder::Entry::kResume) {  // it begins after all
+      SLUICE_RETURN_IF_ERROR(check_init_from(config));
+      SLUICE_ASSIGN_OR_RETURN(
+          wanted.tokenizer,
+          check_first_data(folder.queue(), config, wanted.tokenizer, options.any_tokenizer));
+    }
+    return point;
   }
-  if (checkpoint) {
-    SLUICE_ASSIGN_OR_RETURN(tokenizer,
-                            check_resumed_data(folder.queue(), {.checkpoint = checkpoint->path,
-                                                                .of_data = tokenizer,
-                                                                .any = options.any_tokenizer}));
-  }
-  std::cerr << weights_text(config, checkpoint, options.config.file)
-            << config::format_autos(resolved);
-  SLUICE_RETURN_IF_ERROR(tell_schedule(resolved, folder, checkpoint));
+  keep_what_it_had(point, wanted.resolved);
+  SLUICE_ASSIGN_OR_RETURN(wanted.tokenizer,
+                          check_resumed_data(folder.queue(), {.checkpoint = point.checkpoint->path,
+                                                              .of_data = wanted.tokenizer,
+                                                              .any = options.any_tokenizer}));
+  return point;
+}
+
+// Says what the run is about to do; an error where that would come to nothing.
+Status check_steps(const Wanted& wanted, const RunFolder& folder, const ResumePoint& from,
+                   const std::string& config_file) {
+  const config::Config& config = wanted.resolved.config;
+  std::cerr << weights_text(config, from, config_file) << config::format_autos(wanted.resolved);
+  SLUICE_RETURN_IF_ERROR(report_changes(wanted.resolved, from));
   const std::int64_t steps = config.run.steps;
-  const std::int64_t done = checkpoint ? checkpoint->step : 0;
+  const std::int64_t done = from.checkpoint ? from.checkpoint->step : 0;
   if (done >= steps) {
     std::cerr << "all " << steps << " steps are done: --steps N goes on to step N\n";
   }
-  if (trace) SLUICE_RETURN_IF_ERROR(check_traced_steps(*trace, done, steps));
-  if (trace && std::filesystem::exists(folder.file("trace.json")))
+  if (!wanted.trace) return {};
+  SLUICE_RETURN_IF_ERROR(check_traced_steps(*wanted.trace, done, steps));
+  if (std::filesystem::exists(folder.file("trace.json")))
     std::cerr << folder.file("trace.json") << " will be replaced\n";
-  SLUICE_ASSIGN_OR_RETURN(const std::int64_t there, count_checkpoints(folder, checkpoint));
-  std::optional<PlannedStep> planned;
-  auto made = set_up_run(config, checkpoint,
-                         {.files = {.complete_checkpoints = there,
-                                    .weights = options.save_weights,
-                                    .weight_dtype = dtype},
-                          .planned = &planned});
-  if (!made.ok() && checkpoint &&
-      made.error().message().find(checkpoint->path) != std::string::npos)
-    return with_older_one(std::move(made).error(), folder, *checkpoint, command);
-  if (!made.ok()) return std::move(made).error();
-  const std::unique_ptr<TrainingRun> run = *std::move(made);
-  if (trace) run->trace().start(*trace);
-  SLUICE_ASSIGN_OR_RETURN(const auto checkpoints, make_checkpoints(*run, folder));
-  SLUICE_ASSIGN_OR_RETURN(const auto log, take_folder(options, folder, point, done));
-  SLUICE_RETURN_IF_ERROR(write_config(folder, resolved));
-  SLUICE_RETURN_IF_ERROR(keep_run_tokenizer(folder.queue(), config, tokenizer, done + 1));
+  return {};
+}
 
-  TrainSession session({.run = run.get(), .log = log.get(), .checkpoints = checkpoints.get()},
-                       steps);
+Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& run,
+                                                                 const RunFolder& folder) {
+  const config::Run& wanted = run.config().run;
+  if (!run.plan().saves.saves()) return std::unique_ptr<engine::RunCheckpoints>();
+  return engine::RunCheckpoints::create(
+      run, *run.drives().saves,
+      {.directory = wanted.dir,
+       .keep_last = static_cast<int>(wanted.keep_last_checkpoints),
+       .background = run.plan().background_checkpoints,
+       .check_directory = [&folder] { return folder.check_there(); }});
+}
+
+// Those that the run's own saves will replace: that it goes on after, or that are there before it
+// begins. What is set aside stays.
+Result<std::int64_t> count_checkpoints(const RunFolder& folder, const ResumePoint& from) {
+  if (!from.own) return std::int64_t{0};
+  SLUICE_ASSIGN_OR_RETURN(const auto list, folder.checkpoints().list());
+  return std::count_if(list.begin(), list.end(), [&](const engine::CheckpointEntry& entry) {
+    return entry.complete() && (!from.checkpoint || entry.step <= from.checkpoint->step);
+  });
+}
+
+// What was typed, with another --resume; an option in `more` takes the place of the same one.
+std::string resume_command(const CLI::App& command, const std::string& resume,
+                           const std::string& more) {
+  const std::string other = more.substr(0, more.find(' '));
+  return same_command(command, {"--resume", "--set-aside-later", other}) + " --resume" +
+         (resume.empty() ? "" : "=" + shell_word(resume)) + (more.empty() ? "" : " " + more);
+}
+
+// The command that begins again where this one did, once the folder is the run's.
+std::string begin_again(const CLI::App& command, RunFolder::Entry entry, const ResumePoint& from) {
+  if (entry == RunFolder::Entry::kResume)
+    return resume_command(command, from.checkpoint ? from.checkpoint->path : "", "");
+  return same_command(command, {"--overwrite"}) + " --overwrite";
+}
+
+struct SetUp {
+  std::unique_ptr<TrainingRun> run;
+  std::unique_ptr<engine::RunCheckpoints> checkpoints;  // null: none are wanted
+  std::optional<PlannedStep> planned;
+};
+
+// kCancelled: interrupted.
+Result<SetUp> set_up(const Wanted& wanted, const RunFolder& folder, const ResumePoint& from,
+                     const std::string& weights, const ResumeCommand& command,
+                     const Interrupt& interrupt) {
+  SetUp made;
+  SLUICE_ASSIGN_OR_RETURN(const std::int64_t there, count_checkpoints(folder, from));
+  bool reads_checkpoint = false;
+  auto run = set_up_run(wanted.resolved.config, from.checkpoint,
+                        {.files = {.complete_checkpoints = there,
+                                   .weights = weights,
+                                   .weight_dtype = wanted.weight_dtype},
+                         .planned = &made.planned,
+                         .interrupt = &interrupt,
+                         .reads_checkpoint = &reads_checkpoint});
+  if (!run.ok() && reads_checkpoint)
+    return with_older_one(std::move(run).error(), folder, *from.checkpoint, command);
+  if (!run.ok()) return std::move(run).error();
+  made.run = *std::move(run);
+  if (wanted.trace) made.run->trace().start(*wanted.trace);
+  SLUICE_ASSIGN_OR_RETURN(made.checkpoints, make_checkpoints(*made.run, folder));
+  if (interrupt.requested()) return Error(ErrorCode::kCancelled, "interrupted");
+  return made;
+}
+
+Result<int> run(const Options& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
+  const ResumeCommand command = [&](const std::string& name, const std::string& more) {
+    return resume_command(app, name, more);
+  };
+  SLUICE_ASSIGN_OR_RETURN(Wanted wanted, check(options, watchdog));
+  const config::Config& config = wanted.resolved.config;
+  const Interrupt interrupt(kInterruptNotice);
+  fail_writes_without_reader();
+  SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
+                          RunFolder::open(config.run.dir, wanted.entry, watchdog));
+  SLUICE_ASSIGN_OR_RETURN(const ResumePoint from, resume_point(folder, options, command, wanted));
+  SLUICE_RETURN_IF_ERROR(check_steps(wanted, folder, from, options.config.file));
+  auto made = set_up(wanted, folder, from, options.save_weights, command, interrupt);
+  if (!made.ok() && made.error().code() == ErrorCode::kCancelled) {
+    std::cerr << "interrupted before the first step: nothing was changed\n";
+    return kInterruptedExitCode;
+  }
+  if (!made.ok()) return std::move(made).error();
+  SLUICE_ASSIGN_OR_RETURN(const auto log, take_folder(folder, {.entry = wanted.entry,
+                                                               .from = from,
+                                                               .resolved = wanted.resolved,
+                                                               .tokenizer = wanted.tokenizer}));
+  TrainSession session(
+      {.run = made->run.get(), .log = log.get(), .checkpoints = made->checkpoints.get()},
+      config.run.steps);
+  const auto& planned = made->planned;
   if (planned) session.compare_with_plan(planned->step_s);
   const TrainWork work{.session = session,
                        .interrupt = interrupt,
                        .folder = folder,
-                       .run = *run,
-                       .traces = trace.has_value(),
+                       .run = *made->run,
+                       .trace = wanted.trace,
                        .weights = options.save_weights,
-                       .weight_dtype = dtype,
-                       .planned = planned ? &*planned : nullptr};
+                       .weight_dtype = wanted.weight_dtype,
+                       .planned = planned ? &*planned : nullptr,
+                       .again = begin_again(app, wanted.entry, from)};
   return at_work(train_and_finish(work));
 }
 
@@ -313,11 +359,12 @@ Command add_train_command(CLI::App& sluice) {
   add_any_tokenizer(*command, options->any_tokenizer);
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
-  return [options, command](aio::IoWatchdog& watchdog) {
-    const auto resumed = [command](const std::string& name, const std::string& more) {
-      return resume_command(*command, name, more);
-    };
-    return run(*options, resumed, watchdog);
+  return [options, command](aio::IoWatchdog& watchdog) -> Result<int> {
+    try {
+      return run(*options, *command, watchdog);
+    } catch (const std::exception& error) {
+      return error_of(error);
+    }
   };
 }
 

@@ -1,6 +1,7 @@
 #include "tools/cli/train_session.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <iomanip>
 #include <iostream>
 #include <sstream>
@@ -44,6 +45,10 @@ std::string describe(const engine::SavedCheckpoint& saved) {
   return text + ")";
 }
 
+void warn_unless_pruned(const Status& pruned) {
+  if (!pruned.ok()) log::warning("older checkpoints stay: " + pruned.error().message());
+}
+
 }  // namespace
 
 TrainSession::TrainSession(const Parts& parts, std::int64_t steps)
@@ -55,20 +60,21 @@ TrainSession::TrainSession(const Parts& parts, std::int64_t steps)
       save_clock_(parts.run->plan().saves, steps, SteadyClock().now_ns()) {}
 
 Result<TrainSession::End> TrainSession::train(const Interrupt& interrupt) {
-  if (parts_.checkpoints != nullptr) SLUICE_RETURN_IF_ERROR(parts_.checkpoints->prune());
   bool interrupted = interrupt.requested();
   const std::int64_t first = parts_.run->trainer().state().global_step + 1;
+  if (parts_.checkpoints != nullptr && first <= steps_ && !interrupted)
+    warn_unless_pruned(parts_.checkpoints->prune());
   for (std::int64_t step = first; step <= steps_ && !interrupted; ++step) {
     one_step(step);
     interrupted = interrupt.requested();
     if (saves_after(step, interrupted)) SLUICE_RETURN_IF_ERROR(save());
-    SLUICE_RETURN_IF_ERROR(tell_saves());
+    SLUICE_RETURN_IF_ERROR(report_saves());
   }
   if (parts_.checkpoints != nullptr) parts_.checkpoints->wait();
-  SLUICE_RETURN_IF_ERROR(tell_saves());
+  SLUICE_RETURN_IF_ERROR(report_saves());
   const Status flushed = parts_.log->flush();  // a removed checkpoint may have made room
   if (flushed.ok()) calm_steps_ = kCalmSteps;
-  tell_metrics(flushed);
+  report_metrics(flushed);
   parts_.run->trainer().drain();
   return interrupted ? End::kInterrupted : End::kCompleted;
 }
@@ -76,7 +82,7 @@ Result<TrainSession::End> TrainSession::train(const Interrupt& interrupt) {
 void TrainSession::finish_saves() {
   if (parts_.checkpoints == nullptr) return;
   parts_.checkpoints->wait();
-  const Status told = tell_saves();
+  const Status told = report_saves();
   if (!told.ok()) log::warning(told.error().message());
 }
 
@@ -106,7 +112,7 @@ void TrainSession::one_step(std::int64_t step) {
   }
   totals_.add(metrics);
   progress_.update(metrics);
-  tell_metrics(parts_.log->append(metrics));
+  report_metrics(parts_.log->append(metrics));
   ++taken_steps_;
   if (outcome.skipped) ++skipped_steps_;
 }
@@ -120,7 +126,7 @@ bool TrainSession::applied_nothing() const {
 
 // Once when lines begin to wait, and once when they no longer do: a full disk takes a line now and
 // then, where a save that failed has left some room.
-void TrainSession::tell_metrics(const Status& written) {
+void TrainSession::report_metrics(const Status& written) {
   if (parts_.log->lost_lines() > 0) {
     log::warning_once("metrics are lost", "no more metrics fit in the memory where they wait for " +
                                               parts_.log->path() +
@@ -172,25 +178,24 @@ Status TrainSession::save() {
   return {};
 }
 
-Status TrainSession::tell_saves() {
+Status TrainSession::report_saves() {
   if (parts_.checkpoints == nullptr) return {};
   for (const engine::SavedCheckpoint& saved : parts_.checkpoints->finished()) {
     progress_.clear();
     save_clock_.save_ended(SteadyClock().now_ns());
     if (saved.status.ok()) {
       std::cerr << describe(saved) << "\n";
-      if (!saved.pruned.ok())
-        log::warning("older checkpoints stay: " + saved.pruned.error().message());
+      warn_unless_pruned(saved.pruned);
       continue;
     }
-    SLUICE_RETURN_IF_ERROR(tell_failure(saved));
+    SLUICE_RETURN_IF_ERROR(report_failure(saved));
   }
   return {};
 }
 
 // A disk that takes nothing more, and a folder that is gone, cost the checkpoint; any other failure
 // ends the run.
-Status TrainSession::tell_failure(const engine::SavedCheckpoint& saved) {
+Status TrainSession::report_failure(const engine::SavedCheckpoint& saved) {
   Error error = saved.status.error();
   const std::string name = "the checkpoint of step " + std::to_string(saved.step);
   const bool is_full = error.code() == ErrorCode::kNoSpace;
@@ -200,8 +205,10 @@ Status TrainSession::tell_failure(const engine::SavedCheckpoint& saved) {
   }
   ++failed_saves_;
   why_not_saved_ = saved.directory_lost ? "the run's folder was not where it was"
-                   : is_full            ? "the disk was full"
-                                        : "the disk was read-only";
+                   : error.error_number() == EFBIG
+                       ? "the limit on a file's size was reached (ulimit -f)"
+                   : is_full ? "the disk was full"
+                             : "the disk was read-only";
   log::warning(name + " was not saved: " + error.message() + ". Training goes on");
   return {};
 }

@@ -31,7 +31,7 @@ class TrainSession {
 
   enum class End : std::uint8_t {
     kCompleted,
-    kInterrupted,  // after a step; saved, unless checkpoints are not wanted
+    kInterrupted,  // after a step, which is saved if checkpoints are wanted, or before the first
   };
   // From the step after the run's position. A disk that is full, or has become read-only, and a
   // folder that is not there any more cost a checkpoint, and training goes on; metrics that cannot
@@ -52,14 +52,14 @@ class TrainSession {
 
  private:
   void one_step(std::int64_t step);
-  void tell_metrics(const Status& written);
+  void report_metrics(const Status& written);
   engine::StepMetrics metrics_of(std::int64_t step, const engine::StepOutcome& outcome,
                                  std::int64_t took_ns) const;
   bool evaluates_after(std::int64_t step) const;
   bool saves_after(std::int64_t step, bool interrupted) const;
-  Status tell_failure(const engine::SavedCheckpoint& saved);
+  Status report_failure(const engine::SavedCheckpoint& saved);
   Status save();
-  Status tell_saves();
+  Status report_saves();
 
   const Parts parts_;
   const std::int64_t steps_;

@@ -2,6 +2,7 @@
 
 #include <iostream>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -9,24 +10,32 @@
 #include "aio/drive_names.h"
 #include "engine/train/train_error.h"
 #include "tools/cli/command.h"
+#include "tools/cli/error_text.h"
 #include "tools/cli/plan_here.h"
 
 namespace sluice::tools {
 namespace {
 
+void write_trace(const TrainWork& work, std::vector<std::string>& missing) {
+  if (work.run.trainer().state().global_step < work.trace->first_step) {
+    std::cerr << "no trace was written: the run ended before step " << work.trace->first_step
+              << "\n";
+    return;
+  }
+  work.run.trace().end_steps(SteadyClock().now_ns());
+  const std::string path = work.folder.file("trace.json");
+  if (const Status written = work.run.trace().write_json(path); written.ok()) {
+    std::cout << "trace: " << path
+              << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
+  } else {
+    missing.push_back("the trace was not written: " + written.error().message());
+  }
+}
+
 // What is wanted once the last step is done: one file that cannot be written costs no other. Says
 // in `missing` what could not.
 void finish(const TrainWork& work, std::vector<std::string>& missing) {
-  if (work.traces) {
-    work.run.trace().end_steps(SteadyClock().now_ns());
-    const std::string path = work.folder.file("trace.json");
-    if (const Status written = work.run.trace().write_json(path); written.ok()) {
-      std::cout << "trace: " << path
-                << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
-    } else {
-      missing.push_back("the trace was not written: " + written.error().message());
-    }
-  }
+  if (work.trace) write_trace(work, missing);
   if (work.weights.empty()) return;
   if (const Status saved = work.run.save_weights(work.weights, work.weight_dtype); saved.ok())
     std::cout << "weights: " << work.weights << "\n";
@@ -35,41 +44,45 @@ void finish(const TrainWork& work, std::vector<std::string>& missing) {
 }
 
 // For a run that broke off in a step: which drives its state was on, and where it can go on.
-std::string after_a_failure(const RunFolder& folder, const config::Config& config) {
+// `repeats`: going on from there comes to the same failure.
+std::string after_a_failure(const RunFolder& folder, const config::Config& config, bool repeats) {
   std::set<std::string> drives;
   for (const auto& paths : {config.param_nvme_paths(), config.optimizer_nvme_paths()})
     for (const std::string& path : paths) drives.insert(path + " on " + aio::describe_drive(path));
   std::string text;
   for (const std::string& drive : drives)
     text += (text.empty() ? ". Its state was in " : ", ") + drive;
+  if (repeats) text.clear();
   const auto newest = folder.newest();
   if (!newest.ok())
     return text + ". Which checkpoint is the newest cannot be told now (" +
-           newest.error().message() + "): --resume goes on from it once it can be read";
-  if (*newest)
-    return text + ". The newest checkpoint is " + (*newest)->path + ": --resume goes on from there";
-  return text + ". There is no checkpoint yet";
+           newest.error().message() + ")" +
+           (repeats ? "" : ": --resume goes on from it once it can be read");
+  if (!*newest) return text + ". There is no checkpoint yet";
+  return text + ". The newest checkpoint is " + (*newest)->path +
+         (repeats ? "" : ": --resume goes on from there");
 }
 
 Result<TrainSession::End> train(const TrainWork& work) {
-  const RunFolder& folder = work.folder;
-  const config::Config& config = work.run.config();
+  const auto failed = [&](Error error, bool repeats) {
+    work.session.finish_saves();
+    return std::move(error).with_suffix(after_a_failure(work.folder, work.run.config(), repeats));
+  };
   try {
     auto end = work.session.train(work.interrupt);
     if (end.ok()) return end;
-    work.session.finish_saves();
-    return std::move(end).error().with_suffix(after_a_failure(folder, config));
+    return failed(std::move(end).error(), false);
   } catch (const engine::NonFiniteGradient& error) {
-    work.session.finish_saves();
-    const auto newest = folder.newest();
-    const bool saved = newest.ok() && *newest;
-    throw engine::TrainError(
-        std::string(error.what()) +
-        (saved ? ". The newest checkpoint is " + (*newest)->path : ". There is no checkpoint yet"));
-  } catch (const engine::TrainError& error) {
-    work.session.finish_saves();
-    throw engine::TrainError(error.what() + after_a_failure(folder, config));
+    return failed(error_of(error), true);
+  } catch (const std::exception& error) {
+    return failed(error_of(error), false);
   }
+}
+
+// Whether a plain --resume goes on behind the last step that was taken.
+bool is_saved(const TrainWork& work) {
+  const auto newest = work.folder.newest();
+  return newest.ok() && *newest && (*newest)->step == work.run.trainer().state().global_step;
 }
 
 }  // namespace
@@ -91,9 +104,12 @@ Result<int> train_and_finish(const TrainWork& work) {
     return kExitNothingApplied;
   }
   if (end == TrainSession::End::kCompleted) return 0;
-  if (!work.run.plan().saves.saves()) return kInterruptedExitCode;
-  std::cerr << "interrupted; --resume goes on from here\n";
-  return 0;
+  if (is_saved(work)) {
+    std::cerr << "interrupted; --resume goes on from here\n";
+    return 0;
+  }
+  std::cerr << "interrupted, and no step is saved; to begin again: " << work.again << "\n";
+  return kInterruptedExitCode;
 }
 
 }  // namespace sluice::tools

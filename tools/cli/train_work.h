@@ -2,9 +2,11 @@
 // after the last of them, and what is said of a run that broke off.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "aio/result.h"
+#include "engine/observe/trace_log.h"
 #include "engine/train/training_run.h"
 #include "engine/weights/dtype.h"
 #include "tools/cli/run_folder.h"
@@ -19,10 +21,11 @@ struct TrainWork {
   const Interrupt& interrupt;
   const RunFolder& folder;
   engine::TrainingRun& run;
-  bool traces = false;  // DIR/trace.json is written
-  std::string weights;  // the file of the final weights; empty: none
+  std::optional<engine::TraceLog::Options> trace;  // DIR/trace.json is written
+  std::string weights;                             // the file of the final weights; empty: none
   engine::DType weight_dtype = engine::DType::kF32;
   const PlannedStep* planned = nullptr;  // what the steps are compared with
+  std::string again;                     // the command that begins once more where the run began
 };
 
 // Returns the exit code. Errors, also those thrown, say on which drives the run's state was and

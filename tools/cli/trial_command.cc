@@ -1,4 +1,3 @@
-#include <c10/util/Exception.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,7 +11,6 @@
 #include <fstream>
 #include <functional>
 #include <iostream>
-#include <new>
 #include <sstream>
 #include <string>
 #include <variant>
@@ -21,6 +19,7 @@
 #include "aio/units.h"
 #include "offload/path_weights.h"
 #include "tools/cli/command.h"
+#include "tools/cli/error_text.h"
 #include "tools/cli/plan_here.h"
 #include "tools/cli/run_setup.h"
 #include "tools/measure/quantile.h"
@@ -159,19 +158,14 @@ bool is_memory(ErrorCode code) {
 }
 
 Trial measure(const MeasureRequest& request, const Interrupt& interrupt) {
+  const auto failed_by = [](const Error& error) {
+    return failed((is_memory(error.code()) ? "out of memory: " : "") + error.message());
+  };
   try {
     auto trial = measure_run(request, interrupt);
-    if (trial.ok()) return *std::move(trial);
-    const Error error = std::move(trial).error();
-    return failed((is_memory(error.code()) ? "out of memory: " : "") + error.message());
-  } catch (const c10::OutOfMemoryError& error) {
-    const std::string text = error.what_without_backtrace();
-    return failed("out of memory: " + text.substr(0, text.find('\n')));
-  } catch (const std::bad_alloc&) {
-    return failed("out of memory: the host has none left");
+    return trial.ok() ? *std::move(trial) : failed_by(trial.error());
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    return failed(text.substr(0, text.find('\n')));
+    return failed_by(error_of(error));
   }
 }
 
@@ -186,9 +180,8 @@ std::string answer_to(const std::string& line, const Interrupt& interrupt) {
     return to_line(
         TrialPlan{.forecast = {.refusal = plan.error().message(), .run_id = {}}, .facts = {}});
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    return to_line(TrialPlan{.forecast = {.refusal = text.substr(0, text.find('\n')), .run_id = {}},
-                             .facts = {}});
+    return to_line(
+        TrialPlan{.forecast = {.refusal = error_of(error).message(), .run_id = {}}, .facts = {}});
   }
 }
 

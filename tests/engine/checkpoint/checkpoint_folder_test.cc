@@ -268,6 +268,21 @@ TEST_F(CheckpointList, SetsLaterOnesAsideInAFolderOfTheirOwn) {
   EXPECT_EQ(names().size(), 3U);
 }
 
+TEST_F(CheckpointList, SetsNothingAsideWhereThePreparationFails) {
+  for (const std::int64_t step : {1, 2, 3}) save(step);
+  const auto before = names();
+  std::string aside;
+  const auto refused = folder_.set_aside(*folder_.later_than(1), 1, [&](const std::string& to) {
+    aside = to;
+    EXPECT_EQ(CheckpointFolder(*queue_, to + "/checkpoints").list()->size(), 0U);
+    return Status(Error(ErrorCode::kNoSpace, "full"));
+  });
+  EXPECT_EQ(refused.error().code(), ErrorCode::kNoSpace);
+  EXPECT_EQ(aside, std::string(kFolder) + "/set-aside-at-step-000000001");
+  EXPECT_EQ(names(), before);
+  EXPECT_EQ(folder_.list()->size(), 3U);
+}
+
 TEST_F(CheckpointList, LosesOneThatIsRemovedTwice) {
   save(1);
   ASSERT_OK(remove_checkpoint(*queue_, folder_.path_of(1)));

@@ -1,6 +1,5 @@
 // What weight decay applies to: by default, in a file for DeepSpeed, and in a run that goes on.
-#include "engine/config/decay_of_stored.h"
-
+#include "engine/config/kept_keys.h"
 #include "engine/config/report.h"
 #include "tests/engine/config/resolving.h"
 
@@ -11,7 +10,7 @@ using testing::HasSubstr;
 
 constexpr const char* kRun = R"({"train_batch_size": 8,
                                  "optimizer": {"params": {"weight_decay": 0.1}}})";
-constexpr const char* kKey = "optimizer.params.decayed";
+constexpr const char* kKey = kDecayedKey;
 
 DecayedParameters decayed(const Resolved& resolved) {
   return resolved.config.optimizer.decayed_parameters;
@@ -54,6 +53,33 @@ TEST(DecayedParameters, AreNotMentionedWhereNothingChangesOrDecays) {
   Resolved without = accepted(resolve_run(R"({"train_batch_size": 8})"));
   EXPECT_EQ(keep_decayed_parameters(kRun, without), "");
   EXPECT_EQ(decayed(without), DecayedParameters::kAll);
+}
+
+// Of an older program, say, with what is refused today.
+TEST(DecayedParameters, AreKnownThoughTheStoredConfigurationNoLongerResolves) {
+  const std::string refused = R"({"train_batch_size": 8, "amp": {"enabled": true})";
+  ASSERT_FALSE(resolve_run(refused + "}").ok());
+  Resolved now = accepted(resolve_run(kRun));
+  EXPECT_THAT(keep_decayed_parameters(refused + "}", now), HasSubstr("to all parameters"));
+  EXPECT_EQ(decayed(now), DecayedParameters::kAll);
+  Resolved given = accepted(resolve_run(kRun));
+  EXPECT_EQ(keep_decayed_parameters(
+                refused + R"(, "optimizer": {"params": {"decayed": "matrices"}}})", given),
+            "");
+  EXPECT_EQ(decayed(given), DecayedParameters::kMatrices);
+}
+
+TEST(KeptCheckpoints, AreAsManyAsBeforeUnlessTheirNumberIsGiven) {
+  const std::string all = to_json(accepted(resolve_run(kRun, {"run.keep_last=0"})).config);
+  Resolved now = accepted(resolve_run(kRun));
+  EXPECT_EQ(keep_number_of_checkpoints(all, now),
+            "all checkpoints are kept, as so far in this run; --set run.keep_last=2 changes that");
+  EXPECT_EQ(now.config.run.keep_last_checkpoints, 0);
+  Resolved given = accepted(resolve_run(kRun, {"run.keep_last=3"}));
+  EXPECT_EQ(keep_number_of_checkpoints(all, given), "");
+  EXPECT_EQ(given.config.run.keep_last_checkpoints, 3);
+  EXPECT_EQ(keep_number_of_checkpoints(kRun, now), "");  // it says nothing
+  EXPECT_THAT(refusal(resolve_run(kRun, {"run.keep_last=4294967297"})), HasSubstr("1000000"));
 }
 
 TEST(NonFiniteStep, IsDeepSpeedsSwitchWhereThatIsOn) {

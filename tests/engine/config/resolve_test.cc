@@ -432,15 +432,16 @@ TEST(ChangedKeys, NamesWhatDiffersAndWhetherItDecidesResults) {
   EXPECT_TRUE(changed_keys(was, was).empty());
   const Config is =
       accepted(resolve_run(run_with(R"("gradient_clipping": 2, "run": {"log_every": 3},
-                                       "aio": {"queue_depth": 4})")))
+                                       "steps_per_print": 7, "aio": {"queue_depth": 4})")))
           .config;
   std::vector<std::string> said;
   for (const KeyChange& change : changed_keys(was, is))
     said.push_back(to_text(change) + (decides_results(change.path) ? "!" : ""));
-  EXPECT_THAT(said, testing::UnorderedElementsAre(
-                        testing::MatchesRegex("gradient_clipping was 1.*, and is 2.*!"),
-                        testing::StartsWith("run.log_every was "),
-                        testing::MatchesRegex("aio.queue_depth was .*, and is 4")));
+  EXPECT_THAT(said,
+              testing::UnorderedElementsAre(
+                  testing::MatchesRegex("gradient_clipping was 1.* and is 2.*!"),
+                  testing::StartsWith("run.log_every was "), "steps_per_print was 10 and is 7",
+                  testing::MatchesRegex("aio.queue_depth was .* and is 4")));
 }
 
 // A run may be moved, with what lies in its folder; where ".." leads is the links' business.

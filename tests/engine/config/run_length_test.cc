@@ -1,5 +1,6 @@
 // How long a run is, and what its schedule makes of it: steps, epochs and "auto" together, and what
 // becomes of them when a run is made longer.
+#include "engine/config/lr_schedule.h"
 #include "engine/config/schedule_outlook.h"
 #include "tests/engine/config/resolving.h"
 
@@ -192,6 +193,30 @@ TEST(RunLength, SaysWhatTheScheduleWasAndIs) {
   // Skipped steps do not move a schedule.
   EXPECT_THAT(change_of_schedule(was, now, {.global_step = 60, .applied_step = 50}),
               HasSubstr("of step 61 was to be 0.28"));
+}
+
+// However many steps are left.
+TEST(RunLength, NamesTheFirstStepWithAnotherRate) {
+  const auto decaying = [](const std::string& steps, const std::string& end) {
+    const std::string params = R"("warmup_max_lr": 0.1, "warmup_num_steps": 3333,
+                                  "total_num_steps": )" +
+                               end;
+    return resolved_with((R"({"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR",
+                              "params": {)" +
+                          params + "}}}")
+                             .c_str(),
+                         {"run.steps=" + steps})
+        .config;
+  };
+  for (const char* const steps : {"100000", "9000000"}) {
+    const Config was = decaying(steps, "4000");
+    const Config now = decaying(steps, "8000");
+    std::int64_t first = 0;
+    while (learning_rate(was.schedule, first) == learning_rate(now.schedule, first)) ++first;
+    EXPECT_GT(first, 3000);
+    EXPECT_THAT(change_of_schedule(was, now, {}),
+                HasSubstr("the learning rate of step " + std::to_string(first + 1) + " was"));
+  }
 }
 
 TEST(RunLength, ASchedulesBadNumbersAreRefusedWithTheirKey) {

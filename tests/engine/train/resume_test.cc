@@ -159,11 +159,11 @@ TEST(ResumeRefuses, ARunThatIsAnother) {
     std::string override;
     std::string named;
   } others[] = {{"run.seed=8", "seed"},
-                {"data.shuffle_seed=8", "data.shuffle_seed was 7, and is 8"},
+                {"data.shuffle_seed=8", "data.shuffle_seed was 7 and is 8"},
                 {"bf16.enabled=false", "precision"},
                 {"model.layers=2", "layers"},
                 {"model.dropout=0.2", "dropout"},
-                {"data.sequence_length=8", "data.sequence_length was 16, and is 8"}};
+                {"data.sequence_length=8", "data.sequence_length was 16 and is 8"}};
   for (const auto& other : others) {
     const SmallRun changed({other.override});
     const Status resumed = resume(*changed.make(), path);

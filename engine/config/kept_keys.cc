@@ -1,0 +1,71 @@
+#include "engine/config/kept_keys.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "engine/config/json_text.h"
+#include "engine/config/key_value.h"
+
+namespace sluice::config {
+namespace {
+
+constexpr const char* kKeepLast = "run.keep_last";
+
+bool is_given(const Resolved& resolved, std::string_view path) {
+  return std::any_of(resolved.reports.begin(), resolved.reports.end(),
+                     [&](const KeyReport& report) { return report.path == path && report.given; });
+}
+
+// Sets the key's field of `had` to what `stored` has; false: it has nothing for it.
+bool read_key(const std::string& stored, std::string_view path, Config& had) {
+  const auto json = parse_json("the checkpoint", stored);
+  const Key* const key = find_key(path);
+  if (!json.ok() || key == nullptr) return false;
+  std::string pointer = "/" + std::string(path);
+  std::replace(pointer.begin(), pointer.end(), '.', '/');
+  const Json::json_pointer at(pointer);
+  return json->contains(at) && store_value(*key, json->at(at), had).ok();
+}
+
+const char* name_of(DecayedParameters decayed) {
+  return decayed == DecayedParameters::kAll ? "all" : "matrices";
+}
+
+}  // namespace
+
+std::string keep_decayed_parameters(const std::string& stored, Resolved& resolved) {
+  Config before;
+  const DecayedParameters had = read_key(stored, kDecayedKey, before)
+                                    ? before.optimizer.decayed_parameters
+                                    : DecayedParameters::kAll;
+  Optimizer& optimizer = resolved.config.optimizer;
+  if (optimizer.decayed_parameters == had) return {};
+  const std::string now = name_of(optimizer.decayed_parameters);
+  const bool matters = optimizer.weight_decay > 0;
+  if (is_given(resolved, kDecayedKey)) {
+    return matters ? std::string(kDecayedKey) + " was " + name_of(had) + ", and is " + now +
+                         " from here on"
+                   : "";
+  }
+  optimizer.decayed_parameters = had;
+  if (!matters) return {};
+  return std::string("weight decay goes on applying to ") +
+         (had == DecayedParameters::kAll ? "all parameters" : "matrices alone") +
+         ", as it did so far in this run; --set " + kDecayedKey + "=" + now + " changes that";
+}
+
+std::string keep_number_of_checkpoints(const std::string& stored, Resolved& resolved) {
+  Config before;
+  std::int64_t& now = resolved.config.run.keep_last_checkpoints;
+  if (is_given(resolved, kKeepLast) || !read_key(stored, kKeepLast, before)) return {};
+  const std::int64_t had = before.run.keep_last_checkpoints;
+  if (had == now) return {};
+  const std::string of_new_runs = std::to_string(now);
+  now = had;
+  return (had == 0 ? std::string("all checkpoints are kept")
+                   : "the newest " + std::to_string(had) +
+                         (had == 1 ? " checkpoint is kept" : " checkpoints are kept")) +
+         ", as so far in this run; --set " + kKeepLast + "=" + of_new_runs + " changes that";
+}
+
+}  // namespace sluice::config

@@ -1,0 +1,28 @@
+// error_of: what is thrown where errors are no values any more, as one.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <new>
+#include <string>
+
+#include "aio/result.h"
+#include "engine/train/train_error.h"
+
+namespace sluice::tools {
+
+// Its message is a sentence, without LibTorch's backtrace; kOutOfMemory where memory ran out.
+inline Error error_of(const std::exception& thrown) {
+  const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); };
+  if (dynamic_cast<const engine::TrainError*>(&thrown) != nullptr)
+    return Error(ErrorCode::kInternal, thrown.what());
+  if (dynamic_cast<const std::bad_alloc*>(&thrown) != nullptr)
+    return Error(ErrorCode::kOutOfMemory, "the host has no memory left");
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&thrown);
+  if (of_torch == nullptr) return Error(ErrorCode::kInternal, first_line(thrown.what()));
+  const bool is_memory = dynamic_cast<const c10::OutOfMemoryError*>(of_torch) != nullptr;
+  return Error(is_memory ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
+               first_line(of_torch->what_without_backtrace()));
+}
+
+}  // namespace sluice::tools

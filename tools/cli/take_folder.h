@@ -1,0 +1,31 @@
+// take_folder: the run's folder becomes that of a new life of the run, once nothing can be refused
+// any more: what the life replaces or leaves behind is moved away or, with --overwrite, removed.
+//
+// All that takes room on the disk is written before anything is moved or removed: a full disk
+// refuses the run and leaves the folder as it was.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "aio/result.h"
+#include "engine/config/resolve.h"
+#include "engine/exchange/tokenizer_files.h"
+#include "engine/observe/metrics_log.h"
+#include "tools/cli/resume_point.h"
+#include "tools/cli/run_folder.h"
+
+namespace sluice::tools {
+
+struct NewLife {
+  RunFolder::Entry entry = RunFolder::Entry::kNew;
+  const ResumePoint& from;
+  const config::Resolved& resolved;
+  const engine::TokenizerFiles& tokenizer;
+};
+
+// Also puts config.json and the tokenizer there. The log goes on behind the last step done.
+Result<std::unique_ptr<engine::MetricsLog>> take_folder(const RunFolder& folder,
+                                                        const NewLife& life);
+
+}  // namespace sluice::tools
