@@ -133,7 +133,7 @@ if HAS_ENGINE:
                  [flag("--weights", WEIGHTS), flag("--data", DATA), flag("--json"),
                   flag("--batches", good("1", "2") + COUNTS_BAD), flag("--any-tokenizer"), SET]),
         "generate": (4, [RUNS],
-                     [flag("--prompt", good("abc", "x y") + bad("", "\xe9\xe9", "\x7f~{|}")),
+                     [flag("--prompt", good("123", "4 2") + bad("", "abc", "\xe9\xe9", "\x7f~{|}")),
                       flag("--tokens", good("1", "5") + COUNTS_BAD), flag("--tokenizer", good(
                           "bytes") + bad("absent", "")),
                       flag("--temperature", good("0", "0.7") + NUMBERS_BAD),
@@ -224,6 +224,8 @@ def draw_one(draw, sensible):
     chosen = draw.sample(flags, min(len(flags), draw.choice((0, 1, 1, 2, 2, 3, 4))))
     if command == "train" and draw.random() < 0.9:
         chosen += [one for one in flags if one.name == "--out" and one not in chosen]
+    if command == "tune" and not chosen:  # a search, which takes minutes
+        chosen = [draw.choice(flags)]
     if command == "eval" and draw.random() < 0.9:
         chosen += [one for one in flags if one.name == "--weights" and one not in chosen]
     if command == "generate" and draw.random() < 0.9:
