@@ -93,8 +93,8 @@ class StateStore {
 
   // Makes a new store; what a killed run of the same name left is removed, and said. No record can
   // be read before it was written. kBusy: a run of this name is alive, or may be elsewhere; also
-  // errors about a store that cannot be read, or of which a part is missing: what is refused is left
-  // as it was. kNoSpace before anything is written. Whatever fails, nothing is left behind.
+  // errors about a store that cannot be read, or of which a part is missing: what is refused is
+  // left as it was. kNoSpace before anything is written. Whatever fails, nothing is left behind.
   static Result<std::unique_ptr<StateStore>> create(Queues queues, const Options& options,
                                                     std::vector<RecordSpec> records);
 

@@ -28,8 +28,8 @@ TEST(Error, LeavesOutWhatDoesNotApply) {
             "wait failed: Interrupted system call (EINTR)");
   EXPECT_EQ(Error::from_errno(EFBIG, {.operation = "allocation", .path = "/x", .length_bytes = 0})
                 .message(),
-            "allocation of 0 bytes in /x failed: File too large (EFBIG): a file there may not "
-            "become so large: raise ulimit -f, or choose another file system");
+            "allocation of 0 bytes in /x failed: File too large (EFBIG): the file would exceed "
+            "the size limit: raise ulimit -f, or choose another file system");
 }
 
 TEST(Error, TakesTheCallersAdviceInsteadOfItsOwn) {

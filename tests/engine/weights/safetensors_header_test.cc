@@ -63,9 +63,9 @@ TEST(SafetensorsHeader, RefusesATensorThatIsNotWhatItSays) {
   EXPECT_THAT(refusal_of(R"("dtype":"F32","shape":[2.0],"data_offsets":[0,8])"),
               HasSubstr("not whole"));
   EXPECT_THAT(refusal_of(R"("dtype":"F32","shape":[2],"data_offsets":[8,0])"),
-              HasSubstr("no begin and end"));
+              HasSubstr("not a begin and an end"));
   EXPECT_THAT(refusal_of(R"("dtype":"F32","shape":[2],"data_offsets":[0])"),
-              HasSubstr("no begin and end"));
+              HasSubstr("not a begin and an end"));
   EXPECT_THAT(refusal_of(R"("dtype":"F32","shape":[2],"data_offsets":[0,8,9])"),
               HasSubstr("too many numbers in its data_offsets"));
   EXPECT_THAT(refusal_of(R"("dtype":"F32","shape":[2])"), HasSubstr("lacks its dtype, shape or"));
@@ -91,7 +91,7 @@ TEST(SafetensorsHeader, RefusesNumbersThatOverflow) {
   EXPECT_EQ(refusal_of(R"("dtype":"F32","shape":[)" + huge + R"(,0],"data_offsets":[0,0])", 0),
             "accepted");
   EXPECT_THAT(refusal_of(R"("dtype":"U8","shape":[4],"data_offsets":[)" + huge + ",3]", 4),
-              HasSubstr("no begin and end"));
+              HasSubstr("not a begin and an end"));
   EXPECT_THAT(
       refusal_of(R"("dtype":"U8","shape":[0],"data_offsets":[)" + huge + "," + huge + "]", 0),
       HasSubstr("gap"));
@@ -200,14 +200,14 @@ TEST(SafetensorsIndex, NamesFilesOfItsOwnFolderOnly) {
             "accepted");
   EXPECT_THAT(in_file("../m.safetensors"),
               HasSubstr("\"../m.safetensors\", which is not the name"));
-  EXPECT_THAT(in_file("/m.safetensors"), HasSubstr("no name"));
-  EXPECT_THAT(in_file("m.bin"), HasSubstr("no name"));
-  EXPECT_THAT(in_file(".safetensors"), HasSubstr("no name"));
-  EXPECT_THAT(in_file(std::string("m\0.safetensors", 14)), HasSubstr("no name"));
-  EXPECT_THAT(in_file(std::string(300, 'm') + ".safetensors"), HasSubstr("no name"));
+  EXPECT_THAT(in_file("/m.safetensors"), HasSubstr("not the name"));
+  EXPECT_THAT(in_file("m.bin"), HasSubstr("not the name"));
+  EXPECT_THAT(in_file(".safetensors"), HasSubstr("not the name"));
+  EXPECT_THAT(in_file(std::string("m\0.safetensors", 14)), HasSubstr("not the name"));
+  EXPECT_THAT(in_file(std::string(300, 'm') + ".safetensors"), HasSubstr("not the name"));
   EXPECT_THAT(message("{}"), HasSubstr("no weight_map"));
   EXPECT_THAT(message("[]"), HasSubstr("is a list"));
-  EXPECT_THAT(message("7"), HasSubstr("no object"));
+  EXPECT_THAT(message("7"), HasSubstr("not an object"));
   EXPECT_THAT(message("{"), HasSubstr("not JSON"));
   EXPECT_THAT(message(R"({"weight_map":{"a":1}})"), HasSubstr("\"a\" has something else"));
   EXPECT_THAT(message(R"({"weight_map":{"a":["m.safetensors"]}})"), HasSubstr("something else"));
