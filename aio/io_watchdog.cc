@@ -15,6 +15,8 @@ namespace {
 
 // How often a limit is looked at: a hang is named at most a quarter late.
 constexpr int kLooksPerLimit = 8;
+constexpr int kLastLooks = 20;
+constexpr std::chrono::milliseconds kBetweenLastLooks{2};
 // What began so little later than what was told is still the same: blocks of one batch.
 constexpr std::int64_t kTogetherNs = 1'000'000;
 
@@ -116,10 +118,15 @@ void IoWatchdog::run() {
   }
   lock.unlock();
   // Who has read that something hangs is also told that it came back.
-  const auto was_told = [](const auto& one) { return !one.second.told.empty(); };
-  if (std::any_of(hanging_queues_.begin(), hanging_queues_.end(), was_told) ||
-      std::any_of(hanging_calls_.begin(), hanging_calls_.end(), was_told)) {
+  const auto waits = [this] {
+    const auto was_told = [](const auto& one) { return !one.second.told.empty(); };
+    return std::any_of(hanging_queues_.begin(), hanging_queues_.end(), was_told) ||
+           std::any_of(hanging_calls_.begin(), hanging_calls_.end(), was_told);
+  };
+  // A thread that has just come back may show as running still, and is believed a moment later.
+  for (int left = kLastLooks; left > 0 && waits(); --left) {
     look();
+    if (waits()) std::this_thread::sleep_for(kBetweenLastLooks);
   }
 }
 

@@ -129,11 +129,11 @@ class AFullDisk(DiskTest):
         self.assertIn("saves every 30 minutes, at the end, and when it is interrupted, to "
                       f"{self.out}/checkpoints", self.train(self.out, steps=1))
         self.disk.fill(leave_bytes=500 * KIB)  # one fits, and that is all there is to be saved
-        told = self.train(self.out, "--overwrite", steps=1)
+        told = self.train(self.out, "--overwrite", steps=2)
         self.assertIn("more checkpoints of", told)
         self.assertIn("the run does not save by time", told)
         self.assertIn("saves at the end, and when", told)
-        told = self.train(self.out, "--overwrite", "--set", "run.checkpoint_minutes=7", steps=1)
+        told = self.train(self.out, "--overwrite", "--set", "run.checkpoint_minutes=7", steps=2)
         self.assertIn("A save fails once the disk is full", told)
         self.assertIn("saves every 7 minutes", told)
         told = self.train(self.out, "--overwrite", "--set", "run.checkpoint_minutes=0", steps=1)
