@@ -46,6 +46,10 @@ class Program(unittest.TestCase):
         (self.path / name).write_text(text, encoding="utf-8")
         return name
 
+    def metrics(self, name):
+        lines = (self.path / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
 
 class CommandLine(Program):
     def test_explains_itself_and_every_command(self):
@@ -368,10 +372,6 @@ class Training(Program):
             "data": {"train": ["text.bin"], "dtype": "uint16", "validation_fraction": 0.1},
             "run": {"steps": 4, "cpu_threads": 1, "device": "cpu", "eval_batches": 4},
             "budget": {"nvme_paths": ["nvme"]}})
-
-    def metrics(self, name):
-        lines = (self.path / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
 
     def results(self, name):
         """What must be the same bits wherever and whenever a step was run."""
