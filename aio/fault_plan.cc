@@ -55,6 +55,7 @@ std::string_view to_string(FaultTarget target) {
 
 std::vector<FaultTarget> all_fault_targets() {
   std::vector<FaultTarget> all;
+  all.reserve(kFaultTargets);
   for (std::size_t i = 0; i < kFaultTargets; ++i) all.push_back(static_cast<FaultTarget>(i));
   return all;
 }

@@ -36,7 +36,8 @@ std::vector<SimNames::NodePtr> SimNames::all_nodes() const {
   };
   for (const Operation& operation : pending_) add(operation.node);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const NodePtr node = nodes[i];  // add() moves the vector
+    // add() moves the vector. NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
+    const NodePtr node = nodes[i];
     for (const auto& [name, child] : node->present) add(child);
     for (const auto& [name, child] : node->durable) add(child);
   }

@@ -95,7 +95,7 @@ std::string describe(const RunOwner& owner) {
 
 std::string describe(const FoundRun& found) {
   const std::string owner = found.owner ? describe(*found.owner) : "an unknown process";
-  const std::string what = found.directory + " (" + format_bytes(found.bytes) + ") ";
+  std::string what = found.directory + " (" + format_bytes(found.bytes) + ") ";
   switch (found.condition) {
     case StoreCondition::kInUse:
       return what + "is in use by " + owner;

@@ -281,6 +281,7 @@ class Check {
     for (const PathBytes& it : on_paths_) paths.push_back(it.path);
     for (const auto& system : file_systems_of_paths(files_, paths, file_system_of_)) {
       std::vector<PathBytes> there;
+      there.reserve(system.paths.size());
       for (const std::size_t i : system.paths) there.push_back(on_paths_[i]);
       SLUICE_RETURN_IF_ERROR(file_system(system.folder, there));
     }
