@@ -183,7 +183,7 @@ std::vector<pid_t> threads() {
   std::error_code error;
   for (std::filesystem::directory_iterator it("/proc/self/task", error), end; !error && it != end;
        it.increment(error)) {
-    all.push_back(std::atoi(it->path().filename().c_str()));
+    all.push_back(static_cast<pid_t>(std::strtol(it->path().filename().c_str(), nullptr, 10)));
   }
   return all;
 }
