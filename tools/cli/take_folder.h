@@ -1,8 +1,9 @@
 // take_folder: the run's folder becomes that of a new life of the run, once nothing can be refused
 // any more: what the life replaces or leaves behind is moved away or, with --overwrite, removed.
 //
-// All that takes room on the disk is written before anything is moved or removed: a full disk
-// refuses the run and leaves the folder as it was.
+// What takes room on the disk is written before checkpoints and metrics are moved: a full disk
+// refuses the run and leaves them as they were. With --overwrite only config.json is, since what is
+// removed makes room for the rest.
 #pragma once
 
 #include <cstdint>
