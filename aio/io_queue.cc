@@ -269,8 +269,6 @@ void IoQueue::count_locked(const Block& block, std::int64_t result, std::int64_t
 }
 
 // Runs on the backend's threads. A block is its thread's own until free_block_locked() frees it.
-// What throws here ends the program: no transfer may be lost.
-// NOLINTNEXTLINE(bugprone-exception-escape)
 void IoQueue::finish_transfer(Block& block, std::int64_t result) noexcept {
   const Verdict verdict = judge(block, result);
   const std::int64_t now_ns = backend_.clock().now_ns();

@@ -55,7 +55,7 @@ void PinnedPool::Lease::release() {
 
 // ---- making and unmaking ---------------------------------------------------------------------
 
-Result<std::unique_ptr<PinnedPool>> PinnedPool::create(Options options) {
+Result<std::unique_ptr<PinnedPool>> PinnedPool::create(const Options& options) {
   if (options.buffer_bytes == 0 || options.capacity < 1) {
     return Error(ErrorCode::kInvalidArgument,
                  "a pool needs at least one buffer of at least one byte, not " +

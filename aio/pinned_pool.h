@@ -82,7 +82,7 @@ class PinnedPool {
     PageKind page_kind = PageKind::kSmall;
   };
 
-  static Result<std::unique_ptr<PinnedPool>> create(Options options);
+  static Result<std::unique_ptr<PinnedPool>> create(const Options& options);
   // What create() takes for such buffers.
   static std::uint64_t mapped_bytes(std::uint64_t buffer_bytes, int capacity);
   ~PinnedPool();

@@ -64,6 +64,7 @@ std::vector<double> kernel_giga_per_s(const AdamReport& report) {
 
 std::vector<double> ratios(const std::vector<double>& values, const std::vector<double>& to) {
   std::vector<double> result;
+  result.reserve(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) result.push_back(values[i] / to[i]);
   return result;
 }

@@ -28,6 +28,7 @@ using ValueOf = std::function<double(const MeasuredStep&)>;
 
 std::vector<double> values_of(const StepMeasurement& measured, const ValueOf& value) {
   std::vector<double> values;
+  values.reserve(measured.steps.size());
   for (const MeasuredStep& step : measured.steps) values.push_back(value(step));
   return values;
 }
@@ -198,7 +199,7 @@ std::string StepReport::table() const {
     text += "predicted " + decimals(1e3 * *predicted_step_s, 1) + " ms; step / prediction " +
             decimals(median_step_seconds() / *predicted_step_s, 3) + "\n";
   }
-  text += "\n";
+  text += '\n';
   text += time_table(*this) + "\n" + memory_table(*this);
   if (const std::string flows = flow_table(*this); !flows.empty()) text += "\n" + flows;
   if (profile) text += "\n" + profile->table(kShownKernels);

@@ -93,6 +93,7 @@ std::string SwapReport::reference_row(const RunResult& run, const std::string& l
 SwapReport::Medians SwapReport::medians(std::size_t order) const {
   const auto of = [&](const auto& value) {
     std::vector<double> values;
+    values.reserve(rounds.size());
     for (const SwapRound& round : rounds) values.push_back(value(round.steps[order]));
     return median(std::move(values));
   };
@@ -108,6 +109,7 @@ SwapReport::Medians SwapReport::medians(std::size_t order) const {
       of([](const SwapStep& step) { return part(step.stats.wait_write_ns, step.seconds); });
   if (options.reference) {
     std::vector<double> shares;
+    shares.reserve(rounds.size());
     for (const SwapRound& round : rounds)
       shares.push_back(share_of(round.steps[order], *round.reference));
     medians.share = median(std::move(shares));

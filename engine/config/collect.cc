@@ -71,8 +71,10 @@ class Collector {
   bool refuse_if_true(const Key& key, const std::string& path, const Json& value) {
     if (value.is_object() && !value.contains(kEnabled)) {
       bool refused = false;
-      for (const auto& [word, inner] : value.items())
-        if (inner.is_object()) refused = refuse_if_true(key, path + "." + word, inner) || refused;
+      for (const auto& [word, inner] : value.items()) {
+        const std::string place = std::string(path).append(".").append(word);
+        if (inner.is_object()) refused = refuse_if_true(key, place, inner) || refused;
+      }
       return refused;
     }
     const Json asked = value.is_object() ? value.at(kEnabled) : value;

@@ -28,7 +28,7 @@ std::size_t end_of_string(std::string_view text, std::size_t begin) {
 // that does not end is none, so that the parser names the place.
 std::size_t end_of_comment(std::string_view text, std::size_t begin) {
   const std::string_view rest = text.substr(begin);
-  if (rest.starts_with("#") || rest.starts_with("//"))
+  if (rest.starts_with('#') || rest.starts_with("//"))
     return std::min(text.find('\n', begin), text.size());
   if (!rest.starts_with("/*")) return begin;
   const std::size_t end = text.find("*/", begin + 2);

@@ -37,6 +37,7 @@ Result<std::uint64_t> TokenCorpus::fingerprint() const {
 
 std::vector<TokenRange> TokenCorpus::whole() const {
   std::vector<TokenRange> ranges;
+  ranges.reserve(files_.size());
   for (const TokenFile& file : files_) {
     ranges.push_back({static_cast<std::uint32_t>(ranges.size()), 0, file.token_count()});
   }

@@ -106,7 +106,7 @@ Result<TokenizerVocabulary> parse_tokenizer_vocabulary(std::string_view tokenize
 
 std::optional<TokenDifference> first_difference(const TokenizerVocabulary& a,
                                                 const TokenizerVocabulary& b) {
-  const auto of_a = first_unmatched(a, b);
+  auto of_a = first_unmatched(a, b);
   const auto of_b = first_unmatched(b, a);
   if (!of_a && !of_b) return std::nullopt;
   if (of_a && (!of_b || of_a->token <= of_b->token)) return of_a;

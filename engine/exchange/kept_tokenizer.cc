@@ -80,7 +80,7 @@ Status remove_files_in(aio::FileSystem& files, const std::string& folder) {
   std::size_t left = names->size();
   for (const std::string& name : *names) {
     if (!is_ours(name)) continue;
-    SLUICE_RETURN_IF_ERROR(files.remove(folder + "/" + name));
+    SLUICE_RETURN_IF_ERROR(files.remove(std::string(folder).append("/").append(name)));
     --left;
   }
   return left == 0 ? files.remove(folder) : Status();

@@ -23,7 +23,7 @@ at::Tensor cpu_cross_entropy(at::Tensor& logits, const at::Tensor& targets,
   const at::Tensor column = targets.unsqueeze(1);
   at::Tensor losses = log_p.gather(1, column).squeeze(1).neg_();
   if (!options.gradient) return losses;
-  at::Tensor gradient = log_p.exp_();
+  const at::Tensor& gradient = log_p.exp_();
   gradient.scatter_(1, column, gradient.gather(1, column).sub_(1));
   real.copy_(gradient.mul_(options.grad_scale));
   if (options.vocab < logits.size(1)) {

@@ -24,7 +24,7 @@ Result<std::string> lines_behind(const std::string& path, std::uint64_t begin_by
   const std::size_t last = text.rfind('\n') + 1;  // 0 where there is none
   if (last < text.size()) {
     if (nlohmann::json::accept(text.begin() + static_cast<std::ptrdiff_t>(last), text.end()))
-      text += "\n";
+      text += '\n';
     else
       text.resize(last);
   }
