@@ -108,6 +108,7 @@ std::string does_not_fit(const config::Config& config, const RunPlan& plan) {
   if (largest.bytes > 0)
     text += "; most of it goes to " + largest.what + ", " + format_bytes(largest.bytes);
   std::vector<Advice> all;
+  all.reserve(plan.placement.hints.size());
   for (const offload::FitHint& hint : plan.placement.hints)
     all.push_back(advice_of(config, plan, hint, is_activations(largest)));
   if (all.empty())

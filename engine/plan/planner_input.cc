@@ -226,6 +226,7 @@ class Input {
   Status set_param_cache(const MemoryPlan& sizes) {
     if (input_.rules.params || sizes.params.store.paths.empty()) return {};
     std::vector<offload::UnitPlace> places;
+    places.reserve(input_.units.size());
     for (const offload::UnitCost& unit : input_.units)
       places.push_back({.cpu_elements = unit.elements, .params_on_nvme = true});
     SLUICE_ASSIGN_OR_RETURN(const MemoryPlan on_nvme, memory_of(std::move(places)));

@@ -96,6 +96,7 @@ class Lane {
 
   std::vector<double> ends_s(at::cuda::CUDAEvent& begin) {
     std::vector<double> seconds;
+    seconds.reserve(ends_.size());
     for (at::cuda::CUDAEvent& end : ends_) seconds.push_back(seconds_between(begin, end));
     return seconds;
   }

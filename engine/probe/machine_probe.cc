@@ -207,6 +207,7 @@ class MachineProbe {
   // Paths that DeepSpeed's keys give to one store each are not striped: they stay as they are.
   void weigh() {
     std::vector<std::string> drives;
+    drives.reserve(report_.paths.size());
     for (const ProbedPath& path : report_.paths) drives.push_back(device_number_of(path.path));
     count_sharers(drives, report_.paths);
     if (config_.budget.nvme_paths.size() == report_.paths.size())

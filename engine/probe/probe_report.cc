@@ -57,6 +57,7 @@ void add_drives(std::vector<TextRow>& rows, const ProbeReport& report, std::int6
   }
   if (report.paths.size() < 2) return;
   std::vector<int> weights;
+  weights.reserve(report.paths.size());
   for (const ProbedPath& path : report.paths) weights.push_back(path.weight);
   rows.push_back({"NVMe, all paths together, stripes dealt " + offload::to_text(weights)});
   add_duplex(rows, report.speeds.drives, names, age(report.drives_when, now_unix_s));
@@ -107,6 +108,7 @@ Json with_values(Json json, const SpeedValues& values) {
 
 std::vector<offload::PathSpeed> path_speeds(const ProbeReport& report) {
   std::vector<offload::PathSpeed> speeds;
+  speeds.reserve(report.paths.size());
   for (const ProbedPath& path : report.paths)
     speeds.push_back({.rates = path.rates, .sharers = path.sharers});
   return speeds;

@@ -77,8 +77,7 @@ double lost_share(const CpuUse& before, const CpuUse& after, MeasuredWork work, 
 
 std::string QuietMeasurement::disturbance() const {
   if (disturbance_.lost_share > kMostLost) {
-    return "other work had " +
-           std::to_string(static_cast<int>(100 * disturbance_.lost_share + 0.5)) +
+    return "other work had " + std::to_string(std::lround(100 * disturbance_.lost_share)) +
            "% of the processor time";
   }
   if (disturbance_.spread > 1)
