@@ -18,7 +18,7 @@ import time
 import unittest
 from pathlib import Path
 
-from sluice_cli_test import HAS_ENGINE, SLUICE, Training
+from sluice_program import HAS_ENGINE, SLUICE, Training
 
 
 def sealed(content):
