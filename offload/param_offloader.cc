@@ -12,6 +12,7 @@ namespace {
 
 std::vector<int> class_of_each_unit(const ParamLayout& layout) {
   std::vector<int> classes;
+  classes.reserve(layout.units());
   for (std::size_t i = 0; i < layout.units(); ++i)
     classes.push_back(layout.place(static_cast<int>(i)).size_class);
   return classes;

@@ -18,6 +18,7 @@ std::vector<PathBytes> bytes_on_paths(const swap::StateStore::Options& store, st
       store.weights.empty() ? std::vector<int>(store.paths.size(), 1) : store.weights;
   const auto of_files = aio::StripedFile::bytes_of_files(bytes, store.stripe_bytes, weights);
   std::vector<PathBytes> paths;
+  paths.reserve(of_files.size());
   for (std::size_t i = 0; i < of_files.size(); ++i) paths.push_back({store.paths[i], of_files[i]});
   return paths;
 }

@@ -46,7 +46,8 @@ struct CountKey {
 Status count(const Json& config, const CountKey& key, std::int64_t& value) {
   std::optional<Json> said;
   for (const char* const name : {key.name, key.common_name}) {
-    const auto found = name == nullptr ? config.end() : config.find(name);
+    if (name == nullptr) continue;
+    const auto found = config.find(name);
     if (found == config.end() || found->is_null()) continue;
     if (!found->is_number_integer() || *found < 1 || *found > kLargest)
       return Error(ErrorCode::kCorrupt, "\"" + std::string(name) + "\" is " + found->dump() +

@@ -204,6 +204,7 @@ Status SafetensorsWriter::publish() {
 
 std::vector<std::string> SafetensorsWriter::paths() const {
   std::vector<std::string> paths;
+  paths.reserve(shards_.size());
   for (const Shard& shard : shards_) paths.push_back(shard.path);
   return paths;
 }
