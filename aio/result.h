@@ -45,7 +45,8 @@ struct IoContext {
   std::int64_t length_bytes = -1;
 };
 
-class [[nodiscard]] Error {
+// The analyzer does not know that a variant that holds an Error has made one.
+class [[nodiscard]] Error {  // NOLINT(clang-analyzer-core.uninitialized.Assign)
  public:
   Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
 

@@ -43,7 +43,7 @@ Result<std::unique_ptr<AioSession>> AioSession::open(const BenchTarget& target,
                                 .capacity = options.blocks_in_flight(),
                                 .backend = session->backend_.get(),
                                 .hook = {}};
-  SLUICE_ASSIGN_OR_RETURN(session->pool_, aio::PinnedPool::create(std::move(pool)));
+  SLUICE_ASSIGN_OR_RETURN(session->pool_, aio::PinnedPool::create(pool));
   session->buffers_.resize(static_cast<std::size_t>(options.blocks_in_flight()));
   session->pool_->acquire_all(session->buffers_);
 

@@ -89,7 +89,7 @@ Status SwapWorkload::take_memory() {
   pool.capacity = options_.buffers;
   pool.backend = backend_.get();
   pool.executor = executor_.get();
-  SLUICE_ASSIGN_OR_RETURN(pool_, aio::PinnedPool::create(std::move(pool)));
+  SLUICE_ASSIGN_OR_RETURN(pool_, aio::PinnedPool::create(pool));
   return {};
 }
 

@@ -131,6 +131,7 @@ Result<ScrubReport> scrub(aio::IoQueue& queue, aio::Executor& executor,
   SLUICE_ASSIGN_OR_RETURN(const AnyStore store, find_any(queue, paths, run));
 
   std::vector<std::string> files;
+  files.reserve(store.paths.size());
   for (const std::string& path : store.paths) files.push_back(data_path(folder_of(path, run)));
   aio::StripedFile::Options open;
   open.stripe_bytes = store.layout.options().stripe_bytes;

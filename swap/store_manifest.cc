@@ -133,6 +133,13 @@ Result<std::optional<ClosedMark>> read_mark(aio::IoQueue& queue, const std::stri
   return std::optional(std::move(*mark));
 }
 
+namespace {
+Error closed_or_not_unknown(const std::string& folder, const std::string& other, const char* why) {
+  return {ErrorCode::kAlreadyExists, folder + " is part of a store whose part in " + other + ' ' +
+                                         why + ", so that whether it was closed is not known"};
+}
+}  // namespace
+
 Result<bool> is_closed(aio::IoQueue& queue, const std::string& folder, const std::string& run) {
   aio::FileSystem& files = queue.backend().files();
   const auto manifest = read_manifest(queue, folder);
@@ -144,19 +151,14 @@ Result<bool> is_closed(aio::IoQueue& queue, const std::string& folder, const std
   for (std::size_t member = 0; member < store.paths.size(); ++member) {
     if (member == manifest->member) continue;
     const std::string other = folder_of(store.paths[member], run);
-    const auto unknown = [&](const char* why) {
-      return Error(ErrorCode::kAlreadyExists, folder + " is part of a store whose part in " +
-                                                  other + why +
-                                                  ", so that whether it was closed is not known");
-    };
     SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(other));
-    if (!there) return unknown(" is not there");
+    if (!there) return closed_or_not_unknown(folder, other, "is not there");
     SLUICE_ASSIGN_OR_RETURN(const auto mark, read_mark(queue, other));
     if (mark && mark->store_id == store.store_id) return true;
     const auto its = read_manifest(queue, other);
     if (!its.ok() && its.error().code() != ErrorCode::kNotFound) return its.error();
     if (its.ok() && its->layout.options().store_id != store.store_id)
-      return unknown(" has given way to another store");
+      return closed_or_not_unknown(folder, other, "has given way to another store");
   }
   return false;
 }

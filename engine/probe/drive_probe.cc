@@ -196,7 +196,7 @@ Result<std::unique_ptr<DriveProbe>> DriveProbe::create(aio::IoBackend& backend,
                                     most, 4 * static_cast<std::uint64_t>(options.queue_depth))),
                                 .backend = &backend,
                                 .hook = {}};
-  SLUICE_ASSIGN_OR_RETURN(probe->pool_, aio::PinnedPool::create(std::move(pool)));
+  SLUICE_ASSIGN_OR_RETURN(probe->pool_, aio::PinnedPool::create(pool));
   probe->leases_.resize(static_cast<std::size_t>(probe->pool_->capacity()));
   probe->pool_->acquire_all(probe->leases_);
   aio::SplitMix noise(1);  // some drives and file systems make little of zeros

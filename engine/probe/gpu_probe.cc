@@ -119,7 +119,7 @@ Result<offload::DuplexRates> measure_bus(std::uint64_t buffer_bytes, double seco
                                          PassSpread* spread) {
   aio::PinnedPool::Options options{
       .buffer_bytes = buffer_bytes, .capacity = 2, .hook = cuda_pin_hook()};
-  SLUICE_ASSIGN_OR_RETURN(const auto pool, aio::PinnedPool::create(std::move(options)));
+  SLUICE_ASSIGN_OR_RETURN(const auto pool, aio::PinnedPool::create(options));
   const aio::PinnedPool::Lease from = pool->acquire();
   const aio::PinnedPool::Lease to = pool->acquire();
   Lane in(cudaMemcpyHostToDevice, from.bytes());

@@ -16,8 +16,8 @@
 namespace sluice::aio {
 namespace {
 
-std::unique_ptr<PinnedPool> pool_or_die(PinnedPool::Options options) {
-  auto pool = PinnedPool::create(std::move(options));
+std::unique_ptr<PinnedPool> pool_or_die(const PinnedPool::Options& options) {
+  auto pool = PinnedPool::create(options);
   if (!pool.ok()) throw std::runtime_error(pool.error().message());
   return std::move(*pool);
 }

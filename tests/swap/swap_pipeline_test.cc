@@ -271,8 +271,8 @@ class SwapPipelineTime : public SwapPipelineOnSim {
   static constexpr std::uint64_t kRecordBytes = 128 * kKiB;
   static constexpr double kMs = 1e6;
 
-  SwapUnderTest& swap(bool half_duplex, const SwapPipeline::Options& pipeline,
-                      double write_speed = 1) {
+  SwapUnderTest& make_swap(bool half_duplex, const SwapPipeline::Options& pipeline,
+                           double write_speed = 1) {
     constexpr double kSpeed = 0.131072;
     drive({.read_gb_per_s = kSpeed,
            .write_gb_per_s = kSpeed * write_speed,
@@ -311,7 +311,7 @@ class SwapPipelineTime : public SwapPipelineOnSim {
 };
 
 TEST_F(SwapPipelineTime, ReadsAndWritesOverlapOnAFullDuplexDrive) {
-  swap(/*half_duplex=*/false, {.buffers = 4});
+  make_swap(/*half_duplex=*/false, {.buffers = 4});
   const double took_ms = pass();
   EXPECT_GE(took_ms, kRecords);
   EXPECT_LE(took_ms, kRecords * 1.05);
@@ -324,7 +324,7 @@ TEST_F(SwapPipelineTime, ReadsAndWritesOverlapOnAFullDuplexDrive) {
 TEST_F(SwapPipelineTime, ReachesTheBandwidthOfAHalfDuplexDrive) {
   for (const Order order : kOrders) {
     swap_.reset();
-    swap(/*half_duplex=*/true, {.buffers = 4, .order = order});
+    make_swap(/*half_duplex=*/true, {.buffers = 4, .order = order});
     const double took_ms = pass();
     EXPECT_GE(took_ms, 2 * kRecords);
     EXPECT_LE(took_ms, 2 * kRecords * 1.05);
@@ -334,7 +334,7 @@ TEST_F(SwapPipelineTime, ReachesTheBandwidthOfAHalfDuplexDrive) {
 TEST_F(SwapPipelineTime, ComputesWhileItReadsAndWrites) {
   for (const int buffers : {3, 4}) {
     swap_.reset();
-    swap(/*half_duplex=*/false, {.buffers = buffers});
+    make_swap(/*half_duplex=*/false, {.buffers = buffers});
     const double took_ms = pass(/*compute_ms=*/1);
     EXPECT_GE(took_ms, kRecords);
     EXPECT_LE(took_ms, kRecords * 1.06) << buffers << " buffers";
@@ -343,11 +343,11 @@ TEST_F(SwapPipelineTime, ComputesWhileItReadsAndWrites) {
 
 TEST_F(SwapPipelineTime, BurstsNeverMixDirectionsAndSaveTurnarounds) {
   turnaround_us_ = 500;
-  swap(/*half_duplex=*/true, {.buffers = 8});
+  make_swap(/*half_duplex=*/true, {.buffers = 8});
   const double mixed_ms = pass();
   EXPECT_TRUE(watched_->both_directions_at_once());
   swap_.reset();
-  swap(/*half_duplex=*/true, {.buffers = 8, .order = Order::kBursts});
+  make_swap(/*half_duplex=*/true, {.buffers = 8, .order = Order::kBursts});
   const double bursts_ms = pass();
   EXPECT_FALSE(watched_->both_directions_at_once());
   constexpr double kTurns = 2.0 * kRecords / 4;  // of 0.5 ms each
@@ -356,7 +356,7 @@ TEST_F(SwapPipelineTime, BurstsNeverMixDirectionsAndSaveTurnarounds) {
 }
 
 TEST_F(SwapPipelineTime, NamesTheStageThatTookTheTime) {
-  swap(/*half_duplex=*/false, {.buffers = 4});
+  make_swap(/*half_duplex=*/false, {.buffers = 4});
   double took_ms = pass(/*compute_ms=*/3);
   SwapStats stats = swap_->pipeline().stats();
   EXPECT_EQ(bottleneck(stats), SwapStage::kCompute);
@@ -365,14 +365,14 @@ TEST_F(SwapPipelineTime, NamesTheStageThatTookTheTime) {
   EXPECT_NEAR(sum / kMs, took_ms, 0.01);
 
   swap_.reset();
-  swap(/*half_duplex=*/false, {.buffers = 4}, /*write_speed=*/8);
+  make_swap(/*half_duplex=*/false, {.buffers = 4}, /*write_speed=*/8);
   took_ms = pass(/*compute_ms=*/0.1);
   stats = swap_->pipeline().stats();
   EXPECT_EQ(bottleneck(stats), SwapStage::kRead);
   EXPECT_NEAR(static_cast<double>(stats.wait_read_ns) / kMs, 0.9 * kRecords, 3);
 
   swap_.reset();
-  swap(/*half_duplex=*/false, {.buffers = 4}, /*write_speed=*/0.125);
+  make_swap(/*half_duplex=*/false, {.buffers = 4}, /*write_speed=*/0.125);
   took_ms = pass(/*compute_ms=*/0.1);
   stats = swap_->pipeline().stats();
   EXPECT_EQ(bottleneck(stats), SwapStage::kWrite);

@@ -142,7 +142,7 @@ Status keep_run_tokenizer(aio::IoQueue& queue, const config::Config& config,
 }
 
 Result<TokenizerFiles> chosen_tokenizer(aio::IoQueue& queue, const ChosenTokenizer& chosen) {
-  const auto of_run = engine::find_tokenizer(queue, chosen.run_directory, chosen.token_files);
+  auto of_run = engine::find_tokenizer(queue, chosen.run_directory, chosen.token_files);
   if (chosen.name.empty()) return of_run;
   SLUICE_ASSIGN_OR_RETURN(TokenizerFiles named, engine::tokenizer_named(queue, chosen.name));
   if (!of_run.ok()) {  // what is named stands in for it

@@ -10,7 +10,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::Not;
 
 const char* const kAutoDecay = R"({
   "train_batch_size": 8, "optimizer": {"params": {"lr": 0.5}},
