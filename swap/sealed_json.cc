@@ -46,7 +46,7 @@ Result<nlohmann::json> parse_sealed_text(std::string_view text) {
     return depth <= kMaxDepth;
   };
   const auto document = nlohmann::json::parse(text, shallow, /*allow_exceptions=*/false);
-  if (document.is_discarded()) return corrupt("it is no JSON (cut short or damaged)");
+  if (document.is_discarded()) return corrupt("it is not JSON (cut short or damaged)");
   if (!document.is_object() || !document.contains("checksum") || !document.contains("content") ||
       !document["checksum"].is_string())
     return corrupt("it has no checksum and content");

@@ -43,7 +43,7 @@ std::vector<RecordSpec> records_from_json(const json& list) {
 }
 
 Result<StoreManifest> manifest_from_json(const json& content) {
-  if (content.at("format").get<std::string>() != kFormat) return corrupt("it is no state store");
+  if (content.at("format").get<std::string>() != kFormat) return corrupt("it is not a state store");
   const auto version = content.at("version").get<std::int64_t>();
   if (version != kVersion) {
     return Error(version > kVersion ? ErrorCode::kNewerVersion : ErrorCode::kCorrupt,

@@ -49,6 +49,21 @@ std::optional<fs::path> relative_to(const fs::path& folder, const fs::path& path
   return rest.empty() ? std::nullopt : std::optional(rest);
 }
 
+// What the relative paths of a DIR/config.json belong to. Those of runs of earlier versions belong
+// to the folder that the run was begun in; they have run.dir, so that it is known unless DIR was
+// moved.
+fs::path base_of(const Json& stored, const fs::path& folder) {
+  const Json::json_pointer pointer("/run/dir");
+  if (!stored.is_object() || !stored.contains(pointer) || !stored[pointer].is_string())
+    return folder;
+  fs::path base = plain(folder);
+  fs::path dir = plain(stored[pointer].get<std::string>());
+  if (dir.empty()) return folder;
+  for (; !dir.empty(); dir = dir.parent_path(), base = base.parent_path())
+    if (dir.is_absolute() || base.filename() != dir.filename()) return {};  // the working folder
+  return base;
+}
+
 void put_below(const fs::path& folder, Json& path) {
   if (!path.is_string()) return;
   const auto& text = path.get_ref<const std::string&>();
@@ -87,10 +102,11 @@ Result<std::string> run_folder_json(const Resolved& resolved, const std::string&
 Source in_run_folder(Source source, const std::string& folder) {
   auto parsed = parse_json(source.name, source.text);
   if (!parsed.ok()) return source;  // resolve() says what is wrong with it
+  const fs::path base = base_of(*parsed, folder);
   for (const char* const key : kPathKeys) {
     const Json::json_pointer pointer(key);
     if (!parsed->is_object() || !parsed->contains(pointer)) continue;
-    for (Json& path : (*parsed)[pointer]) put_below(folder, path);  // of a list, or the one
+    for (Json& path : (*parsed)[pointer]) put_below(base, path);  // of a list, or the one
   }
   source.text = parsed->dump();
   return source;

@@ -22,7 +22,8 @@ Result<std::string> stored_json(const Config& config, const std::string& working
 // For DIR/config.json, where DIR is run.dir: with "auto" where it follows from the run's length.
 Result<std::string> run_folder_json(const Resolved& resolved, const std::string& working_folder);
 
-// DIR/config.json as a source, with its relative paths resolved against DIR.
+// DIR/config.json as a source, with its relative paths resolved against DIR; of a run of an earlier
+// version, which has run.dir and paths as they were given, against the folder it was begun in.
 Source in_run_folder(Source source, const std::string& folder);
 
 // Back again, from a checkpoint. An error where an older program's has what is refused today.

@@ -165,6 +165,24 @@ class OtherFailures(DiskTest):
                 steps = self.steps(out)
                 self.assertEqual(steps, list(range(1, len(steps) + 1)))
 
+    @unittest.skipIf(FailingMount.unavailable(), FailingMount.unavailable())
+    def test_older_checkpoints_that_cannot_be_removed_cost_neither_checkpoints_nor_the_run(self):
+        mount = FailingMount(self.path)
+        self.addCleanup(mount.close)
+        run = self.start(mount.path / "a", "--set", "run.checkpoint_every=2", "--set",
+                         "run.keep_last=1")
+        run.wait_for(SAVED, 2)
+        rule = mount.fail(errno.EACCES, ("unlink", "rmdir"), "a/checkpoints/*")
+        run.wait_for("older checkpoints stay: ", 2)
+        self.assertIn("(EACCES)", run.text)
+        run.wait_for(SAVED, run.text.count(SAVED) + 1)
+        rule.remove()
+        run.wait_for(SAVED, run.text.count(SAVED) + 2)
+        run.send(signal.SIGTERM)
+        self.assertEqual(run.end(), 0, run.text)
+        kept = [path.name for path in (self.path / "a/checkpoints").iterdir()]
+        self.assertEqual(kept, [f"step-{self.steps('a')[-1]:09}"])
+
     def test_a_limit_of_the_files_size_is_an_error_and_not_the_end(self):
         run = self.start("a", "--set", "run.checkpoint_every=2")
         run.wait_for(SAVED, 2)

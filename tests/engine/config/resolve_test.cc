@@ -463,6 +463,24 @@ TEST(StoredConfig, KeepsPathsThatMeanTheSameFromAnyFolder) {
   EXPECT_EQ(of_checkpoint->data.train[0], "/home/me/runs/a/data/train.bin");
 }
 
+// They kept run.dir, and paths as they were given.
+TEST(StoredConfig, OfAnEarlierVersionHasPathsFromWhereTheRunWasBegun) {
+  const auto train_of = [](const std::string& dir, const std::string& folder) {
+    const Source kept{.name = "config.json",
+                      .text = R"({"run": {"dir": ")" + dir +
+                              R"("}, "data": {"train": ["data/train.bin", "/d.bin"]}})"};
+    const Json read = Json::parse(in_run_folder(kept, folder).text);
+    EXPECT_EQ(read.at("data").at("train").at(1), "/d.bin");
+    return read.at("data").at("train").at(0).get<std::string>();
+  };
+  EXPECT_EQ(train_of("runs/a", "/home/me/runs/a"), "/home/me/data/train.bin");
+  EXPECT_EQ(train_of("./runs/a/", "runs/a"), "data/train.bin");
+  EXPECT_EQ(train_of("", "/home/me/runs/a"), "/home/me/runs/a/data/train.bin");
+  // Moved, or begun anywhere: from the working folder, as they were read then.
+  EXPECT_EQ(train_of("runs/a", "/else/where"), "data/train.bin");
+  EXPECT_EQ(train_of("/home/me/runs/a", "/home/me/runs/a"), "data/train.bin");
+}
+
 TEST(StoredConfig, NeedsAWorkingFolderForRelativePathsAlone) {
   Config config;
   config.data.train = {"/a.bin"};
