@@ -84,6 +84,10 @@ class ModelWorkload {
   PassMeasurement time(const char* name, double flops, const Call& before, const Call& call);
   std::vector<PassMeasurement> measure_block();
   std::vector<PassMeasurement> measure_rest();
+  UnitViews with_embedding(const std::vector<UnitViews>& units) const {
+    const UnitViews* const lent[] = {&units[0]};
+    return engine::with_borrowed(model_.layout(), static_cast<int>(kHead), units[kHead], lent);
+  }
   double flops(double per_token) const {
     return per_token * static_cast<double>(options_.pass.micro_batch * options_.pass.tokens);
   }
@@ -152,14 +156,13 @@ std::vector<PassMeasurement> ModelWorkload::measure_rest() {
   const PassContext context = {.deterministic = options_.deterministic};
   const engine::Flops cost = engine::head_flops(options_.shape, options_.padded_vocab);
   const Call nothing = [] {};
-  const at::Tensor& wte = parameters_[0][engine::embedding_parameter::kToken];
-  const at::Tensor& wte_gradient = gradients_[0][engine::embedding_parameter::kToken];
+  const UnitViews w = with_embedding(parameters_);
+  const UnitViews gradients = with_embedding(gradients_);
   std::vector<PassMeasurement> all;
   all.push_back(time("head loss", flops(cost.forward), nothing,
-                     [&] { model_.head().loss_sum(parameters_[kHead], wte, input_, targets_); }));
+                     [&] { model_.head().loss_sum(w, input_, targets_); }));
   all.push_back(time("head loss and gradient", flops(cost.forward + cost.backward), nothing, [&] {
-    model_.head().loss_and_gradient(parameters_[kHead], wte, input_, targets_, 1e-3,
-                                    gradients_[kHead], wte_gradient);
+    model_.head().loss_and_gradient(w, input_, targets_, 1e-3, gradients);
   }));
   const auto bound = head_peak_bytes(options_.shape, options_.pass, options_.padded_vocab,
                                      {.cpu = !options_.cuda});

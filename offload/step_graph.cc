@@ -21,6 +21,11 @@ StepGraph::StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitP
                      const MachineSpeeds& speeds, const StepModelOptions& options,
                      const StepGraphOptions& graph)
     : inputs_{units, places, speeds, options},
+      program_(training_step({.count = static_cast<int>(units.size()),
+                              .lenders = [&units](int unit) -> const std::vector<int>& {
+                                return units[at(unit)].lenders;
+                              }},
+                             options.overlap_update)),
       tasks_(12 * units.size() * at(steps_to_steady_state(inputs_)), graph.drives_outside),
       records_(inputs_, tasks_),
       params_(inputs_, tasks_),
@@ -60,33 +65,54 @@ void StepGraph::plan_ring() {
 }
 
 // Each stream takes its tasks in the order of its own; between streams only what comes after what
-// counts.
+// counts. The program is that of a period from one norm to the next, so its update is the period's
+// before.
 void StepGraph::add_step(bool mark_units) {
-  const int count = inputs_.count();
-  const bool overlap = inputs_.options.overlap_update;
   Marks marks{.first = last_};
   updated_.clear();
   gpu_begins_.clear();
   gradients_.clear();
   params_.begin_step();
-  for (int index = 0; !overlap && index < count; ++index) add_update(index);
-  for (int index = 0; index < count; ++index) {
-    if (overlap) add_update(index);
-    if (index + 1 < count)
-      add_forward(index);
-    else
-      add_head();
-  }
-  records_.read_ahead(head_);
-  for (int index = count - 2; index >= 0; --index) add_backward(index);
-  add_norm();
+  for (const StepOperation& it : program_) add(it);
   marks.head = head_;
   marks.last = last_;
   if (mark_units) {
-    for (int index = 0; index < count; ++index) marks.gates.push_back(gate(index));
+    for (int index = 0; index < inputs_.count(); ++index) marks.gates.push_back(gate(index));
     marks.gpu_begins = gpu_begins_;
   }
   steps_.push_back(std::move(marks));
+}
+
+void StepGraph::add(const StepOperation& it) {
+  switch (it.op) {
+    case StepOp::kAwaitUpdate:
+      return add_update(it.unit);
+    case StepOp::kFetch: {
+      const TaskId brought = params_.bring(it.unit, gate(it.unit), fetched_.units);
+      fetched_.own = params_.refresh(it.unit, gate(it.unit), brought);
+      return;
+    }
+    case StepOp::kFetchAgain: {
+      const TaskId brought = params_.bring(it.unit, gate(it.unit), fetched_.units);
+      if (brought != kNoTask)
+        (fetched_.units.size() == 1 ? fetched_.own : fetched_.lender) = brought;
+      return;
+    }
+    case StepOp::kForward:
+      return add_forward(it.unit);
+    case StepOp::kHead:
+      return add_head(it.unit);
+    case StepOp::kReadState:
+      return records_.read_ahead(head_);
+    case StepOp::kBackward:
+      return add_backward(it.unit);
+    case StepOp::kSendGradient:
+      return add_gradient(it.unit);
+    case StepOp::kNorm:
+      return add_norm();
+    case StepOp::kUpdate:
+      return;  // of the next period
+  }
 }
 
 // ---- the update, in forward order ---------------------------------------------------------------
@@ -121,18 +147,22 @@ TaskId StepGraph::add_gpu_adamw(int index) {
                     {gate(index), kNoTask, kNoTask, kNoTask});
 }
 
+// What was fetched is free for others after the task.
+void StepGraph::used_by(TaskId task) {
+  params_.used(fetched_.units, task);
+  fetched_.units.clear();
+  fetched_.own = fetched_.lender = kNoTask;
+}
+
 void StepGraph::add_forward(int index) {
   const TaskId before = tasks_.last_compute();
-  std::vector<int> in_use;
-  const TaskId brought = params_.bring(index, gate(index), in_use);
-  const TaskId copied = params_.refresh(index, gate(index), brought);
   const TaskId adamw = add_gpu_adamw(index);
   const int leaver = ring_leaver_[at(index)];
   const TaskId place_free = leaver >= 0 ? boundaries_out_[at(leaver)] : kNoTask;
   const TaskId forward = tasks_.add(Kind::kForward, index, inputs_.unit(index).forward_s,
-                                    {gate(index), copied, place_free, kNoTask});
+                                    {gate(index), fetched_.own, place_free, fetched_.lender});
   gpu_begins_.push_back(adamw == kNoTask ? forward : adamw);
-  params_.used(in_use, forward);
+  used_by(forward);
   if (inputs_.place(index).activations == ActivationPlace::kOffload && inputs_.has_bus()) {
     boundaries_out_[at(index)] = tasks_.add(Kind::kBoundaryOut, index,
                                             static_cast<double>(inputs_.unit(index).boundary_bytes),
@@ -140,20 +170,15 @@ void StepGraph::add_forward(int index) {
   }
 }
 
-// Forward and backward in one. The embedding's parameters are used once more.
-void StepGraph::add_head() {
-  const int index = inputs_.count() - 1;
+// Forward and backward in one.
+void StepGraph::add_head(int index) {
   const UnitCost& unit = inputs_.unit(index);
-  std::vector<int> in_use;
-  const TaskId brought = params_.bring(index, gate(index), in_use);
-  const TaskId copied = params_.refresh(index, gate(index), brought);
-  const TaskId embedding = index > 0 ? params_.bring(0, gate(0), in_use) : kNoTask;
   const TaskId adamw = add_gpu_adamw(index);
   head_ = tasks_.add(Kind::kHead, index, unit.forward_s + unit.backward_s,
-                     {gate(index), copied, embedding, kNoTask});
+                     {gate(index), fetched_.own, fetched_.lender, kNoTask});
   gpu_begins_.push_back(adamw == kNoTask ? head_ : adamw);
-  params_.used(in_use, head_);
-  add_gradient(index, head_);
+  used_by(head_);
+  computed_ = head_;
 }
 
 // The cast of the gradient before last has its place on the GPU only when an older one has left.
@@ -165,8 +190,6 @@ TaskId StepGraph::stage_free() const {
 void StepGraph::add_backward(int index) {
   const UnitCost& unit = inputs_.unit(index);
   const ActivationPlace activations = inputs_.place(index).activations;
-  std::vector<int> in_use;
-  const TaskId copied = params_.bring(index, gate(index), in_use);
   TaskId boundary = kNoTask;
   if (activations == ActivationPlace::kOffload && inputs_.has_bus()) {
     const int follower = ring_follower_[at(index)];
@@ -176,17 +199,17 @@ void StepGraph::add_backward(int index) {
   }
   const double again_s = activations == ActivationPlace::kKeep ? 0 : unit.recompute_s;
   const TaskId backward = tasks_.add(Kind::kBackward, index, unit.backward_s + again_s,
-                                     {copied, boundary, stage_free(), kNoTask});
+                                     {fetched_.own, boundary, stage_free(), fetched_.lender});
   backwards_[at(index)] = backward;
-  params_.used(in_use, backward);
-  add_gradient(index, backward);
+  used_by(backward);
+  computed_ = backward;
 }
 
-void StepGraph::add_gradient(int index, TaskId after) {
+void StepGraph::add_gradient(int index) {
   const double bytes =
       inputs_.has_bus() ? inputs_.host_elements(index) * inputs_.options.bytes.grad : 0;
   gradients_.push_back(
-      tasks_.add(Kind::kGradientOut, index, bytes, {after, kNoTask, kNoTask, kNoTask}));
+      tasks_.add(Kind::kGradientOut, index, bytes, {computed_, kNoTask, kNoTask, kNoTask}));
 }
 
 void StepGraph::add_norm() {

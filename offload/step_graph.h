@@ -1,4 +1,5 @@
-// StepGraph: a training step as tasks on streams, in the trainer's order: what predict_step() runs.
+// StepGraph: a training step as tasks on streams, in the order of its program: what predict_step()
+// runs.
 //
 // Which slot a streamed unit gets, and so what stays on the GPU from forward to backward, follows
 // from the order alone (the one that was used longest ago) and is decided while building.
@@ -14,6 +15,7 @@
 #include "offload/step_inputs.h"
 #include "offload/step_model.h"
 #include "offload/step_params.h"
+#include "offload/step_program.h"
 #include "offload/step_records.h"
 #include "offload/step_tasks.h"
 
@@ -68,17 +70,27 @@ class StepGraph {
  private:
   void plan_ring();
   void add_step(bool mark_units);
+  void add(const StepOperation& it);
   void add_update(int unit);
   void add_forward(int unit);
-  void add_head();
+  void add_head(int unit);
   TaskId add_gpu_adamw(int unit);
   void add_backward(int unit);
-  void add_gradient(int unit, TaskId after);
+  void add_gradient(int unit);
   void add_norm();
+  void used_by(TaskId task);
   TaskId gate(int unit) const;
   TaskId stage_free() const;
 
+  // For the next task that computes.
+  struct Fetched {
+    std::vector<int> units;   // its own first
+    TaskId own = kNoTask;     // there when this is done; kNoTask: there already
+    TaskId lender = kNoTask;  // likewise, of the last one that it borrows from
+  };
+
   const StepInputs inputs_;
+  const StepProgram program_;
   StepTasks tasks_;
   StepRecords records_;
   StepParams params_;
@@ -86,8 +98,10 @@ class StepGraph {
   std::vector<int> ring_follower_;  // by unit: who came before it to the place, or -1
 
   std::vector<Marks> steps_;
+  Fetched fetched_;
   TaskId head_ = kNoTask;
-  TaskId last_ = kNoTask;  // also the norm that the next step begins with
+  TaskId computed_ = kNoTask;  // whose gradient is sent next
+  TaskId last_ = kNoTask;      // also the norm that the next step begins with
   std::vector<TaskId> updated_;
   std::vector<TaskId> gpu_begins_;
   std::vector<TaskId> boundaries_out_;

@@ -1,6 +1,6 @@
 // StepModel: when each part of a training step runs, for a placement and a machine's speeds: the
-// schedule of ARCHITECTURE.md's "way of a step" over its resources, in virtual time. What the
-// planner minimises and `sluice plan` prints.
+// step's program (step_program.h) over the machine's resources, in virtual time. What the planner
+// minimises and `sluice plan` prints.
 //
 // A step is taken from one norm to the next: the update of the step before, under this one's
 // forward; the head, which is forward and backward in one; backward; the norm, when all gradients
@@ -38,6 +38,7 @@ struct UnitCost {
   double backward_s = 0;             // without recomputing; the cast of the gradient included
   std::uint64_t boundary_bytes = 0;  // its input; 0 where backward does not need it: at both ends
   std::uint64_t kept_bytes = 0;      // what kKeep keeps beside the input
+  std::vector<int> lenders;          // earlier units whose parameters it uses beside its own
 };
 
 // Where a unit's state lies. Elements of gpu, cpu and nvme state add up to the unit's.

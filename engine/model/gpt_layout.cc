@@ -1,8 +1,11 @@
 #include "engine/model/gpt_layout.h"
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <utility>
+
+#include "engine/model/gpt_costs.h"
 
 namespace sluice::engine {
 namespace {
@@ -28,6 +31,62 @@ ParameterSpec vector(std::string name, std::int64_t elements, float value) {
           .initial_std = 0,
           .initial_value = value};
 }
+
+class EmbeddingKind final : public UnitKind {
+ public:
+  explicit EmbeddingKind(const GptShape& shape)
+      : UnitKind("embedding", UnitRole::kEmbedding), hidden_(shape.hidden) {}
+
+  Flops flops(std::int64_t /*tokens*/) const override { return {}; }
+  // Forward reads a token's and a position's row and writes their sum; backward reads the gradient
+  // and adds it to fp32 rows of both.
+  Traffic traffic(std::int64_t number_bytes) const override {
+    constexpr double kFp32Bytes = 4;
+    const auto hidden = static_cast<double>(hidden_);
+    const auto width = static_cast<double>(number_bytes);
+    return {.forward = hidden * 3 * width, .backward = hidden * (2 * width + 4 * kFp32Bytes)};
+  }
+  // Its output, and rows of both embeddings or what dropout makes of their sum.
+  std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& /*options*/) const override {
+    return static_cast<std::uint64_t>(3 * pass.rows() * hidden_ * pass.number_bytes);
+  }
+
+ private:
+  std::int64_t hidden_;
+};
+
+class BlockKind final : public UnitKind {
+ public:
+  explicit BlockKind(const GptShape& shape) : UnitKind("block", UnitRole::kBlock), shape_(shape) {}
+
+  Flops flops(std::int64_t tokens) const override { return block_flops(shape_, tokens); }
+  std::uint64_t saved_bytes(const PassShape& pass) const override {
+    return block_saved_bytes(shape_, pass);
+  }
+  std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const override {
+    PeakOptions here = options;
+    here.plain_attention |= options.cpu && shape_.dropout > 0;
+    return block_peak_bytes(shape_, pass, here);
+  }
+
+ private:
+  GptShape shape_;
+};
+
+class HeadKind final : public UnitKind {
+ public:
+  HeadKind(const GptShape& shape, std::int64_t padded_vocab)
+      : UnitKind("head", UnitRole::kHead), shape_(shape), padded_vocab_(padded_vocab) {}
+
+  Flops flops(std::int64_t /*tokens*/) const override { return head_flops(shape_, padded_vocab_); }
+  std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const override {
+    return head_peak_bytes(shape_, pass, padded_vocab_, options);
+  }
+
+ private:
+  GptShape shape_;
+  std::int64_t padded_vocab_;
+};
 
 }  // namespace
 
@@ -75,6 +134,21 @@ std::vector<UnitLayout> gpt_layouts(const GptShape& shape, std::int64_t padded_v
   }
   layouts.push_back(gpt_head_layout(shape));
   return layouts;
+}
+
+ModelLayout gpt_model_layout(const GptModelOptions& options) {
+  const GptShape& shape = options.shape;
+  const auto block = std::make_shared<BlockKind>(shape);
+  std::vector<ModelLayout::Unit> units;
+  units.push_back({.kind = std::make_shared<EmbeddingKind>(shape),
+                   .layout = gpt_embedding_layout(shape, options.padded_vocab),
+                   .borrowed = {}});
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer)
+    units.push_back({.kind = block, .layout = gpt_block_layout(shape, layer), .borrowed = {}});
+  units.push_back({.kind = std::make_shared<HeadKind>(shape, options.padded_vocab),
+                   .layout = gpt_head_layout(shape),
+                   .borrowed = {{.unit = 0, .parameter = embedding_parameter::kToken}}});
+  return {{.hidden = shape.hidden, .vocab = shape.vocab}, std::move(units)};
 }
 
 }  // namespace sluice::engine

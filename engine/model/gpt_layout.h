@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/model/gpt_shape.h"
+#include "engine/model/model_layout.h"
 #include "engine/model/unit_layout.h"
 
 namespace sluice::engine {
@@ -33,7 +34,7 @@ enum : int {
 };
 }
 namespace head_parameter {
-enum : int { kNormWeight, kNormBias };
+enum : int { kNormWeight, kNormBias, kOutput };  // kOutput: borrowed, the token embedding
 }
 
 // `padded_vocab`: rows of the token embedding in its slot; 0: as many as the vocabulary. The shape
@@ -42,5 +43,13 @@ UnitLayout gpt_embedding_layout(const GptShape& shape, std::int64_t padded_vocab
 UnitLayout gpt_block_layout(const GptShape& shape, std::int64_t layer);
 UnitLayout gpt_head_layout(const GptShape& shape);
 std::vector<UnitLayout> gpt_layouts(const GptShape& shape, std::int64_t padded_vocab = 0);
+
+struct GptModelOptions {
+  GptShape shape;
+  std::int64_t padded_vocab = 0;  // rows of the token embedding in its slot; 0: the vocabulary
+  std::int64_t chunk_rows = 0;    // of the loss; 0: by the shape
+};
+// The whole model, with its costs.
+ModelLayout gpt_model_layout(const GptModelOptions& options);
 
 }  // namespace sluice::engine

@@ -26,15 +26,13 @@ const GptModel::Options& checked(const GptModel::Options& options) {
 }  // namespace
 
 GptModel::GptModel(const Options& options)
-    : options_(checked(options)), head_(options.shape, options.chunk_rows) {
+    : options_(checked(options)),
+      layout_(gpt_model_layout(options)),
+      head_(options.shape, options.chunk_rows) {
   units_.push_back(std::make_unique<EmbeddingUnit>(options.shape, options.padded_vocab));
   for (std::int64_t layer = 0; layer < options.shape.layers; ++layer) {
     units_.push_back(std::make_unique<BlockUnit>(options.shape, layer));
   }
-}
-
-const UnitLayout& GptModel::layout(int unit_index) const {
-  return unit_index == head_index() ? head_.layout() : unit(unit_index).layout();
 }
 
 }  // namespace sluice::engine

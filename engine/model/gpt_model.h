@@ -3,14 +3,14 @@
 //
 //   x = embedding().forward(context, views(0), tokens, ...)
 //   x = block(layer).forward(context, views(1 + layer), x, ...)       for each layer
-//   head().loss_and_gradient(views(last), views(0)[kToken], x, ...)   and back again
+//   head().loss_and_gradient(views(last), x, ...)                     and back again
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "engine/model/gpt_shape.h"
+#include "engine/model/gpt_layout.h"
 #include "engine/model/head_unit.h"
 #include "engine/model/model_unit.h"
 
@@ -18,27 +18,25 @@ namespace sluice::engine {
 
 class GptModel {
  public:
-  struct Options {
-    GptShape shape;
-    std::int64_t padded_vocab = 0;  // rows of the token embedding in its slot; 0: the vocabulary
-    std::int64_t chunk_rows = 0;    // of the loss; 0: by the shape
-  };
+  using Options = GptModelOptions;
   // Throws std::invalid_argument with the sentence of validate().
   explicit GptModel(const Options& options);
 
   const GptShape& shape() const { return options_.shape; }
-  int units() const { return static_cast<int>(units_.size()) + 1; }
-  const UnitLayout& layout(int unit) const;
+  const ModelLayout& layout() const { return layout_; }
+  int units() const { return layout_.units(); }
+  const UnitLayout& layout(int unit) const { return layout_.layout(unit); }
 
   // The embedding (0) and the blocks (1 + layer); the head has a loss instead of an output.
   const ModelUnit& unit(int unit) const { return *units_[static_cast<std::size_t>(unit)]; }
   const ModelUnit& embedding() const { return unit(0); }
   const ModelUnit& block(int layer) const { return unit(1 + layer); }
   const HeadUnit& head() const { return head_; }
-  int head_index() const { return units() - 1; }
+  int head_index() const { return layout_.head(); }
 
  private:
   Options options_;
+  ModelLayout layout_;
   std::vector<std::unique_ptr<ModelUnit>> units_;
   HeadUnit head_;
 };

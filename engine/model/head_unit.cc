@@ -36,13 +36,13 @@ std::int64_t HeadUnit::chunk_rows(at::Device device) const {
   return chunk_rows_ == 0 ? loss_chunk_rows(vocab_, device.is_cpu()) : chunk_rows_;
 }
 
-HeadUnit::Loss HeadUnit::loss_and_gradient(const UnitViews& parameters, const at::Tensor& wte,
-                                           const at::Tensor& input, const at::Tensor& targets,
-                                           double grad_scale, const UnitViews& gradients,
-                                           const at::Tensor& wte_gradient) const {
+HeadUnit::Loss HeadUnit::loss_and_gradient(const UnitViews& parameters, const at::Tensor& input,
+                                           const at::Tensor& targets, double grad_scale,
+                                           const UnitViews& gradients) const {
   const at::NoGradGuard no_grad;
   const at::Tensor& weight = parameters[head_parameter::kNormWeight];
   const at::Tensor& bias = parameters[head_parameter::kNormBias];
+  const at::Tensor& output = parameters[head_parameter::kOutput];
   const Normed normed = layer_norm(input, weight, bias);
   const at::Tensor rows = normed.output.flatten(0, 1);
   const at::Tensor ids = targets.flatten();
@@ -51,13 +51,13 @@ HeadUnit::Loss HeadUnit::loss_and_gradient(const UnitViews& parameters, const at
   for_each_chunk(
       rows.size(0), chunk_rows(input.device()), [&](std::int64_t first, std::int64_t count) {
         const at::Tensor x = rows.narrow(0, first, count);
-        at::Tensor logits = at::mm(x, wte.t());
+        at::Tensor logits = at::mm(x, output.t());
         const CrossEntropyOptions options = {.vocab = vocab_, .grad_scale = grad_scale};
         sum.add_(
             cross_entropy_in_place(logits, ids.narrow(0, first, count), options).sum(at::kDouble));
         at::Tensor grad_x = grad_rows.narrow(0, first, count);
-        at::mm_out(grad_x, logits, wte);
-        accumulate_weight_gradient(wte_gradient, logits, x);
+        at::mm_out(grad_x, logits, output);
+        accumulate_weight_gradient(gradients[head_parameter::kOutput], logits, x);
       });
   at::Tensor grad_input = layer_norm_backward(
       grad_rows.view(input.sizes()), input, normed, weight, bias,
@@ -65,9 +65,10 @@ HeadUnit::Loss HeadUnit::loss_and_gradient(const UnitViews& parameters, const at
   return {std::move(sum), std::move(grad_input)};
 }
 
-at::Tensor HeadUnit::loss_sum(const UnitViews& parameters, const at::Tensor& wte,
-                              const at::Tensor& input, const at::Tensor& targets) const {
+at::Tensor HeadUnit::loss_sum(const UnitViews& parameters, const at::Tensor& input,
+                              const at::Tensor& targets) const {
   const at::NoGradGuard no_grad;
+  const at::Tensor& output = parameters[head_parameter::kOutput];
   const at::Tensor rows = layer_norm(input, parameters[head_parameter::kNormWeight],
                                      parameters[head_parameter::kNormBias])
                               .output.flatten(0, 1);
@@ -75,7 +76,7 @@ at::Tensor HeadUnit::loss_sum(const UnitViews& parameters, const at::Tensor& wte
   at::Tensor sum = zero_sum(input);
   for_each_chunk(
       rows.size(0), chunk_rows(input.device()), [&](std::int64_t first, std::int64_t count) {
-        at::Tensor logits = at::mm(rows.narrow(0, first, count), wte.t());
+        at::Tensor logits = at::mm(rows.narrow(0, first, count), output.t());
         const CrossEntropyOptions options = {.vocab = vocab_, .gradient = false};
         sum.add_(
             cross_entropy_in_place(logits, ids.narrow(0, first, count), options).sum(at::kDouble));
@@ -83,14 +84,16 @@ at::Tensor HeadUnit::loss_sum(const UnitViews& parameters, const at::Tensor& wte
   return sum;
 }
 
-at::Tensor HeadUnit::logits(const UnitViews& parameters, const at::Tensor& wte,
-                            const at::Tensor& input, std::int64_t positions) const {
+at::Tensor HeadUnit::logits(const UnitViews& parameters, const at::Tensor& input,
+                            std::int64_t positions) const {
   const at::NoGradGuard no_grad;
   const at::Tensor last = input.narrow(1, input.size(1) - positions, positions).contiguous();
   const at::Tensor rows = layer_norm(last, parameters[head_parameter::kNormWeight],
                                      parameters[head_parameter::kNormBias])
                               .output.flatten(0, 1);
-  return at::mm(rows, wte.t()).narrow(1, 0, vocab_).reshape({input.size(0), positions, vocab_});
+  return at::mm(rows, parameters[head_parameter::kOutput].t())
+      .narrow(1, 0, vocab_)
+      .reshape({input.size(0), positions, vocab_});
 }
 
 }  // namespace sluice::engine

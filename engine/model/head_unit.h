@@ -1,4 +1,4 @@
-// HeadUnit: the final norm, the tied output projection and the cross-entropy, in chunks of rows, so
+// HeadUnit: the final norm, the output projection and the cross-entropy, in chunks of rows, so
 // that the logits of a micro-batch never stand whole in memory. Contracts of dtypes, devices and
 // bits: model_unit.h.
 #pragma once
@@ -24,17 +24,18 @@ class HeadUnit {
     at::Tensor loss_sum;    // over all tokens, nats; float64 scalar on the input's device
     at::Tensor grad_input;  // [B, T, C]
   };
-  // `wte` is the token embedding, [padded_vocab, C]: rows from the vocabulary on are zero and take
-  // no part. Gradients are those of grad_scale * loss_sum. A target outside the vocabulary throws
-  // on the CPU and makes the loss NaN on CUDA.
-  Loss loss_and_gradient(const UnitViews& parameters, const at::Tensor& wte,
-                         const at::Tensor& input, const at::Tensor& targets, double grad_scale,
-                         const UnitViews& gradients, const at::Tensor& wte_gradient) const;
+  // `parameters` and `gradients` end with what the head borrows (ModelLayout): kOutput is the token
+  // embedding, [padded_vocab, C], whose rows from the vocabulary on are zero and take no part.
+  // Gradients are those of grad_scale * loss_sum. A target outside the vocabulary throws on the CPU
+  // and makes the loss NaN on CUDA.
+  Loss loss_and_gradient(const UnitViews& parameters, const at::Tensor& input,
+                         const at::Tensor& targets, double grad_scale,
+                         const UnitViews& gradients) const;
   // The same loss_sum, without gradients.
-  at::Tensor loss_sum(const UnitViews& parameters, const at::Tensor& wte, const at::Tensor& input,
+  at::Tensor loss_sum(const UnitViews& parameters, const at::Tensor& input,
                       const at::Tensor& targets) const;
   // Of the last `positions` of each sequence: [B, positions, vocab].
-  at::Tensor logits(const UnitViews& parameters, const at::Tensor& wte, const at::Tensor& input,
+  at::Tensor logits(const UnitViews& parameters, const at::Tensor& input,
                     std::int64_t positions) const;
 
  private:

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 namespace sluice::engine {
 
 UnitViews::UnitViews(const UnitLayout& layout, const at::Tensor& flat)
@@ -23,6 +25,17 @@ UnitViews::UnitViews(const UnitLayout& layout, const at::Storage& storage, at::S
     view.set_(storage, static_cast<std::int64_t>(parameter.first_element), shape, strides);
     views_.push_back(std::move(view));
   }
+}
+
+UnitViews with_borrowed(const ModelLayout& model, int unit, const UnitViews& own,
+                        std::span<const UnitViews* const> of_lenders) {
+  UnitViews views = own;
+  const std::vector<int>& lenders = model.lenders(unit);
+  for (const BorrowedParameter& it : model.borrowed(unit)) {
+    const auto lender = std::find(lenders.begin(), lenders.end(), it.unit);
+    views.append((*of_lenders[static_cast<std::size_t>(lender - lenders.begin())])[it.parameter]);
+  }
+  return views;
 }
 
 }  // namespace sluice::engine

@@ -3,8 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
 #include <vector>
 
+#include "engine/model/model_layout.h"
 #include "engine/model/unit_layout.h"
 
 namespace sluice::engine {
@@ -17,14 +19,21 @@ class UnitViews {
   // Views of a storage of at least layout.slot_elements numbers, whose memory may come later.
   UnitViews(const UnitLayout& layout, const at::Storage& storage, at::ScalarType dtype);
 
-  // By position in UnitLayout::parameters; shaped as its slot_shape().
+  // By position in UnitLayout::parameters, and on in the order of what is borrowed; shaped as the
+  // slot_shape().
   const at::Tensor& operator[](int parameter) const {
     return views_[static_cast<std::size_t>(parameter)];
   }
   int size() const { return static_cast<int>(views_.size()); }
+  void append(const at::Tensor& view) { views_.push_back(view); }
 
  private:
   std::vector<at::Tensor> views_;
 };
+
+// The views of a unit, and behind them those of what it borrows. `of_lenders`: the views of
+// model.lenders(unit), in that order.
+UnitViews with_borrowed(const ModelLayout& model, int unit, const UnitViews& own,
+                        std::span<const UnitViews* const> of_lenders);
 
 }  // namespace sluice::engine

@@ -17,7 +17,7 @@ constexpr double kAdamwBytes = 2.0 * 12 + 2;
 // Of the memory's copy rate, that AdamW reaches.
 constexpr double kAdamwShare = 0.9;
 
-void describe_gpu(const DescribedMachine& given, const GptModel& model,
+void describe_gpu(const DescribedMachine& given, const ModelLayout& model,
                   const config::Config& config, ProbeReport& report) {
   offload::MachineSpeeds& speeds = report.speeds;
   const double bus = given.bus_gb_per_s.value_or(kAssumedGpu.bus_gb_per_s) * kGb;
@@ -31,7 +31,7 @@ void describe_gpu(const DescribedMachine& given, const GptModel& model,
   speeds.gpu_matmul_flops_per_s = given.tflops.value_or(kAssumedGpu.tflops) * 1e12;
   const bool fp32 = config.precision == config::Precision::kFp32;
   report.gpu = "a GPU as described";
-  report.units = estimate_units(model.shape(), model_options(config, true).padded_vocab,
+  report.units = estimate_units(model,
                                 {.micro_batch = config.batch.micro,
                                  .tokens = config.data.sequence_tokens,
                                  .number_bytes = fp32 ? 4 : 2},
@@ -63,7 +63,7 @@ void describe_drives(const DescribedMachine& given, ProbeReport& report) {
 
 }  // namespace
 
-Result<ProbeReport> described_machine(const config::Config& config, const GptModel& model,
+Result<ProbeReport> described_machine(const config::Config& config, const ModelLayout& model,
                                       const PlanRunOptions& options) {
   const DescribedMachine& given = options.machine;
   config::Config here = config;

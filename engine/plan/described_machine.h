@@ -5,14 +5,14 @@
 #pragma once
 
 #include "aio/result.h"
-#include "engine/model/gpt_model.h"
+#include "engine/model/model_layout.h"
 #include "engine/plan/run_plan.h"
 
 namespace sluice::engine {
 
 // This machine with the described parts in the place of its own. A GPU is described as a whole:
 // what is not said of it is that of kAssumedGpu.
-Result<ProbeReport> described_machine(const config::Config& config, const GptModel& model,
+Result<ProbeReport> described_machine(const config::Config& config, const ModelLayout& model,
                                       const PlanRunOptions& options);
 
 // A card of 24 GB behind PCIe 4 (RTX 4090, A10 to A5000: rounded down).

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "aio/units.h"
-#include "engine/model/gpt_costs.h"
 #include "engine/train/state_plan.h"
 #include "engine/train/zeroed_ranges.h"
 #include "offload/gpu_state.h"
@@ -152,8 +151,7 @@ class Input {
         step.record_elements * static_cast<std::uint64_t>(sizes.optimizer.swap.buffers);
     step.param_cache_units = sizes.params.cache_buffers;
     if (sizes.boundaries) {
-      input_.boundary_slots =
-          BoundaryPlan(question_.model.shape(), *sizes.boundaries).ring().slots();
+      input_.boundary_slots = BoundaryPlan(question_.model, *sizes.boundaries).ring().slots();
     }
     step.bytes.param = widths.param;
     step.bytes.grad = widths.grad;
@@ -186,13 +184,11 @@ class Input {
 
   void add_unit(int unit, const Widths& widths) {
     const UnitLayout& layout = question_.model.layout(unit);
-    const bool is_head = unit == question_.model.head_index();
-    const bool is_block = unit > 0 && !is_head;
+    const bool is_block = question_.model.is_block(unit);
     // On the CPU that is settled.
     const bool recomputes = is_block && (question_.on_gpu || question_.config.placement.recompute !=
                                                                  config::Switch::kOff);
-    const UnitTimes& times = question_.machine.units;
-    const UnitSeconds& seconds = unit == 0 ? times.embedding : is_head ? times.head : times.block;
+    const UnitSeconds& seconds = question_.machine.units.of(question_.model.kind(unit));
     const auto micro_batches = static_cast<double>(question_.config.batch.accumulation);
     const double copy_rate = input_.speeds.gpu_copy_bytes_per_s;
     const double gradient_s =
@@ -202,15 +198,15 @@ class Input {
                            .slot_elements = layout.slot_elements,
                            .forward_s = micro_batches * seconds.forward_s,
                            .recompute_s = recomputes ? micro_batches * seconds.recompute_s : 0,
-                           .backward_s = micro_batches * seconds.backward_s + gradient_s};
+                           .backward_s = micro_batches * seconds.backward_s + gradient_s,
+                           .lenders = question_.model.lenders(unit)};
     if (is_block) {
-      const GptShape& shape = question_.model.shape();
       const PassShape pass{.micro_batch = question_.config.batch.micro,
                            .tokens = question_.config.data.sequence_tokens,
                            .number_bytes = widths.param == 4 ? 4 : 2};
       const auto count = static_cast<std::uint64_t>(question_.config.batch.accumulation);
-      cost.boundary_bytes = count * boundary_bytes(shape, pass);
-      cost.kept_bytes = count * block_saved_bytes(shape, pass);
+      cost.boundary_bytes = count * question_.model.boundary_bytes(pass);
+      cost.kept_bytes = count * question_.model.kind(unit).saved_bytes(pass);
     }
     input_.units.push_back(std::move(cost));
   }

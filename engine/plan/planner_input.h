@@ -17,7 +17,7 @@ namespace sluice::engine {
 
 struct PlannerQuestion {
   const config::Config& config;
-  const GptModel& model;
+  const ModelLayout& model;
   const ProbeReport& machine;
   bool on_gpu = false;
   offload::TierBytes budget;

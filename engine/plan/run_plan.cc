@@ -54,7 +54,7 @@ TierBytes available_on(const DescribedMachine& machine, const MachineFacts& fact
 
 struct Question {
   const config::Config& config;
-  const GptModel& model;
+  const ModelLayout& model;
   const DescribedMachine& machine;
   bool on_gpu = false;
 };
@@ -219,9 +219,8 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   const config::Config config = with_described_drive(given, options.machine);
   const bool on_gpu = options.machine.describes_gpu() || uses_cuda(config);
   SLUICE_RETURN_IF_ERROR(validate(gpt_shape(config.model)));
-  const GptModel model(model_options(config, on_gpu));
-  for (int unit = 0; unit < model.units(); ++unit)
-    plan.parameters += model.layout(unit).parameter_elements();
+  const ModelLayout model = model_layout(config, on_gpu);
+  plan.parameters = model.parameter_elements();
   plan.tokens_per_step =
       config.batch.micro * config.batch.accumulation * config.data.sequence_tokens;
   plan.facts = machine_facts(config);

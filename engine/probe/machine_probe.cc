@@ -101,7 +101,7 @@ class MachineProbe {
   template <typename Speeds>
   Result<SpeedsCache::Found<Speeds>> quietly(
       const std::string& name, MeasuredKey key, MeasuredWork work,
-      const std::function<Result<Speeds>(PassSpread*)>& measure) {
+      const std::function<Result<Speeds>(PassSpread*)>& measure, const Speeds& empty = {}) {
     if (cores_ < machine_.cores) key.of["cores"] = cores_text(cores_);
     const int threads = work == MeasuredWork::kComputes ? compute_threads(config_) : 1;
     QuietMeasurement quiet({.work = work,
@@ -112,7 +112,7 @@ class MachineProbe {
     SLUICE_ASSIGN_OR_RETURN(auto found,
                             cache_.get<Speeds>(
                                 key.what, key.of, [&] { return quiet.measure<Speeds>(once); },
-                                [&] { return quiet.disturbance(); }));
+                                [&] { return quiet.disturbance(); }, empty));
     if (!found.disturbance.empty() && found.cached)
       report_.disturbed_before.push_back(name);
     else if (!found.disturbance.empty())
@@ -280,24 +280,26 @@ class MachineProbe {
                              .deterministic = subject.deterministic,
                              .memory_limit_bytes = gpu_ ? gpu_room(config_.budget, facts_)
                                                         : host_room(config_.budget, facts_)};
-    const std::uint64_t needed = unit_timer_bytes(model, options);
+    const std::uint64_t needed = unit_timer_bytes(model.layout(), options);
     if (options.memory_limit_bytes && needed > *options.memory_limit_bytes) {
       log::info("the units of this model are not timed, since that takes " + format_bytes(needed) +
                 (gpu_ ? " of the GPU, and " : " of RAM, and ") +
                 format_bytes(*options.memory_limit_bytes) +
                 " may be taken; their times are estimated from operations");
-      report_.units = estimate_units(subject.shape, subject.padded_vocab, subject.pass, rates());
+      report_.units = estimate_units(model.layout(), subject.pass, rates());
       report_.units_when = {.unix_s = options_.unix_s, .estimated = true};
       return {};
     }
     at::set_num_threads(compute_threads(config_));
-    SLUICE_ASSIGN_OR_RETURN(
-        const auto found, quietly<UnitTimes>(name, {.what = "units", .of = unit_subject(subject)},
-                                             gpu_ ? MeasuredWork::kWaits : MeasuredWork::kComputes,
-                                             [&](PassSpread* spread) {
-                                               options.spread = spread;
-                                               return time_units(model, options, tell);
-                                             }));
+    SLUICE_ASSIGN_OR_RETURN(const auto found,
+                            quietly<UnitTimes>(
+                                name, {.what = "units", .of = unit_subject(subject)},
+                                gpu_ ? MeasuredWork::kWaits : MeasuredWork::kComputes,
+                                [&](PassSpread* spread) {
+                                  options.spread = spread;
+                                  return time_units(model, options, tell);
+                                },
+                                UnitTimes(model.layout())));
     report_.units = found.speeds;
     report_.units_when = when(found);
     return {};

@@ -76,13 +76,9 @@ void add_gpu(std::vector<TextRow>& rows, const ProbeReport& report, std::int64_t
 
 std::string unit_table(const ProbeReport& report) {
   std::vector<TextRow> rows = {{"  unit", "forward", "recompute", "backward"}};
-  const auto add = [&](const std::string& name, const UnitSeconds& seconds) {
-    rows.push_back({"  " + name, milliseconds(seconds.forward_s), milliseconds(seconds.recompute_s),
+  for (const auto& [kind, seconds] : report.units.kinds)
+    rows.push_back({"  " + kind, milliseconds(seconds.forward_s), milliseconds(seconds.recompute_s),
                     milliseconds(seconds.backward_s)});
-  };
-  add("embedding", report.units.embedding);
-  add("block", report.units.block);
-  add("head", report.units.head);
   return aligned(rows);
 }
 

@@ -40,14 +40,11 @@ void visit_values(GpuSpeeds& speeds, const Visit& visit) {
 
 template <typename Visit>
 void visit_values(UnitTimes& times, const Visit& visit) {
-  const auto unit = [&](const std::string& name, UnitSeconds& seconds) {
-    visit(name + "_forward_s", seconds.forward_s);
-    visit(name + "_recompute_s", seconds.recompute_s);
-    visit(name + "_backward_s", seconds.backward_s);
-  };
-  unit("embedding", times.embedding);
-  unit("block", times.block);
-  unit("head", times.head);
+  for (UnitTimes::OfKind& it : times.kinds) {
+    visit(it.kind + "_forward_s", it.seconds.forward_s);
+    visit(it.kind + "_recompute_s", it.seconds.recompute_s);
+    visit(it.kind + "_backward_s", it.seconds.backward_s);
+  }
 }
 
 template <typename Speeds>
@@ -57,10 +54,10 @@ SpeedValues values_of(Speeds speeds) {
   return values;
 }
 
-// Nothing where a value is missing.
+// Nothing where a value is missing. `speeds` says which there are, where that is not always the
+// same.
 template <typename Speeds>
-std::optional<Speeds> from_values(const SpeedValues& values) {
-  Speeds speeds;
+std::optional<Speeds> from_values(const SpeedValues& values, Speeds speeds = {}) {
   bool complete = true;
   visit_values(speeds, [&](const std::string& name, double& value) {
     const auto found = values.find(name);

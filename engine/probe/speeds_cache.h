@@ -52,17 +52,19 @@ class SpeedsCache {
     std::string disturbance;  // not empty: something else had the machine
   };
   // From the file, else by `measure`. What `disturbance` (may be empty) then has to say against the
-  // measurement keeps it from all who do not ask for such. Errors: those of `measure`.
+  // measurement keeps it from all who do not ask for such. `empty` has the values that are wanted,
+  // where they are not always the same. Errors: those of `measure`.
   template <typename Speeds>
   Result<Found<Speeds>> get(const std::string& what, const MeasuredOf& of,
                             const std::function<Result<Speeds>()>& measure,
-                            const std::function<std::string()>& disturbance = {}) {
+                            const std::function<std::string()>& disturbance = {},
+                            const Speeds& empty = {}) {
     if (const Measurement* const known = find(what, of); known != nullptr) {
-      if (const auto speeds = from_values<Speeds>(known->values))
+      if (const auto speeds = from_values<Speeds>(known->values, empty))
         return Found<Speeds>{*speeds, known->measured_unix_s, true, {}};
     }
     if (const Measurement* const known = find_disturbed(what, of); known != nullptr) {
-      if (const auto speeds = from_values<Speeds>(known->values))
+      if (const auto speeds = from_values<Speeds>(known->values, empty))
         return Found<Speeds>{*speeds, known->measured_unix_s, true, "measured while busy"};
     }
     SLUICE_ASSIGN_OR_RETURN(const Speeds speeds, measure());

@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "aio/units.h"
-#include "engine/model/gpt_layout.h"
 #include "engine/probe/gpu_probe.h"
 #include "engine/train/cuda_device.h"
 
 namespace sluice::engine {
 namespace {
 
-constexpr int kUnitKinds = 3;
+constexpr std::size_t kPhases = 3;  // forward, recompute, backward
 constexpr std::size_t kLeastRounds = 3;
 constexpr std::size_t kMostRounds = 25;
 // How much longer than asked for whole micro-batches may take.
@@ -84,20 +83,27 @@ class UnitTimer {
   }
 
   UnitSeconds head() {
-    const UnitMemory memory(model_.layout(model_.head_index()), options_);
-    const UnitMemory embedding(model_.layout(0), options_);
-    const at::Tensor& wte = embedding.parameters[embedding_parameter::kToken];
-    const at::Tensor& wte_gradient = embedding.gradients[embedding_parameter::kToken];
+    const int head = model_.head_index();
+    const ModelLayout& layout = model_.layout();
+    const UnitMemory own(layout.layout(head), options_);
+    std::vector<std::unique_ptr<UnitMemory>> lenders;
+    std::vector<const UnitViews*> lent, lent_gradients;
+    for (const int lender : layout.lenders(head)) {
+      lenders.push_back(std::make_unique<UnitMemory>(layout.layout(lender), options_));
+      lent.push_back(&lenders.back()->parameters);
+      lent_gradients.push_back(&lenders.back()->gradients);
+    }
+    const UnitViews parameters = with_borrowed(layout, head, own.parameters, lent);
+    const UnitViews gradients = with_borrowed(layout, head, own.gradients, lent_gradients);
     return median([&](std::int64_t sequences) {
       const at::Tensor input = activations(sequences);
       const at::Tensor targets = tokens(sequences);
-      const auto loss = [&] { model_.head().loss_sum(memory.parameters, wte, input, targets); };
+      const auto loss = [&] { model_.head().loss_sum(parameters, input, targets); };
       if (options_.device.is_cuda()) loss();
       clock_->mark(0);
       loss();
       clock_->mark(1);
-      model_.head().loss_and_gradient(memory.parameters, wte, input, targets, 1.0, memory.gradients,
-                                      wte_gradient);
+      model_.head().loss_and_gradient(parameters, input, targets, 1.0, gradients);
       clock_->mark(2);
       const double forward_s = between(0, 1);
       return UnitSeconds{.forward_s = forward_s,
@@ -111,17 +117,18 @@ class UnitTimer {
     return 1e-9 * static_cast<double>(clock_->elapsed_ns(from, to));
   }
   at::Tensor tokens(std::int64_t sequences) const {
-    return at::randint(model_.shape().vocab, {sequences, options_.tokens},
+    return at::randint(model_.layout().vocab(), {sequences, options_.tokens},
                        at::TensorOptions().dtype(at::kLong).device(options_.device));
   }
   at::Tensor activations(std::int64_t sequences) const {
-    return at::randn({sequences, options_.tokens, model_.shape().hidden},
+    return at::randn({sequences, options_.tokens, model_.layout().hidden()},
                      UnitMemory::tensor_options(options_));
   }
 
   template <typename Round>
   UnitSeconds median(const Round& round) {
-    const double seconds = options_.seconds / kUnitKinds;
+    const double seconds =
+        options_.seconds / static_cast<double>(model_.layout().first_of_kinds().size());
     UnitSeconds one = round(1);
     if (options_.device.is_cuda()) one = round(1);  // the first one loads kernels
     const auto sequences = static_cast<double>(options_.micro_batch);
@@ -135,7 +142,7 @@ class UnitTimer {
       if (options_.device.is_cuda()) return_gpu_memory();
       round(options_.micro_batch);
     }
-    std::array<std::vector<double>, kUnitKinds> phases;
+    std::array<std::vector<double>, kPhases> phases;
     std::vector<double> rounds;
     double spent_s = 0;
     while (phases[0].size() < kMostRounds &&
@@ -161,31 +168,26 @@ class UnitTimer {
 
 }  // namespace
 
-std::uint64_t unit_timer_bytes(const GptModel& model, const UnitTimerOptions& options) {
-  const GptShape& shape = model.shape();
+std::uint64_t unit_timer_bytes(const ModelLayout& model, const UnitTimerOptions& options) {
   const std::uint64_t number_bytes = c10::elementSize(options.dtype);
   const PassShape pass{.micro_batch = options.micro_batch,
                        .tokens = options.tokens,
                        .number_bytes = static_cast<std::int64_t>(number_bytes)};
-  const bool cpu = !options.device.is_cuda();
-  const PeakOptions peak{.cpu = cpu,
-                         .plain_attention = cpu && shape.dropout > 0,
-                         .deterministic = options.deterministic};
-  const auto memory_of = [&](int unit) {
-    return model.layout(unit).slot_elements * (number_bytes + sizeof(float));
-  };
-  const std::int64_t token_rows =
-      model.layout(0).parameters[embedding_parameter::kToken].padded_rows;
-  const std::uint64_t block = memory_of(1) + block_peak_bytes(shape, pass, peak);
-  const std::uint64_t ends =
-      memory_of(0) + memory_of(model.head_index()) + head_peak_bytes(shape, pass, token_rows, peak);
-  const std::uint64_t used = std::max(block, ends) + 2 * boundary_bytes(shape, pass);
+  const PeakOptions peak{.cpu = !options.device.is_cuda(), .deterministic = options.deterministic};
+  std::uint64_t used = 0;
+  for (const int unit : model.first_of_kinds()) {
+    std::uint64_t elements = model.layout(unit).slot_elements;
+    for (const int lender : model.lenders(unit)) elements += model.layout(lender).slot_elements;
+    used = std::max(
+        used, elements * (number_bytes + sizeof(float)) + model.kind(unit).peak_bytes(pass, peak));
+  }
+  used += 2 * model.boundary_bytes(pass);
   return used + used / kHolesShare + kLibraryBytes;
 }
 
 Result<UnitTimes> time_units(const GptModel& model, const UnitTimerOptions& options,
                              const std::function<void(double)>& on_progress) {
-  const std::uint64_t needed = unit_timer_bytes(model, options);
+  const std::uint64_t needed = unit_timer_bytes(model.layout(), options);
   if (options.memory_limit_bytes && needed > *options.memory_limit_bytes) {
     return Error(ErrorCode::kOutOfMemory, "timing one micro-batch of this model takes " +
                                               format_bytes(needed) + " of memory, and " +
@@ -194,19 +196,19 @@ Result<UnitTimes> time_units(const GptModel& model, const UnitTimerOptions& opti
                                               "train_micro_batch_size_per_gpu, or raise the "
                                               "budget (budget.gpu_gib, budget.cpu_gib)");
   }
-  const auto tell = [&](int done) {
-    if (options.device.is_cuda()) return_gpu_memory();
-    if (on_progress) on_progress(static_cast<double>(done) / kUnitKinds);
-  };
-  UnitTimes times;
+  UnitTimes times(model.layout());
   UnitTimer timer(model, options);
-  tell(0);
-  times.embedding = timer.unit(0);
-  tell(1);
-  times.block = timer.unit(1);
-  tell(2);
-  times.head = timer.head();
-  tell(3);
+  const auto tell = [&](std::size_t done) {
+    if (options.device.is_cuda()) return_gpu_memory();
+    if (on_progress)
+      on_progress(static_cast<double>(done) / static_cast<double>(times.kinds.size()));
+  };
+  for (std::size_t i = 0; i < times.kinds.size(); ++i) {
+    tell(i);
+    const int unit = model.layout().first_of_kinds()[i];
+    times.kinds[i].seconds = unit == model.head_index() ? timer.head() : timer.unit(unit);
+  }
+  tell(times.kinds.size());
   return times;
 }
 

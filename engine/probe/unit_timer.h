@@ -37,7 +37,7 @@ struct UnitTimerOptions {
   PassSpread* spread = nullptr;  // of its rounds; may be null
 };
 
-std::uint64_t unit_timer_bytes(const GptModel& model, const UnitTimerOptions& options);
+std::uint64_t unit_timer_bytes(const ModelLayout& model, const UnitTimerOptions& options);
 
 Result<UnitTimes> time_units(const GptModel& model, const UnitTimerOptions& options,
                              const std::function<void(double)>& on_progress = {});

@@ -4,10 +4,11 @@
 // Without LibTorch.
 #pragma once
 
-#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "engine/model/gpt_costs.h"
-#include "engine/model/gpt_shape.h"
+#include "engine/model/model_layout.h"
 
 namespace sluice::engine {
 
@@ -17,12 +18,20 @@ struct UnitSeconds {
   double backward_s = 0;
 };
 
+// Of a head, forward_s is the loss alone, as in evaluation. Training makes forward and backward in
+// one pass, which takes the sum of the two.
 struct UnitTimes {
-  UnitSeconds embedding;
-  UnitSeconds block;
-  // forward_s: the loss alone, as in evaluation. Training makes forward and backward in one pass,
-  // which takes the sum of the two.
-  UnitSeconds head;
+  struct OfKind {
+    std::string kind;
+    UnitSeconds seconds;
+  };
+  std::vector<OfKind> kinds;  // in the model's order
+
+  UnitTimes() = default;
+  explicit UnitTimes(const ModelLayout& model);  // all zero
+  // The kind must be there.
+  const UnitSeconds& of(const UnitKind& kind) const { return of(kind.name()); }
+  const UnitSeconds& of(std::string_view kind) const;
 };
 
 // An assumption, for want of a measurement: the share of the rate of large plain products that a
@@ -35,8 +44,8 @@ struct EstimateRates {
   double efficiency = kMatmulEfficiency;
 };
 
-// From operations for block and head, from bytes for the embedding. The rates must be above 0.
-UnitTimes estimate_units(const GptShape& shape, std::int64_t padded_vocab, const PassShape& pass,
+// From operations, or from bytes where those take longer. The rates must be above 0.
+UnitTimes estimate_units(const ModelLayout& model, const PassShape& pass,
                          const EstimateRates& rates);
 
 }  // namespace sluice::engine

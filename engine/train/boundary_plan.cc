@@ -11,10 +11,10 @@ constexpr std::uint64_t kAlignmentBytes = 512;
 
 }  // namespace
 
-BoundaryPlan::BoundaryPlan(const GptShape& shape, const BoundaryOptions& options)
-    : ring_(static_cast<int>(shape.layers), options.slots),
+BoundaryPlan::BoundaryPlan(const ModelLayout& model, const BoundaryOptions& options)
+    : ring_(model.blocks(), options.slots),
       boundary_bytes_(
-          static_cast<std::uint64_t>(options.micro_batch * options.tokens * shape.hidden) *
+          static_cast<std::uint64_t>(options.micro_batch * options.tokens * model.hidden()) *
           c10::elementSize(options.dtype)),
       place_bytes_(align_up(boundary_bytes_, kAlignmentBytes)),
       unit_bytes_(place_bytes_ * static_cast<std::uint64_t>(options.micro_batches)) {}

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "engine/model/gpt_shape.h"
+#include "engine/model/model_layout.h"
 #include "engine/train/boundary_ring.h"
 
 namespace sluice::engine {
@@ -22,7 +22,7 @@ struct BoundaryOptions {
 
 class BoundaryPlan {
  public:
-  BoundaryPlan(const GptShape& shape, const BoundaryOptions& options);
+  BoundaryPlan(const ModelLayout& model, const BoundaryOptions& options);
 
   const BoundaryRing& ring() const { return ring_; }
   std::uint64_t boundary_bytes() const { return boundary_bytes_; }  // of one micro-batch

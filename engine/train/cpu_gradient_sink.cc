@@ -5,6 +5,7 @@
 
 #include "aio/check.h"
 #include "aio/units.h"
+#include "engine/train/gpu_plan.h"
 #include "engine/train/gradient_sink.h"
 #include "engine/train/zeroed_ranges.h"
 #include "offload/grad_stats.h"
@@ -18,44 +19,43 @@ std::uint64_t bytes_per_element(offload::GradType type) {
   return type == offload::GradType::kFp32 ? 4 : 2;
 }
 
-std::uint64_t host_bytes_of(const GptModel& model, offload::GradType type) {
+std::uint64_t host_bytes_of(const ModelLayout& model, offload::GradType type) {
   std::uint64_t total = 0;
   for (int unit = 0; unit < model.units(); ++unit)
     total += align_up(model.layout(unit).elements * bytes_per_element(type), kAlignmentBytes);
   return total;
 }
 
-// One buffer for the embedding, and behind it one that the other units take turns in. In fp32 the
+// A buffer for each unit that lends, and before them one that the others take turns in. In fp32 the
 // gradient is accumulated where the optimizer wants it.
-struct AccumulatorPlan {
-  std::uint64_t embedding_bytes = 0;
-  std::uint64_t others_bytes = 0;
-};
-AccumulatorPlan plan_accumulators(const GptModel& model, offload::GradType type) {
-  AccumulatorPlan plan;
-  if (type == offload::GradType::kFp32) return plan;
-  plan.embedding_bytes = align_up(model.layout(0).slot_elements * 4, kAlignmentBytes);
-  for (int unit = 1; unit < model.units(); ++unit) {
-    plan.others_bytes = std::max(plan.others_bytes,
-                                 align_up(model.layout(unit).slot_elements * 4, kAlignmentBytes));
-  }
-  return plan;
+std::uint64_t shared_bytes(const ModelLayout& model, offload::GradType type) {
+  if (type == offload::GradType::kFp32) return 0;
+  return align_up(shared_accumulator_elements(model) * sizeof(float), kAlignmentBytes);
+}
+
+std::uint64_t own_bytes(const ModelLayout& model, offload::GradType type, int unit) {
+  if (type == offload::GradType::kFp32) return 0;
+  return align_up(own_accumulator_elements(model, unit) * sizeof(float), kAlignmentBytes);
+}
+
+std::uint64_t accumulator_bytes_of(const ModelLayout& model, offload::GradType type) {
+  std::uint64_t total = shared_bytes(model, type);
+  for (int unit = 0; unit < model.units(); ++unit) total += own_bytes(model, type, unit);
+  return total;
 }
 
 }  // namespace
 
-std::uint64_t CpuGradientSink::planned_bytes(const GptModel& model, offload::GradType type) {
-  const AccumulatorPlan plan = plan_accumulators(model, type);
-  return host_bytes_of(model, type) + plan.embedding_bytes + plan.others_bytes;
+std::uint64_t CpuGradientSink::planned_bytes(const ModelLayout& model, offload::GradType type) {
+  return host_bytes_of(model, type) + accumulator_bytes_of(model, type);
 }
 
-Result<std::unique_ptr<CpuGradientSink>> CpuGradientSink::create(const GptModel& model,
+Result<std::unique_ptr<CpuGradientSink>> CpuGradientSink::create(const ModelLayout& model,
                                                                  aio::Executor& executor,
                                                                  const Options& options) {
-  const AccumulatorPlan plan = plan_accumulators(model, options.type);
   SLUICE_ASSIGN_OR_RETURN(auto host, aio::PageMemory::map(host_bytes_of(model, options.type),
                                                           options.huge_pages, &executor));
-  const std::uint64_t accumulator_bytes = plan.embedding_bytes + plan.others_bytes;
+  const std::uint64_t accumulator_bytes = accumulator_bytes_of(model, options.type);
   aio::PageMemory accumulators;
   if (accumulator_bytes > 0) {
     SLUICE_ASSIGN_OR_RETURN(accumulators,
@@ -65,7 +65,7 @@ Result<std::unique_ptr<CpuGradientSink>> CpuGradientSink::create(const GptModel&
       new CpuGradientSink(model, executor, options, std::move(host), std::move(accumulators)));
 }
 
-CpuGradientSink::CpuGradientSink(const GptModel& model, aio::Executor& executor,
+CpuGradientSink::CpuGradientSink(const ModelLayout& model, aio::Executor& executor,
                                  const Options& options, aio::PageMemory host,
                                  aio::PageMemory accumulators)
     : executor_(executor),
@@ -73,8 +73,8 @@ CpuGradientSink::CpuGradientSink(const GptModel& model, aio::Executor& executor,
       host_(std::move(host)),
       accumulators_(std::move(accumulators)),
       units_(static_cast<std::size_t>(model.units())) {
-  const AccumulatorPlan plan = plan_accumulators(model, options.type);
   std::uint64_t offset_bytes = 0;
+  std::byte* own = accumulators_.data() + shared_bytes(model, options.type);
   for (int index = 0; index < model.units(); ++index) {
     const UnitLayout& layout = model.layout(index);
     Unit& unit = at(index);
@@ -82,9 +82,10 @@ CpuGradientSink::CpuGradientSink(const GptModel& model, aio::Executor& executor,
     unit.zeroed = zeroed_ranges(layout);
     unit.offset_bytes = offset_bytes;
     offset_bytes += align_up(layout.elements * bytes_per_element(options.type), kAlignmentBytes);
-    std::byte* const buffer = options.type == offload::GradType::kFp32
-                                  ? host_.data() + unit.offset_bytes
-                                  : accumulators_.data() + (index == 0 ? 0 : plan.embedding_bytes);
+    unit.lends = model.lends(index);
+    std::byte* buffer = unit.lends ? own : accumulators_.data();
+    own += own_bytes(model, options.type, index);
+    if (options.type == offload::GradType::kFp32) buffer = host_.data() + unit.offset_bytes;
     unit.first = reinterpret_cast<float*>(buffer);
     unit.accumulators = UnitViews(
         layout,
@@ -96,8 +97,9 @@ CpuGradientSink::CpuGradientSink(const GptModel& model, aio::Executor& executor,
 const UnitViews& CpuGradientSink::open(int index) {
   Unit& unit = at(index);
   if (!unit.is_open) {
-    for (int other = 1; index != 0 && other < static_cast<int>(units_.size()); ++other)
-      SLUICE_CHECK(!at(other).is_open, "one unit but the embedding accumulates at a time");
+    for (const Unit& other : units_)
+      SLUICE_CHECK(unit.lends || other.lends || !other.is_open,
+                   "one unit at a time accumulates, but for those that lend");
     // The first gradient of a step: what was summed up before is of the step before.
     if (unit.finished)
       for (Unit& each : units_) each.finished = false;

@@ -2,7 +2,7 @@
 
 namespace sluice::engine {
 
-CpuUnitParameters::CpuUnitParameters(const GptModel& model, at::ScalarType dtype,
+CpuUnitParameters::CpuUnitParameters(const ModelLayout& model, at::ScalarType dtype,
                                      offload::ParamOffloader& params)
     : params_(params), slots_(static_cast<std::size_t>(model.units())) {
   for (int unit = 0; unit < model.units(); ++unit) {

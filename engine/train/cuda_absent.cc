@@ -11,13 +11,13 @@ Error absent() {
 
 }  // namespace
 
-Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel&,
+Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const ModelLayout&,
                                                                   const CudaSlotOptions&,
                                                                   offload::ParamOffloader&,
                                                                   TraceLog*) {
   return absent();
 }
-Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel&,
+Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout&,
                                                               const CudaSinkOptions&, TraceLog*) {
   return absent();
 }
@@ -25,7 +25,7 @@ Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t)
   return absent();
 }
 Status limit_cuda_memory(std::uint64_t) { return absent(); }
-Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const GptModel&,
+Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const ModelLayout&,
                                                                 const BoundaryOptions&, TraceLog*) {
   return absent();
 }

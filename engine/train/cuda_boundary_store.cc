@@ -21,10 +21,10 @@ namespace {
 // of a block goes through (written, read, written by the next step) is in order as well.
 class CudaBoundaryStore final : public BoundaryStore {
  public:
-  CudaBoundaryStore(const GptModel& model, const BoundaryOptions& options, TraceLog* trace,
+  CudaBoundaryStore(const ModelLayout& model, const BoundaryOptions& options, TraceLog* trace,
                     std::unique_ptr<aio::PinnedPool> pool)
       : options_(options),
-        plan_(model.shape(), options),
+        plan_(model, options),
         trace_(trace),
         pool_(std::move(pool)),
         to_host_(c10::cuda::getStreamFromPool(false)),
@@ -40,10 +40,9 @@ class CudaBoundaryStore final : public BoundaryStore {
     std::int64_t place = 0;
     for (Slot& slot : slots_) {
       for (std::int64_t m = 0; m < options.micro_batches; ++m) {
-        slot.inputs.push_back(
-            ring.narrow(0, place, bytes)
-                .view(options.dtype)
-                .view({options.micro_batch, options.tokens, model.shape().hidden}));
+        slot.inputs.push_back(ring.narrow(0, place, bytes)
+                                  .view(options.dtype)
+                                  .view({options.micro_batch, options.tokens, model.hidden()}));
         place += static_cast<std::int64_t>(plan_.place_bytes());
       }
     }
@@ -145,11 +144,11 @@ class CudaBoundaryStore final : public BoundaryStore {
 
 }  // namespace
 
-Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const GptModel& model,
+Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const ModelLayout& model,
                                                                 const BoundaryOptions& options,
                                                                 TraceLog* trace) {
   std::unique_ptr<aio::PinnedPool> pool;
-  if (const std::uint64_t bytes = BoundaryPlan(model.shape(), options).host_bytes(); bytes > 0) {
+  if (const std::uint64_t bytes = BoundaryPlan(model, options).host_bytes(); bytes > 0) {
     SLUICE_ASSIGN_OR_RETURN(pool, aio::PinnedPool::create({.buffer_bytes = bytes,
                                                            .capacity = 1,
                                                            .lock = aio::MemoryLock::kNone,

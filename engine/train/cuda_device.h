@@ -27,14 +27,14 @@ namespace sluice::engine {
 // slots as blocks, a step copies each unit once. A slot goes to another unit when it is the one
 // whose unit was used or prefetched longest ago. A resident unit has a place of its own, into which
 // a step copies once what the host has updated. All that is given must outlive it.
-Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel& model,
+Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const ModelLayout& model,
                                                                   const CudaSlotOptions& options,
                                                                   offload::ParamOffloader& params,
                                                                   TraceLog* trace = nullptr);
 
 // The gradient of a unit with state on the GPU stays there until its update; only what the host
 // updates goes to the host.
-Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel& model,
+Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout& model,
                                                               const CudaSinkOptions& options,
                                                               TraceLog* trace = nullptr);
 
@@ -45,7 +45,7 @@ Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t 
 Status limit_cuda_memory(std::uint64_t bytes);
 
 // Boundaries on the host; it takes what the BoundaryPlan of these options says.
-Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const GptModel& model,
+Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const ModelLayout& model,
                                                                 const BoundaryOptions& options,
                                                                 TraceLog* trace = nullptr);
 

@@ -30,7 +30,7 @@ at::Tensor on_gpu(std::uint64_t elements, at::ScalarType dtype) {
 
 class CudaGradientSink final : public GradientSink {
  public:
-  CudaGradientSink(const GptModel& model, CudaSinkOptions options, TraceLog* trace,
+  CudaGradientSink(const ModelLayout& model, CudaSinkOptions options, TraceLog* trace,
                    std::unique_ptr<aio::PinnedPool> pool)
       : model_(model),
         options_(std::move(options)),
@@ -38,8 +38,7 @@ class CudaGradientSink final : public GradientSink {
         pool_(std::move(pool)),
         host_(pool_->acquire()),
         copies_(c10::cuda::getStreamFromPool(false)),
-        embedding_(on_gpu(model.layout(0).slot_elements, at::kFloat)),
-        others_(on_gpu(accumulator_elements(model), at::kFloat)),
+        shared_(on_gpu(shared_accumulator_elements(model), at::kFloat)),
         kept_(on_gpu(kept_gradient_bytes(model, options_), at::kByte)),
         units_(static_cast<std::size_t>(model.units())) {
     for (Stage& stage : stages_) stage.memory = on_gpu(stage_bytes(model, options_), at::kByte);
@@ -48,7 +47,9 @@ class CudaGradientSink final : public GradientSink {
     for (int index = 0; index < model.units(); ++index) {
       const UnitLayout& layout = model.layout(index);
       Unit& unit = at(index);
-      unit.accumulators = UnitViews(layout, index == 0 ? embedding_ : others_);
+      const std::uint64_t own = own_accumulator_elements(model, index);
+      unit.flat = own > 0 ? on_gpu(own, at::kFloat) : shared_;
+      unit.accumulators = UnitViews(layout, unit.flat);
       unit.zeroed = zeroed_ranges(layout);
       const std::uint64_t host_bytes = host_gradient_bytes(model, options_, index);
       const std::uint64_t kept_bytes = kept_gradient_bytes(model, options_, index);
@@ -65,7 +66,7 @@ class CudaGradientSink final : public GradientSink {
   const UnitViews& open(int index) override {
     Unit& unit = at(index);
     if (!std::exchange(unit.is_open, true)) {
-      auto* const memory = static_cast<float*>((index == 0 ? embedding_ : others_).data_ptr());
+      auto* const memory = static_cast<float*>(unit.flat.data_ptr());
       for (const offload::ElementRange& range : unit.zeroed) {
         must(cudaMemsetAsync(memory + range.first, 0, range.elements * sizeof(float), compute()));
       }
@@ -78,8 +79,7 @@ class CudaGradientSink final : public GradientSink {
     SLUICE_CHECK(unit.is_open, "finish() of a unit that is open");
     unit.is_open = false;
     const std::uint64_t elements = model_.layout(index).elements;
-    const auto* const from =
-        static_cast<const float*>((index == 0 ? embedding_ : others_).data_ptr());
+    const auto* const from = static_cast<const float*>(unit.flat.data_ptr());
     if (unit.kept != nullptr) {  // totals() has seen the copies of the step before end
       SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, unit, elements));
       return unit.gradient == nullptr
@@ -130,6 +130,7 @@ class CudaGradientSink final : public GradientSink {
 
  private:
   struct Unit {
+    at::Tensor flat;  // fp32; of a unit that lends, its own
     UnitViews accumulators;
     std::vector<offload::ElementRange> zeroed;
     std::byte* gradient = nullptr;  // on the host; null: the GPU updates all of it
@@ -185,15 +186,14 @@ class CudaGradientSink final : public GradientSink {
   static void must(cudaError_t result) { C10_CUDA_CHECK(result); }
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
 
-  const GptModel& model_;
+  const ModelLayout& model_;
   const CudaSinkOptions options_;
   TraceLog* const trace_;
   const std::unique_ptr<aio::PinnedPool> pool_;
   aio::PinnedPool::Lease host_;
   c10::cuda::CUDAStream copies_;
-  at::Tensor embedding_;
-  at::Tensor others_;
-  at::Tensor kept_;  // gradients that stay on the GPU, one behind the other
+  at::Tensor shared_;  // the accumulators of units that lend nothing
+  at::Tensor kept_;    // gradients that stay on the GPU, one behind the other
   at::cuda::CUDAEvent filled_;
   std::array<Stage, kGradientStages> stages_;
   std::size_t next_stage_ = 0;
@@ -203,7 +203,7 @@ class CudaGradientSink final : public GradientSink {
 
 }  // namespace
 
-Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const GptModel& model,
+Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout& model,
                                                               const CudaSinkOptions& options,
                                                               TraceLog* trace) {
   SLUICE_ASSIGN_OR_RETURN(

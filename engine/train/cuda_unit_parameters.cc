@@ -31,7 +31,7 @@ at::Tensor zeroed(std::uint64_t bytes) {
 
 class CudaUnitParameters final : public UnitParameters {
  public:
-  CudaUnitParameters(const GptModel& model, CudaSlotOptions options, ParamOffloader& params,
+  CudaUnitParameters(const ModelLayout& model, CudaSlotOptions options, ParamOffloader& params,
                      TraceLog* trace)
       : model_(model),
         options_(std::move(options)),
@@ -42,7 +42,7 @@ class CudaUnitParameters final : public UnitParameters {
     for (int unit = 0; unit < model.units(); ++unit)
       units_.push_back({std::make_unique<SlotStorage>(model.layout(unit), options_.dtype, device)});
     make_resident_places();
-    for (const SlotClass of : kSlotClasses) {
+    for (const UnitRole of : kSlotRoles) {
       for (int i = 0; i < planned_slots(model, options_, of); ++i) {
         shared_.push_back(zeroed(planned_slot_bytes(model, options_, of)));
         add_slot(of, shared_.back().data_ptr());
@@ -94,9 +94,8 @@ class CudaUnitParameters final : public UnitParameters {
 
   bool keeps(int unit) const override {
     const Unit& it = units_[static_cast<std::size_t>(unit)];
-    if (it.own_slot != kNobody || slot_class(model_, unit) != SlotClass::kBlocks) return true;
-    return it.streamed_rank >=
-           streamed_blocks_ - planned_slots(model_, options_, SlotClass::kBlocks);
+    if (it.own_slot != kNobody || model_.kind(unit).role() != UnitRole::kBlock) return true;
+    return it.streamed_rank >= streamed_blocks_ - planned_slots(model_, options_, UnitRole::kBlock);
   }
   void changed() override {
     for (auto& slot : slots_) {
@@ -122,7 +121,7 @@ class CudaUnitParameters final : public UnitParameters {
 
  private:
   struct Slot {
-    SlotClass of = SlotClass::kBlocks;
+    UnitRole of = UnitRole::kBlock;
     int owner = kNobody;  // of a slot that is one unit's own
     void* memory = nullptr;
     int unit = kNobody;  // whose newest parameters it holds
@@ -141,7 +140,7 @@ class CudaUnitParameters final : public UnitParameters {
   Slot& slot_at(int index) { return *slots_[static_cast<std::size_t>(index)]; }
   Unit& unit_at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
 
-  Slot& add_slot(SlotClass of, void* memory) {
+  Slot& add_slot(UnitRole of, void* memory) {
     slots_.push_back(std::make_unique<Slot>());
     slots_.back()->of = of;
     slots_.back()->memory = memory;
@@ -156,7 +155,7 @@ class CudaUnitParameters final : public UnitParameters {
     for (int unit = 0; unit < model_.units(); ++unit) {
       if (!options_.residency.resident(unit)) continue;
       unit_at(unit).own_slot = static_cast<int>(slots_.size());
-      Slot& slot = add_slot(slot_class(model_, unit), place);
+      Slot& slot = add_slot(model_.kind(unit).role(), place);
       slot.owner = unit;
       if (!options_.residency.has_host_state(unit)) slot.unit = unit;  // set and updated there
       place += place_bytes(model_, options_, unit);
@@ -165,7 +164,7 @@ class CudaUnitParameters final : public UnitParameters {
 
   void rank_streamed_blocks() {
     for (int unit = 0; unit < model_.units(); ++unit)
-      if (slot_class(model_, unit) == SlotClass::kBlocks && unit_at(unit).own_slot == kNobody)
+      if (model_.kind(unit).role() == UnitRole::kBlock && unit_at(unit).own_slot == kNobody)
         unit_at(unit).streamed_rank = streamed_blocks_++;
   }
 
@@ -185,7 +184,7 @@ class CudaUnitParameters final : public UnitParameters {
     std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       const Slot& slot = *slots_[i];
-      const bool fits = slot.owner == kNobody && slot.of == slot_class(model_, unit);
+      const bool fits = slot.owner == kNobody && slot.of == model_.kind(unit).role();
       if (!fits || slot.acquired || slot.last_use >= oldest) continue;
       best = static_cast<int>(i);
       oldest = slot.last_use;
@@ -240,7 +239,7 @@ class CudaUnitParameters final : public UnitParameters {
     return {};
   }
 
-  const GptModel& model_;
+  const ModelLayout& model_;
   const CudaSlotOptions options_;
   ParamOffloader& params_;
   TraceLog* const trace_;
@@ -281,7 +280,7 @@ class CudaPhaseClock final : public PhaseClock {
 
 }  // namespace
 
-Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const GptModel& model,
+Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const ModelLayout& model,
                                                                   const CudaSlotOptions& options,
                                                                   ParamOffloader& params,
                                                                   TraceLog* trace) {

@@ -4,20 +4,18 @@
 
 #include <vector>
 
-#include "engine/model/gpt_layout.h"
 #include "engine/train/train_error.h"
 
 namespace sluice::engine {
 namespace {
 
 // Two passes: while this one ends, the next one's parameters are read.
-void expect_units(const EvaluationParts& parts) {
-  std::vector<int> order;
-  for (int pass = 0; pass < 2; ++pass) {
-    for (int unit = 0; unit < parts.model->units(); ++unit)
-      if (parts.params->on_host(unit)) order.push_back(unit);
-    if (!parts.parameters->keeps(0) && parts.params->on_host(0)) order.push_back(0);  // the head's
-  }
+void expect_units(const EvaluationParts& parts, const offload::StepProgram& program) {
+  std::vector<int> order = offload::host_order(
+      program, /*updates_too=*/false, [&](int unit) { return parts.parameters->keeps(unit); });
+  std::erase_if(order, [&](int unit) { return !parts.params->on_host(unit); });
+  const std::size_t once = order.size();
+  for (std::size_t i = 0; i < once; ++i) order.push_back(order[i]);
   parts.params->expect(order);
 }
 
@@ -32,27 +30,31 @@ PassContext context(int unit, std::size_t micro_batch) {
 }  // namespace
 
 LossSum evaluate_batch(const EvaluationParts& parts, const StepBatch& batch) {
+  using offload::StepOp;
   const at::NoGradGuard no_tape;
-  expect_units(parts);
-  const int head = parts.model->head_index();
+  const ModelLayout& layout = parts.model->layout();
+  const offload::StepProgram program = offload::forward_pass(program_units(layout));
+  expect_units(parts, program);
+  FetchedUnits fetched(*parts.parameters);
   std::vector<at::Tensor> flow = batch.inputs;
-  for (int unit = 0; unit < head; ++unit) {
-    const UnitViews& views = *must(parts.parameters->acquire(unit));
-    for (std::size_t m = 0; m < flow.size(); ++m)
-      flow[m] = parts.model->unit(unit).forward(context(unit, m), views, flow[m], nullptr);
-    parts.parameters->release(unit);
-    must(parts.parameters->prefetch(unit + 1));
-  }
-  const UnitViews& views = *must(parts.parameters->acquire(head));
-  const UnitViews& embedding = *must(parts.parameters->acquire(0));
   std::vector<at::Tensor> losses;
-  for (std::size_t m = 0; m < flow.size(); ++m) {
-    losses.push_back(parts.model->head().loss_sum(views, embedding[embedding_parameter::kToken],
-                                                  flow[m], batch.targets[m]));
-    flow[m].reset();
+  for (const auto& [op, unit] : program) {
+    if (op == StepOp::kFetch || op == StepOp::kFetchAgain) {
+      fetched.acquire(unit);
+      continue;
+    }
+    const UnitViews views = fetched.views(layout, unit);
+    for (std::size_t m = 0; m < flow.size(); ++m) {
+      if (op == StepOp::kForward) {
+        flow[m] = parts.model->unit(unit).forward(context(unit, m), views, flow[m], nullptr);
+      } else {
+        losses.push_back(parts.model->head().loss_sum(views, flow[m], batch.targets[m]));
+        flow[m].reset();
+      }
+    }
+    fetched.release();
+    if (op == StepOp::kForward) must(parts.parameters->prefetch(unit + 1));
   }
-  parts.parameters->release(0);
-  parts.parameters->release(head);
 
   LossSum total;
   for (std::size_t m = 0; m < losses.size(); ++m) {

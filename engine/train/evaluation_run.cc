@@ -34,7 +34,7 @@ Result<std::unique_ptr<EvaluationRun>> EvaluationRun::create(const config::Confi
                                                                .writes = run->drives_.writes.get(),
                                                                .executor = run->executor_.get()}));
   SLUICE_ASSIGN_OR_RETURN(run->parameters_,
-                          make_unit_parameters(plan, *run->model_, *run->params_));
+                          make_unit_parameters(plan, run->model_->layout(), *run->params_));
   return run;
 }
 
@@ -45,11 +45,11 @@ EvaluationRun::~EvaluationRun() {
 }
 
 Status EvaluationRun::load(const Progress& progress) {
-  auto opened = WeightsFile::open(*drives_.reads, config_.model.init_from, *model_);
+  auto opened = WeightsFile::open(*drives_.reads, config_.model.init_from, model_->shape());
   if (!opened.ok()) return std::move(opened).error().with_context("model.init_from");
   WeightsFile weights = *std::move(opened);
   return load_parameters(
-      {.model = model_.get(),
+      {.model = &model_->layout(),
        .form = plan_.form,
        .params = params_.get(),
        .read = [&](const ParameterSpec& parameter, std::uint64_t first,

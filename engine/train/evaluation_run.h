@@ -13,6 +13,7 @@
 #include "aio/executor.h"
 #include "aio/result.h"
 #include "engine/config/config.h"
+#include "engine/model/gpt_model.h"
 #include "engine/train/evaluation_pass.h"
 #include "engine/train/memory_plan.h"
 #include "engine/train/run_data.h"

@@ -44,7 +44,7 @@ int units_ahead(const UnitSizes& sizes, const FetchRequest& request,
 int live_blocks(const UnitSizes& sizes, const FetchRequest& request,
                 std::vector<std::string>& raised) {
   const int least = least_block_slots(sizes.blocks);
-  const std::uint64_t kept = sizes.embedding_elements + sizes.head_elements;
+  const std::uint64_t kept = sizes.end_elements;
   const std::uint64_t needed = kept + static_cast<std::uint64_t>(least) * sizes.block_elements;
   const std::uint64_t live = not_negative(request.max_live_elements);
   if (live < needed) {
@@ -59,7 +59,7 @@ int live_blocks(const UnitSizes& sizes, const FetchRequest& request,
 // the token embedding.
 int reused_blocks(const UnitSizes& sizes, const FetchRequest& request) {
   const std::uint64_t distance = not_negative(request.max_reuse_distance_elements);
-  const std::uint64_t of_last = sizes.embedding_elements + sizes.head_elements;
+  const std::uint64_t of_last = sizes.end_elements;
   if (distance < of_last) return 0;
   return at_most((distance - of_last) / sizes.block_elements / 2 + 1, sizes.blocks);
 }

@@ -20,9 +20,8 @@
 namespace sluice::engine {
 
 struct UnitSizes {
-  std::uint64_t embedding_elements = 0;
-  std::uint64_t block_elements = 0;
-  std::uint64_t head_elements = 0;
+  std::uint64_t end_elements = 0;    // of the embedding and the head together
+  std::uint64_t block_elements = 0;  // of the largest
   int blocks = 0;
 };
 

@@ -9,7 +9,6 @@
 
 #include "aio/log.h"
 #include "engine/exchange/stored_shape.h"
-#include "engine/model/gpt_layout.h"
 #include "engine/train/load_parameters.h"
 #include "engine/train/train_error.h"
 
@@ -17,13 +16,12 @@ namespace sluice::engine {
 namespace {
 
 // Two passes: while this one ends, the next one's parameters are read.
-void expect_units(const GptModel& model, const UnitParameters& parameters,
+void expect_units(const offload::StepProgram& program, const UnitParameters& parameters,
                   offload::ParamOffloader& params) {
-  std::vector<int> order;
-  for (int pass = 0; pass < 2; ++pass) {
-    for (int unit = 0; unit < model.units(); ++unit) order.push_back(unit);
-    if (!parameters.keeps(0)) order.push_back(0);  // the head's
-  }
+  std::vector<int> order = offload::host_order(program, /*updates_too=*/false,
+                                               [&](int unit) { return parameters.keeps(unit); });
+  const std::size_t once = order.size();
+  for (std::size_t i = 0; i < once; ++i) order.push_back(order[i]);
   params.expect(order);
 }
 
@@ -42,7 +40,7 @@ Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Confi
                                                           .writes = run->drives_.writes.get(),
                                                           .executor = run->executor_.get()}));
   SLUICE_ASSIGN_OR_RETURN(run->parameters_,
-                          make_unit_parameters(plan, *run->model_, *run->params_));
+                          make_unit_parameters(plan, run->model_->layout(), *run->params_));
   run->cache_ = std::make_unique<KvCache>(
       generation_shape(config),
       at::TensorOptions().dtype(compute_dtype(plan.form)).device(compute_device(plan)));
@@ -63,7 +61,7 @@ Status GenerationRun::load(CheckpointReader& checkpoint, const Progress& progres
                  "model...");
   }
   return load_parameters(
-      {.model = model_.get(),
+      {.model = &model_->layout(),
        .form = plan_.form,
        .params = params_.get(),
        .read =
@@ -90,26 +88,31 @@ std::vector<float> GenerationRun::feed(std::span<const std::int64_t> tokens) {
 
 std::vector<float> GenerationRun::pass(std::span<const std::int64_t> tokens) {
   const at::NoGradGuard no_tape;
-  expect_units(*model_, *parameters_, *params_);
+  const ModelLayout& layout = model_->layout();
+  const offload::StepProgram program = offload::forward_pass(program_units(layout));
+  expect_units(program, *parameters_, *params_);
+  FetchedUnits fetched(*parameters_);
   std::vector<std::int64_t> ids(tokens.begin(), tokens.end());
   const auto count = static_cast<std::int64_t>(ids.size());
   at::Tensor flow =
       at::from_blob(ids.data(), {1, count}, at::kLong).to(compute_device(plan_)).clone();
-  const int head = model_->head_index();
-  for (int unit = 0; unit < head; ++unit) {
-    const UnitViews& views = *must(parameters_->acquire(unit));
-    flow = model_->unit(unit).extend(views, flow, *cache_);
-    parameters_->release(unit);
-    must(parameters_->prefetch(unit + 1));
+  at::Tensor numbers;
+  for (const auto& [op, unit] : program) {
+    if (op == offload::StepOp::kFetch || op == offload::StepOp::kFetchAgain) {
+      fetched.acquire(unit);
+      continue;
+    }
+    const UnitViews views = fetched.views(layout, unit);
+    if (op == offload::StepOp::kForward) {
+      flow = model_->unit(unit).extend(views, flow, *cache_);
+    } else {
+      const at::Tensor logits = model_->head().logits(views, flow, 1);
+      numbers = logits.flatten().to(at::kCPU, at::kFloat).contiguous();
+    }
+    fetched.release();
+    if (op == offload::StepOp::kForward) must(parameters_->prefetch(unit + 1));
   }
   cache_->advance(count);
-  const UnitViews& views = *must(parameters_->acquire(head));
-  const UnitViews& embedding = *must(parameters_->acquire(0));
-  const at::Tensor logits =
-      model_->head().logits(views, embedding[embedding_parameter::kToken], flow, 1);
-  const at::Tensor numbers = logits.flatten().to(at::kCPU, at::kFloat).contiguous();
-  parameters_->release(0);
-  parameters_->release(head);
   const auto* const first = numbers.const_data_ptr<float>();
   return {first, first + numbers.numel()};
 }

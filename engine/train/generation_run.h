@@ -19,6 +19,7 @@
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_reader.h"
 #include "engine/config/config.h"
+#include "engine/model/gpt_model.h"
 #include "engine/model/kv_cache.h"
 #include "engine/train/memory_plan.h"
 #include "engine/train/run_parts.h"

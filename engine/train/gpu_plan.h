@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "engine/model/gpt_model.h"
+#include "engine/model/model_layout.h"
 #include "offload/adamw_arrays.h"
 #include "offload/unit_residency.h"
 
@@ -22,18 +22,16 @@ struct CudaSlotOptions {
   int block_slots = 3;  // computed with, copied into, just used
   offload::UnitResidency residency;
 };
-enum class SlotClass : std::uint8_t { kEmbedding, kBlocks, kHead };
-inline constexpr SlotClass kSlotClasses[] = {SlotClass::kEmbedding, SlotClass::kBlocks,
-                                             SlotClass::kHead};
+inline constexpr UnitRole kSlotRoles[] = {UnitRole::kEmbedding, UnitRole::kBlock, UnitRole::kHead};
 
-SlotClass slot_class(const GptModel& model, int unit);
-int planned_slots(const GptModel& model, const CudaSlotOptions& options, SlotClass of);
-std::uint64_t planned_slot_bytes(const GptModel& model, const CudaSlotOptions& options,
-                                 SlotClass of);                                           // of one
-std::uint64_t planned_slot_bytes(const GptModel& model, const CudaSlotOptions& options);  // of all
+int planned_slots(const ModelLayout& model, const CudaSlotOptions& options, UnitRole of);
+std::uint64_t planned_slot_bytes(const ModelLayout& model, const CudaSlotOptions& options,
+                                 UnitRole of);  // of one
+std::uint64_t planned_slot_bytes(const ModelLayout& model,
+                                 const CudaSlotOptions& options);  // of all
 // A resident unit's place, and all of them.
-std::uint64_t place_bytes(const GptModel& model, const CudaSlotOptions& options, int unit);
-std::uint64_t planned_resident_bytes(const GptModel& model, const CudaSlotOptions& options);
+std::uint64_t place_bytes(const ModelLayout& model, const CudaSlotOptions& options, int unit);
+std::uint64_t planned_resident_bytes(const ModelLayout& model, const CudaSlotOptions& options);
 
 // The gradient of a unit with state on the GPU is kept there until its update; that of others
 // passes through a stage to the host.
@@ -43,14 +41,19 @@ struct CudaSinkOptions {
 };
 inline constexpr int kGradientStages = 2;  // one is filled while the other is copied away
 
-std::uint64_t accumulator_elements(const GptModel& model);  // of all units but the embedding: fp32
-std::uint64_t stage_bytes(const GptModel& model, const CudaSinkOptions& options);  // of one
-std::uint64_t kept_gradient_bytes(const GptModel& model, const CudaSinkOptions& options, int unit);
-std::uint64_t kept_gradient_bytes(const GptModel& model, const CudaSinkOptions& options);
+// fp32. Of a unit that lends parameters: its own, since later units add to them before it does.
+// The others take turns.
+std::uint64_t own_accumulator_elements(const ModelLayout& model, int unit);  // 0: it has none
+std::uint64_t shared_accumulator_elements(const ModelLayout& model);
+std::uint64_t stage_bytes(const ModelLayout& model, const CudaSinkOptions& options);  // of one
+std::uint64_t kept_gradient_bytes(const ModelLayout& model, const CudaSinkOptions& options,
+                                  int unit);
+std::uint64_t kept_gradient_bytes(const ModelLayout& model, const CudaSinkOptions& options);
 // Pinned: nothing where the GPU updates all of the unit.
-std::uint64_t host_gradient_bytes(const GptModel& model, const CudaSinkOptions& options, int unit);
-std::uint64_t square_sum_bytes(const GptModel& model, int unit);  // likewise pinned
-std::uint64_t planned_sink_gpu_bytes(const GptModel& model, const CudaSinkOptions& options);
-std::uint64_t planned_sink_host_bytes(const GptModel& model, const CudaSinkOptions& options);
+std::uint64_t host_gradient_bytes(const ModelLayout& model, const CudaSinkOptions& options,
+                                  int unit);
+std::uint64_t square_sum_bytes(const ModelLayout& model, int unit);  // likewise pinned
+std::uint64_t planned_sink_gpu_bytes(const ModelLayout& model, const CudaSinkOptions& options);
+std::uint64_t planned_sink_host_bytes(const ModelLayout& model, const CudaSinkOptions& options);
 
 }  // namespace sluice::engine

@@ -7,11 +7,11 @@
 // stays there until the unit's update has consumed it, so no gradient touches the disk. What the
 // GPU updates stays there instead.
 //
-// The token embedding's gradient is begun by the head and finished by the embedding: two units are
-// open at once then, else one.
+// The gradient of a parameter that others borrow is begun by the last of them and finished by its
+// own unit: units that lend stay open meanwhile, of the others one is open at a time.
 //
-// Memory:  host_bytes() of pinned host memory; on the device one buffer for the largest unit but
-//          the embedding, and one for the embedding.
+// Memory:  host_bytes() of pinned host memory; on the device a buffer for each unit that lends, and
+//          one for the largest of the others.
 // Threads: the one that trains; host_gradient() from any.
 #pragma once
 
@@ -27,7 +27,7 @@
 #include "aio/page_memory.h"
 #include "aio/pinned_pool.h"
 #include "aio/result.h"
-#include "engine/model/gpt_model.h"
+#include "engine/model/model_layout.h"
 #include "engine/model/unit_views.h"
 #include "offload/adamw_arrays.h"
 #include "offload/isa.h"
@@ -67,6 +67,13 @@ class GradientSink {
   virtual std::uint64_t copied_bytes() const { return 0; }
 };
 
+// Opens the unit, and those whose parameters it borrows, for views of all of their accumulators.
+inline UnitViews open_with_lenders(GradientSink& sink, const ModelLayout& model, int unit) {
+  std::vector<const UnitViews*> of_lenders;
+  for (const int lender : model.lenders(unit)) of_lenders.push_back(&sink.open(lender));
+  return with_borrowed(model, unit, sink.open(unit), of_lenders);
+}
+
 class CpuGradientSink final : public GradientSink {
  public:
   struct Options {
@@ -75,11 +82,11 @@ class CpuGradientSink final : public GradientSink {
     bool huge_pages = true;
   };
   // Model and executor must outlive it; the executor is nobody else's during finish().
-  static Result<std::unique_ptr<CpuGradientSink>> create(const GptModel& model,
+  static Result<std::unique_ptr<CpuGradientSink>> create(const ModelLayout& model,
                                                          aio::Executor& executor,
                                                          const Options& options);
   // What create() takes on the host, the accumulators included.
-  static std::uint64_t planned_bytes(const GptModel& model, offload::GradType type);
+  static std::uint64_t planned_bytes(const ModelLayout& model, offload::GradType type);
 
   const UnitViews& open(int unit) override;
   Status finish(int unit) override;
@@ -95,11 +102,12 @@ class CpuGradientSink final : public GradientSink {
     std::uint64_t elements = 0;
     std::vector<offload::ElementRange> zeroed;
     std::unique_ptr<offload::SquareSum> sum;
+    bool lends = false;
     bool is_open = false;
     bool finished = false;
   };
 
-  CpuGradientSink(const GptModel& model, aio::Executor& executor, const Options& options,
+  CpuGradientSink(const ModelLayout& model, aio::Executor& executor, const Options& options,
                   aio::PageMemory host, aio::PageMemory accumulators);
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "aio/clock.h"
-#include "engine/model/gpt_model.h"
+#include "engine/model/model_layout.h"
 #include "engine/observe/step_metrics.h"
 #include "engine/observe/trace_log.h"
 #include "engine/train/gradient_sink.h"
@@ -39,7 +39,8 @@ class HostUnits final : public offload::UnitSource {
   };
   // `access`: what the optimizer does with the parameters: updates them in a step, makes them in
   // restore(), reads them in snapshot().
-  HostUnits(const Places& places, Access access, const GptModel& model, TraceLog* trace = nullptr)
+  HostUnits(const Places& places, Access access, const ModelLayout& model,
+            TraceLog* trace = nullptr)
       : places_(places),
         access_(access),
         model_(model),
@@ -73,7 +74,7 @@ class HostUnits final : public offload::UnitSource {
                    .begin_ns = begin_ns_,
                    .end_ns = now_ns});
     }
-    if (unit == model_.head_index()) last_step_ns_.store(now_ns - step_begin_ns_);
+    if (unit == model_.head()) last_step_ns_.store(now_ns - step_begin_ns_);
   }
 
   // From the next step on. What hashes() returns is of the last step once every unit of it is
@@ -105,7 +106,7 @@ class HostUnits final : public offload::UnitSource {
 
   const Places places_;
   const Access access_;
-  const GptModel& model_;
+  const ModelLayout& model_;
   TraceLog* const trace_;
   const SteadyClock clock_{};
   Widths widths_;

@@ -6,14 +6,14 @@
 #include <span>
 
 #include "aio/result.h"
-#include "engine/model/gpt_model.h"
+#include "engine/model/model_layout.h"
 #include "offload/param_offloader.h"
 #include "offload/state_tiles.h"
 
 namespace sluice::engine {
 
 struct LoadParameters {
-  const GptModel* model = nullptr;
+  const ModelLayout* model = nullptr;
   offload::ParamForm form = offload::ParamForm::kSplit;
   offload::ParamOffloader* params = nullptr;
   // Elements [first, first + values.size()) of a parameter.

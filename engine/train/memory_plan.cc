@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "aio/units.h"
-#include "engine/model/gpt_costs.h"
 #include "engine/model/gpt_layout.h"
 #include "engine/model/kv_cache.h"
 #include "engine/train/cuda_device.h"
@@ -99,8 +98,8 @@ const char* store_suffix(RunPurpose purpose) {
   return "params";
 }
 
-Status plan_params(const config::Config& config, const GptModel& model, const PlanOptions& options,
-                   MemoryPlan& plan) {
+Status plan_params(const config::Config& config, const ModelLayout& model,
+                   const PlanOptions& options, MemoryPlan& plan) {
   place_params(config.zero, model, options.places, plan);
   plan.params.element_bytes = offload::param_bytes_per_element(plan.form);
   plan.params.store.paths = config.param_nvme_paths();
@@ -166,7 +165,7 @@ int ring_blocks(const config::Config& config) {
 }
 
 // Of what the units are given; on the CPU that is in host memory anyway.
-void plan_boundaries(const config::Config& config, const GptModel& model,
+void plan_boundaries(const config::Config& config, const ModelLayout& model,
                      std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
   if (!plan.cuda) return;
   const auto slots = boundaries_on_gpu(config.placement, places, ring_blocks(config));
@@ -177,12 +176,8 @@ void plan_boundaries(const config::Config& config, const GptModel& model,
                                     .dtype = compute_dtype(plan.form),
                                     .slots = *slots};
   plan.host.push_back({"activation boundaries", MemoryUse::kBoundaries,
-                       BoundaryPlan(model.shape(), *plan.boundaries).host_bytes(),
+                       BoundaryPlan(model, *plan.boundaries).host_bytes(),
                        /*locked=*/true});
-}
-
-std::int64_t token_rows(const GptModel& model) {
-  return model.layout(0).parameters[embedding_parameter::kToken].padded_rows;
 }
 
 // Evaluated together, in an evaluation on its own: as many micro-batches as have this much between
@@ -191,21 +186,17 @@ constexpr std::uint64_t kEvaluationFlowBytes = 256 * kMiB;
 
 // Boundaries of all micro-batches between forward and backward, and what one call works with. An
 // evaluation during training goes with the former.
-std::uint64_t plan_activations(const config::Config& config, const GptModel& model,
+std::uint64_t plan_activations(const config::Config& config, const ModelLayout& model,
                                MemoryPlan& plan) {
-  const GptShape& shape = model.shape();
   const bool generates = plan.purpose == RunPurpose::kGeneration;
   const PassShape pass{.micro_batch = generates ? 1 : config.batch.micro,
                        .tokens = config.data.sequence_tokens,
                        .number_bytes = plan.form == offload::ParamForm::kFp32 ? 4 : 2};
-  const PeakOptions peak{.cpu = !plan.cuda,
-                         .plain_attention = !plan.cuda && shape.dropout > 0,
-                         .deterministic = config.run.deterministic};
+  const PeakOptions peak{.cpu = !plan.cuda, .deterministic = config.run.deterministic};
   const auto micro_batches = static_cast<std::uint64_t>(config.batch.accumulation);
-  const auto layers = static_cast<std::uint64_t>(shape.layers);
-  const std::uint64_t boundary = boundary_bytes(shape, pass);
-  const std::uint64_t call = std::max(block_peak_bytes(shape, pass, peak),
-                                      head_peak_bytes(shape, pass, token_rows(model), peak));
+  const auto blocks = static_cast<std::uint64_t>(model.blocks());
+  const std::uint64_t boundary = model.boundary_bytes(pass);
+  const std::uint64_t call = model.peak_bytes(pass, peak);
   if (generates) return boundary + call;
   if (plan.purpose == RunPurpose::kEvaluation) {
     const auto asked =
@@ -217,14 +208,15 @@ std::uint64_t plan_activations(const config::Config& config, const GptModel& mod
   std::uint64_t bytes = 2 * micro_batches * boundary;  // what flows from unit to unit
   if (plan.boundaries) {
     plan.evaluation_micro_batches = micro_batches;
-    bytes += BoundaryPlan(shape, *plan.boundaries).gpu_bytes();
+    bytes += BoundaryPlan(model, *plan.boundaries).gpu_bytes();
   } else {
-    plan.evaluation_micro_batches = layers * micro_batches;
-    bytes += layers * micro_batches * boundary;
+    plan.evaluation_micro_batches = blocks * micro_batches;
+    bytes += blocks * micro_batches * boundary;
   }
-  const auto kept = static_cast<std::uint64_t>(
-      std::count(plan.keeps_activations.begin(), plan.keeps_activations.end(), true));
-  return bytes + kept * micro_batches * block_saved_bytes(shape, pass) + call;
+  for (std::size_t unit = 0; unit < plan.keeps_activations.size(); ++unit)
+    if (plan.keeps_activations[unit])
+      bytes += micro_batches * model.kind(static_cast<int>(unit)).saved_bytes(pass);
+  return bytes + call;
 }
 
 }  // namespace
@@ -267,12 +259,12 @@ at::ScalarType compute_dtype(offload::ParamForm form) {
   return at::kFloat;
 }
 
-GptModel::Options model_options(const config::Config& config) {
+GptModelOptions model_options(const config::Config& config) {
   return model_options(config, uses_cuda(config));
 }
 
-GptModel::Options model_options(const config::Config& config, bool on_gpu) {
-  GptModel::Options options{.shape = gpt_shape(config.model)};
+GptModelOptions model_options(const config::Config& config, bool on_gpu) {
+  GptModelOptions options{.shape = gpt_shape(config.model)};
   if (on_gpu && config.precision != config::Precision::kFp32) {
     const std::int64_t more = options.shape.vocab % kVocabMultiple;
     options.padded_vocab = options.shape.vocab + (more == 0 ? 0 : kVocabMultiple - more);
@@ -280,7 +272,14 @@ GptModel::Options model_options(const config::Config& config, bool on_gpu) {
   return options;
 }
 
-Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,
+ModelLayout model_layout(const config::Config& config, bool on_gpu) {
+  return gpt_model_layout(model_options(config, on_gpu));
+}
+ModelLayout model_layout(const config::Config& config) {
+  return gpt_model_layout(model_options(config));
+}
+
+Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& model,
                                const PlanOptions& options) {
   MemoryPlan plan;
   plan.purpose = options.purpose;

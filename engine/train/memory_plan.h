@@ -10,7 +10,7 @@
 
 #include "aio/result.h"
 #include "engine/config/config.h"
-#include "engine/model/gpt_model.h"
+#include "engine/model/gpt_layout.h"
 #include "engine/train/boundary_plan.h"
 #include "engine/train/gpu_plan.h"
 #include "engine/train/save_plan.h"
@@ -98,15 +98,17 @@ GptShape generation_shape(const config::Config& config);
 at::ScalarType compute_dtype(offload::ParamForm form);  // of activations, and of parameters in use
 // The model of a configuration, as it is on the device that the configuration gets: on CUDA the
 // token embedding of 16-bit numbers is padded to whole tiles of the tensor cores.
-GptModel::Options model_options(const config::Config& config);
-GptModel::Options model_options(const config::Config& config, bool on_gpu);
+GptModelOptions model_options(const config::Config& config);
+GptModelOptions model_options(const config::Config& config, bool on_gpu);
+ModelLayout model_layout(const config::Config& config);
+ModelLayout model_layout(const config::Config& config, bool on_gpu);
 
 // What the parts on the GPU are made with.
 CudaSlotOptions slot_options(const MemoryPlan& plan);
 CudaSinkOptions sink_options(const MemoryPlan& plan);
 
-// `model` is the one of model_options(). kInvalidArgument with a sentence for what cannot be meant.
-Result<MemoryPlan> plan_memory(const config::Config& config, const GptModel& model,
+// `model` is the one of model_layout(). kInvalidArgument with a sentence for what cannot be meant.
+Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& model,
                                const PlanOptions& options = {});
 
 }  // namespace sluice::engine

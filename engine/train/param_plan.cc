@@ -11,7 +11,7 @@ namespace {
 constexpr int kMinCacheBuffers = 3;  // of a size class: updated, read, read ahead
 
 // Returns the elements of the largest unit on NVMe.
-std::uint64_t place_units(const config::Zero& zero, const GptModel& model,
+std::uint64_t place_units(const config::Zero& zero, const ModelLayout& model,
                           std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
   using config::OffloadDevice;
   const OffloadDevice device = zero.offload_param.device;
@@ -74,22 +74,27 @@ FetchRequest fetch_request(const config::Config& config, RunPurpose purpose) {
           .max_reuse_distance_elements = reuses ? config.zero.max_reuse_distance_elements : 0};
 }
 
-UnitSizes unit_sizes(const GptModel& model) {
-  return {.embedding_elements = model.layout(0).elements,
-          .block_elements = model.layout(1).elements,
-          .head_elements = model.layout(model.head_index()).elements,
-          .blocks = model.head_index() - 1};
+UnitSizes unit_sizes(const ModelLayout& model) {
+  UnitSizes sizes{.blocks = model.blocks()};
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const std::uint64_t elements = model.layout(unit).elements;
+    if (model.is_block(unit))
+      sizes.block_elements = std::max(sizes.block_elements, elements);
+    else
+      sizes.end_elements += elements;
+  }
+  return sizes;
 }
 
 // What so many slots for blocks take, with those of embedding and head.
-std::uint64_t slot_bytes(const GptModel& model, const MemoryPlan& plan, int block_slots) {
+std::uint64_t slot_bytes(const ModelLayout& model, const MemoryPlan& plan, int block_slots) {
   CudaSlotOptions options = slot_options(plan);
   options.block_slots = block_slots;
   return planned_slot_bytes(model, options);
 }
 
 // As many slots as fit beside everything else that `plan` has on the GPU.
-void fit_slots(std::uint64_t room_bytes, const GptModel& model, MemoryPlan& plan,
+void fit_slots(std::uint64_t room_bytes, const ModelLayout& model, MemoryPlan& plan,
                FetchLimits& limits) {
   const int wanted = limits.block_slots;
   const std::uint64_t all = slot_bytes(model, plan, wanted);
@@ -99,7 +104,7 @@ void fit_slots(std::uint64_t room_bytes, const GptModel& model, MemoryPlan& plan
     return;  // 0: a build without CUDA, which runs nothing there
   const std::uint64_t too_many = (needed - room_bytes + one - 1) / one;
   const auto wanted_slots = static_cast<std::uint64_t>(wanted);
-  lower_block_slots(limits, model.head_index() - 1,
+  lower_block_slots(limits, model.blocks(),
                     static_cast<int>(wanted_slots - std::min(too_many, wanted_slots)));
   if (limits.block_slots == wanted) return;
   plan.notes.push_back("zero_optimization.stage3_max_live_parameters and its neighbours ask for " +
@@ -116,13 +121,13 @@ void note_raised(MemoryPlan& plan, const std::string& key, std::int64_t given,
                        needed + ": raised to " + std::to_string(raised_to));
 }
 
-void place_params(const config::Zero& zero, const GptModel& model,
+void place_params(const config::Zero& zero, const ModelLayout& model,
                   std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
   choose_param_buffers(zero.offload_param, place_units(zero, model, places, plan), plan);
 }
 
 // From NVMe, units come to the host one ahead of those that are copied to the GPU.
-void plan_fetching(const config::Config& config, const GptModel& model,
+void plan_fetching(const config::Config& config, const ModelLayout& model,
                    std::optional<std::uint64_t> gpu_room_bytes, MemoryPlan& plan) {
   const UnitSizes sizes = unit_sizes(model);
   const FetchRequest request = fetch_request(config, plan.purpose);

@@ -15,12 +15,12 @@ namespace sluice::engine {
 
 // Units and cache_buffers of plan.params. A device that is named is obeyed; what is left open is as
 // in `places`, by unit, or in the host's memory where that is empty.
-void place_params(const config::Zero& zero, const GptModel& model,
+void place_params(const config::Zero& zero, const ModelLayout& model,
                   std::span<const offload::UnitPlace> places, MemoryPlan& plan);
 
 // prefetch_units, block_slots and params.read_ahead: with the slots that fit beside everything else
 // that the plan already has on the GPU.
-void plan_fetching(const config::Config& config, const GptModel& model,
+void plan_fetching(const config::Config& config, const ModelLayout& model,
                    std::optional<std::uint64_t> gpu_room_bytes, MemoryPlan& plan);
 
 // "zero_optimization.<key> <given> is below <needed>: raised to <raised_to>".

@@ -69,7 +69,7 @@ class RunCheckpoints {
   RunCheckpoints& operator=(const RunCheckpoints&) = delete;
 
   // What the copy of a background save takes.
-  static std::uint64_t image_bytes(const GptModel& model);
+  static std::uint64_t image_bytes(const ModelLayout& model);
   static std::string folder_of(const std::string& directory) { return directory + "/checkpoints"; }
 
   // The state after the last step. What the save before came to is in finished() first.

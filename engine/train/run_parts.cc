@@ -89,7 +89,7 @@ int compute_threads(const config::Config& config) {
 at::Device compute_device(const MemoryPlan& plan) { return plan.cuda ? at::kCUDA : at::kCPU; }
 
 Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& plan,
-                                                             const GptModel& model,
+                                                             const ModelLayout& model,
                                                              offload::ParamOffloader& params,
                                                              TraceLog* trace) {
   const at::ScalarType dtype = compute_dtype(plan.form);

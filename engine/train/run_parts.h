@@ -39,7 +39,7 @@ at::Device compute_device(const MemoryPlan& plan);
 
 // All must outlive it.
 Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& plan,
-                                                             const GptModel& model,
+                                                             const ModelLayout& model,
                                                              offload::ParamOffloader& params,
                                                              TraceLog* trace = nullptr);
 

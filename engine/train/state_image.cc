@@ -9,21 +9,14 @@
 
 namespace sluice::engine {
 
-std::uint64_t parameter_elements(const GptModel& model) {
-  std::uint64_t elements = 0;
-  for (int unit = 0; unit < model.units(); ++unit)
-    elements += model.layout(unit).parameter_elements();
-  return elements;
-}
-
 Result<std::unique_ptr<StateImage>> StateImage::create(TrainingRun& run) {
-  const std::uint64_t elements = parameter_elements(run.model());
+  const std::uint64_t elements = run.model().parameter_elements();
   SLUICE_ASSIGN_OR_RETURN(auto memory,
                           aio::PageMemory::map(bytes_for(elements), true, &run.executor()));
   return std::unique_ptr<StateImage>(new StateImage(run.model(), elements, std::move(memory)));
 }
 
-StateImage::StateImage(const GptModel& model, std::uint64_t elements, aio::PageMemory memory)
+StateImage::StateImage(const ModelLayout& model, std::uint64_t elements, aio::PageMemory memory)
     : elements_(elements), memory_(std::move(memory)) {
   std::uint64_t first = 0;
   for (int unit = 0; unit < model.units(); ++unit) {

@@ -35,7 +35,7 @@ class StateImage {
     const ParameterSpec* parameter = nullptr;
     std::uint64_t first = 0;
   };
-  StateImage(const GptModel& model, std::uint64_t elements, aio::PageMemory memory);
+  StateImage(const ModelLayout& model, std::uint64_t elements, aio::PageMemory memory);
   // Master weights, or one of the moments.
   std::span<float> values(std::size_t field, std::uint64_t first, std::uint64_t count) const;
 
@@ -44,8 +44,5 @@ class StateImage {
   std::vector<Place> places_;
   std::unordered_map<const ParameterSpec*, std::uint64_t> first_of_;
 };
-
-// Of all parameters.
-std::uint64_t parameter_elements(const GptModel& model);
 
 }  // namespace sluice::engine

@@ -46,7 +46,7 @@ bool keeps(const config::Placement& placement, Places places, std::size_t unit) 
 
 }  // namespace
 
-Status place_state(const config::Config& config, const GptModel& model, Places places,
+Status place_state(const config::Config& config, const ModelLayout& model, Places places,
                    MemoryPlan& plan) {
   plan.optimizer.units.clear();
   for (int unit = 0; unit < model.units(); ++unit)
@@ -60,8 +60,7 @@ Status place_state(const config::Config& config, const GptModel& model, Places p
     const bool chosen = params == OffloadDevice::kAuto && !places.empty() && places[u].resident;
     resident.push_back(plan.cuda && (params == OffloadDevice::kNone || chosen));
     // The embedding and the head keep nothing that could be computed again.
-    const bool is_block = unit > 0 && unit < model.head_index();
-    plan.keeps_activations.push_back(is_block && keeps(config.placement, places, u));
+    plan.keeps_activations.push_back(model.is_block(unit) && keeps(config.placement, places, u));
   }
   plan.residency = offload::UnitResidency(model.units(), plan.optimizer.placement, resident);
   if (params == OffloadDevice::kCpu || params == OffloadDevice::kNvme) {

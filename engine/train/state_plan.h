@@ -14,7 +14,7 @@ namespace sluice::engine {
 
 // optimizer.units, optimizer.placement, residency and keeps_activations of the plan. `places`: by
 // unit, or empty.
-Status place_state(const config::Config& config, const GptModel& model,
+Status place_state(const config::Config& config, const ModelLayout& model,
                    std::span<const offload::UnitPlace> places, MemoryPlan& plan);
 
 // The shares of the tiers that the configuration asks for; nothing: the planner's. A run on the CPU

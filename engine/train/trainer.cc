@@ -10,7 +10,6 @@
 #include <string>
 #include <utility>
 
-#include "engine/model/gpt_layout.h"
 #include "offload/adamw.h"
 
 namespace sluice::engine {
@@ -30,7 +29,10 @@ Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& s
     : options_(options),
       parts_(parts),
       update_units_({parts.params, parts.parameters, parts.gradients}, HostUnits::Access::kUpdate,
-                    *parts.model, parts.trace),
+                    parts.model->layout(), parts.trace),
+      fetched_(*parts.parameters),
+      program_(
+          offload::training_step(program_units(parts.model->layout()), options.overlap_update)),
       state_(state),
       saved_(static_cast<std::size_t>(parts.model->units())) {
   if (options.hash_widths) update_units_.hash_units(*options.hash_widths);
@@ -39,7 +41,7 @@ Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& s
 // The update's source is a member.
 Trainer::~Trainer() { static_cast<void>(parts_.optimizer->drain()); }
 
-// From here to the end of the block, as the device gets to it.
+// As long as it lives, as the device gets to it.
 class Trainer::SpanScope {
  public:
   SpanScope(Trainer& trainer, int unit) {
@@ -81,8 +83,6 @@ PassContext Trainer::context(int unit, std::size_t micro_batch) const {
           .deterministic = options_.deterministic};
 }
 
-const UnitViews& Trainer::acquire(int unit) { return *must(parts_.parameters->acquire(unit)); }
-
 // How long it took.
 std::int64_t Trainer::wait_for_update(int unit) {
   if (parts_.optimizer->is_ready(unit)) {
@@ -94,23 +94,14 @@ std::int64_t Trainer::wait_for_update(int unit) {
   return now_ns() - begin_ns;
 }
 
-// The order in which host parameters will be wanted: a unit's update, where it is not done yet, and
-// its forward follow each other, then the head asks for the token embedding, then backward, then
-// the next step begins. What the device keeps, nobody asks for again.
+// The order in which the host's parameters will be wanted, up to the next step's update. What the
+// device keeps, nobody asks for again.
 void Trainer::expect_units() const {
-  const int units = parts_.model->units();
-  std::vector<int> order;
-  order.reserve(4 * static_cast<std::size_t>(units) + 2);
-  const auto expect = [&](int unit, std::size_t times) {
-    if (parts_.params->on_host(unit)) order.insert(order.end(), times, unit);
-  };
-  const auto expect_unless_kept = [&](int unit) {
-    if (!parts_.parameters->keeps(unit)) expect(unit, 1);
-  };
-  for (int unit = 0; unit < units; ++unit) expect(unit, options_.overlap_update ? 2 : 1);
-  expect_unless_kept(0);
-  for (int unit = units - 2; unit >= 0; --unit) expect_unless_kept(unit);
-  for (int unit = 0; unit < units; ++unit) expect(unit, 1);
+  std::vector<int> order = offload::host_order(
+      program_, options_.overlap_update, [&](int unit) { return parts_.parameters->keeps(unit); });
+  const std::vector<int> next = offload::update_order(program_);
+  order.insert(order.end(), next.begin(), next.end());
+  std::erase_if(order, [&](int unit) { return !parts_.params->on_host(unit); });
   parts_.params->expect(order);
 }
 
@@ -126,59 +117,31 @@ at::Tensor Trainer::run_unit(int unit, std::size_t micro_batch, const UnitViews&
   return parts_.model->unit(unit).forward(context(unit, micro_batch), views, input, saved);
 }
 
-void Trainer::forward(const StepBatch& batch) {
-  const std::size_t micro_batches = batch.inputs.size();
-  flow_ = batch.inputs;
-  for (int unit = 0; unit < parts_.model->head_index(); ++unit) {
-    times_.update_exposed_ns += wait_for_update(unit);
-    const UnitViews& views = acquire(unit);
-    const SpanScope span(*this, unit);
-    parts_.boundaries->keep(unit, flow_);
-    if (keeps_activations(unit)) {
-      saved_[static_cast<std::size_t>(unit)].clear();
-      saved_[static_cast<std::size_t>(unit)].resize(micro_batches);
-    }
-    for (std::size_t m = 0; m < micro_batches; ++m) flow_[m] = run_unit(unit, m, views, flow_[m]);
-    parts_.parameters->release(unit);
-    prefetch_ready(unit + 1);
+void Trainer::forward(int unit, const UnitViews& views) {
+  parts_.boundaries->keep(unit, flow_);
+  if (keeps_activations(unit)) {
+    saved_[static_cast<std::size_t>(unit)].clear();
+    saved_[static_cast<std::size_t>(unit)].resize(flow_.size());
   }
-}
-
-// As far ahead as the updates of the step before have come.
-void Trainer::prefetch_ready(int first) {
-  const int end = std::min(first + options_.prefetch_units, parts_.model->units());
-  for (int unit = first; unit < end && parts_.optimizer->is_ready(unit); ++unit)
-    must(parts_.parameters->prefetch(unit));
+  for (std::size_t m = 0; m < flow_.size(); ++m) flow_[m] = run_unit(unit, m, views, flow_[m]);
 }
 
 // Forward and backward in one, so that the logits need not be kept.
-void Trainer::head(const StepBatch& batch, double grad_scale) {
-  const int head = parts_.model->head_index();
-  times_.update_exposed_ns += wait_for_update(head);
-  const UnitViews& views = acquire(head);
-  const UnitViews& embedding = acquire(0);
-  const SpanScope span(*this, head);
-  const UnitViews& gradients = parts_.gradients->open(head);
-  const UnitViews& embedding_gradients = parts_.gradients->open(0);
+void Trainer::head(int unit, const UnitViews& views, const StepBatch& batch) {
+  const UnitViews gradients = open(unit);
   losses_.clear();
   for (std::size_t m = 0; m < flow_.size(); ++m) {
-    HeadUnit::Loss loss = parts_.model->head().loss_and_gradient(
-        views, embedding[embedding_parameter::kToken], flow_[m], batch.targets[m], grad_scale,
-        gradients, embedding_gradients[embedding_parameter::kToken]);
+    HeadUnit::Loss loss = parts_.model->head().loss_and_gradient(views, flow_[m], batch.targets[m],
+                                                                 grad_scale_, gradients);
     losses_.push_back(std::move(loss.loss_sum));
     flow_[m] = std::move(loss.grad_input);
   }
-  parts_.parameters->release(0);
-  parts_.parameters->release(head);
-  must(parts_.gradients->finish(head));
 }
 
-void Trainer::backward_through(int unit, const StepBatch& batch) {
+void Trainer::backward(int unit, const UnitViews& views) {
   const ModelUnit& code = parts_.model->unit(unit);
-  const UnitViews& views = acquire(unit);
-  const SpanScope span(*this, unit);
-  const UnitViews& gradients = parts_.gradients->open(unit);
-  for (std::size_t m = 0; m < batch.inputs.size(); ++m) {
+  const UnitViews gradients = open(unit);
+  for (std::size_t m = 0; m < flow_.size(); ++m) {
     PassContext pass = context(unit, m);
     pass.overwrites = m == 0;  // open() leaves those gradients as they are
     const at::Tensor input = parts_.boundaries->take(unit, m);
@@ -189,18 +152,85 @@ void Trainer::backward_through(int unit, const StepBatch& batch) {
     flow_[m] = code.backward(pass, views, input, saved, flow_[m], gradients);
   }
   parts_.boundaries->release(unit);
-  parts_.parameters->release(unit);
-  must(parts_.gradients->finish(unit));
 }
 
-void Trainer::backward(const StepBatch& batch) {
-  must(parts_.optimizer->prefetch());
-  for (int unit = parts_.model->head_index() - 1; unit >= 0; --unit) {
-    backward_through(unit, batch);
-    for (int ahead = 1; ahead <= options_.prefetch_units && unit - ahead >= 0; ++ahead)
-      must(parts_.parameters->prefetch(unit - ahead));
+UnitViews Trainer::open(int unit) {
+  return open_with_lenders(*parts_.gradients, parts_.model->layout(), unit);
+}
+
+// What the program fetches next; in forward only as far as the updates of the step before have
+// come.
+void Trainer::prefetch_behind(std::size_t position) {
+  const bool in_backward = program_[position].op == offload::StepOp::kBackward;
+  const offload::StepOp wanted =
+      in_backward ? offload::StepOp::kFetchAgain : offload::StepOp::kFetch;
+  int left = options_.prefetch_units;
+  for (std::size_t next = position + 1; next < program_.size() && left > 0; ++next) {
+    const auto& [op, unit] = program_[next];
+    if (op == offload::StepOp::kReadState) return;
+    if (op != wanted) continue;
+    if (!in_backward && !parts_.optimizer->is_ready(unit)) return;
+    must(parts_.parameters->prefetch(unit));
+    --left;
   }
-  flow_.clear();
+}
+
+// One operation that computes, with the parameters that were fetched for it.
+void Trainer::compute(std::size_t position, const StepBatch& batch) {
+  const auto& [op, unit] = program_[position];
+  const UnitViews views = fetched_.views(parts_.model->layout(), unit);
+  if (op == offload::StepOp::kForward)
+    forward(unit, views);
+  else if (op == offload::StepOp::kHead)
+    head(unit, views, batch);
+  else
+    backward(unit, views);
+  fetched_.release();
+  if (op != offload::StepOp::kHead) prefetch_behind(position);
+}
+
+// Forward, backward, and the gradient's totals; the update is up to those.
+GradientTotals Trainer::passes(const StepBatch& batch) {
+  using offload::StepOp;
+  GradientTotals totals;
+  std::optional<SpanScope> span;  // until the unit's gradient is sent, where it has one
+  flow_ = batch.inputs;
+  parts_.clock->mark(kBegin);
+  for (std::size_t position = 0; position < program_.size(); ++position) {
+    const auto& [op, unit] = program_[position];
+    switch (op) {
+      case StepOp::kAwaitUpdate:
+        times_.update_exposed_ns += wait_for_update(unit);
+        break;
+      case StepOp::kFetch:
+      case StepOp::kFetchAgain:
+        fetched_.acquire(unit);
+        break;
+      case StepOp::kForward:
+      case StepOp::kHead:
+      case StepOp::kBackward:
+        span.emplace(*this, unit);
+        compute(position, batch);
+        if (op == StepOp::kForward) span.reset();
+        break;
+      case StepOp::kSendGradient:
+        must(parts_.gradients->finish(unit));
+        span.reset();
+        break;
+      case StepOp::kReadState:
+        parts_.clock->mark(kBackward);
+        must(parts_.optimizer->prefetch());
+        break;
+      case StepOp::kNorm:
+        parts_.clock->mark(kEnd);
+        flow_.clear();
+        totals = must(parts_.gradients->totals());
+        break;
+      case StepOp::kUpdate:
+        break;
+    }
+  }
+  return totals;
 }
 
 double Trainer::mean_loss(const StepBatch& batch) const {
@@ -331,14 +361,9 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   double tokens = 0;
   for (const at::Tensor& targets : batch.targets) tokens += static_cast<double>(targets.numel());
 
+  grad_scale_ = outcome.loss_scale / tokens;
   expect_units();
-  parts_.clock->mark(kBegin);
-  forward(batch);
-  head(batch, outcome.loss_scale / tokens);
-  parts_.clock->mark(kBackward);
-  backward(batch);
-  parts_.clock->mark(kEnd);
-  const GradientTotals totals = must(parts_.gradients->totals());
+  const GradientTotals totals = passes(batch);
   // So far the waits are forward's, and are counted as such alone.
   times_.forward_ns = std::max<std::int64_t>(
       0, parts_.clock->elapsed_ns(kBegin, kBackward) - times_.update_exposed_ns);

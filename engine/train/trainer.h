@@ -1,5 +1,6 @@
 // Trainer: one optimizer step of a GPT whose parameters and optimizer state come and go, in the
-// four phases of ZeRO-3 with offload ("ZeRO-Infinity", SC 2021), in the vertical order: all
+// four phases of ZeRO-3 with offload ("ZeRO-Infinity", SC 2021), in the order of the step's program
+// (offload/step_program.h). That order is vertical: all
 // micro-batches go through a unit before the next unit is fetched, so parameters cross the bus once
 // a pass however large the batch is.
 //
@@ -41,6 +42,7 @@
 #include "engine/train/train_error.h"
 #include "engine/train/unit_parameters.h"
 #include "offload/optimizer_offloader.h"
+#include "offload/step_program.h"
 
 namespace sluice::engine {
 
@@ -119,17 +121,18 @@ class Trainer {
 
  private:
   PassContext context(int unit, std::size_t micro_batch) const;
-  const UnitViews& acquire(int unit);
   std::int64_t wait_for_update(int unit);
   bool keeps_activations(int unit) const;
   at::Tensor run_unit(int unit, std::size_t micro_batch, const UnitViews& views,
                       const at::Tensor& input);
-  void forward(const StepBatch& batch);
-  void head(const StepBatch& batch, double grad_scale);
-  void backward(const StepBatch& batch);
-  void backward_through(int unit, const StepBatch& batch);
+  UnitViews open(int unit);  // its gradients, with those of what it borrows
+  GradientTotals passes(const StepBatch& batch);
+  void compute(std::size_t position, const StepBatch& batch);
+  void forward(int unit, const UnitViews& views);
+  void head(int unit, const UnitViews& views, const StepBatch& batch);
+  void backward(int unit, const UnitViews& views);
   void expect_units() const;
-  void prefetch_ready(int first);
+  void prefetch_behind(std::size_t position);
   double mean_loss(const StepBatch& batch) const;
   std::string suspects(const StepBatch& batch) const;
   void handle_overflow(const StepBatch& batch, const GradientTotals& totals, StepOutcome& outcome);
@@ -139,6 +142,8 @@ class Trainer {
   const Options options_;
   const Parts parts_;
   HostUnits update_units_;
+  FetchedUnits fetched_;
+  const offload::StepProgram program_;
   TrainState state_;
 
   // Of the step that is going on.
@@ -146,6 +151,7 @@ class Trainer {
   std::vector<at::Tensor> flow_;           // what goes from unit to unit, by micro-batch
   std::vector<at::Tensor> losses_;         // by micro-batch
   StepTimes times_;
+  double grad_scale_ = 1;
 
   // For the trace: what the device did with a unit, by its own time.
   struct UnitSpan {

@@ -93,19 +93,19 @@ Status TrainingRun::limit_gpu() {
 
 Status TrainingRun::make_device() {
   boundaries_ = std::make_unique<PlainBoundaryStore>(model_->units());
-  SLUICE_ASSIGN_OR_RETURN(parameters_, make_unit_parameters(plan_, *model_, *params_, &trace_));
+  SLUICE_ASSIGN_OR_RETURN(parameters_, make_unit_parameters(plan_, model(), *params_, &trace_));
   if (plan_.cuda) {
     SLUICE_ASSIGN_OR_RETURN(gradients_,
-                            make_cuda_gradient_sink(*model_, sink_options(plan_), &trace_));
+                            make_cuda_gradient_sink(model(), sink_options(plan_), &trace_));
     if (plan_.boundaries) {
       SLUICE_ASSIGN_OR_RETURN(boundaries_,
-                              make_cuda_boundary_store(*model_, *plan_.boundaries, &trace_));
+                              make_cuda_boundary_store(model(), *plan_.boundaries, &trace_));
     }
     clock_ = make_cuda_phase_clock();
     return {};
   }
   SLUICE_ASSIGN_OR_RETURN(
-      gradients_, CpuGradientSink::create(*model_, *gradient_executor_,
+      gradients_, CpuGradientSink::create(model(), *gradient_executor_,
                                           {.type = plan_.grad_type, .isa = plan_.optimizer.isa}));
   clock_ = std::make_unique<CpuPhaseClock>();
   return {};
@@ -159,7 +159,7 @@ Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>
   std::uint64_t total = 0, done = 0;
   std::mutex progress_mutex;  // guards done, and the calls
   for (int unit = 0; unit < model_->units(); ++unit) total += model_->layout(unit).elements;
-  HostUnits units({params_.get(), parameters_.get()}, HostUnits::Access::kReplace, *model_);
+  HostUnits units({params_.get(), parameters_.get()}, HostUnits::Access::kReplace, model());
   const auto fill_range = [&](const offload::StateRange& range) -> Status {
     SLUICE_RETURN_IF_ERROR(for_each_parameter(
         model_->layout(range.unit), range.first_element, range.master.size(),
@@ -181,7 +181,7 @@ Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>
 Status TrainingRun::initialise(const Progress& progress) {
   std::optional<WeightsFile> weights;
   if (!config_.model.init_from.empty()) {
-    auto opened = WeightsFile::open(*drives_.reads, config_.model.init_from, *model_);
+    auto opened = WeightsFile::open(*drives_.reads, config_.model.init_from, model_->shape());
     if (!opened.ok()) return std::move(opened).error().with_context("model.init_from");
     weights = *std::move(opened);
   }
@@ -224,7 +224,7 @@ Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progres
 
 Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
   trainer_->drain();
-  HostUnits units({params_.get(), parameters_.get()}, HostUnits::Access::kRead, *model_);
+  HostUnits units({params_.get(), parameters_.get()}, HostUnits::Access::kRead, model());
   const auto take_range = [&](const offload::StateRange& range) -> Status {
     return for_each_parameter(model_->layout(range.unit), range.first_element, range.master.size(),
                               [&](const ParameterSpec& parameter, std::uint64_t first,
@@ -251,7 +251,7 @@ Status TrainingRun::save_weights(const std::string& path, DType dtype) {
   options.path = path;
   SLUICE_ASSIGN_OR_RETURN(
       const auto writer,
-      SafetensorsWriter::create(*drives_.writes, options, weight_specs(*model_, dtype)));
+      SafetensorsWriter::create(*drives_.writes, options, weight_specs(model(), dtype)));
   SLUICE_RETURN_IF_ERROR(take_state([&](const ParameterState& state) {
     return writer->append(state.parameter->name, state.master);
   }));

@@ -76,7 +76,7 @@ class TrainingRun {
   aio::Executor& executor() { return *update_executor_; }  // a step's, between steps free
   const config::Config& config() const { return config_; }
   const MemoryPlan& plan() const { return plan_; }
-  const GptModel& model() const { return *model_; }
+  const ModelLayout& model() const { return model_->layout(); }
   Trainer& trainer() { return *trainer_; }
   std::uint64_t tokens_per_step() const;
   std::uint64_t samples_per_epoch() const { return data_->samples_per_epoch(); }

@@ -5,7 +5,7 @@
 //   ... passes of u, enqueued on the compute stream ...
 //   parameters.release(u);
 //
-// Two units at most are acquired at once: the head works with the token embedding.
+// One unit is acquired at a time, with those that it borrows parameters of.
 //
 // Threads: the one that trains. Errors: as of ParamOffloader, the unit's name in front.
 #pragma once
@@ -16,9 +16,10 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "engine/model/gpt_model.h"
+#include "engine/model/model_layout.h"
 #include "engine/model/slot_storage.h"
 #include "offload/param_offloader.h"
+#include "offload/step_program.h"
 
 namespace sluice::engine {
 
@@ -46,11 +47,38 @@ class UnitParameters {
   virtual std::uint64_t copied_bytes() const { return 0; }
 };
 
+// The units that a program has fetched for its next operation that computes: the one that is
+// computed, and those that lend it parameters.
+class FetchedUnits {
+ public:
+  // `parameters` must outlive it.
+  explicit FetchedUnits(UnitParameters& parameters) : parameters_(parameters) {}
+
+  void acquire(int unit);
+  // Of `unit`, and behind them of what it borrows; all of these units were acquired.
+  UnitViews views(const ModelLayout& model, int unit) const;
+  // All of them.
+  void release();
+
+ private:
+  struct Fetched {
+    int unit = 0;
+    const UnitViews* views = nullptr;
+  };
+  const UnitViews& of(int unit) const;
+
+  UnitParameters& parameters_;
+  std::vector<Fetched> fetched_;
+};
+
+offload::ProgramUnits program_units(const ModelLayout& model);  // which must outlive them
+
 // On the CPU the parameters are used where the offloader has them: nothing is copied.
 class CpuUnitParameters final : public UnitParameters {
  public:
   // All must outlive it.
-  CpuUnitParameters(const GptModel& model, at::ScalarType dtype, offload::ParamOffloader& params);
+  CpuUnitParameters(const ModelLayout& model, at::ScalarType dtype,
+                    offload::ParamOffloader& params);
 
   Status prefetch(int unit) override;
   Result<const UnitViews*> acquire(int unit) override;

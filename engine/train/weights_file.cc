@@ -6,7 +6,7 @@
 
 namespace sluice::engine {
 
-std::vector<TensorSpec> weight_specs(const GptModel& model, DType dtype) {
+std::vector<TensorSpec> weight_specs(const ModelLayout& model, DType dtype) {
   std::vector<TensorSpec> specs;
   for (int unit = 0; unit < model.units(); ++unit) {
     for (const ParameterSpec& parameter : model.layout(unit).parameters) {
@@ -19,9 +19,9 @@ std::vector<TensorSpec> weight_specs(const GptModel& model, DType dtype) {
 }
 
 Result<WeightsFile> WeightsFile::open(aio::IoQueue& queue, const std::string& path,
-                                      const GptModel& model) {
+                                      const GptShape& shape) {
   SLUICE_ASSIGN_OR_RETURN(Gpt2Weights weights,
-                          open_gpt2_weights(queue, path, model.shape(), HeadCheck::kWhole));
+                          open_gpt2_weights(queue, path, shape, HeadCheck::kWhole));
   WeightsFile file;
   file.reader_ = std::move(weights.reader);
   for (std::size_t i = 0; i < weights.names.size(); ++i)

@@ -13,21 +13,22 @@
 
 #include "aio/io_queue.h"
 #include "aio/result.h"
-#include "engine/model/gpt_model.h"
+#include "engine/model/gpt_shape.h"
+#include "engine/model/model_layout.h"
 #include "engine/weights/safetensors_header.h"
 #include "engine/weights/safetensors_reader.h"
 
 namespace sluice::engine {
 
 // All parameters of the model, in the order of its units.
-std::vector<TensorSpec> weight_specs(const GptModel& model, DType dtype);
+std::vector<TensorSpec> weight_specs(const ModelLayout& model, DType dtype);
 
 class WeightsFile {
  public:
   // kInvalidArgument where the file holds another model, or a file beside it says so
   // (gpt2_weights.h). `queue` must outlive it.
   static Result<WeightsFile> open(aio::IoQueue& queue, const std::string& path,
-                                  const GptModel& model);
+                                  const GptShape& shape);
 
   // Elements [first, first + values.size()) of a parameter.
   Status read(const ParameterSpec& parameter, std::uint64_t first, std::span<float> values) {

@@ -52,6 +52,7 @@ inline RandomModel random_model(std::mt19937_64& random, int blocks, bool sharin
       unit.elements = static_cast<std::uint64_t>(number(10'000, 3'000'000));
       unit.forward_s = number(0, 1) * forward_s;
       unit.backward_s = 2 * unit.forward_s;
+      if (i > 0) unit.lenders = {0};  // tied weights
     } else {
       unit.elements = block_elements;
       unit.forward_s = forward_s;

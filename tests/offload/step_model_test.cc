@@ -22,7 +22,7 @@ std::vector<UnitCost> three_units() {
            .recompute_s = 2,
            .backward_s = 6,
            .kept_bytes = 1000},
-          {.name = "head", .elements = 10, .forward_s = 1, .backward_s = 2}};
+          {.name = "head", .elements = 10, .forward_s = 1, .backward_s = 2, .lenders = {0}}};
 }
 
 // Two blocks that recompute nothing.
@@ -140,6 +140,10 @@ TEST(StepModel, FetchesAStreamedEmbeddingAgainForTheHead) {
   // embedding; backward asks for both blocks and, when those have pushed it out, the embedding.
   const StepPrediction prediction = predict_step(units, places, speeds, {.prefetch_units = 1});
   EXPECT_EQ(prediction.h2d_bytes, 2 * (10 + 20 + 20 + 10 + 10 + 20 + 20 + 10));
+  // A head with an output matrix of its own does not ask, and a block's slot is not lost to it.
+  units.back().lenders.clear();
+  EXPECT_EQ(predict_step(units, places, speeds, {.prefetch_units = 1}).h2d_bytes,
+            2 * (10 + 20 + 20 + 10 + 20 + 10));
 }
 
 TEST(StepModel, WaitsForTheLastGradient) {

@@ -25,7 +25,7 @@ namespace sluice::tools {
 namespace {
 
 // A background save's copy counts where it is asked for, or where there is room for it.
-void plan_checkpoint_copy(const config::Config& config, const engine::GptModel& model,
+void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayout& model,
                           const engine::MachineFacts& facts, engine::MemoryPlan& plan) {
   const config::Run& run = config.run;
   if (plan.purpose != engine::RunPurpose::kTraining ||
@@ -119,7 +119,7 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
   SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(config, files));
   const engine::GptShape shape = engine::gpt_shape(config.model);
   SLUICE_RETURN_IF_ERROR(engine::validate(shape));
-  const engine::GptModel model(engine::model_options(config));
+  const engine::ModelLayout model = engine::model_layout(config);
   const engine::MachineFacts facts = engine::machine_facts(config);
   const bool planned = purpose == engine::RunPurpose::kTraining && is_planned(config);
   SLUICE_ASSIGN_OR_RETURN(
@@ -129,10 +129,7 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
                                     {.purpose = purpose,
                                      .gpu_room_bytes = engine::gpu_room(config.budget, facts)}));
   plan_checkpoint_copy(config, model, facts, plan);
-  std::uint64_t parameters = 0;
-  for (int unit = 0; unit < model.units(); ++unit)
-    parameters += model.layout(unit).parameter_elements();
-  std::cerr << "GPT of " << engine::compact(static_cast<double>(parameters))
+  std::cerr << "GPT of " << engine::compact(static_cast<double>(model.parameter_elements()))
             << " parameters: " << shape.layers << " layers x " << shape.hidden << ", "
             << (plan.cuda ? "on the GPU" : "on the CPU") << "\n";
   const engine::PreflightReport report = engine::preflight(config, plan, facts, files);

@@ -50,9 +50,16 @@ class HeadUnitTest : public testing::Test {
   Results run(const HeadUnit& head, const at::Tensor& wte, double grad_scale = 0.25) {
     const at::Tensor flat = at::zeros_like(flat_, at::kFloat);
     const at::Tensor wte_gradient = at::zeros_like(wte, at::kFloat);
-    const HeadUnit::Loss loss = head.loss_and_gradient(
-        parameters_, wte, input_, targets_, grad_scale, UnitViews(layout_, flat), wte_gradient);
+    const HeadUnit::Loss loss =
+        head.loss_and_gradient(with(parameters_, wte), input_, targets_, grad_scale,
+                               with(UnitViews(layout_, flat), wte_gradient));
     return {loss.loss_sum, loss.grad_input, flat, wte_gradient};
+  }
+
+  // Views of the head's own, and of the token embedding that it borrows.
+  static UnitViews with(UnitViews own, const at::Tensor& borrowed) {
+    own.append(borrowed);
+    return own;
   }
 
   UnitLayout layout_ = gpt_head_layout(kShape);
@@ -105,27 +112,29 @@ TEST_F(HeadUnitTest, PaddedRowsTakeNoPart) {
   const at::Tensor& gradient = with_padding.wte_gradient;
   EXPECT_TRUE(gradient.narrow(0, 0, kVocab).allclose(plain.wte_gradient, 1e-4, 1e-5));
   EXPECT_EQ(gradient.narrow(0, kVocab, 11).abs().max().item<float>(), 0);
-  EXPECT_EQ(head.logits(parameters_, padded, input_, 2).sizes(),
+  EXPECT_EQ(head.logits(with(parameters_, padded), input_, 2).sizes(),
             (std::vector<std::int64_t>{3, 2, kVocab}));
 }
 
 TEST_F(HeadUnitTest, EvaluatesToTheLossOfTraining) {
   const HeadUnit head(kShape, 16);
-  EXPECT_TRUE(head.loss_sum(parameters_, wte_, input_, targets_).equal(run(head, wte_).loss_sum));
+  EXPECT_TRUE(
+      head.loss_sum(with(parameters_, wte_), input_, targets_).equal(run(head, wte_).loss_sum));
 }
 
 TEST_F(HeadUnitTest, LogitsOfTheLastPositionsAreThoseOfAll) {
   const HeadUnit head(kShape);
-  const at::Tensor all = head.logits(parameters_, wte_, input_, 19);
-  EXPECT_TRUE(head.logits(parameters_, wte_, input_, 1).allclose(all.narrow(1, 18, 1), 1e-5, 1e-5));
+  const at::Tensor all = head.logits(with(parameters_, wte_), input_, 19);
+  EXPECT_TRUE(
+      head.logits(with(parameters_, wte_), input_, 1).allclose(all.narrow(1, 18, 1), 1e-5, 1e-5));
 }
 
 TEST_F(HeadUnitTest, AddsToTheGradients) {
   const HeadUnit head(kShape, 16);
   const at::Tensor flat = at::ones_like(flat_, at::kFloat);
   const at::Tensor wte_gradient = at::ones_like(wte_, at::kFloat);
-  head.loss_and_gradient(parameters_, wte_, input_, targets_, 0.25, UnitViews(layout_, flat),
-                         wte_gradient);
+  head.loss_and_gradient(with(parameters_, wte_), input_, targets_, 0.25,
+                         with(UnitViews(layout_, flat), wte_gradient));
   const Results ours = run(head, wte_);
   EXPECT_TRUE(wte_gradient.allclose(ours.wte_gradient + 1, 1e-4, 1e-5));
   EXPECT_TRUE(

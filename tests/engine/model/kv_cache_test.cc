@@ -33,8 +33,7 @@ at::Tensor extend(const WholeModel& whole, const at::Tensor& input, KvCache& cac
   for (int unit = 0; unit < model.head_index(); ++unit)
     flow = model.unit(unit).extend(whole.parameters(unit), flow, cache);
   cache.advance(input.size(1));
-  return model.head().logits(whole.parameters(model.head_index()),
-                             whole.parameters(0)[embedding_parameter::kToken], flow, 1);
+  return model.head().logits(whole.parameters(model.head_index()), flow, 1);
 }
 
 double worst_difference(at::ScalarType dtype, at::Device device, std::int64_t first) {

@@ -5,7 +5,6 @@
 
 #include <span>
 
-#include "engine/model/gpt_layout.h"
 #include "engine/model/initial_values.h"
 
 namespace sluice::engine {
@@ -21,12 +20,17 @@ WholeModel::WholeModel(const GptModel::Options& options, const at::TensorOptions
     flat_gradients_.push_back(at::zeros({elements}, tensor_options.dtype(gradient_dtype)));
     gradients_.emplace_back(layout, flat_gradients_.back());
   }
+  const int head = model_.head_index();
+  const UnitViews* const parameters[] = {&parameters_[0]};
+  const UnitViews* const gradients[] = {&gradients_[0]};
+  parameters_.back() = with_borrowed(model_.layout(), head, parameters_.back(), parameters);
+  gradients_.back() = with_borrowed(model_.layout(), head, gradients_.back(), gradients);
 }
 
 void WholeModel::for_each_parameter(const Visit& visit) const {
   for (int unit = 0; unit < model_.units(); ++unit) {
     const UnitLayout& layout = model_.layout(unit);
-    for (int i = 0; i < parameters(unit).size(); ++i) {
+    for (int i = 0; i < static_cast<int>(layout.parameters.size()); ++i) {
       const ParameterSpec& spec = layout.parameters[index(i)];
       visit(spec, parameters(unit)[i].narrow(0, 0, spec.shape[0]),
             gradients(unit)[i].narrow(0, 0, spec.shape[0]));
@@ -55,8 +59,6 @@ void WholeModel::copy_parameters_from(const WholeModel& other) const {
   }
 }
 
-const at::Tensor& WholeModel::wte() const { return parameters(0)[embedding_parameter::kToken]; }
-
 at::Tensor WholeModel::forward(PassContext context, const at::Tensor& tokens,
                                std::vector<Saved>* saved, std::vector<at::Tensor>* inputs) const {
   at::Tensor x = tokens;
@@ -71,13 +73,13 @@ at::Tensor WholeModel::forward(PassContext context, const at::Tensor& tokens,
 
 at::Tensor WholeModel::logits(const PassContext& context, const at::Tensor& tokens,
                               std::int64_t positions) const {
-  return model_.head().logits(parameters(model_.head_index()), wte(),
+  return model_.head().logits(parameters(model_.head_index()),
                               forward(context, tokens, nullptr, nullptr), positions);
 }
 
 at::Tensor WholeModel::loss_sum(const PassContext& context, const at::Tensor& tokens,
                                 const at::Tensor& targets) const {
-  return model_.head().loss_sum(parameters(model_.head_index()), wte(),
+  return model_.head().loss_sum(parameters(model_.head_index()),
                                 forward(context, tokens, nullptr, nullptr), targets);
 }
 
@@ -89,8 +91,7 @@ at::Tensor WholeModel::forward_backward(const PassContext& context, const at::Te
   const at::Tensor x = forward(context, tokens, recompute ? nullptr : &saved, &inputs);
   const int head = model_.head_index();
   const HeadUnit::Loss loss =
-      model_.head().loss_and_gradient(parameters(head), wte(), x, targets, grad_scale,
-                                      gradients(head), gradients(0)[embedding_parameter::kToken]);
+      model_.head().loss_and_gradient(parameters(head), x, targets, grad_scale, gradients(head));
   at::Tensor grad = loss.grad_input;
   PassContext here = context;
   for (int unit = head - 1; unit >= 0; --unit) {

@@ -17,6 +17,7 @@ class WholeModel {
   WholeModel(const GptModel::Options& options, const at::TensorOptions& tensor_options);
 
   const GptModel& model() const { return model_; }
+  // The head's end with the token embedding, which it borrows.
   const UnitViews& parameters(int unit) const { return parameters_[index(unit)]; }
   const UnitViews& gradients(int unit) const { return gradients_[index(unit)]; }
   // A unit's whole gradient, gaps and padding too.
@@ -44,7 +45,6 @@ class WholeModel {
 
  private:
   static std::size_t index(int unit) { return static_cast<std::size_t>(unit); }
-  const at::Tensor& wte() const;
 
   GptModel model_;
   std::vector<at::Tensor> flat_gradients_;

@@ -36,7 +36,9 @@ constexpr std::uint64_t kMostDriveBytes = 32 * kMiB;
 class PlannerInputTest : public testing::TestWithParam<Case> {
  protected:
   PlannerInputTest()
-      : config_(planned_config(GetParam().overrides)), model_(model_options(config_, true)) {}
+      : config_(planned_config(GetParam().overrides)), model_(model_layout(config_, true)) {
+    machine_.units = UnitTimes(model_);
+  }
 
   offload::PlannerInput input() {
     const auto made =
@@ -57,7 +59,7 @@ class PlannerInputTest : public testing::TestWithParam<Case> {
   }
 
   config::Config config_;
-  GptModel model_;
+  ModelLayout model_;
   ProbeReport machine_;
 };
 

@@ -133,17 +133,18 @@ TEST_F(ProbeCuda, TimesUnitsWithinTheMemoryItStates) {
   UnitTimerOptions options{
       .device = at::kCUDA, .dtype = at::kBFloat16, .micro_batch = 4, .tokens = 1024};
   const std::uint64_t before = reserved_bytes();
-  const std::uint64_t needed = unit_timer_bytes(model, options);
+  const std::uint64_t needed = unit_timer_bytes(model.layout(), options);
   const MostOfTheGpu limit(before + needed);
   const auto times = time_units(model, options);
   ASSERT_OK(times);
   EXPECT_LE(reserved_bytes(), before);
   // Backward does more than forward, and a GPU does a block's operations faster than 20 PFLOP/s.
-  EXPECT_GT(times->block.backward_s, times->block.forward_s);
-  EXPECT_LT(times->block.recompute_s, 1.2 * times->block.forward_s);
-  EXPECT_GT(times->block.forward_s, 4 * 1024 * block_flops(model.shape(), 1024).forward / 20e15);
-  EXPECT_GT(times->head.backward_s, 0);
-  EXPECT_GT(times->embedding.forward_s, 0);
+  EXPECT_GT(times->of("block").backward_s, times->of("block").forward_s);
+  EXPECT_LT(times->of("block").recompute_s, 1.2 * times->of("block").forward_s);
+  EXPECT_GT(times->of("block").forward_s,
+            4 * 1024 * block_flops(model.shape(), 1024).forward / 20e15);
+  EXPECT_GT(times->of("head").backward_s, 0);
+  EXPECT_GT(times->of("embedding").forward_s, 0);
 }
 
 }  // namespace

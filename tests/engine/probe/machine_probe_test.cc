@@ -93,7 +93,7 @@ TEST_F(MachineProbeTest, MeasuresOnceAndThenOnlyWhatIsAnotherSetting) {
   EXPECT_GT(first.speeds.host_copy_bytes_per_s, 0);
   EXPECT_GT(first.speeds.cpu_adamw_elements_per_s, 0);
   EXPECT_GT(first.speeds.drives.in_both_bytes_per_s, 0);
-  EXPECT_GT(first.units.block.backward_s, 0);
+  EXPECT_GT(first.units.of("block").backward_s, 0);
   EXPECT_EQ(first.speeds.bus.in_bytes_per_s, 0);  // no GPU is used
   EXPECT_EQ(first.speeds.gpu_matmul_flops_per_s, 0);
   EXPECT_FALSE(first.host_when.cached);
@@ -102,7 +102,7 @@ TEST_F(MachineProbeTest, MeasuresOnceAndThenOnlyWhatIsAnotherSetting) {
   EXPECT_THAT(measured_, IsEmpty());
   EXPECT_EQ(again.speeds.host_copy_bytes_per_s, first.speeds.host_copy_bytes_per_s);
   EXPECT_EQ(again.speeds.drives.out_bytes_per_s, first.speeds.drives.out_bytes_per_s);
-  EXPECT_EQ(again.units.head.forward_s, first.units.head.forward_s);
+  EXPECT_EQ(again.units.of("head").forward_s, first.units.of("head").forward_s);
   EXPECT_TRUE(again.host_when.cached && again.drives_when.cached && again.units_when.cached);
 
   probe({"aio.queue_depth=3"});
@@ -169,7 +169,7 @@ TEST_F(MachineProbeTest, MeasuresAnewWhatTurnedOutToBeWrongAndNothingElse) {
 TEST_F(MachineProbeTest, EstimatesUnitsThatDoNotFitTheBudget) {
   const ProbeReport report = probe({"train_micro_batch_size_per_gpu=65536"});
   EXPECT_TRUE(report.units_when.estimated);
-  EXPECT_GT(report.units.block.backward_s, 0);
+  EXPECT_GT(report.units.of("block").backward_s, 0);
 }
 
 TEST_F(MachineProbeTest, MeasuresPathsAloneAndTogether) {

@@ -85,11 +85,16 @@ TEST(Measurement, ValuesAreTheSpeedsTheyCameFrom) {
   values.erase("bus_in_bytes_per_s");
   EXPECT_FALSE(from_values<GpuSpeeds>(values).has_value());
 
-  const UnitTimes times{
-      .embedding = {.forward_s = 1}, .block = {.recompute_s = 2}, .head = {.backward_s = 3}};
-  EXPECT_EQ(values_of(times).size(), 9U);
-  EXPECT_EQ(from_values<UnitTimes>(values_of(times))->head.backward_s, 3);
-  EXPECT_EQ(from_values<UnitTimes>(values_of(times))->block.recompute_s, 2);
+  UnitTimes times;
+  times.kinds = {{"embedding", {.forward_s = 1}}, {"block", {.recompute_s = 2}}};
+  UnitTimes empty;
+  empty.kinds = {{"embedding", {}}, {"block", {}}};
+  EXPECT_EQ(values_of(times).size(), 6U);
+  EXPECT_EQ(from_values(values_of(times), empty)->of("embedding").forward_s, 1);
+  EXPECT_EQ(from_values(values_of(times), empty)->of("block").recompute_s, 2);
+  // Of a model with one more kind of unit.
+  empty.kinds.push_back({"head", {}});
+  EXPECT_FALSE(from_values(values_of(times), empty).has_value());
 }
 
 }  // namespace

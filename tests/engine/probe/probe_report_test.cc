@@ -24,7 +24,7 @@ ProbeReport example() {
   report.paths[0].weight = 3;
   report.host_when = {.unix_s = kNow - 4 * 86'400, .cached = true};
   report.gpu_when = {.unix_s = kNow - 7200, .cached = true};
-  report.units.block.backward_s = 0.00125;
+  report.units.kinds = {{"embedding", {}}, {"block", {.backward_s = 0.00125}}, {"head", {}}};
   report.units_of = "hidden 64";
   report.units_when = {.unix_s = kNow, .estimated = true};
   report.cache_path = "/home/speeds.json";

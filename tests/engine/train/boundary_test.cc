@@ -62,7 +62,7 @@ TEST(PlainBoundaryStore, GivesBackTheVeryTensorsAndKeepsNone) {
 TEST(BoundaryPlan, TakesARingOnTheGpuAndTheRestOnTheHost) {
   constexpr std::uint64_t kBoundaryBytes = 2 * 1024 * 1600 * 2;
   const BoundaryPlan plan(
-      *gpt_preset("gpt2-xl"),
+      gpt_model_layout({.shape = *gpt_preset("gpt2-xl")}),
       {.micro_batches = 4, .micro_batch = 2, .tokens = 1024, .dtype = at::kBFloat16, .slots = 3});
   EXPECT_EQ(plan.boundary_bytes(), kBoundaryBytes);
   EXPECT_EQ(plan.gpu_bytes(), 3 * 4 * kBoundaryBytes);
@@ -71,7 +71,8 @@ TEST(BoundaryPlan, TakesARingOnTheGpuAndTheRestOnTheHost) {
 
 TEST(BoundaryPlan, AlignsEachPlaceAsLibTorchAlignsTensors) {
   const BoundaryPlan plan(
-      {.layers = 2, .hidden = 12, .heads = 2},
+      gpt_model_layout(
+          {.shape = {.layers = 2, .hidden = 12, .heads = 2, .context_tokens = 11, .vocab = 7}}),
       {.micro_batches = 3, .micro_batch = 1, .tokens = 11, .dtype = at::kHalf, .slots = 4});
   EXPECT_EQ(plan.boundary_bytes(), 264U);
   EXPECT_EQ(plan.place_bytes(), 512U);
@@ -88,7 +89,7 @@ std::uint64_t line_of(const std::vector<MemoryLine>& lines, const std::string& w
 MemoryPlan plan_of(const std::vector<std::string>& overrides) {
   const SmallRun small(overrides);
   const config::Config config = small.config();
-  auto plan = plan_memory(config, GptModel({.shape = gpt_shape(config.model)}));
+  auto plan = plan_memory(config, model_layout(config));
   if (!plan.ok()) throw std::runtime_error(plan.error().message());
   return std::move(*plan);
 }

@@ -16,7 +16,7 @@ const std::vector<std::string> kOnNvme = {"zero_optimization.offload_param.devic
 Result<std::unique_ptr<EvaluationRun>> evaluation(const SmallRun& small,
                                                   std::uint64_t together = 0) {
   const config::Config config = small.config();
-  const GptModel model({.shape = gpt_shape(config.model)});
+  const ModelLayout model = model_layout(config);
   auto plan = plan_memory(config, model, {.purpose = RunPurpose::kEvaluation});
   if (!plan.ok()) return plan.error();
   if (together > 0) plan->evaluation_micro_batches = together;
@@ -97,7 +97,7 @@ TEST(EvaluationRun, CountsEveryWindowOnceHoweverManyGoTogether) {
 TEST(EvaluationRun, MakesParametersAndNothingElse) {
   const SmallRun training(kOnNvme);
   const config::Config config = training.config();
-  const GptModel model({.shape = gpt_shape(config.model)});
+  const ModelLayout model = model_layout(config);
   const auto plan = plan_memory(config, model, {.purpose = RunPurpose::kEvaluation});
   const auto whole = plan_memory(config, model);
   ASSERT_OK(plan);

@@ -13,7 +13,7 @@ using testing::IsEmpty;
 constexpr std::int64_t kMuch = std::int64_t{1} << 62;
 constexpr std::int64_t kEmbedding = 500, kBlock = 100, kHead = 10;
 constexpr int kBlocks = 12;
-constexpr UnitSizes kSizes = {kEmbedding, kBlock, kHead, kBlocks};
+constexpr UnitSizes kSizes = {kEmbedding + kHead, kBlock, kBlocks};
 
 struct Case {
   const char* what;
@@ -64,7 +64,7 @@ TEST(FetchLimits, LeaveRoomForABlockAndItsSuccessor) {
         for (const std::int64_t reuse : {std::int64_t{0}, std::int64_t{900}, kMuch}) {
           for (const std::int64_t units : {0, 1, 7}) {
             const FetchLimits limits =
-                fetch_limits({kEmbedding, kBlock, kHead, blocks}, {units, bucket, live, reuse});
+                fetch_limits({kEmbedding + kHead, kBlock, blocks}, {units, bucket, live, reuse});
             EXPECT_GE(limits.block_slots, std::min(blocks, 2));
             EXPECT_LE(limits.block_slots, blocks);
             EXPECT_GE(limits.prefetch_units, 1);

@@ -93,7 +93,7 @@ TEST_F(FetchingCuda, TakesNoMoreThanItsBudgetWhateverTheGpuHas) {
 
 TEST_F(FetchingCuda, GivesUpSlotsThatTheGpuHasNoRoomFor) {
   const config::Config config = SmallRun({"run.device=cuda", "model.layers=8"}).config();
-  const GptModel model(model_options(config));
+  const ModelLayout model = model_layout(config);
   const auto whole = plan_memory(config, model);
   ASSERT_OK(whole);
   EXPECT_EQ(whole->block_slots, kLayers);

@@ -18,7 +18,7 @@ using testing::IsEmpty;
 MemoryPlan plan_of(std::vector<std::string> overrides) {
   overrides.insert(overrides.begin(), "run.device=cpu");
   const config::Config config = SmallRun(overrides).config();
-  const auto plan = plan_memory(config, GptModel(model_options(config)));
+  const auto plan = plan_memory(config, model_layout(config));
   EXPECT_TRUE(plan.ok());
   return *plan;
 }

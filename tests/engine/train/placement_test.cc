@@ -127,7 +127,7 @@ TEST_P(PlacementIn, ChangesNoBitOfTheWeights) {
 
 // Any answer of a planner: each unit's state cut over the tiers, some units resident, some
 // activations kept, some inputs on the host. Without a GPU its share is in RAM.
-std::vector<offload::UnitPlace> random_places(const GptModel& model, bool on_gpu,
+std::vector<offload::UnitPlace> random_places(const ModelLayout& model, bool on_gpu,
                                               aio::SplitMix& random) {
   std::vector<offload::UnitPlace> places;
   const bool boundaries_leave = random.below(2) == 0;
@@ -146,7 +146,7 @@ std::vector<offload::UnitPlace> random_places(const GptModel& model, bool on_gpu
     place.params_on_nvme = place.gpu_elements < elements && random.below(2) == 0;
     if (random.below(3) == 0)
       place.activations = offload::ActivationPlace::kKeep;
-    else if (boundaries_leave && unit > 0 && unit < model.head_index())
+    else if (boundaries_leave && model.is_block(unit))
       place.activations = offload::ActivationPlace::kOffload;
     places.push_back(place);
   }
@@ -158,7 +158,7 @@ TEST(PlannedPlaces, ChangeNoBitOfTheWeights) {
                                          "zero_optimization.offload_param.device=auto",
                                          "zero_optimization.offload_optimizer.device=auto"};
   const SmallRun small(base);
-  const GptModel model(model_options(small.config()));
+  const ModelLayout model = model_layout(small.config());
   const Trained expected = train_on(*small.start());
   aio::SplitMix random(23);
   for (int round = 0; round < 8; ++round) {

@@ -241,7 +241,7 @@ TEST(NvmeWeights, DecideHowMuchOfAPlanLiesOnEachPath) {
     std::vector<std::string> overrides = large;
     overrides.insert(overrides.end(), more.begin(), more.end());
     const config::Config config = SmallRun(overrides).config();
-    const GptModel model(model_options(config, false));
+    const ModelLayout model = model_layout(config, false);
     const auto plan = plan_memory(config, model, options);
     EXPECT_TRUE(plan.ok()) << plan.error().message();
     const std::vector<PathBytes> paths = plan->nvme_paths();
@@ -346,7 +346,7 @@ TEST_F(Preflight, AsksNothingOfDrivesThatARunDoesNotUse) {
 TEST_F(Preflight, TakesThisMachineAsItIs) {
   const SmallRun small({"zero_optimization.offload_optimizer.device=nvme", "run.device=cpu"});
   const config::Config configuration = small.config();
-  const GptModel model(model_options(configuration));
+  const ModelLayout model = model_layout(configuration);
   auto planned = plan_memory(configuration, model);
   ASSERT_OK(planned);
   aio::RealFileSystem files;

@@ -208,7 +208,7 @@ TEST(ResumeImported, BeginsAsARunThatWasGivenTheWeights) {
   const std::string theirs = source.folder().file("theirs");
   std::filesystem::create_directory(theirs);
   ASSERT_OK(made->save_weights(theirs + "/model.safetensors", DType::kF32));
-  const GptShape& shape = made->model().shape();
+  const GptShape shape = gpt_shape(source.config().model);
   std::ofstream(theirs + "/config.json") << to_text({.layers = shape.layers,
                                                      .hidden = shape.hidden,
                                                      .heads = shape.heads,

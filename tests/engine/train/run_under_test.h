@@ -71,7 +71,7 @@ class SmallRun {
   // Without a state yet.
   std::unique_ptr<TrainingRun> make(const PlanOptions& options = {}) const {
     const config::Config configuration = config();
-    const GptModel model(model_options(configuration));
+    const ModelLayout model = model_layout(configuration);
     const auto plan = plan_memory(configuration, model, options);
     if (!plan.ok()) throw std::runtime_error(plan.error().message());
     auto run = TrainingRun::create(configuration, *plan);

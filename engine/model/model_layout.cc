@@ -1,0 +1,62 @@
+#include "engine/model/model_layout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "aio/check.h"
+
+namespace sluice::engine {
+namespace {
+
+UnitRole role_at(std::size_t unit, std::size_t units) {
+  if (unit == 0) return UnitRole::kEmbedding;
+  return unit + 1 == units ? UnitRole::kHead : UnitRole::kBlock;
+}
+
+}  // namespace
+
+ModelLayout::ModelLayout(const Sizes& sizes, std::vector<Unit> units)
+    : sizes_(sizes), units_(std::move(units)), lenders_(units_.size()), lends_(units_.size()) {
+  SLUICE_CHECK(units_.size() > 2, "a model has an embedding, blocks and a head");
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    const Unit& unit = units_[i];
+    SLUICE_CHECK(unit.kind->role() == role_at(i, units_.size()),
+                 "an embedding, blocks and a head, in this order");
+    for (const BorrowedParameter& it : unit.borrowed) {
+      SLUICE_CHECK(it.unit >= 0 && static_cast<std::size_t>(it.unit) < i, "earlier units lend");
+      SLUICE_CHECK(it.parameter >= 0 &&
+                       static_cast<std::size_t>(it.parameter) < layout(it.unit).parameters.size(),
+                   "a parameter that the lender has");
+      SLUICE_CHECK(
+          !layout(it.unit).parameters[static_cast<std::size_t>(it.parameter)].gradient_is_product,
+          "the gradient of a parameter that is lent is a sum");
+      std::vector<int>& lenders = lenders_[i];
+      if (std::find(lenders.begin(), lenders.end(), it.unit) == lenders.end())
+        lenders.push_back(it.unit);
+      lends_[static_cast<std::size_t>(it.unit)] = true;
+    }
+    const auto known = std::find_if(first_of_kinds_.begin(), first_of_kinds_.end(),
+                                    [&](int first) { return at(first).kind == unit.kind; });
+    kind_of_.push_back(static_cast<std::size_t>(known - first_of_kinds_.begin()));
+    if (known == first_of_kinds_.end()) first_of_kinds_.push_back(static_cast<int>(i));
+  }
+}
+
+std::uint64_t ModelLayout::parameter_elements() const {
+  std::uint64_t elements = 0;
+  for (const Unit& unit : units_) elements += unit.layout.parameter_elements();
+  return elements;
+}
+
+std::uint64_t ModelLayout::boundary_bytes(const PassShape& pass) const {
+  return static_cast<std::uint64_t>(pass.rows() * sizes_.hidden * pass.number_bytes);
+}
+
+std::uint64_t ModelLayout::peak_bytes(const PassShape& pass, const PeakOptions& options) const {
+  std::uint64_t most = 0;
+  for (const int first : first_of_kinds_)
+    most = std::max(most, kind(first).peak_bytes(pass, options));
+  return most;
+}
+
+}  // namespace sluice::engine

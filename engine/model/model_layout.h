@@ -1,0 +1,82 @@
+// ModelLayout: a model as data: its units in forward order, how each one's parameters lie, which
+// parameters of other units it uses (tied weights), and what its passes cost. All that plans,
+// allocates, moves or stores a model sees this alone; the code of its units (ModelUnit) is seen by
+// who runs them. Without LibTorch.
+//
+// The first unit is given token ids [B, T]; each other one what the one before it made, [B, T,
+// hidden]; the last makes the loss. Costs belong to a kind, so that blocks may differ.
+//
+// Memory:  copies share the kinds. Threads: it does not change.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/model/unit_costs.h"
+#include "engine/model/unit_layout.h"
+
+namespace sluice::engine {
+
+// A parameter of another unit.
+struct BorrowedParameter {
+  int unit = 0;
+  int parameter = 0;  // in its UnitLayout::parameters
+};
+
+class ModelLayout {
+ public:
+  struct Unit {
+    std::shared_ptr<const UnitKind> kind;
+    UnitLayout layout;
+    // Of earlier units, with the shape that they have in the slot there. Their gradients are sums
+    // of
+    // all uses, so none may be ParameterSpec::gradient_is_product.
+    std::vector<BorrowedParameter> borrowed;
+  };
+  struct Sizes {
+    std::int64_t hidden = 0;  // numbers of a token between two units
+    std::int64_t vocab = 0;   // token ids are below it
+  };
+  // An embedding, blocks and a head, in this order.
+  ModelLayout(const Sizes& sizes, std::vector<Unit> units);
+
+  int units() const { return static_cast<int>(units_.size()); }
+  int head() const { return units() - 1; }
+  int blocks() const { return units() - 2; }
+  const UnitLayout& layout(int unit) const { return at(unit).layout; }
+  const UnitKind& kind(int unit) const { return *at(unit).kind; }
+  bool is_block(int unit) const { return kind(unit).role() == UnitRole::kBlock; }
+
+  // Each kind once, in forward order; and the first unit of each.
+  const std::vector<int>& first_of_kinds() const { return first_of_kinds_; }
+  std::size_t kind_index(int unit) const { return kind_of_[static_cast<std::size_t>(unit)]; }
+
+  const std::vector<BorrowedParameter>& borrowed(int unit) const { return at(unit).borrowed; }
+  // Whose they are, each once.
+  const std::vector<int>& lenders(int unit) const {
+    return lenders_[static_cast<std::size_t>(unit)];
+  }
+  // Whether a later unit uses one of its parameters.
+  bool lends(int unit) const { return lends_[static_cast<std::size_t>(unit)]; }
+
+  std::int64_t hidden() const { return sizes_.hidden; }
+  std::int64_t vocab() const { return sizes_.vocab; }
+  std::uint64_t parameter_elements() const;  // of all units, without the gaps
+  // What goes from one unit to the next in one micro-batch.
+  std::uint64_t boundary_bytes(const PassShape& pass) const;
+  // The most that a call of any unit takes: UnitKind::peak_bytes().
+  std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const;
+
+ private:
+  const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
+
+  Sizes sizes_;
+  std::vector<Unit> units_;
+  std::vector<std::size_t> kind_of_;  // by unit
+  std::vector<int> first_of_kinds_;
+  std::vector<std::vector<int>> lenders_;  // by unit
+  std::vector<bool> lends_;
+};
+
+}  // namespace sluice::engine

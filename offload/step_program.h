@@ -1,0 +1,57 @@
+// StepProgram: the order of a training step, and of the passes that only compute forward, as a flat
+// list of operations. It is written here alone: the trainer carries it out, the planner's step
+// model and the simulation take tasks and times from it, and what will be fetched is read off it.
+//
+// A unit's parameters are fetched before an operation that computes and may be given up after it;
+// micro-batches are inside an operation.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace sluice::offload {
+
+enum class StepOp : std::uint8_t {
+  kAwaitUpdate,   // the update of the step before has come to the unit
+  kFetch,         // the unit's parameters, to where they are computed with
+  kFetchAgain,    // likewise, of a unit that was fetched before in this program
+  kForward,       // of a unit but the last; where there is a backward, its input is kept
+  kHead,          // of the last unit; where there is a backward, loss and gradient at once
+  kReadState,     // optimizer state on NVMe begins to come
+  kBackward,      // of a unit but the last
+  kSendGradient,  // the unit's gradient is complete: to where the optimizer wants it
+  kNorm,          // all gradients are where they belong
+  kUpdate,        // of all units, in forward order
+};
+
+struct StepOperation {
+  StepOp op = StepOp::kNorm;
+  int unit = 0;
+  friend bool operator==(const StepOperation&, const StepOperation&) = default;
+};
+using StepProgram = std::vector<StepOperation>;
+
+struct ProgramUnits {
+  int count = 0;
+  // Units, earlier ones, whose parameters a unit computes with beside its own.
+  std::function<const std::vector<int>&(int unit)> lenders;
+};
+
+// `overlap_update`: a unit's update need not be done before its own forward; else all are done
+// before the first.
+StepProgram training_step(const ProgramUnits& units, bool overlap_update);
+// One forward pass: evaluation, generation.
+StepProgram forward_pass(const ProgramUnits& units);
+
+// Whose parameters a program has the host asked for, in this order: what is fetched, but for what
+// `keeps` says is still there when it is fetched again. Of a step whose update goes on beside it
+// (`updates_too`) the update asks for each unit before.
+std::vector<int> host_order(const StepProgram& program, bool updates_too,
+                            const std::function<bool(int unit)>& keeps);
+// Units in the order of their updates.
+std::vector<int> update_order(const StepProgram& program);
+
+}  // namespace sluice::offload

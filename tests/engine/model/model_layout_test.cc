@@ -1,0 +1,112 @@
+#include "engine/model/model_layout.h"
+
+#include <gmock/gmock.h>
+
+#include "engine/model/gpt_costs.h"
+#include "engine/model/gpt_layout.h"
+
+namespace sluice::engine {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+class MadeUpKind final : public UnitKind {
+ public:
+  MadeUpKind(const char* name, UnitRole role, std::uint64_t peak_bytes)
+      : UnitKind(name, role), peak_bytes_(peak_bytes) {}
+  Flops flops(std::int64_t /*tokens*/) const override { return {}; }
+  std::uint64_t peak_bytes(const PassShape& /*pass*/,
+                           const PeakOptions& /*options*/) const override {
+    return peak_bytes_;
+  }
+
+ private:
+  std::uint64_t peak_bytes_;
+};
+
+UnitLayout layout_of(const std::string& name, std::int64_t elements, bool product = false) {
+  UnitLayout layout{.name = name};
+  layout.add({.name = name + ".w", .shape = {elements}, .gradient_is_product = product});
+  return layout;
+}
+
+// Two kinds of blocks in turn; one block borrows of two units.
+ModelLayout mixed(std::vector<BorrowedParameter> borrowed, bool product = false) {
+  const auto wide = std::make_shared<MadeUpKind>("wide", UnitRole::kBlock, 7);
+  const auto narrow = std::make_shared<MadeUpKind>("narrow", UnitRole::kBlock, 3);
+  return {{.hidden = 8, .vocab = 11},
+          {{std::make_shared<MadeUpKind>("embedding", UnitRole::kEmbedding, 1),
+            layout_of("embedding", 5, product),
+            {}},
+           {wide, layout_of("b.0", 300), {}},
+           {narrow, layout_of("b.1", 20), {}},
+           {wide, layout_of("b.2", 300), std::move(borrowed)},
+           {std::make_shared<MadeUpKind>("head", UnitRole::kHead, 5), layout_of("head", 2), {}}}};
+}
+
+TEST(ModelLayout, KnowsKindsAndWhoLends) {
+  const ModelLayout model = mixed({{.unit = 0}, {.unit = 2}, {.unit = 0}});
+  EXPECT_EQ(model.units(), 5);
+  EXPECT_EQ(model.blocks(), 3);
+  EXPECT_EQ(model.head(), 4);
+  EXPECT_THAT(model.first_of_kinds(), ElementsAre(0, 1, 2, 4));
+  EXPECT_EQ(model.kind_index(3), 1U);
+  EXPECT_EQ(&model.kind(3), &model.kind(1));
+  EXPECT_THAT(model.lenders(3), ElementsAre(0, 2));
+  EXPECT_EQ(model.borrowed(3).size(), 3U);
+  EXPECT_THAT(model.lenders(4), IsEmpty());
+  EXPECT_TRUE(model.lends(0) && model.lends(2));
+  EXPECT_FALSE(model.lends(1) || model.lends(3) || model.lends(4));
+  EXPECT_TRUE(model.is_block(1));
+  EXPECT_FALSE(model.is_block(0) || model.is_block(4));
+}
+
+TEST(ModelLayout, AddsUpWhatUnitsTake) {
+  const ModelLayout model = mixed({});
+  EXPECT_EQ(model.parameter_elements(), 5U + 300 + 20 + 300 + 2);
+  EXPECT_EQ(model.boundary_bytes({.micro_batch = 2, .tokens = 3, .number_bytes = 4}),
+            2U * 3 * 8 * 4);
+  EXPECT_EQ(model.peak_bytes({}, {}), 7U);
+}
+
+TEST(ModelLayoutDeathTest, RefusesWhatNoTrainerCouldRun) {
+  EXPECT_DEATH(mixed({{.unit = 3}}), "earlier units lend");
+  EXPECT_DEATH(mixed({{.unit = 0, .parameter = 1}}), "a parameter that the lender has");
+  EXPECT_DEATH(mixed({{.unit = 0}}, /*product=*/true), "is a sum");
+  const auto block = std::make_shared<MadeUpKind>("block", UnitRole::kBlock, 1);
+  EXPECT_DEATH(ModelLayout({}, {{block, layout_of("a", 1), {}},
+                                {block, layout_of("b", 1), {}},
+                                {block, layout_of("c", 1), {}}}),
+               "an embedding, blocks and a head");
+}
+
+TEST(ModelLayout, OfGptIsItsUnitsWithTheTokenEmbeddingLent) {
+  const GptShape shape{.layers = 3, .hidden = 64, .heads = 4, .context_tokens = 16, .vocab = 100};
+  const ModelLayout model = gpt_model_layout({.shape = shape, .padded_vocab = 128});
+  const std::vector<UnitLayout> layouts = gpt_layouts(shape, 128);
+  ASSERT_EQ(static_cast<std::size_t>(model.units()), layouts.size());
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const UnitLayout& expected = layouts[static_cast<std::size_t>(unit)];
+    EXPECT_EQ(model.layout(unit).name, expected.name);
+    EXPECT_EQ(model.layout(unit).slot_elements, expected.slot_elements);
+  }
+  EXPECT_THAT(model.first_of_kinds(), ElementsAre(0, 1, 4));
+  EXPECT_THAT(model.lenders(4), ElementsAre(0));
+  const BorrowedParameter wte = model.borrowed(4).front();
+  EXPECT_EQ(model.layout(wte.unit).parameters[static_cast<std::size_t>(wte.parameter)].name,
+            "wte.weight");
+  const PassShape pass{.micro_batch = 2, .tokens = 16, .number_bytes = 2};
+  EXPECT_EQ(model.kind(1).saved_bytes(pass), block_saved_bytes(shape, pass));
+  EXPECT_EQ(model.kind(4).flops(16).forward, head_flops(shape, 128).forward);
+  EXPECT_EQ(model.peak_bytes(pass, {}),
+            std::max(block_peak_bytes(shape, pass), head_peak_bytes(shape, pass, 128)));
+  // On the CPU attention with dropout is written out.
+  GptShape with_dropout = shape;
+  with_dropout.dropout = 0.1;
+  EXPECT_EQ(gpt_model_layout({.shape = with_dropout}).kind(1).peak_bytes(pass, {.cpu = true}),
+            block_peak_bytes(with_dropout, pass, {.cpu = true, .plain_attention = true}));
+}
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,77 @@
+#include "offload/step_program.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+namespace sluice::offload {
+namespace {
+
+using testing::ElementsAre;
+using Op = StepOp;
+
+// The last unit of three borrows of the first, as a tied head does.
+ProgramUnits tied() {
+  static const std::vector<std::vector<int>> lenders = {{}, {}, {0}};
+  return {.count = 3, .lenders = [](int unit) -> const std::vector<int>& {
+            return lenders[static_cast<std::size_t>(unit)];
+          }};
+}
+
+ProgramUnits untied(int count) {
+  static const std::vector<int> none;
+  return {.count = count, .lenders = [](int /*unit*/) -> const std::vector<int>& { return none; }};
+}
+
+using O = StepOperation;
+
+TEST(StepProgram, IsForwardHeadBackwardNormUpdate) {
+  EXPECT_THAT(training_step(tied(), /*overlap_update=*/true),
+              ElementsAre(O{Op::kAwaitUpdate, 0}, O{Op::kFetch, 0}, O{Op::kForward, 0},  //
+                          O{Op::kAwaitUpdate, 1}, O{Op::kFetch, 1}, O{Op::kForward, 1},  //
+                          O{Op::kAwaitUpdate, 2}, O{Op::kFetch, 2}, O{Op::kFetchAgain, 0},
+                          O{Op::kHead, 2}, O{Op::kSendGradient, 2}, O{Op::kReadState, 2},       //
+                          O{Op::kFetchAgain, 1}, O{Op::kBackward, 1}, O{Op::kSendGradient, 1},  //
+                          O{Op::kFetchAgain, 0}, O{Op::kBackward, 0}, O{Op::kSendGradient, 0},  //
+                          O{Op::kNorm, 0}, O{Op::kUpdate, 0}));
+}
+
+TEST(StepProgram, WaitsForAllUpdatesFirstWhereTheyAreNotOverlapped) {
+  const StepProgram program = training_step(tied(), /*overlap_update=*/false);
+  EXPECT_THAT(std::vector(program.begin(), program.begin() + 4),
+              ElementsAre(O{Op::kAwaitUpdate, 0}, O{Op::kAwaitUpdate, 1}, O{Op::kAwaitUpdate, 2},
+                          O{Op::kFetch, 0}));
+}
+
+TEST(StepProgram, OfAForwardPassIsTheTrainingStepsUpToItsHead) {
+  for (const ProgramUnits& units : {tied(), untied(7)}) {
+    StepProgram expected = training_step(units, true);
+    const auto head = std::find_if(expected.begin(), expected.end(),
+                                   [](const O& it) { return it.op == Op::kHead; });
+    expected.erase(head + 1, expected.end());
+    std::erase_if(expected, [](const O& it) { return it.op == Op::kAwaitUpdate; });
+    EXPECT_EQ(forward_pass(units), expected);
+  }
+}
+
+TEST(StepProgram, AnUntiedHeadFetchesNothingElse) {
+  const StepProgram program = forward_pass(untied(3));
+  EXPECT_EQ(std::count_if(program.begin(), program.end(),
+                          [](const O& it) { return it.op == Op::kFetchAgain; }),
+            0);
+}
+
+TEST(StepProgram, TellsInWhichOrderTheHostIsAsked) {
+  const auto nothing = [](int /*unit*/) { return false; };
+  const auto first = [](int unit) { return unit == 0; };
+  const StepProgram step = training_step(tied(), true);
+  EXPECT_THAT(host_order(step, true, nothing), ElementsAre(0, 0, 1, 1, 2, 2, 0, 1, 0));
+  EXPECT_THAT(host_order(step, true, first), ElementsAre(0, 0, 1, 1, 2, 2, 1));
+  EXPECT_THAT(host_order(training_step(tied(), false), false, nothing),
+              ElementsAre(0, 1, 2, 0, 1, 0));
+  EXPECT_THAT(host_order(forward_pass(tied()), false, nothing), ElementsAre(0, 1, 2, 0));
+  EXPECT_THAT(update_order(step), ElementsAre(0, 1, 2));
+}
+
+}  // namespace
+}  // namespace sluice::offload
