@@ -1,6 +1,7 @@
 #include "engine/config/resolve.h"
 
 #include "engine/config/changes.h"
+#include "engine/config/json_text.h"
 #include "engine/config/model_presets.h"
 #include "engine/config/stored_config.h"
 #include "tests/engine/config/resolving.h"
