@@ -144,5 +144,35 @@ class LibTorch(Machine):
         self.assertFalse((self.home / ".cache").exists())
 
 
+class OneProgram(Machine):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "CMakePresets.json").write_text("{}", encoding="ascii")
+        (self.folder / "build").mkdir()
+        self.program("cmake", f'echo "$*" >> {self.folder}/calls')
+
+    def build(self, name):
+        return self.run_tool("setup", "--no-packages", "--no-torch", "--jobs", "2", "--program",
+                             name)
+
+    def test_is_built_alone_and_how_long_that_takes_is_said_before(self):
+        self.program("ninja", 'for i in 1 2 349; do echo "[$i/349] Building CXX object"; done')
+        result = self.build("sluice")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("building sluice in build/ with 2 jobs, which takes about 11 minutes where "
+                      "nothing is cached\n", result.stdout)
+        calls = (self.folder / "calls").read_text(encoding="ascii").splitlines()
+        self.assertRegex(calls[-1], r"\A--build .*/build --parallel 2 --target sluice\Z")
+
+    def test_that_there_is_not_is_refused_before_anything_is_built(self):
+        self.program("ninja", "echo \"ninja: error: unknown target 'slice', did you mean "
+                              "'sluice'?\"; exit 1")
+        result = self.build("slice")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("--program: there is no program slice in build/", result.stderr)
+        calls = (self.folder / "calls").read_text(encoding="ascii").splitlines()
+        self.assertEqual(len(calls), 1, calls)  # the configuration's
+
+
 if __name__ == "__main__":
     unittest.main()
