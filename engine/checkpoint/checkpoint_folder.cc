@@ -157,12 +157,20 @@ Result<std::vector<CheckpointEntry>> CheckpointFolder::beyond(int keep_last,
 }
 
 Result<std::vector<std::string>> CheckpointFolder::prune(int keep_last, std::int64_t up_to_step) {
-  SLUICE_ASSIGN_OR_RETURN(const auto names, checkpoint_names(queue_.backend().files(), folder_));
-  for (const std::string& name : names) {  // a checkpoint and its replacement would count as two
-    const auto fresh = look_at_checkpoint(queue_, folder_ + "/" + name);
+  aio::FileSystem& files = queue_.backend().files();
+  SLUICE_ASSIGN_OR_RETURN(const auto names, checkpoint_names(files, folder_));
+  for (const std::string& name : names) {
+    const std::string path = folder_ + "/" + name;
+    const auto entry = look_at_checkpoint(queue_, path);
+    if (!entry) continue;
     const FolderName parsed = parse_folder_name(name).value_or(FolderName());
-    if (parsed.replacement && fresh && fresh->complete())
+    // A checkpoint and its replacement would count as two.
+    if (parsed.replacement && entry->complete())
       SLUICE_RETURN_IF_ERROR(settle_replacement(queue_, path_of(parsed.step)));
+    // What a removal that failed has left would else take room until the run's next start.
+    SLUICE_ASSIGN_OR_RETURN(const bool marked,
+                            files.exists(path + "/" + std::string(kRemovalMarkName)));
+    if (entry->leftover && marked) SLUICE_RETURN_IF_ERROR(remove_checkpoint(queue_, path));
   }
   SLUICE_ASSIGN_OR_RETURN(const auto entries, beyond(keep_last, up_to_step));
   std::vector<std::string> removed;

@@ -48,8 +48,8 @@ class CheckpointFolder {
 
   // The complete checkpoints that prune() would remove.
   Result<std::vector<CheckpointEntry>> beyond(int keep_last, std::int64_t up_to_step) const;
-  // Settles replacements, then removes the complete checkpoints up to this step but the `keep_last`
-  // (at least 1) newest of them; their names.
+  // Settles replacements, finishes removals that failed, then removes the complete checkpoints up
+  // to this step but the `keep_last` (at least 1) newest of them; their names.
   Result<std::vector<std::string>> prune(
       int keep_last, std::int64_t up_to_step = std::numeric_limits<std::int64_t>::max());
   // Removes what saves and removals that were cut short left, and settles replacements; the names.

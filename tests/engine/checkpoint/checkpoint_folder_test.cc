@@ -120,7 +120,7 @@ TEST_F(CheckpointList, HasNoNewestWhileTheNewestCannotBeRead) {
   put(manifest, damaged);
   EXPECT_THAT(refused(ErrorCode::kCorrupt), HasSubstr("checkpoint step-000000002 is damaged"));
   put(manifest, whole.substr(0, whole.size() / 2));
-  EXPECT_THAT(refused(ErrorCode::kCorrupt), HasSubstr("no JSON"));
+  EXPECT_THAT(refused(ErrorCode::kCorrupt), HasSubstr("not JSON"));
   put(manifest, whole);
   set_version(2, 7);
   EXPECT_THAT(refused(ErrorCode::kNewerVersion), HasSubstr("written by a newer version"));
@@ -166,6 +166,15 @@ TEST_F(CheckpointList, IsPrunedToTheNewestCompleteOnes) {
   ASSERT_OK(load_checkpoint(*queue_, folder_.path_of(4)));
   ASSERT_OK(load_checkpoint(*queue_, folder_.path_of(5)));
   EXPECT_EQ(folder_.prune(0).error().code(), ErrorCode::kInvalidArgument);
+}
+
+// As a removal leaves it that could delete nothing.
+TEST_F(CheckpointList, IsPrunedOfWhatARemovalThatFailedHasLeft) {
+  for (const std::int64_t step : {1, 2, 3, 4}) save(step);
+  const std::string manifest = folder_.path_of(2) + "/checkpoint.json";
+  ASSERT_OK(drive_.files().rename(manifest, manifest + ".removed"));
+  EXPECT_THAT(*folder_.prune(2), ElementsAre("step-000000001"));
+  EXPECT_THAT(names(), ElementsAre("step-000000003", "step-000000004"));
 }
 
 TEST_F(CheckpointList, IsPrunedOfNothingLaterAndOfNothingThatCannotBeRead) {
