@@ -147,6 +147,7 @@ struct Chain {
   const DirectFile* file;
   std::atomic<int> left{0};
   std::atomic<int> failed{0};
+  std::atomic<int> ended{0};  // requests whose last callback is over
 };
 
 TEST_P(IoQueueOnRealFiles, TakesNewRequestsFromCompletions) {
@@ -164,12 +165,16 @@ TEST_P(IoQueueOnRealFiles, TakesNewRequestsFromCompletions) {
         [](IoRequest& request, void* context) noexcept {
           auto& state = *static_cast<Chain*>(context);
           if (!request.status().ok()) ++state.failed;
-          if (state.left.fetch_sub(1) > 0) state.queue->submit(request);
+          if (state.left.fetch_sub(1) > 0)
+            state.queue->submit(request);
+          else
+            ++state.ended;
         },
         &chain);
   }
   for (auto& request : requests) queue->submit(request);
-  while (queue->stats().read.requests < 508) std::this_thread::yield();
+  while (chain.ended < static_cast<int>(requests.size())) std::this_thread::yield();
+  EXPECT_EQ(queue->stats().read.requests, 508U);
   EXPECT_EQ(chain.failed, 0);
 }
 
