@@ -85,8 +85,12 @@ void StepGraph::add_step(bool mark_units) {
 
 void StepGraph::add(const StepOperation& it) {
   switch (it.op) {
+    case StepOp::kAwaitUpdates:
+      for (int index = 0; index < inputs_.count(); ++index) add_update(index);
+      return;
     case StepOp::kAwaitUpdate:
-      return add_update(it.unit);
+      if (inputs_.options.overlap_update) add_update(it.unit);
+      return;
     case StepOp::kFetch: {
       const TaskId brought = params_.bring(it.unit, gate(it.unit), fetched_.units);
       fetched_.own = params_.refresh(it.unit, gate(it.unit), brought);

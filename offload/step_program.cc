@@ -19,10 +19,9 @@ StepProgram training_step(const ProgramUnits& units, bool overlap_update) {
   constexpr std::size_t kOperationsOfUnit = 6;
   StepProgram program;
   program.reserve(kOperationsOfUnit * static_cast<std::size_t>(units.count) + 4);
-  for (int unit = 0; !overlap_update && unit < units.count; ++unit)
-    program.push_back({StepOp::kAwaitUpdate, unit});
+  if (!overlap_update) program.push_back({StepOp::kAwaitUpdates, 0});
   for (int unit = 0; unit < units.count; ++unit) {
-    if (overlap_update) program.push_back({StepOp::kAwaitUpdate, unit});
+    program.push_back({StepOp::kAwaitUpdate, unit});
     compute(units, unit, program);
   }
   const int head = units.count - 1;

@@ -15,6 +15,7 @@
 namespace sluice::offload {
 
 enum class StepOp : std::uint8_t {
+  kAwaitUpdates,  // the host's updates of the step before are done, of all units
   kAwaitUpdate,   // the update of the step before has come to the unit
   kFetch,         // the unit's parameters, to where they are computed with
   kFetchAgain,    // likewise, of a unit that was fetched before in this program

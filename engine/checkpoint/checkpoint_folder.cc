@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "aio/log.h"
 #include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/remove_checkpoint.h"
@@ -156,22 +157,32 @@ Result<std::vector<CheckpointEntry>> CheckpointFolder::beyond(int keep_last,
   return entries;
 }
 
-Result<std::vector<std::string>> CheckpointFolder::prune(int keep_last, std::int64_t up_to_step) {
+// What a removal that failed has left would else take room until the run's next start. One that
+// fails again is no reason to keep what can be removed.
+void CheckpointFolder::finish_removals(const std::vector<std::string>& names) {
   aio::FileSystem& files = queue_.backend().files();
-  SLUICE_ASSIGN_OR_RETURN(const auto names, checkpoint_names(files, folder_));
   for (const std::string& name : names) {
     const std::string path = folder_ + "/" + name;
     const auto entry = look_at_checkpoint(queue_, path);
-    if (!entry) continue;
-    const FolderName parsed = parse_folder_name(name).value_or(FolderName());
-    // A checkpoint and its replacement would count as two.
-    if (parsed.replacement && entry->complete())
-      SLUICE_RETURN_IF_ERROR(settle_replacement(queue_, path_of(parsed.step)));
-    // What a removal that failed has left would else take room until the run's next start.
-    SLUICE_ASSIGN_OR_RETURN(const bool marked,
-                            files.exists(path + "/" + std::string(kRemovalMarkName)));
-    if (entry->leftover && marked) SLUICE_RETURN_IF_ERROR(remove_checkpoint(queue_, path));
+    if (!entry || !entry->leftover) continue;
+    const auto marked = files.exists(path + "/" + std::string(kRemovalMarkName));
+    if (!marked.ok() || !*marked) continue;
+    const Status removed = remove_checkpoint(queue_, path);
+    if (!removed.ok())
+      log::warning_once("removal of " + path,
+                        "what is left of an old checkpoint stays: " + removed.error().message());
   }
+}
+
+Result<std::vector<std::string>> CheckpointFolder::prune(int keep_last, std::int64_t up_to_step) {
+  SLUICE_ASSIGN_OR_RETURN(const auto names, checkpoint_names(queue_.backend().files(), folder_));
+  for (const std::string& name : names) {  // a checkpoint and its replacement would count as two
+    const auto fresh = look_at_checkpoint(queue_, folder_ + "/" + name);
+    const FolderName parsed = parse_folder_name(name).value_or(FolderName());
+    if (parsed.replacement && fresh && fresh->complete())
+      SLUICE_RETURN_IF_ERROR(settle_replacement(queue_, path_of(parsed.step)));
+  }
+  finish_removals(names);
   SLUICE_ASSIGN_OR_RETURN(const auto entries, beyond(keep_last, up_to_step));
   std::vector<std::string> removed;
   for (const CheckpointEntry& entry : entries) {

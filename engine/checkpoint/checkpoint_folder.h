@@ -63,6 +63,8 @@ class CheckpointFolder {
                                 const Prepare& prepare = {});
 
  private:
+  void finish_removals(const std::vector<std::string>& names);
+
   aio::IoQueue& queue_;
   const std::string folder_;
 };

@@ -49,19 +49,28 @@ std::optional<fs::path> relative_to(const fs::path& folder, const fs::path& path
   return rest.empty() ? std::nullopt : std::optional(rest);
 }
 
-// What the relative paths of a DIR/config.json belong to. Those of runs of earlier versions belong
-// to the folder that the run was begun in; they have run.dir, so that it is known unless DIR was
-// moved.
-fs::path base_of(const Json& stored, const fs::path& folder) {
-  const Json::json_pointer pointer("/run/dir");
-  if (!stored.is_object() || !stored.contains(pointer) || !stored[pointer].is_string())
-    return folder;
-  fs::path base = plain(folder);
-  fs::path dir = plain(stored[pointer].get<std::string>());
-  if (dir.empty()) return folder;
+// The relative paths of runs of earlier versions belong to the folder that the run was begun in.
+// They have run.dir, so that it is known unless DIR was moved.
+std::optional<fs::path> begun_in(const fs::path& run_dir, const fs::path& folder) {
+  std::error_code ignored;
+  fs::path base = plain(fs::absolute(folder, ignored));
+  fs::path dir = plain(run_dir);
+  if (dir.is_absolute()) return std::nullopt;
   for (; !dir.empty(); dir = dir.parent_path(), base = base.parent_path())
-    if (dir.is_absolute() || base.filename() != dir.filename()) return {};  // the working folder
+    if (base.filename() != dir.filename()) return std::nullopt;
   return base;
+}
+
+// What the relative paths of a DIR/config.json belong to; empty: the working folder. A run.dir that
+// means DIR is left out.
+fs::path base_of(Json& stored, const fs::path& folder) {
+  const Json::json_pointer pointer("/run/dir");
+  if (!stored.is_object() || !stored.contains(pointer) || !stored[pointer].is_string() ||
+      stored[pointer].get_ref<const std::string&>().empty())
+    return folder;
+  const auto base = begun_in(stored[pointer].get<std::string>(), folder);
+  if (base) stored["run"].erase("dir");
+  return base.value_or(fs::path());
 }
 
 void put_below(const fs::path& folder, Json& path) {

@@ -23,7 +23,8 @@ ModelLayout::ModelLayout(const Sizes& sizes, std::vector<Unit> units)
     SLUICE_CHECK(unit.kind->role() == role_at(i, units_.size()),
                  "an embedding, blocks and a head, in this order");
     for (const BorrowedParameter& it : unit.borrowed) {
-      SLUICE_CHECK(it.unit >= 0 && static_cast<std::size_t>(it.unit) < i, "earlier units lend");
+      // Slots and caches have room for one unit of each role at a time.
+      SLUICE_CHECK(it.unit == 0 && i > 0, "the embedding lends");
       SLUICE_CHECK(it.parameter >= 0 &&
                        static_cast<std::size_t>(it.parameter) < layout(it.unit).parameters.size(),
                    "a parameter that the lender has");
@@ -38,7 +39,10 @@ ModelLayout::ModelLayout(const Sizes& sizes, std::vector<Unit> units)
     const auto known = std::find_if(first_of_kinds_.begin(), first_of_kinds_.end(),
                                     [&](int first) { return at(first).kind == unit.kind; });
     kind_of_.push_back(static_cast<std::size_t>(known - first_of_kinds_.begin()));
-    if (known == first_of_kinds_.end()) first_of_kinds_.push_back(static_cast<int>(i));
+    if (known != first_of_kinds_.end()) continue;
+    for (const int first : first_of_kinds_)
+      SLUICE_CHECK(kind(first).name() != unit.kind->name(), "each kind has a name of its own");
+    first_of_kinds_.push_back(static_cast<int>(i));
   }
 }
 

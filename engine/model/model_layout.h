@@ -29,9 +29,8 @@ class ModelLayout {
   struct Unit {
     std::shared_ptr<const UnitKind> kind;
     UnitLayout layout;
-    // Of earlier units, with the shape that they have in the slot there. Their gradients are sums
-    // of
-    // all uses, so none may be ParameterSpec::gradient_is_product.
+    // Of the embedding, with the shape that they have in its slot. Their gradients are sums of all
+    // uses, so none may be ParameterSpec::gradient_is_product.
     std::vector<BorrowedParameter> borrowed;
   };
   struct Sizes {

@@ -50,9 +50,8 @@ class UnitKind {
   UnitKind(const UnitKind&) = delete;
   UnitKind& operator=(const UnitKind&) = delete;
 
-  const std::string& name() const {
-    return name_;
-  }  // "block": another one for each kind of a model
+  // "block"; each kind of a model has another one.
+  const std::string& name() const { return name_; }
   UnitRole role() const { return role_; }
 
   // Of products, per token, in sequences of `tokens`. Of a head: forward is the loss alone, as in

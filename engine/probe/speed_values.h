@@ -58,13 +58,13 @@ SpeedValues values_of(Speeds speeds) {
 // same.
 template <typename Speeds>
 std::optional<Speeds> from_values(const SpeedValues& values, Speeds speeds = {}) {
-  bool complete = true;
+  bool complete = !values.empty();
   visit_values(speeds, [&](const std::string& name, double& value) {
     const auto found = values.find(name);
     complete = complete && found != values.end();
     if (found != values.end()) value = found->second;
   });
-  if (!complete) return std::nullopt;
+  if (!complete || values_of(speeds).empty()) return std::nullopt;
   return speeds;
 }
 

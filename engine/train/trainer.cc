@@ -161,7 +161,7 @@ UnitViews Trainer::open(int unit) {
 // What the program fetches next; in forward only as far as the updates of the step before have
 // come.
 void Trainer::prefetch_behind(std::size_t position) {
-  const bool in_backward = program_[position].op == offload::StepOp::kBackward;
+  const bool in_backward = program_[position].op == offload::StepOp::kSendGradient;
   const offload::StepOp wanted =
       in_backward ? offload::StepOp::kFetchAgain : offload::StepOp::kFetch;
   int left = options_.prefetch_units;
@@ -186,7 +186,6 @@ void Trainer::compute(std::size_t position, const StepBatch& batch) {
   else
     backward(unit, views);
   fetched_.release();
-  if (op != offload::StepOp::kHead) prefetch_behind(position);
 }
 
 // Forward, backward, and the gradient's totals; the update is up to those.
@@ -199,6 +198,8 @@ GradientTotals Trainer::passes(const StepBatch& batch) {
   for (std::size_t position = 0; position < program_.size(); ++position) {
     const auto& [op, unit] = program_[position];
     switch (op) {
+      case StepOp::kAwaitUpdates:  // the step before has
+        break;
       case StepOp::kAwaitUpdate:
         times_.update_exposed_ns += wait_for_update(unit);
         break;
@@ -211,11 +212,14 @@ GradientTotals Trainer::passes(const StepBatch& batch) {
       case StepOp::kBackward:
         span.emplace(*this, unit);
         compute(position, batch);
-        if (op == StepOp::kForward) span.reset();
+        if (op != StepOp::kForward) break;
+        span.reset();
+        prefetch_behind(position);
         break;
       case StepOp::kSendGradient:
         must(parts_.gradients->finish(unit));
         span.reset();
+        prefetch_behind(position);
         break;
       case StepOp::kReadState:
         parts_.clock->mark(kBackward);

@@ -5,7 +5,7 @@
 //   ... passes of u, enqueued on the compute stream ...
 //   parameters.release(u);
 //
-// One unit is acquired at a time, with those that it borrows parameters of.
+// One unit is acquired at a time, and the embedding where it lends that one parameters.
 //
 // Threads: the one that trains. Errors: as of ParamOffloader, the unit's name in front.
 #pragma once

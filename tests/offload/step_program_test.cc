@@ -37,10 +37,10 @@ TEST(StepProgram, IsForwardHeadBackwardNormUpdate) {
 }
 
 TEST(StepProgram, WaitsForAllUpdatesFirstWhereTheyAreNotOverlapped) {
-  const StepProgram program = training_step(tied(), /*overlap_update=*/false);
-  EXPECT_THAT(std::vector(program.begin(), program.begin() + 4),
-              ElementsAre(O{Op::kAwaitUpdate, 0}, O{Op::kAwaitUpdate, 1}, O{Op::kAwaitUpdate, 2},
-                          O{Op::kFetch, 0}));
+  StepProgram program = training_step(tied(), /*overlap_update=*/false);
+  EXPECT_EQ(program.front(), (O{Op::kAwaitUpdates, 0}));
+  program.erase(program.begin());
+  EXPECT_EQ(program, training_step(tied(), /*overlap_update=*/true));
 }
 
 TEST(StepProgram, OfAForwardPassIsTheTrainingStepsUpToItsHead) {

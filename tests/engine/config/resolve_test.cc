@@ -475,11 +475,23 @@ TEST(StoredConfig, OfAnEarlierVersionHasPathsFromWhereTheRunWasBegun) {
     return read.at("data").at("train").at(0).get<std::string>();
   };
   EXPECT_EQ(train_of("runs/a", "/home/me/runs/a"), "/home/me/data/train.bin");
-  EXPECT_EQ(train_of("./runs/a/", "runs/a"), "data/train.bin");
+  EXPECT_EQ(train_of("./runs/a/", "/home/me/runs//a/."), "/home/me/data/train.bin");
   EXPECT_EQ(train_of("", "/home/me/runs/a"), "/home/me/runs/a/data/train.bin");
+  // DIR named from within the folder that it lies in, and from within itself.
+  const std::filesystem::path here = std::filesystem::current_path();
+  const std::string name = here.filename().string();
+  const std::string above = (here.parent_path() / "data/train.bin").string();
+  EXPECT_EQ(train_of(name, "."), above);
+  EXPECT_EQ(train_of(name + "/a", "a"), above);
   // Moved, or begun anywhere: from the working folder, as they were read then.
   EXPECT_EQ(train_of("runs/a", "/else/where"), "data/train.bin");
   EXPECT_EQ(train_of("/home/me/runs/a", "/home/me/runs/a"), "data/train.bin");
+}
+
+TEST(StoredConfig, OfAnEarlierVersionHasARunDirectoryWhereItLies) {
+  const Source kept{.name = "config.json", .text = R"({"run": {"dir": "runs/a", "steps": 7}})"};
+  EXPECT_EQ(in_run_folder(kept, "/home/me/runs/a").text, R"({"run":{"steps":7}})");
+  EXPECT_EQ(Json::parse(in_run_folder(kept, "/else/where").text), Json::parse(kept.text));
 }
 
 TEST(StoredConfig, NeedsAWorkingFolderForRelativePathsAlone) {

@@ -31,7 +31,7 @@ UnitLayout layout_of(const std::string& name, std::int64_t elements, bool produc
   return layout;
 }
 
-// Two kinds of blocks in turn; one block borrows of two units.
+// Two kinds of blocks in turn, of which one block borrows.
 ModelLayout mixed(std::vector<BorrowedParameter> borrowed, bool product = false) {
   const auto wide = std::make_shared<MadeUpKind>("wide", UnitRole::kBlock, 7);
   const auto narrow = std::make_shared<MadeUpKind>("narrow", UnitRole::kBlock, 3);
@@ -46,18 +46,18 @@ ModelLayout mixed(std::vector<BorrowedParameter> borrowed, bool product = false)
 }
 
 TEST(ModelLayout, KnowsKindsAndWhoLends) {
-  const ModelLayout model = mixed({{.unit = 0}, {.unit = 2}, {.unit = 0}});
+  const ModelLayout model = mixed({{.unit = 0}, {.unit = 0}});
   EXPECT_EQ(model.units(), 5);
   EXPECT_EQ(model.blocks(), 3);
   EXPECT_EQ(model.head(), 4);
   EXPECT_THAT(model.first_of_kinds(), ElementsAre(0, 1, 2, 4));
   EXPECT_EQ(model.kind_index(3), 1U);
   EXPECT_EQ(&model.kind(3), &model.kind(1));
-  EXPECT_THAT(model.lenders(3), ElementsAre(0, 2));
-  EXPECT_EQ(model.borrowed(3).size(), 3U);
+  EXPECT_THAT(model.lenders(3), ElementsAre(0));
+  EXPECT_EQ(model.borrowed(3).size(), 2U);
   EXPECT_THAT(model.lenders(4), IsEmpty());
-  EXPECT_TRUE(model.lends(0) && model.lends(2));
-  EXPECT_FALSE(model.lends(1) || model.lends(3) || model.lends(4));
+  EXPECT_TRUE(model.lends(0));
+  EXPECT_FALSE(model.lends(1) || model.lends(2) || model.lends(3) || model.lends(4));
   EXPECT_TRUE(model.is_block(1));
   EXPECT_FALSE(model.is_block(0) || model.is_block(4));
 }
@@ -71,7 +71,7 @@ TEST(ModelLayout, AddsUpWhatUnitsTake) {
 }
 
 TEST(ModelLayoutDeathTest, RefusesWhatNoTrainerCouldRun) {
-  EXPECT_DEATH(mixed({{.unit = 3}}), "earlier units lend");
+  EXPECT_DEATH(mixed({{.unit = 2}}), "the embedding lends");
   EXPECT_DEATH(mixed({{.unit = 0, .parameter = 1}}), "a parameter that the lender has");
   EXPECT_DEATH(mixed({{.unit = 0}}, /*product=*/true), "is a sum");
   const auto block = std::make_shared<MadeUpKind>("block", UnitRole::kBlock, 1);
@@ -79,6 +79,14 @@ TEST(ModelLayoutDeathTest, RefusesWhatNoTrainerCouldRun) {
                                 {block, layout_of("b", 1), {}},
                                 {block, layout_of("c", 1), {}}}),
                "an embedding, blocks and a head");
+  const auto embedding = std::make_shared<MadeUpKind>("embedding", UnitRole::kEmbedding, 1);
+  const auto head = std::make_shared<MadeUpKind>("head", UnitRole::kHead, 1);
+  const auto namesake = std::make_shared<MadeUpKind>("block", UnitRole::kBlock, 2);
+  EXPECT_DEATH(ModelLayout({}, {{embedding, layout_of("a", 1), {}},
+                                {block, layout_of("b", 1), {}},
+                                {namesake, layout_of("c", 1), {}},
+                                {head, layout_of("d", 1), {}}}),
+               "a name of its own");
 }
 
 TEST(ModelLayout, OfGptIsItsUnitsWithTheTokenEmbeddingLent) {

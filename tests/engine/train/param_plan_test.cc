@@ -97,5 +97,14 @@ TEST(ParamPlan, RaisesTheBuffersOfStateOnNvme) {
   EXPECT_THAT(plan_of(on_nvme).notes, Contains(HasSubstr("offload_optimizer.buffer_count 1")));
 }
 
+// What others add to is there until its own backward; all others take turns.
+TEST(GradientAccumulators, AreOwnOfTheEmbeddingAndSharedByTheRest) {
+  const ModelLayout model = model_layout(SmallRun({"run.device=cpu"}).config());
+  EXPECT_EQ(own_accumulator_elements(model, 0), model.layout(0).slot_elements);
+  for (int unit = 1; unit < model.units(); ++unit)
+    EXPECT_EQ(own_accumulator_elements(model, unit), 0U);
+  EXPECT_EQ(shared_accumulator_elements(model), model.layout(1).slot_elements);
+}
+
 }  // namespace
 }  // namespace sluice::engine
