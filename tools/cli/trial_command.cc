@@ -141,6 +141,7 @@ Result<Trial> measure_run(const MeasureRequest& request, const Interrupt& interr
   if (measured.interrupted || measured.steps.empty())
     return Error(ErrorCode::kCancelled, "interrupted");
   std::vector<double> seconds;
+  seconds.reserve(measured.steps.size());
   for (const MeasuredStep& step : measured.steps) seconds.push_back(step.seconds);
   const double median_s = quantile(seconds, 0.5);
   return Trial{.failure = {},

@@ -190,7 +190,7 @@ std::string command_text(std::string_view program, int argc, const char* const* 
     }
     text += " '";
     for (const char letter : word) text += letter == '\'' ? "'\\''" : std::string(1, letter);
-    text += "'";
+    text += '\'';
   }
   return text;
 }
