@@ -1,6 +1,7 @@
 // The planner's formula and the memory plan count the same bytes, whatever the placement.
 #include "engine/plan/planner_input.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
