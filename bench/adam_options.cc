@@ -160,7 +160,7 @@ std::uint64_t AdamBenchOptions::plain_pass_bytes() const {
   if (kernel == BenchKernel::kAdamw) {
     const std::uint64_t copy =
         form == ParamForm::kFp32AndBf16 || form == ParamForm::kFp32AndFp16 ? 2 : 0;
-    bytes = elements * ((grad == GradType::kFp32 ? 4 : 2) + 3 * 4 + copy) / 2;
+    bytes = elements * (offload::element_bytes(grad) + 3 * 4 + copy) / 2;
   }
   return align_up(bytes, 4 * kKiB);
 }

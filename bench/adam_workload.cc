@@ -1,7 +1,7 @@
 #include "bench/adam_workload.h"
 
-#include "offload/half.h"
-#include "offload/split_master.h"
+#include "offload/adamw/half.h"
+#include "offload/adamw/split_master.h"
 
 namespace sluice::bench {
 
@@ -37,7 +37,7 @@ Status AdamWorkload::map_arrays() {
     array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(bytes);
     return {};
   };
-  SLUICE_RETURN_IF_ERROR(map_array(arrays_.grad, arrays_.grad_type == GradType::kFp32 ? 4 : 2));
+  SLUICE_RETURN_IF_ERROR(map_array(arrays_.grad, offload::element_bytes(arrays_.grad_type)));
   if (arrays_.param_form != ParamForm::kFp32) SLUICE_RETURN_IF_ERROR(map_array(arrays_.param16, 2));
   if (arrays_.param_form == ParamForm::kSplit)
     SLUICE_RETURN_IF_ERROR(map_array(arrays_.lo, 2));

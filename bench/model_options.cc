@@ -62,9 +62,9 @@ Result<std::int64_t> count_of(const char* option, const std::string& text, const
   return value;
 }
 
-Result<engine::GptShape> shape_of(const ModelArguments& arguments) {
+Result<engine::ModelShape> shape_of(const ModelArguments& arguments) {
   const std::string name = arguments.model.value_or("gpt2-xl");
-  std::optional<engine::GptShape> shape = engine::gpt_preset(name);
+  std::optional<engine::ModelShape> shape = engine::preset_shape(name);
   if (!shape) return wrong("--model", name, "a preset of the configuration such as gpt2-xl");
   const std::pair<const char*, std::pair<const std::optional<std::string>&, std::int64_t*>>
       numbers[] = {{"--layers", {arguments.layers, &shape->layers}},

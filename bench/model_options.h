@@ -7,15 +7,15 @@
 #include <string>
 
 #include "aio/result.h"
-#include "engine/model/gpt_costs.h"
-#include "engine/model/gpt_shape.h"
+#include "engine/families/families.h"
+#include "engine/model/gpt2/gpt2_costs.h"
 
 namespace sluice::bench {
 
 enum class ActivationType : std::uint8_t { kFp32, kBf16, kFp16 };
 
 struct ModelBenchOptions {
-  engine::GptShape shape;
+  engine::ModelShape shape;
   std::int64_t padded_vocab = 0;
   engine::PassShape pass;
   ActivationType dtype = ActivationType::kBf16;

@@ -11,13 +11,13 @@
 #include <functional>
 
 #include "bench/device_clock.h"
-#include "engine/model/gpt_layout.h"
-#include "engine/model/gpt_model.h"
+#include "engine/families/make_model.h"
+#include "engine/model/gpt2/gpt2_layout.h"
 
 namespace sluice::bench {
 namespace {
 
-using engine::GptModel;
+using engine::Model;
 using engine::PassContext;
 using engine::Saved;
 using engine::UnitViews;
@@ -38,8 +38,8 @@ at::ScalarType dtype_of(ActivationType type) {
   return at::kFloat;
 }
 
-GptModel::Options one_layer(const ModelBenchOptions& options) {
-  engine::GptShape shape = options.shape;
+engine::ModelOptions one_layer(const ModelBenchOptions& options) {
+  engine::ModelShape shape = options.shape;
   shape.layers = 1;
   return {.shape = shape, .padded_vocab = options.padded_vocab};
 }
@@ -48,7 +48,8 @@ class ModelWorkload {
  public:
   explicit ModelWorkload(const ModelBenchOptions& options)
       : options_(options),
-        model_(one_layer(options)),
+        made_(engine::make_model(one_layer(options))),
+        model_(*made_),
         clock_(options.cuda),
         device_(options.cuda ? at::kCUDA : at::kCPU),
         numbers_(at::TensorOptions().dtype(dtype_of(options.dtype)).device(device_)) {
@@ -93,7 +94,8 @@ class ModelWorkload {
   }
 
   const ModelBenchOptions& options_;
-  GptModel model_;
+  const std::unique_ptr<Model> made_;
+  const Model& model_;
   DeviceClock clock_;
   at::Device device_;
   at::TensorOptions numbers_;
@@ -125,7 +127,7 @@ PassMeasurement ModelWorkload::time(const char* name, double flops, const Call& 
 }
 
 std::vector<PassMeasurement> ModelWorkload::measure_block() {
-  const engine::ModelUnit& block = model_.block(0);
+  const engine::ModelUnit& block = model_.unit(1);
   const UnitViews& w = parameters_[1];
   const PassContext context = {
       .unit = 1, .deterministic = options_.deterministic, .overwrites = true};
@@ -171,11 +173,10 @@ std::vector<PassMeasurement> ModelWorkload::measure_rest() {
     it.peak_bytes += input_.nbytes();
     it.bound_bytes = bound;
   }
-  all.push_back(time("embedding forward", 0, nothing, [&] {
-    model_.embedding().forward(context, parameters_[0], tokens_, nullptr);
-  }));
+  all.push_back(time("embedding forward", 0, nothing,
+                     [&] { model_.unit(0).forward(context, parameters_[0], tokens_, nullptr); }));
   all.push_back(time("embedding backward", 0, nothing, [&] {
-    model_.embedding().backward(context, parameters_[0], tokens_, saved_, gradient_, gradients_[0]);
+    model_.unit(0).backward(context, parameters_[0], tokens_, saved_, gradient_, gradients_[0]);
   }));
   return all;
 }

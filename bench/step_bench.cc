@@ -15,10 +15,10 @@
 #include "bench/step_options.h"
 #include "bench/step_report.h"
 #include "bench/trace_file.h"
-#include "engine/model/gpt_layout.h"
+#include "engine/budget/memory_plan.h"
+#include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/observe/text_table.h"
-#include "engine/train/memory_plan.h"
-#include "engine/train/training_run.h"
+#include "engine/run/training_run.h"
 #include "tools/cli/run_setup.h"
 #include "tools/measure/step_measure.h"
 #include "tools/measure/synthetic_run.h"
@@ -44,13 +44,6 @@ int exit_code_of(ErrorCode code) {
     default:
       return kUserError;
   }
-}
-
-std::uint64_t parameters_of(const engine::GptShape& shape) {
-  std::uint64_t parameters = 0;
-  for (const engine::UnitLayout& layout : engine::gpt_layouts(shape))
-    parameters += layout.parameter_elements();
-  return parameters;
 }
 
 class Program {
@@ -138,9 +131,9 @@ class Program {
 
   Result<std::unique_ptr<engine::TrainingRun>> set_up() {
     const SteadyClock clock;
-    const engine::GptShape shape = engine::gpt_shape(report_.config.model);
+    const engine::ModelShape shape = report_.config.model.shape();
     SLUICE_RETURN_IF_ERROR(engine::validate(shape));
-    report_.parameters = parameters_of(shape);
+    report_.parameters = engine::model_layout({.shape = shape}).parameter_elements();
     SLUICE_ASSIGN_OR_RETURN(const tools::SyntheticTokens tokens,
                             tools::use_synthetic_tokens(report_.config));
     const std::int64_t begin_ns = clock.now_ns();

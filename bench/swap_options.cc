@@ -6,7 +6,7 @@
 #include "aio/machine_info.h"
 #include "aio/units.h"
 #include "bench/option_values.h"
-#include "offload/state_tiles.h"
+#include "offload/state/state_tiles.h"
 #include "swap/record_image.h"
 #include "tools/support/command_line.h"
 

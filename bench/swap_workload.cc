@@ -9,9 +9,9 @@
 #include "aio/log.h"
 #include "aio/make_backend.h"
 #include "aio/units.h"
-#include "offload/adamw.h"
-#include "offload/half.h"
-#include "offload/state_tiles.h"
+#include "offload/adamw/adamw.h"
+#include "offload/adamw/half.h"
+#include "offload/state/state_tiles.h"
 #include "swap/record_work.h"
 #include "swap/record_writer.h"
 

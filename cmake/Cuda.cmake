@@ -20,6 +20,7 @@ if(NOT SLUICE_CUDA STREQUAL "off")
     set(CMAKE_CUDA_STANDARD 17)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(SLUICE_HAS_CUDA ON)
+    find_package(CUDAToolkit REQUIRED)
     # Every multiply and add rounds by itself, as on the host: see sluice_options.
     set(cuda_options --fmad=false -Xcompiler=-Wall,-Wextra,-ffp-contract=off)
     target_compile_options(sluice_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_options}>")

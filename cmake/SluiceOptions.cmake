@@ -96,3 +96,46 @@ function(with_precompiled_headers target name)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${options}>")
   endif()
 endfunction()
+
+# What a room's walls are linked from: see sluice_room().
+file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/walls.cc" CONTENT "int main() { return 0; }\n")
+
+# sluice_room(name SOURCES... LINK targets... PRIVATE targets...): the library of a room, which is a
+# folder with a README.md that says what lives there. It may use what it links and what those link
+# publicly, and nothing else. That is held twice, as a static library by itself links nothing: all of
+# its objects are linked into a program with just these (<name>_walls, built with everything else), so
+# a function of another room does not link; and every include of its files is looked up in
+# rooms.json (tests/tools/rooms_test.py), since what is inline needs no linking.
+function(sluice_room name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;PRIVATE" ${ARGN})
+  sluice_library(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE})
+  add_executable(${name}_walls "${CMAKE_BINARY_DIR}/walls.cc")
+  target_link_libraries(${name}_walls PRIVATE sluice_options "$<LINK_LIBRARY:WHOLE_ARCHIVE,${name}>")
+  set_target_properties(${name}_walls PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/walls")
+  add_room(${name})
+endfunction()
+
+# Makes this folder the room of a library: its includes are looked up.
+function(add_room name)
+  file(RELATIVE_PATH folder "${CMAKE_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
+  set_property(GLOBAL APPEND PROPERTY SLUICE_ROOMS "${name}=${folder}")
+endfunction()
+
+# Writes rooms.json: for each library of a room its folder and the libraries that it links.
+function(write_rooms)
+  get_property(rooms GLOBAL PROPERTY SLUICE_ROOMS)
+  set(rows "")
+  foreach(room IN LISTS rooms)
+    string(REPLACE "=" ";" name_and_folder "${room}")
+    list(GET name_and_folder 0 name)
+    list(GET name_and_folder 1 folder)
+    get_target_property(links ${name} LINK_LIBRARIES)
+    list(FILTER links INCLUDE REGEX "^sluice_")
+    list(JOIN links "\", \"" links)
+    list(APPEND rows "  {\"room\": \"${name}\", \"folder\": \"${folder}\", \"links\": [\"${links}\"]}")
+  endforeach()
+  list(JOIN rows ",\n" rows)
+  file(WRITE "${CMAKE_BINARY_DIR}/rooms.json" "[\n${rows}\n]\n")
+endfunction()

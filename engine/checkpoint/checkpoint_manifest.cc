@@ -17,8 +17,10 @@ using nlohmann::json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
 constexpr std::int64_t kVersion = 1;
-constexpr std::int64_t kVersionWithSkips = 2;  // skipped_in_a_row is there
-constexpr std::int64_t kNewestVersion = kVersionWithSkips;
+constexpr std::int64_t kVersionWithSkips = 2;     // skipped_in_a_row is there
+constexpr std::int64_t kVersionWithFamilies = 3;  // and family, family_numbers: not a GPT-2's
+constexpr std::int64_t kNewestVersion = kVersionWithFamilies;
+constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that do not say
 constexpr std::int64_t kWorldSize = 1;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
@@ -49,10 +51,19 @@ json to_json(const StoredPosition& position) {
   return text;
 }
 
+bool names_family(const StoredRun& run) {
+  return run.family != kFirstFamily || !run.family_numbers.empty();
+}
+
 json to_json(const StoredRun& run) {
-  return {{"seed", run.seed},           {"data_order", run.data_order},
-          {"precision", run.precision}, {"cpu_threads", run.cpu_threads},
-          {"model", run.model},         {"dropout", run.dropout}};
+  json text = {{"seed", run.seed},           {"data_order", run.data_order},
+               {"precision", run.precision}, {"cpu_threads", run.cpu_threads},
+               {"model", run.model},         {"dropout", run.dropout}};
+  if (names_family(run)) {
+    text["family"] = run.family;
+    text["family_numbers"] = run.family_numbers;
+  }
+  return text;
 }
 
 json to_json(const StoredFile& file) {
@@ -87,7 +98,9 @@ StoredRun run_from_json(const json& content) {
           .precision = content.at("precision").get<std::string>(),
           .cpu_threads = content.at("cpu_threads").get<int>(),
           .model = content.at("model").get<std::map<std::string, std::int64_t>>(),
-          .dropout = content.at("dropout").get<double>()};
+          .dropout = content.at("dropout").get<double>(),
+          .family = content.value("family", std::string(kFirstFamily)),
+          .family_numbers = content.value("family_numbers", std::map<std::string, double>())};
 }
 
 Result<StoredFile> file_from_json(const json& content, std::uint64_t chunk_bytes) {
@@ -211,7 +224,9 @@ std::string to_text(const CheckpointManifest& manifest) {
   json files = json::array();
   for (const StoredFile& file : manifest.files) files.push_back(to_json(file));
   return swap::to_sealed_text({{"format", kFormat},
-                               {"version", skips ? kVersionWithSkips : kVersion},
+                               {"version", names_family(manifest.state.run) ? kVersionWithFamilies
+                                           : skips                          ? kVersionWithSkips
+                                                                            : kVersion},
                                {"world_size", kWorldSize},
                                {"program_version", manifest.state.program_version},
                                {"train", to_json(manifest.state.position)},

@@ -38,6 +38,7 @@ std::vector<std::string> run_differences(const StoredRun& stored, const StoredRu
     differences.compare("the number of CPU threads", stored.cpu_threads, now.cpu_threads);
     differences.compare("the dropout", stored.dropout, now.dropout);
   }
+  differences.compare("the model's family", stored.family, now.family);
   std::set<std::string> names;
   for (const auto* model : {&stored.model, &now.model})
     for (const auto& [name, value] : *model) names.insert(name);
@@ -48,6 +49,14 @@ std::vector<std::string> run_differences(const StoredRun& stored, const StoredRu
     };
     if (text(stored.model) != text(now.model))
       differences.add("the model's " + name, text(stored.model), text(now.model));
+  }
+  for (const auto& [name, value] : now.family_numbers) {
+    const auto entry = stored.family_numbers.find(name);
+    if (entry == stored.family_numbers.end() || entry->second != value)
+      differences.add(
+          "the model's " + name,
+          entry == stored.family_numbers.end() ? "not there" : std::to_string(entry->second),
+          std::to_string(value));
   }
   return differences.take();
 }

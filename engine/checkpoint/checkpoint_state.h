@@ -43,6 +43,8 @@ struct StoredRun {
   int cpu_threads = 0;
   std::map<std::string, std::int64_t> model;  // the shape: {"layers", 12}, ...
   double dropout = 0;
+  std::string family = "gpt2";
+  std::map<std::string, double> family_numbers;  // what only this family has
 
   // Then seed, order and threads are those of nobody, and any run of the model's shape may begin
   // there.

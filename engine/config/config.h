@@ -7,25 +7,20 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/config/lr_schedule.h"
+#include "engine/model/model_shape.h"
 
 namespace sluice::config {
 
 enum class Precision : std::uint8_t { kFp32, kFp16, kBf16 };
 enum class OptimizerType : std::uint8_t { kAdam, kAdamW };
 enum class OffloadDevice : std::uint8_t { kNone, kCpu, kNvme, kAuto };  // kNone: the GPU
-enum class ModelPreset : std::uint8_t {
-  kGpt2Small,
-  kGpt2Medium,
-  kGpt2Large,
-  kGpt2Xl,
-  kGptLite,
-  kCustom,
-};
 enum class TokenType : std::uint8_t { kAuto, kUint16, kUint32 };
 enum class Device : std::uint8_t { kAuto, kCpu, kCuda };
 enum class Switch : std::uint8_t { kAuto, kOn, kOff };
@@ -107,8 +102,11 @@ struct Aio {
   IoBackendChoice backend = IoBackendChoice::kAuto;
 };
 
+inline constexpr std::string_view kCustomPreset = "custom";
+
 struct Model {
-  ModelPreset preset = ModelPreset::kCustom;
+  std::string preset;  // of engine/families, or "custom"
+  std::string family;
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
@@ -119,7 +117,11 @@ struct Model {
   std::int64_t init_seed = 0;
   std::string init_from;  // safetensors file or index; empty: random
 
+  // What only the family has, by ModelFamily::numbers(); resolved: of this family, all set.
+  std::map<std::string, std::optional<double>> numbers;
+
   std::int64_t ffn_hidden() const;  // hidden * ffn_multiplier, to the nearest whole number
+  engine::ModelShape shape() const;
 };
 
 struct Data {

@@ -71,7 +71,8 @@ void derive_schedule(Derivation& derivation);     // schedule.cc
 void check_schedule(Derivation& derivation);      // schedule_limits.cc: whether it can be run
 void derive_all(Derivation& derivation);          // derive.cc: these and the rest, in order
 
-// Whether the key means anything in this configuration: a scheduler reads its own parameters alone.
+// Whether the key means anything in this configuration: a scheduler reads its own parameters alone,
+// and a model its own family's numbers.
 bool has_effect(const Key& key, const Config& config);
 
 }  // namespace sluice::config

@@ -15,8 +15,8 @@ namespace {
 
 std::vector<Key> join_sections() {
   std::vector<Key> keys;
-  for (const auto& section :
-       {training_keys(), scheduler_keys(), zero_keys(), io_keys(), run_keys(), foreign_keys()}) {
+  for (const auto& section : {training_keys(), scheduler_keys(), zero_keys(), io_keys(),
+                              model_keys(), run_keys(), foreign_keys()}) {
     keys.insert(keys.end(), section.begin(), section.end());
   }
   return keys;
@@ -74,6 +74,7 @@ std::string describe_honoured(const Key& key) {
   if (!key.applies_to.empty()) {
     text += "\n    read by the schedulers " + choices_text(key.applies_to);
   }
+  if (!key.family.empty()) text += "\n    of models of the family " + std::string(key.family);
   return text;
 }
 
@@ -137,6 +138,7 @@ std::string type_name(const Key& key) {
         if constexpr (std::is_same_v<A, Accessor<bool>>) return "true or false";
         if constexpr (std::is_same_v<A, Accessor<std::int64_t>>) return "a whole number";
         if constexpr (std::is_same_v<A, Accessor<double>>) return "a number";
+        if constexpr (std::is_same_v<A, FamilyNumber>) return "a number";
         if constexpr (std::is_same_v<A, Accessor<std::optional<double>>>) return "a number";
         if constexpr (std::is_same_v<A, Accessor<std::string>>) return "a string";
         if constexpr (std::is_same_v<A, Accessor<Betas>>) return "a list of two numbers";

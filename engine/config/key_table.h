@@ -35,13 +35,21 @@ enum class KeySource : std::uint8_t {
 template <typename T>
 using Accessor = T& (*)(Config&);
 
+// The accessor of a number that only one family has.
+struct FamilyNumber {
+  std::string_view name;
+  std::optional<double>& operator()(Config& config) const {
+    return config.model.numbers[std::string(name)];
+  }
+};
+
 using Field =
-    std::variant<std::monostate, Accessor<bool>, Accessor<std::int64_t>, Accessor<double>,
-                 Accessor<std::string>, Accessor<std::optional<double>>, Accessor<Betas>,
-                 Accessor<std::vector<std::string>>, Accessor<std::optional<TierFractions>>,
-                 Accessor<std::optional<PathWeights>>, Accessor<OptimizerType>,
-                 Accessor<ScheduleType>, Accessor<WarmupType>, Accessor<OffloadDevice>,
-                 Accessor<ModelPreset>, Accessor<TokenType>, Accessor<Device>, Accessor<Switch>,
+    std::variant<std::monostate, FamilyNumber, Accessor<bool>, Accessor<std::int64_t>,
+                 Accessor<double>, Accessor<std::string>, Accessor<std::optional<double>>,
+                 Accessor<Betas>, Accessor<std::vector<std::string>>,
+                 Accessor<std::optional<TierFractions>>, Accessor<std::optional<PathWeights>>,
+                 Accessor<OptimizerType>, Accessor<ScheduleType>, Accessor<WarmupType>,
+                 Accessor<OffloadDevice>, Accessor<TokenType>, Accessor<Device>, Accessor<Switch>,
                  Accessor<IoBackendChoice>, Accessor<DecayedParameters>, Accessor<NonFiniteStep>,
                  Accessor<LaterCheckpoints>>;
 
@@ -60,6 +68,7 @@ struct Key {
   std::string_view unit = {};
   std::string_view choices = {};     // "none|cpu|nvme", in the order of the field's enum
   std::string_view applies_to = {};  // the scheduler types that read it, "|" between; empty: all
+  std::string_view family = {};      // whose models have it; empty: all
   std::string_view auto_rule = {};   // what "auto" becomes, where it is not the default
   std::string_view meaning = {};
   std::string_view reason = {};    // why it is ignored or refused

@@ -106,10 +106,24 @@ Status store(const Key& key, const Json& value, std::optional<double>& field) {
   return {};
 }
 
+Error no_choice(const Key& key, const Json& value, const std::string& word) {
+  const std::string nearest = nearest_choice(word, key.choices);
+  return wrong(key, value, nearest.empty() ? "" : ": did you mean \"" + nearest + "\"?");
+}
+
 Status store(const Key& key, const Json& value, std::string& field) {
   if (!value.is_string()) return wrong(key, value);
-  field = value.get<std::string>();
-  return {};
+  const std::string word = value.get<std::string>();
+  if (key.choices.empty()) {
+    field = word;
+    return {};
+  }
+  for (const std::string_view choice : split_choices(key.choices)) {
+    if (lower_case(word) != lower_case(choice)) continue;
+    field = choice;
+    return {};
+  }
+  return no_choice(key, value, word);
 }
 
 Status store(const Key& key, const Json& value, std::vector<std::string>& field) {
@@ -195,8 +209,7 @@ Status store_choice(const Key& key, const Json& value, Enum& field) {
       return {};
     }
   }
-  const std::string nearest = nearest_choice(word, key.choices);
-  return wrong(key, value, nearest.empty() ? "" : ": did you mean \"" + nearest + "\"?");
+  return no_choice(key, value, word);
 }
 
 template <typename T>

@@ -1,23 +1,11 @@
-// Model presets, and whether a shape can be built.
-#include <array>
+// A model's shape: of its preset, changed by what is given.
 #include <cmath>
 
 #include "engine/config/derive.h"
-#include "engine/config/model_presets.h"
+#include "engine/families/families.h"
 
 namespace sluice::config {
 namespace {
-
-constexpr std::int64_t kGpt2Vocab = 50257;
-
-// Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, table 2.
-constexpr std::array<NamedShape, 5> kPresets = {{
-    {ModelPreset::kGpt2Small, "gpt2-small", 12, 768, 12, 1024, kGpt2Vocab},
-    {ModelPreset::kGpt2Medium, "gpt2-medium", 24, 1024, 16, 1024, kGpt2Vocab},
-    {ModelPreset::kGpt2Large, "gpt2-large", 36, 1280, 20, 1024, kGpt2Vocab},
-    {ModelPreset::kGpt2Xl, "gpt2-xl", 48, 1600, 25, 1024, kGpt2Vocab},
-    {ModelPreset::kGptLite, "gpt-lite", 12, 768, 12, 2048, kGpt2Vocab},
-}};
 
 // 0: the preset has none, so the file has to say it.
 void fill(Derivation& derivation, std::string_view path, std::int64_t& field,
@@ -28,21 +16,51 @@ void fill(Derivation& derivation, std::string_view path, std::int64_t& field,
   derivation.reject("model.preset is custom, so " + std::string(path) + " has to be given");
 }
 
-}  // namespace
+void fill_family(Derivation& derivation, const engine::ModelShape& preset) {
+  Model& model = derivation.config.model;
+  if (!derivation.given("model.family")) {
+    model.family = preset.family;
+    if (model.preset != kCustomPreset) derivation.note("model.family", "model.preset");
+  } else if (model.preset != kCustomPreset && model.family != preset.family) {
+    derivation.reject("model.family is " + model.family + ", and model.preset " + model.preset +
+                      " is of the family " + preset.family + ": leave one of them out");
+  }
+}
 
-std::span<const NamedShape> model_presets() { return kPresets; }
+void fill_numbers(Derivation& derivation, const engine::ModelShape& preset) {
+  Model& model = derivation.config.model;
+  for (const Key& key : all_keys()) {
+    if (key.family.empty() || key.family == model.family || !derivation.given(key.path)) continue;
+    derivation.reject(std::string(key.path) + " belongs to models of the family " +
+                      std::string(key.family) + ", and this one is of " + model.family);
+  }
+  std::map<std::string, std::optional<double>> given = std::move(model.numbers);
+  model.numbers.clear();
+  const engine::ModelFamily* family = engine::find_family(model.family);
+  if (family == nullptr) return;
+  for (const engine::ShapeNumber& number : family->numbers()) {
+    const std::string name(number.name());
+    const auto of_preset = preset.numbers.find(name);
+    const double usual =
+        of_preset == preset.numbers.end() ? number.default_value : of_preset->second;
+    model.numbers[name] = given[name].value_or(usual);
+    if (!given[name]) derivation.note(number.key, "the family's");
+  }
+}
+
+}  // namespace
 
 void derive_model(Derivation& derivation) {
   Model& model = derivation.config.model;
-  NamedShape preset{};
-  for (const NamedShape& known : kPresets) {
-    if (known.preset == model.preset) preset = known;
-  }
+  const engine::ModelShape preset =
+      engine::preset_shape(model.preset).value_or(engine::ModelShape{});
+  fill_family(derivation, preset);
   fill(derivation, "model.layers", model.layers, preset.layers);
   fill(derivation, "model.hidden", model.hidden, preset.hidden);
   fill(derivation, "model.heads", model.heads, preset.heads);
   fill(derivation, "model.context", model.context_tokens, preset.context_tokens);
   fill(derivation, "model.vocab", model.vocab, preset.vocab);
+  fill_numbers(derivation, preset);
   if (model.heads > 0 && model.hidden % model.heads != 0) {
     derivation.reject("model.hidden " + std::to_string(model.hidden) +
                       " cannot be divided among model.heads " + std::to_string(model.heads) +
@@ -52,6 +70,20 @@ void derive_model(Derivation& derivation) {
 
 std::int64_t Model::ffn_hidden() const {
   return static_cast<std::int64_t>(std::llround(static_cast<double>(hidden) * ffn_multiplier));
+}
+
+engine::ModelShape Model::shape() const {
+  engine::ModelShape shape{.layers = layers,
+                           .hidden = hidden,
+                           .heads = heads,
+                           .context_tokens = context_tokens,
+                           .vocab = vocab,
+                           .dropout = dropout,
+                           .ffn_hidden = ffn_hidden(),
+                           .family = family};
+  for (const auto& [name, value] : numbers)
+    if (value) shape.numbers[name] = *value;
+  return shape;
 }
 
 }  // namespace sluice::config

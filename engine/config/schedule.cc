@@ -72,7 +72,8 @@ void derive_one_cycle(Derivation& derivation) {
 }  // namespace
 
 bool has_effect(const Key& key, const Config& config) {
-  return applies(key, type_of(config.schedule));
+  return applies(key, type_of(config.schedule)) &&
+         (key.family.empty() || key.family == config.model.family);
 }
 
 void derive_schedule(Derivation& derivation) {
@@ -80,7 +81,7 @@ void derive_schedule(Derivation& derivation) {
   schedule.base_lr = derivation.config.optimizer.learning_rate;
   schedule.base_betas = derivation.config.optimizer.betas;
   for (const Key& key : all_keys()) {
-    if (has_effect(key, derivation.config)) continue;
+    if (applies(key, type_of(schedule))) continue;
     derivation.drop(key.path, "scheduler.type " + std::string(type_of(schedule)) +
                                   " has no such "
                                   "parameter");

@@ -20,13 +20,6 @@ using Json = nlohmann::json;
 using Shape = std::map<std::string, std::int64_t>;
 using Names = std::map<std::string, std::string>;  // ours -> the file's
 
-const Names& hugging_face_names() {
-  static const Names names = {{"layers", "n_layer"},   {"hidden", "n_embd"},
-                              {"heads", "n_head"},     {"context", "n_positions"},
-                              {"vocab", "vocab_size"}, {"ffn_hidden", "n_inner"}};
-  return names;
-}
-
 const Names& run_names() {
   static const Names names = {{"layers", "model.layers"}, {"hidden", "model.hidden"},
                               {"heads", "model.heads"},   {"context", "model.context"},
@@ -36,15 +29,20 @@ const Names& run_names() {
 
 // Whatever names a part of a transformers model is the file of one, though it may not say which.
 bool describes_model(const Json& json) {
-  constexpr const char* kKeys[] = {"model_type", "architectures",       "n_layer",
-                                   "n_embd",     "activation_function", "layer_norm_epsilon"};
-  return std::any_of(std::begin(kKeys), std::end(kKeys),
-                     [&](const char* key) { return json.contains(key); });
+  constexpr const char* kKeys[] = {"model_type",        "architectures",       "hidden_size",
+                                   "num_hidden_layers", "activation_function", "hidden_act"};
+  if (std::any_of(std::begin(kKeys), std::end(kKeys),
+                  [&](const char* key) { return json.contains(key); }))
+    return true;
+  for (const ModelFamily* family : model_families())
+    for (const auto& [ours, key] : family->config_keys())
+      if (json.contains(key)) return true;
+  return false;
 }
 
 // Of what `said` has.
 Status compare(const std::string& path, const Shape& said, const Names& names,
-               const GptShape& wanted) {
+               const ModelShape& wanted) {
   std::string differences;
   for (const auto& [key, mine] : stored_model(wanted)) {
     const auto found = said.find(key);
@@ -58,15 +56,25 @@ Status compare(const std::string& path, const Shape& said, const Names& names,
                path + " describes another model than the configuration: " + differences);
 }
 
-Status check_manifest(aio::IoQueue& queue, const std::string& folder, const GptShape& wanted) {
+Status check_family(const std::string& path, const std::string& said, const ModelShape& wanted) {
+  if (said == wanted.family) return {};
+  return Error(ErrorCode::kInvalidArgument, path + " describes a model of the family " + said +
+                                                ", and the configuration one of " + wanted.family +
+                                                " (model.family)");
+}
+
+Status check_manifest(aio::IoQueue& queue, const std::string& folder, const ModelShape& wanted) {
   SLUICE_ASSIGN_OR_RETURN(const CheckpointManifest manifest,
                           read_checkpoint_manifest(queue, folder));
-  return compare(folder + "/" + std::string(kManifestName), manifest.state.run.model, run_names(),
-                 wanted);
+  const std::string path = folder + "/" + std::string(kManifestName);
+  SLUICE_RETURN_IF_ERROR(check_family(path, manifest.state.run.family, wanted));
+  return compare(path, manifest.state.run.model, run_names(), wanted);
 }
 
 // A run's own file, resolved: it has every number of the shape.
-Status check_run_file(const std::string& path, const Json& model, const GptShape& wanted) {
+Status check_run_file(const std::string& path, const Json& model, const ModelShape& wanted) {
+  const std::string family = model.value("family", std::string(kGpt2Family));
+  SLUICE_RETURN_IF_ERROR(check_family(path, family, wanted));
   Shape said;
   for (const char* const key : {"layers", "hidden", "heads", "context", "vocab"}) {
     const Json value = model.value(key, Json());
@@ -77,16 +85,6 @@ Status check_run_file(const std::string& path, const Json& model, const GptShape
 
 }  // namespace
 
-GptShape shape_of(const Gpt2Config& config) {
-  return {.layers = config.layers,
-          .hidden = config.hidden,
-          .heads = config.heads,
-          .context_tokens = config.context,
-          .vocab = config.vocab,
-          .dropout = config.residual_dropout,
-          .ffn_hidden = config.ffn_hidden};
-}
-
 std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights) {
   if (queue.backend().files().list(weights).ok()) return weights;
   const std::size_t slash = weights.rfind('/');
@@ -94,7 +92,7 @@ std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights) {
 }
 
 Status check_described_model(aio::IoQueue& queue, const std::string& weights,
-                             const GptShape& wanted) {
+                             const ModelShape& wanted) {
   aio::FileSystem& files = queue.backend().files();
   const std::string folder = folder_of_weights(queue, weights);
   SLUICE_ASSIGN_OR_RETURN(const bool is_checkpoint,
@@ -111,9 +109,10 @@ Status check_described_model(aio::IoQueue& queue, const std::string& weights,
   if (model.is_object() && !of_model) return check_run_file(path, model, wanted);
   // Weights in a folder of many things: a file that is of no model says nothing about them.
   if (json.is_object() && !of_model && folder != weights) return {};
-  auto config = parse_gpt2_config(text);
+  auto config = read_hugging_face_config(text);
   if (!config.ok()) return std::move(config).error().with_context(path);
-  return compare(path, stored_model(shape_of(*config)), hugging_face_names(), wanted);
+  SLUICE_RETURN_IF_ERROR(check_family(path, config->shape.family, wanted));
+  return compare(path, stored_model(config->shape), family_of(wanted).config_keys(), wanted);
 }
 
 }  // namespace sluice::engine

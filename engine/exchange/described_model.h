@@ -7,12 +7,9 @@
 
 #include "aio/io_queue.h"
 #include "aio/result.h"
-#include "engine/model/gpt_shape.h"
-#include "engine/weights/gpt2_config.h"
+#include "engine/model/model_shape.h"
 
 namespace sluice::engine {
-
-GptShape shape_of(const Gpt2Config& config);
 
 // The folder that weights lie in: `weights` itself, or the one of a file or an index.
 std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights);
@@ -20,6 +17,6 @@ std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights);
 // kInvalidArgument: they are of a model that Sluice does not compute, or of another shape than
 // `wanted`, with what is different. kCorrupt: the file cannot be read. Ok where nothing says it.
 Status check_described_model(aio::IoQueue& queue, const std::string& weights,
-                             const GptShape& wanted);
+                             const ModelShape& wanted);
 
 }  // namespace sluice::engine

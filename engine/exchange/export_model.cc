@@ -7,7 +7,6 @@
 #include "aio/log.h"
 #include "aio/small_file.h"
 #include "engine/exchange/stored_shape.h"
-#include "engine/weights/gpt2_config.h"
 #include "engine/weights/safetensors_writer.h"
 
 namespace sluice::engine {
@@ -15,21 +14,14 @@ namespace {
 
 constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
 
-Gpt2Config model_config(const GptShape& shape, const ExportOptions& options) {
-  return {.layers = shape.layers,
-          .hidden = shape.hidden,
-          .heads = shape.heads,
-          .context = shape.context_tokens,
-          .vocab = shape.vocab,
-          .ffn_hidden = shape.ffn(),
-          .residual_dropout = shape.dropout,
-          .embedding_dropout = shape.dropout,
-          .attention_dropout = shape.dropout,
-          .special = options.tokenizer.special.within(shape.vocab),
-          .dtype = options.dtype};
+std::string config_text(const ModelShape& shape, const ExportOptions& options) {
+  return family_of(shape).write_config({.shape = shape,
+                                        .special = options.tokenizer.special.within(shape.vocab),
+                                        .dtype = options.dtype,
+                                        .notes = {}});
 }
 
-Status check_parameters(const CheckpointReader& checkpoint, const GptShape& shape) {
+Status check_parameters(const CheckpointReader& checkpoint, const ModelShape& shape) {
   const std::vector<TensorSpec> wanted = parameter_specs(shape, DType::kF32);
   const auto same = [](const TensorInfo& stored, const TensorSpec& spec) {
     return static_cast<const TensorSpec&>(stored) == spec;
@@ -41,7 +33,7 @@ Status check_parameters(const CheckpointReader& checkpoint, const GptShape& shap
 }
 
 Result<Exported> write_weights(aio::IoQueue& queue, CheckpointReader& checkpoint,
-                               const GptShape& shape, const ExportOptions& options) {
+                               const ModelShape& shape, const ExportOptions& options) {
   SafetensorsWriter::Options files;
   files.path = options.folder + "/model.safetensors";
   files.max_shard_bytes = options.max_shard_bytes;
@@ -65,15 +57,15 @@ Result<Exported> write_weights(aio::IoQueue& queue, CheckpointReader& checkpoint
 
 Result<Exported> write_folder(aio::IoQueue& queue, CheckpointReader& checkpoint,
                               const ExportOptions& options) {
-  SLUICE_ASSIGN_OR_RETURN(const GptShape shape, stored_shape(checkpoint.state().run));
+  SLUICE_ASSIGN_OR_RETURN(const ModelShape shape, stored_shape(checkpoint.state().run));
   SLUICE_RETURN_IF_ERROR(check_parameters(checkpoint, shape));
   SLUICE_ASSIGN_OR_RETURN(const Exported exported,
                           write_weights(queue, checkpoint, shape, options));
   TokenizerFiles tokenizer = options.tokenizer;
   tokenizer.special = tokenizer.special.within(shape.vocab);
   SLUICE_RETURN_IF_ERROR(write_tokenizer(queue, tokenizer, options.folder, shape.context_tokens));
-  SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue, options.folder + "/config.json",
-                                               to_text(model_config(shape, options))));
+  SLUICE_RETURN_IF_ERROR(
+      aio::write_small_file(queue, options.folder + "/config.json", config_text(shape, options)));
   return exported;
 }
 

@@ -10,17 +10,16 @@
 #include "engine/config/resolve.h"
 #include "engine/exchange/described_model.h"
 #include "engine/exchange/export_model.h"
-#include "engine/exchange/gpt2_weights.h"
 #include "engine/exchange/kept_tokenizer.h"
+#include "engine/exchange/model_weights.h"
 #include "engine/exchange/stored_shape.h"
-#include "engine/weights/gpt2_config.h"
 
 namespace sluice::engine {
 namespace {
 
 constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
 
-Result<Gpt2Config> read_config(aio::IoQueue& queue, const std::string& folder) {
+Result<HuggingFaceModel> read_config(aio::IoQueue& queue, const std::string& folder) {
   const std::string path = folder + "/config.json";
   const auto text = aio::read_small_file(queue, path, kMaxModelConfigBytes);
   if (!text.ok() && text.error().code() == ErrorCode::kNotFound)
@@ -28,13 +27,24 @@ Result<Gpt2Config> read_config(aio::IoQueue& queue, const std::string& folder) {
                                            ": name the folder of a model as transformers' "
                                            "save_pretrained() leaves it");
   if (!text.ok()) return text.error();
-  auto config = parse_gpt2_config(*text);
+  auto config = read_hugging_face_config(*text);
   if (!config.ok()) return std::move(config).error().with_context(path);
   return config;
 }
 
 // What a user changes by --set: everything but the shape.
-Result<config::Config> run_config(const GptShape& shape) {
+Result<config::Config> run_config(const ModelShape& shape) {
+  nlohmann::json model = {
+      {"preset", "custom"},
+      {"family", shape.family},
+      {"layers", shape.layers},
+      {"hidden", shape.hidden},
+      {"heads", shape.heads},
+      {"context", shape.context_tokens},
+      {"vocab", shape.vocab},
+      {"dropout", shape.dropout},
+      {"ffn_multiplier", static_cast<double>(shape.ffn()) / static_cast<double>(shape.hidden)}};
+  for (const auto& [name, value] : shape.numbers) model[name] = value;
   const nlohmann::json run = {
       {"train_micro_batch_size_per_gpu", 1},
       {"gradient_clipping", 1.0},
@@ -44,24 +54,18 @@ Result<config::Config> run_config(const GptShape& shape) {
        {{"stage", 3},
         {"offload_param", {{"device", "cpu"}}},
         {"offload_optimizer", {{"device", "cpu"}}}}},
-      {"model",
-       {{"layers", shape.layers},
-        {"hidden", shape.hidden},
-        {"heads", shape.heads},
-        {"context", shape.context_tokens},
-        {"vocab", shape.vocab},
-        {"dropout", shape.dropout},
-        {"ffn_multiplier", static_cast<double>(shape.ffn()) / static_cast<double>(shape.hidden)}}}};
+      {"model", std::move(model)}};
   config::Sources sources;
   sources.run_file = config::Source{.name = "config.json", .text = run.dump()};
   SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, config::resolve(sources));
   if (resolved.config.model.ffn_hidden() != shape.ffn())
-    return Error(ErrorCode::kInvalidArgument, "n_inner " + std::to_string(shape.ffn()) +
-                                                  " cannot be written as a multiple of n_embd");
+    return Error(ErrorCode::kInvalidArgument,
+                 "a feed-forward width of " + std::to_string(shape.ffn()) +
+                     " cannot be written as a multiple of hidden " + std::to_string(shape.hidden));
   return resolved.config;
 }
 
-Status copy_weights(const Gpt2Weights& weights, const ImportOptions& options,
+Status copy_weights(const ModelWeights& weights, const ImportOptions& options,
                     CheckpointWriter& writer) {
   const auto& wanted = weights.parameters;
   std::uint64_t total = 0, done = 0;
@@ -86,13 +90,8 @@ Status copy_weights(const Gpt2Weights& weights, const ImportOptions& options,
   return {};
 }
 
-std::vector<std::string> notes_of(const Gpt2Config& config, const TokenizerFiles& tokenizer) {
-  std::vector<std::string> notes;
-  if (config.residual_dropout != config.embedding_dropout ||
-      config.residual_dropout != config.attention_dropout)
-    notes.emplace_back(
-        "its dropouts differ (resid_pdrop, embd_pdrop, attn_pdrop): model.dropout is "
-        "resid_pdrop's, for all three");
+std::vector<std::string> notes_of(const HuggingFaceModel& model, const TokenizerFiles& tokenizer) {
+  std::vector<std::string> notes = model.notes;
   if (tokenizer.kind == TokenizerFiles::Kind::kUnknown)
     notes.push_back(tokenizer.note +
                     ": sluice generate needs --tokenizer FILE, and sluice export writes no "
@@ -104,15 +103,15 @@ std::vector<std::string> notes_of(const Gpt2Config& config, const TokenizerFiles
 
 Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options) {
   aio::FileSystem& files = queue.backend().files();
-  SLUICE_ASSIGN_OR_RETURN(const Gpt2Config model, read_config(queue, options.from));
-  const GptShape shape = shape_of(model);
+  SLUICE_ASSIGN_OR_RETURN(const HuggingFaceModel model, read_config(queue, options.from));
+  const ModelShape& shape = model.shape;
   SLUICE_ASSIGN_OR_RETURN(TokenizerFiles tokenizer, tokenizer_in(queue, options.from));
   tokenizer.special = tokenizer.special.within(shape.vocab);
   SLUICE_RETURN_IF_ERROR(validate(shape));
   SLUICE_ASSIGN_OR_RETURN(const config::Config config, run_config(shape));
   SLUICE_RETURN_IF_ERROR(check_empty(files, options.directory));
-  SLUICE_ASSIGN_OR_RETURN(const Gpt2Weights weights,
-                          open_gpt2_weights(queue, options.from, shape, HeadCheck::kWhole));
+  SLUICE_ASSIGN_OR_RETURN(const ModelWeights weights,
+                          open_model_weights(queue, options.from, shape, HeadCheck::kWhole));
   const std::string checkpoints = options.directory + "/checkpoints";
   SLUICE_RETURN_IF_ERROR(files.make_directories(checkpoints));
 
@@ -126,8 +125,7 @@ Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options)
   const std::string text = config::to_json(config);
   CheckpointState state;
   state.run.precision = std::string(kImportedPrecision);
-  state.run.model = stored_model(shape);
-  state.run.dropout = shape.dropout;
+  store_shape(shape, state.run);
   state.configuration = text;
   state.program_version = SLUICE_VERSION;
   SLUICE_RETURN_IF_ERROR(writer->commit(state));

@@ -1,41 +1,55 @@
 #include "engine/exchange/stored_shape.h"
 
-#include "engine/model/gpt_layout.h"
-
 namespace sluice::engine {
 
-std::map<std::string, std::int64_t> stored_model(const GptShape& shape) {
+std::map<std::string, std::int64_t> stored_model(const ModelShape& shape) {
   return {{"layers", shape.layers},          {"hidden", shape.hidden}, {"heads", shape.heads},
           {"context", shape.context_tokens}, {"vocab", shape.vocab},   {"ffn_hidden", shape.ffn()}};
 }
 
-Result<GptShape> stored_shape(const StoredRun& run) {
+void store_shape(const ModelShape& shape, StoredRun& run) {
+  run.family = shape.family;
+  run.model = stored_model(shape);
+  run.dropout = shape.dropout;
+  run.family_numbers = shape.numbers;
+}
+
+Result<ModelShape> stored_shape(const StoredRun& run) {
+  if (find_family(run.family) == nullptr)
+    return Error(ErrorCode::kUnsupported, "its model is of the family " + run.family +
+                                              ", which this version of Sluice does not have");
   const auto number = [&run](const char* name) {
     const auto found = run.model.find(name);
     return found == run.model.end() ? 0 : found->second;
   };
-  const GptShape shape{.layers = number("layers"),
-                       .hidden = number("hidden"),
-                       .heads = number("heads"),
-                       .context_tokens = number("context"),
-                       .vocab = number("vocab"),
-                       .dropout = run.dropout,
-                       .ffn_hidden = number("ffn_hidden")};
+  const ModelShape shape{.layers = number("layers"),
+                         .hidden = number("hidden"),
+                         .heads = number("heads"),
+                         .context_tokens = number("context"),
+                         .vocab = number("vocab"),
+                         .dropout = run.dropout,
+                         .ffn_hidden = number("ffn_hidden"),
+                         .family = run.family,
+                         .numbers = run.family_numbers};
   const Status valid = validate(shape);
   if (!valid.ok()) return Error(ErrorCode::kCorrupt, valid.error().message());
   return shape;
 }
 
-std::vector<TensorSpec> parameter_specs(const GptShape& shape, DType dtype) {
+std::vector<TensorSpec> parameter_specs(const ModelLayout& model, DType dtype) {
   std::vector<TensorSpec> specs;
-  for (const UnitLayout& layout : gpt_layouts(shape)) {
-    for (const ParameterSpec& parameter : layout.parameters) {
+  for (int unit = 0; unit < model.units(); ++unit) {
+    for (const ParameterSpec& parameter : model.layout(unit).parameters) {
       specs.push_back({.name = parameter.name,
                        .dtype = dtype,
                        .shape = {parameter.shape.begin(), parameter.shape.end()}});
     }
   }
   return specs;
+}
+
+std::vector<TensorSpec> parameter_specs(const ModelShape& shape, DType dtype) {
+  return parameter_specs(model_layout({.shape = shape}), dtype);
 }
 
 }  // namespace sluice::engine

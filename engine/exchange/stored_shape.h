@@ -8,17 +8,21 @@
 
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_state.h"
-#include "engine/model/gpt_shape.h"
+#include "engine/families/families.h"
 #include "engine/weights/safetensors_header.h"
 
 namespace sluice::engine {
 
-// StoredRun::model of a shape.
-std::map<std::string, std::int64_t> stored_model(const GptShape& shape);
-// kCorrupt where the numbers are not those of a model.
-Result<GptShape> stored_shape(const StoredRun& run);
+// StoredRun::model of a shape: the numbers that every family has.
+std::map<std::string, std::int64_t> stored_model(const ModelShape& shape);
+// Sets family, model and dropout, and what only this family has.
+void store_shape(const ModelShape& shape, StoredRun& run);
+// kCorrupt where the numbers are not those of a model; kUnsupported: of a family
+// that is not there.
+Result<ModelShape> stored_shape(const StoredRun& run);
 
-// The parameters of a model of that shape, in flat order.
-std::vector<TensorSpec> parameter_specs(const GptShape& shape, DType dtype);
+// All parameters of a model, in the order of its units and of their flat order.
+std::vector<TensorSpec> parameter_specs(const ModelLayout& model, DType dtype);
+std::vector<TensorSpec> parameter_specs(const ModelShape& shape, DType dtype);
 
 }  // namespace sluice::engine

@@ -11,7 +11,7 @@
 #include "engine/data/sha256.h"
 #include "engine/data/token_sidecar.h"
 #include "engine/exchange/byte_tokenizer.h"
-#include "engine/weights/gpt2_config.h"
+#include "engine/model/gpt2/gpt2_config.h"
 
 namespace sluice::engine {
 namespace {

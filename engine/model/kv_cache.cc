@@ -4,18 +4,15 @@
 
 namespace sluice::engine {
 
-KvCache::KvCache(const GptShape& shape, const at::TensorOptions& options)
-    : capacity_(shape.context_tokens) {
-  const std::vector<std::int64_t> sizes = {1, shape.heads, shape.context_tokens, shape.head_dim()};
-  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+KvCache::KvCache(const ModelLayout& model, std::int64_t positions, const at::TensorOptions& options)
+    : capacity_(positions) {
+  for (int unit = 0; unit < model.units(); ++unit) {
+    if (!model.is_block(unit)) continue;
+    const KvShape kv = model.kind(unit).kv_shape();
+    const std::vector<std::int64_t> sizes = {1, kv.heads, positions, kv.head_dim};
     keys_.push_back(at::empty(sizes, options));
     values_.push_back(at::empty(sizes, options));
   }
-}
-
-std::uint64_t KvCache::bytes(const GptShape& shape, std::uint64_t number_bytes) {
-  return 2 * static_cast<std::uint64_t>(shape.layers * shape.context_tokens * shape.hidden) *
-         number_bytes;
 }
 
 void KvCache::put(std::int64_t layer, const at::Tensor& key, const at::Tensor& value) {

@@ -2,7 +2,7 @@
 // position costs one pass of one position. Used by ModelUnit::extend(), which writes those of the
 // new positions behind the old ones; advance() counts them when all blocks have seen them.
 //
-// Memory:  bytes(), taken once: 2 * layers * context * hidden numbers. Threads: one.
+// Memory:  ModelLayout::kv_cache_bytes(), taken once. Threads: one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,16 +10,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/model/gpt_shape.h"
+#include "engine/model/model_layout.h"
 
 namespace sluice::engine {
 
 class KvCache {
  public:
   // `options`: dtype and device of the activations.
-  KvCache(const GptShape& shape, const at::TensorOptions& options);
-
-  static std::uint64_t bytes(const GptShape& shape, std::uint64_t number_bytes);
+  KvCache(const ModelLayout& model, std::int64_t positions, const at::TensorOptions& options);
 
   std::int64_t length() const { return length_; }  // positions so far
   std::int64_t capacity() const { return capacity_; }

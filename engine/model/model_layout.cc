@@ -56,6 +56,16 @@ std::uint64_t ModelLayout::boundary_bytes(const PassShape& pass) const {
   return static_cast<std::uint64_t>(pass.rows() * sizes_.hidden * pass.number_bytes);
 }
 
+std::uint64_t ModelLayout::kv_cache_bytes(std::int64_t positions,
+                                          std::uint64_t number_bytes) const {
+  std::uint64_t numbers = 0;
+  for (const Unit& unit : units_) {
+    const KvShape kv = unit.kind->kv_shape();
+    numbers += static_cast<std::uint64_t>(2 * positions * kv.heads * kv.head_dim);
+  }
+  return numbers * number_bytes;
+}
+
 std::uint64_t ModelLayout::peak_bytes(const PassShape& pass, const PeakOptions& options) const {
   std::uint64_t most = 0;
   for (const int first : first_of_kinds_)

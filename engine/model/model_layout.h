@@ -64,6 +64,8 @@ class ModelLayout {
   std::uint64_t parameter_elements() const;  // of all units, without the gaps
   // What goes from one unit to the next in one micro-batch.
   std::uint64_t boundary_bytes(const PassShape& pass) const;
+  // Of a text of so many positions: KvCache.
+  std::uint64_t kv_cache_bytes(std::int64_t positions, std::uint64_t number_bytes) const;
   // The most that a call of any unit takes: UnitKind::peak_bytes().
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const;
 

@@ -29,6 +29,12 @@ struct PassShape {
   std::int64_t rows() const { return micro_batch * tokens; }
 };
 
+// Keys, and as many values, of one position.
+struct KvShape {
+  std::int64_t heads = 0;
+  std::int64_t head_dim = 0;
+};
+
 struct PeakOptions {
   bool cpu = false;
   bool plain_attention = false;  // where attention is not a fused kernel's
@@ -61,6 +67,8 @@ class UnitKind {
   virtual Traffic traffic(std::int64_t /*number_bytes*/) const { return {}; }
   // What a block's Saved holds of one micro-batch.
   virtual std::uint64_t saved_bytes(const PassShape& /*pass*/) const { return 0; }
+  // What a block keeps of each position of a text that is continued (KvCache).
+  virtual KvShape kv_shape() const { return {}; }
   // The most that stands in memory at once on the compute device during a call, with its input, its
   // output or gradient, and what is saved; without parameters and gradients of parameters, and
   // without what libraries keep for themselves (cuBLAS' workspace). An upper bound, close on CUDA;

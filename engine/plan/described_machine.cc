@@ -1,7 +1,7 @@
 #include "engine/plan/described_machine.h"
 
+#include "engine/budget/memory_plan.h"
 #include "engine/probe/machine_probe.h"
-#include "engine/train/memory_plan.h"
 
 namespace sluice::engine {
 namespace {

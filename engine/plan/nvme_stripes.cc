@@ -4,8 +4,8 @@
 #include <numeric>
 #include <utility>
 
-#include "engine/train/nvme_folders.h"
-#include "offload/path_weights.h"
+#include "engine/preflight/nvme_folders.h"
+#include "swap/stripe_weights.h"
 
 namespace sluice::engine {
 namespace {
@@ -29,7 +29,7 @@ std::vector<std::uint64_t> rooms_of(aio::FileSystem& files, const std::vector<st
 }  // namespace
 
 std::uint64_t NvmeStripes::room() const {
-  return striped ? offload::striped_room(room_bytes, weights)
+  return striped ? swap::striped_room(room_bytes, weights)
                  : std::accumulate(room_bytes.begin(), room_bytes.end(), std::uint64_t{0});
 }
 
@@ -58,7 +58,7 @@ std::optional<std::vector<int>> roomier_weights(const NvmeStripes& stripes,
                                                 std::uint64_t needed_bytes) {
   if (!stripes.striped || stripes.room_bytes.empty() || stripes.room() >= needed_bytes)
     return std::nullopt;
-  return offload::weights_within(stripes.room_bytes, stripes.weights, needed_bytes);
+  return swap::weights_within(stripes.room_bytes, stripes.weights, needed_bytes);
 }
 
 bool may_restripe(const config::Config& config, const NvmeStripes& stripes) {
@@ -80,8 +80,8 @@ void restripe(NvmeStripes& stripes, std::vector<int> weights, ProbeReport& machi
 
 std::string restriped_text(const NvmeStripes& stripes) {
   if (stripes.weights_before.empty()) return "";
-  return "stripes are dealt " + offload::to_text(stripes.weights) +
-         " over budget.nvme_paths instead of " + offload::to_text(stripes.weights_before) +
+  return "stripes are dealt " + swap::to_text(stripes.weights) +
+         " over budget.nvme_paths instead of " + swap::to_text(stripes.weights_before) +
          ", because a path has not the room for more" +
          (stripes.slower_together ? "; the drives are slower together for it" : "");
 }

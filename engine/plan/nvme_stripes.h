@@ -17,8 +17,8 @@
 
 #include "aio/file_system.h"
 #include "engine/config/config.h"
+#include "engine/preflight/file_systems_of_paths.h"
 #include "engine/probe/probe_report.h"
-#include "engine/train/file_systems_of_paths.h"
 
 namespace sluice::engine {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "aio/units.h"
-#include "engine/train/state_plan.h"
-#include "engine/train/zeroed_ranges.h"
-#include "offload/gpu_state.h"
-#include "offload/placement_fit.h"
+#include "engine/budget/state_plan.h"
+#include "engine/model/zeroed_ranges.h"
+#include "offload/planner/placement_fit.h"
+#include "offload/state/gpu_state.h"
 
 namespace sluice::engine {
 namespace {
@@ -124,7 +124,7 @@ class Input {
   Result<MemoryPlan> memory_of(const config::Config& config,
                                std::vector<offload::UnitPlace> places) const {
     return plan_memory(config, question_.model,
-                       {.assume_gpu = question_.on_gpu,
+                       {.on_gpu = question_.on_gpu,
                         .gpu_room_bytes = question_.budget.gpu,
                         .places = std::move(places)});
   }

@@ -8,10 +8,10 @@
 #pragma once
 
 #include "aio/result.h"
+#include "engine/budget/memory_plan.h"
 #include "engine/config/config.h"
 #include "engine/probe/probe_report.h"
-#include "engine/train/memory_plan.h"
-#include "offload/placement.h"
+#include "offload/planner/placement.h"
 
 namespace sluice::engine {
 

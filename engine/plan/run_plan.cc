@@ -7,8 +7,8 @@
 #include "aio/units.h"
 #include "engine/plan/described_machine.h"
 #include "engine/plan/planner_input.h"
+#include "engine/preflight/nvme_folders.h"
 #include "engine/probe/machine_probe.h"
-#include "engine/train/nvme_folders.h"
 
 namespace sluice::engine {
 namespace {
@@ -75,7 +75,7 @@ Status place(const Question& question, RunPlan& plan) {
   for (int correction = 0; correction <= kMostCorrections; ++correction) {
     SLUICE_ASSIGN_OR_RETURN(plan.placement, offload::plan_placement(plan.input));
     SLUICE_ASSIGN_OR_RETURN(plan.memory, plan_memory(config, model,
-                                                     {.assume_gpu = on_gpu,
+                                                     {.on_gpu = on_gpu,
                                                       .gpu_room_bytes = budget.gpu,
                                                       .places = plan.placement.places,
                                                       .nvme_weights = plan.stripes.chosen()}));
@@ -217,9 +217,10 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   }
   RunPlan plan;
   const config::Config config = with_described_drive(given, options.machine);
+  if (!options.machine.describes_gpu()) SLUICE_RETURN_IF_ERROR(check_device(config));
   const bool on_gpu = options.machine.describes_gpu() || uses_cuda(config);
-  SLUICE_RETURN_IF_ERROR(validate(gpt_shape(config.model)));
-  const ModelLayout model = model_layout(config, on_gpu);
+  SLUICE_RETURN_IF_ERROR(validate(config.model.shape()));
+  const ModelLayout model = configured_layout(config, on_gpu);
   plan.parameters = model.parameter_elements();
   plan.tokens_per_step =
       config.batch.micro * config.batch.accumulation * config.data.sequence_tokens;

@@ -16,13 +16,13 @@
 
 #include "aio/file_system.h"
 #include "aio/result.h"
+#include "engine/budget/memory_plan.h"
 #include "engine/config/config.h"
 #include "engine/plan/nvme_stripes.h"
+#include "engine/preflight/machine_facts.h"
 #include "engine/probe/probe_report.h"
-#include "engine/train/machine_facts.h"
-#include "engine/train/memory_plan.h"
-#include "offload/placement_planner.h"
-#include "offload/relief.h"
+#include "offload/planner/placement_planner.h"
+#include "offload/planner/relief.h"
 
 namespace sluice::engine {
 

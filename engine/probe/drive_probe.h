@@ -22,7 +22,7 @@
 #include "aio/result.h"
 #include "aio/units.h"
 #include "engine/probe/timed_passes.h"
-#include "offload/machine_speeds.h"
+#include "offload/planner/machine_speeds.h"
 
 namespace sluice::engine {
 

@@ -22,11 +22,12 @@
 #include <vector>
 
 #include "aio/pinned_pool.h"
+#include "engine/device/gpu.h"
+#include "engine/model/torch_types.h"
 #include "engine/probe/copy_overlap.h"
 #include "engine/probe/host_probe.h"
 #include "engine/probe/timed_passes.h"
-#include "engine/train/cuda_device.h"
-#include "offload/adamw_cuda.h"
+#include "offload/adamw/adamw_cuda.h"
 
 namespace sluice::engine {
 namespace {
@@ -166,12 +167,12 @@ double measure_copy(const GpuProbeOptions& probe, double seconds) {
 double measure_matmul(const GpuProbeOptions& probe, double seconds) {
   constexpr std::int64_t kLargest = 8192;
   constexpr std::int64_t kMultiple = 256;
-  const double number_bytes = static_cast<double>(c10::elementSize(probe.dtype));
+  const double number_bytes = static_cast<double>(offload::element_bytes(probe.type));
   // Three matrices; randn of 16-bit numbers takes no more.
   const auto fits = static_cast<std::int64_t>(
       std::sqrt(static_cast<double>(probe.memory_limit_bytes) / (3 * number_bytes)));
   const std::int64_t n = std::clamp(fits / kMultiple * kMultiple, kMultiple, kLargest);
-  const auto options = at::TensorOptions().dtype(probe.dtype).device(this_gpu());
+  const auto options = at::TensorOptions().dtype(scalar_type(probe.type)).device(this_gpu());
   const at::Tensor a = at::randn({n, n}, options);
   const at::Tensor b = at::randn({n, n}, options);
   at::Tensor product = at::empty({n, n}, options);

@@ -18,14 +18,14 @@
 #include "engine/probe/gpu_speeds.h"
 #include "engine/probe/probe_subjects.h"
 #include "engine/probe/timed_passes.h"
-#include "offload/adamw_arrays.h"
+#include "offload/adamw/adamw_arrays.h"
 
 namespace sluice::engine {
 
 struct GpuProbeOptions {
   offload::ParamForm form = offload::ParamForm::kSplit;
   offload::GradType grad_type = offload::GradType::kBf16;
-  c10::ScalarType dtype = c10::ScalarType::BFloat16;  // of the matrix product
+  offload::ElementType type = offload::ElementType::kBf16;  // of the matrix product
   std::uint64_t memory_limit_bytes = kGiB;
   std::uint64_t bus_buffer_bytes = 64 * kMiB;  // one for each direction, host and GPU
   double seconds = 1.0;

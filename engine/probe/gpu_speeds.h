@@ -1,7 +1,7 @@
 // What a GPU and the bus to it do, as gpu_probe.h measures it.
 #pragma once
 
-#include "offload/machine_speeds.h"
+#include "offload/planner/machine_speeds.h"
 
 namespace sluice::engine {
 

@@ -8,8 +8,8 @@
 #include "aio/page_memory.h"
 #include "aio/units.h"
 #include "engine/probe/memory_copy.h"
-#include "offload/adamw.h"
-#include "offload/state_tiles.h"
+#include "offload/adamw/adamw.h"
+#include "offload/state/state_tiles.h"
 
 namespace sluice::engine {
 namespace {
@@ -35,7 +35,7 @@ class TiledState {
  public:
   TiledState(const HostProbeOptions& options, const aio::PageMemory& memory)
       : options_(options),
-        grad_bytes_(options.grad_type == GradType::kFp32 ? 4 : 2),
+        grad_bytes_(offload::element_bytes(options.grad_type)),
         param_bytes_(static_cast<std::uint64_t>(offload::param_bytes_per_element(options.form))),
         tiles_(memory.size_bytes() /
                (offload::tile_bytes(options.form) + kTileElements * (grad_bytes_ + param_bytes_))),

@@ -13,6 +13,11 @@
 #include "aio/log.h"
 #include "aio/machine_info.h"
 #include "aio/units.h"
+#include "engine/budget/memory_plan.h"
+#include "engine/device/host.h"
+#include "engine/preflight/file_systems_of_paths.h"
+#include "engine/preflight/machine_facts.h"
+#include "engine/preflight/nvme_folders.h"
 #include "engine/probe/drive_probe.h"
 #include "engine/probe/gpu_probe.h"
 #include "engine/probe/host_probe.h"
@@ -20,11 +25,6 @@
 #include "engine/probe/speeds_cache.h"
 #include "engine/probe/unit_timer.h"
 #include "engine/probe/weigh_paths.h"
-#include "engine/train/file_systems_of_paths.h"
-#include "engine/train/machine_facts.h"
-#include "engine/train/memory_plan.h"
-#include "engine/train/nvme_folders.h"
-#include "engine/train/run_parts.h"
 
 namespace sluice::engine {
 namespace {
@@ -218,8 +218,9 @@ class MachineProbe {
     const auto tell = step("the GPU");
     if (!gpu_) return {};
     report_.gpu = gpu_->name;
-    GpuProbeOptions options{
-        .form = types_.form, .grad_type = types_.grad_type, .dtype = compute_dtype(types_.form)};
+    GpuProbeOptions options{.form = types_.form,
+                            .grad_type = types_.grad_type,
+                            .type = offload::compute_type(types_.form)};
     const auto room = gpu_room(config_.budget, facts_);
     if (room) options.memory_limit_bytes = std::min(options.memory_limit_bytes, *room / 2);
     SLUICE_ASSIGN_OR_RETURN(const auto found,
@@ -239,12 +240,12 @@ class MachineProbe {
     return {};
   }
 
-  UnitSubject unit_subject_of(const GptModel::Options& model) const {
+  UnitSubject unit_subject_of(const ModelOptions& model) const {
     return {.shape = model.shape,
             .padded_vocab = model.padded_vocab,
             .pass = {.micro_batch = config_.batch.micro,
                      .tokens = config_.data.sequence_tokens,
-                     .number_bytes = types_.form == offload::ParamForm::kFp32 ? 4 : 2},
+                     .number_bytes = offload::param_bytes_per_element(types_.form)},
             .dtype = types_.name,
             .device = gpu_ ? gpu_->name + ", " + gpu_->driver : report_.cpu,
             .torch_version = TORCH_VERSION,
@@ -266,15 +267,16 @@ class MachineProbe {
   Status units() {
     const std::string name = "the model's units";
     const auto tell = step(name);
-    const GptModel::Options model_of = model_options(config_);
+    const ModelOptions model_of = configured_model(config_, gpu_.has_value());
     SLUICE_RETURN_IF_ERROR(validate(model_of.shape));
-    const GptModel model(model_of);
+    const auto made = make_model(model_of);
+    const Model& model = *made;
     const UnitSubject subject = unit_subject_of(model_of);
     report_.units_of = "hidden " + std::to_string(subject.shape.hidden) + ", micro-batch " +
                        std::to_string(subject.pass.micro_batch) + " x " +
                        std::to_string(subject.pass.tokens) + " tokens, " + subject.dtype;
     UnitTimerOptions options{.device = gpu_ ? at::kCUDA : at::kCPU,
-                             .dtype = compute_dtype(types_.form),
+                             .type = offload::compute_type(types_.form),
                              .micro_batch = subject.pass.micro_batch,
                              .tokens = subject.pass.tokens,
                              .deterministic = subject.deterministic,

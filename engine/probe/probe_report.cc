@@ -102,8 +102,8 @@ Json with_values(Json json, const SpeedValues& values) {
 
 }  // namespace
 
-std::vector<offload::PathSpeed> path_speeds(const ProbeReport& report) {
-  std::vector<offload::PathSpeed> speeds;
+std::vector<swap::PathSpeed> path_speeds(const ProbeReport& report) {
+  std::vector<swap::PathSpeed> speeds;
   speeds.reserve(report.paths.size());
   for (const ProbedPath& path : report.paths)
     speeds.push_back({.rates = path.rates, .sharers = path.sharers});

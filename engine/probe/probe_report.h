@@ -9,8 +9,8 @@
 
 #include "engine/probe/measurement.h"
 #include "engine/probe/unit_times.h"
-#include "offload/machine_speeds.h"
-#include "offload/path_weights.h"
+#include "offload/planner/machine_speeds.h"
+#include "swap/stripe_weights.h"
 
 namespace sluice::engine {
 
@@ -49,7 +49,7 @@ struct ProbeReport {
 };
 
 // What weights are made of.
-std::vector<offload::PathSpeed> path_speeds(const ProbeReport& report);
+std::vector<swap::PathSpeed> path_speeds(const ProbeReport& report);
 
 // That the machine was busy, by what, and what follows: a sentence; empty where it was not.
 std::string busy_warning(const ProbeReport& report);

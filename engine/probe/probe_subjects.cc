@@ -2,12 +2,13 @@
 
 #include "aio/units.h"
 #include "engine/observe/text_table.h"
-#include "offload/path_weights.h"
+#include "swap/stripe_weights.h"
 
 namespace sluice::engine {
 namespace {
 
 constexpr int kSecondsDigits = 3;
+constexpr int kNumberDigits = 9;
 
 std::string cpu_of(const aio::MachineInfo& machine) {
   return machine.cpu + ", " + std::to_string(machine.cores) + " cores";
@@ -68,7 +69,7 @@ MeasuredOf drive_subject(const aio::MachineInfo& machine, const DriveProbeOption
   const std::size_t count = options.folders.size();
   if (count > 1) {
     of["weights"] =
-        offload::to_text(options.weights.empty() ? std::vector<int>(count, 1) : options.weights);
+        swap::to_text(options.weights.empty() ? std::vector<int>(count, 1) : options.weights);
   }
   // Nothing is said of the usual time: entries of before it could be another are of it.
   const DriveProbeOptions usual;
@@ -91,21 +92,24 @@ MeasuredOf unit_subject(const UnitSubject& units) {
   // To be raised when a unit's passes take other kernels, or the timer times other passes: times
   // that were kept before are of something else.
   constexpr const char* kPassesRevision = "2";
-  const GptShape& shape = units.shape;
-  return {{"passes", kPassesRevision},
-          {"device", units.device},
-          {"libtorch", units.torch_version},
-          {"hidden", std::to_string(shape.hidden)},
-          {"heads", std::to_string(shape.heads)},
-          {"feed-forward", std::to_string(shape.ffn())},
-          {"vocabulary", std::to_string(shape.vocab)},
-          {"padded vocabulary", std::to_string(units.padded_vocab)},
-          {"positions", std::to_string(shape.context_tokens)},
-          {"dropout", shape.dropout > 0 ? "yes" : "no"},
-          {"micro-batch", std::to_string(units.pass.micro_batch)},
-          {"tokens", std::to_string(units.pass.tokens)},
-          {"dtype", units.dtype},
-          {"deterministic", units.deterministic ? "yes" : "no"}};
+  const ModelShape& shape = units.shape;
+  MeasuredOf of = {{"passes", kPassesRevision},
+                   {"device", units.device},
+                   {"libtorch", units.torch_version},
+                   {"hidden", std::to_string(shape.hidden)},
+                   {"heads", std::to_string(shape.heads)},
+                   {"feed-forward", std::to_string(shape.ffn())},
+                   {"vocabulary", std::to_string(shape.vocab)},
+                   {"padded vocabulary", std::to_string(units.padded_vocab)},
+                   {"positions", std::to_string(shape.context_tokens)},
+                   {"dropout", shape.dropout > 0 ? "yes" : "no"},
+                   {"micro-batch", std::to_string(units.pass.micro_batch)},
+                   {"tokens", std::to_string(units.pass.tokens)},
+                   {"dtype", units.dtype},
+                   {"deterministic", units.deterministic ? "yes" : "no"}};
+  if (shape.family != kGpt2Family) of["family"] = shape.family;  // others came later
+  for (const auto& [name, value] : shape.numbers) of[name] = decimals(value, kNumberDigits);
+  return of;
 }
 
 }  // namespace sluice::engine

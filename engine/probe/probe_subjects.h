@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "aio/machine_info.h"
-#include "engine/model/gpt_costs.h"
-#include "engine/model/gpt_shape.h"
+#include "engine/model/model_shape.h"
+#include "engine/model/unit_costs.h"
 #include "engine/probe/drive_probe.h"
 #include "engine/probe/host_probe.h"
 #include "engine/probe/measurement.h"
@@ -38,7 +38,7 @@ MeasuredOf gpu_subject(const aio::MachineInfo& machine, const GpuIdentity& gpu,
 
 // What computes the units: a GPU, or so many threads of a CPU.
 struct UnitSubject {
-  GptShape shape;  // the number of layers does not matter
+  ModelShape shape;  // the number of layers does not matter
   std::int64_t padded_vocab = 0;
   PassShape pass;
   std::string dtype;

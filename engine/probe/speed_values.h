@@ -8,7 +8,7 @@
 #include "engine/probe/gpu_speeds.h"
 #include "engine/probe/host_probe.h"
 #include "engine/probe/unit_times.h"
-#include "offload/machine_speeds.h"
+#include "offload/planner/machine_speeds.h"
 
 namespace sluice::engine {
 

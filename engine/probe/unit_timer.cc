@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "aio/units.h"
+#include "engine/device/phase_clock.h"
+#include "engine/model/torch_types.h"
 #include "engine/probe/gpu_probe.h"
-#include "engine/train/cuda_device.h"
 
 namespace sluice::engine {
 namespace {
@@ -41,7 +42,7 @@ struct UnitMemory {
         gradients(layout, flat_gradient) {}
 
   static at::TensorOptions tensor_options(const UnitTimerOptions& options) {
-    return at::TensorOptions().dtype(options.dtype).device(options.device);
+    return at::TensorOptions().dtype(scalar_type(options.type)).device(options.device);
   }
 
   static constexpr double kStd = 0.02;
@@ -53,7 +54,7 @@ struct UnitMemory {
 
 class UnitTimer {
  public:
-  UnitTimer(const GptModel& model, const UnitTimerOptions& options)
+  UnitTimer(const Model& model, const UnitTimerOptions& options)
       : model_(model),
         options_(options),
         clock_(options.device.is_cuda() ? make_cuda_phase_clock()
@@ -161,7 +162,7 @@ class UnitTimer {
             .backward_s = median_of(std::move(phases[2]))};
   }
 
-  const GptModel& model_;
+  const Model& model_;
   const UnitTimerOptions options_;
   const std::unique_ptr<PhaseClock> clock_;
 };
@@ -169,7 +170,7 @@ class UnitTimer {
 }  // namespace
 
 std::uint64_t unit_timer_bytes(const ModelLayout& model, const UnitTimerOptions& options) {
-  const std::uint64_t number_bytes = c10::elementSize(options.dtype);
+  const std::uint64_t number_bytes = offload::element_bytes(options.type);
   const PassShape pass{.micro_batch = options.micro_batch,
                        .tokens = options.tokens,
                        .number_bytes = static_cast<std::int64_t>(number_bytes)};
@@ -185,7 +186,7 @@ std::uint64_t unit_timer_bytes(const ModelLayout& model, const UnitTimerOptions&
   return used + used / kHolesShare + kLibraryBytes;
 }
 
-Result<UnitTimes> time_units(const GptModel& model, const UnitTimerOptions& options,
+Result<UnitTimes> time_units(const Model& model, const UnitTimerOptions& options,
                              const std::function<void(double)>& on_progress) {
   const std::uint64_t needed = unit_timer_bytes(model.layout(), options);
   if (options.memory_limit_bytes && needed > *options.memory_limit_bytes) {

@@ -20,7 +20,7 @@
 #include <optional>
 
 #include "aio/result.h"
-#include "engine/model/gpt_model.h"
+#include "engine/model/model.h"
 #include "engine/probe/timed_passes.h"
 #include "engine/probe/unit_times.h"
 
@@ -28,7 +28,7 @@ namespace sluice::engine {
 
 struct UnitTimerOptions {
   c10::Device device = c10::kCPU;
-  c10::ScalarType dtype = c10::ScalarType::BFloat16;
+  offload::ElementType type = offload::ElementType::kBf16;
   std::int64_t micro_batch = 1;
   std::int64_t tokens = 0;
   bool deterministic = false;
@@ -39,7 +39,7 @@ struct UnitTimerOptions {
 
 std::uint64_t unit_timer_bytes(const ModelLayout& model, const UnitTimerOptions& options);
 
-Result<UnitTimes> time_units(const GptModel& model, const UnitTimerOptions& options,
+Result<UnitTimes> time_units(const Model& model, const UnitTimerOptions& options,
                              const std::function<void(double)>& on_progress = {});
 
 }  // namespace sluice::engine

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "aio/check.h"
-#include "offload/path_weights.h"
+#include "swap/stripe_weights.h"
 
 namespace sluice::engine {
 
@@ -17,7 +17,7 @@ void count_sharers(const std::vector<std::string>& drives, std::vector<ProbedPat
 }
 
 void weigh_paths(const std::optional<std::vector<int>>& named, ProbeReport& report) {
-  std::vector<int> weights = named ? *named : offload::weights_by_speed(path_speeds(report));
+  std::vector<int> weights = named ? *named : swap::weights_by_speed(path_speeds(report));
   if (weights.empty()) weights.assign(report.paths.size(), 1);
   SLUICE_CHECK(weights.size() == report.paths.size(), "each path has a weight");
   for (std::size_t i = 0; i < weights.size(); ++i) report.paths[i].weight = weights[i];

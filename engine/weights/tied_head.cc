@@ -5,7 +5,6 @@
 #include <span>
 #include <vector>
 
-#include "engine/weights/gpt2_names.h"
 #include "engine/weights/quoting.h"
 
 namespace sluice::engine {
@@ -20,9 +19,12 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
 
 }  // namespace
 
-Status check_tied_head(SafetensorsReader& weights, std::uint64_t most_elements) {
-  const TensorInfo* const head = find_gpt2_tensor(weights.tensors(), kGpt2Head);
-  const TensorInfo* const embedding = find_gpt2_tensor(weights.tensors(), kGpt2TokenEmbedding);
+Status check_tied_head(const ParameterNames& names, SafetensorsReader& weights,
+                       std::uint64_t most_elements) {
+  if (names.tied_head.empty()) return {};
+  const TensorInfo* const head = find_parameter(names, weights.tensors(), names.tied_head);
+  const TensorInfo* const embedding =
+      find_parameter(names, weights.tensors(), names.token_embedding);
   if (head == nullptr || embedding == nullptr) return {};
   const std::uint64_t row =
       head->shape.empty() ? 1 : std::max<std::uint64_t>(head->shape.back(), 1);
@@ -42,8 +44,8 @@ Status check_tied_head(SafetensorsReader& weights, std::uint64_t most_elements) 
     return Error(ErrorCode::kInvalidArgument,
                  "tensor " + in_quotes(head->name) + " is not " + in_quotes(embedding->name) +
                      " (token " + std::to_string((first + at) / row) +
-                     " is the first that differs): the model has a head of its own, and Sluice's "
-                     "models are GPT-2s whose head is the token embedding (tie_word_embeddings)");
+                     " is the first that differs): the model has a head of its own, and one of "
+                     "this family has the token embedding as its head (tie_word_embeddings)");
   }
   return {};
 }

@@ -1,5 +1,5 @@
 // The offloader with a real GPU as its gpu tier gives the oracle's bits.
-#include "offload/device_tier_cuda.h"
+#include "offload/state/device_tier_cuda.h"
 
 #include <gmock/gmock.h>
 

@@ -3,8 +3,8 @@
 
 #include <fstream>
 
-#include "offload/adamw.h"
-#include "offload/optimizer_offloader.h"
+#include "offload/adamw/adamw.h"
+#include "offload/state/optimizer_offloader.h"
 #include "tests/aio/backends_under_test.h"
 #include "tests/offload/count_allocations.h"
 

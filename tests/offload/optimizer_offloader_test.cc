@@ -1,4 +1,4 @@
-#include "offload/optimizer_offloader.h"
+#include "offload/state/optimizer_offloader.h"
 
 #include <gtest/gtest.h>
 

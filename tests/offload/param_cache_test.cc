@@ -1,4 +1,4 @@
-#include "offload/param_cache.h"
+#include "offload/params/param_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "offload/param_layout.h"
+#include "offload/params/param_layout.h"
 
 namespace sluice::offload {
 namespace {

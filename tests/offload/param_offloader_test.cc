@@ -1,4 +1,4 @@
-#include "offload/param_offloader.h"
+#include "offload/params/param_offloader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "aio/sim_drive.h"
-#include "offload/param_offloader.h"
+#include "offload/params/param_offloader.h"
 #include "tests/offload/params_under_test.h"
 
 namespace sluice::offload {

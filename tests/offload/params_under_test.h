@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "offload/param_offloader.h"
+#include "offload/params/param_offloader.h"
 #include "tests/aio/backends_under_test.h"
 
 namespace sluice::offload {

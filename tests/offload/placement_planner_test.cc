@@ -1,5 +1,5 @@
 // The planner beside every placement there is, and what it must never do.
-#include "offload/placement_planner.h"
+#include "offload/planner/placement_planner.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "offload/placement.h"
+#include "offload/planner/placement.h"
 
 #include <gtest/gtest.h>
 
-#include "offload/placement_fit.h"
-#include "offload/placement_space.h"
+#include "offload/planner/placement_fit.h"
+#include "offload/planner/placement_space.h"
 
 namespace sluice::offload {
 namespace {

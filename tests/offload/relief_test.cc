@@ -1,4 +1,4 @@
-#include "offload/relief.h"
+#include "offload/planner/relief.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Restoring and taking snapshots with many threads: the same bits as with one, and after any
 // failure an error and no thread that goes on.
-#include "offload/state_sweep.h"
+#include "offload/state/state_sweep.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "offload/state_tiles.h"
+#include "offload/state/state_tiles.h"
 
 #include <gtest/gtest.h>
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "offload/placement.h"
-#include "offload/step_model.h"
+#include "offload/planner/placement.h"
+#include "offload/planner/step_model.h"
 
 namespace sluice::offload {
 

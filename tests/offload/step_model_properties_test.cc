@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <random>
 
-#include "offload/placement_space.h"
-#include "offload/step_model.h"
+#include "offload/planner/placement_space.h"
+#include "offload/planner/step_model.h"
 #include "tests/offload/step_model_cases.h"
 
 namespace sluice::offload {

@@ -1,5 +1,5 @@
 // Steps that were worked out by hand, to the second.
-#include "offload/step_model.h"
+#include "offload/planner/step_model.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Beside what DeepSpeed prints for models that are well known: GiB with two digits.
-#include "offload/zero_estimates.h"
+#include "offload/planner/zero_estimates.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include "engine/config/stored_config.h"
 
 #ifdef SLUICE_HAS_ENGINE
-#include "engine/train/config_answers.h"
+#include "engine/run/config_answers.h"
 #endif
 
 namespace sluice::tools {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "aio/result.h"
-#include "engine/train/train_error.h"
+#include "engine/step/train_error.h"
 
 namespace sluice::tools {
 

@@ -7,7 +7,7 @@
 #include "aio/log.h"
 #include "aio/terminal_line.h"
 #include "engine/probe/machine_probe.h"
-#include "engine/train/run_data.h"
+#include "engine/run/run_data.h"
 #include "tools/cli/speeds_path.h"
 
 namespace sluice::tools {

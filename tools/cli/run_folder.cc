@@ -7,7 +7,7 @@
 #include "aio/log.h"
 #include "engine/checkpoint/remove_checkpoint.h"
 #include "engine/exchange/kept_tokenizer.h"
-#include "engine/train/run_checkpoints.h"
+#include "engine/run/run_checkpoints.h"
 
 namespace sluice::tools {
 namespace {

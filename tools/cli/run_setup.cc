@@ -10,15 +10,15 @@
 #include "aio/log.h"
 #include "aio/real_file_system.h"
 #include "aio/terminal_line.h"
-#include "engine/model/gpt_layout.h"
+#include "engine/budget/save_plan.h"
+#include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/observe/text_table.h"
-#include "engine/plan/plan_report.h"
-#include "engine/train/file_systems_of_paths.h"
-#include "engine/train/nvme_folders.h"
-#include "engine/train/preflight.h"
-#include "engine/train/run_checkpoints.h"
-#include "engine/train/save_plan.h"
-#include "engine/train/state_image.h"
+#include "engine/plan/report/plan_report.h"
+#include "engine/preflight/file_systems_of_paths.h"
+#include "engine/preflight/nvme_folders.h"
+#include "engine/preflight/preflight.h"
+#include "engine/run/run_checkpoints.h"
+#include "engine/run/state_image.h"
 #include "tools/cli/plan_here.h"
 
 namespace sluice::tools {
@@ -54,10 +54,8 @@ std::string folder_of(const std::string& file) {
 void plan_saves(const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
                 const RunFiles& files, engine::MemoryPlan& plan) {
   if (config.run.dir.empty()) return;
-  const std::vector<engine::UnitLayout> units =
-      engine::gpt_layouts(engine::gpt_shape(config.model));
-  std::uint64_t parameters = 0;
-  for (const engine::UnitLayout& unit : units) parameters += unit.parameter_elements();
+  const engine::ModelLayout model = engine::configured_layout(config, plan.cuda);
+  const std::uint64_t parameters = model.parameter_elements();
   constexpr std::uint64_t kMetricsBytesAStep = 512;
   constexpr std::uint64_t kHashBytes = 64;  // of a unit
   const std::int64_t first_step = from ? from->step + 1 : 1;
@@ -66,7 +64,9 @@ void plan_saves(const config::Config& config, const std::optional<engine::Checkp
   std::vector<engine::PathBytes> others = plan.nvme_paths();
   others.push_back(
       {config.run.dir,
-       steps * (kMetricsBytesAStep + (config.run.hash_units ? kHashBytes * units.size() : 0))});
+       steps *
+           (kMetricsBytesAStep +
+            (config.run.hash_units ? kHashBytes * static_cast<std::uint64_t>(model.units()) : 0))});
   if (!files.weights.empty()) {
     others.push_back(
         {folder_of(files.weights), parameters * engine::element_bytes(files.weight_dtype)});
@@ -117,9 +117,11 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
                                         const SetUpOptions& options = {}) {
   aio::RealFileSystem files;
   SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(config, files));
-  const engine::GptShape shape = engine::gpt_shape(config.model);
+  const engine::ModelShape shape = config.model.shape();
   SLUICE_RETURN_IF_ERROR(engine::validate(shape));
-  const engine::ModelLayout model = engine::model_layout(config);
+  SLUICE_RETURN_IF_ERROR(engine::check_device(config));
+  const bool on_gpu = engine::uses_cuda(config);
+  const engine::ModelLayout model = engine::configured_layout(config, on_gpu);
   const engine::MachineFacts facts = engine::machine_facts(config);
   const bool planned = purpose == engine::RunPurpose::kTraining && is_planned(config);
   SLUICE_ASSIGN_OR_RETURN(
@@ -127,6 +129,7 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
       planned ? planned_memory(config, options)
               : engine::plan_memory(config, model,
                                     {.purpose = purpose,
+                                     .on_gpu = on_gpu,
                                      .gpu_room_bytes = engine::gpu_room(config.budget, facts)}));
   plan_checkpoint_copy(config, model, facts, plan);
   std::cerr << "GPT of " << engine::compact(static_cast<double>(model.parameter_elements()))

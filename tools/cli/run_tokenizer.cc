@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "aio/log.h"
-#include "engine/exchange/gpt2_weights.h"
 #include "engine/exchange/kept_tokenizer.h"
+#include "engine/exchange/model_weights.h"
 #include "engine/exchange/tokenizer_checks.h"
-#include "engine/model/gpt_shape.h"
+#include "engine/families/families.h"
 #include "tools/cli/open_queue.h"
 
 namespace sluice::tools {
@@ -64,8 +64,8 @@ Result<TokenizerFiles> compared(aio::IoQueue& queue, const Model& model, const T
 Result<TokenizerFiles> compared_with_weights(aio::IoQueue& queue, const config::Config& config,
                                              const TokenizerFiles& data, bool any) {
   const std::string& weights = config.model.init_from;
-  SLUICE_RETURN_IF_ERROR(engine::open_gpt2_weights(queue, weights, engine::gpt_shape(config.model),
-                                                   engine::HeadCheck::kBeginning)
+  SLUICE_RETURN_IF_ERROR(engine::open_model_weights(queue, weights, config.model.shape(),
+                                                    engine::HeadCheck::kBeginning)
                              .status());
   SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles of_weights,
                           engine::tokenizer_of_weights(queue, weights));

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "engine/train/run_checkpoints.h"
+#include "engine/run/run_checkpoints.h"
 #include "tools/support/output_file.h"
 
 namespace sluice::tools {

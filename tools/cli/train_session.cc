@@ -12,7 +12,7 @@
 #include "aio/log.h"
 #include "aio/units.h"
 #include "engine/observe/process_memory.h"
-#include "engine/train/train_error.h"
+#include "engine/step/train_error.h"
 
 namespace sluice::tools {
 namespace {

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "aio/result.h"
+#include "engine/budget/save_plan.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/observe/run_totals.h"
 #include "engine/observe/train_progress.h"
-#include "engine/train/run_checkpoints.h"
-#include "engine/train/save_plan.h"
-#include "engine/train/training_run.h"
+#include "engine/run/run_checkpoints.h"
+#include "engine/run/training_run.h"
 #include "tools/support/interrupt.h"
 
 namespace sluice::tools {

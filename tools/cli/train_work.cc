@@ -8,7 +8,7 @@
 
 #include "aio/clock.h"
 #include "aio/drive_names.h"
-#include "engine/train/train_error.h"
+#include "engine/step/train_error.h"
 #include "tools/cli/command.h"
 #include "tools/cli/error_text.h"
 #include "tools/cli/plan_here.h"

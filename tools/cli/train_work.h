@@ -7,7 +7,7 @@
 
 #include "aio/result.h"
 #include "engine/observe/trace_log.h"
-#include "engine/train/training_run.h"
+#include "engine/run/training_run.h"
 #include "engine/weights/dtype.h"
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"

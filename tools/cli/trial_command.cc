@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "aio/units.h"
-#include "offload/path_weights.h"
+#include "swap/stripe_weights.h"
 #include "tools/cli/command.h"
 #include "tools/cli/error_text.h"
 #include "tools/cli/plan_here.h"
@@ -85,7 +85,7 @@ std::string run_id_of(const config::Config& config, const engine::MemoryPlan& pl
        << ' ' << plan.params.read_ahead << ' ' << plan.optimizer.record_elements << ' ';
   for (const bool keeps : plan.keeps_activations) text << keeps;
   if (!plan.cuda) text << static_cast<int>(config.placement.recompute);  // a CPU's plan ignores it
-  text << offload::to_text(plan.optimizer.store.weights);
+  text << swap::to_text(plan.optimizer.store.weights);
   for (const auto* const tier : {&plan.host, &plan.gpu, &plan.nvme})
     for (const engine::MemoryLine& line : *tier) text << ' ' << line.what << '=' << line.bytes;
   for (const offload::SubGroup& group : plan.optimizer.placement)

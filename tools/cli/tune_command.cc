@@ -14,7 +14,7 @@
 #include "aio/small_file.h"
 #include "aio/terminal_line.h"
 #include "engine/observe/text_table.h"
-#include "engine/train/nvme_folders.h"
+#include "engine/preflight/nvme_folders.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
 #include "tools/cli/open_queue.h"

@@ -3,7 +3,7 @@
 #include "aio/clock.h"
 #include "aio/machine_info.h"
 #include "engine/observe/process_memory.h"
-#include "engine/train/cuda_device.h"
+#include "engine/step/cuda_step.h"
 
 namespace sluice::tools {
 namespace {

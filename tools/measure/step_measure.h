@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/train/training_run.h"
+#include "engine/run/training_run.h"
 #include "tools/support/interrupt.h"
 
 namespace sluice::tools {

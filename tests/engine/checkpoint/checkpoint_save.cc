@@ -7,7 +7,7 @@
 
 #include "aio/make_backend.h"
 #include "engine/checkpoint/checkpoint_writer.h"
-#include "engine/weights/gpt2_names.h"
+#include "engine/weights/parameter_names.h"
 
 namespace sluice::engine {
 namespace {

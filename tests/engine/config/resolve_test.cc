@@ -2,8 +2,8 @@
 
 #include "engine/config/changes.h"
 #include "engine/config/json_text.h"
-#include "engine/config/model_presets.h"
 #include "engine/config/stored_config.h"
+#include "engine/families/families.h"
 #include "tests/engine/config/resolving.h"
 
 namespace sluice::config {

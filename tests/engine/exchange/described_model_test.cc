@@ -4,9 +4,9 @@
 
 #include <vector>
 
-#include "engine/exchange/gpt2_weights.h"
+#include "engine/exchange/model_weights.h"
 #include "engine/exchange/stored_shape.h"
-#include "engine/weights/gpt2_names.h"
+#include "engine/weights/parameter_names.h"
 #include "engine/weights/safetensors_writer.h"
 #include "tests/engine/exchange/folder_under_test.h"
 
@@ -17,7 +17,7 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr GptShape kShape{
+constexpr ModelShape kShape{
     .layers = 2, .hidden = 32, .heads = 4, .context_tokens = 16, .vocab = 61, .ffn_hidden = 80};
 
 json hugging_face(const json& changes = json::object()) {
@@ -101,7 +101,8 @@ TEST_F(DescribedModel, IsAnErrorWhereTheFileIsDamaged) {
 
 // 40,000 rows are more than is read of a head before a command's work.
 TEST_F(DescribedModel, HasItsHeadReadWholeWhereItsWeightsAreUsedAlone) {
-  const GptShape shape{.layers = 1, .hidden = 32, .heads = 4, .context_tokens = 8, .vocab = 40'000};
+  const ModelShape shape{
+      .layers = 1, .hidden = 32, .heads = 4, .context_tokens = 8, .vocab = 40'000};
   std::vector<TensorSpec> tensors = parameter_specs(shape, DType::kBF16);
   tensors.push_back({.name = std::string(kGpt2Head), .dtype = DType::kBF16, .shape = {40'000, 32}});
   SafetensorsWriter::Options options;
@@ -115,8 +116,8 @@ TEST_F(DescribedModel, HasItsHeadReadWholeWhereItsWeightsAreUsedAlone) {
     ASSERT_TRUE((*writer)->append(tensor.name, zeros).ok());
   }
   ASSERT_TRUE((*writer)->finish().ok());
-  EXPECT_TRUE(open_gpt2_weights(queue(), options.path, shape, HeadCheck::kBeginning).ok());
-  const auto refused = open_gpt2_weights(queue(), options.path, shape, HeadCheck::kWhole);
+  EXPECT_TRUE(open_model_weights(queue(), options.path, shape, HeadCheck::kBeginning).ok());
+  const auto refused = open_model_weights(queue(), options.path, shape, HeadCheck::kWhole);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message(), HasSubstr("token 39999 is the first that differs"));
 }

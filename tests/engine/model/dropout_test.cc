@@ -1,4 +1,4 @@
-#include "engine/model/dropout.h"
+#include "engine/model/ops/dropout.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>

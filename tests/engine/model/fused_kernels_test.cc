@@ -24,10 +24,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/attention.h"
-#include "engine/model/cross_entropy.h"
-#include "engine/model/fused_kernels.h"
-#include "engine/model/plain_attention.h"
+#include "engine/model/ops/attention.h"
+#include "engine/model/ops/cross_entropy.h"
+#include "engine/model/ops/fused_kernels.h"
+#include "engine/model/ops/plain_attention.h"
 
 namespace sluice::engine {
 namespace {

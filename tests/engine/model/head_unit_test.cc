@@ -1,5 +1,3 @@
-#include "engine/model/head_unit.h"
-
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -15,15 +13,16 @@
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
-#include "engine/model/cross_entropy.h"
-#include "engine/model/gpt_layout.h"
+#include "engine/model/gpt2/gpt2_head.h"
+#include "engine/model/gpt2/gpt2_layout.h"
+#include "engine/model/ops/cross_entropy.h"
 
 namespace sluice::engine {
 namespace {
 
 constexpr std::int64_t kHidden = 32;
 constexpr std::int64_t kVocab = 53;
-constexpr GptShape kShape = {
+constexpr ModelShape kShape = {
     .layers = 1, .hidden = kHidden, .heads = 4, .context_tokens = 20, .vocab = kVocab};
 
 struct Results {
@@ -62,7 +61,7 @@ class HeadUnitTest : public testing::Test {
     return own;
   }
 
-  UnitLayout layout_ = gpt_head_layout(kShape);
+  UnitLayout layout_ = gpt2_head_layout(kShape);
   at::Tensor flat_;
   UnitViews parameters_;
   at::Tensor wte_;
@@ -149,10 +148,10 @@ TEST_F(HeadUnitTest, RefusesATargetOutsideTheVocabulary) {
 }
 
 TEST(HeadUnit, ChunkFollowsFromTheVocabularyAndTheDeviceAlone) {
-  GptShape shape = *gpt_preset("gpt2-xl");
+  ModelShape shape = *preset_shape("gpt2-xl");
   for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
     const std::int64_t rows = HeadUnit(shape).chunk_rows(device);
-    EXPECT_EQ(HeadUnit(*gpt_preset("gpt2-small")).chunk_rows(device), rows);
+    EXPECT_EQ(HeadUnit(*preset_shape("gpt2-small")).chunk_rows(device), rows);
     EXPECT_LE(rows * shape.vocab, std::int64_t{1} << (device == at::kCPU ? 25 : 27));
     EXPECT_GE(rows, 512);
   }

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "engine/model/counter_random.h"
-#include "engine/model/gpt_layout.h"
+#include "engine/model/gpt2/gpt2_layout.h"
 
 namespace sluice::engine {
 namespace {
 
-constexpr GptShape kShape = {
+constexpr ModelShape kShape = {
     .layers = 8, .hidden = 256, .heads = 4, .context_tokens = 64, .vocab = 1000};
 
 std::vector<float> values_of(const ParameterSpec& parameter, std::uint64_t seed) {
@@ -48,7 +48,7 @@ TEST(CounterRandom, IsSplitMix64) {
 }
 
 TEST(InitialValues, AreNormalWithTheirDeviation) {
-  const UnitLayout layout = gpt_block_layout(kShape, 3);
+  const UnitLayout layout = gpt2_block_layout(kShape, 3);
   for (const auto& [index, std] : {std::pair{block_parameter::kAttentionWeight, 0.02},
                                    std::pair{block_parameter::kProjectionWeight, 0.02 / 4}}) {
     std::vector<float> values = values_of(block_parameter_of(layout, index), 1);
@@ -65,7 +65,7 @@ TEST(InitialValues, AreNormalWithTheirDeviation) {
 }
 
 TEST(InitialValues, NormsAreOneAndBiasesZero) {
-  const UnitLayout layout = gpt_block_layout(kShape, 0);
+  const UnitLayout layout = gpt2_block_layout(kShape, 0);
   for (const float value : values_of(block_parameter_of(layout, block_parameter::kNorm2Weight), 1))
     ASSERT_EQ(value, 1.0F);
   for (const float value : values_of(block_parameter_of(layout, block_parameter::kFcBias), 1))
@@ -73,7 +73,7 @@ TEST(InitialValues, NormsAreOneAndBiasesZero) {
 }
 
 TEST(InitialValues, AreTheSameInAnyPieces) {
-  const UnitLayout layout = gpt_block_layout(kShape, 1);
+  const UnitLayout layout = gpt2_block_layout(kShape, 1);
   const ParameterSpec& parameter = block_parameter_of(layout, block_parameter::kFcWeight);
   const std::vector<float> whole = values_of(parameter, 9);
   std::vector<float> pieces(whole.size());
@@ -87,8 +87,8 @@ TEST(InitialValues, AreTheSameInAnyPieces) {
 }
 
 TEST(InitialValues, DifferBySeedAndByParameter) {
-  const UnitLayout first = gpt_block_layout(kShape, 1);
-  const UnitLayout second = gpt_block_layout(kShape, 2);
+  const UnitLayout first = gpt2_block_layout(kShape, 1);
+  const UnitLayout second = gpt2_block_layout(kShape, 2);
   const auto& a = block_parameter_of(first, block_parameter::kFcWeight);
   const auto& b = block_parameter_of(second, block_parameter::kFcWeight);
   EXPECT_NE(values_of(a, 9), values_of(a, 10));
@@ -96,7 +96,7 @@ TEST(InitialValues, DifferBySeedAndByParameter) {
 }
 
 TEST(InitialValues, AreTheSameHoweverManyThreadsMakeThem) {
-  const UnitLayout layout = gpt_block_layout(kShape, 3);
+  const UnitLayout layout = gpt2_block_layout(kShape, 3);
   for (const int threads : {1, 3, 7}) {
     const auto executor = aio::make_executor(threads);
     ASSERT_TRUE(executor.ok());

@@ -4,13 +4,13 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
-#include "engine/model/gpt_layout.h"
+#include "engine/model/gpt2/gpt2_layout.h"
 #include "tests/engine/model/whole_model.h"
 
 namespace sluice::engine {
 namespace {
 
-constexpr GptShape kShape{
+constexpr ModelShape kShape{
     .layers = 3, .hidden = 48, .heads = 4, .context_tokens = 24, .vocab = 101, .dropout = 0.1};
 
 // Weights of such a size that attention is not nearly uniform.
@@ -28,7 +28,7 @@ at::Tensor tokens(std::int64_t count, at::Device device) {
 
 // The logits of the last position, after extending by `input`.
 at::Tensor extend(const WholeModel& whole, const at::Tensor& input, KvCache& cache) {
-  const GptModel& model = whole.model();
+  const Model& model = whole.model();
   at::Tensor flow = input;
   for (int unit = 0; unit < model.head_index(); ++unit)
     flow = model.unit(unit).extend(whole.parameters(unit), flow, cache);

@@ -13,8 +13,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "engine/model/gpt_costs.h"
-#include "engine/model/gpt_layout.h"
+#include "engine/model/gpt2/gpt2_costs.h"
+#include "engine/model/gpt2/gpt2_layout.h"
 #include "tests/engine/model/whole_model.h"
 
 #ifdef SLUICE_HAS_CUDA
@@ -86,7 +86,7 @@ class CountingAllocator final : public c10::Allocator {
   std::uint64_t peak_bytes_ = 0;             // guarded by mutex_
 };
 
-constexpr GptShape kShape = {
+constexpr ModelShape kShape = {
     .layers = 1, .hidden = 128, .heads = 2, .context_tokens = 256, .vocab = 5003};
 
 struct Case {
@@ -99,8 +99,8 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
          (info.param.dropout > 0 ? "WithDropout" : "");
 }
 
-GptShape shape_of(const Case& which) {
-  GptShape shape = kShape;
+ModelShape shape_of(const Case& which) {
+  ModelShape shape = kShape;
   shape.dropout = which.dropout;
   return shape;
 }
@@ -115,7 +115,7 @@ PassShape pass_of(const Case& which) {
 template <typename Now, typename StartPeak, typename Peak>
 void expect_formulas_hold(const Case& which, at::Device device, const PeakOptions& peak_options,
                           Now now, StartPeak start_peak, Peak peak) {
-  const GptShape shape = shape_of(which);
+  const ModelShape shape = shape_of(which);
   const PassShape pass = pass_of(which);
   const auto options = at::TensorOptions().dtype(which.dtype).device(device);
   const WholeModel model({.shape = shape}, options);

@@ -11,14 +11,14 @@
 
 #include <string>
 
-#include "engine/model/cross_entropy.h"
-#include "engine/model/dropout.h"
+#include "engine/model/ops/cross_entropy.h"
+#include "engine/model/ops/dropout.h"
 #include "tests/engine/model/whole_model.h"
 
 namespace sluice::engine {
 namespace {
 
-GptModel::Options options_with(double dropout) {
+ModelOptions options_with(double dropout) {
   return {.shape = {.layers = 2,
                     .hidden = 128,
                     .heads = 2,
@@ -34,7 +34,7 @@ struct Batch {
   at::Tensor targets;
 };
 
-Batch batch_of(const GptShape& shape) {
+Batch batch_of(const ModelShape& shape) {
   at::manual_seed(3);
   const std::vector<std::int64_t> sizes = {4, shape.context_tokens};
   return {at::randint(shape.vocab, sizes, at::kLong), at::randint(shape.vocab, sizes, at::kLong)};

@@ -21,8 +21,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/gpt_layout.h"
-#include "engine/model/gpt_model.h"
+#include "engine/model/gpt2/gpt2_layout.h"
+#include "engine/model/model.h"
 #include "tests/engine/model/whole_model.h"
 
 namespace sluice::engine {
@@ -34,7 +34,7 @@ std::int64_t number(const Options& options, const std::string& key) {
   return std::stoll(options.at(key));
 }
 
-GptModel::Options model_options(const Options& options) {
+ModelOptions model_options(const Options& options) {
   return {.shape = {.layers = number(options, "layers"),
                     .hidden = number(options, "hidden"),
                     .heads = number(options, "heads"),
@@ -69,7 +69,7 @@ void write_tensor(std::ofstream& file, const at::Tensor& tensor) {
 }
 
 void print_layout(const Options& options) {
-  const GptModel::Options wanted = model_options(options);
+  const ModelOptions wanted = model_options(options);
   for (const UnitLayout& layout : gpt_layouts(wanted.shape, wanted.padded_vocab)) {
     for (const ParameterSpec& parameter : layout.parameters) {
       std::printf("%s", parameter.name.c_str());

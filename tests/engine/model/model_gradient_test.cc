@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/gpt_model.h"
+#include "engine/model/model.h"
 #include "tests/engine/model/whole_model.h"
 
 namespace sluice::engine {
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t kSeed = 11;
 
-GptModel::Options options_with(double dropout) {
+ModelOptions options_with(double dropout) {
   return {.shape = {.layers = 2,
                     .hidden = 24,
                     .heads = 3,
@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, ModelPass,
                          name_of);
 
 TEST_P(ModelPass, RecomputedActivationsGiveTheSameBitsAsSavedOnes) {
-  const GptModel::Options options = options_with(GetParam().dropout);
+  const ModelOptions options = options_with(GetParam().dropout);
   const auto tensor_options = at::TensorOptions().dtype(GetParam().dtype);
   const WholeModel saving(options, tensor_options);
   const WholeModel recomputing(options, tensor_options);
@@ -205,12 +205,12 @@ TEST(WholeModel, RefusesBackwardWithoutSavedActivations) {
 }
 
 TEST(WholeModel, RefusesAShapeThatCannotBeBuilt) {
-  GptModel::Options options = options_with(0);
+  ModelOptions options = options_with(0);
   options.shape.heads = 5;
-  EXPECT_THROW(GptModel{options}, std::invalid_argument);
+  EXPECT_THROW(Model{options}, std::invalid_argument);
   options = options_with(0);
   options.padded_vocab = 30;
-  EXPECT_THROW(GptModel{options}, std::invalid_argument);
+  EXPECT_THROW(Model{options}, std::invalid_argument);
 }
 
 }  // namespace

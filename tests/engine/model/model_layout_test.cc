@@ -2,8 +2,8 @@
 
 #include <gmock/gmock.h>
 
-#include "engine/model/gpt_costs.h"
-#include "engine/model/gpt_layout.h"
+#include "engine/model/gpt2/gpt2_costs.h"
+#include "engine/model/gpt2/gpt2_layout.h"
 
 namespace sluice::engine {
 namespace {
@@ -90,8 +90,8 @@ TEST(ModelLayoutDeathTest, RefusesWhatNoTrainerCouldRun) {
 }
 
 TEST(ModelLayout, OfGptIsItsUnitsWithTheTokenEmbeddingLent) {
-  const GptShape shape{.layers = 3, .hidden = 64, .heads = 4, .context_tokens = 16, .vocab = 100};
-  const ModelLayout model = gpt_model_layout({.shape = shape, .padded_vocab = 128});
+  const ModelShape shape{.layers = 3, .hidden = 64, .heads = 4, .context_tokens = 16, .vocab = 100};
+  const ModelLayout model = model_layout({.shape = shape, .padded_vocab = 128});
   const std::vector<UnitLayout> layouts = gpt_layouts(shape, 128);
   ASSERT_EQ(static_cast<std::size_t>(model.units()), layouts.size());
   for (int unit = 0; unit < model.units(); ++unit) {
@@ -110,9 +110,9 @@ TEST(ModelLayout, OfGptIsItsUnitsWithTheTokenEmbeddingLent) {
   EXPECT_EQ(model.peak_bytes(pass, {}),
             std::max(block_peak_bytes(shape, pass), head_peak_bytes(shape, pass, 128)));
   // On the CPU attention with dropout is written out.
-  GptShape with_dropout = shape;
+  ModelShape with_dropout = shape;
   with_dropout.dropout = 0.1;
-  EXPECT_EQ(gpt_model_layout({.shape = with_dropout}).kind(1).peak_bytes(pass, {.cpu = true}),
+  EXPECT_EQ(model_layout({.shape = with_dropout}).kind(1).peak_bytes(pass, {.cpu = true}),
             block_peak_bytes(with_dropout, pass, {.cpu = true, .plain_attention = true}));
 }
 

@@ -14,19 +14,19 @@
 #include <functional>
 #include <vector>
 
-#include "engine/model/block_unit.h"
-#include "engine/model/gpt_layout.h"
+#include "engine/model/gpt2/gpt2_block.h"
+#include "engine/model/gpt2/gpt2_layout.h"
 
 namespace sluice::engine {
 namespace {
 
-constexpr GptShape kShape = {
+constexpr ModelShape kShape = {
     .layers = 2, .hidden = 16, .heads = 2, .context_tokens = 8, .vocab = 11};
 
 class SlotStorageTest : public testing::Test {
  protected:
   SlotStorageTest()
-      : layout_(gpt_block_layout(kShape, 0)),
+      : layout_(gpt2_block_layout(kShape, 0)),
         memory_(at::zeros({static_cast<std::int64_t>(layout_.slot_elements)})),
         slot_(layout_, at::kFloat, at::kCPU) {}
 
@@ -78,7 +78,7 @@ TEST_F(SlotStorageTest, AKeptViewNeverReadsTheNextUnitOfTheSlot) {
   const at::Tensor kept = slot_.views()[block_parameter::kAttentionWeight];
   kept.fill_(1);
   slot_.release();
-  SlotStorage next(gpt_block_layout(kShape, 1), at::kFloat, at::kCPU);
+  SlotStorage next(gpt2_block_layout(kShape, 1), at::kFloat, at::kCPU);
   next.acquire(first());
   next.views()[block_parameter::kAttentionWeight].fill_(2);
   EXPECT_ANY_THROW(kept.sum());
@@ -95,7 +95,7 @@ TEST_F(SlotStorageTest, AutogradThatHoldsAReleasedWeightThrowsInsteadOfReadingTh
   at::Tensor x = at::ones({3, 16}).requires_grad_();
   const at::Tensor loss = at::mm(x, weight).sum();  // the tape saves weight
   slot_.release();
-  SlotStorage next(gpt_block_layout(kShape, 1), at::kFloat, at::kCPU);
+  SlotStorage next(gpt2_block_layout(kShape, 1), at::kFloat, at::kCPU);
   next.acquire(first());
   EXPECT_ANY_THROW(loss.backward());
 }

@@ -9,7 +9,7 @@
 
 namespace sluice::engine {
 
-WholeModel::WholeModel(const GptModel::Options& options, const at::TensorOptions& tensor_options)
+WholeModel::WholeModel(const ModelOptions& options, const at::TensorOptions& tensor_options)
     : model_(options) {
   const at::ScalarType dtype = c10::typeMetaToScalarType(tensor_options.dtype());
   const at::ScalarType gradient_dtype = dtype == at::kDouble ? at::kDouble : at::kFloat;

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "engine/model/gpt_model.h"
+#include "engine/model/model.h"
 #include "engine/model/unit_views.h"
 
 namespace sluice::engine {
@@ -14,9 +14,9 @@ namespace sluice::engine {
 class WholeModel {
  public:
   // Parameters of the options' dtype and device, zero; gradients fp32 (fp64 with fp64), zero.
-  WholeModel(const GptModel::Options& options, const at::TensorOptions& tensor_options);
+  WholeModel(const ModelOptions& options, const at::TensorOptions& tensor_options);
 
-  const GptModel& model() const { return model_; }
+  const Model& model() const { return model_; }
   // The head's end with the token embedding, which it borrows.
   const UnitViews& parameters(int unit) const { return parameters_[index(unit)]; }
   const UnitViews& gradients(int unit) const { return gradients_[index(unit)]; }
@@ -46,7 +46,7 @@ class WholeModel {
  private:
   static std::size_t index(int unit) { return static_cast<std::size_t>(unit); }
 
-  GptModel model_;
+  Model model_;
   std::vector<at::Tensor> flat_gradients_;
   std::vector<UnitViews> parameters_;
   std::vector<UnitViews> gradients_;

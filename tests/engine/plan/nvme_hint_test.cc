@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/plan/plan_report.h"
+#include "engine/plan/report/plan_report.h"
 #include "tests/engine/plan/two_paths_under_test.h"
 
 namespace sluice::engine {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aio/units.h"
-#include "engine/plan/plan_report.h"
+#include "engine/plan/report/plan_report.h"
 #include "tests/engine/plan/two_paths_under_test.h"
 
 namespace sluice::engine {

@@ -8,10 +8,10 @@
 #include <random>
 
 #include "aio/units.h"
-#include "engine/train/state_plan.h"
-#include "offload/gpu_state.h"
-#include "offload/placement_fit.h"
-#include "offload/placement_planner.h"
+#include "engine/budget/state_plan.h"
+#include "offload/planner/placement_fit.h"
+#include "offload/planner/placement_planner.h"
+#include "offload/state/gpu_state.h"
 #include "tests/engine/plan/plan_under_test.h"
 
 namespace sluice::engine {
@@ -53,8 +53,8 @@ class PlannerInputTest : public testing::TestWithParam<Case> {
   }
 
   MemoryPlan memory(const std::vector<UnitPlace>& places) {
-    const auto plan = plan_memory(
-        config_, model_, {.assume_gpu = true, .gpu_room_bytes = 1ULL << 40, .places = places});
+    const auto plan = plan_memory(config_, model_,
+                                  {.on_gpu = true, .gpu_room_bytes = 1ULL << 40, .places = places});
     EXPECT_TRUE(plan.ok()) << plan.error().message();
     return *plan;
   }

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "aio/units.h"
-#include "engine/plan/plan_report.h"
+#include "engine/plan/report/plan_report.h"
 #include "tests/aio/backends_under_test.h"
 #include "tests/engine/plan/plan_under_test.h"
 

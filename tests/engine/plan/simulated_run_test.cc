@@ -1,5 +1,5 @@
 // Steps in virtual time: against the step model, the arithmetic of a drive, and each other.
-#include "engine/plan/simulated_run.h"
+#include "engine/plan/simulate/simulated_run.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/observe/run_totals.h"
-#include "engine/plan/plan_report.h"
+#include "engine/plan/report/plan_report.h"
 #include "tests/aio/backends_under_test.h"
 #include "tests/engine/plan/plan_under_test.h"
 

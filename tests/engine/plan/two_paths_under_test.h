@@ -7,7 +7,7 @@
 
 #include "aio/units.h"
 #include "tests/engine/plan/plan_under_test.h"
-#include "tests/engine/train/made_up_drives.h"
+#include "tests/engine/run/made_up_drives.h"
 
 namespace sluice::engine {
 

@@ -10,7 +10,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include "engine/probe/unit_timer.h"
-#include "engine/train/cuda_device.h"
+#include "engine/step/cuda_step.h"
 
 namespace sluice::engine {
 namespace {
@@ -123,13 +123,13 @@ TEST_F(ProbeCuda, KnowsItsGpu) {
 }
 
 TEST_F(ProbeCuda, TimesUnitsWithinTheMemoryItStates) {
-  const GptModel model({.shape = {.layers = 2,
-                                  .hidden = 1024,
-                                  .heads = 16,
-                                  .context_tokens = 1024,
-                                  .vocab = 50257,
-                                  .dropout = 0.1},
-                        .padded_vocab = 50304});
+  const Model model({.shape = {.layers = 2,
+                               .hidden = 1024,
+                               .heads = 16,
+                               .context_tokens = 1024,
+                               .vocab = 50257,
+                               .dropout = 0.1},
+                     .padded_vocab = 50304});
   UnitTimerOptions options{
       .device = at::kCUDA, .dtype = at::kBFloat16, .micro_batch = 4, .tokens = 1024};
   const std::uint64_t before = reserved_bytes();

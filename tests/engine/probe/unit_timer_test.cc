@@ -3,19 +3,19 @@
 #include <gmock/gmock.h>
 
 #include "aio/units.h"
-#include "engine/model/gpt_layout.h"
+#include "engine/model/gpt2/gpt2_layout.h"
 #include "tests/aio/backends_under_test.h"
 
 namespace sluice::engine {
 namespace {
 
-GptModel model_of(std::int64_t hidden, double dropout = 0.1) {
-  return GptModel({.shape = {.layers = 2,
-                             .hidden = hidden,
-                             .heads = 4,
-                             .context_tokens = 64,
-                             .vocab = 301,
-                             .dropout = dropout}});
+Model model_of(std::int64_t hidden, double dropout = 0.1) {
+  return Model({.shape = {.layers = 2,
+                          .hidden = hidden,
+                          .heads = 4,
+                          .context_tokens = 64,
+                          .vocab = 301,
+                          .dropout = dropout}});
 }
 
 void expect_plausible(const UnitTimes& times) {
@@ -31,7 +31,7 @@ void expect_plausible(const UnitTimes& times) {
 }
 
 TEST(UnitTimer, TimesEveryUnitOnTheCpu) {
-  const GptModel model = model_of(64);
+  const Model model = model_of(64);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     std::vector<double> told;
     const auto times =
@@ -47,7 +47,7 @@ TEST(UnitTimer, TimesEveryUnitOnTheCpu) {
 TEST(UnitTimer, MultipliesOneSequenceWhereAMicroBatchWouldTakeTooLong) {
   // No patience at all. A block of one sequence takes 10 us at the least on any CPU: 24 M
   // operations.
-  const GptModel model = model_of(128, 0);
+  const Model model = model_of(128, 0);
   const auto times =
       time_units(model, {.dtype = at::kFloat, .micro_batch = 1 << 20, .tokens = 64, .seconds = 0});
   ASSERT_OK(times);  // a micro-batch of 32 GiB was not made
@@ -55,7 +55,7 @@ TEST(UnitTimer, MultipliesOneSequenceWhereAMicroBatchWouldTakeTooLong) {
 }
 
 TEST(UnitTimer, RefusesWhatItsLimitDoesNotHold) {
-  const GptModel model = model_of(64);
+  const Model model = model_of(64);
   UnitTimerOptions options{.micro_batch = 2, .tokens = 32};
   options.memory_limit_bytes = unit_timer_bytes(model.layout(), options) - 1;
   const auto times = time_units(model, options);

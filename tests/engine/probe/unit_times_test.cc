@@ -2,14 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/model/gpt_layout.h"
+#include "engine/model/gpt2/gpt2_layout.h"
 
 namespace sluice::engine {
 namespace {
 
-const GptShape kShape = {.layers = 3, .hidden = 64, .heads = 2, .context_tokens = 32, .vocab = 100};
+const ModelShape kShape = {
+    .layers = 3, .hidden = 64, .heads = 2, .context_tokens = 32, .vocab = 100};
 ModelLayout model_of(std::int64_t padded_vocab = 0) {
-  return gpt_model_layout({.shape = kShape, .padded_vocab = padded_vocab});
+  return model_layout({.shape = kShape, .padded_vocab = padded_vocab});
 }
 const PassShape kPass = {.micro_batch = 2, .tokens = 32, .number_bytes = 2};
 

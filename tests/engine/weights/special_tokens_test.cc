@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "engine/weights/gpt2_config.h"
+#include "engine/model/gpt2/gpt2_config.h"
 #include "engine/weights/tied_head.h"
 #include "tests/engine/weights/weights_under_test.h"
 

@@ -1,0 +1,22 @@
+#include "engine/budget/boundary_plan.h"
+
+#include "aio/units.h"
+
+namespace sluice::engine {
+namespace {
+
+// As LibTorch's own tensors are placed: libraries choose kernels by alignment, and other kernels
+// give other bits.
+constexpr std::uint64_t kAlignmentBytes = 512;
+
+}  // namespace
+
+BoundaryPlan::BoundaryPlan(const ModelLayout& model, const BoundaryOptions& options)
+    : ring_(model.blocks(), options.slots),
+      boundary_bytes_(
+          static_cast<std::uint64_t>(options.micro_batch * options.tokens * model.hidden()) *
+          offload::element_bytes(options.type)),
+      place_bytes_(align_up(boundary_bytes_, kAlignmentBytes)),
+      unit_bytes_(place_bytes_ * static_cast<std::uint64_t>(options.micro_batches)) {}
+
+}  // namespace sluice::engine

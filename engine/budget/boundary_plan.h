@@ -1,0 +1,45 @@
+// BoundaryPlan: where boundaries lie that go to the host between forward and backward, and what
+// that takes: a ring of a few units' on the GPU, and a place in host memory for each block's that
+// moves.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/budget/boundary_ring.h"
+#include "engine/model/model_layout.h"
+#include "offload/element_types.h"
+
+namespace sluice::engine {
+
+struct BoundaryOptions {
+  std::int64_t micro_batches = 1;  // at most, of a step
+  std::int64_t micro_batch = 1;    // sequences
+  std::int64_t tokens = 0;         // of a sequence
+  offload::ElementType type = offload::ElementType::kBf16;
+  int slots = 3;  // of the ring: one is computed with, one just used, the others are copied into
+};
+
+class BoundaryPlan {
+ public:
+  BoundaryPlan(const ModelLayout& model, const BoundaryOptions& options);
+
+  const BoundaryRing& ring() const { return ring_; }
+  std::uint64_t boundary_bytes() const { return boundary_bytes_; }  // of one micro-batch
+  std::uint64_t place_bytes() const { return place_bytes_; }        // that it lies in
+  std::uint64_t unit_bytes() const { return unit_bytes_; }          // a unit's places
+
+  std::uint64_t gpu_bytes() const {
+    return static_cast<std::uint64_t>(ring_.slots()) * unit_bytes_;
+  }
+  std::uint64_t host_bytes() const {
+    return static_cast<std::uint64_t>(ring_.moved()) * unit_bytes_;
+  }
+
+ private:
+  BoundaryRing ring_;
+  std::uint64_t boundary_bytes_;
+  std::uint64_t place_bytes_;
+  std::uint64_t unit_bytes_;
+};
+
+}  // namespace sluice::engine

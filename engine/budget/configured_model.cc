@@ -1,0 +1,32 @@
+#include "engine/budget/configured_model.h"
+
+#include <algorithm>
+
+#include "engine/families/families.h"
+
+namespace sluice::engine {
+namespace {
+
+// Rows of the token embedding on the GPU: a multiple of this fills the tensor cores' tiles.
+constexpr std::int64_t kVocabMultiple = 64;
+
+}  // namespace
+
+ModelOptions configured_model(const config::Config& config, bool on_gpu) {
+  ModelOptions options{.shape = config.model.shape()};
+  if (on_gpu && config.precision != config::Precision::kFp32) {
+    const std::int64_t more = options.shape.vocab % kVocabMultiple;
+    options.padded_vocab = options.shape.vocab + (more == 0 ? 0 : kVocabMultiple - more);
+  }
+  return options;
+}
+
+ModelLayout configured_layout(const config::Config& config, bool on_gpu) {
+  return model_layout(configured_model(config, on_gpu));
+}
+
+std::int64_t generation_context(const config::Config& config) {
+  return std::min(config.model.context_tokens, config.data.sequence_tokens);
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,177 @@
+#include "engine/budget/save_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <sstream>
+
+#include "aio/units.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr double kSecondsAMinute = 60;
+constexpr double kNsAMinute = 60e9;
+// By time, where a run keeps all checkpoints and how long it takes is not known: those of a week,
+// one every half hour.
+constexpr std::int64_t kAssumedCheckpoints = 7 * 24 * 2;
+
+std::string number(double value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+class Planner {
+ public:
+  Planner(const config::Run& run, const SaveNeeds& needs) : run_(run), needs_(needs) {
+    plan_.every_steps = run.checkpoint_every_steps;
+    plan_.at_end = run.checkpoint_at_end;
+  }
+
+  SavePlan plan() {
+    if (run_.checkpoint_minutes) {
+      plan_.every_minutes = *run_.checkpoint_minutes;
+    } else if (plan_.saves()) {
+      plan_.every_minutes = kDefaultCheckpointMinutes;
+      if (!fits(new_checkpoints(run_.keep_last_checkpoints))) leave_out_time();
+    }
+    if (!plan_.warning && plan_.saves() && !fits(new_checkpoints(run_.keep_last_checkpoints)))
+      plan_.warning = does_not_fit() + "A save fails once the disk is full. " + remedy();
+    plan_.schedule = schedule();
+    return plan_;
+  }
+
+ private:
+  struct Count {
+    std::int64_t most = 0;
+    bool known = true;  // else it is assumed
+  };
+
+  // How many checkpoints the rest of the run writes: one a step at the most.
+  Count writes() const {
+    const std::int64_t before = needs_.first_step - 1;
+    const std::int64_t steps = std::max<std::int64_t>(run_.steps - before, 0);
+    std::int64_t count = 0;
+    const std::int64_t every = plan_.every_steps;
+    if (every > 0) count = std::max(run_.steps / every - before / every, std::int64_t{0});
+    if (plan_.at_end && steps > 0 && (every == 0 || run_.steps % every != 0)) ++count;
+    if (plan_.every_minutes <= 0) return {.most = count};
+    if (needs_.step_s) {
+      const double minutes = static_cast<double>(steps) * *needs_.step_s / kSecondsAMinute;
+      count += static_cast<std::int64_t>(std::min(minutes / plan_.every_minutes, 1e9));
+    } else {
+      count += kAssumedCheckpoints;
+    }
+    return {.most = std::min(count, steps), .known = needs_.step_s || count >= steps};
+  }
+
+  // How many more than there are now lie on the disk at once. The newest `keep_last` stay while the
+  // next one is written.
+  Count new_checkpoints(std::int64_t keep_last) const {
+    const Count count = writes();
+    if (keep_last == 0) return count;
+    return {.most = std::min(count.most, std::max<std::int64_t>(
+                                             keep_last + 1 - needs_.complete_checkpoints, 1))};
+  }
+
+  std::uint64_t room() const {
+    const std::uint64_t free =
+        needs_.free_bytes.value_or(std::numeric_limits<std::uint64_t>::max());
+    return free - std::min(free, needs_.other_bytes);
+  }
+  bool fits(const Count& checkpoints) const {
+    if (!needs_.free_bytes) return true;
+    return static_cast<std::uint64_t>(checkpoints.most) <=
+           room() / std::max<std::uint64_t>(needs_.checkpoint_bytes, 1);
+  }
+
+  // The default alone comes here.
+  void leave_out_time() {
+    const std::string why = does_not_fit();
+    const std::string what = remedy();
+    plan_.every_minutes = 0;
+    const bool rest_fits = fits(new_checkpoints(run_.keep_last_checkpoints));
+    plan_.warning = why + "So the run does not save by time" +
+                    (rest_fits ? ". " : ", and its other saves fail once the disk is full. ") +
+                    what + "; run.checkpoint_minutes=" + number(kDefaultCheckpointMinutes) +
+                    " saves by time anyway";
+  }
+
+  std::string does_not_fit() const {
+    const Count count = new_checkpoints(run_.keep_last_checkpoints);
+    const std::string each = format_bytes(needs_.checkpoint_bytes);
+    std::string text;
+    if (!count.known) {
+      text = "run.keep_last 0 keeps every checkpoint, of " + each +
+             " each, and how many there will be by time is not known: they";
+    } else if (count.most == 1) {
+      text = "a checkpoint of " + each;
+    } else {
+      text = std::to_string(count.most) + " more checkpoints of " + each + " each (run.keep_last " +
+             (run_.keep_last_checkpoints > 0
+                  ? std::to_string(run_.keep_last_checkpoints) + ", and the one being written)"
+                  : std::string("0 keeps all)"));
+    }
+    text += " may not fit on the disk of " + needs_.folder + ", where " +
+            format_bytes(*needs_.free_bytes) + " are free";
+    if (needs_.other_bytes > 0)
+      text += ", less " + format_bytes(needs_.other_bytes) + " for what else the run puts there";
+    return text + ". ";
+  }
+
+  // The largest number of checkpoints to keep that would fit; 0: none.
+  std::int64_t keep_last_that_fits() const {
+    const auto most =
+        static_cast<std::int64_t>(room() / std::max<std::uint64_t>(needs_.checkpoint_bytes, 1));
+    const std::int64_t keep = most + needs_.complete_checkpoints - 1;
+    if (keep < 1 || !fits(new_checkpoints(keep))) return 0;
+    const std::int64_t now = run_.keep_last_checkpoints;
+    return now == 0 || keep < now ? keep : 0;
+  }
+
+  std::string remedy() const {
+    const std::int64_t keep = keep_last_that_fits();
+    return "Choose an --out on a disk with more room, free some there" +
+           (keep > 0 ? ", or set run.keep_last=" + std::to_string(keep) : std::string());
+  }
+
+  std::string schedule() const {
+    if (!plan_.saves())
+      return "nothing is saved: run.checkpoint_every and run.checkpoint_minutes are 0 or unset, "
+             "and "
+             "run.checkpoint_at_end is false";
+    std::string text = "saves ";
+    if (plan_.every_steps > 0)
+      text += "every " +
+              (plan_.every_steps == 1 ? "step" : std::to_string(plan_.every_steps) + " steps") +
+              ", ";
+    if (plan_.every_minutes > 0) text += "every " + number(plan_.every_minutes) + " minutes, ";
+    if (plan_.at_end) text += "at the end, ";
+    text += "and when it is interrupted, to " + needs_.folder + "/checkpoints (" +
+            format_bytes(needs_.checkpoint_bytes) + " each, ";
+    if (run_.keep_last_checkpoints == 0) return text + "all are kept)";
+    return text + (run_.keep_last_checkpoints == 1
+                       ? "the newest is kept)"
+                       : "the newest " + std::to_string(run_.keep_last_checkpoints) + " are kept)");
+  }
+
+  const config::Run& run_;
+  const SaveNeeds& needs_;
+  SavePlan plan_;
+};
+
+}  // namespace
+
+SavePlan plan_saves(const config::Run& run, const SaveNeeds& needs) {
+  return Planner(run, needs).plan();
+}
+
+bool SaveClock::is_due(std::int64_t step, std::int64_t now_ns) const {
+  if (plan_.every_steps > 0 && step % plan_.every_steps == 0) return true;
+  if (plan_.at_end && step == last_step_) return true;
+  return plan_.every_minutes > 0 && !goes_on_ &&
+         static_cast<double>(now_ns - last_save_ns_) >= plan_.every_minutes * kNsAMinute;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,37 @@
+#include "engine/budget/stripe_plan.h"
+
+#include <algorithm>
+
+#include "aio/striped_file.h"
+
+namespace sluice::engine {
+
+std::vector<int> stripe_weights(const config::Config& config, const std::vector<int>& chosen) {
+  // DeepSpeed's keys name one path for each store.
+  if (config.budget.nvme_paths.size() < 2) return {};
+  return config.placement.nvme_weights.value_or(chosen);
+}
+
+std::vector<PathBytes> bytes_on_paths(const swap::StateStore::Options& store, std::uint64_t bytes) {
+  if (bytes == 0) return {};
+  const std::vector<int> weights =
+      store.weights.empty() ? std::vector<int>(store.paths.size(), 1) : store.weights;
+  const auto of_files = aio::StripedFile::bytes_of_files(bytes, store.stripe_bytes, weights);
+  std::vector<PathBytes> paths;
+  paths.reserve(of_files.size());
+  for (std::size_t i = 0; i < of_files.size(); ++i) paths.push_back({store.paths[i], of_files[i]});
+  return paths;
+}
+
+void add_on_paths(const std::vector<PathBytes>& more, std::vector<PathBytes>& all) {
+  for (const PathBytes& on_path : more) {
+    const auto known = std::find_if(all.begin(), all.end(),
+                                    [&](const PathBytes& it) { return it.path == on_path.path; });
+    if (known != all.end())
+      known->bytes += on_path.bytes;
+    else
+      all.push_back(on_path);
+  }
+}
+
+}  // namespace sluice::engine

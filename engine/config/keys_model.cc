@@ -1,0 +1,122 @@
+// The keys of section "model": those of every family, and each family's own.
+#include <string>
+
+#include "engine/config/key_sections.h"
+#include "engine/families/families.h"
+
+namespace sluice::config {
+namespace {
+
+constexpr Range kShape = {.minimum = 1, .maximum = 1 << 24};
+
+constexpr Key kRows[] = {
+    {.path = "model.layers",
+     .field = SLUICE_FIELD(model.layers),
+     .default_json = "\"auto\"",
+     .range = {.minimum = 1, .maximum = 1 << 16},
+     .unit = "blocks",
+     .auto_rule = "the preset's",
+     .meaning = "transformer blocks"},
+    {.path = "model.hidden",
+     .field = SLUICE_FIELD(model.hidden),
+     .default_json = "\"auto\"",
+     .range = {.minimum = 1, .maximum = 1 << 20},
+     .auto_rule = "the preset's",
+     .meaning = "width of the residual stream, a multiple of model.heads"},
+    {.path = "model.heads",
+     .field = SLUICE_FIELD(model.heads),
+     .default_json = "\"auto\"",
+     .range = {.minimum = 1, .maximum = 1 << 16},
+     .auto_rule = "the preset's",
+     .meaning = "attention heads"},
+    {.path = "model.context",
+     .field = SLUICE_FIELD(model.context_tokens),
+     .default_json = "\"auto\"",
+     .range = kShape,
+     .unit = "tokens",
+     .auto_rule = "the preset's",
+     .meaning = "longest sequence: the number of position embeddings"},
+    {.path = "model.vocab",
+     .field = SLUICE_FIELD(model.vocab),
+     .default_json = "\"auto\"",
+     .range = kShape,
+     .unit = "tokens",
+     .auto_rule = "the preset's",
+     .meaning = "size of the vocabulary"},
+    {.path = "model.dropout",
+     .field = SLUICE_FIELD(model.dropout),
+     .default_json = "0.1",
+     .range = {.minimum = 0, .maximum = 0.999},
+     .meaning = "share dropped after the embedding, in attention and on residuals"},
+    {.path = "model.ffn_multiplier",
+     .field = SLUICE_FIELD(model.ffn_multiplier),
+     .default_json = "4.0",
+     .range = {.minimum = 0.01, .maximum = 64},
+     .meaning = "width of the feed-forward layer over model.hidden"},
+    {.path = "model.init_seed",
+     .field = SLUICE_FIELD(model.init_seed),
+     .default_json = "\"auto\"",
+     .range = kNotNegative,
+     .auto_rule = "run.seed",
+     .meaning = "seed of the first weights"},
+    {.path = "model.init_from",
+     .field = SLUICE_FIELD(model.init_from),
+     .default_json = "\"\"",
+     .meaning = "safetensors file, index of a sharded one or folder with the first weights; a "
+                "config.json beside them has to be of this model; empty draws them"},
+};
+
+std::string preset_choices() {
+  std::string choices;
+  for (const engine::NamedShape& known : engine::model_presets())
+    choices += std::string(known.name) + "|";
+  return choices + std::string(kCustomPreset);
+}
+
+std::string family_choices() {
+  std::string choices;
+  for (const engine::ModelFamily* family : engine::model_families())
+    choices += (choices.empty() ? "" : "|") + std::string(family->name());
+  return choices;
+}
+
+std::vector<Key> join_rows() {
+  static const std::string presets = preset_choices();
+  static const std::string families = family_choices();
+  std::vector<Key> keys = {
+      {.path = "model.preset",
+       .field = SLUICE_FIELD(model.preset),
+       .default_json = "\"gpt2-small\"",
+       .choices = presets,
+       .meaning = "a shape by name; the keys below change it, and custom needs all of them"},
+      {.path = "model.family",
+       .field = SLUICE_FIELD(model.family),
+       .default_json = "\"auto\"",
+       .choices = families,
+       .auto_rule = "the preset's; gpt2 for custom",
+       .meaning = "the architecture"}};
+  keys.insert(keys.end(), std::begin(kRows), std::end(kRows));
+  for (const engine::ModelFamily* family : engine::model_families()) {
+    for (const engine::ShapeNumber& number : family->numbers()) {
+      keys.push_back({.path = number.key,
+                      .field = FamilyNumber{number.name()},
+                      .default_json = "\"auto\"",
+                      .range = {.minimum = number.minimum, .maximum = number.maximum},
+                      .family = family->name(),
+                      .auto_rule = "the preset's, or the family's usual one",
+                      .meaning = number.meaning});
+    }
+  }
+  // Rows of our own.
+  for (Key& key : keys) key.source = KeySource::kSluice;
+  return keys;
+}
+
+}  // namespace
+
+std::span<const Key> model_keys() {
+  static const std::vector<Key> keys = join_rows();
+  return keys;
+}
+
+}  // namespace sluice::config

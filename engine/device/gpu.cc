@@ -1,0 +1,106 @@
+#include "engine/device/gpu.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "aio/units.h"
+#include "offload/state/device_tier_cuda.h"
+
+namespace sluice::engine {
+namespace {
+
+std::atomic<std::uint64_t> pinned_bytes{0};  // by the hook
+
+class OwnedStateTier final : public offload::DeviceTier {
+ public:
+  explicit OwnedStateTier(at::Tensor memory)
+      : memory_(std::move(memory)),
+        tier_({static_cast<std::byte*>(memory_.data_ptr()), memory_.nbytes()},
+              c10::cuda::getCurrentCUDAStream().stream()) {}
+
+  std::span<std::byte> memory() const override { return tier_.memory(); }
+  Status step(const offload::AdamwScalars& scalars, const offload::AdamwArrays& arrays,
+              std::uint64_t elements) override {
+    return tier_.step(scalars, arrays, elements);
+  }
+  Status start_read(const void* from, std::span<std::byte> to) override {
+    return tier_.start_read(from, to);
+  }
+  Status start_write(void* to, std::span<const std::byte> from) override {
+    return tier_.start_write(to, from);
+  }
+  Status finish() override { return tier_.finish(); }
+
+ private:
+  const at::Tensor memory_;
+  offload::CudaDeviceTier tier_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t bytes) {
+  at::Tensor memory = at::empty(
+      {static_cast<std::int64_t>(bytes)},
+      at::TensorOptions().dtype(at::kByte).device(at::kCUDA, c10::cuda::current_device()));
+  return std::unique_ptr<offload::DeviceTier>(std::make_unique<OwnedStateTier>(std::move(memory)));
+}
+
+Status limit_cuda_memory(std::uint64_t bytes) {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  const cudaError_t asked = cudaMemGetInfo(&free_bytes, &total_bytes);
+  if (asked != cudaSuccess) {
+    return Error(ErrorCode::kInternal,
+                 std::string("asking the GPU for its memory failed: ") + cudaGetErrorString(asked));
+  }
+  at::globalContext().lazyInitDevice(at::kCUDA);  // the allocator's, too
+  const double share = static_cast<double>(bytes) / static_cast<double>(total_bytes);
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(std::min(share, 1.0),
+                                                     c10::cuda::current_device());
+  return {};
+}
+
+std::uint64_t cuda_peak_bytes() {
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(c10::cuda::current_device());
+  return static_cast<std::uint64_t>(stats.reserved_bytes[0].peak);
+}
+
+std::optional<GpuMemory> cuda_memory() {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return std::nullopt;
+  }
+  return GpuMemory{.free_bytes = free_bytes, .total_bytes = total_bytes};
+}
+
+std::uint64_t cuda_pinned_bytes() { return pinned_bytes.load(); }
+
+aio::PinHook cuda_pin_hook() {
+  return {.pin = [](std::span<std::byte> memory) -> Status {
+            const cudaError_t pinned =
+                cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault);
+            if (pinned == cudaSuccess) {
+              pinned_bytes += memory.size();
+              return {};
+            }
+            static_cast<void>(cudaGetLastError());
+            return Error(ErrorCode::kOutOfMemory,
+                         "pinning " + format_bytes(memory.size()) +
+                             " of host memory for the GPU failed: " + cudaGetErrorString(pinned));
+          },
+          .unpin =
+              [](std::span<std::byte> memory) {
+                if (cudaHostUnregister(memory.data()) == cudaSuccess) pinned_bytes -= memory.size();
+              }};
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,47 @@
+// The GPU that a run computes on, as far as nothing of a step is in it: whether there is one, its
+// memory and the cap on it, pinned host memory, and memory for optimizer state. Without CUDA in the
+// build there is none: gpu_stub.cc.
+//
+// Threads: the one that trains; the counters from any.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "aio/pinned_pool.h"
+#include "aio/result.h"
+#include "engine/config/config.h"
+#include "offload/state/device_tier.h"
+
+namespace sluice::engine {
+
+// Whether a run of this configuration computes on the GPU of this machine.
+bool uses_cuda(const config::Config& config);
+// kInvalidArgument: the configuration asks for a GPU, and LibTorch finds none.
+Status check_device(const config::Config& config);
+
+struct GpuMemory {
+  std::uint64_t free_bytes = 0;  // once this process has its context
+  std::uint64_t total_bytes = 0;
+};
+// Of the current GPU; nothing where there is none.
+std::optional<GpuMemory> cuda_memory();
+
+// From now on LibTorch takes no more of the current GPU than this, whatever the GPU has.
+Status limit_cuda_memory(std::uint64_t bytes);
+// The most that LibTorch has had of the GPU at once.
+std::uint64_t cuda_peak_bytes();
+
+// cudaHostRegister for the memory of pools.
+aio::PinHook cuda_pin_hook();
+// Host memory that cuda_pin_hook() has pinned, in this process and now.
+std::uint64_t cuda_pinned_bytes();
+
+// GPU memory for the optimizer state of tier gpu, whose steps go on the stream that is current now.
+Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t bytes);
+
+// "this build of Sluice has no CUDA code: ...".
+Error no_cuda();
+
+}  // namespace sluice::engine

@@ -1,0 +1,16 @@
+#include "engine/device/gpu.h"
+#include "engine/device/phase_clock.h"
+
+namespace sluice::engine {
+
+std::unique_ptr<PhaseClock> make_cuda_phase_clock() { return nullptr; }
+std::optional<GpuMemory> cuda_memory() { return std::nullopt; }
+Status limit_cuda_memory(std::uint64_t) { return no_cuda(); }
+std::uint64_t cuda_peak_bytes() { return 0; }
+aio::PinHook cuda_pin_hook() { return {}; }
+std::uint64_t cuda_pinned_bytes() { return 0; }
+Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t) {
+  return no_cuda();
+}
+
+}  // namespace sluice::engine

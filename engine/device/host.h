@@ -1,0 +1,18 @@
+// What a run has of the host, as its configuration asks: the backend of its IO, and threads.
+#pragma once
+
+#include <memory>
+
+#include "aio/io_backend.h"
+#include "aio/result.h"
+#include "engine/config/config.h"
+
+namespace sluice::engine {
+
+// The backend that the configuration asks for, by which a run's bytes move.
+Result<std::unique_ptr<aio::IoBackend>> make_run_backend(const config::Config& config);
+
+// run.cpu_threads; where that is 0, one for each core that this process may have (usable_cores()).
+int compute_threads(const config::Config& config);
+
+}  // namespace sluice::engine

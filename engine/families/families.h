@@ -1,0 +1,42 @@
+// The table of families, and what is done with a model of any of them. Without LibTorch; the units'
+// code is in make_model.h.
+//
+// Threads: any, once the families are there.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "aio/result.h"
+#include "engine/model/model_family.h"
+
+namespace sluice::engine {
+
+const std::vector<const ModelFamily*>& model_families();
+// For a program that brings a family of its own: before anything else asks for one. It stays the
+// caller's and must outlive everything.
+void add_family(const ModelFamily& family);
+
+// Null where there is none of that name.
+const ModelFamily* find_family(std::string_view name);
+// Of a shape that was checked.
+const ModelFamily& family_of(const ModelShape& shape);
+
+// Of any family; nothing for other names.
+std::optional<ModelShape> preset_shape(std::string_view name);
+// All of them, in the order of the tables.
+std::vector<NamedShape> model_presets();
+
+// kInvalidArgument with a sentence that names what is at fault: no such family, a number that it
+// has not or that is out of its range.
+Status validate(const ModelShape& shape);
+
+// The shape must be valid.
+ModelLayout model_layout(const ModelOptions& options);
+
+inline constexpr std::uint64_t kMaxModelConfigBytes = 16 << 20;
+// Of a Hugging Face folder: by its "model_type". Errors: ModelFamily::read_config().
+Result<HuggingFaceModel> read_hugging_face_config(std::string_view text);
+
+}  // namespace sluice::engine

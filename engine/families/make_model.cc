@@ -1,0 +1,44 @@
+#include "engine/families/make_model.h"
+
+#include <map>
+#include <stdexcept>
+#include <string>
+
+#include "aio/check.h"
+#include "engine/families/families.h"
+#include "engine/model/gpt2/gpt2_units.h"
+
+namespace sluice::engine {
+namespace {
+
+std::map<std::string, MakeUnits, std::less<>>& table() {
+  static std::map<std::string, MakeUnits, std::less<>> makers = {
+      {std::string(kGpt2Family), &make_gpt2_units}};
+  return makers;
+}
+
+void check(const ModelOptions& options) {
+  const Status status = validate(options.shape);
+  if (!status.ok()) throw std::invalid_argument(status.error().message());
+  if (options.padded_vocab != 0 && options.padded_vocab < options.shape.vocab) {
+    throw std::invalid_argument("the model cannot be built: padded_vocab is " +
+                                std::to_string(options.padded_vocab) + ", less than vocab " +
+                                std::to_string(options.shape.vocab));
+  }
+  if (options.chunk_rows < 0) {
+    throw std::invalid_argument("the model cannot be built: chunk_rows is negative");
+  }
+}
+
+}  // namespace
+
+void add_units(std::string_view family, MakeUnits make) { table()[std::string(family)] = make; }
+
+std::unique_ptr<Model> make_model(const ModelOptions& options) {
+  check(options);
+  const auto maker = table().find(options.shape.family);
+  SLUICE_CHECK(maker != table().end(), "a family has units");
+  return std::make_unique<Model>(options, model_layout(options), maker->second(options));
+}
+
+}  // namespace sluice::engine

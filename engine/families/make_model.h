@@ -1,0 +1,20 @@
+// The code of a family's units, found by the family's name: the half of the table that needs
+// LibTorch.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "engine/model/model.h"
+
+namespace sluice::engine {
+
+using MakeUnits = ModelUnits (*)(const ModelOptions& options);
+
+// Beside add_family(), likewise before anything asks for a model.
+void add_units(std::string_view family, MakeUnits make);
+
+// Throws std::invalid_argument with the sentence of validate().
+std::unique_ptr<Model> make_model(const ModelOptions& options);
+
+}  // namespace sluice::engine

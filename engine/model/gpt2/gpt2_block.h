@@ -1,0 +1,35 @@
+// Gpt2Block: one transformer block of GPT-2, pre-norm: attention and feed-forward (tanh GELU), each
+// added to the residual stream behind dropout.
+//
+// Saved, per token: 5 hidden + ffn numbers of the activations' dtype (packed queries, keys and
+// values; attention's output; the residual stream between the branches; the feed-forward before
+// its GELU), fp32 statistics of two norms, and one fp32 per head. Norms' outputs and the
+// GELU are cheaper to compute again than to keep.
+#pragma once
+
+#include "engine/model/model_shape.h"
+#include "engine/model/model_unit.h"
+
+namespace sluice::engine {
+
+class Gpt2Block final : public ModelUnit {
+ public:
+  Gpt2Block(const ModelShape& shape, std::int64_t layer);
+
+  at::Tensor forward(const PassContext& context, const UnitViews& parameters,
+                     const at::Tensor& input, Saved* saved) const override;
+  void recompute(const PassContext& context, const UnitViews& parameters, const at::Tensor& input,
+                 Saved& saved) const override;
+  at::Tensor backward(const PassContext& context, const UnitViews& parameters,
+                      const at::Tensor& input, Saved& saved, const at::Tensor& grad_output,
+                      const UnitViews& gradients) const override;
+  at::Tensor extend(const UnitViews& parameters, const at::Tensor& input,
+                    KvCache& cache) const override;
+
+ private:
+  std::int64_t layer_;
+  std::int64_t heads_;
+  double dropout_;
+};
+
+}  // namespace sluice::engine

@@ -1,0 +1,32 @@
+// What the passes of a GPT-2 cost, from its shape alone. Without LibTorch.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/model/model_shape.h"
+#include "engine/model/unit_costs.h"
+
+namespace sluice::engine {
+
+// Per token, in sequences of `tokens`.
+Flops block_flops(const ModelShape& shape, std::int64_t tokens);
+// forward: of the loss alone. Training makes forward and backward at once.
+Flops head_flops(const ModelShape& shape, std::int64_t padded_vocab = 0);
+Flops model_flops(const ModelShape& shape, std::int64_t tokens, std::int64_t padded_vocab = 0);
+
+// A unit's input or output, kept between forward and backward in any case.
+std::uint64_t boundary_bytes(const ModelShape& shape, const PassShape& pass);
+// What a block's Saved holds of one micro-batch.
+std::uint64_t block_saved_bytes(const ModelShape& shape, const PassShape& pass);
+
+// UnitKind::peak_bytes(). `plain_attention`: on the CPU with dropout.
+std::uint64_t block_peak_bytes(const ModelShape& shape, const PassShape& pass,
+                               const PeakOptions& options = {});
+std::uint64_t head_peak_bytes(const ModelShape& shape, const PassShape& pass,
+                              std::int64_t padded_vocab = 0, const PeakOptions& options = {});
+
+// Rows of logits that stand in memory at once: more on CUDA, where each chunk also reads and writes
+// the token embedding's whole gradient.
+std::int64_t loss_chunk_rows(std::int64_t vocab, bool cpu);
+
+}  // namespace sluice::engine

@@ -1,0 +1,31 @@
+// Gpt2Embedding: token plus position embedding, then dropout. Input: token ids [B, T].
+#pragma once
+
+#include "engine/model/model_shape.h"
+#include "engine/model/model_unit.h"
+
+namespace sluice::engine {
+
+class Gpt2Embedding final : public ModelUnit {
+ public:
+  Gpt2Embedding(const ModelShape& shape, std::int64_t padded_vocab);
+
+  at::Tensor forward(const PassContext& context, const UnitViews& parameters,
+                     const at::Tensor& input, Saved* saved) const override;
+  void recompute(const PassContext& context, const UnitViews& parameters, const at::Tensor& input,
+                 Saved& saved) const override;
+  at::Tensor backward(const PassContext& context, const UnitViews& parameters,
+                      const at::Tensor& input, Saved& saved, const at::Tensor& grad_output,
+                      const UnitViews& gradients) const override;
+  at::Tensor extend(const UnitViews& parameters, const at::Tensor& input,
+                    KvCache& cache) const override;
+
+ private:
+  double dropout_;
+};
+
+// gradient[ids[i]] += rows[i], for each i in ascending order, whatever the number of threads:
+// gradient fp32 [V, C], ids int64 [N], rows [N, C].
+void accumulate_rows(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& rows);
+
+}  // namespace sluice::engine

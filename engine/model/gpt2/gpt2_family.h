@@ -1,0 +1,10 @@
+// GPT-2 as a family: presets, sizes, parameters and config.json. Its units' code: gpt2_units.h.
+#pragma once
+
+#include "engine/model/model_family.h"
+
+namespace sluice::engine {
+
+const ModelFamily& gpt2_family();
+
+}  // namespace sluice::engine

@@ -1,0 +1,37 @@
+// Gpt2Head: a GPT-2's final norm, the output projection and the cross-entropy, in chunks of rows,
+// so that the logits of a micro-batch never stand whole in memory. Contracts of dtypes, devices and
+// bits: model_unit.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "engine/model/head_unit.h"
+#include "engine/model/model_shape.h"
+
+namespace sluice::engine {
+
+class Gpt2Head final : public HeadUnit {
+ public:
+  // `chunk_rows`: 0 chooses by the model's shape and the kind of device alone, never by a budget.
+  explicit Gpt2Head(const ModelShape& shape, std::int64_t chunk_rows = 0);
+
+  std::int64_t chunk_rows(at::Device device) const;
+
+  // What the head borrows, kOutput, is the token embedding, [padded_vocab, C], whose rows from the
+  // vocabulary on are zero and take no part.
+  Loss loss_and_gradient(const UnitViews& parameters, const at::Tensor& input,
+                         const at::Tensor& targets, double grad_scale,
+                         const UnitViews& gradients) const override;
+  at::Tensor loss_sum(const UnitViews& parameters, const at::Tensor& input,
+                      const at::Tensor& targets) const override;
+  at::Tensor logits(const UnitViews& parameters, const at::Tensor& input,
+                    std::int64_t positions) const override;
+
+ private:
+  std::int64_t vocab_;
+  std::int64_t chunk_rows_;
+};
+
+}  // namespace sluice::engine

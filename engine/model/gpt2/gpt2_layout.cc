@@ -1,0 +1,149 @@
+#include "engine/model/gpt2/gpt2_layout.h"
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "engine/model/gpt2/gpt2_costs.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr float kStd = 0.02F;
+
+ParameterSpec matrix(std::string name, std::int64_t rows, std::int64_t columns, float std = kStd) {
+  return {.name = std::move(name), .shape = {rows, columns}, .group = kDecayed, .initial_std = std};
+}
+
+// Of a block: nothing else adds to its gradient.
+ParameterSpec product_matrix(std::string name, std::int64_t rows, std::int64_t columns,
+                             float std = kStd) {
+  ParameterSpec spec = matrix(std::move(name), rows, columns, std);
+  spec.gradient_is_product = true;
+  return spec;
+}
+
+ParameterSpec vector(std::string name, std::int64_t elements, float value) {
+  return {.name = std::move(name),
+          .shape = {elements},
+          .group = kUndecayed,
+          .initial_std = 0,
+          .initial_value = value};
+}
+
+class EmbeddingKind final : public UnitKind {
+ public:
+  explicit EmbeddingKind(const ModelShape& shape)
+      : UnitKind("embedding", UnitRole::kEmbedding), hidden_(shape.hidden) {}
+
+  Flops flops(std::int64_t /*tokens*/) const override { return {}; }
+  // Forward reads a token's and a position's row and writes their sum; backward reads the gradient
+  // and adds it to fp32 rows of both.
+  Traffic traffic(std::int64_t number_bytes) const override {
+    constexpr double kFp32Bytes = 4;
+    const auto hidden = static_cast<double>(hidden_);
+    const auto width = static_cast<double>(number_bytes);
+    return {.forward = hidden * 3 * width, .backward = hidden * (2 * width + 4 * kFp32Bytes)};
+  }
+  // Its output, and rows of both embeddings or what dropout makes of their sum.
+  std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& /*options*/) const override {
+    return static_cast<std::uint64_t>(3 * pass.rows() * hidden_ * pass.number_bytes);
+  }
+
+ private:
+  std::int64_t hidden_;
+};
+
+class BlockKind final : public UnitKind {
+ public:
+  explicit BlockKind(const ModelShape& shape)
+      : UnitKind("block", UnitRole::kBlock), shape_(shape) {}
+
+  Flops flops(std::int64_t tokens) const override { return block_flops(shape_, tokens); }
+  std::uint64_t saved_bytes(const PassShape& pass) const override {
+    return block_saved_bytes(shape_, pass);
+  }
+  KvShape kv_shape() const override {
+    return {.heads = shape_.heads, .head_dim = shape_.head_dim()};
+  }
+  std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const override {
+    PeakOptions here = options;
+    here.plain_attention |= options.cpu && shape_.dropout > 0;
+    return block_peak_bytes(shape_, pass, here);
+  }
+
+ private:
+  ModelShape shape_;
+};
+
+class HeadKind final : public UnitKind {
+ public:
+  HeadKind(const ModelShape& shape, std::int64_t padded_vocab)
+      : UnitKind("head", UnitRole::kHead), shape_(shape), padded_vocab_(padded_vocab) {}
+
+  Flops flops(std::int64_t /*tokens*/) const override { return head_flops(shape_, padded_vocab_); }
+  std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const override {
+    return head_peak_bytes(shape_, pass, padded_vocab_, options);
+  }
+
+ private:
+  ModelShape shape_;
+  std::int64_t padded_vocab_;
+};
+
+}  // namespace
+
+UnitLayout gpt2_embedding_layout(const ModelShape& shape, std::int64_t padded_vocab) {
+  UnitLayout layout{.name = "embedding"};
+  layout.add(matrix("wpe.weight", shape.context_tokens, shape.hidden));
+  // Last, so that the rows that pad it lie behind the flat order.
+  layout.add(matrix("wte.weight", shape.vocab, shape.hidden));
+  if (padded_vocab != 0) layout.pad_last(padded_vocab);
+  return layout;
+}
+
+UnitLayout gpt2_block_layout(const ModelShape& shape, std::int64_t layer) {
+  const std::string prefix = "h." + std::to_string(layer);
+  const std::int64_t hidden = shape.hidden;
+  // Each block adds two branches to the residual stream, whose variance should not grow with them.
+  const float branch_std = kStd / std::sqrt(2.0F * static_cast<float>(shape.layers));
+  UnitLayout layout{.name = prefix};
+  layout.add(product_matrix(prefix + ".attn.c_attn.weight", hidden, 3 * hidden));
+  layout.add(product_matrix(prefix + ".attn.c_proj.weight", hidden, hidden, branch_std));
+  layout.add(product_matrix(prefix + ".mlp.c_fc.weight", hidden, shape.ffn()));
+  layout.add(product_matrix(prefix + ".mlp.c_proj.weight", shape.ffn(), hidden, branch_std));
+  layout.add(vector(prefix + ".ln_1.weight", hidden, 1));
+  layout.add(vector(prefix + ".ln_1.bias", hidden, 0));
+  layout.add(vector(prefix + ".attn.c_attn.bias", 3 * hidden, 0));
+  layout.add(vector(prefix + ".attn.c_proj.bias", hidden, 0));
+  layout.add(vector(prefix + ".ln_2.weight", hidden, 1));
+  layout.add(vector(prefix + ".ln_2.bias", hidden, 0));
+  layout.add(vector(prefix + ".mlp.c_fc.bias", shape.ffn(), 0));
+  layout.add(vector(prefix + ".mlp.c_proj.bias", hidden, 0));
+  return layout;
+}
+
+UnitLayout gpt2_head_layout(const ModelShape& shape) {
+  UnitLayout layout{.name = "head"};
+  layout.add(vector("ln_f.weight", shape.hidden, 1));
+  layout.add(vector("ln_f.bias", shape.hidden, 0));
+  return layout;
+}
+
+ModelLayout gpt2_layout(const ModelOptions& options) {
+  const ModelShape& shape = options.shape;
+  const auto block = std::make_shared<BlockKind>(shape);
+  std::vector<ModelLayout::Unit> units;
+  units.push_back({.kind = std::make_shared<EmbeddingKind>(shape),
+                   .layout = gpt2_embedding_layout(shape, options.padded_vocab),
+                   .borrowed = {}});
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer)
+    units.push_back({.kind = block, .layout = gpt2_block_layout(shape, layer), .borrowed = {}});
+  units.push_back({.kind = std::make_shared<HeadKind>(shape, options.padded_vocab),
+                   .layout = gpt2_head_layout(shape),
+                   .borrowed = {{.unit = 0, .parameter = embedding_parameter::kToken}}});
+  return {{.hidden = shape.hidden, .vocab = shape.vocab}, std::move(units)};
+}
+
+}  // namespace sluice::engine

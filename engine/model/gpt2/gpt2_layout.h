@@ -1,0 +1,48 @@
+// The units of a GPT-2 and their parameters, under Hugging Face's names. Without LibTorch.
+//
+// Units in forward order: the embedding, one unit per block, the head. The output projection is the
+// token embedding (tied), so the head itself has only the final norm.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/model/model_layout.h"
+#include "engine/model/model_shape.h"
+#include "engine/model/unit_layout.h"
+
+namespace sluice::engine {
+
+// Positions in UnitLayout::parameters and in UnitViews.
+namespace embedding_parameter {
+enum : int { kPosition, kToken };
+}
+namespace block_parameter {
+enum : int {
+  kAttentionWeight,
+  kProjectionWeight,
+  kFcWeight,
+  kFcProjectionWeight,
+  kNorm1Weight,
+  kNorm1Bias,
+  kAttentionBias,
+  kProjectionBias,
+  kNorm2Weight,
+  kNorm2Bias,
+  kFcBias,
+  kFcProjectionBias
+};
+}
+namespace head_parameter {
+enum : int { kNormWeight, kNormBias, kOutput };  // kOutput: borrowed, the token embedding
+}
+
+// `padded_vocab`: rows of the token embedding in its slot; 0: as many as the vocabulary. The shape
+// must be valid.
+UnitLayout gpt2_embedding_layout(const ModelShape& shape, std::int64_t padded_vocab = 0);
+UnitLayout gpt2_block_layout(const ModelShape& shape, std::int64_t layer);
+UnitLayout gpt2_head_layout(const ModelShape& shape);
+// The whole model, with its costs.
+ModelLayout gpt2_layout(const ModelOptions& options);
+
+}  // namespace sluice::engine

@@ -1,0 +1,85 @@
+// ModelFamily: everything about an architecture but its arithmetic: which numbers make a model of
+// it, its units and their costs, the names of its parameters in files, and Hugging Face's
+// config.json. Its units' passes are code on LibTorch and are found by the same name
+// (engine/families/make_model.h). Without LibTorch.
+//
+// A family is one folder beside this one and a row in each table of engine/families/: nothing else
+// names it.
+//
+// Memory:  constant data, for the whole program. Threads: any.
+#pragma once
+
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "aio/result.h"
+#include "engine/model/model_layout.h"
+#include "engine/model/model_shape.h"
+#include "engine/weights/dtype.h"
+#include "engine/weights/parameter_names.h"
+#include "engine/weights/special_tokens.h"
+
+namespace sluice::engine {
+
+// A shape that has a name: a choice of model.preset in a configuration.
+struct NamedShape {
+  std::string_view name;
+  ModelShape shape;
+};
+
+// A number that only this family has: the key model.<name> of a configuration, an entry of
+// ModelShape::numbers, and stored with checkpoints under its name.
+struct ShapeNumber {
+  std::string_view key;  // "model.rope_theta"
+  double default_value = 0;
+  double minimum = -std::numeric_limits<double>::infinity();
+  double maximum = std::numeric_limits<double>::infinity();
+  std::string_view meaning;
+
+  std::string_view name() const { return key.substr(key.find('.') + 1); }
+};
+
+// A config.json of transformers.
+struct HuggingFaceModel {
+  ModelShape shape;
+  SpecialTokens special;           // those of the vocabulary
+  DType dtype = DType::kF32;       // of the weights beside it
+  std::vector<std::string> notes;  // sentences: what Sluice's model has otherwise
+};
+
+class ModelFamily {
+ public:
+  ModelFamily() = default;
+  virtual ~ModelFamily() = default;
+  ModelFamily(const ModelFamily&) = delete;
+  ModelFamily& operator=(const ModelFamily&) = delete;
+
+  // In configurations and checkpoints; "gpt2".
+  virtual std::string_view name() const = 0;
+  virtual std::span<const NamedShape> presets() const { return {}; }
+  virtual std::span<const ShapeNumber> numbers() const { return {}; }
+
+  // What check_sizes() leaves to the family. kInvalidArgument, as there.
+  virtual Status check(const ModelShape& shape) const = 0;
+  // The shape must have been checked.
+  virtual ModelLayout layout(const ModelOptions& options) const = 0;
+
+  // ---- in files --------------------------------------------------------------------------------
+  virtual const ParameterNames& parameter_names() const = 0;
+  // The "model_type" of its config.json.
+  virtual std::string_view model_type() const = 0;
+  // Its keys there, by the names of stored_model(): {"layers", "n_layer"}.
+  virtual const std::map<std::string, std::string>& config_keys() const = 0;
+  // A config.json of its model_type. Anything that Sluice does not compute as transformers does is
+  // refused: a sentence without the file's name, kCorrupt where a value is none, kInvalidArgument
+  // where it describes another model. `dtype` is left as it is by default: the weights say theirs.
+  virtual Result<HuggingFaceModel> read_config(std::string_view text) const = 0;
+  // As transformers reads it.
+  virtual std::string write_config(const HuggingFaceModel& model) const = 0;
+};
+
+}  // namespace sluice::engine

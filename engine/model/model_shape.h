@@ -1,0 +1,43 @@
+// ModelShape: the numbers that make one model of a family, and what a program chooses beside them.
+// Without LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "aio/result.h"
+
+namespace sluice::engine {
+
+inline constexpr std::string_view kGpt2Family = "gpt2";
+
+struct ModelShape {
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t context_tokens = 0;
+  std::int64_t vocab = 0;
+  double dropout = 0;           // of embeddings, attention probabilities and residual branches
+  std::int64_t ffn_hidden = 0;  // 0: 4 * hidden
+  std::string family = std::string(kGpt2Family);  // ModelFamily::name()
+  std::map<std::string, double> numbers;          // of this family alone: ModelFamily::numbers()
+
+  std::int64_t head_dim() const { return hidden / heads; }
+  std::int64_t ffn() const { return ffn_hidden == 0 ? 4 * hidden : ffn_hidden; }
+};
+
+struct ModelOptions {
+  ModelShape shape;
+  std::int64_t padded_vocab = 0;  // rows of the token embedding in its slot; 0: the vocabulary
+  std::int64_t chunk_rows = 0;    // of the loss; 0: by the shape
+};
+
+// What holds for every family. kInvalidArgument with a sentence that names the number at fault.
+Status check_sizes(const ModelShape& shape);
+
+// "the model cannot be built: <sentence>".
+Error cannot_build(const std::string& sentence);
+
+}  // namespace sluice::engine

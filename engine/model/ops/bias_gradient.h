@@ -1,0 +1,18 @@
+// Gradients of biases: sums over all rows, which are all dimensions but the last. A gradient may be undefined:
+// then there is no bias.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/model/ops/dropout.h"
+
+namespace sluice::engine {
+
+// gradient (fp32) += the sum of rows.
+void accumulate_bias_gradient(const at::Tensor& gradient, const at::Tensor& rows);
+
+// with_dropout(rows), the sum of which is added to the gradient (fp32).
+at::Tensor drop_and_accumulate(const at::Tensor& rows, const Dropout& dropout,
+                               const at::Tensor& gradient);
+
+}  // namespace sluice::engine

@@ -1,0 +1,45 @@
+#include "engine/model/ops/cross_entropy.h"
+
+#include <ATen/OpMathType.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/log_softmax.h>
+
+namespace sluice::engine {
+namespace {
+
+void check_targets(const at::Tensor& targets, std::int64_t vocab) {
+  const auto* const id = targets.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < targets.numel(); ++i) {
+    TORCH_CHECK_INDEX(id[i] >= 0 && id[i] < vocab, "target token ", id[i],
+                      " is outside the vocabulary of ", vocab);
+  }
+}
+
+at::Tensor cpu_cross_entropy(at::Tensor& logits, const at::Tensor& targets,
+                             const CrossEntropyOptions& options) {
+  check_targets(targets, options.vocab);
+  at::Tensor real = logits.narrow(1, 0, options.vocab);
+  at::Tensor log_p = at::log_softmax(real, 1, at::toOpMathType(logits.scalar_type()));
+  const at::Tensor column = targets.unsqueeze(1);
+  at::Tensor losses = log_p.gather(1, column).squeeze(1).neg_();
+  if (!options.gradient) return losses;
+  const at::Tensor& gradient = log_p.exp_();
+  gradient.scatter_(1, column, gradient.gather(1, column).sub_(1));
+  real.copy_(gradient.mul_(options.grad_scale));
+  if (options.vocab < logits.size(1)) {
+    logits.narrow(1, options.vocab, logits.size(1) - options.vocab).zero_();
+  }
+  return losses;
+}
+
+}  // namespace
+
+at::Tensor cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets,
+                                  const CrossEntropyOptions& options) {
+  if (logits.is_cpu()) return cpu_cross_entropy(logits, targets, options);
+  at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
+  cuda_cross_entropy(logits, targets, losses, options);
+  return losses;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,26 @@
+// cuda_kernels.h in a build without CUDA.
+#include "engine/model/ops/cuda_kernels.h"
+
+namespace sluice::engine {
+namespace {
+
+[[noreturn]] void refuse() {
+  TORCH_CHECK(false,
+              "this build of Sluice has no CUDA code: install the CUDA toolkit (nvcc) and run "
+              "tools/setup --cuda=on, or train on the CPU");
+}
+
+}  // namespace
+
+void cuda_dropout(const at::Tensor& /*from*/, at::Tensor& /*to*/, const DropoutMask& /*mask*/) {
+  refuse();
+}
+
+void cuda_cross_entropy(at::Tensor& /*logits*/, const at::Tensor& /*targets*/,
+                        at::Tensor& /*losses*/, const CrossEntropyOptions& /*options*/) {
+  refuse();
+}
+
+int cuda_major(at::Device /*device*/) { refuse(); }
+
+}  // namespace sluice::engine

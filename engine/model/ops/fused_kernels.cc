@@ -1,0 +1,178 @@
+#include "engine/model/ops/fused_kernels.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "engine/model/kernels/column_launch.h"
+#include "engine/model/kernels/elementwise_launch.h"
+#include "engine/model/kernels/norm_launch.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::int64_t kPackNumbers = 8;
+constexpr std::uintptr_t kPackBytes = 16;
+
+CudaDtype dtype_of(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kHalf ? CudaDtype::kHalf : CudaDtype::kBfloat16;
+}
+
+MaskLaunch mask_launch(const Dropout& dropout) {
+  if (!dropout.active()) return {};
+  const DropoutMask mask = dropout_mask(dropout);
+  return {.seed = mask.seed, .threshold = mask.threshold, .scale = static_cast<float>(mask.scale)};
+}
+
+ColumnShape column_shape(const at::Tensor& rows) {
+  return {.rows = rows.numel() / rows.size(-1), .columns = rows.size(-1), .dtype = dtype_of(rows)};
+}
+
+at::Tensor fp32_like(const at::Tensor& tensor, at::IntArrayRef sizes) {
+  return at::empty(sizes, tensor.options().dtype(at::kFloat));
+}
+
+at::Tensor partials_for(const at::Tensor& rows) {
+  const ColumnShape shape = column_shape(rows);
+  return fp32_like(rows, {column_partial_rows(shape.rows), shape.columns});
+}
+
+void add_partials(const at::Tensor& partials, const at::Tensor& gradient) {
+  C10_CUDA_CHECK(launch_add_partials({.partials = partials.const_data_ptr<float>(),
+                                      .rows = partials.size(0),
+                                      .columns = partials.size(1),
+                                      .gradient = gradient.mutable_data_ptr<float>()},
+                                     c10::cuda::getCurrentCUDAStream()));
+}
+
+// A null `residual`: the norm of `sum` as it is.
+FusedNorm norm_forward(const at::Tensor& sum, const at::Tensor* residual, const Dropout& dropout,
+                       const NormParameters& parameters) {
+  const c10::cuda::CUDAGuard guard(sum.device());
+  std::vector<std::int64_t> column = sum.sizes().vec();
+  column.back() = 1;
+  FusedNorm norm = {at::empty_like(sum), fp32_like(sum, column), fp32_like(sum, column)};
+  const ColumnShape shape = column_shape(sum);
+  C10_CUDA_CHECK(
+      launch_norm_forward({.input = sum.const_data_ptr(),
+                           .residual = residual == nullptr ? nullptr : residual->const_data_ptr(),
+                           .mask = mask_launch(dropout),
+                           .sum = residual == nullptr ? nullptr : sum.mutable_data_ptr(),
+                           .output = norm.output.mutable_data_ptr(),
+                           .mean = norm.mean.mutable_data_ptr<float>(),
+                           .rstd = norm.rstd.mutable_data_ptr<float>(),
+                           .weight = parameters.weight.const_data_ptr(),
+                           .bias = parameters.bias.const_data_ptr(),
+                           .rows = shape.rows,
+                           .columns = shape.columns,
+                           .epsilon = static_cast<float>(parameters.epsilon),
+                           .dtype = shape.dtype},
+                          c10::cuda::getCurrentCUDAStream()));
+  return norm;
+}
+
+}  // namespace
+
+bool cuda_fuses(const at::Tensor& rows) {
+  return rows.is_cuda() && c10::isReducedFloatingType(rows.scalar_type()) && rows.is_contiguous() &&
+         rows.size(-1) % kPackNumbers == 0 && rows.size(-1) <= kWidestNorm &&
+         reinterpret_cast<std::uintptr_t>(rows.const_data_ptr()) % kPackBytes == 0;
+}
+
+FusedNorm fused_norm(const at::Tensor& input, const NormParameters& parameters) {
+  return norm_forward(input, nullptr, {}, parameters);
+}
+
+FusedNorm fused_add_and_norm(at::Tensor& sum, const at::Tensor& residual, const Dropout& dropout,
+                             const NormParameters& parameters) {
+  return norm_forward(sum, &residual, dropout, parameters);
+}
+
+void fused_norm_backward(at::Tensor& gradient, const FusedNormBackward& norm,
+                         const FusedNormGradients& gradients) {
+  const c10::cuda::CUDAGuard guard(gradient.device());
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  const ColumnShape shape = column_shape(gradient);
+  const at::Tensor partials =
+      fp32_like(gradient, {norm_partial_rows(shape.rows), 2 * shape.columns});
+  C10_CUDA_CHECK(launch_norm_backward(
+      {.grad_output = gradient.const_data_ptr(),
+       .input = norm.input.const_data_ptr(),
+       .residual = norm.residual.defined() ? norm.residual.const_data_ptr() : nullptr,
+       .grad_input = gradient.mutable_data_ptr(),
+       .mean = norm.mean.const_data_ptr<float>(),
+       .rstd = norm.rstd.const_data_ptr<float>(),
+       .weight = norm.weight.const_data_ptr(),
+       .partials = partials.mutable_data_ptr<float>(),
+       .rows = shape.rows,
+       .columns = shape.columns,
+       .dtype = shape.dtype},
+      stream));
+  C10_CUDA_CHECK(launch_add_partials({.partials = partials.const_data_ptr<float>(),
+                                      .rows = partials.size(0),
+                                      .columns = partials.size(1),
+                                      .gradient = gradients.weight.mutable_data_ptr<float>(),
+                                      .second_gradient = gradients.bias.mutable_data_ptr<float>()},
+                                     stream));
+}
+
+at::Tensor fused_gelu(const at::Tensor& input) {
+  const c10::cuda::CUDAGuard guard(input.device());
+  at::Tensor output = at::empty_like(input);
+  C10_CUDA_CHECK(launch_gelu({.from = input.const_data_ptr(),
+                              .to = output.mutable_data_ptr(),
+                              .elements = input.numel(),
+                              .dtype = dtype_of(input)},
+                             c10::cuda::getCurrentCUDAStream()));
+  return output;
+}
+
+void fused_gelu_backward(at::Tensor& input, at::Tensor& gradient, const at::Tensor& bias_gradient) {
+  const c10::cuda::CUDAGuard guard(input.device());
+  const at::Tensor partials = partials_for(input);
+  C10_CUDA_CHECK(launch_gelu_backward({.input = input.mutable_data_ptr(),
+                                       .gradient = gradient.mutable_data_ptr(),
+                                       .partials = partials.mutable_data_ptr<float>()},
+                                      column_shape(input), c10::cuda::getCurrentCUDAStream()));
+  if (bias_gradient.defined()) add_partials(partials, bias_gradient);
+}
+
+void fused_add_residual(at::Tensor& sum, const at::Tensor& residual, const Dropout& dropout) {
+  const c10::cuda::CUDAGuard guard(sum.device());
+  C10_CUDA_CHECK(launch_add_residual({.sum = sum.mutable_data_ptr(),
+                                      .residual = residual.const_data_ptr(),
+                                      .mask = mask_launch(dropout),
+                                      .elements = sum.numel(),
+                                      .dtype = dtype_of(sum)},
+                                     c10::cuda::getCurrentCUDAStream()));
+}
+
+at::Tensor fused_dropout_and_sum(const at::Tensor& rows, const Dropout& dropout,
+                                 const at::Tensor& bias_gradient) {
+  const c10::cuda::CUDAGuard guard(rows.device());
+  at::Tensor dropped = dropout.active() ? at::empty_like(rows) : rows;
+  const at::Tensor partials = partials_for(rows);
+  C10_CUDA_CHECK(launch_masked_sum({.from = rows.const_data_ptr(),
+                                    .to = dropout.active() ? dropped.mutable_data_ptr() : nullptr,
+                                    .mask = mask_launch(dropout),
+                                    .partials = partials.mutable_data_ptr<float>()},
+                                   column_shape(rows), c10::cuda::getCurrentCUDAStream()));
+  if (bias_gradient.defined()) add_partials(partials, bias_gradient);
+  return dropped;
+}
+
+void fused_gather(const ThreeParts& parts, at::Tensor& gathered, const at::Tensor& bias_gradient) {
+  const c10::cuda::CUDAGuard guard(gathered.device());
+  const at::Tensor partials = partials_for(gathered);
+  C10_CUDA_CHECK(launch_gather({.first = parts.first.const_data_ptr(),
+                                .second = parts.second.const_data_ptr(),
+                                .third = parts.third.const_data_ptr(),
+                                .to = gathered.mutable_data_ptr(),
+                                .partials = partials.mutable_data_ptr<float>()},
+                               column_shape(gathered), c10::cuda::getCurrentCUDAStream()));
+  if (bias_gradient.defined()) add_partials(partials, bias_gradient);
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,44 @@
+// fused_kernels.h in a build without CUDA: nothing is fused, so nothing else is called.
+#include "engine/model/ops/fused_kernels.h"
+
+namespace sluice::engine {
+namespace {
+
+[[noreturn]] void refuse() {
+  TORCH_CHECK(false, "this build of Sluice has no CUDA code, and so no fused kernels");
+}
+
+}  // namespace
+
+bool cuda_fuses(const at::Tensor& /*rows*/) { return false; }
+
+FusedNorm fused_norm(const at::Tensor& /*input*/, const NormParameters& /*parameters*/) {
+  refuse();
+}
+FusedNorm fused_add_and_norm(at::Tensor& /*sum*/, const at::Tensor& /*residual*/,
+                             const Dropout& /*dropout*/, const NormParameters& /*parameters*/) {
+  refuse();
+}
+void fused_norm_backward(at::Tensor& /*gradient*/, const FusedNormBackward& /*norm*/,
+                         const FusedNormGradients& /*gradients*/) {
+  refuse();
+}
+at::Tensor fused_gelu(const at::Tensor& /*input*/) { refuse(); }
+void fused_gelu_backward(at::Tensor& /*input*/, at::Tensor& /*gradient*/,
+                         const at::Tensor& /*bias_gradient*/) {
+  refuse();
+}
+void fused_add_residual(at::Tensor& /*sum*/, const at::Tensor& /*residual*/,
+                        const Dropout& /*dropout*/) {
+  refuse();
+}
+at::Tensor fused_dropout_and_sum(const at::Tensor& /*rows*/, const Dropout& /*dropout*/,
+                                 const at::Tensor& /*bias_gradient*/) {
+  refuse();
+}
+void fused_gather(const ThreeParts& /*parts*/, at::Tensor& /*gathered*/,
+                  const at::Tensor& /*bias_gradient*/) {
+  refuse();
+}
+
+}  // namespace sluice::engine

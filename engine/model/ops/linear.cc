@@ -1,0 +1,73 @@
+#include "engine/model/ops/linear.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/mm.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace sluice::engine {
+namespace {
+
+at::Tensor as_rows(const at::Tensor& tensor) { return tensor.reshape({-1, tensor.size(-1)}); }
+
+at::Tensor with_shape_of(const at::Tensor& rows, const at::Tensor& like) {
+  std::vector<std::int64_t> shape = like.sizes().vec();
+  shape.back() = rows.size(-1);
+  return rows.view(shape);
+}
+
+enum class Put : std::uint8_t { kAdd, kWrite };
+
+void put_product(const at::Tensor& gradient, const at::Tensor& left, const at::Tensor& right,
+                 Put how) {
+  const bool adds = how == Put::kAdd;
+  const at::ScalarType wanted = gradient.scalar_type();
+  at::Tensor sum = gradient;
+  if (left.scalar_type() == wanted) {
+    if (adds)
+      sum.addmm_(left.t(), right);
+    else
+      at::mm_out(sum, left.t(), right);
+  } else if (left.is_cuda()) {
+    if (adds)
+      at::addmm_out(sum, sum, left.t(), right, wanted);
+    else
+      at::mm_out(sum, left.t(), right, wanted);
+  } else {
+    // The CPU has no such product either way; in 16 bits it is several times as fast as in fp32,
+    // and its sums are fp32's until they are rounded, as autograd's are.
+    const at::Tensor product = at::mm(left.t(), right);
+    if (adds)
+      sum.add_(product);
+    else
+      sum.copy_(product);
+  }
+}
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                  WeightOrder order) {
+  const at::Tensor turned = order == WeightOrder::kInOut ? weight : weight.t();
+  if (!bias.defined()) return with_shape_of(at::mm(as_rows(input), turned), input);
+  return with_shape_of(at::addmm(bias, as_rows(input), turned), input);
+}
+
+at::Tensor linear_input_gradient(const at::Tensor& grad_output, const at::Tensor& weight,
+                                 WeightOrder order) {
+  const at::Tensor turned = order == WeightOrder::kInOut ? weight.t() : weight;
+  return with_shape_of(at::mm(as_rows(grad_output), turned), grad_output);
+}
+
+void accumulate_weight_gradient(const at::Tensor& gradient, const at::Tensor& left,
+                                const at::Tensor& right) {
+  put_product(gradient, as_rows(left), as_rows(right), Put::kAdd);
+}
+
+void write_weight_gradient(const at::Tensor& gradient, const at::Tensor& left,
+                           const at::Tensor& right) {
+  put_product(gradient, as_rows(left), as_rows(right), Put::kWrite);
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,134 @@
+#include "engine/model/ops/plain_attention.h"
+
+#include <ATen/OpMathType.h>
+#include <ATen/ops/_softmax.h>
+#include <ATen/ops/_softmax_backward_data.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "engine/model/ops/plain_attention_chunk.h"
+
+namespace sluice::engine {
+namespace {
+
+// All heads of a batch, as [B * heads, T, head_dim] in the dtype of the arithmetic.
+class Plain {
+ public:
+  Plain(const HeadViews& heads, const Dropout& dropout)
+      : dropout_(dropout),
+        dtype_(at::toOpMathType(heads.query.scalar_type())),
+        length_(heads.query.size(2)),
+        scale_(1 / std::sqrt(static_cast<double>(heads.query.size(3)))),
+        query_(flat(heads.query)),
+        key_(flat(heads.key)),
+        value_(flat(heads.value)),
+        future_(at::ones({length_, length_}, query_.options().dtype(at::kBool)).triu_(1)) {}
+
+  at::Tensor flat(const at::Tensor& heads) const {
+    return heads.to(dtype_).reshape({-1, heads.size(2), heads.size(3)}).contiguous();
+  }
+  // An empty one for results.
+  at::Tensor like_flat() const { return at::empty_like(query_); }
+  std::int64_t count() const { return query_.size(0); }
+  std::int64_t length() const { return length_; }
+
+  void forward(std::int64_t first, std::int64_t count, const at::Tensor& output) const {
+    at::Tensor probabilities = softmax(first, count);
+    drop_in_place(probabilities, dropout_, position(first));
+    at::Tensor out = output.narrow(0, first, count);
+    at::bmm_out(out, probabilities, value_.narrow(0, first, count));
+  }
+
+  struct Gradients {
+    at::Tensor query;
+    at::Tensor key;
+    at::Tensor value;
+  };
+  void backward(std::int64_t first, std::int64_t count, const at::Tensor& grad_output,
+                const Gradients& gradients) const {
+    const at::Tensor grad = grad_output.narrow(0, first, count);
+    const at::Tensor probabilities = softmax(first, count);
+    at::Tensor dropped = dropout_.active() ? probabilities.clone() : probabilities;
+    drop_in_place(dropped, dropout_, position(first));
+    at::Tensor grad_value = gradients.value.narrow(0, first, count);
+    at::bmm_out(grad_value, dropped.transpose(1, 2), grad);
+    at::Tensor grad_scores = at::bmm(grad, value_.narrow(0, first, count).transpose(1, 2));
+    drop_in_place(grad_scores, dropout_, position(first));
+    grad_scores = at::_softmax_backward_data(grad_scores, probabilities, -1, dtype_).mul_(scale_);
+    at::Tensor grad_query = gradients.query.narrow(0, first, count);
+    at::bmm_out(grad_query, grad_scores, key_.narrow(0, first, count));
+    at::Tensor grad_key = gradients.key.narrow(0, first, count);
+    at::bmm_out(grad_key, grad_scores.transpose(1, 2), query_.narrow(0, first, count));
+  }
+
+ private:
+  at::Tensor softmax(std::int64_t first, std::int64_t count) const {
+    at::Tensor scores =
+        at::bmm(query_.narrow(0, first, count), key_.narrow(0, first, count).transpose(1, 2));
+    scores.mul_(scale_).masked_fill_(future_, -std::numeric_limits<double>::infinity());
+    return at::_softmax(scores, -1, false);
+  }
+  std::uint64_t position(std::int64_t first) const {
+    return static_cast<std::uint64_t>(first * length_ * length_);
+  }
+
+  Dropout dropout_;
+  at::ScalarType dtype_;
+  std::int64_t length_;
+  double scale_;
+  at::Tensor query_;
+  at::Tensor key_;
+  at::Tensor value_;
+  at::Tensor future_;
+};
+
+template <typename Visit>
+void for_each_chunk(const Plain& plain, Visit visit) {
+  const std::int64_t chunk = plain_attention_chunk(plain.length());
+  for (std::int64_t first = 0; first < plain.count(); first += chunk) {
+    visit(first, std::min(chunk, plain.count() - first));
+  }
+}
+
+}  // namespace
+
+HeadViews::HeadViews(const at::Tensor& qkv, std::int64_t heads) {
+  const std::int64_t hidden = qkv.size(-1) / 3;
+  query = split_heads(qkv.narrow(-1, 0, hidden), heads);
+  key = split_heads(qkv.narrow(-1, hidden, hidden), heads);
+  value = split_heads(qkv.narrow(-1, 2 * hidden, hidden), heads);
+}
+
+at::Tensor split_heads(const at::Tensor& merged, std::int64_t heads) {
+  return merged.unflatten(-1, {heads, merged.size(-1) / heads}).transpose(1, 2);
+}
+
+at::Tensor merge_heads(const at::Tensor& split) { return split.transpose(1, 2).flatten(2); }
+
+at::Tensor plain_attention(const HeadViews& heads, const Dropout& dropout) {
+  const Plain plain(heads, dropout);
+  const at::Tensor output = plain.like_flat();
+  for_each_chunk(
+      plain, [&](std::int64_t first, std::int64_t count) { plain.forward(first, count, output); });
+  return merge_heads(output.view(heads.query.sizes()).to(heads.query.scalar_type()));
+}
+
+void plain_attention_backward(const at::Tensor& grad_heads, const HeadViews& heads,
+                              const Dropout& dropout, const HeadViews& gradients) {
+  const Plain plain(heads, dropout);
+  const at::Tensor grad_output = plain.flat(grad_heads);
+  const Plain::Gradients flat = {plain.like_flat(), plain.like_flat(), plain.like_flat()};
+  for_each_chunk(plain, [&](std::int64_t first, std::int64_t count) {
+    plain.backward(first, count, grad_output, flat);
+  });
+  gradients.query.copy_(flat.query.view(heads.query.sizes()));
+  gradients.key.copy_(flat.key.view(heads.query.sizes()));
+  gradients.value.copy_(flat.value.view(heads.query.sizes()));
+}
+
+}  // namespace sluice::engine

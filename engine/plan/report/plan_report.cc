@@ -1,0 +1,185 @@
+#include "engine/plan/report/plan_report.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/plan/report/plan_words.h"
+#include "offload/planner/zero_estimates.h"
+
+namespace sluice::engine {
+namespace {
+
+using offload::StepPrediction;
+
+void add_tier(std::vector<TextRow>& rows, const std::string& name,
+              const std::vector<MemoryLine>& lines, std::uint64_t used, std::uint64_t budget) {
+  if (used == 0) return;
+  rows.push_back({name, format_bytes(used), "of " + format_bytes(budget)});
+  for (const MemoryLine& line : lines)
+    if (line.bytes > 0) rows.push_back({"  " + line.what, format_bytes(line.bytes)});
+}
+
+// What several paths have of what is on NVMe.
+std::string nvme_path_table(const RunPlan& plan) {
+  const std::vector<NvmePathShare> shares = nvme_path_shares(plan);
+  if (shares.size() < 2) return "";
+  const bool striped = plan.stripes.striped;
+  const auto speed = [](double bytes_per_s) {
+    return bytes_per_s > 0 ? decimals(1e-9 * bytes_per_s, 2) + " GB/s" : "?";
+  };
+  const auto row = [&](const std::string& name, const std::string& share, const std::string& takes,
+                       const std::string& room, const std::string& read, const std::string& write) {
+    return striped ? TextRow{name, share, takes, room, read, write}
+                   : TextRow{name, takes, room, read, write};
+  };
+  std::vector<TextRow> rows = {row("NVMe path", "share", "takes", "room", "read", "write")};
+  for (const NvmePathShare& it : shares) {
+    rows.push_back(row("  " + it.path, percent_text(it.share.value_or(0)), format_bytes(it.bytes),
+                       it.room_bytes ? format_bytes(*it.room_bytes) : "?",
+                       speed(it.rates.in_bytes_per_s), speed(it.rates.out_bytes_per_s)));
+  }
+  if (!striped) return aligned(rows) + "\n";
+  const offload::DuplexRates& together = plan.machine.speeds.drives;
+  rows.push_back(row("  together", "", "", "", speed(together.in_bytes_per_s),
+                     speed(together.out_bytes_per_s)));
+  const std::string restriped = restriped_text(plan.stripes);
+  return aligned(rows) + (restriped.empty() ? "" : restriped + "\n") + "\n";
+}
+
+struct Shares {
+  double gpu = 0, cpu = 0, nvme = 0;  // of the state
+  int resident = 0, kept = 0, offloaded = 0, blocks = 0, units = 0;
+};
+
+Shares shares_of(const RunPlan& plan) {
+  Shares shares;
+  double all = 0;
+  shares.units = static_cast<int>(plan.placement.places.size());
+  for (std::size_t unit = 0; unit < plan.placement.places.size(); ++unit) {
+    const offload::UnitPlace& place = plan.placement.places[unit];
+    shares.gpu += static_cast<double>(place.gpu_elements);
+    shares.cpu += static_cast<double>(place.cpu_elements);
+    shares.nvme += static_cast<double>(place.nvme_elements);
+    all += static_cast<double>(plan.input.units[unit].elements);
+    shares.resident += place.resident ? 1 : 0;
+    if (!has_activations(plan.input.units[unit])) continue;
+    ++shares.blocks;
+    shares.kept += place.activations == offload::ActivationPlace::kKeep ? 1 : 0;
+    shares.offloaded += place.activations == offload::ActivationPlace::kOffload ? 1 : 0;
+  }
+  for (double* const share : {&shares.gpu, &shares.cpu, &shares.nvme}) *share /= all;
+  return shares;
+}
+
+std::string activations_text(const Shares& shares) {
+  const std::string blocks = std::to_string(shares.blocks);
+  if (shares.kept == shares.blocks) return "all " + blocks + " blocks keep theirs";
+  if (shares.kept == 0) return "those of all " + blocks + " blocks are recomputed";
+  return std::to_string(shares.kept) + " of " + blocks +
+         " blocks keep theirs, the others are recomputed";
+}
+
+std::string placement_text(const RunPlan& plan) {
+  const Shares shares = shares_of(plan);
+  std::string text = "optimizer state: " + percent_text(shares.gpu) + " GPU, " +
+                     percent_text(shares.cpu) + " host memory, " + percent_text(shares.nvme) +
+                     " NVMe\n";
+  if (!plan.memory.cuda) return text;
+  text += "parameters: " + std::to_string(shares.resident) + " of " + std::to_string(shares.units) +
+          " units stay on the GPU\n";
+  text += "activations: " + activations_text(shares);
+  if (shares.offloaded > 0)
+    text += "; the inputs of " + std::to_string(shares.offloaded) + " wait in host memory";
+  return text + "\n";
+}
+
+std::string resource_table(const StepPrediction& step) {
+  std::vector<TextRow> rows = {{"resource", "busy", "of the step"}};
+  for (int i = 0; i < offload::kResources; ++i) {
+    const auto resource = static_cast<offload::Resource>(i);
+    const double busy_s = step.busy(resource);
+    if (busy_s <= 0) continue;
+    rows.push_back(
+        {resource_name(resource), milliseconds_text(busy_s), percent_text(busy_s / step.step_s)});
+  }
+  return aligned(rows);
+}
+
+std::string relief_table(const RunPlan& plan) {
+  std::vector<TextRow> rows = {{"with", "step", "tokens/s"}};
+  for (const offload::Relief& relief : plan.relief) {
+    rows.push_back({change_name(relief.change), milliseconds_text(relief.step_s),
+                    (relief.tokens_per_s_ratio >= 1 ? "+" : "") +
+                        percent_text(relief.tokens_per_s_ratio - 1)});
+  }
+  return rows.size() > 1 ? aligned(rows) : "";
+}
+
+std::string zero_table(const RunPlan& plan, const ClusterShape& cluster) {
+  std::uint64_t largest = 0;
+  for (const offload::UnitCost& unit : plan.input.units) largest = std::max(largest, unit.elements);
+  const offload::ZeroModel model{.parameters = plan.parameters,
+                                 .largest_layer_parameters = largest};
+  const offload::ZeroMachines machines{.gpus_per_node = cluster.gpus_per_node,
+                                       .nodes = cluster.nodes};
+  std::vector<TextRow> rows = {{"DeepSpeed's estimate, " + std::to_string(cluster.nodes) + " x " +
+                                    std::to_string(cluster.gpus_per_node) + " GPUs",
+                                "each GPU", "each host"}};
+  const auto add = [&](const std::string& stage, const offload::ZeroEstimate& it) {
+    std::string what = "  " + stage;
+    if (it.offload_params) what += ", parameters";
+    if (it.offload_optimizer) what += it.offload_params ? " and optimizer" : ", optimizer";
+    if (it.offload_optimizer || it.offload_params) what += " offloaded";
+    if (it.zero_init) what += ", zero.Init";
+    rows.push_back({what, format_bytes(it.gpu_bytes), format_bytes(it.cpu_bytes)});
+  };
+  for (const auto& it : offload::zero2_estimates(model, machines)) add("ZeRO-2", it);
+  for (const auto& it : offload::zero3_estimates(model, machines)) add("ZeRO-3", it);
+  rows.push_back({"Sluice, one GPU, activations and all", format_bytes(plan.memory.gpu_bytes()),
+                  format_bytes(plan.memory.host_bytes())});
+  return aligned(rows);
+}
+
+}  // namespace
+
+std::string memory_table(const RunPlan& plan) {
+  std::vector<TextRow> rows = {{"tier", "takes", "budget"}};
+  const offload::TierBytes& budget = plan.input.budget;
+  add_tier(rows, "GPU", plan.memory.gpu, plan.memory.gpu_bytes(), budget.gpu);
+  add_tier(rows, "host memory", plan.memory.host, plan.memory.host_bytes(), budget.cpu);
+  add_tier(rows, "NVMe", plan.memory.nvme, plan.memory.nvme_bytes(), budget.nvme);
+  return aligned(rows);
+}
+
+std::string format_plan(const config::Config& config, const RunPlan& plan,
+                        const ClusterShape& cluster) {
+  const StepPrediction& step = plan.placement.prediction;
+  std::string text = "GPT of " + compact(static_cast<double>(plan.parameters)) + " parameters, " +
+                     std::to_string(plan.tokens_per_step) + " tokens a step, on " +
+                     (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) + "\n\n" +
+                     memory_table(plan) + "\n" + nvme_path_table(plan);
+  if (!plan.placement.fits) return text + does_not_fit(config, plan) + "\n";
+  text += placement_text(plan) + "\n" + resource_table(step) + "\n" + plan_summary(plan) + "\n";
+  if (step.nvme_write_bytes > 0) {
+    text += "drives: " + decimals(1e-9 * step.nvme_read_bytes, 2) + " GB read and " +
+            decimals(1e-9 * step.nvme_write_bytes, 2) + " GB written a step; " +
+            decimals(1e-12 * step.nvme_write_bytes / step.step_s * kSecondsOfADay, 1) +
+            " TB written a day\n";
+  }
+  const std::string relief = relief_table(plan);
+  if (!relief.empty()) text += "\n" + relief;
+  return text + "\n" + zero_table(plan, cluster);
+}
+
+std::string plan_summary(const RunPlan& plan) {
+  const StepPrediction& step = plan.placement.prediction;
+  std::string text = "plan: " + milliseconds_text(step.step_s) + " a step, " +
+                     compact(tokens_per_s(plan)) + " tokens/s; held by " +
+                     resource_name(step.bottleneck) + " (busy " +
+                     percent_text(step.busy(step.bottleneck) / step.step_s) + ")";
+  if (step.update_exposed_s > 0.005 * step.step_s)
+    text += ", forward waits " + milliseconds_text(step.update_exposed_s) + " for updates";
+  return text;
+}
+
+}  // namespace sluice::engine

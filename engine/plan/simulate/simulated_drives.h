@@ -1,0 +1,99 @@
+// SimulatedDrives: the NVMe traffic of training steps on a drive in virtual time. The traffic is
+// the run's own: a StateStore and a SwapPipeline read and write the records of the optimizer's
+// state through IoQueues with the run's block size and queue depth; behind them is a SimDrive with
+// the measured rates, which keeps no data. Units' parameters are whole records of a second store.
+//
+// Memory:  the buffers that the run would have: the pipeline's, and one each to read and to write
+//          parameters.
+// Threads: that of the loop. Errors: those of the store and the pipeline.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "aio/io_queue.h"
+#include "aio/pinned_pool.h"
+#include "aio/result.h"
+#include "aio/sim_drive.h"
+#include "aio/virtual_loop.h"
+#include "offload/planner/machine_speeds.h"
+#include "swap/state_store.h"
+#include "swap/swap_pipeline.h"
+
+namespace sluice::engine {
+
+class SimulatedDrives {
+ public:
+  struct Options {
+    offload::DuplexRates rates;
+    aio::IoQueue::Options queue;
+    std::vector<swap::RecordSpec> state;  // in the order of a step
+    std::uint64_t state_chunk_bytes = 1 << 20;
+    swap::SwapPipeline::Options swap;
+    std::vector<swap::RecordSpec> params;  // by unit; may be empty
+  };
+  // Every record has been written once, by then.
+  static Result<std::unique_ptr<SimulatedDrives>> create(aio::VirtualLoop& loop,
+                                                         const Options& options);
+  ~SimulatedDrives();
+  SimulatedDrives(const SimulatedDrives&) = delete;
+  SimulatedDrives& operator=(const SimulatedDrives&) = delete;
+
+  // All records of state are expected, once more: as in backward.
+  void announce();
+  // The next one, when it has been read.
+  Result<swap::SwapPipeline::Loan> next() { return pipeline_->next(); }
+  // As if it had been computed.
+  void write(swap::SwapPipeline::Loan loan);
+  // Until every write has ended.
+  Status drain();
+
+  // One at a time in each direction.
+  enum class Direction : std::uint8_t { kRead, kWrite };
+  void transfer_params(int unit, Direction direction, std::function<void()> done);
+  const Status& status() const { return status_; }  // the first transfer that failed
+
+  bool busy() const { return drive_->ops_in_flight() > 0; }
+  std::uint64_t bytes_read() const { return bytes_read_ + swap_stats().bytes_read; }
+  std::uint64_t bytes_written() const { return bytes_written_ + swap_stats().bytes_written; }
+
+ private:
+  struct ParamTransfer {
+    SimulatedDrives* owner = nullptr;
+    Direction direction = Direction::kRead;
+    swap::RecordIo io;
+    aio::PinnedPool::Lease buffer;
+    std::uint64_t bytes = 0;
+    std::function<void()> done;
+  };
+
+  SimulatedDrives() = default;
+  Status make_state(const Options& options);
+  Status make_params(const Options& options);
+  void wait_for_params();
+  Status write_all(swap::StateStore& store, std::span<std::byte> buffer);
+  swap::SwapStats swap_stats() const {
+    return pipeline_ != nullptr ? pipeline_->stats() : swap::SwapStats{};
+  }
+  static void on_params_done(swap::RecordIo& io, void* context) noexcept;
+
+  // In the order in which they need each other.
+  std::unique_ptr<aio::SimDrive> drive_;
+  std::unique_ptr<aio::IoQueue> reads_;
+  std::unique_ptr<aio::IoQueue> writes_;
+  std::unique_ptr<aio::PinnedPool> state_pool_;
+  std::unique_ptr<aio::PinnedPool> params_pool_;
+  std::unique_ptr<swap::StateStore> state_;
+  std::unique_ptr<swap::StateStore> params_;
+  std::unique_ptr<swap::SwapPipeline> pipeline_;
+  std::vector<swap::RecordId> order_;
+  std::array<ParamTransfer, 2> transfers_;
+  Status status_;
+  std::uint64_t bytes_read_ = 0;
+  std::uint64_t bytes_written_ = 0;
+};
+
+}  // namespace sluice::engine

@@ -1,0 +1,37 @@
+// MachineFacts: what a machine says of its memory, its GPU and its kernel, for the preflight check.
+//
+// Threads: one; blocking.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/config/config.h"
+#include "engine/device/gpu.h"
+
+namespace sluice::engine {
+
+// Nothing: the machine does not say, or sets no limit.
+struct MachineFacts {
+  std::optional<std::uint64_t> available_bytes;     // MemAvailable of /proc/meminfo
+  std::optional<std::uint64_t> cgroup_bytes;        // what the limits of control groups leave
+  std::optional<std::uint64_t> cgroup_limit_bytes;  // of the group that leaves so much
+  std::optional<std::uint64_t> memlock_bytes;       // RLIMIT_MEMLOCK
+  std::optional<GpuMemory> gpu;                     // where the configuration computes there
+  std::optional<std::string> uring_refusal;         // why io_uring cannot be used
+};
+
+// Makes the context of the GPU that the configuration uses, if it uses one.
+MachineFacts machine_facts(const config::Config& config);
+
+// What a run may take of the host's memory: the budget that is given, else what the machine has
+// free, less a margin. The GPU's likewise, where CUDA's context counts as the run's.
+std::optional<std::uint64_t> host_room(const config::Budget& budget, const MachineFacts& facts);
+std::optional<std::uint64_t> gpu_room(const config::Budget& budget, const MachineFacts& facts);
+
+// What the machine has free, without a margin.
+std::optional<std::uint64_t> host_free(const MachineFacts& facts);
+std::optional<std::uint64_t> gpu_free(const MachineFacts& facts);
+
+}  // namespace sluice::engine

@@ -1,0 +1,53 @@
+#include "engine/preflight/nvme_folders.h"
+
+#include <algorithm>
+
+#include "aio/missing_folder.h"
+
+namespace sluice::engine {
+namespace {
+
+bool may_be_on_nvme(config::OffloadDevice device) {
+  return device == config::OffloadDevice::kNvme || device == config::OffloadDevice::kAuto;
+}
+
+struct NamedFolder {
+  std::string path;
+  const char* key = "";  // that names it first
+};
+
+std::vector<NamedFolder> named_folders(const config::Config& config) {
+  std::vector<NamedFolder> folders;
+  const auto add = [&](const std::vector<std::string>& paths, const char* key) {
+    for (const std::string& path : paths) {
+      if (std::none_of(folders.begin(), folders.end(),
+                       [&](const NamedFolder& folder) { return folder.path == path; }))
+        folders.push_back({.path = path, .key = key});
+    }
+  };
+  add(config.budget.nvme_paths, "budget.nvme_paths");
+  if (!folders.empty()) return folders;  // they hold for every tier
+  if (may_be_on_nvme(config.zero.offload_optimizer.device))
+    add(config.optimizer_nvme_paths(), "zero_optimization.offload_optimizer.nvme_path");
+  if (may_be_on_nvme(config.zero.offload_param.device))
+    add(config.param_nvme_paths(), "zero_optimization.offload_param.nvme_path");
+  return folders;
+}
+
+}  // namespace
+
+std::vector<std::string> nvme_folders(const config::Config& config) {
+  std::vector<std::string> paths;
+  for (const NamedFolder& folder : named_folders(config)) paths.push_back(folder.path);
+  return paths;
+}
+
+Status require_nvme_folders(const config::Config& config, aio::FileSystem& files) {
+  for (const NamedFolder& folder : named_folders(config)) {
+    SLUICE_RETURN_IF_ERROR(aio::require_folder(files, folder.key, folder.path));
+    SLUICE_RETURN_IF_ERROR(aio::require_mounted(folder.key, folder.path));
+  }
+  return {};
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,437 @@
+#include "engine/preflight/preflight.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iomanip>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "aio/copy_on_write.h"
+#include "aio/memory_files.h"
+#include "aio/units.h"
+#include "engine/preflight/existing_folder.h"
+#include "swap/stripe_weights.h"
+
+namespace sluice::engine {
+namespace {
+
+std::string gib_text(std::uint64_t bytes) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1)
+       << std::ceil(static_cast<double>(bytes) / kGiB * 10) / 10;
+  return text.str();
+}
+
+std::uint64_t bytes_of(const std::vector<MemoryLine>& lines, MemoryUse use) {
+  std::uint64_t bytes = 0;
+  for (const MemoryLine& line : lines) bytes += line.use == use ? line.bytes : 0;
+  return bytes;
+}
+
+class Check {
+ public:
+  Check(const config::Config& config, const MemoryPlan& plan, const MachineFacts& facts,
+        aio::FileSystem& files, const FileSystemOf& file_system_of, const StorageOf& storage)
+      : config_(config),
+        plan_(plan),
+        facts_(facts),
+        files_(files),
+        file_system_of_(file_system_of),
+        on_paths_(plan.nvme_paths()) {
+    for (const PathBytes& it : on_paths_)
+      storage_[it.path] = storage(existing_folder(files_, it.path));
+  }
+
+  PreflightReport run() {
+    report_.warnings = budget_warnings(config_.budget, facts_);
+    judge(host());
+    locked();
+    judge(gpu());
+    judge(nvme());
+    judge(io());
+    report_.notes = plan_.notes;
+    report_.table = text_.str();
+    return std::move(report_);
+  }
+
+ private:
+  // One kind of memory that is used up by one run.
+  struct Pool {
+    std::string name;        // "host memory"
+    std::string budget_key;  // "budget.cpu_gib"
+    std::optional<double> budget_gib;
+    std::optional<std::uint64_t> free_bytes;
+    std::optional<std::uint64_t> room_bytes;
+    std::string limit;  // ", within a limit of 4.0G": where the free bytes come from
+  };
+
+  void judge(const Status& status) {
+    if (report_.verdict.ok()) report_.verdict = status;
+  }
+  bool trains() const { return plan_.purpose == RunPurpose::kTraining; }
+
+  void line(const std::string& what, const std::string& value, const std::string& of = "") {
+    text_ << "  " << std::left << std::setw(46) << what << std::right << std::setw(10) << value
+          << (of.empty() ? "" : "   " + of) << "\n";
+  }
+  void part(const std::string& tier, const std::vector<MemoryLine>& lines, std::uint64_t total,
+            const std::string& of) {
+    line(tier, format_bytes(total), of);
+    for (const MemoryLine& each : lines)
+      if (each.bytes > 0) line("  " + each.what, format_bytes(each.bytes));
+  }
+
+  Status check(const Pool& pool, const std::vector<MemoryLine>& lines, std::uint64_t needed) {
+    part(pool.name, lines, needed,
+         pool.room_bytes
+             ? "of " + format_bytes(*pool.room_bytes) +
+                   (pool.budget_gib ? " (" + pool.budget_key + ")" : " available" + pool.limit)
+             : "");
+    if (!pool.room_bytes || needed <= *pool.room_bytes) return {};
+    const std::uint64_t missing = needed - *pool.room_bytes;
+    const bool could_be_raised = pool.budget_gib && pool.free_bytes && needed <= *pool.free_bytes;
+    return Error(ErrorCode::kOutOfMemory,
+                 "this run needs " + format_bytes(needed) + " of " + pool.name + ", and has " +
+                     format_bytes(*pool.room_bytes) + ": " + format_bytes(missing) +
+                     " are missing. " +
+                     (could_be_raised ? "Raise " + pool.budget_key + " to " + gib_text(needed) +
+                                            ", which the machine has free; or: "
+                                      : "") +
+                     remedy(lines, missing));
+  }
+
+  // A part of what a run takes, and what makes it smaller.
+  struct Consumer {
+    std::string name;
+    std::uint64_t bytes = 0;
+    std::string remedy;  // empty: nothing does
+  };
+
+  // The largest first.
+  std::vector<Consumer> consumers(const std::vector<MemoryLine>& lines) const {
+    Consumer activations{.name = "activations", .remedy = activation_remedy()};
+    Consumer state{.name = "optimizer state", .remedy = state_remedy()};
+    Consumer parameters{.name = "parameters", .remedy = parameter_remedy()};
+    Consumer copy{.name = "the copy of the state for checkpoints",
+                  .remedy =
+                      "write checkpoints while training waits (run.checkpoint_background: "
+                      "\"off\")"};
+    Consumer in_memory{.name = "NVMe paths that are memory",
+                       .remedy = "give budget.nvme_paths folders on drives"};
+    activations.bytes =
+        bytes_of(lines, MemoryUse::kActivations) + bytes_of(lines, MemoryUse::kBoundaries);
+    state.bytes = bytes_of(lines, MemoryUse::kState);
+    parameters.bytes = bytes_of(lines, MemoryUse::kParameters);
+    copy.bytes = bytes_of(lines, MemoryUse::kCheckpointCopy);
+    in_memory.bytes = bytes_of(lines, MemoryUse::kFilesInMemory);
+    std::vector<Consumer> all = {activations, state, parameters, copy};
+    if (in_memory.bytes > 0) all.push_back(in_memory);
+    std::erase_if(all, [](const Consumer& it) { return it.remedy.empty(); });
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Consumer& a, const Consumer& b) { return a.bytes > b.bytes; });
+    return all;
+  }
+
+  // What makes the largest part smaller; and the next, where all of the largest is not enough.
+  std::string remedy(const std::vector<MemoryLine>& lines, std::uint64_t missing) const {
+    const std::vector<Consumer> all = consumers(lines);
+    const Consumer& largest = all.front();
+    std::string text = largest.bytes > 0 ? format_bytes(largest.bytes) + " of it are " +
+                                               largest.name + ": " + largest.remedy
+                                         : "To need less, " + largest.remedy;
+    if (largest.bytes < missing && all.size() > 1 && all[1].bytes > 0)
+      text += "; and " + format_bytes(all[1].bytes) + " are " + all[1].name + ": " + all[1].remedy;
+    return text;
+  }
+
+  // A drive that is memory takes it from the same pool.
+  std::vector<MemoryLine> host_lines() const {
+    std::vector<MemoryLine> lines = plan_.host;
+    for (const PathBytes& it : on_paths_) {
+      const aio::StorageInfo& storage = storage_.at(it.path);
+      if (storage.in_memory)
+        lines.push_back({it.path + ", which is memory (" + storage.file_system + ")",
+                         MemoryUse::kFilesInMemory, it.bytes});
+    }
+    return lines;
+  }
+
+  // Where less is left by a control group than by the machine.
+  std::string limit_of_host() const {
+    if (!facts_.cgroup_limit_bytes || host_free(facts_) != facts_.cgroup_bytes) return "";
+    return ", within the control group's limit of " + format_bytes(*facts_.cgroup_limit_bytes);
+  }
+
+  Status host() {
+    const std::vector<MemoryLine> lines = host_lines();
+    std::uint64_t needed = 0;
+    for (const MemoryLine& each : lines) needed += each.bytes;
+    return check({.name = "host memory",
+                  .budget_key = "budget.cpu_gib",
+                  .budget_gib = config_.budget.cpu_gib,
+                  .free_bytes = host_free(facts_),
+                  .room_bytes = host_room(config_.budget, facts_),
+                  .limit = limit_of_host()},
+                 lines, needed);
+  }
+
+  // Empty: it is all on NVMe already, or there is none.
+  std::string state_remedy() const {
+    using config::OffloadDevice;
+    const OffloadDevice device = config_.zero.offload_optimizer.device;
+    if (!trains() || device == OffloadDevice::kNvme) return "";
+    if (plan_.cuda && device == OffloadDevice::kNone)
+      return "keep it in RAM (zero_optimization.offload_optimizer.device: \"cpu\"), or on NVMe";
+    return "put it on NVMe (zero_optimization.offload_optimizer.device: \"nvme\", "
+           "budget.nvme_paths), or give less of it to memory";
+  }
+
+  std::string parameter_remedy() const {
+    using config::OffloadDevice;
+    const OffloadDevice device = config_.zero.offload_param.device;
+    if (device == OffloadDevice::kNvme) return "";
+    if (plan_.cuda && device == OffloadDevice::kNone)
+      return "keep them in RAM (zero_optimization.offload_param.device: \"cpu\"), or on NVMe";
+    return "put them on NVMe (zero_optimization.offload_param.device: \"nvme\", "
+           "budget.nvme_paths)";
+  }
+
+  // What is kept of all micro-batches between forward and backward, whatever their size is.
+  std::uint64_t boundary_bytes() const {
+    if (!trains() || plan_.boundaries) return 0;
+    const std::int64_t numbers = (config_.model.layers + 2) * config_.model.hidden *
+                                 config_.data.sequence_tokens * config_.batch.micro *
+                                 config_.batch.accumulation;
+    return static_cast<std::uint64_t>(numbers) *
+           (plan_.form == offload::ParamForm::kFp32 ? 4U : 2U);
+  }
+
+  std::string activation_remedy() const {
+    const auto& keeps = plan_.keeps_activations;
+    const std::string micro = std::to_string(config_.batch.micro);
+    const std::string accumulation = std::to_string(config_.batch.accumulation);
+    if (trains() && std::find(keeps.begin(), keeps.end(), true) != keeps.end())
+      return "recompute them (placement.recompute: \"on\")";
+    const bool between_passes = activation_bytes() > 0 && 2 * boundary_bytes() > activation_bytes();
+    if (between_passes && plan_.cuda)
+      return "keep those between units in RAM (placement.boundaries_to_cpu: \"on\")";
+    const std::string shorter = "take shorter sequences (data.sequence_length, now " +
+                                std::to_string(config_.data.sequence_tokens) + ")";
+    if (between_passes && config_.batch.micro * config_.batch.accumulation > 1) {
+      return "take fewer sequences in a step (train_batch_size, now " +
+             std::to_string(config_.batch.micro * config_.batch.accumulation) + "), or " + shorter;
+    }
+    if (config_.batch.micro > 1) {
+      return "take smaller micro-batches (train_micro_batch_size_per_gpu, now " + micro + ")" +
+             (trains() ? " and as many more of them (gradient_accumulation_steps, now " +
+                             accumulation + "), which trains the same"
+                       : "");
+    }
+    return shorter + " or a smaller model";
+  }
+
+  std::uint64_t activation_bytes() const {
+    return bytes_of(plan_.cuda ? plan_.gpu : plan_.host, MemoryUse::kActivations);
+  }
+
+  // The plan has given up already what slots could.
+  Status gpu() {
+    if (!plan_.cuda) return {};
+    return check({.name = "GPU memory",
+                  .budget_key = "budget.gpu_gib",
+                  .budget_gib = config_.budget.gpu_gib,
+                  .free_bytes = gpu_free(facts_),
+                  .room_bytes = gpu_room(config_.budget, facts_),
+                  .limit = ""},
+                 plan_.gpu, plan_.gpu_bytes());
+  }
+
+  void locked() {
+    const std::uint64_t wanted = plan_.locked_bytes();
+    if (wanted == 0) return;
+    line("  of it pinned", format_bytes(wanted),
+         facts_.memlock_bytes ? "of " + format_bytes(*facts_.memlock_bytes) + " (ulimit -l)"
+                              : "of no limit (ulimit -l)");
+    if (!facts_.memlock_bytes || wanted <= *facts_.memlock_bytes) return;
+    report_.warnings.push_back(
+        "ulimit -l allows " + format_bytes(*facts_.memlock_bytes) + " to be pinned, and " +
+        format_bytes(wanted) +
+        " are wanted: buffers beyond that work unregistered, at more CPU time per byte, and may be "
+        "swapped out. Raise it with ulimit -l unlimited, /etc/security/limits.conf or "
+        "LimitMEMLOCK=");
+  }
+
+  // Paths that both stores use need room for both, and so do paths of one file system.
+  Status nvme() {
+    if (plan_.nvme_bytes() == 0) return {};
+    part("NVMe", plan_.nvme, plan_.nvme_bytes(), "");
+    if (config_.budget.nvme_gib) {
+      const auto allowed = static_cast<std::uint64_t>(*config_.budget.nvme_gib * kGiB);
+      if (plan_.nvme_bytes() > allowed) {
+        return Error(ErrorCode::kNoSpace,
+                     "this run needs " + format_bytes(plan_.nvme_bytes()) +
+                         " on NVMe, more than budget.nvme_gib allows: raise it to " +
+                         gib_text(plan_.nvme_bytes()));
+      }
+    }
+    std::vector<std::string> paths;
+    paths.reserve(on_paths_.size());
+    for (const PathBytes& it : on_paths_) paths.push_back(it.path);
+    for (const auto& system : file_systems_of_paths(files_, paths, file_system_of_)) {
+      std::vector<PathBytes> there;
+      there.reserve(system.paths.size());
+      for (const std::size_t i : system.paths) there.push_back(on_paths_[i]);
+      SLUICE_RETURN_IF_ERROR(file_system(system.folder, there));
+    }
+    return {};
+  }
+
+  // What may be done about paths that are too full, beside more room there.
+  std::string share_remedy(const std::vector<PathBytes>& full) const {
+    const std::vector<std::string>& paths = config_.budget.nvme_paths;
+    const auto is_full = [&](const std::string& path) {
+      return std::any_of(full.begin(), full.end(),
+                         [&](const PathBytes& it) { return it.path == path; });
+    };
+    if (paths.size() < 2 || std::all_of(paths.begin(), paths.end(), is_full)) return "";
+    // Both stores have the same.
+    std::vector<int> weights = plan_.params.store.weights;
+    if (weights.empty()) weights.assign(paths.size(), 1);
+    return ", give " + std::string(full.size() > 1 ? "them" : "it") +
+           " a smaller share of the stripes (placement.nvme_weights, now " +
+           swap::to_text(weights) + ")";
+  }
+
+  Status file_system(const std::string& folder, const std::vector<PathBytes>& on_paths) {
+    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t free, files_.free_bytes(folder));
+    std::uint64_t needed = 0;
+    std::string paths;
+    for (const PathBytes& it : on_paths) {
+      needed += it.bytes;
+      paths += (paths.empty() ? "" : " and ") + it.path;
+    }
+    const std::string of =
+        "of " + format_bytes(free) + " free" + (on_paths.size() > 1 ? " for " + paths : "");
+    if (needed <= free) {
+      for (const PathBytes& it : on_paths) SLUICE_RETURN_IF_ERROR(can_write(it, of));
+      return {};
+    }
+    for (const PathBytes& it : on_paths) line("  on " + it.path, format_bytes(it.bytes), of);
+    return Error(ErrorCode::kNoSpace,
+                 "this run needs " + format_bytes(needed) + " at " + paths +
+                     (on_paths.size() > 1 ? " together, on one file system" : "") + ", where " +
+                     format_bytes(free) + " are free: " + format_bytes(needed - free) +
+                     " are missing. Free some space there" + share_remedy(on_paths) +
+                     ", or add a path on another drive to budget.nvme_paths");
+  }
+
+  Status can_write(const PathBytes& on_path, const std::string& of) {
+    const std::string& path = on_path.path;
+    const auto probe = files_.open(existing_folder(files_, path),
+                                   {.access = aio::OpenOptions::Access::kReadWrite,
+                                    .create = aio::OpenOptions::Create::kAnonymous});
+    if (!probe.ok()) {
+      return Error(probe.error().code(),
+                   probe.error().message() +
+                       ": give budget.nvme_paths folders on a local drive that can be written");
+    }
+    const aio::StorageInfo& storage = storage_.at(path);
+    const bool direct = (*probe)->direct();
+    line("  on " + path, format_bytes(on_path.bytes),
+         of + ", " +
+             (storage.in_memory ? "in memory (" + storage.file_system + ")"
+              : direct          ? "O_DIRECT"
+                                : "through the page cache"));
+    if (storage.in_memory) {
+      report_.warnings.push_back(
+          path + " is not on a drive: its file system (" + storage.file_system +
+          ") keeps files in memory, and what the run stores there counts as host memory. Give "
+          "budget.nvme_paths a folder on a local drive (ext4 or XFS, say)");
+    } else if (!direct) {
+      report_.warnings.push_back(
+          path +
+          " is used through the page cache, because its file system takes no O_DIRECT: every byte "
+          "is copied once more, and the cache takes memory from the run. Give budget.nvme_paths a "
+          "folder on a local drive (ext4 or XFS, say)");
+    }
+    if (storage.copies_on_write && !overwritten_in_place(**probe)) {
+      report_.warnings.push_back(
+          path + " is on " + storage.file_system +
+          ", which writes what is overwritten to new blocks: space cannot be reserved there, and "
+          "if the drive fills up the run ends in the middle of a step. Leave at least as much "
+          "free as the run stores, or give budget.nvme_paths a folder on ext4 or XFS");
+    }
+    return {};
+  }
+
+  static bool overwritten_in_place(const aio::File& file) {
+    return file.descriptor() >= 0 && aio::set_overwritten_in_place(file.descriptor());
+  }
+
+  Status io() {
+    using Choice = config::IoBackendChoice;
+    const bool refused = facts_.uring_refusal.has_value();
+    if (config_.aio.backend == Choice::kUring && refused) {
+      return Error(ErrorCode::kInvalidArgument,
+                   "aio.backend asks for io_uring: " + *facts_.uring_refusal +
+                       ". Allow it, or let POSIX threads serve (aio.backend: \"auto\")");
+    }
+    if (plan_.nvme_bytes() == 0) return {};
+    if (config_.aio.backend == Choice::kPosix) {
+      line("  by", "POSIX", "threads (aio.backend)");
+    } else if (refused) {
+      line("  by", "POSIX", "threads: " + *facts_.uring_refusal);
+      report_.warnings.push_back(
+          "POSIX threads read and write instead of io_uring, at more CPU time an operation: " +
+          *facts_.uring_refusal);
+    } else {
+      line("  by", "io_uring");
+    }
+    return {};
+  }
+
+  const config::Config& config_;
+  const MemoryPlan& plan_;
+  const MachineFacts& facts_;
+  aio::FileSystem& files_;
+  const FileSystemOf& file_system_of_;
+  const std::vector<PathBytes> on_paths_;
+  std::map<std::string, aio::StorageInfo> storage_;  // of each of on_paths_
+  std::ostringstream text_;
+  PreflightReport report_;
+};
+
+}  // namespace
+
+aio::StorageInfo storage_of(const std::string& folder) {
+  aio::StorageInfo storage = aio::storage_info(folder);
+  if (!storage.in_memory && aio::folder_is_memory(folder)) {
+    storage.in_memory = true;
+    storage.file_system += " on tmpfs";
+  }
+  return storage;
+}
+
+std::vector<std::string> budget_warnings(const config::Budget& budget, const MachineFacts& facts) {
+  std::vector<std::string> warnings;
+  const auto compare = [&](const std::string& key, std::optional<double> gib,
+                           std::optional<std::uint64_t> free) {
+    if (!gib || !free || *gib * kGiB <= static_cast<double>(*free)) return;
+    warnings.push_back(key + " asks for " + format_bytes(static_cast<std::uint64_t>(*gib * kGiB)) +
+                       ", and the machine says that " + format_bytes(*free) +
+                       " are available; it is obeyed");
+  };
+  compare("budget.cpu_gib", budget.cpu_gib, host_free(facts));
+  compare("budget.gpu_gib", budget.gpu_gib, gpu_free(facts));
+  return warnings;
+}
+
+PreflightReport preflight(const config::Config& config, const MemoryPlan& plan,
+                          const MachineFacts& facts, aio::FileSystem& files,
+                          const FileSystemOf& file_system_of, const StorageOf& storage) {
+  return Check(config, plan, facts, files, file_system_of, storage).run();
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,77 @@
+#include "engine/run/evaluation_run.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "aio/log.h"
+#include "engine/budget/configured_model.h"
+#include "engine/families/make_model.h"
+#include "engine/run/load_parameters.h"
+#include "engine/run/weights_file.h"
+
+namespace sluice::engine {
+
+using offload::ParamOffloader;
+
+Result<std::unique_ptr<EvaluationRun>> EvaluationRun::create(const config::Config& config,
+                                                             const MemoryPlan& plan) {
+  std::unique_ptr<EvaluationRun> run(new EvaluationRun(config, plan));
+  run->model_ = make_model(configured_model(config, plan.cuda));
+  SLUICE_ASSIGN_OR_RETURN(auto data, RunData::open(config, RunPurpose::kEvaluation));
+  if (!data.has_validation()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "there is no data to evaluate on: name token files (--data, data.validation), or "
+                 "keep a part of the training data for it (data.validation_fraction)");
+  }
+  run->data_ = std::make_unique<RunData>(std::move(data));
+  SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config, plan));
+  const int threads = compute_threads(config);
+  at::set_num_threads(threads);
+  SLUICE_ASSIGN_OR_RETURN(run->executor_, aio::make_executor(threads));
+  SLUICE_ASSIGN_OR_RETURN(run->params_, ParamOffloader::create(param_options(plan),
+                                                               {.reads = run->drives_.reads.get(),
+                                                                .writes = run->drives_.writes.get(),
+                                                                .executor = run->executor_.get()}));
+  SLUICE_ASSIGN_OR_RETURN(run->parameters_,
+                          make_unit_parameters(plan, run->model_->layout(), *run->params_));
+  return run;
+}
+
+EvaluationRun::~EvaluationRun() {
+  parameters_.reset();
+  const Status removed = params_ ? params_->remove() : Status();
+  if (!removed.ok()) log::warning(removed.error().message());
+}
+
+Status EvaluationRun::load(const Progress& progress) {
+  auto opened = WeightsFile::open(*drives_.reads, config_.model.init_from, model_->shape());
+  if (!opened.ok()) return std::move(opened).error().with_context("model.init_from");
+  WeightsFile weights = *std::move(opened);
+  return load_parameters(
+      {.model = &model_->layout(),
+       .form = plan_.form,
+       .params = params_.get(),
+       .read = [&](const ParameterSpec& parameter, std::uint64_t first,
+                   std::span<float> values) { return weights.read(parameter, first, values); },
+       .progress = progress});
+}
+
+LossSum EvaluationRun::evaluate(const Progress& progress) {
+  const std::uint64_t total = data_->validation_samples();
+  const std::uint64_t group =
+      plan_.evaluation_micro_batches * static_cast<std::uint64_t>(config_.batch.micro);
+  LossSum loss;
+  for (std::uint64_t first = 0; first < total; first += group) {
+    const std::uint64_t samples = std::min(group, total - first);
+    loss += evaluate_batch(
+        {.model = model_.get(), .parameters = parameters_.get(), .params = params_.get()},
+        data_->validation_batch(first, samples, compute_device(plan_)));
+    if (progress) progress(first + samples, total);
+  }
+  return loss;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,57 @@
+// EvaluationRun: the mean loss of a weights file on data, for a model of any size: parameters go
+// from the file to where the configuration has them (memory, or a store of their own on NVMe), and
+// from there unit by unit through the compute device. Nothing of an optimizer or a gradient is
+// made.
+//
+// Threads: one. Errors: create() and load() as values; evaluate() throws as Trainer does.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "aio/executor.h"
+#include "aio/result.h"
+#include "engine/budget/memory_plan.h"
+#include "engine/config/config.h"
+#include "engine/model/model.h"
+#include "engine/run/run_data.h"
+#include "engine/run/run_parts.h"
+#include "engine/step/evaluation_pass.h"
+
+namespace sluice::engine {
+
+class EvaluationRun {
+ public:
+  // `plan` is that of an evaluation with this configuration, whose model.init_from are the weights.
+  static Result<std::unique_ptr<EvaluationRun>> create(const config::Config& config,
+                                                       const MemoryPlan& plan);
+  ~EvaluationRun();  // removes the store
+  EvaluationRun(const EvaluationRun&) = delete;
+  EvaluationRun& operator=(const EvaluationRun&) = delete;
+
+  // Progress: how much of how much is done.
+  using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+  // The weights: elements.
+  Status load(const Progress& progress);
+  // Over run.eval_batches micro-batches of the validation data, or all of it if that is less:
+  // samples.
+  LossSum evaluate(const Progress& progress);
+
+  offload::ParamStats stats() const { return params_->stats(); }
+
+ private:
+  EvaluationRun(const config::Config& config, const MemoryPlan& plan)
+      : config_(config), plan_(plan) {}
+
+  const config::Config config_;
+  const MemoryPlan plan_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<RunData> data_;
+  RunDrives drives_;
+  std::unique_ptr<aio::Executor> executor_;
+  std::unique_ptr<offload::ParamOffloader> params_;
+  std::unique_ptr<UnitParameters> parameters_;
+};
+
+}  // namespace sluice::engine

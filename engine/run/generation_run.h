@@ -1,0 +1,66 @@
+// GenerationRun: what a model says to come next, for a model of any size: parameters go from a
+// checkpoint to where the configuration has them (memory, or a store of their own on NVMe), and
+// from there unit by unit through the compute device, one pass a token. Keys and values of what
+// was fed stay there.
+//
+// The model sees data.sequence_length tokens, its context at most. When they are full the last half
+// of them is fed again, with the new token, as if the text began there.
+//
+// Threads: one. Errors: create() and load() as values; feed() throws as Trainer does.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "aio/executor.h"
+#include "aio/result.h"
+#include "engine/budget/memory_plan.h"
+#include "engine/checkpoint/checkpoint_reader.h"
+#include "engine/config/config.h"
+#include "engine/model/kv_cache.h"
+#include "engine/model/model.h"
+#include "engine/run/run_parts.h"
+
+namespace sluice::engine {
+
+class GenerationRun {
+ public:
+  // `plan` is that of a generation with this configuration.
+  static Result<std::unique_ptr<GenerationRun>> create(const config::Config& config,
+                                                       const MemoryPlan& plan);
+  ~GenerationRun();  // removes the store
+  GenerationRun(const GenerationRun&) = delete;
+  GenerationRun& operator=(const GenerationRun&) = delete;
+
+  using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+  // kInvalidArgument where the checkpoint is of another shape than the configuration's.
+  Status load(CheckpointReader& checkpoint, const Progress& progress);
+
+  // The tokens that come next: first one or more, later one at a time. Returns the logits of what
+  // follows. Of more tokens than the model sees, the last ones are taken.
+  std::vector<float> feed(std::span<const std::int64_t> tokens);
+
+  std::int64_t context_tokens() const { return cache_->capacity(); }
+  RunDrives& drives() { return drives_; }
+  offload::ParamStats stats() const { return params_->stats(); }
+
+ private:
+  GenerationRun(const config::Config& config, const MemoryPlan& plan)
+      : config_(config), plan_(plan) {}
+  std::vector<float> pass(std::span<const std::int64_t> tokens);
+
+  const config::Config config_;
+  const MemoryPlan plan_;
+  std::unique_ptr<Model> model_;
+  RunDrives drives_;
+  std::unique_ptr<aio::Executor> executor_;
+  std::unique_ptr<offload::ParamOffloader> params_;
+  std::unique_ptr<UnitParameters> parameters_;
+  std::unique_ptr<KvCache> cache_;
+  std::vector<std::int64_t> seen_;  // the tokens in the cache
+};
+
+}  // namespace sluice::engine

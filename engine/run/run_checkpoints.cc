@@ -1,0 +1,131 @@
+#include "engine/run/run_checkpoints.h"
+
+#include <chrono>
+#include <utility>
+
+#include "aio/clock.h"
+#include "aio/log.h"
+#include "engine/checkpoint/checkpoint_writer.h"
+#include "engine/exchange/stored_shape.h"
+
+namespace sluice::engine {
+namespace {
+
+std::int64_t now_ns() { return SteadyClock().now_ns(); }
+
+}  // namespace
+
+std::uint64_t RunCheckpoints::image_bytes(const ModelLayout& model) {
+  return aio::PageMemory::mapped_bytes(StateImage::bytes_for(model.parameter_elements()));
+}
+
+RunCheckpoints::RunCheckpoints(TrainingRun& run, aio::IoQueue& queue, const Options& options)
+    : run_(run), queue_(queue), options_(options) {}
+
+Result<std::unique_ptr<RunCheckpoints>> RunCheckpoints::create(TrainingRun& run,
+                                                               aio::IoQueue& queue,
+                                                               const Options& options) {
+  std::unique_ptr<RunCheckpoints> checkpoints(new RunCheckpoints(run, queue, options));
+  if (options.background) {
+    SLUICE_ASSIGN_OR_RETURN(checkpoints->image_, StateImage::create(run));
+  }
+  return checkpoints;
+}
+
+RunCheckpoints::~RunCheckpoints() { wait(); }
+
+Status RunCheckpoints::write_files(const Plan& plan, const Source& source,
+                                   SavedCheckpoint& saved) const {
+  CheckpointFolder folder(queue_, folder_of(options_.directory));
+  saved.path = folder.path_of(saved.step);
+  SLUICE_RETURN_IF_ERROR(queue_.backend().files().make_directories(folder.path()));
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto writer,
+      CheckpointWriter::begin(queue_, saved.path, plan.parameters, {.replace = true}));
+  saved.bytes = writer->total_bytes();
+  SLUICE_RETURN_IF_ERROR(source([&](const TrainingRun::ParameterState& state) {
+    return writer->append({.parameter = state.parameter->name,
+                           .first_element = state.first,
+                           .master = state.master,
+                           .exp_avg = state.exp_avg,
+                           .exp_avg_sq = state.exp_avg_sq});
+  }));
+  return writer->commit(plan.state);
+}
+
+SavedCheckpoint RunCheckpoints::write(const Plan& plan, const Source& source) const {
+  SavedCheckpoint saved;
+  saved.step = plan.state.position.global_step;
+  saved.status = check_directory();
+  if (saved.status.ok()) saved.status = write_files(plan, source, saved);
+  if (!saved.status.ok()) {
+    if (Status there = check_directory(); !there.ok()) {  // maybe in the middle of the save
+      saved.directory_lost = true;
+      saved.status = std::move(there);
+    }
+  }
+  saved.took_ns = now_ns() - plan.begin_ns;
+  if (saved.status.ok()) saved.pruned = tidy(saved);
+  return saved;
+}
+
+Status RunCheckpoints::check_directory() const {
+  return options_.check_directory ? options_.check_directory() : Status();
+}
+
+Status RunCheckpoints::tidy(SavedCheckpoint& saved) const {
+  if (options_.keep_last == 0) return {};
+  CheckpointFolder folder(queue_, folder_of(options_.directory));
+  SLUICE_ASSIGN_OR_RETURN(saved.removed, folder.prune(options_.keep_last, saved.step));
+  return {};
+}
+
+Status RunCheckpoints::save(const Scores& scores) {
+  const std::int64_t begin_ns = now_ns();
+  wait();
+  Plan plan{.state = run_.checkpoint_state(),
+            .parameters = parameter_specs(run_.model(), DType::kF32),
+            .begin_ns = begin_ns};
+  plan.state.loss = scores.loss;
+  plan.state.validation_loss = scores.validation_loss;
+  if (image_ == nullptr) {
+    SavedCheckpoint saved = write(plan, [this](const auto& take) { return run_.take_state(take); });
+    saved.stopped_ns = now_ns() - begin_ns;
+    finished_.push_back(std::move(saved));
+    return {};
+  }
+  SLUICE_RETURN_IF_ERROR(image_->copy(run_));
+  stopped_ns_ = now_ns() - begin_ns;
+  going_on_ = std::async(std::launch::async, [this, plan = std::move(plan)] {
+    return write(plan, [this](const auto& take) { return image_->replay(take); });
+  });
+  return {};
+}
+
+std::vector<SavedCheckpoint> RunCheckpoints::finished() {
+  if (going_on_.valid() && going_on_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
+    wait();
+  return std::exchange(finished_, {});
+}
+
+Status RunCheckpoints::prune() {
+  if (options_.keep_last == 0) return {};
+  CheckpointFolder folder(queue_, folder_of(options_.directory));
+  const std::int64_t step = run_.trainer().state().global_step;
+  SLUICE_ASSIGN_OR_RETURN(const auto going, folder.beyond(options_.keep_last, step));
+  if (going.empty()) return {};
+  std::string names;
+  for (const CheckpointEntry& entry : going) names += (names.empty() ? "" : ", ") + entry.name;
+  log::info("run.keep_last is " + std::to_string(options_.keep_last) + ": removing " + names +
+            " from " + folder.path());
+  return folder.prune(options_.keep_last, step).status();
+}
+
+void RunCheckpoints::wait() {
+  if (!going_on_.valid()) return;
+  SavedCheckpoint saved = going_on_.get();
+  saved.stopped_ns = stopped_ns_;
+  finished_.push_back(std::move(saved));
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,66 @@
+// RunData: the token files of a run, and the batches of them.
+//
+// Training samples are drawn in the sampler's shuffled order; validation samples are the windows of
+// data.validation, or of the end of data.train (data.validation_fraction), in order.
+//
+// Threads: one. Errors: open() as values that name the key; batches throw TrainError.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/result.h"
+#include "engine/budget/memory_plan.h"
+#include "engine/config/config.h"
+#include "engine/data/sampler.h"
+#include "engine/data/token_corpus.h"
+#include "engine/step/step_batch.h"
+
+namespace sluice::engine {
+
+class RunData {
+ public:
+  // For an evaluation training files are opened only where validation data is a part of them.
+  static Result<RunData> open(const config::Config& config, RunPurpose purpose);
+  // What open() would refuse for training, but for tokens beyond the vocabulary, which take reading
+  // everything: in milliseconds, before minutes are spent.
+  static Status check(const config::Config& config);
+  // Sequences in one pass over the training data, as soon as that, with the same errors.
+  static Result<std::uint64_t> count_samples(const config::Config& config);
+
+  std::uint64_t samples_per_epoch() const { return training_->samples_per_epoch(); }
+  // Which samples come when, and what is in them, as a text that is the same only where they are.
+  const std::string& order() const { return order_; }
+  bool has_validation() const { return validation_ != nullptr; }
+  // run.eval_batches micro-batches, or all there are if that is less.
+  std::uint64_t validation_samples() const;
+
+  // Samples [first, first + samples) in micro-batches; the last one may be smaller. A batch to
+  // train on must not outlive this, which it asks for its source.
+  StepBatch training_batch(std::uint64_t first, std::uint64_t samples, at::Device device) const;
+  StepBatch validation_batch(std::uint64_t first, std::uint64_t samples, at::Device device) const;
+
+ private:
+  using SampleAt = std::function<data::Sample(std::uint64_t)>;
+  explicit RunData(const config::Config& config);
+  Status add_corpus(const config::Config& config, const char* key,
+                    const std::vector<std::string>& paths);
+  Status make_samplers(const config::Config& config, RunPurpose purpose);
+  std::string source_of(std::uint64_t begin, std::uint64_t end) const;
+  StepBatch read(const data::TokenCorpus& corpus, const SampleAt& sample_at, std::uint64_t first,
+                 std::uint64_t samples, at::Device device) const;
+
+  std::int64_t micro_batch_;
+  std::int64_t sequence_tokens_;
+  std::uint64_t validation_batches_;
+  bool reads_all_tokens_ = true;
+  std::string order_;
+  std::vector<data::TokenCorpus> corpora_;  // training and validation, those that are opened
+  std::unique_ptr<data::ShuffledSampler> training_;
+  std::unique_ptr<data::SequentialSampler> validation_;
+};
+
+}  // namespace sluice::engine

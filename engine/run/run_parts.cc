@@ -1,0 +1,89 @@
+#include "engine/run/run_parts.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "aio/log.h"
+#include "aio/units.h"
+#include "engine/device/gpu.h"
+#include "engine/model/torch_types.h"
+#include "engine/step/cuda_step.h"
+#include "swap/store_inventory.h"
+
+namespace sluice::engine {
+namespace {
+
+// What the killed predecessors of any run left on the paths is of no use to anybody. What else
+// takes space there, and may be of no use either, is for the user to judge.
+Status clear_leftovers(aio::IoQueue& queue, std::vector<std::string> paths) {
+  std::sort(paths.begin(), paths.end());
+  paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
+  SLUICE_ASSIGN_OR_RETURN(const auto sweep, swap::remove_leftovers(queue, paths));
+  for (const swap::FoundRun& run : sweep.removed) log::info("removed: " + swap::describe(run));
+  std::uint64_t kept_bytes = 0;
+  for (const swap::FoundRun& run : sweep.kept)
+    if (run.condition == swap::StoreCondition::kElsewhere ||
+        run.condition == swap::StoreCondition::kUnknown)
+      kept_bytes += run.bytes;
+  if (kept_bytes == 0) return {};
+  std::string command = "sluice scrub";
+  for (const std::string& path : paths) command += " " + path;
+  log::info("stores whose runs may live elsewhere, or that cannot be read, hold " +
+            format_bytes(kept_bytes) + " of these drives: " + command + " lists them");
+  return {};
+}
+
+}  // namespace
+
+Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan,
+                              aio::IoObserver* observer) {
+  RunDrives drives;
+  SLUICE_ASSIGN_OR_RETURN(drives.backend, make_run_backend(config));
+  const aio::IoQueue::Options options{
+      .block_bytes = static_cast<std::uint64_t>(config.aio.block_bytes),
+      .queue_depth = static_cast<int>(config.aio.queue_depth),
+      .observer = observer};
+  SLUICE_ASSIGN_OR_RETURN(drives.reads, aio::IoQueue::create(*drives.backend, options));
+  SLUICE_ASSIGN_OR_RETURN(drives.writes, aio::IoQueue::create(*drives.backend, options));
+  SLUICE_ASSIGN_OR_RETURN(drives.saves, aio::IoQueue::create(*drives.backend, options));
+  if (config.run.io_watchdog_s > 0) {
+    drives.watchdog = std::make_unique<aio::IoWatchdog>(
+        std::vector<const aio::IoQueue*>{drives.reads.get(), drives.writes.get(),
+                                         drives.saves.get()},
+        aio::IoWatchdog::Options{.limit_ns =
+                                     static_cast<std::int64_t>(config.run.io_watchdog_s * 1e9)});
+  }
+  if (plan.nvme_bytes() == 0) return drives;
+  std::vector<std::string> paths = plan.params.store.paths;
+  paths.insert(paths.end(), plan.optimizer.store.paths.begin(), plan.optimizer.store.paths.end());
+  SLUICE_RETURN_IF_ERROR(clear_leftovers(*drives.reads, paths));
+  return drives;
+}
+
+offload::ParamOffloader::Options param_options(const MemoryPlan& plan) {
+  offload::ParamOffloader::Options options = plan.params;
+  if (plan.cuda) options.hook = cuda_pin_hook();
+  return options;
+}
+
+offload::OptimizerOffloader::Options optimizer_options(const MemoryPlan& plan) {
+  offload::OptimizerOffloader::Options options = plan.optimizer;
+  if (plan.cuda) options.hook = cuda_pin_hook();
+  return options;
+}
+
+at::Device compute_device(const MemoryPlan& plan) { return plan.cuda ? at::kCUDA : at::kCPU; }
+
+Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& plan,
+                                                             const ModelLayout& model,
+                                                             offload::ParamOffloader& params,
+                                                             TraceLog* trace) {
+  const at::ScalarType dtype = scalar_type(offload::compute_type(plan.form));
+  if (plan.cuda) {
+    return make_cuda_unit_parameters(model, slot_options(plan), params, trace);
+  }
+  return std::unique_ptr<UnitParameters>(std::make_unique<CpuUnitParameters>(model, dtype, params));
+}
+
+}  // namespace sluice::engine

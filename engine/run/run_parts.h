@@ -1,0 +1,46 @@
+// The parts that a training run and an evaluation have in common, as the configuration asks for
+// them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/io_backend.h"
+#include "aio/io_queue.h"
+#include "aio/io_watchdog.h"
+#include "aio/result.h"
+#include "engine/budget/memory_plan.h"
+#include "engine/config/config.h"
+#include "engine/device/host.h"
+#include "engine/observe/trace_log.h"
+#include "engine/step/unit_parameters.h"
+
+namespace sluice::engine {
+
+// The queues refer to the backend, the watchdog (null: not wanted) to the queues.
+struct RunDrives {
+  std::unique_ptr<aio::IoBackend> backend;
+  std::unique_ptr<aio::IoQueue> reads;
+  std::unique_ptr<aio::IoQueue> writes;
+  std::unique_ptr<aio::IoQueue> saves;  // of checkpoints
+  std::unique_ptr<aio::IoWatchdog> watchdog;
+};
+// Makes the NVMe paths that the plan uses, and removes what killed runs left on them.
+// The observer, if there is one, must outlive them.
+Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan,
+                              aio::IoObserver* observer = nullptr);
+
+// What the offloaders are made with: the plan's, in memory that the GPU's copies need pinned.
+offload::ParamOffloader::Options param_options(const MemoryPlan& plan);
+offload::OptimizerOffloader::Options optimizer_options(const MemoryPlan& plan);
+
+at::Device compute_device(const MemoryPlan& plan);
+
+// All must outlive it.
+Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& plan,
+                                                             const ModelLayout& model,
+                                                             offload::ParamOffloader& params,
+                                                             TraceLog* trace = nullptr);
+
+}  // namespace sluice::engine

@@ -1,0 +1,112 @@
+#include "engine/run/stored_state.h"
+
+#include <utility>
+#include <vector>
+
+#include "aio/log.h"
+#include "engine/config/changes.h"
+#include "engine/config/stored_config.h"
+#include "engine/exchange/stored_shape.h"
+#include "engine/run/run_parts.h"
+
+namespace sluice::engine {
+namespace {
+
+std::string precision_name(config::Precision precision) {
+  switch (precision) {
+    case config::Precision::kBf16:
+      return "bf16";
+    case config::Precision::kFp16:
+      return "fp16";
+    case config::Precision::kFp32:
+      break;
+  }
+  return "fp32";
+}
+
+// Of two runs whose data is not the same, or does not come in the same order.
+std::string data_difference(const CheckpointState& stored, const CheckpointState& now) {
+  const auto tokens = [](const CheckpointState& state) {
+    return state.run.data_order.substr(state.run.data_order.find('-') + 1);
+  };
+  const bool other_tokens = tokens(stored) != tokens(now);
+  const auto was = config::resolve_stored(stored.configuration);
+  const auto is = config::resolve_stored(now.configuration);
+  std::string text;
+  if (was.ok() && is.ok()) {
+    for (const config::KeyChange& change : config::changed_keys(*was, *is)) {
+      // Files that were moved are the same text.
+      const bool matters = change.path == "data.train" ? other_tokens
+                                                       : change.path.starts_with("data.") &&
+                                                             change.path != "data.validation";
+      if (matters) text += (text.empty() ? "" : "; ") + config::to_text(change);
+    }
+  }
+  if (!text.empty()) return text;
+  return other_tokens
+             ? "the files of data.train have other tokens than when the checkpoint was written"
+             : "the files of data.train are cut into samples otherwise than when the checkpoint "
+               "was "
+               "written";
+}
+
+}  // namespace
+
+StoredPosition stored_position(const TrainState& state) {
+  return {.global_step = state.global_step,
+          .applied_step = state.applied_step,
+          .samples_drawn = state.samples_drawn,
+          .skipped_in_a_row = state.skipped_in_a_row,
+          .loss_scale = {.scale = state.loss_scale.scale,
+                         .steps = state.loss_scale.steps,
+                         .last_overflow_step = state.loss_scale.last_overflow_step,
+                         .hysteresis_left = state.loss_scale.hysteresis_left}};
+}
+
+TrainState train_state(const StoredPosition& position) {
+  return {.global_step = position.global_step,
+          .applied_step = position.applied_step,
+          .samples_drawn = position.samples_drawn,
+          .skipped_in_a_row = position.skipped_in_a_row,
+          .loss_scale = {.scale = position.loss_scale.scale,
+                         .steps = position.loss_scale.steps,
+                         .last_overflow_step = position.loss_scale.last_overflow_step,
+                         .hysteresis_left = position.loss_scale.hysteresis_left}};
+}
+
+StoredRun stored_run(const config::Config& config, const std::string& data_order) {
+  StoredRun run{.seed = static_cast<std::uint64_t>(config.run.seed),
+                .data_order = data_order,
+                .precision = precision_name(config.precision),
+                .cpu_threads = compute_threads(config)};
+  store_shape(config.model.shape(), run);
+  return run;
+}
+
+Status check_same_run(const CheckpointState& stored_state, const CheckpointState& state_now) {
+  const StoredRun& stored = stored_state.run;
+  const StoredRun& now = state_now.run;
+  StoredRun comparable = now;  // but for what is said in other words
+  comparable.cpu_threads = stored.cpu_threads;
+  comparable.data_order = stored.data_order;
+  std::vector<std::string> differences = run_differences(stored, comparable);
+  if (!stored.imported() && stored.data_order != now.data_order)
+    differences.push_back(data_difference(stored_state, state_now));
+  if (!differences.empty()) {
+    std::string text;
+    for (const std::string& difference : differences)
+      text += (text.empty() ? "" : "; ") + difference;
+    return Error(ErrorCode::kInvalidArgument,
+                 "this run cannot go on from the checkpoint: " + text +
+                     ". Use the configuration it was written with, or begin anew from its weights "
+                     "(model.init_from)");
+  }
+  if (!stored.imported() && stored.cpu_threads != now.cpu_threads) {
+    log::warning("the checkpoint was written with " + std::to_string(stored.cpu_threads) +
+                 " CPU threads, and this run has " + std::to_string(now.cpu_threads) +
+                 ": results may differ in their last bits (run.cpu_threads)");
+  }
+  return {};
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,305 @@
+#include "engine/run/training_run.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <mutex>
+#include <span>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "aio/log.h"
+#include "aio/units.h"
+#include "engine/budget/configured_model.h"
+#include "engine/config/stored_config.h"
+#include "engine/device/gpu.h"
+#include "engine/exchange/stored_shape.h"
+#include "engine/families/make_model.h"
+#include "engine/model/initial_values.h"
+#include "engine/run/flat_ranges.h"
+#include "engine/run/stored_state.h"
+#include "engine/run/weights_file.h"
+#include "engine/step/cuda_step.h"
+#include "engine/weights/safetensors_writer.h"
+
+namespace sluice::engine {
+namespace {
+
+std::optional<LossScaleRules> loss_scale_rules(const config::Config& config) {
+  if (config.precision != config::Precision::kFp16) return std::nullopt;
+  return LossScaleRules{.static_scale = config.fp16.static_loss_scale,
+                        .initial_scale_power = static_cast<int>(config.fp16.initial_scale_power),
+                        .window_steps = config.fp16.loss_scale_window_steps,
+                        .hysteresis = static_cast<int>(config.fp16.hysteresis),
+                        .consecutive_hysteresis = config.fp16.consecutive_hysteresis,
+                        .min_scale = config.fp16.min_loss_scale};
+}
+
+std::string number_text(double value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+std::optional<HostUnits::Widths> hash_widths(const config::Config& config, const MemoryPlan& plan) {
+  if (!config.run.hash_units) return std::nullopt;
+  return HostUnits::Widths{
+      .param_bytes = static_cast<std::uint64_t>(offload::param_bytes_per_element(plan.form)),
+      .grad_bytes = offload::element_bytes(plan.grad_type)};
+}
+
+// Empty where it was removed.
+std::string working_folder() {
+  std::error_code error;
+  return std::filesystem::current_path(error).string();
+}
+
+}  // namespace
+
+TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan)
+    : config_(config), plan_(plan) {}
+
+TrainingRun::~TrainingRun() {
+  trainer_.reset();
+  for (const Status& removed :
+       {optimizer_ ? optimizer_->remove() : Status(), params_ ? params_->remove() : Status()}) {
+    if (!removed.ok()) log::warning(removed.error().message());
+  }
+}
+
+Status TrainingRun::make_offloaders() {
+  const int threads = compute_threads(config_);
+  at::set_num_threads(threads);
+  SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
+  SLUICE_ASSIGN_OR_RETURN(gradient_executor_, aio::make_executor(threads));
+  SLUICE_ASSIGN_OR_RETURN(params_, offload::ParamOffloader::create(
+                                       param_options(plan_), {.reads = drives_.reads.get(),
+                                                              .writes = drives_.writes.get()}));
+  if (plan_.state_bytes_on_gpu > 0) {
+    SLUICE_ASSIGN_OR_RETURN(gpu_tier_, make_cuda_state_tier(plan_.state_bytes_on_gpu));
+  }
+  SLUICE_ASSIGN_OR_RETURN(optimizer_,
+                          offload::OptimizerOffloader::create(optimizer_options(plan_),
+                                                              {.reads = drives_.reads.get(),
+                                                               .writes = drives_.writes.get(),
+                                                               .executor = update_executor_.get(),
+                                                               .device = gpu_tier_.get()}));
+  return {};
+}
+
+// The cap counts what CUDA takes beside LibTorch's allocator.
+Status TrainingRun::limit_gpu() {
+  if (!plan_.cuda || !config_.budget.gpu_gib) return {};
+  const auto cap = static_cast<std::uint64_t>(*config_.budget.gpu_gib * kGiB);
+  return limit_cuda_memory(cap > kCudaContextBytes ? cap - kCudaContextBytes : 0);
+}
+
+Status TrainingRun::make_device() {
+  boundaries_ = std::make_unique<PlainBoundaryStore>(model_->units());
+  SLUICE_ASSIGN_OR_RETURN(parameters_, make_unit_parameters(plan_, model(), *params_, &trace_));
+  if (plan_.cuda) {
+    SLUICE_ASSIGN_OR_RETURN(gradients_,
+                            make_cuda_gradient_sink(model(), sink_options(plan_), &trace_));
+    if (plan_.boundaries) {
+      SLUICE_ASSIGN_OR_RETURN(boundaries_,
+                              make_cuda_boundary_store(model(), *plan_.boundaries, &trace_));
+    }
+    clock_ = make_cuda_phase_clock();
+    return {};
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      gradients_, CpuGradientSink::create(model(), *gradient_executor_,
+                                          {.type = plan_.grad_type, .isa = plan_.optimizer.isa}));
+  clock_ = std::make_unique<CpuPhaseClock>();
+  return {};
+}
+
+Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
+                                                         const MemoryPlan& plan) {
+  std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan));
+  run->model_ = make_model(configured_model(config, plan.cuda));
+  SLUICE_ASSIGN_OR_RETURN(run->stored_configuration_,
+                          config::stored_json(config, working_folder()));
+  SLUICE_ASSIGN_OR_RETURN(auto data, RunData::open(config, RunPurpose::kTraining));
+  run->data_ = std::make_unique<RunData>(std::move(data));
+  SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config, plan, &run->io_trace_));
+  SLUICE_RETURN_IF_ERROR(run->limit_gpu());
+  SLUICE_RETURN_IF_ERROR(run->make_offloaders());
+  SLUICE_RETURN_IF_ERROR(run->make_device());
+  TrainState state;
+  const auto rules = loss_scale_rules(config);
+  if (rules) {
+    SLUICE_ASSIGN_OR_RETURN(state.loss_scale, initial_loss_scale(*rules));
+  }
+  run->trainer_ = std::make_unique<Trainer>(
+      Trainer::Options{.optimizer = config.optimizer,
+                       .schedule = config.schedule,
+                       .clip_norm = config.gradient_clipping_norm,
+                       .loss_scale = rules,
+                       .non_finite_step = config.run.non_finite_step,
+                       .max_skipped_steps = config.run.max_skipped_steps,
+                       .keeps_activations = plan.keeps_activations,
+                       .residency = plan.residency,
+                       .overlap_update = config.placement.overlap_update,
+                       .deterministic = config.run.deterministic,
+                       .run_seed = static_cast<std::uint64_t>(config.run.seed),
+                       .prefetch_units = plan.prefetch_units,
+                       .hash_widths = hash_widths(config, plan)},
+      Trainer::Parts{.model = run->model_.get(),
+                     .parameters = run->parameters_.get(),
+                     .gradients = run->gradients_.get(),
+                     .boundaries = run->boundaries_.get(),
+                     .params = run->params_.get(),
+                     .optimizer = run->optimizer_.get(),
+                     .clock = run->clock_.get(),
+                     .trace = &run->trace_},
+      state);
+  return run;
+}
+
+Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>& fill,
+                              offload::Calls calls, const Progress& progress) {
+  std::uint64_t total = 0, done = 0;
+  std::mutex progress_mutex;  // guards done, and the calls
+  for (int unit = 0; unit < model_->units(); ++unit) total += model_->layout(unit).elements;
+  HostUnits units({params_.get(), parameters_.get()}, HostUnits::Access::kReplace, model());
+  const auto fill_range = [&](const offload::StateRange& range) -> Status {
+    SLUICE_RETURN_IF_ERROR(for_each_parameter(
+        model_->layout(range.unit), range.first_element, range.master.size(),
+        [&](const ParameterSpec& parameter, std::uint64_t first, std::uint64_t offset,
+            std::uint64_t count) -> Status {
+          return fill({.parameter = parameter,
+                       .first = first,
+                       .values = {.master = range.master.subspan(offset, count),
+                                  .exp_avg = range.m.subspan(offset, count),
+                                  .exp_avg_sq = range.v.subspan(offset, count)}});
+        }));
+    const std::lock_guard lock(progress_mutex);
+    done += range.master.size();
+    return progress ? progress(done, total) : Status();
+  };
+  return optimizer_->restore(units, fill_range, calls);
+}
+
+Status TrainingRun::initialise(const Progress& progress) {
+  std::optional<WeightsFile> weights;
+  if (!config_.model.init_from.empty()) {
+    auto opened = WeightsFile::open(*drives_.reads, config_.model.init_from, model_->shape());
+    if (!opened.ok()) return std::move(opened).error().with_context("model.init_from");
+    weights = *std::move(opened);
+  }
+  if (weights) {
+    return set_state(
+        [&](const ParameterSpans& to) {
+          return weights->read(to.parameter, to.first, to.values.master);
+        },
+        offload::Calls::kInOrder, progress);
+  }
+  const auto seed = static_cast<std::uint64_t>(config_.model.init_seed);
+  return set_state(
+      [&](const ParameterSpans& to) -> Status {
+        fill_initial(to.parameter, seed, to.first, to.values.master);
+        return {};
+      },
+      offload::Calls::kAnyOrder, progress);
+}
+
+Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progress) {
+  SLUICE_RETURN_IF_ERROR(check_same_run(checkpoint.state(), checkpoint_state()));
+  // What was imported is at the beginning of this run, whose loss scale has not begun to move.
+  TrainState state = checkpoint.state().run.imported() ? trainer_->state()
+                                                       : train_state(checkpoint.state().position);
+  if (const auto rules = loss_scale_rules(config_)) {
+    const double was = state.loss_scale.scale;
+    SLUICE_ASSIGN_OR_RETURN(state.loss_scale, continued_loss_scale(*rules, state.loss_scale));
+    if (state.loss_scale.scale != was)
+      log::warning("the loss scale was " + number_text(was) + " and is " +
+                   number_text(state.loss_scale.scale) + " (fp16.loss_scale)");
+  }
+  SLUICE_RETURN_IF_ERROR(set_state(
+      [&](const ParameterSpans& to) {
+        return checkpoint.read(to.parameter.name, to.first, to.values);
+      },
+      offload::Calls::kInOrder, progress));
+  trainer_->set_state(state);
+  return {};
+}
+
+Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
+  trainer_->drain();
+  HostUnits units({params_.get(), parameters_.get()}, HostUnits::Access::kRead, model());
+  const auto take_range = [&](const offload::StateRange& range) -> Status {
+    return for_each_parameter(model_->layout(range.unit), range.first_element, range.master.size(),
+                              [&](const ParameterSpec& parameter, std::uint64_t first,
+                                  std::uint64_t offset, std::uint64_t count) -> Status {
+                                return take({.parameter = &parameter,
+                                             .first = first,
+                                             .master = range.master.subspan(offset, count),
+                                             .exp_avg = range.m.subspan(offset, count),
+                                             .exp_avg_sq = range.v.subspan(offset, count)});
+                              });
+  };
+  return optimizer_->snapshot(units, take_range, calls);
+}
+
+CheckpointState TrainingRun::checkpoint_state() const {
+  return {.position = stored_position(trainer_->state()),
+          .run = stored_run(config_, data_->order()),
+          .configuration = stored_configuration_,
+          .program_version = SLUICE_VERSION};
+}
+
+Status TrainingRun::save_weights(const std::string& path, DType dtype) {
+  SafetensorsWriter::Options options;
+  options.path = path;
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto writer,
+      SafetensorsWriter::create(*drives_.writes, options, parameter_specs(model(), dtype)));
+  SLUICE_RETURN_IF_ERROR(take_state([&](const ParameterState& state) {
+    return writer->append(state.parameter->name, state.master);
+  }));
+  return writer->finish();
+}
+
+std::uint64_t TrainingRun::tokens_per_step() const {
+  return static_cast<std::uint64_t>(config_.batch.micro * config_.batch.accumulation *
+                                    config_.data.sequence_tokens);
+}
+
+StepOutcome TrainingRun::step() {
+  const auto samples = static_cast<std::uint64_t>(config_.batch.micro * config_.batch.accumulation);
+  const StepOutcome outcome = trainer_->step(
+      data_->training_batch(trainer_->state().samples_drawn, samples, compute_device(plan_)));
+  trainer_->count_samples(samples);
+  return outcome;
+}
+
+double TrainingRun::evaluate() {
+  if (!has_validation()) throw TrainError("there is no validation data to evaluate on");
+  const std::uint64_t total = data_->validation_samples();
+  const std::uint64_t group =
+      plan_.evaluation_micro_batches * static_cast<std::uint64_t>(config_.batch.micro);
+  LossSum loss;
+  for (std::uint64_t first = 0; first < total; first += group) {
+    loss += trainer_->evaluate(
+        data_->validation_batch(first, std::min(group, total - first), compute_device(plan_)));
+  }
+  return loss.mean();
+}
+
+std::uint64_t TrainingRun::gpu_pinned_bytes() const { return plan_.cuda ? cuda_pinned_bytes() : 0; }
+
+std::uint64_t TrainingRun::gpu_peak_bytes() const { return plan_.cuda ? cuda_peak_bytes() : 0; }
+
+TrainingRun::Traffic TrainingRun::traffic() const {
+  const offload::ParamStats params = params_->stats();
+  const swap::SwapStats state = optimizer_->stats();
+  return {.nvme_read_bytes = params.bytes_read + state.bytes_read,
+          .nvme_write_bytes = params.bytes_written + state.bytes_written,
+          .h2d_bytes = parameters_->copied_bytes() + boundaries_->from_host_bytes(),
+          .d2h_bytes = gradients_->copied_bytes() + boundaries_->to_host_bytes()};
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,131 @@
+// TrainingRun: everything a configuration asks for, built and wired: drives, offloaders, model,
+// data, trainer. Its plan (memory_plan.h) is made before anything is allocated.
+//
+// What is nvme in the configuration lies in two stores, sluice-<name>-params and
+// sluice-<name>-optimizer, on the paths of the configuration; <name> follows from the run's
+// directory, so that a run finds, and replaces, what its own killed predecessor left.
+//
+// Threads: one. Errors: create() and the calls that return Status as values; step() and evaluate()
+// throw as Trainer does.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/executor.h"
+#include "aio/result.h"
+#include "engine/budget/memory_plan.h"
+#include "engine/checkpoint/checkpoint_reader.h"
+#include "engine/checkpoint/checkpoint_state.h"
+#include "engine/config/config.h"
+#include "engine/observe/io_trace.h"
+#include "engine/run/run_data.h"
+#include "engine/run/run_parts.h"
+#include "engine/step/trainer.h"
+#include "engine/weights/safetensors_header.h"
+
+namespace sluice::engine {
+
+class TrainingRun {
+ public:
+  // `plan` is the one of this configuration. The state is not there yet: initialise().
+  static Result<std::unique_ptr<TrainingRun>> create(const config::Config& config,
+                                                     const MemoryPlan& plan);
+  ~TrainingRun();  // removes the stores
+  TrainingRun(const TrainingRun&) = delete;
+  TrainingRun& operator=(const TrainingRun&) = delete;
+
+  // Masters from model.init_from or at random, moments of zero. Progress: elements done; one call
+  // at a time, on any thread. Its error ends the call.
+  using Progress = std::function<Status(std::uint64_t done, std::uint64_t total)>;
+  Status initialise(const Progress& progress);
+  // Instead: all state as it was when the checkpoint was written, so that the next step has the
+  // bits of a run that never stopped. kInvalidArgument names what this run has not in common with
+  // that one; a number of CPU threads that differs, which may change last bits, is only warned of.
+  Status resume(CheckpointReader& checkpoint, const Progress& progress);
+
+  StepOutcome step();
+  // Over run.eval_batches batches of the validation data, or all of it if that is less.
+  double evaluate();
+
+  // Elements [first, first + master.size()) of one parameter: its master weights and moments.
+  struct ParameterState {
+    const ParameterSpec* parameter = nullptr;  // the model's
+    std::uint64_t first = 0;
+    std::span<const float> master;
+    std::span<const float> exp_avg;
+    std::span<const float> exp_avg_sq;
+  };
+  // After the last step, range by range in the order of the model's parameters; with kAnyOrder
+  // several ranges at once, in any order. Either way on any thread of executor().
+  using TakeState = std::function<Status(const ParameterState& state)>;
+  Status take_state(const TakeState& take, offload::Calls calls = offload::Calls::kInOrder);
+  // What a checkpoint holds beside it; without scores.
+  CheckpointState checkpoint_state() const;
+
+  // All masters under Hugging Face's names, as one safetensors file.
+  Status save_weights(const std::string& path, DType dtype);
+
+  // Start it before the first step to have a trace.
+  TraceLog& trace() { return trace_; }
+
+  RunDrives& drives() { return drives_; }
+  aio::Executor& executor() { return *update_executor_; }  // a step's, between steps free
+  const config::Config& config() const { return config_; }
+  const MemoryPlan& plan() const { return plan_; }
+  const ModelLayout& model() const { return model_->layout(); }
+  Trainer& trainer() { return *trainer_; }
+  std::uint64_t tokens_per_step() const;
+  std::uint64_t samples_per_epoch() const { return data_->samples_per_epoch(); }
+  bool has_validation() const { return data_->has_validation(); }
+  std::uint64_t gpu_peak_bytes() const;    // LibTorch's; 0 on the CPU
+  std::uint64_t gpu_pinned_bytes() const;  // host memory that the GPU can reach; likewise
+
+  struct Traffic {
+    std::uint64_t nvme_read_bytes = 0;
+    std::uint64_t nvme_write_bytes = 0;
+    std::uint64_t h2d_bytes = 0;
+    std::uint64_t d2h_bytes = 0;
+  };
+  Traffic traffic() const;  // since create()
+
+ private:
+  TrainingRun(const config::Config& config, const MemoryPlan& plan);
+  Status limit_gpu();
+  Status make_offloaders();
+  Status make_device();
+  // Sets the state of one parameter's elements; the moments are zero before.
+  struct ParameterSpans {
+    const ParameterSpec& parameter;
+    std::uint64_t first;
+    StateSpans values;
+  };
+  Status set_state(const std::function<Status(const ParameterSpans&)>& fill, offload::Calls calls,
+                   const Progress& progress);
+
+  const config::Config config_;
+  const MemoryPlan plan_;
+  std::string stored_configuration_;  // in its checkpoints
+  std::unique_ptr<Model> model_;
+  TraceLog trace_;
+  IoTrace io_trace_{trace_};
+
+  std::unique_ptr<RunData> data_;
+  RunDrives drives_;
+  std::unique_ptr<aio::Executor> update_executor_;    // AdamW, behind the next forward
+  std::unique_ptr<aio::Executor> gradient_executor_;  // casts
+  std::unique_ptr<offload::ParamOffloader> params_;
+  std::unique_ptr<offload::DeviceTier> gpu_tier_;  // null: no state is there
+  std::unique_ptr<offload::OptimizerOffloader> optimizer_;
+
+  std::unique_ptr<UnitParameters> parameters_;
+  std::unique_ptr<GradientSink> gradients_;
+  std::unique_ptr<BoundaryStore> boundaries_;
+  std::unique_ptr<PhaseClock> clock_;
+  std::unique_ptr<Trainer> trainer_;
+};
+
+}  // namespace sluice::engine

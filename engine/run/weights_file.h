@@ -1,0 +1,40 @@
+// WeightsFile: a model's weights in a safetensors file, index or folder under Hugging Face's names,
+// read in our order.
+//
+// Memory, threads: as SafetensorsReader's. Errors: name the file.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aio/io_queue.h"
+#include "aio/result.h"
+#include "engine/families/families.h"
+#include "engine/model/model_layout.h"
+#include "engine/weights/safetensors_header.h"
+#include "engine/weights/safetensors_reader.h"
+
+namespace sluice::engine {
+
+class WeightsFile {
+ public:
+  // kInvalidArgument where the file holds another model, or a file beside it says so
+  // (model_weights.h). `queue` must outlive it.
+  static Result<WeightsFile> open(aio::IoQueue& queue, const std::string& path,
+                                  const ModelShape& shape);
+
+  // Elements [first, first + values.size()) of a parameter.
+  Status read(const ParameterSpec& parameter, std::uint64_t first, std::span<float> values) {
+    return reader_->read(name_in_file_[parameter.name], first, values);
+  }
+
+ private:
+  std::unique_ptr<SafetensorsReader> reader_;
+  std::map<std::string, std::string> name_in_file_;  // by ours
+};
+
+}  // namespace sluice::engine

@@ -1,0 +1,41 @@
+// The GPU's side of a step: slots that units' parameters are copied into ahead of their use, and
+// the way of the gradients back to the host; each on a stream of its own beside the one that
+// computes. Copies are told to a trace where one is given, and cost
+// nothing more while it is not active.
+//
+// Without CUDA none of this is built; make_*() then return kUnsupported.
+#pragma once
+
+#include <memory>
+
+#include "aio/result.h"
+#include "engine/budget/boundary_plan.h"
+#include "engine/budget/gpu_plan.h"
+#include "engine/observe/trace_log.h"
+#include "engine/step/boundary_store.h"
+#include "engine/step/gradient_sink.h"
+#include "engine/step/unit_parameters.h"
+
+namespace sluice::engine {
+
+// A unit that still lies in a slot, and has not changed since, is not copied again: with as many
+// slots as blocks, a step copies each unit once. A slot goes to another unit when it is the one
+// whose unit was used or prefetched longest ago. A resident unit has a place of its own, into which
+// a step copies once what the host has updated. All that is given must outlive it.
+Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const ModelLayout& model,
+                                                                  const CudaSlotOptions& options,
+                                                                  offload::ParamOffloader& params,
+                                                                  TraceLog* trace = nullptr);
+
+// The gradient of a unit with state on the GPU stays there until its update; only what the host
+// updates goes to the host.
+Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout& model,
+                                                              const CudaSinkOptions& options,
+                                                              TraceLog* trace = nullptr);
+
+// Boundaries on the host; it takes what the BoundaryPlan of these options says.
+Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const ModelLayout& model,
+                                                                const BoundaryOptions& options,
+                                                                TraceLog* trace = nullptr);
+
+}  // namespace sluice::engine

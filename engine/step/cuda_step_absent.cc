@@ -1,0 +1,20 @@
+#include "engine/device/gpu.h"
+#include "engine/step/cuda_step.h"
+
+namespace sluice::engine {
+Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const ModelLayout&,
+                                                                  const CudaSlotOptions&,
+                                                                  offload::ParamOffloader&,
+                                                                  TraceLog*) {
+  return no_cuda();
+}
+Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout&,
+                                                              const CudaSinkOptions&, TraceLog*) {
+  return no_cuda();
+}
+Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const ModelLayout&,
+                                                                const BoundaryOptions&, TraceLog*) {
+  return no_cuda();
+}
+
+}  // namespace sluice::engine

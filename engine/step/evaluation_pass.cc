@@ -1,0 +1,67 @@
+#include "engine/step/evaluation_pass.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <vector>
+
+#include "engine/step/train_error.h"
+
+namespace sluice::engine {
+namespace {
+
+// Two passes: while this one ends, the next one's parameters are read.
+void expect_units(const EvaluationParts& parts, const offload::StepProgram& program) {
+  std::vector<int> order = offload::host_order(
+      program, /*updates_too=*/false, [&](int unit) { return parts.parameters->keeps(unit); });
+  std::erase_if(order, [&](int unit) { return !parts.params->on_host(unit); });
+  const std::size_t once = order.size();
+  for (std::size_t i = 0; i < once; ++i) order.push_back(order[i]);
+  parts.params->expect(order);
+}
+
+PassContext context(int unit, std::size_t micro_batch) {
+  PassContext pass;
+  pass.micro_batch = static_cast<std::int64_t>(micro_batch);
+  pass.unit = unit;
+  pass.training = false;
+  return pass;
+}
+
+}  // namespace
+
+LossSum evaluate_batch(const EvaluationParts& parts, const StepBatch& batch) {
+  using offload::StepOp;
+  const at::NoGradGuard no_tape;
+  const ModelLayout& layout = parts.model->layout();
+  const offload::StepProgram program = offload::forward_pass(program_units(layout));
+  expect_units(parts, program);
+  FetchedUnits fetched(*parts.parameters);
+  std::vector<at::Tensor> flow = batch.inputs;
+  std::vector<at::Tensor> losses;
+  for (const auto& [op, unit] : program) {
+    if (op == StepOp::kFetch || op == StepOp::kFetchAgain) {
+      fetched.acquire(unit);
+      continue;
+    }
+    const UnitViews views = fetched.views(layout, unit);
+    for (std::size_t m = 0; m < flow.size(); ++m) {
+      if (op == StepOp::kForward) {
+        flow[m] = parts.model->unit(unit).forward(context(unit, m), views, flow[m], nullptr);
+      } else {
+        losses.push_back(parts.model->head().loss_sum(views, flow[m], batch.targets[m]));
+        flow[m].reset();
+      }
+    }
+    fetched.release();
+    if (op == StepOp::kForward) must(parts.parameters->prefetch(unit + 1));
+  }
+
+  LossSum total;
+  for (std::size_t m = 0; m < losses.size(); ++m) {
+    total +=
+        {.sum = losses[m].item<double>(), .tokens = static_cast<double>(batch.targets[m].numel())};
+  }
+  return total;
+}
+
+}  // namespace sluice::engine

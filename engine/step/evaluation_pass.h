@@ -1,0 +1,35 @@
+// The loss alone: a forward pass without dropout that keeps nothing, unit by unit with all
+// micro-batches of the batch, so parameters are fetched once however many there are.
+//
+// Memory:  a boundary of each micro-batch, and what one micro-batch works with.
+// Threads: the one that trains. Errors: as c10::Error or TrainError.
+#pragma once
+
+#include "engine/model/model.h"
+#include "engine/step/step_batch.h"
+#include "engine/step/unit_parameters.h"
+#include "offload/params/param_offloader.h"
+
+namespace sluice::engine {
+
+struct LossSum {
+  double sum = 0;
+  double tokens = 0;
+  double mean() const { return sum / tokens; }
+  LossSum& operator+=(const LossSum& other) {
+    sum += other.sum;
+    tokens += other.tokens;
+    return *this;
+  }
+};
+
+struct EvaluationParts {
+  const Model* model = nullptr;
+  UnitParameters* parameters = nullptr;
+  offload::ParamOffloader* params = nullptr;
+};
+
+// The parameters must be there: no update is going on.
+LossSum evaluate_batch(const EvaluationParts& parts, const StepBatch& batch);
+
+}  // namespace sluice::engine

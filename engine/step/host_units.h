@@ -1,0 +1,121 @@
+// HostUnits: tells the optimizer where a unit's parameters and gradients are. It holds a lease of
+// those on the host while the optimizer works on them, so nobody reads them half updated. It also
+// tells how long that took, and when, and on demand hashes of what came out.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "aio/clock.h"
+#include "engine/model/model_layout.h"
+#include "engine/observe/step_metrics.h"
+#include "engine/observe/trace_log.h"
+#include "engine/step/gradient_sink.h"
+#include "engine/step/unit_parameters.h"
+#include "offload/params/param_offloader.h"
+#include "offload/state/unit_source.h"
+#include "offload/unit_residency.h"
+#include "swap/chunk_hash.h"
+
+namespace sluice::engine {
+
+class HostUnits final : public offload::UnitSource {
+ public:
+  using Access = offload::ParamOffloader::Access;
+  // Bytes of an element, where hashes are wanted.
+  struct Widths {
+    std::uint64_t param_bytes = 0;
+    std::uint64_t grad_bytes = 0;
+  };
+
+  // Where they are; all must outlive it.
+  struct Places {
+    offload::ParamOffloader* params = nullptr;
+    const UnitParameters* device = nullptr;
+    const GradientSink* gradients = nullptr;  // for kUpdate
+  };
+  // `access`: what the optimizer does with the parameters: updates them in a step, makes them in
+  // restore(), reads them in snapshot().
+  HostUnits(const Places& places, Access access, const ModelLayout& model,
+            TraceLog* trace = nullptr)
+      : places_(places),
+        access_(access),
+        model_(model),
+        trace_(trace),
+        leases_(static_cast<std::size_t>(model.units())) {}
+
+  Result<offload::UnitArrays> begin(int unit) override {
+    begin_ns_ = clock_.now_ns();
+    if (unit == 0) step_begin_ns_ = begin_ns_;
+    offload::UnitArrays arrays;
+    if (places_.params->on_host(unit)) {
+      auto& lease = leases_[static_cast<std::size_t>(unit)];
+      SLUICE_ASSIGN_OR_RETURN(lease, places_.params->acquire(unit, access_));
+      arrays.param = lease.bytes().data();
+    }
+    arrays.gpu_param = places_.device->resident_place(unit);
+    if (places_.gradients != nullptr) {
+      arrays.grad = places_.gradients->host_gradient(unit);
+      arrays.gpu_grad = places_.gradients->device_gradient(unit);
+    }
+    arrays_ = arrays;
+    return arrays;
+  }
+  void ready(int unit) noexcept override {
+    if (!hashes_.empty() && arrays_.gpu_grad == nullptr) hash(unit);
+    leases_[static_cast<std::size_t>(unit)].release();
+    const std::int64_t now_ns = clock_.now_ns();
+    if (trace_ != nullptr) {
+      trace_->add({.track = TraceTrack::kAdamw,
+                   .name = model_.layout(unit).name.c_str(),
+                   .begin_ns = begin_ns_,
+                   .end_ns = now_ns});
+    }
+    if (unit == model_.head()) last_step_ns_.store(now_ns - step_begin_ns_);
+  }
+
+  // From the next step on. What hashes() returns is of the last step once every unit of it is
+  // ready.
+  void hash_units(const Widths& widths) {
+    widths_ = widths;
+    hashes_.resize(leases_.size());
+    for (std::size_t unit = 0; unit < hashes_.size(); ++unit)
+      hashes_[unit].unit = model_.layout(static_cast<int>(unit)).name;
+  }
+  const std::vector<UnitHashes>& hashes() const { return hashes_; }
+  // Makes those of units that the device updates; once all units are ready. `residency` is the
+  // run's.
+  Status hash_device_units(const offload::UnitResidency& residency);
+
+  // Of the last step that is done, from its first unit's begin to its last one's ready. Any thread.
+  std::int64_t last_step_ns() const { return last_step_ns_.load(); }
+
+ private:
+  void hash(int unit) noexcept {
+    const std::uint64_t elements = model_.layout(unit).elements;
+    const auto bytes = [&](const void* first, std::uint64_t width) {
+      return std::span(static_cast<const std::byte*>(first), elements * width);
+    };
+    UnitHashes& hashes = hashes_[static_cast<std::size_t>(unit)];
+    hashes.parameters = swap::plain_hash(bytes(arrays_.param, widths_.param_bytes));
+    hashes.gradient = swap::plain_hash(bytes(arrays_.grad, widths_.grad_bytes));
+  }
+
+  const Places places_;
+  const Access access_;
+  const ModelLayout& model_;
+  TraceLog* const trace_;
+  const SteadyClock clock_{};
+  Widths widths_;
+  std::vector<UnitHashes> hashes_;  // by unit; empty: not wanted. The working thread's, as the next
+  offload::UnitArrays arrays_;      // of the unit that is worked on
+  std::int64_t begin_ns_ = 0;
+  std::int64_t step_begin_ns_ = 0;
+  std::atomic<std::int64_t> last_step_ns_{0};
+  std::vector<offload::ParamOffloader::Lease> leases_;  // by unit
+};
+
+}  // namespace sluice::engine

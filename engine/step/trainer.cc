@@ -1,0 +1,405 @@
+#include "engine/step/trainer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "offload/adamw/adamw.h"
+
+namespace sluice::engine {
+namespace {
+
+enum Mark : int { kBegin, kBackward, kEnd };
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& state)
+    : options_(options),
+      parts_(parts),
+      update_units_({parts.params, parts.parameters, parts.gradients}, HostUnits::Access::kUpdate,
+                    parts.model->layout(), parts.trace),
+      fetched_(*parts.parameters),
+      program_(
+          offload::training_step(program_units(parts.model->layout()), options.overlap_update)),
+      state_(state),
+      saved_(static_cast<std::size_t>(parts.model->units())) {
+  if (options.hash_widths) update_units_.hash_units(*options.hash_widths);
+}
+
+// The update's source is a member.
+Trainer::~Trainer() { static_cast<void>(parts_.optimizer->drain()); }
+
+// As long as it lives, as the device gets to it.
+class Trainer::SpanScope {
+ public:
+  SpanScope(Trainer& trainer, int unit) {
+    if (!trainer.parts_.trace->active()) return;
+    clock_ = trainer.parts_.clock;
+    span_ = &trainer.spans_.emplace_back();
+    span_->name = trainer.parts_.model->layout(unit).name.c_str();
+    clock_->stamp(&span_->begin_ns);
+  }
+  ~SpanScope() {
+    if (span_ != nullptr) clock_->stamp(&span_->end_ns);
+  }
+  SpanScope(const SpanScope&) = delete;
+  SpanScope& operator=(const SpanScope&) = delete;
+
+ private:
+  PhaseClock* clock_ = nullptr;
+  UnitSpan* span_ = nullptr;
+};
+
+// Once the device is done with the step.
+void Trainer::trace_units() {
+  for (const UnitSpan& span : spans_) {
+    parts_.trace->add({.track = TraceTrack::kCompute,
+                       .name = span.name,
+                       .begin_ns = span.begin_ns,
+                       .end_ns = span.end_ns});
+  }
+  spans_.clear();
+}
+
+PassContext Trainer::context(int unit, std::size_t micro_batch) const {
+  return {.run_seed = options_.run_seed,
+          .step = state_.global_step,
+          .micro_batch = static_cast<std::int64_t>(micro_batch),
+          .unit = unit,
+          .rank = 0,
+          .training = true,
+          .deterministic = options_.deterministic};
+}
+
+// How long it took.
+std::int64_t Trainer::wait_for_update(int unit) {
+  if (parts_.optimizer->is_ready(unit)) {
+    must(parts_.optimizer->wait_ready(unit));
+    return 0;
+  }
+  const std::int64_t begin_ns = now_ns();
+  must(parts_.optimizer->wait_ready(unit));
+  return now_ns() - begin_ns;
+}
+
+// The order in which the host's parameters will be wanted, up to the next step's update. What the
+// device keeps, nobody asks for again.
+void Trainer::expect_units() const {
+  std::vector<int> order = offload::host_order(
+      program_, options_.overlap_update, [&](int unit) { return parts_.parameters->keeps(unit); });
+  const std::vector<int> next = offload::update_order(program_);
+  order.insert(order.end(), next.begin(), next.end());
+  std::erase_if(order, [&](int unit) { return !parts_.params->on_host(unit); });
+  parts_.params->expect(order);
+}
+
+bool Trainer::keeps_activations(int unit) const {
+  const auto u = static_cast<std::size_t>(unit);
+  return u < options_.keeps_activations.size() && options_.keeps_activations[u];
+}
+
+at::Tensor Trainer::run_unit(int unit, std::size_t micro_batch, const UnitViews& views,
+                             const at::Tensor& input) {
+  Saved* const saved =
+      keeps_activations(unit) ? &saved_[static_cast<std::size_t>(unit)][micro_batch] : nullptr;
+  return parts_.model->unit(unit).forward(context(unit, micro_batch), views, input, saved);
+}
+
+void Trainer::forward(int unit, const UnitViews& views) {
+  parts_.boundaries->keep(unit, flow_);
+  if (keeps_activations(unit)) {
+    saved_[static_cast<std::size_t>(unit)].clear();
+    saved_[static_cast<std::size_t>(unit)].resize(flow_.size());
+  }
+  for (std::size_t m = 0; m < flow_.size(); ++m) flow_[m] = run_unit(unit, m, views, flow_[m]);
+}
+
+// Forward and backward in one, so that the logits need not be kept.
+void Trainer::head(int unit, const UnitViews& views, const StepBatch& batch) {
+  const UnitViews gradients = open(unit);
+  losses_.clear();
+  for (std::size_t m = 0; m < flow_.size(); ++m) {
+    HeadUnit::Loss loss = parts_.model->head().loss_and_gradient(views, flow_[m], batch.targets[m],
+                                                                 grad_scale_, gradients);
+    losses_.push_back(std::move(loss.loss_sum));
+    flow_[m] = std::move(loss.grad_input);
+  }
+}
+
+void Trainer::backward(int unit, const UnitViews& views) {
+  const ModelUnit& code = parts_.model->unit(unit);
+  const UnitViews gradients = open(unit);
+  for (std::size_t m = 0; m < flow_.size(); ++m) {
+    PassContext pass = context(unit, m);
+    pass.overwrites = m == 0;  // open() leaves those gradients as they are
+    const at::Tensor input = parts_.boundaries->take(unit, m);
+    Saved recomputed;
+    const bool kept = keeps_activations(unit);
+    if (!kept) code.recompute(pass, views, input, recomputed);
+    Saved& saved = kept ? saved_[static_cast<std::size_t>(unit)][m] : recomputed;
+    flow_[m] = code.backward(pass, views, input, saved, flow_[m], gradients);
+  }
+  parts_.boundaries->release(unit);
+}
+
+UnitViews Trainer::open(int unit) {
+  return open_with_lenders(*parts_.gradients, parts_.model->layout(), unit);
+}
+
+// What the program fetches next; in forward only as far as the updates of the step before have
+// come.
+void Trainer::prefetch_behind(std::size_t position) {
+  const bool in_backward = program_[position].op == offload::StepOp::kSendGradient;
+  const offload::StepOp wanted =
+      in_backward ? offload::StepOp::kFetchAgain : offload::StepOp::kFetch;
+  int left = options_.prefetch_units;
+  for (std::size_t next = position + 1; next < program_.size() && left > 0; ++next) {
+    const auto& [op, unit] = program_[next];
+    if (op == offload::StepOp::kReadState) return;
+    if (op != wanted) continue;
+    if (!in_backward && !parts_.optimizer->is_ready(unit)) return;
+    must(parts_.parameters->prefetch(unit));
+    --left;
+  }
+}
+
+// One operation that computes, with the parameters that were fetched for it.
+void Trainer::compute(std::size_t position, const StepBatch& batch) {
+  const auto& [op, unit] = program_[position];
+  const UnitViews views = fetched_.views(parts_.model->layout(), unit);
+  if (op == offload::StepOp::kForward)
+    forward(unit, views);
+  else if (op == offload::StepOp::kHead)
+    head(unit, views, batch);
+  else
+    backward(unit, views);
+  fetched_.release();
+}
+
+// Forward, backward, and the gradient's totals; the update is up to those.
+GradientTotals Trainer::passes(const StepBatch& batch) {
+  using offload::StepOp;
+  GradientTotals totals;
+  std::optional<SpanScope> span;  // until the unit's gradient is sent, where it has one
+  flow_ = batch.inputs;
+  parts_.clock->mark(kBegin);
+  for (std::size_t position = 0; position < program_.size(); ++position) {
+    const auto& [op, unit] = program_[position];
+    switch (op) {
+      case StepOp::kAwaitUpdates:  // the step before has
+        break;
+      case StepOp::kAwaitUpdate:
+        times_.update_exposed_ns += wait_for_update(unit);
+        break;
+      case StepOp::kFetch:
+      case StepOp::kFetchAgain:
+        fetched_.acquire(unit);
+        break;
+      case StepOp::kForward:
+      case StepOp::kHead:
+      case StepOp::kBackward:
+        span.emplace(*this, unit);
+        compute(position, batch);
+        if (op != StepOp::kForward) break;
+        span.reset();
+        prefetch_behind(position);
+        break;
+      case StepOp::kSendGradient:
+        must(parts_.gradients->finish(unit));
+        span.reset();
+        prefetch_behind(position);
+        break;
+      case StepOp::kReadState:
+        parts_.clock->mark(kBackward);
+        must(parts_.optimizer->prefetch());
+        break;
+      case StepOp::kNorm:
+        parts_.clock->mark(kEnd);
+        flow_.clear();
+        totals = must(parts_.gradients->totals());
+        break;
+      case StepOp::kUpdate:
+        break;
+    }
+  }
+  return totals;
+}
+
+double Trainer::mean_loss(const StepBatch& batch) const {
+  double sum = 0;
+  double tokens = 0;
+  for (std::size_t m = 0; m < losses_.size(); ++m) {
+    sum += losses_[m].item<double>();
+    tokens += static_cast<double>(batch.targets[m].numel());
+  }
+  return sum / tokens;
+}
+
+// Of the step's data what the losses accuse: the micro-batches whose loss is not finite, else the
+// one with the largest.
+std::string Trainer::suspects(const StepBatch& batch) const {
+  constexpr std::size_t kMostNamed = 4;
+  std::vector<std::size_t> accused;
+  std::size_t largest = 0;
+  std::vector<double> means;
+  for (std::size_t m = 0; m < losses_.size(); ++m) {
+    means.push_back(losses_[m].item<double>() / static_cast<double>(batch.targets[m].numel()));
+    if (!std::isfinite(means[m])) accused.push_back(m);
+    if (means[m] > means[largest]) largest = m;
+  }
+  std::string text;
+  if (accused.empty()) {
+    accused = {largest};
+    text = means.size() > 1 ? "every micro-batch has a finite loss, and the largest has " : "";
+  }
+  for (std::size_t i = 0; i < std::min(accused.size(), kMostNamed); ++i) {
+    const std::size_t m = accused[i];
+    text += (i > 0 ? "; " : "") + ("micro-batch " + std::to_string(m + 1)) + " of " +
+            std::to_string(means.size()) + ", loss " + std::to_string(means[m]);
+    if (batch.source_of) text += ", " + batch.source_of(m);
+  }
+  if (accused.size() > kMostNamed)
+    text += "; and " + std::to_string(accused.size() - kMostNamed) + " more micro-batches";
+  return text;
+}
+
+// `what` says which step, where and on which data.
+void Trainer::skip_or_stop(const std::string& what, StepOutcome& outcome) {
+  const std::string limit = std::to_string(options_.max_skipped_steps);
+  const std::string scale =
+      options_.loss_scale ? ", a lower fp16.loss_scale (0 adapts it to the run)" : "";
+  if (options_.non_finite_step == config::NonFiniteStep::kStop) {
+    throw NonFiniteGradient(
+        what +
+        ". It has changed no weight. Resuming alone comes to the same step and stops again: "
+        "add --set run.non_finite_step=skip to leave its batch out, or go on with a lower "
+        "learning rate" +
+        scale + " or with gradient_clipping");
+  }
+  if (state_.skipped_in_a_row >= options_.max_skipped_steps) {
+    throw NonFiniteGradient(
+        what + ". The " + limit +
+        " steps before it were skipped for the same reason, and "
+        "run.max_skipped_steps allows no more: with so many in a row it is rarely the data. "
+        "Resuming alone comes to the same step and stops again: go on from an older "
+        "checkpoint, with a lower learning rate" +
+        scale + " or with gradient_clipping");
+  }
+  ++state_.skipped_in_a_row;
+  outcome.warning = what + ". The step is skipped, and its batch left out (" +
+                    std::to_string(state_.skipped_in_a_row) + " in a row, at most " + limit +
+                    ": run.max_skipped_steps)";
+}
+
+void Trainer::handle_overflow(const StepBatch& batch, const GradientTotals& totals,
+                              StepOutcome& outcome) {
+  const std::string unit = parts_.model->layout(*totals.first_not_finite).name;
+  if (options_.loss_scale && options_.loss_scale->dynamic()) {
+    const Status scaled = update_loss_scale(*options_.loss_scale, true, state_.loss_scale);
+    if (!scaled.ok()) {
+      throw NonFiniteGradient(
+          scaled.error().message() + "; the first unit with such a gradient is " + unit +
+          ", in step " + std::to_string(state_.global_step + 1) + " (" + suspects(batch) + ")");
+    }
+  } else {
+    skip_or_stop("the gradient of step " + std::to_string(state_.global_step + 1) +
+                     " is not finite, in unit " + unit + " first (" + suspects(batch) + ")",
+                 outcome);
+  }
+  outcome.skipped = true;
+  ++state_.global_step;
+}
+
+void Trainer::update(const GradientTotals& totals, StepOutcome& outcome) {
+  const double scale = outcome.loss_scale;
+  outcome.grad_norm = std::sqrt(totals.square_sum) / scale;
+  const config::Betas betas = config::betas(options_.schedule, state_.applied_step);
+  const bool decays_all = options_.optimizer.decayed_parameters == config::DecayedParameters::kAll;
+  std::array<offload::AdamwScalars, kUndecayed + 1> scalars{};
+  for (const int group : {kDecayed, kUndecayed}) {
+    const bool decays = decays_all || group == kDecayed;
+    scalars[static_cast<std::size_t>(group)] = must(
+        offload::make_adamw_scalars({.learning_rate = outcome.learning_rate,
+                                     .beta1 = betas[0],
+                                     .beta2 = betas[1],
+                                     .eps = options_.optimizer.eps,
+                                     .weight_decay = decays ? options_.optimizer.weight_decay : 0,
+                                     .adam_w_mode = options_.optimizer.adam_w_mode,
+                                     .bias_correction = options_.optimizer.bias_correction,
+                                     .step = state_.applied_step + 1,
+                                     .loss_scale = scale,
+                                     .grad_norm = outcome.grad_norm,
+                                     .clip_norm = options_.clip_norm}));
+  }
+  if (options_.loss_scale) {
+    must(update_loss_scale(*options_.loss_scale, false, state_.loss_scale));
+  }
+  ++state_.global_step;
+  ++state_.applied_step;
+  state_.skipped_in_a_row = 0;
+  const std::int64_t begin_ns = now_ns();
+  must(parts_.optimizer->step(
+      {.groups = scalars, .source = &update_units_, .background = options_.overlap_update}));
+  times_.update_exposed_ns += now_ns() - begin_ns;
+  parts_.parameters->changed();
+}
+
+StepOutcome Trainer::step(const StepBatch& batch) {
+  const at::NoGradGuard no_tape;
+  times_ = {};
+  StepOutcome outcome;
+  outcome.loss_scale = options_.loss_scale ? state_.loss_scale.scale : 1.0;
+  outcome.learning_rate = config::learning_rate(options_.schedule, state_.applied_step);
+  double tokens = 0;
+  for (const at::Tensor& targets : batch.targets) tokens += static_cast<double>(targets.numel());
+
+  grad_scale_ = outcome.loss_scale / tokens;
+  expect_units();
+  const GradientTotals totals = passes(batch);
+  // So far the waits are forward's, and are counted as such alone.
+  times_.forward_ns = std::max<std::int64_t>(
+      0, parts_.clock->elapsed_ns(kBegin, kBackward) - times_.update_exposed_ns);
+  times_.backward_ns = parts_.clock->elapsed_ns(kBackward, kEnd);
+  trace_units();  // the device has come to the last mark, and so to every stamp
+
+  outcome.loss = mean_loss(batch);
+  if (totals.finite)
+    update(totals, outcome);
+  else
+    handle_overflow(batch, totals, outcome);
+  times_.update_ns = update_units_.last_step_ns();
+  outcome.times = times_;
+  return outcome;
+}
+
+LossSum Trainer::evaluate(const StepBatch& batch) {
+  drain();
+  return evaluate_batch(
+      {.model = parts_.model, .parameters = parts_.parameters, .params = parts_.params}, batch);
+}
+
+const std::vector<UnitHashes>& Trainer::unit_hashes() {
+  for (int unit = 0; options_.hash_widths && unit < parts_.model->units(); ++unit)
+    wait_for_update(unit);
+  must(update_units_.hash_device_units(options_.residency));
+  return update_units_.hashes();
+}
+
+void Trainer::drain() {
+  must(parts_.optimizer->drain());
+  must(parts_.params->drain());
+}
+
+}  // namespace sluice::engine

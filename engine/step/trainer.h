@@ -1,0 +1,167 @@
+// Trainer: one optimizer step of a GPT whose parameters and optimizer state come and go, in the
+// four phases of ZeRO-3 with offload ("ZeRO-Infinity", SC 2021), in the order of the step's program
+// (offload/step_program.h). That order is vertical: all
+// micro-batches go through a unit before the next unit is fetched, so parameters cross the bus once
+// a pass however large the batch is.
+//
+//   Forward   unit by unit: wait for its deferred update, fetch, run all micro-batches, release.
+//             What a unit was given is kept (the boundary); the head makes loss and first gradient.
+//   Backward  in reverse: fetch again, recompute or use what was saved, accumulate in fp32, hand
+//   the
+//             gradient on to the sink. Optimizer state starts to be read.
+//   Norm      the global norm, the clip factor, and whether the step overflowed.
+//   Update    AdamW, unit by unit in forward order; behind the next forward when `overlap_update`.
+//
+// A step whose gradient is not finite changes no parameter and no moment. Where it is skipped (by
+// the dynamic loss scale of fp16, or by run.non_finite_step) its batch is used up: global_step and
+// the loss scale go on, applied_step (Adam's t and the schedule's) does not.
+//
+// Exact: no staleness, clipping kept; where anything lies, and when it is updated, changes no bit.
+// Threads: one. Errors: as c10::Error or TrainError; both end the run: resume from a checkpoint.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/config/config.h"
+#include "engine/device/phase_clock.h"
+#include "engine/model/model.h"
+#include "engine/observe/trace_log.h"
+#include "engine/step/boundary_store.h"
+#include "engine/step/evaluation_pass.h"
+#include "engine/step/gradient_sink.h"
+#include "engine/step/host_units.h"
+#include "engine/step/loss_scaler.h"
+#include "engine/step/step_batch.h"
+#include "engine/step/train_error.h"
+#include "engine/step/unit_parameters.h"
+#include "offload/state/optimizer_offloader.h"
+#include "offload/step_program.h"
+
+namespace sluice::engine {
+
+// What the next step depends on beside weights and moments: what a checkpoint has to hold.
+struct TrainState {
+  std::int64_t global_step = 0;   // steps taken, skipped ones included
+  std::int64_t applied_step = 0;  // updates applied
+  std::uint64_t samples_drawn = 0;
+  std::int64_t skipped_in_a_row = 0;  // by run.non_finite_step, up to the last step
+  LossScaleState loss_scale;
+};
+
+struct StepTimes {
+  std::int64_t forward_ns = 0;  // without waiting for updates
+  std::int64_t backward_ns = 0;
+  std::int64_t update_ns = 0;          // of the last update that is done, overlapped or not
+  std::int64_t update_exposed_ns = 0;  // of updates: what this step waited for
+};
+
+struct StepOutcome {
+  double loss = 0;  // mean over the step's tokens
+  double grad_norm = 0;
+  double learning_rate = 0;
+  double loss_scale = 1;  // that was used
+  bool skipped = false;
+  std::string warning;  // of a step that run.non_finite_step skipped: a sentence
+  StepTimes times;
+};
+
+class Trainer {
+ public:
+  struct Options {
+    config::Optimizer optimizer;
+    config::Schedule schedule;
+    double clip_norm = 0;
+    std::optional<LossScaleRules> loss_scale;  // fp16
+    config::NonFiniteStep non_finite_step = config::NonFiniteStep::kStop;
+    std::int64_t max_skipped_steps = 0;
+    std::vector<bool> keeps_activations;  // by unit, between forward and backward; empty: none
+    offload::UnitResidency residency;
+    bool overlap_update = true;
+    bool deterministic = false;
+    std::uint64_t run_seed = 0;
+    int prefetch_units = 1;
+    std::optional<HostUnits::Widths> hash_widths;  // run.hash_units
+  };
+  // All must outlive it.
+  struct Parts {
+    const Model* model = nullptr;
+    UnitParameters* parameters = nullptr;
+    GradientSink* gradients = nullptr;
+    BoundaryStore* boundaries = nullptr;
+    offload::ParamOffloader* params = nullptr;
+    offload::OptimizerOffloader* optimizer = nullptr;
+    PhaseClock* clock = nullptr;
+    TraceLog* trace = nullptr;
+  };
+
+  Trainer(const Options& options, const Parts& parts, const TrainState& state);
+  ~Trainer();  // waits for an update that is going on
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  StepOutcome step(const StepBatch& batch);
+  // Without dropout; drains updates first.
+  LossSum evaluate(const StepBatch& batch);
+  // Every update applied, everything on its way written.
+  void drain();
+  // Of the last applied step; waits for its update. Empty without options.hash_widths.
+  const std::vector<UnitHashes>& unit_hashes();
+
+  const TrainState& state() const { return state_; }
+  // Goes on from there; between steps.
+  void set_state(const TrainState& state) { state_ = state; }
+  void count_samples(std::uint64_t samples) { state_.samples_drawn += samples; }
+
+ private:
+  PassContext context(int unit, std::size_t micro_batch) const;
+  std::int64_t wait_for_update(int unit);
+  bool keeps_activations(int unit) const;
+  at::Tensor run_unit(int unit, std::size_t micro_batch, const UnitViews& views,
+                      const at::Tensor& input);
+  UnitViews open(int unit);  // its gradients, with those of what it borrows
+  GradientTotals passes(const StepBatch& batch);
+  void compute(std::size_t position, const StepBatch& batch);
+  void forward(int unit, const UnitViews& views);
+  void head(int unit, const UnitViews& views, const StepBatch& batch);
+  void backward(int unit, const UnitViews& views);
+  void expect_units() const;
+  void prefetch_behind(std::size_t position);
+  double mean_loss(const StepBatch& batch) const;
+  std::string suspects(const StepBatch& batch) const;
+  void handle_overflow(const StepBatch& batch, const GradientTotals& totals, StepOutcome& outcome);
+  void skip_or_stop(const std::string& what, StepOutcome& outcome);
+  void update(const GradientTotals& totals, StepOutcome& outcome);
+
+  const Options options_;
+  const Parts parts_;
+  HostUnits update_units_;
+  FetchedUnits fetched_;
+  const offload::StepProgram program_;
+  TrainState state_;
+
+  // Of the step that is going on.
+  std::vector<std::vector<Saved>> saved_;  // by unit and micro-batch
+  std::vector<at::Tensor> flow_;           // what goes from unit to unit, by micro-batch
+  std::vector<at::Tensor> losses_;         // by micro-batch
+  StepTimes times_;
+  double grad_scale_ = 1;
+
+  // For the trace: what the device did with a unit, by its own time.
+  struct UnitSpan {
+    const char* name = nullptr;
+    std::int64_t begin_ns = 0;
+    std::int64_t end_ns = 0;
+  };
+  class SpanScope;
+  void trace_units();
+  std::deque<UnitSpan> spans_;  // addresses stay
+};
+
+}  // namespace sluice::engine

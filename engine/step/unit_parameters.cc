@@ -1,0 +1,37 @@
+#include "engine/step/unit_parameters.h"
+
+#include <algorithm>
+
+#include "aio/check.h"
+#include "engine/step/train_error.h"
+
+namespace sluice::engine {
+
+void FetchedUnits::acquire(int unit) {
+  fetched_.push_back({.unit = unit, .views = must(parameters_.acquire(unit))});
+}
+
+const UnitViews& FetchedUnits::of(int unit) const {
+  const auto found = std::find_if(fetched_.begin(), fetched_.end(),
+                                  [unit](const Fetched& it) { return it.unit == unit; });
+  SLUICE_CHECK(found != fetched_.end(), "a unit is fetched before it is computed with");
+  return *found->views;
+}
+
+UnitViews FetchedUnits::views(const ModelLayout& model, int unit) const {
+  std::vector<const UnitViews*> of_lenders;
+  for (const int lender : model.lenders(unit)) of_lenders.push_back(&of(lender));
+  return with_borrowed(model, unit, of(unit), of_lenders);
+}
+
+void FetchedUnits::release() {
+  for (auto it = fetched_.rbegin(); it != fetched_.rend(); ++it) parameters_.release(it->unit);
+  fetched_.clear();
+}
+
+offload::ProgramUnits program_units(const ModelLayout& model) {
+  return {.count = model.units(),
+          .lenders = [&model](int unit) -> const std::vector<int>& { return model.lenders(unit); }};
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,97 @@
+// UnitParameters: a unit's parameters on the device that computes, from wherever they live.
+//
+//   parameters.prefetch(u + 1);
+//   SLUICE_ASSIGN_OR_RETURN(const UnitViews* views, parameters.acquire(u));
+//   ... passes of u, enqueued on the compute stream ...
+//   parameters.release(u);
+//
+// One unit is acquired at a time, and the embedding where it lends that one parameters.
+//
+// Threads: the one that trains. Errors: as of ParamOffloader, the unit's name in front.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "aio/result.h"
+#include "engine/model/model_layout.h"
+#include "engine/model/slot_storage.h"
+#include "offload/params/param_offloader.h"
+#include "offload/step_program.h"
+
+namespace sluice::engine {
+
+class UnitParameters {
+ public:
+  virtual ~UnitParameters() = default;
+
+  // The unit will be acquired soon; its parameters are new. Never waits.
+  virtual Status prefetch(int unit) = 0;
+  // The same views for the whole run; they throw when used after release().
+  virtual Result<const UnitViews*> acquire(int unit) = 0;
+  // What was enqueued before may still use them; nothing that comes later may.
+  virtual void release(int unit) = 0;
+  // Whether backward finds the unit where forward left it, so that the host is not asked again.
+  virtual bool keeps(int /*unit*/) const { return false; }
+  // Of a unit that lives on the device: where, for the whole run; else null. The optimizer updates
+  // there what has its state on the device.
+  virtual void* resident_place(int /*unit*/) const { return nullptr; }
+  // Copies it from there once all that was enqueued is done; for looking at it.
+  virtual Status read_resident(int /*unit*/, std::span<std::byte> /*to*/) const {
+    return Error(ErrorCode::kUnsupported, "no unit lives on this device");
+  }
+  // A step was applied: from now on all units' parameters are other ones.
+  virtual void changed() {}
+  virtual std::uint64_t copied_bytes() const { return 0; }
+};
+
+// The units that a program has fetched for its next operation that computes: the one that is
+// computed, and those that lend it parameters.
+class FetchedUnits {
+ public:
+  // `parameters` must outlive it.
+  explicit FetchedUnits(UnitParameters& parameters) : parameters_(parameters) {}
+
+  void acquire(int unit);
+  // Of `unit`, and behind them of what it borrows; all of these units were acquired.
+  UnitViews views(const ModelLayout& model, int unit) const;
+  // All of them.
+  void release();
+
+ private:
+  struct Fetched {
+    int unit = 0;
+    const UnitViews* views = nullptr;
+  };
+  const UnitViews& of(int unit) const;
+
+  UnitParameters& parameters_;
+  std::vector<Fetched> fetched_;
+};
+
+offload::ProgramUnits program_units(const ModelLayout& model);  // which must outlive them
+
+// On the CPU the parameters are used where the offloader has them: nothing is copied.
+class CpuUnitParameters final : public UnitParameters {
+ public:
+  // All must outlive it.
+  CpuUnitParameters(const ModelLayout& model, at::ScalarType dtype,
+                    offload::ParamOffloader& params);
+
+  Status prefetch(int unit) override;
+  Result<const UnitViews*> acquire(int unit) override;
+  void release(int unit) override;
+
+ private:
+  struct Slot {
+    std::unique_ptr<SlotStorage> storage;
+    offload::ParamOffloader::Lease lease;
+  };
+
+  offload::ParamOffloader& params_;
+  std::vector<Slot> slots_;  // by unit
+};
+
+}  // namespace sluice::engine

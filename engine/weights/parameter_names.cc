@@ -1,0 +1,73 @@
+#include "engine/weights/parameter_names.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "engine/weights/quoting.h"
+
+namespace sluice::engine {
+namespace {
+
+Error mismatch(const std::string& what) { return Error(ErrorCode::kInvalidArgument, what); }
+
+Status check_shape(const TensorInfo& found, const TensorSpec& wanted) {
+  if (found.shape == wanted.shape) return {};
+  return mismatch("tensor " + in_quotes(found.name) + " has shape " + shape_text(found.shape) +
+                  ", and the model wants " + shape_text(wanted.shape) +
+                  ": the file is of another size than the configuration's model");
+}
+
+}  // namespace
+
+std::string_view ParameterNames::ours(std::string_view name_in_file) const {
+  if (name_in_file.starts_with(prefix)) name_in_file.remove_prefix(prefix.size());
+  return name_in_file;
+}
+
+const TensorInfo* find_parameter(const ParameterNames& names, std::span<const TensorInfo> in_file,
+                                 std::string_view name) {
+  const auto found = std::find_if(in_file.begin(), in_file.end(), [&](const TensorInfo& tensor) {
+    return names.ours(tensor.name) == name;
+  });
+  return found == in_file.end() ? nullptr : &*found;
+}
+
+Result<std::vector<std::string>> match_parameters(const ParameterNames& rules,
+                                                  std::span<const TensorInfo> in_file,
+                                                  std::span<const TensorSpec> wanted) {
+  std::unordered_map<std::string_view, const TensorInfo*> found;
+  for (const TensorInfo& tensor : in_file) {
+    const auto [entry, is_new] = found.emplace(rules.ours(tensor.name), &tensor);
+    if (!is_new)
+      return mismatch("the file has " + in_quotes(entry->second->name) + " and " +
+                      in_quotes(tensor.name) + ", which are one parameter");
+  }
+  std::vector<std::string> names;
+  for (const TensorSpec& parameter : wanted) {
+    const auto entry = found.find(parameter.name);
+    if (entry == found.end())
+      return mismatch("the file has no tensor " + in_quotes(parameter.name) +
+                      ", which the configuration's model needs");
+    SLUICE_RETURN_IF_ERROR(check_shape(*entry->second, parameter));
+    if (!is_weight_dtype(entry->second->dtype))
+      return mismatch("tensor " + in_quotes(entry->second->name) + " is " +
+                      std::string(to_string(entry->second->dtype)) +
+                      "; weights are F16, BF16, F32 or F64");
+    if (const auto head = found.find(rules.tied_head);
+        parameter.name == rules.token_embedding && head != found.end()) {
+      SLUICE_RETURN_IF_ERROR(check_shape(*head->second, parameter));
+      found.erase(head);
+    }
+    names.push_back(entry->second->name);
+    found.erase(parameter.name);
+  }
+  for (const TensorInfo& tensor : in_file) {
+    const std::string_view name = rules.ours(tensor.name);
+    if (found.contains(name) && !(rules.is_buffer != nullptr && rules.is_buffer(name)))
+      return mismatch("the file has a tensor " + in_quotes(tensor.name) +
+                      ", which the configuration's model has not");
+  }
+  return names;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,77 @@
+// The oracle: one element at a time, the definition as it is written. std::fma is libm's, which is
+// correctly rounded with and without the instruction.
+#include <bit>
+#include <cfloat>
+#include <cmath>
+
+#include "offload/adamw/adamw_kernels.h"
+#include "offload/adamw/half.h"
+#include "offload/adamw/split_master.h"
+
+namespace sluice::offload {
+namespace {
+
+float canonical_nan(float x) {
+  return std::bit_cast<float>(canonical_nan_bits(std::bit_cast<std::uint32_t>(x)));
+}
+
+float as_stored(float x) { return std::fabs(x) < FLT_MIN ? 0.0F : canonical_nan(x); }
+
+float load_grad(const AdamwArrays& arrays, std::size_t i) {
+  switch (arrays.grad_type) {
+    case GradType::kBf16:
+      return float_from_bf16(static_cast<const std::uint16_t*>(arrays.grad)[i]);
+    case GradType::kFp16:
+      return float_from_fp16(static_cast<const std::uint16_t*>(arrays.grad)[i]);
+    case GradType::kFp32:
+      break;
+  }
+  return static_cast<const float*>(arrays.grad)[i];
+}
+
+float load_param(const AdamwArrays& arrays, std::size_t i) {
+  if (arrays.param_form == ParamForm::kSplit)
+    return join_master({.hi = arrays.param16[i], .lo = arrays.lo[i]});
+  return arrays.master[i];
+}
+
+void store_param(const AdamwArrays& arrays, std::size_t i, float p) {
+  const SplitMaster halves = split_master(p);
+  switch (arrays.param_form) {
+    case ParamForm::kSplit:
+      arrays.param16[i] = halves.hi;
+      arrays.lo[i] = halves.lo;
+      return;
+    case ParamForm::kFp32AndBf16:
+      arrays.param16[i] = halves.hi;
+      break;
+    case ParamForm::kFp32AndFp16:
+      arrays.param16[i] = fp16_from_float(p);
+      break;
+    case ParamForm::kFp32:
+      break;
+  }
+  arrays.master[i] = p;
+}
+
+}  // namespace
+
+void adamw_scalar(const AdamwScalars& s, const AdamwArrays& arrays, std::size_t begin,
+                  std::size_t end) {
+  for (std::size_t i = begin; i < end; ++i) {
+    const float p = load_param(arrays, i);
+    float g = load_grad(arrays, i) * s.grad_scale;
+    if (s.use_l2) g = std::fma(s.l2, p, g);
+    const float m0 = arrays.m[i];
+    const float v0 = arrays.v[i];
+    const float m = as_stored(std::fma(s.one_minus_beta1, g - m0, m0));
+    const float v = as_stored(std::fma(s.one_minus_beta2, std::fma(g, g, -v0), v0));
+    const float d = std::fma(std::sqrt(v), s.inv_sqrt_c2, s.eps);
+    const float step = std::fma(s.decay, p, s.step_size * (m / d));
+    store_param(arrays, i, canonical_nan(p - step));
+    arrays.m[i] = m;
+    arrays.v[i] = v;
+  }
+}
+
+}  // namespace sluice::offload

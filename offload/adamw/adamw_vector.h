@@ -1,0 +1,149 @@
+// The AdamW kernel over vectors of any width, for adamw_avx2.cc and adamw_avx512.cc; see vec_avx2.h
+// for what V is and why all is in an unnamed namespace.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw_kernels.h"
+#include "offload/adamw/prefetch.h"
+
+namespace sluice::offload {
+namespace {
+
+template <class V, GradType kGrad, ParamForm kForm, bool kL2>
+class VectorAdamw {
+ public:
+  using F = typename V::F;
+
+  VectorAdamw(const AdamwScalars& s, const AdamwArrays& arrays)
+      : arrays_(arrays),
+        grad_scale_(V::set(s.grad_scale)),
+        one_minus_beta1_(V::set(s.one_minus_beta1)),
+        one_minus_beta2_(V::set(s.one_minus_beta2)),
+        inv_sqrt_c2_(V::set(s.inv_sqrt_c2)),
+        eps_(V::set(s.eps)),
+        step_size_(V::set(s.step_size)),
+        decay_(V::set(s.decay)),
+        l2_(V::set(s.l2)) {}
+
+  // The elements from i on, a vector's worth.
+  [[gnu::always_inline]] void step(std::size_t i) const {
+    const F p = load_param(i);
+    F g = V::mul(load_grad(i), grad_scale_);
+    if constexpr (kL2) g = V::fma(l2_, p, g);
+    const F m0 = V::load(arrays_.m + i);
+    const F v0 = V::load(arrays_.v + i);
+    const F m = as_stored(V::fma(one_minus_beta1_, V::sub(g, m0), m0));
+    const F v = as_stored(V::fma(one_minus_beta2_, V::fms(g, g, v0), v0));
+    const F d = V::fma(V::sqrt(v), inv_sqrt_c2_, eps_);
+    const F change = V::fma(decay_, p, V::mul(step_size_, V::div(m, d)));
+    store_param(i, V::canonical_nan(V::sub(p, change)));
+    V::store(arrays_.m + i, m);
+    V::store(arrays_.v + i, v);
+  }
+
+  // Of the elements from i on, two vectors' worth.
+  [[gnu::always_inline]] void prefetch_lines(std::size_t i) const {
+    constexpr std::size_t kCount = 2 * V::kLanes;
+    prefetch<kGrad == GradType::kFp32 ? 4 : 2>(arrays_.grad, i, kCount);
+    if constexpr (kForm != ParamForm::kFp32) prefetch<2>(arrays_.param16, i, kCount);
+    if constexpr (kForm == ParamForm::kSplit)
+      prefetch<2>(arrays_.lo, i, kCount);
+    else
+      prefetch<4>(arrays_.master, i, kCount);
+    prefetch<4>(arrays_.m, i, kCount);
+    prefetch<4>(arrays_.v, i, kCount);
+  }
+
+ private:
+  [[gnu::always_inline]] static F as_stored(F x) { return V::canonical_nan(V::tiny_to_zero(x)); }
+
+  [[gnu::always_inline]] F load_grad(std::size_t i) const {
+    if constexpr (kGrad == GradType::kFp32)
+      return V::load(static_cast<const float*>(arrays_.grad) + i);
+    const auto* grad16 = static_cast<const std::uint16_t*>(arrays_.grad);
+    if constexpr (kGrad == GradType::kBf16) return V::load_bf16(grad16 + i);
+    if constexpr (kGrad == GradType::kFp16) return V::load_fp16(grad16 + i);
+  }
+
+  [[gnu::always_inline]] F load_param(std::size_t i) const {
+    if constexpr (kForm == ParamForm::kSplit)
+      return V::load_split(arrays_.param16 + i, arrays_.lo + i);
+    else
+      return V::load(arrays_.master + i);
+  }
+
+  [[gnu::always_inline]] void store_param(std::size_t i, F p) const {
+    if constexpr (kForm == ParamForm::kSplit || kForm == ParamForm::kFp32AndBf16)
+      V::store_hi(arrays_.param16 + i, p);
+    if constexpr (kForm == ParamForm::kFp32AndFp16) V::store_fp16(arrays_.param16 + i, p);
+    if constexpr (kForm == ParamForm::kSplit)
+      V::store_lo(arrays_.lo + i, p);
+    else
+      V::store(arrays_.master + i, p);
+  }
+
+  // A copy, which nobody else can change: its pointers stay in registers.
+  const AdamwArrays arrays_;
+  const F grad_scale_, one_minus_beta1_, one_minus_beta2_, inv_sqrt_c2_, eps_, step_size_, decay_,
+      l2_;
+};
+
+template <class V, GradType kGrad, ParamForm kForm, bool kL2>
+void run_adamw(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size_t begin,
+               std::size_t end) {
+  const VectorAdamw<V, kGrad, kForm, kL2> adamw(scalars, arrays);
+  std::size_t i = begin;
+  for (; i + 2 * V::kLanes <= end; i += 2 * V::kLanes) {
+    adamw.prefetch_lines(i + kPrefetchElements);
+    adamw.step(i);
+    adamw.step(i + V::kLanes);
+  }
+  if (i + V::kLanes <= end) {
+    adamw.step(i);
+    i += V::kLanes;
+  }
+  adamw_scalar(scalars, arrays, i, end);  // less than a vector is left
+}
+
+template <class V, GradType kGrad, ParamForm kForm>
+void choose_mode(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size_t begin,
+                 std::size_t end) {
+  if (scalars.use_l2)
+    run_adamw<V, kGrad, kForm, true>(scalars, arrays, begin, end);
+  else
+    run_adamw<V, kGrad, kForm, false>(scalars, arrays, begin, end);
+}
+
+template <class V, GradType kGrad>
+void choose_form(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size_t begin,
+                 std::size_t end) {
+  switch (arrays.param_form) {
+    case ParamForm::kSplit:
+      return choose_mode<V, kGrad, ParamForm::kSplit>(scalars, arrays, begin, end);
+    case ParamForm::kFp32:
+      return choose_mode<V, kGrad, ParamForm::kFp32>(scalars, arrays, begin, end);
+    case ParamForm::kFp32AndBf16:
+      return choose_mode<V, kGrad, ParamForm::kFp32AndBf16>(scalars, arrays, begin, end);
+    case ParamForm::kFp32AndFp16:
+      return choose_mode<V, kGrad, ParamForm::kFp32AndFp16>(scalars, arrays, begin, end);
+  }
+}
+
+template <class V>
+void vector_adamw(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size_t begin,
+                  std::size_t end) {
+  switch (arrays.grad_type) {
+    case GradType::kFp32:
+      return choose_form<V, GradType::kFp32>(scalars, arrays, begin, end);
+    case GradType::kBf16:
+      return choose_form<V, GradType::kBf16>(scalars, arrays, begin, end);
+    case GradType::kFp16:
+      return choose_form<V, GradType::kFp16>(scalars, arrays, begin, end);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::offload

@@ -1,0 +1,25 @@
+// The cast and sum of squares of grad_stats.h on a GPU: same definition, same bits.
+#pragma once
+
+#include <cstdint>
+
+#include "aio/result.h"
+#include "offload/adamw/adamw_arrays.h"
+
+namespace sluice::offload {
+
+struct GradCastCuda {
+  const float* grad = nullptr;    // the range's first element, on the GPU
+  GradType to = GradType::kFp32;  // kFp32: no cast, the sum alone
+  std::uint16_t* out = nullptr;   // on the GPU, of the same length, unless `to` is kFp32
+  std::uint64_t first = 0;        // the range's first element, as an index in the unit
+  std::uint64_t elements = 0;
+  double* node_sums = nullptr;  // sum_node_count(first, elements) of them, for append_sums() of
+                                // square_sum.h; on the GPU, or host memory that it can write
+};
+
+// Enqueues the work on `stream` (a cudaStream_t) of the current device and returns. Allocates
+// nothing, waits for nothing. kInternal: the launch failed, in CUDA's words.
+Status cast_and_sum_cuda(const GradCastCuda& cast, void* stream);
+
+}  // namespace sluice::offload

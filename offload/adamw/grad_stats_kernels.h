@@ -1,0 +1,29 @@
+// The kernels under grad_stats.h, one for each Isa, on the calling thread, with MXCSR at its
+// default. A leaf is 64 elements in a row, the first one's index in the unit a multiple of 64.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "offload/adamw/adamw_arrays.h"
+
+namespace sluice::offload {
+
+inline constexpr int kLeafLevel = 6;
+inline constexpr std::size_t kLeafElements = std::size_t{1} << kLeafLevel;
+
+// Casts `leaves` leaves of grad into out (unless `to` is kFp32), and writes the tree node of each.
+using LeafSumsKernel = void(const float* grad, GradType to, std::uint16_t* out, std::size_t leaves,
+                            double* sums);
+
+LeafSumsKernel leaf_sums_scalar;
+LeafSumsKernel leaf_sums_avx2;
+LeafSumsKernel leaf_sums_avx512;
+
+// One element: casts it, returns its square.
+double cast_and_square(const float* grad, GradType to, std::uint16_t* out);
+
+// Overwrites sums[0 .. 2^levels) with the nodes above them, and returns the uppermost.
+double sum_tree(double* sums, int levels);
+
+}  // namespace sluice::offload

@@ -1,0 +1,97 @@
+#include "offload/params/param_layout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "aio/units.h"
+#include "swap/record_image.h"
+
+namespace sluice::offload {
+namespace {
+
+constexpr std::uint64_t kPageBytes = 4096;
+constexpr std::uint64_t kMinChunkBytes = kMiB;
+constexpr std::uint64_t kMaxChunkBytes = 16 * kMiB;
+constexpr std::uint64_t kMaxUnitBytes = swap::kMaxChunks * kMaxChunkBytes;
+
+Error invalid(std::string what) { return Error(ErrorCode::kInvalidArgument, std::move(what)); }
+
+Status check(std::span<const ParamUnit> units, std::uint64_t element_bytes, int buffers) {
+  if (units.empty()) return invalid("a model needs at least one unit");
+  if (buffers < ParamLayout::kMinBuffers || buffers > ParamLayout::kMaxBuffers) {
+    return invalid("there cannot be " + std::to_string(buffers) +
+                   " buffers for parameters of one size: it must be " +
+                   std::to_string(ParamLayout::kMinBuffers) + " to " +
+                   std::to_string(ParamLayout::kMaxBuffers));
+  }
+  for (const ParamUnit& unit : units) {
+    if (unit.elements == 0) return invalid("unit " + unit.name + " has no parameters");
+    if (unit.elements > kMaxUnitBytes / element_bytes) {
+      return invalid("unit " + unit.name + " has " + std::to_string(unit.elements) +
+                     " parameters of " + std::to_string(element_bytes) + " bytes; a unit has " +
+                     format_bytes(kMaxUnitBytes) + " at most: cut it in two");
+    }
+  }
+  return {};
+}
+
+// The smallest with which a record's header has room for the checksums of the largest unit.
+std::uint64_t chunk_bytes_for(std::uint64_t largest_bytes) {
+  const std::uint64_t needed = (largest_bytes + swap::kMaxChunks - 1) / swap::kMaxChunks;
+  return std::max(kMinChunkBytes, align_up(needed, kPageBytes));
+}
+
+}  // namespace
+
+Result<ParamLayout> ParamLayout::create(std::span<const ParamUnit> units, int element_bytes,
+                                        int buffers_of_a_class) {
+  if (element_bytes != 2 && element_bytes != 4)
+    return invalid("a parameter has 2 or 4 bytes, not " + std::to_string(element_bytes));
+  const auto bytes_each = static_cast<std::uint64_t>(element_bytes);
+  SLUICE_RETURN_IF_ERROR(check(units, bytes_each, buffers_of_a_class));
+  ParamLayout layout;
+  std::uint64_t largest_bytes = 0;
+  for (const ParamUnit& unit : units) {
+    Place place{.tier = unit.tier, .bytes = unit.elements * bytes_each};
+    if (unit.tier == Tier::kGpu) {
+      place.bytes = 0;
+    } else if (unit.tier == Tier::kCpu) {
+      place.offset_bytes = layout.cpu_bytes_;
+      layout.cpu_bytes_ += align_up(place.bytes, kPageBytes);
+    } else {
+      place.record = static_cast<swap::RecordId>(layout.records_.size());
+      place.image_bytes = swap::RecordShape{.payload_bytes = place.bytes}.image_bytes();
+      layout.records_.push_back({.parameter = unit.name,
+                                 .first_element = 0,
+                                 .elements = unit.elements,
+                                 .payload_bytes = place.bytes});
+      largest_bytes = std::max(largest_bytes, place.bytes);
+    }
+    layout.places_.push_back(place);
+  }
+  layout.chunk_bytes_ = chunk_bytes_for(largest_bytes);
+  layout.place_in_classes(buffers_of_a_class);
+  return layout;
+}
+
+void ParamLayout::place_in_classes(int buffers_of_a_class) {
+  std::vector<Place*> by_size;
+  for (Place& place : places_)
+    if (place.tier == Tier::kNvme) by_size.push_back(&place);
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [](const Place* a, const Place* b) { return a->image_bytes > b->image_bytes; });
+  for (Place* place : by_size) {
+    const bool fits =
+        !classes_.empty() && place->image_bytes >= classes_.back().buffer_bytes / 4 * 3;
+    if (!fits) classes_.push_back({.buffer_bytes = place->image_bytes});
+    place->size_class = static_cast<int>(classes_.size()) - 1;
+    SizeClass& its = classes_.back();
+    its.buffers = std::min(its.buffers + 1, buffers_of_a_class);
+  }
+  for (SizeClass& it : classes_) {
+    it.first_offset_bytes = buffer_bytes_;
+    buffer_bytes_ += it.buffer_bytes * static_cast<std::uint64_t>(it.buffers);
+  }
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,88 @@
+// ParamStorage: what ParamOffloader takes once: memory for the cpu units, buffers for the nvme
+// ones, and the store of their records.
+//
+// Memory:  exactly plan(). Both pieces of memory are mapped, touched, locked and registered once.
+// Threads: create() and remove() alone; all else from any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "aio/executor.h"
+#include "aio/io_queue.h"
+#include "aio/pinned_pool.h"
+#include "aio/result.h"
+#include "offload/params/param_layout.h"
+#include "swap/state_store.h"
+
+namespace sluice::offload {
+
+struct ParamOptions {
+  std::vector<ParamUnit> units;
+  int element_bytes = 2;            // 4 in fp32 mode
+  int cache_buffers = 3;            // of each size class, at least 2
+  int read_ahead = 2;               // units of each size class, as far as the buffers go
+  swap::StateStore::Options store;  // for nvme units: paths and run; chunk_bytes is set here
+  bool huge_pages = true;
+  aio::MemoryLock lock = aio::MemoryLock::kTry;
+  aio::PinHook
+      hook;  // gets the memory of the cpu units, and that of all buffers, each in one piece
+};
+
+struct ParamEnvironment {
+  aio::IoQueue* reads = nullptr;   // needed for nvme units
+  aio::IoQueue* writes = nullptr;  // likewise; may be the same
+  // Makes and checks checksums, nobody else's meanwhile, and touches memory in create(). May be
+  // null: then each thread does it alone.
+  aio::Executor* executor = nullptr;
+};
+
+struct ParamMemoryPlan {
+  std::uint64_t cpu_bytes = 0;     // resident and pinned: parameters of cpu units
+  std::uint64_t buffer_bytes = 0;  // resident and pinned: the cache of nvme units
+  std::uint64_t nvme_bytes = 0;    // files of records on all paths
+};
+
+class ParamStorage {
+ public:
+  static Result<ParamMemoryPlan> plan(const ParamOptions& options);
+  // Whatever fails, nothing is left behind.
+  static Result<std::unique_ptr<ParamStorage>> create(const ParamOptions& options,
+                                                      const ParamEnvironment& environment);
+  ParamStorage(const ParamStorage&) = delete;
+  ParamStorage& operator=(const ParamStorage&) = delete;
+  ~ParamStorage() = default;
+
+  const ParamLayout& layout() const { return layout_; }
+  // Null: there is no nvme unit.
+  swap::StateStore* store() const { return store_.get(); }
+  // Of a cpu unit.
+  std::span<std::byte> parameters(const ParamLayout::Place& place) const {
+    return cpu_.lease.bytes().subspan(place.offset_bytes, place.bytes);
+  }
+  // Numbered through all size classes.
+  std::span<std::byte> buffer(int index) const { return slices_[static_cast<std::size_t>(index)]; }
+  int buffers() const { return static_cast<int>(slices_.size()); }
+
+ private:
+  struct Pinned {
+    std::unique_ptr<aio::PinnedPool> pool;  // of one buffer
+    aio::PinnedPool::Lease lease;
+  };
+
+  explicit ParamStorage(ParamLayout layout) : layout_(std::move(layout)) {}
+  Status take_memory(const ParamOptions& options, const ParamEnvironment& environment);
+  static Status pin(std::uint64_t bytes, const ParamOptions& options, aio::IoBackend* backend,
+                    aio::Executor* executor, Pinned& memory);
+
+  const ParamLayout layout_;
+  Pinned cpu_;
+  Pinned buffers_;
+  std::vector<std::span<std::byte>> slices_;
+  std::unique_ptr<swap::StateStore> store_;
+};
+
+}  // namespace sluice::offload

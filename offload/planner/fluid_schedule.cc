@@ -1,0 +1,230 @@
+#include "offload/planner/fluid_schedule.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "aio/check.h"
+
+namespace sluice::offload {
+namespace {
+
+constexpr std::size_t at(Resource resource) { return static_cast<std::size_t>(resource); }
+constexpr bool is_active(ResourceRates::Mask mask, Resource resource) {
+  return ((mask >> at(resource)) & 1U) != 0;
+}
+
+// Each direction, where the two are active or not.
+void set_duplex(const DuplexRates& duplex, Resource in, Resource out, ResourceRates::Mask active,
+                ResourceRates::Rates& rates) {
+  const bool both = is_active(active, in) && is_active(active, out);
+  const auto rate = [both](double alone, double together) {
+    return both && together > 0 ? std::min(together, alone) : alone;
+  };
+  rates[at(in)] = rate(duplex.in_bytes_per_s, duplex.in_both_bytes_per_s);
+  rates[at(out)] = rate(duplex.out_bytes_per_s, duplex.out_both_bytes_per_s);
+}
+
+// Whoever moves bytes of DRAM gives up the same share when they ask for more than it has. AdamW
+// alone was measured: it has what it needs then.
+void share_dram(const MachineSpeeds& speeds, double adamw_bytes, ResourceRates::Mask active,
+                ResourceRates::Rates& rates) {
+  const double most = speeds.host_copy_bytes_per_s;
+  if (most <= 0) return;
+  double asked = 0;
+  for (const Resource mover :
+       {Resource::kHostToGpu, Resource::kGpuToHost, Resource::kDriveRead, Resource::kDriveWrite}) {
+    if (is_active(active, mover)) asked += rates[at(mover)];
+  }
+  if (!is_active(active, Resource::kCpu) || asked == 0) return;
+  asked += std::min(rates[at(Resource::kCpu)] * adamw_bytes, most);
+  if (asked <= most) return;
+  for (std::size_t r = 0; r < kResources; ++r)
+    if (r != at(Resource::kGpu)) rates[r] *= most / asked;
+}
+
+}  // namespace
+
+Resource resource_of(Stream stream) {
+  switch (stream) {
+    case Stream::kCompute:
+      return Resource::kGpu;
+    case Stream::kParamsIn:
+    case Stream::kBoundariesIn:
+      return Resource::kHostToGpu;
+    case Stream::kGradientsOut:
+    case Stream::kBoundariesOut:
+      return Resource::kGpuToHost;
+    case Stream::kStateReads:
+    case Stream::kParamReads:
+      return Resource::kDriveRead;
+    case Stream::kStateWrites:
+    case Stream::kParamWrites:
+      return Resource::kDriveWrite;
+    case Stream::kUpdates:
+    case Stream::kHost:
+      break;
+  }
+  return Resource::kCpu;
+}
+
+ResourceRates::ResourceRates(const MachineSpeeds& speeds, double cpu_adamw_dram_bytes) {
+  for (Mask active = 0; active < table_.size(); ++active) {
+    Rates& rates = table_[active];
+    rates[at(Resource::kGpu)] = 1;
+    rates[at(Resource::kCpu)] = speeds.cpu_adamw_elements_per_s;
+    set_duplex(speeds.bus, Resource::kHostToGpu, Resource::kGpuToHost, active, rates);
+    set_duplex(speeds.drives, Resource::kDriveRead, Resource::kDriveWrite, active, rates);
+    share_dram(speeds, cpu_adamw_dram_bytes, active, rates);
+  }
+}
+
+double ResourceRates::alone(Resource resource) const {
+  return table_[1U << at(resource)][at(resource)];
+}
+
+FluidSchedule::FluidSchedule(std::size_t expected_tasks) {
+  tasks_.reserve(expected_tasks);
+  for (Line& line : lines_) line.tasks.reserve(expected_tasks / 4);
+}
+
+TaskId FluidSchedule::add(const Task& task) {
+  const auto id = static_cast<TaskId>(tasks_.size());
+  for (const TaskId before : task.after)
+    SLUICE_CHECK(before < id, "a task comes after tasks that are there already");
+  tasks_.push_back(task);
+  lines_[static_cast<std::size_t>(task.stream)].tasks.push_back(id);
+  return id;
+}
+
+bool FluidSchedule::may_begin(TaskId id) const {
+  const auto& after = task(id).after;
+  return std::all_of(after.begin(), after.end(),
+                     [this](TaskId it) { return it == kNoTask || times(it).end_s >= 0; });
+}
+
+// Tasks without work are done at once.
+bool FluidSchedule::begin_next(Line& line) {
+  if (line.active || line.next == line.tasks.size()) return false;
+  const TaskId id = line.tasks[line.next];
+  if (!may_begin(id)) return false;
+  Times& times = times_[static_cast<std::size_t>(id)];
+  times.begin_s = now_s_;
+  begun_[static_cast<std::size_t>(id)] = true;
+  if (task(id).work > 0) {
+    line.active = true;
+    line.outside = task(id).outside;
+    line.left = task(id).work;
+    return true;
+  }
+  times.end_s = now_s_;
+  ++line.next;
+  return true;
+}
+
+void FluidSchedule::begin_all() {
+  for (bool begun = true; begun;) {
+    begun = false;
+    for (Line& line : lines_)
+      while (begin_next(line)) begun = true;
+  }
+}
+
+// How fast each stream is, as long as no task begins or ends.
+FluidSchedule::Shares FluidSchedule::shares(const ResourceRates& rates) const {
+  Shares shares{.active = outside_, .next_s = std::numeric_limits<double>::infinity()};
+  std::array<int, kResources> sharers{};
+  for (std::size_t s = 0; s < lines_.size(); ++s) {
+    if (!runs(lines_[s])) continue;
+    const std::size_t resource = at(resource_of(static_cast<Stream>(s)));
+    shares.active |= 1U << resource;
+    ++sharers[resource];
+  }
+  const ResourceRates::Rates& rate = rates.of(shares.active);
+  for (std::size_t s = 0; s < lines_.size(); ++s) {
+    if (!runs(lines_[s])) continue;
+    const std::size_t resource = at(resource_of(static_cast<Stream>(s)));
+    shares.rate[s] = rate[resource] / sharers[resource];
+    shares.next_s = std::min(shares.next_s, lines_[s].left / shares.rate[s]);
+  }
+  return shares;
+}
+
+// At most to the end of the task that ends next.
+void FluidSchedule::spend(const Shares& shares, double step_s, bool count_busy) {
+  now_s_ += step_s;
+  for (std::size_t r = 0; count_busy && r < kResources; ++r)
+    if (((shares.active >> r) & 1U) != 0) busy_s_[r] += step_s;
+  constexpr double kRounding = 1 + 1e-12;
+  for (std::size_t s = 0; s < lines_.size(); ++s) {
+    Line& line = lines_[s];
+    if (!runs(line)) continue;
+    const double work = shares.rate[s] * step_s;
+    if (line.left > work * kRounding) {
+      line.left -= work;
+      continue;
+    }
+    line.active = false;
+    times_[static_cast<std::size_t>(line.tasks[line.next++])].end_s = now_s_;
+  }
+}
+
+void FluidSchedule::run(const ResourceRates& rates, TaskId first, TaskId last) {
+  times_.assign(tasks_.size(), {});
+  begun_.assign(tasks_.size(), false);
+  begin_all();
+  while (times(last).end_s < 0) {
+    const Shares now = shares(rates);
+    SLUICE_CHECK(now.active != 0, "a schedule whose tasks come after each other goes on");
+    spend(now, now.next_s, first == kNoTask || times(first).end_s >= 0);
+    begin_all();
+  }
+}
+
+// ---- with tasks that are outside ----------------------------------------------------------------
+
+void FluidSchedule::begin(const ResourceRates& rates) {
+  rates_ = &rates;
+  times_.assign(tasks_.size(), {});
+  begun_.assign(tasks_.size(), false);
+  begin_all();
+}
+
+double FluidSchedule::next_end_s() const { return now_s_ + shares(*rates_).next_s; }
+
+void FluidSchedule::advance_to(double time_s, ResourceRates::Mask outside) {
+  for (;;) {
+    const Shares now = shares(*rates_);
+    if (now_s_ + now.next_s > time_s) {
+      if (time_s > now_s_) spend(now, time_s - now_s_, /*count_busy=*/true);
+      break;
+    }
+    spend(now, now.next_s, /*count_busy=*/true);
+    begin_all();
+  }
+  outside_ = outside;
+}
+
+void FluidSchedule::end(TaskId outside) {
+  Line& line = lines_[static_cast<std::size_t>(task(outside).stream)];
+  SLUICE_CHECK(line.active && line.outside && line.tasks[line.next] == outside,
+               "a task that ends outside has begun");
+  line.active = false;
+  ++line.next;
+  times_[static_cast<std::size_t>(outside)].end_s = now_s_;
+  begin_all();
+}
+
+TaskId FluidSchedule::begun_outside(Stream stream) const {
+  const Line& line = lines_[static_cast<std::size_t>(stream)];
+  return line.active && line.outside ? line.tasks[line.next] : kNoTask;
+}
+
+bool FluidSchedule::waits_only_for(TaskId id, TaskId outside) const {
+  const Line& line = lines_[static_cast<std::size_t>(task(id).stream)];
+  if (line.active || line.next == line.tasks.size() || line.tasks[line.next] != id) return false;
+  const auto& after = task(id).after;
+  return std::all_of(after.begin(), after.end(),
+                     [&](TaskId it) { return it == kNoTask || it == outside || has_ended(it); });
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,130 @@
+// FluidSchedule: tasks in virtual time. Each is on a stream, each stream takes its tasks in the
+// order in which they were added, one at a time, as soon as those that a task comes after are done.
+// Streams belong to resources: those of one resource that are active share its rate equally, and
+// the rate depends on which other resources are active.
+//
+// A task may also be outside: somebody else does its work, in the same virtual time, and says when
+// it has ended. Then the schedule is not run but gone along with: begin(), and advance_to() the
+// time of whatever happens.
+//
+// Memory:  reserved by the caller's estimate; tasks are small.
+// Threads: none of its own; one at a time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "offload/planner/machine_speeds.h"
+#include "offload/planner/step_model.h"
+
+namespace sluice::offload {
+
+enum class Stream : std::uint8_t {
+  kCompute,
+  kParamsIn,
+  kBoundariesIn,
+  kGradientsOut,
+  kBoundariesOut,
+  kUpdates,
+  kStateReads,
+  kParamReads,
+  kStateWrites,
+  kParamWrites,
+  kHost,  // decisions: tasks without work
+};
+inline constexpr int kStreams = 11;
+Resource resource_of(Stream stream);
+
+// What each resource does a second while certain others are active: seconds for the GPU, elements
+// for the CPU, bytes for the others.
+class ResourceRates {
+ public:
+  using Mask = unsigned;  // bit r: resource r is active
+  using Rates = std::array<double, kResources>;
+
+  ResourceRates(const MachineSpeeds& speeds, double cpu_adamw_dram_bytes);
+  const Rates& of(Mask active) const { return table_[active]; }
+  double alone(Resource resource) const;
+
+ private:
+  std::array<Rates, 1U << kResources> table_{};
+};
+
+using TaskId = std::int32_t;
+inline constexpr TaskId kNoTask = -1;
+
+class FluidSchedule {
+ public:
+  static constexpr std::size_t kMaxAfter = 4;
+  struct Task {
+    Stream stream = Stream::kHost;
+    double work = 0;
+    std::array<TaskId, kMaxAfter> after = {kNoTask, kNoTask, kNoTask, kNoTask};
+    bool outside = false;
+  };
+  struct Times {
+    double begin_s = 0;
+    double end_s = -1;  // below 0: not done
+  };
+
+  explicit FluidSchedule(std::size_t expected_tasks);
+  TaskId add(const Task& task);
+
+  // Until `last` is done. busy_s() counts from the end of `first` on (kNoTask: from 0 on).
+  void run(const ResourceRates& rates, TaskId first, TaskId last);
+
+  // ---- with tasks that are outside
+
+  // The first tasks begin. `rates` must outlive the schedule.
+  void begin(const ResourceRates& rates);
+  // When the next task ends by itself, if nothing happens outside; infinite: none does.
+  double next_end_s() const;
+  // Not before now_s(). `outside`: resources that others use meanwhile.
+  void advance_to(double time_s, ResourceRates::Mask outside = 0);
+  void end(TaskId outside);                   // now; it must have begun
+  TaskId begun_outside(Stream stream) const;  // and not ended; kNoTask: there is none
+  // Nothing but this one is waited for, on its stream and by what it comes after.
+  bool waits_only_for(TaskId id, TaskId outside) const;
+  bool has_ended(TaskId id) const { return times(id).end_s >= 0; }
+
+  const Task& task(TaskId id) const { return tasks_[static_cast<std::size_t>(id)]; }
+  TaskId tasks() const { return static_cast<TaskId>(tasks_.size()); }
+  const Times& times(TaskId id) const { return times_[static_cast<std::size_t>(id)]; }
+  bool has_begun(TaskId id) const { return begun_[static_cast<std::size_t>(id)]; }
+  double now_s() const { return now_s_; }
+  const std::array<double, kResources>& busy_s() const { return busy_s_; }
+
+ private:
+  struct Line {
+    std::vector<TaskId> tasks;
+    std::size_t next = 0;
+    bool active = false;
+    bool outside = false;  // the active task is
+    double left = 0;       // of the active task's work
+  };
+
+  bool may_begin(TaskId id) const;
+  void begin_all();
+  bool begin_next(Line& line);
+  bool runs(const Line& line) const { return line.active && !line.outside; }
+  struct Shares {
+    ResourceRates::Mask active = 0;
+    std::array<double, kStreams> rate{};
+    double next_s = 0;  // until a task ends; infinite: none runs
+  };
+  Shares shares(const ResourceRates& rates) const;
+  void spend(const Shares& shares, double step_s, bool count_busy);
+
+  std::vector<Task> tasks_;
+  std::vector<Times> times_;
+  std::vector<bool> begun_;
+  std::array<Line, kStreams> lines_;
+  std::array<double, kResources> busy_s_{};
+  double now_s_ = 0;
+  const ResourceRates* rates_ = nullptr;  // of begin()
+  ResourceRates::Mask outside_ = 0;
+};
+
+}  // namespace sluice::offload

@@ -1,0 +1,23 @@
+// MachineSpeeds: what a machine's resources do a second, as the planner uses them. Measured by the
+// probe (engine/probe/machine_probe.h), or said by the user for a machine that is not there.
+//
+// Rates in bytes are of 10^9 bytes to the GB; 0: there is no such resource.
+#pragma once
+
+#include "swap/stripe_weights.h"
+
+namespace sluice::offload {
+
+using swap::DuplexRates;
+
+struct MachineSpeeds {
+  DuplexRates bus;                      // pinned host memory and GPU
+  DuplexRates drives;                   // all NVMe paths together, as a run's stripes are dealt
+  double host_copy_bytes_per_s = 0;     // DRAM, bytes read plus bytes written, all threads
+  double cpu_adamw_elements_per_s = 0;  // the step of the run's form, all threads, state in RAM
+  double gpu_copy_bytes_per_s = 0;      // GPU memory, bytes read plus bytes written
+  double gpu_adamw_elements_per_s = 0;
+  double gpu_matmul_flops_per_s = 0;  // dense, in the run's 16-bit type
+};
+
+}  // namespace sluice::offload

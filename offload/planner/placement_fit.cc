@@ -1,0 +1,134 @@
+#include "offload/planner/placement_fit.h"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "aio/units.h"
+#include "offload/planner/placement_space.h"
+
+namespace sluice::offload {
+namespace {
+
+constexpr int kSharesTried = 32;  // of state on the GPU
+constexpr int kOffloadsTried = 8;
+
+bool nothing(const TierBytes& bytes) { return bytes.total() == 0; }
+
+// One tier that lacks more is better than several that lack less, because one change can mend it;
+// and the GPU's memory is the hardest to come by.
+bool is_leaner(const TierBytes& a, const TierBytes& b) {
+  const auto cost = [](const TierBytes& it) {
+    const int tiers =
+        static_cast<int>(it.gpu > 0) + static_cast<int>(it.cpu > 0) + static_cast<int>(it.nvme > 0);
+    return std::tuple(tiers, it.gpu, it.total());
+  };
+  return cost(a) < cost(b);
+}
+
+bool fits(const PlannerInput& input) { return nothing(leanest_placement(input).missing); }
+
+std::uint64_t& budget_of(PlannerInput& input, FitHint::Change change) {
+  if (change == FitHint::Change::kMoreGpu) return input.budget.gpu;
+  return change == FitHint::Change::kMoreCpu ? input.budget.cpu : input.budget.nvme;
+}
+
+// What the budget lacks, to within a hundredth of what is missing.
+std::optional<std::uint64_t> more_needed(PlannerInput input, FitHint::Change change) {
+  constexpr std::uint64_t kPlenty = std::uint64_t{1} << 50;
+  const std::uint64_t budget = budget_of(input, change);
+  const auto is_enough = [&](std::uint64_t more) {
+    budget_of(input, change) = budget + more;
+    return fits(input);
+  };
+  if (!is_enough(kPlenty)) return std::nullopt;
+  std::uint64_t too_little = 0;
+  std::uint64_t enough = kMiB;
+  while (!is_enough(enough)) too_little = std::exchange(enough, 2 * enough);
+  while (enough - too_little > std::max<std::uint64_t>(enough / 128, 4096)) {
+    const std::uint64_t middle = too_little + (enough - too_little) / 2;
+    (is_enough(middle) ? enough : too_little) = middle;
+  }
+  return enough;
+}
+
+bool fits_without(PlannerInput input, FitHint::Change change) {
+  PlacementRules& rules = input.rules;
+  switch (change) {
+    case FitHint::Change::kRecompute:
+      if (rules.recompute != Choice::kOff) return false;
+      rules.recompute = Choice::kAuto;
+      break;
+    case FitHint::Change::kBoundariesToCpu:
+      if (rules.boundaries_to_cpu != Choice::kOff) return false;
+      rules.boundaries_to_cpu = Choice::kAuto;
+      break;
+    case FitHint::Change::kOptimizerAnywhere:
+      if (!rules.optimizer && !rules.fractions && rules.state.empty()) return false;
+      rules.state.clear();
+      rules.optimizer.reset();
+      rules.fractions.reset();
+      break;
+    case FitHint::Change::kParamsAnywhere:
+      if (!rules.params) return false;
+      rules.params.reset();
+      break;
+    case FitHint::Change::kHalfMicroBatch:
+      if (input.half_micro_batch_bytes == 0) return false;
+      input.fixed.gpu -= std::min(input.fixed.gpu, input.half_micro_batch_bytes);
+      break;
+    default:
+      return false;
+  }
+  return fits(input);
+}
+
+}  // namespace
+
+LeanestPlacement leanest_placement(const PlannerInput& input) {
+  const PlacementSpace space(input);
+  const int kept = space.least_kept();
+  const int least = space.least_offloaded(kept);
+  const int more = space.most_offloaded(kept) - least;
+  const std::vector<std::uint64_t>& steps = space.gpu_steps();
+  LeanestPlacement leanest;
+  // Of state on the GPU first none, of offloaded inputs first all, of residents none or, so that
+  // there are no slots, all.
+  for (int share = 0; share <= kSharesTried; ++share) {
+    for (int leaving = kOffloadsTried; leaving >= 0; --leaving) {
+      for (const int resident : {0, space.most_resident()}) {
+        const PlacementKnobs knobs{
+            .gpu_elements =
+                steps[(steps.size() - 1) * static_cast<std::size_t>(share) / kSharesTried],
+            .resident = resident,
+            .kept = kept,
+            .offloaded = least + more * leaving / kOffloadsTried};
+        std::vector<UnitPlace> places = space.places(knobs);
+        const TierBytes missing = placed_bytes(input, places).beyond(input.budget);
+        if (!leanest.places.empty() && !is_leaner(missing, leanest.missing)) continue;
+        leanest = {std::move(places), missing};
+        if (nothing(missing)) return leanest;
+      }
+      if (more == 0) break;
+    }
+  }
+  return leanest;
+}
+
+std::vector<FitHint> fit_hints(const PlannerInput& input) {
+  using Change = FitHint::Change;
+  std::vector<FitHint> hints;
+  for (const Change change : {Change::kMoreGpu, Change::kMoreCpu, Change::kMoreNvme}) {
+    if (const auto more = more_needed(input, change))
+      hints.push_back({.change = change, .more_bytes = *more});
+  }
+  for (const Change change :
+       {Change::kRecompute, Change::kBoundariesToCpu, Change::kOptimizerAnywhere,
+        Change::kParamsAnywhere, Change::kHalfMicroBatch}) {
+    if (fits_without(input, change)) hints.push_back({.change = change});
+  }
+  return hints;
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,44 @@
+// What fits at all, and what would have to change so that something does.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "offload/planner/placement.h"
+
+namespace sluice::offload {
+
+// Of all placements that the rules allow, one that is within the budget, or else the one that is
+// least beyond it.
+struct LeanestPlacement {
+  std::vector<UnitPlace> places;
+  TierBytes missing;
+};
+LeanestPlacement leanest_placement(const PlannerInput& input);
+
+// One change after which a placement fits.
+struct FitHint {
+  enum class Change : std::uint8_t {
+    kMoreGpu,  // by more_bytes, to within 1%, like the next two
+    kMoreCpu,
+    kMoreNvme,           // with a budget of 0: name an NVMe path
+    kRecompute,          // where a rule forbids it, like the next three
+    kBoundariesToCpu,    // likewise
+    kOptimizerAnywhere,  // let the planner place the state
+    kParamsAnywhere,
+    kHalfMicroBatch,  // with twice as many in a step: of what is kept between passes, as much
+    // Found by those who know the model:
+    kSmallerMicroBatch,  // micro_batch, and as many more of them in a step
+    kShorterSequences,   // of so many tokens
+  };
+  Change change = Change::kMoreGpu;
+  std::uint64_t more_bytes = 0;
+  std::int64_t micro_batch = 0;
+  std::int64_t sequence_tokens = 0;
+};
+// In the order above, but for what others find. Empty: no change alone is enough.
+std::vector<FitHint> fit_hints(const PlannerInput& input);
+
+}  // namespace sluice::offload

@@ -1,0 +1,65 @@
+#include "offload/planner/placement_planner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "offload/planner/placement_search.h"
+
+namespace sluice::offload {
+namespace {
+
+Error invalid(const char* what) { return Error(ErrorCode::kInvalidArgument, what); }
+
+Status check_input(const PlannerInput& input) {
+  if (input.units.empty()) return invalid("a model without units cannot be placed");
+  if (std::any_of(input.units.begin(), input.units.end(),
+                  [](const UnitCost& unit) { return unit.elements == 0; }))
+    return invalid("each unit of a model has parameters");
+  const PlacementRules& rules = input.rules;
+  if (rules.recompute == Choice::kOff && rules.boundaries_to_cpu == Choice::kOn) {
+    return invalid(
+        "units that recompute nothing keep their inputs on the GPU, so that boundaries cannot go "
+        "to the host: leave recompute or boundaries_to_cpu to \"auto\"");
+  }
+  if (!rules.state.empty() && rules.state.size() != input.units.size())
+    return invalid("each unit's state has its tiers");
+  for (std::size_t i = 0; i < rules.state.size(); ++i) {
+    const TierElements& of_unit = rules.state[i];
+    if (of_unit.gpu + of_unit.cpu + of_unit.nvme != input.units[i].elements)
+      return invalid("the tiers of a unit's state add up to the unit");
+  }
+  if (!rules.fractions) return {};
+  const TierFractions& share = *rules.fractions;
+  constexpr double kRounding = 1e-6;
+  if (rules.optimizer)
+    return invalid("the optimizer's state has fractions or one device, not both");
+  if (share.gpu < 0 || share.cpu < 0 || share.nvme < 0 ||
+      std::abs(share.gpu + share.cpu + share.nvme - 1) > kRounding)
+    return invalid("fractions of the optimizer's state are not negative and add up to 1");
+  return {};
+}
+
+}  // namespace
+
+Result<PlacementPlan> plan_placement(const PlannerInput& input) {
+  SLUICE_RETURN_IF_ERROR(check_input(input));
+  PlacementPlan plan;
+  PlacementSearch search(input);
+  if (const auto found = search.run()) {
+    plan.fits = true;
+    plan.places = search.space().places(found->knobs);
+  } else {
+    LeanestPlacement leanest = leanest_placement(input);
+    plan.fits = leanest.missing.total() == 0;
+    plan.places = std::move(leanest.places);
+  }
+  plan.predictions = search.predictions();
+  plan.used = placed_bytes(input, plan.places);
+  plan.missing = plan.used.beyond(input.budget);
+  plan.prediction = predict_step(input.units, plan.places, input.speeds, input.step);
+  if (!plan.fits) plan.hints = fit_hints(input);
+  return plan;
+}
+
+}  // namespace sluice::offload

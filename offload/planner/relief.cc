@@ -1,0 +1,62 @@
+#include "offload/planner/relief.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice::offload {
+namespace {
+
+PlannerInput with_twice_the_tokens(PlannerInput input) {
+  for (UnitCost& unit : input.units) {
+    unit.forward_s *= 2;
+    unit.recompute_s *= 2;
+    unit.backward_s *= 2;
+    unit.boundary_bytes *= 2;
+    unit.kept_bytes *= 2;
+  }
+  input.fixed.gpu += input.micro_batch_bytes;
+  input.micro_batch_bytes *= 2;
+  return input;
+}
+
+bool uses_drives(const PlacementPlan& plan) {
+  return plan.prediction.nvme_read_bytes + plan.prediction.nvme_write_bytes > 0;
+}
+
+}  // namespace
+
+Result<std::vector<Relief>> find_relief(const PlannerInput& input, const PlacementPlan& plan,
+                                        const ReliefOptions& options) {
+  using Change = Relief::Change;
+  std::vector<std::pair<Change, PlannerInput>> changes;
+  const auto change = [&](Change what) -> PlannerInput& {
+    return changes.emplace_back(what, input).second;
+  };
+  change(Change::kMoreRam).budget.cpu += options.more_ram_bytes;
+  if (input.rules.state_on_gpu) change(Change::kMoreGpu).budget.gpu += options.more_gpu_bytes;
+  if (uses_drives(plan)) {
+    DuplexRates& drives = change(Change::kTwiceDrives).speeds.drives;
+    for (double* const rate : {&drives.in_bytes_per_s, &drives.out_bytes_per_s,
+                               &drives.in_both_bytes_per_s, &drives.out_both_bytes_per_s})
+      *rate *= 2;
+  }
+  change(Change::kTwiceMicroBatch) =
+      options.twice_micro_batch ? options.twice_micro_batch(input) : with_twice_the_tokens(input);
+  if (!input.step.overlap_update) change(Change::kOverlapUpdate).step.overlap_update = true;
+  std::vector<Relief> reliefs;
+  for (const auto& [what, changed] : changes) {
+    SLUICE_ASSIGN_OR_RETURN(const PlacementPlan relieved, plan_placement(changed));
+    if (!relieved.fits) continue;
+    const double tokens = what == Change::kTwiceMicroBatch ? 2 : 1;
+    const double step_s = relieved.prediction.step_s;
+    reliefs.push_back({.change = what,
+                       .step_s = step_s,
+                       .tokens_per_s_ratio = tokens * plan.prediction.step_s / step_s});
+  }
+  std::stable_sort(reliefs.begin(), reliefs.end(), [](const Relief& a, const Relief& b) {
+    return a.tokens_per_s_ratio > b.tokens_per_s_ratio;
+  });
+  return reliefs;
+}
+
+}  // namespace sluice::offload

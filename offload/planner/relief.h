@@ -1,0 +1,42 @@
+// What would make a placed run faster, and by how much: the plan again, with one thing changed.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "aio/result.h"
+#include "aio/units.h"
+#include "offload/planner/placement_planner.h"
+
+namespace sluice::offload {
+
+struct Relief {
+  enum class Change : std::uint8_t {
+    kMoreRam,
+    kMoreGpu,
+    kTwiceDrives,  // as many again, of the same speed
+    kTwiceMicroBatch,
+    kOverlapUpdate,
+  };
+  Change change = Change::kMoreRam;
+  double step_s = 0;
+  double tokens_per_s_ratio = 1;  // to the plan's
+};
+
+struct ReliefOptions {
+  std::uint64_t more_ram_bytes = 16 * kGiB;
+  std::uint64_t more_gpu_bytes = 8 * kGiB;
+  // The same model with twice the micro-batch; unset: all that grows with it is doubled.
+  std::function<PlannerInput(const PlannerInput& input)> twice_micro_batch;
+};
+
+// The greatest ratio first. Changes after which nothing fits, or which are so already (overlap), or
+// are of what the plan does not use (drives) or the machine does not have (a GPU), are left out.
+// Takes as long as that many plans. kInvalidArgument where plan_placement() says so.
+Result<std::vector<Relief>> find_relief(const PlannerInput& input, const PlacementPlan& plan,
+                                        const ReliefOptions& options = {});
+
+}  // namespace sluice::offload

@@ -1,0 +1,245 @@
+#include "offload/planner/step_graph.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice::offload {
+namespace {
+
+// With drives, what one step leaves behind is another one's start.
+constexpr int kStepsWithDrives = 3;
+
+constexpr std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+int steps_to_steady_state(const StepInputs& inputs) {
+  return inputs.uses_drives() ? kStepsWithDrives : 1;
+}
+
+}  // namespace
+
+StepGraph::StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitPlace>& places,
+                     const MachineSpeeds& speeds, const StepModelOptions& options,
+                     const StepGraphOptions& graph)
+    : inputs_{units, places, speeds, options},
+      program_(training_step({.count = static_cast<int>(units.size()),
+                              .lenders = [&units](int unit) -> const std::vector<int>& {
+                                return units[at(unit)].lenders;
+                              }},
+                             options.overlap_update)),
+      tasks_(12 * units.size() * at(steps_to_steady_state(inputs_)), graph.drives_outside),
+      records_(inputs_, tasks_),
+      params_(inputs_, tasks_),
+      boundaries_out_(units.size(), kNoTask),
+      backwards_(units.size(), kNoTask) {
+  plan_ring();
+  const int steps = graph.steps > 0 ? graph.steps : steps_to_steady_state(inputs_);
+  for (int step = 0; step < steps; ++step) {
+    const bool is_reported = step == steps - 1;
+    if (is_reported) tasks_.begin_to_count();
+    add_step(is_reported || graph.steps > 0);
+  }
+}
+
+std::string StepGraph::name(TaskId id) const {
+  return words(kind(id)) + inputs_.unit(unit_of(id)).name;
+}
+
+// Inputs that backward needs lie in a ring of as many places as units keep theirs on the GPU: those
+// that go to the host share the places with them, in forward order.
+void StepGraph::plan_ring() {
+  ring_leaver_.assign(inputs_.units.size(), -1);
+  ring_follower_.assign(inputs_.units.size(), -1);
+  std::vector<int> members;
+  std::size_t places = 0;
+  for (int index = 0; index < inputs_.count(); ++index) {
+    const ActivationPlace activations = inputs_.place(index).activations;
+    if (inputs_.unit(index).boundary_bytes == 0 || activations == ActivationPlace::kKeep) continue;
+    members.push_back(index);
+    if (activations == ActivationPlace::kRecompute) ++places;
+  }
+  places = std::max<std::size_t>(places, 1);
+  for (std::size_t i = places; i < members.size(); ++i) {
+    ring_leaver_[at(members[i])] = members[i - places];
+    ring_follower_[at(members[i - places])] = members[i];
+  }
+}
+
+// Each stream takes its tasks in the order of its own; between streams only what comes after what
+// counts. The program is that of a period from one norm to the next, so its update is the period's
+// before.
+void StepGraph::add_step(bool mark_units) {
+  Marks marks{.first = last_};
+  updated_.clear();
+  gpu_begins_.clear();
+  gradients_.clear();
+  params_.begin_step();
+  for (const StepOperation& it : program_) add(it);
+  marks.head = head_;
+  marks.last = last_;
+  if (mark_units) {
+    for (int index = 0; index < inputs_.count(); ++index) marks.gates.push_back(gate(index));
+    marks.gpu_begins = gpu_begins_;
+  }
+  steps_.push_back(std::move(marks));
+}
+
+void StepGraph::add(const StepOperation& it) {
+  switch (it.op) {
+    case StepOp::kAwaitUpdates:
+      for (int index = 0; index < inputs_.count(); ++index) add_update(index);
+      return;
+    case StepOp::kAwaitUpdate:
+      if (inputs_.options.overlap_update) add_update(it.unit);
+      return;
+    case StepOp::kFetch: {
+      const TaskId brought = params_.bring(it.unit, gate(it.unit), fetched_.units);
+      fetched_.own = params_.refresh(it.unit, gate(it.unit), brought);
+      return;
+    }
+    case StepOp::kFetchAgain: {
+      const TaskId brought = params_.bring(it.unit, gate(it.unit), fetched_.units);
+      if (brought != kNoTask)
+        (fetched_.units.size() == 1 ? fetched_.own : fetched_.lender) = brought;
+      return;
+    }
+    case StepOp::kForward:
+      return add_forward(it.unit);
+    case StepOp::kHead:
+      return add_head(it.unit);
+    case StepOp::kReadState:
+      return records_.read_ahead(head_);
+    case StepOp::kBackward:
+      return add_backward(it.unit);
+    case StepOp::kSendGradient:
+      return add_gradient(it.unit);
+    case StepOp::kNorm:
+      return add_norm();
+    case StepOp::kUpdate:
+      return;  // of the next period
+  }
+}
+
+// ---- the update, in forward order ---------------------------------------------------------------
+
+void StepGraph::add_update(int index) {
+  const UnitPlace& it = inputs_.place(index);
+  const bool params_on_nvme = it.params_on_nvme && inputs_.host_elements(index) > 0;
+  const TaskId params = params_on_nvme ? params_.read(index) : kNoTask;
+  if (it.cpu_elements > 0) {
+    tasks_.add(Kind::kCpuAdamw, index, static_cast<double>(it.cpu_elements),
+               {last_, params, kNoTask, kNoTask});
+  }
+  records_.add_update(index, last_, params);
+  // Units are said to be updated in their order, with or without work.
+  const TaskId done = tasks_.add(Kind::kUpdated, index, 0, {last_, params, kNoTask, kNoTask});
+  updated_.push_back(done);
+  if (params_on_nvme) params_.write(index, done);
+}
+
+// What the GPU waits for before it begins with a unit.
+TaskId StepGraph::gate(int unit) const {
+  return inputs_.options.overlap_update ? updated_[at(unit)] : updated_.back();
+}
+
+// ---- forward and backward -----------------------------------------------------------------------
+
+TaskId StepGraph::add_gpu_adamw(int index) {
+  const std::uint64_t elements = inputs_.place(index).gpu_elements;
+  if (elements == 0) return kNoTask;
+  return tasks_.add(Kind::kGpuAdamw, index,
+                    static_cast<double>(elements) / inputs_.speeds.gpu_adamw_elements_per_s,
+                    {gate(index), kNoTask, kNoTask, kNoTask});
+}
+
+// What was fetched is free for others after the task.
+void StepGraph::used_by(TaskId task) {
+  params_.used(fetched_.units, task);
+  fetched_.units.clear();
+  fetched_.own = fetched_.lender = kNoTask;
+}
+
+void StepGraph::add_forward(int index) {
+  const TaskId before = tasks_.last_compute();
+  const TaskId adamw = add_gpu_adamw(index);
+  const int leaver = ring_leaver_[at(index)];
+  const TaskId place_free = leaver >= 0 ? boundaries_out_[at(leaver)] : kNoTask;
+  const TaskId forward = tasks_.add(Kind::kForward, index, inputs_.unit(index).forward_s,
+                                    {gate(index), fetched_.own, place_free, fetched_.lender});
+  gpu_begins_.push_back(adamw == kNoTask ? forward : adamw);
+  used_by(forward);
+  if (inputs_.place(index).activations == ActivationPlace::kOffload && inputs_.has_bus()) {
+    boundaries_out_[at(index)] = tasks_.add(Kind::kBoundaryOut, index,
+                                            static_cast<double>(inputs_.unit(index).boundary_bytes),
+                                            {before, gate(index), kNoTask, kNoTask});
+  }
+}
+
+// Forward and backward in one.
+void StepGraph::add_head(int index) {
+  const UnitCost& unit = inputs_.unit(index);
+  const TaskId adamw = add_gpu_adamw(index);
+  head_ = tasks_.add(Kind::kHead, index, unit.forward_s + unit.backward_s,
+                     {gate(index), fetched_.own, fetched_.lender, kNoTask});
+  gpu_begins_.push_back(adamw == kNoTask ? head_ : adamw);
+  used_by(head_);
+  computed_ = head_;
+}
+
+// The cast of the gradient before last has its place on the GPU only when an older one has left.
+TaskId StepGraph::stage_free() const {
+  const std::size_t stages = at(std::max(inputs_.options.grad_stages, 1));
+  return gradients_.size() > stages ? gradients_[gradients_.size() - 1 - stages] : kNoTask;
+}
+
+void StepGraph::add_backward(int index) {
+  const UnitCost& unit = inputs_.unit(index);
+  const ActivationPlace activations = inputs_.place(index).activations;
+  TaskId boundary = kNoTask;
+  if (activations == ActivationPlace::kOffload && inputs_.has_bus()) {
+    const int follower = ring_follower_[at(index)];
+    const TaskId place_free = follower >= 0 ? backwards_[at(follower)] : head_;
+    boundary = tasks_.add(Kind::kBoundaryIn, index, static_cast<double>(unit.boundary_bytes),
+                          {place_free, boundaries_out_[at(index)], kNoTask, kNoTask});
+  }
+  const double again_s = activations == ActivationPlace::kKeep ? 0 : unit.recompute_s;
+  const TaskId backward = tasks_.add(Kind::kBackward, index, unit.backward_s + again_s,
+                                     {fetched_.own, boundary, stage_free(), fetched_.lender});
+  backwards_[at(index)] = backward;
+  used_by(backward);
+  computed_ = backward;
+}
+
+void StepGraph::add_gradient(int index) {
+  const double bytes =
+      inputs_.has_bus() ? inputs_.host_elements(index) * inputs_.options.bytes.grad : 0;
+  gradients_.push_back(
+      tasks_.add(Kind::kGradientOut, index, bytes, {computed_, kNoTask, kNoTask, kNoTask}));
+}
+
+void StepGraph::add_norm() {
+  last_ =
+      tasks_.add(Kind::kNorm, 0, 0, {gradients_.back(), tasks_.last_compute(), kNoTask, kNoTask});
+}
+
+// ---- what has run -------------------------------------------------------------------------------
+
+double StepGraph::begin_s(const Marks& step) const {
+  return step.first == kNoTask ? 0 : tasks_.schedule().times(step.first).end_s;
+}
+
+double StepGraph::exposed_s(const Marks& step) const {
+  const FluidSchedule& schedule = tasks_.schedule();
+  double exposed = 0;
+  double free_s = begin_s(step);  // of the GPU, before the unit
+  for (std::size_t unit = 0; unit < step.gates.size(); ++unit) {
+    exposed += std::max(0.0, schedule.times(step.gates[unit]).end_s - free_s);
+    const bool is_last = unit + 1 == step.gates.size();
+    const TaskId next = is_last ? step.head + 1 : step.gpu_begins[unit + 1];
+    for (TaskId id = step.gpu_begins[unit]; id < next; ++id) {
+      if (schedule.task(id).stream == Stream::kCompute) free_s = schedule.times(id).end_s;
+    }
+  }
+  return exposed;
+}
+
+}  // namespace sluice::offload

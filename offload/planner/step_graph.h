@@ -1,0 +1,112 @@
+// StepGraph: a training step as tasks on streams, in the order of its program: what predict_step()
+// runs.
+//
+// Which slot a streamed unit gets, and so what stays on the GPU from forward to backward, follows
+// from the order alone (the one that was used longest ago) and is decided while building.
+//
+// Memory: what it is built from must outlive it.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "offload/planner/fluid_schedule.h"
+#include "offload/planner/step_inputs.h"
+#include "offload/planner/step_model.h"
+#include "offload/planner/step_params.h"
+#include "offload/planner/step_records.h"
+#include "offload/planner/step_tasks.h"
+#include "offload/step_program.h"
+
+namespace sluice::offload {
+
+struct StepGraphOptions {
+  int steps = 0;  // 0: as many as it takes to a steady state
+  // Reads and writes on the drives are tasks outside (FluidSchedule): those of state are told by
+  // records(), and no task waits for its writes.
+  bool drives_outside = false;
+};
+
+class StepGraph {
+ public:
+  using Kind = StepTask;
+  using Record = StepRecords::Record;
+  using RecordTasks = StepRecords::Tasks;
+
+  StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitPlace>& places,
+            const MachineSpeeds& speeds, const StepModelOptions& options,
+            const StepGraphOptions& graph = {});
+  StepGraph(const StepGraph&) = delete;
+  StepGraph& operator=(const StepGraph&) = delete;
+
+  FluidSchedule& schedule() { return tasks_.schedule(); }
+
+  // Of one step. `first`: the norm that it begins with, kNoTask for time 0. By unit: the host
+  // update that its forward waits for, and its first task on the GPU.
+  struct Marks {
+    TaskId first = kNoTask;
+    TaskId head = kNoTask;
+    TaskId last = kNoTask;
+    std::vector<TaskId> gates;
+    std::vector<TaskId> gpu_begins;
+  };
+  const std::vector<Marks>& steps() const { return steps_; }
+  const Marks& reported() const { return steps_.back(); }
+  // Once it has run: what the GPU stood still for because a unit's host update was not done.
+  double exposed_s(const Marks& step) const;
+  double begin_s(const Marks& step) const;
+  // Work of one step, by resource.
+  const std::array<double, kResources>& work() const { return tasks_.work(); }
+
+  // Of all steps, in their order: a part of a unit's state that is read, computed and written.
+  const std::vector<RecordTasks>& records() const { return records_.tasks(); }
+  const std::vector<Record>& records_of_a_step() const { return records_.of_a_step(); }
+
+  std::string name(TaskId id) const;
+  Kind kind(TaskId id) const { return tasks_.kind(id); }
+  int unit_of(TaskId id) const { return tasks_.unit_of(id); }
+
+ private:
+  void plan_ring();
+  void add_step(bool mark_units);
+  void add(const StepOperation& it);
+  void add_update(int unit);
+  void add_forward(int unit);
+  void add_head(int unit);
+  TaskId add_gpu_adamw(int unit);
+  void add_backward(int unit);
+  void add_gradient(int unit);
+  void add_norm();
+  void used_by(TaskId task);
+  TaskId gate(int unit) const;
+  TaskId stage_free() const;
+
+  // For the next task that computes.
+  struct Fetched {
+    std::vector<int> units;   // its own first
+    TaskId own = kNoTask;     // there when this is done; kNoTask: there already
+    TaskId lender = kNoTask;  // likewise, of the last one that it borrows from
+  };
+
+  const StepInputs inputs_;
+  const StepProgram program_;
+  StepTasks tasks_;
+  StepRecords records_;
+  StepParams params_;
+  std::vector<int> ring_leaver_;    // by unit: who leaves the ring's place that it takes, or -1
+  std::vector<int> ring_follower_;  // by unit: who came before it to the place, or -1
+
+  std::vector<Marks> steps_;
+  Fetched fetched_;
+  TaskId head_ = kNoTask;
+  TaskId computed_ = kNoTask;  // whose gradient is sent next
+  TaskId last_ = kNoTask;      // also the norm that the next step begins with
+  std::vector<TaskId> updated_;
+  std::vector<TaskId> gpu_begins_;
+  std::vector<TaskId> boundaries_out_;
+  std::vector<TaskId> backwards_;  // by unit
+  std::vector<TaskId> gradients_;  // in their order, of the step being built
+};
+
+}  // namespace sluice::offload

@@ -1,0 +1,41 @@
+// StepInputs: what the tasks of a step are worked out from: units, where each lies, and the
+// machine.
+//
+// Memory: the caller's, which outlives it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "offload/planner/machine_speeds.h"
+#include "offload/planner/step_model.h"
+
+namespace sluice::offload {
+
+struct StepInputs {
+  const std::vector<UnitCost>& units;
+  const std::vector<UnitPlace>& places;  // as many
+  const MachineSpeeds& speeds;
+  const StepModelOptions& options;
+
+  int count() const { return static_cast<int>(units.size()); }
+  const UnitCost& unit(int index) const { return units[static_cast<std::size_t>(index)]; }
+  const UnitPlace& place(int index) const { return places[static_cast<std::size_t>(index)]; }
+
+  // Of the unit's state, updated by the host.
+  double host_elements(int index) const {
+    return static_cast<double>(place(index).cpu_elements + place(index).nvme_elements);
+  }
+  double param_bytes(int index) const {
+    return static_cast<double>(unit(index).elements) * options.bytes.param;
+  }
+  bool has_bus() const { return speeds.bus.in_bytes_per_s > 0; }
+  bool uses_drives() const {
+    return std::any_of(places.begin(), places.end(), [](const UnitPlace& place) {
+      return place.nvme_elements > 0 || place.params_on_nvme;
+    });
+  }
+};
+
+}  // namespace sluice::offload

@@ -1,0 +1,117 @@
+// StepModel: when each part of a training step runs, for a placement and a machine's speeds: the
+// step's program (step_program.h) over the machine's resources, in virtual time. What the planner
+// minimises and `sluice plan` prints.
+//
+// A step is taken from one norm to the next: the update of the step before, under this one's
+// forward; the head, which is forward and backward in one; backward; the norm, when all gradients
+// are where they belong. Without drives every such period begins with all resources idle, so the
+// first is the steady state. With drives, writes and reads reach over the norm, so three are
+// simulated and the last one is reported.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "offload/planner/machine_speeds.h"
+
+namespace sluice::offload {
+
+// What happens to the activations of a unit between forward and backward.
+enum class ActivationPlace : std::uint8_t {
+  kKeep,       // all that backward needs stays on the GPU
+  kRecompute,  // the unit's input stays on the GPU, the rest is computed again
+  kOffload,    // likewise, and the input goes to pinned RAM and back
+};
+
+// One unit of the model, over all micro-batches of a step.
+struct UnitCost {
+  std::string name;
+  std::uint64_t elements = 0;
+  std::uint64_t slot_elements = 0;  // in a place on the GPU, padding included; 0: `elements`
+  double forward_s = 0;             // of the GPU
+  double recompute_s = 0;
+  double backward_s = 0;             // without recomputing; the cast of the gradient included
+  std::uint64_t boundary_bytes = 0;  // its input; 0 where backward does not need it: at both ends
+  std::uint64_t kept_bytes = 0;      // what kKeep keeps beside the input
+  std::vector<int> lenders;          // earlier units whose parameters it uses beside its own
+};
+
+// Where a unit's state lies. Elements of gpu, cpu and nvme state add up to the unit's.
+struct UnitPlace {
+  std::uint64_t gpu_elements = 0;  // the first of the unit; then the unit is resident
+  std::uint64_t cpu_elements = 0;  // follow
+  std::uint64_t nvme_elements = 0;
+  bool resident = false;        // its parameters have a place of their own on the GPU
+  bool params_on_nvme = false;  // the host's copy; never with `resident` and all state on the GPU
+  ActivationPlace activations = ActivationPlace::kRecompute;
+};
+
+struct StepBytes {        // a parameter's, by what the numbers are
+  double param = 2;       // on the bus and, if so placed, on the drives
+  double grad = 2;        // on the bus
+  double nvme_read = 10;  // state of an element on the drives
+  double nvme_write = 10;
+  double cpu_adamw_dram = 34;  // what the CPU's AdamW moves of DRAM
+};
+
+struct StepModelOptions {
+  bool overlap_update = true;
+  // Streamed units that are on the GPU, or on their way, beside the one that is computed with: one
+  // less than there are slots. The host enqueues far ahead of the GPU, so slots are what limits it.
+  int prefetch_units = 2;
+  int grad_stages = 2;  // on the GPU, for 16-bit gradients on their way out
+  // State on NVMe is read, computed and written in records of at most so many elements, through
+  // pinned buffers for so many.
+  std::uint64_t record_elements = std::uint64_t{16} << 20;
+  std::uint64_t swap_buffer_elements = std::uint64_t{64} << 20;
+  int param_cache_units = 3;  // pinned buffers for units whose parameters are on NVMe
+  StepBytes bytes;
+
+  int slots() const { return prefetch_units + 1; }
+};
+
+enum class Resource : std::uint8_t { kGpu, kHostToGpu, kGpuToHost, kCpu, kDriveRead, kDriveWrite };
+inline constexpr int kResources = 6;
+std::string_view to_string(Resource resource);
+
+struct StepSpan {
+  Resource resource = Resource::kGpu;
+  std::string what;  // "forward h3", "adamw h3", ...
+  double begin_s = 0;
+  double end_s = 0;
+};
+
+struct StepPrediction {
+  double step_s = 0;  // infinite where a placement needs a resource that is not there
+  std::array<double, kResources> busy_s{};
+  Resource bottleneck = Resource::kGpu;  // the one that is busy for the largest share of the step
+  double forward_s = 0;                  // from the step's begin to the end of the head
+  double update_exposed_s = 0;           // what the GPU waits for updates
+  double nvme_read_bytes = 0;
+  double nvme_write_bytes = 0;
+  double h2d_bytes = 0;
+  double d2h_bytes = 0;
+  std::vector<StepSpan> spans;  // of one whole step; only when asked for
+
+  double busy(Resource resource) const { return busy_s[static_cast<std::size_t>(resource)]; }
+};
+
+// `units` in forward order: embedding, blocks, head. As many places. A machine without a bus has
+// nothing to cross it: host and GPU are one.
+StepPrediction predict_step(const std::vector<UnitCost>& units,
+                            const std::vector<UnitPlace>& places, const MachineSpeeds& speeds,
+                            const StepModelOptions& options, bool with_spans = false);
+
+// Seconds that each resource needs for a step's work if nothing else runs and nothing is waited
+// for: what predict_step() can never be below.
+std::array<double, kResources> least_busy_s(const std::vector<UnitCost>& units,
+                                            const std::vector<UnitPlace>& places,
+                                            const MachineSpeeds& speeds,
+                                            const StepModelOptions& options);
+
+}  // namespace sluice::offload

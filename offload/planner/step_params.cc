@@ -1,0 +1,97 @@
+#include "offload/planner/step_params.h"
+
+#include <algorithm>
+
+#include "aio/check.h"
+
+namespace sluice::offload {
+namespace {
+
+bool contains(const std::vector<int>& units, int unit) {
+  return std::find(units.begin(), units.end(), unit) != units.end();
+}
+
+}  // namespace
+
+StepParams::StepParams(const StepInputs& inputs, StepTasks& tasks)
+    : inputs_(inputs),
+      tasks_(tasks),
+      slots_(static_cast<std::size_t>(std::max(inputs.options.slots(), 1))) {}
+
+void StepParams::begin_step() {
+  for (Slot& slot : slots_) slot.unit = -1;
+}
+
+TaskId StepParams::read(int unit) {
+  const auto buffers = static_cast<std::size_t>(std::max(inputs_.options.param_cache_units, 1));
+  const std::size_t oldest = cache_.size() - std::min(cache_.size(), buffers);
+  for (std::size_t use = oldest; use < cache_.size(); ++use)
+    if (cache_[use].unit == unit) return kNoTask;
+  const CacheUse before = cache_.size() >= buffers ? cache_[oldest] : CacheUse{};
+  const TaskId read = tasks_.add(StepTask::kParamRead, unit, inputs_.param_bytes(unit),
+                                 {before.to_gpu, before.written, kNoTask, kNoTask});
+  cache_.push_back({.unit = unit});
+  return read;
+}
+
+void StepParams::write(int unit, TaskId done) {
+  last_use(unit).written = tasks_.add(StepTask::kParamWrite, unit, inputs_.param_bytes(unit),
+                                      {done, kNoTask, kNoTask, kNoTask});
+}
+
+StepParams::CacheUse& StepParams::last_use(int unit) {
+  const auto use = std::find_if(cache_.rbegin(), cache_.rend(),
+                                [unit](const CacheUse& it) { return it.unit == unit; });
+  SLUICE_CHECK(use != cache_.rend(), "a unit that was brought into host memory");
+  return *use;
+}
+
+TaskId StepParams::bring(int unit, TaskId gate, std::vector<int>& in_use) {
+  in_use.push_back(unit);
+  if (inputs_.place(unit).resident) return kNoTask;
+  const auto there = std::find_if(slots_.begin(), slots_.end(),
+                                  [unit](const Slot& slot) { return slot.unit == unit; });
+  if (there != slots_.end()) return kNoTask;
+  const bool on_nvme = inputs_.place(unit).params_on_nvme;
+  const TaskId in_host_memory = on_nvme ? read(unit) : kNoTask;
+  Slot& slot = slot_for(in_use);
+  const double bytes = inputs_.has_bus() ? inputs_.param_bytes(unit) : 0;
+  const TaskId copied =
+      tasks_.add(StepTask::kParamsIn, unit, bytes, {gate, slot.used, in_host_memory, kNoTask});
+  slot.unit = unit;
+  if (on_nvme) last_use(unit).to_gpu = copied;
+  return copied;
+}
+
+StepParams::Slot& StepParams::slot_for(const std::vector<int>& in_use) {
+  Slot* best = nullptr;
+  for (Slot& slot : slots_) {
+    if (slot.unit >= 0 && contains(in_use, slot.unit)) continue;
+    if (best == nullptr || slot.last_use < best->last_use) best = &slot;
+  }
+  if (best != nullptr) return *best;
+  slots_.emplace_back();  // the head works with two units
+  return slots_.back();
+}
+
+TaskId StepParams::refresh(int unit, TaskId gate, TaskId brought) {
+  const UnitPlace& place = inputs_.place(unit);
+  const double elements = inputs_.host_elements(unit);
+  if (!place.resident || elements == 0 || !inputs_.has_bus()) return brought;
+  const TaskId in_host_memory = place.params_on_nvme ? read(unit) : kNoTask;
+  const TaskId copied =
+      tasks_.add(StepTask::kParamsIn, unit, elements * inputs_.options.bytes.param,
+                 {gate, in_host_memory, kNoTask, kNoTask});
+  if (place.params_on_nvme) last_use(unit).to_gpu = copied;
+  return copied;
+}
+
+void StepParams::used(const std::vector<int>& in_use, TaskId by) {
+  for (Slot& slot : slots_) {
+    if (slot.unit < 0 || !contains(in_use, slot.unit)) continue;
+    slot.used = by;
+    slot.last_use = ++uses_;
+  }
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,59 @@
+// StepParams: the way of the units' 16-bit parameters as tasks of a step: from NVMe into buffers in
+// host memory where they lie there, and over the bus into slots on the GPU. Buffer and slot are the
+// ones that were used longest ago, so what is still there follows from the order of the calls.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "offload/planner/step_inputs.h"
+#include "offload/planner/step_tasks.h"
+
+namespace sluice::offload {
+
+class StepParams {
+ public:
+  // Both must outlive it.
+  StepParams(const StepInputs& inputs, StepTasks& tasks);
+
+  // What the slots hold is the last step's.
+  void begin_step();
+
+  // Into host memory, of a unit whose parameters are on NVMe. kNoTask: they are there.
+  TaskId read(int unit);
+  // Out of the buffer of the latest read, back to NVMe, once the update is `done`.
+  void write(int unit, TaskId done);
+
+  // Onto the GPU, once `gate` is done; the unit joins those in use, which keep their slots.
+  // kNoTask: they are there.
+  TaskId bring(int unit, TaskId gate, std::vector<int>& in_use);
+  // Of a resident unit, what the host has updated. `brought` is what bring() returned, and what is
+  // returned where there is nothing to copy.
+  TaskId refresh(int unit, TaskId gate, TaskId brought);
+  // Their slots are free for others after the task.
+  void used(const std::vector<int>& in_use, TaskId by);
+
+ private:
+  struct Slot {
+    int unit = -1;
+    TaskId used = kNoTask;
+    std::uint64_t last_use = 0;
+  };
+  // Of a buffer for parameters that are on NVMe: free again when both are done.
+  struct CacheUse {
+    int unit = -1;
+    TaskId to_gpu = kNoTask;
+    TaskId written = kNoTask;
+  };
+
+  Slot& slot_for(const std::vector<int>& in_use);
+  CacheUse& last_use(int unit);
+
+  const StepInputs& inputs_;
+  StepTasks& tasks_;
+  std::vector<Slot> slots_;
+  std::vector<CacheUse> cache_;
+  std::uint64_t uses_ = 0;
+};
+
+}  // namespace sluice::offload

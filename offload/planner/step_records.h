@@ -1,0 +1,52 @@
+// StepRecords: the state on NVMe as tasks of a step: record by record it is read into a buffer,
+// computed by the CPU and written from there. Reads go ahead as far as there are buffers.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "offload/planner/step_inputs.h"
+#include "offload/planner/step_tasks.h"
+
+namespace sluice::offload {
+
+class StepRecords {
+ public:
+  struct Record {
+    int unit;
+    double elements;
+  };
+  // A record's of one step.
+  struct Tasks {
+    std::size_t record = 0;
+    TaskId read = kNoTask;
+    TaskId computed = kNoTask;
+  };
+
+  // Both must outlive it.
+  StepRecords(const StepInputs& inputs, StepTasks& tasks);
+
+  // Reads of this step's update come after its head; those there are buffers for, at once.
+  void read_ahead(TaskId head);
+  // The unit's records, when the step's norm is known and its parameters are in host memory.
+  void add_update(int unit, TaskId norm, TaskId params);
+
+  const std::vector<Record>& of_a_step() const { return records_; }
+  // Of all steps, in their order.
+  const std::vector<Tasks>& tasks() const { return record_tasks_; }
+
+ private:
+  void add_read(std::size_t record);
+
+  const StepInputs& inputs_;
+  StepTasks& tasks_;
+  std::vector<Record> records_;
+  std::vector<std::size_t> first_record_;  // by unit, and their number
+  std::size_t buffers_ = 2;
+  TaskId head_ = kNoTask;
+  std::vector<TaskId> reads_;  // of all steps, one behind the other, like the next
+  std::vector<TaskId> writes_;
+  std::vector<Tasks> record_tasks_;
+};
+
+}  // namespace sluice::offload

@@ -1,0 +1,96 @@
+#include "offload/planner/step_tasks.h"
+
+namespace sluice::offload {
+namespace {
+
+Stream stream_of(StepTask kind) {
+  using Kind = StepTask;
+  switch (kind) {
+    case Kind::kForward:
+    case Kind::kHead:
+    case Kind::kBackward:
+    case Kind::kGpuAdamw:
+      return Stream::kCompute;
+    case Kind::kCpuAdamw:
+    case Kind::kUpdated:
+      return Stream::kUpdates;
+    case Kind::kParamsIn:
+      return Stream::kParamsIn;
+    case Kind::kBoundaryIn:
+      return Stream::kBoundariesIn;
+    case Kind::kGradientOut:
+      return Stream::kGradientsOut;
+    case Kind::kBoundaryOut:
+      return Stream::kBoundariesOut;
+    case Kind::kStateRead:
+      return Stream::kStateReads;
+    case Kind::kStateWrite:
+      return Stream::kStateWrites;
+    case Kind::kParamRead:
+      return Stream::kParamReads;
+    case Kind::kParamWrite:
+      return Stream::kParamWrites;
+    case Kind::kNorm:
+      break;
+  }
+  return Stream::kHost;
+}
+
+bool is_on_drives(StepTask kind) {
+  return kind == StepTask::kStateRead || kind == StepTask::kStateWrite ||
+         kind == StepTask::kParamRead || kind == StepTask::kParamWrite;
+}
+
+}  // namespace
+
+const char* words(StepTask kind) {
+  using Kind = StepTask;
+  switch (kind) {
+    case Kind::kForward:
+      return "forward ";
+    case Kind::kHead:
+      return "loss ";
+    case Kind::kBackward:
+      return "backward ";
+    case Kind::kGpuAdamw:
+    case Kind::kCpuAdamw:
+      return "adamw ";
+    case Kind::kParamsIn:
+      return "parameters ";
+    case Kind::kBoundaryIn:
+    case Kind::kBoundaryOut:
+      return "boundary ";
+    case Kind::kGradientOut:
+      return "gradient ";
+    case Kind::kStateRead:
+      return "read state ";
+    case Kind::kStateWrite:
+      return "write state ";
+    case Kind::kParamRead:
+      return "read parameters ";
+    case Kind::kParamWrite:
+      return "write parameters ";
+    case Kind::kUpdated:
+    case Kind::kNorm:
+      break;
+  }
+  return "";
+}
+
+TaskId StepTasks::add(StepTask kind, int unit, double work, const After& after) {
+  const Stream stream = stream_of(kind);
+  const TaskId id = schedule_.add({.stream = stream,
+                                   .work = work,
+                                   .after = after,
+                                   .outside = drives_outside_ && is_on_drives(kind)});
+  labels_.push_back({kind, unit});
+  count(resource_of(stream), work);
+  if (stream == Stream::kCompute) last_compute_ = id;
+  return id;
+}
+
+void StepTasks::count(Resource resource, double work) {
+  if (counting_) work_[static_cast<std::size_t>(resource)] += work;
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,73 @@
+// StepTasks: the schedule of a step's tasks, each of a kind and for a unit. The kind decides the
+// stream, and whether a task is outside (FluidSchedule).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "offload/planner/fluid_schedule.h"
+#include "offload/planner/step_model.h"
+
+namespace sluice::offload {
+
+enum class StepTask : std::uint8_t {
+  kForward,
+  kHead,
+  kBackward,
+  kGpuAdamw,
+  kCpuAdamw,
+  kParamsIn,
+  kBoundaryIn,
+  kGradientOut,
+  kBoundaryOut,
+  kStateRead,
+  kStateWrite,
+  kParamRead,
+  kParamWrite,
+  kUpdated,  // of a unit, on the host
+  kNorm,
+};
+
+// What comes before the unit's name where a task is shown: "read state ".
+const char* words(StepTask kind);
+
+class StepTasks {
+ public:
+  using After = std::array<TaskId, FluidSchedule::kMaxAfter>;
+
+  // drives_outside: reads and writes on the drives are tasks outside.
+  StepTasks(std::size_t expected_tasks, bool drives_outside)
+      : schedule_(expected_tasks), drives_outside_(drives_outside) {}
+
+  TaskId add(StepTask kind, int unit, double work, const After& after);
+  // The latest one that the GPU computes.
+  TaskId last_compute() const { return last_compute_; }
+  bool drives_outside() const { return drives_outside_; }
+
+  FluidSchedule& schedule() { return schedule_; }
+  const FluidSchedule& schedule() const { return schedule_; }
+  StepTask kind(TaskId id) const { return labels_[static_cast<std::size_t>(id)].kind; }
+  int unit_of(TaskId id) const { return labels_[static_cast<std::size_t>(id)].unit; }
+
+  // Work of the tasks that are added from now on, by resource.
+  void begin_to_count() { counting_ = true; }
+  void count(Resource resource, double work);
+  const std::array<double, kResources>& work() const { return work_; }
+
+ private:
+  struct Label {
+    StepTask kind = StepTask::kNorm;
+    int unit = 0;
+  };
+
+  FluidSchedule schedule_;
+  const bool drives_outside_;
+  std::vector<Label> labels_;
+  TaskId last_compute_ = kNoTask;
+  bool counting_ = false;
+  std::array<double, kResources> work_{};
+};
+
+}  // namespace sluice::offload

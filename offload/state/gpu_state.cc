@@ -1,0 +1,213 @@
+#include "offload/state/gpu_state.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "aio/check.h"
+#include "aio/units.h"
+#include "offload/state/staging_buffers.h"
+
+namespace sluice::offload {
+namespace {
+
+constexpr std::uint64_t kFieldAlignment = 256;
+
+std::uint64_t field_bytes(std::uint64_t elements, std::uint64_t element_bytes) {
+  return align_up(elements * element_bytes, kFieldAlignment);
+}
+
+// lo, or the master; 0: neither is part of the state.
+std::uint64_t first_field_bytes(ParamForm form, std::uint64_t elements) {
+  return field_bytes(elements, form == ParamForm::kSplit ? 2 : form == ParamForm::kFp32 ? 0 : 4);
+}
+
+std::uint64_t part_bytes(ParamForm form, std::uint64_t elements) {
+  return first_field_bytes(form, elements) + 2 * field_bytes(elements, sizeof(float));
+}
+
+// As many as there is room for, in whole rounds of the threads, and no more than there are.
+std::uint64_t batch_tiles(int threads, std::uint64_t most_elements) {
+  const int rounds = StateSweep::kMaxThreads / threads;
+  return std::min(static_cast<std::uint64_t>(rounds * threads), tile_count(most_elements));
+}
+
+// The arrays from their element `first` on.
+AdamwArrays arrays_at(const AdamwArrays& arrays, std::uint64_t first) {
+  AdamwArrays at = arrays;
+  const auto move = [first](auto*& array) { array = array == nullptr ? nullptr : array + first; };
+  move(at.param16);
+  move(at.lo);
+  move(at.master);
+  move(at.m);
+  move(at.v);
+  return at;
+}
+
+}  // namespace
+
+GpuState::GpuState(const StateKind& kind, DeviceTier& device) : kind_(kind), device_(device) {}
+
+GpuState::~GpuState() = default;
+
+std::uint64_t GpuState::device_bytes(ParamForm form, std::span<const SubGroup> placement) {
+  std::uint64_t bytes = 0;
+  for (const SubGroup& sub_group : placement)
+    if (sub_group.tier == Tier::kGpu) bytes += part_bytes(form, sub_group.elements);
+  return bytes;
+}
+
+Result<std::unique_ptr<GpuState>> GpuState::create(const StateKind& kind,
+                                                   std::span<const SubGroup> placement,
+                                                   DeviceTier& device) {
+  const std::span<std::byte> memory = device.memory();
+  const std::uint64_t needed = device_bytes(kind.form, placement);
+  if (needed > memory.size()) {
+    return Error(ErrorCode::kOutOfMemory,
+                 "the optimizer state of tier gpu needs " + format_bytes(needed) +
+                     " of GPU memory and was given " + format_bytes(memory.size()) +
+                     ": place less of it there, or raise gpu_gib");
+  }
+  if (reinterpret_cast<std::uintptr_t>(memory.data()) % kFieldAlignment != 0)
+    return Error(ErrorCode::kInvalidArgument,
+                 "a device tier's memory must be aligned to 256 bytes");
+  std::unique_ptr<GpuState> gpu(new GpuState(kind, device));
+  std::uint64_t offset_bytes = 0;
+  for (const SubGroup& sub_group : placement) {
+    if (sub_group.tier != Tier::kGpu) continue;
+    gpu->parts_.add(sub_group.unit, {.first_element = sub_group.first_element,
+                                     .elements = sub_group.elements,
+                                     .group = sub_group.group,
+                                     .offset_bytes = offset_bytes});
+    offset_bytes += part_bytes(kind.form, sub_group.elements);
+  }
+  return gpu;
+}
+
+// The part's arrays from its element `first` on.
+AdamwArrays GpuState::arrays_from(const Part& part, std::uint64_t first, void* gpu_param) const {
+  std::byte* const state = device_.memory().data() + part.offset_bytes;
+  std::byte* const moments = state + first_field_bytes(kind_.form, part.elements);
+  StateTile fields;
+  if (kind_.form == ParamForm::kSplit) {
+    fields.lo = reinterpret_cast<std::uint16_t*>(state) + first;
+  } else if (kind_.form != ParamForm::kFp32) {
+    fields.master = reinterpret_cast<float*>(state) + first;
+  }
+  fields.m = reinterpret_cast<float*>(moments) + first;
+  fields.v = reinterpret_cast<float*>(moments + field_bytes(part.elements, sizeof(float))) + first;
+  return tile_arrays(kind_.form, fields,
+                     param_at(kind_.form, gpu_param, part.first_element + first));
+}
+
+Status GpuState::update(const UnitUpdate& update) {
+  for (const Part& part : parts_.of(update.unit)) {
+    AdamwArrays arrays = arrays_from(part, 0, update.arrays.gpu_param);
+    arrays.grad_type = kind_.grad_type;
+    arrays.grad = grad_at(kind_.grad_type, update.arrays.gpu_grad, part.first_element);
+    SLUICE_RETURN_IF_ERROR(
+        device_.step(update.groups[static_cast<std::size_t>(part.group)], arrays, part.elements));
+  }
+  return {};
+}
+
+// ---- all of the state ------------------------------------------------------------------------
+
+std::uint64_t GpuState::max_staging_bytes(ParamForm form) {
+  return StagingBuffers::bytes_of(form, StateSweep::kMaxThreads);
+}
+
+Status GpuState::begin_transfer(int threads, const aio::PinHook& pin) {
+  std::uint64_t most_elements = 0;
+  for (const Part& part : parts_.all()) most_elements = std::max(most_elements, part.elements);
+  SLUICE_ASSIGN_OR_RETURN(
+      staging_, StagingBuffers::create(kind_.form, batch_tiles(threads, most_elements), pin));
+  return {};
+}
+
+void GpuState::end_transfer() { staging_.reset(); }
+
+const GpuState::Part& GpuState::part_of(const SubGroup& sub_group) const {
+  const std::span<const Part> parts = parts_.of(sub_group);
+  SLUICE_CHECK(parts.size() == 1, "a sub-group of this tier");
+  return parts.front();
+}
+
+std::uint64_t GpuState::batches_of(const Part& part) const {
+  return (part.elements - 1) / staging_->elements() + 1;
+}
+
+GpuState::Batch GpuState::batch_of(const Part& part, std::uint64_t index, void* gpu_param) const {
+  const std::uint64_t first = index * staging_->elements();
+  return {.first = first,
+          .elements = std::min(staging_->elements(), part.elements - first),
+          .on_host = staging_->arrays(index),
+          .on_device = arrays_from(part, first, gpu_param)};
+}
+
+Status GpuState::sweep_batch(int unit, const Part& part, const Batch& batch,
+                             StateSweep& sweep) const {
+  return sweep.run({.unit = unit,
+                    .count = tile_count(batch.elements),
+                    .at = [&](std::uint64_t index) -> StateSweep::Tile {
+                      const std::uint64_t first = index * kTileElements;
+                      return {part.first_element + batch.first + first,
+                              std::min(kTileElements, batch.elements - first),
+                              arrays_at(batch.on_host, first)};
+                    }});
+}
+
+Status GpuState::start_copy(const Batch& batch, bool to_device) {
+  const auto copy = [&](auto* host, auto* device) -> Status {
+    if (host == nullptr) return {};
+    const std::span<std::byte> bytes(reinterpret_cast<std::byte*>(host),
+                                     batch.elements * sizeof(*host));
+    return to_device ? device_.start_write(device, bytes) : device_.start_read(device, bytes);
+  };
+  SLUICE_RETURN_IF_ERROR(copy(batch.on_host.param16, batch.on_device.param16));
+  SLUICE_RETURN_IF_ERROR(copy(batch.on_host.lo, batch.on_device.lo));
+  SLUICE_RETURN_IF_ERROR(copy(batch.on_host.master, batch.on_device.master));
+  SLUICE_RETURN_IF_ERROR(copy(batch.on_host.m, batch.on_device.m));
+  return copy(batch.on_host.v, batch.on_device.v);
+}
+
+// Whatever happened, no copy goes on that a buffer is needed for.
+Status GpuState::finish_after(const Status& status) {
+  Status finished = device_.finish();
+  return status.ok() ? finished : status;
+}
+
+// While a batch is copied the next one is made, in the other buffer.
+Status GpuState::restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
+  const Part& part = part_of(sub_group);
+  const auto all = [&]() -> Status {
+    for (std::uint64_t i = 0; i < batches_of(part); ++i) {
+      const Batch batch = batch_of(part, i, arrays.gpu_param);
+      SLUICE_RETURN_IF_ERROR(sweep_batch(sub_group.unit, part, batch, sweep));
+      SLUICE_RETURN_IF_ERROR(device_.finish());
+      SLUICE_RETURN_IF_ERROR(start_copy(batch, true));
+    }
+    return {};
+  };
+  return finish_after(all());
+}
+
+// While a batch is looked at the next one is copied.
+Status GpuState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
+  const Part& part = part_of(sub_group);
+  const auto all = [&]() -> Status {
+    const std::uint64_t batches = batches_of(part);
+    SLUICE_RETURN_IF_ERROR(start_copy(batch_of(part, 0, arrays.gpu_param), false));
+    for (std::uint64_t i = 0; i < batches; ++i) {
+      SLUICE_RETURN_IF_ERROR(device_.finish());
+      if (i + 1 < batches)
+        SLUICE_RETURN_IF_ERROR(start_copy(batch_of(part, i + 1, arrays.gpu_param), false));
+      SLUICE_RETURN_IF_ERROR(
+          sweep_batch(sub_group.unit, part, batch_of(part, i, arrays.gpu_param), sweep));
+    }
+    return {};
+  };
+  return finish_after(all());
+}
+
+}  // namespace sluice::offload

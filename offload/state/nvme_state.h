@@ -1,0 +1,106 @@
+// NvmeState: the optimizer state of the nvme tier: a state store, the pinned buffers of its
+// records, and the pipeline between them.
+//
+// A sub-group's state is cut into records of at most record_elements, named by its unit; a tile is
+// a chunk. A step, or a snapshot, is one pass over all records in ascending order, announced to the
+// pipeline as a whole.
+//
+// Threads: one at a time; stats() and reset_stats() any.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aio/executor.h"
+#include "aio/io_queue.h"
+#include "aio/pinned_pool.h"
+#include "offload/state/tier_state.h"
+#include "swap/record_writer.h"
+#include "swap/state_store.h"
+#include "swap/swap_pipeline.h"
+
+namespace sluice::offload {
+
+class NvmeState final : public TierState {
+ public:
+  struct Options {
+    StateKind kind;
+    std::uint64_t record_elements;  // a multiple of kTileElements
+    swap::SwapPipeline::Options swap;
+    swap::StateStore::Options store;
+    aio::MemoryLock lock;
+    bool huge_pages;
+  };
+  struct Queues {
+    aio::IoQueue* reads;
+    aio::IoQueue* writes;
+  };
+  struct Plan {
+    std::uint64_t buffer_bytes = 0;  // what create() maps and pins
+    std::uint64_t store_bytes = 0;
+  };
+  static Result<Plan> plan(const Options& options, std::span<const UnitSpec> units,
+                           std::span<const SubGroup> placement);
+  // Makes the store. Whatever fails, nothing is left behind.
+  static Result<std::unique_ptr<NvmeState>> create(const Options& options,
+                                                   std::span<const UnitSpec> units,
+                                                   std::span<const SubGroup> placement,
+                                                   Queues queues, aio::Executor& executor);
+
+  // The next pass may begin to read; without effect until that pass has begun.
+  void announce();
+  void begin_pass();
+  // Goes without the rest of a pass that only looks at records.
+  Status abandon_pass();
+  Status update(const UnitUpdate& update) override;
+  Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
+
+  // Around restore(); nothing may be under way.
+  Status begin_restore();
+  Status end_restore();
+  Status restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
+
+  // Until every write has completed.
+  Status drain() { return pipeline_->drain(); }
+  // Ends what is under way and removes the files.
+  Status remove();
+
+  swap::SwapStats stats() const;
+  void reset_stats();
+
+ private:
+  // A record.
+  struct Part {
+    std::uint64_t first_element;  // in the unit
+    std::uint64_t elements;
+    int group;
+    swap::RecordId id;
+  };
+
+  NvmeState(const Options& options, aio::Executor& executor)
+      : kind_(options.kind), swap_options_(options.swap), executor_(executor) {}
+  Status make_pipeline();
+  void end_pipeline();
+  StateSweep::Tile tile_of(const Part& part, std::span<std::byte> payload, std::uint64_t index,
+                           const UnitArrays& arrays) const;
+  void update_tile(const Part& part, int tile, std::span<std::byte> data,
+                   const UnitUpdate& update) const;
+
+  const StateKind kind_;
+  const swap::SwapPipeline::Options swap_options_;
+  aio::Executor& executor_;
+  UnitParts<Part> parts_;
+  std::vector<swap::RecordId> all_;  // a pass
+  std::unique_ptr<swap::StateStore> store_;
+  std::unique_ptr<aio::PinnedPool> pool_;
+  std::unique_ptr<swap::RecordWriter> writer_;  // during a restore
+  bool announced_ = false;
+
+  mutable std::mutex pipeline_mutex_;  // held to replace it, and by stats()
+  std::unique_ptr<swap::SwapPipeline> pipeline_;
+};
+
+}  // namespace sluice::offload

@@ -1,0 +1,323 @@
+#include "offload/state/optimizer_offloader.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "aio/check.h"
+#include "offload/state/cpu_state.h"
+#include "offload/state/gpu_state.h"
+#include "offload/state/nvme_state.h"
+#include "offload/state/unit_progress.h"
+#include "offload/state/update_worker.h"
+
+namespace sluice::offload {
+namespace {
+
+using Options = OptimizerOffloader::Options;
+using Environment = OptimizerOffloader::Environment;
+
+Error invalid(const std::string& what) { return Error(ErrorCode::kInvalidArgument, what); }
+
+bool places_on(const Options& options, Tier tier) {
+  return std::any_of(options.placement.begin(), options.placement.end(),
+                     [&](const SubGroup& sub_group) { return sub_group.tier == tier; });
+}
+
+Status check_options(const Options& options) {
+  if (options.form == ParamForm::kFp32AndBf16)
+    return invalid("bf16 parameters are kept as the halves of a split master, not as a copy");
+  return check_placement(options.units, options.placement);
+}
+
+Status check_environment(const Options& options, const Environment& environment) {
+  if (environment.executor == nullptr) return invalid("the optimizer needs an executor");
+  if (places_on(options, Tier::kGpu) && environment.device == nullptr)
+    return invalid("optimizer state is placed on tier gpu, and there is no device tier");
+  if (places_on(options, Tier::kNvme) &&
+      (environment.reads == nullptr || environment.writes == nullptr))
+    return invalid("optimizer state is placed on tier nvme, and there is no queue for it");
+  return {};
+}
+
+NvmeState::Options nvme_options(const Options& options) {
+  return {.kind = {options.form, options.grad_type, options.isa},
+          .record_elements = options.record_elements,
+          .swap = options.swap,
+          .store = options.store,
+          .lock = options.lock,
+          .huge_pages = options.huge_pages};
+}
+
+}  // namespace
+
+// ---- making ----------------------------------------------------------------------------------
+
+Result<OptimizerOffloader::MemoryPlan> OptimizerOffloader::memory_plan(const Options& options) {
+  SLUICE_RETURN_IF_ERROR(check_options(options));
+  MemoryPlan plan;
+  plan.cpu_state_bytes = CpuState::mapped_bytes(options.form, options.placement);
+  plan.gpu_state_bytes = GpuState::device_bytes(options.form, options.placement);
+  plan.transfer_bytes = StateSweep::bytes_of(StateSweep::kMaxThreads);
+  if (places_on(options, Tier::kGpu))
+    plan.transfer_bytes += GpuState::max_staging_bytes(options.form);
+  if (places_on(options, Tier::kNvme)) {
+    SLUICE_ASSIGN_OR_RETURN(
+        const NvmeState::Plan nvme,
+        NvmeState::plan(nvme_options(options), options.units, options.placement));
+    plan.swap_buffer_bytes = nvme.buffer_bytes;
+    plan.nvme_bytes = nvme.store_bytes;
+  }
+  return plan;
+}
+
+Result<std::unique_ptr<OptimizerOffloader>> OptimizerOffloader::create(
+    const Options& options, const Environment& environment) {
+  SLUICE_RETURN_IF_ERROR(check_options(options));
+  SLUICE_RETURN_IF_ERROR(check_environment(options, environment));
+  std::unique_ptr<OptimizerOffloader> offloader(new OptimizerOffloader(options, environment));
+  SLUICE_ASSIGN_OR_RETURN(offloader->worker_,
+                          UpdateWorker::create([it = offloader.get()] { it->run_step(); }));
+  SLUICE_RETURN_IF_ERROR(offloader->make_tiers());
+  return offloader;
+}
+
+OptimizerOffloader::OptimizerOffloader(const Options& options, const Environment& environment)
+    : options_(options),
+      environment_(environment),
+      needs_(options.units.size()),
+      progress_(std::make_unique<UnitProgress>(options.units.size())) {
+  for (const SubGroup& sub_group : options.placement) {
+    Needs& needs = needs_[static_cast<std::size_t>(sub_group.unit)];
+    (sub_group.tier == Tier::kGpu ? needs.gpu : needs.host) = true;
+    group_count_ = std::max(group_count_, static_cast<std::size_t>(sub_group.group) + 1);
+  }
+  groups_.reserve(group_count_);
+}
+
+OptimizerOffloader::~OptimizerOffloader() = default;
+
+// The store last: it is the only one that a failure after it would have to clean up.
+Status OptimizerOffloader::make_tiers() {
+  const StateKind kind{options_.form, options_.grad_type, options_.isa};
+  if (places_on(options_, Tier::kGpu)) {
+    SLUICE_ASSIGN_OR_RETURN(gpu_, GpuState::create(kind, options_.placement, *environment_.device));
+  }
+  if (places_on(options_, Tier::kCpu)) {
+    SLUICE_ASSIGN_OR_RETURN(cpu_, CpuState::create(kind, options_.placement, options_.huge_pages,
+                                                   *environment_.executor));
+  }
+  if (places_on(options_, Tier::kNvme)) {
+    SLUICE_ASSIGN_OR_RETURN(
+        nvme_,
+        NvmeState::create(nvme_options(options_), options_.units, options_.placement,
+                          {environment_.reads, environment_.writes}, *environment_.executor));
+  }
+  return {};
+}
+
+const std::string& OptimizerOffloader::unit_name(int unit) const {
+  return options_.units[static_cast<std::size_t>(unit)].name;
+}
+
+// ---- a step ----------------------------------------------------------------------------------
+
+Status OptimizerOffloader::prefetch() {
+  worker_->wait();
+  SLUICE_RETURN_IF_ERROR(progress_->status());
+  if (!restored_) return invalid("there is no optimizer state yet: restore() comes first");
+  if (nvme_ != nullptr) nvme_->announce();
+  return {};
+}
+
+Status OptimizerOffloader::check_step(const Step& step) const {
+  if (!restored_) return invalid("there is no optimizer state yet: restore() comes first");
+  if (step.source == nullptr) return invalid("a step needs a source of parameters and gradients");
+  if (step.groups.size() < group_count_) {
+    return invalid("a step needs the scalars of " + std::to_string(group_count_) +
+                   " parameter groups and was given those of " +
+                   std::to_string(step.groups.size()));
+  }
+  return {};
+}
+
+Status OptimizerOffloader::step(const Step& step) {
+  SLUICE_RETURN_IF_ERROR(end_step());
+  SLUICE_RETURN_IF_ERROR(check_step(step));
+  groups_.assign(step.groups.begin(),
+                 step.groups.begin() + static_cast<std::ptrdiff_t>(group_count_));
+  source_ = step.source;
+  progress_->begin_step();
+  if (nvme_ != nullptr) nvme_->begin_pass();
+  if (step.background) {
+    worker_->start();
+    return {};
+  }
+  run_step();
+  return progress_->status();
+}
+
+void OptimizerOffloader::run_step() {
+  for (int unit = 0; unit < static_cast<int>(options_.units.size()); ++unit) {
+    auto arrays = update_on_host(unit);
+    if (!arrays.ok()) {
+      progress_->fail(std::move(arrays).error().with_context("updating unit " + unit_name(unit)));
+      return;
+    }
+    source_->ready(unit);
+    progress_->host_done(unit, *arrays);
+  }
+}
+
+Result<UnitArrays> OptimizerOffloader::update_on_host(int unit) {
+  SLUICE_ASSIGN_OR_RETURN(const UnitArrays arrays, begin_unit(*source_, unit, true));
+  const UnitUpdate update{.unit = unit, .groups = groups_, .arrays = arrays};
+  if (cpu_ != nullptr) SLUICE_RETURN_IF_ERROR(cpu_->update(update));
+  if (nvme_ != nullptr) SLUICE_RETURN_IF_ERROR(nvme_->update(update));
+  return arrays;
+}
+
+Status OptimizerOffloader::update_on_gpu(int unit, const UnitArrays& arrays) {
+  if (gpu_ == nullptr) return {};
+  Status enqueued = gpu_->update({.unit = unit, .groups = groups_, .arrays = arrays});
+  if (enqueued.ok()) return {};
+  return std::move(enqueued).error().with_context("updating unit " + unit_name(unit) +
+                                                  " on the GPU");
+}
+
+Result<UnitArrays> OptimizerOffloader::begin_unit(UnitSource& source, int unit,
+                                                  bool with_gradients) const {
+  SLUICE_ASSIGN_OR_RETURN(const UnitArrays arrays, source.begin(unit));
+  const Needs needs = needs_[static_cast<std::size_t>(unit)];
+  const bool param_missing =
+      (needs.host && arrays.param == nullptr) || (needs.gpu && arrays.gpu_param == nullptr);
+  const bool grad_missing =
+      (needs.host && arrays.grad == nullptr) || (needs.gpu && arrays.gpu_grad == nullptr);
+  if (param_missing || (with_gradients && grad_missing)) {
+    return invalid("unit " + unit_name(unit) + " came without the " +
+                   (param_missing ? "parameters" : "gradients") + " that its placement needs");
+  }
+  return arrays;
+}
+
+Status OptimizerOffloader::wait_ready(int unit) {
+  SLUICE_CHECK(unit >= 0 && static_cast<std::size_t>(unit) < options_.units.size(), "a unit");
+  return progress_->wait(
+      unit, [this](int it, const UnitArrays& arrays) { return update_on_gpu(it, arrays); });
+}
+
+bool OptimizerOffloader::is_ready(int unit) const { return progress_->host_is_done(unit); }
+
+Status OptimizerOffloader::end_step() {
+  worker_->wait();
+  for (int unit = 0; unit < static_cast<int>(options_.units.size()); ++unit)
+    SLUICE_RETURN_IF_ERROR(wait_ready(unit));
+  return progress_->status();
+}
+
+Status OptimizerOffloader::drain() {
+  SLUICE_RETURN_IF_ERROR(end_step());
+  if (nvme_ == nullptr) return {};
+  Status drained = nvme_->drain();
+  return drained.ok() ? Status() : fail(std::move(drained).error());
+}
+
+Status OptimizerOffloader::fail(Error error) {
+  progress_->fail(std::move(error));
+  return progress_->status();
+}
+
+// ---- all of the state ------------------------------------------------------------------------
+
+TierState& OptimizerOffloader::tier_of(const SubGroup& sub_group) const {
+  switch (sub_group.tier) {
+    case Tier::kGpu:
+      return *gpu_;
+    case Tier::kNvme:
+      return *nvme_;
+    case Tier::kCpu:
+      break;
+  }
+  return *cpu_;
+}
+
+Status OptimizerOffloader::for_each_unit(
+    UnitSource& source, const std::function<Status(const SubGroup&, const UnitArrays&)>& visit) {
+  auto sub_group = options_.placement.begin();
+  for (int unit = 0; unit < static_cast<int>(options_.units.size()); ++unit) {
+    SLUICE_ASSIGN_OR_RETURN(const UnitArrays arrays, begin_unit(source, unit, false));
+    for (; sub_group != options_.placement.end() && sub_group->unit == unit; ++sub_group)
+      SLUICE_RETURN_IF_ERROR(visit(*sub_group, arrays));
+    source.ready(unit);
+  }
+  return {};
+}
+
+Status OptimizerOffloader::begin_restore(const StateSweep& sweep) {
+  if (gpu_ != nullptr) SLUICE_RETURN_IF_ERROR(gpu_->begin_transfer(sweep.threads(), options_.hook));
+  return nvme_ != nullptr ? nvme_->begin_restore() : Status();
+}
+
+Status OptimizerOffloader::restore(UnitSource& source, const Fill& fill, Calls calls) {
+  SLUICE_RETURN_IF_ERROR(drain());
+  StateSweep sweep(*environment_.executor, fill, StateSweep::Direction::kRestore, calls);
+  Status restored = begin_restore(sweep);
+  if (restored.ok()) {
+    restored = for_each_unit(source, [&](const SubGroup& sub_group, const UnitArrays& arrays) {
+      return tier_of(sub_group).restore(sub_group, arrays, sweep);
+    });
+  }
+  if (restored.ok() && nvme_ != nullptr) restored = nvme_->end_restore();
+  if (gpu_ != nullptr) gpu_->end_transfer();
+  if (!restored.ok())
+    return fail(std::move(restored).error().with_context("setting the optimizer state"));
+  restored_ = true;
+  return {};
+}
+
+Status OptimizerOffloader::begin_snapshot(const StateSweep& sweep) {
+  if (gpu_ != nullptr) SLUICE_RETURN_IF_ERROR(gpu_->begin_transfer(sweep.threads(), options_.hook));
+  if (nvme_ != nullptr) nvme_->begin_pass();
+  return {};
+}
+
+Status OptimizerOffloader::snapshot(UnitSource& source, const Take& take, Calls calls) {
+  SLUICE_RETURN_IF_ERROR(drain());
+  if (!restored_) return invalid("there is no optimizer state yet: restore() comes first");
+  StateSweep sweep(*environment_.executor, take, StateSweep::Direction::kSnapshot, calls);
+  SLUICE_RETURN_IF_ERROR(begin_snapshot(sweep));
+  bool state_failed = false;  // else an error is the caller's own
+  Status done = for_each_unit(source, [&](const SubGroup& sub_group, const UnitArrays& arrays) {
+    Status looked = tier_of(sub_group).snapshot(sub_group, arrays, sweep);
+    state_failed = !looked.ok() && sweep.visited().ok();
+    return looked;
+  });
+  if (gpu_ != nullptr) gpu_->end_transfer();
+  if (done.ok()) return {};
+  if (!state_failed && nvme_ != nullptr) {
+    Status abandoned = nvme_->abandon_pass();
+    state_failed = !abandoned.ok();
+    if (state_failed) done = std::move(abandoned);
+  }
+  Error error = std::move(done).error().with_context("reading the optimizer state");
+  return state_failed ? fail(std::move(error)) : Status(std::move(error));
+}
+
+// ---- the end ---------------------------------------------------------------------------------
+
+Status OptimizerOffloader::remove() {
+  worker_->wait();
+  progress_->fail(Error(ErrorCode::kCancelled, "the optimizer state was removed"));
+  if (nvme_ == nullptr) return {};
+  return nvme_->remove();
+}
+
+swap::SwapStats OptimizerOffloader::stats() const {
+  return nvme_ != nullptr ? nvme_->stats() : swap::SwapStats{};
+}
+
+void OptimizerOffloader::reset_stats() {
+  if (nvme_ != nullptr) nvme_->reset_stats();
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,89 @@
+#include "offload/state/state_sweep.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace sluice::offload {
+
+StateSweep::StateSweep(aio::Executor& executor, const Visit& visit, Direction direction,
+                       Calls calls)
+    : executor_(executor),
+      visit_(visit),
+      direction_(direction),
+      calls_(calls),
+      threads_(std::min(executor.threads(), kMaxThreads)) {}
+
+Status StateSweep::run(const Tiles& tiles) {
+  if (failed_) return first_error_;
+  const auto workers = std::min<std::uint64_t>(tiles.count, static_cast<std::uint64_t>(threads_));
+  while (canonical_.size() < workers) canonical_.emplace_back(3 * kTileElements);
+  next_ = 0;
+  turn_ = 0;
+  // Whoever comes takes the next tile, so that it does not matter which threads come, or when.
+  const auto share = [&](int worker) { work(tiles, canonical_[static_cast<std::size_t>(worker)]); };
+  if (workers == 1) {
+    share(0);
+  } else {
+    executor_.run(static_cast<int>(workers), std::cref(share));
+  }
+  return first_error_;
+}
+
+void StateSweep::work(const Tiles& tiles, CanonicalTile& canonical) noexcept {
+  for (std::uint64_t index = next_++; index < tiles.count && !failed_; index = next_++) {
+    const Tile tile = tiles.at(index);
+    const std::span<float> floats(canonical);
+    const StateRange range{.unit = tiles.unit,
+                           .first_element = tile.first_element,
+                           .master = floats.first(tile.elements),
+                           .m = floats.subspan(kTileElements, tile.elements),
+                           .v = floats.subspan(2 * kTileElements, tile.elements)};
+    if (direction_ == Direction::kSnapshot) {
+      unpack_state(tile.arrays, range);
+    } else {
+      for (const std::span<float> array : {range.master, range.m, range.v})
+        std::fill(array.begin(), array.end(), 0.0F);
+    }
+    if (!show(index, range).ok()) return;
+    if (direction_ == Direction::kRestore) pack_state(range, tile.arrays);
+  }
+}
+
+Status StateSweep::show(std::uint64_t index, const StateRange& range) {
+  if (calls_ == Calls::kAnyOrder) {
+    Status visited = visit_(range);
+    if (!visited.ok()) fail(visited);
+    return visited;
+  }
+  if (!await_turn(index)) return Error(ErrorCode::kCancelled, "a tile before it failed");
+  Status visited = visit_(range);
+  if (!visited.ok()) {
+    fail(visited);
+    return visited;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ++turn_;
+  }
+  changed_.notify_all();
+  return {};
+}
+
+// The tile before is a working thread's, which gives the turn away or fails. False: one failed.
+bool StateSweep::await_turn(std::uint64_t index) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return turn_ == index || failed_; });
+  return !failed_;
+}
+
+void StateSweep::fail(Status status) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (first_error_.ok()) first_error_ = std::move(status);
+    failed_ = true;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace sluice::offload

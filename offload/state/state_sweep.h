@@ -1,0 +1,89 @@
+// StateSweep: shows the state of many tiles, in the canonical form, to the caller of restore() or
+// snapshot(), by all threads of an executor.
+//
+// Each thread has a canonical tile of its own: it zeroes it, has it filled and packs it into the
+// tier's form, or unpacks it and has it looked at. The visitor is called as it says it can be:
+// kInOrder   one call at a time, tiles in ascending order; what is done around the calls goes on
+//            in parallel. On any thread of the executor.
+// kAnyOrder  several calls at once, in any order.
+//
+// Memory:  bytes_of(threads) at most, as tiles come; freed by the destructor.
+// Threads: run() from one, nobody else being in the executor.
+// Errors:  after the visitor's first error it is called no more: run() returns that error when no
+//          thread works any longer, and so does each later run().
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "aio/executor.h"
+#include "aio/result.h"
+#include "offload/adamw/adamw_arrays.h"
+#include "offload/state/state_tiles.h"
+
+namespace sluice::offload {
+
+enum class Calls : std::uint8_t { kInOrder, kAnyOrder };
+
+class StateSweep {
+ public:
+  // More would only wait for memory.
+  static constexpr int kMaxThreads = 24;
+  static constexpr std::uint64_t bytes_of(int threads) {
+    return static_cast<std::uint64_t>(threads) * 3 * sizeof(float) * kTileElements;
+  }
+
+  enum class Direction : std::uint8_t { kRestore, kSnapshot };
+  using Visit = std::function<Status(const StateRange& range)>;
+  // Both must outlive it.
+  StateSweep(aio::Executor& executor, const Visit& visit, Direction direction, Calls calls);
+  StateSweep(const StateSweep&) = delete;
+  StateSweep& operator=(const StateSweep&) = delete;
+
+  int threads() const { return threads_; }
+
+  // All of its arrays in host memory, but no gradient.
+  struct Tile {
+    std::uint64_t first_element = 0;  // in the unit
+    std::uint64_t elements = 0;
+    AdamwArrays arrays;
+  };
+  // A run of a unit's tiles. `at` is called once for each, on any thread, before that is looked at
+  // or set.
+  struct Tiles {
+    int unit = 0;
+    std::uint64_t count = 0;
+    std::function<Tile(std::uint64_t index)> at;
+  };
+  Status run(const Tiles& tiles);
+  // The visitor's first error.
+  const Status& visited() const { return first_error_; }
+
+ private:
+  using CanonicalTile = std::vector<float>;  // master, m, v
+
+  void work(const Tiles& tiles, CanonicalTile& canonical) noexcept;
+  Status show(std::uint64_t index, const StateRange& range);
+  bool await_turn(std::uint64_t index);
+  void fail(Status status);
+
+  aio::Executor& executor_;
+  const Visit& visit_;
+  const Direction direction_;
+  const Calls calls_;
+  const int threads_;
+  std::vector<CanonicalTile> canonical_;  // by thread
+
+  std::atomic<std::uint64_t> next_{0};  // tile of the run under way
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t turn_ = 0;  // kInOrder: the tile to be shown next. Guarded by mutex_, as the next
+  Status first_error_;
+};
+
+}  // namespace sluice::offload

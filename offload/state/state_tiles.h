@@ -1,0 +1,70 @@
+// How the optimizer state of a run of elements lies in memory and in a record's payload: in tiles
+// of 65,536 elements, and within a tile one field behind the other.
+//
+//   form           state (a tile)                      the parameter, kept elsewhere
+//   kSplit         lo 128K | m 256K | v 256K           hi (bf16), 2 B
+//   kFp32AndFp16   master 256K | m 256K | v 256K       the fp16 copy, 2 B, only written
+//   kFp32          m 256K | v 256K                     the fp32 master itself, 4 B
+//
+// A tile is a core's worth of work that fits its cache, so that checking, the optimizer's step and
+// sealing follow each other there (swap/record_work.h); its bytes are one checksum's chunk. The
+// last tile may have fewer elements; its fields then begin at multiples of 64 bytes, and its end is
+// one too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "offload/adamw/adamw_arrays.h"
+
+namespace sluice::offload {
+
+inline constexpr std::uint64_t kTileElements = 65'536;
+
+constexpr int state_bytes_per_element(ParamForm form) {
+  return form == ParamForm::kSplit ? 10 : form == ParamForm::kFp32 ? 8 : 12;
+}
+
+constexpr std::uint64_t tile_count(std::uint64_t elements) {
+  return (elements + kTileElements - 1) / kTileElements;
+}
+
+// Of a whole tile: the store's chunk_bytes.
+constexpr std::uint64_t tile_bytes(ParamForm form) {
+  return kTileElements * static_cast<std::uint64_t>(state_bytes_per_element(form));
+}
+// Of the state of `elements` elements, the gaps of the last tile included.
+std::uint64_t state_bytes(ParamForm form, std::uint64_t elements);
+
+// Where the fields of one tile begin. Null: the form has no such field.
+struct StateTile {
+  std::uint16_t* lo = nullptr;
+  float* master = nullptr;
+  float* m = nullptr;
+  float* v = nullptr;
+};
+// `tile` is the tile's first byte, aligned to 64; `elements` how many it has.
+StateTile state_tile(ParamForm form, std::byte* tile, std::uint64_t elements);
+
+// What a kernel is given of a tile, but for the gradient: its fields, and the parameter that begins
+// at `param`.
+AdamwArrays tile_arrays(ParamForm form, const StateTile& tile, void* param);
+
+// The canonical fp32 state of a range of one unit, whatever the form and the placement.
+struct StateRange {
+  int unit = 0;
+  std::uint64_t first_element = 0;  // in the unit's shard
+  std::span<float> master;
+  std::span<float> m;
+  std::span<float> v;
+};
+// From and to the form's own arrays, bit for bit but for NaNs of a split master, which become the
+// canonical one. pack_state() makes the 16-bit parameter too.
+void pack_state(const StateRange& from, const AdamwArrays& to);
+void unpack_state(const AdamwArrays& from, const StateRange& to);
+
+// The parameters of the form alone, as pack_state() makes them: for those who only read them.
+void pack_parameters(ParamForm form, std::span<const float> masters, void* parameters);
+
+}  // namespace sluice::offload

@@ -1,0 +1,91 @@
+// TierState: the optimizer state that one tier holds, as the offloader uses all three.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "aio/result.h"
+#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/isa.h"
+#include "offload/state/state_sweep.h"
+#include "offload/state/state_tiles.h"
+#include "offload/state/unit_source.h"
+#include "offload/sub_groups.h"
+
+namespace sluice::offload {
+
+struct StateKind {
+  ParamForm form;
+  GradType grad_type;
+  Isa isa;
+};
+
+// One unit's share of a step.
+struct UnitUpdate {
+  int unit = 0;
+  std::span<const AdamwScalars> groups;  // by SubGroup::group
+  UnitArrays arrays;
+};
+
+class TierState {
+ public:
+  virtual ~TierState() = default;
+  // One step over all that the tier holds of the unit.
+  virtual Status update(const UnitUpdate& update) = 0;
+  // Sub-groups in ascending order, and all of them; the sweep sets their tiles.
+  virtual Status restore(const SubGroup& sub_group, const UnitArrays& arrays,
+                         StateSweep& sweep) = 0;
+  // Likewise; the sweep looks at them.
+  virtual Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays,
+                          StateSweep& sweep) = 0;
+};
+
+// A tier's pieces of state in ascending order, with the part of each unit at hand. `Part` has a
+// first_element, in the unit.
+template <typename Part>
+class UnitParts {
+ public:
+  void add(int unit, const Part& part) {
+    end_unit(unit);
+    parts_.push_back(part);
+    ends_.back() = parts_.size();
+  }
+  std::span<const Part> of(int unit) const {
+    const auto u = static_cast<std::size_t>(unit);
+    if (u >= ends_.size()) return {};
+    const std::size_t begin = u == 0 ? 0 : ends_[u - 1];
+    return std::span(parts_).subspan(begin, ends_[u] - begin);
+  }
+  std::span<const Part> of(const SubGroup& sub_group) const {
+    const std::span<const Part> unit = of(sub_group.unit);
+    const auto position = [&](std::uint64_t element) {
+      return std::lower_bound(
+          unit.begin(), unit.end(), element,
+          [](const Part& part, std::uint64_t wanted) { return part.first_element < wanted; });
+    };
+    return {position(sub_group.first_element),
+            position(sub_group.first_element + sub_group.elements)};
+  }
+  std::span<const Part> all() const { return parts_; }
+
+ private:
+  void end_unit(int unit) { ends_.resize(static_cast<std::size_t>(unit) + 1, parts_.size()); }
+
+  std::vector<Part> parts_;
+  std::vector<std::size_t> ends_;  // of each unit up to the last that has a part
+};
+
+inline void* param_at(ParamForm form, void* param, std::uint64_t element) {
+  return static_cast<std::byte*>(param) +
+         element * static_cast<std::uint64_t>(param_bytes_per_element(form));
+}
+inline const void* grad_at(GradType type, const void* grad, std::uint64_t element) {
+  return static_cast<const std::byte*>(grad) + element * element_bytes(type);
+}
+
+}  // namespace sluice::offload

@@ -1,0 +1,88 @@
+#include "engine/model/gpt2/gpt2_costs.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/families/families.h"
+#include "engine/model/gpt2/gpt2_layout.h"
+
+namespace sluice::engine {
+namespace {
+
+// Elements of the matrices that a token is multiplied by, from the layouts.
+double multiplied(const UnitLayout& layout) {
+  double sum = 0;
+  for (const ParameterSpec& parameter : layout.parameters) {
+    if (parameter.group == kDecayed) sum += static_cast<double>(parameter.elements);
+  }
+  return sum;
+}
+
+TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
+  for (const config::NamedShape& it : config::model_presets()) {
+    const std::string_view name = it.name;
+    const ModelShape shape = *preset_shape(name);
+    const std::int64_t tokens = shape.context_tokens;
+    // A sequence has tokens * (tokens + 1) / 2 pairs; a pair is hidden products twice.
+    const double pairs = 0.5 * static_cast<double>(tokens * (tokens + 1));
+    const double scores = 2 * 2 * pairs * static_cast<double>(shape.hidden);
+    const double per_token = scores / static_cast<double>(tokens);
+    const UnitLayout layout = gpt2_block_layout(shape, 0);
+    const double weights = 2 * multiplied(layout);
+    const Flops block = block_flops(shape, tokens);
+    EXPECT_DOUBLE_EQ(block.forward, weights + per_token) << name;
+    EXPECT_DOUBLE_EQ(block.backward, 2 * weights + 2.5 * per_token) << name;
+    const ParameterSpec& last = layout.parameters[block_parameter::kFcProjectionWeight];
+    EXPECT_DOUBLE_EQ(block.forward - block.recompute, 2 * static_cast<double>(last.elements));
+    const auto wte = static_cast<double>(
+        gpt2_embedding_layout(shape).parameters[embedding_parameter::kToken].elements);
+    EXPECT_DOUBLE_EQ(head_flops(shape).forward, 2 * wte);
+    EXPECT_DOUBLE_EQ(model_flops(shape, tokens).forward,
+                     static_cast<double>(shape.layers) * block.forward + 2 * wte);
+  }
+}
+
+TEST(GptCosts, RecomputeCostsLessThanAForward) {
+  const ModelShape shape = *preset_shape("gpt2-xl");
+  const Flops flops = model_flops(shape, 1024);
+  EXPECT_LT(flops.recompute, 0.75 * flops.forward);
+  EXPECT_GT(flops.recompute, 0.5 * flops.forward);
+}
+
+TEST(GptCosts, PaddingOfTheVocabularyCounts) {
+  const ModelShape shape = *preset_shape("gpt2-small");
+  EXPECT_DOUBLE_EQ(head_flops(shape, 50304).forward - head_flops(shape).forward,
+                   2.0 * (50304 - 50257) * 768);
+  const PassShape pass = {.micro_batch = 8, .tokens = 1024};
+  EXPECT_GT(head_peak_bytes(shape, pass, 50304), head_peak_bytes(shape, pass));
+}
+
+TEST(GptCosts, AFixedOrderOfSumsCostsMemoryWhereFewHeadsFillTheGpu) {
+  const ModelShape shape = *preset_shape("gpt2-xl");
+  const PeakOptions fixed = {.deterministic = true};
+  // 25 heads: FlashAttention shares 160 multiprocessors out in 7 sums of one boundary in fp32.
+  const PassShape one = {.micro_batch = 1, .tokens = 1024};
+  EXPECT_GT(block_peak_bytes(shape, one, fixed), (11 + 7 * 2) * boundary_bytes(shape, one));
+  EXPECT_LT(block_peak_bytes(shape, one, fixed), (11 + 8 * 2) * boundary_bytes(shape, one));
+  EXPECT_LT(block_peak_bytes(shape, one), 17 * boundary_bytes(shape, one));
+  // 200 heads: one sum, which is less than the feed-forward needs.
+  const PassShape eight = {.micro_batch = 8, .tokens = 1024};
+  EXPECT_EQ(block_peak_bytes(shape, eight, fixed), block_peak_bytes(shape, eight));
+}
+
+TEST(GptCosts, DropoutCostsOneMoreBoundary) {
+  ModelShape shape = *preset_shape("gpt2-xl");
+  const PassShape pass = {.micro_batch = 8, .tokens = 1024};
+  const std::uint64_t with = block_peak_bytes(shape, pass);
+  shape.dropout = 0;
+  EXPECT_EQ(with - block_peak_bytes(shape, pass), boundary_bytes(shape, pass));
+}
+
+TEST(GptCosts, ChunksOfTheLossAreLargerOnCuda) {
+  EXPECT_EQ(loss_chunk_rows(50257, /*cpu=*/true), 640);
+  EXPECT_EQ(loss_chunk_rows(50257, /*cpu=*/false), 2048);
+  EXPECT_EQ(loss_chunk_rows(std::int64_t{1} << 24, /*cpu=*/true), 64);
+  EXPECT_EQ(loss_chunk_rows(std::int64_t{1} << 24, /*cpu=*/false), 64);
+}
+
+}  // namespace
+}  // namespace sluice::engine

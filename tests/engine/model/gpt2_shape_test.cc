@@ -1,0 +1,104 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "engine/families/families.h"
+#include "engine/model/gpt2/gpt2_layout.h"
+
+namespace sluice::engine {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr ModelShape kTiny = {
+    .layers = 2, .hidden = 12, .heads = 3, .context_tokens = 5, .vocab = 7, .dropout = 0.1};
+
+std::uint64_t parameter_elements(const ModelShape& shape) {
+  std::uint64_t sum = 0;
+  for (const UnitLayout& layout : gpt_layouts(shape)) sum += layout.parameter_elements();
+  return sum;
+}
+
+TEST(ModelShape, PresetsHaveThePublishedNumbersOfParameters) {
+  // Of Hugging Face's gpt2, gpt2-medium, gpt2-large and gpt2-xl: sum(p.numel()).
+  EXPECT_EQ(parameter_elements(*preset_shape("gpt2-small")), 124439808U);
+  EXPECT_EQ(parameter_elements(*preset_shape("gpt2-medium")), 354823168U);
+  EXPECT_EQ(parameter_elements(*preset_shape("gpt2-large")), 774030080U);
+  EXPECT_EQ(parameter_elements(*preset_shape("gpt2-xl")), 1557611200U);
+  EXPECT_EQ(parameter_elements(*preset_shape("gpt-lite")), 124439808U + 1024U * 768U);
+}
+
+TEST(ModelShape, EveryPresetIsValidAndOtherNamesAreNone) {
+  EXPECT_EQ(config::model_presets().size(), 5U);
+  for (const config::NamedShape& it : config::model_presets()) {
+    ASSERT_TRUE(preset_shape(it.name).has_value()) << it.name;
+    EXPECT_TRUE(validate(*preset_shape(it.name)).ok()) << it.name;
+  }
+  EXPECT_FALSE(preset_shape("gpt3").has_value());
+  EXPECT_EQ(preset_shape("gpt-lite")->context_tokens, 2048);
+}
+
+std::string refusal(ModelShape shape) {
+  const Status status = validate(shape);
+  return status.ok() ? "" : status.error().message();
+}
+
+TEST(ModelShape, IsRefusedWithTheNumberAtFault) {
+  EXPECT_EQ(refusal(kTiny), "");
+  ModelShape shape = kTiny;
+  shape.heads = 5;
+  EXPECT_THAT(refusal(shape), HasSubstr("hidden 12 cannot be divided among 5 heads"));
+  shape = kTiny;
+  shape.layers = 0;
+  EXPECT_THAT(refusal(shape), HasSubstr("layers is 0"));
+  shape = kTiny;
+  shape.vocab = -7;
+  EXPECT_THAT(refusal(shape), HasSubstr("vocab is -7"));
+  shape = kTiny;
+  shape.context_tokens = std::int64_t{1} << 40;
+  EXPECT_THAT(refusal(shape), HasSubstr("context is 1099511627776"));
+  shape = kTiny;
+  shape.ffn_hidden = -1;
+  EXPECT_THAT(refusal(shape), HasSubstr("ffn_hidden is -1"));
+  for (const double dropout : {-0.1, 1.0, std::nan("")}) {
+    shape = kTiny;
+    shape.dropout = dropout;
+    EXPECT_THAT(refusal(shape), HasSubstr("dropout is")) << dropout;
+  }
+}
+
+TEST(UnitLayout, ParametersFollowEachOtherAlignedAndGroupByGroup) {
+  for (const UnitLayout& layout : gpt_layouts(kTiny)) {
+    std::uint64_t end = 0;
+    int group = kDecayed;
+    for (const ParameterSpec& parameter : layout.parameters) {
+      EXPECT_EQ(parameter.first_element % kParameterAlignment, 0U) << parameter.name;
+      EXPECT_GE(parameter.first_element, end);
+      EXPECT_LT(parameter.first_element, end + kParameterAlignment);
+      EXPECT_GE(parameter.group, group);
+      EXPECT_EQ(parameter.group == kDecayed, parameter.shape.size() == 2) << parameter.name;
+      end = parameter.first_element + parameter.elements;
+      group = parameter.group;
+    }
+    EXPECT_EQ(layout.elements, (end + 127) / 128 * 128);
+    EXPECT_EQ(layout.slot_elements, layout.elements);
+    EXPECT_EQ(layout.elements_of_group(kDecayed) + layout.elements_of_group(kUndecayed),
+              layout.elements);
+  }
+}
+
+TEST(UnitLayout, PaddedRowsLieBehindTheFlatOrder) {
+  const UnitLayout plain = gpt2_embedding_layout(kTiny);
+  const UnitLayout padded = gpt2_embedding_layout(kTiny, 64);
+  const ParameterSpec& wte = padded.parameters[embedding_parameter::kToken];
+  EXPECT_EQ(wte.name, "wte.weight");
+  EXPECT_EQ(padded.elements, plain.elements);
+  EXPECT_EQ(wte.shape, (std::vector<std::int64_t>{7, 12}));
+  EXPECT_EQ(wte.slot_shape(), (std::vector<std::int64_t>{64, 12}));
+  EXPECT_EQ(padded.slot_elements, wte.first_element + 64 * 12);
+}
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,159 @@
+#include "engine/run/evaluation_run.h"
+
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+
+#include "tests/engine/run/run_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+const std::vector<std::string> kOnNvme = {"zero_optimization.offload_param.device=nvme",
+                                          "zero_optimization.offload_optimizer.device=nvme",
+                                          "zero_optimization.stage3_param_persistence_threshold=0",
+                                          "zero_optimization.offload_param.buffer_count=3"};
+
+Result<std::unique_ptr<EvaluationRun>> evaluation(const SmallRun& small,
+                                                  std::uint64_t together = 0) {
+  const config::Config config = small.config();
+  const ModelLayout model = model_layout(config);
+  auto plan = plan_memory(config, model, {.purpose = RunPurpose::kEvaluation});
+  if (!plan.ok()) return plan.error();
+  if (together > 0) plan->evaluation_micro_batches = together;
+  SLUICE_ASSIGN_OR_RETURN(auto run, EvaluationRun::create(config, *plan));
+  SLUICE_RETURN_IF_ERROR(run->load({}));
+  return run;
+}
+
+std::unique_ptr<EvaluationRun> started(const SmallRun& small, std::uint64_t together = 0) {
+  auto run = evaluation(small, together);
+  if (!run.ok()) throw std::runtime_error(run.error().message());
+  return std::move(*run);
+}
+
+// A training run's weights, and the loss that it gives them itself.
+struct Trained {
+  explicit Trained(const std::vector<std::string>& overrides) : small(overrides) {
+    const auto run = small.start();
+    for (int i = 0; i < 3; ++i) run->step();
+    loss = run->evaluate();
+    const Status saved = run->save_weights(path(), DType::kF32);
+    if (!saved.ok()) throw std::runtime_error(saved.error().message());
+  }
+  std::string path() const { return small.folder().file("model.safetensors"); }
+  SmallRun small;
+  double loss = 0;
+};
+
+void expect_the_runs_own_loss(std::vector<std::string> overrides) {
+  overrides.insert(overrides.end(), {"data.validation_fraction=0.02"});
+  const Trained trained(overrides);
+  overrides.push_back("model.init_from=" + trained.path());
+  EXPECT_EQ(started(SmallRun(overrides))->evaluate({}).mean(), trained.loss);
+  overrides.insert(overrides.end(), kOnNvme.begin(), kOnNvme.end());
+  EXPECT_EQ(started(SmallRun(overrides))->evaluate({}).mean(), trained.loss);
+}
+
+class EvaluationIn : public testing::TestWithParam<const char*> {
+ protected:
+  std::vector<std::string> precision() const {
+    if (GetParam() == std::string("fp32")) return {"bf16.enabled=false"};
+    return {"bf16.enabled=false", GetParam() + std::string(".enabled=true")};
+  }
+};
+
+TEST_P(EvaluationIn, GivesTheLossOfTheRunThatMadeTheWeights) {
+  std::vector<std::string> overrides = precision();
+  overrides.emplace_back("run.device=cpu");
+  expect_the_runs_own_loss(overrides);
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, EvaluationIn, testing::Values("fp32", "bf16", "fp16"),
+                         [](const auto& precision) { return std::string(precision.param); });
+
+TEST(EvaluationCuda, GivesTheLossOfTheRunThatMadeTheWeights) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU that LibTorch can use";
+  for (const char* on : {"bf16.enabled=true", "bf16.enabled=false"})
+    expect_the_runs_own_loss({"run.device=cuda", on});
+}
+
+// All 399 windows, the last micro-batch a smaller one, in passes of 4 micro-batches or of all.
+TEST(EvaluationRun, CountsEveryWindowOnceHoweverManyGoTogether) {
+  const Trained trained({"model.dropout=0"});
+  const auto evaluate = [&](const char* rows, std::uint64_t together) {
+    const SmallRun small({"model.init_from=" + trained.path(), "run.eval_batches=1000000",
+                          "data.validation_fraction=0.32",
+                          std::string("train_micro_batch_size_per_gpu=") + rows});
+    return started(small, together)->evaluate({});
+  };
+  const LossSum single = evaluate("1", 0);
+  EXPECT_EQ(single.tokens, 399 * 16);
+  const LossSum grouped = evaluate("5", 4);
+  EXPECT_EQ(grouped.tokens, single.tokens);
+  EXPECT_NEAR(grouped.mean(), single.mean(), 1e-3);  // bf16: rows do not mix, sums round
+  EXPECT_NEAR(evaluate("5", 0).mean(), grouped.mean(), 1e-12);
+}
+
+TEST(EvaluationRun, MakesParametersAndNothingElse) {
+  const SmallRun training(kOnNvme);
+  const config::Config config = training.config();
+  const ModelLayout model = model_layout(config);
+  const auto plan = plan_memory(config, model, {.purpose = RunPurpose::kEvaluation});
+  const auto whole = plan_memory(config, model);
+  ASSERT_OK(plan);
+  ASSERT_OK(whole);
+  ASSERT_EQ(plan->nvme.size(), 1U);
+  EXPECT_EQ(plan->nvme_bytes(), whole->nvme.front().bytes);
+  for (const MemoryLine& line : plan->host) {
+    EXPECT_EQ(line.what.find("optimizer"), std::string::npos);
+    EXPECT_EQ(line.what.find("gradients"), std::string::npos);
+  }
+
+  const Trained trained({});
+  std::vector<std::string> overrides = kOnNvme;
+  overrides.push_back("model.init_from=" + trained.path());
+  const SmallRun small(overrides);
+  const auto run = started(small);
+  std::uint64_t folders = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(small.folder().file("nvme"))) {
+    ++folders;
+    EXPECT_EQ(entry.path().filename().string().find("optimizer"), std::string::npos);
+  }
+  EXPECT_EQ(folders, 1U);
+  EXPECT_LE(run->stats().bytes_written, plan->nvme_bytes());
+}
+
+TEST(EvaluationRun, LeavesNothingOnTheDriveAndNoRunsStateIsTouched) {
+  std::vector<std::string> overrides = kOnNvme;
+  const SmallRun small(overrides);
+  const auto training = small.start();
+  training->step();
+  const std::string path = small.folder().file("model.safetensors");
+  ASSERT_OK(training->save_weights(path, DType::kF32));
+  // Of the same run's directory and paths, while that run goes on.
+  overrides.insert(overrides.end(),
+                   {"model.init_from=" + path, "run.dir=" + small.folder().file("run"),
+                    "budget.nvme_paths=[\"" + small.folder().file("nvme") + "\"]"});
+  const double expected = training->evaluate();
+  {
+    const SmallRun other(overrides);
+    EXPECT_EQ(started(other)->evaluate({}).mean(), expected);
+  }
+  training->step();
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(small.folder().file("nvme")), {}), 2);
+}
+
+TEST(EvaluationRun, SaysWhatIsMissing) {
+  const Trained trained({});
+  const auto no_data =
+      evaluation(SmallRun({"model.init_from=" + trained.path(), "data.validation_fraction=0"}));
+  ASSERT_FALSE(no_data.ok());
+  EXPECT_NE(no_data.error().message().find("data.validation"), std::string::npos);
+  const auto other_model =
+      evaluation(SmallRun({"model.init_from=" + trained.path(), "model.layers=4"}));
+  ASSERT_FALSE(other_model.ok());
+  EXPECT_NE(other_model.error().message().find("h.3."), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,131 @@
+// What ZeRO-3's limits make of the copies to the GPU. Skips without a GPU.
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "engine/step/cuda_step.h"
+#include "tests/engine/run/run_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr int kSteps = 3;
+constexpr int kLayers = 8;
+
+struct Fetched {
+  std::uint64_t h2d_bytes = 0;
+  std::uint64_t all_bytes = 0;  // of the model
+  std::uint64_t block_bytes = 0;
+  std::vector<float> masters;
+  double loss = 0;
+};
+
+Fetched train(std::vector<std::string> overrides) {
+  for (const char* override : {"run.device=cuda", "model.layers=8", "model.vocab=61"})
+    overrides.emplace_back(override);
+  const SmallRun small(overrides);
+  const auto run = small.start();
+  Fetched fetched;
+  for (int i = 0; i < kSteps; ++i) fetched.loss = run->step().loss;
+  fetched.h2d_bytes = run->traffic().h2d_bytes;
+  for (int unit = 0; unit < run->model().units(); ++unit)
+    fetched.all_bytes += 2 * run->model().layout(unit).elements;
+  fetched.block_bytes = 2 * run->model().layout(1).elements;
+  fetched.masters = masters_of(*run);
+  return fetched;
+}
+
+class FetchingCuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!at::hasCUDA()) GTEST_SKIP() << "no GPU that LibTorch can use in this machine";
+  }
+};
+
+struct Case {
+  const char* what;
+  std::vector<std::string> overrides;
+  int found_again;  // blocks, in backward
+};
+
+// Forward copies every unit, and backward the blocks that are not there any more.
+TEST_F(FetchingCuda, CopiesAgainOnlyWhatTheLimitsDoNotKeep) {
+  const std::string live = "zero_optimization.stage3_max_live_parameters=";
+  const std::string reuse = "zero_optimization.stage3_max_reuse_distance=";
+  const std::string bucket = "zero_optimization.stage3_prefetch_bucket_size=";
+  const Case cases[] = {
+      {"everything is kept", {live + "1e12", reuse + "1e12"}, kLayers},
+      {"nothing is kept for reuse", {bucket + "1", reuse + "0"}, 3},
+      {"hardly anything is live", {live + "1", reuse + "1e12"}, 2},
+      // Head and embedding (2,816 elements) and three blocks of 13,312, twice.
+      {"the distance of four blocks", {bucket + "1", reuse + "82688"}, 4},
+      {"three units ahead", {"placement.prefetch_units=3", reuse + "0"}, 5},
+  };
+  const Fetched expected = train({});
+  for (const Case& it : cases) {
+    const Fetched fetched = train(it.overrides);
+    const auto again = static_cast<std::uint64_t>(kLayers - it.found_again);
+    EXPECT_EQ(fetched.h2d_bytes, kSteps * (fetched.all_bytes + again * fetched.block_bytes))
+        << it.what;
+    EXPECT_EQ(fetched.masters, expected.masters) << it.what;
+    EXPECT_EQ(fetched.loss, expected.loss) << it.what;
+  }
+}
+
+// A budget is a cap of the allocator's, not only of the plan.
+TEST_F(FetchingCuda, TakesNoMoreThanItsBudgetWhateverTheGpuHas) {
+  struct NoLimit {
+    ~NoLimit() { static_cast<void>(limit_cuda_memory(std::uint64_t{1} << 50)); }
+  } const no_limit;
+  const SmallRun small({"run.device=cuda", "budget.gpu_gib=1"});
+  const auto run = small.start();
+  run->step();
+  const auto take = [](std::int64_t bytes) {
+    return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(at::kCUDA));
+  };
+  EXPECT_NO_THROW(take(std::int64_t{256} << 20));
+  EXPECT_THROW(take(std::int64_t{512} << 20), c10::OutOfMemoryError);
+  run->step();
+}
+
+TEST_F(FetchingCuda, GivesUpSlotsThatTheGpuHasNoRoomFor) {
+  const config::Config config = SmallRun({"run.device=cuda", "model.layers=8"}).config();
+  const ModelLayout model = model_layout(config);
+  const auto whole = plan_memory(config, model);
+  ASSERT_OK(whole);
+  EXPECT_EQ(whole->block_slots, kLayers);
+  const std::uint64_t block_bytes = 2 * model.layout(1).elements;
+  const auto tight =
+      plan_memory(config, model, {.gpu_room_bytes = whole->gpu_bytes() - 3 * block_bytes});
+  ASSERT_OK(tight);
+  EXPECT_EQ(tight->block_slots, kLayers - 3);
+  EXPECT_EQ(tight->gpu_bytes(), whole->gpu_bytes() - 3 * block_bytes);
+  EXPECT_EQ(tight->notes.size(), 1U);
+  const auto least = plan_memory(config, model, {.gpu_room_bytes = 1});
+  ASSERT_OK(least);
+  EXPECT_EQ(least->block_slots, 2);  // the preflight check refuses it
+}
+
+// The rows that pad the vocabulary take no part: a vocabulary padded from 61 to 64 learns as on the
+// CPU, which does not pad.
+TEST_F(FetchingCuda, APaddedVocabularyLearnsAsOneThatIsNot) {
+  const auto losses = [](const char* device) {
+    const SmallRun small({std::string("run.device=") + device, "model.vocab=61"});
+    const auto run = small.start();
+    std::vector<double> all;
+    for (int i = 0; i < 10; ++i) all.push_back(run->step().loss);
+    return all;
+  };
+  const config::Config config = SmallRun({"run.device=cuda", "model.vocab=61"}).config();
+  EXPECT_EQ(model_options(config).padded_vocab, 64);
+  const std::vector<double> expected = losses("cpu");
+  const std::vector<double> got = losses("cuda");
+  EXPECT_NEAR(expected.front(), std::log(61.0), 0.3);
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(got[i], expected[i], 0.05) << i;
+}
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,175 @@
+// The project's central promise: where parameters and optimizer state lie, how they are cut, and
+// when they are updated, changes no bit of the weights.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+
+#include "tests/engine/run/run_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr int kSteps = 20;
+
+struct Trained {
+  std::vector<float> masters;
+  std::vector<double> losses;
+};
+
+Trained train_on(TrainingRun& run) {
+  Trained trained;
+  for (int i = 0; i < kSteps; ++i) trained.losses.push_back(run.step().loss);
+  trained.masters = masters_of(run);
+  return trained;
+}
+
+Trained train(const std::vector<std::string>& overrides) {
+  return train_on(*SmallRun(overrides).start());
+}
+
+void expect_equal(const Trained& expected, const Trained& got, const std::string& what) {
+  ASSERT_EQ(expected.masters.size(), got.masters.size()) << what;
+  EXPECT_EQ(0, std::memcmp(expected.masters.data(), got.masters.data(),
+                           expected.masters.size() * sizeof(float)))
+      << what << ": weights differ";
+  EXPECT_EQ(expected.losses, got.losses) << what;
+}
+
+struct Variant {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+
+const std::vector<Variant>& variants() {
+  static const std::vector<Variant> all = {
+      {"optimizer on NVMe", {"zero_optimization.offload_optimizer.device=nvme"}},
+      {"all on NVMe",
+       {"zero_optimization.offload_optimizer.device=nvme",
+        "zero_optimization.offload_param.device=nvme",
+        "zero_optimization.stage3_param_persistence_threshold=0",
+        "zero_optimization.offload_param.buffer_count=3"}},
+      {"half of the optimizer on NVMe",
+       {"zero_optimization.offload_optimizer.device=auto",
+        R"(placement.optimizer_fractions={"gpu": 0, "cpu": 0.5, "nvme": 0.5})"}},
+      {"updates not overlapped", {"placement.overlap_update=false"}},
+      {"all on NVMe, not overlapped",
+       {"zero_optimization.offload_optimizer.device=nvme",
+        "zero_optimization.offload_param.device=nvme",
+        "zero_optimization.stage3_param_persistence_threshold=0",
+        "placement.overlap_update=false"}},
+      {"small sub-groups", {"zero_optimization.sub_group_size=777"}},
+      {"small sub-groups on NVMe",
+       {"zero_optimization.sub_group_size=1000",
+        "zero_optimization.offload_optimizer.device=nvme"}},
+      {"large sub-groups", {"zero_optimization.sub_group_size=1e9"}},
+      {"activations kept", {"placement.recompute=off"}},
+      {"boundaries on the host", {"placement.boundaries_to_cpu=on"}},
+      {"boundaries on the host, activations kept",
+       {"placement.boundaries_to_cpu=on", "placement.recompute=off"}},
+      // Without a GPU its share is in RAM.
+      {"all on the GPU",
+       {"zero_optimization.offload_optimizer.device=none",
+        "zero_optimization.offload_param.device=none"}},
+      {"all on the GPU, not overlapped, activations kept",
+       {"zero_optimization.offload_optimizer.device=none",
+        "zero_optimization.offload_param.device=none", "placement.overlap_update=false",
+        "placement.recompute=off"}},
+      {"parameters on the GPU", {"zero_optimization.offload_param.device=none"}},
+      {"a third on each tier",
+       {"zero_optimization.offload_optimizer.device=auto", "zero_optimization.sub_group_size=1000",
+        R"(placement.optimizer_fractions={"gpu": 0.4, "cpu": 0.3, "nvme": 0.3})"}},
+      {"a third on each tier, parameters on NVMe",
+       {"zero_optimization.offload_optimizer.device=auto",
+        "zero_optimization.offload_param.device=nvme",
+        "zero_optimization.stage3_param_persistence_threshold=0",
+        "zero_optimization.sub_group_size=5000",
+        R"(placement.optimizer_fractions={"gpu": 0.4, "cpu": 0.3, "nvme": 0.3})"}},
+      {"a share of whole units on the GPU",
+       {"zero_optimization.offload_optimizer.device=cpu",
+        "zero_optimization.offload_optimizer.ratio=0.5", "zero_optimization.sub_group_size=1e9"}},
+      {"one queue slot", {"aio.queue_depth=1"}},
+      {"a tiny bucket, all on NVMe",
+       {"zero_optimization.offload_param.device=nvme",
+        "zero_optimization.stage3_param_persistence_threshold=0",
+        "zero_optimization.stage3_prefetch_bucket_size=1"}},
+      {"hardly anything live",
+       {"zero_optimization.stage3_max_live_parameters=1",
+        "zero_optimization.stage3_max_reuse_distance=0"}},
+      {"all is kept for reuse",
+       {"zero_optimization.stage3_max_live_parameters=1e12",
+        "zero_optimization.stage3_max_reuse_distance=1e12"}},
+      {"two units ahead, all on NVMe",
+       {"placement.prefetch_units=2", "zero_optimization.offload_param.device=nvme",
+        "zero_optimization.stage3_param_persistence_threshold=0"}},
+      {"POSIX threads", {"aio.backend=posix", "zero_optimization.offload_optimizer.device=nvme"}},
+  };
+  return all;
+}
+
+class PlacementIn : public testing::TestWithParam<const char*> {};
+
+TEST_P(PlacementIn, ChangesNoBitOfTheWeights) {
+  const std::string precision = GetParam();
+  std::vector<std::string> base = {"bf16.enabled=false"};
+  if (precision == "bf16") base = {"bf16.enabled=true"};
+  if (precision == "fp16")
+    base = {"bf16.enabled=false", "fp16.enabled=true", "fp16.initial_scale_power=12"};
+  base.push_back("model.vocab=61");  // padded where there is a GPU
+  const Trained expected = train(base);
+  EXPECT_LT(expected.losses.back(), expected.losses.front());
+  for (const Variant& variant : variants()) {
+    std::vector<std::string> overrides = base;
+    overrides.insert(overrides.end(), variant.overrides.begin(), variant.overrides.end());
+    expect_equal(expected, train(overrides), variant.name);
+  }
+}
+
+// Any answer of a planner: each unit's state cut over the tiers, some units resident, some
+// activations kept, some inputs on the host. Without a GPU its share is in RAM.
+std::vector<offload::UnitPlace> random_places(const ModelLayout& model, bool on_gpu,
+                                              aio::SplitMix& random) {
+  std::vector<offload::UnitPlace> places;
+  const bool boundaries_leave = random.below(2) == 0;
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const std::uint64_t elements = model.layout(unit).elements;
+    offload::UnitPlace place;
+    // All, nothing, or some.
+    const auto share = [&](std::uint64_t of) {
+      const std::uint64_t kind = random.below(3);
+      return kind == 0 ? 0 : kind == 1 ? of : random.below(of + 1);
+    };
+    place.gpu_elements = on_gpu ? share(elements) : 0;
+    place.nvme_elements = share(elements - place.gpu_elements);
+    place.cpu_elements = elements - place.gpu_elements - place.nvme_elements;
+    place.resident = on_gpu && (place.gpu_elements > 0 || random.below(2) == 0);
+    place.params_on_nvme = place.gpu_elements < elements && random.below(2) == 0;
+    if (random.below(3) == 0)
+      place.activations = offload::ActivationPlace::kKeep;
+    else if (boundaries_leave && model.is_block(unit))
+      place.activations = offload::ActivationPlace::kOffload;
+    places.push_back(place);
+  }
+  return places;
+}
+
+TEST(PlannedPlaces, ChangeNoBitOfTheWeights) {
+  const std::vector<std::string> base = {"model.vocab=61", "model.layers=5",
+                                         "zero_optimization.offload_param.device=auto",
+                                         "zero_optimization.offload_optimizer.device=auto"};
+  const SmallRun small(base);
+  const ModelLayout model = model_layout(small.config());
+  const Trained expected = train_on(*small.start());
+  aio::SplitMix random(23);
+  for (int round = 0; round < 8; ++round) {
+    const auto places = random_places(model, uses_cuda(small.config()), random);
+    expect_equal(expected, train_on(*small.start({.places = places})),
+                 "round " + std::to_string(round));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, PlacementIn, testing::Values("fp32", "bf16", "fp16"),
+                         [](const auto& precision) { return std::string(precision.param); });
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,436 @@
+// Stopping and going on changes no bit, wherever the state lay before and lies after.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+
+#include "aio/fault_backend.h"
+#include "aio/log.h"
+#include "engine/checkpoint/checkpoint_names.h"
+#include "engine/exchange/import_model.h"
+#include "engine/model/gpt2/gpt2_config.h"
+#include "engine/run/run_checkpoints.h"
+#include "tests/engine/run/run_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kStop = 7;
+constexpr int kSteps = 12;
+
+struct Trained {
+  std::vector<float> state;  // masters and moments
+  std::vector<double> losses;
+  TrainState position;
+};
+
+// However the state is cut into ranges.
+std::vector<float> state_of(TrainingRun& run) {
+  std::array<std::vector<float>, 3> families;
+  const Status taken = run.take_state([&](const TrainingRun::ParameterState& state) -> Status {
+    for (std::size_t i = 0; const auto& values : {state.master, state.exp_avg, state.exp_avg_sq}) {
+      std::vector<float>& family = families[i++];
+      family.insert(family.end(), values.begin(), values.end());
+    }
+    return {};
+  });
+  EXPECT_TRUE(taken.ok()) << taken.error().message();
+  std::vector<float> all;
+  for (const auto& family : families) all.insert(all.end(), family.begin(), family.end());
+  return all;
+}
+
+void train(TrainingRun& run, int steps, Trained& trained) {
+  for (int i = 0; i < steps; ++i) trained.losses.push_back(run.step().loss);
+  trained.state = state_of(run);
+  trained.position = run.trainer().state();
+}
+
+std::unique_ptr<RunCheckpoints> checkpoints_of(TrainingRun& run, RunCheckpoints::Options options) {
+  options.directory = run.config().run.dir;
+  auto checkpoints = RunCheckpoints::create(run, *run.drives().saves, options);
+  EXPECT_TRUE(checkpoints.ok());
+  return std::move(*checkpoints);
+}
+
+std::string save(TrainingRun& run, bool background) {
+  const auto checkpoints = checkpoints_of(run, {.background = background});
+  EXPECT_TRUE(checkpoints->save({.loss = 1.5}).ok());
+  checkpoints->wait();
+  const auto saved = checkpoints->finished();
+  EXPECT_EQ(saved.size(), 1U);
+  EXPECT_TRUE(saved.at(0).status.ok()) << saved.at(0).status.error().message();
+  return saved.at(0).path;
+}
+
+Status resume(TrainingRun& run, const std::string& path) {
+  auto reader = CheckpointReader::open(*run.drives().reads, path, {});
+  if (!reader.ok()) return std::move(reader).error();
+  return run.resume(**reader, {});
+}
+
+void expect_equal(const Trained& expected, const Trained& got) {
+  ASSERT_EQ(expected.state.size(), got.state.size());
+  EXPECT_EQ(0, std::memcmp(expected.state.data(), got.state.data(),
+                           expected.state.size() * sizeof(float)))
+      << "weights or moments differ";
+  EXPECT_EQ(expected.losses, got.losses);
+  EXPECT_EQ(expected.position.global_step, got.position.global_step);
+  EXPECT_EQ(expected.position.applied_step, got.position.applied_step);
+  EXPECT_EQ(expected.position.samples_drawn, got.position.samples_drawn);
+  EXPECT_EQ(expected.position.loss_scale, got.position.loss_scale);
+}
+
+const std::vector<std::string> kOnNvme = {"zero_optimization.offload_optimizer.device=nvme",
+                                          "zero_optimization.offload_param.device=nvme",
+                                          "zero_optimization.stage3_param_persistence_threshold=0",
+                                          "zero_optimization.offload_param.buffer_count=3",
+                                          "zero_optimization.sub_group_size=1000"};
+
+struct Case {
+  const char* name;
+  std::vector<std::string> both;    // before and after
+  std::vector<std::string> before;  // where it was written
+  std::vector<std::string> after;   // where it goes on
+  bool background = false;
+
+  // NOLINTNEXTLINE(readability-identifier-naming): GoogleTest's name
+  friend void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
+};
+
+const std::vector<std::string> kBf16 = {"bf16.enabled=true"};
+const std::vector<std::string> kFp32 = {"bf16.enabled=false"};
+// A scale that is too high at first: both halves have skipped steps.
+const std::vector<std::string> kFp16 = {"bf16.enabled=false", "fp16.enabled=true",
+                                        "fp16.initial_scale_power=32", "fp16.loss_scale_window=3",
+                                        "fp16.hysteresis=1"};
+
+class Resume : public testing::TestWithParam<Case> {};
+
+TEST_P(Resume, HasTheBitsOfARunThatNeverStopped) {
+  const Case& test = GetParam();
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = test.both;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  Trained straight;
+  train(*SmallRun(test.both).start(), kSteps, straight);
+
+  Trained stopped;
+  const SmallRun first(with(test.before));
+  std::string path;
+  {
+    const auto run = first.start();
+    for (int i = 0; i < kStop; ++i) stopped.losses.push_back(run->step().loss);
+    path = save(*run, test.background);
+    run->step();  // what is saved is a moment, not what comes after
+  }
+  const SmallRun second(with(test.after));
+  const auto run = second.make();
+  const Status resumed = resume(*run, path);
+  ASSERT_TRUE(resumed.ok()) << resumed.error().message();
+  EXPECT_EQ(run->trainer().state().global_step, kStop);
+  train(*run, kSteps - kStop, stopped);
+  expect_equal(straight, stopped);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Resume,
+    testing::Values(
+        Case{"bf16", kBf16, {}, {}}, Case{"fp32", kFp32, {}, {}}, Case{"fp16", kFp16, {}, {}},
+        Case{"bf16_in_background", kBf16, {}, {}, true},
+        Case{"fp16_in_background_from_nvme", kFp16, kOnNvme, {}, true},
+        Case{"bf16_cpu_to_nvme", kBf16, {}, kOnNvme},
+        Case{"bf16_nvme_to_cpu", kBf16, kOnNvme, {"placement.overlap_update=false"}},
+        Case{"fp32_nvme_to_cpu", kFp32, kOnNvme, {"placement.recompute=off"}},
+        Case{"fp16_cpu_to_nvme", kFp16, {"zero_optimization.sub_group_size=777"}, kOnNvme}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(ResumeRefuses, ARunThatIsAnother) {
+  const SmallRun small;
+  const auto run = small.start();
+  run->step();
+  const std::string path = save(*run, false);
+  const struct {
+    std::string override;
+    std::string named;
+  } others[] = {{"run.seed=8", "seed"},
+                {"data.shuffle_seed=8", "data.shuffle_seed was 7 and is 8"},
+                {"bf16.enabled=false", "precision"},
+                {"model.layers=2", "layers"},
+                {"model.dropout=0.2", "dropout"},
+                {"data.sequence_length=8", "data.sequence_length was 16 and is 8"}};
+  for (const auto& other : others) {
+    const SmallRun changed({other.override});
+    const Status resumed = resume(*changed.make(), path);
+    ASSERT_FALSE(resumed.ok()) << other.override;
+    EXPECT_EQ(resumed.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(resumed.error().message(), HasSubstr(other.named));
+    EXPECT_THAT(resumed.error().message(), Not(HasSubstr("data.train")));  // moved, not changed
+  }
+}
+
+TEST(ResumeRefuses, TokensThatHaveChangedInASentence) {
+  const SmallRun small;
+  std::string path;
+  {
+    const auto run = small.start();
+    path = save(*run, false);
+  }
+  write_corpus(small.folder().file("train.bin"), 19'000);
+  const Status resumed = resume(*small.make(), path);
+  ASSERT_FALSE(resumed.ok());
+  EXPECT_THAT(resumed.error().message(), HasSubstr("the files of data.train have other tokens"));
+}
+
+TEST(ResumeWarns, OfAnotherNumberOfThreads) {
+  const SmallRun small;
+  const auto run = small.start();
+  const std::string path = save(*run, false);
+  std::string warnings;
+  log::set_sink([&](log::Level, std::string_view message) { warnings += message; });
+  const SmallRun changed({"run.cpu_threads=2"});
+  const Status resumed = resume(*changed.make(), path);
+  log::set_sink({});
+  EXPECT_TRUE(resumed.ok());
+  EXPECT_THAT(warnings, HasSubstr("with 1 CPU threads, and this run has 2"));
+}
+
+// Whatever the run's precision, seed and order: the same as beginning with those weights.
+TEST(ResumeImported, BeginsAsARunThatWasGivenTheWeights) {
+  const SmallRun source({"bf16.enabled=false"});
+  const auto made = source.start();
+  made->step();
+  const std::string theirs = source.folder().file("theirs");
+  std::filesystem::create_directory(theirs);
+  ASSERT_OK(made->save_weights(theirs + "/model.safetensors", DType::kF32));
+  const ModelShape shape = source.config().model.shape();
+  std::ofstream(theirs + "/config.json") << to_text({.layers = shape.layers,
+                                                     .hidden = shape.hidden,
+                                                     .heads = shape.heads,
+                                                     .context = shape.context_tokens,
+                                                     .vocab = shape.vocab,
+                                                     .ffn_hidden = shape.ffn()});
+  const auto imported = import_model(
+      *made->drives().reads, {.from = theirs, .directory = source.folder().file("imported")});
+  ASSERT_OK(imported);
+  for (const auto& overrides : std::vector<std::vector<std::string>>{
+           {"run.seed=3"},
+           {"bf16.enabled=false", "fp16.enabled=true", "fp16.initial_scale_power=6"},
+           {"bf16.enabled=false", "model.dropout=0.3", "data.shuffle_seed=9"}}) {
+    SCOPED_TRACE(overrides.back());
+    Trained expected;
+    std::vector<std::string> with_weights = overrides;
+    with_weights.push_back("model.init_from=" + theirs);
+    train(*SmallRun(with_weights).start(), 3, expected);
+    Trained got;
+    const SmallRun small(overrides);
+    const auto run = small.make();
+    ASSERT_OK(resume(*run, imported->checkpoint));
+    train(*run, 3, got);
+    expect_equal(expected, got);
+  }
+  const Status other = resume(*SmallRun({"model.heads=4"}).make(), imported->checkpoint);
+  ASSERT_FALSE(other.ok());
+  EXPECT_THAT(other.error().message(), HasSubstr("the model's heads is 4, and was 2"));
+}
+
+TEST(RunCheckpoints, KeepsTheNewestAndReplacesOneOfTheSameStep) {
+  const SmallRun small;
+  const auto run = small.start();
+  const auto checkpoints = checkpoints_of(*run, {.keep_last = 2});
+  for (int i = 0; i < 4; ++i) {
+    run->step();
+    ASSERT_TRUE(checkpoints->save({}).ok());
+  }
+  ASSERT_TRUE(checkpoints->save({.loss = 2.0}).ok());
+  const auto saved = checkpoints->finished();
+  ASSERT_EQ(saved.size(), 5U);
+  EXPECT_THAT(saved[2].removed, testing::ElementsAre("step-000000001"));
+  const CheckpointFolder folder(*run->drives().reads,
+                                RunCheckpoints::folder_of(run->config().run.dir));
+  const auto list = folder.list();
+  ASSERT_TRUE(list.ok());
+  ASSERT_EQ(list->size(), 2U);
+  EXPECT_EQ((*list)[0].step, 3);
+  EXPECT_EQ((*list)[1].step, 4);
+  EXPECT_EQ((*list)[1].loss, 2.0);
+  EXPECT_TRUE((*list)[1].complete());
+}
+
+// What becomes of later checkpoints is the user's to say; saving is not the moment.
+TEST(RunCheckpoints, LeavesLaterCheckpointsAlone) {
+  const SmallRun small;
+  std::string second;
+  {
+    const auto run = small.start();
+    const auto checkpoints = checkpoints_of(*run, {});
+    for (int i = 0; i < 5; ++i) {
+      run->step();
+      ASSERT_TRUE(checkpoints->save({}).ok());
+    }
+    second = checkpoints->finished()[1].path;
+  }
+  const auto run = small.make();
+  ASSERT_TRUE(resume(*run, second).ok());
+  run->step();
+  const auto checkpoints = checkpoints_of(*run, {.keep_last = 2});
+  ASSERT_TRUE(checkpoints->save({.loss = 2.0}).ok());
+  const auto saved = checkpoints->finished();
+  EXPECT_THAT(saved.at(0).removed, testing::ElementsAre("step-000000001"));
+  const auto list =
+      CheckpointFolder(*run->drives().reads, RunCheckpoints::folder_of(run->config().run.dir))
+          .list();
+  ASSERT_TRUE(list.ok());
+  ASSERT_EQ(list->size(), 4U);
+  EXPECT_EQ((*list)[1].loss, 2.0);
+  EXPECT_EQ((*list)[3].step, 5);
+}
+
+// As after a kill between a save and the removal of an older one.
+TEST(RunCheckpoints, RemovesAtTheNextStartWhatAKillLeft) {
+  const SmallRun small;
+  const auto run = small.start();
+  std::vector<std::string> paths;
+  for (int i = 0; i < 3; ++i) {
+    run->step();
+    paths.push_back(save(*run, false));
+  }
+  const auto pruned = [&](TrainingRun& of) {
+    EXPECT_TRUE(checkpoints_of(of, {.keep_last = 2})->prune().ok());
+    return CheckpointFolder(*run->drives().reads, RunCheckpoints::folder_of(run->config().run.dir))
+        .list()
+        .value();
+  };
+  {
+    // What it goes on from is not to be removed.
+    const auto older = small.make();
+    ASSERT_TRUE(resume(*older, paths[0]).ok());
+    EXPECT_EQ(pruned(*older).size(), 3U);
+  }
+  EXPECT_EQ(pruned(*run).front().step, 2);
+}
+
+// A drive beside the run's that fails, while a checkpoint is there.
+class RunCheckpointsOnABadDrive : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    run_->step();
+    save(*run_, false);
+    run_->step();
+  }
+
+  std::vector<CheckpointEntry> list() {
+    auto found =
+        CheckpointFolder(*run_->drives().reads, RunCheckpoints::folder_of(run_->config().run.dir))
+            .list();
+    EXPECT_TRUE(found.ok());
+    return *std::move(found);
+  }
+
+  const SmallRun small_;
+  const std::unique_ptr<TrainingRun> run_ = small_.start();
+  const std::unique_ptr<aio::IoBackend> drive_ = aio::make_backend_or_die(aio::BackendKind::kPosix);
+  aio::FaultBackend bad_drive_{*drive_, {}};
+  const std::unique_ptr<aio::IoQueue> queue_ =
+      aio::make_queue_or_die(bad_drive_, {.queue_depth = 4, .max_retries = 0});
+};
+
+TEST_P(RunCheckpointsOnABadDrive, LosesNoCheckpointAndTheRunGoesOn) {
+  const struct {
+    aio::FaultKind fault;
+    aio::FaultTarget target;
+    ErrorCode code;
+  } faults[] = {
+      {aio::FaultKind::kEnospc, aio::FaultTarget::kAllocate, ErrorCode::kNoSpace},
+      {aio::FaultKind::kEnospc, aio::FaultTarget::kWrite, ErrorCode::kNoSpace},
+      {aio::FaultKind::kEio, aio::FaultTarget::kWrite, ErrorCode::kIo},
+      {aio::FaultKind::kEio, aio::FaultTarget::kSync, ErrorCode::kIo},
+      {aio::FaultKind::kEio, aio::FaultTarget::kRename, ErrorCode::kIo},
+  };
+  const auto checkpoints = RunCheckpoints::create(
+      *run_, *queue_,
+      {.directory = run_->config().run.dir, .keep_last = 1, .background = GetParam()});
+  ASSERT_TRUE(checkpoints.ok());
+  for (const auto& fault : faults) {
+    bad_drive_.set_plan(
+        aio::FaultPlan::of({.fault = fault.fault, .persistent = true, .targets = {fault.target}}));
+    ASSERT_TRUE((*checkpoints)->save({}).ok());
+    (*checkpoints)->wait();
+    const auto saved = (*checkpoints)->finished();
+    ASSERT_EQ(saved.size(), 1U);
+    ASSERT_FALSE(saved[0].status.ok());
+    EXPECT_EQ(saved[0].status.error().code(), fault.code) << saved[0].status.error().message();
+    EXPECT_THAT(saved[0].status.error().message(), HasSubstr(checkpoint_name(saved[0].step)));
+    EXPECT_GT(run_->step().loss, 0);
+    const auto left = list();
+    ASSERT_EQ(left.size(), 1U) << "what was begun is left";
+    EXPECT_EQ(left[0].step, 1);
+    EXPECT_TRUE(left[0].complete());
+    bad_drive_.set_plan({});
+    ASSERT_TRUE(resume(*small_.make(), left[0].path).ok());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RunCheckpointsOnABadDrive, testing::Bool(),
+                         [](const auto& test) { return test.param ? "background" : "foreground"; });
+
+// Moved, or on a drive that is unmounted: what the path leads to is another folder, or none.
+TEST(RunCheckpoints, MakeNoFolderWhereTheRunsIsNotAnyMore) {
+  const SmallRun small;
+  const auto run = small.start();
+  const std::string directory = run->config().run.dir;
+  const std::string moved = directory + "-moved";
+  std::filesystem::create_directories(directory);
+  const auto lock = run->drives().backend->files().lock(directory + "/lock");
+  ASSERT_TRUE(lock.ok());
+  const auto check = [&]() -> Status {
+    if (*(*lock)->is_at(directory + "/lock")) return {};
+    return Error(ErrorCode::kNotFound, directory + " is not there any more");
+  };
+  for (const bool background : {false, true}) {
+    const auto checkpoints =
+        checkpoints_of(*run, {.background = background, .check_directory = check});
+    const auto save = [&] {
+      run->step();
+      EXPECT_TRUE(checkpoints->save({}).ok());
+      checkpoints->wait();
+      return checkpoints->finished().at(0);
+    };
+    EXPECT_TRUE(save().status.ok());
+    std::filesystem::rename(directory, moved);
+    const SavedCheckpoint refused = save();
+    EXPECT_TRUE(refused.directory_lost);
+    EXPECT_THAT(refused.status.error().message(), HasSubstr("is not there any more"));
+    EXPECT_FALSE(std::filesystem::exists(directory));
+    std::filesystem::rename(moved, directory);
+    const SavedCheckpoint saved = save();
+    EXPECT_TRUE(saved.status.ok());
+    EXPECT_FALSE(saved.directory_lost);
+  }
+}
+
+// The run's folder is a file: nothing can be written there.
+TEST(RunCheckpoints, SaysWhatFailedAndTheRunGoesOn) {
+  const SmallRun small;
+  const auto run = small.start();
+  std::ofstream(run->config().run.dir) << "in the way";
+  for (const bool background : {false, true}) {
+    const auto checkpoints = checkpoints_of(*run, {.background = background});
+    run->step();
+    ASSERT_TRUE(checkpoints->save({}).ok());
+    checkpoints->wait();
+    const auto saved = checkpoints->finished();
+    ASSERT_EQ(saved.size(), 1U);
+    ASSERT_FALSE(saved[0].status.ok());
+    EXPECT_THAT(saved[0].status.error().message(), HasSubstr(run->config().run.dir));
+  }
+  EXPECT_GT(run->step().loss, 0);
+}
+
+}  // namespace
+}  // namespace sluice::engine

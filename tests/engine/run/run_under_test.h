@@ -1,0 +1,49 @@
+// A small run that trains.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "engine/device/gpu.h"
+#include "engine/run/training_run.h"
+#include "tests/engine/small_config.h"
+
+namespace sluice::engine {
+
+class SmallRun : public SmallConfig {
+ public:
+  using SmallConfig::SmallConfig;
+
+  // Without a state yet.
+  std::unique_ptr<TrainingRun> make(PlanOptions options = {}) const {
+    const config::Config configuration = config();
+    options.on_gpu = uses_cuda(configuration);
+    const ModelLayout model = configured_layout(configuration, options.on_gpu);
+    const auto plan = plan_memory(configuration, model, options);
+    if (!plan.ok()) throw std::runtime_error(plan.error().message());
+    auto run = TrainingRun::create(configuration, *plan);
+    if (!run.ok()) throw std::runtime_error(run.error().message());
+    return std::move(*run);
+  }
+
+  // Made and initialised.
+  std::unique_ptr<TrainingRun> start(const PlanOptions& options = {}) const {
+    auto run = make(options);
+    const Status initialised = run->initialise({});
+    if (!initialised.ok()) throw std::runtime_error(initialised.error().message());
+    return run;
+  }
+};
+
+inline std::vector<float> masters_of(TrainingRun& run) {
+  std::vector<float> masters;
+  const Status taken = run.take_state([&](const TrainingRun::ParameterState& state) -> Status {
+    masters.insert(masters.end(), state.master.begin(), state.master.end());
+    return {};
+  });
+  if (!taken.ok()) throw std::runtime_error(taken.error().message());
+  return masters;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,80 @@
+// A small run as a configuration, with overrides, on a corpus that has something to learn.
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "aio/split_mix.h"
+#include "engine/config/resolve.h"
+#include "tests/aio/backends_under_test.h"
+
+namespace sluice::engine {
+
+// Words of a small vocabulary in an order with structure: each is followed by one of two.
+inline void write_corpus(const std::string& path, std::size_t tokens) {
+  aio::SplitMix random(5);
+  std::vector<std::uint16_t> text(tokens);
+  std::uint16_t last = 1;
+  for (auto& token : text) {
+    last = static_cast<std::uint16_t>((last * 5 + 3 + random.below(2)) % 61);
+    token = last;
+  }
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(text.data()),
+             static_cast<std::streamsize>(text.size() * sizeof(std::uint16_t)));
+}
+
+class SmallConfig {
+ public:
+  // So many folders stand for drives: "nvme", "nvme1", ...
+  explicit SmallConfig(std::vector<std::string> overrides = {}, int drives = 1)
+      : overrides_(std::move(overrides)) {
+    write_corpus(folder_.file("train.bin"), 20'000);
+    for (int i = 0; i < drives; ++i) {
+      drives_.push_back(folder_.file(i == 0 ? "nvme" : "nvme" + std::to_string(i)));
+      std::filesystem::create_directory(drives_.back());
+    }
+  }
+
+  config::Config config() const {
+    config::Sources sources;
+    sources.run_file = config::Source{"test", R"({
+      "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
+      "gradient_clipping": 0.5,
+      "bf16": {"enabled": true},
+      "optimizer": {"type": "AdamW", "params": {"lr": 0.003, "weight_decay": 0.1}},
+      "scheduler": {"type": "WarmupLR",
+                    "params": {"warmup_max_lr": 0.003, "warmup_num_steps": 5}},
+      "zero_optimization": {"stage": 3, "sub_group_size": 20000,
+                            "offload_param": {"device": "cpu"},
+                            "offload_optimizer": {"device": "cpu"}},
+      "model": {"layers": 3, "hidden": 32, "heads": 2, "context": 16, "vocab": 64,
+                "dropout": 0.1},
+      "data": {"dtype": "uint16", "validation_fraction": 0.1},
+      "run": {"seed": 7, "cpu_threads": 1, "deterministic": true},
+      "placement": {"record_elements": 65536}
+    })"};
+    std::string drives;
+    for (const std::string& drive : drives_)
+      drives += (drives.empty() ? "\"" : ", \"") + drive + "\"";
+    sources.overrides = {"data.train=[\"" + folder_.file("train.bin") + "\"]",
+                         "run.dir=" + folder_.file("run"), "budget.nvme_paths=[" + drives + "]"};
+    sources.overrides.insert(sources.overrides.end(), overrides_.begin(), overrides_.end());
+    auto resolved = config::resolve(sources);
+    if (!resolved.ok()) throw std::runtime_error(resolved.error().message());
+    return resolved->config;
+  }
+
+  const aio::TemporaryFolder& folder() const { return folder_; }
+  const std::vector<std::string>& drives() const { return drives_; }
+
+ private:
+  aio::TemporaryFolder folder_;
+  std::vector<std::string> drives_;
+  std::vector<std::string> overrides_;
+};
+
+}  // namespace sluice::engine

@@ -1,0 +1,97 @@
+#include "engine/weights/parameter_names.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace sluice::engine {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr Gpt2Shape kTiny{.layers = 2, .hidden = 8, .context = 16, .vocabulary = 100};
+
+std::vector<TensorInfo> file_with(std::vector<TensorSpec> tensors) {
+  const auto places = lay_out(tensors);
+  EXPECT_TRUE(places.ok());
+  return *places;
+}
+
+std::vector<TensorInfo> tiny_file(const std::string& prefix) {
+  auto tensors = gpt2_parameters(kTiny, DType::kF32);
+  for (TensorSpec& tensor : tensors) tensor.name.insert(0, prefix);
+  return file_with(std::move(tensors));
+}
+
+std::string refusal(const std::vector<TensorInfo>& file) {
+  const auto names = match_gpt2_parameters(file, gpt2_parameters(kTiny, DType::kF32));
+  if (names.ok()) return "accepted";
+  EXPECT_EQ(names.error().code(), ErrorCode::kInvalidArgument);
+  return names.error().message();
+}
+
+TEST(Gpt2Names, AreHuggingFacesWithConv1dsShapes) {
+  const auto parameters = gpt2_parameters({}, DType::kF32);
+  std::uint64_t elements = 0;
+  for (const TensorInfo& tensor : file_with(parameters)) elements += tensor.elements;
+  EXPECT_EQ(elements, 124'439'808U);  // what GPT-2 small has, its head tied
+  EXPECT_EQ(parameters.size(), 148U);
+  const auto has = [&](const char* name, std::vector<std::uint64_t> shape) {
+    return std::find(parameters.begin(), parameters.end(),
+                     TensorSpec{name, DType::kF32, std::move(shape)}) != parameters.end();
+  };
+  EXPECT_TRUE(has("wte.weight", {50257, 768}));
+  EXPECT_TRUE(has("wpe.weight", {1024, 768}));
+  EXPECT_TRUE(has("h.0.ln_1.weight", {768}));
+  EXPECT_TRUE(has("h.11.attn.c_attn.weight", {768, 2304}));
+  EXPECT_TRUE(has("h.11.attn.c_attn.bias", {2304}));
+  EXPECT_TRUE(has("h.3.attn.c_proj.weight", {768, 768}));
+  EXPECT_TRUE(has("h.3.ln_2.bias", {768}));
+  EXPECT_TRUE(has("h.3.mlp.c_fc.weight", {768, 3072}));
+  EXPECT_TRUE(has("h.3.mlp.c_proj.weight", {3072, 768}));
+  EXPECT_TRUE(has("h.3.mlp.c_proj.bias", {768}));
+  EXPECT_TRUE(has("ln_f.bias", {768}));
+}
+
+TEST(Gpt2Names, AreFoundWithAndWithoutTheirPrefix) {
+  const auto wanted = gpt2_parameters(kTiny, DType::kBF16);
+  for (const std::string prefix : {"", "transformer."}) {
+    const auto names = match_gpt2_parameters(tiny_file(prefix), wanted);
+    ASSERT_TRUE(names.ok()) << names.error().message();
+    ASSERT_EQ(names->size(), wanted.size());
+    for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ((*names)[i], prefix + wanted[i].name);
+  }
+}
+
+TEST(Gpt2Names, LeaveMasksAndATiedHeadAside) {
+  auto file = tiny_file("transformer.");
+  file.push_back({{"transformer.h.0.attn.bias", DType::kBool, {1, 1, 16, 16}}});
+  file.push_back({{"transformer.h.1.attn.masked_bias", DType::kF32, {}}});
+  file.push_back({{"lm_head.weight", DType::kF32, {100, 8}}});
+  EXPECT_EQ(refusal(file), "accepted");
+  file.back().shape = {104, 8};
+  EXPECT_THAT(refusal(file), HasSubstr("\"lm_head.weight\" has shape [104, 8], and the model wants "
+                                       "[100, 8]"));
+}
+
+TEST(Gpt2Names, SayWhatIsMissingWrongOrTooMuch) {
+  auto file = tiny_file("");
+  file.erase(file.begin() + 5);
+  EXPECT_THAT(refusal(file), HasSubstr("has no tensor \"h.0.attn.c_attn.bias\""));
+  file = tiny_file("");
+  file[4].shape = {24, 8};  // as nn.Linear has it
+  EXPECT_THAT(refusal(file), HasSubstr("shape [24, 8], and the model wants [8, 24]"));
+  file = tiny_file("");
+  file.push_back({{"h.2.ln_1.weight", DType::kF32, {8}}});
+  EXPECT_THAT(refusal(file), HasSubstr("has a tensor \"h.2.ln_1.weight\", which"));
+  file = tiny_file("");
+  file.push_back({{"transformer.wpe.weight", DType::kF32, {16, 8}}});
+  EXPECT_THAT(refusal(file), HasSubstr("which are one parameter"));
+  file = tiny_file("");
+  file[1].dtype = DType::kI32;
+  EXPECT_THAT(refusal(file), HasSubstr("\"wpe.weight\" is I32"));
+}
+
+}  // namespace
+}  // namespace sluice::engine
