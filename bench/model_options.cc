@@ -8,6 +8,7 @@
 
 #include "aio/machine_info.h"
 #include "aio/units.h"
+#include "engine/families/families.h"
 #include "tools/support/command_line.h"
 
 namespace sluice::bench {

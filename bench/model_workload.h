@@ -18,7 +18,7 @@ struct PassMeasurement {
   std::vector<double> ms;         // of each run, on the device's own clock
   double flops = 0;               // of one call; 0: next to none
   std::uint64_t peak_bytes;       // of activations, inputs included; 0: not counted (CPU)
-  std::uint64_t bound_bytes = 0;  // what gpt_costs.h says; 0: it says nothing
+  std::uint64_t bound_bytes = 0;  // what gpt2_costs.h says; 0: it says nothing
 
   double median_ms() const;
 };

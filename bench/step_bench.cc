@@ -16,6 +16,8 @@
 #include "bench/step_report.h"
 #include "bench/trace_file.h"
 #include "engine/budget/memory_plan.h"
+#include "engine/device/gpu.h"
+#include "engine/families/families.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/observe/text_table.h"
 #include "engine/run/training_run.h"

@@ -1,6 +1,6 @@
 // What the parts of a run on the GPU take of its memory and of pinned host memory, from sizes
-// alone: for plans, also of a GPU that is not in the machine. cuda_device.h makes the parts, of
-// just these sizes.
+// alone: for plans, also of a GPU that is not in the machine. engine/step/cuda_step.h makes the
+// parts, of just these sizes.
 //
 // Threads: pure functions.
 #pragma once

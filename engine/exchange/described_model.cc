@@ -10,6 +10,7 @@
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/exchange/stored_shape.h"
+#include "engine/families/families.h"
 
 namespace sluice::engine {
 namespace {

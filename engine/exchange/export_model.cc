@@ -7,6 +7,7 @@
 #include "aio/log.h"
 #include "aio/small_file.h"
 #include "engine/exchange/stored_shape.h"
+#include "engine/families/families.h"
 #include "engine/weights/safetensors_writer.h"
 
 namespace sluice::engine {

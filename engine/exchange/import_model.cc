@@ -13,6 +13,7 @@
 #include "engine/exchange/kept_tokenizer.h"
 #include "engine/exchange/model_weights.h"
 #include "engine/exchange/stored_shape.h"
+#include "engine/families/families.h"
 
 namespace sluice::engine {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "engine/exchange/described_model.h"
 #include "engine/exchange/stored_shape.h"
+#include "engine/families/families.h"
 #include "engine/weights/tied_head.h"
 
 namespace sluice::engine {

@@ -1,5 +1,7 @@
 #include "engine/exchange/stored_shape.h"
 
+#include "engine/families/families.h"
+
 namespace sluice::engine {
 
 std::map<std::string, std::int64_t> stored_model(const ModelShape& shape) {

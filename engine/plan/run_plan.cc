@@ -5,6 +5,9 @@
 
 #include "aio/real_file_system.h"
 #include "aio/units.h"
+#include "engine/budget/configured_model.h"
+#include "engine/device/gpu.h"
+#include "engine/families/families.h"
 #include "engine/plan/described_machine.h"
 #include "engine/plan/planner_input.h"
 #include "engine/preflight/nvme_folders.h"

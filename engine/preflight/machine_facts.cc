@@ -9,6 +9,7 @@
 #include "aio/units.h"
 #include "aio/uring_backend.h"
 #include "engine/budget/memory_plan.h"
+#include "engine/device/gpu.h"
 
 namespace sluice::engine {
 namespace {

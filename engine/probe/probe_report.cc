@@ -59,7 +59,7 @@ void add_drives(std::vector<TextRow>& rows, const ProbeReport& report, std::int6
   std::vector<int> weights;
   weights.reserve(report.paths.size());
   for (const ProbedPath& path : report.paths) weights.push_back(path.weight);
-  rows.push_back({"NVMe, all paths together, stripes dealt " + offload::to_text(weights)});
+  rows.push_back({"NVMe, all paths together, stripes dealt " + swap::to_text(weights)});
   add_duplex(rows, report.speeds.drives, names, age(report.drives_when, now_unix_s));
 }
 

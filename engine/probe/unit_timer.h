@@ -21,6 +21,7 @@
 
 #include "aio/result.h"
 #include "engine/model/model.h"
+#include "engine/model/torch_types.h"
 #include "engine/probe/timed_passes.h"
 #include "engine/probe/unit_times.h"
 

@@ -1,6 +1,6 @@
 #include "engine/run/config_answers.h"
 
-#include "engine/budget/memory_plan.h"
+#include "engine/device/gpu.h"
 #include "engine/model/ops/cuda_kernels.h"
 #include "engine/run/run_data.h"
 

@@ -2,6 +2,7 @@
 
 #include "aio/clock.h"
 #include "aio/machine_info.h"
+#include "engine/device/gpu.h"
 #include "engine/observe/process_memory.h"
 #include "engine/step/cuda_step.h"
 

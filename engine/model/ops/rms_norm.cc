@@ -15,8 +15,8 @@ at::ScalarType statistics_of(const at::Tensor& input) {
 
 RmsNormed rms_norm(const at::Tensor& input, const at::Tensor& weight, double epsilon) {
   const at::Tensor wide = input.to(statistics_of(input));
-  at::Tensor rstd = at::rsqrt(at::mean(wide * wide, {-1}, /*keepdim=*/true).add_(epsilon));
-  at::Tensor output = (wide * rstd).to(input.scalar_type());
+  at::Tensor rstd = at::rsqrt(at::mean(wide.mul(wide), {-1}, /*keepdim=*/true).add_(epsilon));
+  at::Tensor output = wide.mul(rstd).to(input.scalar_type());
   output.mul_(weight);
   return {std::move(output), std::move(rstd)};
 }
@@ -25,11 +25,12 @@ at::Tensor rms_norm_backward(const at::Tensor& grad_output, const at::Tensor& in
                              const at::Tensor& rstd, const at::Tensor& weight,
                              const at::Tensor& weight_gradient, const at::Tensor& residual) {
   const at::ScalarType wide = statistics_of(input);
-  const at::Tensor normed = input.to(wide) * rstd;
-  const at::Tensor product = grad_output.to(wide) * normed.to(input.scalar_type()).to(wide);
+  const at::Tensor normed = input.to(wide).mul(rstd);
+  const at::Tensor product = grad_output.to(wide).mul(normed.to(input.scalar_type()).to(wide));
   weight_gradient.add_(at::sum(product.reshape({-1, input.size(-1)}), {0}));
-  at::Tensor gradient = grad_output.to(wide) * weight.to(wide);
-  gradient.sub_(normed * at::mean(gradient * normed, {-1}, /*keepdim=*/true)).mul_(rstd);
+  at::Tensor gradient = grad_output.to(wide).mul(weight.to(wide));
+  const at::Tensor along = at::mean(gradient.mul(normed), {-1}, /*keepdim=*/true);
+  gradient.sub_(normed.mul(along)).mul_(rstd);
   at::Tensor result = gradient.to(input.scalar_type());
   if (residual.defined()) result.add_(residual);
   return result;

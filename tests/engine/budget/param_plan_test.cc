@@ -4,8 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/step/cuda_step.h"
-#include "tests/engine/run/run_under_test.h"
+#include "engine/budget/configured_model.h"
+#include "engine/budget/gpu_plan.h"
+#include "tests/engine/small_config.h"
 
 namespace sluice::engine {
 namespace {
@@ -17,8 +18,8 @@ using testing::IsEmpty;
 
 MemoryPlan plan_of(std::vector<std::string> overrides) {
   overrides.insert(overrides.begin(), "run.device=cpu");
-  const config::Config config = SmallRun(overrides).config();
-  const auto plan = plan_memory(config, model_layout(config));
+  const config::Config config = SmallConfig(overrides).config();
+  const auto plan = plan_memory(config, configured_layout(config, /*on_gpu=*/false));
   EXPECT_TRUE(plan.ok());
   return *plan;
 }
@@ -99,7 +100,8 @@ TEST(ParamPlan, RaisesTheBuffersOfStateOnNvme) {
 
 // What others add to is there until its own backward; all others take turns.
 TEST(GradientAccumulators, AreOwnOfTheEmbeddingAndSharedByTheRest) {
-  const ModelLayout model = model_layout(SmallRun({"run.device=cpu"}).config());
+  const ModelLayout model =
+      configured_layout(SmallConfig({"run.device=cpu"}).config(), /*on_gpu=*/false);
   EXPECT_EQ(own_accumulator_elements(model, 0), model.layout(0).slot_elements);
   for (int unit = 1; unit < model.units(); ++unit)
     EXPECT_EQ(own_accumulator_elements(model, unit), 0U);

@@ -7,7 +7,7 @@
 
 #include "aio/make_backend.h"
 #include "engine/checkpoint/checkpoint_writer.h"
-#include "engine/weights/parameter_names.h"
+#include "engine/exchange/stored_shape.h"
 
 namespace sluice::engine {
 namespace {
@@ -24,8 +24,8 @@ std::vector<float> values_of(std::size_t family, std::size_t parameter, std::uin
 Status save(const std::string& folder, std::uint64_t max_shard_bytes) {
   SLUICE_ASSIGN_OR_RETURN(const auto backend, aio::make_backend({}));
   SLUICE_ASSIGN_OR_RETURN(const auto queue, aio::IoQueue::create(*backend, {}));
-  const auto parameters =
-      gpt2_parameters({.layers = 2, .hidden = 48, .context = 33, .vocabulary = 101}, DType::kF32);
+  const std::vector<TensorSpec> parameters = parameter_specs(
+      {.layers = 2, .hidden = 48, .heads = 4, .context_tokens = 33, .vocab = 101}, DType::kF32);
   SLUICE_ASSIGN_OR_RETURN(
       const auto writer,
       CheckpointWriter::begin(*queue, folder, parameters,

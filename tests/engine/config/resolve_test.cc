@@ -261,13 +261,14 @@ TEST(ResolveConfig, PresetsGiveAShapeThatKeysChange) {
 }
 
 TEST(ResolveConfig, KnowsEveryPresetByTheNameInTheList) {
-  for (const NamedShape& it : model_presets()) {
+  for (const engine::NamedShape& it : engine::model_presets()) {
     const std::string section = R"("model": {"preset": ")" + std::string(it.name) + "\"}";
     const Model model = accepted(resolve_run(run_with(section))).config.model;
-    EXPECT_EQ(model.preset, it.preset) << it.name;
-    EXPECT_EQ(model.layers, it.layers) << it.name;
-    EXPECT_EQ(model.context_tokens, it.context_tokens) << it.name;
-    EXPECT_EQ(model.vocab, it.vocab) << it.name;
+    EXPECT_EQ(model.preset, it.name) << it.name;
+    EXPECT_EQ(model.family, it.shape.family) << it.name;
+    EXPECT_EQ(model.layers, it.shape.layers) << it.name;
+    EXPECT_EQ(model.context_tokens, it.shape.context_tokens) << it.name;
+    EXPECT_EQ(model.vocab, it.shape.vocab) << it.name;
   }
 }
 

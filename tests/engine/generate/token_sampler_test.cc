@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+
 namespace sluice::engine {
 namespace {
 

@@ -18,7 +18,7 @@ double multiplied(const UnitLayout& layout) {
 }
 
 TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
-  for (const config::NamedShape& it : config::model_presets()) {
+  for (const NamedShape& it : model_presets()) {
     const std::string_view name = it.name;
     const ModelShape shape = *preset_shape(name);
     const std::int64_t tokens = shape.context_tokens;

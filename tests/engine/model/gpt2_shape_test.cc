@@ -12,13 +12,11 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr ModelShape kTiny = {
+const ModelShape kTiny = {
     .layers = 2, .hidden = 12, .heads = 3, .context_tokens = 5, .vocab = 7, .dropout = 0.1};
 
 std::uint64_t parameter_elements(const ModelShape& shape) {
-  std::uint64_t sum = 0;
-  for (const UnitLayout& layout : gpt_layouts(shape)) sum += layout.parameter_elements();
-  return sum;
+  return gpt2_layout({.shape = shape}).parameter_elements();
 }
 
 TEST(ModelShape, PresetsHaveThePublishedNumbersOfParameters) {
@@ -31,8 +29,8 @@ TEST(ModelShape, PresetsHaveThePublishedNumbersOfParameters) {
 }
 
 TEST(ModelShape, EveryPresetIsValidAndOtherNamesAreNone) {
-  EXPECT_EQ(config::model_presets().size(), 5U);
-  for (const config::NamedShape& it : config::model_presets()) {
+  EXPECT_EQ(model_presets().size(), 5U);
+  for (const NamedShape& it : model_presets()) {
     ASSERT_TRUE(preset_shape(it.name).has_value()) << it.name;
     EXPECT_TRUE(validate(*preset_shape(it.name)).ok()) << it.name;
   }
@@ -70,7 +68,9 @@ TEST(ModelShape, IsRefusedWithTheNumberAtFault) {
 }
 
 TEST(UnitLayout, ParametersFollowEachOtherAlignedAndGroupByGroup) {
-  for (const UnitLayout& layout : gpt_layouts(kTiny)) {
+  const ModelLayout model = gpt2_layout({.shape = kTiny});
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const UnitLayout& layout = model.layout(unit);
     std::uint64_t end = 0;
     int group = kDecayed;
     for (const ParameterSpec& parameter : layout.parameters) {

@@ -13,6 +13,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
+#include "engine/families/families.h"
 #include "engine/model/gpt2/gpt2_head.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/ops/cross_entropy.h"
@@ -22,7 +23,7 @@ namespace {
 
 constexpr std::int64_t kHidden = 32;
 constexpr std::int64_t kVocab = 53;
-constexpr ModelShape kShape = {
+const ModelShape kShape = {
     .layers = 1, .hidden = kHidden, .heads = 4, .context_tokens = 20, .vocab = kVocab};
 
 struct Results {
@@ -46,7 +47,7 @@ class HeadUnitTest : public testing::Test {
     targets_ = at::randint(kVocab, {3, 19}, at::kLong);
   }
 
-  Results run(const HeadUnit& head, const at::Tensor& wte, double grad_scale = 0.25) {
+  Results run(const Gpt2Head& head, const at::Tensor& wte, double grad_scale = 0.25) {
     const at::Tensor flat = at::zeros_like(flat_, at::kFloat);
     const at::Tensor wte_gradient = at::zeros_like(wte, at::kFloat);
     const HeadUnit::Loss loss =
@@ -79,7 +80,7 @@ TEST_F(HeadUnitTest, GivesAutogradsLossAndGradients) {
   const at::Tensor loss =
       at::cross_entropy_loss(at::mm(rows, wte.t()), targets_.flatten(), {}, at::Reduction::Sum);
   loss.mul(0.25).backward();
-  const Results ours = run(HeadUnit(kShape, 16), wte_);
+  const Results ours = run(Gpt2Head(kShape, 16), wte_);
   EXPECT_NEAR(ours.loss_sum.item<double>(), loss.item<double>(), 1e-6 * loss.item<double>());
   EXPECT_TRUE(ours.grad_input.to(at::kDouble).allclose(x.grad(), 1e-4, 1e-5));
   EXPECT_TRUE(ours.wte_gradient.to(at::kDouble).allclose(wte.grad(), 1e-4, 1e-5));
@@ -91,9 +92,9 @@ TEST_F(HeadUnitTest, GivesAutogradsLossAndGradients) {
 }
 
 TEST_F(HeadUnitTest, ChunksChangeNothingButTheRoundingOfSums) {
-  const Results whole = run(HeadUnit(kShape, 57), wte_);
+  const Results whole = run(Gpt2Head(kShape, 57), wte_);
   for (const std::int64_t chunk : {1, 7, 56}) {
-    const Results chunked = run(HeadUnit(kShape, chunk), wte_);
+    const Results chunked = run(Gpt2Head(kShape, chunk), wte_);
     EXPECT_NEAR(chunked.loss_sum.item<double>() / whole.loss_sum.item<double>(), 1, 1e-6);
     EXPECT_TRUE(chunked.grad_input.allclose(whole.grad_input, 1e-4, 1e-5)) << chunk;
     EXPECT_TRUE(chunked.gradient.allclose(whole.gradient, 1e-4, 1e-5)) << chunk;
@@ -102,7 +103,7 @@ TEST_F(HeadUnitTest, ChunksChangeNothingButTheRoundingOfSums) {
 }
 
 TEST_F(HeadUnitTest, PaddedRowsTakeNoPart) {
-  const HeadUnit head(kShape, 16);
+  const Gpt2Head head(kShape, 16);
   const at::Tensor padded = at::cat({wte_, at::zeros({11, kHidden})});
   const Results plain = run(head, wte_);
   const Results with_padding = run(head, padded);
@@ -116,20 +117,20 @@ TEST_F(HeadUnitTest, PaddedRowsTakeNoPart) {
 }
 
 TEST_F(HeadUnitTest, EvaluatesToTheLossOfTraining) {
-  const HeadUnit head(kShape, 16);
+  const Gpt2Head head(kShape, 16);
   EXPECT_TRUE(
       head.loss_sum(with(parameters_, wte_), input_, targets_).equal(run(head, wte_).loss_sum));
 }
 
 TEST_F(HeadUnitTest, LogitsOfTheLastPositionsAreThoseOfAll) {
-  const HeadUnit head(kShape);
+  const Gpt2Head head(kShape);
   const at::Tensor all = head.logits(with(parameters_, wte_), input_, 19);
   EXPECT_TRUE(
       head.logits(with(parameters_, wte_), input_, 1).allclose(all.narrow(1, 18, 1), 1e-5, 1e-5));
 }
 
 TEST_F(HeadUnitTest, AddsToTheGradients) {
-  const HeadUnit head(kShape, 16);
+  const Gpt2Head head(kShape, 16);
   const at::Tensor flat = at::ones_like(flat_, at::kFloat);
   const at::Tensor wte_gradient = at::ones_like(wte_, at::kFloat);
   head.loss_and_gradient(with(parameters_, wte_), input_, targets_, 0.25,
@@ -143,19 +144,19 @@ TEST_F(HeadUnitTest, AddsToTheGradients) {
 TEST_F(HeadUnitTest, RefusesATargetOutsideTheVocabulary) {
   for (const std::int64_t wrong : {std::int64_t{-1}, kVocab}) {
     targets_[1][3] = wrong;
-    EXPECT_ANY_THROW(run(HeadUnit(kShape, 16), wte_));
+    EXPECT_ANY_THROW(run(Gpt2Head(kShape, 16), wte_));
   }
 }
 
 TEST(HeadUnit, ChunkFollowsFromTheVocabularyAndTheDeviceAlone) {
   ModelShape shape = *preset_shape("gpt2-xl");
   for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
-    const std::int64_t rows = HeadUnit(shape).chunk_rows(device);
-    EXPECT_EQ(HeadUnit(*preset_shape("gpt2-small")).chunk_rows(device), rows);
+    const std::int64_t rows = Gpt2Head(shape).chunk_rows(device);
+    EXPECT_EQ(Gpt2Head(*preset_shape("gpt2-small")).chunk_rows(device), rows);
     EXPECT_LE(rows * shape.vocab, std::int64_t{1} << (device == at::kCPU ? 25 : 27));
     EXPECT_GE(rows, 512);
   }
-  EXPECT_EQ(HeadUnit(shape, 96).chunk_rows(at::kCUDA), 96);
+  EXPECT_EQ(Gpt2Head(shape, 96).chunk_rows(at::kCUDA), 96);
 }
 
 }  // namespace

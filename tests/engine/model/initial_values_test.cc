@@ -13,7 +13,7 @@
 namespace sluice::engine {
 namespace {
 
-constexpr ModelShape kShape = {
+const ModelShape kShape = {
     .layers = 8, .hidden = 256, .heads = 4, .context_tokens = 64, .vocab = 1000};
 
 std::vector<float> values_of(const ParameterSpec& parameter, std::uint64_t seed) {

@@ -4,13 +4,14 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include "engine/families/families.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "tests/engine/model/whole_model.h"
 
 namespace sluice::engine {
 namespace {
 
-constexpr ModelShape kShape{
+const ModelShape kShape{
     .layers = 3, .hidden = 48, .heads = 4, .context_tokens = 24, .vocab = 101, .dropout = 0.1};
 
 // Weights of such a size that attention is not nearly uniform.
@@ -43,7 +44,7 @@ double worst_difference(at::ScalarType dtype, at::Device device, std::int64_t fi
   const at::Tensor ids = tokens(kShape.context_tokens, device);
   const PassContext context{.training = false};
   const at::Tensor expected = whole.logits(context, ids, kShape.context_tokens).to(at::kDouble);
-  KvCache cache(kShape, options);
+  KvCache cache(model_layout({.shape = kShape}), kShape.context_tokens, options);
   double worst = 0;
   const auto compare = [&](const at::Tensor& logits) {
     const at::Tensor wanted = expected.narrow(1, cache.length() - 1, 1);
@@ -75,7 +76,8 @@ TEST(ModelCudaKvCache, GivesTheLogitsOfTheWholeSequenceAtEveryPosition) {
 
 TEST(KvCache, RefusesMoreThanTheContextAndSeveralPositionsAtOnceInTheMiddle) {
   const WholeModel whole({.shape = kShape}, at::TensorOptions(at::kFloat));
-  KvCache cache(kShape, at::TensorOptions(at::kFloat));
+  KvCache cache(model_layout({.shape = kShape}), kShape.context_tokens,
+                at::TensorOptions(at::kFloat));
   extend(whole, tokens(20, at::kCPU), cache);
   EXPECT_THROW(extend(whole, tokens(2, at::kCPU), cache), c10::Error);
   for (int i = 0; i < 4; ++i) extend(whole, tokens(1, at::kCPU), cache);
@@ -83,13 +85,14 @@ TEST(KvCache, RefusesMoreThanTheContextAndSeveralPositionsAtOnceInTheMiddle) {
 }
 
 TEST(KvCache, TakesWhatItSays) {
-  const KvCache cache(kShape, at::TensorOptions(at::kBFloat16));
+  const KvCache cache(model_layout({.shape = kShape}), kShape.context_tokens,
+                      at::TensorOptions(at::kBFloat16));
   std::uint64_t bytes = 0;
   for (std::int64_t layer = 0; layer < kShape.layers; ++layer) {
     bytes += cache.keys(layer, kShape.context_tokens).nbytes();
     bytes += cache.values(layer, kShape.context_tokens).nbytes();
   }
-  EXPECT_EQ(bytes, KvCache::bytes(kShape, 2));
+  EXPECT_EQ(bytes, model_layout({.shape = kShape}).kv_cache_bytes(kShape.context_tokens, 2));
 }
 
 }  // namespace

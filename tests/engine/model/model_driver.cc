@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/families/families.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/model.h"
 #include "tests/engine/model/whole_model.h"
@@ -70,7 +71,9 @@ void write_tensor(std::ofstream& file, const at::Tensor& tensor) {
 
 void print_layout(const Options& options) {
   const ModelOptions wanted = model_options(options);
-  for (const UnitLayout& layout : gpt_layouts(wanted.shape, wanted.padded_vocab)) {
+  const ModelLayout model = model_layout(wanted);
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const UnitLayout& layout = model.layout(unit);
     for (const ParameterSpec& parameter : layout.parameters) {
       std::printf("%s", parameter.name.c_str());
       for (const std::int64_t size : parameter.shape) {

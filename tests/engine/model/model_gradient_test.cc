@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/families/make_model.h"
 #include "engine/model/model.h"
 #include "tests/engine/model/whole_model.h"
 
@@ -201,16 +202,16 @@ TEST(WholeModel, RefusesBackwardWithoutSavedActivations) {
   const at::Tensor x = at::randn({1, 4, 24});
   Saved nothing;
   EXPECT_ANY_THROW(
-      model.model().block(0).backward({}, model.parameters(1), x, nothing, x, model.gradients(1)));
+      model.model().unit(1).backward({}, model.parameters(1), x, nothing, x, model.gradients(1)));
 }
 
 TEST(WholeModel, RefusesAShapeThatCannotBeBuilt) {
   ModelOptions options = options_with(0);
   options.shape.heads = 5;
-  EXPECT_THROW(Model{options}, std::invalid_argument);
+  EXPECT_THROW(make_model(options), std::invalid_argument);
   options = options_with(0);
   options.padded_vocab = 30;
-  EXPECT_THROW(Model{options}, std::invalid_argument);
+  EXPECT_THROW(make_model(options), std::invalid_argument);
 }
 
 }  // namespace

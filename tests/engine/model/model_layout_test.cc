@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "engine/families/families.h"
 #include "engine/model/gpt2/gpt2_costs.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 
@@ -92,7 +93,9 @@ TEST(ModelLayoutDeathTest, RefusesWhatNoTrainerCouldRun) {
 TEST(ModelLayout, OfGptIsItsUnitsWithTheTokenEmbeddingLent) {
   const ModelShape shape{.layers = 3, .hidden = 64, .heads = 4, .context_tokens = 16, .vocab = 100};
   const ModelLayout model = model_layout({.shape = shape, .padded_vocab = 128});
-  const std::vector<UnitLayout> layouts = gpt_layouts(shape, 128);
+  const std::vector<UnitLayout> layouts = {gpt2_embedding_layout(shape, 128),
+                                           gpt2_block_layout(shape, 0), gpt2_block_layout(shape, 1),
+                                           gpt2_block_layout(shape, 2), gpt2_head_layout(shape)};
   ASSERT_EQ(static_cast<std::size_t>(model.units()), layouts.size());
   for (int unit = 0; unit < model.units(); ++unit) {
     const UnitLayout& expected = layouts[static_cast<std::size_t>(unit)];

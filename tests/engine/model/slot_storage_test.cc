@@ -20,8 +20,7 @@
 namespace sluice::engine {
 namespace {
 
-constexpr ModelShape kShape = {
-    .layers = 2, .hidden = 16, .heads = 2, .context_tokens = 8, .vocab = 11};
+const ModelShape kShape = {.layers = 2, .hidden = 16, .heads = 2, .context_tokens = 8, .vocab = 11};
 
 class SlotStorageTest : public testing::Test {
  protected:
@@ -101,7 +100,7 @@ TEST_F(SlotStorageTest, AutogradThatHoldsAReleasedWeightThrowsInsteadOfReadingTh
 }
 
 TEST_F(SlotStorageTest, AUnitThrowsOnAReleasedSlotAndKeepsNothingOfIt) {
-  const BlockUnit block(kShape, 0);
+  const Gpt2Block block(kShape, 0);
   const at::Tensor x = at::ones({1, 4, 16});
   EXPECT_ANY_THROW(block.forward({}, slot_.views(), x, nullptr));
   slot_.acquire(first());

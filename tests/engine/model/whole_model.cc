@@ -5,12 +5,13 @@
 
 #include <span>
 
+#include "engine/families/make_model.h"
 #include "engine/model/initial_values.h"
 
 namespace sluice::engine {
 
 WholeModel::WholeModel(const ModelOptions& options, const at::TensorOptions& tensor_options)
-    : model_(options) {
+    : made_(make_model(options)), model_(*made_) {
   const at::ScalarType dtype = c10::typeMetaToScalarType(tensor_options.dtype());
   const at::ScalarType gradient_dtype = dtype == at::kDouble ? at::kDouble : at::kFloat;
   for (int unit = 0; unit < model_.units(); ++unit) {
@@ -21,8 +22,12 @@ WholeModel::WholeModel(const ModelOptions& options, const at::TensorOptions& ten
     gradients_.emplace_back(layout, flat_gradients_.back());
   }
   const int head = model_.head_index();
-  const UnitViews* const parameters[] = {&parameters_[0]};
-  const UnitViews* const gradients[] = {&gradients_[0]};
+  std::vector<const UnitViews*> parameters;
+  std::vector<const UnitViews*> gradients;
+  for (const int lender : model_.layout().lenders(head)) {
+    parameters.push_back(&parameters_[index(lender)]);
+    gradients.push_back(&gradients_[index(lender)]);
+  }
   parameters_.back() = with_borrowed(model_.layout(), head, parameters_.back(), parameters);
   gradients_.back() = with_borrowed(model_.layout(), head, gradients_.back(), gradients);
 }

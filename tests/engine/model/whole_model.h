@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "engine/model/model.h"
+#include "engine/families/make_model.h"
 #include "engine/model/unit_views.h"
 
 namespace sluice::engine {
@@ -46,7 +46,8 @@ class WholeModel {
  private:
   static std::size_t index(int unit) { return static_cast<std::size_t>(unit); }
 
-  Model model_;
+  std::unique_ptr<const Model> made_;
+  const Model& model_;
   std::vector<at::Tensor> flat_gradients_;
   std::vector<UnitViews> parameters_;
   std::vector<UnitViews> gradients_;

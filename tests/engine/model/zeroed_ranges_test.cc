@@ -15,7 +15,9 @@ TEST(ZeroedRanges, AreAllOfAUnitButItsProducts) {
   for (const std::int64_t hidden : {24, 64, 1600}) {
     const ModelShape shape{
         .layers = 2, .hidden = hidden, .heads = 1, .context_tokens = 16, .vocab = 50};
-    for (const UnitLayout& layout : gpt_layouts(shape, 64)) {
+    const ModelLayout model = gpt2_layout({.shape = shape, .padded_vocab = 64});
+    for (int unit = 0; unit < model.units(); ++unit) {
+      const UnitLayout& layout = model.layout(unit);
       std::vector<int> covered(layout.slot_elements, 0);
       std::uint64_t end = 0;
       for (const offload::ElementRange& range : zeroed_ranges(layout)) {

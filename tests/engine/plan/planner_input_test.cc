@@ -8,6 +8,7 @@
 #include <random>
 
 #include "aio/units.h"
+#include "engine/budget/configured_model.h"
 #include "engine/budget/state_plan.h"
 #include "offload/planner/placement_fit.h"
 #include "offload/planner/placement_planner.h"
@@ -37,7 +38,7 @@ constexpr std::uint64_t kMostDriveBytes = 32 * kMiB;
 class PlannerInputTest : public testing::TestWithParam<Case> {
  protected:
   PlannerInputTest()
-      : config_(planned_config(GetParam().overrides)), model_(model_layout(config_, true)) {
+      : config_(planned_config(GetParam().overrides)), model_(configured_layout(config_, true)) {
     machine_.units = UnitTimes(model_);
   }
 

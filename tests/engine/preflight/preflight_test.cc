@@ -6,9 +6,10 @@
 
 #include "aio/real_file_system.h"
 #include "aio/units.h"
+#include "engine/budget/configured_model.h"
 #include "tests/aio/backends_under_test.h"
 #include "tests/engine/run/made_up_drives.h"
-#include "tests/engine/run/run_under_test.h"
+#include "tests/engine/small_config.h"
 
 namespace sluice::engine {
 namespace {
@@ -21,7 +22,7 @@ using testing::Not;
 
 class Preflight : public testing::Test {
  protected:
-  Preflight() : config_(SmallRun().config()) {
+  Preflight() : config_(SmallConfig().config()) {
     plan_.host = {{"state", MemoryUse::kState, 3 * kGiB, /*locked=*/true},
                   {"the rest", MemoryUse::kOther, kGiB}};
     plan_.nvme = {
@@ -240,8 +241,8 @@ TEST(NvmeWeights, DecideHowMuchOfAPlanLiesOnEachPath) {
   const auto shares = [&](const std::vector<std::string>& more, const PlanOptions& options) {
     std::vector<std::string> overrides = large;
     overrides.insert(overrides.end(), more.begin(), more.end());
-    const config::Config config = SmallRun(overrides).config();
-    const ModelLayout model = model_layout(config, false);
+    const config::Config config = SmallConfig(overrides).config();
+    const ModelLayout model = configured_layout(config, /*on_gpu=*/false);
     const auto plan = plan_memory(config, model, options);
     EXPECT_TRUE(plan.ok()) << plan.error().message();
     const std::vector<PathBytes> paths = plan->nvme_paths();
@@ -344,9 +345,9 @@ TEST_F(Preflight, AsksNothingOfDrivesThatARunDoesNotUse) {
 }
 
 TEST_F(Preflight, TakesThisMachineAsItIs) {
-  const SmallRun small({"zero_optimization.offload_optimizer.device=nvme", "run.device=cpu"});
+  const SmallConfig small({"zero_optimization.offload_optimizer.device=nvme", "run.device=cpu"});
   const config::Config configuration = small.config();
-  const ModelLayout model = model_layout(configuration);
+  const ModelLayout model = configured_layout(configuration, /*on_gpu=*/false);
   auto planned = plan_memory(configuration, model);
   ASSERT_OK(planned);
   aio::RealFileSystem files;

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include "engine/device/gpu.h"
+#include "engine/families/make_model.h"
 #include "tests/aio/backends_under_test.h"
 
 #ifdef SLUICE_HAS_CUDA
@@ -73,13 +75,13 @@ TEST_F(ProbeCuda, MeasuresEveryForm) {
   using offload::ParamForm;
   const auto fp16 = probe_gpu({.form = ParamForm::kFp32AndFp16,
                                .grad_type = GradType::kFp16,
-                               .dtype = at::kHalf,
+                               .type = offload::ElementType::kFp16,
                                .seconds = 0.1});
   ASSERT_OK(fp16);
   EXPECT_GT(fp16->adamw_elements_per_s, 1e9);
   const auto fp32 = probe_gpu({.form = ParamForm::kFp32,
                                .grad_type = GradType::kFp32,
-                               .dtype = at::kFloat,
+                               .type = offload::ElementType::kFp32,
                                .seconds = 0.1});
   ASSERT_OK(fp32);
   EXPECT_GT(fp32->matmul_flops_per_s, 1e12);
@@ -123,15 +125,16 @@ TEST_F(ProbeCuda, KnowsItsGpu) {
 }
 
 TEST_F(ProbeCuda, TimesUnitsWithinTheMemoryItStates) {
-  const Model model({.shape = {.layers = 2,
-                               .hidden = 1024,
-                               .heads = 16,
-                               .context_tokens = 1024,
-                               .vocab = 50257,
-                               .dropout = 0.1},
-                     .padded_vocab = 50304});
+  const auto made = make_model({.shape = {.layers = 2,
+                                          .hidden = 1024,
+                                          .heads = 16,
+                                          .context_tokens = 1024,
+                                          .vocab = 50257,
+                                          .dropout = 0.1},
+                                .padded_vocab = 50304});
+  const Model& model = *made;
   UnitTimerOptions options{
-      .device = at::kCUDA, .dtype = at::kBFloat16, .micro_batch = 4, .tokens = 1024};
+      .device = at::kCUDA, .type = offload::ElementType::kBf16, .micro_batch = 4, .tokens = 1024};
   const std::uint64_t before = reserved_bytes();
   const std::uint64_t needed = unit_timer_bytes(model.layout(), options);
   const MostOfTheGpu limit(before + needed);

@@ -3,19 +3,19 @@
 #include <gmock/gmock.h>
 
 #include "aio/units.h"
-#include "engine/model/gpt2/gpt2_layout.h"
+#include "engine/families/make_model.h"
 #include "tests/aio/backends_under_test.h"
 
 namespace sluice::engine {
 namespace {
 
-Model model_of(std::int64_t hidden, double dropout = 0.1) {
-  return Model({.shape = {.layers = 2,
-                          .hidden = hidden,
-                          .heads = 4,
-                          .context_tokens = 64,
-                          .vocab = 301,
-                          .dropout = dropout}});
+std::unique_ptr<Model> model_of(std::int64_t hidden, double dropout = 0.1) {
+  return make_model({.shape = {.layers = 2,
+                               .hidden = hidden,
+                               .heads = 4,
+                               .context_tokens = 64,
+                               .vocab = 301,
+                               .dropout = dropout}});
 }
 
 void expect_plausible(const UnitTimes& times) {
@@ -31,11 +31,13 @@ void expect_plausible(const UnitTimes& times) {
 }
 
 TEST(UnitTimer, TimesEveryUnitOnTheCpu) {
-  const Model model = model_of(64);
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+  const auto made = model_of(64);
+  const Model& model = *made;
+  for (const auto type :
+       {offload::ElementType::kFp32, offload::ElementType::kBf16, offload::ElementType::kFp16}) {
     std::vector<double> told;
     const auto times =
-        time_units(model, {.dtype = dtype, .micro_batch = 3, .tokens = 48, .seconds = 0.05},
+        time_units(model, {.type = type, .micro_batch = 3, .tokens = 48, .seconds = 0.05},
                    [&](double fraction) { told.push_back(fraction); });
     ASSERT_OK(times);
     expect_plausible(*times);
@@ -47,15 +49,18 @@ TEST(UnitTimer, TimesEveryUnitOnTheCpu) {
 TEST(UnitTimer, MultipliesOneSequenceWhereAMicroBatchWouldTakeTooLong) {
   // No patience at all. A block of one sequence takes 10 us at the least on any CPU: 24 M
   // operations.
-  const Model model = model_of(128, 0);
-  const auto times =
-      time_units(model, {.dtype = at::kFloat, .micro_batch = 1 << 20, .tokens = 64, .seconds = 0});
+  const auto made = model_of(128, 0);
+  const Model& model = *made;
+  const auto times = time_units(
+      model,
+      {.type = offload::ElementType::kFp32, .micro_batch = 1 << 20, .tokens = 64, .seconds = 0});
   ASSERT_OK(times);  // a micro-batch of 32 GiB was not made
   EXPECT_GT(times->of("block").forward_s, 10);
 }
 
 TEST(UnitTimer, RefusesWhatItsLimitDoesNotHold) {
-  const Model model = model_of(64);
+  const auto made = model_of(64);
+  const Model& model = *made;
   UnitTimerOptions options{.micro_batch = 2, .tokens = 32};
   options.memory_limit_bytes = unit_timer_bytes(model.layout(), options) - 1;
   const auto times = time_units(model, options);

@@ -7,6 +7,9 @@
 
 #include "engine/budget/boundary_plan.h"
 #include "engine/budget/boundary_ring.h"
+#include "engine/budget/configured_model.h"
+#include "engine/device/gpu.h"
+#include "engine/families/families.h"
 #include "engine/step/boundary_store.h"
 #include "tests/engine/run/run_under_test.h"
 
@@ -61,9 +64,12 @@ TEST(PlainBoundaryStore, GivesBackTheVeryTensorsAndKeepsNone) {
 // GPT-2 XL: 48 blocks, rows of 1600 bf16 numbers; 4 micro-batches of 2 x 1024 tokens.
 TEST(BoundaryPlan, TakesARingOnTheGpuAndTheRestOnTheHost) {
   constexpr std::uint64_t kBoundaryBytes = 2 * 1024 * 1600 * 2;
-  const BoundaryPlan plan(
-      model_layout({.shape = *preset_shape("gpt2-xl")}),
-      {.micro_batches = 4, .micro_batch = 2, .tokens = 1024, .dtype = at::kBFloat16, .slots = 3});
+  const BoundaryPlan plan(model_layout({.shape = *preset_shape("gpt2-xl")}),
+                          {.micro_batches = 4,
+                           .micro_batch = 2,
+                           .tokens = 1024,
+                           .type = offload::ElementType::kBf16,
+                           .slots = 3});
   EXPECT_EQ(plan.boundary_bytes(), kBoundaryBytes);
   EXPECT_EQ(plan.gpu_bytes(), 3 * 4 * kBoundaryBytes);
   EXPECT_EQ(plan.host_bytes(), 45 * 4 * kBoundaryBytes);
@@ -73,7 +79,11 @@ TEST(BoundaryPlan, AlignsEachPlaceAsLibTorchAlignsTensors) {
   const BoundaryPlan plan(
       model_layout(
           {.shape = {.layers = 2, .hidden = 12, .heads = 2, .context_tokens = 11, .vocab = 7}}),
-      {.micro_batches = 3, .micro_batch = 1, .tokens = 11, .dtype = at::kHalf, .slots = 4});
+      {.micro_batches = 3,
+       .micro_batch = 1,
+       .tokens = 11,
+       .type = offload::ElementType::kFp16,
+       .slots = 4});
   EXPECT_EQ(plan.boundary_bytes(), 264U);
   EXPECT_EQ(plan.place_bytes(), 512U);
   EXPECT_EQ(plan.gpu_bytes(), 2U * 3 * 512);  // no more slots than blocks
@@ -89,7 +99,8 @@ std::uint64_t line_of(const std::vector<MemoryLine>& lines, const std::string& w
 MemoryPlan plan_of(const std::vector<std::string>& overrides) {
   const SmallRun small(overrides);
   const config::Config config = small.config();
-  auto plan = plan_memory(config, model_layout(config));
+  const bool on_gpu = uses_cuda(config);
+  auto plan = plan_memory(config, configured_layout(config, on_gpu), {.on_gpu = on_gpu});
   if (!plan.ok()) throw std::runtime_error(plan.error().message());
   return std::move(*plan);
 }

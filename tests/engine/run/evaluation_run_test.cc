@@ -3,6 +3,8 @@
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
+#include "engine/budget/configured_model.h"
+#include "engine/device/gpu.h"
 #include "tests/engine/run/run_under_test.h"
 
 namespace sluice::engine {
@@ -16,8 +18,9 @@ const std::vector<std::string> kOnNvme = {"zero_optimization.offload_param.devic
 Result<std::unique_ptr<EvaluationRun>> evaluation(const SmallRun& small,
                                                   std::uint64_t together = 0) {
   const config::Config config = small.config();
-  const ModelLayout model = model_layout(config);
-  auto plan = plan_memory(config, model, {.purpose = RunPurpose::kEvaluation});
+  const bool on_gpu = uses_cuda(config);
+  const ModelLayout model = configured_layout(config, on_gpu);
+  auto plan = plan_memory(config, model, {.purpose = RunPurpose::kEvaluation, .on_gpu = on_gpu});
   if (!plan.ok()) return plan.error();
   if (together > 0) plan->evaluation_micro_batches = together;
   SLUICE_ASSIGN_OR_RETURN(auto run, EvaluationRun::create(config, *plan));
@@ -97,9 +100,11 @@ TEST(EvaluationRun, CountsEveryWindowOnceHoweverManyGoTogether) {
 TEST(EvaluationRun, MakesParametersAndNothingElse) {
   const SmallRun training(kOnNvme);
   const config::Config config = training.config();
-  const ModelLayout model = model_layout(config);
-  const auto plan = plan_memory(config, model, {.purpose = RunPurpose::kEvaluation});
-  const auto whole = plan_memory(config, model);
+  const bool on_gpu = uses_cuda(config);
+  const ModelLayout model = configured_layout(config, on_gpu);
+  const auto plan =
+      plan_memory(config, model, {.purpose = RunPurpose::kEvaluation, .on_gpu = on_gpu});
+  const auto whole = plan_memory(config, model, {.on_gpu = on_gpu});
   ASSERT_OK(plan);
   ASSERT_OK(whole);
   ASSERT_EQ(plan->nvme.size(), 1U);

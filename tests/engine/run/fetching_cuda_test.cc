@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+#include "engine/budget/configured_model.h"
+#include "engine/device/gpu.h"
 #include "engine/step/cuda_step.h"
 #include "tests/engine/run/run_under_test.h"
 
@@ -93,18 +95,18 @@ TEST_F(FetchingCuda, TakesNoMoreThanItsBudgetWhateverTheGpuHas) {
 
 TEST_F(FetchingCuda, GivesUpSlotsThatTheGpuHasNoRoomFor) {
   const config::Config config = SmallRun({"run.device=cuda", "model.layers=8"}).config();
-  const ModelLayout model = model_layout(config);
-  const auto whole = plan_memory(config, model);
+  const ModelLayout model = configured_layout(config, /*on_gpu=*/true);
+  const auto whole = plan_memory(config, model, {.on_gpu = true});
   ASSERT_OK(whole);
   EXPECT_EQ(whole->block_slots, kLayers);
   const std::uint64_t block_bytes = 2 * model.layout(1).elements;
-  const auto tight =
-      plan_memory(config, model, {.gpu_room_bytes = whole->gpu_bytes() - 3 * block_bytes});
+  const auto tight = plan_memory(
+      config, model, {.on_gpu = true, .gpu_room_bytes = whole->gpu_bytes() - 3 * block_bytes});
   ASSERT_OK(tight);
   EXPECT_EQ(tight->block_slots, kLayers - 3);
   EXPECT_EQ(tight->gpu_bytes(), whole->gpu_bytes() - 3 * block_bytes);
   EXPECT_EQ(tight->notes.size(), 1U);
-  const auto least = plan_memory(config, model, {.gpu_room_bytes = 1});
+  const auto least = plan_memory(config, model, {.on_gpu = true, .gpu_room_bytes = 1});
   ASSERT_OK(least);
   EXPECT_EQ(least->block_slots, 2);  // the preflight check refuses it
 }
@@ -120,7 +122,7 @@ TEST_F(FetchingCuda, APaddedVocabularyLearnsAsOneThatIsNot) {
     return all;
   };
   const config::Config config = SmallRun({"run.device=cuda", "model.vocab=61"}).config();
-  EXPECT_EQ(model_options(config).padded_vocab, 64);
+  EXPECT_EQ(configured_model(config, /*on_gpu=*/true).padded_vocab, 64);
   const std::vector<double> expected = losses("cpu");
   const std::vector<double> got = losses("cuda");
   EXPECT_NEAR(expected.front(), std::log(61.0), 0.3);

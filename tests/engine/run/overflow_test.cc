@@ -7,6 +7,7 @@
 #include <fstream>
 #include <regex>
 
+#include "engine/exchange/stored_shape.h"
 #include "engine/run/run_checkpoints.h"
 #include "engine/run/weights_file.h"
 #include "engine/weights/safetensors_writer.h"
@@ -102,7 +103,7 @@ class Trapped {
     const SmallRun plain({"bf16.enabled=false"});
     const auto run = plain.start();
     auto writer = SafetensorsWriter::create(*run->drives().writes, {.path = path_},
-                                            weight_specs(run->model(), DType::kF32));
+                                            parameter_specs(run->model(), DType::kF32));
     if (!writer.ok()) throw std::runtime_error(writer.error().message());
     const Status written = run->take_state([&](const TrainingRun::ParameterState& state) {
       std::vector<float> values(state.master.begin(), state.master.end());

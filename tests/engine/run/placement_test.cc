@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstring>
 
+#include "engine/budget/configured_model.h"
+#include "engine/device/gpu.h"
 #include "tests/engine/run/run_under_test.h"
 
 namespace sluice::engine {
@@ -158,7 +160,7 @@ TEST(PlannedPlaces, ChangeNoBitOfTheWeights) {
                                          "zero_optimization.offload_param.device=auto",
                                          "zero_optimization.offload_optimizer.device=auto"};
   const SmallRun small(base);
-  const ModelLayout model = model_layout(small.config());
+  const ModelLayout model = configured_layout(small.config(), uses_cuda(small.config()));
   const Trained expected = train_on(*small.start());
   aio::SplitMix random(23);
   for (int round = 0; round < 8; ++round) {

@@ -9,7 +9,7 @@
 #include "aio/log.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/exchange/import_model.h"
-#include "engine/model/gpt2/gpt2_config.h"
+#include "engine/families/families.h"
 #include "engine/run/run_checkpoints.h"
 #include "tests/engine/run/run_under_test.h"
 
@@ -209,12 +209,8 @@ TEST(ResumeImported, BeginsAsARunThatWasGivenTheWeights) {
   std::filesystem::create_directory(theirs);
   ASSERT_OK(made->save_weights(theirs + "/model.safetensors", DType::kF32));
   const ModelShape shape = source.config().model.shape();
-  std::ofstream(theirs + "/config.json") << to_text({.layers = shape.layers,
-                                                     .hidden = shape.hidden,
-                                                     .heads = shape.heads,
-                                                     .context = shape.context_tokens,
-                                                     .vocab = shape.vocab,
-                                                     .ffn_hidden = shape.ffn()});
+  std::ofstream(theirs + "/config.json")
+      << family_of(shape).write_config({.shape = shape, .special = {}, .notes = {}});
   const auto imported = import_model(
       *made->drives().reads, {.from = theirs, .directory = source.folder().file("imported")});
   ASSERT_OK(imported);

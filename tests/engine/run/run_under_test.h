@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "engine/budget/configured_model.h"
 #include "engine/device/gpu.h"
 #include "engine/run/training_run.h"
 #include "tests/engine/small_config.h"

@@ -5,12 +5,18 @@
 
 #include <algorithm>
 
+#include "engine/exchange/stored_shape.h"
+#include "engine/families/families.h"
+#include "engine/model/gpt2/gpt2_family.h"
+
 namespace sluice::engine {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr Gpt2Shape kTiny{.layers = 2, .hidden = 8, .context = 16, .vocabulary = 100};
+const ModelShape kTiny{.layers = 2, .hidden = 8, .heads = 2, .context_tokens = 16, .vocab = 100};
+
+const ParameterNames& names_of_gpt2() { return gpt2_family().parameter_names(); }
 
 std::vector<TensorInfo> file_with(std::vector<TensorSpec> tensors) {
   const auto places = lay_out(tensors);
@@ -19,20 +25,25 @@ std::vector<TensorInfo> file_with(std::vector<TensorSpec> tensors) {
 }
 
 std::vector<TensorInfo> tiny_file(const std::string& prefix) {
-  auto tensors = gpt2_parameters(kTiny, DType::kF32);
+  auto tensors = parameter_specs(kTiny, DType::kF32);
   for (TensorSpec& tensor : tensors) tensor.name.insert(0, prefix);
   return file_with(std::move(tensors));
 }
 
+TensorInfo& tensor(std::vector<TensorInfo>& file, std::string_view name) {
+  return *std::find_if(file.begin(), file.end(),
+                       [&](const TensorInfo& it) { return it.name == name; });
+}
+
 std::string refusal(const std::vector<TensorInfo>& file) {
-  const auto names = match_gpt2_parameters(file, gpt2_parameters(kTiny, DType::kF32));
+  const auto names = match_parameters(names_of_gpt2(), file, parameter_specs(kTiny, DType::kF32));
   if (names.ok()) return "accepted";
   EXPECT_EQ(names.error().code(), ErrorCode::kInvalidArgument);
   return names.error().message();
 }
 
 TEST(Gpt2Names, AreHuggingFacesWithConv1dsShapes) {
-  const auto parameters = gpt2_parameters({}, DType::kF32);
+  const auto parameters = parameter_specs(*preset_shape("gpt2-small"), DType::kF32);
   std::uint64_t elements = 0;
   for (const TensorInfo& tensor : file_with(parameters)) elements += tensor.elements;
   EXPECT_EQ(elements, 124'439'808U);  // what GPT-2 small has, its head tied
@@ -55,9 +66,9 @@ TEST(Gpt2Names, AreHuggingFacesWithConv1dsShapes) {
 }
 
 TEST(Gpt2Names, AreFoundWithAndWithoutTheirPrefix) {
-  const auto wanted = gpt2_parameters(kTiny, DType::kBF16);
+  const auto wanted = parameter_specs(kTiny, DType::kBF16);
   for (const std::string prefix : {"", "transformer."}) {
-    const auto names = match_gpt2_parameters(tiny_file(prefix), wanted);
+    const auto names = match_parameters(names_of_gpt2(), tiny_file(prefix), wanted);
     ASSERT_TRUE(names.ok()) << names.error().message();
     ASSERT_EQ(names->size(), wanted.size());
     for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ((*names)[i], prefix + wanted[i].name);
@@ -77,10 +88,10 @@ TEST(Gpt2Names, LeaveMasksAndATiedHeadAside) {
 
 TEST(Gpt2Names, SayWhatIsMissingWrongOrTooMuch) {
   auto file = tiny_file("");
-  file.erase(file.begin() + 5);
+  std::erase_if(file, [](const TensorInfo& it) { return it.name == "h.0.attn.c_attn.bias"; });
   EXPECT_THAT(refusal(file), HasSubstr("has no tensor \"h.0.attn.c_attn.bias\""));
   file = tiny_file("");
-  file[4].shape = {24, 8};  // as nn.Linear has it
+  tensor(file, "h.0.attn.c_attn.weight").shape = {24, 8};  // as nn.Linear has it
   EXPECT_THAT(refusal(file), HasSubstr("shape [24, 8], and the model wants [8, 24]"));
   file = tiny_file("");
   file.push_back({{"h.2.ln_1.weight", DType::kF32, {8}}});
@@ -89,7 +100,7 @@ TEST(Gpt2Names, SayWhatIsMissingWrongOrTooMuch) {
   file.push_back({{"transformer.wpe.weight", DType::kF32, {16, 8}}});
   EXPECT_THAT(refusal(file), HasSubstr("which are one parameter"));
   file = tiny_file("");
-  file[1].dtype = DType::kI32;
+  tensor(file, "wpe.weight").dtype = DType::kI32;
   EXPECT_THAT(refusal(file), HasSubstr("\"wpe.weight\" is I32"));
 }
 
