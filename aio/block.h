@@ -4,9 +4,8 @@
 // A block is either direct (between the drive and the caller's memory), or passes through a bounce
 // buffer; a write of part of a sector takes two transfers, a read of the sector and its write.
 //
-// Threads: the queue's, under its lock, until it is submitted; then of the backend's thread that
-// finishes
-//          it, until the queue frees the slot.
+// Threads: until it is submitted it belongs to the queue, under its lock; then to the thread of the
+//          backend that finishes it, until the queue frees the slot.
 #pragma once
 
 #include <algorithm>

@@ -14,8 +14,7 @@
 //          on_done runs once per op, on a thread of the backend, never inside submit(); for
 //          backends in virtual time it runs inside pump().
 // Errors:  none from submit(): every failure arrives as a result. Attaching files and memory only
-// makes
-//          transfers cheaper; a refusal is logged once and everything still works.
+//          makes transfers cheaper; a refusal is logged once and everything still works.
 // Shutdown: the destructor waits for every op in flight; nothing may be submitted from then on.
 #pragma once
 

@@ -10,14 +10,12 @@
 // dropped the data it failed to write. The first error ends the request and names operation, path,
 // offset, length and errno.
 //
-// Memory:  queue_depth blocks and the bounce buffers, taken in the constructor.
-// submit()
-//          allocates nothing.
+// Memory:  queue_depth blocks and the bounce buffers, taken in the constructor; submit() allocates
+//          nothing.
 // Threads: all methods from any thread. wait() and the blocking helpers not from a callback.
 // Order:   none between requests that are in flight together: whoever needs it waits for the first.
 // Shutdown: the destructor cancels what has not started and waits for what has; each request still
-// gets
-//          its completion.
+//          gets its completion.
 #pragma once
 
 #include <array>

@@ -1,8 +1,9 @@
 // The project's log: one line a message on standard error, level and time in front.
 //
 // Messages are finished strings: the formatting library stays out of this header, because
-// LibTorch's wheel ships another version of it on the include path (see aio/log.cc). Threads: any.
-// Set-up (set_level, set_sink) belongs to main and to tests.
+// LibTorch's wheel ships another version of it on the include path (see aio/log.cc).
+//
+// Threads: any. Set-up (set_level, set_sink) belongs to main and to tests.
 #pragma once
 
 #include <functional>

@@ -1,12 +1,11 @@
 // PinnedPool: a fixed set of equal, page-aligned, pinned host buffers.
 //
 // Memory:  capacity * buffer_bytes (rounded up to 4096 a buffer), taken, touched and registered
-// once in
-//          create(); acquire() never allocates.
+//          once in create(); acquire() never allocates.
 // Threads: all methods and ~Lease() from any thread; acquire() blocks, so never from a completion
 //          callback. Waiters are served in order, so a large wish is not starved by small ones.
 // Errors:  create() -> kOutOfMemory, or kMemlockLimit naming the limit and how to raise it.
-// Leases must be returned before the pool is destroyed (checked).
+// Shutdown: leases must be returned before the pool is destroyed (checked).
 #pragma once
 
 #include <condition_variable>

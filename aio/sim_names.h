@@ -8,7 +8,8 @@
 // folder, whatever emptied it. So a rename is atomic: the file is at its old or its new name, and
 // the new name shows the old or the new file.
 //
-// Threads: the drive's. Errors: operations return 0 or an errno value.
+// Threads: the drive's.
+// Errors:  operations return 0 or an errno value.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,9 @@
 //
 // Several simulated drives and executors share one loop, and with it one timeline. Events at the
 // same time run in the order they were scheduled; an event may schedule further ones. Time only
-// moves forward, and only to events. Threads: one, the same for every call (checked).
+// moves forward, and only to events.
+//
+// Threads: one, the same for every call (checked).
 #pragma once
 
 #include <cstddef>

@@ -8,7 +8,8 @@
 // of units wanted later than the one that is read, and looks only so many units ahead: what lies
 // farther in the future is better kept than read early.
 //
-// Memory:  fixed, but for the expected order (8 bytes an access). Threads: the caller's lock.
+// Memory:  fixed, but for the expected order (8 bytes an access).
+// Threads: the caller's lock.
 #pragma once
 
 #include <cstddef>

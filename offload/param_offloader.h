@@ -13,21 +13,19 @@
 //          that are there have gone, and, where the unit is still being written to NVMe, for the
 //          end of that; readers that come meanwhile wait for it. Readers share a buffer with a
 //          write of it, so what an update made is there at once.
-// Writing: when an update's lease ends, its thread makes the checksums, and the write goes on
-// alone.
-//          A unit is never read while it is written.
+// Writing: when an update's lease ends, its thread makes the checksums; the write then proceeds by
+//          itself. A unit is never read while it is being written.
 // Reading: whole and checked, on the acquiring thread, before anybody sees it. Ahead in the order
-// of
-//          expect(), which also says what leaves the cache; see param_cache.h. Order and hints
+//          of expect(), which also says what leaves the cache; see param_cache.h. Order and hints
 //          never change what comes out, only what waits.
 // Leases:  acquire() of an nvme unit waits for a buffer of its size class (param_layout.h). All
 //          threads together may hold and wait for no more of a class than it has buffers, or they
 //          may wait for each other for ever; one for each thread that uses leases, and one or more
 //          to read ahead into, is what it takes: so 3 in general. A thread that holds a lease of a
 //          unit must not ask for another one of it, and who updates holds one at a time.
-// Memory:  memory_plan() says what create() takes. Later only a longer order than ever is
-// allocated. Threads: all methods and ~Lease() from any; create(), remove() and the destructor
-// alone, with no
+// Memory:  memory_plan() says what create() takes. Later only an order longer than any before is
+//          allocated.
+// Threads: all methods and ~Lease() from any; create(), remove() and the destructor alone, with no
 //          lease out. Never from a completion callback.
 // Errors:  the first failed read, check or write poisons the offloader: it names the unit, nothing
 //          more is started, and every later call but remove() returns it.

@@ -1,7 +1,9 @@
 // Weights of NVMe paths: how the stripes of a run's stores are dealt to drives of different speed
 // and room. A path of weight w gets w stripes of every sum of all weights.
 //
-// Paths are in the order of the configuration. Threads: pure functions.
+// Paths are in the order of the configuration.
+//
+// Threads: any; pure functions.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,8 @@
 //   SLUICE_RETURN_IF_ERROR(writer->finish());
 //
 // Memory:  `buffers` leases of the pool, taken in create() and given back by the destructor.
-// Threads: one. Errors: the first failed write ends it, the record's name in front.
+// Threads: one.
+// Errors:  the first failed write ends it, the record's name in front.
 // Shutdown: the destructor waits for what is in flight.
 #pragma once
 

@@ -11,7 +11,8 @@
 // is promised to anybody: all are on loan or on their way to the disk, and with one loan less than
 // buffers, one of them will be free. Something can start whenever nothing is in flight.
 //
-// Memory:  fixed, but for the sequence. Threads: the caller's lock.
+// Memory:  fixed, but for the sequence.
+// Threads: the caller's lock.
 #pragma once
 
 #include <array>

@@ -14,8 +14,9 @@
 // `<folder>` then; settle_replacement() finishes what a kill left undone. So a folder that has its
 // own name and no manifest was not left by a save.
 //
-// Replacing: with options.replace a complete checkpoint that is there already stays until the new
-//          one is whole. What cannot be read there is set aside, with a warning, and never removed.
+// With options.replace a complete checkpoint that is already there stays until the new one is whole.
+// What cannot be read there is set aside, with a warning, and never removed.
+//
 // Memory:  staging_bytes(options), whatever the size of the model.
 // Threads: one at a time; the queue's other users are not disturbed. `queue` must outlive it.
 // Errors:  after a failed append() or commit() the writer can only be destroyed. Destroyed without

@@ -8,7 +8,8 @@
 // Only files with a checkpoint's names are removed; a folder with others in it stays, with them,
 // under another name (".set-aside").
 //
-// Threads: one at a time. Errors: name the path; what failed may be repeated.
+// Threads: one at a time.
+// Errors:  name the path; what failed may be repeated.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // In what two configurations differ.
 //
-// Pure. Threads: any.
+// Threads: any; a pure function.
 #pragma once
 
 #include <string>

@@ -1,7 +1,9 @@
 // Strict JSON with errors for people, and JSON values as text for messages. Private to this folder.
 //
 // Bounded: text, nesting and keys of one object have limits, so that no input costs more than the
-// limits allow. Threads: any.
+// limits allow.
+//
+// Threads: any.
 #pragma once
 
 #include <nlohmann/json.hpp>

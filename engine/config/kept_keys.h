@@ -1,9 +1,11 @@
 // What a run that goes on from a checkpoint keeps of its configuration where the new one does not
-// say otherwise: what weight decay applies to, and how many checkpoints stay. Threads: any.
+// say otherwise: what weight decay applies to, and how many checkpoints stay.
 //
 // `stored` is the configuration that the checkpoint holds. It is not resolved for this: an older
 // program's may have what is refused today. Each returns a sentence where the outcome is not what a
 // new run would do; empty where there is nothing to say.
+//
+// Threads: any.
 #pragma once
 
 #include <string>

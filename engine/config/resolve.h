@@ -18,8 +18,11 @@
 // A key that Sluice does not know is an error in a run file and an override, with the nearest known
 // one; in a DeepSpeed file, which others wrote, it is ignored with a reason.
 //
-// Pure: nothing is read but what is given. Threads: any. Errors: kInvalidArgument, with a sentence
-// for every key that cannot be used, not for the first alone.
+// Pure: nothing is read but what is given.
+//
+// Threads: any.
+// Errors:  kInvalidArgument, with a sentence for every key that cannot be used, not for the first
+//          alone.
 #pragma once
 
 #include <cstdint>

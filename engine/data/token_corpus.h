@@ -4,7 +4,8 @@
 // takes the last contiguous part of each file for validation; to validate on files of their own,
 // open a second corpus and use whole().
 //
-// Threads: all const calls from any thread. Errors: as TokenFile.
+// Threads: all const calls from any thread.
+// Errors:  as TokenFile.
 #pragma once
 
 #include <cstdint>

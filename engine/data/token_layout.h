@@ -7,7 +7,9 @@
 // A raw file that begins with one of these magics is taken for llm.c's: as uint32 no vocabulary
 // reaches that far, as uint16 it takes the ids 55432 or 55713 and then 308, above GPT-2's.
 //
-// Pure functions of bytes. Errors: kInvalidArgument or kCorrupt, without the file's name.
+// Pure functions of bytes.
+//
+// Errors:  kInvalidArgument or kCorrupt, without the file's name.
 #pragma once
 
 #include <cstddef>

@@ -6,7 +6,9 @@
 // softmax of the rest. Temperature 0 is greedy: the largest logit, the first of several.
 //
 // In double, from numbers of SplitMix: a seed gives the same tokens for the same logits on every
-// machine. Threads: one.
+// machine.
+//
+// Threads: one.
 #pragma once
 
 #include <cstdint>

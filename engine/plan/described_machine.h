@@ -1,7 +1,7 @@
 // The speeds of a machine that is described and not measured.
 //
-// Threads: one. Errors: those of the probe of this machine, for what is left open and is not the
-// GPU's.
+// Threads: one.
+// Errors:  those of the probe of this machine, for what is left open and is not the GPU's.
 #pragma once
 
 #include "aio/result.h"

@@ -4,7 +4,8 @@
 // What is taken in any case is the memory plan of some placement, less what the planner's own
 // formula says of that placement: so both agree wherever they count alike.
 //
-// Threads: one. Errors: kInvalidArgument of plan_memory().
+// Threads: one.
+// Errors:  kInvalidArgument of plan_memory().
 #pragma once
 
 #include "aio/result.h"

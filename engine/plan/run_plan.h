@@ -5,7 +5,8 @@
 // The machine is this one, measured by the probe (seconds the first time, then from a file), or one
 // that is described: then nothing is measured.
 //
-// Threads: one. Errors: those of the configuration and of the probe. That nothing fits is no error.
+// Threads: one.
+// Errors:  those of the configuration and of the probe. That nothing fits is no error.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,8 @@
 //
 // Memory:  the buffers that the run would have: the pipeline's, and one each to read and to write
 //          parameters.
-// Threads: that of the loop. Errors: those of the store and the pipeline.
+// Threads: that of the loop.
+// Errors:  those of the store and the pipeline.
 #pragma once
 
 #include <array>

@@ -8,7 +8,8 @@
 //
 // Memory:  the run's swap buffers; no state. Seconds of a step with NVMe take about as many
 //          milliseconds for each GB that is moved.
-// Threads: one. Errors: kInvalidArgument where a resource that the plan needs has no speed.
+// Threads: one.
+// Errors:  kInvalidArgument where a resource that the plan needs has no speed.
 #pragma once
 
 #include <vector>

@@ -7,8 +7,7 @@
 // run makes them.
 //
 // Memory:  buffers of at most kMostBufferBytes, or of two blocks where blocks are larger. Where
-// they
-//          hold fewer blocks than the queues, fewer are in flight.
+//          they hold fewer blocks than the queues, fewer are in flight.
 // Threads: one; blocking, about fill_seconds + 3 * seconds by the backend's clock.
 // Errors:  kNoSpace, naming the path and what is needed; those of the files and the drive.
 #pragma once

@@ -2,8 +2,9 @@
 // lies in RAM, tile by tile as the run steps it; both with all threads, on memory several times as
 // large as the caches.
 //
-// Memory:  host_probe_bytes(), given back before it returns. Threads: one; blocking, for as long as
-//          the options say and the time that touching the memory takes.
+// Memory:  host_probe_bytes(), given back before it returns.
+// Threads: one; blocking, for as long as the options say and the time that touching the memory
+//          takes.
 // Errors:  kOutOfMemory.
 #pragma once
 

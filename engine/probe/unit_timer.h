@@ -8,8 +8,8 @@
 //
 // Memory:  unit_timer_bytes() on the device, given back before it returns.
 // Threads: one; blocking, about options.seconds once the device is warm.
-// Errors:  kOutOfMemory, before anything is taken, where the limit is too small; what LibTorch
-// says.
+// Errors:  kOutOfMemory, before anything is taken, where the limit is too small; LibTorch's own
+//          errors.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -9,7 +9,8 @@
 // the units' forward, back ahead of their backward. What a unit saves for itself where nothing is
 // recomputed (Saved) is no boundary, and stays on the GPU.
 //
-// Threads: the one that trains; nothing waits for the device. Errors: as LibTorch's, thrown.
+// Threads: the one that trains; nothing waits for the device.
+// Errors:  as LibTorch's, thrown.
 #pragma once
 
 #include <ATen/core/Tensor.h>

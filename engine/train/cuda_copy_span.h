@@ -6,7 +6,9 @@
 //   cudaMemcpyAsync(..., stream);
 //   loaded.record(stream);  // inside: who waits for the copy need not wait for the span
 //
-// The name and the trace must outlive the stream's work. Threads: the one that enqueues.
+// The name and the trace must outlive the stream's work.
+//
+// Threads: the one that enqueues.
 #pragma once
 
 #include <cuda_runtime_api.h>

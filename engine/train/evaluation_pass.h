@@ -2,7 +2,8 @@
 // micro-batches of the batch, so parameters are fetched once however many there are.
 //
 // Memory:  a boundary of each micro-batch, and what one micro-batch works with.
-// Threads: the one that trains. Errors: as c10::Error or TrainError.
+// Threads: the one that trains.
+// Errors:  as c10::Error or TrainError.
 #pragma once
 
 #include "engine/model/gpt_model.h"

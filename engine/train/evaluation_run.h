@@ -3,7 +3,8 @@
 // from there unit by unit through the compute device. Nothing of an optimizer or a gradient is
 // made.
 //
-// Threads: one. Errors: create() and load() as values; evaluate() throws as Trainer does.
+// Threads: one.
+// Errors:  create() and load() as values; evaluate() throws as Trainer does.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,8 @@
 // The model sees data.sequence_length tokens, its context at most. When they are full the last half
 // of them is fed again, with the new token, as if the text began there.
 //
-// Threads: one. Errors: create() and load() as values; feed() throws as Trainer does.
+// Threads: one.
+// Errors:  create() and load() as values; feed() throws as Trainer does.
 #pragma once
 
 #include <cstdint>

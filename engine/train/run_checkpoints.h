@@ -3,9 +3,8 @@
 //
 // Foreground: save() streams the state from its tiers to the disk; training stops for as long.
 // Background: save() copies the state into memory of its own (12 bytes a parameter, taken once),
-// and
-//             a thread writes that while training goes on. One save at a time: the next save(), and
-//             wait(), wait for it.
+//             and a thread writes that while training continues. One save at a time: the next
+//             save(), and wait(), wait for it.
 //
 // A save removes the oldest complete checkpoints beyond keep_last of those up to its own step;
 // later ones, and what cannot be read, stay. One that fails leaves the others as they are, and what

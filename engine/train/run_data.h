@@ -3,7 +3,8 @@
 // Training samples are drawn in the sampler's shuffled order; validation samples are the windows of
 // data.validation, or of the end of data.train (data.validation_fraction), in order.
 //
-// Threads: one. Errors: open() as values that name the key; batches throw TrainError.
+// Threads: one.
+// Errors:  open() as values that name the key; batches throw TrainError.
 #pragma once
 
 #include <cstdint>

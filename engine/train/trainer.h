@@ -1,14 +1,12 @@
 // Trainer: one optimizer step of a GPT whose parameters and optimizer state come and go, in the
 // four phases of ZeRO-3 with offload ("ZeRO-Infinity", SC 2021), in the order of the step's program
-// (offload/step_program.h). That order is vertical: all
-// micro-batches go through a unit before the next unit is fetched, so parameters cross the bus once
-// a pass however large the batch is.
+// (offload/step_program.h). That order is vertical: all micro-batches go through a unit before the
+// next unit is fetched, so parameters cross the bus once a pass however large the batch is.
 //
 //   Forward   unit by unit: wait for its deferred update, fetch, run all micro-batches, release.
 //             What a unit was given is kept (the boundary); the head makes loss and first gradient.
 //   Backward  in reverse: fetch again, recompute or use what was saved, accumulate in fp32, hand
-//   the
-//             gradient on to the sink. Optimizer state starts to be read.
+//             the gradient to the sink. Optimizer state starts to be read.
 //   Norm      the global norm, the clip factor, and whether the step overflowed.
 //   Update    AdamW, unit by unit in forward order; behind the next forward when `overlap_update`.
 //
@@ -17,7 +15,8 @@
 // the loss scale go on, applied_step (Adam's t and the schedule's) does not.
 //
 // Exact: no staleness, clipping kept; where anything lies, and when it is updated, changes no bit.
-// Threads: one. Errors: as c10::Error or TrainError; both end the run: resume from a checkpoint.
+// Threads: one.
+// Errors:  as c10::Error or TrainError; both end the run: resume from a checkpoint.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -5,8 +5,9 @@
 // sluice-<name>-optimizer, on the paths of the configuration; <name> follows from the run's
 // directory, so that a run finds, and replaces, what its own killed predecessor left.
 //
-// Threads: one. Errors: create() and the calls that return Status as values; step() and evaluate()
-// throw as Trainer does.
+// Threads: one.
+// Errors:  create() and the calls that return Status as values; step() and evaluate() throw as
+//          Trainer does.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,8 @@
 //
 // One unit is acquired at a time, and the embedding where it lends that one parameters.
 //
-// Threads: the one that trains. Errors: as of ParamOffloader, the unit's name in front.
+// Threads: the one that trains.
+// Errors:  as of ParamOffloader, the unit's name in front.
 #pragma once
 
 #include <cstddef>
