@@ -250,6 +250,8 @@ void UringRing::start_ops() {
     prepare(*sqe, *op);
     io_uring_sqe_set_data(sqe, op);
     ++in_kernel_;
+    // The result may be dropped: what the kernel does not take here stays in the ring, and enter(),
+    // which always follows, hands it over again and judges that result.
     if (++prepared % hand_over_ == 0) io_uring_submit(&ring_);
   }
 }
