@@ -2,7 +2,7 @@
 //
 // Fixed size, no allocation, about 2 ns a record.
 //
-// Threads: none of its own; guard it, or keep one a thread and merge.
+// Threads: none of its own; guard it, or keep one per thread and merge them.
 #pragma once
 
 #include <array>

@@ -29,8 +29,8 @@ class VirtualLoop final : public Clock {
 
   bool run_one();  // the next event; false when there is none
   void run();      // until none is left
-  // Until the condition holds; false when the loop ran dry first, which is a deadlock of whoever
-  // waits.
+  // Until the condition holds; false when the loop ran out of events first, which is a deadlock of
+  // whatever waits.
   bool run_until(const std::function<bool()>& condition);
   std::size_t pending() const { return events_.size(); }
 
