@@ -15,7 +15,7 @@ namespace {
 
 // Pieces begin on page boundaries of page-aligned fp32 arrays (on half pages of 16-bit ones).
 constexpr std::uint64_t kPieceElements = 1024;
-// Less than this is done sooner by the caller than handed to others.
+// Less than this the caller finishes sooner than it could hand it to others.
 constexpr std::uint64_t kElementsWorthThreads = 32 * 1024;
 
 AdamwKernel* kernel_for(Isa isa) {

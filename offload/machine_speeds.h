@@ -1,12 +1,13 @@
-// MachineSpeeds: what a machine's resources do a second, as the planner uses them. Measured by the
-// probe (engine/probe/machine_probe.h), or said by the user for a machine that is not there.
+// MachineSpeeds: what a machine's resources do per second, as the planner uses them. Measured by
+// the probe (engine/probe/machine_probe.h), or stated by the user for a machine that is not at
+// hand.
 //
-// Rates in bytes are of 10^9 bytes to the GB; 0: there is no such resource.
+// Rates in bytes count 10^9 bytes to the GB; 0: there is no such resource.
 #pragma once
 
 namespace sluice::offload {
 
-// A link or a drive that carries two directions at once slower than one.
+// A link or a drive that is slower in two directions at once than in one.
 struct DuplexRates {
   double in_bytes_per_s = 0;       // alone: host to GPU; read
   double out_bytes_per_s = 0;      // alone: GPU to host; write
