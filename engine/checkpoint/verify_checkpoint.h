@@ -2,8 +2,8 @@
 //
 // Memory:  a few chunks.
 // Threads: blocking.
-// Errors:  damage is no error but the result, and what cannot be read counts as damaged; kNotFound
-//          where there is no such folder, kCancelled when on_progress says so.
+// Errors:  damage is not an error but the result, and what cannot be read counts as damaged;
+//          kNotFound where there is no such folder, kCancelled when on_progress says so.
 #pragma once
 
 #include <cstdint>

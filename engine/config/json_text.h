@@ -20,8 +20,8 @@ inline constexpr std::size_t kMaxTextBytes = 1 << 20;
 inline constexpr int kMaxDepth = 16;
 inline constexpr std::size_t kMaxKeysOfObject = 1024;
 
-// `name` stands in front of errors: "run.json:3:14: unexpected '}' ...". A key that stands twice in
-// one object is an error that names it.
+// Errors begin with `name`: "run.json:3:14: unexpected '}' ...". A key given twice in one object is
+// an error that names it.
 Result<Json> parse_json(std::string_view name, std::string_view text);
 
 // A value in one short line; any string in a form that a terminal shows.

@@ -1,4 +1,4 @@
-// The models that have a name: the one list of them.
+// The models that have a name: the only list of them.
 #pragma once
 
 #include <cstdint>

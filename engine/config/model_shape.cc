@@ -19,7 +19,7 @@ constexpr std::array<NamedShape, 5> kPresets = {{
     {ModelPreset::kGptLite, "gpt-lite", 12, 768, 12, 2048, kGpt2Vocab},
 }};
 
-// 0: the preset has none, so the file has to say it.
+// 0: the preset has none, so the file has to give it.
 void fill(Derivation& derivation, std::string_view path, std::int64_t& field,
           std::int64_t of_preset) {
   if (derivation.given(path)) return;
