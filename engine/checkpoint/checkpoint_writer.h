@@ -14,8 +14,8 @@
 // place of `<folder>`; settle_replacement() finishes what a kill left undone. So a folder that has
 // its own name and no manifest was not left by a save.
 //
-// With options.replace an existing complete checkpoint stays until the new one is whole. What cannot
-// be read there is set aside, with a warning, and never removed.
+// With options.replace an existing complete checkpoint stays until the new one is whole. What
+// cannot be read there is set aside, with a warning, and never removed.
 //
 // Memory:  staging_bytes(options), whatever the size of the model.
 // Threads: one at a time; the queue's other users are not disturbed. `queue` must outlive it.

@@ -109,7 +109,7 @@ class Lane {
   std::vector<at::cuda::CUDAEvent> ends_;
 };
 
-// How long each copy took that ended behind the one before it.
+// How long each copy took that ended after the previous one.
 std::vector<double> each_of(std::vector<double> ends_s) {
   std::adjacent_difference(ends_s.begin(), ends_s.end(), ends_s.begin());
   return ends_s;
@@ -167,7 +167,7 @@ double measure_matmul(const GpuProbeOptions& probe, double seconds) {
   constexpr std::int64_t kLargest = 8192;
   constexpr std::int64_t kMultiple = 256;
   const double number_bytes = static_cast<double>(c10::elementSize(probe.dtype));
-  // Three matrices; randn of 16-bit numbers takes no more.
+  // Three matrices; randn of 16-bit numbers takes no more than that.
   const auto fits = static_cast<std::int64_t>(
       std::sqrt(static_cast<double>(probe.memory_limit_bytes) / (3 * number_bytes)));
   const std::int64_t n = std::clamp(fits / kMultiple * kMultiple, kMultiple, kLargest);
