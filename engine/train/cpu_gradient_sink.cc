@@ -26,7 +26,7 @@ std::uint64_t host_bytes_of(const ModelLayout& model, offload::GradType type) {
   return total;
 }
 
-// A buffer for each unit that lends, and before them one that the others take turns in. In fp32 the
+// A buffer for each unit that lends, preceded by one that the others take turns in. In fp32 the
 // gradient is accumulated where the optimizer wants it.
 std::uint64_t shared_bytes(const ModelLayout& model, offload::GradType type) {
   if (type == offload::GradType::kFp32) return 0;
@@ -100,7 +100,7 @@ const UnitViews& CpuGradientSink::open(int index) {
     for (const Unit& other : units_)
       SLUICE_CHECK(unit.lends || other.lends || !other.is_open,
                    "one unit at a time accumulates, but for those that lend");
-    // The first gradient of a step: what was summed up before is of the step before.
+    // The first gradient of a step: what was summed before is from the previous step.
     if (unit.finished)
       for (Unit& each : units_) each.finished = false;
     for (const offload::ElementRange& range : unit.zeroed)

@@ -1,7 +1,7 @@
 // The GPU's side of a step: slots that units' parameters are copied into ahead of their use, and
-// the way of the gradients back to the host; each on a stream of its own beside the one that
-// computes. And the clock of that stream. Copies are told to a trace where one is given, and cost
-// nothing more while it is not active.
+// the path of the gradients back to the host, each on a stream of its own beside the one that
+// computes; and the clock of that stream. Copies are reported to a trace where one is given, and
+// cost nothing extra while it is not active.
 //
 // Without CUDA none of this is built; make_*() then return kUnsupported.
 #pragma once
@@ -23,10 +23,10 @@
 
 namespace sluice::engine {
 
-// A unit that still lies in a slot, and has not changed since, is not copied again: with as many
-// slots as blocks, a step copies each unit once. A slot goes to another unit when it is the one
-// whose unit was used or prefetched longest ago. A resident unit has a place of its own, into which
-// a step copies once what the host has updated. All that is given must outlive it.
+// A unit that is still in a slot, and has not changed since, is not copied again: with as many
+// slots as blocks, a step copies each unit once. The slot whose unit was used or prefetched least
+// recently goes to the next unit. A resident unit has a place of its own, into which a step copies,
+// once, what the host has updated. Everything passed in must outlive it.
 Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const ModelLayout& model,
                                                                   const CudaSlotOptions& options,
                                                                   offload::ParamOffloader& params,
@@ -38,10 +38,11 @@ Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout&
                                                               const CudaSinkOptions& options,
                                                               TraceLog* trace = nullptr);
 
-// GPU memory for the optimizer state of tier gpu, whose steps go on the stream that is current now.
+// GPU memory for the optimizer state of tier gpu, whose steps run on the stream that is current
+// now.
 Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t bytes);
 
-// From now on LibTorch takes no more of the current GPU than this, whatever the GPU has.
+// From now on LibTorch takes no more of the current GPU than this, however much the GPU has.
 Status limit_cuda_memory(std::uint64_t bytes);
 
 // Boundaries on the host; it takes what the BoundaryPlan of these options says.
@@ -51,7 +52,7 @@ Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const ModelLayou
 
 std::unique_ptr<PhaseClock> make_cuda_phase_clock();
 
-// The most that LibTorch has had of the GPU at once.
+// The most GPU memory that LibTorch has held at once.
 std::uint64_t cuda_peak_bytes();
 // Host memory that cuda_pin_hook() has pinned, in this process and now.
 std::uint64_t cuda_pinned_bytes();

@@ -1,5 +1,5 @@
 // The loss alone: a forward pass without dropout that keeps nothing, unit by unit with all
-// micro-batches of the batch, so parameters are fetched once however many there are.
+// micro-batches of the batch, so parameters are fetched once, however many micro-batches there are.
 //
 // Memory:  a boundary of each micro-batch, and what one micro-batch works with.
 // Threads: the one that trains.
@@ -30,7 +30,7 @@ struct EvaluationParts {
   offload::ParamOffloader* params = nullptr;
 };
 
-// The parameters must be there: no update is going on.
+// The parameters must be there: no update may be in progress.
 LossSum evaluate_batch(const EvaluationParts& parts, const StepBatch& batch);
 
 }  // namespace sluice::engine

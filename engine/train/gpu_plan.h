@@ -1,6 +1,6 @@
 // What the parts of a run on the GPU take of its memory and of pinned host memory, from sizes
-// alone: for plans, also of a GPU that is not in the machine. cuda_device.h makes the parts, of
-// just these sizes.
+// alone: for plans, even of a GPU that is not in the machine. cuda_device.h makes the parts, of
+// exactly these sizes.
 //
 // Threads: pure functions.
 #pragma once
@@ -19,7 +19,7 @@ namespace sluice::engine {
 // of their own instead.
 struct CudaSlotOptions {
   at::ScalarType dtype = at::kBFloat16;
-  int block_slots = 3;  // computed with, copied into, just used
+  int block_slots = 3;  // in use, copied into, just used
   offload::UnitResidency residency;
 };
 inline constexpr UnitRole kSlotRoles[] = {UnitRole::kEmbedding, UnitRole::kBlock, UnitRole::kHead};
@@ -39,7 +39,7 @@ struct CudaSinkOptions {
   offload::GradType type = offload::GradType::kBf16;
   offload::UnitResidency residency;
 };
-inline constexpr int kGradientStages = 2;  // one is filled while the other is copied away
+inline constexpr int kGradientStages = 2;  // one is filled while the other is copied out
 
 // fp32. Of a unit that lends parameters: its own, since later units add to them before it does.
 // The others take turns.

@@ -1,6 +1,6 @@
 // MemoryPlan: what a run takes of each tier, worked out from the configuration alone, before
 // anything is allocated; and whether the machine has it. It is printed as the preflight table, and
-// the run then allocates just that.
+// the run then allocates exactly that.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace sluice::engine {
 
 enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
 
-// What memory is for, as far as remedies depend on it.
+// What memory is for, insofar as remedies depend on it.
 enum class MemoryUse : std::uint8_t {
   kActivations,  // of the compute device: grows with the micro-batch
   kBoundaries,   // activations that went to the host
@@ -43,7 +43,7 @@ struct MemoryLine {
   std::vector<PathBytes> paths;  // of what is on NVMe: how much of it lies on each
 };
 
-// What CUDA takes of a GPU for a process before the process has taken anything.
+// What CUDA takes of a GPU for a process before the process takes anything.
 inline constexpr std::uint64_t kCudaContextBytes = std::uint64_t{512} << 20;
 
 struct MemoryPlan {
@@ -73,7 +73,7 @@ struct MemoryPlan {
   std::uint64_t locked_bytes() const;  // of the host's
   std::uint64_t gpu_bytes() const;
   std::uint64_t nvme_bytes() const;
-  // Each path with what all lines have on it, those without anything left out.
+  // Each path with what all lines have on it; paths with nothing are left out.
   std::vector<PathBytes> nvme_paths() const;
 };
 
@@ -81,19 +81,19 @@ struct PlanOptions {
   RunPurpose purpose = RunPurpose::kTraining;
   // Plans for a GPU, whatever this machine has.
   bool assume_gpu = false;
-  // What the run may take of the GPU: slots that are only there for reuse are given up where it is
+  // What the run may take of the GPU: slots that exist only for reuse are given up where that is
   // too little.
   std::optional<std::uint64_t> gpu_room_bytes;
-  // What the planner chose, by unit, for all that the configuration leaves to it ("auto"). Empty:
-  // then that goes to the host's memory.
+  // What the planner chose, by unit, for everything that the configuration leaves to it ("auto").
+  // Empty: all of that goes to the host's memory.
   std::vector<offload::UnitPlace> places;
-  // Of budget.nvme_paths, where the configuration leaves them open ("auto"). Empty: equal then.
+  // Of budget.nvme_paths, where the configuration leaves them open ("auto"). Empty: equal.
   std::vector<int> nvme_weights;
 };
 
 // Whether a run of this configuration computes on the GPU of this machine.
 bool uses_cuda(const config::Config& config);
-// With as many positions as a text may have that the model continues: those it was trained with.
+// With as many positions as a text to be continued may have: those that the model was trained with.
 GptShape generation_shape(const config::Config& config);
 at::ScalarType compute_dtype(offload::ParamForm form);  // of activations, and of parameters in use
 // The model of a configuration, as it is on the device that the configuration gets: on CUDA the
@@ -107,7 +107,8 @@ ModelLayout model_layout(const config::Config& config, bool on_gpu);
 CudaSlotOptions slot_options(const MemoryPlan& plan);
 CudaSinkOptions sink_options(const MemoryPlan& plan);
 
-// `model` is the one of model_layout(). kInvalidArgument with a sentence for what cannot be meant.
+// `model` is the one of model_layout(). kInvalidArgument, with a sentence, for what cannot be
+// intended.
 Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& model,
                                const PlanOptions& options = {});
 

@@ -27,8 +27,8 @@ aio::BackendKind backend_kind(config::IoBackendChoice choice) {
   return aio::BackendKind::kAuto;
 }
 
-// What the killed predecessors of any run left on the paths is of no use to anybody. What else
-// takes space there, and may be of no use either, is for the user to judge.
+// What the killed predecessors of any run left on the paths is of no use to anyone. Whether
+// anything else that takes space there is of use is for the user to judge.
 Status clear_leftovers(aio::IoQueue& queue, std::vector<std::string> paths) {
   std::sort(paths.begin(), paths.end());
   paths.erase(std::unique(paths.begin(), paths.end()), paths.end());

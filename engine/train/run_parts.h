@@ -17,7 +17,7 @@
 
 namespace sluice::engine {
 
-// The backend that the configuration asks for, by which a run's bytes move.
+// The backend that the configuration asks for, through which a run's bytes move.
 Result<std::unique_ptr<aio::IoBackend>> make_run_backend(const config::Config& config);
 
 // The queues refer to the backend, the watchdog (null: not wanted) to the queues.

@@ -26,7 +26,7 @@ std::vector<TensorSpec> weight_specs(const ModelLayout& model, DType dtype);
 
 class WeightsFile {
  public:
-  // kInvalidArgument where the file holds another model, or a file beside it says so
+  // kInvalidArgument where the file holds a different model, or a file beside it says so
   // (gpt2_weights.h). `queue` must outlive it.
   static Result<WeightsFile> open(aio::IoQueue& queue, const std::string& path,
                                   const GptShape& shape);

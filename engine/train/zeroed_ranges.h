@@ -1,5 +1,5 @@
-// What of a unit's gradient has to be zero before the first pass of a step: all but the products
-// that this pass overwrites (PassContext::overwrites), the gaps between them included.
+// The parts of a unit's gradient that have to be zero before the first pass of a step: all but the
+// products that this pass overwrites (PassContext::overwrites), including the gaps between them.
 #pragma once
 
 #include <vector>
