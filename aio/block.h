@@ -1,12 +1,11 @@
-// Block: one slot of an IoQueue, the transfer the backend is doing for it, and what is left of it.
-// Part of IoQueue.
+// Block: one slot of an IoQueue, the transfer that the backend is doing for it, and what remains of
+// it. Part of IoQueue.
 //
 // A block is either direct (between the drive and the caller's memory), or passes through a bounce
 // buffer; a write of part of a sector takes two transfers, a read of the sector and its write.
 //
-// Threads: the queue's, under its lock, until it is submitted; then of the backend's thread that
-// finishes
-//          it, until the queue frees the slot.
+// Threads: until it is submitted it belongs to the queue, under its lock; then to the thread of the
+//          backend that finishes it, until the queue frees the slot.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +37,7 @@ struct Block : IoOp {
   int retries = 0;  // since it last got anywhere
   std::int64_t submitted_ns = 0;
 
-  // The whole transfer; IoOp's offset, data and length are what is left of it.
+  // The whole transfer; IoOp's offset, data and length are what remains of it.
   Phase phase = Phase::kTransfer;
   std::uint64_t begin_bytes = 0;
   std::byte* memory = nullptr;
@@ -81,7 +80,8 @@ struct Block : IoOp {
     return bounce >= 0 && kind == IoKind::kWrite && phase == Phase::kTransfer;
   }
 
-  // The sector has been read: the caller's bytes over it, zeros for what did not exist, and back.
+  // The sector has been read: lays the caller's bytes over it, zeros what did not exist, writes it
+  // back.
   void turn_into_write() {
     std::memset(memory + moved_bytes, 0, total_bytes - moved_bytes);
     copy_in();

@@ -193,8 +193,8 @@ bool is_left_out(pid_t thread) {
   return name == kPosixThread || name == kDriveLookUpThread;
 }
 
-// The text at an address of this process, which may be gone any moment: a copy by the kernel fails
-// where a read of our own would be a segmentation fault.
+// The text at an address of this process, which may vanish at any moment: a copy by the kernel
+// fails where a read of our own would be a segmentation fault.
 std::optional<std::string> text_at(std::uint64_t address) {
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   std::string text;
@@ -249,8 +249,9 @@ std::string text_of(const ParsedCall& call, const FileArgument& file) {
   return text_at(call.arguments.at(at)).value_or("");
 }
 
-// What stays the same as long as a thread is in one call, and hardly between two. It may wake and
-// sleep in it any number of times: an RPC that is not answered is sent again and again.
+// What stays the same while a thread is in one call, and hardly ever from one call to the next. It
+// may wake and sleep in it any number of times: an RPC that is not answered is sent again and
+// again.
 std::string key_of(pid_t thread, const std::string& line, const ParsedCall& call) {
   std::string key = line + "\n";
   for (const FileArgument& file : {call.kind->file, call.kind->to})
@@ -258,11 +259,11 @@ std::string key_of(pid_t thread, const std::string& line, const ParsedCall& call
   return key + transfers_of(thread);
 }
 
-// "pipe:[123]", "socket:[123]": somebody is waited for, rather than a drive.
+// "pipe:[123]", "socket:[123]": the call waits for another process, not for a drive.
 bool is_no_file(const std::string& path) { return !path.empty() && path.front() != '/'; }
 
-// Nothing that could be a drive's: a terminal, a GPU. An empty path is that of a file which has
-// lost its name, or whose name cannot be read.
+// Nothing that could be a drive's: a terminal, a GPU. An empty path belongs to a file that has lost
+// its name, or whose name cannot be read.
 bool is_elsewhere(const std::string& path) {
   return is_no_file(path) || path.starts_with("/dev/") || path.starts_with("/proc/") ||
          path.starts_with("/sys/");
@@ -291,7 +292,7 @@ const std::map<pid_t, BlockedCalls::Blocked>& BlockedCalls::look(std::int64_t no
     std::string line = first_line(task_file(thread, "syscall"));
     const auto before = blocked_.find(thread);
     if (line == "running") {
-      // Awake in its call for a moment, or back from it: only then its time outside grows.
+      // Awake in its call for a moment, or back from it: only then does its time outside grow.
       if (before != blocked_.end() && before->second.user_time == user_time_of(thread))
         now.insert(blocked_.extract(before));
       continue;
@@ -316,7 +317,7 @@ std::optional<BlockedCalls::Call> BlockedCalls::describe(pid_t thread, const Blo
   const char* before = " of ";
   for (const FileArgument& file : {call->kind->file, call->kind->to}) {
     if (file.by == By::kNothing) continue;
-    std::string path = path_of(*call, file);  // of one that is being closed: none any more
+    std::string path = path_of(*call, file);  // of one that is being closed: no longer any
     described.text += before + (path.empty() ? "a file" : path);
     described.paths.push_back(std::move(path));
     before = " to ";

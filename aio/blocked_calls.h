@@ -5,13 +5,12 @@
 // announce itself: opening, renaming, listing, syncing a folder, appending to a log, in this
 // project's code or a library's. What counts is a call that names a file, by path or descriptor;
 // devices, sockets and pipes without a name do not. Threads of a PosixBackend are left out: their
-// queue knows more. Nothing is touched but procfs, so that nothing here hangs with the file system
-// that does.
+// queue knows more. Only procfs is touched, so that nothing here hangs along with a file system.
 //
 // A thread is taken to be in the same call as long as the call, its arguments, the text of its
 // paths and the count of the thread's finished reads and writes stay the same. So a loop of slow
-// transfers is no hang, and neither a hang that wakes the thread now and then (NFS sends its
-// requests again) nor a thread that happens to be awake at a look begins anew.
+// transfers is not a hang, while a hang that wakes the thread now and then (NFS resends its
+// requests), or a thread that happens to be awake during a look, still counts as one call.
 //
 // Not seen: a page fault in a mapping of a file, which is no call; calls beyond the table in
 // blocked_calls.cc (extended attributes, ownership, mounting, execution); which file an msync() is
@@ -38,15 +37,15 @@ class BlockedCalls {
     std::string key;            // the same for as long as it is the same call
     std::string user_time;      // of the thread when it was last seen in the call
   };
-  // Looks at every thread. By thread; until the next look. Who was here and is not any more was
-  // seen outside the call.
+  // Looks at every thread. The calls by thread, valid until the next look. A thread that has gone
+  // from them was seen outside its call.
   const std::map<pid_t, Blocked>& look(std::int64_t now_ns);
 
   struct Call {
     std::string text;                // "rename of /nvme/a to /nvme/b"
     std::vector<std::string> paths;  // whose drives it may wait for; may be empty
   };
-  // Of one that the last look() showed. Nothing: it has returned meanwhile, or it waits for
+  // Of a call that the last look() showed. Nothing: it has since returned, or it waits for
   // something other than a drive.
   static std::optional<Call> describe(pid_t thread, const Blocked& blocked);
 

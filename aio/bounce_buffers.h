@@ -1,7 +1,7 @@
-// BounceBuffers: the few aligned buffers through which whatever O_DIRECT will not take passes.
+// BounceBuffers: the few aligned buffers that carry whatever O_DIRECT will not take.
 //
 // A write of part of a sector reads the sector, changes it and writes it back, and holds the sector
-// exclusively meanwhile: a second one must not read it before the first has written it.
+// exclusively throughout: a second one must not read it before the first has written it.
 //
 // Memory:  kCount * kBytes, taken in create().
 // Threads: none of its own; IoQueue calls it under its lock.
@@ -31,8 +31,7 @@ class BounceBuffers {
     std::uint64_t end_bytes = 0;
     bool exclusive = false;  // will be written back changed
   };
-  // The buffer's number; -1 while none is free, or while a sector that is wanted exclusively is
-  // held so.
+  // The buffer's number; -1 while none is free, or while a wanted sector is held exclusively.
   int take(const Use& use);
   void give_back(int number);
   std::byte* data(int number) const;

@@ -39,8 +39,8 @@ struct Hierarchy {
   bool version2 = false;
 };
 
-// /proc/self/cgroup names groups from the hierarchy's root (or the namespace's); the mount may
-// show a part of it only, as in containers without a namespace of their own.
+// /proc/self/cgroup names groups from the hierarchy's root (or the namespace's); the mount may show
+// only a part of it, as in containers without a namespace of their own.
 std::string below_mount(const std::string& group, const std::string& mount_root) {
   if (group.find("/..") != std::string::npos || !is_below(group, mount_root)) return "";
   const std::string below = mount_root == "/" ? group : group.substr(mount_root.size());
@@ -79,7 +79,7 @@ std::vector<Hierarchy> hierarchies(const std::string& root, const std::string& c
   return found;
 }
 
-// This process's own group and those above it, as far as `goes_on` says of each of the latter.
+// This process's own group and those above it, as long as `goes_on` says so of each one above.
 template <typename LookAt, typename GoesOn>
 void on_the_way_to_the_root(Hierarchy it, const LookAt& look_at, const GoesOn& goes_on) {
   look_at(it.mount_point + it.group);
@@ -96,7 +96,7 @@ void look_at_memory(const std::string& folder, bool version2, std::vector<Cgroup
   const auto usage = number_in(folder + (version2 ? "/memory.current" : "/memory.usage_in_bytes"));
   if (!usage) return;
   const std::string stat = read_text(folder + "/memory.stat");
-  // As the kernel reckons MemAvailable: the file cache, mapped or not, and caches that shrink.
+  // As the kernel computes MemAvailable: the file cache, mapped or not, and caches that shrink.
   const std::uint64_t reclaimable = stat_of(stat, {"total_inactive_file", "inactive_file"}) +
                                     stat_of(stat, {"total_active_file", "active_file"}) +
                                     (version2 ? stat_of(stat, {"slab_reclaimable"}) : 0);

@@ -1,9 +1,9 @@
-// What control groups leave this process of memory and of processor time.
+// How much memory and processor time control groups leave this process.
 //
 // Version 2 (memory.max, memory.high, cpu.max), version 1 (memory.limit_in_bytes, cpu.cfs_quota_us)
-// and both at once; of the groups from this process's own up to the root, the one that leaves least
-// decides. Page cache is counted as used by the kernel and given back on demand, so it does not
-// count here. Files are looked for below `root`, which tests give.
+// and both at once; of the groups from this process's own up to the root, the one that leaves the
+// least decides. Page cache is counted as used by the kernel and given back on demand, so it does
+// not count here. Files are looked up below `root`, which tests set.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace sluice::aio {
 
 struct CgroupMemory {
   std::uint64_t limit_bytes = 0;
-  std::uint64_t used_bytes = 0;  // without what can be taken back at once
+  std::uint64_t used_bytes = 0;  // without what can be reclaimed immediately
   std::string limit_path;        // "/sys/fs/cgroup/job/memory.max"
 
   std::uint64_t room_bytes() const {
@@ -25,7 +25,7 @@ struct CgroupMemory {
 // Nothing where no group sets a limit.
 std::optional<CgroupMemory> cgroup_memory(const std::string& root = "");
 
-// As many cores' time: 1.5 of a quota of 150 ms in each 100 ms. Nothing where there is no quota.
+// In cores: 1.5 for a quota of 150 ms in each 100 ms. Nothing where there is no quota.
 std::optional<double> cgroup_cores(const std::string& root = "");
 
 }  // namespace sluice::aio

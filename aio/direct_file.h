@@ -1,8 +1,8 @@
 // DirectFile: one file of known size as the target of requests.
 //
-// Direct (past the page cache) where the file system can, buffered where it cannot, which is said
+// Direct (past the page cache) where the file system can, buffered where it cannot, which is logged
 // once. Space is taken at open, so that a full disk is an error then; zero_fill writes it once,
-// since the first write into space that was only allocated runs at a fraction of the speed. A size
+// since the first write to space that was merely allocated runs at a fraction of the speed. A size
 // that is no multiple of a sector is fine: while it is written the file carries padding up to the
 // next sector, and finish() cuts it to size.
 //
@@ -30,7 +30,7 @@ class DirectFile final : public IoTarget {
     bool preallocate = true;
     bool zero_fill = false;
     // For what is written more than once: on copy-on-write file systems that can do it the file is
-    // overwritten in place, so that its space is its own (and goes without their checksums).
+    // overwritten in place, so that its space is its own (and it does without their checksums).
     bool overwritten = false;
     // Called while zero_fill writes, with bytes written so far; returning false stops with
     // kCancelled.

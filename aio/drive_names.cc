@@ -24,7 +24,7 @@ namespace {
 constexpr std::chrono::seconds kPatience{1};
 constexpr int kMostLinks = 40;  // the kernel's own limit
 
-// How far a walk along a path has got: shared by who waits for it and the thread that may never
+// How far a walk along a path has got: shared by the waiting caller and the thread that may never
 // come back.
 struct Walk {
   std::mutex mutex;
@@ -75,7 +75,7 @@ void follow(const std::string& path, Walk& walk) {
   walk.publish(place.empty() ? "/" : place, true);
 }
 
-// `path` without symbolic links, or where the look along it hangs.
+// `path` without symbolic links, or where resolving it hangs.
 std::string place_of(const std::string& path) {
   const auto walk = std::make_shared<Walk>();
   walk->place = path;

@@ -5,8 +5,8 @@
 // threads for TSan builds, since an unsanitised TBB drowns TSan in false reports.
 //
 // Threads:   run() from one thread at a time; the caller works too, and returns when all is done.
-// Placement: piece i of n runs where it ran in the last call with the same n, as far as that thread
-//            is free, so that memory first touched by a piece stays near its core.
+// Placement: piece i of n runs where it ran in the last call with the same n, if that thread is
+//            free, so that memory first touched by a piece stays near its core.
 // Errors:    pieces do not throw (noexcept in spirit: an exception ends the program).
 #pragma once
 

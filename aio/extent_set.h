@@ -1,6 +1,6 @@
 // ExtentSet: which bytes of a file have disk space: disjoint ranges of whole 4096-byte blocks.
 //
-// Adjacent ranges merge, so a file that was allocated in one piece is one entry however large.
+// Adjacent ranges merge, so a file that was allocated in one piece is one entry, however large.
 #pragma once
 
 #include <cstdint>

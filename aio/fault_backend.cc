@@ -174,7 +174,7 @@ void FaultBackend::finish(Record& record, std::int64_t result) noexcept {
     const std::lock_guard lock(mutex_);
     --at_inner_;
     if (hold) held_.push_back(&record);
-    // Once in the list, another thread may tell it.
+    // Once it is in the list, another thread may report it.
     if (at_inner_ == 0 || (hold && held_.size() >= record.window)) released = take_held_locked();
   }
   if (!hold) tell(record);

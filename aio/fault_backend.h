@@ -3,15 +3,16 @@
 //
 // An operation that is to meet an error never reaches the drive: a no-op goes to the wrapped
 // backend in its place, so that the error too comes from one of its threads (or from pump()), and a
-// retry's delay is kept. The exceptions do part or all of the transfer: kShort and kTornWrite the
-// whole sectors that they need on direct files, kDelay and kReorder everything. So a short transfer
-// of a direct file that reports a count inside a sector has moved the rest of that sector too:
-// bytes beyond the count are undefined, up to the sector's end. What a torn write lands is any run
-// of sectors of it, none and all included.
+// retry's delay is kept. The exceptions do part or all of the transfer: kShort and kTornWrite
+// transfer the whole sectors that they need on direct files, kDelay and kReorder everything. So a
+// short transfer of a direct file that reports a count inside a sector has moved the rest of that
+// sector too: bytes beyond the count are undefined, up to the sector's end. A torn write lands any
+// run of its sectors, from none to all of them.
 //
 // A completion that is held back to be reordered is released, in an order drawn from the seed, when
-// reorder_window of them are held, or when nothing else is in flight: the last ones are never kept.
-// An operation that keeps failing is the submitter's to give up: this backend never retries.
+// reorder_window of them are held, or when nothing else is in flight: the last ones are never
+// withheld. Giving up an operation that keeps failing is up to the submitter: this backend never
+// retries.
 //
 // Memory:  one record for each operation in flight, reused: submit() allocates only where more are
 //          in flight than ever before.
@@ -49,7 +50,7 @@ class FaultBackend final : public IoBackend {
   bool attach_memory(std::span<std::byte> memory) override { return inner_.attach_memory(memory); }
   void detach_memory(std::span<std::byte> memory) override { inner_.detach_memory(memory); }
 
-  // From here on by another plan, with every count at 0. Operations in flight keep their fate.
+  // From here on another plan applies, with every count at 0. Operations in flight keep their fate.
   void set_plan(FaultPlan plan) { decider_.set_plan(std::move(plan)); }
 
   // Reads, writes, syncs and calls of files() since the plan was set, and the faults among them.
@@ -62,7 +63,7 @@ class FaultBackend final : public IoBackend {
   struct Record : IoOp {  // what goes to the wrapped backend
     FaultBackend* owner = nullptr;
     IoOp* outer = nullptr;
-    // What becomes of the inner result.
+    // What happens to the inner result.
     enum class Then : std::uint8_t { kPass, kReplace, kLimit, kReplaceUnlessError, kDelay, kHold };
     Then then = Then::kPass;
     std::int64_t result = 0;  // kReplace, kReplaceUnlessError: reported instead; kLimit: at most

@@ -22,7 +22,7 @@ class FaultFile final : public File {
   Status truncate(std::uint64_t size_bytes) override;
   int descriptor() const override { return inner_->descriptor(); }
 
-  // The wrapped file, or `file` itself where it is none of ours.
+  // The wrapped file, or `file` itself where it is not one of ours.
   static File* unwrap(File* file);
 
  private:

@@ -24,7 +24,7 @@ bool goes_to_backend(FaultTarget target) {
 }
 
 bool can_happen_now(FaultKind kind, const FaultDecider::Operation& operation) {
-  // One byte cannot be fewer, and none are none already.
+  // One byte cannot become fewer, and zero bytes already are none.
   if (kind == FaultKind::kShort && operation.length_bytes < 2) return false;
   if (kind == FaultKind::kZero && operation.length_bytes == 0) return false;
   return can_happen(kind, operation.target);

@@ -1,10 +1,11 @@
-// FaultPlan: which operations a FaultBackend harms, and how. FaultDecider: the plan at work.
+// FaultPlan: which operations a FaultBackend harms, and how. FaultDecider: the plan in action.
 //
 // A rule harms the n-th operation that it matches, or every one from the n-th on. Operations are
 // counted in the order of submission, each rule for itself, and only those it applies to: targets
 // (by default every transfer and sync that the fault can happen to) on a path that contains
-// path_contains. Where several rules hit one operation, the first counts. Beside rules, each fault
-// can happen with a probability. Everything depends on the seed and the operation's number alone.
+// path_contains. Where several rules hit one operation, the first one counts. In addition to rules,
+// each fault can happen with a probability. Everything depends on the seed and the operation's
+// number alone.
 #pragma once
 
 #include <array>
@@ -69,7 +70,7 @@ struct FaultPlan {
   std::array<double, kFaultKinds> probability{};  // by FaultKind; of reads, writes and syncs
   std::uint64_t seed = 1;
   std::int64_t delay_ns = 20'000'000;  // kDelay
-  std::size_t reorder_window = 8;      // kReorder: at most so many are held back
+  std::size_t reorder_window = 8;      // kReorder: at most this many are held back
 
   // A plan of this one rule.
   static FaultPlan of(FaultRule rule);
@@ -95,7 +96,7 @@ class FaultDecider {
   // Counts the operation, and the fault if it is to happen.
   std::optional<Verdict> decide(const Operation& operation);
 
-  // From here on by another plan, with every count at 0.
+  // From here on another plan applies, with every count at 0.
   void set_plan(FaultPlan plan);
 
   std::uint64_t operations() const;  // seen so far

@@ -5,7 +5,7 @@
 // and shutdown, not for the step.
 //
 // Threads: any, for different files; one thread at a time for one File.
-// Errors:  every call says operation, path and errno in words.
+// Errors:  every call names operation, path and errno.
 // Durability: as POSIX. A file's bytes survive a power loss once an IoKind::kSync of it completed,
 // its name once sync_directory() of its folder returned.
 #pragma once
@@ -54,13 +54,13 @@ class File {
   virtual Status allocate(std::uint64_t size_bytes) = 0;
   virtual Status truncate(std::uint64_t size_bytes) = 0;
 
-  // The file descriptor, for backends that talk to the kernel; -1 when there is none.
+  // The file descriptor, for backends that call the kernel; -1 when there is none.
   virtual int descriptor() const { return -1; }
 
   // Where the backend this file is attached to keeps it (-1: not attached). Only that backend
   // writes it, while no operation on the file is in flight.
   int backend_slot = -1;
-  const void* attached_to = nullptr;  // whose slot that is: to every other backend it means nothing
+  const void* attached_to = nullptr;  // whose slot that is: it means nothing to any other backend
 
  protected:
   File(std::string path, std::uint32_t offset_alignment_bytes, std::uint32_t memory_alignment_bytes)
@@ -82,7 +82,7 @@ class FileLock {
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
-  // Whether `path` leads to the locked file: not where that was moved, or its drive unmounted.
+  // Whether `path` leads to the locked file: false where it was moved, or its drive unmounted.
   virtual Result<bool> is_at(const std::string& path) const = 0;
 
  protected:
@@ -102,13 +102,13 @@ class FileSystem {
   virtual Status make_directories(const std::string& path) = 0;  // and parents; may exist already
   virtual Status sync_directory(const std::string& path) = 0;
   virtual Result<bool> exists(const std::string& path) = 0;
-  // What bears the name: a link is one, wherever it leads.
+  // What has the name: a link is a link, wherever it leads.
   virtual Result<PathKind> kind_of(const std::string& path) = 0;
   // The names in a folder, sorted, without "." and "..".
   virtual Result<std::vector<std::string>> list(const std::string& path) = 0;
   // Locks the file at `path`, which is made if it is missing. kBusy while another lock() of it is
-  // held, in this process or another; it never waits. A lock of a file that was removed meanwhile
-  // is not taken for one of the file that is at `path` now. kUnsupported where files cannot be
+  // held, in this process or another; it never waits. A lock on a file that has since been removed
+  // is not mistaken for one on the file now at `path`. kUnsupported where files cannot be
   // locked.
   virtual Result<std::unique_ptr<FileLock>> lock(const std::string& path) = 0;
   // What an unprivileged user could still write below `path`.

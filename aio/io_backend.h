@@ -1,21 +1,20 @@
 // IoBackend: moves blocks between memory and files, many at a time.
 //
 // The lowest contract: one IoOp is one system-level transfer, and its result is what the kernel
-// said, short counts and errors included. Splitting, alignment, retries and waiting live above it,
-// in IoQueue.
+// reported, short counts and errors included. Splitting, alignment, retries and waiting live above
+// it, in IoQueue.
 //
 // Implementations: UringBackend (io_uring), PosixBackend (threads with preadv/pwritev), and for
 // tests FaultBackend (wraps another, injects failures) and SimDrive (memory and virtual time).
 //
-// Memory:  an IoOp belongs to its submitter and must stay put until its on_done ran; submit()
+// Memory:  an IoOp belongs to its submitter and must stay put until its on_done has run; submit()
 //          allocates nothing, so what can be in flight is bounded by the submitters' own fixed
 //          slots.
 // Threads: submit() from any thread, on_done included (from there it costs no wake-up).
 //          on_done runs once per op, on a thread of the backend, never inside submit(); for
 //          backends in virtual time it runs inside pump().
 // Errors:  none from submit(): every failure arrives as a result. Attaching files and memory only
-// makes
-//          transfers cheaper; a refusal is logged once and everything still works.
+//          makes transfers cheaper; a refusal is logged once and everything still works.
 // Shutdown: the destructor waits for every op in flight; nothing may be submitted from then on.
 #pragma once
 
@@ -81,7 +80,7 @@ class IoBackend {
   virtual void detach(File& file) { static_cast<void>(file); }
 
   // Announces memory that will be the source or target of many operations; operations inside it
-  // are recognised by address. False: it works all the same, unregistered.
+  // are recognised by address. False: it works just the same, unregistered.
   virtual bool attach_memory(std::span<std::byte> memory) {
     static_cast<void>(memory);
     return false;

@@ -244,7 +244,7 @@ Verdict IoQueue::judge(Block& block, std::int64_t result) const {
   const std::uint64_t moved = result > 0 ? static_cast<std::uint64_t>(result) : 0;
   block.moved_bytes += moved;
   if (block.phase == Block::Phase::kEndOnly)
-    return Verdict::kDone;  // nothing that could have failed
+    return Verdict::kDone;  // there was nothing that could have failed
   if (result < 0 || block.moved_bytes < block.needed_bytes) {
     const bool advanced = moved >= block.file->offset_alignment_bytes();
     if (advanced) block.retries = 0;
@@ -322,8 +322,8 @@ void IoQueue::end_block(Block& block, std::int64_t now_ns, std::unique_lock<std:
     end_request_locked(request);
     if (options_.observer != nullptr) options_.observer->on_end(request, now_ns);
   }
-  // From here on a request without a callback may be gone, and but for ends_running_ so might the
-  // queue.
+  // From here on a request without a callback may be gone, and so might the queue, were it not for
+  // ends_running_.
   ++ends_running_;
   start_blocks(lock);
   if (callback != nullptr) {

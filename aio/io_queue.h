@@ -2,22 +2,21 @@
 //
 // A request is split into blocks of at most block_bytes; up to queue_depth blocks are in flight, in
 // the order of submission. On direct files the aligned middle goes straight between the drive and
-// the caller's memory; a head or tail that is no whole sector, and data at an unaligned address, go
-// through a few bounce buffers (a write of part of a sector reads it first; two requests of one
+// the caller's memory; a head or tail that is not a whole sector, and data at an unaligned address,
+// go through a few bounce buffers (a write of part of a sector reads it first; two requests of one
 // queue that share a sector take turns). Short transfers are resumed at the next byte. EINTR and
 // EAGAIN, zero-byte results, and errors a drive may recover from (EIO, ENOSPC, ...) are retried
 // with growing delays within max_retries; a failed sync never is, because the kernel may have
 // dropped the data it failed to write. The first error ends the request and names operation, path,
 // offset, length and errno.
 //
-// Memory:  queue_depth blocks and the bounce buffers, taken in the constructor.
-// submit()
-//          allocates nothing.
+// Memory:  queue_depth blocks and the bounce buffers, taken in the constructor; submit() allocates
+//          nothing.
 // Threads: all methods from any thread. wait() and the blocking helpers not from a callback.
-// Order:   none between requests that are in flight together: whoever needs it waits for the first.
+// Order:   none between requests that are in flight together: a caller that needs one waits for the
+//          first.
 // Shutdown: the destructor cancels what has not started and waits for what has; each request still
-// gets
-//          its completion.
+//          gets its completion.
 #pragma once
 
 #include <array>
@@ -48,7 +47,7 @@ class IoQueue {
  public:
   struct Options {
     std::uint64_t block_bytes = 1 << 20;  // 4 KiB .. 1 GiB, a multiple of 4096
-    int queue_depth = 32;                 // 1 .. kMaxQueueDepth, blocks in flight in all
+    int queue_depth = 32;                 // 1 .. kMaxQueueDepth, blocks in flight in total
     int max_retries = 8;                  // for one block, until it makes progress again
     IoObserver* observer = nullptr;       // of all requests; must outlive the queue
   };
@@ -65,8 +64,8 @@ class IoQueue {
   void submit(IoRequest& request) noexcept;
   void submit_all(std::span<IoRequest* const> requests) noexcept;
 
-  // Until the request has ended (at once if it has); its status. Only for requests without a
-  // callback: theirs may still be running when they have ended.
+  // Waits until the request has ended (returns immediately if it has); its status. Only for
+  // requests without a callback: theirs may still be running when they have ended.
   const Status& wait(IoRequest& request);
 
   // Starts no further block of the request; it ends with kCancelled when those in flight are back,
@@ -101,7 +100,7 @@ class IoQueue {
 
   IoQueue(IoBackend& backend, const Options& options, BounceBuffers bounces);
 
-  // All *_locked() want mutex_.
+  // All *_locked() need mutex_ held.
   void enqueue_locked(IoRequest& request);
   std::size_t fill_locked(StartBatch& batch);
   bool start_block_locked(IoRequest& request, Block& block);

@@ -1,4 +1,5 @@
-// IoRequest: one read, write or sync of any length at any offset, and how its owner learns the end.
+// IoRequest: one read, write or sync of any length at any offset, and how its owner learns of its
+// end.
 //
 // Owned by the caller, reused at will, neither copied nor moved: the queue links it in place, so
 // that submitting allocates nothing. It must outlive its completion; destroying one in flight is a
@@ -45,7 +46,7 @@ class IoRequest {
     context_ = context;
   }
 
-  // What it moves, in a word or two, for observers: a text that lives as long as the program.
+  // What it moves, in a word or two, for observers: text that lives as long as the program.
   void set_label(const char* label) { label_ = label; }
 
   // How it ended; meaningful from the callback, or after IoQueue::wait() returned.
@@ -55,7 +56,7 @@ class IoRequest {
   std::uint64_t offset_bytes() const { return offset_bytes_; }
   std::uint64_t length_bytes() const { return length_bytes_; }
   std::byte* data() const { return data_; }
-  // From submit to the end, by the backend's clock.
+  // From submission to the end, by the backend's clock.
   std::int64_t latency_ns() const { return latency_ns_; }
   const char* label() const { return label_; }
   // When its first block went to the backend; meaningful once it has ended.

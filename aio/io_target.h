@@ -1,7 +1,7 @@
 // IoTarget: a range of bytes that requests address, and where each of them lies in files.
 //
 // DirectFile is one file; StripedFile spreads one range over several. IoQueue asks locate() block
-// by block, so a request needs no knowledge of stripes and a stripe no knowledge of requests.
+// by block, so requests know nothing of stripes, and stripes nothing of requests.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Extent {
   File* file = nullptr;
   std::uint64_t offset_bytes = 0;  // in `file`
   std::uint64_t length_bytes = 0;
-  std::uint64_t file_end_bytes = 0;  // logical end of `file`: what lies beyond it is padding
+  std::uint64_t file_end_bytes = 0;  // logical end of `file`: anything beyond it is padding
 };
 
 class IoTarget {

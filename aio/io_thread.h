@@ -6,7 +6,7 @@
 
 namespace sluice::aio {
 
-// While one is alive, threads started by this thread inherit a mask that blocks every signal:
+// While an instance lives, threads started by this thread inherit a mask that blocks every signal:
 // signals belong to the program's own threads, and no system call of an IO thread is interrupted.
 class SignalsBlocked {
  public:

@@ -17,7 +17,7 @@ namespace {
 constexpr int kLooksPerLimit = 8;
 constexpr int kLastLooks = 20;
 constexpr std::chrono::milliseconds kBetweenLastLooks{2};
-// What began so little later than what was told is still the same: blocks of one batch.
+// What began this little later than what was reported counts as the same: blocks of one batch.
 constexpr std::int64_t kTogetherNs = 1'000'000;
 
 std::string in_seconds(std::int64_t ns) {
@@ -117,13 +117,13 @@ void IoWatchdog::run() {
     lock.lock();
   }
   lock.unlock();
-  // Who has read that something hangs is also told that it came back.
+  // Once a hang has been reported, its end is reported too.
   const auto waits = [this] {
     const auto was_told = [](const auto& one) { return !one.second.told.empty(); };
     return std::any_of(hanging_queues_.begin(), hanging_queues_.end(), was_told) ||
            std::any_of(hanging_calls_.begin(), hanging_calls_.end(), was_told);
   };
-  // A thread that has just come back may show as running still, and is believed a moment later.
+  // A thread that has just come back may still show as running; it is believed a moment later.
   for (int left = kLastLooks; left > 0 && waits(); --left) {
     look();
     if (waits()) std::this_thread::sleep_for(kBetweenLastLooks);
@@ -132,7 +132,7 @@ void IoWatchdog::run() {
 
 void IoWatchdog::look_at_queues() {
   std::map<int, std::optional<Seen>> seen;
-  {  // forget() waits here, so that no queue is looked at once it may be gone
+  {  // forget() waits here, so that no queue is looked at after it may be gone
     const std::lock_guard lock(mutex_);
     const std::int64_t now_ns = SteadyClock().now_ns();
     for (const auto& [number, queue] : queues_) {
@@ -168,7 +168,7 @@ void IoWatchdog::look_at_calls() {
 
 void IoWatchdog::judge(Hang& hang, const std::optional<Seen>& seen) const {
   const std::int64_t now_ns = SteadyClock().now_ns();
-  // Whatever is there now began after what was told: that is back.
+  // Whatever is there now began after what was reported: that one is back.
   if (!hang.told.empty() && (!seen || seen->since_ns > hang.since_ns + kTogetherNs)) {
     options_.report("the drive has answered after " + in_seconds(now_ns - hang.since_ns) + ": " +
                     hang.told);

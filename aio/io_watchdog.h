@@ -1,10 +1,10 @@
-// IoWatchdog: says which file operation hangs, while it hangs, instead of a program that stands
+// IoWatchdog: reports which file operation hangs, while it hangs, so that a program does not stand
 // still in silence.
 //
 // A thread looks at the oldest block in flight of each queue, and at the file calls that threads of
 // the process are blocked in (BlockedCalls). What takes longer than the limit is named: operation,
 // file, offset and drive; again each time the wait has doubled; and once more when it is back. It
-// ends nothing: a drive or its link may come back, and what was written there meanwhile is not
+// ends nothing: a drive or its link may come back, and what was written in the meantime is not
 // known.
 //
 // The thread asks no file system for anything, so that it does not hang with what it reports.
@@ -31,8 +31,8 @@ namespace sluice::aio {
 class IoWatchdog {
  public:
   struct Options {
-    std::int64_t limit_ns = 30'000'000'000;  // 0: says nothing
-    // Also calls beside the queues; one watchdog of a process does, its main's.
+    std::int64_t limit_ns = 30'000'000'000;  // 0: reports nothing
+    // Also calls outside the queues; only one watchdog of a process does this, its main's.
     bool file_calls = false;
     // Called on the watchdog's thread; by default log::warning().
     std::function<void(const std::string& message)> report = {};
@@ -61,17 +61,17 @@ class IoWatchdog {
   };
 
   explicit IoWatchdog(Options options);
-  // With these queues from the start, which must outlive it.
+  // Watches these queues from the start; they must outlive it.
   IoWatchdog(const std::vector<const IoQueue*>& queues, Options options);
-  ~IoWatchdog();  // at once, or within a second where it is just looking up a name
+  ~IoWatchdog();  // immediately, or within a second where it is just looking up a name
   IoWatchdog(const IoWatchdog&) = delete;
   IoWatchdog& operator=(const IoWatchdog&) = delete;
 
   [[nodiscard]] Watch watch(const IoQueue& queue);
-  void set_limit_s(double limit_s);  // 0: says nothing
+  void set_limit_s(double limit_s);  // 0: reports nothing
 
  private:
-  // A place where work can hang, and what was said of it.
+  // A place where work can hang, and what was reported of it.
   struct Hang {
     std::int64_t since_ns = 0;
     std::int64_t next_report_ns = 0;  // of its age

@@ -37,7 +37,7 @@ void LatencyHistogram::merge(const LatencyHistogram& other) {
 
 std::int64_t LatencyHistogram::percentile_ns(double percent) const {
   if (count_ == 0) return 0;
-  // The product of a round percentage and a count may come out a little above a whole number, which
+  // The product of a round percentage and a count may come out slightly above a whole number, which
   // must not cost a rank.
   constexpr double kRounding = 1.0 - 1e-12;
   const auto rank = static_cast<std::uint64_t>(

@@ -1,7 +1,8 @@
 // LatencyHistogram: counts of durations in log-linear buckets, percentiles within 1/64 (1.6%).
 //
-// Fixed size, no allocation, about 2 ns a record. Threads: none of its own; guard it, or keep one a
-// thread and merge.
+// Fixed size, no allocation, about 2 ns a record.
+//
+// Threads: none of its own; guard it, or keep one per thread and merge them.
 #pragma once
 
 #include <array>

@@ -27,7 +27,7 @@ struct State {
   }
 };
 
-// The log is the one thing that is global: a message must get out wherever it arises. Never
+// The log is the only global: a message must get out wherever it arises. Never
 // destroyed, so that threads may log while the process exits.
 State& state() {
   static State* const instance = new State;

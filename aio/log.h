@@ -1,8 +1,9 @@
-// The project's log: one line a message on standard error, level and time in front.
+// The project's log: one line per message on standard error, level and time first.
 //
 // Messages are finished strings: the formatting library stays out of this header, because
-// LibTorch's wheel ships another version of it on the include path (see aio/log.cc). Threads: any.
-// Set-up (set_level, set_sink) belongs to main and to tests.
+// LibTorch's wheel ships another version of it on the include path (see aio/log.cc).
+//
+// Threads: any. Set-up (set_level, set_sink) belongs to main and to tests.
 #pragma once
 
 #include <functional>
@@ -17,14 +18,14 @@ void info(std::string_view message);
 void warning(std::string_view message);
 void error(std::string_view message);
 
-// Says a message the first time its key is seen in this process, and never again.
+// Logs a message the first time its key is seen in this process, and never again.
 void warning_once(std::string_view key, std::string_view message);
 void info_once(std::string_view key, std::string_view message);
 
 void set_level(Level level);
 
 // Sends messages to `sink` instead (tests read them there); an empty one restores standard error.
-// Also forgets which once-only messages were said. Called from any thread that logs.
+// Also forgets which once-only messages were logged. Called from any thread that logs.
 using Sink = std::function<void(Level, std::string_view)>;
 void set_sink(Sink sink);
 

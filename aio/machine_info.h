@@ -7,21 +7,21 @@
 namespace sluice::aio {
 
 struct MachineInfo {
-  std::string cpu;  // "unknown" where the kernel does not say
+  std::string cpu;  // "unknown" where the kernel does not report it
   int cores = 0;    // that this process may run on
   std::uint64_t ram_bytes = 0;
   std::string kernel;
 };
 MachineInfo machine_info();
 
-// How many cores' time this process may have: those that it may run on, and the quotas of control
-// groups. More than 0, and not always whole.
+// How many cores' worth of time this process may have: limited by the cores it may run on and by
+// the quotas of control groups. Above 0, and not always whole.
 double usable_cores();
 
-// Of the caches next to memory, all of them together; 0 where the kernel does not say.
+// Of the last-level caches, all of them together; 0 where the kernel does not report it.
 std::uint64_t last_level_cache_bytes();
 
-// What could still be taken without swapping, and within the limits of control groups.
+// What could still be allocated without swapping and within the limits of control groups.
 std::uint64_t available_ram_bytes();
 
 struct MountInfo {
@@ -33,7 +33,7 @@ struct MountInfo {
 MountInfo mount_info(const std::string& path);
 
 // As mount_info, for the text of /proc/self/mountinfo and a device number "major:minor"; `path` is
-// absolute and decides where the number is not there (btrfs shows another one).
+// absolute and decides where the number is missing (btrfs shows a different one).
 MountInfo find_mount(const std::string& mountinfo, const std::string& device_number,
                      const std::string& path);
 

@@ -25,7 +25,7 @@
 namespace sluice::aio {
 namespace {
 
-// Far more than other programs take in the same moment, and than counters of cores may lag; less
+// Far more than other programs take in the same moment, and than per-core counters may lag; less
 // where there is no room for it.
 constexpr std::uint64_t kMostTakenBytes = 64 * kMiB;
 constexpr std::uint64_t kLeastTakenBytes = 8 * kMiB;
@@ -45,7 +45,7 @@ bool has_blocks_on_a_disk(int descriptor) {
   return ::ioctl(descriptor, FS_IOC_FIEMAP, &map) == 0;
 }
 
-// Nothing: it cannot be found out in this folder.
+// Nothing: it cannot be determined in this folder.
 std::optional<bool> takes_memory(const std::string& folder) {
   RealFileSystem files;
   OpenOptions options;
@@ -63,7 +63,7 @@ std::optional<bool> takes_memory(const std::string& folder) {
   return std::nullopt;
 }
 
-// A fact of the machine, found out once for each file system.
+// A fact of the machine, determined once for each file system.
 bool overlay_is_memory(dev_t device, const std::string& folder) {
   static std::mutex mutex;
   static std::map<dev_t, bool> known;
@@ -88,7 +88,7 @@ bool folder_is_memory(const std::string& folder) {
 
 bool file_is_memory(int descriptor) {
   struct stat file {};
-  // A device lies elsewhere than its name.
+  // A device lies somewhere other than its name.
   if (::fstat(descriptor, &file) != 0 || !S_ISREG(file.st_mode)) return false;
   // "/folder/file", "/folder/#12 (deleted)": wherever links and the working directory may lead.
   const std::filesystem::path path = link_target("/proc/self/fd/" + std::to_string(descriptor));

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The nearest folder above it that is there.
+// The nearest folder above it that exists.
 std::string existing_part(FileSystem& files, const std::string& path) {
   std::error_code error;
   fs::path folder = fs::absolute(path, error).lexically_normal();
@@ -23,7 +23,7 @@ std::string existing_part(FileSystem& files, const std::string& path) {
   return folder.string();
 }
 
-// A word for the shell.
+// Quoted for the shell.
 std::string quoted(const std::string& word) {
   constexpr const char* kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
@@ -84,7 +84,7 @@ Status require_folder(FileSystem& files, const std::string& what, const std::str
                  what + ": " + path + " is not a folder, or lies below a file");
   }
   if (error.code() == ErrorCode::kNotFound) return missing(files, what, path);
-  if (error.code() == ErrorCode::kPermission) return {};  // it may be used, if not be listed
+  if (error.code() == ErrorCode::kPermission) return {};  // perhaps usable, if not listable
   return error;
 }
 

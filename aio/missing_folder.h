@@ -1,4 +1,4 @@
-// The answer to a folder that was named and is not there.
+// The answer to a folder that was named and does not exist.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 namespace sluice::aio {
 
 // An error unless `path` is a folder. kNotFound says which part of it exists and on which file
-// system, where a drive that is not mounted, or a typo, would have sent the files;
-// kInvalidArgument where it is a file. `what` names the setting: "budget.nvme_paths". Makes
+// system, that is, where an unmounted drive or a typo would have sent the files;
+// kInvalidArgument where it is a file. `what` names the setting: "budget.nvme_paths". Creates
 // nothing.
 Status require_folder(FileSystem& files, const std::string& what, const std::string& path);
 
 // An error, kNotFound, where `path` lies at or below a mount point of /etc/fstab whose drive is
-// there and not mounted (unmounted_point()): its files would go to the file system above, where the
-// folder is that waits for the drive. The second takes the text of another such file.
+// present but not mounted (unmounted_point()): its files would go to the file system above, which
+// holds the folder that waits for the drive. The second takes the text of another such file.
 Status require_mounted(const std::string& what, const std::string& path);
 Status require_mounted(const std::string& what, const std::string& path, const std::string& fstab);
 

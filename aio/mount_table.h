@@ -21,10 +21,10 @@ struct Mount {
 // In the order of the text: later mounts hide earlier ones at the same point.
 std::vector<Mount> parse_mount_table(const std::string& mountinfo);
 
-// The mount point that a text as of /etc/fstab names, at `path` or above it, where `mounts` has
-// nothing mounted; empty where there is none. Lines that nothing waits for do not count: "noauto",
-// and those whose source is neither on the network nor a drive that this machine has, as in a text
-// that was copied from another machine or came with a container's image.
+// The mount point, at `path` or above it, that text in the form of /etc/fstab names and where
+// `mounts` has nothing mounted; empty where there is none. Lines that nothing waits for do not
+// count: "noauto", and those whose source is neither on the network nor a drive that this machine
+// has, as in a file that was copied from another machine or came with a container's image.
 std::string unmounted_point(const std::string& fstab, const std::vector<Mount>& mounts,
                             const std::string& path,
                             const std::function<bool(const std::string& device)>& is_a_drive);

@@ -1,4 +1,4 @@
-// PageMemory: an anonymous mapping aligned to 128 KiB, on huge pages when they can be had.
+// PageMemory: an anonymous mapping aligned to 128 KiB, on huge pages where available.
 //
 // Zeroed. Resident from the start (every page is touched), never shared with a forked child, so
 // that a DMA in flight cannot land in the wrong copy.
@@ -16,7 +16,7 @@ namespace sluice::aio {
 
 enum class PageKind : std::uint8_t {
   kSmall,        // 4 KiB
-  kTransparent,  // MADV_HUGEPAGE was accepted: the kernel backs it with 2 MiB pages as it can
+  kTransparent,  // MADV_HUGEPAGE was accepted: the kernel backs it with 2 MiB pages where it can
   kHugeTlb,      // from the machine's reserved 2 MiB pages
 };
 std::string_view to_string(PageKind kind);
@@ -24,11 +24,11 @@ std::string_view to_string(PageKind kind);
 class PageMemory {
  public:
   // kOutOfMemory says how much was asked for. size_bytes is rounded up to whole pages. `executor`
-  // touches the pages with all its threads: one alone takes a quarter of a second a GiB.
+  // touches the pages with all its threads: a single thread takes a quarter of a second per GiB.
   static Result<PageMemory> map(std::uint64_t size_bytes, bool huge_pages,
                                 Executor* executor = nullptr);
 
-  // What map() takes for so many bytes.
+  // What map() takes for this many bytes.
   static std::uint64_t mapped_bytes(std::uint64_t size_bytes);
 
   PageMemory() = default;

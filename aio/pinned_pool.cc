@@ -106,7 +106,7 @@ PinnedPool::PinnedPool(const Options& options, PageMemory memory)
       hook_(options.hook),
       backend_(options.backend),
       memory_(std::move(memory)) {
-  // The lowest address is handed out first.
+  // Lowest address first.
   free_.reserve(static_cast<std::size_t>(capacity_));
   for (int i = capacity_ - 1; i >= 0; --i) free_.push_back(i);
 }
@@ -147,7 +147,7 @@ void PinnedPool::acquire_all(std::span<Lease> leases) {
   }
   take_locked(leases);
   ++serving_ticket_;
-  // The next in line may be content with what is left.
+  // What is left may be enough for the next in line.
   if (serving_ticket_ != next_ticket_) changed_.notify_all();
 }
 

@@ -1,12 +1,11 @@
 // PinnedPool: a fixed set of equal, page-aligned, pinned host buffers.
 //
 // Memory:  capacity * buffer_bytes (rounded up to 4096 a buffer), taken, touched and registered
-// once in
-//          create(); acquire() never allocates.
+//          once in create(); acquire() never allocates.
 // Threads: all methods and ~Lease() from any thread; acquire() blocks, so never from a completion
-//          callback. Waiters are served in order, so a large wish is not starved by small ones.
+//          callback. Waiters are served in order, so a large request is not starved by small ones.
 // Errors:  create() -> kOutOfMemory, or kMemlockLimit naming the limit and how to raise it.
-// Leases must be returned before the pool is destroyed (checked).
+// Shutdown: leases must be returned before the pool is destroyed (checked).
 #pragma once
 
 #include <condition_variable>
@@ -25,8 +24,8 @@
 
 namespace sluice::aio {
 
-// Makes the pool's memory known to somebody else once, cudaHostRegister above all: this layer needs
-// no CUDA, so the engine passes it in.
+// Registers the pool's memory elsewhere once, above all with cudaHostRegister: this layer needs no
+// CUDA, so the engine passes it in.
 struct PinHook {
   std::function<Status(std::span<std::byte>)> pin;
   std::function<void(std::span<std::byte>)> unpin;
@@ -34,7 +33,7 @@ struct PinHook {
 
 enum class MemoryLock : std::uint8_t {
   kNone,     // leave it to registration and to the absence of swap
-  kTry,      // mlock within RLIMIT_MEMLOCK; beyond it go on unlocked, said once
+  kTry,      // mlock within RLIMIT_MEMLOCK; beyond it continue unlocked, logged once
   kRequire,  // kMemlockLimit when the limit does not allow it
 };
 

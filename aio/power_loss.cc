@@ -21,7 +21,7 @@ PowerDice::PowerDice(PowerLoss policy, std::uint64_t seed, Scene scene)
   std::sort(metadata.begin(), metadata.end());
   const std::uint64_t kept = random.below(metadata.size() + 1);
   ordered_end_ = kept == metadata.size() ? kAfterAll : metadata[kept];
-  // A long chain of operations that need each other survives only where most operations do.
+  // A long chain of operations that need each other survives only if most operations do.
   constexpr double kChances[] = {0.25, 0.5, 0.75, 0.95};
   metadata_chance_ = kChances[random.below(4)];
 }

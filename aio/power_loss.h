@@ -21,8 +21,8 @@ enum class PowerLoss : std::uint8_t {
   kTearLast,      // everything survives, but the newest write of all is torn
 };
 
-// The decisions of one power loss. They depend on the seed and on each operation's sequence number
-// alone, not on the order of the questions.
+// The decisions of one power loss. They depend only on the seed and each operation's sequence
+// number, not on the order of the questions.
 class PowerDice {
  public:
   struct Scene {

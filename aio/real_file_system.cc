@@ -100,9 +100,9 @@ int open_retrying(const char* path, int flags) {
   return descriptor;
 }
 
-// Files and block devices only: to read a pipe or a terminal would wait for somebody, maybe for
-// ever, and a folder has no bytes. The descriptor was opened without waiting, and waits from here
-// on.
+// Files and block devices only: reading a pipe or a terminal would wait for another process,
+// perhaps forever, and a folder has no bytes. The descriptor was opened without waiting, and waits
+// from here on.
 Status check_kind(int descriptor, const std::string& path) {
   struct stat info {};
   if (::fstat(descriptor, &info) != 0)
@@ -133,7 +133,7 @@ int open_anonymous(const std::string& path, int flags) {
   return named;
 }
 
-// How often a lock is tried on a file that others keep replacing.
+// How many times a lock is tried on a file that others keep replacing.
 constexpr int kLockAttempts = 100;
 
 Error lock_failed(int error_number, const std::string& path) {
@@ -175,7 +175,7 @@ struct Alignment {
   std::uint32_t memory_bytes = 1;
 };
 
-// One direct read: some overlays and network mounts accept the flag and then refuse every transfer.
+// One direct read: some overlays and network mounts accept the flag, then refuse every transfer.
 bool direct_read_works(int descriptor, std::uint32_t length_bytes) {
   auto memory = PageMemory::map(length_bytes, false);
   if (!memory.ok()) return true;
@@ -206,8 +206,8 @@ Alignment make_direct(int descriptor, const std::string& path) {
       return buffered("cannot be read or written directly");
     }
     if (info.stx_dio_offset_align > BounceBuffers::kBytes) {
-      // OpenZFS asks for whole records, often 1 MiB: odd ends would cost more than the page cache
-      // does.
+      // OpenZFS asks for whole records, often 1 MiB: unaligned ends would cost more than the page
+      // cache does.
       ::fcntl(descriptor, F_SETFL, flags);
       return buffered("takes direct transfers only in multiples of more than 128K");
     }

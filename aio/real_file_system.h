@@ -5,7 +5,7 @@
 // refuses O_DIRECT, are opened buffered, with one log line for each mount.
 //
 // Locks are flock(2)'s: they belong to the open file, so threads of one process exclude each other
-// too, and a child that was forked without exec keeps its parent's locks until it ends as well. On
+// too, and a child forked without exec holds its parent's locks until it, too, ends. On
 // network file systems they may not reach other machines.
 #pragma once
 

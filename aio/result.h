@@ -1,8 +1,8 @@
 // Error, Status and Result<T>: how everything below the engine reports failure.
 //
 // An Error is data with a policy (a full disk, a short file, a bad checksum), so it carries a code
-// to decide on and a sentence to show. Build it with the factories: they put operation, path,
-// offset, length and errno into words, and where the user can do something about it, say what.
+// to decide on and a sentence to show. Build it with the factories: they spell out operation, path,
+// offset, length and errno, and where the user can do something about it, say what.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ enum class ErrorCode : std::uint8_t {
   kEndOfFile,     // the file is shorter than the request
   kCorrupt,       // data read differs from data written
   kNewerVersion,  // it was written by a newer version of the program
-  kBusy,          // somebody else holds it
+  kBusy,          // another holder has it
   kCancelled,
   kTimedOut,
   kInternal,
@@ -59,7 +59,7 @@ class [[nodiscard]] Error {  // NOLINT(clang-analyzer-core.uninitialized.Assign)
   const std::string& message() const { return message_; }
   int error_number() const { return error_number_; }  // 0 when the kernel had no part in it
 
-  // Puts what the caller was doing in front: "reading record h.3/mlp: <message>".
+  // Prepends what the caller was doing: "reading record h.3/mlp: <message>".
   Error with_context(std::string_view doing) &&;
   // Appends `more` to the message as it is.
   Error with_suffix(std::string_view more) &&;

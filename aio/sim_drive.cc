@@ -200,8 +200,8 @@ std::int64_t SimDrive::carry_out(const InFlight& done) {
 void SimDrive::power_loss(PowerLoss policy, std::uint64_t seed) {
   trigger_.reset();
   if (!files_.powered()) return;
-  // What is on its way may have reached the medium: one more unsynced write each, in the order of
-  // submission.
+  // What is in flight may have reached the medium: each counts as one more unsynced write, in the
+  // order of submission.
   for (auto& [ticket, entry] : in_flight_) {
     const IoOp& op = *entry.op;
     if (op.kind == IoKind::kWrite && op.length_bytes > 0 &&

@@ -54,7 +54,7 @@ void SimFileData::write(std::uint64_t sequence, const Write& write) {
     change(
         {sequence, Kind::kWrite, write.offset_bytes, end, {write.data.begin(), write.data.end()}});
   } else {
-    // Nothing of it could be read back, so only its space matters.
+    // None of it could be read back, so only its space matters.
     present_.space.add(write.offset_bytes, end);
     durable_.space.add(write.offset_bytes, end);
   }

@@ -3,7 +3,7 @@
 //
 // Every change carries a sequence number, given by the drive, ascending. sync(n) makes the changes
 // up to n durable, sizes included. Where more than write_cache_bytes of writes are waiting, the
-// oldest become durable by themselves, as a drive's cache empties itself: so a program that never
+// oldest become durable by themselves, as a drive's cache drains: so even a program that never
 // syncs needs bounded memory.
 //
 // Threads: the drive's.
@@ -55,7 +55,7 @@ class SimFileData {
   void list_pending_metadata(std::vector<std::uint64_t>& into) const;
   std::uint64_t unsynced_bytes() const { return unsynced_bytes_; }
 
-  // Present and durable become what the dice leave.
+  // The present and the durable view become what the random choices leave.
   void lose_power(const PowerDice& dice);
 
   // How the drive's free space counts this file: while it has a name or is open.

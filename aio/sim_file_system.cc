@@ -196,7 +196,7 @@ Status SimFileSystem::make_directories(const std::string& path) {
 
 Status SimFileSystem::sync_directory(const std::string& path) {
   if (!powered_) return failed(EIO, "sync of folder", path);
-  // The power goes before it has any effect: the caller was not told that it had.
+  // The power fails before it has any effect: nothing has told the caller otherwise.
   SLUICE_RETURN_IF_ERROR(change_done(0, "sync of folder", path));
   const int error_number = names_.sync_folder(path);
   if (error_number != 0) return failed(error_number, "sync of folder", path);

@@ -4,7 +4,7 @@
 // Calls take no virtual time. Space is taken in blocks of 4096 bytes by allocate() and by the first
 // write of a block, and given back by truncate() and when a file has neither name nor handle left.
 // After a power loss every call fails with EIO until the power is back, and files opened before it
-// fail for ever, as a dead process's would; locks end with it.
+// fail permanently, as a dead process's would; locks end with it.
 //
 // Threads: the drive's. Files must be closed, and locks released, before the drive is destroyed.
 #pragma once
@@ -63,7 +63,7 @@ class SimFileLock final : public FileLock {
 
  private:
   SimFileSystem& files_;
-  const SimFile file_;  // the open handle that a lock is, too
+  const SimFile file_;  // also the open handle that a lock is
   const std::uint64_t power_epoch_;
 };
 
@@ -93,7 +93,7 @@ class SimFileSystem final : public FileSystem {
   // For the drive.
   std::uint64_t next_sequence() { return next_sequence_++; }
   std::uint64_t used_bytes() const { return used_bytes_; }
-  // 0 also when a power loss has brought back more removed files than there is room for.
+  // Also 0 when a power loss has brought back more removed files than there is room for.
   std::uint64_t unused_bytes() const {
     return used_bytes_ < options_.capacity_bytes ? options_.capacity_bytes - used_bytes_ : 0;
   }

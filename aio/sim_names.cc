@@ -21,7 +21,7 @@ bool contains(const std::vector<SimNames::NodePtr>& nodes, const SimNames::NodeP
 SimNames::SimNames() : root_(std::make_shared<Node>()) {}
 
 SimNames::~SimNames() {
-  // The present may have A in B where the durable names have B in A: owners in a circle.
+  // The present may have A in B where the durable names have B in A: a cycle of owners.
   for (const NodePtr& node : all_nodes()) {
     node->present.clear();
     node->durable.clear();
@@ -234,7 +234,7 @@ void SimNames::lose_power(const PowerDice& dice) {
     node->present.clear();
     if (node->file != nullptr) node->file->linked = false;
   }
-  // Folder by folder from the root: what is not reached has lost its name.
+  // Folder by folder from the root: anything not reached has lost its name.
   std::set<const Node*> reached{root_.get()};
   std::vector<NodePtr> folders{root_};
   for (std::size_t i = 0; i < folders.size(); ++i) {

@@ -1,14 +1,15 @@
 // SimNames: the folders of a simulated drive: the names programs see, those that would survive a
 // power loss for certain, and the operations between the two.
 //
-// The POSIX rule: an operation on names is durable once a folder it touches was synced; syncing a
-// file does nothing for its name, and syncing a folder nothing for the folder's own name. An
-// operation takes with it, and never survives without, those it needs: earlier operations on the
+// The POSIX rule: an operation on names is durable once a folder that it touches has been synced;
+// syncing a file does nothing for its name, and syncing a folder nothing for the folder's own name.
+// An operation takes with it, and never survives without, those it needs: earlier operations on the
 // same names; for a rename, whatever put the target's folders where they are; for the removal of a
 // folder, whatever emptied it. So a rename is atomic: the file is at its old or its new name, and
 // the new name shows the old or the new file.
 //
-// Threads: the drive's. Errors: operations return 0 or an errno value.
+// Threads: the drive's.
+// Errors:  operations return 0 or an errno value.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +53,7 @@ class SimNames {
   int rename(std::uint64_t sequence, const RenamePaths& paths, std::shared_ptr<SimFileData>& gone);
   int sync_folder(std::string_view path);
 
-  // The node at a path, or what keeps one from getting there (ENOENT, ENOTDIR).
+  // The node at a path, or what prevents reaching it (ENOENT, ENOTDIR).
   enum class View : std::uint8_t { kPresent, kDurable };
   struct Found {
     NodePtr node;
@@ -63,7 +64,7 @@ class SimNames {
   void list_pending_metadata(std::vector<std::uint64_t>& into) const;
   // Every file that has a name now, or had or may have one after a power loss.
   std::vector<std::shared_ptr<SimFileData>> all_files() const;
-  // Present and durable names become what the dice leave.
+  // The present and the durable names become what the random choices leave.
   void lose_power(const PowerDice& dice);
 
  private:
@@ -86,7 +87,7 @@ class SimNames {
     int error_number = 0;
   };
   Walk walk(std::string_view path, View view) const;
-  // Does the operation in the present, and keeps it for the durable names.
+  // Performs the operation on the present names, and keeps it for the durable ones.
   void perform(std::uint64_t sequence, Operation operation, const Walk& target,
                const NodePtr& replaced);
   static void apply(const Operation& operation, View view);

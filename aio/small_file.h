@@ -1,12 +1,13 @@
 // Small files read and written whole: manifests and the like.
 //
-// write_small_file() and remove_durably() are durable when they return ok. At every moment, through
-// a power loss or any failing call too, a reader of `path` sees the whole old or the whole new
+// write_small_file() and remove_durably() are durable when they return ok. At every moment, even
+// through a power loss or any failing call, a reader of `path` sees the whole old or the whole new
 // content (or no file, where there was none). The new content is written to `path`.new first; what
 // an interrupted write left there is replaced by the next.
 //
 // Threads: one writer of a path at a time; readers at any.
-// Errors:  those of the calls it makes. After one the new content may be there or not, whole.
+// Errors:  those of the calls it makes. After one, either the old or the new content is there,
+//          whole.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,7 @@ Result<std::string> read_small_file(IoQueue& queue, const std::string& path,
 
 Status write_small_file(IoQueue& queue, const std::string& path, std::string_view content);
 
-// A file, or an empty folder. One that is not there is ok: a removal may be repeated after an
-// error.
+// A file, or an empty folder. It need not exist: a removal may be repeated after an error.
 Status remove_durably(FileSystem& files, const std::string& path);
 
 // An unused name: `path`, else the first of "<path>-2", "<path>-3" and so on. For what

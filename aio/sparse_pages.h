@@ -1,7 +1,7 @@
 // SparsePages: a file's bytes in memory, where what was never written costs nothing.
 //
 // Copies share their pages until one of them is written, so that a simulated drive can hold the
-// present and the durable content of a file for little more than the price of one. Holes read as
+// present and the durable content of a file for little more than the cost of one. Holes read as
 // zeros, and zeros written into a hole leave it one.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SplitMix: the seeded random numbers of the simulations. The same on every machine and standard
-// library, cheap enough to make one anew for each operation from (seed, operation number), so that
+// library, cheap enough to make a new one for each operation from (seed, operation number), so that
 // one operation's luck does not depend on how many came before it.
 #pragma once
 

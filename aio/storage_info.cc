@@ -58,8 +58,8 @@ bool is_memory_device(const std::string& device) {
   return device.starts_with("/dev/ram") || device.starts_with("/dev/zram");
 }
 
-// The upper layer has what is written. Its name is of the namespace that mounted the overlay; where
-// it leads to another file system here, sizes differ.
+// The upper layer holds what is written. Its name belongs to the namespace that mounted the
+// overlay; where it leads to another file system here, sizes differ.
 StorageInfo storage_of_overlay(const std::string& path, const struct statfs& overlay) {
   StorageInfo unknown{.file_system = "overlay"};
   unknown.locks_reach_all = true;  // no two overlays share an upper layer

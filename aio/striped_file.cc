@@ -100,7 +100,7 @@ std::vector<std::uint64_t> StripedFile::bytes_of_files(std::uint64_t size_bytes,
   const std::uint64_t last_stripe = size_bytes - (stripes - 1) * stripe_bytes;
   bytes[static_cast<std::size_t>(cycle[(stripes - 1) % cycle.size()])] -=
       stripe_bytes - align_up(last_stripe, 4096);
-  // A range of less than one cycle leaves files without a stripe; they get one sector all the same.
+  // A range of less than one cycle leaves files without a stripe; they still get one sector.
   for (std::uint64_t& each : bytes) each = std::max<std::uint64_t>(each, 4096);
   return bytes;
 }
@@ -137,7 +137,7 @@ Result<std::unique_ptr<StripedFile>> StripedFile::open(IoQueue& queue,
     }
     auto file = DirectFile::open(queue, paths[i], file_options);
     if (!file.ok()) {
-      // Leave nothing behind of a set that was not completed.
+      // Leave nothing behind from a set that was not completed.
       const bool made_here = options.file.open.create == OpenOptions::Create::kMustNotExist;
       striped->files_.clear();
       for (std::size_t made = 0; made_here && made < i; ++made) {

@@ -24,7 +24,7 @@ class StripedFile final : public IoTarget {
  public:
   struct Options {
     std::uint64_t stripe_bytes = 1 << 20;  // a multiple of 4096
-    std::vector<int> weights;              // one a path, 1 .. kMaxWeight; empty: equal
+    std::vector<int> weights;              // one per path, 1 .. kMaxWeight; empty: equal
     DirectFile::Options file;              // size_bytes: of the whole range
   };
   static constexpr int kMaxWeight = 64;
@@ -39,8 +39,8 @@ class StripedFile final : public IoTarget {
   // at least 1.
   static std::vector<int> weights_from_speeds(std::span<const double> speeds);
 
-  // How many bytes of a range lie in each of so many files, as open() makes them: whole sectors,
-  // and one at least. Weights, stripe and size are as open() takes them.
+  // How many bytes of a range lie in each of the files, as open() makes them: whole sectors, at
+  // least one. Weights, stripe and size are as open() takes them.
   static std::vector<std::uint64_t> bytes_of_files(std::uint64_t size_bytes,
                                                    std::uint64_t stripe_bytes,
                                                    const std::vector<int>& weights);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr auto kInterval = std::chrono::milliseconds(100);
 constexpr std::size_t kUsualWidth = 80;
-constexpr std::size_t kNarrowest = 20;  // what a terminal may say; less is taken for a mistake
+constexpr std::size_t kNarrowest = 20;  // what a terminal may report; less is taken for a mistake
 
 // A line that wraps cannot be rewritten in place.
 std::size_t terminal_width(int descriptor) {

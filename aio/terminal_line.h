@@ -1,4 +1,5 @@
-// TerminalLine: one line on a terminal that is rewritten in place, and nothing anywhere else.
+// TerminalLine: one line on a terminal that is rewritten in place, and nothing where there is no
+// terminal.
 //
 // Threads: one at a time.
 #pragma once
@@ -18,12 +19,12 @@ class TerminalLine {
   TerminalLine& operator=(const TerminalLine&) = delete;
 
   bool is_terminal() const { return is_terminal_; }
-  // Whether show() would show anything now: at most ten times a second it does, so that a caller
-  // need not put a text together in vain.
+  // Whether show() would show anything now: it does at most ten times a second, and this spares the
+  // caller from composing text in vain.
   bool due() const;
   // Replaces the line, cut to the terminal's width.
   void show(std::string_view text);
-  // Empties the line; call it before printing anything else.
+  // Clears the line; call it before printing anything else.
   void clear();
 
  private:

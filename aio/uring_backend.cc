@@ -60,8 +60,8 @@ UringBackend::~UringBackend() = default;
 void UringBackend::submit(std::span<IoOp* const> ops) noexcept {
   UringRing* here = UringRing::current();
   const auto is_mine = [&](const auto& ring) { return ring.get() == here; };
-  // One op from a completion stays on its ring, which costs no wake-up; of several the other rings
-  // get their share, or all work would in time gather on one ring.
+  // One op from a completion stays on its ring, which costs no wake-up; of several, the other rings
+  // get their share, or in time all work would gather on one ring.
   const bool stays = rings_.size() == 1 || ops.size() == 1;
   if (here != nullptr && stays && std::any_of(rings_.begin(), rings_.end(), is_mine)) {
     here->submit_here(ops);
@@ -133,7 +133,7 @@ bool UringBackend::attach_memory(std::span<std::byte> memory) {
       all = slot < kMemorySlots && register_piece(slot, piece);
     }
   }
-  // All or nothing: who is told "no" need not detach before unmapping.
+  // All or nothing: a caller who gets "no" need not detach before unmapping.
   if (!all) detach_memory(memory);
   return all;
 }

@@ -1,10 +1,10 @@
-// UringBackend: io_uring with one thread a ring.
+// UringBackend: io_uring with one thread per ring.
 //
 // Each ring thread sleeps in io_uring_enter, so that submitting what callbacks have queued and
 // waiting for the next completion are one system call. Files and memory that are attached are
-// registered with every ring (files: no reference counting an operation; memory: no pinning of
-// pages an operation). Features are probed at run time: SINGLE_ISSUER (Linux 6.0),
-// COOP_TASKRUN and sparse tables (5.19); without them it runs, slower.
+// registered with every ring (files: no reference counting per operation; memory: no pinning of
+// pages per operation). Features are probed at run time: SINGLE_ISSUER (Linux 6.0),
+// COOP_TASKRUN and sparse tables (5.19); without them it runs more slowly.
 //
 // Threads: as IoBackend; attaching and detaching not from a completion. A single op submitted
 //          from a completion stays on that ring; batches are dealt round-robin.
@@ -31,11 +31,11 @@ class UringBackend final : public IoBackend {
     int threads = 1;             // rings, 1 .. kMaxThreads
     int queue_depth = 32;        // operations one ring holds in the kernel, 1 .. kMaxQueueDepth;
                                  // more wait in user space
-    bool single_submit = false;  // one system call an operation instead of one a batch
+    bool single_submit = false;  // one system call per operation instead of one per batch
   };
   static constexpr int kMaxThreads = 64;
   static constexpr int kMaxQueueDepth = 4096;
-  static constexpr int kFileSlots = 256;     // files beyond are used unregistered
+  static constexpr int kFileSlots = 256;     // files beyond these are used unregistered
   static constexpr int kMemorySlots = 1024;  // likewise, pieces of at most 1 GiB
 
   static Result<std::unique_ptr<UringBackend>> create(const Options& options);

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::uint64_t kWakeTag = 0;  // user_data of the eventfd's read; an op's is its address
 constexpr int kReapBatch = 128;
-// Handing 32 operations of 4 KiB over in fours gave 5 to 15% more of them a second than all at
+// Handing 32 operations of 4 KiB over in fours gave 5 to 15% more of them per second than all at
 // once, for the same CPU time (bench/README.md).
 constexpr int kHandOver = 4;
 
@@ -30,8 +30,8 @@ thread_local UringRing* current_ring = nullptr;
 // The heap of delayed ops has the earliest on top.
 bool starts_later(const IoOp* a, const IoOp* b) { return a->delay_ns > b->delay_ns; }
 
-// Failures of io_uring_enter further apart than this have nothing to do with one another: those
-// that follow each other come at most a second apart.
+// Failures of io_uring_enter further apart than this are unrelated: consecutive ones come at most a
+// second apart.
 constexpr std::int64_t kUnrelatedNs = 2'000'000'000;
 // How soon a ring that has given up looks for results of what the kernel still has.
 constexpr std::chrono::milliseconds kLookAgain{1};
@@ -45,7 +45,7 @@ UringRing* UringRing::current() { return current_ring; }
 Status UringRing::make_ring(const Options& options) {
   const auto entries = static_cast<unsigned>(queue_depth_) + 1;  // one for the wake-up
   SLUICE_RETURN_IF_ERROR(set_up_ring(ring_, entries));
-  io_uring_register_ring_fd(&ring_);  // spares a look-up a system call; older kernels go without
+  io_uring_register_ring_fd(&ring_);  // saves a look-up per system call; older kernels do without
   has_file_slots_ =
       options.file_slots > 0 && io_uring_register_files_sparse(&ring_, options.file_slots) == 0;
   has_memory_slots_ = options.memory_slots > 0 &&
@@ -245,11 +245,13 @@ void UringRing::start_ops() {
       continue;
     }
     io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
-    if (sqe == nullptr) return;  // full: what is there goes to the kernel first
+    if (sqe == nullptr) return;  // full: what is prepared goes to the kernel first
     IoOp* op = ready_.pop_front();
     prepare(*sqe, *op);
     io_uring_sqe_set_data(sqe, op);
     ++in_kernel_;
+    // The result may be dropped: what the kernel does not take here stays in the ring, and enter(),
+    // which always follows, hands it over again and judges that result.
     if (++prepared % hand_over_ == 0) io_uring_submit(&ring_);
   }
 }
@@ -263,8 +265,8 @@ void UringRing::arm_wake() {
   wake_armed_ = true;
 }
 
-// One system call: hands over what is prepared and waits for a completion, unless there is work to
-// do.
+// One system call: hands over what is prepared and, unless there is work to do, waits for a
+// completion.
 void UringRing::enter() {
   asleep_.store(true);
   const bool work_waits = inbox_filled_.load() || (!ready_.empty() && in_kernel_ < queue_depth_);
@@ -308,7 +310,7 @@ void UringRing::judge_enter(int result, std::int64_t entered_ns, bool did_nothin
   std::this_thread::sleep_for(std::chrono::nanoseconds(*delay_ns));
 }
 
-// The entries after the kernel's head are ours: it looks at them in io_uring_enter alone, which is
+// The entries after the kernel's head are ours: it looks at them only in io_uring_enter, which is
 // not called again.
 void UringRing::give_up(int error_number) {
   log::error(enter_refused(error_number).message() +

@@ -5,8 +5,8 @@
 // the kernel, wake it through an eventfd that the ring itself watches.
 //
 // Errors:  start() runs one no-op, so that a kernel or container that sets rings up and then
-//          refuses io_uring_enter is known before there is work. Where io_uring_enter begins to
-//          fail later, and goes on failing (kMaxEnterTries), the ring gives up: whatever the kernel
+//          refuses io_uring_enter is found out before there is work. Where io_uring_enter begins to
+//          fail later, and keeps failing (kMaxEnterTries), the ring gives up: whatever the kernel
 //          has not taken, now or later, ends with ENOTRECOVERABLE.
 // Memory:  what the kernel has taken ends only when the kernel is done with its memory, given up or
 //          not: results arrive in shared memory, which takes no io_uring_enter, and the rings have
@@ -78,7 +78,7 @@ class UringRing {
 
   bool has_file_slots() const { return has_file_slots_; }
   bool has_memory_slots() const { return has_memory_slots_; }
-  // 0 or -errno. Run on the ring's thread, between operations; the caller waits.
+  // 0 or -errno. These run on the ring's thread, between operations; the caller waits.
   int set_file(unsigned slot, int descriptor);  // -1 empties the slot
   int set_memory(unsigned slot, std::span<std::byte> memory);
   void clear_memory(unsigned slot);
@@ -132,7 +132,7 @@ class UringRing {
   OpList inbox_;  // guarded by mutex_, like the next two
   std::vector<std::function<void()>> tasks_;
   bool stopping_ = false;
-  std::atomic<bool> inbox_filled_{false};  // a hint that spares the ring's thread the lock
+  std::atomic<bool> inbox_filled_{false};  // a hint that saves the ring's thread from locking
   std::atomic<bool> asleep_{false};        // the ring's thread may be in the kernel
   std::atomic<bool> given_up_{false};      // set once, under mutex_, by the ring's thread
   std::condition_variable inbox_changed_;  // for the ring's thread once it has given up

@@ -3,7 +3,9 @@
 //
 // Several simulated drives and executors share one loop, and with it one timeline. Events at the
 // same time run in the order they were scheduled; an event may schedule further ones. Time only
-// moves forward, and only to events. Threads: one, the same for every call (checked).
+// moves forward, and only to events.
+//
+// Threads: one, the same for every call (checked).
 #pragma once
 
 #include <cstddef>
@@ -27,8 +29,8 @@ class VirtualLoop final : public Clock {
 
   bool run_one();  // the next event; false when there is none
   void run();      // until none is left
-  // Until the condition holds; false when the loop ran dry first, which is a deadlock of whoever
-  // waits.
+  // Until the condition holds; false when the loop ran out of events first, which is a deadlock of
+  // whatever waits.
   bool run_until(const std::function<bool()>& condition);
   std::size_t pending() const { return events_.size(); }
 

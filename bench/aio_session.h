@@ -1,7 +1,8 @@
 // AioSession: everything one measured run needs: a backend, a queue, registered buffers and the
 // open file. Made anew for each block size, depth and thread count; the file stays.
 //
-// Memory: threads * queue_depth buffers of one block. Errors: those of the parts, in their words.
+// Memory:  threads * queue_depth buffers of one block.
+// Errors:  those of the parts, in their words.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,8 @@
 // inputs, and the time and memory of their passes.
 //
 // Memory:  the three units' parameters and fp32 gradients, and one pass' activations.
-// Threads: one. Errors: c10::Error, as LibTorch has it.
+// Threads: one.
+// Errors:  c10::Error, as LibTorch has it.
 #pragma once
 
 #include <cstdint>

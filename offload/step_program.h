@@ -1,6 +1,6 @@
 // StepProgram: the order of a training step, and of the passes that only compute forward, as a flat
-// list of operations. It is written here alone: the trainer carries it out, the planner's step
-// model and the simulation take tasks and times from it, and what will be fetched is read off it.
+// list of operations. It is written only here: the trainer carries it out, the planner's step model
+// and the simulation derive tasks and times from it, and it shows what will be fetched.
 //
 // A unit's parameters are fetched before an operation that computes and may be given up after it;
 // micro-batches are inside an operation.
@@ -15,13 +15,13 @@
 namespace sluice::offload {
 
 enum class StepOp : std::uint8_t {
-  kAwaitUpdates,  // the host's updates of the step before are done, of all units
-  kAwaitUpdate,   // the update of the step before has come to the unit
-  kFetch,         // the unit's parameters, to where they are computed with
+  kAwaitUpdates,  // the host's updates of the previous step are done, for all units
+  kAwaitUpdate,   // the update of the previous step has reached the unit
+  kFetch,         // the unit's parameters, to where they are used
   kFetchAgain,    // likewise, of a unit that was fetched before in this program
   kForward,       // of a unit but the last; where there is a backward, its input is kept
   kHead,          // of the last unit; where there is a backward, loss and gradient at once
-  kReadState,     // optimizer state on NVMe begins to come
+  kReadState,     // optimizer state begins to come from NVMe
   kBackward,      // of a unit but the last
   kSendGradient,  // the unit's gradient is complete: to where the optimizer wants it
   kNorm,          // all gradients are where they belong
@@ -37,7 +37,7 @@ using StepProgram = std::vector<StepOperation>;
 
 struct ProgramUnits {
   int count = 0;
-  // Units, earlier ones, whose parameters a unit computes with beside its own.
+  // Earlier units whose parameters a unit computes with besides its own.
   std::function<const std::vector<int>&(int unit)> lenders;
 };
 
@@ -47,9 +47,9 @@ StepProgram training_step(const ProgramUnits& units, bool overlap_update);
 // One forward pass: evaluation, generation.
 StepProgram forward_pass(const ProgramUnits& units);
 
-// Whose parameters a program has the host asked for, in this order: what is fetched, but for what
-// `keeps` says is still there when it is fetched again. Of a step whose update goes on beside it
-// (`updates_too`) the update asks for each unit before.
+// The units whose parameters a program asks the host for, in this order: what is fetched, except
+// what `keeps` says is still there when it is fetched again. In a step whose update runs beside it
+// (`updates_too`), the update asks for each unit first.
 std::vector<int> host_order(const StepProgram& program, bool updates_too,
                             const std::function<bool(int unit)>& keeps);
 // Units in the order of their updates.

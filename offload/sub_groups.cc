@@ -1,4 +1,4 @@
-#include "offload/sub_groups.h"
+#include "offload/state/sub_groups.h"
 
 #include <algorithm>
 #include <array>
@@ -40,7 +40,7 @@ Status check_fractions(const std::array<double, 3>& fractions) {
   return {};
 }
 
-// Gives each next piece to the tier that is furthest behind its share.
+// Gives the next piece to the tier that is furthest behind its share.
 class TierDealer {
  public:
   explicit TierDealer(const std::array<double, 3>& fractions) : fractions_(fractions) {}
@@ -130,7 +130,7 @@ Result<std::vector<SubGroup>> place_by_fractions(std::span<const UnitSpec> units
 
 namespace {
 
-// The tiers of one unit, as far as they are not dealt yet.
+// What is not yet dealt of one unit's tiers.
 class TierRun {
  public:
   explicit TierRun(const TierElements& elements)

@@ -1,7 +1,7 @@
 // Units, how the optimizer cuts them into sub-groups, and the tier of each: the placement.
 //
 // A sub-group is a contiguous range of one unit's shard and of one parameter group (own learning
-// rate and weight decay), the granule of placement. What it is cut into never changes a bit.
+// rate and weight decay), the unit of placement. How a unit is cut never changes a bit.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct TierFractions {
 
 // Cuts every unit into sub-groups of at most `sub_group_elements`, in ascending order, and gives
 // each a tier such that the tiers' shares of all elements so far stay as close to `fractions` as
-// the cut allows: so each tier has work all through a step. kInvalidArgument: an empty unit or
+// the cut allows: so each tier has work throughout a step. kInvalidArgument: an empty unit or
 // range, fractions that are negative or do not add up to 1, a sub-group size of 0.
 Result<std::vector<SubGroup>> place_by_fractions(std::span<const UnitSpec> units,
                                                  std::uint64_t sub_group_elements,
@@ -56,8 +56,8 @@ struct TierElements {  // of one unit, from its first element on: gpu, then cpu,
   std::uint64_t nvme = 0;
 };
 
-// Cuts likewise, and where a tier ends. kInvalidArgument, beside the above: as many `elements` as
-// units, adding up to each.
+// Cuts likewise, and also where a tier ends. kInvalidArgument, besides the above, unless there are
+// as many `elements` as units and they add up to each.
 Result<std::vector<SubGroup>> place_by_elements(std::span<const UnitSpec> units,
                                                 std::uint64_t sub_group_elements,
                                                 std::span<const TierElements> elements);

@@ -1,4 +1,4 @@
-#include "offload/unit_residency.h"
+#include "offload/state/unit_residency.h"
 
 #include "aio/check.h"
 

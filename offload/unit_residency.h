@@ -1,5 +1,5 @@
-// UnitResidency: what of each unit lives on the GPU for the whole run, and what of its state the
-// host updates.
+// UnitResidency: which part of each unit lives on the GPU for the whole run, and which part of its
+// state the host updates.
 //
 // A resident unit has a place of its own for its parameters in GPU memory; others share slots. A
 // unit with state on the GPU is resident: its parameters are updated where they are. A resident
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "offload/sub_groups.h"
+#include "offload/state/sub_groups.h"
 
 namespace sluice::offload {
 

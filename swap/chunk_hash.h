@@ -1,8 +1,8 @@
 // chunk_hash: XXH3-64 (Yann Collet, xxHash 0.8), seeded by what the bytes are meant to be.
 //
-// The seed ties a chunk to its store, record, generation and offset: bytes that are whole but of
-// another moment or from another place (a lost write, a misdirected one, a stranger's store) do not
-// match. The same value from every instruction set; AVX2 is used where the CPU has it.
+// The seed ties a chunk to its store, record, generation and offset: bytes that are whole but from
+// another moment or another place (a lost write, a misdirected one, some other store) do not match.
+// Every instruction set gives the same value; AVX2 is used where the CPU has it.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct ChunkPlace {
 
 std::uint64_t chunk_hash(std::span<const std::byte> chunk, const ChunkPlace& place);
 
-// Unseeded and without a place: for manifests.
+// Unseeded, and tied to no place: for manifests.
 std::uint64_t plain_hash(std::span<const std::byte> data);
 
 }  // namespace sluice::swap

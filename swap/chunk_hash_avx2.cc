@@ -1,5 +1,5 @@
 // Compiled with AVX2 and called only where the CPU has it; all of xxHash is static here, so nothing
-// else of the program can come to run these instructions.
+// else in the program can end up running these instructions.
 #define XXH_INLINE_ALL
 #define XXH_VECTOR 2  // XXH_AVX2
 #include <xxhash.h>

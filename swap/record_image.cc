@@ -36,8 +36,8 @@ static_assert(offsetof(Header, chunk_hashes) == 248);
 
 Header& header_of(std::span<std::byte> image) { return *reinterpret_cast<Header*>(image.data()); }
 
-// Seeded by what the header itself claims, so that a whole header of another record or moment is
-// told from a damaged one.
+// Seeded by what the header itself claims, so that an intact header of another record or moment can
+// be told from a damaged one.
 std::uint64_t hash_of(const Header& header) {
   const auto* bytes = reinterpret_cast<const std::byte*>(&header);
   return chunk_hash({bytes, offsetof(Header, header_hash)}, {.store_id = header.store_id,

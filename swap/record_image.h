@@ -52,19 +52,20 @@ class RecordImage {
   int chunk_count() const { return shape_.chunk_count(); }
   std::span<std::byte> chunk(int index) const;
 
-  // The header is intact and this record's, of this generation. kCorrupt says which of these fails:
-  // damaged, another store's, another record's, or stale.
+  // The header is intact and this record's, of this generation. kCorrupt says which of these does
+  // not hold: it is damaged, another store's, another record's, or stale.
   Status check_header(std::uint64_t generation) const;
   // kCorrupt names the bytes. The header must have been checked.
   Status check_chunk(int index, std::uint64_t generation) const;
 
-  // Writes all of the header but the checksums, and the zeros behind the payload. The table of
-  // checksums stays, so that a chunk can still be checked before it is sealed anew.
+  // Writes all of the header but the checksums, and the zeros after the payload. The table of
+  // checksums stays, so that a chunk can still be checked before it is resealed.
   void begin_seal(std::uint64_t generation);
   void seal_chunk(int index, std::uint64_t generation);
   void finish_seal();
 
-  // For scrub, which may not know what to expect: the generation an intact header claims; kCorrupt.
+  // For scrub, which may not know what to expect: the generation that an intact header claims, or
+  // kCorrupt.
   Result<std::uint64_t> claimed_generation() const;
 
  private:

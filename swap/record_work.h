@@ -1,9 +1,9 @@
 // Work on a whole record, chunk by chunk, with all of an executor's threads: each chunk is checked
-// against its checksum, handed to the caller's work and sealed anew in one go, while it is in the
-// core's cache. So a record crosses the memory bus once and not three times.
+// against its checksum, handed to the caller's work and resealed in one go, while it is in the
+// core's cache. So a record crosses the memory bus once rather than three times.
 //
 // A chunk's work runs only if the header and that chunk are intact; after the first damaged chunk
-// no further one is started. A record on which this failed must not be written.
+// no more are started. A record on which this failed must not be written.
 #pragma once
 
 #include <cstddef>
@@ -23,11 +23,11 @@ struct RecordWork {
   std::optional<std::uint64_t> check;
   // The generation to be written; nothing: the record is only looked at.
   std::optional<std::uint64_t> seal;
-  // On any of the executor's threads, once a chunk; may be empty. Must not throw.
+  // On any of the executor's threads, once per chunk; may be empty. Must not throw.
   std::function<void(int chunk, std::span<std::byte> data)> work;
 };
 
-// kCorrupt as of RecordImage, for the caller to put the record's name in front.
+// kCorrupt as from RecordImage; the caller adds the record's name.
 Status work_on_record(aio::Executor& executor, RecordImage& image, const RecordWork& job);
 
 }  // namespace sluice::swap

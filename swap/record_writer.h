@@ -8,7 +8,8 @@
 //   SLUICE_RETURN_IF_ERROR(writer->finish());
 //
 // Memory:  `buffers` leases of the pool, taken in create() and given back by the destructor.
-// Threads: one. Errors: the first failed write ends it, the record's name in front.
+// Threads: one.
+// Errors:  the first failed write ends it; the error begins with the record's name.
 // Shutdown: the destructor waits for what is in flight.
 #pragma once
 
@@ -28,20 +29,20 @@ namespace sluice::swap {
 
 class RecordWriter {
  public:
-  // kOutOfMemory when the pool has not `buffers` free ones now. Its buffers must hold the store's
-  // largest image (checked). Store and pool must outlive the writer.
+  // kOutOfMemory when the pool does not have `buffers` free ones now. Its buffers must hold the
+  // store's largest image (checked). Store and pool must outlive the writer.
   static Result<std::unique_ptr<RecordWriter>> create(StateStore& store, aio::PinnedPool& pool,
                                                       int buffers);
   ~RecordWriter();
   RecordWriter(const RecordWriter&) = delete;
   RecordWriter& operator=(const RecordWriter&) = delete;
 
-  // Waits for a free buffer; the record's payload, to be set as a whole: what lies there is of
-  // other records.
+  // Waits for a free buffer. Returns the record's payload, which must be set completely: it still
+  // holds other records' bytes.
   Result<std::span<std::byte>> begin(RecordId record);
   // Seals what begin() gave with the record's next generation, and starts to write it.
   Status write(aio::Executor& executor);
-  // Until every write has completed.
+  // Waits until every write has completed.
   Status finish();
 
  private:

@@ -23,7 +23,7 @@ using aio::FileSystem;
 constexpr std::string_view kLockFile = "lock";
 constexpr std::size_t kMaxRunLength = 64;
 constexpr int kLockPollMs = 10;
-// How often a folder is made again because its former owner just removed it.
+// How many times a folder is made again because its previous owner has just removed it.
 constexpr int kTakeAttempts = 100;
 
 bool is_run_name(std::string_view run) {
@@ -63,8 +63,8 @@ struct Judgement {
   Status problem;  // why it is kUnknown
 };
 
-// What may become of a folder whose lock is free, or ours: who takes one and who removes one goes
-// by this alone.
+// What may become of a folder whose lock is free, or ours: this alone decides both taking and
+// removing it.
 Judgement judge(aio::IoQueue& queue, const std::string& directory, const std::string& run,
                 const Result<std::optional<RunOwner>>& owner, const RunOptions& options) {
   const auto unknown = [](Error why) {
@@ -89,8 +89,8 @@ Judgement judge(aio::IoQueue& queue, const std::string& directory, const std::st
           {}};
 }
 
-// An error where the folder's owner may be alive without its lock being seen here, or what it holds
-// may be whole.
+// An error where the folder's owner may be alive without its lock being visible here, or where what
+// the folder holds may be whole.
 Status refuse_in_doubt(aio::IoQueue& queue, const std::string& directory, const std::string& run,
                        const RunOptions& options) {
   const auto owner = read_owner(queue, directory);
@@ -147,8 +147,8 @@ Result<std::unique_ptr<FileLock>> lock_patiently(FileSystem& files, const std::s
   }
 }
 
-// The folder, durable, and its lock. Whoever held the lock until now may have removed the folder
-// between any two of these calls, which then starts anew.
+// The folder, durable, and its lock. The previous holder of the lock may have removed the folder
+// between any two of these calls; then all of it starts again.
 Result<std::unique_ptr<FileLock>> make_and_lock(aio::IoQueue& queue, const std::string& parent,
                                                 const std::string& directory, int wait_ms) {
   FileSystem& files = queue.backend().files();
@@ -159,7 +159,7 @@ Result<std::unique_ptr<FileLock>> make_and_lock(aio::IoQueue& queue, const std::
     auto lock = lock_patiently(files, lock_path(directory), wait_ms);
     if (!lock.ok() && lock.error().code() == ErrorCode::kNotFound) continue;
     if (!lock.ok() && lock.error().code() == ErrorCode::kBusy) return in_use(queue, directory);
-    // From here on the folder is known as ours, whatever else a power loss leaves in it.
+    // From here on the folder is known to be ours, whatever else a power loss leaves in it.
     if (lock.ok()) SLUICE_RETURN_IF_ERROR(files.sync_directory(directory));
     return lock;
   }
@@ -212,7 +212,7 @@ Result<bool> is_locked(FileSystem& files, const std::string& directory) {
   const auto lock = files.lock(lock_path(directory));
   if (lock.ok()) return false;
   switch (lock.error().code()) {
-    case ErrorCode::kNotFound:  // the folder has just gone
+    case ErrorCode::kNotFound:  // the folder has just disappeared
       return false;
     case ErrorCode::kBusy:
     case ErrorCode::kPermission:  // another user's: as good as in use
@@ -253,7 +253,7 @@ FoundRun look_into(aio::IoQueue& queue, const std::string& path, const std::stri
   return found;
 }
 
-// Nothing where it is no run's folder, or just went.
+// Nothing where it is not a run's folder, or has just disappeared.
 std::optional<FoundRun> look_at(aio::IoQueue& queue, const std::string& path,
                                 const std::string& run, const RunOptions& options) {
   const auto names = queue.backend().files().list(folder_of(path, run));
@@ -293,7 +293,7 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::take(aio::IoQueue& queue,
                                                          const std::string& run,
                                                          const RunOptions& options) {
   const std::string directory = folder_of(path, run);
-  // Before its lock is made, and again once nobody can change it.
+  // Before its lock is made, and again once no one can change it.
   SLUICE_RETURN_IF_ERROR(refuse_before(queue, path, run, options));
   SLUICE_ASSIGN_OR_RETURN(auto lock, make_and_lock(queue, path, directory, options.lock_wait_ms));
   SLUICE_RETURN_IF_ERROR(refuse_in_doubt(queue, directory, run, options));
@@ -363,7 +363,7 @@ Status RunDirectory::refuse_removal() const {
   return {};
 }
 
-// All but the lock's.
+// All but the lock file.
 Status RunDirectory::remove_files() {
   FileSystem& files = queue_.backend().files();
   SLUICE_RETURN_IF_ERROR(refuse_removal());

@@ -3,13 +3,13 @@
 //
 // The lock (<folder>/lock) ends with the process, however it dies; the files stay, so what a killed
 // run left is a folder that holds files but no lock. Folders named sluice-* without a `lock` or
-// owner.json in them are somebody else's and never touched. Through a power loss at any moment a
+// owner.json in them are not ours and never touched. Through a power loss at any moment a
 // folder of ours stays recognisable as such, or is empty or gone.
 //
 // A free lock proves that the folder's owner ended where the owner's lock would be seen here
 // (sees_lock_of()): of a run of this machine, on a local drive. Another owner's folder is refused
-// unless it was closed, and so is one that cannot be read. One judgement serves who takes a folder
-// and who removes one: StoreCondition. What is refused is left as it was, byte for byte.
+// unless it was closed, and so is one that cannot be read. Taking and removing a folder rest on the
+// same judgement: StoreCondition. What is refused is left as it was, byte for byte.
 //
 // Threads: take() and find_runs() from any thread and process at once; one thread at a time for one
 //          RunDirectory.
@@ -30,11 +30,11 @@
 
 namespace sluice::swap {
 
-// Who takes a folder or looks at it, and how patiently.
+// On whose behalf a folder is taken or looked at, and how patiently.
 struct RunOptions {
   RunOwner self = this_process();  // its device is found out for each folder
-  int lock_wait_ms = 1000;         // find_runs() and remove_all() of others hold locks for moments
-  // Whether the locks of a folder's file system are seen by all who can reach it.
+  int lock_wait_ms = 1000;         // others' find_runs() and remove_all() hold locks for moments
+  // Whether the locks of a folder's file system are seen by everyone who can reach it.
   std::function<bool(const std::string& folder)> locks_reach_all = local_locks;
   std::function<std::uint64_t(const std::string& folder)> device = device_of;  // RunOwner::device
 
@@ -43,11 +43,11 @@ struct RunOptions {
 };
 
 enum class StoreCondition : std::uint8_t {
-  kInUse,      // its run is alive; also while somebody else just looks at it
+  kInUse,      // its run is alive; also while another process merely looks at it
   kWhole,      // closed by its run, as far as its marks say: StateStore::open() will take it
   kLeftover,   // its run ended without closing it: records may be half-written
   kElsewhere,  // as kLeftover, but of a run whose lock may not be seen here
-  kUnclaimed,  // no store in it, and no owner.json that makes sense: taken, but not removed unasked
+  kUnclaimed,  // no store in it, and no sensible owner.json: taken, but not removed unasked
   kUnknown,    // cannot be read, or may be whole: neither taken nor removed
 };
 
@@ -67,19 +67,19 @@ using RunDirectories = std::vector<std::unique_ptr<RunDirectory>>;
 
 class RunDirectory {
  public:
-  // Makes <path>/sluice-<run> or takes what a dead run of that name left, with its files; then it
-  // holds the lock and owner.json says whose it is. `queue` must outlive the RunDirectory.
+  // Makes <path>/sluice-<run>, or takes over what a dead run of that name left, with its files;
+  // then it holds the lock, and owner.json says whose it is. `queue` must outlive the RunDirectory.
   // kInvalidArgument for a run that is not 1 to 64 of [A-Za-z0-9._-] or begins with a dot;
   // kNotFound where `path` does not exist; kBusy names the run's owner, who holds the lock or may
-  // live elsewhere (kElsewhere); kAlreadyExists where the folder is not ours; why a folder is
-  // kUnknown. After other errors a folder without an owner may be left.
+  // be alive elsewhere (kElsewhere); kAlreadyExists where the folder is not ours; for one that is
+  // kUnknown, the error that made it so. After other errors a folder without an owner may be left.
   static Result<std::unique_ptr<RunDirectory>> take(aio::IoQueue& queue, const std::string& path,
                                                     const std::string& run,
                                                     const RunOptions& options = {});
   // The folders of one run on several paths, in their order: all are looked at before one is taken.
   static Result<RunDirectories> take_all(aio::IoQueue& queue, const std::vector<std::string>& paths,
                                          const std::string& run, const RunOptions& options = {});
-  // The lock of a folder that is there, so that it may be looked at and removed; its owner.json
+  // The lock of an existing folder, so that it may be looked at and removed; its owner.json
   // stays as it is. kNotFound; kBusy and kAlreadyExists as of take().
   static Result<std::unique_ptr<RunDirectory>> hold(aio::IoQueue& queue, const std::string& path,
                                                     const std::string& run,
@@ -94,13 +94,13 @@ class RunDirectory {
   // What lies in it, its lock counting as free.
   Result<FoundRun> look(const RunOptions& options = {}) const;
 
-  // Whose the folder was when it was taken: nobody's, or a dead run's.
+  // Whose the folder was when it was taken: no one's, or a dead run's.
   const std::optional<RunOwner>& previous_owner() const { return previous_owner_; }
 
   // Removes the files, then the lock, then the folder, durably; no file in it may be open. Where it
-  // holds a folder, which no run of ours makes, that is an error which names it, and nothing is
-  // removed. After other errors it may be repeated. A run that takes the name while the last,
-  // empty folder is removed keeps it.
+  // holds a folder, which no run of ours makes, the error names it, and nothing is removed. After
+  // other errors it may be repeated. A run that takes the name while the last, empty folder is
+  // removed keeps it.
   Status remove_all();
   // The error of remove_all() about a folder in it.
   Status refuse_removal() const;
@@ -118,8 +118,8 @@ class RunDirectory {
   const std::optional<RunOwner> previous_owner_;
 };
 
-// Every folder of a run under `path`, sorted by name; folders that go while it looks are left out,
-// and what cannot be looked into is kUnknown. kNotFound where `path` does not exist.
+// Every folder of a run under `path`, sorted by name; folders that disappear meanwhile are left
+// out, and what cannot be looked into is kUnknown. kNotFound where `path` does not exist.
 Result<std::vector<FoundRun>> find_runs(aio::IoQueue& queue, const std::string& path,
                                         const RunOptions& options = {});
 

@@ -1,4 +1,4 @@
-// RunOwner: which process a run's folder belongs to, as owner.json in the folder tells it.
+// RunOwner: which process a run's folder belongs to, as recorded in the folder's owner.json.
 //
 // Threads: any, for different folders; owner.json may be read while it is written.
 #pragma once
@@ -17,26 +17,26 @@ struct RunOwner {
   std::string host;
   std::string started_utc;  // 2026-01-31T23:59:59Z
   // Of the running kernel, the same in all of its containers, and of the installation. Empty where
-  // the machine does not say, and in what older versions wrote.
+  // the machine does not report them, and in what older versions wrote.
   std::string boot_id;
   std::string machine_id;
-  // Of the mount that the folder was taken through, as stat() has it (st_dev). 0 where nothing says
-  // it, and in what older versions wrote.
+  // Of the mount that the folder was taken through, as stat() has it (st_dev). 0 where nothing
+  // records it, and in what older versions wrote.
   std::uint64_t device = 0;
   friend bool operator==(const RunOwner&, const RunOwner&) = default;
 };
 
-// This process, from now on; no device.
+// This process, starting now; without a device.
 RunOwner this_process();
 
-// Whether both are processes of one machine, in this boot of it or in an earlier one. A host's name
-// alone changes with every container.
+// Whether both are processes of one machine, in this boot of it or in an earlier one. A host name
+// alone will not do: it changes with every container.
 bool same_machine(const RunOwner& a, const RunOwner& b);
 
 // Whether `self` would see a lock that `owner` holds, so that a free one says that `owner` ended.
-// Where the file system's locks reach all who use it: from the same machine, since whoever exports
-// the drive to others does not see theirs. Elsewhere locks may end at the mount, as FUSE's do: from
-// the same boot and through the same mount.
+// Where the file system's locks reach all its users: from the same machine, since a server that
+// exports the drive does not see its clients' locks. Elsewhere locks may end at the mount, as
+// FUSE's do: from the same boot and through the same mount.
 bool sees_lock_of(const RunOwner& self, const RunOwner& owner, bool locks_reach_all);
 
 inline constexpr const char* kOwnerFile = "owner.json";

@@ -16,7 +16,7 @@
 namespace sluice::swap {
 namespace {
 
-// One place of one record, and the generation that is known to lie there.
+// One place of one record, and the generation known to lie there.
 struct Place {
   RecordId record;
   std::uint64_t sequence;

@@ -2,11 +2,12 @@
 //
 // A closed store is checked against the generations that its mark names, so a lost write shows. The
 // records of a store that was not closed are checked against what their own headers claim: each is
-// whole or not, but nothing tells whether they belong together.
+// whole or not, but nothing shows whether they belong together.
 //
-// Memory:  `buffers` images of the largest record. Threads: blocking; checks on the executor's.
-// Errors:  damage is no error of scrub() but its result; kBusy, kNotFound and failing reads of the
-//          manifest are. A record that cannot be read counts as bad.
+// Memory:  `buffers` images of the largest record.
+// Threads: blocking; checks on the executor's.
+// Errors:  damage is not an error of scrub() but its result; kBusy, kNotFound and failing reads of
+//          the manifest are. A record that cannot be read counts as bad.
 #pragma once
 
 #include <cstdint>

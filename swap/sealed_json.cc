@@ -41,7 +41,7 @@ std::string to_sealed_text(const nlohmann::json& content) {
 }
 
 Result<nlohmann::json> parse_sealed_text(std::string_view text) {
-  // Writing it out again recurses, so its depth has a bound.
+  // Writing it out again recurses, so its depth is bounded.
   const auto shallow = [](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
     return depth <= kMaxDepth;
   };

@@ -25,7 +25,7 @@ std::uint64_t random_store_id() {
   return high << 32 | device();
 }
 
-// From all paths, before anything else of the store changes: without a mark nothing takes the rest
+// From all paths, before anything else of the store changes: without a mark the rest is never taken
 // for whole.
 Status remove_marks(aio::FileSystem& files, const RunDirectories& directories) {
   for (const auto& directory : directories)
@@ -48,7 +48,7 @@ std::vector<RecordShape> shapes_of(const StoreLayout& layout) {
   return shapes;
 }
 
-// What cannot be known is take_all()'s to refuse.
+// What cannot be known is left to take_all() to refuse.
 Status refuse_closed(IoQueue& queue, const StateStore::Options& options) {
   for (const std::string& path : options.paths) {
     const std::string folder = folder_of(path, options.run);
@@ -121,8 +121,8 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
                            .chunk_bytes = options.chunk_bytes,
                            .generations = options.generations},
                           std::move(records)));
-  // Before and after: a refusal leaves what is there as it was, and another run may have closed its
-  // store before the lock was had.
+  // Before and after: a refusal leaves everything as it was, and another run may have closed its
+  // store before the lock was obtained.
   if (!options.replace_whole) SLUICE_RETURN_IF_ERROR(refuse_closed(queues.reads, options));
   SLUICE_ASSIGN_OR_RETURN(RunDirectories taken,
                           RunDirectory::take_all(queues.reads, options.paths, options.run));
@@ -164,7 +164,7 @@ Result<std::unique_ptr<StateStore>> StateStore::open(Queues queues,
   }
   Status in_use = remove_marks(queues.reads.backend().files(), store->directories_);
   if (!in_use.ok()) {
-    // Nothing was written: as far as possible it stays as whole as it is.
+    // Nothing was written, so the store stays as whole as it was, as far as possible.
     static_cast<void>(write_marks(queues.reads, store->directories_, closed.mark));
     return std::move(in_use).error().with_context("opening the state store of run " + run);
   }
@@ -248,7 +248,7 @@ void StateStore::write(RecordIo& io, RecordId id, std::uint64_t generation,
   queues_.writes.submit(io.request_);
 }
 
-// Only its own queue may look at a request: each has a lock of its own.
+// Only its own queue may look at a request: each queue has its own lock.
 void StateStore::cancel(RecordIo& io) noexcept {
   IoQueue* queue = nullptr;
   {

@@ -1,22 +1,23 @@
 // StateStore: the optimizer state of one rank on NVMe, as records at fixed places over one or more
-// paths. The idea is that of DeepSpeed's swapped optimizer state (Rajbhandari et al.,
+// paths. The idea comes from DeepSpeed's swapped optimizer state (Rajbhandari et al.,
 // "ZeRO-Infinity", SC 2021, section 5.2); FORMAT.md has the bytes on disk.
 //
 // A record is read and written whole, by one contiguous request. Each write gives it a new
 // generation; the store remembers which generation each record has, so that a read can prove that
-// it got that one and no older. All space is taken in create(). Reads and writes use a queue each,
-// so that a long write does not hold up the reads behind it (they may be the same queue).
+// it got that one and not an older one. All space is taken in create(). Reads and writes use
+// separate queues, so that a long write does not hold up the reads behind it (they may be the same
+// queue).
 //
-// Life: with one generation, records are overwritten in place; a store in use therefore is no
+// Life: with one generation, records are overwritten in place; so a store in use is not a
 // checkpoint, and after a kill nothing in it can be trusted as a whole. It counts as whole only
 // between close() and the next open(): see store_inventory.h for what else may lie on a path.
 //
 // Memory:  less than 200 bytes a record; the caller owns every buffer.
 // Threads: all methods from any thread, but create(), open(), close() and remove() alone.
 //          A RecordIo's callback runs on a thread of the backend.
-// Order:   no read of a record while a write of it is in flight, and no two writes (checked): who
-//          needs the data then has it in the write's buffer.
-// Errors:  as of IoQueue, with the record's name in front; kCorrupt for a store that is damaged.
+// Order:   no read of a record while a write of it is in flight, and no two writes (checked):
+//          whoever needs the data then finds it in the write's buffer.
+// Errors:  as from IoQueue, after the record's name; kCorrupt for a store that is damaged.
 #pragma once
 
 #include <cstddef>
@@ -57,7 +58,7 @@ class RecordIo {
     callback_ = callback;
     context_ = context;
   }
-  // How it ended, the record's name in front of an error; meaningful from the callback on.
+  // How it ended; an error begins with the record's name. Meaningful from the callback on.
   const Status& status() const { return status_; }
   RecordId record() const { return record_; }
   std::int64_t latency_ns() const { return request_.latency_ns(); }
@@ -76,7 +77,7 @@ class RecordIo {
 class StateStore {
  public:
   struct Options {
-    std::vector<std::string> paths;  // one folder a drive; they must exist
+    std::vector<std::string> paths;  // one folder per drive; they must exist
     std::vector<int> weights;        // of the paths, by speed; empty: equal
     std::string run;                 // the store's folder on each path is sluice-<run>
     std::uint64_t stripe_bytes = 1 << 20;
@@ -91,10 +92,11 @@ class StateStore {
     aio::IoQueue& writes;
   };
 
-  // Makes a new store; what a killed run of the same name left is removed, and said. No record can
-  // be read before it was written. kBusy: a run of this name is alive, or may be elsewhere; also
-  // errors about a store that cannot be read, or of which a part is missing: what is refused is
-  // left as it was. kNoSpace before anything is written. Whatever fails, nothing is left behind.
+  // Makes a new store; what a killed run of the same name left is removed, which is logged. No
+  // record can be read before it was written. kBusy: a run of this name is alive, or may be
+  // elsewhere. Other errors: a store that cannot be read, or of which a part is missing. What is
+  // refused is left as it was. kNoSpace before anything is written. Whatever fails, nothing is left
+  // behind.
   static Result<std::unique_ptr<StateStore>> create(Queues queues, const Options& options,
                                                     std::vector<RecordSpec> records);
 
@@ -131,20 +133,20 @@ class StateStore {
   void read(RecordIo& io, RecordId id, std::span<std::byte> image) noexcept;
   void write(RecordIo& io, RecordId id, std::uint64_t generation,
              std::span<const std::byte> image) noexcept;
-  // Starts no further block of it; it still ends, with kCancelled or as it would have.
+  // Starts no further block of it; it still ends, with kCancelled or as it would have anyway.
   void cancel(RecordIo& io) noexcept;
 
   // Blocking: reads and checks, or seals (with the next generation) and writes.
   Status read_checked(aio::Executor& executor, RecordId id, std::span<std::byte> image);
   Status write_sealed(aio::Executor& executor, RecordId id, std::span<std::byte> image);
 
-  // For waiters of their own: a backend in virtual time works here.
+  // For callers that wait themselves: a backend in virtual time works here.
   aio::PumpResult pump() { return queues_.reads.backend().pump(); }
   const Clock& clock() const { return queues_.reads.backend().clock(); }
 
  private:
   struct RecordState {
-    std::uint64_t generation = 0;  // the newest that was begun to be written
+    std::uint64_t generation = 0;  // the newest whose write has begun
     bool valid = false;            // and is on the disk
     bool writing = false;
     std::uint16_t readers = 0;

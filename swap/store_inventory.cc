@@ -48,7 +48,7 @@ Status check_member(const Member& member, const std::string& run) {
   return {};
 }
 
-// One mark is enough: the first is written when all records are durable, and the last is gone
+// One mark is enough: the first is written when all records are durable, and the last is removed
 // before a record is written again.
 std::optional<ClosedMark> common_mark(std::vector<std::optional<ClosedMark>> marks) {
   std::optional<ClosedMark> common;
@@ -60,7 +60,7 @@ std::optional<ClosedMark> common_mark(std::vector<std::optional<ClosedMark>> mar
   return common;
 }
 
-// The folder and those of the same store on other paths, locked; all of them are leftovers still.
+// The folder and those of the same store on other paths, locked; all of them are still leftovers.
 Result<std::vector<FoundRun>> remove_leftover(IoQueue& queue, const FoundRun& found) {
   std::vector<std::string> paths = {found.path};
   const auto manifest = read_manifest(queue, found.directory);
@@ -131,7 +131,7 @@ Status remove_store(IoQueue& queue, const RunDirectories& directories) {
 
 Result<Sweep> remove_leftovers(IoQueue& queue, const std::vector<std::string>& paths,
                                const std::function<bool(const FoundRun&)>& which) {
-  // All are judged before any is removed: what the parts of a store say of each other.
+  // All are judged before any is removed: the parts of a store are evidence for each other.
   std::vector<FoundRun> all;
   for (const std::string& path : paths) {
     SLUICE_ASSIGN_OR_RETURN(std::vector<FoundRun> found, find_runs(queue, path));

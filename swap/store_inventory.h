@@ -21,8 +21,8 @@ namespace sluice::swap {
 std::string describe(const FoundRun& found);
 std::string describe(const RunOwner& owner);
 
-// Removes a store that is held on the paths given. Through a kill at any moment the rest of it is
-// a leftover, on every path: its marks go first, then what says that it has other parts.
+// Removes a store that is held on the paths given. If it is killed at any moment, what remains is a
+// leftover on every path: its marks go first, then what says that it has other parts.
 Status remove_store(aio::IoQueue& queue, const RunDirectories& directories);
 
 struct Sweep {
@@ -30,13 +30,13 @@ struct Sweep {
   std::vector<FoundRun> kept;
 };
 // Removes every kLeftover on the paths for which `which` is true (empty: all), and nothing else;
-// with their parts on paths that were not given, since half of a store would say nothing. One that
-// cannot be removed is kept, and its problem says why.
+// including their parts on paths that were not given, since half a store would be of no use. One
+// that cannot be removed is kept, and its problem says why.
 Result<Sweep> remove_leftovers(aio::IoQueue& queue, const std::vector<std::string>& paths,
                                const std::function<bool(const FoundRun&)>& which = {});
 
-// Removes the folders of a run on the paths, whatever is in them, but for what is in use as far as
-// can be seen here: kBusy, and nothing is removed. kNotFound where there is none.
+// Removes the folders of a run on the paths, whatever is in them. If one is in use, as far as can
+// be seen here: kBusy, and nothing is removed. kNotFound where there is none.
 Result<std::vector<FoundRun>> remove_run(aio::IoQueue& queue, const std::vector<std::string>& paths,
                                          const std::string& run);
 
@@ -46,11 +46,11 @@ struct ClosedStore {
   StoreLayout layout;
   ClosedMark mark;
 };
-// Errors as of StateStore::open().
+// Errors as from StateStore::open().
 Result<ClosedStore> find_closed(aio::IoQueue& queue, const std::vector<std::string>& paths,
                                 const std::string& run);
 
-// The same of a store that need not be closed: nobody knows its generations then.
+// Likewise, of a store that need not be closed: its generations are then unknown.
 struct AnyStore {
   std::vector<std::string> paths;
   StoreLayout layout;

@@ -1,8 +1,8 @@
 // StoreLayout: which records a store has and where each lies, fixed when the store is made.
 //
-// Records lie one behind the other in the order given, each at a multiple of 4096 bytes of one
-// range, which the paths share in stripes. With G generations there are G such sequences:
-// generation g of a record lies in number g mod G.
+// Records lie consecutively in the order given, each at a multiple of 4096 bytes of one
+// range, which is striped over the paths. With G generations there are G such sequences: generation
+// g of a record lies in sequence g mod G.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,7 @@ class StoreLayout {
   }
   std::uint64_t total_bytes() const { return sequence_bytes_ * options_.generations; }
   std::uint64_t largest_image_bytes() const { return largest_image_bytes_; }
-  // kNotFound names what was asked for.
+  // kNotFound names what was looked up.
   Result<RecordId> find(const std::string& parameter, std::uint64_t first_element) const;
 
  private:

@@ -14,7 +14,7 @@ using nlohmann::json;
 
 constexpr const char* kFormat = "sluice-state-store";
 constexpr std::int64_t kVersion = 1;
-// Larger files are no manifests of ours.
+// Larger files are not manifests of ours.
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
 
 Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }

@@ -57,8 +57,8 @@ SwapStage bottleneck(const SwapStats& stats) {
   return stats.wait_read_ns >= stats.wait_write_ns ? SwapStage::kRead : SwapStage::kWrite;
 }
 
-// Its fields but the first two are the starting thread's until the transfer is submitted, and the
-// loan's while on loan.
+// All fields but the first two belong to the starting thread until the transfer is submitted, and
+// to the loan while on loan.
 struct SwapPipeline::Slot {
   SwapPipeline* pipeline = nullptr;
   int index = 0;
@@ -164,7 +164,7 @@ SwapPipeline::~SwapPipeline() {
 
 // ---- transfers -------------------------------------------------------------------------------
 
-// Releases the lock while it hands to the store what the schedule wants started.
+// Releases the lock while it hands the store what the schedule wants started.
 void SwapPipeline::start_transfers(Lock& lock) {
   std::array<SwapSchedule::Transfer, kStartBatch> batch;
   for (;;) {
@@ -197,7 +197,7 @@ void SwapPipeline::start(const SwapSchedule::Transfer& transfer) {
   store_.read(slot.io, transfer.record, slot.image->bytes());
 }
 
-// What may be destroyed once the lock is released for good: everything but the store.
+// From here on, once the lock is released for good, everything but the store may be destroyed.
 void SwapPipeline::on_done(RecordIo& io, void* context) noexcept {
   const auto& slot = *static_cast<const Slot*>(context);
   SwapPipeline& pipeline = *slot.pipeline;
@@ -211,7 +211,7 @@ void SwapPipeline::on_done(RecordIo& io, void* context) noexcept {
     pipeline.stop_locked(io.status().error());
   }
   pipeline.schedule_.ended(slot.index);
-  pipeline.changed_.notify_all();  // before more is started: somebody may compute meanwhile
+  pipeline.changed_.notify_all();  // before more is started: another thread may compute meanwhile
   pipeline.start_transfers(lock);
   pipeline.changed_.notify_all();
 }
@@ -346,7 +346,7 @@ SwapStats SwapPipeline::stats_at_locked(std::int64_t now_ns) const {
   return stats;
 }
 
-// Counts the time since the last call as what was going on then.
+// Counts the time since the last call towards what was going on then.
 void SwapPipeline::account_locked() {
   const std::int64_t now_ns = store_.clock().now_ns();
   stats_ = stats_at_locked(now_ns);

@@ -10,19 +10,19 @@
 //   }
 //   SLUICE_RETURN_IF_ERROR(pipeline->drain());
 //
-// Memory:  `buffers` leases of the pool, all taken in create() or none, and 2 bytes a record of the
-//          store; nothing is allocated later but the sequence of expected records (4 bytes each).
+// Memory:  `buffers` leases of the pool, all taken in create() or none, and 2 bytes per record of
+//          the store; later only the sequence of expected records (4 bytes each) is allocated.
 // Order:   next() gives the records exactly as expected. A record whose write is in flight is never
 //          read: its buffer is handed on, without a read, when the write has completed (the kernel
 //          would change what the drive is still fetching). A record may be expected again at any
-//          time, also while it is on loan; but not asked for by next() until that loan is over.
+//          time, even while it is on loan, but not requested by next() until that loan is over.
 // Threads: expect(), next(), write(), release() and drain() from one thread at a time; cancel() and
-//          stats() from any. Transfers go on from completion callbacks, so they overlap with the
-//          caller's work without a thread of their own.
+//          stats() from any. Completion callbacks start the next transfers, so these overlap with
+//          the caller's work without a thread of their own.
 // Errors:  the first failed transfer ends it: nothing more is started, and next() and drain()
-//          return that error, the record's name in front, after what was in flight is back. So does
-//          cancel(), with kCancelled. There is no way back: records that were computed but not
-//          written are lost, and the store must not be closed.
+//          return that error, beginning with the record's name, once what was in flight is back. So
+//          does cancel(), with kCancelled. This cannot be undone: records that were computed but
+//          not written are lost, and the store must not be closed.
 // Shutdown: the destructor cancels and waits for what is in flight; loans must be gone by then.
 #pragma once
 
@@ -45,7 +45,7 @@
 
 namespace sluice::swap {
 
-// What the caller waited for, and what went through. Times by the backend's clock.
+// What the caller waited for, and how much was moved. Times by the backend's clock.
 struct SwapStats {
   std::uint64_t records_read = 0;
   std::uint64_t records_forwarded = 0;  // served from a buffer instead of the disk
@@ -87,12 +87,12 @@ class SwapPipeline {
 
     RecordId record() const;
     RecordImage& image() const;
-    // As of RecordWork: what to check (nothing when it came from a buffer, or was checked), and
+    // As for RecordWork: what to check (nothing when it came from a buffer, or was checked), and
     // what to seal with.
     std::optional<std::uint64_t> check_generation() const;
     std::uint64_t next_generation() const;
 
-    // Checks, works on and seals all of it; an error has the record's name in front.
+    // Checks, works on and seals all of it; an error begins with the record's name.
     Status work(aio::Executor& executor,
                 const std::function<void(int chunk, std::span<std::byte>)>& work);
     // Checks it only.
@@ -106,7 +106,8 @@ class SwapPipeline {
   };
 
   // The pool's buffers must hold the store's largest image: kInvalidArgument says how large.
-  // kOutOfMemory when it has not `buffers` free ones now. Store and pool must outlive the pipeline.
+  // kOutOfMemory when it does not have `buffers` free ones now. Store and pool must outlive the
+  // pipeline.
   static Result<std::unique_ptr<SwapPipeline>> create(StateStore& store, aio::PinnedPool& pool,
                                                       const Options& options);
   ~SwapPipeline();
@@ -117,17 +118,17 @@ class SwapPipeline {
   void expect(std::span<const RecordId> records);
   std::size_t expected() const;  // not yet given out by next()
 
-  // Waits for the next record. At most buffers - 1 loans may be out, that record's not among them,
+  // Waits for the next record. At most buffers - 1 loans may be out, not counting that record's,
   // and something must be expected (all checked).
   Result<Loan> next();
 
   // The record, sealed with next_generation() (checked), goes to the disk as soon as the order
   // allows; its buffer is free after that.
   void write(Loan loan);
-  // Not changed, or not to be kept: as the loan's destructor.
+  // The record was not changed, or is not to be kept: as the loan's destructor.
   void release(Loan loan);
 
-  // Until every write has completed. Expected records stay expected, and are being read.
+  // Waits until every write has completed. Expected records stay expected, and are being read.
   Status drain();
   void cancel() noexcept;
 
@@ -138,7 +139,7 @@ class SwapPipeline {
  private:
   SwapPipeline(StateStore& store, const Options& options);
 
-  // All *_locked() want mutex_.
+  // All *_locked() need mutex_ held.
   enum class Activity : std::uint8_t { kNone, kWaitForRead, kCompute, kWaitForWrite };
   using Lock = std::unique_lock<std::mutex>;
 
@@ -147,7 +148,7 @@ class SwapPipeline {
   static void on_done(RecordIo& io, void* context) noexcept;
   void stop_locked(Error error);
   void give_back(Slot& slot, bool write);
-  // Until `done`, or it has stopped and nothing is in flight.
+  // Waits until `done`, or until it has stopped and nothing is in flight.
   template <typename Done>
   Status wait(Lock& lock, const Done& done);
   bool quiet_locked() const;

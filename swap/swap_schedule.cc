@@ -64,8 +64,8 @@ void SwapSchedule::look_ahead() {
   }
 }
 
-// A turn ends when it has had its records or has none left, and the other lane has some. It has
-// ended only when nothing is in flight any more; the drive is never left idle for it.
+// A turn is due to end when it has had its records or has none left, and the other lane has some.
+// It has ended only when nothing is in flight any longer; the drive is never left idle for it.
 void SwapSchedule::take_turns() {
   const Lane& here = lanes_[turn_];
   const Lane& other = lanes_[1 - turn_];

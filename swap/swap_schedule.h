@@ -1,17 +1,18 @@
 // SwapSchedule: which record is in which buffer, and which transfer starts next. The decisions of
 // SwapPipeline, without its IO, threads and time.
 //
-// A record is in one buffer at most. Look-ahead goes through the expected records in order; each
-// is promised the buffer that holds it already, or else a free one, to be read into. A buffer that
-// is still promised is kept when its record has been written (the next user gets it from there),
-// and read anew when its record was dropped.
+// A record is in at most one buffer. Look-ahead goes through the expected records in order; each is
+// promised the buffer that already holds it, or else a free one to be read into. A buffer that is
+// still promised is kept when its record has been written (the next user gets it from there), and
+// read again when its record was dropped.
 //
 // No deadlock: the promises cover the first records of the sequence, so the buffer of the record
-// that is due next goes on to be ready, unless it is on loan. If no buffer is promised to it, none
-// is promised to anybody: all are on loan or on their way to the disk, and with one loan less than
-// buffers, one of them will be free. Something can start whenever nothing is in flight.
+// that is due next will become ready, unless it is on loan. If no buffer is promised to it, none is
+// promised to any record: all are on loan or on their way to the disk, and with fewer loans than
+// buffers, one of them will become free. Something can start whenever nothing is in flight.
 //
-// Memory:  fixed, but for the sequence. Threads: the caller's lock.
+// Memory:  fixed, but for the sequence.
+// Threads: the caller's lock.
 #pragma once
 
 #include <array>
@@ -57,8 +58,8 @@ class SwapSchedule {
   void expect(std::span<const RecordId> records);
   std::size_t expected() const { return expected_.size(); }
 
-  // The next transfer to be started, in flight from now on; nothing: none may start. To be asked
-  // after each change until it has none.
+  // The next transfer to start, in flight from now on; nothing: none may start. Call it after each
+  // change until it has none.
   std::optional<Transfer> start_next();
   void ended(int buffer);
 
@@ -68,7 +69,7 @@ class SwapSchedule {
   void write(int buffer);
   void drop(int buffer);
 
-  // Nothing starts any more; what is in flight still ends.
+  // Nothing more starts; what is in flight still ends.
   void stop();
 
   State state(int buffer) const { return buffers_[at(buffer)].state; }
@@ -97,7 +98,8 @@ class SwapSchedule {
     std::size_t first_ = 0;
     std::size_t size_ = 0;
   };
-  // First in, first out, of any number of records. Allocates only when it holds more than ever.
+  // First in, first out, of any number of records. Allocates only when it holds more than ever
+  // before.
   class Sequence {
    public:
     std::size_t size() const { return size_; }
@@ -132,7 +134,7 @@ class SwapSchedule {
 
   const int burst_records_;
   Sequence expected_;
-  std::size_t looked_at_ = 0;  // so many from the front have a buffer promised
+  std::size_t looked_at_ = 0;  // this many from the front have been promised a buffer
   std::vector<Buffer> buffers_;
   std::vector<std::int16_t> holder_;  // of each record: a buffer, or kNone
   Line free_;

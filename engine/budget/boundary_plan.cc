@@ -5,8 +5,8 @@
 namespace sluice::engine {
 namespace {
 
-// As LibTorch's own tensors are placed: libraries choose kernels by alignment, and other kernels
-// give other bits.
+// As LibTorch places its own tensors: libraries choose kernels by alignment, and different kernels
+// give different bits.
 constexpr std::uint64_t kAlignmentBytes = 512;
 
 }  // namespace

@@ -1,6 +1,6 @@
-// BoundaryPlan: where boundaries lie that go to the host between forward and backward, and what
-// that takes: a ring of a few units' on the GPU, and a place in host memory for each block's that
-// moves.
+// BoundaryPlan: where boundaries that go to the host between forward and backward lie, and what
+// that takes: a ring of a few units' boundaries on the GPU, and a place in host memory for each
+// block whose boundary moves.
 #pragma once
 
 #include <cstdint>

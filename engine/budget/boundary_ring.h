@@ -2,7 +2,7 @@
 //
 // Forward goes through blocks 1 .. blocks, backward through the same in reverse. So the last blocks
 // of forward are the first of backward, and stay where they are; those before them go to the host
-// and come back, each into the slot that the block `slots` behind it leaves, as soon as that one's
+// and come back, each into the slot left by the block `slots` after it, as soon as that block's
 // backward is done. A block's input is thus on its way slots - 1 blocks ahead of its use.
 #pragma once
 
@@ -22,7 +22,7 @@ class BoundaryRing {
   int moved() const { return std::max(blocks_ - slots_, 0); }
   bool moves(int block) const { return block <= moved(); }
   int slot_of(int block) const { return (block - 1) % slots_; }
-  // Whose input comes into its slot once the block's backward is done; kNothing: nobody's.
+  // Whose input comes into its slot once the block's backward is done; kNothing: no block's.
   int follower(int block) const { return block > slots_ ? block - slots_ : kNothing; }
 
  private:

@@ -3,14 +3,14 @@
 //
 //   stage3_prefetch_bucket_size  fetched ahead of their use, at most
 //   stage3_max_live_parameters   on the GPU at once, at most
-//   stage3_max_reuse_distance    what is used again within so many elements is not released
+//   stage3_max_reuse_distance    what is used again within this many elements is not released
 //
 // The embedding and the head have places of their own on the GPU and keep them from their first use
 // in a step to their last. Blocks share slots. A slot keeps its block until another one needs it,
 // so with n slots the last n blocks of forward are still there in backward.
 //
 // A limit below what one unit needs is raised; `raised` has a sentence for each. None of them
-// changes a bit of what is computed.
+// changes a bit of the results.
 #pragma once
 
 #include <cstdint>
@@ -44,9 +44,9 @@ FetchLimits fetch_limits(const UnitSizes& sizes, const FetchRequest& request);
 // read ahead from NVMe is limited, by the bucket.
 FetchLimits host_fetch_limits(const UnitSizes& sizes, const FetchRequest& request);
 
-// The fewest slots that still let one block be copied while another one computes.
+// The fewest slots that still let one block be copied while another computes.
 int least_block_slots(int blocks);
-// At most so many slots, but not fewer than the least; prefetching follows.
+// At most this many slots, but not fewer than the minimum; prefetching follows.
 void lower_block_slots(FetchLimits& limits, int blocks, int most);
 
 }  // namespace sluice::engine

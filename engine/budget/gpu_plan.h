@@ -9,7 +9,7 @@
 
 #include "engine/model/model_layout.h"
 #include "offload/element_types.h"
-#include "offload/unit_residency.h"
+#include "offload/state/unit_residency.h"
 
 namespace sluice::engine {
 
@@ -37,7 +37,7 @@ struct CudaSinkOptions {
   offload::GradType type = offload::GradType::kBf16;
   offload::UnitResidency residency;
 };
-inline constexpr int kGradientStages = 2;  // one is filled while the other is copied away
+inline constexpr int kGradientStages = 2;  // one is filled while the other is copied out
 
 // fp32. Of a unit that lends parameters: its own, since later units add to them before it does.
 // The others take turns.

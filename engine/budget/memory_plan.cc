@@ -15,14 +15,14 @@ namespace {
 constexpr std::uint64_t kRecordGranule = offload::kTileElements;
 constexpr int kMinSwapBuffers = 3;  // one is read, one computed, one written
 
-// What is resident before anything of the run is there, and what LibTorch's libraries keep. On the
+// What is resident before any part of the run exists, and what LibTorch's libraries keep. On the
 // CPU a model of 28,000 parameters trains in 377 MiB (366 after set-up, 384 with 16 threads): half
-// are pages of LibTorch's libraries that loading has relocated or that initialisers have made, half
+// are pages of LibTorch's libraries that loading has relocated or initialisers have written, half
 // are mapped from their files. The rest is for allocators' arenas and oneDNN's scratch memory.
 constexpr std::uint64_t kProgramBytes = 512 * kMiB;
 // With CUDA 448 MiB are resident once its context is there, and what the driver and cuBLAS keep on
 // the host as kernels are loaded comes on top, more in some runs than in others: 850 to 970 MiB in
-// all where a run takes 1.8 to 25 GiB, and 1030 where it takes 110 and pins 45 of them.
+// total where a run takes 1.8 to 25 GiB, and 1030 where it takes 110 and pins 45 of them.
 constexpr std::uint64_t kCudaProgramBytes = 928 * kMiB;
 // On the GPU: cuBLAS' workspaces, kernels as they are loaded, what LibTorch's allocator rounds up.
 constexpr std::uint64_t kCudaLibraryBytes = 256 * kMiB;
@@ -50,8 +50,8 @@ void choose_types(const config::Config& config, MemoryPlan& plan) {
   }
 }
 
-// A name for the run's folders on the NVMe paths: the same for the same run directory, and another
-// one for another.
+// A name for the run's folders on the NVMe paths: the same for the same run directory, different
+// for a different one.
 std::string store_name(const config::Config& config, const char* what) {
   std::string name;
   for (const char letter : config.run.dir) {
@@ -59,7 +59,7 @@ std::string store_name(const config::Config& config, const char* what) {
                        (letter >= '0' && letter <= '9') || letter == '-' || letter == '_';
     name += plain ? letter : '-';
   }
-  // The end of a path tells more than its beginning.
+  // The end of a path is more telling than its beginning.
   constexpr std::size_t kMostOfThePath = 28;
   if (name.size() > kMostOfThePath) name = name.substr(name.size() - kMostOfThePath);
   std::uint64_t hash = 1469598103934665603U;
@@ -86,7 +86,7 @@ Status plan_params(const config::Config& config, const ModelLayout& model,
   plan.params.element_bytes = offload::param_bytes_per_element(plan.form);
   plan.params.store.paths = config.param_nvme_paths();
   plan.params.store.weights = stripe_weights(config, options.nvme_weights);
-  // Weights may be used while the run that makes them goes on.
+  // Weights may be used while the run that makes them continues.
   plan.params.store.run = store_name(config, store_suffix(plan.purpose));
   plan.params.store.label = "parameters";
   SLUICE_ASSIGN_OR_RETURN(const auto memory, offload::ParamOffloader::memory_plan(plan.params));
@@ -138,7 +138,7 @@ Status plan_optimizer(const config::Config& config, const PlanOptions& options, 
   return {};
 }
 
-// One is computed with, one just used, the others are copied into.
+// One is in use, one just used, the others are being copied into.
 int ring_blocks(const config::Config& config) {
   constexpr std::int64_t kMostAhead = 64;
   return static_cast<int>(
@@ -146,7 +146,7 @@ int ring_blocks(const config::Config& config) {
          2;
 }
 
-// Of what the units are given; on the CPU that is in host memory anyway.
+// Of the units' inputs; on the CPU they are in host memory anyway.
 void plan_boundaries(const config::Config& config, const ModelLayout& model,
                      std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
   if (!plan.cuda) return;
@@ -162,12 +162,12 @@ void plan_boundaries(const config::Config& config, const ModelLayout& model,
                        /*locked=*/true});
 }
 
-// Evaluated together, in an evaluation on its own: as many micro-batches as have this much between
-// two units. More would fetch parameters less often; this much hides a drive behind a GPU.
+// Evaluated together, in an evaluation on its own: as many micro-batches as amount to this much
+// between two units. More would fetch parameters less often; this much hides a drive behind a GPU.
 constexpr std::uint64_t kEvaluationFlowBytes = 256 * kMiB;
 
 // Boundaries of all micro-batches between forward and backward, and what one call works with. An
-// evaluation during training goes with the former.
+// evaluation during training uses the boundaries' memory.
 std::uint64_t plan_activations(const config::Config& config, const ModelLayout& model,
                                MemoryPlan& plan) {
   const bool generates = plan.purpose == RunPurpose::kGeneration;

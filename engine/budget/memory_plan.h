@@ -1,6 +1,6 @@
 // MemoryPlan: what a run takes of each tier, worked out from the configuration alone, before
 // anything is allocated; and whether the machine has it. It is printed as the preflight table, and
-// the run then allocates just that.
+// the run then allocates exactly that.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@
 #include "offload/params/param_offloader.h"
 #include "offload/planner/step_model.h"
 #include "offload/state/optimizer_offloader.h"
-#include "offload/unit_residency.h"
+#include "offload/state/unit_residency.h"
 
 namespace sluice::engine {
 
 enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
 
-// What memory is for, as far as remedies depend on it.
+// What memory is for, insofar as remedies depend on it.
 enum class MemoryUse : std::uint8_t {
   kActivations,  // of the compute device: grows with the micro-batch
   kBoundaries,   // activations that went to the host
@@ -44,7 +44,7 @@ struct MemoryLine {
   std::vector<PathBytes> paths;  // of what is on NVMe: how much of it lies on each
 };
 
-// What CUDA takes of a GPU for a process before the process has taken anything.
+// What CUDA takes of a GPU for a process before the process takes anything.
 inline constexpr std::uint64_t kCudaContextBytes = std::uint64_t{512} << 20;
 
 struct MemoryPlan {
@@ -74,7 +74,7 @@ struct MemoryPlan {
   std::uint64_t locked_bytes() const;  // of the host's
   std::uint64_t gpu_bytes() const;
   std::uint64_t nvme_bytes() const;
-  // Each path with what all lines have on it, those without anything left out.
+  // Each path with what all lines have on it; paths with nothing are left out.
   std::vector<PathBytes> nvme_paths() const;
 };
 
@@ -84,10 +84,10 @@ struct PlanOptions {
   // What the run may take of the GPU: slots that are only there for reuse are given up where it is
   // too little.
   std::optional<std::uint64_t> gpu_room_bytes;
-  // What the planner chose, by unit, for all that the configuration leaves to it ("auto"). Empty:
-  // then that goes to the host's memory.
+  // What the planner chose, by unit, for everything that the configuration leaves to it ("auto").
+  // Empty: all of that goes to the host's memory.
   std::vector<offload::UnitPlace> places;
-  // Of budget.nvme_paths, where the configuration leaves them open ("auto"). Empty: equal then.
+  // Of budget.nvme_paths, where the configuration leaves them open ("auto"). Empty: equal.
   std::vector<int> nvme_weights;
 };
 

@@ -38,8 +38,8 @@ std::uint64_t place_units(const config::Zero& zero, const ModelLayout& model,
   return largest;
 }
 
-// Of each size class, for units of which the largest has so many elements. Buffers are as large as
-// the units that they hold: a buffer_size beyond that would be memory that nothing uses.
+// Of each size class, for units of which the largest has this many elements. Buffers are as large
+// as the units that they hold: a buffer_size beyond that would be memory that nothing uses.
 void choose_param_buffers(const config::OffloadParam& asked, std::uint64_t largest,
                           MemoryPlan& plan) {
   plan.params.cache_buffers = kMinCacheBuffers;
@@ -64,7 +64,7 @@ void choose_param_buffers(const config::OffloadParam& asked, std::uint64_t large
 
 // An evaluation has no backward that would use a block again.
 FetchRequest fetch_request(const config::Config& config, RunPurpose purpose) {
-  // Where the plan chooses what stays on the GPU, slots are for passing through alone.
+  // Where the plan chooses what stays on the GPU, slots are only for passing through.
   const bool reuses = purpose == RunPurpose::kTraining &&
                       config.zero.offload_param.device != config::OffloadDevice::kAuto;
   return {.prefetch_units = config.placement.prefetch_units,
@@ -85,7 +85,7 @@ UnitSizes unit_sizes(const ModelLayout& model) {
   return sizes;
 }
 
-// What so many slots for blocks take, with those of embedding and head.
+// What this many slots for blocks take, including those of embedding and head.
 std::uint64_t slot_bytes(const ModelLayout& model, const MemoryPlan& plan, int block_slots) {
   CudaSlotOptions options = slot_options(plan);
   options.block_slots = block_slots;
@@ -125,7 +125,7 @@ void place_params(const config::Zero& zero, const ModelLayout& model,
   choose_param_buffers(zero.offload_param, place_units(zero, model, places, plan), plan);
 }
 
-// From NVMe, units come to the host one ahead of those that are copied to the GPU.
+// From NVMe, units reach the host one ahead of those being copied to the GPU.
 void plan_fetching(const config::Config& config, const ModelLayout& model,
                    std::optional<std::uint64_t> gpu_room_bytes, MemoryPlan& plan) {
   const UnitSizes sizes = unit_sizes(model);
@@ -135,7 +135,7 @@ void plan_fetching(const config::Config& config, const ModelLayout& model,
   plan.prefetch_units = limits.prefetch_units;
   plan.block_slots = limits.block_slots;
   const bool from_nvme = !plan.nvme.empty() && plan.nvme.front().bytes > 0;
-  // Into all buffers but that of the unit in use: beyond, units push each other out unused.
+  // Into all buffers but that of the unit in use: beyond that, units evict each other unused.
   plan.params.read_ahead =
       std::min(limits.prefetch_units + (plan.cuda ? 1 : 0), plan.params.cache_buffers - 1);
   if (plan.cuda || from_nvme)

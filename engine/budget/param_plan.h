@@ -1,6 +1,6 @@
 // The part of a MemoryPlan that is about parameters: which units are on NVMe, through how many
 // buffers they pass, how far ahead they are fetched, and how many the GPU holds. What the
-// configuration gives too small is raised, with a note in the plan.
+// configuration sets too small is raised, with a note in the plan.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace sluice::engine {
 
-// Units and cache_buffers of plan.params. A device that is named is obeyed; what is left open is as
-// in `places`, by unit, or in the host's memory where that is empty.
+// Units and cache_buffers of plan.params. A named device is obeyed; what is left open goes by
+// `places`, by unit, or to the host's memory where that is empty.
 void place_params(const config::Zero& zero, const ModelLayout& model,
                   std::span<const offload::UnitPlace> places, MemoryPlan& plan);
 

@@ -12,8 +12,8 @@ namespace {
 
 constexpr double kSecondsAMinute = 60;
 constexpr double kNsAMinute = 60e9;
-// By time, where a run keeps all checkpoints and how long it takes is not known: those of a week,
-// one every half hour.
+// By time, where a run keeps all checkpoints and its duration is not known: a week's worth, one
+// every half hour.
 constexpr std::int64_t kAssumedCheckpoints = 7 * 24 * 2;
 
 std::string number(double value) {
@@ -48,7 +48,7 @@ class Planner {
     bool known = true;  // else it is assumed
   };
 
-  // How many checkpoints the rest of the run writes: one a step at the most.
+  // How many checkpoints the rest of the run writes: at most one per step.
   Count writes() const {
     const std::int64_t before = needs_.first_step - 1;
     const std::int64_t steps = std::max<std::int64_t>(run_.steps - before, 0);
@@ -66,8 +66,8 @@ class Planner {
     return {.most = std::min(count, steps), .known = needs_.step_s || count >= steps};
   }
 
-  // How many more than there are now lie on the disk at once. The newest `keep_last` stay while the
-  // next one is written.
+  // How many more than now are on the disk at once. The newest `keep_last` stay while the next one
+  // is written.
   Count new_checkpoints(std::int64_t keep_last) const {
     const Count count = writes();
     if (keep_last == 0) return count;
@@ -86,7 +86,7 @@ class Planner {
            room() / std::max<std::uint64_t>(needs_.checkpoint_bytes, 1);
   }
 
-  // The default alone comes here.
+  // Only the default comes here.
   void leave_out_time() {
     const std::string why = does_not_fit();
     const std::string what = remedy();

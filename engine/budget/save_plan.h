@@ -1,10 +1,9 @@
 // SavePlan: when a run saves, and whether the disk of its folder has room for what that leaves
 // there. SaveClock: whether it is time.
 //
-// Saves by time are the default (run.checkpoint_minutes), as far as run.keep_last checkpoints and
-// the one that is being written fit beside what else the run puts on that disk. What is set
-// explicitly is obeyed, with a warning where it does not fit. When a run saves changes no bit of
-// it.
+// Saves by time are the default (run.checkpoint_minutes), provided that run.keep_last checkpoints
+// and the one being written fit beside what else the run puts on that disk. What is set explicitly
+// is obeyed, with a warning where it does not fit. When a run saves does not change a bit of it.
 //
 // Threads: one; nothing here blocks.
 #pragma once
@@ -22,9 +21,9 @@ inline constexpr double kDefaultCheckpointMinutes = 30;
 struct SaveNeeds {
   std::string folder;                       // of the run
   std::uint64_t checkpoint_bytes = 0;       // of one
-  std::optional<std::uint64_t> free_bytes;  // on the folder's disk; unset: it cannot be found out
+  std::optional<std::uint64_t> free_bytes;  // on the folder's disk; unset: it cannot be determined
   std::uint64_t other_bytes = 0;            // what else the run will put on that disk
-  std::int64_t complete_checkpoints = 0;    // those that are in the folder already
+  std::int64_t complete_checkpoints = 0;    // those that are already in the folder
   std::int64_t first_step = 1;              // the next one
   std::optional<double> step_s;             // as it is predicted
 };
@@ -36,20 +35,20 @@ struct SavePlan {
   std::string schedule;                // a sentence: when the run saves
   std::optional<std::string> warning;  // sentences: what does not fit, and what would
 
-  // And then when it is interrupted, too.
+  // Then also when it is interrupted.
   bool saves() const { return every_steps > 0 || every_minutes > 0 || at_end; }
 };
 
 SavePlan plan_saves(const config::Run& run, const SaveNeeds& needs);
 
-// Counts from the last save, whatever it was for, and from its end: a save that takes long is not
-// followed by the next one at once.
+// Counts from the end of the last save, whatever caused it: a long save is not immediately followed
+// by the next.
 class SaveClock {
  public:
   SaveClock(const SavePlan& plan, std::int64_t last_step, std::int64_t now_ns)
       : plan_(plan), last_step_(last_step), last_save_ns_(now_ns) {}
 
-  // After `step`. By time not while a save goes on.
+  // After `step`. Not by time while a save is in progress.
   bool is_due(std::int64_t step, std::int64_t now_ns) const;
   void save_began() { goes_on_ = true; }
   void save_ended(std::int64_t now_ns) {

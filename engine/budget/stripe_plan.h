@@ -1,4 +1,4 @@
-// How a run's stores are dealt over its NVMe paths, and what of them lies on each.
+// How a run's stores are dealt over its NVMe paths, and how much of them lies on each.
 //
 // Threads: pure functions.
 #pragma once
@@ -21,7 +21,7 @@ struct PathBytes {
 // `chosen`. Empty: equal.
 std::vector<int> stripe_weights(const config::Config& config, const std::vector<int>& chosen);
 
-// What a store of so many bytes takes on each of its paths; of none where it is empty.
+// What a store of this many bytes takes on each of its paths; no paths where it is empty.
 std::vector<PathBytes> bytes_on_paths(const swap::StateStore::Options& store, std::uint64_t bytes);
 
 // Adds to those of the same path.

@@ -18,7 +18,7 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
 Status check_files(aio::IoQueue& queue, const CheckpointManifest& manifest,
                    const std::string& folder) {
   for (const StoredFile& stored : manifest.files) {
-    if (stored.name == kWeightIndexName) continue;  // for other programs: loading does without it
+    if (stored.name == kWeightIndexName) continue;  // for other programs: loading does not need it
     const std::string path = folder + "/" + stored.name;
     const auto file = queue.backend().files().open(path, {});
     if (!file.ok()) {
@@ -33,8 +33,8 @@ Status check_files(aio::IoQueue& queue, const CheckpointManifest& manifest,
   return {};
 }
 
-// Saves write into folders of another name, and removals begin by renaming the manifest: a folder
-// that has neither is somebody's, and so is one with other files alone, which is how rsync begins.
+// Saves write into folders with another name, and removals begin by renaming the manifest: a folder
+// that has neither is not ours, nor is one with only other files, which is how rsync begins.
 void judge_without_manifest(const std::vector<std::string>& names, bool replacement,
                             CheckpointEntry& entry) {
   const bool has_ours = std::any_of(names.begin(), names.end(), is_checkpoint_file);

@@ -37,7 +37,7 @@ Result<std::vector<std::string>> names_in(aio::FileSystem& files, const std::str
       folder + " is not a folder, as that of a run's checkpoints is: move it out of the way");
 }
 
-// Those of checkpoints, by step; a replacement behind what it replaces.
+// Those of checkpoints, by step; a replacement comes after what it replaces.
 Result<std::vector<std::string>> checkpoint_names(aio::FileSystem& files,
                                                   const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(auto names, names_in(files, folder));
@@ -79,7 +79,7 @@ Result<std::vector<CheckpointEntry>> CheckpointFolder::list() const {
   for (const std::string& name : names) {
     const std::string path = folder_ + "/" + name;
     auto entry = look_at_checkpoint(queue_, path);
-    if (!entry) {  // it has just gone, or is a file, or a link that leads nowhere
+    if (!entry) {  // it has just disappeared, or is a file, or a link that leads nowhere
       SLUICE_ASSIGN_OR_RETURN(const aio::PathKind kind, files.kind_of(path));
       SLUICE_ASSIGN_OR_RETURN(const bool leads_on, files.exists(path));
       if (kind != aio::PathKind::kLink || leads_on) continue;
@@ -157,7 +157,7 @@ Result<std::vector<CheckpointEntry>> CheckpointFolder::beyond(int keep_last,
   return entries;
 }
 
-// What a removal that failed has left would else take room until the run's next start. One that
+// What a failed removal has left would otherwise take room until the run's next start. One that
 // fails again is no reason to keep what can be removed.
 void CheckpointFolder::finish_removals(const std::vector<std::string>& names) {
   aio::FileSystem& files = queue_.backend().files();

@@ -148,7 +148,7 @@ Status check_files(const std::vector<StoredFile>& files) {
 }
 
 // "; use the version of sluice that wrote it, 0.3.0, or a newer one". Where a newer version keeps
-// that, this one need not know.
+// that is not for this one to know.
 std::string use_its_version(const json& content) {
   const auto version = content.find("program_version");
   const bool known = version != content.end() && version->is_string();
@@ -156,7 +156,7 @@ std::string use_its_version(const json& content) {
          (known ? ", " + version->get<std::string>() + "," : std::string()) + " or a newer one";
 }
 
-// That this program can read it. A format of later versions is no damage.
+// That this program can read it. A format of a later version is not damage.
 Status check_format(const json& content) {
   if (content.at("format").get<std::string>() != kFormat)
     return corrupt("it is not a checkpoint's");

@@ -51,8 +51,8 @@ std::uint64_t checkpoint_hash(std::span<const std::byte> bytes, const Checkpoint
 
 std::string to_text(const CheckpointManifest& manifest);
 // kCorrupt, or kNewerVersion for a format of a later version, in one sentence without the file's
-// name, for any bytes. What it accepts, to_text() wrote: a text that says the same in another way
-// is damaged too.
+// name, for any bytes. What it accepts was written by to_text(): text that says the same in another
+// way counts as damaged too.
 Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text);
 
 // Of a checkpoint's folder. kNotFound: there is none. kCorrupt and kNewerVersion name the file.

@@ -13,7 +13,7 @@ constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::size_t kShardDigits = 5;
 constexpr std::size_t kMinStepDigits = 9;
 
-// Digits alone, as many of `text` as are asked for.
+// Only digits, as many of `text` as are asked for.
 template <typename Number>
 std::optional<Number> parse_digits(std::string_view text) {
   Number value = 0;
@@ -31,7 +31,7 @@ std::string whole_path(const std::string& path) {
   return error ? path : whole;
 }
 
-// By the names in the path alone.
+// Only by the names in the path.
 std::optional<std::string> run_above(const std::string& checkpoint) {
   const std::string checkpoints = parent_folder(checkpoint);
   if (last_name(checkpoints) != kCheckpointsFolder) return std::nullopt;
@@ -124,7 +124,7 @@ std::string last_name(const std::string& path) {
 std::string run_directory_of(const std::string& checkpoint) {
   const auto given = run_above(checkpoint);
   const auto found = run_above(whole_path(checkpoint));
-  // As it was given, where that shows the whole of it.
+  // As given, where that shows all of it.
   if (given && (!found || whole_path(*given) == *found)) return *given;
   return found.value_or("");
 }

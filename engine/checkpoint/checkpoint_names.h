@@ -1,4 +1,4 @@
-// The names of a checkpoint's folder and files, and of nothing else: what is removed is ours.
+// The names of a checkpoint's folder and files, and of nothing else: only what is ours is removed.
 //
 //   step-000000012/                        while it is written, until it takes its place: ....new
 //     master-00001-of-00002.safetensors    exp_avg-..., exp_avg_sq-... likewise
@@ -51,10 +51,10 @@ std::optional<FolderName> parse_folder_name(std::string_view name);
 std::string parent_folder(const std::string& path);
 std::string last_name(const std::string& path);  // "a/b" -> "b"
 
-// The run's directory that a checkpoint's folder lies in, also where the checkpoint was set aside;
+// The run's directory that a checkpoint's folder lies in, even where the checkpoint was set aside;
 // empty: it lies in none.
 //   run/checkpoints/step-000000012, run/checkpoints/set-aside-at-NAME/checkpoints/step-000000012
-// A relative path stays one, unless it is the working directory's that shows which run it is.
+// A relative path stays relative, unless only the working directory's path shows which run it is.
 std::string run_directory_of(const std::string& checkpoint);
 
 }  // namespace sluice::engine

@@ -1,13 +1,13 @@
 // CheckpointReader: the state in a checkpoint, by parameter and element.
 //
-// Every chunk is checked against the manifest before any byte of it is handed out: what read()
-// returns is what was appended, bit for bit, or an error. Headers are read as such chunks too, so
-// what they say is what was written. Reading in flat order is one pass over the files with chunks
-// read ahead; any other order works, a chunk at a time.
+// Every chunk is checked against the manifest before any byte of it is handed out: read() returns
+// what was appended, bit for bit, or an error. Headers are read as such chunks too, so they say
+// what was written. Reading in flat order is one pass over the files with chunks read ahead; any
+// other order works, one chunk at a time.
 //
-// Memory:  chunks_ahead chunks a family, taken at open, and the headers.
+// Memory:  chunks_ahead chunks per family, taken at open, and the headers.
 // Threads: one at a time. `queue` must outlive it.
-// Files:   one a family is open at a time.
+// Files:   one per family is open at a time.
 // Errors:  name the file, and the bytes in it. kNotFound: no manifest, so the checkpoint does not
 //          count, or no such parameter. kCorrupt: damaged, cut short, or another checkpoint's file.
 #pragma once
@@ -61,12 +61,12 @@ class CheckpointReader {
 
   // Elements [first_element, first_element + to.master.size()) of a parameter.
   Status read(std::string_view parameter, std::uint64_t first_element, const StateSpans& to);
-  // The weights alone; does not touch the moments' files.
+  // Only the weights; does not touch the moments' files.
   Status read_master(std::string_view parameter, std::uint64_t first_element,
                      std::span<float> values);
 
  private:
-  struct Place {  // of one parameter, in each family: the same shard, maybe other offsets
+  struct Place {  // of one parameter, in each family: the same shard, maybe different offsets
     std::size_t shard = 0;
     std::array<std::uint64_t, kFamilies.size()> offset_bytes{};
   };

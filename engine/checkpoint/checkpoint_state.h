@@ -1,6 +1,6 @@
-// What a checkpoint holds beside weights and moments: all that the next step depends on, and what
-// the run has to be for the next step to have the same bits. Plain numbers and text; the training
-// loop converts its own to and from them.
+// What a checkpoint holds besides weights and moments: everything that the next step depends on,
+// and what must hold of the run for the next step to have the same bits. Plain numbers and text;
+// the training loop converts its own to and from them.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct StoredLossScale {
   friend bool operator==(const StoredLossScale&, const StoredLossScale&) = default;
 };
 
-// Where in the run it was taken. Nothing of it is negative, but last_overflow_step.
+// Where in the run it was taken. None of it is negative, except last_overflow_step.
 struct StoredPosition {
   std::int64_t global_step = 0;   // steps taken, skipped ones included
   std::int64_t applied_step = 0;  // updates applied; at most global_step
@@ -32,10 +32,10 @@ struct StoredPosition {
   friend bool operator==(const StoredPosition&, const StoredPosition&) = default;
 };
 
-// Stands where the precision of a run would: no run wrote it, it was made of weights alone.
+// Stands in place of a run's precision: no run wrote it, it was made from weights alone.
 inline constexpr std::string_view kImportedPrecision = "imported";
 
-// What a run must have in common with the one that wrote it, to go on with the same bits.
+// What a run must have in common with the one that wrote it, to continue with the same bits.
 struct StoredRun {
   std::uint64_t seed = 0;
   std::string data_order;  // a fingerprint of which samples come when
@@ -46,8 +46,7 @@ struct StoredRun {
   std::string family = "gpt2";
   std::map<std::string, double> family_numbers;  // what only this family has
 
-  // Then seed, order and threads are those of nobody, and any run of the model's shape may begin
-  // there.
+  // Then seed, order and threads are no run's, and any run of the model's shape may begin there.
   bool imported() const { return precision == kImportedPrecision; }
 
   friend bool operator==(const StoredRun&, const StoredRun&) = default;
@@ -65,8 +64,8 @@ struct CheckpointState {
 };
 
 // One clause for each thing in which the two differ, as in "run.seed is 7, and was 42 when the
-// checkpoint was written"; empty: the run can go on bit for bit. Of an imported checkpoint the
-// model's shape alone is compared.
+// checkpoint was written"; empty: the run can go on bit for bit. For an imported checkpoint only
+// the model's shape is compared.
 std::vector<std::string> run_differences(const StoredRun& stored, const StoredRun& now);
 
 }  // namespace sluice::engine

@@ -115,7 +115,7 @@ Status CheckpointWriter::prepare(std::span<const TensorSpec> parameters) {
   return skip_full();
 }
 
-// Whatever cannot be read is set aside, and not lost: a run that has come this far must be able to
+// Whatever cannot be read is set aside, not lost: a run that has come this far must be able to
 // save.
 Status CheckpointWriter::take_folder() {
   aio::FileSystem& files = queue_.backend().files();
@@ -134,7 +134,7 @@ Status CheckpointWriter::take_folder() {
 }
 
 // All of it before anything is written, so that a full disk shows now. The index and the manifest
-// are small, and come to what is left.
+// are small, and get what is left.
 Status CheckpointWriter::take_space() {
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t free_bytes,
                           queue_.backend().files().free_bytes(target_));
@@ -171,7 +171,7 @@ Status CheckpointWriter::begin_shard() {
   return {};
 }
 
-// To the next parameter that wants values, through the ends of shards.
+// To the next parameter that needs values, across the ends of shards.
 Status CheckpointWriter::skip_full() {
   while (shard_ < shards_.size()) {
     const auto& tensors = shards_[shard_].tensors;
@@ -265,8 +265,8 @@ Status CheckpointWriter::write_index() {
   return {};
 }
 
-// Everything the manifest speaks of is durable before it appears: the bytes since their files were
-// finished, their names from here on, the folder's since it was made.
+// Everything that the manifest mentions is durable before it appears: the bytes since their files
+// were finished, their names from here on, the folder's since it was made.
 Status CheckpointWriter::publish(const CheckpointState& state) {
   aio::FileSystem& files = queue_.backend().files();
   manifest_.state = state;

@@ -1,21 +1,22 @@
-// CheckpointWriter: one checkpoint, from the state as it comes to a folder that is whole or does
-// not count. FORMAT.md says what is in it.
+// CheckpointWriter: one checkpoint, from the state as it arrives to a folder that is either whole
+// or does not count. FORMAT.md says what is in it.
 //
 //   auto writer = CheckpointWriter::begin(queue, folder.path_of(step), specs, {});
 //   for each range, in flat order: writer->append({.parameter = name, ...});
 //   writer->commit(state);
 //
-// Three families of files - master weights and both moments - are written at once, chunk by chunk
-// from a few staging buffers; a chunk's checksum is taken when it is full, while it is in the
+// Three families of files - master weights and both moments - are written concurrently, chunk by
+// chunk from a few staging buffers; a chunk's checksum is taken when it is full, while it is in the
 // cache. begin() takes all the space on the disk. The manifest is written last, when everything
 // else is durable: its presence is what makes the checkpoint count, whatever happens before.
 //
-// All of it is written to `<folder>.new`, which counts from its manifest on, and takes the place of
-// `<folder>` then; settle_replacement() finishes what a kill left undone. So a folder that has its
-// own name and no manifest was not left by a save.
+// All of it is written to `<folder>.new`, which counts once it has its manifest, and then takes the
+// place of `<folder>`; settle_replacement() finishes what a kill left undone. So a folder that has
+// its own name and no manifest was not left by a save.
 //
-// Replacing: with options.replace a complete checkpoint that is there already stays until the new
-//          one is whole. What cannot be read there is set aside, with a warning, and never removed.
+// With options.replace an existing complete checkpoint stays until the new one is whole. What
+// cannot be read there is set aside, with a warning, and never removed.
+//
 // Memory:  staging_bytes(options), whatever the size of the model.
 // Threads: one at a time; the queue's other users are not disturbed. `queue` must outlive it.
 // Errors:  after a failed append() or commit() the writer can only be destroyed. Destroyed without
@@ -55,7 +56,7 @@ struct StateValues {
 class CheckpointWriter {
  public:
   struct Options {
-    // Of tensor data in one file; a parameter that is larger has a shard of its own.
+    // Of tensor data in one file; a larger parameter has a shard of its own.
     std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;
     std::uint64_t chunk_bytes = kDefaultChunkBytes;  // a multiple of 4096
     int chunks_in_flight = 4;                        // of each of the three files; at least 2
@@ -63,7 +64,7 @@ class CheckpointWriter {
   };
   static std::uint64_t staging_bytes(const Options& options);
 
-  // `parameters`: every one under its name, in flat order; stored as F32 whatever their dtype says.
+  // `parameters`: each under its name, in flat order; stored as F32 whatever their dtype.
   static Result<std::unique_ptr<CheckpointWriter>> begin(aio::IoQueue& queue,
                                                          const std::string& folder,
                                                          std::span<const TensorSpec> parameters,
@@ -77,7 +78,7 @@ class CheckpointWriter {
   // After the last one: durable when it returns ok. kInvalidArgument says what is missing.
   Status commit(const CheckpointState& state);
 
-  std::uint64_t total_bytes() const { return total_bytes_; }  // of the files, but the manifest
+  std::uint64_t total_bytes() const { return total_bytes_; }  // of the files, except the manifest
 
  private:
   CheckpointWriter(aio::IoQueue& queue, std::string folder, const Options& options);
@@ -103,7 +104,7 @@ class CheckpointWriter {
   std::uint64_t total_bytes_ = 0;
   CheckpointManifest manifest_;  // grows as files are finished
 
-  std::array<std::unique_ptr<ChunkedWriter>, kFamilies.size()> files_;  // of the shard at hand
+  std::array<std::unique_ptr<ChunkedWriter>, kFamilies.size()> files_;  // of the current shard
   std::size_t shard_ = 0;
   std::size_t tensor_ = 0;  // in the shard
   std::uint64_t elements_done_ = 0;

@@ -68,7 +68,7 @@ void ChunkedReader::start(std::uint64_t index) {
   queue_.submit(piece.request);
 }
 
-// Brings `index`, and what comes behind it as far as that seems wanted, on its way.
+// Starts reading `index`, and what follows it as far as that seems wanted.
 void ChunkedReader::read_ahead(std::uint64_t index) {
   const bool in_order = asked_ && index == *asked_ + 1;
   window_ = in_order ? std::min<std::uint64_t>(2 * window_, piece_count_) : 1;

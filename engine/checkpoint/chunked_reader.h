@@ -1,9 +1,9 @@
 // ChunkedReader: one file of a checkpoint, chunk by chunk, each checked before it is shown.
 //
-// Asked for one chunk after the other it reads ahead, as far as the staging memory goes; asked for
-// another one it reads just that.
+// Asked for consecutive chunks it reads ahead, as far as the staging memory allows; asked for any
+// other chunk it reads just that one.
 //
-// Memory:  `staging`, page-aligned, of whole chunks, one at least; it must outlive the reader.
+// Memory:  `staging`, page-aligned, of whole chunks, at least one; it must outlive the reader.
 // Threads: one at a time.
 // Errors:  kCorrupt names the file, and the bytes: it is missing, has another length, or does not
 //          match its checksum. After an error other chunks, and the same one again, can be tried.

@@ -3,7 +3,7 @@
 // A chunk is gathered in a piece of the staging memory, hashed when it is full, and written while
 // the next pieces fill.
 //
-// Memory:  `staging`, page-aligned, of whole chunks, two at least; it must outlive the writer.
+// Memory:  `staging`, page-aligned, of whole chunks, at least two; it must outlive the writer.
 // Threads: one at a time.
 // Errors:  the first one stays: every later call returns it.
 #pragma once
@@ -29,7 +29,8 @@ class ChunkedWriter {
     std::uint64_t file_number = 0;  // in the manifest
     std::uint64_t chunk_bytes = 0;
   };
-  // Makes a file of that size, and takes its space; kAlreadyExists rather than touch another's.
+  // Makes a file of that size, and takes its space; kAlreadyExists rather than touch an existing
+  // one.
   static Status reserve(aio::IoQueue& queue, const std::string& path, std::uint64_t bytes);
   static Result<std::unique_ptr<ChunkedWriter>> open(aio::IoQueue& queue, const Target& target,
                                                      std::span<std::byte> staging);
@@ -38,7 +39,7 @@ class ChunkedWriter {
   ChunkedWriter& operator=(const ChunkedWriter&) = delete;
 
   Status write(std::span<const std::byte> bytes);
-  // Once the file is full: waits for the last byte, and makes all durable.
+  // Once the file is full: waits for the last byte, and makes everything durable.
   Status finish();
   // Of the chunks so far.
   const std::vector<std::uint64_t>& checksums() const { return checksums_; }

@@ -20,8 +20,8 @@ std::string path_in(const std::string& folder, std::string_view name) {
   return folder + "/" + std::string(name);
 }
 
-// All of ours but the manifest, and but the mark that says that it is being removed: until they are
-// gone for good that is needed.
+// All of ours except the manifest and the mark that says that it is being removed: those are needed
+// until the rest is gone for good.
 Status remove_files(aio::FileSystem& files, const std::string& folder,
                     const std::vector<std::string>& names) {
   for (const std::string& name : names) {
@@ -38,7 +38,7 @@ Result<std::string> give_other_name(aio::FileSystem& files, const std::string& f
   return aside;
 }
 
-// What else was in it is somebody's, and a checkpoint's name would say that it is being copied.
+// Anything else in it is not ours, and a checkpoint's name would say that it is being copied.
 Status keep_other_files(aio::FileSystem& files, const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(const std::string aside, give_other_name(files, folder));
   log::warning(folder + " had files beside its checkpoint, which is removed; they are now in " +
@@ -59,7 +59,7 @@ Status remove_checkpoint(aio::IoQueue& queue, const std::string& folder) {
   if (std::find(names->begin(), names->end(), kManifestName) != names->end())
     SLUICE_RETURN_IF_ERROR(
         files.rename(path_in(folder, kManifestName), path_in(folder, kRemovalMarkName)));
-  // Also when it was renamed already: an earlier removal may have failed before this.
+  // Also when it has already been renamed: an earlier removal may have failed before this.
   SLUICE_RETURN_IF_ERROR(files.sync_directory(folder));
   SLUICE_RETURN_IF_ERROR(remove_files(files, folder, *names));
   const bool all_ours = std::all_of(names->begin(), names->end(), is_checkpoint_file);
@@ -82,7 +82,8 @@ Status settle_replacement(aio::IoQueue& queue, const std::string& folder) {
   if (!fresh) return {};
   if (fresh->leftover) return remove_checkpoint(queue, replacement);
   if (!fresh->complete()) return why_not(*fresh);
-  // A manifest that its writer was not told to be durable must be so before the old one goes.
+  // A manifest whose writer did not learn that it is durable must become so before the old one
+  // goes.
   SLUICE_RETURN_IF_ERROR(files.sync_directory(replacement));
   SLUICE_RETURN_IF_ERROR(files.sync_directory(parent_folder(folder)));
   const auto old = look_at_checkpoint(queue, folder);

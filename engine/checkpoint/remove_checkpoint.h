@@ -1,14 +1,15 @@
-// Taking checkpoints away, and letting new ones take their place, so that what counts is always
-// whole and nothing that could not be read is lost.
+// Removing checkpoints, and letting new ones take their place, so that what counts is always whole
+// and nothing that could not be read is lost.
 //
-// A removal begins by renaming the manifest, durably: from then on the folder is known as one that
-// is being removed, and nobody takes it for a checkpoint, or for a copy that lacks its manifest
-// yet. Then the other files go, the renamed manifest, and the folder.
+// A removal begins by renaming the manifest, durably: from then on the folder is known to be on its
+// way out, and is not mistaken for a checkpoint, or for a copy whose manifest is still to come.
+// Then the other files go, then the renamed manifest, then the folder.
 //
 // Only files with a checkpoint's names are removed; a folder with others in it stays, with them,
 // under another name (".set-aside").
 //
-// Threads: one at a time. Errors: name the path; what failed may be repeated.
+// Threads: one at a time.
+// Errors:  name the path; what failed may be repeated.
 #pragma once
 
 #include <string>
@@ -18,8 +19,8 @@
 
 namespace sluice::engine {
 
-// A complete checkpoint, or what an interrupted save or removal left. One that is not there is ok.
-// Durable when it returns ok. What is neither complete nor a leftover stays as it is, and is an
+// A complete checkpoint, or what an interrupted save or removal left. One that does not exist is
+// ok. Durable when it returns ok. What is neither complete nor a leftover stays as it is, and is an
 // error that says what it is (why_not() in checkpoint_entry.h).
 Status remove_checkpoint(aio::IoQueue& queue, const std::string& folder);
 
@@ -29,8 +30,8 @@ Status remove_checkpoint(aio::IoQueue& queue, const std::string& folder);
 // one that is neither complete nor a leftover stays as it is, and is an error.
 Status settle_replacement(aio::IoQueue& queue, const std::string& folder);
 
-// Gives a folder that is in the way of a save another name beside its own, "<folder>.set-aside" or
-// one with a number behind, and warns of it.
+// Renames a folder that is in the way of a save to "<folder>.set-aside", with a number appended if
+// need be, and warns of it.
 Status set_folder_aside(aio::FileSystem& files, const std::string& folder);
 
 }  // namespace sluice::engine

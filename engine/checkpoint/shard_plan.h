@@ -17,7 +17,7 @@ struct ShardPlan {
   std::uint64_t file_bytes = 0;
 };
 
-// In the order given, as many to a shard as fit into max_shard_bytes of data, and one at least; all
+// In the order given, as many to a shard as fit into max_shard_bytes of data, and at least one; all
 // as F32. kInvalidArgument for names that clash, and for no parameters or too many shards.
 Result<std::vector<ShardPlan>> plan_shards(std::span<const TensorSpec> parameters,
                                            std::uint64_t max_shard_bytes);

@@ -73,7 +73,7 @@ class Verifier {
     return {};
   }
 
-  // Every byte is as the manifest has it; now whether it can be loaded.
+  // Every byte is as the manifest says; now for whether it can be loaded.
   void check_as_a_whole() {
     const auto reader = CheckpointReader::open(queue_, folder_, {.chunks_ahead = 1});
     if (!reader.ok()) report_damage(std::string(kManifestName), reader.error());

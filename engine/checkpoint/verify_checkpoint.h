@@ -1,8 +1,9 @@
 // verify_checkpoint: reads every byte of a checkpoint and checks it, without changing anything.
 //
-// Memory:  a few chunks. Threads: blocking.
-// Errors:  damage is no error but the result, and what cannot be read counts as damaged; kNotFound
-//          where there is no such folder, kCancelled when on_progress says so.
+// Memory:  a few chunks.
+// Threads: blocking.
+// Errors:  damage is not an error but the result, and what cannot be read counts as damaged;
+//          kNotFound where there is no such folder, kCancelled when on_progress says so.
 #pragma once
 
 #include <cstdint>

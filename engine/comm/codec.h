@@ -2,7 +2,7 @@
 //
 // Every rank receives what decode() makes of the bytes that encode() made, its own piece included,
 // so that all ranks hold the same bits, and a run on one rank shows what the codec costs in
-// quality. A piece is encoded by itself: its encoding depends on nothing but its bytes.
+// quality. A piece is encoded by itself: its encoding depends only on its bytes.
 //
 // Threads: any, for different pieces. Nothing allocates. `stream` as in CollectiveOptions.
 #pragma once
@@ -24,7 +24,7 @@ class Codec {
 
   // Pieces are whole elements of this many bytes; collectives check it.
   virtual std::uint64_t element_bytes() const = 0;
-  // What value_bytes of a piece become: the same for every content.
+  // The size that value_bytes of a piece encode to, whatever the content.
   virtual std::uint64_t encoded_bytes(std::uint64_t value_bytes) const = 0;
 
   virtual Status encode(std::span<const std::byte> values, std::span<std::byte> encoded,

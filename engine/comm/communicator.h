@@ -1,13 +1,13 @@
 // Communicator: collectives between the ranks of a run, or of one node of it.
 //
 // All ranks of the group call the same collective with the same sizes, in the same order; rank r's
-// piece of a whole is the r-th of world_size() equal ones. World size 1 is not a special case:
+// piece of a whole is the r-th of world_size() equal pieces. World size 1 is not a special case:
 // shards exist there too, and every rule below holds.
 //
 // Memory:  spans belong to the caller and stay untouched by others until the collective is done.
-//          Nothing is allocated. Input and output are apart, or in place: the input is exactly the
-//          output, or the rank's own piece of it (reduce_scatter: the output is that piece of the
-//          input). Any other overlap is refused.
+//          Nothing is allocated. Input and output are disjoint, or in place: the input is exactly
+//          the output, or the rank's own piece of it (reduce_scatter: the output is that piece of
+//          the input). Any other overlap is refused.
 // Streams: without a stream the spans are host memory and the call returns when it is done. With
 //          one they are device memory, the call enqueues there and returns; a later failure shows
 //          at the next call, or at the stream.
@@ -16,7 +16,7 @@
 //          bits.
 // Threads: one at a time; all ranks have to make their calls in one order.
 // Errors:  kInvalidArgument for sizes and overlaps that break these rules, before anything is sent;
-//          afterwards whatever the transport says, and then the communicator is of no further use:
+//          afterwards whatever the transport reports; then the communicator is of no further use:
 //          the other ranks may be waiting, so the run has to end.
 #pragma once
 
@@ -64,7 +64,7 @@ class Communicator {
                         const CollectiveOptions& options = {});
   // In place. A NaN anywhere makes the result NaN, also under kMax.
   Status all_reduce(std::span<float> values, ReduceOp op, const CollectiveOptions& options = {});
-  // In place: what rank `root` holds. With a codec, root too ends with the decoded form.
+  // In place: what rank `root` holds. With a codec, root too ends up with the decoded form.
   Status broadcast(std::span<std::byte> bytes, int root, const CollectiveOptions& options = {});
   // Piece r of `received` = piece number rank() of what rank r sends. Both have one size, which is
   // a multiple of world_size.
@@ -74,7 +74,7 @@ class Communicator {
   Status barrier(ProcessGroup group = ProcessGroup::kWorld);
 
   // Scratch that a collective with options.codec needs, for pieces of piece_bytes: all_reduce and
-  // broadcast have one piece, their whole.
+  // broadcast have one piece, the whole.
   std::uint64_t workspace_bytes(std::uint64_t piece_bytes, const CollectiveOptions& options) const;
 
  protected:
@@ -103,8 +103,8 @@ class Communicator {
 };
 
 // One rank, and it is rank 0 of both groups: what is received is what is sent (through the codec,
-// where there is one). Device memory is moved by no call of this: with a stream the collectives
-// have to be in place, and a codec does its own moving.
+// where there is one). It never moves device memory: with a stream the collectives have to be in
+// place, and a codec does its own moving.
 std::unique_ptr<Communicator> make_single_process_communicator();
 
 }  // namespace sluice::engine

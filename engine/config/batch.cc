@@ -55,7 +55,7 @@ class Batch {
     return __builtin_mul_overflow(micros, world_, &all) ? 0 : all;
   }
 
-  // A source that gives two of the three overrules what an earlier one says about the third.
+  // A source that gives two of the three overrides what an earlier one says about the third.
   void drop_the_overruled() {
     const int train = derivation_.rank(kTrain);
     const int micro = derivation_.rank(kMicro);

@@ -36,7 +36,7 @@ std::vector<KeyChange> changed_keys(const Config& was, const Config& is) {
   std::vector<KeyChange> changes;
   for (const Key& key : all_keys()) {
     if (key.treatment != Treatment::kHonoured) continue;
-    // What neither reads makes no difference.
+    // A key that neither reads makes no difference.
     const bool was_read = has_effect(key, was);
     const bool is_read = has_effect(key, is);
     if (!was_read && !is_read) continue;

@@ -1,6 +1,6 @@
-// In what two configurations differ.
+// What differs between two configurations.
 //
-// Pure. Threads: any.
+// Threads: any; a pure function.
 #pragma once
 
 #include <string>
@@ -18,12 +18,12 @@ struct KeyChange {
   bool read_by_both = true;  // it has an effect in either configuration
 };
 
-// Every key whose value differs, in the order of the key table; one that has no effect in a
-// configuration is compared with its value there all the same.
+// Every key whose value differs, in the order of the key table; a key that has no effect in a
+// configuration is still compared, with its value there.
 std::vector<KeyChange> changed_keys(const Config& was, const Config& is);
 
 // Whether a key says what is computed, from which data: the optimizer, batches, data, precision.
-// The others say where state lies, how long a run is, and what is printed or kept of it.
+// The others say where state lies, how long a run is, and what of it is printed or kept.
 bool decides_results(std::string_view path);
 
 // "optimizer.params.lr was 0.003 and is 0.001"

@@ -66,8 +66,8 @@ class Collector {
     }
   }
 
-  // true, or a section whose `enabled` is; of one without `enabled` the sections in it count, each
-  // by itself. Later sources win here as they do elsewhere. Whether anything is refused.
+  // True, or a section whose `enabled` is; in one without `enabled` the sections in it count, each
+  // by itself. Later sources win here as elsewhere. Returns whether anything is refused.
   bool refuse_if_true(const Key& key, const std::string& path, const Json& value) {
     if (value.is_object() && !value.contains(kEnabled)) {
       bool refused = false;
@@ -108,7 +108,7 @@ class Collector {
     if (meant == nullptr) return subsection(target, value);
     const std::string note = "given as " + std::string(key.path);
     if (meant->choices.empty()) return set(*meant, value, note);
-    // A switch that became a key with choices: on is the second of them, off the first.
+    // A switch that became a key with choices: on is the second choice, off the first.
     if (Setting{meant, value}.is_auto()) return set(*meant, value, note);
     const auto boolean = as_boolean(value);
     if (!boolean) {

@@ -16,7 +16,7 @@ namespace sluice::config {
 struct Document {
   std::string name;
   Json root;
-  int rank = 0;          // of two that say something about a key, the higher one wins
+  int rank = 0;          // of two that give a key, the higher one wins
   bool lenient = false;  // a file that others wrote: unknown keys are ignored, "auto" yields
 };
 
@@ -27,7 +27,7 @@ struct Setting {
   int rank = 0;
   std::string source;
   std::string note;
-  bool was_auto = false;  // a lenient document says "auto" about it, and left this value
+  bool was_auto = false;  // a lenient document says "auto" for it, and left this value
 
   bool is_auto() const;    // "auto" or null: not a value
   bool says_auto() const;  // "auto"

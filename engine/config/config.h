@@ -1,8 +1,8 @@
-// Config: everything that decides a run, resolved: no "auto" is left but where the planner or the
-// machine has to answer, batch sizes agree, and a model preset has become a shape.
+// Config: everything that decides a run, resolved: no "auto" is left except where the planner or
+// the machine has to answer, batch sizes agree, and a model preset has become a shape.
 //
-// Made by resolve() (resolve.h) alone: defaults are in the key table (key_table.h), not here, so a
-// Config{} of its own is not a configuration. Plain data, copied freely.
+// Only resolve() (resolve.h) makes one: defaults are in the key table (key_table.h), not here, so a
+// bare Config{} is not a configuration. Plain data, copied freely.
 #pragma once
 
 #include <array>
@@ -27,9 +27,9 @@ enum class Switch : std::uint8_t { kAuto, kOn, kOff };
 enum class IoBackendChoice : std::uint8_t { kAuto, kUring, kPosix };
 // Which parameters weight decay applies to; kMatrices leaves out biases and norms.
 enum class DecayedParameters : std::uint8_t { kAll, kMatrices };
-// What becomes of a step whose gradient is not finite; fp16's dynamic loss scale has its own rule.
+// What happens to a step whose gradient is not finite; fp16's dynamic loss scale has its own rule.
 enum class NonFiniteStep : std::uint8_t { kStop, kSkip };
-// What becomes of later checkpoints when a run goes on from an older one.
+// What happens to later checkpoints when a run continues from an older one.
 enum class LaterCheckpoints : std::uint8_t { kRefuse, kSetAside };
 
 // train == micro * accumulation * world_size
@@ -48,7 +48,7 @@ struct Optimizer {
   DecayedParameters decayed_parameters = DecayedParameters::kAll;
   bool adam_w_mode = false;  // resolved: true for AdamW whatever the file says
   bool bias_correction = false;
-  bool torch_adam = false;  // changes defaults alone: see the key table
+  bool torch_adam = false;  // changes only defaults: see the key table
 };
 
 struct Fp16 {
@@ -141,10 +141,10 @@ struct Run {
   bool deterministic = false;
   std::int64_t cpu_threads = 0;  // 0: one for each core
   Device device = Device::kAuto;
-  std::int64_t eval_every_steps = 0;  // 0: at the end alone
+  std::int64_t eval_every_steps = 0;  // 0: only at the end
   std::int64_t eval_batches = 0;
   std::int64_t log_every_steps = 0;
-  std::int64_t checkpoint_every_steps = 0;   // 0: at the end alone
+  std::int64_t checkpoint_every_steps = 0;   // 0: only at the end
   std::optional<double> checkpoint_minutes;  // 0: never by time; unset: by the room on the disk
   bool checkpoint_at_end = false;            // and when the run is interrupted
   Switch checkpoint_background = Switch::kAuto;
@@ -157,7 +157,7 @@ struct Run {
   std::int64_t max_skipped_steps = 0;  // in a row, before a run that skips them stops
 };
 
-// Unset: from what the machine has free, less a margin.
+// Unset: what the machine has free, less a margin.
 struct Budget {
   std::optional<double> gpu_gib;
   std::optional<double> cpu_gib;

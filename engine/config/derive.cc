@@ -5,7 +5,7 @@
 namespace sluice::config {
 namespace {
 
-// Before the schedule, which takes the optimizer's numbers.
+// Before the schedule, which uses the optimizer's numbers.
 void derive_optimizer(Derivation& derivation) {
   Optimizer& optimizer = derivation.config.optimizer;
   if (optimizer.type == OptimizerType::kAdamW && !optimizer.adam_w_mode) {

@@ -13,8 +13,8 @@
 
 namespace sluice::config {
 
-// What the rules see: the settings, the configuration with those that have a value in it, and where
-// they say what they did.
+// What the rules see: the settings, the configuration holding those that have a value, and where to
+// report what was done.
 class Derivation {
  public:
   Derivation(Collected& collected, Config& target, const Answers& known)
@@ -25,7 +25,7 @@ class Derivation {
   Questions questions;                 // the rules set what they would have asked
   std::vector<std::string> kept_auto;  // see Resolved
 
-  // Whether a value is given: neither left out nor "auto".
+  // Whether a value is given, that is, neither left out nor "auto".
   bool given(std::string_view path) const {
     const Setting* setting = find(path);
     return setting != nullptr && !setting->is_auto();
@@ -34,7 +34,7 @@ class Derivation {
     const Setting* setting = find(path);
     return setting != nullptr && setting->is_auto();
   }
-  // Said in so many letters: neither null nor left out.
+  // Stated explicitly: neither null nor left out.
   bool says_auto(std::string_view path) const {
     const Setting* setting = find(path);
     return setting != nullptr && setting->says_auto();

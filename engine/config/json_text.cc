@@ -24,7 +24,7 @@ std::string dump(const Json& value) {
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// What people write into JSON that JSON does not have. `end` is just behind the last byte read,
+// What people write in JSON that JSON does not have. `end` is just past the last byte read,
 // `reason` the parser's.
 std::string advice_at(std::string_view text, std::size_t end, std::string_view reason) {
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return "the file is empty";
@@ -82,7 +82,7 @@ std::string place_in(std::string_view text, std::size_t end) {
   return std::to_string(line) + ":" + std::to_string(read.size() - start + 1);
 }
 
-// Builds the tree while it watches for what the library would let pass: duplicate keys, and trees
+// Builds the tree while watching for what the library would let pass: duplicate keys, and trees
 // too deep or too wide.
 class TreeBuilder : public nlohmann::json_sax<Json> {
  public:
@@ -105,7 +105,7 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
   bool key(string_t& value) override {
     Json& object = *open_.back();
     if (object.contains(value)) {
-      return fail("the key " + printable(path() + value) + " stands there twice: keep one of them");
+      return fail("the key " + printable(path() + value) + " is given twice: keep one of them");
     }
     if (object.size() >= kMaxKeysOfObject) {
       return fail("an object with more than " + std::to_string(kMaxKeysOfObject) +

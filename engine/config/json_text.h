@@ -1,7 +1,9 @@
 // Strict JSON with errors for people, and JSON values as text for messages. Private to this folder.
 //
 // Bounded: text, nesting and keys of one object have limits, so that no input costs more than the
-// limits allow. Threads: any.
+// limits allow.
+//
+// Threads: any.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -18,8 +20,8 @@ inline constexpr std::size_t kMaxTextBytes = 1 << 20;
 inline constexpr int kMaxDepth = 16;
 inline constexpr std::size_t kMaxKeysOfObject = 1024;
 
-// `name` stands in front of errors: "run.json:3:14: unexpected '}' ...". A key that stands twice in
-// one object is an error that names it.
+// Errors begin with `name`: "run.json:3:14: unexpected '}' ...". A key given twice in one object is
+// an error that names it.
 Result<Json> parse_json(std::string_view name, std::string_view text);
 
 // A value in one short line; any string in a form that a terminal shows.

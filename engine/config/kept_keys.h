@@ -1,9 +1,11 @@
-// What a run that goes on from a checkpoint keeps of its configuration where the new one does not
-// say otherwise: what weight decay applies to, and how many checkpoints stay. Threads: any.
+// What a run that continues from a checkpoint keeps of its configuration where the new one does not
+// say otherwise: what weight decay applies to, and how many checkpoints stay.
 //
 // `stored` is the configuration that the checkpoint holds. It is not resolved for this: an older
-// program's may have what is refused today. Each returns a sentence where the outcome is not what a
-// new run would do; empty where there is nothing to say.
+// program's may contain what is refused today. Each returns a sentence where the outcome is not
+// what a new run would do; empty where there is nothing to say.
+//
+// Threads: any.
 #pragma once
 
 #include <string>
@@ -12,11 +14,11 @@
 
 namespace sluice::config {
 
-// optimizer.params.decayed. A run from before the key was there decayed all. Also says where the
+// optimizer.params.decayed. A run from before the key existed decayed all. Also reports where the
 // new configuration changes it.
 std::string keep_decayed_parameters(const std::string& stored, Resolved& resolved);
 
-// run.keep_last: checkpoints that a run was told to keep are not removed because it goes on.
+// run.keep_last: checkpoints that a run was told to keep are not removed because it is resumed.
 std::string keep_number_of_checkpoints(const std::string& stored, Resolved& resolved);
 
 inline constexpr const char* kDecayedKey = "optimizer.params.decayed";

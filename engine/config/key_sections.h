@@ -1,4 +1,4 @@
-// The key table's parts, one a file: all_keys() joins them. Private to this folder.
+// The key table's parts, one per file: all_keys() joins them. Private to this folder.
 #pragma once
 
 #include <span>
@@ -21,6 +21,6 @@ inline constexpr Range kShare = {.minimum = 0, .maximum = 1};
 
 }  // namespace sluice::config
 
-// The accessor of a (nested) member of Config: pointers to members do not reach below the first.
+// The accessor of a (nested) member of Config: a pointer to member reaches only one level down.
 #define SLUICE_FIELD(member) \
   [](Config & config) -> auto& { return config.member; }

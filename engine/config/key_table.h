@@ -1,8 +1,8 @@
 // The table of every key that a configuration may hold. It alone drives parsing, defaults, the
-// canonical form, suggestions and documentation: there is no second list.
+// canonical form, suggestions and documentation: there is no other list.
 //
-// A key that is honoured has a field of Config; its type is the field's, its unit of measure stands
-// in `unit`. A key without one is ignored, refused or another name of an honoured key, and says
+// A key that is honoured has a field of Config; its type is the field's, its unit of measure is in
+// `unit`. A key without a field is ignored, refused or another name of an honoured key, and says
 // why. Constant data; threads: any.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace sluice::config {
 
 enum class Treatment : std::uint8_t {
   kHonoured,
-  kIgnored,        // `reason` says why it has no meaning here; whatever lies below it as well
+  kIgnored,        // `reason` says why it has no meaning here; so with everything below it
   kRefusedIfTrue,  // ignored while false; true asks for what Sluice does not do
   kRefused,        // would change the result if it were ignored
   kAlias,          // another name of `alias_of`, a key or a section
@@ -28,7 +28,7 @@ enum class Treatment : std::uint8_t {
 
 enum class KeySource : std::uint8_t {
   kDeepSpeed,  // documented there, or in its code today
-  kOlder,      // of an older DeepSpeed, or widely copied though no DeepSpeed reads it
+  kOlder,      // from an older DeepSpeed, or widely copied though no DeepSpeed reads it
   kSluice,
 };
 
@@ -80,7 +80,7 @@ std::span<const Key> all_keys();
 
 const Key* find_key(std::string_view path);  // null where there is none
 
-// Whether `path` is an object that keys lie in.
+// Whether `path` is an object that contains keys.
 bool is_section(std::string_view path);
 
 // "integer", "boolean", "\"none\", \"cpu\" or \"nvme\"": what a value of the key looks like.
@@ -89,7 +89,7 @@ std::string type_name(const Key& key);
 // The parts of `list` between its bars.
 std::vector<std::string_view> split_choices(std::string_view list);
 
-// The table as text for people, one paragraph a key: path, type, range, unit,
+// The table as text for people, one paragraph per key: path, type, range, unit,
 // default, source and meaning.
 std::string describe_keys();
 

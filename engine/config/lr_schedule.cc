@@ -7,7 +7,7 @@
 namespace sluice::config {
 namespace {
 
-// The share of the warm-up that is done, or nothing to say when it is over. `iteration` is >= 0.
+// The share of the warm-up that is done, or nothing when it is over. `iteration` is >= 0.
 double warmup_share(const Warmup& warmup, double steps, double iteration) {
   if (warmup.type == WarmupType::kLinear) return iteration / steps;
   return 1.0 / std::log(steps) * std::log(iteration + 1);
@@ -61,7 +61,7 @@ double cycle_height(const OneCycle& cycle, double iteration) {
   const bool rising = x <= rising_share;
   const std::int64_t stairs = rising ? cycle.first_stairs : cycle.second_stairs;
   if (stairs <= 0) return rising ? x / rising_share : (x - 1) / (rising_share - 1);
-  // From the whole number of steps: x may lie a rounding below a stair.
+  // From the whole number of steps: x may be a rounding error below a stair.
   const double offset = std::fmod(done, total);
   const auto count = static_cast<double>(stairs);
   const double position =

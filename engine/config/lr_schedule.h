@@ -3,9 +3,11 @@
 //
 // `applied_step` is the number of updates that came before this one: 0 for the first. An overflowed
 // step applies nothing, so it does not move the schedule. DeepSpeed sets the rate of an update
-// after the one before it; hence its first two updates both run at the schedule's first value, and
-// OneCycle's first momentum is the cycle's lower bound. Threads: any. Errors: none; every field may
-// hold any finite value.
+// after the previous one; hence its first two updates both run at the schedule's first value, and
+// OneCycle's first momentum is the cycle's lower bound.
+//
+// Threads: any.
+// Errors:  none; every field may hold any finite value.
 #pragma once
 
 #include <array>

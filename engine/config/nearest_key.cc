@@ -9,7 +9,7 @@
 namespace sluice::config {
 namespace {
 
-constexpr std::size_t kLongestWord = 64;  // longer ones are near to nothing
+constexpr std::size_t kLongestWord = 64;  // longer ones resemble nothing
 constexpr std::size_t kFewKeys = 12;
 
 std::string_view section_of(std::string_view path) {
@@ -22,7 +22,7 @@ std::string_view last_of(std::string_view path) {
   return dot == std::string_view::npos ? path : path.substr(dot + 1);
 }
 
-// The words that may stand directly in a section: its keys and its sub-sections.
+// The words that may appear directly in a section: its keys and its sub-sections.
 std::set<std::string_view> words_of(std::string_view section) {
   std::set<std::string_view> words;
   for (const Key& key : all_keys()) {
@@ -47,7 +47,7 @@ std::string nearest_word(std::string_view word, const Words& words) {
   if (word.size() <= kLongestWord) {
     for (const std::string_view candidate : words) {
       const int distance = edit_distance(word, candidate);
-      // A word of which nothing is left is not a misspelling.
+      // A word with nothing left of it is not a misspelling.
       if (distance < best && distance < static_cast<int>(candidate.size())) {
         best = distance;
         nearest = candidate;

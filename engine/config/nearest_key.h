@@ -1,4 +1,4 @@
-// What somebody who wrote an unknown key probably meant. Pure functions over the key table.
+// What the author of an unknown key probably meant. Pure functions over the key table.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace sluice::config {
 int edit_distance(std::string_view a, std::string_view b);
 
 // "did you mean fp16.enabled?" for a near key of the same section; "thread_count is a key of aio"
-// when the word is known in another section alone; else the section's keys, where they are few.
+// when the word is known only in another section; else the section's keys, where they are few.
 std::string suggest_key(std::string_view unknown_path);
 
 // The nearest of "a|b|c" to `word`, or empty when none is near.

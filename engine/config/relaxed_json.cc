@@ -17,15 +17,15 @@ bool is_word(char c) {
 
 bool starts_word(char c) { return is_word(c) && c != '-' && c != '+' && (c < '0' || c > '9'); }
 
-// Just behind the string that begins at `begin`; the end of the text where it does not end.
+// Just past the string that begins at `begin`; the end of the text where it does not end.
 std::size_t end_of_string(std::string_view text, std::size_t begin) {
   std::size_t at = begin + 1;
   while (at < text.size() && text[at] != '"' && text[at] != '\n') at += text[at] == '\\' ? 2 : 1;
   return std::min(at + 1, text.size());
 }
 
-// Just behind the comment that begins at `begin`; `begin` where none does. One of several lines
-// that does not end is none, so that the parser names the place.
+// Just past the comment that begins at `begin`; `begin` where none does. A block comment that does
+// not end is none, so that the parser names the place.
 std::size_t end_of_comment(std::string_view text, std::size_t begin) {
   const std::string_view rest = text.substr(begin);
   if (rest.starts_with('#') || rest.starts_with("//"))

@@ -1,4 +1,4 @@
-// What became of each key, as an aligned table for people.
+// What became of each key, as an aligned table for people to read.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 namespace sluice::config {
 
 struct ReportOptions {
-  bool verbose = false;  // also the keys that nobody gave
+  bool verbose = false;  // also the keys that no source gave
 };
 
-// Grouped: honoured, derived, ignored and, when verbose, defaults; then format_autos(). One line a
-// key, lines end in "\n". A group without keys is left out.
+// Grouped: honoured, derived, ignored and, when verbose, defaults; then format_autos(). One line
+// per key, lines end in "\n". A group without keys is left out.
 std::string format_report(const Resolved& resolved, const ReportOptions& options = {});
 
 // What each "auto" of the sources became and why, and how to choose it. Empty without any.

@@ -124,7 +124,7 @@ std::string join(const std::string& a, const std::string& b) {
   return a.empty() || b.empty() ? a + b : a + "; " + b;
 }
 
-// No whole number that a key takes is negative, so that one can stand for what is still open.
+// No whole number that a key takes is negative, so a negative one can stand for what is still open.
 Json value_or_auto(const Key& key, Config& config) {
   Json value = load_value(key, config);
   return value.is_number_integer() && value == kOpenSteps ? Json("auto") : value;
@@ -174,7 +174,7 @@ Result<Resolved> resolve(const Sources& sources) {
   Config config = default_config();
   config.world_size = sources.world_size;
   apply(collected, config);
-  // Rules on values that were refused would complain about what nobody wrote.
+  // Rules applied to refused values would complain about what no one wrote.
   if (!collected.rejections.empty()) return rejection(collected.rejections);
   Derivation derivation(collected, config, sources.answers);
   derive_all(derivation);

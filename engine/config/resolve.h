@@ -1,25 +1,27 @@
-// resolve(): from a run file, a DeepSpeed file and overrides to one Config, with what became of
-// every key.
+// resolve(): from a run file, a DeepSpeed file and overrides to one Config, together with what
+// became of every key.
 //
 // A run file is one JSON object: DeepSpeed's keys at top level, with DeepSpeed's meaning and
 // defaults, and Sluice's sections beside them (key_table.h). Later sources win: defaults, run file,
-// DeepSpeed file, overrides in their order. Where one source says two of the three batch sizes, or
-// which 16-bit type to use, it overrules what an earlier one said about the rest.
+// DeepSpeed file, overrides in their order. Where one source gives two of the three batch sizes, or
+// the 16-bit type to use, it overrides what an earlier one said about the rest.
 //
 // A DeepSpeed file is read as DeepSpeed reads it: with comments, trailing commas and keys without
-// quotes (relaxed_json.h). "auto" in it leaves the run file's value, as it leaves the Trainer's
-// elsewhere; any other "auto" is resolved by the key's rule, or is its default. null stands for the
-// default.
+// quotes (relaxed_json.h). "auto" in it yields to the run file's value, as it yields to the
+// Trainer's elsewhere; any other "auto" is resolved by the key's rule, or is its default. null
+// stands for the default.
 //
-// What only the data or the machine knows is passed in as an answer. Without one that is needed the
-// configuration says what it would be (Resolved::questions): run.epochs waits for the number of
+// What only the data or the machine knows is passed in as an answer. Where a needed answer is
+// missing, the configuration says which (Resolved::questions): run.epochs waits for the number of
 // sequences in an epoch, and a precision that is "auto" for what the GPU can do.
 //
 // A key that Sluice does not know is an error in a run file and an override, with the nearest known
 // one; in a DeepSpeed file, which others wrote, it is ignored with a reason.
 //
-// Pure: nothing is read but what is given. Threads: any. Errors: kInvalidArgument, with a sentence
-// for every key that cannot be used, not for the first alone.
+// Pure: nothing is read but what is given.
+//
+// Threads: any.
+// Errors:  kInvalidArgument, with a sentence for every key that cannot be used, not only the first.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +46,7 @@ struct Answers {
   std::optional<std::uint64_t> samples_per_epoch;
 };
 
-// Which answers would change something and are missing.
+// Which answers would make a difference and are missing.
 struct Questions {
   bool gpu = false;
   bool samples_per_epoch = false;
@@ -63,7 +65,7 @@ struct Sources {
 
 enum class Outcome : std::uint8_t {
   kHonoured,
-  kIgnored,  // no meaning here, or another source said otherwise: see the reason
+  kIgnored,  // no meaning here, or another source decided otherwise: see the reason
   kDerived,  // not given; follows from other keys
   kDefault,
 };
@@ -91,12 +93,12 @@ Result<Resolved> resolve(const Sources& sources);
 // The file at `path` as a source; at most 1 MiB.
 Result<Source> read_source(const std::string& path);
 
-// A run file that resolves to `config` again, with every key that has an effect in it: in numbers,
+// A run file that resolves to `config` again, with every key that has an effect in it: as numbers,
 // which stay what they are when another source changes the length of the run.
 std::string to_json(const Config& config);
 
 // Likewise for a run that may be made longer: what followed from its length is "auto" again, and
-// run.epochs is what says how long it is where it did.
+// where run.epochs gave the length, it does so again.
 std::string to_json(const Resolved& resolved);
 
 }  // namespace sluice::config

@@ -1,4 +1,4 @@
-// What a schedule takes from the optimizer and the run, and which parameters it has at all.
+// What a schedule takes from the optimizer and the run, and which parameters it has.
 #include <algorithm>
 
 #include "engine/config/derive.h"
@@ -24,7 +24,7 @@ void derive_warmup(Derivation& derivation) {
   Warmup& warmup = derivation.config.schedule.warmup;
   constexpr std::string_view kMaxLr = "scheduler.params.warmup_max_lr";
   if (!derivation.given(kMaxLr)) {
-    constexpr double kDecayDefault = 0.001;  // DeepSpeed's, for the decaying form alone
+    constexpr double kDecayDefault = 0.001;  // DeepSpeed's, only for the decaying form
     const bool of_decay =
         config.schedule.type == ScheduleType::kWarmupDecay && !derivation.is_auto(kMaxLr);
     warmup.max_lr = of_decay ? kDecayDefault : config.optimizer.learning_rate;

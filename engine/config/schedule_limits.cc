@@ -1,5 +1,5 @@
-// Whether a schedule can be run to its end: what would be found out by DeepSpeed in the middle of a
-// run, or never.
+// Whether a schedule can be run to its end: what DeepSpeed would find out in the middle of a run,
+// or never.
 #include <cmath>
 
 #include "engine/config/derive.h"
@@ -17,7 +17,7 @@ std::string key_and_value(const char* key, std::int64_t value) {
   return std::string(kParams) + key + " " + std::to_string(value);
 }
 
-// A total that is the run's own length is no contradiction: that run ends within its warm-up.
+// A total equal to the run's own length is no contradiction: that run ends within its warm-up.
 void check_decay(Derivation& derivation) {
   const Warmup& warmup = derivation.config.schedule.warmup;
   const std::int64_t steps = derivation.config.run.steps;

@@ -13,7 +13,7 @@ namespace sluice::config {
 namespace {
 
 // The number of updates after which the rate no longer moves, and the key that says so; nothing for
-// one that moves for ever, or never did.
+// one that never stops moving, or never moved.
 struct End {
   std::int64_t step;
   const char* key;
@@ -74,8 +74,8 @@ std::string remedy(const End& end, std::int64_t run_steps) {
                          : "raise " + std::string(end.key) + ", or choose another scheduler.type";
 }
 
-// How many of the steps left come before the first at which the rates differ; nothing: they do not.
-// Looks at each of them, and where there are more than a million at a million, evenly.
+// How many of the remaining steps come before the first at which the rates differ; nothing: they do
+// not. Looks at each of them or, if there are more than a million, at a million evenly spaced ones.
 std::optional<std::int64_t> first_difference(const Config& was, const Config& now,
                                              const RunPosition& position) {
   constexpr std::int64_t kMostLooks = 1'000'000;
@@ -107,7 +107,7 @@ Status check_steps_left(const Config& config, const RunPosition& position) {
   const auto end = end_of(schedule);
   if (left == 0 || !end || position.applied_step < end->step || !ever_moves_weights(schedule))
     return {};
-  // The step at a linear decay's very end is not 0 yet, but all that follow are.
+  // The rate at a linear decay's very end is not yet 0, but all that follow are.
   const std::int64_t last = position.applied_step + left - 1;
   const bool one_is_left = learning_rate(schedule, position.applied_step) != 0;
   const std::int64_t zeros = one_is_left ? left - 1 : left;

@@ -1,11 +1,12 @@
-// What a schedule makes of the steps that a run has left, for people: before the first of them.
+// What a schedule makes of the steps that a run has left, told to the user before the first of
+// them.
 //
-// A run that goes on may have become longer or shorter, and its schedule another one; where a
+// A resumed run may have become longer or shorter, and its schedule may have changed; where a
 // schedule ends before the run does, the steps after its end have its last learning rate, which is
 // often exactly 0.
 //
 // The number of steps must be known (not kOpenSteps). Steps that overflow do not move a schedule;
-// those to come are taken to be none. Pure; threads: any.
+// none are assumed to come. Pure; threads: any.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +25,16 @@ struct RunPosition {
 };
 
 // kInvalidArgument where all steps that are left would have a learning rate of exactly 0 because
-// the schedule is over, with the setting that mends it. Who asks for a rate of 0 gets it.
+// the schedule is over, with the setting that fixes it. A rate of 0 that was asked for is not
+// refused.
 Status check_steps_left(const Config& config, const RunPosition& position);
 
-// One sentence each, empty where there is nothing to say: steps behind the end of the schedule, or
+// One sentence each, empty where there is nothing to say: steps beyond the end of the schedule, or
 // a run that does not leave its warm-up.
 std::string end_of_schedule(const Config& config, const RunPosition& position);
 
-// "was" and "is" of the learning rate at the first of the steps left at which it differs, and of
-// the keys that make the difference. Empty where all steps left keep their rates.
+// "was" and "is" of the learning rate at the first remaining step at which it differs, and of
+// the keys that make the difference. Empty where all remaining steps keep their rates.
 std::string change_of_schedule(const Config& was, const Config& now, const RunPosition& position);
 
 // Whether a key is one of those; and those that differ, as in "run.steps was 100 and is 400".

@@ -28,7 +28,7 @@ std::vector<std::string*> paths_of(Config& config) {
   return paths;
 }
 
-// Without what says nothing, "." and doubled slashes. Where ".." leads depends on links, so it
+// Without "." and doubled slashes, which mean nothing. Where ".." leads depends on links, so it
 // stays.
 fs::path plain(const fs::path& path) {
   fs::path made;
@@ -37,7 +37,7 @@ fs::path plain(const fs::path& path) {
   return made;
 }
 
-// Both plain.
+// Both are plain.
 std::optional<fs::path> relative_to(const fs::path& folder, const fs::path& path) {
   const auto parted = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
   if (parted.first != folder.end()) return std::nullopt;
@@ -50,7 +50,7 @@ std::optional<fs::path> relative_to(const fs::path& folder, const fs::path& path
 }
 
 // The relative paths of runs of earlier versions belong to the folder that the run was begun in.
-// They have run.dir, so that it is known unless DIR was moved.
+// They have run.dir, so the folder is known unless DIR was moved.
 std::optional<fs::path> begun_in(const fs::path& run_dir, const fs::path& folder) {
   std::error_code ignored;
   fs::path base = plain(fs::absolute(folder, ignored));
@@ -61,8 +61,8 @@ std::optional<fs::path> begun_in(const fs::path& run_dir, const fs::path& folder
   return base;
 }
 
-// What the relative paths of a DIR/config.json belong to; empty: the working folder. A run.dir that
-// means DIR is left out.
+// What the relative paths of a DIR/config.json are relative to; empty: the working folder. A
+// run.dir that means DIR is left out.
 fs::path base_of(Json& stored, const fs::path& folder) {
   const Json::json_pointer pointer("/run/dir");
   if (!stored.is_object() || !stored.contains(pointer) || !stored[pointer].is_string() ||

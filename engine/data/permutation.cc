@@ -29,7 +29,7 @@ Permutation::Permutation(std::uint64_t size, std::uint64_t seed, std::uint64_t s
 
 std::uint64_t Permutation::at(std::uint64_t index) const {
   SLUICE_CHECK(index < size_, "an index of the permutation");
-  // Ends: the cycle that `index` lies on leads back to it, and it is below size_.
+  // This ends: the cycle that `index` lies on leads back to it, and it is below size_.
   do {
     index = scrambled(index);
   } while (index >= size_);

@@ -1,8 +1,8 @@
 // Permutation: a shuffle of 0 .. size - 1 that needs no memory for its order.
 //
 // A Feistel network over the next power of four, its cycles walked until they come back below
-// `size`: a bijection by construction, whatever the key, with random access at some tens of
-// nanoseconds. Depends on (size, seed, stream) alone, on every machine; the order is part of what
+// `size`: a bijection by construction, whatever the key, with random access in some tens of
+// nanoseconds. Depends only on (size, seed, stream), on every machine; the order is part of what
 // a checkpoint means, so it never changes (the tests pin it).
 //
 // Not for secrets.

@@ -38,7 +38,7 @@ Status check_ranges(std::span<const TokenRange> ranges, std::uint64_t sequence_t
                    " in one piece: prepare more text, or shorten the sequences");
 }
 
-// The last entry whose first window is not behind `window`.
+// The last entry whose first window is not after `window`.
 template <typename Windows>
 const Windows& holder_of(const std::vector<Windows>& windows, std::uint64_t window) {
   const auto after =

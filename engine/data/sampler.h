@@ -1,20 +1,21 @@
 // Samplers: which tokens the k-th training or validation sequence is. Arithmetic only, no IO.
 //
 // A sequence of length T is a window of T + 1 tokens, inputs and targets shifted by one; windows
-// follow each other at a distance of T, so every token is predicted once, and never cross the end
-// of a range.
+// begin T tokens apart, so every token is predicted once, and never cross the end of a range.
 //
-// ShuffledSampler (training): an epoch is every window once, in an order that depends on (seed,
-// epoch) alone. Each epoch moves the windows of each range by an amount of its own, so that their
-// borders fall elsewhere; for that the windows of a range leave T - 1 to 2T - 2 of its tokens
-// over, other ones each epoch (less where the range has only one window). The whole state is one
-// number, the samples drawn so far, and at(k) has random access: to resume is to go on counting.
+// ShuffledSampler (training): an epoch is every window once, in an order that depends only on
+// (seed, epoch). Each epoch shifts the windows of each range by a different amount, so that their
+// borders fall elsewhere; for that, the windows of a range leave T - 1 to 2T - 2 of its tokens
+// unused, different ones each epoch (fewer where the range has only one window). The whole state is
+// one number, the samples drawn so far, and at(k) has random access: resuming is just continuing to
+// count.
 //
 // SequentialSampler (validation): every window in order, no shuffle, so that the same batches are
 // evaluated each time.
 //
 // Threads: all const calls from any thread.
-// Errors:  kInvalidArgument when no range has a window, with the tokens there are and are needed.
+// Errors:  kInvalidArgument when no range has a window, with the number of tokens there are and
+//          that are needed.
 #pragma once
 
 #include <cstdint>
@@ -90,7 +91,7 @@ class SequentialSampler {
   std::uint64_t count_ = 0;
 };
 
-// How a step's samples are dealt out. A step takes the next samples_per_step() numbers whatever
+// How a step's samples are dealt out. A step takes the next samples_per_step() numbers, whatever
 // the world size, micro-batch by micro-batch, each rank in turn: micro-batch m of rank r is group
 // m * world + r of `micro_batch` consecutive samples. So the same step sees the same samples, in
 // the same groups, for every world size, and the position after it is the same.

@@ -1,6 +1,7 @@
 // SHA-256 by OpenSSL, for fingerprints that Python's hashlib gives too.
 //
-// Threads: one at a time. Errors: none but want of memory, which throws std::bad_alloc.
+// Threads: one at a time.
+// Errors:  none except lack of memory, which throws std::bad_alloc.
 #pragma once
 
 #include <memory>

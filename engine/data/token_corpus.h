@@ -1,10 +1,11 @@
-// TokenCorpus: several token files as one text, split into what is trained on and what is not.
+// TokenCorpus: several token files as one text, split into training and validation data.
 //
 // Files keep the order they are given in; it is part of what a sampler's position means. A split
-// takes the last contiguous part of each file for validation; to validate on files of their own,
-// open a second corpus and use whole().
+// takes the last contiguous part of each file for validation; to validate on separate files, open a
+// second corpus and use whole().
 //
-// Threads: all const calls from any thread. Errors: as TokenFile.
+// Threads: all const calls from any thread.
+// Errors:  as TokenFile.
 #pragma once
 
 #include <cstdint>
@@ -37,11 +38,12 @@ class TokenCorpus {
   std::vector<TokenRange> whole() const;
 
   struct SplitOptions {
-    double validation_fraction = 0;  // at least 0, less than 1; 0: all is trained on
+    double validation_fraction = 0;  // at least 0, less than 1; 0: everything is trained on
     std::uint64_t sequence_tokens = 0;
   };
   // Each file gives that fraction of its tokens, and at least one window. A file too short to keep
-  // a window for training as well is trained on. kInvalidArgument when no file gives any.
+  // a window for training as well is used only for training. kInvalidArgument when no file gives
+  // any.
   Result<TokenSplit> split(const SplitOptions& options) const;
 
   // Sequence `sample`: out.size() is T + 1, inputs out[0 .. T), targets out[1 .. T + 1).

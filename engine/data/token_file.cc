@@ -40,7 +40,7 @@ void widen(std::span<const std::byte> bytes, std::span<std::int64_t> out) {
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = token_at<Token>(bytes, i);
 }
 
-// uint32 ids below 65,536 look like uint16 ids of which every second is zero.
+// uint32 ids below 65,536 look like uint16 ids of which every other one is zero.
 bool looks_like_uint32(std::span<const std::byte> head, std::uint64_t file_bytes) {
   const std::uint64_t pairs = head.size() / 4;
   if (file_bytes % 4 != 0 || pairs < 16) return false;
@@ -75,7 +75,7 @@ Result<TokenFile> TokenFile::open(const std::string& path, const Options& option
   TokenFile tokens(std::move(file), {});
   SLUICE_ASSIGN_OR_RETURN(tokens.file_bytes_, tokens.file_->size_bytes());
   SLUICE_RETURN_IF_ERROR(tokens.find_layout(options));
-  // Windows are read in shuffled order: reading ahead would fetch what nobody asked for.
+  // Windows are read in shuffled order: reading ahead would fetch what is not wanted.
   ::posix_fadvise(tokens.file_->descriptor(), 0, 0, POSIX_FADV_RANDOM);
   return tokens;
 }
@@ -183,7 +183,7 @@ Status TokenFile::copy(std::uint64_t first, std::span<std::int64_t> out) const {
   return {};
 }
 
-// visit(index of the token, token) -> whether to go on.
+// visit(index of the token, token) -> whether to continue.
 template <typename Visit>
 Status TokenFile::scan(const Progress& progress, Visit&& visit) const {
   std::vector<std::byte> buffer(std::min(kScanBytes, token_count() * token_bytes(type())));

@@ -1,12 +1,12 @@
-// TokenFile: the tokens of one .bin file, read where they are wanted.
+// TokenFile: the tokens of one .bin file, read on demand.
 //
-// Formats: token_layout.h. A header decides what the tokens are; without one the sidecar
-// FILE.bin.json that tools/prepare writes; without that the caller's `type`; else uint16, and
-// note() says so. Where two of them are there and disagree, open() refuses.
+// Formats: token_layout.h. A header decides what the tokens are; without one, the sidecar
+// FILE.bin.json that tools/prepare writes; without that, the caller's `type`; else uint16, and
+// note() says so. Where two of them are present and disagree, open() refuses.
 //
-// Reads go by pread, not through a mapping. A file that is truncated, or a drive that fails, while
-// training runs is then an error with a name instead of a SIGBUS, and the corpus does not count as
-// this process's memory. A sequence of 1024 tokens costs some microseconds from the page cache.
+// Reads use pread, not a mapping. A file that is truncated, or a drive that fails, during training
+// is then an error with a name instead of a SIGBUS, and the corpus does not count as this process's
+// memory. A sequence of 1024 tokens costs a few microseconds from the page cache.
 //
 // Threads: all const calls from any thread. Move-only; the destructor closes the file.
 // Errors:  sentences that begin with the path. kEndOfFile when the file has become shorter.
@@ -28,7 +28,7 @@ namespace sluice::data {
 class TokenFile {
  public:
   struct Options {
-    std::optional<TokenType> type;  // of a file that does not say itself; nothing: see above
+    std::optional<TokenType> type;  // of a file that does not say so itself; nothing: see above
   };
   static Result<TokenFile> open(const std::string& path, const Options& options);
 
@@ -37,7 +37,7 @@ class TokenFile {
   std::uint64_t token_count() const { return layout_.token_count; }
   // From the sidecar; 0 when there is none.
   std::uint64_t vocab_size() const { return vocab_size_; }
-  // What the user should know about how the file was taken; mostly empty.
+  // What the user should know about how the file was interpreted; mostly empty.
   const std::string& note() const { return note_; }
 
   // The tokens [first, first + out.size()), which must lie within the file.
@@ -49,8 +49,8 @@ class TokenFile {
   // kInvalidArgument names the first token that is no id of a vocabulary of `vocab_size`.
   Status check_vocab(std::uint64_t vocab_size, const Progress& progress = {}) const;
 
-  // Tells this text from another of the same length: a hash of type, count and sixteen samples of
-  // the tokens. The same on every machine.
+  // Distinguishes this text from another of the same length: a hash of type, count and sixteen
+  // samples of the tokens. The same on every machine.
   Result<std::uint64_t> fingerprint() const;
 
  private:

@@ -5,9 +5,12 @@
 //   llm.c       256 int32 (magic 20240520, version 1, token count), then uint16 tokens
 //   llm.c       256 int32 (magic 20240801, version 7, token count), then uint32 tokens
 // A raw file that begins with one of these magics is taken for llm.c's: as uint32 no vocabulary
-// reaches that far, as uint16 it takes the ids 55432 or 55713 and then 308, above GPT-2's.
+// reaches that far, and as uint16 it would be the ids 55432 or 55713 and then 308, the first above
+// GPT-2's.
 //
-// Pure functions of bytes. Errors: kInvalidArgument or kCorrupt, without the file's name.
+// Pure functions of bytes.
+//
+// Errors:  kInvalidArgument or kCorrupt, without the file's name.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +43,7 @@ struct TokenLayout {
 
 inline constexpr std::uint64_t kTokenHeaderBytes = 256 * sizeof(std::int32_t);
 
-// The layout that a header announces, or nothing where the file begins with none. `head` is the
+// The layout that a header declares, or nothing where the file begins with none. `head` is the
 // file's first min(file_bytes, kTokenHeaderBytes) bytes.
 Result<std::optional<TokenLayout>> header_layout(std::span<const std::byte> head,
                                                  std::uint64_t file_bytes);

@@ -3,7 +3,7 @@
 // A JSON object: "format" is "sluice-tokens", "version" 1, "dtype" "uint16" or "uint32", "tokens"
 // and "vocab_size" counts of 1 or more, "tokenizer" an object whose "kind" is text; its
 // "end_of_text" is a token, its "sha256" that of the tokenizer.json beside, its "vocabulary_sha256"
-// a fingerprint of what the tokens mean (tokenizer_vocabulary.h); each null, or not there.
+// a fingerprint of what the tokens mean (tokenizer_vocabulary.h); each may be null or missing.
 // Everything else in it is for people and tools.
 // Errors are sentences without the file's name.
 #pragma once
@@ -24,7 +24,7 @@ struct TokenSidecar {
   std::uint64_t vocab_size = 0;
   std::string tokenizer;  // "bytes", "bpe", or "file"
   std::optional<std::int64_t> end_of_text;
-  std::string tokenizer_sha256;  // both empty: not said
+  std::string tokenizer_sha256;  // both empty: not given
   std::string vocabulary_sha256;
 };
 

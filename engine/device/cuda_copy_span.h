@@ -1,12 +1,14 @@
-// CudaCopySpan: a copy of the trace, from here to the end of the block, as its stream comes to both
-// ends. Enqueues nothing while no trace is on.
+// CudaCopySpan: a copy in the trace, from here to the end of the block, timed as its stream reaches
+// either end. Enqueues nothing while no trace is active.
 //
 //   const CudaCopySpan span({.trace = trace, .track = TraceTrack::kH2d, .name = "h.0",
 //                            .bytes = bytes}, stream);
 //   cudaMemcpyAsync(..., stream);
-//   loaded.record(stream);  // inside: who waits for the copy need not wait for the span
+//   loaded.record(stream);  // inside: waiting for the copy is not waiting for the span
 //
-// The name and the trace must outlive the stream's work. Threads: the one that enqueues.
+// The name and the trace must outlive the stream's work.
+//
+// Threads: the one that enqueues.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -18,9 +18,9 @@ class PhaseClock {
   static constexpr int kMarks = 4;
   virtual ~PhaseClock() = default;
   virtual void mark(int index) = 0;
-  // Between two marks, once the device has come to the second.
+  // Between two marks, once the device has reached the second.
   virtual std::int64_t elapsed_ns(int from, int to) = 0;
-  // Writes the host's time to `*where` when the device comes to this point. `where` must outlive
+  // Writes the host's time to `*where` when the device reaches this point. `where` must outlive
   // that; costs time on a GPU, so for traces only.
   virtual void stamp(std::int64_t* where) = 0;
 };

@@ -1,12 +1,14 @@
 // TokenSampler: draws tokens from a model's logits.
 //
 // The distribution is transformers' (its warpers, in its order): logits divided by the temperature;
-// all but the top_k largest removed (what equals the k-th stays); then the least probable ones as
-// long as those removed have at most 1 - top_p together, the most probable one staying in any case;
-// softmax of the rest. Temperature 0 is greedy: the largest logit, the first of several.
+// all but the top_k largest removed (what equals the k-th stays); then the least probable ones are
+// removed while their sum is at most 1 - top_p, the most probable one always staying; softmax of
+// the rest. Temperature 0 is greedy: the largest logit, the first of several.
 //
 // In double, from numbers of SplitMix: a seed gives the same tokens for the same logits on every
-// machine. Threads: one.
+// machine.
+//
+// Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +26,10 @@ struct SamplingOptions {
   double top_p = 1;        // 1: all
 };
 
-// kInvalidArgument in the words of the command line.
+// kInvalidArgument, in terms of the command line.
 Status validate(const SamplingOptions& options);
 
-// Of each token; their sum is 1. Throws std::runtime_error where a logit is no number.
+// Of each token; their sum is 1. Throws std::runtime_error where a logit is not a number.
 std::vector<double> token_probabilities(std::span<const float> logits,
                                         const SamplingOptions& options);
 

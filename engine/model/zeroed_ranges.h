@@ -1,11 +1,11 @@
-// What of a unit's gradient has to be zero before the first pass of a step: all but the products
-// that this pass overwrites (PassContext::overwrites), the gaps between them included.
+// The parts of a unit's gradient that have to be zero before the first pass of a step: all but the
+// products that this pass overwrites (PassContext::overwrites), including the gaps between them.
 #pragma once
 
 #include <vector>
 
 #include "engine/model/unit_layout.h"
-#include "offload/unit_residency.h"
+#include "offload/state/unit_residency.h"
 
 namespace sluice::engine {
 

@@ -13,7 +13,7 @@
 namespace sluice::engine {
 namespace {
 
-// Without what is torn.
+// Without a torn part.
 Result<std::string> lines_behind(const std::string& path, std::uint64_t begin_bytes) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);

@@ -1,8 +1,8 @@
 // IoTrace: the reads and writes of IO queues as spans of a trace, each with its bytes and where
 // they lie. A span is a request, named by its label: from when its first block went to the drive
-// until its last one was back, which is when the drive was busy with it.
+// until its last one was back, which is the time the drive was busy with it.
 //
-// Threads: as IoObserver; without a lock. Costs two loads a request while no trace is on.
+// Threads: as IoObserver; without a lock. Costs two loads per request while no trace is active.
 #pragma once
 
 #include "aio/io_observer.h"

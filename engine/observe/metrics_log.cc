@@ -98,7 +98,7 @@ std::optional<StepMetrics> parse_line(const std::string& text) {
   return whole ? std::optional(metrics) : std::nullopt;
 }
 
-// Calls visit(metrics, offset behind the line) for each whole line until it returns false.
+// Calls visit(metrics, offset past the line) for each whole line until it returns false.
 Status scan(const std::string& path,
             const std::function<bool(const StepMetrics&, std::uint64_t)>& visit) {
   // Opening a pipe would wait for its writer.
@@ -151,7 +151,7 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::resume(const std::string& path,
   SLUICE_ASSIGN_OR_RETURN(log->cut_lines_, keep_lines(path, kept_bytes, log->cut_path_));
   if (::ftruncate(descriptor, static_cast<off_t>(kept_bytes)) != 0)
     return Error::from_errno(errno, {.operation = "truncate", .path = path});
-  // A last line may be whole but for its newline.
+  // A last line may be whole except for its newline.
   char last = '\n';
   if (kept_bytes > 0 && ::pread(descriptor, &last, 1, static_cast<off_t>(kept_bytes - 1)) != 1)
     return Error::from_errno(EIO, {.operation = "read", .path = path});
@@ -193,8 +193,8 @@ Status MetricsLog::flush() {
           written < 0 ? errno : EIO,
           {.operation = "write", .path = path_, .length_bytes = static_cast<std::int64_t>(left)});
       const bool torn = take_written(done) < done;
-      // The first line that waits will be written over the torn one; should this fail too, that is
-      // how a reader finds it until then.
+      // The first waiting line will be written over the torn one; if this fails too, readers find
+      // the torn one until then.
       if (torn && ::ftruncate(descriptor_, static_cast<off_t>(size_bytes_)) != 0)
         return std::move(error).with_suffix("; a torn line is left behind");
       return error;
@@ -205,7 +205,7 @@ Status MetricsLog::flush() {
   return {};
 }
 
-// Of so many bytes the whole lines no longer wait; how many bytes those are.
+// The whole lines among the first `bytes` no longer wait. Returns how many bytes they have.
 std::size_t MetricsLog::take_written(std::size_t bytes) {
   const std::size_t newline = bytes == 0 ? std::string::npos : waiting_.rfind('\n', bytes - 1);
   const std::size_t whole = newline == std::string::npos ? 0 : newline + 1;

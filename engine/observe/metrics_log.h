@@ -1,14 +1,14 @@
-// MetricsLog: metrics.jsonl, one JSON object a step.
+// MetricsLog: metrics.jsonl, one JSON object per step.
 //
 // A line is handed to the kernel whole before append() returns, so a run that is killed has the
-// lines of all its steps, and at most the last one torn. A number that is not finite is null.
+// lines of all its steps, with at most the last one torn. A number that is not finite is null.
 //
 // A line that cannot be written (a full disk, a used-up quota, a file system that has become
 // read-only) waits in memory with those that follow it, and is written by the next append() or
 // flush() that can. At most kMostWaitingBytes wait: lines beyond that are lost, and counted.
 //
 // Threads: one at a time.
-// Errors:  name the file, which holds the whole lines before.
+// Errors:  name the file, which keeps the whole lines written before.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ namespace sluice::engine {
 
 class MetricsLog {
  public:
-  // A new file; what bears the name already is kAlreadyExists.
+  // A new file; kAlreadyExists if something has that name.
   static Result<std::unique_ptr<MetricsLog>> create(const std::string& path);
-  // Goes on behind step `last_step` of the file, or begins a new one where there is none. A torn
+  // Continues after step `last_step` of the file, or begins a new one where there is none. A torn
   // last line is cut off; the lines of later steps, which are about to be run again, are moved to
   // the end of `cut_path` (empty: cut_lines_path() of engine/observe/cut_lines.h). kCorrupt names
   // the line that is neither metrics nor torn; then nothing is cut.
@@ -40,13 +40,13 @@ class MetricsLog {
   // Writes what waits.
   Status flush();
 
-  // Some 30,000 lines as most are.
+  // About 30,000 ordinary lines.
   static constexpr std::size_t kMostWaitingBytes = std::size_t{16} << 20;
   std::int64_t waiting_lines() const { return waiting_lines_; }
   std::int64_t lost_lines() const { return lost_lines_; }
   const std::string& path() const { return path_; }
 
-  // What resume() moved, and where to; 0: nothing.
+  // What resume() moved, and where; 0: nothing.
   std::int64_t cut_lines() const { return cut_lines_; }
   const std::string& cut_path() const { return cut_path_; }
 
@@ -65,8 +65,7 @@ class MetricsLog {
   std::string cut_path_;
 };
 
-// Every whole line; a torn last one is left out. Keys that this version does not know are passed
-// over.
+// Every whole line; a torn last one is left out. Keys that this version does not know are skipped.
 Result<std::vector<StepMetrics>> read_metrics(const std::string& path);
 
 }  // namespace sluice::engine

@@ -1,4 +1,4 @@
-// What the kernel says of this process's memory (/proc/self/status).
+// What the kernel reports of this process's memory (/proc/self/status).
 #pragma once
 
 #include <cstdint>

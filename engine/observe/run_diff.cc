@@ -30,7 +30,7 @@ class StepComparison {
   }
 
  private:
-  // By bits: a loss that is no number on both sides is the same.
+  // By bits: a loss that is not a number on both sides is the same.
   void number(const char* name, double a, double b) {
     if (std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b)) return;
     std::ostringstream text;

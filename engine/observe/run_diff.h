@@ -1,8 +1,8 @@
-// Where two runs part: the first step whose results differ, and the units in which they do.
+// Where two runs diverge: the first step whose results differ, and the units in which they do.
 //
 // Results are what must be the same bits in the same run under any placement: loss, learning rate,
 // gradient norm, loss scale, whether the step was skipped, validation loss where both have one, and
-// hashes of units where both have them (run.hash_units). Times, bytes and memory are none.
+// hashes of units where both have them (run.hash_units). Times, bytes and memory are not results.
 #pragma once
 
 #include <cstdint>

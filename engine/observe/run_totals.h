@@ -1,4 +1,4 @@
-// RunTotals: what the steps of a run add up to, and the table that is printed when it ends.
+// RunTotals: what the steps of a run add up to, and the table that is printed at its end.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@ namespace sluice::engine {
 
 class RunTotals {
  public:
-  // Within these a plan is as good as plans are.
+  // Within these bounds a plan counts as accurate.
   static constexpr double kLeastOfPlan = 0.7;
   static constexpr double kMostOfPlan = 1.4;
 
   void add(const StepMetrics& metrics);
-  // What the plan predicted for a step: the table then compares.
+  // What the plan predicted for a step: the table then compares the two.
   void compare_with_plan(double step_s) { planned_step_ms_ = 1e3 * step_s; }
-  // The median step over the plan's. Without the first step, which warms up, and nothing before
-  // there are kLeastCompared others.
+  // The median step over the plan's. Ignores the first step, which warms up; nothing until there
+  // are kLeastCompared others.
   std::optional<double> step_over_plan() const;
   bool far_from_plan() const;
 

@@ -8,10 +8,10 @@
 
 namespace sluice::engine {
 
-// XXH3-64 of what a step made of a unit, so that two runs can be compared (run.hash_units).
+// XXH3-64 of a unit after a step, so that two runs can be compared (run.hash_units).
 struct UnitHashes {
   std::string unit;
-  std::uint64_t gradient = 0;    // as the optimizer was given it
+  std::uint64_t gradient = 0;    // as given to the optimizer
   std::uint64_t parameters = 0;  // as the next forward uses them
 
   friend bool operator==(const UnitHashes&, const UnitHashes&) = default;

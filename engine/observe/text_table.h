@@ -1,4 +1,4 @@
-// Columns as text: the first to the left, the others to the right, two spaces between.
+// Columns as text: the first left-aligned, the others right-aligned, two spaces between.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace sluice::engine {
 
 using TextRow = std::vector<std::string>;
 
-// One line a row, each with a newline. Rows may be of different lengths.
+// One line per row, each with a newline. Rows may have different lengths.
 std::string aligned(const std::vector<TextRow>& rows);
 
 std::string decimals(double value, int digits);

@@ -1,5 +1,5 @@
 // The lanes of a trace's track: spans of one lane follow each other or lie inside each other, as
-// viewers of traces want it; what overlaps otherwise (two reads at once) gets lanes side by side.
+// trace viewers require; what overlaps otherwise (two reads at once) gets lanes side by side.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ struct PlacedSpan {
   std::size_t lane = 0;
 };
 
-// Of one track, ordered by begin, the longer one first. Only compute is nested (a unit inside a
+// Of one track, ordered by beginning, the longer one first. Only compute is nested (a unit inside a
 // pass); on the other tracks spans of one lane never touch.
 std::vector<PlacedSpan> place_in_lanes(std::vector<TraceSpan> spans, bool nested);
 

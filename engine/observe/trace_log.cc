@@ -14,7 +14,7 @@ namespace sluice::engine {
 namespace {
 
 constexpr int kLanesOfTrack =
-    10'000;  // thread numbers of one track; more than IO is ever in flight
+    10'000;  // thread numbers of one track; more than there is ever IO in flight
 constexpr std::array<const char*, kTraceTracks> kTrackNames = {
     "compute", "H2D", "D2H", "AdamW", "NVMe read", "NVMe write"};
 
@@ -70,7 +70,7 @@ void write_track(EventFile& file, std::size_t track, std::size_t lanes) {
   }
 }
 
-// Microseconds with all three decimals, counted from the trace's begin.
+// Microseconds with all three decimals, counted from the trace's beginning.
 std::string microseconds(std::int64_t ns) {
   std::array<char, 40> text{};
   std::snprintf(text.data(), text.size(), "%" PRId64 ".%03d", ns / 1000,

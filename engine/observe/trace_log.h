@@ -1,12 +1,12 @@
 // TraceLog: what ran when on each resource, for a few steps, as a file for ui.perfetto.dev
 // (Chrome's trace-event JSON).
 //
-// Spans are kept in memory taken by start(), and written by write_json() at the end. What does not
-// fit any more is counted and left out. A span belongs to the trace when it overlaps the time of
-// the steps asked for, also when it ends after them.
+// Spans are kept in memory taken by start(), and written by write_json() at the end. What no longer
+// fits is counted and left out. A span belongs to the trace when it overlaps the time of the
+// requested steps, even when it ends after them.
 //
 // Threads: add() and active() from any, at once, without locks; the rest from one, write_json()
-//          when nobody adds any more.
+//          when no thread adds any longer.
 // Memory:  capacity_spans, in start(); a TraceLog that was never started has none, and its add() is
 //          one load and one comparison.
 // Time:    of one clock, in nanoseconds, whatever its origin.
@@ -33,7 +33,7 @@ struct TraceArg {
   std::int64_t value = 0;
 };
 
-// Names and keys are texts that live as long as the program: nothing is copied.
+// Names and keys are strings that live as long as the program: nothing is copied.
 struct TraceSpan {
   TraceTrack track = TraceTrack::kCompute;
   const char* name = "";
@@ -64,7 +64,7 @@ class TraceLog {
   // After the last step of the run.
   void end_steps(std::int64_t now_ns);
 
-  // Whether a span that begins now would be kept: for callers to whom taking the time costs.
+  // Whether a span that begins now would be kept: for callers to which reading the clock is a cost.
   bool active() const { return active_.load(std::memory_order_relaxed); }
   void add(const TraceSpan& span) noexcept {
     if (span.end_ns > window_begin_ns_.load(std::memory_order_relaxed) &&

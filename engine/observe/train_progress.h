@@ -1,5 +1,5 @@
-// TrainProgress: how far training is. On a terminal one line that is rewritten in place; elsewhere
-// a plain line every few steps.
+// TrainProgress: how far training has come. On a terminal, one line that is rewritten in place;
+// elsewhere a plain line every few steps.
 //
 //   step 120/2000  loss 3.2140  lr 3.00e-04  norm 0.83  12.3k tok/s  ETA 3:20  NVMe 1.20 + 1.10
 //   GB/s
@@ -27,7 +27,7 @@ class TrainProgress {
 
   // After each step.
   void update(const StepMetrics& metrics);
-  // Empties the line; call it before printing anything else.
+  // Clears the line; call it before printing anything else.
   void clear() { line_.clear(); }
 
   // Of the last step given. Rates are the means of the last few dozen steps.
@@ -43,7 +43,7 @@ class TrainProgress {
   std::int64_t skipped_ = 0;
   double step_ms_ = 0;
   double tokens_per_s_ = 0;
-  double nvme_read_ = 0;  // bytes a step, as the next three
+  double nvme_read_ = 0;  // bytes per step, like the next three
   double nvme_write_ = 0;
   double h2d_ = 0;
   double d2h_ = 0;

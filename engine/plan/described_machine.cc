@@ -11,10 +11,10 @@ constexpr double kGb = 1e9;
 constexpr double kBothWays = 0.9;
 // Of a drive that is read and written at once.
 constexpr double kMixedDrive = 0.5;
-// What AdamW moves of memory for an element of 16-bit training: state and parameter twice, the
+// How much memory AdamW moves for an element of 16-bit training: state and parameter twice, the
 // gradient once.
 constexpr double kAdamwBytes = 2.0 * 12 + 2;
-// Of the memory's copy rate, that AdamW reaches.
+// The share of the memory's copy rate that AdamW reaches.
 constexpr double kAdamwShare = 0.9;
 
 void describe_gpu(const DescribedMachine& given, const ModelLayout& model,
@@ -53,7 +53,7 @@ void describe_drives(const DescribedMachine& given, ProbeReport& report) {
   if (!given.describes_drives()) return;
   if (given.drive_read_gb_per_s) drives.in_bytes_per_s = *given.drive_read_gb_per_s * kGb;
   if (given.drive_write_gb_per_s) drives.out_bytes_per_s = *given.drive_write_gb_per_s * kGb;
-  // One of them alone says the other too.
+  // Either one alone gives the other too.
   if (drives.in_bytes_per_s == 0) drives.in_bytes_per_s = drives.out_bytes_per_s;
   if (drives.out_bytes_per_s == 0) drives.out_bytes_per_s = drives.in_bytes_per_s;
   drives.in_both_bytes_per_s = kMixedDrive * drives.in_bytes_per_s;

@@ -1,7 +1,7 @@
-// The speeds of a machine that is described and not measured.
+// The speeds of a machine that is described, not measured.
 //
-// Threads: one. Errors: those of the probe of this machine, for what is left open and is not the
-// GPU's.
+// Threads: one.
+// Errors:  those of the probe of this machine, for what is left open and is not the GPU's.
 #pragma once
 
 #include "aio/result.h"
@@ -10,8 +10,8 @@
 
 namespace sluice::engine {
 
-// This machine with the described parts in the place of its own. A GPU is described as a whole:
-// what is not said of it is that of kAssumedGpu.
+// This machine with the described parts in place of its own. A GPU is described as a whole: what is
+// not given comes from kAssumedGpu.
 Result<ProbeReport> described_machine(const config::Config& config, const ModelLayout& model,
                                       const PlanRunOptions& options);
 

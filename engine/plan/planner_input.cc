@@ -86,7 +86,7 @@ offload::PlacementRules rules_of(const config::Config& config, const MemoryPlan&
   if (!on_gpu && rules.params == offload::Tier::kGpu) rules.params = offload::Tier::kCpu;
   rules.recompute = choice_of(config.placement.recompute);
   rules.boundaries_to_cpu = choice_of(config.placement.boundaries_to_cpu);
-  if (!on_gpu) {  // what there is of activations is in RAM anyway
+  if (!on_gpu) {  // any activations are in RAM anyway
     rules.recompute = offload::Choice::kOn;
     rules.boundaries_to_cpu = offload::Choice::kOff;
   } else if (rules.boundaries_to_cpu == offload::Choice::kOn &&
@@ -169,7 +169,7 @@ class Input {
     return std::min(elements, sizes.optimizer.record_elements);
   }
 
-  // What a step reads and writes of a unit's fp32 accumulators beside the timed backward: what is
+  // What a step reads and writes of a unit's fp32 accumulators besides the timed backward: what is
   // set to zero, what is read to be added to from the second micro-batch on, and the cast.
   static double accumulator_bytes(const UnitLayout& layout, double micro_batches,
                                   double gradient_width) {
@@ -185,7 +185,7 @@ class Input {
   void add_unit(int unit, const Widths& widths) {
     const UnitLayout& layout = question_.model.layout(unit);
     const bool is_block = question_.model.is_block(unit);
-    // On the CPU that is settled.
+    // On the CPU this is settled.
     const bool recomputes = is_block && (question_.on_gpu || question_.config.placement.recompute !=
                                                                  config::Switch::kOff);
     const UnitSeconds& seconds = question_.machine.units.of(question_.model.kind(unit));
@@ -218,7 +218,7 @@ class Input {
     for (offload::UnitCost& unit : input_.units) unit.boundary_bytes = unit.kept_bytes = 0;
   }
 
-  // As many buffers as a plan has that has all parameters on NVMe.
+  // As many buffers as a plan with all parameters on NVMe has.
   Status set_param_cache(const MemoryPlan& sizes) {
     if (input_.rules.params || sizes.params.store.paths.empty()) return {};
     std::vector<offload::UnitPlace> places;
@@ -251,8 +251,8 @@ class Input {
     return set_micro_batch(memory, some.places);
   }
 
-  // What alignment and records' headers come to in some placement or other, so that the formula is
-  // never below the memory plan.
+  // What alignment and records' headers amount to in any placement, so that the formula is never
+  // below the memory plan.
   void add_spare() {
     constexpr std::uint64_t kRecordBytes = 8 * kKiB;
     constexpr std::uint64_t kRecordsOfUnit = 4;  // by parameter groups and where tiers end
@@ -265,7 +265,7 @@ class Input {
     input_.fixed.nvme += std::min(on_drives, input_.budget.nvme);
   }
 
-  // Of the fixed part: activations but those that the units count.
+  // Of the fixed part: activations except those that the units count.
   Status set_micro_batch(const MemoryPlan& memory, const std::vector<offload::UnitPlace>& places) {
     if (!question_.on_gpu) return {};
     const std::uint64_t all = activation_bytes(memory);

@@ -1,10 +1,11 @@
 // PlannerInput of a configuration: what its model costs by the measured times of its units, what
-// its settings leave open, and what of each tier is taken whatever the placement.
+// its settings leave open, and how much of each tier is taken whatever the placement.
 //
 // What is taken in any case is the memory plan of some placement, less what the planner's own
-// formula says of that placement: so both agree wherever they count alike.
+// formula gives for that placement: so the two agree wherever they count alike.
 //
-// Threads: one. Errors: kInvalidArgument of plan_memory().
+// Threads: one.
+// Errors:  kInvalidArgument of plan_memory().
 #pragma once
 
 #include "aio/result.h"

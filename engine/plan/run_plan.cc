@@ -18,7 +18,8 @@ namespace {
 
 using offload::TierBytes;
 
-// A plan that is beyond the budget after all, by what the planner's formula counts otherwise.
+// A plan that exceeds the budget after all, because the planner's formula counts something
+// differently.
 constexpr int kMostCorrections = 4;
 constexpr std::uint64_t kCorrectionBytes = 32 * kMiB;
 
@@ -34,11 +35,11 @@ std::uint64_t nvme_room(const config::Config& config, const DescribedMachine& ma
 
 TierBytes budget_of(const config::Config& config, const DescribedMachine& machine,
                     const RunPlan& plan) {
-  constexpr std::uint64_t kUnknown = std::uint64_t{1} << 46;  // the machine does not say
+  constexpr std::uint64_t kUnknown = std::uint64_t{1} << 46;  // the machine does not report it
   config::Budget given = config.budget;
   if (machine.cpu_gib) given.cpu_gib = machine.cpu_gib;
   if (machine.gpu_gib) given.gpu_gib = machine.gpu_gib;
-  // A GPU that is described is not the one of this machine.
+  // A described GPU is not this machine's.
   if (machine.describes_gpu() && !given.gpu_gib) given.gpu_gib = kAssumedGpu.memory_gib;
   const std::uint64_t gpu = gpu_room(given, plan.facts).value_or(kUnknown);
   return {.gpu = static_cast<std::uint64_t>(static_cast<double>(gpu) * (1 - kGpuSlack)),
@@ -88,7 +89,7 @@ Status place(const Question& question, RunPlan& plan) {
     plan.placement.used = used;
     const TierBytes more = used.beyond(budget);
     if (!plan.placement.fits || more.total() == 0) return {};
-    // And some more: the next placement may be cut elsewhere.
+    // And a little more: the next placement may be cut elsewhere.
     const auto and_some = [](std::uint64_t bytes) {
       return bytes == 0 ? 0 : bytes + kCorrectionBytes;
     };
@@ -97,13 +98,13 @@ Status place(const Question& question, RunPlan& plan) {
     plan.input.fixed.nvme += and_some(more.nvme);
     plan.placement.missing = more;
   }
-  // The placement is as good as within the budget; of what the memory plan counts, that is missing.
+  // The placement is as good as within the budget; what is missing is by the memory plan's count.
   plan.placement.fits = false;
   plan.placement.hints = offload::fit_hints(plan.input);
   return {};
 }
 
-// Where a path has not the room for its stripes, and other weights would do: with those.
+// Where a path lacks the room for its stripes and other weights would do: with those.
 Status place_in_room(const Question& question, RunPlan& plan) {
   if (!may_restripe(question.config, plan.stripes)) return {};
   std::uint64_t needed = plan.memory.nvme_bytes();
@@ -170,8 +171,8 @@ Result<bool> fits_with(const Question& question, const config::Config& config,
   return placed.placement.fits;
 }
 
-// What makes activations smaller: the largest micro-batch with which it fits, the step's tokens the
-// same; else the longest sequences.
+// What makes activations smaller: the largest micro-batch with which it fits, with the same tokens
+// in a step; else the longest sequences.
 Status hint_at_a_smaller_batch(const Question& question, RunPlan& plan) {
   if (plan.placement.fits) return {};
   using Change = offload::FitHint::Change;

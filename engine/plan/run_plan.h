@@ -1,11 +1,12 @@
 // RunPlan: what a training run of a configuration takes of a machine and how long a step will be:
-// the planner's placement for all that the configuration leaves open, the memory plan that follows,
-// and the predicted step.
+// the planner's placement for everything that the configuration leaves open, the memory plan that
+// follows, and the predicted step.
 //
 // The machine is this one, measured by the probe (seconds the first time, then from a file), or one
 // that is described: then nothing is measured.
 //
-// Threads: one. Errors: those of the configuration and of the probe. That nothing fits is no error.
+// Threads: one.
+// Errors:  those of the configuration and of the probe. That nothing fits is not an error.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@
 
 namespace sluice::engine {
 
-// A machine that need not be here. Unset: as this one is.
+// A machine that need not be this one. Unset: as this one.
 struct DescribedMachine {
   std::optional<double> gpu_gib;
   std::optional<double> cpu_gib;
@@ -50,22 +51,22 @@ struct PlanRunOptions {
   std::int64_t disturbed_max_age_s = 0;  // of what is measured: speeds_cache.h
   DescribedMachine machine;
   bool with_relief = false;
-  aio::FileSystem* files = nullptr;  // that tells what NVMe paths have free; null: this machine's
+  aio::FileSystem* files = nullptr;  // reports what NVMe paths have free; null: this machine's
   FileSystemOf file_system_of = device_number_of;
   std::function<void(const std::string& what, double fraction)> on_progress;
 };
 
-// Of the GPU's budget, left to the allocator: what it rounds up, and the holes between blocks.
+// Of the GPU's budget, left to the allocator: its rounding, and the holes between blocks.
 inline constexpr double kGpuSlack = 0.015;
 
 struct RunPlan {
-  MemoryPlan memory;  // where nothing fits: of what is least beyond the budgets
+  MemoryPlan memory;  // where nothing fits: of what exceeds the budgets least
   offload::PlannerInput input;
   offload::PlacementPlan placement;  // .fits, .prediction, .hints
   std::vector<offload::Relief> relief;
   ProbeReport machine;
   MachineFacts facts;
-  offload::TierBytes available;  // what GPU and host have, whatever the budget; 0: nobody knows
+  offload::TierBytes available;  // what GPU and host have, whatever the budget; 0: unknown
   NvmeStripes stripes;
   std::uint64_t parameters = 0;
   std::int64_t tokens_per_step = 0;

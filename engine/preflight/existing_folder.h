@@ -1,4 +1,4 @@
-// Where a folder that a run would make lies now.
+// Where a folder that a run would make would lie.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace sluice::engine {
 
-// The path itself, or the nearest folder above it that is there: what it says of free space and of
-// its file system is true of the path, too.
+// The path itself, or the nearest existing folder above it: its free space and its file system are
+// the path's, too.
 std::string existing_folder(aio::FileSystem& files, const std::string& path);
 
 }  // namespace sluice::engine

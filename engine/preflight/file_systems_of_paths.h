@@ -1,4 +1,4 @@
-// Which of a run's NVMe paths share a file system, and with it what is free there.
+// Which of a run's NVMe paths share a file system, and with it its free space.
 //
 // Threads: any. Nothing is made or changed.
 #pragma once
@@ -15,26 +15,26 @@
 
 namespace sluice::engine {
 
-// What a folder that exists has in common with all others of its file system; empty where that
-// cannot be found out.
+// What an existing folder has in common with all others on its file system; empty where that cannot
+// be determined.
 using FileSystemOf = std::function<std::string(const std::string& folder)>;
 // The device's number on this machine, "259:1".
 std::string device_number_of(const std::string& folder);
 
 struct PathsOfFileSystem {
-  std::string folder;              // one that exists, to ask it what is free
+  std::string folder;              // one that exists, to ask for its free space
   std::vector<std::size_t> paths;  // their places in the list, in order
 };
 
-// Every path is of just one of them; they are in the order of their first paths. A path whose file
-// system cannot be found out has one by itself.
+// Every path belongs to exactly one of them; they are in the order of their first paths. A path
+// whose file system cannot be determined has one by itself.
 std::vector<PathsOfFileSystem> file_systems_of_paths(aio::FileSystem& files,
                                                      const std::vector<std::string>& paths,
                                                      const FileSystemOf& file_system_of);
 
-// What is free on the file system of a folder, and what of it others will take.
+// What is free on the file system of a folder, and how much of that others will take.
 struct SharedRoom {
-  std::optional<std::uint64_t> free_bytes;  // unset: it cannot be found out
+  std::optional<std::uint64_t> free_bytes;  // unset: it cannot be determined
   std::uint64_t other_bytes = 0;
 };
 SharedRoom room_beside(aio::FileSystem& files, const std::string& folder,

@@ -14,7 +14,7 @@
 namespace sluice::engine {
 namespace {
 
-// Kept free of what the machine says it has: for the page cache, other programs, and estimates.
+// Kept free of what the machine reports: for the page cache, other programs, and estimates.
 constexpr double kMargin = 0.08;
 
 std::optional<std::uint64_t> first_number(const std::string& path, const std::string& key) {

@@ -1,4 +1,5 @@
-// MachineFacts: what a machine says of its memory, its GPU and its kernel, for the preflight check.
+// MachineFacts: what a machine reports about its memory, its GPU and its kernel, for the preflight
+// check.
 //
 // Threads: one; blocking.
 #pragma once
@@ -12,11 +13,11 @@
 
 namespace sluice::engine {
 
-// Nothing: the machine does not say, or sets no limit.
+// Nothing: the machine does not report it, or sets no limit.
 struct MachineFacts {
   std::optional<std::uint64_t> available_bytes;     // MemAvailable of /proc/meminfo
   std::optional<std::uint64_t> cgroup_bytes;        // what the limits of control groups leave
-  std::optional<std::uint64_t> cgroup_limit_bytes;  // of the group that leaves so much
+  std::optional<std::uint64_t> cgroup_limit_bytes;  // of the group that sets it
   std::optional<std::uint64_t> memlock_bytes;       // RLIMIT_MEMLOCK
   std::optional<GpuMemory> gpu;                     // where the configuration computes there
   std::optional<std::string> uring_refusal;         // why io_uring cannot be used
@@ -25,8 +26,8 @@ struct MachineFacts {
 // Makes the context of the GPU that the configuration uses, if it uses one.
 MachineFacts machine_facts(const config::Config& config);
 
-// What a run may take of the host's memory: the budget that is given, else what the machine has
-// free, less a margin. The GPU's likewise, where CUDA's context counts as the run's.
+// What a run may take of the host's memory: the given budget, else what the machine has free, less
+// a margin. Likewise for the GPU, where CUDA's context counts as the run's.
 std::optional<std::uint64_t> host_room(const config::Budget& budget, const MachineFacts& facts);
 std::optional<std::uint64_t> gpu_room(const config::Budget& budget, const MachineFacts& facts);
 

@@ -1,5 +1,5 @@
-// The folders of a run's NVMe tiers, which have to be there: a run makes none of them, since a slip
-// of the pen or a drive that is not mounted would otherwise fill the root file system.
+// The folders of a run's NVMe tiers, which have to exist: a run makes none of them, since a typo or
+// an unmounted drive would otherwise fill the root file system.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ namespace sluice::engine {
 std::vector<std::string> nvme_folders(const config::Config& config);
 
 // kNotFound names the key that the folder comes from, the folder and the part of its path that
-// exists, or the drive that is not mounted there. Makes nothing.
+// exists, or the drive that is not mounted there. Creates nothing.
 Status require_nvme_folders(const config::Config& config, aio::FileSystem& files);
 
 }  // namespace sluice::engine

@@ -134,7 +134,7 @@ class Check {
     return all;
   }
 
-  // What makes the largest part smaller; and the next, where all of the largest is not enough.
+  // What makes the largest part smaller; and the next part, where all of the largest is not enough.
   std::string remedy(const std::vector<MemoryLine>& lines, std::uint64_t missing) const {
     const std::vector<Consumer> all = consumers(lines);
     const Consumer& largest = all.front();
@@ -158,7 +158,7 @@ class Check {
     return lines;
   }
 
-  // Where less is left by a control group than by the machine.
+  // Where a control group leaves less than the machine.
   std::string limit_of_host() const {
     if (!facts_.cgroup_limit_bytes || host_free(facts_) != facts_.cgroup_bytes) return "";
     return ", within the control group's limit of " + format_bytes(*facts_.cgroup_limit_bytes);
@@ -198,7 +198,7 @@ class Check {
            "budget.nvme_paths)";
   }
 
-  // What is kept of all micro-batches between forward and backward, whatever their size is.
+  // What is kept of all micro-batches between forward and backward, whatever their size.
   std::uint64_t boundary_bytes() const {
     if (!trains() || plan_.boundaries) return 0;
     const std::int64_t numbers = (config_.model.layers + 2) * config_.model.hidden *
@@ -236,7 +236,7 @@ class Check {
     return bytes_of(plan_.cuda ? plan_.gpu : plan_.host, MemoryUse::kActivations);
   }
 
-  // The plan has given up already what slots could.
+  // The plan has already given up the slots that it could.
   Status gpu() {
     if (!plan_.cuda) return {};
     return check({.name = "GPU memory",
@@ -288,7 +288,7 @@ class Check {
     return {};
   }
 
-  // What may be done about paths that are too full, beside more room there.
+  // What can be done about paths that are too full, besides making room there.
   std::string share_remedy(const std::vector<PathBytes>& full) const {
     const std::vector<std::string>& paths = config_.budget.nvme_paths;
     const auto is_full = [&](const std::string& path) {

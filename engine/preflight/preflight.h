@@ -2,17 +2,17 @@
 // drives and limits let it run fast; before anything is allocated.
 //
 // A budget that is given is obeyed, with a warning where it is more than the machine seems to have
-// (some machines grow their memory as it is used). One that is not given comes from MemAvailable
-// and the cgroup's limit, from what the GPU and the drives have free, less a margin.
+// (some machines grow their memory as it is used). Otherwise it comes from MemAvailable and the
+// cgroup's limit, and from what the GPU and the drives have free, less a margin.
 //
 // NVMe paths of one file system need what is free there together. On each, or the folder above it
-// that exists, a file without a name is made and goes again: it shows whether the path can be
+// that exists, a file without a name is made and removed again: it shows whether the path can be
 // written, past the page cache, and overwritten in place. What lies on a file system of memory
 // counts as the host's memory too.
 //
 // What refuses the run comes with the whole table, as a verdict: kOutOfMemory, kNoSpace: what is
-// missing, what takes most of it, and the setting that would mend that; kInvalidArgument where
-// io_uring is asked for and refused; those of a path that cannot be written.
+// missing, what takes most of it, and the setting that would fix it; kInvalidArgument where
+// io_uring is asked for and refused; the errors of a path that cannot be written.
 //
 // Threads: one; blocking.
 #pragma once
@@ -37,12 +37,12 @@ aio::StorageInfo storage_of(const std::string& folder);
 
 struct PreflightReport {
   std::string table;                  // aligned text, one line a tier and part
-  std::vector<std::string> notes;     // sentences: what is done otherwise than asked for
+  std::vector<std::string> notes;     // sentences: what is done differently from what was asked
   std::vector<std::string> warnings;  // sentences: what costs speed or may go wrong
   Status verdict;                     // why the run cannot be; the first of several reasons
 };
 
-// Of budgets that are more than the machine seems to have: sentences.
+// Sentences about budgets that exceed what the machine seems to have.
 std::vector<std::string> budget_warnings(const config::Budget& budget, const MachineFacts& facts);
 
 PreflightReport preflight(const config::Config& config, const MemoryPlan& plan,

@@ -50,7 +50,7 @@ bool DriveLoad::ended() const {
 }
 
 Status DriveLoad::drain() {
-  // In virtual time nothing completes but inside pump().
+  // In virtual time things complete only inside pump().
   while (!ended() && queue_.backend().pump() == aio::PumpResult::kProgressed) continue;
   std::unique_lock lock(mutex_);
   ended_.wait(lock, [this] { return active_ == 0; });

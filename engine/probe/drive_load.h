@@ -1,8 +1,8 @@
-// DriveLoad: reads or writes of one block each, one behind the other over a range of a target and
-// round again, always as many in flight as the queue takes.
+// DriveLoad: reads or writes of one block each, consecutively over a range of a target and round
+// again, with always as many in flight as the queue takes.
 //
-// Memory:  the buffers are the caller's, one a request: with fewer than twice the queue's depth the
-//          queue may run dry now and then, with fewer than the depth it always does.
+// Memory:  the buffers are the caller's, one per request: with fewer than twice the queue's depth
+//          the queue may run dry now and then; with fewer than the depth it always does.
 // Threads: one owner; completions come on the backend's. On a backend in virtual time the owner
 //          pumps (wait_until() and drain() do).
 // Errors:  the first failure ends the load; drain() returns it.
@@ -43,7 +43,7 @@ class DriveLoad {
   Status drain();  // until none is in flight
 
   std::uint64_t done_bytes() const { return done_bytes_; }
-  // Blocks from the beginning of the range that were given to the queue, on one way over it.
+  // Blocks given to the queue in one pass over the range, from its beginning.
   std::uint64_t issued_blocks() const;
 
  private:

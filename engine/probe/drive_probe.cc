@@ -26,8 +26,8 @@ constexpr std::uint64_t kFreePart = 4;  // of what is free, a quarter
 constexpr double kRampShare = 0.2;      // of a measurement's time, before it counts
 constexpr int kParts = 8;               // of the rest, to be compared
 
-// How large the scratch file may be, in whole blocks: what lies in each folder is a quarter of what
-// is free there at most.
+// How large the scratch file may be, in whole blocks: what lies in each folder is at most a quarter
+// of what is free there.
 Result<std::uint64_t> file_bytes(aio::FileSystem& files, const DriveProbeOptions& options) {
   const std::size_t paths = options.folders.size();
   const std::vector<int> weights =
@@ -68,7 +68,7 @@ class DriveProbe {
     load.start();
     const std::int64_t begin_ns = backend_.clock().now_ns();
     wait_until(backend_, begin_ns + in_ns(options_.fill_seconds), load);
-    // Of a drive that is very slow, or far away, a few blocks are measured all the same.
+    // Even on a drive that is very slow, or remote, a few blocks are measured.
     while (!load.ended() && load.done_bytes() < kLeastBlocks * options_.block_bytes)
       wait_until(backend_, backend_.clock().now_ns() + in_ns(options_.fill_seconds), load);
     load.stop();
@@ -89,7 +89,7 @@ class DriveProbe {
     double read = 0;
     double write = 0;
   };
-  // Each in its half, so that no block is read while it is written.
+  // Each in its half, so that no block is read while it is being written.
   Result<Rates> together() {
     const std::uint64_t half = written_blocks_ / 2;
     return measure(range(0, half), range(half, written_blocks_ - half));
@@ -166,7 +166,7 @@ class DriveProbe {
                  .write = (after.write - before.write) / seconds};
   }
 
-  // In the order in which they need each other; destroyed the other way round.
+  // In the order of their dependencies; destroyed in reverse.
   aio::IoBackend& backend_;
   const DriveProbeOptions options_;
   std::unique_ptr<aio::IoQueue> reads_;
@@ -199,7 +199,7 @@ Result<std::unique_ptr<DriveProbe>> DriveProbe::create(aio::IoBackend& backend,
   SLUICE_ASSIGN_OR_RETURN(probe->pool_, aio::PinnedPool::create(pool));
   probe->leases_.resize(static_cast<std::size_t>(probe->pool_->capacity()));
   probe->pool_->acquire_all(probe->leases_);
-  aio::SplitMix noise(1);  // some drives and file systems make little of zeros
+  aio::SplitMix noise(1);  // some drives and file systems store zeros cheaply
   for (const aio::PinnedPool::Lease& lease : probe->leases_) {
     const std::span<std::byte> bytes = lease.bytes();
     for (std::size_t at = 0; at + sizeof(std::uint64_t) <= bytes.size();

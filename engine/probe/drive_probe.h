@@ -1,14 +1,13 @@
 // What NVMe paths do with blocks as a run moves them: sequential reads, writes, and both at once,
 // past the page cache, on a scratch file without a name that is written before it is read.
 //
-// The file is striped over the paths, by the same weights as a run's state: with one path it tells
-// of that path, with several of all together. It is as large as half a second of writing makes it,
+// The file is striped over the paths, by the same weights as a run's state: one path is measured by
+// itself, several all together. It is as large as half a second of writing makes it,
 // within most_file_bytes and a quarter of what is free. Folders that are missing are made, as the
 // run makes them.
 //
 // Memory:  buffers of at most kMostBufferBytes, or of two blocks where blocks are larger. Where
-// they
-//          hold fewer blocks than the queues, fewer are in flight.
+//          they hold fewer blocks than the queues, fewer are in flight.
 // Threads: one; blocking, about fill_seconds + 3 * seconds by the backend's clock.
 // Errors:  kNoSpace, naming the path and what is needed; those of the files and the drive.
 #pragma once

@@ -27,7 +27,7 @@
 #include "engine/probe/copy_overlap.h"
 #include "engine/probe/host_probe.h"
 #include "engine/probe/timed_passes.h"
-#include "offload/adamw/adamw_cuda.h"
+#include "offload/adamw/adamw/adamw_cuda.h"
 
 namespace sluice::engine {
 namespace {
@@ -110,7 +110,7 @@ class Lane {
   std::vector<at::cuda::CUDAEvent> ends_;
 };
 
-// How long each copy took that ended behind the one before it.
+// How long each copy took that ended after the previous one.
 std::vector<double> each_of(std::vector<double> ends_s) {
   std::adjacent_difference(ends_s.begin(), ends_s.end(), ends_s.begin());
   return ends_s;

@@ -1,10 +1,10 @@
 // What the current GPU and the bus to it do: copies between registered host memory and the GPU, one
 // way and both at once; copies within its memory; a large matrix product; the AdamW step.
 //
-// Memory:  at most memory_limit_bytes of the GPU beside its context, and two buffers on the host;
+// Memory:  at most memory_limit_bytes of the GPU besides its context, and two buffers on the host;
 //          all given back before it returns, LibTorch's cache and workspaces included.
 // Threads: one; blocking, about options.seconds once the context exists.
-// Errors:  kUnsupported in a build without CUDA; kOutOfMemory; kInternal in CUDA's words.
+// Errors:  kUnsupported in a build without CUDA; kOutOfMemory; kInternal with CUDA's message.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -18,7 +18,7 @@
 #include "engine/probe/gpu_speeds.h"
 #include "engine/probe/probe_subjects.h"
 #include "engine/probe/timed_passes.h"
-#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw/adamw_arrays.h"
 
 namespace sluice::engine {
 
@@ -38,8 +38,8 @@ std::optional<GpuIdentity> gpu_identity();
 Result<GpuSpeeds> probe_gpu(const GpuProbeOptions& options,
                             const std::function<void(double)>& on_progress = {});
 
-// Gives back to the GPU what LibTorch keeps of freed memory and for cuBLAS, and begins its peak
-// anew. Nothing without CUDA.
+// Returns to the GPU what LibTorch keeps of freed memory and for cuBLAS, and resets its peak. Does
+// nothing without CUDA.
 void return_gpu_memory();
 
 }  // namespace sluice::engine

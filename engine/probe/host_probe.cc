@@ -8,7 +8,7 @@
 #include "aio/page_memory.h"
 #include "aio/units.h"
 #include "engine/probe/memory_copy.h"
-#include "offload/adamw/adamw.h"
+#include "offload/adamw/adamw/adamw.h"
 #include "offload/state/state_tiles.h"
 
 namespace sluice::engine {
@@ -46,7 +46,7 @@ class TiledState {
   std::uint64_t tiles() const { return tiles_; }
   std::uint64_t elements() const { return tiles_ * kTileElements; }
 
-  // Ordinary numbers: what memory held before may be denormal or no number.
+  // Ordinary numbers: what memory held before may be denormal or NaN.
   void fill(std::uint64_t tile) const {
     const offload::AdamwArrays arrays = arrays_of(tile);
     std::fill_n(arrays.m, kTileElements, 1e-4F);

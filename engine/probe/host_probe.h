@@ -2,8 +2,8 @@
 // lies in RAM, tile by tile as the run steps it; both with all threads, on memory several times as
 // large as the caches.
 //
-// Memory:  host_probe_bytes(), given back before it returns. Threads: one; blocking, for as long as
-//          the options say and the time that touching the memory takes.
+// Memory:  host_probe_bytes(), given back before it returns.
+// Threads: one; blocking, for as long as the options say, plus the time to touch the memory.
 // Errors:  kOutOfMemory.
 #pragma once
 
@@ -12,8 +12,8 @@
 #include "aio/executor.h"
 #include "aio/result.h"
 #include "engine/probe/timed_passes.h"
-#include "offload/adamw/adamw_arrays.h"
-#include "offload/adamw/isa.h"
+#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw/isa.h"
 
 namespace sluice::engine {
 
@@ -32,13 +32,13 @@ struct HostSpeeds {
   double adamw_elements_per_s = 0;
 };
 
-// Four times the caches where there is room for it, within bounds: a probe of seconds cannot touch
-// more, and less tells nothing of memory.
+// Four times the caches where there is room, within bounds: a probe of a few seconds cannot touch
+// more, and less would not measure memory.
 std::uint64_t host_probe_bytes(std::uint64_t cache_bytes, std::uint64_t free_bytes);
 
 Result<HostSpeeds> probe_host(aio::Executor& executor, const HostProbeOptions& options);
 
-// The scalars of an ordinary step: what is measured depends on them no further.
+// The scalars of an ordinary step: the measurement does not depend on them otherwise.
 offload::AdamwScalars probe_scalars();
 
 }  // namespace sluice::engine

@@ -93,15 +93,15 @@ class MachineProbe {
 
   std::function<void(double)> step(const std::string& what) {
     const double before = steps_begun_++;
-    // What is measured again does not go back to its beginning.
+    // Measuring something again does not move progress back.
     return [this, what, before](double fraction) {
       furthest_ = std::max(furthest_, (before + fraction) / steps_);
       if (options_.on_progress) options_.on_progress(what, furthest_);
     };
   }
 
-  // From the file, else measured when the machine is quiet, if it comes to that. `measure` is given
-  // where the spread of its passes is noted.
+  // From the file, else measured when the machine is quiet, if that happens. `measure` is told
+  // where to note the spread of its passes.
   template <typename Speeds>
   Result<SpeedsCache::Found<Speeds>> quietly(
       const std::string& name, MeasuredKey key, MeasuredWork work,
@@ -157,7 +157,7 @@ class MachineProbe {
     return {};
   }
 
-  // Of many paths each is measured for a shorter time: a few seconds are enough for all.
+  // With many paths each is measured for a shorter time: a few seconds are enough for all.
   DriveProbeOptions drive_options(std::vector<std::string> folders) const {
     constexpr double kPathsInFull = 2;
     constexpr double kLeastPart = 0.2;
@@ -256,7 +256,7 @@ class MachineProbe {
             .deterministic = config_.run.deterministic};
   }
 
-  // For an estimate. Of the cores' products nothing is measured: a modest rate is assumed.
+  // For an estimate. The cores' products are not measured: a modest rate is assumed.
   EstimateRates rates() const {
     constexpr double kFlopsPerThread = 2e10;
     constexpr double kLeastCopy = 1e9;
@@ -329,7 +329,7 @@ class MachineProbe {
 
 constexpr int kCacheDepth = 4;
 
-// The cache lies in the user's home, on a network file system perhaps.
+// The cache lies in the user's home folder, perhaps on a network file system.
 aio::IoWatchdog::Options watchdog_options(const config::Config& config) {
   return {.limit_ns = static_cast<std::int64_t>(config.run.io_watchdog_s * 1e9)};
 }

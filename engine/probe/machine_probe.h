@@ -3,11 +3,11 @@
 // the bus, and the seconds of one micro-batch through the model's units. Seconds where it has to be
 // measured; nothing where the cache file has it.
 //
-// What is measured while something else has the machine is measured again, within a bound; where it
-// stays so, the report says so, and nothing is kept (quiet_measurement.h).
+// What is measured while something else is using the machine is measured again, within a bound; if
+// that does not help, the report says so, and nothing is kept (quiet_measurement.h).
 //
 // Memory:  what the parts take (host_probe.h, drive_probe.h, gpu_probe.h, unit_timer.h), one after
-//          the other, within the configuration's budget; all given back before it returns.
+//          another, within the configuration's budget; all given back before it returns.
 // Threads: one; blocking. Sets LibTorch's number of threads, as a run does.
 // Errors:  those of the parts. Units that do not fit the budget are estimated, with a log line: the
 //          plan then says what does not fit.
@@ -31,7 +31,7 @@ struct MachineProbeOptions {
   std::int64_t disturbed_max_age_s = 0;  // speeds_cache.h
   bool host = true;                      // measure it
   bool units = true;                     // time them
-  // For tests: quiet_measurement.h, and how many cores' time there is (0: usable_cores()).
+  // For tests: quiet_measurement.h, and how many cores' worth of time there is (0: usable_cores()).
   ReadCpuUse cpu_use;
   double cores = 0;
   double most_spread = QuietMeasurement::kMostSpread;
@@ -39,7 +39,8 @@ struct MachineProbeOptions {
   std::function<void(const std::string& what, double fraction)> on_progress;
 };
 
-// What a report was made of is measured anew by the next probe; everything else that is kept stays.
+// What a report was made from is measured again by the next probe; everything else that is kept
+// stays.
 Status forget_measurements(const config::Config& config, const ProbeReport& report,
                            std::int64_t now_unix_s);
 

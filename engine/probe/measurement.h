@@ -1,5 +1,5 @@
-// Measurement: numbers, what they were measured of, and when. And the text of a file of them, JSON
-// that a user can read:
+// Measurement: numbers, what they are measurements of, and when they were taken. Also the text of a
+// file of them, JSON that a user can read:
 //
 //   {"format": "sluice-speeds", "version": 1, "measurements": [
 //     {"what": "drives", "measured_at": "2026-03-01T12:00:00Z",
@@ -34,7 +34,7 @@ struct Measurement {
 };
 
 std::string to_text(const std::vector<Measurement>& measurements);
-// kCorrupt, or kNewerVersion, with a sentence for whatever to_text() did not write.
+// kCorrupt, or kNewerVersion, with a sentence, for anything that to_text() did not write.
 Result<std::vector<Measurement>> parse_measurements(std::string_view text);
 
 // "2026-03-01T12:00:00Z", and back; kCorrupt.

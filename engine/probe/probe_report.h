@@ -1,4 +1,4 @@
-// ProbeReport: what a probe found out about a machine, and how it is shown.
+// ProbeReport: what a probe found out about a machine, and its presentation.
 //
 // Without LibTorch.
 #pragma once
@@ -19,7 +19,7 @@ struct ProbedWhen {
   std::int64_t unix_s = 0;
   bool cached = false;     // from the file, not measured now
   bool estimated = false;  // not measured at all
-  bool disturbed = false;  // measured while something else had the machine
+  bool disturbed = false;  // measured while something else was using the machine
 };
 
 struct ProbedPath {
@@ -43,8 +43,8 @@ struct ProbeReport {
   ProbedWhen units_when;
   std::string cache_path;                     // empty: nothing is kept
   std::vector<std::string> disturbances;      // of what was measured just now, a clause each
-  std::vector<std::string> disturbed_before;  // what the file has of when the machine was busy
-  bool of_a_series = false;                   // for which what was disturbed is kept
+  std::vector<std::string> disturbed_before;  // what the file has from when the machine was busy
+  bool of_a_series = false;                   // for which disturbed measurements are kept
   std::vector<MeasuredKey> measured;          // what all of it is kept as
 };
 

@@ -71,7 +71,7 @@ MeasuredOf drive_subject(const aio::MachineInfo& machine, const DriveProbeOption
     of["weights"] =
         swap::to_text(options.weights.empty() ? std::vector<int>(count, 1) : options.weights);
   }
-  // Nothing is said of the usual time: entries of before it could be another are of it.
+  // The usual time is not named: entries from before it could differ are of that time.
   const DriveProbeOptions usual;
   if (options.fill_seconds != usual.fill_seconds || options.seconds != usual.seconds) {
     of["seconds"] = decimals(options.fill_seconds, kSecondsDigits) + " filling, " +
@@ -89,8 +89,8 @@ MeasuredOf gpu_subject(const aio::MachineInfo& machine, const GpuIdentity& gpu,
 }
 
 MeasuredOf unit_subject(const UnitSubject& units) {
-  // To be raised when a unit's passes take other kernels, or the timer times other passes: times
-  // that were kept before are of something else.
+  // Raise it when a unit's passes use different kernels, or the timer times different passes: times
+  // kept before are then of something else.
   constexpr const char* kPassesRevision = "2";
   const ModelShape& shape = units.shape;
   MeasuredOf of = {{"passes", kPassesRevision},

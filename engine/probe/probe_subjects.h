@@ -1,5 +1,5 @@
-// What each measurement is of: everything its numbers depend on, in words. Two that are equal stand
-// for the same measurement.
+// The subject of each measurement: everything its numbers depend on, as text. Two equal subjects
+// stand for the same measurement.
 #pragma once
 
 #include <string>
@@ -23,8 +23,8 @@ struct DriveAccess {
   int threads = 1;
   bool single_submit = false;
 };
-// The folders of the options exist: their devices and mounts are looked up. A measurement of
-// another length is another one: a short one is not taken for a full one.
+// The folders of the options exist: their devices and mounts are looked up. A measurement of a
+// different length is a different one: a short one does not count as a full one.
 MeasuredOf drive_subject(const aio::MachineInfo& machine, const DriveProbeOptions& options,
                          const DriveAccess& access);
 
@@ -36,7 +36,7 @@ MeasuredOf gpu_subject(const aio::MachineInfo& machine, const GpuIdentity& gpu,
                        const std::string& torch_version, offload::ParamForm form,
                        offload::GradType grad_type);
 
-// What computes the units: a GPU, or so many threads of a CPU.
+// What computes the units: a GPU, or some number of CPU threads.
 struct UnitSubject {
   ModelShape shape;  // the number of layers does not matter
   std::int64_t padded_vocab = 0;

@@ -19,7 +19,7 @@ std::int64_t ns_of(const timeval& time) {
          1'000 * static_cast<std::int64_t>(time.tv_usec);
 }
 
-// Of all threads that are there now. Nothing where the kernel does not count it.
+// Of all threads that exist now. Nothing where the kernel does not count it.
 std::optional<std::int64_t> waited_for_a_core_ns() {
   std::error_code error;
   std::filesystem::directory_iterator tasks("/proc/self/task", error);
@@ -71,7 +71,7 @@ double lost_share(const CpuUse& before, const CpuUse& after, MeasuredWork work, 
     lost = waited / std::max(ran + waited, wall);
   }
   if (work == MeasuredWork::kComputes) lost = std::max(lost, 1 - ran / wall);
-  // Of what its cores had to give: 1 - lost is to be 1 - own_wait.
+  // As a share of what its cores could give: 1 - lost should be 1 - own_wait.
   return std::max(0.0, (lost - own_wait) / (1 - own_wait));
 }
 

@@ -1,12 +1,12 @@
-// QuietMeasurement: whether something else had the machine while it was measured, and another try
-// where it had.
+// QuietMeasurement: whether something else was using the machine while it was measured, and another
+// try if so.
 //
-// Told by what the kernel counts: how long this process's threads stood ready to run and had no
-// core (/proc/self/task/*/schedstat), and for work that computes all the time, processor time
+// It judges by what the kernel counts: how long this process's threads stood ready to run and had
+// no core (/proc/self/task/*/schedstat), and for work that computes all the time, processor time
 // against wall time; and by how far apart the passes of one measurement are (PassSpread), which
 // shows what the processors do not: a drive or a GPU that others use now and then. Threads that
-// wait for each other, because the run has more of them than cores, are no disturbance: it is
-// measured as it will run.
+// wait for each other, because the run has more of them than cores, are not a disturbance: the run
+// is measured as it will run.
 //
 // Threads: one. A thread that ends while it is measured takes its counts with it: make executors
 // outside.
@@ -37,27 +37,27 @@ enum class MeasuredWork : std::uint8_t {
   kWaits,     // for drives or a GPU
 };
 
-// Of the time of so many threads that all want to run, what they wait for each other.
+// The share of their time that this many threads, all ready to run, wait for each other.
 double own_wait_share(int threads, double cores);
 std::string cores_text(double cores);  // "16", "1.50"
-// That they do: a sentence; empty where each has a core.
+// A sentence that says that they do; empty where each has a core.
 std::string crowding(int threads, double cores);
 
-// Of the time in which the process could have run between the two, what others had. `own_wait` is
-// the share in which its own threads waited for each other.
+// Of the time in which the process could have run between the two, the share that others had.
+// `own_wait` is the share in which its own threads waited for each other.
 double lost_share(const CpuUse& before, const CpuUse& after, MeasuredWork work,
                   double own_wait = 0);
 
 class QuietMeasurement {
  public:
-  static constexpr double kMostLost = 0.25;  // a plan is to be right within 0.7 and 1.4
+  static constexpr double kMostLost = 0.25;  // a plan should be right within 0.7 and 1.4
   static constexpr double kMostSpread = 3;
   static constexpr int kMostTries = 3;
 
   struct Options {
     MeasuredWork work = MeasuredWork::kWaits;
     double own_wait = 0;  // lost_share()
-    // For tests: a process that is made up (empty: this one), and passes that may be spread.
+    // For tests: a made-up process (empty: this one), and passes that may be spread.
     ReadCpuUse read = {};
     double most_spread = kMostSpread;
   };
@@ -67,8 +67,8 @@ class QuietMeasurement {
   // For the passes that `measure` makes.
   PassSpread* spread() { return &spread_; }
 
-  // Measures until it was quiet, kMostTries times at most, and no longer where trying again does
-  // not help. The try that lost least.
+  // Measures until the machine was quiet, at most kMostTries times, and stops where trying again
+  // does not help. Returns the try that lost least.
   template <typename Speeds>
   Result<Speeds> measure(const std::function<Result<Speeds>()>& measure) {
     std::optional<Speeds> best;
@@ -90,7 +90,7 @@ class QuietMeasurement {
     return std::move(*best);
   }
 
-  // What disturbed the last measurement that is used: a clause; empty where nothing did.
+  // What disturbed the measurement that is used: a clause; empty where nothing did.
   std::string disturbance() const;
 
  private:
@@ -98,8 +98,8 @@ class QuietMeasurement {
 
   struct Disturbance {
     double lost_share = 0;
-    double spread = 0;  // over what is bearable
-    // 1: just bearable.
+    double spread = 0;  // over what is tolerable
+    // 1: just tolerable.
     double badness() const { return std::max(lost_share / kMostLost, spread); }
   };
 

@@ -54,8 +54,7 @@ SpeedValues values_of(Speeds speeds) {
   return values;
 }
 
-// Nothing where a value is missing. `speeds` says which there are, where that is not always the
-// same.
+// Nothing where a value is missing. `speeds` says which exist, where that varies.
 template <typename Speeds>
 std::optional<Speeds> from_values(const SpeedValues& values, Speeds speeds = {}) {
   bool complete = !values.empty();

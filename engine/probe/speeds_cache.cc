@@ -23,7 +23,7 @@ bool SpeedsCache::too_old(const Measurement& measurement) const {
   return options_.unix_s - measurement.measured_unix_s > kMaxAgeDays * kDaySeconds;
 }
 
-// Neither too old nor of the future: a clock that was wrong then says nothing of the age.
+// Neither too old nor from the future: a clock that was wrong then says nothing about the age.
 bool SpeedsCache::fresh(const Measurement& measurement) const {
   return measurement.measured_unix_s <= options_.unix_s && !too_old(measurement);
 }
@@ -61,7 +61,7 @@ std::vector<Measurement> SpeedsCache::read() const {
   return {};
 }
 
-// Whatever it was, nothing is written over it.
+// Whatever it was, it is not overwritten.
 Status SpeedsCache::set_unreadable_aside() const {
   aio::FileSystem& files = queue_.backend().files();
   const auto parsed = read_file();
@@ -107,7 +107,7 @@ Status SpeedsCache::rewrite(const Edit& edit) {
   SLUICE_ASSIGN_OR_RETURN(const auto lock, files.lock(options_.path + ".lock"));
   SLUICE_RETURN_IF_ERROR(set_unreadable_aside());
   measurements_ = read();
-  // What is of the future stays: if it is this clock that is wrong, the rest is as good as ever.
+  // What is from the future stays: if it is this clock that is wrong, the rest is as good as ever.
   std::erase_if(measurements_, [&](const Measurement& old) { return too_old(old); });
   edit(measurements_);
   if (measurements_.size() > kMaxMeasurements) {

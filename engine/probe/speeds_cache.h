@@ -1,17 +1,17 @@
 // SpeedsCache: measurements that outlive the process, in one small JSON file (measurement.h).
 //
-// What was measured of the same machine in the same setting is not measured again for kMaxAgeDays;
-// anything else about it makes a new measurement. A file that is damaged or of somebody else is
-// left out of account with a log line, and set aside under another name by the first measurement;
-// one of a newer version stays, and nothing is kept. A cache that cannot be written costs a log
-// line and the next run's seconds, no more.
+// What was measured on the same machine in the same setting is not measured again for kMaxAgeDays;
+// any difference makes a new measurement. A file that is damaged or not ours is disregarded with a
+// log line, and set aside under another name by the first measurement; one of a newer version
+// stays, and nothing is kept. A cache that cannot be written costs a log line and the next run's
+// seconds, no more.
 //
-// What was measured while something else had the machine is not kept, but under a name of its own
-// for those who ask for that.
+// What was measured while something else was using the machine is not kept, except under a name of
+// its own for callers that ask for that.
 //
-// Written whole or not at all (aio/small_file.h), by one process at a time: where another holds the
-// lock beside the file, what was measured here is not kept. What another process added since this
-// one read the file is kept.
+// Written whole or not at all (aio/small_file.h), by one process at a time: where another process
+// holds the lock beside the file, what was measured here is not kept. What another process added
+// since this one read the file is kept.
 //
 // Threads: one.
 #pragma once
@@ -33,8 +33,8 @@ class SpeedsCache {
     std::string path;         // empty: nothing is kept
     bool refresh = false;     // measure, whatever the file says
     std::int64_t unix_s = 0;  // now
-    // What was measured while something else had the machine is good enough for so long, for a
-    // series of processes that would else measure it over and over; 0: it never is.
+    // What was measured while something else was using the machine is good enough for this long,
+    // for a series of processes that would otherwise measure it over and over; 0: it never is.
     std::int64_t disturbed_max_age_s = 0;
   };
   static constexpr std::int64_t kMaxAgeDays = 30;
@@ -49,11 +49,11 @@ class SpeedsCache {
     Speeds speeds;
     std::int64_t measured_unix_s = 0;
     bool cached = false;
-    std::string disturbance;  // not empty: something else had the machine
+    std::string disturbance;  // not empty: something else was using the machine
   };
-  // From the file, else by `measure`. What `disturbance` (may be empty) then has to say against the
-  // measurement keeps it from all who do not ask for such. `empty` has the values that are wanted,
-  // where they are not always the same. Errors: those of `measure`.
+  // From the file, else by `measure`. If `disturbance` (may be empty) then objects to the
+  // measurement, it is kept only for callers that ask for such. `empty` has the values that are
+  // wanted, where these vary. Errors: those of `measure`.
   template <typename Speeds>
   Result<Found<Speeds>> get(const std::string& what, const MeasuredOf& of,
                             const std::function<Result<Speeds>()>& measure,
@@ -79,7 +79,7 @@ class SpeedsCache {
     return Found<Speeds>{speeds, options_.unix_s, false, std::move(against)};
   }
 
-  // So that they are measured anew: what turned out to be wrong, whether disturbed or not.
+  // So that they are measured again: what turned out to be wrong, whether disturbed or not.
   Status forget(const std::vector<MeasuredKey>& keys);
 
   const Options& options() const { return options_; }

@@ -1,5 +1,5 @@
 // How long a pass of some work takes, where it can be repeated: one to warm up, then passes until
-// the time is over; the median of them, which an interruption by somebody else does not move.
+// the time is over; the median of them, which an interruption does not move.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class PassSpread {
   double worst() const { return worst_; }
 
  private:
-  static constexpr std::size_t kLeast = 4;  // of fewer there are no quartiles
+  static constexpr std::size_t kLeast = 4;  // fewer have no quartiles
   double worst_ = 1;
 };
 

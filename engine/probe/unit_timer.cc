@@ -24,7 +24,7 @@ constexpr std::size_t kMostRounds = 25;
 constexpr double kPatience = 3;
 // cuBLAS' workspace, and what allocators round up.
 constexpr std::uint64_t kLibraryBytes = 128 * kMiB;
-// One part in so many lies in holes between LibTorch's blocks that nothing fits into.
+// One part in this many lies in holes between LibTorch's blocks that nothing fits into.
 constexpr std::uint64_t kHolesShare = 4;
 
 double in_all(const UnitSeconds& seconds) {
@@ -139,7 +139,7 @@ class UnitTimer {
               .backward_s = sequences * one.backward_s};
     }
     if (options_.micro_batch > 1) {
-      // What LibTorch keeps of one sequence's memory is of no use to more of them.
+      // What LibTorch keeps of one sequence's memory is of no use to several sequences.
       if (options_.device.is_cuda()) return_gpu_memory();
       round(options_.micro_batch);
     }

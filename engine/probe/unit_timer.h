@@ -1,15 +1,15 @@
 // The seconds of one micro-batch through the units of a model: forward, recompute and backward of
 // the embedding, one block and the head, as the training loop calls them, on the device that
-// computes. Each unit of a kind is like the others, so one tells of all.
+// computes. All units of a kind are alike, so one stands for all.
 //
-// Random parameters and inputs. One sequence first, which warms up and tells how long the rest will
+// Random parameters and inputs. One sequence first, which warms up and shows how long the rest will
 // take: where a whole micro-batch would take too long (large models on a CPU), the times are those
-// of one sequence, multiplied. Else whole micro-batches, and the median of a few.
+// of one sequence, multiplied. Otherwise whole micro-batches, and the median of a few.
 //
 // Memory:  unit_timer_bytes() on the device, given back before it returns.
 // Threads: one; blocking, about options.seconds once the device is warm.
-// Errors:  kOutOfMemory, before anything is taken, where the limit is too small; what LibTorch
-// says.
+// Errors:  kOutOfMemory, before anything is taken, where the limit is too small; LibTorch's own
+//          errors.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -1,5 +1,5 @@
 // UnitTimes: the seconds of one micro-batch through one unit of each kind, as the planner needs
-// them. Measured by unit_timer.h; this estimate is for a device that is not there.
+// them. Measured by unit_timer.h; the estimate here is for a device that is not present.
 //
 // Without LibTorch.
 #pragma once
@@ -18,7 +18,7 @@ struct UnitSeconds {
   double backward_s = 0;
 };
 
-// Of a head, forward_s is the loss alone, as in evaluation. Training makes forward and backward in
+// For a head, forward_s is the loss alone, as in evaluation. Training does forward and backward in
 // one pass, which takes the sum of the two.
 struct UnitTimes {
   struct OfKind {
@@ -29,13 +29,13 @@ struct UnitTimes {
 
   UnitTimes() = default;
   explicit UnitTimes(const ModelLayout& model);  // all zero
-  // The kind must be there.
+  // The kind must exist.
   const UnitSeconds& of(const UnitKind& kind) const { return of(kind.name()); }
   const UnitSeconds& of(std::string_view kind) const;
 };
 
 // An assumption, for want of a measurement: the share of the rate of large plain products that a
-// model's block and head reach, with norms, attention and gradients in fp32 counted in.
+// model's block and head reach, including norms, attention and gradients in fp32.
 inline constexpr double kMatmulEfficiency = 0.5;
 
 struct EstimateRates {

@@ -1,6 +1,7 @@
 // What a configuration leaves to the machine and the data (config::Answers), looked up.
 //
-// Threads: one; blocking, for milliseconds. Errors: of the data as RunData::check() has them.
+// Threads: one; blocking, for milliseconds.
+// Errors:  of the data as RunData::check() has them.
 #pragma once
 
 #include <cstdint>

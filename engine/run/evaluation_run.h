@@ -1,9 +1,10 @@
 // EvaluationRun: the mean loss of a weights file on data, for a model of any size: parameters go
 // from the file to where the configuration has them (memory, or a store of their own on NVMe), and
-// from there unit by unit through the compute device. Nothing of an optimizer or a gradient is
-// made.
+// from there unit by unit through the compute device. No part of an optimizer or a gradient is
+// created.
 //
-// Threads: one. Errors: create() and load() as values; evaluate() throws as Trainer does.
+// Threads: one.
+// Errors:  create() and load() as values; evaluate() throws as Trainer does.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +31,12 @@ class EvaluationRun {
   EvaluationRun(const EvaluationRun&) = delete;
   EvaluationRun& operator=(const EvaluationRun&) = delete;
 
-  // Progress: how much of how much is done.
+  // Progress: how much is done, out of how much.
   using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
   // The weights: elements.
   Status load(const Progress& progress);
-  // Over run.eval_batches micro-batches of the validation data, or all of it if that is less:
-  // samples.
+  // Over run.eval_batches micro-batches of the validation data, or all of it if that is less;
+  // counts samples.
   LossSum evaluate(const Progress& progress);
 
   offload::ParamStats stats() const { return params_->stats(); }

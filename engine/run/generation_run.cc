@@ -18,7 +18,7 @@
 namespace sluice::engine {
 namespace {
 
-// Two passes: while this one ends, the next one's parameters are read.
+// Two passes: the next one's parameters are read while this one ends.
 void expect_units(const offload::StepProgram& program, const UnitParameters& parameters,
                   offload::ParamOffloader& params) {
   std::vector<int> order = offload::host_order(program, /*updates_too=*/false,

@@ -1,12 +1,13 @@
-// GenerationRun: what a model says to come next, for a model of any size: parameters go from a
+// GenerationRun: what a model predicts next, for a model of any size: parameters go from a
 // checkpoint to where the configuration has them (memory, or a store of their own on NVMe), and
 // from there unit by unit through the compute device, one pass a token. Keys and values of what
 // was fed stay there.
 //
-// The model sees data.sequence_length tokens, its context at most. When they are full the last half
-// of them is fed again, with the new token, as if the text began there.
+// The model sees data.sequence_length tokens, at most its context. When they are full, their last
+// half is fed again, with the new token, as if the text began there.
 //
-// Threads: one. Errors: create() and load() as values; feed() throws as Trainer does.
+// Threads: one.
+// Errors:  create() and load() as values; feed() throws as Trainer does.
 #pragma once
 
 #include <cstdint>

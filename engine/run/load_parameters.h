@@ -21,7 +21,7 @@ struct LoadParameters {
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;  // elements
 };
 
-// All units, in the form in which they are computed with.
+// All units, in the form used for computing.
 Status load_parameters(const LoadParameters& load);
 
 }  // namespace sluice::engine

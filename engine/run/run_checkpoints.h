@@ -3,17 +3,16 @@
 //
 // Foreground: save() streams the state from its tiers to the disk; training stops for as long.
 // Background: save() copies the state into memory of its own (12 bytes a parameter, taken once),
-// and
-//             a thread writes that while training goes on. One save at a time: the next save(), and
-//             wait(), wait for it.
+//             and a thread writes that while training continues. One save at a time: the next
+//             save(), and wait(), wait for it.
 //
 // A save removes the oldest complete checkpoints beyond keep_last of those up to its own step;
 // later ones, and what cannot be read, stay. One that fails leaves the others as they are, and what
-// it had written is removed. Where the directory is not the run's any more, a save writes nothing.
+// it had written is removed. Where the directory is no longer the run's, a save writes nothing.
 //
 // Threads: one; the thread of a background save is its own.
-// Errors:  of the copy as values of save() (it reads state: the run cannot go on after such an
-//          error); of the writing in SavedCheckpoint.
+// Errors:  those of the copy as values of save() (it reads state: the run cannot continue after
+//          such an error); those of the writing in SavedCheckpoint.
 #pragma once
 
 #include <cstdint>
@@ -51,11 +50,11 @@ class RunCheckpoints {
     std::string directory;  // of the run
     int keep_last = 0;      // 0: all
     bool background = false;
-    // An error where `directory` is not the one any more that the run began in: it was moved, or
+    // An error where `directory` is no longer the one that the run began in: it was moved, or
     // its drive unmounted, and a save would make another. On the thread that saves.
     std::function<Status()> check_directory = {};
   };
-  // Of the last step, as far as they are known.
+  // Of the last step, if known.
   struct Scores {
     std::optional<double> loss;
     std::optional<double> validation_loss;
@@ -64,7 +63,7 @@ class RunCheckpoints {
   // Both must outlive it. With options.background the copy's memory is taken here.
   static Result<std::unique_ptr<RunCheckpoints>> create(TrainingRun& run, aio::IoQueue& queue,
                                                         const Options& options);
-  ~RunCheckpoints();  // waits for a save that goes on
+  ~RunCheckpoints();  // waits for a save in progress
   RunCheckpoints(const RunCheckpoints&) = delete;
   RunCheckpoints& operator=(const RunCheckpoints&) = delete;
 
@@ -72,14 +71,14 @@ class RunCheckpoints {
   static std::uint64_t image_bytes(const ModelLayout& model);
   static std::string folder_of(const std::string& directory) { return directory + "/checkpoints"; }
 
-  // The state after the last step. What the save before came to is in finished() first.
+  // Saves the state after the last step. The previous save's result is in finished() before that.
   Status save(const Scores& scores);
-  // What came of each save, once, in order; those that go on are left out.
+  // The result of each save, once, in order; those in progress are left out.
   std::vector<SavedCheckpoint> finished();
-  // Until no save goes on.
+  // Waits until no save is in progress.
   void wait();
-  // Before the first save of a run that goes on: removes what lies beyond keep_last, as a save
-  // does, because the life before was killed before it could, or kept more. Says so first. What
+  // Before the first save of a resumed run: removes what lies beyond keep_last, as a save does,
+  // because the previous process was killed before it could, or kept more. Says so first. What
   // cannot be removed stays, as after a save.
   Status prune();
 
@@ -102,7 +101,7 @@ class RunCheckpoints {
   const Options options_;
   std::unique_ptr<StateImage> image_;  // null: in the foreground
   std::vector<SavedCheckpoint> finished_;
-  std::int64_t stopped_ns_ = 0;  // for the save that goes on
+  std::int64_t stopped_ns_ = 0;  // for the save in progress
   std::future<SavedCheckpoint> going_on_;
 };
 

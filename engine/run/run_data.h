@@ -3,7 +3,8 @@
 // Training samples are drawn in the sampler's shuffled order; validation samples are the windows of
 // data.validation, or of the end of data.train (data.validation_fraction), in order.
 //
-// Threads: one. Errors: open() as values that name the key; batches throw TrainError.
+// Threads: one.
+// Errors:  open() as values that name the key; batches throw TrainError.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +26,14 @@ class RunData {
  public:
   // For an evaluation training files are opened only where validation data is a part of them.
   static Result<RunData> open(const config::Config& config, RunPurpose purpose);
-  // What open() would refuse for training, but for tokens beyond the vocabulary, which take reading
-  // everything: in milliseconds, before minutes are spent.
+  // What open() would refuse for training, except tokens beyond the vocabulary, which would take
+  // reading everything: in milliseconds, before minutes are spent.
   static Status check(const config::Config& config);
-  // Sequences in one pass over the training data, as soon as that, with the same errors.
+  // Sequences in one pass over the training data, just as quickly, with the same errors.
   static Result<std::uint64_t> count_samples(const config::Config& config);
 
   std::uint64_t samples_per_epoch() const { return training_->samples_per_epoch(); }
-  // Which samples come when, and what is in them, as a text that is the same only where they are.
+  // Which samples come when, and what is in them, as text that is the same only where they are.
   const std::string& order() const { return order_; }
   bool has_validation() const { return validation_ != nullptr; }
   // run.eval_batches micro-batches, or all there are if that is less.
@@ -58,7 +59,7 @@ class RunData {
   std::uint64_t validation_batches_;
   bool reads_all_tokens_ = true;
   std::string order_;
-  std::vector<data::TokenCorpus> corpora_;  // training and validation, those that are opened
+  std::vector<data::TokenCorpus> corpora_;  // training and validation, if opened
   std::unique_ptr<data::ShuffledSampler> training_;
   std::unique_ptr<data::SequentialSampler> validation_;
 };

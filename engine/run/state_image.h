@@ -1,5 +1,5 @@
 // StateImage: a copy in memory of a run's master weights and moments, to be written while the run
-// goes on.
+// continues.
 //
 // Memory:  bytes_for(elements of the model's parameters), mapped and touched at create().
 // Threads: one at a time; copy() works with all threads of the run's executor.
@@ -24,7 +24,7 @@ class StateImage {
   // Of the run, whose model must outlive it.
   static Result<std::unique_ptr<StateImage>> create(TrainingRun& run);
 
-  // Replaces what it holds; after an error that is of no use.
+  // Replaces what it holds; after an error its content is of no use.
   Status copy(TrainingRun& run);
   // In the order of the model's parameters.
   Status replay(const TrainingRun::TakeState& take) const;

@@ -24,7 +24,7 @@ std::string precision_name(config::Precision precision) {
   return "fp32";
 }
 
-// Of two runs whose data is not the same, or does not come in the same order.
+// For two runs whose data is not the same, or does not come in the same order.
 std::string data_difference(const CheckpointState& stored, const CheckpointState& now) {
   const auto tokens = [](const CheckpointState& state) {
     return state.run.data_order.substr(state.run.data_order.find('-') + 1);
@@ -35,7 +35,7 @@ std::string data_difference(const CheckpointState& stored, const CheckpointState
   std::string text;
   if (was.ok() && is.ok()) {
     for (const config::KeyChange& change : config::changed_keys(*was, *is)) {
-      // Files that were moved are the same text.
+      // Files that were moved are still the same text.
       const bool matters = change.path == "data.train" ? other_tokens
                                                        : change.path.starts_with("data.") &&
                                                              change.path != "data.validation";
@@ -86,7 +86,7 @@ StoredRun stored_run(const config::Config& config, const std::string& data_order
 Status check_same_run(const CheckpointState& stored_state, const CheckpointState& state_now) {
   const StoredRun& stored = stored_state.run;
   const StoredRun& now = state_now.run;
-  StoredRun comparable = now;  // but for what is said in other words
+  StoredRun comparable = now;  // except for what is worded differently
   comparable.cpu_threads = stored.cpu_threads;
   comparable.data_order = stored.data_order;
   std::vector<std::string> differences = run_differences(stored, comparable);

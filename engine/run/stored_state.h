@@ -1,4 +1,4 @@
-// Between the training loop's own words and those of a checkpoint.
+// Converts between the training loop's terms and those of a checkpoint.
 #pragma once
 
 #include <string>
@@ -16,9 +16,9 @@ TrainState train_state(const StoredPosition& position);
 // `data_order`: RunData::order().
 StoredRun stored_run(const config::Config& config, const std::string& data_order);
 
-// kInvalidArgument names everything that keeps `now` from going on where `stored` stopped; of data
-// what changed, by the two configurations. Another number of CPU threads does not: it is warned of,
-// because it may change the last bits.
+// kInvalidArgument names everything that keeps `now` from continuing where `stored` stopped; for
+// data, what changed between the two configurations. A different number of CPU threads does not: it
+// only causes a warning, because it may change the last bits.
 Status check_same_run(const CheckpointState& stored, const CheckpointState& now);
 
 }  // namespace sluice::engine

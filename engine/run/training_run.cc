@@ -208,7 +208,7 @@ Status TrainingRun::initialise(const Progress& progress) {
 
 Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progress) {
   SLUICE_RETURN_IF_ERROR(check_same_run(checkpoint.state(), checkpoint_state()));
-  // What was imported is at the beginning of this run, whose loss scale has not begun to move.
+  // Imported weights are at the beginning of this run, whose loss scale has not begun to move.
   TrainState state = checkpoint.state().run.imported() ? trainer_->state()
                                                        : train_state(checkpoint.state().position);
   if (const auto rules = loss_scale_rules(config_)) {

@@ -5,8 +5,9 @@
 // sluice-<name>-optimizer, on the paths of the configuration; <name> follows from the run's
 // directory, so that a run finds, and replaces, what its own killed predecessor left.
 //
-// Threads: one. Errors: create() and the calls that return Status as values; step() and evaluate()
-// throw as Trainer does.
+// Threads: one.
+// Errors:  create() and the calls that return Status as values; step() and evaluate() throw as
+//          Trainer does.
 #pragma once
 
 #include <cstdint>
@@ -38,13 +39,14 @@ class TrainingRun {
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
-  // Masters from model.init_from or at random, moments of zero. Progress: elements done; one call
+  // Masters from model.init_from or at random, moments zero. Progress: elements done; one call
   // at a time, on any thread. Its error ends the call.
   using Progress = std::function<Status(std::uint64_t done, std::uint64_t total)>;
   Status initialise(const Progress& progress);
   // Instead: all state as it was when the checkpoint was written, so that the next step has the
-  // bits of a run that never stopped. kInvalidArgument names what this run has not in common with
-  // that one; a number of CPU threads that differs, which may change last bits, is only warned of.
+  // bits of a run that never stopped. kInvalidArgument names what this run does not have in common
+  // with that one; a different number of CPU threads, which may change last bits, only causes a
+  // warning.
   Status resume(CheckpointReader& checkpoint, const Progress& progress);
 
   StepOutcome step();
@@ -63,7 +65,7 @@ class TrainingRun {
   // several ranges at once, in any order. Either way on any thread of executor().
   using TakeState = std::function<Status(const ParameterState& state)>;
   Status take_state(const TakeState& take, offload::Calls calls = offload::Calls::kInOrder);
-  // What a checkpoint holds beside it; without scores.
+  // What else a checkpoint holds; without scores.
   CheckpointState checkpoint_state() const;
 
   // All masters under Hugging Face's names, as one safetensors file.
@@ -73,7 +75,7 @@ class TrainingRun {
   TraceLog& trace() { return trace_; }
 
   RunDrives& drives() { return drives_; }
-  aio::Executor& executor() { return *update_executor_; }  // a step's, between steps free
+  aio::Executor& executor() { return *update_executor_; }  // a step's; between steps free
   const config::Config& config() const { return config_; }
   const MemoryPlan& plan() const { return plan_; }
   const ModelLayout& model() const { return model_->layout(); }
@@ -115,7 +117,7 @@ class TrainingRun {
 
   std::unique_ptr<RunData> data_;
   RunDrives drives_;
-  std::unique_ptr<aio::Executor> update_executor_;    // AdamW, behind the next forward
+  std::unique_ptr<aio::Executor> update_executor_;    // AdamW, under the next forward
   std::unique_ptr<aio::Executor> gradient_executor_;  // casts
   std::unique_ptr<offload::ParamOffloader> params_;
   std::unique_ptr<offload::DeviceTier> gpu_tier_;  // null: no state is there

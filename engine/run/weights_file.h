@@ -1,7 +1,8 @@
 // WeightsFile: a model's weights in a safetensors file, index or folder under Hugging Face's names,
 // read in our order.
 //
-// Memory, threads: as SafetensorsReader's. Errors: name the file.
+// Memory, threads: as SafetensorsReader's.
+// Errors:  name the file.
 #pragma once
 
 #include <cstdint>

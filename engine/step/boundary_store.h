@@ -5,11 +5,12 @@
 //                            store.release(unit); }
 //
 // Two forms. The plain one keeps the tensors where they are. The other, on CUDA, holds a few units'
-// in a ring on the GPU and sends the rest to pinned host memory, on streams of its own: out under
-// the units' forward, back ahead of their backward. What a unit saves for itself where nothing is
-// recomputed (Saved) is no boundary, and stays on the GPU.
+// boundaries in a ring on the GPU and sends the rest to pinned host memory, on streams of its own:
+// out under the units' forward, back ahead of their backward. What a unit saves for itself where
+// nothing is recomputed (Saved) is not a boundary, and stays on the GPU.
 //
-// Threads: the one that trains; nothing waits for the device. Errors: as LibTorch's, thrown.
+// Threads: the one that trains; nothing waits for the device.
+// Errors:  as LibTorch's, thrown.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -8,7 +8,7 @@
 #include "engine/budget/cpu_sink_plan.h"
 #include "engine/model/zeroed_ranges.h"
 #include "engine/step/gradient_sink.h"
-#include "offload/adamw/grad_stats.h"
+#include "offload/adamw/adamw/grad_stats.h"
 
 namespace sluice::engine {
 Result<std::unique_ptr<CpuGradientSink>> CpuGradientSink::create(const ModelLayout& model,
@@ -63,7 +63,7 @@ const UnitViews& CpuGradientSink::open(int index) {
     for (const Unit& other : units_)
       SLUICE_CHECK(unit.lends || other.lends || !other.is_open,
                    "one unit at a time accumulates, but for those that lend");
-    // The first gradient of a step: what was summed up before is of the step before.
+    // The first gradient of a step: what was summed before is from the previous step.
     if (unit.finished)
       for (Unit& each : units_) each.finished = false;
     for (const offload::ElementRange& range : unit.zeroed)

@@ -18,9 +18,9 @@ namespace sluice::engine {
 namespace {
 
 // What orders the streams, for a slot of the ring: a block's input is put in by the compute stream,
-// which first waits until the one before has left; backward uses it there; what follows comes in
-// when it is used. Each of these is behind an event of the compute stream, so what the host memory
-// of a block goes through (written, read, written by the next step) is in order as well.
+// which first waits until the previous one has left; backward uses it there; the next one comes in
+// when it has been used. Each of these waits for an event of the compute stream, so a block's host
+// memory is also used in order (written, read, written by the next step).
 class CudaBoundaryStore final : public BoundaryStore {
  public:
   CudaBoundaryStore(const ModelLayout& model, const BoundaryOptions& options, TraceLog* trace,
@@ -110,8 +110,8 @@ class CudaBoundaryStore final : public BoundaryStore {
 
  private:
   struct Slot {
-    std::vector<at::Tensor> inputs;  // by micro-batch: one behind the other
-    bool arriving = false;           // nobody has waited for what comes from the host
+    std::vector<at::Tensor> inputs;  // by micro-batch: consecutively
+    bool arriving = false;           // nothing has waited yet for what comes from the host
     at::cuda::CUDAEvent filled;      // by the compute stream
     at::cuda::CUDAEvent left;        // for the host
     at::cuda::CUDAEvent used;        // by backward

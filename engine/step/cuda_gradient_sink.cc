@@ -14,8 +14,8 @@
 #include "engine/device/gpu.h"
 #include "engine/model/zeroed_ranges.h"
 #include "engine/step/cuda_step.h"
-#include "offload/adamw/grad_stats_cuda.h"
-#include "offload/adamw/sum_nodes.h"
+#include "offload/adamw/adamw/grad_stats_cuda.h"
+#include "offload/adamw/adamw/sum_nodes.h"
 
 namespace sluice::engine {
 namespace {
@@ -77,7 +77,7 @@ class CudaGradientSink final : public GradientSink {
     unit.is_open = false;
     const std::uint64_t elements = model_.layout(index).elements;
     const auto* const from = static_cast<const float*>(unit.flat.data_ptr());
-    if (unit.kept != nullptr) {  // totals() has seen the copies of the step before end
+    if (unit.kept != nullptr) {  // totals() has seen the copies of the previous step end
       SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, unit, elements));
       return unit.gradient == nullptr
                  ? Status()
@@ -158,7 +158,7 @@ class CudaGradientSink final : public GradientSink {
     return {};
   }
 
-  // Behind what is enqueued now.
+  // After what is enqueued now.
   Status copy_to_host(int index, const std::byte* from,
                       std::span<const offload::ElementRange> ranges) {
     const std::uint64_t width = offload::element_bytes(options_.type);
@@ -190,7 +190,7 @@ class CudaGradientSink final : public GradientSink {
   aio::PinnedPool::Lease host_;
   c10::cuda::CUDAStream copies_;
   at::Tensor shared_;  // the accumulators of units that lend nothing
-  at::Tensor kept_;    // gradients that stay on the GPU, one behind the other
+  at::Tensor kept_;    // gradients that stay on the GPU, consecutively
   at::cuda::CUDAEvent filled_;
   std::array<Stage, kGradientStages> stages_;
   std::size_t next_stage_ = 0;

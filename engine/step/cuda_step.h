@@ -18,10 +18,10 @@
 
 namespace sluice::engine {
 
-// A unit that still lies in a slot, and has not changed since, is not copied again: with as many
-// slots as blocks, a step copies each unit once. A slot goes to another unit when it is the one
-// whose unit was used or prefetched longest ago. A resident unit has a place of its own, into which
-// a step copies once what the host has updated. All that is given must outlive it.
+// A unit that is still in a slot, and has not changed since, is not copied again: with as many
+// slots as blocks, a step copies each unit once. The slot whose unit was used or prefetched least
+// recently goes to the next unit. A resident unit has a place of its own, into which a step copies,
+// once, what the host has updated. Everything passed in must outlive it.
 Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const ModelLayout& model,
                                                                   const CudaSlotOptions& options,
                                                                   offload::ParamOffloader& params,

@@ -132,7 +132,7 @@ class CudaUnitParameters final : public UnitParameters {
     std::unique_ptr<SlotStorage> storage;
     int slot = kNobody;  // while acquired
     int own_slot = kNobody;
-    int streamed_rank = 0;  // of a block that shares slots: how many such come before it
+    int streamed_rank = 0;  // of a block that shares slots: how many such blocks precede it
   };
 
   Slot& slot_at(int index) { return *slots_[static_cast<std::size_t>(index)]; }
@@ -174,7 +174,7 @@ class CudaUnitParameters final : public UnitParameters {
     return kNobody;
   }
 
-  // Its own, or the shared one of its class that was used longest ago.
+  // Its own, or the least recently used shared one of its class.
   int free_slot(int unit) {
     const int own = unit_at(unit).own_slot;
     if (own != kNobody) return own;
@@ -190,7 +190,7 @@ class CudaUnitParameters final : public UnitParameters {
     return best;
   }
 
-  // What of the unit the host updates: all of it, unless some of its state is on the GPU.
+  // The part of the unit that the host updates: all of it, unless some of its state is on the GPU.
   Status copy_to(Slot& slot, int unit, std::span<const std::byte> from) {
     const UnitLayout& layout = model_.layout(unit);
     const offload::ElementRange whole[] = {{.first = 0, .elements = layout.elements}};
@@ -224,7 +224,7 @@ class CudaUnitParameters final : public UnitParameters {
     SLUICE_RETURN_IF_ERROR(copy_to(slot, unit, lease.bytes()));
     slot.unit = unit;
     slot.last_use = ++uses_;
-    // The host's copy may change only when the GPU has it.
+    // The host's copy may change only once the GPU has it.
     auto held = std::make_unique<ParamOffloader::Lease>(std::move(lease));
     const cudaError_t enqueued = cudaLaunchHostFunc(
         copies_.stream(), [](void* it) noexcept { delete static_cast<ParamOffloader::Lease*>(it); },
@@ -242,7 +242,7 @@ class CudaUnitParameters final : public UnitParameters {
   ParamOffloader& params_;
   TraceLog* const trace_;
   c10::cuda::CUDAStream copies_;
-  at::Tensor resident_;             // the places of resident units, one behind the other
+  at::Tensor resident_;             // the places of resident units, consecutively
   std::vector<at::Tensor> shared_;  // one a slot
   std::vector<Unit> units_;
   std::vector<std::unique_ptr<Slot>> slots_;

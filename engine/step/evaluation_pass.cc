@@ -9,7 +9,7 @@
 namespace sluice::engine {
 namespace {
 
-// Two passes: while this one ends, the next one's parameters are read.
+// Two passes: the next one's parameters are read while this one ends.
 void expect_units(const EvaluationParts& parts, const offload::StepProgram& program) {
   std::vector<int> order = offload::host_order(
       program, /*updates_too=*/false, [&](int unit) { return parts.parameters->keeps(unit); });

@@ -1,8 +1,9 @@
 // The loss alone: a forward pass without dropout that keeps nothing, unit by unit with all
-// micro-batches of the batch, so parameters are fetched once however many there are.
+// micro-batches of the batch, so parameters are fetched once, however many micro-batches there are.
 //
 // Memory:  a boundary of each micro-batch, and what one micro-batch works with.
-// Threads: the one that trains. Errors: as c10::Error or TrainError.
+// Threads: the one that trains.
+// Errors:  as c10::Error or TrainError.
 #pragma once
 
 #include "engine/model/model.h"
@@ -29,7 +30,7 @@ struct EvaluationParts {
   offload::ParamOffloader* params = nullptr;
 };
 
-// The parameters must be there: no update is going on.
+// The parameters must be there: no update may be in progress.
 LossSum evaluate_batch(const EvaluationParts& parts, const StepBatch& batch);
 
 }  // namespace sluice::engine

@@ -3,12 +3,12 @@
 //
 // Backward adds a unit's gradient over all micro-batches in fp32, in a buffer on the device that
 // computes. finish() casts it to the 16-bit gradient type and takes the sum of squares of the cast
-// values, in one pass, into host memory that is the unit's own (fp32 mode: without the cast). It
+// values, in one pass, into host memory of the unit's own (fp32 mode: without the cast). It
 // stays there until the unit's update has consumed it, so no gradient touches the disk. What the
 // GPU updates stays there instead.
 //
 // The gradient of a parameter that others borrow is begun by the last of them and finished by its
-// own unit: units that lend stay open meanwhile, of the others one is open at a time.
+// own unit: units that lend stay open meanwhile; of the others, one is open at a time.
 //
 // Memory:  host_bytes() of pinned host memory; on the device a buffer for each unit that lends, and
 //          one for the largest of the others.
@@ -29,10 +29,10 @@
 #include "aio/result.h"
 #include "engine/model/model_layout.h"
 #include "engine/model/unit_views.h"
-#include "offload/adamw/adamw_arrays.h"
-#include "offload/adamw/isa.h"
-#include "offload/adamw/square_sum.h"
-#include "offload/unit_residency.h"
+#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw/isa.h"
+#include "offload/adamw/adamw/square_sum.h"
+#include "offload/state/unit_residency.h"
 
 namespace sluice::engine {
 
@@ -48,18 +48,18 @@ class GradientSink {
   virtual ~GradientSink() = default;
 
   // The unit's accumulators, zeroed unless it is open; but those that are products
-  // (ParameterSpec::gradient_is_product) hold anything, for the first pass to overwrite.
+  // (ParameterSpec::gradient_is_product) hold arbitrary values, for the first pass to overwrite.
   virtual const UnitViews& open(int unit) = 0;
-  // Its gradient is complete. The update of the step before must have consumed the last one.
+  // Its gradient is complete. The update of the previous step must have consumed the last one.
   virtual Status finish(int unit) = 0;
-  // Waits until every unit's gradient is where the optimizer wants it. The one wait of a step.
+  // Waits until every unit's gradient is where the optimizer wants it. The only wait of a step.
   virtual Result<GradientTotals> totals() = 0;
 
   // Null where the device updates all of the unit.
   virtual const void* host_gradient(int unit) const = 0;
   // Where the gradient of a unit with state on the device stays, of all its elements; else null.
   virtual const void* device_gradient(int /*unit*/) const { return nullptr; }
-  // Copies that once all that was enqueued is done; for looking at it.
+  // Copies it once everything enqueued is done; for inspection.
   virtual Status read_device(int /*unit*/, std::span<std::byte> /*to*/) const {
     return Error(ErrorCode::kUnsupported, "no gradient stays on this device");
   }
@@ -81,7 +81,7 @@ class CpuGradientSink final : public GradientSink {
     offload::Isa isa = offload::Isa::kScalar;
     bool huge_pages = true;
   };
-  // Model and executor must outlive it; the executor is nobody else's during finish().
+  // Model and executor must outlive it; during finish() the executor is exclusive to it.
   static Result<std::unique_ptr<CpuGradientSink>> create(const ModelLayout& model,
                                                          aio::Executor& executor,
                                                          const Options& options);

@@ -1,6 +1,6 @@
 // HostUnits: tells the optimizer where a unit's parameters and gradients are. It holds a lease of
-// those on the host while the optimizer works on them, so nobody reads them half updated. It also
-// tells how long that took, and when, and on demand hashes of what came out.
+// those on the host while the optimizer works on them, so that no one reads them half updated. It
+// also reports how long that took, and when, and on demand hashes of the results.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 #include "engine/step/unit_parameters.h"
 #include "offload/params/param_offloader.h"
 #include "offload/state/unit_source.h"
-#include "offload/unit_residency.h"
+#include "offload/state/unit_residency.h"
 #include "swap/chunk_hash.h"
 
 namespace sluice::engine {
@@ -77,8 +77,8 @@ class HostUnits final : public offload::UnitSource {
     if (unit == model_.head()) last_step_ns_.store(now_ns - step_begin_ns_);
   }
 
-  // From the next step on. What hashes() returns is of the last step once every unit of it is
-  // ready.
+  // Applies from the next step on. hashes() returns those of the last step once all of its units
+  // are ready.
   void hash_units(const Widths& widths) {
     widths_ = widths;
     hashes_.resize(leases_.size());
@@ -110,8 +110,8 @@ class HostUnits final : public offload::UnitSource {
   TraceLog* const trace_;
   const SteadyClock clock_{};
   Widths widths_;
-  std::vector<UnitHashes> hashes_;  // by unit; empty: not wanted. The working thread's, as the next
-  offload::UnitArrays arrays_;      // of the unit that is worked on
+  std::vector<UnitHashes> hashes_;  // by unit; empty: unwanted. The working thread's, like the next
+  offload::UnitArrays arrays_;      // of the unit being worked on
   std::int64_t begin_ns_ = 0;
   std::int64_t step_begin_ns_ = 0;
   std::atomic<std::int64_t> last_step_ns_{0};

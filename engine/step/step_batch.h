@@ -1,4 +1,4 @@
-// StepBatch: the tokens of one step or evaluation, of each micro-batch an int64 tensor [B, T] on
+// StepBatch: the tokens of one step or evaluation: for each micro-batch an int64 tensor [B, T] on
 // the device that computes. Targets are the inputs moved by one. What it came from outlives it.
 #pragma once
 
@@ -14,7 +14,8 @@ namespace sluice::engine {
 struct StepBatch {
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> targets;
-  // Where a micro-batch's samples lie in the user's data, in words; empty: of nobody's data.
+  // Where a micro-batch's samples lie in the user's data, as text; empty: they are not from user
+  // data.
   std::function<std::string(std::size_t micro_batch)> source_of;
 };
 

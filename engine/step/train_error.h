@@ -13,8 +13,8 @@ class TrainError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A step's gradient is not finite, and the run does not skip it: whoever goes on from the last
-// checkpoint in the same way comes to the same step again. Says so, and what helps.
+// A step's gradient is not finite, and the run does not skip it: resuming from the last checkpoint
+// in the same way leads to the same step again. Says so, and what helps.
 class NonFiniteGradient : public TrainError {
   using TrainError::TrainError;
 };

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "offload/adamw/adamw.h"
+#include "offload/adamw/adamw/adamw.h"
 
 namespace sluice::engine {
 namespace {
@@ -41,7 +41,7 @@ Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& s
 // The update's source is a member.
 Trainer::~Trainer() { static_cast<void>(parts_.optimizer->drain()); }
 
-// As long as it lives, as the device gets to it.
+// For as long as it lives, as the device gets to it.
 class Trainer::SpanScope {
  public:
   SpanScope(Trainer& trainer, int unit) {
@@ -95,7 +95,7 @@ std::int64_t Trainer::wait_for_update(int unit) {
 }
 
 // The order in which the host's parameters will be wanted, up to the next step's update. What the
-// device keeps, nobody asks for again.
+// device keeps is not asked for again.
 void Trainer::expect_units() const {
   std::vector<int> order = offload::host_order(
       program_, options_.overlap_update, [&](int unit) { return parts_.parameters->keeps(unit); });
@@ -158,7 +158,7 @@ UnitViews Trainer::open(int unit) {
   return open_with_lenders(*parts_.gradients, parts_.model->layout(), unit);
 }
 
-// What the program fetches next; in forward only as far as the updates of the step before have
+// What the program fetches next; in forward only as far as the updates of the previous step have
 // come.
 void Trainer::prefetch_behind(std::size_t position) {
   const bool in_backward = program_[position].op == offload::StepOp::kSendGradient;
@@ -198,7 +198,7 @@ GradientTotals Trainer::passes(const StepBatch& batch) {
   for (std::size_t position = 0; position < program_.size(); ++position) {
     const auto& [op, unit] = program_[position];
     switch (op) {
-      case StepOp::kAwaitUpdates:  // the step before has
+      case StepOp::kAwaitUpdates:  // the previous step has
         break;
       case StepOp::kAwaitUpdate:
         times_.update_exposed_ns += wait_for_update(unit);
@@ -247,8 +247,8 @@ double Trainer::mean_loss(const StepBatch& batch) const {
   return sum / tokens;
 }
 
-// Of the step's data what the losses accuse: the micro-batches whose loss is not finite, else the
-// one with the largest.
+// The part of the step's data that the losses point to: the micro-batches whose loss is not finite,
+// else the one with the largest.
 std::string Trainer::suspects(const StepBatch& batch) const {
   constexpr std::size_t kMostNamed = 4;
   std::vector<std::size_t> accused;
@@ -368,11 +368,11 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   grad_scale_ = outcome.loss_scale / tokens;
   expect_units();
   const GradientTotals totals = passes(batch);
-  // So far the waits are forward's, and are counted as such alone.
+  // So far the waits are forward's, and are counted only as such.
   times_.forward_ns = std::max<std::int64_t>(
       0, parts_.clock->elapsed_ns(kBegin, kBackward) - times_.update_exposed_ns);
   times_.backward_ns = parts_.clock->elapsed_ns(kBackward, kEnd);
-  trace_units();  // the device has come to the last mark, and so to every stamp
+  trace_units();  // the device has reached the last mark, and so every stamp
 
   outcome.loss = mean_loss(batch);
   if (totals.finite)

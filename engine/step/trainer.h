@@ -1,23 +1,23 @@
 // Trainer: one optimizer step of a GPT whose parameters and optimizer state come and go, in the
 // four phases of ZeRO-3 with offload ("ZeRO-Infinity", SC 2021), in the order of the step's program
-// (offload/step_program.h). That order is vertical: all
-// micro-batches go through a unit before the next unit is fetched, so parameters cross the bus once
-// a pass however large the batch is.
+// (offload/step_program.h). That order is vertical: all micro-batches go through a unit before the
+// next unit is fetched, so parameters cross the bus once a pass however large the batch is.
 //
 //   Forward   unit by unit: wait for its deferred update, fetch, run all micro-batches, release.
 //             What a unit was given is kept (the boundary); the head makes loss and first gradient.
 //   Backward  in reverse: fetch again, recompute or use what was saved, accumulate in fp32, hand
-//   the
-//             gradient on to the sink. Optimizer state starts to be read.
+//             the gradient to the sink. Optimizer state starts to be read.
 //   Norm      the global norm, the clip factor, and whether the step overflowed.
-//   Update    AdamW, unit by unit in forward order; behind the next forward when `overlap_update`.
+//   Update    AdamW, unit by unit in forward order; under the next forward when `overlap_update`.
 //
 // A step whose gradient is not finite changes no parameter and no moment. Where it is skipped (by
 // the dynamic loss scale of fp16, or by run.non_finite_step) its batch is used up: global_step and
-// the loss scale go on, applied_step (Adam's t and the schedule's) does not.
+// the loss scale advance, applied_step (Adam's t and the schedule's) does not.
 //
-// Exact: no staleness, clipping kept; where anything lies, and when it is updated, changes no bit.
-// Threads: one. Errors: as c10::Error or TrainError; both end the run: resume from a checkpoint.
+// Exact: no staleness, clipping kept; where anything lies, and when it is updated, does not change
+//        a bit.
+// Threads: one.
+// Errors:  as c10::Error or TrainError; both end the run: resume from a checkpoint.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -46,7 +46,7 @@
 
 namespace sluice::engine {
 
-// What the next step depends on beside weights and moments: what a checkpoint has to hold.
+// What the next step depends on besides weights and moments: what a checkpoint has to hold.
 struct TrainState {
   std::int64_t global_step = 0;   // steps taken, skipped ones included
   std::int64_t applied_step = 0;  // updates applied
@@ -59,7 +59,7 @@ struct StepTimes {
   std::int64_t forward_ns = 0;  // without waiting for updates
   std::int64_t backward_ns = 0;
   std::int64_t update_ns = 0;          // of the last update that is done, overlapped or not
-  std::int64_t update_exposed_ns = 0;  // of updates: what this step waited for
+  std::int64_t update_exposed_ns = 0;  // of updates: how long this step waited
 };
 
 struct StepOutcome {
@@ -102,7 +102,7 @@ class Trainer {
   };
 
   Trainer(const Options& options, const Parts& parts, const TrainState& state);
-  ~Trainer();  // waits for an update that is going on
+  ~Trainer();  // waits for an update in progress
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
@@ -115,7 +115,7 @@ class Trainer {
   const std::vector<UnitHashes>& unit_hashes();
 
   const TrainState& state() const { return state_; }
-  // Goes on from there; between steps.
+  // Continues from there; between steps.
   void set_state(const TrainState& state) { state_ = state; }
   void count_samples(std::uint64_t samples) { state_.samples_drawn += samples; }
 
@@ -146,9 +146,9 @@ class Trainer {
   const offload::StepProgram program_;
   TrainState state_;
 
-  // Of the step that is going on.
+  // Of the step in progress.
   std::vector<std::vector<Saved>> saved_;  // by unit and micro-batch
-  std::vector<at::Tensor> flow_;           // what goes from unit to unit, by micro-batch
+  std::vector<at::Tensor> flow_;           // what passes from unit to unit, by micro-batch
   std::vector<at::Tensor> losses_;         // by micro-batch
   StepTimes times_;
   double grad_scale_ = 1;

@@ -5,9 +5,10 @@
 //   ... passes of u, enqueued on the compute stream ...
 //   parameters.release(u);
 //
-// One unit is acquired at a time, and the embedding where it lends that one parameters.
+// One unit is acquired at a time, plus the embedding where it lends that unit parameters.
 //
-// Threads: the one that trains. Errors: as of ParamOffloader, the unit's name in front.
+// Threads: the one that trains.
+// Errors:  as from ParamOffloader, after the unit's name.
 #pragma once
 
 #include <cstddef>
@@ -35,14 +36,14 @@ class UnitParameters {
   virtual void release(int unit) = 0;
   // Whether backward finds the unit where forward left it, so that the host is not asked again.
   virtual bool keeps(int /*unit*/) const { return false; }
-  // Of a unit that lives on the device: where, for the whole run; else null. The optimizer updates
-  // there what has its state on the device.
+  // For a unit that lives on the device: where, for the whole run; else null. The optimizer updates
+  // in place there what has its state on the device.
   virtual void* resident_place(int /*unit*/) const { return nullptr; }
-  // Copies it from there once all that was enqueued is done; for looking at it.
+  // Copies it from there once everything enqueued is done; for inspection.
   virtual Status read_resident(int /*unit*/, std::span<std::byte> /*to*/) const {
     return Error(ErrorCode::kUnsupported, "no unit lives on this device");
   }
-  // A step was applied: from now on all units' parameters are other ones.
+  // A step was applied: from now on all units' parameters are new ones.
   virtual void changed() {}
   virtual std::uint64_t copied_bytes() const { return 0; }
 };
@@ -55,7 +56,7 @@ class FetchedUnits {
   explicit FetchedUnits(UnitParameters& parameters) : parameters_(parameters) {}
 
   void acquire(int unit);
-  // Of `unit`, and behind them of what it borrows; all of these units were acquired.
+  // Of `unit`, followed by those of what it borrows; all of these units were acquired.
   UnitViews views(const ModelLayout& model, int unit) const;
   // All of them.
   void release();

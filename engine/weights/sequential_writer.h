@@ -6,8 +6,7 @@
 // Memory:  `staging`, of whole pages and page-aligned, which must outlive the writer.
 // Threads: one at a time.
 // Errors:  the first one stays: every later call returns it. A file that was not finished is left
-// to
-//          its owner to remove.
+//          to its owner to remove.
 #pragma once
 
 #include <array>

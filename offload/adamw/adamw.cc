@@ -1,4 +1,4 @@
-#include "offload/adamw/adamw.h"
+#include "offload/adamw/adamw/adamw.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,15 +7,15 @@
 
 #include "aio/check.h"
 #include "aio/units.h"
-#include "offload/adamw/adamw_kernels.h"
-#include "offload/adamw/fp_environment.h"
+#include "offload/adamw/adamw/adamw_kernels.h"
+#include "offload/adamw/adamw/fp_environment.h"
 
 namespace sluice::offload {
 namespace {
 
 // Pieces begin on page boundaries of page-aligned fp32 arrays (on half pages of 16-bit ones).
 constexpr std::uint64_t kPieceElements = 1024;
-// Less than this is done sooner by the caller than handed to others.
+// Less than this the caller finishes sooner than it could hand it to others.
 constexpr std::uint64_t kElementsWorthThreads = 32 * 1024;
 
 AdamwKernel* kernel_for(Isa isa) {

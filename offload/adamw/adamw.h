@@ -2,7 +2,8 @@
 // (Kingma & Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015) over flat arrays: unscale,
 // clip, update, weight decay and the new 16-bit parameter in one pass over memory.
 //
-// Definition, in this order; every operation is one correctly rounded fp32 operation and fma() one:
+// Definition, in this order; every operation, fma() included, is one correctly rounded fp32
+// operation:
 //
 //   G = g * s                                   s = 1 / (scale * max(1, (norm + 1e-6) / clip))
 //   G = fma(wd, p, G)                           with L2 only
@@ -14,7 +15,7 @@
 //   nan(x)   = 0x7FC00000 where x is any NaN, else x
 //   store(x) = +0 where |x| < 2^-126 (-0 included), else nan(x)
 //
-// So m and v are used as they are stored: a step depends on stored state alone. p is not flushed,
+// So m and v are used as they are stored: a step depends only on stored state. p is not flushed,
 // its denormals and -0 are kept. The 16-bit parameter is made from the stored p.
 //
 // Bits: the same from every Isa, from CUDA, for every cut of the arrays and number of threads, for
@@ -26,8 +27,8 @@
 
 #include "aio/executor.h"
 #include "aio/result.h"
-#include "offload/adamw/adamw_arrays.h"
-#include "offload/adamw/isa.h"
+#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw/isa.h"
 
 namespace sluice::offload {
 
@@ -40,13 +41,13 @@ struct AdamwOptions {
   bool adam_w_mode = true;  // false: Adam with L2
   bool bias_correction = true;
   std::int64_t step = 1;  // t: 1 in the first step that is applied
-  double loss_scale = 1;  // by which the gradients given are too large
+  double loss_scale = 1;  // the factor by which the given gradients are too large
   double grad_norm = 0;   // over all gradients, loss scale already divided out
   double clip_norm = 0;   // largest norm allowed; 0: no clipping
 };
 
-// kInvalidArgument names the option that makes no sense. A norm that is not finite is one: a step
-// that overflowed must not be applied.
+// kInvalidArgument names the option that makes no sense. That includes a norm that is not finite: a
+// step that overflowed must not be applied.
 Result<AdamwScalars> make_adamw_scalars(const AdamwOptions& options);
 
 // One step over `elements` elements, with all of the executor's threads; nothing is allocated.
@@ -55,7 +56,7 @@ Result<AdamwScalars> make_adamw_scalars(const AdamwOptions& options);
 void adamw_step(aio::Executor& executor, Isa isa, const AdamwScalars& scalars,
                 const AdamwArrays& arrays, std::uint64_t elements);
 
-// The same over elements [begin, end) of the arrays, on the calling thread alone.
+// The same over elements [begin, end) of the arrays, only on the calling thread.
 void adamw_range(Isa isa, const AdamwScalars& scalars, const AdamwArrays& arrays,
                  std::uint64_t begin, std::uint64_t end);
 

@@ -21,7 +21,7 @@ struct AdamwScalars {
   bool use_l2;      // Adam, not AdamW
 };
 
-// All of the same length; none overlaps another. Those that the form does not use are ignored.
+// All are of the same length; none overlaps another. Those that the form does not use are ignored.
 struct AdamwArrays {
   GradType grad_type = GradType::kFp32;
   ParamForm param_form = ParamForm::kFp32;
@@ -33,7 +33,7 @@ struct AdamwArrays {
   float* v = nullptr;                // read and written
 };
 
-// What one parameter costs in memory traffic: read + written, whole cache lines assumed.
+// What one parameter costs in memory traffic: read + written, assuming whole cache lines.
 constexpr int adamw_bytes_per_param(GradType grad, ParamForm form) {
   const auto gradient = static_cast<int>(element_bytes(grad));
   const int copy = form == ParamForm::kFp32AndBf16 || form == ParamForm::kFp32AndFp16 ? 2 : 0;

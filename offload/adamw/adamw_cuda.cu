@@ -4,14 +4,14 @@
 #include <algorithm>
 #include <string>
 
-#include "offload/adamw/adamw_cuda.h"
+#include "offload/adamw/adamw/adamw_cuda.h"
 
 namespace sluice::offload {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr std::uint64_t kMaxBlocks = 1 << 16;
-// Eight elements are 16 bytes of the 16-bit arrays and two times 16 of the others.
+// Eight elements are 16 bytes of the 16-bit arrays and twice 16 of the others.
 constexpr int kGroup = 8;
 
 __device__ float canonical_nan(float x) { return x != x ? __uint_as_float(0x7FC00000) : x; }
@@ -34,7 +34,7 @@ __device__ float grad_value(typename GradElement<kGrad>::Type grad) {
   if constexpr (kGrad == GradType::kFp16) return __half2float(__ushort_as_half(grad));
 }
 
-// What a thread has in registers of one element. The master is `p` in all forms.
+// What a thread holds of one element in registers. The master is `p` in all forms.
 struct Element {
   float p, m, v;
   std::uint16_t param16, lo;
@@ -62,7 +62,7 @@ __device__ void make_halves(Element& e) {
   e.param16 = kForm == ParamForm::kFp32AndFp16
                   ? __half_as_ushort(__float2half_rn(e.p))
                   : static_cast<std::uint16_t>((bits >> 16) + ((bits >> 15) & 1));
-  // The conversion's own NaN is another one.
+  // The conversion itself gives a different NaN.
   if (kForm == ParamForm::kFp32AndFp16 && e.p != e.p) e.param16 = 0x7E00;
 }
 
@@ -137,7 +137,7 @@ __device__ void step_group(const AdamwScalars& s, const AdamwArrays& a, std::uin
   store_group(a.v + i, v);
 }
 
-// Groups first, as far as `grouped` elements; then the rest one by one.
+// Groups first, up to `grouped` elements; then the rest one by one.
 template <GradType kGrad, ParamForm kForm, bool kL2>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(AdamwScalars s, AdamwArrays a, std::uint64_t grouped, std::uint64_t elements) {

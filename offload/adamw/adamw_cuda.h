@@ -4,13 +4,13 @@
 #include <cstdint>
 
 #include "aio/result.h"
-#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw/adamw_arrays.h"
 
 namespace sluice::offload {
 
 // Enqueues one step over `elements` elements on `stream` (a cudaStream_t) of the current device and
 // returns. The arrays are the GPU's, each aligned to its element type; to 16 bytes, for speed.
-// Allocates nothing, waits for nothing. kInternal: the launch failed, in CUDA's words.
+// Allocates nothing, waits for nothing. kInternal: the launch failed, with CUDA's message.
 Status adamw_step_cuda(const AdamwScalars& scalars, const AdamwArrays& arrays,
                        std::uint64_t elements, void* stream);
 

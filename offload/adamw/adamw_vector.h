@@ -1,13 +1,13 @@
 // The AdamW kernel over vectors of any width, for adamw_avx2.cc and adamw_avx512.cc; see vec_avx2.h
-// for what V is and why all is in an unnamed namespace.
+// for what V is and why everything is in an unnamed namespace.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "offload/adamw/adamw_arrays.h"
-#include "offload/adamw/adamw_kernels.h"
-#include "offload/adamw/prefetch.h"
+#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw/adamw_kernels.h"
+#include "offload/adamw/adamw/prefetch.h"
 
 namespace sluice::offload {
 namespace {
@@ -85,7 +85,7 @@ class VectorAdamw {
       V::store(arrays_.master + i, p);
   }
 
-  // A copy, which nobody else can change: its pointers stay in registers.
+  // A copy, which nothing else can change: its pointers stay in registers.
   const AdamwArrays arrays_;
   const F grad_scale_, one_minus_beta1_, one_minus_beta2_, inv_sqrt_c2_, eps_, step_size_, decay_,
       l2_;

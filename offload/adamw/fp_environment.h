@@ -1,9 +1,9 @@
 // DefaultFpEnvironment: while it lives, this thread computes with SSE's defaults (nearest even,
 // denormals kept, exceptions masked); afterwards with whatever was set before, flags included.
 //
-// Kernels return the same bits only so: a library that switches "flush denormals" on does it for
+// Only so do kernels return the same bits: a library that turns on "flush denormals" does it for
 // threads it shares with others. The compiler does not know that arithmetic depends on MXCSR, so
-// the arithmetic belongs in a function of another file than the one that holds this object.
+// the arithmetic belongs in a function in a different file from the one that holds this object.
 #pragma once
 
 #include <xmmintrin.h>

@@ -4,15 +4,15 @@
 #include <algorithm>
 #include <string>
 
-#include "offload/adamw/grad_stats_cuda.h"
-#include "offload/adamw/sum_nodes.h"
+#include "offload/adamw/adamw/grad_stats_cuda.h"
+#include "offload/adamw/adamw/sum_nodes.h"
 
 namespace sluice::offload {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
-constexpr int kPerLane = 8;           // elements of a row that one lane adds
+constexpr int kPerLane = 8;           // how many elements of a row one lane adds
 constexpr int kRowLevel = 8;          // a row is what a warp adds at once
 constexpr int kRow = 1 << kRowLevel;  // = kWarp * kPerLane
 constexpr int kMaxRows = static_cast<int>(kSumBlockElements) / kRow;
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads)
       const std::uint64_t at = offset + static_cast<std::uint64_t>(row * kRow + lane * kPerLane);
       double sum =
           sum_of_lane<kTo, kAligned>(grad + at, kTo == GradType::kFp32 ? nullptr : out + at);
-      // Both of two neighbours add the same pair; addition does not care which is left.
+      // Two neighbours both add the same pair; the order of the operands does not matter.
       for (int distance = 1; distance < kWarp; distance *= 2)
         sum = __dadd_rn(sum, __shfl_xor_sync(0xFFFFFFFF, sum, distance));
       if (lane == 0) sums[row] = sum;

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "aio/result.h"
-#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw/adamw_arrays.h"
 
 namespace sluice::offload {
 
@@ -19,7 +19,7 @@ struct GradCastCuda {
 };
 
 // Enqueues the work on `stream` (a cudaStream_t) of the current device and returns. Allocates
-// nothing, waits for nothing. kInternal: the launch failed, in CUDA's words.
+// nothing, waits for nothing. kInternal: the launch failed, with CUDA's message.
 Status cast_and_sum_cuda(const GradCastCuda& cast, void* stream);
 
 }  // namespace sluice::offload

@@ -1,14 +1,14 @@
 // The leaf kernel over vectors of any width, for grad_stats_avx2.cc and grad_stats_avx512.cc; see
-// vec_avx2.h for what V is and why all is in an unnamed namespace. `Leaf::sum(values)` adds the
-// squares of a leaf's floats, given as vectors, in the order of the tree.
+// vec_avx2.h for what V is and why everything is in an unnamed namespace. `Leaf::sum(values)` adds
+// the squares of a leaf's floats, given as vectors, in the order of the tree.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "offload/adamw/adamw_arrays.h"
-#include "offload/adamw/grad_stats_kernels.h"
-#include "offload/adamw/prefetch.h"
+#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw/grad_stats_kernels.h"
+#include "offload/adamw/adamw/prefetch.h"
 
 namespace sluice::offload {
 namespace {

@@ -1,8 +1,8 @@
-// bf16 and fp16 numbers as bits, to and from fp32, in integer arithmetic: exact whatever the
-// rounding mode is. The reference for what the vector kernels do with instructions.
+// bf16 and fp16 numbers as bits, to and from fp32, in integer arithmetic: exact in any rounding
+// mode. The reference for what the vector kernels do with instructions.
 //
 // Rounding is to nearest, ties to even, as torch rounds; overflow gives an infinity, denormals are
-// kept. A NaN becomes the canonical one of its type, whatever its sign and payload.
+// kept. A NaN becomes its type's canonical one, whatever its sign and payload.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-#include "offload/adamw/isa.h"
+#include "offload/adamw/adamw/isa.h"
 
 #include <cpuid.h>
 
@@ -8,8 +8,8 @@
 namespace sluice::offload {
 namespace {
 
-// Not every compiler's __builtin_cpu_supports knows F16C. Its registers are AVX's, so where the
-// operating system keeps those, it keeps these.
+// Not every compiler's __builtin_cpu_supports knows F16C. Its registers are AVX's, so an operating
+// system that saves those saves these.
 bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;

@@ -1,4 +1,4 @@
-// Isa: which instructions the CPU kernels use. All give the same bits; they differ in speed.
+// Isa: which instructions the CPU kernels use. All give the same bits, at different speeds.
 //
 // One binary runs on any x86-64-v2 machine: the choice is made at run time.
 #pragma once
@@ -17,8 +17,8 @@ enum class Isa : std::uint8_t {
 };
 std::string_view to_string(Isa isa);
 
-// What `isa` needs and this CPU, or its operating system, does not give ("AVX-512BW"); empty when
-// nothing is missing.
+// What `isa` needs and this CPU, or its operating system, does not provide ("AVX-512BW"); empty
+// when nothing is missing.
 std::string_view missing_for(Isa isa);
 
 Isa best_isa();

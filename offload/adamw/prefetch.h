@@ -1,7 +1,7 @@
 // Asks for cache lines ahead of a kernel's streams.
 //
 // Measured to help (bench/README.md). A likely reason: a hardware prefetcher follows each stream
-// within a page alone, and a kernel of many streams enters new pages all the time.
+// only within a page, and a kernel of many streams enters new pages all the time.
 //
 // In an unnamed namespace, because every instruction set compiles its own: see vec_avx2.h.
 #pragma once

@@ -1,19 +1,19 @@
 // The fp32 master weight as two 16-bit halves: `hi` is the bf16 parameter that the GPU computes
-// with, `lo` what is missing to the whole. Together they hold the fp32 value without loss, so the
+// with, `lo` what it lacks of the whole. Together they hold the fp32 value without loss, so the
 // parameter is never stored twice.
 //
 //   hi = upper 16 bits + bit 15: the nearest bf16, ties away from zero
 //   lo = lower 16 bits, which are the remainder bits - (hi << 16) as a two's complement number
 //
-// Away from zero and not to even: only then do hi and lo alone tell which way the rounding went.
-// A NaN becomes the canonical one first (the rounding would turn NaNs such as 0xFFFF8000 into -0).
-// A master beyond bf16's largest value shows as an infinity in `hi`; the pair still holds it.
+// Away from zero and not to even: only then do hi and lo alone determine which way the rounding
+// went. A NaN becomes the canonical one first (the rounding would turn NaNs such as 0xFFFF8000 into
+// -0). A master beyond bf16's largest value shows as an infinity in `hi`; the pair still holds it.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
-#include "offload/adamw/half.h"
+#include "offload/adamw/adamw/half.h"
 
 namespace sluice::offload {
 

@@ -1,4 +1,4 @@
-#include "offload/adamw/square_sum.h"
+#include "offload/adamw/adamw/square_sum.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace sluice::offload {
 
 SquareSum::SquareSum(std::uint64_t max_elements) {
-  // One node more than a range ends with: a new one is there before it merges.
+  // One node more than a range ends with: a new one exists before it merges.
   sums_.reserve(max_elements / kSumBlockElements + kMaxSideNodes + 1);
 }
 

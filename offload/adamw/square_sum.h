@@ -2,14 +2,14 @@
 // ranges combine exactly, however the unit was cut.
 //
 // Definition: the unit's global flat index is cut into blocks of 65,536 elements, the last one
-// filled up with +0. A block's sum is the balanced binary tree over its elements, in double: the
+// padded with +0. A block's sum is the balanced binary tree over its elements, in double: the
 // value of a node is left + right, a leaf is one element's value (its square). The unit's sum adds
 // the blocks in ascending order.
 //
 // A range holds the largest tree nodes that lie wholly in it: whole blocks, and at most 16 smaller
-// nodes on either side. Two siblings merge when both are there. So a rank's shard may begin and end
-// at any element, and a sub-group anywhere in a shard; ranks exchange the node sums (8 bytes per
-// block and side node), and each gets the same total.
+// nodes on either side. Two siblings merge when both are present. So a rank's shard may begin and
+// end at any element, and a sub-group may lie anywhere in a shard; ranks exchange the node sums (8
+// bytes per block and side node), and each gets the same total.
 //
 // Memory:  taken in the constructor; append() never allocates.
 // Finite:  no square of an fp32 number overflows a double, nor does a sum of 2^64 of them; so the
@@ -20,7 +20,7 @@
 #include <span>
 #include <vector>
 
-#include "offload/adamw/sum_nodes.h"
+#include "offload/adamw/adamw/sum_nodes.h"
 
 namespace sluice::offload {
 

@@ -1,5 +1,5 @@
-// The nodes of a range in the tree that square_sum.h defines. (Apart from it, because CUDA code,
-// which is C++17, includes this file.)
+// The nodes of a range in the tree that square_sum.h defines. (Kept apart, because CUDA code, which
+// is C++17, includes this file.)
 #pragma once
 
 #include <cstdint>

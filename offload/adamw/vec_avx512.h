@@ -1,5 +1,5 @@
-// VecAvx512: sixteen floats, with what the kernels need of AVX-512 F, BW, DQ and VL. As vec_avx2.h,
-// where the functions are explained.
+// VecAvx512: sixteen floats, with what the kernels need of AVX-512 F, BW, DQ and VL. Like
+// vec_avx2.h, where the functions are explained.
 #pragma once
 
 #include <immintrin.h>

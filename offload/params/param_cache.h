@@ -1,14 +1,15 @@
-// ParamCache: which units are in which buffers, which of them goes to make room, and which is read
-// next. The decisions of ParamOffloader, without its IO and threads.
+// ParamCache: which units are in which buffers, which of them is evicted, and which is read next.
+// The decisions of ParamOffloader, without its IO and threads.
 //
-// A unit is wanted the sooner, the earlier its next access is expected; units that are expected
-// come before those that are only hinted at (in the order of the hints), these before all others
-// (the last used first). Room is made by the unit that is wanted last, as Belady's MIN does when
-// all accesses are known, as LRU does when none is. Reading ahead takes only free buffers and those
-// of units wanted later than the one that is read, and looks only so many units ahead: what lies
-// farther in the future is better kept than read early.
+// The earlier its next access is expected, the sooner a unit is wanted; expected units come before
+// those that are only hinted at (in the order of the hints), and those before all others (the most
+// recently used first). The unit wanted last is evicted, as by Belady's MIN when all accesses are
+// known and by LRU when none is. Reading ahead takes only free buffers and those of units wanted
+// later than the one that is read, and looks only a limited number of units ahead: beyond that,
+// keeping a unit is better than reading another one early.
 //
-// Memory:  fixed, but for the expected order (8 bytes an access). Threads: the caller's lock.
+// Memory:  fixed, but for the expected order (8 bytes an access).
+// Threads: the caller's lock.
 #pragma once
 
 #include <cstddef>
@@ -24,32 +25,32 @@ class ParamCache {
   static constexpr int kNone = -1;
 
   // The class of each unit, kNone for those that need no buffer; how many buffers each class has.
-  // Buffers are numbered through all classes. Of each class, the next `read_ahead` units that are
-  // expected may be read ahead.
+  // Buffers are numbered across all classes. In each class, the next `read_ahead` expected units
+  // may be read ahead.
   ParamCache(std::span<const int> class_of_unit, std::span<const int> buffers_of_class,
              int read_ahead);
 
-  // The coming accesses, instead of those that were expected before.
+  // The coming accesses, replacing those expected before.
   void expect(std::span<const int> order);
   // The unit is accessed: its next expected access has come.
   void access(int unit);
 
   int buffer_of(int unit) const { return units_[at(unit)].buffer; }
-  // A unit keeps its buffer while it is pinned, as often as it was.
+  // A unit keeps its buffer until it is unpinned as often as it was pinned.
   void pin(int unit) { ++units_[at(unit)].pins; }
   void unpin(int unit);
 
-  // Gives a unit that has no buffer one, if any of its class is free or not pinned.
+  // Gives a unit without a buffer one, if any of its class is free or not pinned.
   bool take(int unit);
-  // While somebody waits for a buffer of the unit's class, nothing is read ahead into it.
+  // While a caller waits for a buffer of the unit's class, nothing is read ahead into that class.
   void begin_wait(int unit) { ++waiting_[class_of(unit)]; }
   void end_wait(int unit) { --waiting_[class_of(unit)]; }
-  // The unit's content in its buffer is no good.
+  // The unit's content in its buffer is invalid.
   void drop(int unit);
 
   // The unit can be read from now on.
   void set_readable(int unit) { units_[at(unit)].readable = true; }
-  // The readable unit without a buffer that is wanted soonest and may have one: it has it now.
+  // The readable unit without a buffer that is wanted soonest and may have one: it gets it now.
   // kNone: no unit is worth it.
   int next_to_read();
   // The same for this unit, though it may not be expected. Without effect on an expected one.
@@ -87,8 +88,8 @@ class ParamCache {
   std::vector<Unit> units_;
   std::vector<Class> classes_;
   std::vector<int> holder_;        // of each buffer: a unit, or kNone
-  std::vector<int> waiting_;       // of each class: who waits for a buffer
-  std::vector<int> left_;          // of each class: next_to_read() may look at so many more
+  std::vector<int> waiting_;       // of each class: how many wait for a buffer
+  std::vector<int> left_;          // of each class: how many more next_to_read() may look at
   std::vector<int> order_;         // what is expected
   std::vector<std::size_t> uses_;  // its positions, unit by unit
   std::size_t front_ = 0;          // every access before has come

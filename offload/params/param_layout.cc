@@ -35,7 +35,7 @@ Status check(std::span<const ParamUnit> units, std::uint64_t element_bytes, int 
   return {};
 }
 
-// The smallest with which a record's header has room for the checksums of the largest unit.
+// The smallest for which a record's header has room for the checksums of the largest unit.
 std::uint64_t chunk_bytes_for(std::uint64_t largest_bytes) {
   const std::uint64_t needed = (largest_bytes + swap::kMaxChunks - 1) / swap::kMaxChunks;
   return std::max(kMinChunkBytes, align_up(needed, kPageBytes));

@@ -1,11 +1,11 @@
-// ParamLayout: where the parameters of each unit lie. Those of a cpu unit in one mapping, one unit
-// behind the other; those of an nvme unit in a record of a state store and, while they are in
-// memory, in a buffer of the unit's size class. Those of a gpu unit have no place on the host.
+// ParamLayout: where the parameters of each unit lie. Those of cpu units in one mapping,
+// consecutively; those of an nvme unit in a record of a state store and, while they are in memory,
+// in a buffer of the unit's size class. Those of a gpu unit have no place on the host.
 //
-// Size classes: nvme units share buffers, and differ in size. Taken from the largest down, a unit
-// joins the class of the one before unless that would leave more than a quarter of the class's
-// buffers unused by it. A class has as many buffers as asked for, or one for each of its units when
-// those are fewer: then each unit is read once at most.
+// Size classes: nvme units share buffers, and differ in size. From the largest down, a unit joins
+// the class of the previous one unless it would leave more than a quarter of the class's buffer
+// unused. A class has as many buffers as asked for, or one for each of its units when those are
+// fewer: then each unit is read at most once.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "offload/sub_groups.h"
+#include "offload/state/sub_groups.h"
 #include "swap/state_store.h"
 
 namespace sluice::offload {

@@ -124,7 +124,7 @@ Result<ParamOffloader::Lease> ParamOffloader::acquire(int unit, Access access) {
   return lease;
 }
 
-// Waits until access is due, and takes it.
+// Waits until access may be had, and takes it.
 Status ParamOffloader::enter(Lock& lock, int index, Access access) {
   Unit& unit = at(index);
   const bool alone = access != Access::kRead;
@@ -153,7 +153,7 @@ void ParamOffloader::leave_locked(int index, Access access) {
   changed_locked();
 }
 
-// Until the content is in memory, checked, and free to be used as `access` says.
+// Waits until the content is in memory, checked, and free to be used as `access` says.
 Status ParamOffloader::bring(Lock& lock, int index, Access access) {
   using Content = Unit::Content;
   Unit& unit = at(index);
@@ -206,7 +206,7 @@ void ParamOffloader::make_room(Lock& lock, int index, Access access) {
 void ParamOffloader::release(int index, Access access) noexcept {
   const bool write = access != Access::kRead && layout_.place(index).tier == Tier::kNvme;
   if (write) {
-    ++at(index).generation;  // nobody else has access
+    ++at(index).generation;  // no one else has access
     SLUICE_CHECK(work_on_image(index, /*seal=*/true).ok(), "a record can always be sealed");
   }
   Lock lock(mutex_);

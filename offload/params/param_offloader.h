@@ -1,7 +1,7 @@
 // ParamOffloader: the parameters of a model's units on the host: in memory for cpu units, on NVMe
 // with a cache of pinned buffers for nvme units (the parameter swapping of "ZeRO-Infinity", SC
-// 2021, section 5.1). What lies where changes when a unit is there, never what it holds. gpu units
-// are none of its business: it only knows that they are not here.
+// 2021, section 5.1). Placement affects when a unit is there, never what it holds. gpu units are
+// not its concern: it only knows that they are not here.
 //
 //   offloader->expect(order);                       // forward, backward, update: reading starts
 //   for (const int unit : order) {
@@ -9,25 +9,23 @@
 //     copy_to_gpu(lease.bytes());
 //   }
 //
-// Access:  a unit has several readers at once, or one updater. An updater waits until the readers
-//          that are there have gone, and, where the unit is still being written to NVMe, for the
-//          end of that; readers that come meanwhile wait for it. Readers share a buffer with a
-//          write of it, so what an update made is there at once.
-// Writing: when an update's lease ends, its thread makes the checksums, and the write goes on
-// alone.
-//          A unit is never read while it is written.
-// Reading: whole and checked, on the acquiring thread, before anybody sees it. Ahead in the order
-// of
-//          expect(), which also says what leaves the cache; see param_cache.h. Order and hints
-//          never change what comes out, only what waits.
+// Access:  a unit has several readers at once, or one updater. An updater waits until the present
+//          readers have gone and, where the unit is still being written to NVMe, until that has
+//          ended; readers that come meanwhile wait for the updater. Readers share a buffer with a
+//          write of it, so the result of an update is there immediately.
+// Writing: when an update's lease ends, its thread makes the checksums; the write then proceeds by
+//          itself. A unit is never read while it is being written.
+// Reading: whole and checked, on the acquiring thread, before anyone sees it. Ahead in the order
+//          of expect(), which also says what leaves the cache; see param_cache.h. Order and hints
+//          never change the result, only what waits.
 // Leases:  acquire() of an nvme unit waits for a buffer of its size class (param_layout.h). All
 //          threads together may hold and wait for no more of a class than it has buffers, or they
-//          may wait for each other for ever; one for each thread that uses leases, and one or more
-//          to read ahead into, is what it takes: so 3 in general. A thread that holds a lease of a
-//          unit must not ask for another one of it, and who updates holds one at a time.
-// Memory:  memory_plan() says what create() takes. Later only a longer order than ever is
-// allocated. Threads: all methods and ~Lease() from any; create(), remove() and the destructor
-// alone, with no
+//          may wait for each other forever; each thread that uses leases needs one, and reading
+//          ahead needs one or more: so 3 in general. A thread that holds a lease of a unit must not
+//          ask for another one of it, and an updating thread holds one at a time.
+// Memory:  memory_plan() says what create() takes. Later only an order longer than any before is
+//          allocated.
+// Threads: all methods and ~Lease() from any; create(), remove() and the destructor alone, with no
 //          lease out. Never from a completion callback.
 // Errors:  the first failed read, check or write poisons the offloader: it names the unit, nothing
 //          more is started, and every later call but remove() returns it.
@@ -50,7 +48,7 @@
 
 namespace sluice::offload {
 
-// What became of the accesses to nvme units, and what they waited for, by the backend's clock.
+// How the accesses to nvme units went, and what they waited for, by the backend's clock.
 struct ParamStats {
   std::uint64_t hits = 0;    // the unit was in memory
   std::uint64_t shared = 0;  // hits while the unit was still being written
@@ -70,7 +68,7 @@ class ParamOffloader {
   enum class Access : std::uint8_t {
     kRead,
     kUpdate,   // the content is changed
-    kReplace,  // the content is made anew, beginning with zeros; each unit's first access
+    kReplace,  // new content, beginning with zeros; each unit's first access
   };
 
   using Options = ParamOptions;
@@ -96,7 +94,7 @@ class ParamOffloader {
     ~Lease() { release(); }
 
     int unit() const { return unit_; }
-    // Its parameters, from a page's boundary on. Those who only read must not change them.
+    // Its parameters, starting on a page boundary. Readers must not change them.
     std::span<std::byte> bytes() const { return bytes_; }
     explicit operator bool() const { return owner_ != nullptr; }
     void release();
@@ -111,15 +109,15 @@ class ParamOffloader {
     std::span<std::byte> bytes_;
   };
 
-  // Waits until the unit is there and access is due.
+  // Waits until the unit is there and access may be had.
   Result<Lease> acquire(int unit, Access access);
 
-  // The coming accesses of all threads, in about their order; instead of those expected before.
+  // The coming accesses of all threads, roughly in order; they replace those expected before.
   void expect(std::span<const int> order);
-  // A hint for a unit that is not expected: it is read if that takes nothing from those that are.
+  // A hint for a unit that is not expected: it is read if that costs the expected ones nothing.
   void prefetch(int unit);
 
-  // Until all that was updated is written (not: durable).
+  // Waits until everything updated is written (not: durable).
   Status drain();
   // Ends what is in flight and removes the files on NVMe; every call after it returns kCancelled.
   Status remove();

@@ -1,4 +1,4 @@
-// What ParamOffloader knows of each unit and each buffer; for its own sources only.
+// What ParamOffloader knows about each unit and each buffer; for its own sources only.
 #pragma once
 
 #include <cstdint>

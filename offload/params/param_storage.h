@@ -2,7 +2,7 @@
 // ones, and the store of their records.
 //
 // Memory:  exactly plan(). Both pieces of memory are mapped, touched, locked and registered once.
-// Threads: create() and remove() alone; all else from any.
+// Threads: create() and remove() alone; everything else from any.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct ParamOptions {
   std::vector<ParamUnit> units;
   int element_bytes = 2;            // 4 in fp32 mode
   int cache_buffers = 3;            // of each size class, at least 2
-  int read_ahead = 2;               // units of each size class, as far as the buffers go
+  int read_ahead = 2;               // units of each size class, if there are enough buffers
   swap::StateStore::Options store;  // for nvme units: paths and run; chunk_bytes is set here
   bool huge_pages = true;
   aio::MemoryLock lock = aio::MemoryLock::kTry;
@@ -35,8 +35,8 @@ struct ParamOptions {
 struct ParamEnvironment {
   aio::IoQueue* reads = nullptr;   // needed for nvme units
   aio::IoQueue* writes = nullptr;  // likewise; may be the same
-  // Makes and checks checksums, nobody else's meanwhile, and touches memory in create(). May be
-  // null: then each thread does it alone.
+  // Makes and checks checksums, is used by nothing else meanwhile, and touches memory in create().
+  // May be null: then each thread does it alone.
   aio::Executor* executor = nullptr;
 };
 
@@ -63,7 +63,7 @@ class ParamStorage {
   std::span<std::byte> parameters(const ParamLayout::Place& place) const {
     return cpu_.lease.bytes().subspan(place.offset_bytes, place.bytes);
   }
-  // Numbered through all size classes.
+  // Numbered across all size classes.
   std::span<std::byte> buffer(int index) const { return slices_[static_cast<std::size_t>(index)]; }
   int buffers() const { return static_cast<int>(slices_.size()); }
 

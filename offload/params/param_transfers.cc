@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kNone = ParamCache::kNone;
 
-// Work on the calling thread, from any thread at any time.
+// Work done on the calling thread, from any thread at any time.
 class CallersThread final : public aio::Executor {
  public:
   int threads() const override { return 1; }
@@ -25,7 +25,7 @@ class CallersThread final : public aio::Executor {
 
 }  // namespace
 
-// The unit has got a buffer, in which another one may have been.
+// The unit has got a buffer that may have been another unit's.
 void ParamOffloader::occupy_locked(int unit) {
   Slot& slot = slot_of(unit);
   if (slot.unit != kNone && slot.unit != unit) at(slot.unit).content = Unit::Content::kAbsent;
@@ -45,7 +45,8 @@ void ParamOffloader::write_back(Lock& lock, int unit) {
   hand_over(lock, unit, /*write=*/true);
 }
 
-// A transfer may end before the store's call returns, so who hands it over is counted by itself.
+// A transfer may end before the store's call returns, so a thread that hands one over is counted
+// separately.
 void ParamOffloader::hand_over(Lock& lock, int unit, bool write) {
   Slot& slot = slot_of(unit);
   const std::span<std::byte> image = image_of(unit);
@@ -93,7 +94,7 @@ void ParamOffloader::read_ahead(Lock& lock) {
   }
 }
 
-// The caller has access, so nobody else touches the content while the lock is released.
+// The caller has access, so no one else touches the content while the lock is released.
 void ParamOffloader::check(Lock& lock, int unit) {
   at(unit).content = Unit::Content::kChecking;
   lock.unlock();

@@ -13,7 +13,7 @@ constexpr bool is_active(ResourceRates::Mask mask, Resource resource) {
   return ((mask >> at(resource)) & 1U) != 0;
 }
 
-// Each direction, where the two are active or not.
+// Each direction, whether or not the two are active together.
 void set_duplex(const DuplexRates& duplex, Resource in, Resource out, ResourceRates::Mask active,
                 ResourceRates::Rates& rates) {
   const bool both = is_active(active, in) && is_active(active, out);
@@ -24,8 +24,8 @@ void set_duplex(const DuplexRates& duplex, Resource in, Resource out, ResourceRa
   rates[at(out)] = rate(duplex.out_bytes_per_s, duplex.out_both_bytes_per_s);
 }
 
-// Whoever moves bytes of DRAM gives up the same share when they ask for more than it has. AdamW
-// alone was measured: it has what it needs then.
+// Everything that moves bytes of DRAM gives up the same share when the total exceeds what DRAM can
+// do. AdamW was measured alone: then it gets what it needs.
 void share_dram(const MachineSpeeds& speeds, double adamw_bytes, ResourceRates::Mask active,
                 ResourceRates::Rates& rates) {
   const double most = speeds.host_copy_bytes_per_s;
@@ -102,7 +102,7 @@ bool FluidSchedule::may_begin(TaskId id) const {
                      [this](TaskId it) { return it == kNoTask || times(it).end_s >= 0; });
 }
 
-// Tasks without work are done at once.
+// Tasks without work are done immediately.
 bool FluidSchedule::begin_next(Line& line) {
   if (line.active || line.next == line.tasks.size()) return false;
   const TaskId id = line.tasks[line.next];
@@ -149,7 +149,7 @@ FluidSchedule::Shares FluidSchedule::shares(const ResourceRates& rates) const {
   return shares;
 }
 
-// At most to the end of the task that ends next.
+// Advances at most to the end of the task that ends next.
 void FluidSchedule::spend(const Shares& shares, double step_s, bool count_busy) {
   now_s_ += step_s;
   for (std::size_t r = 0; count_busy && r < kResources; ++r)

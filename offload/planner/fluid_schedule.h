@@ -1,10 +1,10 @@
 // FluidSchedule: tasks in virtual time. Each is on a stream, each stream takes its tasks in the
-// order in which they were added, one at a time, as soon as those that a task comes after are done.
+// order in which they were added, one at a time, each as soon as its predecessors are done.
 // Streams belong to resources: those of one resource that are active share its rate equally, and
 // the rate depends on which other resources are active.
 //
-// A task may also be outside: somebody else does its work, in the same virtual time, and says when
-// it has ended. Then the schedule is not run but gone along with: begin(), and advance_to() the
+// A task may also be outside: its work is done elsewhere, in the same virtual time, and its end is
+// reported from there. The schedule is then not run but stepped: begin(), then advance_to() the
 // time of whatever happens.
 //
 // Memory:  reserved by the caller's estimate; tasks are small.
@@ -37,7 +37,7 @@ enum class Stream : std::uint8_t {
 inline constexpr int kStreams = 11;
 Resource resource_of(Stream stream);
 
-// What each resource does a second while certain others are active: seconds for the GPU, elements
+// What each resource does per second while certain others are active: seconds for the GPU, elements
 // for the CPU, bytes for the others.
 class ResourceRates {
  public:
@@ -72,20 +72,20 @@ class FluidSchedule {
   explicit FluidSchedule(std::size_t expected_tasks);
   TaskId add(const Task& task);
 
-  // Until `last` is done. busy_s() counts from the end of `first` on (kNoTask: from 0 on).
+  // Runs until `last` is done. busy_s() counts from the end of `first` on (kNoTask: from 0 on).
   void run(const ResourceRates& rates, TaskId first, TaskId last);
 
   // ---- with tasks that are outside
 
   // The first tasks begin. `rates` must outlive the schedule.
   void begin(const ResourceRates& rates);
-  // When the next task ends by itself, if nothing happens outside; infinite: none does.
+  // When the next task ends, if nothing happens outside; infinite: none does.
   double next_end_s() const;
-  // Not before now_s(). `outside`: resources that others use meanwhile.
+  // Not before now_s(). `outside`: resources in use by others meanwhile.
   void advance_to(double time_s, ResourceRates::Mask outside = 0);
   void end(TaskId outside);                   // now; it must have begun
   TaskId begun_outside(Stream stream) const;  // and not ended; kNoTask: there is none
-  // Nothing but this one is waited for, on its stream and by what it comes after.
+  // Waits for nothing but this one, on its stream and through its predecessors.
   bool waits_only_for(TaskId id, TaskId outside) const;
   bool has_ended(TaskId id) const { return times(id).end_s >= 0; }
 

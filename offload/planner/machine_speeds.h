@@ -1,7 +1,8 @@
-// MachineSpeeds: what a machine's resources do a second, as the planner uses them. Measured by the
-// probe (engine/probe/machine_probe.h), or said by the user for a machine that is not there.
+// MachineSpeeds: what a machine's resources do per second, as the planner uses them. Measured by
+// the probe (engine/probe/machine_probe.h), or stated by the user for a machine that is not at
+// hand.
 //
-// Rates in bytes are of 10^9 bytes to the GB; 0: there is no such resource.
+// Rates in bytes count 10^9 bytes to the GB; 0: there is no such resource.
 #pragma once
 
 #include "swap/stripe_weights.h"

@@ -21,7 +21,7 @@ std::uint64_t more_than(std::uint64_t bytes, std::uint64_t budget) {
   return bytes > budget ? bytes - budget : 0;
 }
 
-// What a placement comes to, before it is bytes.
+// What a placement amounts to, before it is converted to bytes.
 struct Sums {
   std::uint64_t resident = 0;  // elements, like the next
   std::uint64_t gpu_state = 0;

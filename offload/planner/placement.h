@@ -1,4 +1,4 @@
-// What the planner is asked, and the bytes that a placement takes.
+// The planner's input, and the bytes that a placement takes.
 //
 // Threads: pure functions.
 #pragma once
@@ -9,7 +9,7 @@
 
 #include "offload/planner/machine_speeds.h"
 #include "offload/planner/step_model.h"
-#include "offload/sub_groups.h"
+#include "offload/state/sub_groups.h"
 
 namespace sluice::offload {
 
@@ -22,7 +22,7 @@ struct TierBytes {
   bool within(const TierBytes& budget) const {
     return gpu <= budget.gpu && cpu <= budget.cpu && nvme <= budget.nvme;
   }
-  // What is more than the budget, tier by tier.
+  // What exceeds the budget, tier by tier.
   TierBytes beyond(const TierBytes& budget) const;
 };
 
@@ -34,13 +34,13 @@ struct ElementBytes {
   double host_state = 10;
   double host_param = 2;
   double host_grad = 2;    // pinned, of state on cpu and nvme
-  double nvme_state = 10;  // and of a buffer that it goes through
+  double nvme_state = 10;  // and of a buffer that it passes through
   double nvme_param = 2;
 };
 
 enum class Choice : std::uint8_t { kAuto, kOn, kOff };
 
-// What was said explicitly, and is obeyed literally.
+// What the user stated explicitly; it is obeyed literally.
 struct PlacementRules {
   std::optional<Tier> optimizer;           // all state there; kGpu is DeepSpeed's "none"
   std::optional<TierFractions> fractions;  // of state, over all elements; instead of `optimizer`
@@ -64,13 +64,13 @@ struct PlannerInput {
   TierBytes budget;
   TierBytes fixed;                      // of the budget, whatever the placement
   std::uint64_t micro_batch_bytes = 0;  // of fixed.gpu: what grows with the micro-batch
-  // Of fixed.gpu: what half the micro-batch would save, with twice as many of them in a step.
+  // Of fixed.gpu: what halving the micro-batch would save, with twice as many in a step.
   std::uint64_t half_micro_batch_bytes = 0;
   int boundary_slots = 4;                   // inputs on the GPU, where others go to the host
   std::uint64_t granule_elements = 65'536;  // a unit's elements are split at multiples of it
 };
 
-// Has backward anything to recompute, or to keep instead?
+// Whether backward has anything to recompute, or to keep instead.
 inline bool has_activations(const UnitCost& unit) {
   return unit.kept_bytes > 0 || unit.recompute_s > 0;
 }

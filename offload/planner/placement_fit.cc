@@ -16,8 +16,8 @@ constexpr int kOffloadsTried = 8;
 
 bool nothing(const TierBytes& bytes) { return bytes.total() == 0; }
 
-// One tier that lacks more is better than several that lack less, because one change can mend it;
-// and the GPU's memory is the hardest to come by.
+// A large shortage on one tier is better than small ones on several, because one change can fix it;
+// and GPU memory is the hardest to come by.
 bool is_leaner(const TierBytes& a, const TierBytes& b) {
   const auto cost = [](const TierBytes& it) {
     const int tiers =
@@ -34,7 +34,7 @@ std::uint64_t& budget_of(PlannerInput& input, FitHint::Change change) {
   return change == FitHint::Change::kMoreCpu ? input.budget.cpu : input.budget.nvme;
 }
 
-// What the budget lacks, to within a hundredth of what is missing.
+// What the budget lacks, to within a hundredth of the shortage.
 std::optional<std::uint64_t> more_needed(PlannerInput input, FitHint::Change change) {
   constexpr std::uint64_t kPlenty = std::uint64_t{1} << 50;
   const std::uint64_t budget = budget_of(input, change);
@@ -93,8 +93,8 @@ LeanestPlacement leanest_placement(const PlannerInput& input) {
   const int more = space.most_offloaded(kept) - least;
   const std::vector<std::uint64_t>& steps = space.gpu_steps();
   LeanestPlacement leanest;
-  // Of state on the GPU first none, of offloaded inputs first all, of residents none or, so that
-  // there are no slots, all.
+  // State on the GPU: first none. Offloaded inputs: first all. Residents: none or, so that there
+  // are no slots, all.
   for (int share = 0; share <= kSharesTried; ++share) {
     for (int leaving = kOffloadsTried; leaving >= 0; --leaving) {
       for (const int resident : {0, space.most_resident()}) {

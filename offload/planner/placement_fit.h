@@ -1,4 +1,4 @@
-// What fits at all, and what would have to change so that something does.
+// What fits at all, and what would have to change for something to fit.
 //
 // Threads: pure functions.
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace sluice::offload {
 
-// Of all placements that the rules allow, one that is within the budget, or else the one that is
-// least beyond it.
+// Of all placements that the rules allow, one within the budget, or else the one that exceeds it
+// least.
 struct LeanestPlacement {
   std::vector<UnitPlace> places;
   TierBytes missing;
@@ -29,16 +29,16 @@ struct FitHint {
     kOptimizerAnywhere,  // let the planner place the state
     kParamsAnywhere,
     kHalfMicroBatch,  // with twice as many in a step: of what is kept between passes, as much
-    // Found by those who know the model:
-    kSmallerMicroBatch,  // micro_batch, and as many more of them in a step
-    kShorterSequences,   // of so many tokens
+    // Found by callers that know the model:
+    kSmallerMicroBatch,  // micro_batch, and correspondingly more of them in a step
+    kShorterSequences,   // of this many tokens
   };
   Change change = Change::kMoreGpu;
   std::uint64_t more_bytes = 0;
   std::int64_t micro_batch = 0;
   std::int64_t sequence_tokens = 0;
 };
-// In the order above, but for what others find. Empty: no change alone is enough.
+// In the order above, except for what callers find. Empty: no single change is enough.
 std::vector<FitHint> fit_hints(const PlannerInput& input);
 
 }  // namespace sluice::offload

@@ -6,10 +6,10 @@
 namespace sluice::offload {
 namespace {
 
-// Of the step model, all predictions together: what bounds the planner's time.
+// Of the step model, over all predictions: this bounds the planner's time.
 constexpr std::int64_t kMostTasks = 6'000'000;
 constexpr std::int64_t kMostPoints = 1500;  // of the grid
-constexpr std::size_t kSeeds = 4;           // of the grid, from which the search goes on
+constexpr std::size_t kSeeds = 4;           // of the grid, from which the search continues
 constexpr double kTie = 1e-6;
 constexpr double kNearly = 5e-4;  // what memory may be given back for
 
@@ -31,7 +31,7 @@ std::int64_t tasks_of(const PlannerInput& input, const std::vector<UnitPlace>& p
   return drives ? 3 * once : once;
 }
 
-// At most `count` numbers from 0 to `most`, both among them.
+// At most `count` numbers from 0 to `most`, both included.
 std::vector<int> evenly(int most, int count) {
   std::vector<int> values;
   const int steps = std::min(most, count - 1);
@@ -161,7 +161,7 @@ bool PlacementSearch::improve(Seed& seed, int gpu_step, int kept, int offloaded)
   return true;
 }
 
-// What is not a number, one after the other.
+// What is not a number, one after another.
 void PlacementSearch::vary(Seed& seed) {
   constexpr std::array<Spread, 3> kSpreads = {Spread::kEven, Spread::kFirst, Spread::kLast};
   const auto keep_better = [&](const Point& point) {
@@ -191,7 +191,7 @@ void PlacementSearch::vary(Seed& seed) {
   }
 }
 
-// By ever smaller steps; each in one of the three numbers, or from one to another.
+// In ever smaller steps, each in one of the three numbers or from one to another.
 void PlacementSearch::refine(Seed seed) {
   vary(seed);
   for (int step = std::max({most_gpu_step_, most_kept_, space_.units()}) / 4; step > 0; step /= 2) {
@@ -237,7 +237,7 @@ void PlacementSearch::fill_with_part() {
   }
 }
 
-// The fewest of each with which the step is nearly as short, and no more bytes are taken.
+// The fewest of each for which the step is nearly as short, and no more bytes are taken.
 void PlacementSearch::give_back() {
   if (!best_) return;
   const double most_s = best_->step_s * (1 + kNearly);

@@ -8,7 +8,7 @@
 namespace sluice::offload {
 namespace {
 
-// So many of `from` that are chosen by `spread`.
+// This many of `from`, chosen by `spread`.
 std::vector<int> choose(const std::vector<int>& from, int count, Spread spread) {
   const auto all = static_cast<int>(from.size());
   count = std::clamp(count, 0, all);
@@ -95,7 +95,7 @@ PlacementKnobs PlacementSpace::within_bounds(PlacementKnobs knobs) const {
   return knobs;
 }
 
-// Which units get state on the GPU, one behind the other: as many as it takes, and then the others.
+// Which units get state on the GPU, in order: as many as it takes, and then the others.
 std::vector<std::size_t> PlacementSpace::gpu_order(const PlacementKnobs& knobs,
                                                    std::uint64_t elements) const {
   const std::size_t count = input_.units.size();
@@ -165,7 +165,7 @@ void PlacementSpace::place_activations(const PlacementKnobs& knobs,
 
 // ---- the host -----------------------------------------------------------------------------------
 
-// So many host elements on NVMe, the others in RAM.
+// This many host elements on NVMe, the others in RAM.
 void PlacementSpace::place_host_state(const PlacementKnobs& knobs, std::uint64_t on_nvme,
                                       std::vector<UnitPlace>& places) const {
   const std::uint64_t granule = std::max<std::uint64_t>(input_.granule_elements, 1);
@@ -256,7 +256,7 @@ std::vector<UnitPlace> PlacementSpace::places(const PlacementKnobs& asked) const
   return places;
 }
 
-// With all units resident there are no slots, so that can fit where one less does not.
+// With all units resident there are no slots, so that can fit where one fewer does not.
 bool PlacementSpace::fill_residents(PlacementKnobs& knobs) const {
   const auto fits = [&](int resident) {
     PlacementKnobs tried = within_bounds(knobs);

@@ -2,15 +2,17 @@
 //
 // What is settled here and not searched:
 // - State on the GPU is that of the embedding and then either of the first blocks: they are wanted
-//   first in the next forward, when their update can hide under nothing, and the gradients that
-//   they leave on the GPU are the last of backward, whose way out could hide under nothing either;
-//   or of blocks all through the model, so that the bus has time for the others. The head may come
-//   before them: its update is the last, and forward ends with it.
-// - State that RAM does not hold is the same share of each unit's, so that the drives have work all
-//   through the update; or that of the last elements, on which they work while forward goes through
-//   the others. RAM holds as much as it can: a byte of state on NVMe costs two of traffic a step.
+//   first in the next forward, when there is nothing for their update to hide under, and the
+//   gradients that they leave on the GPU are the last of backward, whose transfer to the host would
+//   have nothing to hide under either; or of blocks all through the model, so that the bus has time
+//   for the others. The head may come before them: its update is the last, and forward ends with
+//   it.
+// - State that RAM does not hold is either the same share of each unit's, so that the drives have
+//   work throughout the update, or that of the last elements, on which they work while forward runs
+//   through the others. RAM holds as much as it can: a byte of state on NVMe costs two of traffic a
+//   step.
 // - Parameters go to NVMe only where all state has left RAM: a byte of theirs costs three.
-// - Inputs of the first units go to the host: they have longest to come back.
+// - Inputs of the first units go to the host: they have the longest time to come back.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +42,7 @@ class PlacementSpace {
  public:
   explicit PlacementSpace(const PlannerInput& input);
 
-  // Bounds of the knobs: where rules settle one, both are the same.
+  // Bounds of the knobs: where a rule fixes one, both are the same.
   std::uint64_t least_gpu_elements() const { return least_gpu_elements_; }
   std::uint64_t most_gpu_elements() const { return most_gpu_elements_; }
   int units() const { return static_cast<int>(input_.units.size()); }
@@ -49,13 +51,13 @@ class PlacementSpace {
   int most_resident() const { return most_resident_; }
   int least_offloaded(int kept) const;
   int most_offloaded(int kept) const;
-  // What gpu_elements is tried at, in ascending order: where units end, and between if there are
-  // few.
+  // The values tried for gpu_elements, in ascending order: where units end, and between if those
+  // are few.
   const std::vector<std::uint64_t>& gpu_steps() const { return gpu_steps_; }
 
-  // Whether it is within the budget is another question. Knobs beyond their bounds are pulled in.
+  // It need not be within the budget. Knobs beyond their bounds are clamped.
   std::vector<UnitPlace> places(const PlacementKnobs& knobs) const;
-  // `resident` is set to the most that the GPU's budget allows; false: not even none.
+  // `resident` is set to the most that the GPU's budget allows; false: not even 0.
   bool fill_residents(PlacementKnobs& knobs) const;
 
  private:

@@ -33,9 +33,9 @@ struct ReliefOptions {
   std::function<PlannerInput(const PlannerInput& input)> twice_micro_batch;
 };
 
-// The greatest ratio first. Changes after which nothing fits, or which are so already (overlap), or
-// are of what the plan does not use (drives) or the machine does not have (a GPU), are left out.
-// Takes as long as that many plans. kInvalidArgument where plan_placement() says so.
+// The greatest ratio first. Left out are changes after which nothing fits, that are already in
+// effect (overlap), or that concern what the plan does not use (drives) or the machine does not
+// have (a GPU). Takes as long as that many plans. kInvalidArgument where plan_placement() gives it.
 Result<std::vector<Relief>> find_relief(const PlannerInput& input, const PlacementPlan& plan,
                                         const ReliefOptions& options = {});
 

@@ -6,7 +6,7 @@
 namespace sluice::offload {
 namespace {
 
-// With drives, what one step leaves behind is another one's start.
+// With drives, what one step leaves behind is where the next one starts.
 constexpr int kStepsWithDrives = 3;
 
 constexpr std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -64,9 +64,8 @@ void StepGraph::plan_ring() {
   }
 }
 
-// Each stream takes its tasks in the order of its own; between streams only what comes after what
-// counts. The program is that of a period from one norm to the next, so its update is the period's
-// before.
+// Each stream takes its tasks in its own order; between streams only dependencies count. The
+// program covers a period from one norm to the next, so its update is that of the previous period.
 void StepGraph::add_step(bool mark_units) {
   Marks marks{.first = last_};
   updated_.clear();
@@ -130,7 +129,7 @@ void StepGraph::add_update(int index) {
                {last_, params, kNoTask, kNoTask});
   }
   records_.add_update(index, last_, params);
-  // Units are said to be updated in their order, with or without work.
+  // Units count as updated in their order, with or without work.
   const TaskId done = tasks_.add(Kind::kUpdated, index, 0, {last_, params, kNoTask, kNoTask});
   updated_.push_back(done);
   if (params_on_nvme) params_.write(index, done);
@@ -185,7 +184,7 @@ void StepGraph::add_head(int index) {
   computed_ = head_;
 }
 
-// The cast of the gradient before last has its place on the GPU only when an older one has left.
+// The cast of the last gradient but one gets its place on the GPU only when an older one has left.
 TaskId StepGraph::stage_free() const {
   const std::size_t stages = at(std::max(inputs_.options.grad_stages, 1));
   return gradients_.size() > stages ? gradients_[gradients_.size() - 1 - stages] : kNoTask;

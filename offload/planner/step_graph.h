@@ -2,7 +2,7 @@
 // runs.
 //
 // Which slot a streamed unit gets, and so what stays on the GPU from forward to backward, follows
-// from the order alone (the one that was used longest ago) and is decided while building.
+// from the order alone (the least recently used one) and is decided while building.
 //
 // Memory: what it is built from must outlive it.
 #pragma once
@@ -23,7 +23,7 @@ namespace sluice::offload {
 
 struct StepGraphOptions {
   int steps = 0;  // 0: as many as it takes to a steady state
-  // Reads and writes on the drives are tasks outside (FluidSchedule): those of state are told by
+  // Reads and writes on the drives are tasks outside (FluidSchedule): those of state are listed by
   // records(), and no task waits for its writes.
   bool drives_outside = false;
 };
@@ -53,7 +53,7 @@ class StepGraph {
   };
   const std::vector<Marks>& steps() const { return steps_; }
   const Marks& reported() const { return steps_.back(); }
-  // Once it has run: what the GPU stood still for because a unit's host update was not done.
+  // Once it has run: how long the GPU stood still because a unit's host update was not done.
   double exposed_s(const Marks& step) const;
   double begin_s(const Marks& step) const;
   // Work of one step, by resource.
@@ -85,7 +85,7 @@ class StepGraph {
   // For the next task that computes.
   struct Fetched {
     std::vector<int> units;   // its own first
-    TaskId own = kNoTask;     // there when this is done; kNoTask: there already
+    TaskId own = kNoTask;     // there when this is done; kNoTask: already there
     TaskId lender = kNoTask;  // likewise, of the last one that it borrows from
   };
 
@@ -94,8 +94,8 @@ class StepGraph {
   StepTasks tasks_;
   StepRecords records_;
   StepParams params_;
-  std::vector<int> ring_leaver_;    // by unit: who leaves the ring's place that it takes, or -1
-  std::vector<int> ring_follower_;  // by unit: who came before it to the place, or -1
+  std::vector<int> ring_leaver_;    // by unit: whose place in the ring it takes, or -1
+  std::vector<int> ring_follower_;  // by unit: which unit had the place before it, or -1
 
   std::vector<Marks> steps_;
   Fetched fetched_;

@@ -1,4 +1,4 @@
-// StepInputs: what the tasks of a step are worked out from: units, where each lies, and the
+// StepInputs: what the tasks of a step are derived from: units, where each lies, and the
 // machine.
 //
 // Memory: the caller's, which outlives it.

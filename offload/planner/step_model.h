@@ -2,10 +2,10 @@
 // step's program (step_program.h) over the machine's resources, in virtual time. What the planner
 // minimises and `sluice plan` prints.
 //
-// A step is taken from one norm to the next: the update of the step before, under this one's
+// A step is taken from one norm to the next: the update of the previous step, under this one's
 // forward; the head, which is forward and backward in one; backward; the norm, when all gradients
 // are where they belong. Without drives every such period begins with all resources idle, so the
-// first is the steady state. With drives, writes and reads reach over the norm, so three are
+// first is the steady state. With drives, writes and reads extend across the norm, so three are
 // simulated and the last one is reported.
 //
 // Threads: pure functions.
@@ -23,7 +23,7 @@ namespace sluice::offload {
 
 // What happens to the activations of a unit between forward and backward.
 enum class ActivationPlace : std::uint8_t {
-  kKeep,       // all that backward needs stays on the GPU
+  kKeep,       // everything that backward needs stays on the GPU
   kRecompute,  // the unit's input stays on the GPU, the rest is computed again
   kOffload,    // likewise, and the input goes to pinned RAM and back
 };
@@ -38,7 +38,7 @@ struct UnitCost {
   double backward_s = 0;             // without recomputing; the cast of the gradient included
   std::uint64_t boundary_bytes = 0;  // its input; 0 where backward does not need it: at both ends
   std::uint64_t kept_bytes = 0;      // what kKeep keeps beside the input
-  std::vector<int> lenders;          // earlier units whose parameters it uses beside its own
+  std::vector<int> lenders;          // earlier units whose parameters it uses besides its own
 };
 
 // Where a unit's state lies. Elements of gpu, cpu and nvme state add up to the unit's.
@@ -61,12 +61,12 @@ struct StepBytes {        // a parameter's, by what the numbers are
 
 struct StepModelOptions {
   bool overlap_update = true;
-  // Streamed units that are on the GPU, or on their way, beside the one that is computed with: one
-  // less than there are slots. The host enqueues far ahead of the GPU, so slots are what limits it.
+  // Streamed units that are on the GPU, or on their way, besides the one in use: one less than
+  // there are slots. The host enqueues far ahead of the GPU, so slots are what limits it.
   int prefetch_units = 2;
   int grad_stages = 2;  // on the GPU, for 16-bit gradients on their way out
-  // State on NVMe is read, computed and written in records of at most so many elements, through
-  // pinned buffers for so many.
+  // State on NVMe is read, computed and written in records of at most this many elements, through
+  // pinned buffers for this many.
   std::uint64_t record_elements = std::uint64_t{16} << 20;
   std::uint64_t swap_buffer_elements = std::uint64_t{64} << 20;
   int param_cache_units = 3;  // pinned buffers for units whose parameters are on NVMe
@@ -87,11 +87,11 @@ struct StepSpan {
 };
 
 struct StepPrediction {
-  double step_s = 0;  // infinite where a placement needs a resource that is not there
+  double step_s = 0;  // infinite where a placement needs a resource that does not exist
   std::array<double, kResources> busy_s{};
   Resource bottleneck = Resource::kGpu;  // the one that is busy for the largest share of the step
-  double forward_s = 0;                  // from the step's begin to the end of the head
-  double update_exposed_s = 0;           // what the GPU waits for updates
+  double forward_s = 0;                  // from the beginning of the step to the end of the head
+  double update_exposed_s = 0;           // how long the GPU waits for updates
   double nvme_read_bytes = 0;
   double nvme_write_bytes = 0;
   double h2d_bytes = 0;
@@ -101,14 +101,14 @@ struct StepPrediction {
   double busy(Resource resource) const { return busy_s[static_cast<std::size_t>(resource)]; }
 };
 
-// `units` in forward order: embedding, blocks, head. As many places. A machine without a bus has
-// nothing to cross it: host and GPU are one.
+// `units` in forward order: embedding, blocks, head. As many places as units. A machine without a
+// bus has nothing to cross it: host and GPU are one.
 StepPrediction predict_step(const std::vector<UnitCost>& units,
                             const std::vector<UnitPlace>& places, const MachineSpeeds& speeds,
                             const StepModelOptions& options, bool with_spans = false);
 
-// Seconds that each resource needs for a step's work if nothing else runs and nothing is waited
-// for: what predict_step() can never be below.
+// Seconds that each resource needs for a step's work if nothing else runs and nothing waits: a
+// lower bound of predict_step().
 std::array<double, kResources> least_busy_s(const std::vector<UnitCost>& units,
                                             const std::vector<UnitPlace>& places,
                                             const MachineSpeeds& speeds,

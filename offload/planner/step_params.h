@@ -1,6 +1,7 @@
-// StepParams: the way of the units' 16-bit parameters as tasks of a step: from NVMe into buffers in
-// host memory where they lie there, and over the bus into slots on the GPU. Buffer and slot are the
-// ones that were used longest ago, so what is still there follows from the order of the calls.
+// StepParams: the movement of the units' 16-bit parameters as tasks of a step: from NVMe, where
+// they lie there, into buffers in host memory, and over the bus into slots on the GPU. Buffer and
+// slot are the least recently used ones, so what is still there follows from the order of the
+// calls.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +17,19 @@ class StepParams {
   // Both must outlive it.
   StepParams(const StepInputs& inputs, StepTasks& tasks);
 
-  // What the slots hold is the last step's.
+  // What the slots hold is from the previous step.
   void begin_step();
 
-  // Into host memory, of a unit whose parameters are on NVMe. kNoTask: they are there.
+  // Into host memory, for a unit whose parameters are on NVMe. kNoTask: they are already there.
   TaskId read(int unit);
   // Out of the buffer of the latest read, back to NVMe, once the update is `done`.
   void write(int unit, TaskId done);
 
   // Onto the GPU, once `gate` is done; the unit joins those in use, which keep their slots.
-  // kNoTask: they are there.
+  // kNoTask: they are already there.
   TaskId bring(int unit, TaskId gate, std::vector<int>& in_use);
-  // Of a resident unit, what the host has updated. `brought` is what bring() returned, and what is
-  // returned where there is nothing to copy.
+  // For a resident unit, copies what the host has updated. `brought` is what bring() returned, and
+  // is itself returned where there is nothing to copy.
   TaskId refresh(int unit, TaskId gate, TaskId brought);
   // Their slots are free for others after the task.
   void used(const std::vector<int>& in_use, TaskId by);
@@ -39,7 +40,7 @@ class StepParams {
     TaskId used = kNoTask;
     std::uint64_t last_use = 0;
   };
-  // Of a buffer for parameters that are on NVMe: free again when both are done.
+  // A buffer for parameters that are on NVMe: free again when both are done.
   struct CacheUse {
     int unit = -1;
     TaskId to_gpu = kNoTask;

@@ -19,7 +19,7 @@ StepRecords::StepRecords(const StepInputs& inputs, StepTasks& tasks)
   buffers_ = std::max<std::size_t>(2, inputs.options.swap_buffer_elements / most);
 }
 
-// Outside, buffers are somebody else's.
+// Outside, buffers are managed elsewhere.
 void StepRecords::read_ahead(TaskId head) {
   head_ = head;
   const std::size_t most =
@@ -47,7 +47,7 @@ void StepRecords::add_update(int unit, TaskId norm, TaskId params) {
   }
 }
 
-// A record's buffer is free for another one's read when it has been written.
+// A record's buffer is free for another record once it has been written.
 void StepRecords::add_read(std::size_t record) {
   const bool is_full = !tasks_.drives_outside() && reads_.size() >= buffers_;
   const TaskId buffer = is_full ? writes_[reads_.size() - buffers_] : kNoTask;

@@ -1,5 +1,5 @@
 // StepRecords: the state on NVMe as tasks of a step: record by record it is read into a buffer,
-// computed by the CPU and written from there. Reads go ahead as far as there are buffers.
+// computed by the CPU and written from there. Reads run ahead as far as there are buffers.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ class StepRecords {
     int unit;
     double elements;
   };
-  // A record's of one step.
+  // Of one record in one step.
   struct Tasks {
     std::size_t record = 0;
     TaskId read = kNoTask;
@@ -26,7 +26,7 @@ class StepRecords {
   // Both must outlive it.
   StepRecords(const StepInputs& inputs, StepTasks& tasks);
 
-  // Reads of this step's update come after its head; those there are buffers for, at once.
+  // Reads for this step's update come after its head; those that have buffers, immediately.
   void read_ahead(TaskId head);
   // The unit's records, when the step's norm is known and its parameters are in host memory.
   void add_update(int unit, TaskId norm, TaskId params);
@@ -44,7 +44,7 @@ class StepRecords {
   std::vector<std::size_t> first_record_;  // by unit, and their number
   std::size_t buffers_ = 2;
   TaskId head_ = kNoTask;
-  std::vector<TaskId> reads_;  // of all steps, one behind the other, like the next
+  std::vector<TaskId> reads_;  // of all steps, consecutively, like the next
   std::vector<TaskId> writes_;
   std::vector<Tasks> record_tasks_;
 };

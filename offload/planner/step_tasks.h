@@ -30,7 +30,7 @@ enum class StepTask : std::uint8_t {
   kNorm,
 };
 
-// What comes before the unit's name where a task is shown: "read state ".
+// What precedes the unit's name where a task is shown: "read state ".
 const char* words(StepTask kind);
 
 class StepTasks {

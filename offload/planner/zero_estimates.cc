@@ -9,13 +9,13 @@ constexpr double kParam16 = 2;
 constexpr double kParam32 = 4;
 // 16-bit and fp32 gradient, fp32 parameter, two fp32 moments.
 constexpr double kGradientsAndState = 18;
-// What ZeRO-2 offloads: fp32 gradient, parameter and moments. ZeRO-3 counts as much, and with
-// parameters offloaded their 16-bit copy too.
+// What ZeRO-2 offloads: fp32 gradient, parameter and moments. ZeRO-3 counts the same and, with
+// parameters offloaded, their 16-bit copy too.
 constexpr double kOffloaded = 16;
 
 std::uint64_t whole(double bytes) { return static_cast<std::uint64_t>(bytes); }
 
-// The whole model in fp32, once in each process, is what making it takes.
+// Creating the model takes all of it in fp32, once in each process.
 double made_everywhere(const ZeroModel& model, const ZeroMachines& machines) {
   return static_cast<double>(model.parameters) * kParam32 *
          static_cast<double>(machines.gpus_per_node);

@@ -1,7 +1,7 @@
 // What DeepSpeed's own estimators say that ZeRO-2 and ZeRO-3 take for parameters, gradients and
 // Adam's state (estimate_zero2_model_states_mem_needs and estimate_zero3_..., as of 0.19), so that
-// a plan can be read beside them. Activations are not in these numbers, and their rule of thumb for
-// buffers in host memory (half as much again) is.
+// a plan can be compared with them. These numbers do not contain activations, but do contain their
+// rule of thumb for buffers in host memory (half as much again).
 //
 // Threads: pure functions.
 #pragma once

@@ -6,14 +6,14 @@
 
 #include "aio/check.h"
 #include "aio/units.h"
-#include "offload/adamw/adamw.h"
+#include "offload/adamw/adamw/adamw.h"
 
 namespace sluice::offload {
 namespace {
 
 // Threads begin at multiples of this within a sub-group: whole pages of fp32 arrays.
 constexpr std::uint64_t kCutElements = 1024;
-// Less than this is done sooner by one thread than shared.
+// Less than this one thread finishes sooner than several could share it.
 constexpr std::uint64_t kElementsWorthThreads = 32 * 1024;
 
 std::uint64_t total_state_bytes(ParamForm form, std::span<const SubGroup> placement) {
@@ -132,7 +132,7 @@ Status CpuState::restore(const SubGroup& sub_group, const UnitArrays& arrays, St
                     }});
 }
 
-// The state is where it is looked at and where it is set.
+// The state is looked at and set in place.
 Status CpuState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
   return restore(sub_group, arrays, sweep);
 }

@@ -1,7 +1,7 @@
-// CpuState: the optimizer state of the cpu tier, in one mapping, one sub-group behind the other in
-// tiles.
+// CpuState: the optimizer state of the cpu tier, in one mapping: its sub-groups consecutively, each
+// in tiles.
 //
-// A unit's share of a step is spread over all of the executor's threads, however it was cut.
+// A unit's share of a step is spread over all of the executor's threads, however the unit was cut.
 #pragma once
 
 #include <memory>

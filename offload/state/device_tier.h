@@ -11,7 +11,7 @@
 #include <span>
 
 #include "aio/result.h"
-#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw/adamw_arrays.h"
 
 namespace sluice::offload {
 
@@ -23,11 +23,11 @@ class DeviceTier {
   // Enqueues one step and returns; waits for nothing.
   virtual Status step(const AdamwScalars& scalars, const AdamwArrays& arrays,
                       std::uint64_t elements) = 0;
-  // Enqueue a copy between host memory and any of the GPU's. The host memory must stay, and be left
-  // alone, until finish(). Pinned it is copied while the host does other work.
+  // Enqueue a copy between host memory and any GPU memory. The host memory must stay, untouched,
+  // until finish(). If it is pinned, it is copied while the host does other work.
   virtual Status start_read(const void* from, std::span<std::byte> to) = 0;
   virtual Status start_write(void* to, std::span<const std::byte> from) = 0;
-  // Until all that was enqueued is done; an error is of any of it.
+  // Waits until everything enqueued is done; an error may be from any part of it.
   virtual Status finish() = 0;
 
   // Return when done.

@@ -4,13 +4,13 @@
 
 #include <string>
 
-#include "offload/adamw/adamw_cuda.h"
+#include "offload/adamw/adamw/adamw_cuda.h"
 
 namespace sluice::offload {
 namespace {
 
 Error failed(const std::string& what, cudaError_t result) {
-  static_cast<void>(cudaGetLastError());  // told here: the next launch shall not report it again
+  static_cast<void>(cudaGetLastError());  // reported here: the next launch must not report it again
   return Error(ErrorCode::kInternal, what + " failed: " + cudaGetErrorString(result));
 }
 

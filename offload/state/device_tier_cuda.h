@@ -1,6 +1,6 @@
 // CudaDeviceTier: a DeviceTier over GPU memory and a stream that belong to its creator.
 //
-// Copies go through the stream. Those of pageable host memory may be done before they return.
+// Copies go through the stream. Those from pageable host memory may be done before they return.
 #pragma once
 
 #include "offload/state/device_tier.h"

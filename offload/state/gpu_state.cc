@@ -26,7 +26,7 @@ std::uint64_t part_bytes(ParamForm form, std::uint64_t elements) {
   return first_field_bytes(form, elements) + 2 * field_bytes(elements, sizeof(float));
 }
 
-// As many as there is room for, in whole rounds of the threads, and no more than there are.
+// As many as there is room for, in whole rounds of the threads, and no more than exist.
 std::uint64_t batch_tiles(int threads, std::uint64_t most_elements) {
   const int rounds = StateSweep::kMaxThreads / threads;
   return std::min(static_cast<std::uint64_t>(rounds * threads), tile_count(most_elements));
@@ -171,13 +171,13 @@ Status GpuState::start_copy(const Batch& batch, bool to_device) {
   return copy(batch.on_host.v, batch.on_device.v);
 }
 
-// Whatever happened, no copy goes on that a buffer is needed for.
+// Whatever happened, no copy that needs a buffer continues.
 Status GpuState::finish_after(const Status& status) {
   Status finished = device_.finish();
   return status.ok() ? finished : status;
 }
 
-// While a batch is copied the next one is made, in the other buffer.
+// While one batch is copied, the next is made in the other buffer.
 Status GpuState::restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
   const Part& part = part_of(sub_group);
   const auto all = [&]() -> Status {
@@ -192,7 +192,7 @@ Status GpuState::restore(const SubGroup& sub_group, const UnitArrays& arrays, St
   return finish_after(all());
 }
 
-// While a batch is looked at the next one is copied.
+// While one batch is looked at, the next is copied.
 Status GpuState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
   const Part& part = part_of(sub_group);
   const auto all = [&]() -> Status {

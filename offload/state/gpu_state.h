@@ -1,6 +1,6 @@
 // GpuState: the optimizer state of the gpu tier, in memory that a DeviceTier lends.
 //
-// A sub-group's fields lie one behind the other, whole, each at a multiple of 256 bytes: so a
+// A sub-group's fields lie consecutively, whole, each at a multiple of 256 bytes: so a
 // sub-group's step is one launch, and a field of many tiles is one copy. Restoring and taking a
 // snapshot go through two buffers in host memory: while one is copied, the other is worked on.
 #pragma once
@@ -18,7 +18,7 @@ class StagingBuffers;
 
 class GpuState final : public TierState {
  public:
-  // What it takes of the GPU's memory.
+  // How much of the GPU's memory it takes.
   static std::uint64_t device_bytes(ParamForm form, std::span<const SubGroup> placement);
   // kOutOfMemory: the device tier has less. `device` must outlive it.
   static Result<std::unique_ptr<GpuState>> create(const StateKind& kind,
@@ -27,8 +27,8 @@ class GpuState final : public TierState {
 
   // Host memory of the two buffers, at most.
   static std::uint64_t max_staging_bytes(ParamForm form);
-  // Around restore() or snapshot(): takes the buffers, and gives them back. `pin` may be empty; if
-  // it fails, copies are slower.
+  // Before and after restore() or snapshot(): takes the buffers, and gives them back. `pin` may be
+  // empty; if it fails, copies are slower.
   Status begin_transfer(int threads, const aio::PinHook& pin);
   void end_transfer();
 
@@ -49,7 +49,7 @@ class GpuState final : public TierState {
   };
 
   GpuState(const StateKind& kind, DeviceTier& device);
-  // So many tiles as one buffer holds.
+  // As many tiles as one buffer holds.
   struct Batch {
     std::uint64_t first = 0;  // element of the part
     std::uint64_t elements = 0;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "aio/check.h"
-#include "offload/adamw/adamw.h"
+#include "offload/adamw/adamw/adamw.h"
 
 namespace sluice::offload {
 namespace {
@@ -201,7 +201,7 @@ Status NvmeState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, 
   return {};
 }
 
-// The pipeline only hands out what can be read; its buffers are lent to a writer meanwhile.
+// The pipeline hands out only what can be read; meanwhile its buffers are lent to a writer.
 Status NvmeState::begin_restore() {
   end_pipeline();
   SLUICE_ASSIGN_OR_RETURN(writer_,

@@ -50,22 +50,22 @@ class NvmeState final : public TierState {
                                                    std::span<const SubGroup> placement,
                                                    Queues queues, aio::Executor& executor);
 
-  // The next pass may begin to read; without effect until that pass has begun.
+  // The next pass may begin to read; calling it again has no effect until that pass has begun.
   void announce();
   void begin_pass();
-  // Goes without the rest of a pass that only looks at records.
+  // Skips the rest of a pass that only looks at records.
   Status abandon_pass();
   Status update(const UnitUpdate& update) override;
   Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
 
-  // Around restore(); nothing may be under way.
+  // Before and after restore(); nothing may be in progress.
   Status begin_restore();
   Status end_restore();
   Status restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
 
-  // Until every write has completed.
+  // Waits until every write has completed.
   Status drain() { return pipeline_->drain(); }
-  // Ends what is under way and removes the files.
+  // Ends what is in progress and removes the files.
   Status remove();
 
   swap::SwapStats stats() const;

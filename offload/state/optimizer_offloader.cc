@@ -97,7 +97,7 @@ OptimizerOffloader::OptimizerOffloader(const Options& options, const Environment
 
 OptimizerOffloader::~OptimizerOffloader() = default;
 
-// The store last: it is the only one that a failure after it would have to clean up.
+// The store last: it is the only one that a later failure would have to clean up.
 Status OptimizerOffloader::make_tiers() {
   const StateKind kind{options_.form, options_.grad_type, options_.isa};
   if (places_on(options_, Tier::kGpu)) {

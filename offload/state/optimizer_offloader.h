@@ -1,27 +1,27 @@
 // OptimizerOffloader: the optimizer state of one rank, spread over the tiers gpu, cpu and nvme, and
-// the AdamW step over all of it. Where a sub-group lies changes when its new parameters come, never
-// what they are.
+// the AdamW step over all of it. Where a sub-group lies affects when its new parameters arrive,
+// never what they are.
 //
-// The parameters themselves (`hi`, the fp16 copy, or in fp32 mode the master) are not its own: the
-// caller says through UnitSource where a unit's are, in host memory for cpu and nvme sub-groups, in
-// GPU memory for gpu ones, and gets them back updated. Gradients likewise.
+// The parameters themselves (`hi`, the fp16 copy, or in fp32 mode the master) do not belong to it:
+// the caller says through UnitSource where a unit's are, in host memory for cpu and nvme
+// sub-groups, in GPU memory for gpu ones, and gets them back updated. Gradients likewise.
 //
 //   offloader->prefetch();                     // during backward: state starts to come from NVMe
 //   offloader->step({.groups = scalars, .source = &source, .background = true});
 //   for each unit: offloader->wait_ready(u); forward(u);
 //
-// Step:    units in ascending order: cpu sub-groups at once, nvme ones as their records come.
+// Step:    units in ascending order: cpu sub-groups immediately, nvme ones as their records arrive.
 //          "Ready" is not "durable": a unit's parameters may be used while its state is still being
 //          written. A background step runs on a thread of the offloader; the next step waits for
-//          it. Each step has captured its scalars.
+//          it. Each step captures its scalars.
 // gpu:     wait_ready(unit) enqueues the unit's gpu sub-groups on the device tier's stream, once a
-//          step, so it is to be called on the thread that feeds that stream; drain() and the next
-//          step() enqueue those that were not asked for.
+//          step, so call it on the thread that feeds that stream; drain() and the next step()
+//          enqueue those that were not waited for.
 // Memory:  memory_plan() says what create() takes, and what restore() and snapshot() take while
 //          they run, less than 64 MiB; a step allocates nothing.
 // Threads: all methods from one thread, but wait_ready(), is_ready() and stats() from any.
-//          restore() and snapshot() work with all threads of the executor, and call back from
-//          them; none is at work when they return.
+//          restore() and snapshot() use all threads of the executor, and call back from them; none
+//          is still working when they return.
 // Errors:  a failed update, restore or read of state poisons the offloader: every later call but
 //          remove() returns the first error, and waiters wake with it. Resume from a checkpoint.
 //          kInvalidArgument for a call that makes no sense changes nothing.
@@ -39,13 +39,13 @@
 #include "aio/executor.h"
 #include "aio/pinned_pool.h"
 #include "aio/result.h"
-#include "offload/adamw/adamw_arrays.h"
-#include "offload/adamw/isa.h"
+#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw/isa.h"
 #include "offload/state/device_tier.h"
 #include "offload/state/state_sweep.h"
 #include "offload/state/state_tiles.h"
 #include "offload/state/unit_source.h"
-#include "offload/sub_groups.h"
+#include "offload/state/sub_groups.h"
 #include "swap/state_store.h"
 #include "swap/swap_pipeline.h"
 
@@ -71,12 +71,12 @@ class OptimizerOffloader {
     swap::StateStore::Options store;           // paths and run; chunk_bytes is set here
     aio::MemoryLock lock = aio::MemoryLock::kTry;  // of the swap buffers
     bool huge_pages = true;
-    aio::PinHook hook;  // of buffers between host and GPU; empty: they are not pinned
+    aio::PinHook hook;  // of buffers between host and GPU; empty: not pinned
   };
   struct Environment {
     aio::IoQueue* reads = nullptr;      // needed for nvme
     aio::IoQueue* writes = nullptr;     // may be the same
-    aio::Executor* executor = nullptr;  // during a step nobody else's
+    aio::Executor* executor = nullptr;  // during a step exclusive to it
     DeviceTier* device = nullptr;       // needed for gpu
   };
 
@@ -97,22 +97,21 @@ class OptimizerOffloader {
   OptimizerOffloader& operator=(const OptimizerOffloader&) = delete;
 
   // Sets all state and parameters, range by range, each of at most kTileElements within a
-  // sub-group. `fill` is given the range with all zero, the master to be filled in; it may set the
-  // moments too. It is called in ascending order of units and elements, one call at a time, or,
-  // where it can stand that, kAnyOrder: several calls at once, in any order, but unit after unit;
-  // either way on any thread of the executor. It must not throw. Parameters come out through
-  // `source`, as in a step. The first error of `fill` or `source` poisons the offloader: its state
-  // is half set.
+  // sub-group. `fill` is given the range zeroed and must fill in the master; it may set the moments
+  // too. It is called in ascending order of units and elements, one call at a time, or, where it
+  // allows it, kAnyOrder: several calls at once, in any order, but unit after unit; either way on
+  // any thread of the executor. It must not throw. Parameters come out through `source`, as in a
+  // step. The first error of `fill` or `source` poisons the offloader: its state is half set.
   using Fill = std::function<Status(const StateRange& range)>;
   Status restore(UnitSource& source, const Fill& fill, Calls calls = Calls::kInOrder);
-  // All of it, likewise, as it is after the last step. Drains first; what prefetch() has read is
-  // read again. An error of `take` or `source` is returned and changes nothing.
+  // Takes all of it, likewise, as it is after the last step. Drains first; what prefetch() has read
+  // is read again. An error of `take` or `source` is returned and changes nothing.
   using Take = std::function<Status(const StateRange& range)>;
   Status snapshot(UnitSource& source, const Take& take, Calls calls = Calls::kInOrder);
 
-  // Starts reading the next step's first records; again and again without effect until the step.
-  // Waits for the step before.
-  // An overflowed step is one that never comes: what was read is kept for the one that does.
+  // Starts reading the next step's first records; further calls have no effect until the step.
+  // Waits for the previous step. An overflowed step never comes: what was read is kept for the one
+  // that does.
   Status prefetch();
 
   struct Step {
@@ -120,18 +119,18 @@ class OptimizerOffloader {
     UnitSource* source = nullptr;          // until the step is done
     bool background = false;
   };
-  // Foreground: returns when all host updates are done. Background: returns at once, or when the
-  // step before is done.
+  // Foreground: returns when all host updates are done. Background: returns immediately, or when
+  // the previous step is done.
   Status step(const Step& step);
-  // Until the unit's parameters are new, or for the gpu's part until that is enqueued.
+  // Waits until the unit's parameters are new or, for the gpu part, until that is enqueued.
   Status wait_ready(int unit);
   // wait_ready() would not wait.
   bool is_ready(int unit) const;
-  // All updates done, and all state on its way written. gpu updates are enqueued.
+  // Waits until all updates are done and all state in flight is written. gpu updates are enqueued.
   Status drain();
 
-  // Drains, as far as it can, and removes the files on NVMe. The destructor leaves them, as a kill
-  // would.
+  // Drains, as far as possible, and removes the files on NVMe. The destructor leaves them, as a
+  // kill would.
   Status remove();
 
   swap::SwapStats stats() const;
@@ -165,7 +164,7 @@ class OptimizerOffloader {
   std::size_t group_count_ = 0;
   bool restored_ = false;
 
-  // Of the step under way: set before it begins.
+  // Of the step in progress: set before it begins.
   std::vector<AdamwScalars> groups_;
   UnitSource* source_ = nullptr;
 

@@ -1,9 +1,9 @@
 // StagingBuffers: two buffers in host memory through which the state of tiles goes to a GPU and
-// back: while one is copied, the other is worked on. A buffer's fields lie one behind the other,
-// each whole, as on the GPU, so that a field of many tiles is one copy.
+// back: while one is copied, the other is worked on. A buffer's fields lie consecutively, each
+// whole, as on the GPU, so that a field of many tiles is one copy.
 //
 // Memory:  bytes_of(form, tiles), for as long as it lives; pinned where the hook can, which only
-//          makes copies quicker.
+//          makes copies faster.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class StagingBuffers {
   StagingBuffers& operator=(const StagingBuffers&) = delete;
 
   std::uint64_t elements() const { return elements_; }  // of one buffer
-  // Of one buffer, and the other, in turn.
+  // Of the two buffers, in turn.
   AdamwArrays arrays(std::uint64_t turn) const;
 
  private:

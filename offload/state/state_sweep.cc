@@ -20,7 +20,7 @@ Status StateSweep::run(const Tiles& tiles) {
   while (canonical_.size() < workers) canonical_.emplace_back(3 * kTileElements);
   next_ = 0;
   turn_ = 0;
-  // Whoever comes takes the next tile, so that it does not matter which threads come, or when.
+  // Whichever thread comes takes the next tile, so it does not matter which threads come, or when.
   const auto share = [&](int worker) { work(tiles, canonical_[static_cast<std::size_t>(worker)]); };
   if (workers == 1) {
     share(0);
@@ -70,7 +70,7 @@ Status StateSweep::show(std::uint64_t index, const StateRange& range) {
   return {};
 }
 
-// The tile before is a working thread's, which gives the turn away or fails. False: one failed.
+// The previous tile is with a working thread, which passes the turn on or fails. False: one failed.
 bool StateSweep::await_turn(std::uint64_t index) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return turn_ == index || failed_; });

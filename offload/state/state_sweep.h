@@ -1,16 +1,16 @@
 // StateSweep: shows the state of many tiles, in the canonical form, to the caller of restore() or
-// snapshot(), by all threads of an executor.
+// snapshot(), using all threads of an executor.
 //
 // Each thread has a canonical tile of its own: it zeroes it, has it filled and packs it into the
-// tier's form, or unpacks it and has it looked at. The visitor is called as it says it can be:
-// kInOrder   one call at a time, tiles in ascending order; what is done around the calls goes on
-//            in parallel. On any thread of the executor.
+// tier's form, or unpacks it and has it visited. The visitor says how it may be called:
+// kInOrder   one call at a time, tiles in ascending order; the work around the calls runs in
+//            parallel. On any thread of the executor.
 // kAnyOrder  several calls at once, in any order.
 //
 // Memory:  bytes_of(threads) at most, as tiles come; freed by the destructor.
-// Threads: run() from one, nobody else being in the executor.
-// Errors:  after the visitor's first error it is called no more: run() returns that error when no
-//          thread works any longer, and so does each later run().
+// Threads: run() from one, with the executor otherwise unused.
+// Errors:  after its first error the visitor is not called again: run() returns that error once no
+//          thread is working any longer, and so does each later run().
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@
 
 #include "aio/executor.h"
 #include "aio/result.h"
-#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw/adamw_arrays.h"
 #include "offload/state/state_tiles.h"
 
 namespace sluice::offload {
@@ -78,11 +78,11 @@ class StateSweep {
   const int threads_;
   std::vector<CanonicalTile> canonical_;  // by thread
 
-  std::atomic<std::uint64_t> next_{0};  // tile of the run under way
+  std::atomic<std::uint64_t> next_{0};  // tile of the run in progress
   std::atomic<bool> failed_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::uint64_t turn_ = 0;  // kInOrder: the tile to be shown next. Guarded by mutex_, as the next
+  std::uint64_t turn_ = 0;  // kInOrder: the tile to be shown next. Guarded by mutex_, like the next
   Status first_error_;
 };
 

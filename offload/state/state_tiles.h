@@ -1,5 +1,5 @@
 // How the optimizer state of a run of elements lies in memory and in a record's payload: in tiles
-// of 65,536 elements, and within a tile one field behind the other.
+// of 65,536 elements, and within a tile field after field.
 //
 //   form           state (a tile)                      the parameter, kept elsewhere
 //   kSplit         lo 128K | m 256K | v 256K           hi (bf16), 2 B
@@ -8,7 +8,7 @@
 //
 // A tile is a core's worth of work that fits its cache, so that checking, the optimizer's step and
 // sealing follow each other there (swap/record_work.h); its bytes are one checksum's chunk. The
-// last tile may have fewer elements; its fields then begin at multiples of 64 bytes, and its end is
+// last tile may have fewer elements; its fields then begin at multiples of 64 bytes, and it ends at
 // one too.
 #pragma once
 
@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <span>
 
-#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw/adamw_arrays.h"
 
 namespace sluice::offload {
 
@@ -47,7 +47,7 @@ struct StateTile {
 // `tile` is the tile's first byte, aligned to 64; `elements` how many it has.
 StateTile state_tile(ParamForm form, std::byte* tile, std::uint64_t elements);
 
-// What a kernel is given of a tile, but for the gradient: its fields, and the parameter that begins
+// What a kernel is given of a tile, except the gradient: its fields, and the parameter that begins
 // at `param`.
 AdamwArrays tile_arrays(ParamForm form, const StateTile& tile, void* param);
 
@@ -59,12 +59,12 @@ struct StateRange {
   std::span<float> m;
   std::span<float> v;
 };
-// From and to the form's own arrays, bit for bit but for NaNs of a split master, which become the
-// canonical one. pack_state() makes the 16-bit parameter too.
+// To and from the form's own arrays, bit for bit except for NaNs of a split master, which become
+// the canonical one. pack_state() makes the 16-bit parameter too.
 void pack_state(const StateRange& from, const AdamwArrays& to);
 void unpack_state(const AdamwArrays& from, const StateRange& to);
 
-// The parameters of the form alone, as pack_state() makes them: for those who only read them.
+// The parameters of the form alone, as pack_state() makes them: for callers that only read them.
 void pack_parameters(ParamForm form, std::span<const float> masters, void* parameters);
 
 }  // namespace sluice::offload

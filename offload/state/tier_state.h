@@ -1,4 +1,5 @@
-// TierState: the optimizer state that one tier holds, as the offloader uses all three.
+// TierState: the optimizer state that one tier holds, in the form in which the offloader uses all
+// three.
 //
 // Threads: one at a time.
 #pragma once
@@ -10,12 +11,12 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "offload/adamw/adamw_arrays.h"
-#include "offload/adamw/isa.h"
+#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw/isa.h"
 #include "offload/state/state_sweep.h"
 #include "offload/state/state_tiles.h"
 #include "offload/state/unit_source.h"
-#include "offload/sub_groups.h"
+#include "offload/state/sub_groups.h"
 
 namespace sluice::offload {
 
@@ -35,7 +36,7 @@ struct UnitUpdate {
 class TierState {
  public:
   virtual ~TierState() = default;
-  // One step over all that the tier holds of the unit.
+  // One step over everything that the tier holds of the unit.
   virtual Status update(const UnitUpdate& update) = 0;
   // Sub-groups in ascending order, and all of them; the sweep sets their tiles.
   virtual Status restore(const SubGroup& sub_group, const UnitArrays& arrays,

@@ -19,15 +19,16 @@ class UnitProgress {
   // Done at first: no step is under way.
   explicit UnitProgress(std::size_t units) : units_(units) {}
 
-  // All units pending. Only after every one of the step before is done.
+  // All units become pending. Only after every one of the previous step is done.
   void begin_step();
-  // The host's part of the unit is updated; `arrays` is for what is left of it.
+  // The host's part of the unit is updated; `arrays` is for the rest of it.
   void host_done(int unit, const UnitArrays& arrays);
-  // The first error stays; whoever waits gets it, now and ever after.
+  // The first error stays; every waiter gets it, now and from then on.
   void fail(Error error);
 
-  // Until the host's part is updated; then `finish` runs with the unit's arrays, once a step,
-  // whoever comes first. It must not wait for the updating thread, which may be held up meanwhile.
+  // Waits until the host's part is updated; then `finish` runs with the unit's arrays, once a step,
+  // for whoever comes first. It must not wait for the updating thread, which may be held up
+  // meanwhile.
   using Finish = std::function<Status(int unit, const UnitArrays& arrays)>;
   Status wait(int unit, const Finish& finish);
   // wait() would not wait.

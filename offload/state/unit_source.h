@@ -1,4 +1,5 @@
-// UnitSource: where a unit's parameters and gradients are, as their owner tells the optimizer.
+// UnitSource: where a unit's parameters and gradients are, as reported to the optimizer by their
+// owner.
 #pragma once
 
 #include "aio/result.h"

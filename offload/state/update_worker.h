@@ -21,9 +21,9 @@ class UpdateWorker {
   UpdateWorker(const UpdateWorker&) = delete;
   UpdateWorker& operator=(const UpdateWorker&) = delete;
 
-  // Runs the job once, when the run before has ended.
+  // Runs the job once, when the previous run has ended.
   void start();
-  // Until the last run has ended.
+  // Waits until the last run has ended.
   void wait();
 
  private:

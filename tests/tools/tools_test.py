@@ -76,6 +76,21 @@ class CommandLine(Machine):
                 self.assertIn(f"usage: tools/{tool}", result.stdout)
 
 
+class Lint(Machine):
+    def test_names_comments_that_are_too_wide(self):
+        (self.path / "git").symlink_to(shutil.which("git"))
+        self.program("clang-format-14", "exit 0")
+        subprocess.run(["git", "init", "--quiet", str(self.folder)], check=True)
+        for name, comment in (("fits.h", "x" * 97), ("wide.h", "x" * 98), ("code.h", None)):
+            line = f'char text[] = "{"x" * 100}";' if comment is None else f"// {comment}"
+            (self.folder / name).write_text(f"#pragma once\n{line}\n", encoding="ascii")
+        result = self.run_tool("lint")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("\nwide.h:2: ", "\n" + result.stdout)
+        self.assertNotIn("fits.h", result.stdout)
+        self.assertNotIn("code.h", result.stdout)
+
+
 class Packages(Machine):
     def setUp(self):
         super().setUp()

@@ -4,8 +4,9 @@
 // and error are this program's standard error, or a file. The destructor closes the socket, upon
 // which a child that reads its input ends, and waits for it.
 //
-// Threads: one. Errors: kNotFound where the program cannot be started; kIo where it ended instead
-// of answering, and how: what it said itself stands where its standard error goes.
+// Threads: one.
+// Errors:  kNotFound where the program cannot be started; kIo where it ended instead of answering,
+//          and how: what it said itself stands where its standard error goes.
 #pragma once
 
 #include <functional>

@@ -2,7 +2,8 @@
 //
 // Bytes are their own tokens. A tokenizer.json is used through tools/tokens, a child process.
 //
-// Threads: one. Errors: in sentences that say what is missing, or which text or token is at fault.
+// Threads: one.
+// Errors:  in sentences that say what is missing, or which text or token is at fault.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,8 @@
 // Plans are made in a child as well, so that this process never holds a part of the GPU. What a
 // trial that was killed left on the drives is removed.
 //
-// Threads: one. Errors: kCancelled when interrupted; those of starting a child.
+// Threads: one.
+// Errors:  kCancelled when interrupted; those of starting a child.
 #pragma once
 
 #include <cstdint>

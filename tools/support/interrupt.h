@@ -12,7 +12,9 @@
 //                  and the service manager may each send one, and a SIGTERM beside it.
 //   SIGHUP         stays ignored where it was ignored at the start, as under nohup.
 //
-// One SignalThread, and at most one Interrupt at a time. Threads: requested() from any.
+// One SignalThread, and at most one Interrupt at a time.
+//
+// Threads: requested() from any.
 #pragma once
 
 #include <pthread.h>

@@ -1,8 +1,9 @@
 // What a command is going to write, looked at before its work begins: minutes or days later would
 // be too late to hear that a folder is missing.
 //
-// Threads: any. Errors: kInvalidArgument, kNotFound, kPermission, kReadOnly, kAlreadyExists; all
-// name the option.
+// Threads: any.
+// Errors:  kInvalidArgument, kNotFound, kPermission, kReadOnly, kAlreadyExists; all name the
+//          option.
 #pragma once
 
 #include <string>

@@ -9,7 +9,8 @@
 // and so is a trial that fails. At the end the start and the best are measured again by turns, so
 // that the gain is a ratio of one and the same hour.
 //
-// Threads: one. Errors: those of the subject that end everything; a trial that fails is a result.
+// Threads: one.
+// Errors:  those of the subject that end everything; a trial that fails is a result.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Why a plan does not fit, and with what it would.
+// Why a plan does not fit, and what would make it fit.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -29,7 +29,7 @@ MemoryLine largest_part(const RunPlan& plan) {
   return largest;
 }
 
-// Advice that stands further in front is nearer.
+// Advice that comes earlier is nearer.
 struct Advice {
   int rank = 0;
   std::string text;

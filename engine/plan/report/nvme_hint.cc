@@ -42,7 +42,7 @@ std::string more_at_full_paths(const config::Config& config, const NvmeStripes& 
          "or add a path on another drive to budget.nvme_paths)";
 }
 
-// Paths of one store each. How much of which one is short of the plan does not say.
+// Paths of one store each. The plan does not say how much each one is short of.
 std::string more_at_any_path(const NvmeStripes& stripes) {
   std::string rooms;
   for (std::size_t i = 0; i < stripes.paths.size(); ++i)
@@ -52,14 +52,15 @@ std::string more_at_any_path(const NvmeStripes& stripes) {
          ": free some space there, or name folders with more of it in budget.nvme_paths)";
 }
 
-// What the drives themselves lack for so many bytes; empty: nothing.
+// What the drives themselves lack for this many bytes; empty: nothing.
 std::string more_on_drives(const config::Config& config, const NvmeStripes& stripes,
                            std::uint64_t needed_bytes) {
   if (stripes.room_bytes.empty() || stripes.room() >= needed_bytes) return "";
   if (config.budget.nvme_paths.empty()) return more_at_any_path(stripes);
   if (roomier_weights(stripes, needed_bytes)) {
     if (config.placement.nvme_weights) return "placement.nvme_weights \"auto\"";
-    // The plan chooses them itself, once budget.nvme_gib allows the bytes; else it has tried.
+    // The plan chooses them itself once budget.nvme_gib allows the bytes; otherwise it has tried
+    // already.
     if (config.budget.nvme_gib) return "";
   }
   return more_at_full_paths(config, stripes, needed_bytes);

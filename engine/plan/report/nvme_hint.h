@@ -9,9 +9,9 @@
 
 namespace sluice::engine {
 
-// For a plan that does not fit, and would with so many bytes more on its NVMe paths: what the
-// sentence "it would with ..." goes on with. budget.nvme_gib is only named where it is what ends
-// the room: given anew, it would hide that drives are full until the run begins. Where no path is
+// For a plan that does not fit, and would with this many more bytes on its NVMe paths: how the
+// sentence "it would with ..." continues. budget.nvme_gib is named only where it is what limits the
+// room: otherwise setting it would hide that drives are full until the run begins. Where no path is
 // named, that is what is missing.
 std::string more_nvme_text(const config::Config& config, const RunPlan& plan,
                            std::uint64_t more_bytes);

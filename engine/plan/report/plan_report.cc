@@ -19,7 +19,7 @@ void add_tier(std::vector<TextRow>& rows, const std::string& name,
     if (line.bytes > 0) rows.push_back({"  " + line.what, format_bytes(line.bytes)});
 }
 
-// What several paths have of what is on NVMe.
+// How much of what is on NVMe lies on each of several paths.
 std::string nvme_path_table(const RunPlan& plan) {
   const std::vector<NvmePathShare> shares = nvme_path_shares(plan);
   if (shares.size() < 2) return "";

@@ -1,4 +1,4 @@
-// A RunPlan as people and programs read it.
+// A RunPlan for people and for programs to read.
 //
 // Threads: pure functions.
 #pragma once
@@ -29,12 +29,12 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
 // One or two lines for the log, before the first step.
 std::string plan_summary(const RunPlan& plan);
 
-// What the run takes of each tier, part by part, beside the budgets.
+// What the run takes of each tier, part by part, next to the budgets.
 std::string memory_table(const RunPlan& plan);
 
 // Why nothing fits, what takes most of what is missing, and the nearest settings with which it
 // would: what makes the largest part smaller comes first, and more memory than the machine has is
-// no setting.
+// never suggested as a setting.
 std::string does_not_fit(const config::Config& config, const RunPlan& plan);
 
 }  // namespace sluice::engine

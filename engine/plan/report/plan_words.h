@@ -1,4 +1,4 @@
-// The words of a plan, for its text and its JSON alike.
+// The wording of a plan, for its text and its JSON alike.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,7 @@ inline constexpr double kSecondsOfADay = 86400;
 inline std::string milliseconds_text(double seconds) { return decimals(1e3 * seconds, 1) + " ms"; }
 inline std::string percent_text(double share) { return decimals(100 * share, 0) + "%"; }
 
-// Up, so that what is asked for is enough.
+// Rounded up, so that what is asked for is enough.
 inline std::string gib_up_text(std::uint64_t bytes) {
   return decimals(std::ceil(static_cast<double>(bytes) / kGiB * 10) / 10, 1);
 }
@@ -68,7 +68,7 @@ struct NvmePathShare {
   offload::DuplexRates rates;  // alone; 0: not measured
 };
 
-// Of each path that a store lies on, in their order.
+// Of each path that a store lies on, in order.
 inline std::vector<NvmePathShare> nvme_path_shares(const RunPlan& plan) {
   const NvmeStripes& stripes = plan.stripes;
   const double all = std::accumulate(stripes.weights.begin(), stripes.weights.end(), 0.0);

@@ -13,7 +13,8 @@ namespace {
 constexpr double kGb = 1e9;
 constexpr const char* kFolder = "simulated";
 
-// One pipe for both directions, or one each, whichever is nearer to the rates with both at once.
+// One pipe for both directions, or one for each, whichever is nearer to the rates with both at
+// once.
 aio::SimDrive::Options drive_options(const offload::DuplexRates& rates) {
   const double in = rates.in_bytes_per_s;
   const double out = rates.out_bytes_per_s;
@@ -26,7 +27,7 @@ aio::SimDrive::Options drive_options(const offload::DuplexRates& rates) {
           .keep_data = false};
 }
 
-// As an image that was computed would be; what it holds does not matter.
+// As a computed image would be; its content does not matter.
 void seal(swap::RecordImage& image, std::uint64_t generation) {
   image.begin_seal(generation);
   image.finish_seal();

@@ -5,7 +5,8 @@
 //
 // Memory:  the buffers that the run would have: the pipeline's, and one each to read and to write
 //          parameters.
-// Threads: that of the loop. Errors: those of the store and the pipeline.
+// Threads: that of the loop.
+// Errors:  those of the store and the pipeline.
 #pragma once
 
 #include <array>
@@ -42,9 +43,9 @@ class SimulatedDrives {
   SimulatedDrives(const SimulatedDrives&) = delete;
   SimulatedDrives& operator=(const SimulatedDrives&) = delete;
 
-  // All records of state are expected, once more: as in backward.
+  // All records of state are expected once more, as in backward.
   void announce();
-  // The next one, when it has been read.
+  // The next one, once it has been read.
   Result<swap::SwapPipeline::Loan> next() { return pipeline_->next(); }
   // As if it had been computed.
   void write(swap::SwapPipeline::Loan loan);
@@ -80,7 +81,7 @@ class SimulatedDrives {
   }
   static void on_params_done(swap::RecordIo& io, void* context) noexcept;
 
-  // In the order in which they need each other.
+  // In the order of their dependencies.
   std::unique_ptr<aio::SimDrive> drive_;
   std::unique_ptr<aio::IoQueue> reads_;
   std::unique_ptr<aio::IoQueue> writes_;

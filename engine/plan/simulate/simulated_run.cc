@@ -114,7 +114,7 @@ class Simulation {
     const double next_s = schedule().next_end_s();
     if (!std::isfinite(next_s)) return;
     loop_.schedule_at(ns_of(next_s), [this, turn] {
-      if (turn != turn_) return;  // something else has happened meanwhile
+      if (turn != turn_) return;  // something else has happened in the meantime
       catch_up();
       go_on();
     });
@@ -129,8 +129,8 @@ class Simulation {
 
   // ---- drives
 
-  // As the run: all of a step's state is announced when backward begins, and read as there are
-  // buffers; parameters one after the other.
+  // Like the run: all of a step's state is announced when backward begins, and read as buffers
+  // allow; parameters one after another.
   void begin_transfers() {
     const TaskId state = schedule().begun_outside(Stream::kStateReads);
     if (state != offload::kNoTask && announced_ < graph_.records().size() &&
@@ -153,7 +153,7 @@ class Simulation {
     });
   }
 
-  // One record, as NvmeState does it, with virtual time in the place of AdamW.
+  // One record, as NvmeState handles it, with virtual time in place of AdamW.
   Status update(const StepGraph::RecordTasks& tasks) {
     SLUICE_RETURN_IF_ERROR(
         run_until([&] { return schedule().waits_only_for(tasks.computed, tasks.read); }));
@@ -213,7 +213,7 @@ class Simulation {
     const double head_s = schedule().times(marks.head).end_s;
     const double end_s = schedule().times(marks.last).end_s;
     const double exposed_s = graph_.exposed_s(marks);
-    // Not overlapped, the update stands before forward and is none of it.
+    // If not overlapped, the update precedes forward and is not part of it.
     const double before_forward_s = plan_.input.step.overlap_update ? 0 : exposed_s;
     const auto work = [&](Resource resource) {
       return static_cast<std::uint64_t>(graph_.work()[static_cast<std::size_t>(resource)]);

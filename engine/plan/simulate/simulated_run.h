@@ -1,14 +1,15 @@
 // A planned run in virtual time: some steps of the run's schedule, with the traffic of its drives
 // on a simulated drive (simulated_drives.h) and a GPU, a bus and a CPU as the step model has them
-// (StepGraph, FluidSchedule). What comes out is what a real run shows: metrics of each step, and a
+// (StepGraph, FluidSchedule). The output is what a real run shows: metrics of each step, and a
 // trace with the names of a real one.
 //
-// How it differs from predict_step(): reads and writes of state are the pipeline's own decisions,
-// block by block, with the drive's latency and turns, and not a fluid's.
+// How it differs from predict_step(): reads and writes of state follow the pipeline's own
+// decisions, block by block, with the drive's latency and turns, rather than flowing like a fluid.
 //
-// Memory:  the run's swap buffers; no state. Seconds of a step with NVMe take about as many
-//          milliseconds for each GB that is moved.
-// Threads: one. Errors: kInvalidArgument where a resource that the plan needs has no speed.
+// Memory:  the run's swap buffers; no state. The seconds of a step with NVMe are simulated in about
+//          as many milliseconds for each GB that is moved.
+// Threads: one.
+// Errors:  kInvalidArgument where a resource that the plan needs has no speed.
 #pragma once
 
 #include <vector>
