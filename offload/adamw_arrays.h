@@ -12,7 +12,6 @@ enum class GradType : std::uint8_t { kFp32, kBf16, kFp16 };
 enum class ParamForm : std::uint8_t {
   kSplit,        // bf16 mode: param16 = hi, lo; see split_master.h
   kFp32,         // fp32 mode: master alone
-  kFp32AndBf16,  // master, and a bf16 copy out in param16, rounded as `hi` is
   kFp32AndFp16,  // fp16 mode: master, and an fp16 copy out in param16, ties to even
 };
 
@@ -35,7 +34,7 @@ struct AdamwArrays {
   ParamForm param_form = ParamForm::kFp32;
   const void* grad = nullptr;        // of grad_type; only read
   float* master = nullptr;           // read and written, all forms but kSplit
-  std::uint16_t* param16 = nullptr;  // kSplit: read and written; copies: only written
+  std::uint16_t* param16 = nullptr;  // kSplit: read and written; kFp32AndFp16: only written
   std::uint16_t* lo = nullptr;       // read and written, kSplit
   float* m = nullptr;                // read and written
   float* v = nullptr;                // read and written
@@ -44,7 +43,7 @@ struct AdamwArrays {
 // What one parameter costs in memory traffic: read + written, whole cache lines assumed.
 constexpr int adamw_bytes_per_param(GradType grad, ParamForm form) {
   const int gradient = grad == GradType::kFp32 ? 4 : 2;
-  const int copy = form == ParamForm::kFp32AndBf16 || form == ParamForm::kFp32AndFp16 ? 2 : 0;
+  const int copy = form == ParamForm::kFp32AndFp16 ? 2 : 0;
   return gradient + 3 * (4 + 4) + copy;
 }
 

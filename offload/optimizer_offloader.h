@@ -61,7 +61,7 @@ class UpdateWorker;
 class OptimizerOffloader {
  public:
   struct Options {
-    ParamForm form = ParamForm::kSplit;  // kSplit, kFp32AndFp16 or kFp32
+    ParamForm form = ParamForm::kSplit;
     GradType grad_type = GradType::kBf16;
     Isa isa = Isa::kScalar;
     std::vector<UnitSpec> units;

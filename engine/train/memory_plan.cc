@@ -249,7 +249,6 @@ GptShape generation_shape(const config::Config& config) {
 at::ScalarType compute_dtype(offload::ParamForm form) {
   switch (form) {
     case offload::ParamForm::kSplit:
-    case offload::ParamForm::kFp32AndBf16:
       return at::kBFloat16;
     case offload::ParamForm::kFp32AndFp16:
       return at::kHalf;
