@@ -82,14 +82,13 @@ Result<GradType> type_of(const char* option, const std::string& name, const char
 
 Result<ParamForm> form_of(const std::string& master, const std::string& copy_out) {
   if (master != "fp32" && master != "split") return wrong("--master", master, "fp32 or split");
-  if (copy_out != "none" && copy_out != "bf16" && copy_out != "fp16")
-    return wrong("--copy-out", copy_out, "none, bf16 or fp16");
+  if (copy_out != "none" && copy_out != "fp16")
+    return wrong("--copy-out", copy_out, "none or fp16");
   if (master == "split") {
     if (copy_out == "none") return ParamForm::kSplit;
     return wrong("--copy-out", copy_out,
                  "none with --master split, which holds the bf16 parameter already");
   }
-  if (copy_out == "bf16") return ParamForm::kFp32AndBf16;
   return copy_out == "fp16" ? ParamForm::kFp32AndFp16 : ParamForm::kFp32;
 }
 
@@ -158,8 +157,7 @@ int AdamBenchOptions::bytes_per_element() const {
 std::uint64_t AdamBenchOptions::plain_pass_bytes() const {
   std::uint64_t bytes = elements * 4;
   if (kernel == BenchKernel::kAdamw) {
-    const std::uint64_t copy =
-        form == ParamForm::kFp32AndBf16 || form == ParamForm::kFp32AndFp16 ? 2 : 0;
+    const std::uint64_t copy = form == ParamForm::kFp32AndFp16 ? 2 : 0;
     bytes = elements * (offload::element_bytes(grad) + 3 * 4 + copy) / 2;
   }
   return align_up(bytes, 4 * kKiB);
@@ -177,7 +175,7 @@ Result<std::optional<AdamBenchOptions>> parse_adam_command_line(int argc, const 
   add("--elements", to.elements, "N", "parameters [64M; --cast: 256M]");
   add("--grad", to.grad, "TYPE", "gradient: fp32, bf16 or fp16 [fp32]");
   add("--master", to.master, "FORM", "master weight: fp32 or split [fp32]");
-  add("--copy-out", to.copy_out, "TYPE", "16-bit copy of an fp32 master: none, bf16, fp16 [none]");
+  add("--copy-out", to.copy_out, "TYPE", "16-bit copy of an fp32 master: none, fp16 [none]");
   add("--cast", to.cast, "TYPE", "no AdamW: the fp32 gradient's cast to bf16, fp16 or none");
   add("--threads", to.threads, "N", "[the cores this process may use]");
   add("--isa", to.isa, "NAME", "auto, scalar, avx2 or avx512 [auto]");

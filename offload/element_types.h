@@ -20,7 +20,6 @@ using GradType = ElementType;
 enum class ParamForm : std::uint8_t {
   kSplit,        // bf16 mode: param16 = hi, lo; see split_master.h
   kFp32,         // fp32 mode: master alone
-  kFp32AndBf16,  // master, and a bf16 copy out in param16, rounded as `hi` is
   kFp32AndFp16,  // fp16 mode: master, and an fp16 copy out in param16, ties to even
 };
 
@@ -28,7 +27,6 @@ enum class ParamForm : std::uint8_t {
 constexpr ElementType compute_type(ParamForm form) {
   switch (form) {
     case ParamForm::kSplit:
-    case ParamForm::kFp32AndBf16:
       return ElementType::kBf16;
     case ParamForm::kFp32AndFp16:
       return ElementType::kFp16;

@@ -1,4 +1,4 @@
-#include "offload/state/sub_groups.h"
+#include "offload/sub_groups.h"
 
 #include <algorithm>
 #include <array>

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "offload/state/sub_groups.h"
+#include "offload/sub_groups.h"
 
 namespace sluice::offload {
 

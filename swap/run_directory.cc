@@ -71,9 +71,8 @@ Judgement judge(aio::IoQueue& queue, const std::string& directory, const std::st
     return Judgement{StoreCondition::kUnknown, std::move(why)};
   };
   if (!owner.ok()) return unknown(owner.error());
-  const auto closed = is_closed(queue, directory, run);
-  if (!closed.ok()) return unknown(closed.error());
-  if (*closed) return {StoreCondition::kWhole, {}};
+  const Status scratch = check_is_scratch(queue, directory, run);
+  if (!scratch.ok()) return unknown(scratch.error());
   if (!owner->has_value()) {
     const auto made = queue.backend().files().exists(manifest_path(directory));
     if (!made.ok()) return unknown(made.error());
@@ -89,8 +88,8 @@ Judgement judge(aio::IoQueue& queue, const std::string& directory, const std::st
           {}};
 }
 
-// An error where the folder's owner may be alive without its lock being visible here, or where what
-// the folder holds may be whole.
+// An error where the folder's owner may be alive without its lock being seen here, or what it holds
+// may be of use.
 Status refuse_in_doubt(aio::IoQueue& queue, const std::string& directory, const std::string& run,
                        const RunOptions& options) {
   const auto owner = read_owner(queue, directory);

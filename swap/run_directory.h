@@ -7,9 +7,9 @@
 // folder of ours stays recognisable as such, or is empty or gone.
 //
 // A free lock proves that the folder's owner ended where the owner's lock would be seen here
-// (sees_lock_of()): of a run of this machine, on a local drive. Another owner's folder is refused
-// unless it was closed, and so is one that cannot be read. Taking and removing a folder rest on the
-// same judgement: StoreCondition. What is refused is left as it was, byte for byte.
+// (sees_lock_of()): of a run of this machine, on a local drive. Another owner's folder is refused,
+// and so is one that cannot be read. One judgement serves who takes a folder and who removes one:
+// StoreCondition. What is refused is left as it was, byte for byte.
 //
 // Threads: take() and find_runs() from any thread and process at once; one thread at a time for one
 //          RunDirectory.
@@ -43,12 +43,11 @@ struct RunOptions {
 };
 
 enum class StoreCondition : std::uint8_t {
-  kInUse,      // its run is alive; also while another process merely looks at it
-  kWhole,      // closed by its run, as far as its marks say: StateStore::open() will take it
-  kLeftover,   // its run ended without closing it: records may be half-written
+  kInUse,      // its run is alive; also while somebody else just looks at it
+  kLeftover,   // its run was killed: records may be half-written
   kElsewhere,  // as kLeftover, but of a run whose lock may not be seen here
-  kUnclaimed,  // no store in it, and no sensible owner.json: taken, but not removed unasked
-  kUnknown,    // cannot be read, or may be whole: neither taken nor removed
+  kUnclaimed,  // no store in it, and no owner.json that makes sense: taken, but not removed unasked
+  kUnknown,    // cannot be read, or may be of use (check_is_scratch()): neither taken nor removed
 };
 
 // A run's folder, seen without its lock being ours.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "aio/io_request.h"
@@ -16,54 +15,31 @@
 namespace sluice::swap {
 namespace {
 
-// One place of one record, and the generation known to lie there.
-struct Place {
-  RecordId record;
-  std::uint64_t sequence;
-  std::optional<std::uint64_t> generation;
-};
-
-std::vector<Place> places_of(const AnyStore& store) {
-  std::vector<Place> places;
-  for (RecordId id = 0; id < store.layout.records().size(); ++id) {
-    if (store.mark) {
-      const std::uint64_t generation = store.mark->generations[id];
-      places.push_back({id, generation % store.layout.options().generations, generation});
-      continue;
-    }
-    for (std::uint64_t sequence = 0; sequence < store.layout.options().generations; ++sequence)
-      places.push_back({id, sequence, std::nullopt});
-  }
-  return places;
-}
-
 bool all_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
 class Scrubber {
  public:
-  Scrubber(aio::IoQueue& queue, aio::Executor& executor, const AnyStore& store,
+  Scrubber(aio::IoQueue& queue, aio::Executor& executor, const StoreLayout& layout,
            const aio::IoTarget& data)
-      : queue_(queue), executor_(executor), layout_(store.layout), data_(data) {
-    report_.closed = store.mark.has_value();
-  }
+      : queue_(queue), executor_(executor), layout_(layout), data_(data) {}
 
-  Result<ScrubReport> run(const std::vector<Place>& places, const ScrubOptions& options) {
-    const auto buffers = static_cast<std::size_t>(std::clamp<int>(
-        options.buffers, 1, static_cast<int>(std::min<std::size_t>(places.size(), 1024))));
+  Result<ScrubReport> run(const ScrubOptions& options) {
+    const auto records = static_cast<RecordId>(layout_.records().size());
+    const auto buffers = static_cast<RecordId>(
+        std::clamp<int>(options.buffers, 1, static_cast<int>(std::min<RecordId>(records, 1024))));
     SLUICE_ASSIGN_OR_RETURN(memory_,
                             aio::PageMemory::map(buffers * layout_.largest_image_bytes(), true));
     const auto requests = std::make_unique<aio::IoRequest[]>(buffers);
     std::uint64_t total_bytes = 0;
-    for (const Place& place : places) total_bytes += layout_.shape(place.record).image_bytes();
+    for (RecordId id = 0; id < records; ++id) total_bytes += layout_.shape(id).image_bytes();
 
-    for (std::size_t i = 0; i < std::min(buffers, places.size()); ++i)
-      start(requests[i], i, places[i]);
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      const std::size_t slot = i % buffers;
-      judge(places[i], queue_.wait(requests[slot]), image(slot, places[i].record));
-      if (i + buffers < places.size()) start(requests[slot], slot, places[i + buffers]);
+    for (RecordId id = 0; id < buffers; ++id) start(requests[id], id, id);
+    for (RecordId id = 0; id < records; ++id) {
+      const std::size_t slot = id % buffers;
+      judge(id, queue_.wait(requests[slot]), image(slot, id));
+      if (id + buffers < records) start(requests[slot], slot, id + buffers);
       if (options.on_progress) options.on_progress(report_.bytes, total_bytes);
     }
     return std::move(report_);
@@ -74,34 +50,30 @@ class Scrubber {
     return memory_.bytes().subspan(slot * layout_.largest_image_bytes(),
                                    layout_.shape(record).image_bytes());
   }
-  void start(aio::IoRequest& request, std::size_t slot, const Place& place) {
-    request.prepare_read(data_, layout_.offset_bytes(place.record, place.sequence),
-                         image(slot, place.record));
+  void start(aio::IoRequest& request, std::size_t slot, RecordId record) {
+    request.prepare_read(data_, layout_.offset_bytes(record), image(slot, record));
     queue_.submit(request);
   }
 
-  void judge(const Place& place, const Status& read, std::span<std::byte> bytes) {
+  void judge(RecordId record, const Status& read, std::span<std::byte> bytes) {
     ++report_.records;
     report_.bytes += bytes.size();
     Status problem = read;
     if (problem.ok()) {
-      if (!place.generation && all_zero(bytes.first(kRecordHeaderBytes))) {
+      if (all_zero(bytes.first(kRecordHeaderBytes))) {
         ++report_.never_written;
         return;
       }
-      problem = check(place, bytes);
+      problem = check(record, bytes);
     }
     if (problem.ok()) return;
     report_.bad.push_back(
-        {.name = name_of(layout_.record(place.record)), .problem = problem.error().message()});
+        {.name = name_of(layout_.record(record)), .problem = problem.error().message()});
   }
 
-  Status check(const Place& place, std::span<std::byte> bytes) {
-    RecordImage record(layout_.shape(place.record), bytes);
-    std::optional<std::uint64_t> generation = place.generation;
-    if (!generation) {
-      SLUICE_ASSIGN_OR_RETURN(generation, record.claimed_generation());
-    }
+  Status check(RecordId id, std::span<std::byte> bytes) {
+    RecordImage record(layout_.shape(id), bytes);
+    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t generation, record.claimed_generation());
     return work_on_record(executor_, record, {.check = generation});
   }
 
@@ -128,7 +100,7 @@ Result<ScrubReport> scrub(aio::IoQueue& queue, aio::Executor& executor,
       return std::move(lock).error().with_context("the store is in use by a live run");
     locks.push_back(std::move(*lock));
   }
-  SLUICE_ASSIGN_OR_RETURN(const AnyStore store, find_any(queue, paths, run));
+  SLUICE_ASSIGN_OR_RETURN(const FoundStore store, find_store(queue, paths, run));
 
   std::vector<std::string> files;
   files.reserve(store.paths.size());
@@ -139,7 +111,7 @@ Result<ScrubReport> scrub(aio::IoQueue& queue, aio::Executor& executor,
   open.file.open.access = aio::OpenOptions::Access::kRead;
   open.file.size_bytes = store.layout.total_bytes();
   SLUICE_ASSIGN_OR_RETURN(const auto data, aio::StripedFile::open(queue, files, open));
-  return Scrubber(queue, executor, store, *data).run(places_of(store), options);
+  return Scrubber(queue, executor, store.layout, *data).run(options);
 }
 
 }  // namespace sluice::swap

@@ -1,8 +1,7 @@
 // scrub: reads every record of a store and checks it, without changing anything.
 //
-// A closed store is checked against the generations that its mark names, so a lost write shows. The
-// records of a store that was not closed are checked against what their own headers claim: each is
-// whole or not, but nothing shows whether they belong together.
+// Records are checked against what their own headers claim: each is whole or not, but nothing tells
+// whether they belong together.
 //
 // Memory:  `buffers` images of the largest record.
 // Threads: blocking; checks on the executor's.
@@ -27,10 +26,9 @@ struct BadRecord {
 };
 
 struct ScrubReport {
-  bool closed = false;  // else left by a killed run
   std::uint64_t records = 0;
   std::uint64_t bytes = 0;          // read
-  std::uint64_t never_written = 0;  // of a store that was not closed: no header is there
+  std::uint64_t never_written = 0;  // no header is there
   std::vector<BadRecord> bad;
 };
 

@@ -8,7 +8,6 @@
 #include "aio/check.h"
 #include "aio/log.h"
 #include "aio/small_file.h"
-#include "aio/units.h"
 #include "swap/record_work.h"
 #include "swap/store_files.h"
 #include "swap/store_inventory.h"
@@ -25,22 +24,6 @@ std::uint64_t random_store_id() {
   return high << 32 | device();
 }
 
-// From all paths, before anything else of the store changes: without a mark the rest is never taken
-// for whole.
-Status remove_marks(aio::FileSystem& files, const RunDirectories& directories) {
-  for (const auto& directory : directories)
-    SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, closed_mark_path(directory->path())));
-  return {};
-}
-
-Status write_marks(IoQueue& queue, const RunDirectories& directories, const ClosedMark& mark) {
-  const std::string text = to_text(mark);
-  for (const auto& directory : directories) {
-    SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue, closed_mark_path(directory->path()), text));
-  }
-  return {};
-}
-
 std::vector<RecordShape> shapes_of(const StoreLayout& layout) {
   std::vector<RecordShape> shapes;
   shapes.reserve(layout.records().size());
@@ -48,35 +31,17 @@ std::vector<RecordShape> shapes_of(const StoreLayout& layout) {
   return shapes;
 }
 
-// What cannot be known is left to take_all() to refuse.
-Status refuse_closed(IoQueue& queue, const StateStore::Options& options) {
-  for (const std::string& path : options.paths) {
-    const std::string folder = folder_of(path, options.run);
-    const auto closed = is_closed(queue, folder, options.run);
-    if (!closed.ok() || !*closed) continue;
-    return Error(ErrorCode::kAlreadyExists,
-                 folder +
-                     " holds the state of a run that ended properly: open it to go on with it, "
-                     "remove the folder, or choose another name for the run");
-  }
-  return {};
-}
-
 // Clears the folders that were taken for a new store.
 Status clear_for_new_store(IoQueue& queue, const RunDirectories& directories) {
   aio::FileSystem& files = queue.backend().files();
   for (const auto& directory : directories) {
     const std::string& folder = directory->path();
-    SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
-    if (!closed && directory->previous_owner()) {
+    if (directory->previous_owner()) {
       log::warning(folder + " was left half-written by " + describe(*directory->previous_owner()) +
                    ", which was killed; it is made anew");
     }
-  }
-  SLUICE_RETURN_IF_ERROR(remove_marks(files, directories));
-  for (const auto& directory : directories) {
-    SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, manifest_path(directory->path())));
-    SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, data_path(directory->path())));
+    SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, manifest_path(folder)));
+    SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, data_path(folder)));
   }
   return {};
 }
@@ -95,14 +60,14 @@ StateStore::~StateStore() {
   SLUICE_CHECK(in_flight_ == 0, "a StateStore was destroyed while a transfer was in flight");
 }
 
-Status StateStore::open_data(aio::OpenOptions::Create create) {
+Status StateStore::make_data() {
   std::vector<std::string> paths;
   for (const auto& directory : directories_) paths.push_back(data_path(directory->path()));
   aio::StripedFile::Options options;
   options.stripe_bytes = layout_.options().stripe_bytes;
   options.weights = layout_.options().weights;
   options.file.open.access = aio::OpenOptions::Access::kReadWrite;
-  options.file.open.create = create;
+  options.file.open.create = aio::OpenOptions::Create::kMustNotExist;
   options.file.size_bytes = layout_.total_bytes();
   options.file.overwritten = true;
   SLUICE_ASSIGN_OR_RETURN(data_, aio::StripedFile::open(queues_.reads, paths, options));
@@ -118,21 +83,16 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
                            .paths = options.paths,
                            .weights = options.weights,
                            .stripe_bytes = options.stripe_bytes,
-                           .chunk_bytes = options.chunk_bytes,
-                           .generations = options.generations},
+                           .chunk_bytes = options.chunk_bytes},
                           std::move(records)));
-  // Before and after: a refusal leaves everything as it was, and another run may have closed its
-  // store before the lock was obtained.
-  if (!options.replace_whole) SLUICE_RETURN_IF_ERROR(refuse_closed(queues.reads, options));
   SLUICE_ASSIGN_OR_RETURN(RunDirectories taken,
                           RunDirectory::take_all(queues.reads, options.paths, options.run));
-  if (!options.replace_whole) SLUICE_RETURN_IF_ERROR(refuse_closed(queues.reads, options));
   SLUICE_RETURN_IF_ERROR(clear_for_new_store(queues.reads, taken));
 
   std::unique_ptr<StateStore> store(new StateStore(queues, std::move(layout), std::move(taken)));
   store->label_ = options.label;
   const Status made = [&]() -> Status {
-    SLUICE_RETURN_IF_ERROR(store->open_data(aio::OpenOptions::Create::kMustNotExist));
+    SLUICE_RETURN_IF_ERROR(store->make_data());
     for (std::size_t i = 0; i < store->directories_.size(); ++i) {
       SLUICE_RETURN_IF_ERROR(aio::write_small_file(
           queues.reads, manifest_path(store->directories_[i]->path()), to_text(store->layout_, i)));
@@ -144,50 +104,6 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
     return Error(made.error()).with_context("making the state store of run " + options.run);
   }
   return store;
-}
-
-Result<std::unique_ptr<StateStore>> StateStore::open(Queues queues,
-                                                     const std::vector<std::string>& paths,
-                                                     const std::string& run) {
-  SLUICE_ASSIGN_OR_RETURN(ClosedStore closed, find_closed(queues.reads, paths, run));
-  SLUICE_ASSIGN_OR_RETURN(RunDirectories taken,
-                          RunDirectory::take_all(queues.reads, closed.paths, run));
-  // Another run may have used it between the look and the lock.
-  SLUICE_ASSIGN_OR_RETURN(closed, find_closed(queues.reads, paths, run));
-
-  std::unique_ptr<StateStore> store(
-      new StateStore(queues, std::move(closed.layout), std::move(taken)));
-  SLUICE_RETURN_IF_ERROR(store->open_data(aio::OpenOptions::Create::kMustExist));
-  for (std::size_t i = 0; i < store->states_.size(); ++i) {
-    store->states_[i].generation = closed.mark.generations[i];
-    store->states_[i].valid = true;
-  }
-  Status in_use = remove_marks(queues.reads.backend().files(), store->directories_);
-  if (!in_use.ok()) {
-    // Nothing was written, so the store stays as whole as it was, as far as possible.
-    static_cast<void>(write_marks(queues.reads, store->directories_, closed.mark));
-    return std::move(in_use).error().with_context("opening the state store of run " + run);
-  }
-  store->note_ = std::move(closed.mark.note);
-  return store;
-}
-
-Status StateStore::close(const std::string& note) {
-  ClosedMark mark{.store_id = layout_.options().store_id, .generations = {}, .note = note};
-  {
-    const std::lock_guard lock(mutex_);
-    SLUICE_CHECK(in_flight_ == 0, "close() while a transfer is in flight");
-    for (RecordId id = 0; id < states_.size(); ++id) {
-      if (!states_[id].valid) {
-        return Error(ErrorCode::kInternal, "the state store of run " + layout_.options().run +
-                                               " cannot be closed as whole: record " + name(id) +
-                                               " was never written, or its last write failed");
-      }
-      mark.generations.push_back(states_[id].generation);
-    }
-  }
-  SLUICE_RETURN_IF_ERROR(queues_.writes.sync(*data_));
-  return write_marks(queues_.writes, directories_, mark);
 }
 
 Status StateStore::remove() {
@@ -206,7 +122,6 @@ std::optional<std::uint64_t> StateStore::generation(RecordId id) const {
 
 void StateStore::read(RecordIo& io, RecordId id, std::span<std::byte> image) noexcept {
   SLUICE_CHECK(image.size() == shapes_[id].image_bytes(), "a buffer of the record's size");
-  std::uint64_t generation = 0;
   {
     const std::lock_guard lock(mutex_);
     RecordState& state = states_[id];
@@ -215,11 +130,10 @@ void StateStore::read(RecordIo& io, RecordId id, std::span<std::byte> image) noe
     ++state.readers;
     ++in_flight_;
     io.queue_ = &queues_.reads;
-    generation = state.generation;
   }
   io.store_ = this;
   io.record_ = id;
-  io.request_.prepare_read(*data_, layout_.offset_bytes(id, generation), image);
+  io.request_.prepare_read(*data_, layout_.offset_bytes(id), image);
   io.request_.set_callback(&StateStore::on_done, &io);
   io.request_.set_label(label_);
   queues_.reads.submit(io.request_);
@@ -236,13 +150,13 @@ void StateStore::write(RecordIo& io, RecordId id, std::uint64_t generation,
     SLUICE_CHECK(generation > state.generation, "each write has a new generation");
     state.writing = true;
     state.generation = generation;
-    state.valid = false;  // with one generation the old one is gone as soon as the new one begins
+    state.valid = false;  // it is overwritten in place
     ++in_flight_;
     io.queue_ = &queues_.writes;
   }
   io.store_ = this;
   io.record_ = id;
-  io.request_.prepare_write(*data_, layout_.offset_bytes(id, generation), image);
+  io.request_.prepare_write(*data_, layout_.offset_bytes(id), image);
   io.request_.set_callback(&StateStore::on_done, &io);
   io.request_.set_label(label_);
   queues_.writes.submit(io.request_);
@@ -283,7 +197,8 @@ void StateStore::on_done(aio::IoRequest& request, void* context) noexcept {
   if (io.callback_ != nullptr) io.callback_(io, io.context_);
 }
 
-Status StateStore::transfer_and_wait(RecordIo& io, const std::function<void()>& start) {
+Status StateStore::read_and_wait(RecordId id, std::span<std::byte> image) {
+  RecordIo io;
   struct Ended {
     std::mutex mutex;
     std::condition_variable changed;
@@ -297,7 +212,7 @@ Status StateStore::transfer_and_wait(RecordIo& io, const std::function<void()>& 
         it.changed.notify_all();  // under the lock: the waiter destroys it once it has that
       },
       &ended);
-  start();
+  read(io, id, image);
   std::unique_lock lock(ended.mutex);
   while (!ended.yes) {
     lock.unlock();
@@ -307,28 +222,15 @@ Status StateStore::transfer_and_wait(RecordIo& io, const std::function<void()>& 
                  "virtual time ran out of events while a record was waited for: a deadlock");
     if (pumped == aio::PumpResult::kThreaded) ended.changed.wait(lock, [&] { return ended.yes; });
   }
-  io.set_callback(nullptr, nullptr);
   return io.status();
 }
 
 Status StateStore::read_checked(aio::Executor& executor, RecordId id, std::span<std::byte> image) {
-  RecordIo io;
-  SLUICE_RETURN_IF_ERROR(transfer_and_wait(io, [&] { read(io, id, image); }));
+  SLUICE_RETURN_IF_ERROR(read_and_wait(id, image));
   RecordImage view(shape(id), image);
   Status checked = work_on_record(executor, view, {.check = generation(id)});
   if (checked.ok()) return {};
   return std::move(checked).error().with_context("record " + name(id) + " in " + data_->path());
-}
-
-Status StateStore::write_sealed(aio::Executor& executor, RecordId id, std::span<std::byte> image) {
-  const std::uint64_t next = [&] {
-    const std::lock_guard lock(mutex_);
-    return states_[id].generation + 1;
-  }();
-  RecordImage view(shape(id), image);
-  SLUICE_RETURN_IF_ERROR(work_on_record(executor, view, {.seal = next}));
-  RecordIo io;
-  return transfer_and_wait(io, [&] { write(io, id, next, image); });
 }
 
 }  // namespace sluice::swap

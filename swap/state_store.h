@@ -8,12 +8,12 @@
 // separate queues, so that a long write does not hold up the reads behind it (they may be the same
 // queue).
 //
-// Life: with one generation, records are overwritten in place; so a store in use is not a
-// checkpoint, and after a kill nothing in it can be trusted as a whole. It counts as whole only
-// between close() and the next open(): see store_inventory.h for what else may lie on a path.
+// Life: a store is scratch. Records are overwritten in place, so that after a kill nothing in it
+// can be trusted as a whole: it is never opened again, but removed or made anew. What lasts of a
+// run are its checkpoints. See store_inventory.h for what else may lie on a path.
 //
 // Memory:  less than 200 bytes a record; the caller owns every buffer.
-// Threads: all methods from any thread, but create(), open(), close() and remove() alone.
+// Threads: all methods from any thread, but create() and remove() alone.
 //          A RecordIo's callback runs on a thread of the backend.
 // Order:   no read of a record while a write of it is in flight, and no two writes (checked):
 //          whoever needs the data then finds it in the write's buffer.
@@ -22,7 +22,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -82,10 +81,8 @@ class StateStore {
     std::string run;                 // the store's folder on each path is sluice-<run>
     std::uint64_t stripe_bytes = 1 << 20;
     std::uint64_t chunk_bytes = 1 << 20;  // of a checksum
-    std::uint32_t generations = 1;
-    bool replace_whole = false;     // create() over a store that was closed: else kAlreadyExists
-    std::uint64_t store_id = 0;     // 0: random
-    const char* label = "records";  // of its requests, for observers of the queues
+    std::uint64_t store_id = 0;           // 0: random
+    const char* label = "records";        // of its requests, for observers of the queues
   };
   struct Queues {
     aio::IoQueue& reads;
@@ -100,27 +97,15 @@ class StateStore {
   static Result<std::unique_ptr<StateStore>> create(Queues queues, const Options& options,
                                                     std::vector<RecordSpec> records);
 
-  // Opens a store that was closed; from then on it is in use, and no longer whole. `paths` in any
-  // order. kNotFound: there is none; kCorrupt: it was not closed (its run was killed), its parts do
-  // not belong together, or its manifest is damaged.
-  static Result<std::unique_ptr<StateStore>> open(Queues queues,
-                                                  const std::vector<std::string>& paths,
-                                                  const std::string& run);
-
-  // Leaves the files as they are: a store that was not closed counts as left by a killed run.
+  // Leaves the files as they are, which count as left by a killed run.
   ~StateStore();
   StateStore(const StateStore&) = delete;
   StateStore& operator=(const StateStore&) = delete;
 
-  // Makes all records durable and marks the store as whole, with a note for the next open(). No IO
-  // may be in flight; nothing may be read or written afterwards. kInternal: a record was never
-  // written, or its last write failed.
-  Status close(const std::string& note = "");
-  // Removes its files from every path.
+  // Removes its files from every path. No IO may be in flight, and none may follow.
   Status remove();
 
   const StoreLayout& layout() const { return layout_; }
-  const std::string& note() const { return note_; }  // of the last close()
   std::size_t record_count() const { return layout_.records().size(); }
   std::string name(RecordId id) const { return name_of(layout_.record(id)); }
   const RecordShape& shape(RecordId id) const { return shapes_[id]; }
@@ -136,9 +121,8 @@ class StateStore {
   // Starts no further block of it; it still ends, with kCancelled or as it would have anyway.
   void cancel(RecordIo& io) noexcept;
 
-  // Blocking: reads and checks, or seals (with the next generation) and writes.
+  // Blocking: reads and checks.
   Status read_checked(aio::Executor& executor, RecordId id, std::span<std::byte> image);
-  Status write_sealed(aio::Executor& executor, RecordId id, std::span<std::byte> image);
 
   // For callers that wait themselves: a backend in virtual time works here.
   aio::PumpResult pump() { return queues_.reads.backend().pump(); }
@@ -153,8 +137,8 @@ class StateStore {
   };
 
   StateStore(Queues queues, StoreLayout layout, RunDirectories directories);
-  Status open_data(aio::OpenOptions::Create create);
-  Status transfer_and_wait(RecordIo& io, const std::function<void()>& start);
+  Status make_data();
+  Status read_and_wait(RecordId id, std::span<std::byte> image);
   static void on_done(aio::IoRequest& request, void* context) noexcept;
 
   const Queues queues_;
@@ -163,7 +147,6 @@ class StateStore {
   RunDirectories directories_;  // in the layout's order
   std::unique_ptr<aio::StripedFile> data_;
   const char* label_ = Options().label;
-  std::string note_;
 
   mutable std::mutex mutex_;
   std::vector<RecordState> states_;  // guarded by mutex_

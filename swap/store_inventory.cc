@@ -15,12 +15,7 @@ namespace {
 
 using aio::IoQueue;
 
-struct Member {
-  StoreManifest manifest;
-  std::optional<ClosedMark> mark;
-};
-
-Result<Member> read_member(IoQueue& queue, const std::string& folder) {
+Result<StoreManifest> read_member(IoQueue& queue, const std::string& folder) {
   aio::FileSystem& files = queue.backend().files();
   SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(folder));
   if (!there) return Error(ErrorCode::kNotFound, "there is no state store in " + folder);
@@ -29,35 +24,11 @@ Result<Member> read_member(IoQueue& queue, const std::string& folder) {
     return Error(ErrorCode::kCorrupt,
                  folder + " has no store.json: its run was killed while it was being made");
   }
-  SLUICE_ASSIGN_OR_RETURN(StoreManifest manifest, read_manifest(queue, folder));
-  SLUICE_ASSIGN_OR_RETURN(std::optional<ClosedMark> mark, read_mark(queue, folder));
-  return Member{std::move(manifest), std::move(mark)};
+  return read_manifest(queue, folder);
 }
 
-bool of_one_store(const Member& a, const Member& b) {
-  return to_text(a.manifest.layout, 0) == to_text(b.manifest.layout, 0);
-}
-
-Status check_member(const Member& member, const std::string& run) {
-  const StoreLayout& layout = member.manifest.layout;
-  if (layout.options().run != run)
-    return Error(ErrorCode::kCorrupt, "it is the store of run " + layout.options().run);
-  if (member.mark && (member.mark->store_id != layout.options().store_id ||
-                      member.mark->generations.size() != layout.records().size()))
-    return Error(ErrorCode::kCorrupt, "its closed.json is that of another store");
-  return {};
-}
-
-// One mark is enough: the first is written when all records are durable, and the last is removed
-// before a record is written again.
-std::optional<ClosedMark> common_mark(std::vector<std::optional<ClosedMark>> marks) {
-  std::optional<ClosedMark> common;
-  for (std::optional<ClosedMark>& mark : marks) {
-    if (!mark) continue;
-    if (common && to_text(*mark) != to_text(*common)) return std::nullopt;
-    common = std::move(mark);
-  }
-  return common;
+bool of_one_store(const StoreLayout& a, const StoreLayout& b) {
+  return to_text(a, 0) == to_text(b, 0);
 }
 
 // The folder and those of the same store on other paths, locked; all of them are still leftovers.
@@ -99,8 +70,6 @@ std::string describe(const FoundRun& found) {
   switch (found.condition) {
     case StoreCondition::kInUse:
       return what + "is in use by " + owner;
-    case StoreCondition::kWhole:
-      return what + "is a whole store, closed by " + owner;
     case StoreCondition::kLeftover:
       return what + "was left half-written by " + owner + ", which was killed";
     case StoreCondition::kElsewhere:
@@ -180,46 +149,31 @@ Result<std::vector<FoundRun>> remove_run(IoQueue& queue, const std::vector<std::
   return found;
 }
 
-Result<AnyStore> find_any(IoQueue& queue, const std::vector<std::string>& paths,
-                          const std::string& run) {
+Result<FoundStore> find_store(IoQueue& queue, const std::vector<std::string>& paths,
+                              const std::string& run) {
   if (paths.empty()) return Error(ErrorCode::kInvalidArgument, "no path to look for a store on");
   std::vector<std::string> ordered(paths.size());
-  std::vector<std::optional<ClosedMark>> marks;
-  std::optional<Member> first;
+  std::optional<StoreLayout> layout;
   for (const std::string& path : paths) {
     const std::string folder = folder_of(path, run);
-    SLUICE_ASSIGN_OR_RETURN(Member member, read_member(queue, folder));
-    const Status right = check_member(member, run);
-    if (!right.ok()) return Error(right.error()).with_context(folder);
-    const std::size_t count = member.manifest.layout.options().paths.size();
-    if (count != paths.size()) {
-      return Error(ErrorCode::kInvalidArgument, folder + " is part of a store of " +
-                                                    std::to_string(count) + " paths, and " +
-                                                    std::to_string(paths.size()) + " were given");
+    SLUICE_ASSIGN_OR_RETURN(StoreManifest member, read_member(queue, folder));
+    const StoreLayoutOptions& store = member.layout.options();
+    if (store.run != run)
+      return Error(ErrorCode::kCorrupt, folder + ": it is the store of run " + store.run);
+    if (store.paths.size() != paths.size()) {
+      return Error(ErrorCode::kInvalidArgument,
+                   folder + " is part of a store of " + std::to_string(store.paths.size()) +
+                       " paths, and " + std::to_string(paths.size()) + " were given");
     }
-    std::string& place = ordered[member.manifest.member];
-    if (!place.empty() || (first && !of_one_store(*first, member))) {
+    std::string& place = ordered[member.member];
+    if (!place.empty() || (layout && !of_one_store(*layout, member.layout))) {
       return Error(ErrorCode::kCorrupt, folder + " does not belong to the same store as " +
                                             folder_of(paths.front(), run));
     }
     place = path;
-    marks.push_back(member.mark);
-    if (!first) first = std::move(member);
+    if (!layout) layout = std::move(member.layout);
   }
-  return AnyStore{std::move(ordered), std::move(first->manifest.layout),
-                  common_mark(std::move(marks))};
-}
-
-Result<ClosedStore> find_closed(IoQueue& queue, const std::vector<std::string>& paths,
-                                const std::string& run) {
-  SLUICE_ASSIGN_OR_RETURN(AnyStore store, find_any(queue, paths, run));
-  if (!store.mark) {
-    return Error(ErrorCode::kCorrupt,
-                 folder_of(paths.front(), run) +
-                     " was left by a run that was killed: its records may be half-written and are "
-                     "not used. Resume from a checkpoint");
-  }
-  return ClosedStore{std::move(store.paths), std::move(store.layout), std::move(*store.mark)};
+  return FoundStore{std::move(ordered), std::move(*layout)};
 }
 
 }  // namespace sluice::swap

@@ -1,11 +1,9 @@
-// What lies on an NVMe path: stores of live runs, stores that were closed, and what killed runs
-// left.
+// What lies on an NVMe path: stores of live runs, and what killed runs left.
 //
 // Threads: any; blocking.
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,8 +19,8 @@ namespace sluice::swap {
 std::string describe(const FoundRun& found);
 std::string describe(const RunOwner& owner);
 
-// Removes a store that is held on the paths given. If it is killed at any moment, what remains is a
-// leftover on every path: its marks go first, then what says that it has other parts.
+// Removes a store that is held on the paths given. Through a kill at any moment the rest of it is
+// a leftover, on every path: what says that it was closed goes first, then that it has other parts.
 Status remove_store(aio::IoQueue& queue, const RunDirectories& directories);
 
 struct Sweep {
@@ -40,23 +38,14 @@ Result<Sweep> remove_leftovers(aio::IoQueue& queue, const std::vector<std::strin
 Result<std::vector<FoundRun>> remove_run(aio::IoQueue& queue, const std::vector<std::string>& paths,
                                          const std::string& run);
 
-// A closed store, looked at without taking it.
-struct ClosedStore {
+// A store, looked at without taking it.
+struct FoundStore {
   std::vector<std::string> paths;  // those given, in the layout's order
   StoreLayout layout;
-  ClosedMark mark;
 };
-// Errors as from StateStore::open().
-Result<ClosedStore> find_closed(aio::IoQueue& queue, const std::vector<std::string>& paths,
-                                const std::string& run);
-
-// Likewise, of a store that need not be closed: its generations are then unknown.
-struct AnyStore {
-  std::vector<std::string> paths;
-  StoreLayout layout;
-  std::optional<ClosedMark> mark;
-};
-Result<AnyStore> find_any(aio::IoQueue& queue, const std::vector<std::string>& paths,
-                          const std::string& run);
+// `paths` in any order. kNotFound: there is none; kCorrupt: its run was killed while it was made,
+// its parts do not belong together, or its manifest is damaged.
+Result<FoundStore> find_store(aio::IoQueue& queue, const std::vector<std::string>& paths,
+                              const std::string& run);
 
 }  // namespace sluice::swap

@@ -1,6 +1,9 @@
 #include "swap/store_layout.h"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
 
 #include "aio/striped_file.h"
 #include "aio/units.h"
@@ -11,7 +14,6 @@ namespace {
 constexpr std::uint64_t kMaxChunkBytes = 16 * kMiB;
 constexpr std::uint64_t kMaxStoreBytes = std::uint64_t{1} << 56;
 constexpr std::size_t kMaxRecords = 1 << 20;
-constexpr std::uint32_t kMaxGenerations = 16;
 
 Error invalid(std::string what) { return Error(ErrorCode::kInvalidArgument, std::move(what)); }
 
@@ -36,9 +38,6 @@ Status check_options(const StoreLayoutOptions& o) {
   if (o.chunk_bytes == 0 || o.chunk_bytes % 64 != 0 || o.chunk_bytes > kMaxChunkBytes)
     return invalid("a checksum's chunk must be a multiple of 64 bytes and at most " +
                    format_bytes(kMaxChunkBytes) + ", not " + std::to_string(o.chunk_bytes));
-  if (o.generations < 1 || o.generations > kMaxGenerations)
-    return invalid("a store keeps 1 to " + std::to_string(kMaxGenerations) + " generations, not " +
-                   std::to_string(o.generations));
   return {};
 }
 
@@ -74,16 +73,17 @@ Result<StoreLayout> StoreLayout::create(StoreLayoutOptions options,
   layout.options_ = std::move(options);
   layout.records_ = std::move(records);
   layout.offsets_.reserve(layout.records_.size());
+  std::set<std::pair<std::string_view, std::uint64_t>> keys;
   for (const RecordSpec& record : layout.records_) {
     SLUICE_RETURN_IF_ERROR(check_record(record, layout.options_.chunk_bytes));
-    const auto id = static_cast<RecordId>(layout.offsets_.size());
-    if (!layout.by_key_.emplace(std::pair(record.parameter, record.first_element), id).second)
+    if (!keys.emplace(record.parameter, record.first_element).second)
       return invalid("two records are called " + name_of(record));
-    layout.offsets_.push_back(layout.sequence_bytes_);
+    const auto id = static_cast<RecordId>(layout.offsets_.size());
+    layout.offsets_.push_back(layout.total_bytes_);
     const std::uint64_t image_bytes = layout.shape(id).image_bytes();
-    layout.sequence_bytes_ += image_bytes;
+    layout.total_bytes_ += image_bytes;
     layout.largest_image_bytes_ = std::max(layout.largest_image_bytes_, image_bytes);
-    if (layout.sequence_bytes_ > kMaxStoreBytes / layout.options_.generations)
+    if (layout.total_bytes_ > kMaxStoreBytes)
       return invalid("a store of more than " + format_bytes(kMaxStoreBytes));
   }
   return layout;
@@ -97,17 +97,6 @@ RecordShape StoreLayout::shape(RecordId id) const {
           .elements = record.elements,
           .payload_bytes = record.payload_bytes,
           .chunk_bytes = options_.chunk_bytes};
-}
-
-Result<RecordId> StoreLayout::find(const std::string& parameter,
-                                   std::uint64_t first_element) const {
-  const auto found = by_key_.find({parameter, first_element});
-  if (found == by_key_.end()) {
-    return Error(ErrorCode::kNotFound, "the store of run " + options_.run + " has no record of " +
-                                           parameter + " that begins at element " +
-                                           std::to_string(first_element));
-  }
-  return found->second;
 }
 
 }  // namespace sluice::swap

@@ -1,15 +1,12 @@
 // StoreLayout: which records a store has and where each lies, fixed when the store is made.
 //
-// Records lie consecutively in the order given, each at a multiple of 4096 bytes of one
-// range, which is striped over the paths. With G generations there are G such sequences: generation
-// g of a record lies in sequence g mod G.
+// Records lie one behind the other in the order given, each at a multiple of 4096 bytes of one
+// range, which the paths share in stripes.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "aio/result.h"
@@ -36,7 +33,6 @@ struct StoreLayoutOptions {
   std::vector<int> weights;  // empty: equal
   std::uint64_t stripe_bytes = 1 << 20;
   std::uint64_t chunk_bytes = 1 << 20;  // of a checksum; a multiple of 64, at most 16 MiB
-  std::uint32_t generations = 1;        // G
 };
 
 class StoreLayout {
@@ -49,23 +45,18 @@ class StoreLayout {
   std::span<const RecordSpec> records() const { return records_; }
   const RecordSpec& record(RecordId id) const { return records_[id]; }
   RecordShape shape(RecordId id) const;
-  std::uint64_t offset_bytes(RecordId id, std::uint64_t generation) const {
-    return generation % options_.generations * sequence_bytes_ + offsets_[id];
-  }
-  std::uint64_t total_bytes() const { return sequence_bytes_ * options_.generations; }
+  std::uint64_t offset_bytes(RecordId id) const { return offsets_[id]; }
+  std::uint64_t total_bytes() const { return total_bytes_; }
   std::uint64_t largest_image_bytes() const { return largest_image_bytes_; }
-  // kNotFound names what was looked up.
-  Result<RecordId> find(const std::string& parameter, std::uint64_t first_element) const;
 
  private:
   StoreLayout() = default;
 
   StoreLayoutOptions options_;
   std::vector<RecordSpec> records_;
-  std::vector<std::uint64_t> offsets_;  // in a sequence
-  std::uint64_t sequence_bytes_ = 0;
+  std::vector<std::uint64_t> offsets_;
+  std::uint64_t total_bytes_ = 0;
   std::uint64_t largest_image_bytes_ = 0;
-  std::map<std::pair<std::string, std::uint64_t>, RecordId> by_key_;
 };
 
 }  // namespace sluice::swap

@@ -14,7 +14,8 @@ using nlohmann::json;
 
 constexpr const char* kFormat = "sluice-state-store";
 constexpr std::int64_t kVersion = 1;
-// Larger files are not manifests of ours.
+constexpr std::int64_t kGenerations = 1;
+// Larger files are no manifests of ours.
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
 
 Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }
@@ -58,8 +59,11 @@ Result<StoreManifest> manifest_from_json(const json& content) {
                              .paths = content.at("paths").get<std::vector<std::string>>(),
                              .weights = content.at("weights").get<std::vector<int>>(),
                              .stripe_bytes = content.at("stripe_bytes").get<std::uint64_t>(),
-                             .chunk_bytes = content.at("chunk_bytes").get<std::uint64_t>(),
-                             .generations = content.at("generations").get<std::uint32_t>()};
+                             .chunk_bytes = content.at("chunk_bytes").get<std::uint64_t>()};
+  const auto generations = content.at("generations").get<std::int64_t>();
+  if (generations != kGenerations)
+    return corrupt("it keeps " + std::to_string(generations) +
+                   " generations of each record, and this program keeps one");
   if (member >= options.paths.size()) return corrupt("it is of a path that it does not list");
   SLUICE_ASSIGN_OR_RETURN(
       StoreLayout layout,
@@ -80,7 +84,7 @@ std::string to_text(const StoreLayout& layout, std::size_t member) {
                          {"weights", o.weights},
                          {"stripe_bytes", o.stripe_bytes},
                          {"chunk_bytes", o.chunk_bytes},
-                         {"generations", o.generations},
+                         {"generations", kGenerations},
                          {"records", records_to_json(layout.records())}});
 }
 
@@ -88,25 +92,6 @@ Result<StoreManifest> parse_manifest(std::string_view text) {
   SLUICE_ASSIGN_OR_RETURN(const json content, parse_sealed_text(text));
   try {
     return manifest_from_json(content);
-  } catch (const json::exception& wrong) {
-    return not_as_it_should_be(wrong);
-  }
-}
-
-std::string to_text(const ClosedMark& mark) {
-  return to_sealed_text({{"store_id", to_hex(mark.store_id)},
-                         {"generations", mark.generations},
-                         {"note", mark.note}});
-}
-
-Result<ClosedMark> parse_closed_mark(std::string_view text) {
-  SLUICE_ASSIGN_OR_RETURN(const json content, parse_sealed_text(text));
-  try {
-    ClosedMark mark;
-    SLUICE_ASSIGN_OR_RETURN(mark.store_id, parse_hex(content.at("store_id").get<std::string>()));
-    mark.generations = content.at("generations").get<std::vector<std::uint64_t>>();
-    mark.note = content.at("note").get<std::string>();
-    return mark;
   } catch (const json::exception& wrong) {
     return not_as_it_should_be(wrong);
   }
@@ -121,46 +106,42 @@ Result<StoreManifest> read_manifest(aio::IoQueue& queue, const std::string& fold
   return manifest;
 }
 
-Result<std::optional<ClosedMark>> read_mark(aio::IoQueue& queue, const std::string& folder) {
-  const std::string path = closed_mark_path(folder);
-  auto text = aio::read_small_file(queue, path, kMaxManifestBytes);
-  if (!text.ok()) {
-    if (text.error().code() == ErrorCode::kNotFound) return std::optional<ClosedMark>();
-    return std::move(text).error();
-  }
-  auto mark = parse_closed_mark(*text);
-  if (!mark.ok()) return std::move(mark).error().with_context(path);
-  return std::optional(std::move(*mark));
+namespace {
+
+Error in_doubt(const std::string& folder, const std::string& other, const char* why) {
+  return {ErrorCode::kAlreadyExists, folder + " is part of a store whose part in " + other + ' ' +
+                                         why + ", so that whether it is of use is not known"};
 }
 
-namespace {
-Error closed_or_not_unknown(const std::string& folder, const std::string& other, const char* why) {
-  return {ErrorCode::kAlreadyExists, folder + " is part of a store whose part in " + other + ' ' +
-                                         why + ", so that whether it was closed is not known"};
+Status refuse_closed(aio::FileSystem& files, const std::string& folder) {
+  SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
+  if (!closed) return {};
+  return Error(ErrorCode::kAlreadyExists,
+               closed_mark_path(folder) + " says that an earlier version closed a whole store");
 }
+
 }  // namespace
 
-Result<bool> is_closed(aio::IoQueue& queue, const std::string& folder, const std::string& run) {
+Status check_is_scratch(aio::IoQueue& queue, const std::string& folder, const std::string& run) {
   aio::FileSystem& files = queue.backend().files();
   const auto manifest = read_manifest(queue, folder);
   const bool made = manifest.ok();
   if (!made && manifest.error().code() != ErrorCode::kNotFound) return manifest.error();
-  SLUICE_ASSIGN_OR_RETURN(const bool marked, files.exists(closed_mark_path(folder)));
-  if (marked || !made) return marked;
+  SLUICE_RETURN_IF_ERROR(refuse_closed(files, folder));
+  if (!made) return {};
   const StoreLayoutOptions& store = manifest->layout.options();
   for (std::size_t member = 0; member < store.paths.size(); ++member) {
     if (member == manifest->member) continue;
     const std::string other = folder_of(store.paths[member], run);
     SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(other));
-    if (!there) return closed_or_not_unknown(folder, other, "is not there");
-    SLUICE_ASSIGN_OR_RETURN(const auto mark, read_mark(queue, other));
-    if (mark && mark->store_id == store.store_id) return true;
+    if (!there) return in_doubt(folder, other, "is not there");
+    SLUICE_RETURN_IF_ERROR(refuse_closed(files, other));
     const auto its = read_manifest(queue, other);
     if (!its.ok() && its.error().code() != ErrorCode::kNotFound) return its.error();
     if (its.ok() && its->layout.options().store_id != store.store_id)
-      return closed_or_not_unknown(folder, other, "has given way to another store");
+      return in_doubt(folder, other, "has given way to another store");
   }
-  return false;
+  return {};
 }
 
 }  // namespace sluice::swap

@@ -9,7 +9,7 @@
 
 #include "engine/model/model_layout.h"
 #include "offload/element_types.h"
-#include "offload/state/unit_residency.h"
+#include "offload/unit_residency.h"
 
 namespace sluice::engine {
 

@@ -19,7 +19,7 @@
 #include "offload/params/param_offloader.h"
 #include "offload/planner/step_model.h"
 #include "offload/state/optimizer_offloader.h"
-#include "offload/state/unit_residency.h"
+#include "offload/unit_residency.h"
 
 namespace sluice::engine {
 

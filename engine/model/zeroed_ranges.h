@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/model/unit_layout.h"
-#include "offload/state/unit_residency.h"
+#include "offload/unit_residency.h"
 
 namespace sluice::engine {
 

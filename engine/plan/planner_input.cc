@@ -28,7 +28,6 @@ struct Widths {
 Widths widths_of(const MemoryPlan& plan) {
   switch (plan.form) {
     case offload::ParamForm::kSplit:
-    case offload::ParamForm::kFp32AndBf16:
       return {};
     case offload::ParamForm::kFp32AndFp16:
       return {.param = 2, .grad = 2, .state = 12};

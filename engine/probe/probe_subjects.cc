@@ -20,8 +20,6 @@ std::string name_of(offload::ParamForm form) {
       return "split bf16";
     case offload::ParamForm::kFp32:
       return "fp32";
-    case offload::ParamForm::kFp32AndBf16:
-      return "fp32 and bf16";
     case offload::ParamForm::kFp32AndFp16:
       break;
   }

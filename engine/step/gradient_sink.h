@@ -32,7 +32,7 @@
 #include "offload/adamw/adamw/adamw_arrays.h"
 #include "offload/adamw/adamw/isa.h"
 #include "offload/adamw/adamw/square_sum.h"
-#include "offload/state/unit_residency.h"
+#include "offload/unit_residency.h"
 
 namespace sluice::engine {
 

@@ -17,7 +17,7 @@
 #include "engine/step/unit_parameters.h"
 #include "offload/params/param_offloader.h"
 #include "offload/state/unit_source.h"
-#include "offload/state/unit_residency.h"
+#include "offload/unit_residency.h"
 #include "swap/chunk_hash.h"
 
 namespace sluice::engine {

@@ -27,7 +27,7 @@ struct AdamwArrays {
   ParamForm param_form = ParamForm::kFp32;
   const void* grad = nullptr;        // of grad_type; only read
   float* master = nullptr;           // read and written, all forms but kSplit
-  std::uint16_t* param16 = nullptr;  // kSplit: read and written; copies: only written
+  std::uint16_t* param16 = nullptr;  // kSplit: read and written; kFp32AndFp16: only written
   std::uint16_t* lo = nullptr;       // read and written, kSplit
   float* m = nullptr;                // read and written
   float* v = nullptr;                // read and written
@@ -36,7 +36,7 @@ struct AdamwArrays {
 // What one parameter costs in memory traffic: read + written, assuming whole cache lines.
 constexpr int adamw_bytes_per_param(GradType grad, ParamForm form) {
   const auto gradient = static_cast<int>(element_bytes(grad));
-  const int copy = form == ParamForm::kFp32AndBf16 || form == ParamForm::kFp32AndFp16 ? 2 : 0;
+  const int copy = form == ParamForm::kFp32AndFp16 ? 2 : 0;
   return gradient + 3 * (4 + 4) + copy;
 }
 

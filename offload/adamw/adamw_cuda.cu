@@ -179,8 +179,6 @@ void choose_form(const AdamwScalars& s, const AdamwArrays& a, std::uint64_t elem
       return launch<kGrad, ParamForm::kSplit>(s, a, elements, stream);
     case ParamForm::kFp32:
       return launch<kGrad, ParamForm::kFp32>(s, a, elements, stream);
-    case ParamForm::kFp32AndBf16:
-      return launch<kGrad, ParamForm::kFp32AndBf16>(s, a, elements, stream);
     case ParamForm::kFp32AndFp16:
       return launch<kGrad, ParamForm::kFp32AndFp16>(s, a, elements, stream);
   }

@@ -36,21 +36,13 @@ float load_param(const AdamwArrays& arrays, std::size_t i) {
 }
 
 void store_param(const AdamwArrays& arrays, std::size_t i, float p) {
-  const SplitMaster halves = split_master(p);
-  switch (arrays.param_form) {
-    case ParamForm::kSplit:
-      arrays.param16[i] = halves.hi;
-      arrays.lo[i] = halves.lo;
-      return;
-    case ParamForm::kFp32AndBf16:
-      arrays.param16[i] = halves.hi;
-      break;
-    case ParamForm::kFp32AndFp16:
-      arrays.param16[i] = fp16_from_float(p);
-      break;
-    case ParamForm::kFp32:
-      break;
+  if (arrays.param_form == ParamForm::kSplit) {
+    const SplitMaster halves = split_master(p);
+    arrays.param16[i] = halves.hi;
+    arrays.lo[i] = halves.lo;
+    return;
   }
+  if (arrays.param_form == ParamForm::kFp32AndFp16) arrays.param16[i] = fp16_from_float(p);
   arrays.master[i] = p;
 }
 

@@ -76,13 +76,13 @@ class VectorAdamw {
   }
 
   [[gnu::always_inline]] void store_param(std::size_t i, F p) const {
-    if constexpr (kForm == ParamForm::kSplit || kForm == ParamForm::kFp32AndBf16)
+    if constexpr (kForm == ParamForm::kSplit) {
       V::store_hi(arrays_.param16 + i, p);
-    if constexpr (kForm == ParamForm::kFp32AndFp16) V::store_fp16(arrays_.param16 + i, p);
-    if constexpr (kForm == ParamForm::kSplit)
       V::store_lo(arrays_.lo + i, p);
-    else
+    } else {
+      if constexpr (kForm == ParamForm::kFp32AndFp16) V::store_fp16(arrays_.param16 + i, p);
       V::store(arrays_.master + i, p);
+    }
   }
 
   // A copy, which nothing else can change: its pointers stay in registers.
@@ -125,8 +125,6 @@ void choose_form(const AdamwScalars& scalars, const AdamwArrays& arrays, std::si
       return choose_mode<V, kGrad, ParamForm::kSplit>(scalars, arrays, begin, end);
     case ParamForm::kFp32:
       return choose_mode<V, kGrad, ParamForm::kFp32>(scalars, arrays, begin, end);
-    case ParamForm::kFp32AndBf16:
-      return choose_mode<V, kGrad, ParamForm::kFp32AndBf16>(scalars, arrays, begin, end);
     case ParamForm::kFp32AndFp16:
       return choose_mode<V, kGrad, ParamForm::kFp32AndFp16>(scalars, arrays, begin, end);
   }

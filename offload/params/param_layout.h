@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "offload/state/sub_groups.h"
+#include "offload/sub_groups.h"
 #include "swap/state_store.h"
 
 namespace sluice::offload {

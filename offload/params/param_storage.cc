@@ -27,8 +27,7 @@ Result<ParamMemoryPlan> ParamStorage::plan(const ParamOptions& options) {
                                                      .paths = options.store.paths,
                                                      .weights = options.store.weights,
                                                      .stripe_bytes = options.store.stripe_bytes,
-                                                     .chunk_bytes = layout.chunk_bytes(),
-                                                     .generations = options.store.generations},
+                                                     .chunk_bytes = layout.chunk_bytes()},
                                                     records_of(layout)));
   plan.nvme_bytes = store.total_bytes();
   return plan;

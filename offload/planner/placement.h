@@ -9,7 +9,7 @@
 
 #include "offload/planner/machine_speeds.h"
 #include "offload/planner/step_model.h"
-#include "offload/state/sub_groups.h"
+#include "offload/sub_groups.h"
 
 namespace sluice::offload {
 
@@ -42,11 +42,9 @@ enum class Choice : std::uint8_t { kAuto, kOn, kOff };
 
 // What the user stated explicitly; it is obeyed literally.
 struct PlacementRules {
-  std::optional<Tier> optimizer;           // all state there; kGpu is DeepSpeed's "none"
-  std::optional<TierFractions> fractions;  // of state, over all elements; instead of `optimizer`
-  std::vector<TierElements> state;         // of each unit; instead of both
-  bool state_on_gpu = true;                // false: there is no GPU
-  bool state_on_nvme = true;               // false: no folder was named, as for the next
+  std::vector<TierElements> state;  // of each unit, where it is; empty: the planner's
+  bool state_on_gpu = true;         // false: there is no GPU
+  bool state_on_nvme = true;        // false: no folder was named, as for the next
   bool params_on_nvme = true;
   // kGpu: every unit is resident. kCpu and kNvme: the host's copies are there, and only embedding
   // and head, and units with state on the GPU, have places of their own on the GPU.

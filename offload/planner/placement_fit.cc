@@ -65,10 +65,8 @@ bool fits_without(PlannerInput input, FitHint::Change change) {
       rules.boundaries_to_cpu = Choice::kAuto;
       break;
     case FitHint::Change::kOptimizerAnywhere:
-      if (!rules.optimizer && !rules.fractions && rules.state.empty()) return false;
+      if (rules.state.empty()) return false;
       rules.state.clear();
-      rules.optimizer.reset();
-      rules.fractions.reset();
       break;
     case FitHint::Change::kParamsAnywhere:
       if (!rules.params) return false;

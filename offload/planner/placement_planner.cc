@@ -1,7 +1,6 @@
 #include "offload/planner/placement_planner.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "offload/planner/placement_search.h"
@@ -29,14 +28,6 @@ Status check_input(const PlannerInput& input) {
     if (of_unit.gpu + of_unit.cpu + of_unit.nvme != input.units[i].elements)
       return invalid("the tiers of a unit's state add up to the unit");
   }
-  if (!rules.fractions) return {};
-  const TierFractions& share = *rules.fractions;
-  constexpr double kRounding = 1e-6;
-  if (rules.optimizer)
-    return invalid("the optimizer's state has fractions or one device, not both");
-  if (share.gpu < 0 || share.cpu < 0 || share.nvme < 0 ||
-      std::abs(share.gpu + share.cpu + share.nvme - 1) > kRounding)
-    return invalid("fractions of the optimizer's state are not negative and add up to 1");
   return {};
 }
 

@@ -25,13 +25,6 @@ std::uint64_t host_elements(const UnitPlace& place) {
   return place.cpu_elements + place.nvme_elements;
 }
 
-bool may_hold(const std::optional<Tier>& asked, Tier tier) { return !asked || *asked == tier; }
-
-std::uint64_t share_of(double fraction, std::uint64_t elements) {
-  return std::min(
-      elements, static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(elements))));
-}
-
 }  // namespace
 
 PlacementSpace::PlacementSpace(const PlannerInput& input) : input_(input) {
@@ -45,10 +38,6 @@ PlacementSpace::PlacementSpace(const PlannerInput& input) : input_(input) {
   if (!rules.state.empty()) {
     for (const TierElements& unit : rules.state) most_gpu_elements_ += unit.gpu;
     least_gpu_elements_ = most_gpu_elements_;
-  } else if (rules.fractions) {
-    least_gpu_elements_ = most_gpu_elements_ = share_of(rules.fractions->gpu, elements_);
-  } else if (rules.optimizer) {
-    least_gpu_elements_ = most_gpu_elements_ = *rules.optimizer == Tier::kGpu ? elements_ : 0;
   } else {
     most_gpu_elements_ = rules.state_on_gpu ? elements_ : 0;
   }
@@ -229,19 +218,11 @@ void PlacementSpace::place_host(const PlacementKnobs& knobs, std::vector<UnitPla
       places[i].cpu_elements = rules.state[i].cpu;
       places[i].nvme_elements = rules.state[i].nvme;
     }
-  } else if (rules.fractions) {
-    const std::uint64_t on_host = elements_ - least_gpu_elements_;
-    const std::uint64_t on_nvme = std::min(share_of(rules.fractions->nvme, elements_), on_host);
-    place_host_state(knobs, rules.fractions->cpu > 0 ? on_nvme : on_host, places);
-  } else if (rules.optimizer == Tier::kNvme) {
-    place_host_state(knobs, elements_, places);
-  } else if (rules.state_on_nvme && may_hold(rules.optimizer, Tier::kNvme) &&
-             input_.budget.nvme > input_.fixed.nvme) {
+  } else if (rules.state_on_nvme && input_.budget.nvme > input_.fixed.nvme) {
     fit_host_state(knobs, places);
   }
-  if (!rules.params_on_nvme || !may_hold(rules.params, Tier::kNvme) ||
-      input_.budget.nvme <= input_.fixed.nvme)
-    return;
+  const bool may_spill = rules.params_on_nvme && rules.params.value_or(Tier::kNvme) == Tier::kNvme;
+  if (!may_spill || input_.budget.nvme <= input_.fixed.nvme) return;
   while (placed_bytes(input_, places).cpu > input_.budget.cpu && spill_params(places)) {
   }
 }

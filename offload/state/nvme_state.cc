@@ -69,8 +69,7 @@ Result<StoreLayout> plan_layout(const NvmeState::Options& options, std::vector<R
                               .paths = options.store.paths,
                               .weights = options.store.weights,
                               .stripe_bytes = options.store.stripe_bytes,
-                              .chunk_bytes = tile_bytes(options.kind.form),
-                              .generations = options.store.generations},
+                              .chunk_bytes = tile_bytes(options.kind.form)},
                              std::move(specs));
 }
 

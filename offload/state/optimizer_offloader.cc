@@ -24,12 +24,6 @@ bool places_on(const Options& options, Tier tier) {
                      [&](const SubGroup& sub_group) { return sub_group.tier == tier; });
 }
 
-Status check_options(const Options& options) {
-  if (options.form == ParamForm::kFp32AndBf16)
-    return invalid("bf16 parameters are kept as the halves of a split master, not as a copy");
-  return check_placement(options.units, options.placement);
-}
-
 Status check_environment(const Options& options, const Environment& environment) {
   if (environment.executor == nullptr) return invalid("the optimizer needs an executor");
   if (places_on(options, Tier::kGpu) && environment.device == nullptr)
@@ -54,7 +48,7 @@ NvmeState::Options nvme_options(const Options& options) {
 // ---- making ----------------------------------------------------------------------------------
 
 Result<OptimizerOffloader::MemoryPlan> OptimizerOffloader::memory_plan(const Options& options) {
-  SLUICE_RETURN_IF_ERROR(check_options(options));
+  SLUICE_RETURN_IF_ERROR(check_placement(options.units, options.placement));
   MemoryPlan plan;
   plan.cpu_state_bytes = CpuState::mapped_bytes(options.form, options.placement);
   plan.gpu_state_bytes = GpuState::device_bytes(options.form, options.placement);
@@ -73,7 +67,7 @@ Result<OptimizerOffloader::MemoryPlan> OptimizerOffloader::memory_plan(const Opt
 
 Result<std::unique_ptr<OptimizerOffloader>> OptimizerOffloader::create(
     const Options& options, const Environment& environment) {
-  SLUICE_RETURN_IF_ERROR(check_options(options));
+  SLUICE_RETURN_IF_ERROR(check_placement(options.units, options.placement));
   SLUICE_RETURN_IF_ERROR(check_environment(options, environment));
   std::unique_ptr<OptimizerOffloader> offloader(new OptimizerOffloader(options, environment));
   SLUICE_ASSIGN_OR_RETURN(offloader->worker_,

@@ -45,7 +45,7 @@
 #include "offload/state/state_sweep.h"
 #include "offload/state/state_tiles.h"
 #include "offload/state/unit_source.h"
-#include "offload/state/sub_groups.h"
+#include "offload/sub_groups.h"
 #include "swap/state_store.h"
 #include "swap/swap_pipeline.h"
 
@@ -61,7 +61,7 @@ class UpdateWorker;
 class OptimizerOffloader {
  public:
   struct Options {
-    ParamForm form = ParamForm::kSplit;  // kSplit, kFp32AndFp16 or kFp32
+    ParamForm form = ParamForm::kSplit;
     GradType grad_type = GradType::kBf16;
     Isa isa = Isa::kScalar;
     std::vector<UnitSpec> units;

@@ -16,7 +16,7 @@
 #include "offload/state/state_sweep.h"
 #include "offload/state/state_tiles.h"
 #include "offload/state/unit_source.h"
-#include "offload/state/sub_groups.h"
+#include "offload/sub_groups.h"
 
 namespace sluice::offload {
 

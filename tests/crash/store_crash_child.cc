@@ -3,15 +3,18 @@
 //
 //   store_crash_child FOLDER SEED
 //
-// It starts as any run does: opens the store if there is a whole one (and checks every byte of it),
-// else makes it anew. Then it goes on for ever: steps that read each record, check it, change it
-// and write it, and after a few steps it closes the store and opens it again.
+// It starts as any run does: looks at what is there and makes its store anew. Then it goes on for
+// ever: steps that read each record, check it, change it and write it, and after a few steps it
+// removes the store and makes it again.
 //
-//   found whole N | found leftover | found nothing | found made    what the start met
-//   step N                                                         all records of step N are
-//   computed closing N, closed N, opened N
+//   found leftover | found nothing    what the start met
+//   made                              all records are of step 0
+//   step N                            all records are of step N
+//   removing
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,13 +26,16 @@
 #include "aio/pinned_pool.h"
 #include "aio/split_mix.h"
 #include "aio/units.h"
+#include "swap/record_writer.h"
 #include "swap/state_store.h"
+#include "swap/store_inventory.h"
 #include "swap/swap_pipeline.h"
 
 namespace sluice::swap {
 namespace {
 
 constexpr std::uint64_t kPayloadBytes = 700'000;
+constexpr std::uint64_t kChunkBytes = 65'536;
 constexpr RecordId kRecords = 12;
 
 // Unbuffered: what was said before the kill was said.
@@ -59,7 +65,7 @@ std::uint64_t value_at(std::uint64_t step, RecordId record, std::uint64_t offset
 class Chunk {
  public:
   Chunk(RecordId record, int index, std::span<std::byte> data)
-      : record_(record), begin_(static_cast<std::uint64_t>(index) * 65'536), data_(data) {}
+      : record_(record), begin_(static_cast<std::uint64_t>(index) * kChunkBytes), data_(data) {}
 
   bool is_of(std::uint64_t step) const {
     for (std::size_t i = 0; i + 8 <= data_.size(); i += 8) {
@@ -101,63 +107,52 @@ class Run {
   }
 
   [[noreturn]] void live() {
-    start();
+    look();
     for (;;) {
+      make();
       const auto steps = 1 + random_.below(4);
       for (std::uint64_t i = 0; i < steps; ++i) one_step();
-      say("closing " + std::to_string(step_));
-      must(store_->close(std::to_string(step_)));
+      say("removing");
+      must(store_->remove());
       store_.reset();
-      say("closed " + std::to_string(step_));
-      store_ = must(StateStore::open({*queue_, *queue_}, paths_, "crash"));
-      say("opened " + std::to_string(step_));
     }
   }
 
  private:
-  void start() {
-    auto store = StateStore::open({*queue_, *queue_}, paths_, "crash");
-    if (store.ok()) {
-      store_ = std::move(*store);
-      step_ = std::stoull(store_->note());
-      check_all();
-      say("found whole " + store_->note());
-      return;
+  // Whatever a killed run left, on either path, is known for what it is.
+  void look() {
+    bool leftover = false;
+    for (const std::string& path : paths_) {
+      for (const FoundRun& found : must(find_runs(*queue_, path))) {
+        if (found.condition == StoreCondition::kLeftover)
+          leftover = true;
+        else if (found.condition != StoreCondition::kUnclaimed)
+          die(Error(ErrorCode::kInternal, describe(found)));
+      }
     }
-    if (store.error().code() == ErrorCode::kNotFound)
-      say("found nothing");
-    else if (store.error().code() == ErrorCode::kCorrupt)
-      say("found leftover");
-    else
-      die(store.error());
+    say(leftover ? "found leftover" : "found nothing");
+  }
+
+  void make() {
     StateStore::Options options;
     options.paths = paths_;
     options.run = "crash";
     options.stripe_bytes = 256 * kKiB;
-    options.chunk_bytes = 65'536;
+    options.chunk_bytes = kChunkBytes;
     store_ = must(StateStore::create({*queue_, *queue_}, options, records()));
-    auto lease = pool_->acquire();
+    const auto writer = must(RecordWriter::create(*store_, *pool_, 2));
     for (RecordId id = 0; id < kRecords; ++id) {
-      RecordImage image(store_->shape(id), lease.bytes().first(store_->shape(id).image_bytes()));
-      for (int c = 0; c < image.chunk_count(); ++c) Chunk(id, c, image.chunk(c)).fill(0);
-      must(store_->write_sealed(*executor_, id, image.bytes()));
-    }
-    step_ = 0;
-    say("found made");
-  }
-
-  void check_all() {
-    auto lease = pool_->acquire();
-    for (RecordId id = 0; id < kRecords; ++id) {
-      RecordImage image(store_->shape(id), lease.bytes().first(store_->shape(id).image_bytes()));
-      must(store_->read_checked(*executor_, id, image.bytes()));
-      for (int c = 0; c < image.chunk_count(); ++c) {
-        if (!Chunk(id, c, image.chunk(c)).is_of(step_)) {
-          say("error a whole store holds a record that is not of step " + std::to_string(step_));
-          std::_Exit(1);
-        }
+      std::span<std::byte> payload = must(writer->begin(id));
+      for (int chunk = 0; !payload.empty(); ++chunk) {
+        const auto data = payload.first(std::min<std::size_t>(payload.size(), kChunkBytes));
+        Chunk(id, chunk, data).fill(0);
+        payload = payload.subspan(data.size());
       }
+      must(writer->write(*executor_));
     }
+    must(writer->finish());
+    step_ = 0;
+    say("made");
   }
 
   void one_step() {

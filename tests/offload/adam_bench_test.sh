@@ -19,7 +19,8 @@ refused --elements --elements many
 refused --grad --grad fp8
 refused --master --master bf16
 refused --copy-out --copy-out fp32
-refused --copy-out --master split --copy-out bf16
+refused --copy-out --copy-out bf16
+refused --copy-out --master split --copy-out fp16
 refused --threads --threads 0
 refused --threads --threads 1.5
 refused --isa --isa sse

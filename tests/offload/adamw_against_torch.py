@@ -25,7 +25,7 @@ CLIP = 1.0
 ISA_MISSING = 3
 
 GRADS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-FORMS = ("split", "fp32", "fp32+bf16", "fp32+fp16")
+FORMS = ("split", "fp32", "fp32+fp16")
 ISAS = ("scalar", "avx2", "avx512")
 
 
@@ -172,10 +172,10 @@ class AdamwAgainstTorch(unittest.TestCase):
         data = Path(self.folder.name) / "ties"
         data.write_bytes(start.tobytes() + np.zeros(elements, np.float32).tobytes())
         torchs = torch.from_numpy(start).bfloat16().view(torch.int16).numpy().view(np.uint16)
-        for form, isa in itertools.product(("split", "fp32+bf16"), ISAS):
-            with self.subTest(form=form, isa=isa):
+        for isa in ISAS:
+            with self.subTest(isa=isa):
                 ours = replay(self.folder.name, data, elements=elements, steps=1, grad="fp32",
-                              form=form, isa=isa, lr=0, decay=0)
+                              form="split", isa=isa, lr=0, decay=0)
                 if ours is None:
                     continue
                 np.testing.assert_array_equal(ours.p, start)

@@ -25,15 +25,14 @@ struct AdamwKind {
 inline std::vector<AdamwKind> all_adamw_kinds() {
   std::vector<AdamwKind> kinds;
   for (const GradType grad : {GradType::kFp32, GradType::kBf16, GradType::kFp16})
-    for (const ParamForm form :
-         {ParamForm::kSplit, ParamForm::kFp32, ParamForm::kFp32AndBf16, ParamForm::kFp32AndFp16})
+    for (const ParamForm form : {ParamForm::kSplit, ParamForm::kFp32, ParamForm::kFp32AndFp16})
       for (const bool l2 : {false, true}) kinds.push_back({grad, form, l2});
   return kinds;
 }
 
 inline std::string name_of(const AdamwKind& kind) {
   static constexpr const char* kGrads[] = {"Fp32", "Bf16", "Fp16"};
-  static constexpr const char* kForms[] = {"Split", "Fp32", "Fp32AndBf16", "Fp32AndFp16"};
+  static constexpr const char* kForms[] = {"Split", "Fp32", "Fp32AndFp16"};
   return std::string("Grad") + kGrads[static_cast<int>(kind.grad)] + "Master" +
          kForms[static_cast<int>(kind.form)] + (kind.l2 ? "L2" : "Decoupled");
 }

@@ -1,7 +1,7 @@
 // adamw_replay KEY=VALUE...: trains one array as a training step does (gradients cast and summed,
 // the norm, AdamW), with everything from files, so that a test in another language can follow it.
 //
-//   isa=auto|scalar|avx2|avx512  grad=fp32|bf16|fp16  form=split|fp32|fp32+bf16|fp32+fp16
+//   isa=auto|scalar|avx2|avx512  grad=fp32|bf16|fp16  form=split|fp32|fp32+fp16
 //   mode=adamw|l2  lr= decay= clip= scale=  elements= steps=  in=FILE out=FILE
 //
 // in:  p, then for each step the gradient times `scale`; fp32, little-endian like all numbers here.
@@ -45,7 +45,6 @@ Problem problem_of(const std::map<std::string, std::string>& given, Isa isa) {
       {"fp32", GradType::kFp32}, {"bf16", GradType::kBf16}, {"fp16", GradType::kFp16}};
   static const std::map<std::string, ParamForm> forms = {{"split", ParamForm::kSplit},
                                                          {"fp32", ParamForm::kFp32},
-                                                         {"fp32+bf16", ParamForm::kFp32AndBf16},
                                                          {"fp32+fp16", ParamForm::kFp32AndFp16}};
   static const std::map<std::string, bool> modes = {{"adamw", true}, {"l2", false}};
   return {.isa = isa,

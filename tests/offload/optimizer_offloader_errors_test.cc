@@ -149,9 +149,6 @@ TEST(OptimizerOffloaderErrors, SaysWhatIsMissingWhenItIsMade) {
   wrong = options;
   wrong.placement.pop_back();
   EXPECT_THAT(complaint(wrong, rig.environment()), HasSubstr("no sub-group places unit ln_f"));
-  wrong = options;
-  wrong.form = ParamForm::kFp32AndBf16;
-  EXPECT_THAT(complaint(wrong, rig.environment()), HasSubstr("split master"));
 }
 
 TEST(OptimizerOffloaderErrors, NamesTheRecordThatIsDamagedOnTheDrive) {

@@ -10,7 +10,7 @@
 
 #include "offload/adamw/adamw/adamw.h"
 #include "offload/state/state_tiles.h"
-#include "offload/state/sub_groups.h"
+#include "offload/sub_groups.h"
 #include "swap/chunk_hash.h"
 #include "tests/offload/adamw_case.h"
 

@@ -225,7 +225,7 @@ TEST(PlacementPlanner, TakesNoMoreMemoryThanMakesTheStepShorter) {
   // Nothing but the GPU takes time.
   input.speeds = instant_machine();
   input.budget = {.gpu = 1ULL << 40, .cpu = 1ULL << 40, .nvme = 1ULL << 40};
-  input.rules = {.optimizer = Tier::kCpu, .recompute = Choice::kOn};
+  input.rules = {.state = all_state_on(Tier::kCpu, input.units), .recompute = Choice::kOn};
   const auto plan = plan_placement(input);
   ASSERT_TRUE(plan.ok() && plan->fits);
   for (std::size_t i = 1; i + 1 < plan->places.size(); ++i)
@@ -276,25 +276,32 @@ class PlacementRulesTest : public testing::TestWithParam<std::uint64_t> {
 };
 
 TEST_P(PlacementRulesTest, PutsStateWhereItIsToldTo) {
-  input_.rules.optimizer = Tier::kGpu;
+  input_.rules.state = all_state_on(Tier::kGpu, input_.units);
   EXPECT_EQ(plan().gpu, plan().all);
-  input_.rules.optimizer = Tier::kCpu;
+  input_.rules.state = all_state_on(Tier::kCpu, input_.units);
   EXPECT_EQ(plan().cpu, plan().all);
-  input_.rules.optimizer = Tier::kNvme;
+  input_.rules.state = all_state_on(Tier::kNvme, input_.units);
   EXPECT_EQ(plan().nvme, plan().all);
 }
 
 TEST_P(PlacementRulesTest, SharesStateAsItIsTold) {
-  input_.rules.fractions = TierFractions{.gpu = 0.25, .cpu = 0.35, .nvme = 0.4};
-  const Totals totals = plan();
-  const auto all = static_cast<double>(totals.all);
-  EXPECT_NEAR(static_cast<double>(totals.gpu), 0.25 * all, 1);
-  EXPECT_NEAR(static_cast<double>(totals.cpu), 0.35 * all, 2);
-  EXPECT_NEAR(static_cast<double>(totals.nvme), 0.4 * all, 1);
+  for (const UnitCost& unit : input_.units) {
+    const std::uint64_t gpu = random_() % (unit.elements + 1);
+    const std::uint64_t cpu = random_() % (unit.elements - gpu + 1);
+    input_.rules.state.push_back({.gpu = gpu, .cpu = cpu, .nvme = unit.elements - gpu - cpu});
+  }
+  const auto plan = plan_placement(input_);
+  ASSERT_TRUE(plan.ok() && plan->fits);
+  expect_sound(input_, *plan);
+  for (std::size_t i = 0; i < plan->places.size(); ++i) {
+    EXPECT_EQ(plan->places[i].gpu_elements, input_.rules.state[i].gpu) << i;
+    EXPECT_EQ(plan->places[i].cpu_elements, input_.rules.state[i].cpu) << i;
+    EXPECT_EQ(plan->places[i].nvme_elements, input_.rules.state[i].nvme) << i;
+  }
 }
 
 TEST_P(PlacementRulesTest, PutsParametersWhereTheyAreToldTo) {
-  input_.rules.optimizer = Tier::kCpu;
+  input_.rules.state = all_state_on(Tier::kCpu, input_.units);
   input_.rules.params = Tier::kGpu;
   EXPECT_EQ(plan().resident, kBlocks + 2);
   EXPECT_EQ(plan().params_on_nvme, 0);
@@ -324,7 +331,7 @@ TEST_P(PlacementRulesTest, SendsInputsAwayAsItIsTold) {
 
 // What is told is not bent when it does not fit.
 TEST_P(PlacementRulesTest, ObeysEvenWhereItDoesNotFit) {
-  input_.rules.optimizer = Tier::kCpu;
+  input_.rules.state = all_state_on(Tier::kCpu, input_.units);
   input_.rules.params = Tier::kCpu;
   input_.budget.cpu = 1'000'000;
   const auto plan = plan_placement(input_);
@@ -339,9 +346,10 @@ TEST_P(PlacementRulesTest, RefusesRulesThatContradictEachOther) {
   input_.rules.recompute = Choice::kOff;
   input_.rules.boundaries_to_cpu = Choice::kOn;
   EXPECT_FALSE(plan_placement(input_).ok());
-  input_.rules = {.optimizer = Tier::kCpu, .fractions = TierFractions{}};
+  input_.rules = {.state = all_state_on(Tier::kCpu, input_.units)};
+  ++input_.rules.state[1].nvme;
   EXPECT_FALSE(plan_placement(input_).ok());
-  input_.rules = {.fractions = TierFractions{.gpu = 0.5, .cpu = 0.6, .nvme = 0}};
+  input_.rules.state.pop_back();
   EXPECT_FALSE(plan_placement(input_).ok());
   input_.rules = {};
   input_.units.clear();

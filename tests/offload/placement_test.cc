@@ -4,6 +4,7 @@
 
 #include "offload/planner/placement_fit.h"
 #include "offload/planner/placement_space.h"
+#include "tests/offload/step_model_cases.h"
 
 namespace sluice::offload {
 namespace {
@@ -131,7 +132,7 @@ TEST(PlacementFit, SaysWhatIsMissingWhere) {
   PlannerInput input = small_input();
   input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 3};
   EXPECT_EQ(leanest_placement(input).missing.total(), 0);
-  input.rules.optimizer = Tier::kCpu;
+  input.rules.state = all_state_on(Tier::kCpu, input.units);
   input.rules.params = Tier::kCpu;
   const std::uint64_t needed = 2 + 7010 * (12 + 5 + 7);
   input.budget.cpu = needed;
@@ -146,7 +147,7 @@ TEST(PlacementFit, HintsAtEachChangeThatIsEnoughAlone) {
   using Change = FitHint::Change;
   PlannerInput input = small_input();
   input.budget = {.gpu = 1 << 20, .cpu = 60'000, .nvme = 3};
-  input.rules.optimizer = Tier::kCpu;
+  input.rules.state = all_state_on(Tier::kCpu, input.units);
   const std::vector<FitHint> hints = fit_hints(input);
   std::vector<Change> changes;
   for (const FitHint& hint : hints) changes.push_back(hint.change);

@@ -53,7 +53,7 @@ std::vector<Relief> relieve(const PlannerInput& input, const ReliefOptions& opti
 TEST(Relief, NamesTheDrivesWhereTheyAreTheBottleneck) {
   PlannerInput input = input_with(0.001);
   input.speeds.drives = duplex(10'000);
-  input.rules = {.optimizer = Tier::kNvme, .params = Tier::kCpu};
+  input.rules = {.state = all_state_on(Tier::kNvme, input.units), .params = Tier::kCpu};
   input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 1 << 20};
   const auto reliefs = relieve(input, {});
   EXPECT_EQ(reliefs.front().change, Change::kTwiceMicroBatch) << "the drives do as much for it";
@@ -79,7 +79,9 @@ TEST(Relief, NamesMemoryWhereTheDrivesStandInForIt) {
 TEST(Relief, NamesOverlapAndTheBatchWhereTheCpuIsTheBottleneck) {
   PlannerInput input = input_with(1);
   input.speeds.cpu_adamw_elements_per_s = 500;
-  input.rules = {.optimizer = Tier::kCpu, .params = Tier::kCpu, .recompute = Choice::kOn};
+  input.rules = {.state = all_state_on(Tier::kCpu, input.units),
+                 .params = Tier::kCpu,
+                 .recompute = Choice::kOn};
   input.step.overlap_update = false;
   input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 0};
   // 8.04 of AdamW and 16; overlapped, three of the four seconds of forward hide; with twice the

@@ -8,6 +8,7 @@
 
 #include "offload/planner/placement.h"
 #include "offload/planner/step_model.h"
+#include "offload/sub_groups.h"
 
 namespace sluice::offload {
 
@@ -31,6 +32,16 @@ inline UnitPlace on_cpu(const UnitCost& unit, bool resident) {
 }
 inline UnitPlace on_nvme(const UnitCost& unit, bool resident) {
   return {.nvme_elements = unit.elements, .resident = resident};
+}
+
+// As PlacementRules::state has it.
+inline std::vector<TierElements> all_state_on(Tier tier, const std::vector<UnitCost>& units) {
+  std::vector<TierElements> state(units.size());
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    TierElements& it = state[i];
+    (tier == Tier::kGpu ? it.gpu : tier == Tier::kCpu ? it.cpu : it.nvme) = units[i].elements;
+  }
+  return state;
 }
 
 // Embedding, blocks, head, of comparable weight on every resource.

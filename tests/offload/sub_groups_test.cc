@@ -1,4 +1,4 @@
-#include "offload/state/sub_groups.h"
+#include "offload/sub_groups.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "offload/state/unit_residency.h"
+#include "offload/unit_residency.h"
 
 #include <gtest/gtest.h>
 

@@ -345,8 +345,6 @@ TEST_F(RunDirectoryOnFiles, OfAnotherMachineIsRefusedHoweverOftenAndLeftAsItWas)
                                HasSubstr("rm -r " + folder_.file("sluice-a"))));
     EXPECT_EQ(content(), before);
   }
-  write("sluice-a/closed.json", "nobody uses it");
-  EXPECT_OK(take("a", without_shared_locks()));
 }
 
 // Whoever has a local drive over the network holds locks that its server does not see.

@@ -48,9 +48,6 @@ class StateStoreOn : public aio::EveryBackend {
     const auto store = StateStore::create(queues(), options_, test_records());
     return store.ok() ? Error(ErrorCode::kInternal, "it was made") : store.error();
   }
-  Result<std::unique_ptr<StateStore>> open() {
-    return StateStore::open(queues(), options_.paths, options_.run);
-  }
   Result<ScrubReport> scrub_all() {
     return scrub(*queue_, *executor_, options_.paths, options_.run, {.buffers = 2});
   }
@@ -71,7 +68,7 @@ class StateStoreOn : public aio::EveryBackend {
   }
   // The file and place of a byte of a record, found by the layout alone.
   void flip_on_disk(const StoreLayout& layout, RecordId id, std::uint64_t offset_in_record) {
-    const std::uint64_t at = layout.offset_bytes(id, 0) + offset_in_record;
+    const std::uint64_t at = layout.offset_bytes(id) + offset_in_record;
     // Stripes of 32 KiB in the cycle a, b, a (weights 2 and 1, spread evenly).
     const std::uint64_t stripe = at / (32 * kKiB);
     const std::uint64_t turn = stripe % 3;
@@ -105,84 +102,18 @@ TEST_P(StateStoreOn, ReadsBackWhatItWrote) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_.file("b")));
 }
 
-TEST_P(StateStoreOn, FindsRecordsByParameterAndFirstElement) {
-  auto store = create();
-  EXPECT_EQ(*store->layout().find("h.0", 0), 0U);
-  EXPECT_EQ(*store->layout().find("h.0", 30'000), 1U);
-  EXPECT_EQ(store->layout().find("h.0", 1).error().code(), ErrorCode::kNotFound);
-  EXPECT_EQ(store->name(1), "h.0[30000..31000)");
-}
-
-TEST_P(StateStoreOn, IsWholeOnceClosedAndNoLongerOnceOpened) {
-  {
-    auto store = create();
-    StoreUser(*store, *executor_).write_all(1);
-    ASSERT_OK(store->close("step 12"));
-  }
-  EXPECT_EQ(condition_on(1), StoreCondition::kWhole);
-  {
-    auto store = open();
-    ASSERT_OK(store.status());
-    EXPECT_EQ((*store)->note(), "step 12");
-    StoreUser(**store, *executor_).expect_all(1);
-    EXPECT_EQ(condition_on(0), StoreCondition::kInUse);
-  }
-  EXPECT_EQ(condition_on(0), StoreCondition::kLeftover);
-  EXPECT_THAT(open().error().message(), HasSubstr("killed"));
-}
-
-TEST_P(StateStoreOn, OpensWithPathsInAnyOrder) {
-  {
-    auto store = create();
-    StoreUser(*store, *executor_).write_all(3);
-    ASSERT_OK(store->close());
-  }
-  std::swap(options_.paths[0], options_.paths[1]);
-  auto store = open();
-  ASSERT_OK(store.status());
-  StoreUser(**store, *executor_).expect_all(3);
-}
-
-TEST_P(StateStoreOn, RefusesParts) {
-  {
-    auto store = create();
-    StoreUser(*store, *executor_).write_all(1);
-    ASSERT_OK(store->close());
-  }
-  options_.paths.pop_back();
-  EXPECT_THAT(open().error().message(), HasSubstr("part of a store of 2 paths"));
-}
-
-// As a kill between two marks leaves it.
-TEST_P(StateStoreOn, IsWholeWithItsMarkOnOnePath) {
-  {
-    auto store = create();
-    StoreUser(*store, *executor_).write_all(1);
-    ASSERT_OK(store->close());
-  }
-  std::filesystem::remove(options_.paths[0] + "/sluice-test/closed.json");
-  EXPECT_EQ(condition_on(0), StoreCondition::kWhole);
-  EXPECT_THAT(remove_leftovers(*queue_, options_.paths)->removed, SizeIs(0));
-  auto store = open();
-  ASSERT_OK(store.status());
-  StoreUser(**store, *executor_).expect_all(1);
-}
-
 TEST_P(StateStoreOn, RefusesPartsOfTwoStores) {
   for (const char* name : {"test", "other"}) {
     options_.run = name;
-    auto store = create();
-    StoreUser(*store, *executor_).write_all(1);
-    ASSERT_OK(store->close());
+    create().reset();
   }
   const std::string from = options_.paths[1] + "/sluice-other";
   const std::string to = options_.paths[1] + "/sluice-test";
   std::filesystem::remove_all(to);
   std::filesystem::rename(from, to);
   options_.run = "test";
-  const auto store = open();
-  ASSERT_FALSE(store.ok());
-  EXPECT_THAT(store.error().message(), HasSubstr("it is the store of run other"));
+  EXPECT_THAT(scrub_all().status().error().message(), HasSubstr("it is the store of run other"));
+  EXPECT_THAT(create_error().message(), HasSubstr("has given way to another store"));
 }
 
 TEST_P(StateStoreOn, IsHeldByOneRunAtATime) {
@@ -198,14 +129,18 @@ TEST_P(StateStoreOn, IsHeldByOneRunAtATime) {
   user.expect_all(1);
 }
 
-TEST_P(StateStoreOn, KeepsWhatAnotherRunClosed) {
-  {
-    auto store = create();
-    StoreUser(*store, *executor_).write_all(1);
-    ASSERT_OK(store->close());
-  }
+// One mark is enough: an earlier version that was killed between two of them left a whole store.
+TEST_P(StateStoreOn, KeepsWhatAnEarlierVersionClosed) {
+  create().reset();
+  std::ofstream(folder_.file("b/sluice-test/closed.json")) << "its mark";
+  const auto before = contents();
+  for (const std::size_t path : {0, 1}) EXPECT_EQ(condition_on(path), StoreCondition::kUnknown);
   EXPECT_EQ(create_error().code(), ErrorCode::kAlreadyExists);
-  ASSERT_OK(open().status());
+  EXPECT_THAT(create_error().message(), HasSubstr("b/sluice-test/closed.json"));
+  EXPECT_THAT(remove_leftovers(*queue_, options_.paths)->removed, SizeIs(0));
+  EXPECT_EQ(contents(), before);
+  ASSERT_OK(remove_run(*queue_, options_.paths, options_.run).status());
+  EXPECT_TRUE(contents().empty());
 }
 
 TEST_P(StateStoreOn, ReplacesWhatWasLeftAndSaysSo) {
@@ -220,18 +155,22 @@ TEST_P(StateStoreOn, ReplacesWhatWasLeftAndSaysSo) {
   user.expect_all(1);
 }
 
-// A newer version may say in another way that it is closed, and what is damaged says nothing.
+// A newer version may say in another way that a store is of use, and what is damaged says nothing.
 TEST_P(StateStoreOn, KeepsWhatCannotBeReadWhateverIsMadeOrRemoved) {
   create().reset();
   // Of the second path: the first would be taken by then.
   const std::string manifest = folder_.file("b/sluice-test/store.json");
   const std::string whole = contents()[manifest];
   auto content = nlohmann::json::parse(whole)["content"];
+  auto with_generations = content;
   content["version"] = 2;
+  with_generations["generations"] = 2;
   std::string damaged = whole;
   damaged[damaged.size() / 2] ^= 1;
   const std::pair<std::string, ErrorCode> cases[] = {
-      {to_sealed_text(content), ErrorCode::kNewerVersion}, {damaged, ErrorCode::kCorrupt}};
+      {to_sealed_text(content), ErrorCode::kNewerVersion},
+      {to_sealed_text(with_generations), ErrorCode::kCorrupt},
+      {damaged, ErrorCode::kCorrupt}};
   for (const auto& [text, code] : cases) {
     std::ofstream(manifest, std::ios::binary) << text;
     const auto before = contents();
@@ -254,11 +193,8 @@ TEST_P(StateStoreOn, KeepsWhatCannotBeReadWhateverIsMadeOrRemoved) {
 TEST_P(StateStoreOn, RemovesOnlyLeftovers) {
   create().reset();
   options_.run = "closed";
-  {
-    auto store = create();
-    StoreUser(*store, *executor_).write_all(1);
-    ASSERT_OK(store->close());
-  }
+  create().reset();
+  std::ofstream(folder_.file("a/sluice-closed/closed.json")) << "its mark";
   options_.run = "alive";
   auto alive = create();
   std::filesystem::create_directory(folder_.file("a/sluice-of-somebody-else"));
@@ -277,23 +213,18 @@ TEST_P(StateStoreOn, RemovesOnlyLeftovers) {
                                                   "sluice-of-somebody-else"));
 }
 
-// As where the second drive, which alone has the mark, is not mounted.
+// As where the second drive, which may have a mark of a whole store, is not mounted.
 TEST_P(StateStoreOn, KeepsThePartsOfAStoreWhoseOtherPartIsMissing) {
-  {
-    auto store = create();
-    StoreUser(*store, *executor_).write_all(1);
-    ASSERT_OK(store->close());
-  }
-  std::filesystem::remove(folder_.file("a/sluice-test/closed.json"));
+  create().reset();
   std::filesystem::rename(folder_.file("b"), folder_.file("unmounted"));
   std::filesystem::create_directory(folder_.file("b"));
   const auto before = contents();
   EXPECT_EQ(condition_on(0), StoreCondition::kUnknown);
   EXPECT_THAT(remove_leftovers(*queue_, options_.paths)->removed, SizeIs(0));
-  StateStore::Options both = options_;
-  options_.paths.pop_back();
-  options_.weights = {};
-  for (const StateStore::Options& options : {both, options_}) {
+  StateStore::Options one = options_;
+  one.paths.pop_back();
+  one.weights = {};
+  for (const StateStore::Options& options : {options_, one}) {
     const auto again = StateStore::create(queues(), options, test_records());
     ASSERT_FALSE(again.ok());
     EXPECT_THAT(again.error().message(), HasSubstr("whose part in " + folder_.file("b")));
@@ -301,10 +232,8 @@ TEST_P(StateStoreOn, KeepsThePartsOfAStoreWhoseOtherPartIsMissing) {
   EXPECT_EQ(contents(), before);
   std::filesystem::remove(folder_.file("b"));
   std::filesystem::rename(folder_.file("unmounted"), folder_.file("b"));
-  EXPECT_EQ(condition_on(0), StoreCondition::kWhole);
-  EXPECT_EQ(create_error().code(), ErrorCode::kAlreadyExists) << "half of a whole store";
-  options_ = both;
-  ASSERT_OK(open().status());
+  EXPECT_EQ(condition_on(0), StoreCondition::kLeftover);
+  ASSERT_NE(create(), nullptr);
 }
 
 TEST_P(StateStoreOn, OfAnotherMachineIsKeptAndRemovedWhenItIsNamed) {
@@ -334,18 +263,21 @@ TEST_P(StateStoreOn, OfAnotherMachineIsKeptAndRemovedWhenItIsNamed) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_.file("a")));
 }
 
-TEST_P(StateStoreOn, ScrubFindsNothingWrongInAGoodStore) {
+TEST_P(StateStoreOn, ScrubFindsNothingWrongWithPathsInAnyOrderAndWantsAll) {
   {
     auto store = create();
     StoreUser(*store, *executor_).write_all(4);
-    ASSERT_OK(store->close());
   }
+  const auto before = contents();
+  std::swap(options_.paths[0], options_.paths[1]);
   const auto report = scrub_all();
   ASSERT_OK(report.status());
-  EXPECT_TRUE(report->closed);
   EXPECT_EQ(report->records, test_records().size());
+  EXPECT_EQ(report->never_written, 0U);
   EXPECT_TRUE(report->bad.empty());
-  ASSERT_OK(open().status());  // it changed nothing
+  options_.paths.pop_back();
+  EXPECT_THAT(scrub_all().status().error().message(), HasSubstr("part of a store of 2 paths"));
+  EXPECT_EQ(contents(), before);
 }
 
 TEST_P(StateStoreOn, ScrubNamesTheDamagedRecords) {
@@ -354,7 +286,6 @@ TEST_P(StateStoreOn, ScrubNamesTheDamagedRecords) {
     auto store = create();
     StoreUser(*store, *executor_).write_all(4);
     layout = store->layout();
-    ASSERT_OK(store->close());
   }
   flip_on_disk(*layout, 1, 100);                          // header
   flip_on_disk(*layout, 3, kRecordHeaderBytes + 70'000);  // second chunk
@@ -379,7 +310,6 @@ TEST_P(StateStoreOn, ScrubOfALeftoverTellsWrittenRecordsFromOthers) {
   flip_on_disk(*layout, 2, kRecordHeaderBytes);
   const auto report = scrub_all();
   ASSERT_OK(report.status());
-  EXPECT_FALSE(report->closed);
   EXPECT_EQ(report->never_written, test_records().size() - 2);
   ASSERT_THAT(report->bad, SizeIs(1));
   EXPECT_EQ(report->bad[0].name, name_of(test_records()[2]));
@@ -408,14 +338,6 @@ TEST_P(StateStoreOn, ReportsAStaleAndASwappedRecord) {
   EXPECT_THAT(user.read(2).error().message(), HasSubstr("a write was lost"));
   user.put_on_disk(0, user.image_on_disk(4));  // of equal size
   EXPECT_THAT(user.read(0).error().message(), HasSubstr("record 4 lies in its place"));
-}
-
-TEST_P(StateStoreOn, WillNotBeClosedWithARecordMissing) {
-  auto store = create();
-  StoreUser(*store, *executor_).write(0, 1);
-  const Status closed = store->close();
-  ASSERT_FALSE(closed.ok());
-  EXPECT_THAT(closed.error().message(), HasSubstr(name_of(test_records()[1])));
 }
 
 TEST_P(StateStoreOn, SaysWhichOptionMakesNoSense) {

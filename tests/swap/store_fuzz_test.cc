@@ -1,4 +1,4 @@
-// Damaged manifests, marks and record headers of a store: no crash, no read beyond the bytes (each
+// Damaged manifests and record headers of a store: no crash, no read beyond the bytes (each
 // text is copied to memory of its own length, so AddressSanitizer sees it), every refusal a
 // sentence, and what is accepted is consistent.
 #include <gtest/gtest.h>
@@ -41,8 +41,7 @@ StoreLayout test_layout() {
        .paths = {"/nvme0", "/nvme1"},
        .weights = {2, 1},
        .stripe_bytes = 65'536,
-       .chunk_bytes = 65'536,
-       .generations = 2},
+       .chunk_bytes = 65'536},
       {{"h.0", 0, 30'000, 300'000}, {"h.0", 30'000, 1000, 10'001}, {"ln_f", 0, 7, 70}});
   return std::move(layout).value();
 }
@@ -55,13 +54,13 @@ void expect_consistent(const StoreManifest& manifest) {
   std::uint64_t end = 0;
   for (RecordId id = 0; id < layout.records().size(); ++id) {
     const RecordShape shape = layout.shape(id);
-    ASSERT_EQ(layout.offset_bytes(id, 0), end);
+    ASSERT_EQ(layout.offset_bytes(id), end);
     ASSERT_GE(shape.chunk_count(), 1);
     ASSERT_LE(static_cast<std::uint64_t>(shape.chunk_count()), kMaxChunks);
     ASSERT_LE(shape.image_bytes(), layout.largest_image_bytes());
     end += shape.image_bytes();
   }
-  ASSERT_EQ(layout.total_bytes(), end * layout.options().generations);
+  ASSERT_EQ(layout.total_bytes(), end);
 }
 
 // Half of the texts with a checksum that fits.
@@ -140,21 +139,16 @@ void fuzz(int inputs, std::uint64_t seed) {
         expect_consistent(manifest);
         return {};
       });
-  const Counts marks = fuzz_texts(
-      inputs, seed, to_text(ClosedMark{.store_id = 7, .generations = {3, 1, 9}, .note = "step 12"}),
-      [](std::string_view text) { return parse_closed_mark(text).status(); });
   const Counts headers = fuzz_headers(inputs, seed);
-  for (const Counts& counts : {manifests, marks, headers}) {
+  for (const Counts& counts : {manifests, headers}) {
     std::cout << counts.accepted << " accepted, " << counts.refused << " refused\n";
     EXPECT_GT(counts.refused, inputs / 3);
     EXPECT_GT(counts.accepted, 0);
   }
 }
 
-TEST(StoreFuzz, RefusesDamagedManifestsMarksAndHeaders) { fuzz(1000, 31); }
-TEST(LongStoreFuzz, RefusesDamagedManifestsMarksAndHeaders) {
-  fuzz(10'000, std::random_device()());
-}
+TEST(StoreFuzz, RefusesDamagedManifestsAndHeaders) { fuzz(1000, 31); }
+TEST(LongStoreFuzz, RefusesDamagedManifestsAndHeaders) { fuzz(10'000, std::random_device()()); }
 
 }  // namespace
 }  // namespace sluice::swap

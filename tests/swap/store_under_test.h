@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "aio/page_memory.h"
@@ -38,7 +41,10 @@ class StoreUser {
   Status try_write(RecordId id, std::uint64_t version) {
     const auto bytes = content(store_, id, version);
     std::memcpy(image(id).data() + kRecordHeaderBytes, bytes.data(), bytes.size());
-    return store_.write_sealed(executor_, id, image(id));
+    const std::uint64_t next = store_.generation(id).value_or(0) + 1;
+    RecordImage record(store_.shape(id), image(id));
+    SLUICE_RETURN_IF_ERROR(work_on_record(executor_, record, {.seal = next}));
+    return transfer([&](RecordIo& io) { store_.write(io, id, next, image(id)); });
   }
   void write(RecordId id, std::uint64_t version) { ASSERT_OK(try_write(id, version)); }
   void write_all(std::uint64_t version) {
@@ -58,14 +64,14 @@ class StoreUser {
 
   // Behind the store's back, as a drive that errs would do it.
   std::vector<std::byte> image_on_disk(RecordId id) {
-    const Status done = transfer(id, [&](RecordIo& io) { store_.read(io, id, image(id)); });
+    const Status done = transfer([&](RecordIo& io) { store_.read(io, id, image(id)); });
     EXPECT_TRUE(done.ok());
     return {image(id).begin(), image(id).end()};
   }
   void put_on_disk(RecordId id, const std::vector<std::byte>& bytes) {
     std::memcpy(image(id).data(), bytes.data(), bytes.size());
     const std::uint64_t next = *store_.generation(id) + 1;
-    ASSERT_OK(transfer(id, [&](RecordIo& io) { store_.write(io, id, next, image(id)); }));
+    ASSERT_OK(transfer([&](RecordIo& io) { store_.write(io, id, next, image(id)); }));
   }
 
   std::span<std::byte> image(RecordId id) {
@@ -74,7 +80,7 @@ class StoreUser {
 
  private:
   template <typename Start>
-  Status transfer(RecordId, const Start& start) {
+  Status transfer(const Start& start) {
     RecordIo io;
     std::atomic<bool> ended{false};
     io.set_callback(
@@ -84,7 +90,10 @@ class StoreUser {
         &ended);
     start(io);
     while (!ended) {
-      if (store_.pump() == aio::PumpResult::kThreaded) std::this_thread::yield();
+      const aio::PumpResult pumped = store_.pump();
+      if (pumped == aio::PumpResult::kThreaded) std::this_thread::yield();
+      if (pumped == aio::PumpResult::kIdle && !ended)
+        throw std::logic_error("virtual time ran out of events while a record was waited for");
     }
     return io.status();
   }

@@ -69,11 +69,8 @@ Result<bool> scrub_one(aio::IoQueue& queue, const Options& options) {
   auto report = swap::scrub(queue, *executor, options.paths, options.run, scrub);
   progress.clear();
   if (!report.ok()) return std::move(report).error();
-  std::cout << report->records << " records, " << format_bytes(report->bytes) << ", "
-            << (report->closed
-                    ? "closed by its run"
-                    : "left by a run that was killed: its records may not belong together")
-            << "\n";
+  std::cout << report->records << " records, " << format_bytes(report->bytes)
+            << ", of a run that has ended: they may not belong together\n";
   if (report->never_written > 0) std::cout << report->never_written << " were never written\n";
   for (const swap::BadRecord& bad : report->bad)
     std::cout << "BAD " << bad.name << ": " << bad.problem << "\n";
