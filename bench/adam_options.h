@@ -7,8 +7,8 @@
 #include <string>
 
 #include "aio/result.h"
-#include "offload/adamw/adamw/adamw_arrays.h"
-#include "offload/adamw/adamw/isa.h"
+#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/isa.h"
 
 namespace sluice::bench {
 

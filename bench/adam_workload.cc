@@ -1,7 +1,7 @@
 #include "bench/adam_workload.h"
 
-#include "offload/adamw/adamw/half.h"
-#include "offload/adamw/adamw/split_master.h"
+#include "offload/adamw/half.h"
+#include "offload/adamw/split_master.h"
 
 namespace sluice::bench {
 

@@ -5,7 +5,7 @@
 
 #include "bench/adam_options.h"
 #include "bench/kernel_workload.h"
-#include "offload/adamw/adamw/adamw.h"
+#include "offload/adamw/adamw.h"
 
 namespace sluice::bench {
 

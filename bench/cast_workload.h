@@ -5,7 +5,7 @@
 
 #include "bench/adam_options.h"
 #include "bench/kernel_workload.h"
-#include "offload/adamw/adamw/grad_stats.h"
+#include "offload/adamw/grad_stats.h"
 
 namespace sluice::bench {
 

@@ -27,14 +27,14 @@ std::string row(const std::string& name, double ms, double flops, const std::str
   return line + memory + "\n";
 }
 
-std::string memory_of(const PassMeasurement& pass, double boundary) {
+std::string memory_of(const PassMeasurement& pass, double unit_input) {
   if (pass.peak_bytes == 0) return "";
   char text[96];
   std::snprintf(text, sizeof text, " %10.1f %10.2f", 1e-6 * static_cast<double>(pass.peak_bytes),
-                static_cast<double>(pass.peak_bytes) / boundary);
+                static_cast<double>(pass.peak_bytes) / unit_input);
   std::string line = text;
   if (pass.bound_bytes == 0) return line;
-  std::snprintf(text, sizeof text, " %10.2f", static_cast<double>(pass.bound_bytes) / boundary);
+  std::snprintf(text, sizeof text, " %10.2f", static_cast<double>(pass.bound_bytes) / unit_input);
   return line + text;
 }
 
@@ -77,9 +77,10 @@ std::string ModelReport::table() const {
   std::string table = text;
   table += std::string(26, ' ') + "         ms    TFLOP/s";
   table += options.cuda ? "    peak MB boundaries    planned\n" : "\n";
-  const auto boundary = static_cast<double>(engine::boundary_bytes(options.shape, options.pass));
+  const auto unit_input =
+      static_cast<double>(engine::unit_input_bytes(options.shape, options.pass));
   for (const PassMeasurement& it : passes) {
-    table += row(it.name, it.median_ms(), it.flops, memory_of(it, boundary));
+    table += row(it.name, it.median_ms(), it.flops, memory_of(it, unit_input));
   }
   for (const Whole& it : wholes()) table += row(it.name, it.ms, it.flops, "");
   return table;
@@ -96,7 +97,7 @@ std::string ModelReport::json(const aio::MachineInfo& machine, const std::string
   json["dtype"] = options.dtype_name;
   json["device"] = options.cuda ? "cuda" : "cpu";
   json["deterministic"] = options.deterministic;
-  json["boundary_bytes"] = engine::boundary_bytes(options.shape, options.pass);
+  json["boundary_bytes"] = engine::unit_input_bytes(options.shape, options.pass);
   json["passes"] = Json::array();
   for (const PassMeasurement& it : passes) {
     Json one = {{"name", it.name}, {"median_ms", it.median_ms()}, {"ms", it.ms}};

@@ -9,8 +9,8 @@
 
 #include "aio/result.h"
 #include "bench/aio_options.h"
-#include "offload/adamw/adamw/adamw_arrays.h"
-#include "offload/adamw/adamw/isa.h"
+#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/isa.h"
 #include "swap/swap_pipeline.h"
 
 namespace sluice::bench {

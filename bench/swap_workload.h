@@ -16,7 +16,7 @@
 #include "aio/pinned_pool.h"
 #include "bench/aio_workload.h"
 #include "bench/swap_options.h"
-#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw_arrays.h"
 #include "swap/state_store.h"
 #include "swap/swap_pipeline.h"
 #include "tools/support/interrupt.h"

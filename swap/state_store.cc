@@ -86,7 +86,7 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
                            .chunk_bytes = options.chunk_bytes},
                           std::move(records)));
   SLUICE_ASSIGN_OR_RETURN(RunDirectories taken,
-                          RunDirectory::take_all(queues.reads, options.paths, options.run));
+                          StoreDirectory::take_all(queues.reads, options.paths, options.run));
   SLUICE_RETURN_IF_ERROR(clear_for_new_store(queues.reads, taken));
 
   std::unique_ptr<StateStore> store(new StateStore(queues, std::move(layout), std::move(taken)));

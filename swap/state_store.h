@@ -34,7 +34,7 @@
 #include "aio/result.h"
 #include "aio/striped_file.h"
 #include "swap/record_image.h"
-#include "swap/run_directory.h"
+#include "swap/store_directory.h"
 #include "swap/store_layout.h"
 
 namespace sluice::swap {

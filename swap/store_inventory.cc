@@ -44,7 +44,7 @@ Result<std::vector<FoundRun>> remove_leftover(IoQueue& queue, const FoundRun& fo
   RunDirectories held;
   std::vector<FoundRun> members;
   for (const std::string& path : paths) {
-    SLUICE_ASSIGN_OR_RETURN(auto directory, RunDirectory::hold(queue, path, found.run));
+    SLUICE_ASSIGN_OR_RETURN(auto directory, StoreDirectory::hold(queue, path, found.run));
     held.push_back(std::move(directory));
   }
   for (const auto& directory : held) {
@@ -135,7 +135,7 @@ Result<std::vector<FoundRun>> remove_run(IoQueue& queue, const std::vector<std::
   RunDirectories held;
   std::vector<FoundRun> found;
   for (const std::string& path : paths) {
-    auto directory = RunDirectory::hold(queue, path, run);
+    auto directory = StoreDirectory::hold(queue, path, run);
     if (!directory.ok() && directory.error().code() == ErrorCode::kNotFound) continue;
     if (!directory.ok()) return std::move(directory).error();
     SLUICE_ASSIGN_OR_RETURN(FoundRun one, (*directory)->look());

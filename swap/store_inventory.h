@@ -9,7 +9,7 @@
 
 #include "aio/io_queue.h"
 #include "aio/result.h"
-#include "swap/run_directory.h"
+#include "swap/store_directory.h"
 #include "swap/store_manifest.h"
 
 namespace sluice::swap {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "aio/units.h"
-#include "offload/adamw/adamw/sum_nodes.h"
+#include "offload/adamw/sum_nodes.h"
 
 namespace sluice::engine {
 namespace {

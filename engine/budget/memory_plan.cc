@@ -147,18 +147,18 @@ int ring_blocks(const config::Config& config) {
 }
 
 // Of the units' inputs; on the CPU they are in host memory anyway.
-void plan_boundaries(const config::Config& config, const ModelLayout& model,
-                     std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
+void plan_unit_inputs(const config::Config& config, const ModelLayout& model,
+                      std::span<const offload::UnitPlacement> places, MemoryPlan& plan) {
   if (!plan.cuda) return;
-  const auto slots = boundaries_on_gpu(config.placement, places, ring_blocks(config));
+  const auto slots = unit_inputs_on_gpu(config.placement, places, ring_blocks(config));
   if (!slots) return;
-  plan.boundaries = BoundaryOptions{.micro_batches = config.batch.accumulation,
-                                    .micro_batch = config.batch.micro,
-                                    .tokens = config.data.sequence_tokens,
-                                    .type = offload::compute_type(plan.form),
-                                    .slots = *slots};
-  plan.host.push_back({"activation boundaries", MemoryUse::kBoundaries,
-                       BoundaryPlan(model, *plan.boundaries).host_bytes(),
+  plan.unit_inputs = UnitInputOptions{.micro_batches = config.batch.accumulation,
+                                      .micro_batch = config.batch.micro,
+                                      .tokens = config.data.sequence_tokens,
+                                      .type = offload::compute_type(plan.form),
+                                      .slots = *slots};
+  plan.host.push_back({"activation boundaries", MemoryUse::kUnitInputs,
+                       UnitInputPlan(model, *plan.unit_inputs).host_bytes(),
                        /*locked=*/true});
 }
 
@@ -167,7 +167,7 @@ void plan_boundaries(const config::Config& config, const ModelLayout& model,
 constexpr std::uint64_t kEvaluationFlowBytes = 256 * kMiB;
 
 // Boundaries of all micro-batches between forward and backward, and what one call works with. An
-// evaluation during training uses the boundaries' memory.
+// evaluation during training uses the memory of units' inputs.
 std::uint64_t plan_activations(const config::Config& config, const ModelLayout& model,
                                MemoryPlan& plan) {
   const bool generates = plan.purpose == RunPurpose::kGeneration;
@@ -177,23 +177,23 @@ std::uint64_t plan_activations(const config::Config& config, const ModelLayout& 
   const PeakOptions peak{.cpu = !plan.cuda, .deterministic = config.run.deterministic};
   const auto micro_batches = static_cast<std::uint64_t>(config.batch.accumulation);
   const auto blocks = static_cast<std::uint64_t>(model.blocks());
-  const std::uint64_t boundary = model.boundary_bytes(pass);
+  const std::uint64_t unit_input = model.unit_input_bytes(pass);
   const std::uint64_t call = model.peak_bytes(pass, peak);
-  if (generates) return boundary + call;
+  if (generates) return unit_input + call;
   if (plan.purpose == RunPurpose::kEvaluation) {
     const auto asked =
         static_cast<std::uint64_t>(std::max<std::int64_t>(config.run.eval_batches, 1));
     plan.evaluation_micro_batches =
-        std::clamp<std::uint64_t>(kEvaluationFlowBytes / boundary, 1, asked);
-    return plan.evaluation_micro_batches * boundary + call;
+        std::clamp<std::uint64_t>(kEvaluationFlowBytes / unit_input, 1, asked);
+    return plan.evaluation_micro_batches * unit_input + call;
   }
-  std::uint64_t bytes = 2 * micro_batches * boundary;  // what flows from unit to unit
-  if (plan.boundaries) {
+  std::uint64_t bytes = 2 * micro_batches * unit_input;  // what flows from unit to unit
+  if (plan.unit_inputs) {
     plan.evaluation_micro_batches = micro_batches;
-    bytes += BoundaryPlan(model, *plan.boundaries).gpu_bytes();
+    bytes += UnitInputPlan(model, *plan.unit_inputs).gpu_bytes();
   } else {
     plan.evaluation_micro_batches = blocks * micro_batches;
-    bytes += blocks * micro_batches * boundary;
+    bytes += blocks * micro_batches * unit_input;
   }
   for (std::size_t unit = 0; unit < plan.keeps_activations.size(); ++unit)
     if (plan.keeps_activations[unit])
@@ -230,7 +230,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
   if (trains) SLUICE_RETURN_IF_ERROR(plan_optimizer(config, options, plan));
   plan.host.push_back({"the program and LibTorch", MemoryUse::kOther,
                        plan.cuda ? kCudaProgramBytes : kProgramBytes});
-  if (trains) plan_boundaries(config, model, options.places, plan);
+  if (trains) plan_unit_inputs(config, model, options.places, plan);
   std::vector<MemoryLine>& compute = plan.cuda ? plan.gpu : plan.host;
   compute.push_back(
       {"activations", MemoryUse::kActivations, plan_activations(config, model, plan)});

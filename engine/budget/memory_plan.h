@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "engine/budget/boundary_plan.h"
 #include "engine/budget/configured_model.h"
 #include "engine/budget/gpu_plan.h"
 #include "engine/budget/save_plan.h"
 #include "engine/budget/stripe_plan.h"
+#include "engine/budget/unit_input_plan.h"
 #include "engine/config/config.h"
 #include "engine/model/model_layout.h"
 #include "offload/params/param_offloader.h"
@@ -28,7 +28,7 @@ enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
 // What memory is for, insofar as remedies depend on it.
 enum class MemoryUse : std::uint8_t {
   kActivations,  // of the compute device: grows with the micro-batch
-  kBoundaries,   // activations that went to the host
+  kUnitInputs,   // activations that went to the host
   kState,
   kParameters,
   kCheckpointCopy,
@@ -53,10 +53,10 @@ struct MemoryPlan {
   std::vector<bool> keeps_activations;  // by unit, between forward and backward; else recomputed
   offload::UnitResidency residency;     // on the GPU
   std::uint64_t state_bytes_on_gpu = 0;
-  bool background_checkpoints = false;        // their copy of the state is a line of `host` then
-  int prefetch_units = 1;                     // fetched ahead of their use
-  int block_slots = 3;                        // on the GPU, for the parameters of blocks
-  std::optional<BoundaryOptions> boundaries;  // those that go from the GPU to the host
+  bool background_checkpoints = false;          // their copy of the state is a line of `host` then
+  int prefetch_units = 1;                       // fetched ahead of their use
+  int block_slots = 3;                          // on the GPU, for the parameters of blocks
+  std::optional<UnitInputOptions> unit_inputs;  // those that go from the GPU to the host
   // How many micro-batches go through the units together in an evaluation.
   std::uint64_t evaluation_micro_batches = 1;
   offload::ParamForm form = offload::ParamForm::kSplit;
@@ -86,7 +86,7 @@ struct PlanOptions {
   std::optional<std::uint64_t> gpu_room_bytes;
   // What the planner chose, by unit, for everything that the configuration leaves to it ("auto").
   // Empty: all of that goes to the host's memory.
-  std::vector<offload::UnitPlace> places;
+  std::vector<offload::UnitPlacement> places;
   // Of budget.nvme_paths, where the configuration leaves them open ("auto"). Empty: equal.
   std::vector<int> nvme_weights;
 };

@@ -11,7 +11,7 @@ constexpr int kMinCacheBuffers = 3;  // of a size class: updated, read, read ahe
 
 // Returns the elements of the largest unit on NVMe.
 std::uint64_t place_units(const config::Zero& zero, const ModelLayout& model,
-                          std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
+                          std::span<const offload::UnitPlacement> places, MemoryPlan& plan) {
   using config::OffloadDevice;
   const OffloadDevice device = zero.offload_param.device;
   const bool chosen = device == OffloadDevice::kAuto && !places.empty();
@@ -121,7 +121,7 @@ void note_raised(MemoryPlan& plan, const std::string& key, std::int64_t given,
 }
 
 void place_params(const config::Zero& zero, const ModelLayout& model,
-                  std::span<const offload::UnitPlace> places, MemoryPlan& plan) {
+                  std::span<const offload::UnitPlacement> places, MemoryPlan& plan) {
   choose_param_buffers(zero.offload_param, place_units(zero, model, places, plan), plan);
 }
 

@@ -16,7 +16,7 @@ namespace sluice::engine {
 // Units and cache_buffers of plan.params. A named device is obeyed; what is left open goes by
 // `places`, by unit, or to the host's memory where that is empty.
 void place_params(const config::Zero& zero, const ModelLayout& model,
-                  std::span<const offload::UnitPlace> places, MemoryPlan& plan);
+                  std::span<const offload::UnitPlacement> places, MemoryPlan& plan);
 
 // prefetch_units, block_slots and params.read_ahead: with the slots that fit beside everything else
 // that the plan already has on the GPU.

@@ -9,8 +9,8 @@ namespace sluice::engine {
 namespace {
 
 using config::OffloadDevice;
-using offload::UnitPlace;
-using Places = std::span<const UnitPlace>;
+using offload::UnitPlacement;
+using Places = std::span<const UnitPlacement>;
 
 offload::UnitSpec unit_spec(const UnitLayout& layout) {
   offload::UnitSpec unit{.name = layout.name, .ranges = {}};
@@ -31,7 +31,7 @@ Result<std::vector<offload::SubGroup>> place(const config::Config& config, Place
                                        fractions.value_or(offload::TierFractions{}));
   }
   std::vector<offload::TierElements> elements;
-  for (const UnitPlace& it : places)
+  for (const UnitPlacement& it : places)
     elements.push_back({.gpu = it.gpu_elements, .cpu = it.cpu_elements, .nvme = it.nvme_elements});
   return offload::place_by_elements(plan.optimizer.units, sub_group_elements, elements);
 }
@@ -93,11 +93,11 @@ bool is_used(const MemoryPlan& plan, offload::Tier tier) {
                      [&](const offload::SubGroup& it) { return it.tier == tier; });
 }
 
-std::optional<int> boundaries_on_gpu(const config::Placement& placement, Places places,
-                                     int ring_blocks) {
+std::optional<int> unit_inputs_on_gpu(const config::Placement& placement, Places places,
+                                      int ring_blocks) {
   if (placement.boundaries_to_cpu == config::Switch::kOn) return ring_blocks;
   if (placement.boundaries_to_cpu == config::Switch::kOff) return std::nullopt;
-  const auto leaving = std::count_if(places.begin(), places.end(), [](const UnitPlace& it) {
+  const auto leaving = std::count_if(places.begin(), places.end(), [](const UnitPlacement& it) {
     return it.activations == offload::ActivationPlace::kOffload;
   });
   if (leaving == 0) return std::nullopt;

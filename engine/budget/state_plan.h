@@ -15,7 +15,7 @@ namespace sluice::engine {
 // optimizer.units, optimizer.placement, residency and keeps_activations of the plan. `places`: by
 // unit, or empty.
 Status place_state(const config::Config& config, const ModelLayout& model,
-                   std::span<const offload::UnitPlace> places, MemoryPlan& plan);
+                   std::span<const offload::UnitPlacement> places, MemoryPlan& plan);
 
 // The shares of the tiers that the configuration asks for; nothing: the planner's. A run on the CPU
 // has the GPU's share in RAM.
@@ -27,7 +27,8 @@ bool is_used(const MemoryPlan& plan, offload::Tier tier);
 // How many blocks' inputs stay on the GPU between forward and backward, where others go to the
 // host; nothing: all stay. `ring_blocks`: as many as needed where the configuration sends away
 // whatever can go.
-std::optional<int> boundaries_on_gpu(const config::Placement& placement,
-                                     std::span<const offload::UnitPlace> places, int ring_blocks);
+std::optional<int> unit_inputs_on_gpu(const config::Placement& placement,
+                                      std::span<const offload::UnitPlacement> places,
+                                      int ring_blocks);
 
 }  // namespace sluice::engine

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "aio/check.h"
-#include "engine/model/gpt2/head_unit.h"
+#include "engine/model/head_unit.h"
 #include "engine/model/model_layout.h"
 #include "engine/model/model_shape.h"
 #include "engine/model/model_unit.h"

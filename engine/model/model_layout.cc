@@ -52,7 +52,7 @@ std::uint64_t ModelLayout::parameter_elements() const {
   return elements;
 }
 
-std::uint64_t ModelLayout::boundary_bytes(const PassShape& pass) const {
+std::uint64_t ModelLayout::unit_input_bytes(const PassShape& pass) const {
   return static_cast<std::uint64_t>(pass.rows() * sizes_.hidden * pass.number_bytes);
 }
 

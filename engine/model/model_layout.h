@@ -63,7 +63,7 @@ class ModelLayout {
   std::int64_t vocab() const { return sizes_.vocab; }
   std::uint64_t parameter_elements() const;  // of all units, without the gaps
   // What goes from one unit to the next in one micro-batch.
-  std::uint64_t boundary_bytes(const PassShape& pass) const;
+  std::uint64_t unit_input_bytes(const PassShape& pass) const;
   // Of a text of so many positions: KvCache.
   std::uint64_t kv_cache_bytes(std::int64_t positions, std::uint64_t number_bytes) const;
   // The most that a call of any unit takes: UnitKind::peak_bytes().

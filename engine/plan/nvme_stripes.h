@@ -17,7 +17,7 @@
 
 #include "aio/file_system.h"
 #include "engine/config/config.h"
-#include "engine/preflight/file_systems_of_paths.h"
+#include "engine/preflight/shared_file_systems.h"
 #include "engine/probe/probe_report.h"
 
 namespace sluice::engine {

@@ -117,11 +117,11 @@ class Input {
   }
 
  private:
-  Result<MemoryPlan> memory_of(std::vector<offload::UnitPlace> places) const {
+  Result<MemoryPlan> memory_of(std::vector<offload::UnitPlacement> places) const {
     return memory_of(question_.config, std::move(places));
   }
   Result<MemoryPlan> memory_of(const config::Config& config,
-                               std::vector<offload::UnitPlace> places) const {
+                               std::vector<offload::UnitPlacement> places) const {
     return plan_memory(config, question_.model,
                        {.on_gpu = question_.on_gpu,
                         .gpu_room_bytes = question_.budget.gpu,
@@ -149,8 +149,8 @@ class Input {
     step.swap_buffer_elements =
         step.record_elements * static_cast<std::uint64_t>(sizes.optimizer.swap.buffers);
     step.param_cache_units = sizes.params.cache_buffers;
-    if (sizes.boundaries) {
-      input_.boundary_slots = BoundaryPlan(question_.model, *sizes.boundaries).ring().slots();
+    if (sizes.unit_inputs) {
+      input_.unit_input_slots = UnitInputPlan(question_.model, *sizes.unit_inputs).ring().slots();
     }
     step.bytes.param = widths.param;
     step.bytes.grad = widths.grad;
@@ -204,7 +204,7 @@ class Input {
                            .tokens = question_.config.data.sequence_tokens,
                            .number_bytes = widths.param == 4 ? 4 : 2};
       const auto count = static_cast<std::uint64_t>(question_.config.batch.accumulation);
-      cost.boundary_bytes = count * question_.model.boundary_bytes(pass);
+      cost.unit_input_bytes = count * question_.model.unit_input_bytes(pass);
       cost.kept_bytes = count * question_.model.kind(unit).saved_bytes(pass);
     }
     input_.units.push_back(std::move(cost));
@@ -214,13 +214,13 @@ class Input {
   void keep_off_the_gpu() {
     input_.budget.gpu = 0;
     input_.bytes.gpu_param = 0;
-    for (offload::UnitCost& unit : input_.units) unit.boundary_bytes = unit.kept_bytes = 0;
+    for (offload::UnitCost& unit : input_.units) unit.unit_input_bytes = unit.kept_bytes = 0;
   }
 
   // As many buffers as a plan with all parameters on NVMe has.
   Status set_param_cache(const MemoryPlan& sizes) {
     if (input_.rules.params || sizes.params.store.paths.empty()) return {};
-    std::vector<offload::UnitPlace> places;
+    std::vector<offload::UnitPlacement> places;
     places.reserve(input_.units.size());
     for (const offload::UnitCost& unit : input_.units)
       places.push_back({.cpu_elements = unit.elements, .params_on_nvme = true});
@@ -265,14 +265,15 @@ class Input {
   }
 
   // Of the fixed part: activations except those that the units count.
-  Status set_micro_batch(const MemoryPlan& memory, const std::vector<offload::UnitPlace>& places) {
+  Status set_micro_batch(const MemoryPlan& memory,
+                         const std::vector<offload::UnitPlacement>& places) {
     if (!question_.on_gpu) return {};
     const std::uint64_t all = activation_bytes(memory);
     std::uint64_t of_units = 0;
     for (std::size_t i = 0; i < places.size(); ++i) {
       const offload::ActivationPlace activations = places[i].activations;
       if (activations != offload::ActivationPlace::kOffload)
-        of_units += input_.units[i].boundary_bytes;
+        of_units += input_.units[i].unit_input_bytes;
       if (activations == offload::ActivationPlace::kKeep) of_units += input_.units[i].kept_bytes;
     }
     input_.micro_batch_bytes = std::min(all - std::min(all, of_units), input_.fixed.gpu);

@@ -250,8 +250,8 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   SLUICE_RETURN_IF_ERROR(place_in_room(question, plan));
   SLUICE_RETURN_IF_ERROR(hint_at_a_drive(question, plan));
   SLUICE_RETURN_IF_ERROR(hint_at_a_smaller_batch(question, plan));
-  if (options.with_relief && plan.placement.fits) {
-    SLUICE_ASSIGN_OR_RETURN(plan.relief, offload::find_relief(plan.input, plan.placement));
+  if (options.with_what_ifs && plan.placement.fits) {
+    SLUICE_ASSIGN_OR_RETURN(plan.what_if, offload::find_what_ifs(plan.input, plan.placement));
   }
   return plan;
 }

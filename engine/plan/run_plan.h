@@ -23,7 +23,7 @@
 #include "engine/preflight/machine_facts.h"
 #include "engine/probe/probe_report.h"
 #include "offload/planner/placement_planner.h"
-#include "offload/planner/relief.h"
+#include "offload/planner/what_if.h"
 
 namespace sluice::engine {
 
@@ -50,7 +50,7 @@ struct PlanRunOptions {
   std::int64_t unix_s = 0;               // now
   std::int64_t disturbed_max_age_s = 0;  // of what is measured: speeds_cache.h
   DescribedMachine machine;
-  bool with_relief = false;
+  bool with_what_ifs = false;
   aio::FileSystem* files = nullptr;  // reports what NVMe paths have free; null: this machine's
   FileSystemOf file_system_of = device_number_of;
   std::function<void(const std::string& what, double fraction)> on_progress;
@@ -63,7 +63,7 @@ struct RunPlan {
   MemoryPlan memory;  // where nothing fits: of what exceeds the budgets least
   offload::PlannerInput input;
   offload::PlacementPlan placement;  // .fits, .prediction, .hints
-  std::vector<offload::Relief> relief;
+  std::vector<offload::WhatIf> what_if;
   ProbeReport machine;
   MachineFacts facts;
   offload::TierBytes available;  // what GPU and host have, whatever the budget; 0: unknown

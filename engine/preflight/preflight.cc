@@ -11,7 +11,7 @@
 #include "aio/copy_on_write.h"
 #include "aio/memory_files.h"
 #include "aio/units.h"
-#include "engine/preflight/existing_folder.h"
+#include "engine/preflight/nearest_existing_ancestor.h"
 #include "swap/stripe_weights.h"
 
 namespace sluice::engine {
@@ -41,7 +41,7 @@ class Check {
         file_system_of_(file_system_of),
         on_paths_(plan.nvme_paths()) {
     for (const PathBytes& it : on_paths_)
-      storage_[it.path] = storage(existing_folder(files_, it.path));
+      storage_[it.path] = storage(nearest_existing_ancestor(files_, it.path));
   }
 
   PreflightReport run() {
@@ -121,7 +121,7 @@ class Check {
     Consumer in_memory{.name = "NVMe paths that are memory",
                        .remedy = "give budget.nvme_paths folders on drives"};
     activations.bytes =
-        bytes_of(lines, MemoryUse::kActivations) + bytes_of(lines, MemoryUse::kBoundaries);
+        bytes_of(lines, MemoryUse::kActivations) + bytes_of(lines, MemoryUse::kUnitInputs);
     state.bytes = bytes_of(lines, MemoryUse::kState);
     parameters.bytes = bytes_of(lines, MemoryUse::kParameters);
     copy.bytes = bytes_of(lines, MemoryUse::kCheckpointCopy);
@@ -199,8 +199,8 @@ class Check {
   }
 
   // What is kept of all micro-batches between forward and backward, whatever their size.
-  std::uint64_t boundary_bytes() const {
-    if (!trains() || plan_.boundaries) return 0;
+  std::uint64_t unit_input_bytes() const {
+    if (!trains() || plan_.unit_inputs) return 0;
     const std::int64_t numbers = (config_.model.layers + 2) * config_.model.hidden *
                                  config_.data.sequence_tokens * config_.batch.micro *
                                  config_.batch.accumulation;
@@ -214,7 +214,8 @@ class Check {
     const std::string accumulation = std::to_string(config_.batch.accumulation);
     if (trains() && std::find(keeps.begin(), keeps.end(), true) != keeps.end())
       return "recompute them (placement.recompute: \"on\")";
-    const bool between_passes = activation_bytes() > 0 && 2 * boundary_bytes() > activation_bytes();
+    const bool between_passes =
+        activation_bytes() > 0 && 2 * unit_input_bytes() > activation_bytes();
     if (between_passes && plan_.cuda)
       return "keep those between units in RAM (placement.boundaries_to_cpu: \"on\")";
     const std::string shorter = "take shorter sequences (data.sequence_length, now " +
@@ -329,7 +330,7 @@ class Check {
 
   Status can_write(const PathBytes& on_path, const std::string& of) {
     const std::string& path = on_path.path;
-    const auto probe = files_.open(existing_folder(files_, path),
+    const auto probe = files_.open(nearest_existing_ancestor(files_, path),
                                    {.access = aio::OpenOptions::Access::kReadWrite,
                                     .create = aio::OpenOptions::Create::kAnonymous});
     if (!probe.ok()) {

@@ -26,8 +26,8 @@
 #include "aio/storage_info.h"
 #include "engine/budget/memory_plan.h"
 #include "engine/config/config.h"
-#include "engine/preflight/file_systems_of_paths.h"
 #include "engine/preflight/machine_facts.h"
+#include "engine/preflight/shared_file_systems.h"
 
 namespace sluice::engine {
 

@@ -27,7 +27,7 @@
 #include "engine/probe/copy_overlap.h"
 #include "engine/probe/host_probe.h"
 #include "engine/probe/timed_passes.h"
-#include "offload/adamw/adamw/adamw_cuda.h"
+#include "offload/adamw/adamw_cuda.h"
 
 namespace sluice::engine {
 namespace {

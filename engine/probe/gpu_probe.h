@@ -18,7 +18,7 @@
 #include "engine/probe/gpu_speeds.h"
 #include "engine/probe/probe_subjects.h"
 #include "engine/probe/timed_passes.h"
-#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw_arrays.h"
 
 namespace sluice::engine {
 

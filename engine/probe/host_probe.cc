@@ -8,7 +8,7 @@
 #include "aio/page_memory.h"
 #include "aio/units.h"
 #include "engine/probe/memory_copy.h"
-#include "offload/adamw/adamw/adamw.h"
+#include "offload/adamw/adamw.h"
 #include "offload/state/state_tiles.h"
 
 namespace sluice::engine {

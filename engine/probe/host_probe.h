@@ -12,8 +12,8 @@
 #include "aio/executor.h"
 #include "aio/result.h"
 #include "engine/probe/timed_passes.h"
-#include "offload/adamw/adamw/adamw_arrays.h"
-#include "offload/adamw/adamw/isa.h"
+#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/isa.h"
 
 namespace sluice::engine {
 

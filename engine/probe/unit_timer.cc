@@ -182,7 +182,7 @@ std::uint64_t unit_timer_bytes(const ModelLayout& model, const UnitTimerOptions&
     used = std::max(
         used, elements * (number_bytes + sizeof(float)) + model.kind(unit).peak_bytes(pass, peak));
   }
-  used += 2 * model.boundary_bytes(pass);
+  used += 2 * model.unit_input_bytes(pass);
   return used + used / kHolesShare + kLibraryBytes;
 }
 

@@ -17,7 +17,7 @@
 #include "engine/config/config.h"
 #include "engine/model/model.h"
 #include "engine/run/run_data.h"
-#include "engine/run/run_parts.h"
+#include "engine/run/run_resources.h"
 #include "engine/step/evaluation_pass.h"
 
 namespace sluice::engine {

@@ -23,7 +23,7 @@
 #include "engine/config/config.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
-#include "engine/run/run_parts.h"
+#include "engine/run/run_resources.h"
 
 namespace sluice::engine {
 

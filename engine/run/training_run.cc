@@ -43,9 +43,10 @@ std::string number_text(double value) {
   return text.str();
 }
 
-std::optional<HostUnits::Widths> hash_widths(const config::Config& config, const MemoryPlan& plan) {
+std::optional<UnitBinding::Widths> hash_widths(const config::Config& config,
+                                               const MemoryPlan& plan) {
   if (!config.run.hash_units) return std::nullopt;
-  return HostUnits::Widths{
+  return UnitBinding::Widths{
       .param_bytes = static_cast<std::uint64_t>(offload::param_bytes_per_element(plan.form)),
       .grad_bytes = offload::element_bytes(plan.grad_type)};
 }
@@ -97,14 +98,14 @@ Status TrainingRun::limit_gpu() {
 }
 
 Status TrainingRun::make_device() {
-  boundaries_ = std::make_unique<PlainBoundaryStore>(model_->units());
+  unit_inputs_ = std::make_unique<PlainUnitInputStore>(model_->units());
   SLUICE_ASSIGN_OR_RETURN(parameters_, make_unit_parameters(plan_, model(), *params_, &trace_));
   if (plan_.cuda) {
     SLUICE_ASSIGN_OR_RETURN(gradients_,
                             make_cuda_gradient_sink(model(), sink_options(plan_), &trace_));
-    if (plan_.boundaries) {
-      SLUICE_ASSIGN_OR_RETURN(boundaries_,
-                              make_cuda_boundary_store(model(), *plan_.boundaries, &trace_));
+    if (plan_.unit_inputs) {
+      SLUICE_ASSIGN_OR_RETURN(unit_inputs_,
+                              make_cuda_unit_input_store(model(), *plan_.unit_inputs, &trace_));
     }
     clock_ = make_cuda_phase_clock();
     return {};
@@ -150,7 +151,7 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
       Trainer::Parts{.model = run->model_.get(),
                      .parameters = run->parameters_.get(),
                      .gradients = run->gradients_.get(),
-                     .boundaries = run->boundaries_.get(),
+                     .unit_inputs = run->unit_inputs_.get(),
                      .params = run->params_.get(),
                      .optimizer = run->optimizer_.get(),
                      .clock = run->clock_.get(),
@@ -164,7 +165,7 @@ Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>
   std::uint64_t total = 0, done = 0;
   std::mutex progress_mutex;  // guards done, and the calls
   for (int unit = 0; unit < model_->units(); ++unit) total += model_->layout(unit).elements;
-  HostUnits units({params_.get(), parameters_.get()}, HostUnits::Access::kReplace, model());
+  UnitBinding units({params_.get(), parameters_.get()}, UnitBinding::Access::kReplace, model());
   const auto fill_range = [&](const offload::StateRange& range) -> Status {
     SLUICE_RETURN_IF_ERROR(for_each_parameter(
         model_->layout(range.unit), range.first_element, range.master.size(),
@@ -229,7 +230,7 @@ Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progres
 
 Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
   trainer_->drain();
-  HostUnits units({params_.get(), parameters_.get()}, HostUnits::Access::kRead, model());
+  UnitBinding units({params_.get(), parameters_.get()}, UnitBinding::Access::kRead, model());
   const auto take_range = [&](const offload::StateRange& range) -> Status {
     return for_each_parameter(model_->layout(range.unit), range.first_element, range.master.size(),
                               [&](const ParameterSpec& parameter, std::uint64_t first,
@@ -298,8 +299,8 @@ TrainingRun::Traffic TrainingRun::traffic() const {
   const swap::SwapStats state = optimizer_->stats();
   return {.nvme_read_bytes = params.bytes_read + state.bytes_read,
           .nvme_write_bytes = params.bytes_written + state.bytes_written,
-          .h2d_bytes = parameters_->copied_bytes() + boundaries_->from_host_bytes(),
-          .d2h_bytes = gradients_->copied_bytes() + boundaries_->to_host_bytes()};
+          .h2d_bytes = parameters_->copied_bytes() + unit_inputs_->from_host_bytes(),
+          .d2h_bytes = gradients_->copied_bytes() + unit_inputs_->to_host_bytes()};
 }
 
 }  // namespace sluice::engine

@@ -24,7 +24,7 @@
 #include "engine/config/config.h"
 #include "engine/observe/io_trace.h"
 #include "engine/run/run_data.h"
-#include "engine/run/run_parts.h"
+#include "engine/run/run_resources.h"
 #include "engine/step/trainer.h"
 #include "engine/weights/safetensors_header.h"
 
@@ -125,7 +125,7 @@ class TrainingRun {
 
   std::unique_ptr<UnitParameters> parameters_;
   std::unique_ptr<GradientSink> gradients_;
-  std::unique_ptr<BoundaryStore> boundaries_;
+  std::unique_ptr<UnitInputStore> unit_inputs_;
   std::unique_ptr<PhaseClock> clock_;
   std::unique_ptr<Trainer> trainer_;
 };

@@ -8,7 +8,7 @@
 #include "engine/budget/cpu_sink_plan.h"
 #include "engine/model/zeroed_ranges.h"
 #include "engine/step/gradient_sink.h"
-#include "offload/adamw/adamw/grad_stats.h"
+#include "offload/adamw/grad_stats.h"
 
 namespace sluice::engine {
 Result<std::unique_ptr<CpuGradientSink>> CpuGradientSink::create(const ModelLayout& model,

@@ -14,8 +14,8 @@
 #include "engine/device/gpu.h"
 #include "engine/model/zeroed_ranges.h"
 #include "engine/step/cuda_step.h"
-#include "offload/adamw/adamw/grad_stats_cuda.h"
-#include "offload/adamw/adamw/sum_nodes.h"
+#include "offload/adamw/grad_stats_cuda.h"
+#include "offload/adamw/sum_nodes.h"
 
 namespace sluice::engine {
 namespace {

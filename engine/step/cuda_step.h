@@ -9,11 +9,11 @@
 #include <memory>
 
 #include "aio/result.h"
-#include "engine/budget/boundary_plan.h"
 #include "engine/budget/gpu_plan.h"
+#include "engine/budget/unit_input_plan.h"
 #include "engine/observe/trace_log.h"
-#include "engine/step/boundary_store.h"
 #include "engine/step/gradient_sink.h"
+#include "engine/step/unit_input_store.h"
 #include "engine/step/unit_parameters.h"
 
 namespace sluice::engine {
@@ -33,9 +33,9 @@ Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout&
                                                               const CudaSinkOptions& options,
                                                               TraceLog* trace = nullptr);
 
-// Boundaries on the host; it takes what the BoundaryPlan of these options says.
-Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const ModelLayout& model,
-                                                                const BoundaryOptions& options,
-                                                                TraceLog* trace = nullptr);
+// Boundaries on the host; it takes what the UnitInputPlan of these options says.
+Result<std::unique_ptr<UnitInputStore>> make_cuda_unit_input_store(const ModelLayout& model,
+                                                                   const UnitInputOptions& options,
+                                                                   TraceLog* trace = nullptr);
 
 }  // namespace sluice::engine

@@ -1,7 +1,7 @@
 // The loss alone: a forward pass without dropout that keeps nothing, unit by unit with all
 // micro-batches of the batch, so parameters are fetched once, however many micro-batches there are.
 //
-// Memory:  a boundary of each micro-batch, and what one micro-batch works with.
+// Memory:  a unit's input for each micro-batch, and what one micro-batch works with.
 // Threads: the one that trains.
 // Errors:  as c10::Error or TrainError.
 #pragma once

@@ -29,9 +29,9 @@
 #include "aio/result.h"
 #include "engine/model/model_layout.h"
 #include "engine/model/unit_views.h"
-#include "offload/adamw/adamw/adamw_arrays.h"
-#include "offload/adamw/adamw/isa.h"
-#include "offload/adamw/adamw/square_sum.h"
+#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/isa.h"
+#include "offload/adamw/square_sum.h"
 #include "offload/unit_residency.h"
 
 namespace sluice::engine {

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "offload/adamw/adamw/adamw.h"
+#include "offload/adamw/adamw.h"
 
 namespace sluice::engine {
 namespace {
@@ -28,7 +28,7 @@ std::int64_t now_ns() {
 Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& state)
     : options_(options),
       parts_(parts),
-      update_units_({parts.params, parts.parameters, parts.gradients}, HostUnits::Access::kUpdate,
+      update_units_({parts.params, parts.parameters, parts.gradients}, UnitBinding::Access::kUpdate,
                     parts.model->layout(), parts.trace),
       fetched_(*parts.parameters),
       program_(
@@ -118,7 +118,7 @@ at::Tensor Trainer::run_unit(int unit, std::size_t micro_batch, const UnitViews&
 }
 
 void Trainer::forward(int unit, const UnitViews& views) {
-  parts_.boundaries->keep(unit, flow_);
+  parts_.unit_inputs->keep(unit, flow_);
   if (keeps_activations(unit)) {
     saved_[static_cast<std::size_t>(unit)].clear();
     saved_[static_cast<std::size_t>(unit)].resize(flow_.size());
@@ -144,14 +144,14 @@ void Trainer::backward(int unit, const UnitViews& views) {
   for (std::size_t m = 0; m < flow_.size(); ++m) {
     PassContext pass = context(unit, m);
     pass.overwrites = m == 0;  // open() leaves those gradients as they are
-    const at::Tensor input = parts_.boundaries->take(unit, m);
+    const at::Tensor input = parts_.unit_inputs->take(unit, m);
     Saved recomputed;
     const bool kept = keeps_activations(unit);
     if (!kept) code.recompute(pass, views, input, recomputed);
     Saved& saved = kept ? saved_[static_cast<std::size_t>(unit)][m] : recomputed;
     flow_[m] = code.backward(pass, views, input, saved, flow_[m], gradients);
   }
-  parts_.boundaries->release(unit);
+  parts_.unit_inputs->release(unit);
 }
 
 UnitViews Trainer::open(int unit) {

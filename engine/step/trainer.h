@@ -4,7 +4,7 @@
 // next unit is fetched, so parameters cross the bus once a pass however large the batch is.
 //
 //   Forward   unit by unit: wait for its deferred update, fetch, run all micro-batches, release.
-//             What a unit was given is kept (the boundary); the head makes loss and first gradient.
+//             What a unit was given is kept (its input, the activation checkpoint); the head makes loss and first gradient.
 //   Backward  in reverse: fetch again, recompute or use what was saved, accumulate in fp32, hand
 //             the gradient to the sink. Optimizer state starts to be read.
 //   Norm      the global norm, the clip factor, and whether the step overflowed.
@@ -33,13 +33,13 @@
 #include "engine/device/phase_clock.h"
 #include "engine/model/model.h"
 #include "engine/observe/trace_log.h"
-#include "engine/step/boundary_store.h"
 #include "engine/step/evaluation_pass.h"
 #include "engine/step/gradient_sink.h"
-#include "engine/step/host_units.h"
 #include "engine/step/loss_scaler.h"
 #include "engine/step/step_batch.h"
 #include "engine/step/train_error.h"
+#include "engine/step/unit_binding.h"
+#include "engine/step/unit_input_store.h"
 #include "engine/step/unit_parameters.h"
 #include "offload/state/optimizer_offloader.h"
 #include "offload/step_program.h"
@@ -87,14 +87,14 @@ class Trainer {
     bool deterministic = false;
     std::uint64_t run_seed = 0;
     int prefetch_units = 1;
-    std::optional<HostUnits::Widths> hash_widths;  // run.hash_units
+    std::optional<UnitBinding::Widths> hash_widths;  // run.hash_units
   };
   // All must outlive it.
   struct Parts {
     const Model* model = nullptr;
     UnitParameters* parameters = nullptr;
     GradientSink* gradients = nullptr;
-    BoundaryStore* boundaries = nullptr;
+    UnitInputStore* unit_inputs = nullptr;
     offload::ParamOffloader* params = nullptr;
     offload::OptimizerOffloader* optimizer = nullptr;
     PhaseClock* clock = nullptr;
@@ -141,7 +141,7 @@ class Trainer {
 
   const Options options_;
   const Parts parts_;
-  HostUnits update_units_;
+  UnitBinding update_units_;
   FetchedUnits fetched_;
   const offload::StepProgram program_;
   TrainState state_;

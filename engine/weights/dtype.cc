@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "aio/check.h"
-#include "offload/adamw/adamw/half.h"
+#include "offload/adamw/half.h"
 
 namespace sluice::engine {
 namespace {

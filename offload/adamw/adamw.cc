@@ -1,4 +1,4 @@
-#include "offload/adamw/adamw/adamw.h"
+#include "offload/adamw/adamw.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,8 +7,8 @@
 
 #include "aio/check.h"
 #include "aio/units.h"
-#include "offload/adamw/adamw/adamw_kernels.h"
-#include "offload/adamw/adamw/fp_environment.h"
+#include "offload/adamw/adamw_kernels.h"
+#include "offload/adamw/fp_environment.h"
 
 namespace sluice::offload {
 namespace {

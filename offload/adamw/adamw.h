@@ -27,8 +27,8 @@
 
 #include "aio/executor.h"
 #include "aio/result.h"
-#include "offload/adamw/adamw/adamw_arrays.h"
-#include "offload/adamw/adamw/isa.h"
+#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/isa.h"
 
 namespace sluice::offload {
 

@@ -1,6 +1,6 @@
-#include "offload/adamw/adamw/adamw_kernels.h"
-#include "offload/adamw/adamw/adamw_vector.h"
-#include "offload/adamw/adamw/vec_avx512.h"
+#include "offload/adamw/adamw_kernels.h"
+#include "offload/adamw/adamw_vector.h"
+#include "offload/adamw/vec_avx512.h"
 
 namespace sluice::offload {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "offload/adamw/adamw/adamw_cuda.h"
+#include "offload/adamw/adamw_cuda.h"
 
 namespace sluice::offload {
 namespace {

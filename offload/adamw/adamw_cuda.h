@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "aio/result.h"
-#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw_arrays.h"
 
 namespace sluice::offload {
 

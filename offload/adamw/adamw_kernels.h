@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw_arrays.h"
 
 namespace sluice::offload {
 

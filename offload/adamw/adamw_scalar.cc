@@ -4,9 +4,9 @@
 #include <cfloat>
 #include <cmath>
 
-#include "offload/adamw/adamw/adamw_kernels.h"
-#include "offload/adamw/adamw/half.h"
-#include "offload/adamw/adamw/split_master.h"
+#include "offload/adamw/adamw_kernels.h"
+#include "offload/adamw/half.h"
+#include "offload/adamw/split_master.h"
 
 namespace sluice::offload {
 namespace {

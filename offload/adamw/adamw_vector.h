@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "offload/adamw/adamw/adamw_arrays.h"
-#include "offload/adamw/adamw/adamw_kernels.h"
-#include "offload/adamw/adamw/prefetch.h"
+#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw_kernels.h"
+#include "offload/adamw/prefetch.h"
 
 namespace sluice::offload {
 namespace {

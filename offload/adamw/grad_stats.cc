@@ -1,4 +1,4 @@
-#include "offload/adamw/adamw/grad_stats.h"
+#include "offload/adamw/grad_stats.h"
 
 #include <algorithm>
 #include <array>
@@ -6,8 +6,8 @@
 
 #include "aio/check.h"
 #include "aio/units.h"
-#include "offload/adamw/adamw/fp_environment.h"
-#include "offload/adamw/adamw/grad_stats_kernels.h"
+#include "offload/adamw/fp_environment.h"
+#include "offload/adamw/grad_stats_kernels.h"
 
 namespace sluice::offload {
 namespace {

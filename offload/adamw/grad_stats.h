@@ -9,9 +9,9 @@
 #include <cstdint>
 
 #include "aio/executor.h"
-#include "offload/adamw/adamw/adamw_arrays.h"
-#include "offload/adamw/adamw/isa.h"
-#include "offload/adamw/adamw/square_sum.h"
+#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/isa.h"
+#include "offload/adamw/square_sum.h"
 
 namespace sluice::offload {
 

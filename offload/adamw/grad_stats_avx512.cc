@@ -1,6 +1,6 @@
-#include "offload/adamw/adamw/grad_stats_kernels.h"
-#include "offload/adamw/adamw/grad_stats_vector.h"
-#include "offload/adamw/adamw/vec_avx512.h"
+#include "offload/adamw/grad_stats_kernels.h"
+#include "offload/adamw/grad_stats_vector.h"
+#include "offload/adamw/vec_avx512.h"
 
 namespace sluice::offload {
 namespace {

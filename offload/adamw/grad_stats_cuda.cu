@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <string>
 
-#include "offload/adamw/adamw/grad_stats_cuda.h"
-#include "offload/adamw/adamw/sum_nodes.h"
+#include "offload/adamw/grad_stats_cuda.h"
+#include "offload/adamw/sum_nodes.h"
 
 namespace sluice::offload {
 namespace {

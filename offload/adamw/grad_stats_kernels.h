@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw_arrays.h"
 
 namespace sluice::offload {
 

@@ -1,8 +1,8 @@
 // The oracle: one element at a time, the tree as it is defined.
 #include <array>
 
-#include "offload/adamw/adamw/grad_stats_kernels.h"
-#include "offload/adamw/adamw/half.h"
+#include "offload/adamw/grad_stats_kernels.h"
+#include "offload/adamw/half.h"
 
 namespace sluice::offload {
 

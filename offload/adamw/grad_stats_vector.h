@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "offload/adamw/adamw/adamw_arrays.h"
-#include "offload/adamw/adamw/grad_stats_kernels.h"
-#include "offload/adamw/adamw/prefetch.h"
+#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/grad_stats_kernels.h"
+#include "offload/adamw/prefetch.h"
 
 namespace sluice::offload {
 namespace {

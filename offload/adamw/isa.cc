@@ -1,4 +1,4 @@
-#include "offload/adamw/adamw/isa.h"
+#include "offload/adamw/isa.h"
 
 #include <cpuid.h>
 

@@ -13,7 +13,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "offload/adamw/adamw/half.h"
+#include "offload/adamw/half.h"
 
 namespace sluice::offload {
 

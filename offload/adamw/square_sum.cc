@@ -1,4 +1,4 @@
-#include "offload/adamw/adamw/square_sum.h"
+#include "offload/adamw/square_sum.h"
 
 #include <algorithm>
 #include <cmath>

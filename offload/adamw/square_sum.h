@@ -20,7 +20,7 @@
 #include <span>
 #include <vector>
 
-#include "offload/adamw/adamw/sum_nodes.h"
+#include "offload/adamw/sum_nodes.h"
 
 namespace sluice::offload {
 

@@ -1,4 +1,4 @@
-#include "offload/adamw/adamw/sum_nodes.h"
+#include "offload/adamw/sum_nodes.h"
 
 #include <algorithm>
 #include <bit>

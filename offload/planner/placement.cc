@@ -39,7 +39,7 @@ struct Sums {
   std::uint64_t activations_cpu = 0;
 };
 
-void add_unit(const UnitCost& unit, const UnitPlace& place, Sums& sums) {
+void add_unit(const UnitCost& unit, const UnitPlacement& place, Sums& sums) {
   const std::uint64_t on_host = place.cpu_elements + place.nvme_elements;
   sums.gpu_state += place.gpu_elements;
   sums.cpu_state += place.cpu_elements;
@@ -60,9 +60,9 @@ void add_unit(const UnitCost& unit, const UnitPlace& place, Sums& sums) {
     ++sums.streamed_units;
   }
   if (place.activations == ActivationPlace::kOffload)
-    sums.activations_cpu += unit.boundary_bytes;
+    sums.activations_cpu += unit.unit_input_bytes;
   else
-    sums.activations_gpu += unit.boundary_bytes;
+    sums.activations_gpu += unit.unit_input_bytes;
   if (place.activations == ActivationPlace::kKeep) sums.activations_gpu += unit.kept_bytes;
 }
 
@@ -90,7 +90,7 @@ TierBytes TierBytes::beyond(const TierBytes& budget) const {
           .nvme = more_than(nvme, budget.nvme)};
 }
 
-TierBytes placed_bytes(const PlannerInput& input, const std::vector<UnitPlace>& places) {
+TierBytes placed_bytes(const PlannerInput& input, const std::vector<UnitPlacement>& places) {
   SLUICE_CHECK(places.size() == input.units.size(), "each unit has its place");
   Sums sums;
   for (std::size_t i = 0; i < places.size(); ++i) add_unit(input.units[i], places[i], sums);

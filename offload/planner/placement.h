@@ -64,7 +64,7 @@ struct PlannerInput {
   std::uint64_t micro_batch_bytes = 0;  // of fixed.gpu: what grows with the micro-batch
   // Of fixed.gpu: what halving the micro-batch would save, with twice as many in a step.
   std::uint64_t half_micro_batch_bytes = 0;
-  int boundary_slots = 4;                   // inputs on the GPU, where others go to the host
+  int unit_input_slots = 4;                 // inputs on the GPU, where others go to the host
   std::uint64_t granule_elements = 65'536;  // a unit's elements are split at multiples of it
 };
 
@@ -75,6 +75,6 @@ inline bool has_activations(const UnitCost& unit) {
 
 // All that the placement takes, `fixed` included. Gradients and the host's copy of parameters are
 // a whole unit's, on each side that updates any of it.
-TierBytes placed_bytes(const PlannerInput& input, const std::vector<UnitPlace>& places);
+TierBytes placed_bytes(const PlannerInput& input, const std::vector<UnitPlacement>& places);
 
 }  // namespace sluice::offload

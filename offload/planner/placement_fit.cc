@@ -102,7 +102,7 @@ LeanestPlacement leanest_placement(const PlannerInput& input) {
             .resident = resident,
             .kept = kept,
             .offloaded = least + more * leaving / kOffloadsTried};
-        std::vector<UnitPlace> places = space.places(knobs);
+        std::vector<UnitPlacement> places = space.places(knobs);
         const TierBytes missing = placed_bytes(input, places).beyond(input.budget);
         if (!leanest.places.empty() && !is_leaner(missing, leanest.missing)) continue;
         leanest = {std::move(places), missing};

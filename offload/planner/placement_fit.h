@@ -13,7 +13,7 @@ namespace sluice::offload {
 // Of all placements that the rules allow, one within the budget, or else the one that exceeds it
 // least.
 struct LeanestPlacement {
-  std::vector<UnitPlace> places;
+  std::vector<UnitPlacement> places;
   TierBytes missing;
 };
 LeanestPlacement leanest_placement(const PlannerInput& input);

@@ -22,7 +22,7 @@ namespace sluice::offload {
 
 struct PlacementPlan {
   bool fits = false;
-  std::vector<UnitPlace> places;  // where nothing fits: the one that exceeds the budget least
+  std::vector<UnitPlacement> places;  // where nothing fits: the one that exceeds the budget least
   StepPrediction prediction;
   TierBytes used;              // `fixed` included
   TierBytes missing;           // beyond the budget

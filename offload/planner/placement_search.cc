@@ -18,12 +18,12 @@ bool is_better(const PlacementSearch::Found& a, const PlacementSearch::Found& b)
   return a.step_s <= b.step_s * (1 + kTie) && a.bytes < b.bytes;
 }
 
-std::int64_t tasks_of(const PlannerInput& input, const std::vector<UnitPlace>& places) {
+std::int64_t tasks_of(const PlannerInput& input, const std::vector<UnitPlacement>& places) {
   constexpr std::int64_t kTasksOfUnit = 8;
   const std::uint64_t record = std::max<std::uint64_t>(input.step.record_elements, 1);
   std::int64_t records = 0;
   bool drives = false;
-  for (const UnitPlace& place : places) {
+  for (const UnitPlacement& place : places) {
     records += static_cast<std::int64_t>((place.nvme_elements + record - 1) / record);
     drives = drives || place.nvme_elements > 0 || place.params_on_nvme;
   }
@@ -57,7 +57,7 @@ std::optional<PlacementSearch::Found> PlacementSearch::weigh(const PlacementKnob
                    static_cast<std::uint64_t>(knobs.gpu_even),
                    static_cast<std::uint64_t>(knobs.nvme_last)};
   if (exhausted() || !seen_.insert(key).second) return std::nullopt;
-  const std::vector<UnitPlace> places = space_.places(knobs);
+  const std::vector<UnitPlacement> places = space_.places(knobs);
   const TierBytes bytes = placed_bytes(input_, places);
   if (!bytes.within(input_.budget)) return std::nullopt;
   tasks_left_ -= tasks_of(input_, places);

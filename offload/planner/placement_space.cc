@@ -21,7 +21,7 @@ std::vector<int> choose(const std::vector<int>& from, int count, Spread spread) 
   return chosen;
 }
 
-std::uint64_t host_elements(const UnitPlace& place) {
+std::uint64_t host_elements(const UnitPlacement& place) {
   return place.cpu_elements + place.nvme_elements;
 }
 
@@ -32,7 +32,7 @@ PlacementSpace::PlacementSpace(const PlannerInput& input) : input_(input) {
     const UnitCost& unit = input.units[static_cast<std::size_t>(index)];
     elements_ += unit.elements;
     if (has_activations(unit)) with_activations_.push_back(index);
-    if (unit.boundary_bytes > 0) with_boundaries_.push_back(index);
+    if (unit.unit_input_bytes > 0) with_boundaries_.push_back(index);
   }
   const PlacementRules& rules = input.rules;
   if (!rules.state.empty()) {
@@ -52,7 +52,7 @@ PlacementSpace::PlacementSpace(const PlannerInput& input) : input_(input) {
 int PlacementSpace::most_offloaded(int kept) const {
   if (input_.rules.boundaries_to_cpu == Choice::kOff) return 0;
   const int leaving = static_cast<int>(with_boundaries_.size()) - kept;
-  return std::max(leaving - std::max(input_.boundary_slots, 1), 0);
+  return std::max(leaving - std::max(input_.unit_input_slots, 1), 0);
 }
 
 int PlacementSpace::least_offloaded(int kept) const {
@@ -108,7 +108,7 @@ std::vector<std::size_t> PlacementSpace::gpu_order(const PlacementKnobs& knobs,
 }
 
 void PlacementSpace::place_gpu_state(const PlacementKnobs& knobs,
-                                     std::vector<UnitPlace>& places) const {
+                                     std::vector<UnitPlacement>& places) const {
   std::uint64_t left = knobs.gpu_elements;
   if (left == 0) return;
   if (!input_.rules.state.empty()) {
@@ -117,7 +117,7 @@ void PlacementSpace::place_gpu_state(const PlacementKnobs& knobs,
     return;
   }
   for (const std::size_t index : gpu_order(knobs, left)) {
-    UnitPlace& place = places[index];
+    UnitPlacement& place = places[index];
     const std::uint64_t more = std::min(left, input_.units[index].elements - place.gpu_elements);
     place.gpu_elements += more;
     left -= more;
@@ -125,11 +125,11 @@ void PlacementSpace::place_gpu_state(const PlacementKnobs& knobs,
 }
 
 void PlacementSpace::place_residents(const PlacementKnobs& knobs,
-                                     std::vector<UnitPlace>& places) const {
+                                     std::vector<UnitPlacement>& places) const {
   const bool all = input_.rules.params == Tier::kGpu;
   std::vector<int> others;
   for (int index = 0; index < units(); ++index) {
-    UnitPlace& place = places[static_cast<std::size_t>(index)];
+    UnitPlacement& place = places[static_cast<std::size_t>(index)];
     const bool is_end = index == 0 || index + 1 == units();
     place.resident = all || is_end || place.gpu_elements > 0;
     if (!place.resident) others.push_back(index);
@@ -139,12 +139,12 @@ void PlacementSpace::place_residents(const PlacementKnobs& knobs,
 }
 
 void PlacementSpace::place_activations(const PlacementKnobs& knobs,
-                                       std::vector<UnitPlace>& places) const {
+                                       std::vector<UnitPlacement>& places) const {
   for (const int index : choose(with_activations_, knobs.kept, knobs.kept_spread))
     places[static_cast<std::size_t>(index)].activations = ActivationPlace::kKeep;
   int left = knobs.offloaded;
   for (const int index : with_boundaries_) {
-    UnitPlace& place = places[static_cast<std::size_t>(index)];
+    UnitPlacement& place = places[static_cast<std::size_t>(index)];
     if (left == 0) return;
     if (place.activations == ActivationPlace::kKeep) continue;
     place.activations = ActivationPlace::kOffload;
@@ -156,7 +156,7 @@ void PlacementSpace::place_activations(const PlacementKnobs& knobs,
 
 // This many host elements on NVMe, the others in RAM.
 void PlacementSpace::place_host_state(const PlacementKnobs& knobs, std::uint64_t on_nvme,
-                                      std::vector<UnitPlace>& places) const {
+                                      std::vector<UnitPlacement>& places) const {
   const std::uint64_t granule = std::max<std::uint64_t>(input_.granule_elements, 1);
   std::uint64_t host_left = 0;
   for (std::size_t i = 0; i < places.size(); ++i)
@@ -178,12 +178,12 @@ void PlacementSpace::place_host_state(const PlacementKnobs& knobs, std::uint64_t
 
 // As much on NVMe as RAM does not hold.
 void PlacementSpace::fit_host_state(const PlacementKnobs& knobs,
-                                    std::vector<UnitPlace>& places) const {
+                                    std::vector<UnitPlacement>& places) const {
   place_host_state(knobs, 0, places);
   const std::uint64_t all_in_ram = placed_bytes(input_, places).cpu;
   if (all_in_ram <= input_.budget.cpu) return;
   std::uint64_t on_host = 0;
-  for (const UnitPlace& place : places) on_host += host_elements(place);
+  for (const UnitPlacement& place : places) on_host += host_elements(place);
   const double buffers =
       static_cast<double>(input_.step.swap_buffer_elements) * input_.bytes.nvme_state;
   const double too_many =
@@ -194,10 +194,10 @@ void PlacementSpace::fit_host_state(const PlacementKnobs& knobs,
 }
 
 // One more unit's parameters; a resident one's are read once less. False: there is none left.
-bool PlacementSpace::spill_params(std::vector<UnitPlace>& places) const {
+bool PlacementSpace::spill_params(std::vector<UnitPlacement>& places) const {
   for (const bool resident : {true, false}) {
     for (std::size_t i = places.size(); i-- > 0;) {
-      UnitPlace& place = places[i];
+      UnitPlacement& place = places[i];
       if (place.params_on_nvme || place.resident != resident || host_elements(place) == 0) continue;
       place.params_on_nvme = true;
       return true;
@@ -206,11 +206,12 @@ bool PlacementSpace::spill_params(std::vector<UnitPlace>& places) const {
   return false;
 }
 
-void PlacementSpace::place_host(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const {
+void PlacementSpace::place_host(const PlacementKnobs& knobs,
+                                std::vector<UnitPlacement>& places) const {
   const PlacementRules& rules = input_.rules;
   place_host_state(knobs, 0, places);
   if (rules.params == Tier::kNvme) {
-    for (UnitPlace& place : places)
+    for (UnitPlacement& place : places)
       place.params_on_nvme = !place.resident || host_elements(place) > 0;
   }
   if (!rules.state.empty()) {
@@ -227,9 +228,9 @@ void PlacementSpace::place_host(const PlacementKnobs& knobs, std::vector<UnitPla
   }
 }
 
-std::vector<UnitPlace> PlacementSpace::places(const PlacementKnobs& asked) const {
+std::vector<UnitPlacement> PlacementSpace::places(const PlacementKnobs& asked) const {
   const PlacementKnobs knobs = within_bounds(asked);
-  std::vector<UnitPlace> places(input_.units.size());
+  std::vector<UnitPlacement> places(input_.units.size());
   place_gpu_state(knobs, places);
   place_residents(knobs, places);
   place_activations(knobs, places);
@@ -242,7 +243,7 @@ bool PlacementSpace::fill_residents(PlacementKnobs& knobs) const {
   const auto fits = [&](int resident) {
     PlacementKnobs tried = within_bounds(knobs);
     tried.resident = resident;
-    std::vector<UnitPlace> places(input_.units.size());
+    std::vector<UnitPlacement> places(input_.units.size());
     place_gpu_state(tried, places);
     place_residents(tried, places);
     place_activations(tried, places);

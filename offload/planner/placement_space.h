@@ -56,22 +56,22 @@ class PlacementSpace {
   const std::vector<std::uint64_t>& gpu_steps() const { return gpu_steps_; }
 
   // It need not be within the budget. Knobs beyond their bounds are clamped.
-  std::vector<UnitPlace> places(const PlacementKnobs& knobs) const;
+  std::vector<UnitPlacement> places(const PlacementKnobs& knobs) const;
   // `resident` is set to the most that the GPU's budget allows; false: not even 0.
   bool fill_residents(PlacementKnobs& knobs) const;
 
  private:
   PlacementKnobs within_bounds(PlacementKnobs knobs) const;
   void plan_gpu_steps();
-  void place_gpu_state(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const;
+  void place_gpu_state(const PlacementKnobs& knobs, std::vector<UnitPlacement>& places) const;
   std::vector<std::size_t> gpu_order(const PlacementKnobs& knobs, std::uint64_t elements) const;
-  void place_residents(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const;
-  void place_activations(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const;
-  void place_host(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const;
+  void place_residents(const PlacementKnobs& knobs, std::vector<UnitPlacement>& places) const;
+  void place_activations(const PlacementKnobs& knobs, std::vector<UnitPlacement>& places) const;
+  void place_host(const PlacementKnobs& knobs, std::vector<UnitPlacement>& places) const;
   void place_host_state(const PlacementKnobs& knobs, std::uint64_t on_nvme,
-                        std::vector<UnitPlace>& places) const;
-  void fit_host_state(const PlacementKnobs& knobs, std::vector<UnitPlace>& places) const;
-  bool spill_params(std::vector<UnitPlace>& places) const;
+                        std::vector<UnitPlacement>& places) const;
+  void fit_host_state(const PlacementKnobs& knobs, std::vector<UnitPlacement>& places) const;
+  bool spill_params(std::vector<UnitPlacement>& places) const;
 
   const PlannerInput& input_;
   std::vector<std::uint64_t> gpu_steps_;

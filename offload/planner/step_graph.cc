@@ -17,7 +17,7 @@ int steps_to_steady_state(const StepInputs& inputs) {
 
 }  // namespace
 
-StepGraph::StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitPlace>& places,
+StepGraph::StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitPlacement>& places,
                      const MachineSpeeds& speeds, const StepModelOptions& options,
                      const StepGraphOptions& graph)
     : inputs_{units, places, speeds, options},
@@ -53,7 +53,8 @@ void StepGraph::plan_ring() {
   std::size_t places = 0;
   for (int index = 0; index < inputs_.count(); ++index) {
     const ActivationPlace activations = inputs_.place(index).activations;
-    if (inputs_.unit(index).boundary_bytes == 0 || activations == ActivationPlace::kKeep) continue;
+    if (inputs_.unit(index).unit_input_bytes == 0 || activations == ActivationPlace::kKeep)
+      continue;
     members.push_back(index);
     if (activations == ActivationPlace::kRecompute) ++places;
   }
@@ -121,7 +122,7 @@ void StepGraph::add(const StepOperation& it) {
 // ---- the update, in forward order ---------------------------------------------------------------
 
 void StepGraph::add_update(int index) {
-  const UnitPlace& it = inputs_.place(index);
+  const UnitPlacement& it = inputs_.place(index);
   const bool params_on_nvme = it.params_on_nvme && inputs_.host_elements(index) > 0;
   const TaskId params = params_on_nvme ? params_.read(index) : kNoTask;
   if (it.cpu_elements > 0) {
@@ -167,9 +168,9 @@ void StepGraph::add_forward(int index) {
   gpu_begins_.push_back(adamw == kNoTask ? forward : adamw);
   used_by(forward);
   if (inputs_.place(index).activations == ActivationPlace::kOffload && inputs_.has_bus()) {
-    boundaries_out_[at(index)] = tasks_.add(Kind::kBoundaryOut, index,
-                                            static_cast<double>(inputs_.unit(index).boundary_bytes),
-                                            {before, gate(index), kNoTask, kNoTask});
+    boundaries_out_[at(index)] = tasks_.add(
+        Kind::kBoundaryOut, index, static_cast<double>(inputs_.unit(index).unit_input_bytes),
+        {before, gate(index), kNoTask, kNoTask});
   }
 }
 
@@ -193,16 +194,16 @@ TaskId StepGraph::stage_free() const {
 void StepGraph::add_backward(int index) {
   const UnitCost& unit = inputs_.unit(index);
   const ActivationPlace activations = inputs_.place(index).activations;
-  TaskId boundary = kNoTask;
+  TaskId unit_input = kNoTask;
   if (activations == ActivationPlace::kOffload && inputs_.has_bus()) {
     const int follower = ring_follower_[at(index)];
     const TaskId place_free = follower >= 0 ? backwards_[at(follower)] : head_;
-    boundary = tasks_.add(Kind::kBoundaryIn, index, static_cast<double>(unit.boundary_bytes),
-                          {place_free, boundaries_out_[at(index)], kNoTask, kNoTask});
+    unit_input = tasks_.add(Kind::kBoundaryIn, index, static_cast<double>(unit.unit_input_bytes),
+                            {place_free, boundaries_out_[at(index)], kNoTask, kNoTask});
   }
   const double again_s = activations == ActivationPlace::kKeep ? 0 : unit.recompute_s;
   const TaskId backward = tasks_.add(Kind::kBackward, index, unit.backward_s + again_s,
-                                     {fetched_.own, boundary, stage_free(), fetched_.lender});
+                                     {fetched_.own, unit_input, stage_free(), fetched_.lender});
   backwards_[at(index)] = backward;
   used_by(backward);
   computed_ = backward;

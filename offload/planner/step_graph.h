@@ -34,7 +34,7 @@ class StepGraph {
   using Record = StepRecords::Record;
   using RecordTasks = StepRecords::Tasks;
 
-  StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitPlace>& places,
+  StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitPlacement>& places,
             const MachineSpeeds& speeds, const StepModelOptions& options,
             const StepGraphOptions& graph = {});
   StepGraph(const StepGraph&) = delete;

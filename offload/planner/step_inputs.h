@@ -15,13 +15,13 @@ namespace sluice::offload {
 
 struct StepInputs {
   const std::vector<UnitCost>& units;
-  const std::vector<UnitPlace>& places;  // as many
+  const std::vector<UnitPlacement>& places;  // as many
   const MachineSpeeds& speeds;
   const StepModelOptions& options;
 
   int count() const { return static_cast<int>(units.size()); }
   const UnitCost& unit(int index) const { return units[static_cast<std::size_t>(index)]; }
-  const UnitPlace& place(int index) const { return places[static_cast<std::size_t>(index)]; }
+  const UnitPlacement& place(int index) const { return places[static_cast<std::size_t>(index)]; }
 
   // Of the unit's state, updated by the host.
   double host_elements(int index) const {
@@ -32,7 +32,7 @@ struct StepInputs {
   }
   bool has_bus() const { return speeds.bus.in_bytes_per_s > 0; }
   bool uses_drives() const {
-    return std::any_of(places.begin(), places.end(), [](const UnitPlace& place) {
+    return std::any_of(places.begin(), places.end(), [](const UnitPlacement& place) {
       return place.nvme_elements > 0 || place.params_on_nvme;
     });
   }

@@ -14,18 +14,18 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 constexpr std::size_t at(Resource resource) { return static_cast<std::size_t>(resource); }
 
-void check_places(const std::vector<UnitCost>& units, const std::vector<UnitPlace>& places) {
+void check_places(const std::vector<UnitCost>& units, const std::vector<UnitPlacement>& places) {
   SLUICE_CHECK(!units.empty() && units.size() == places.size(), "each unit has its place");
   for (std::size_t i = 0; i < units.size(); ++i) {
-    const UnitPlace& place = places[i];
+    const UnitPlacement& place = places[i];
     SLUICE_CHECK(place.gpu_elements + place.cpu_elements + place.nvme_elements == units[i].elements,
                  "a unit's elements are each on one tier");
   }
 }
 
-bool updates_on_gpu(const std::vector<UnitPlace>& places) {
+bool updates_on_gpu(const std::vector<UnitPlacement>& places) {
   return std::any_of(places.begin(), places.end(),
-                     [](const UnitPlace& place) { return place.gpu_elements > 0; });
+                     [](const UnitPlacement& place) { return place.gpu_elements > 0; });
 }
 
 std::array<double, kResources> alone_s(const std::array<double, kResources>& work,
@@ -78,7 +78,7 @@ std::string_view to_string(Resource resource) {
 }
 
 std::array<double, kResources> least_busy_s(const std::vector<UnitCost>& units,
-                                            const std::vector<UnitPlace>& places,
+                                            const std::vector<UnitPlacement>& places,
                                             const MachineSpeeds& speeds,
                                             const StepModelOptions& options) {
   check_places(units, places);
@@ -91,7 +91,7 @@ std::array<double, kResources> least_busy_s(const std::vector<UnitCost>& units,
 }
 
 StepPrediction predict_step(const std::vector<UnitCost>& units,
-                            const std::vector<UnitPlace>& places, const MachineSpeeds& speeds,
+                            const std::vector<UnitPlacement>& places, const MachineSpeeds& speeds,
                             const StepModelOptions& options, bool with_spans) {
   check_places(units, places);
   StepPrediction prediction;

@@ -35,14 +35,14 @@ struct UnitCost {
   std::uint64_t slot_elements = 0;  // in a place on the GPU, padding included; 0: `elements`
   double forward_s = 0;             // of the GPU
   double recompute_s = 0;
-  double backward_s = 0;             // without recomputing; the cast of the gradient included
-  std::uint64_t boundary_bytes = 0;  // its input; 0 where backward does not need it: at both ends
-  std::uint64_t kept_bytes = 0;      // what kKeep keeps beside the input
-  std::vector<int> lenders;          // earlier units whose parameters it uses besides its own
+  double backward_s = 0;               // without recomputing; the cast of the gradient included
+  std::uint64_t unit_input_bytes = 0;  // its input; 0 where backward does not need it: at both ends
+  std::uint64_t kept_bytes = 0;        // what kKeep keeps beside the input
+  std::vector<int> lenders;            // earlier units whose parameters it uses besides its own
 };
 
 // Where a unit's state lies. Elements of gpu, cpu and nvme state add up to the unit's.
-struct UnitPlace {
+struct UnitPlacement {
   std::uint64_t gpu_elements = 0;  // the first of the unit; then the unit is resident
   std::uint64_t cpu_elements = 0;  // follow
   std::uint64_t nvme_elements = 0;
@@ -104,13 +104,13 @@ struct StepPrediction {
 // `units` in forward order: embedding, blocks, head. As many places as units. A machine without a
 // bus has nothing to cross it: host and GPU are one.
 StepPrediction predict_step(const std::vector<UnitCost>& units,
-                            const std::vector<UnitPlace>& places, const MachineSpeeds& speeds,
+                            const std::vector<UnitPlacement>& places, const MachineSpeeds& speeds,
                             const StepModelOptions& options, bool with_spans = false);
 
 // Seconds that each resource needs for a step's work if nothing else runs and nothing waits: a
 // lower bound of predict_step().
 std::array<double, kResources> least_busy_s(const std::vector<UnitCost>& units,
-                                            const std::vector<UnitPlace>& places,
+                                            const std::vector<UnitPlacement>& places,
                                             const MachineSpeeds& speeds,
                                             const StepModelOptions& options);
 

@@ -75,7 +75,7 @@ StepParams::Slot& StepParams::slot_for(const std::vector<int>& in_use) {
 }
 
 TaskId StepParams::refresh(int unit, TaskId gate, TaskId brought) {
-  const UnitPlace& place = inputs_.place(unit);
+  const UnitPlacement& place = inputs_.place(unit);
   const double elements = inputs_.host_elements(unit);
   if (!place.resident || elements == 0 || !inputs_.has_bus()) return brought;
   const TaskId in_host_memory = place.params_on_nvme ? read(unit) : kNoTask;

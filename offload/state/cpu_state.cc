@@ -6,7 +6,7 @@
 
 #include "aio/check.h"
 #include "aio/units.h"
-#include "offload/adamw/adamw/adamw.h"
+#include "offload/adamw/adamw.h"
 
 namespace sluice::offload {
 namespace {

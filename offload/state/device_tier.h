@@ -11,7 +11,7 @@
 #include <span>
 
 #include "aio/result.h"
-#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw_arrays.h"
 
 namespace sluice::offload {
 

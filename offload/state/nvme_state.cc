@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "aio/check.h"
-#include "offload/adamw/adamw/adamw.h"
+#include "offload/adamw/adamw.h"
 
 namespace sluice::offload {
 namespace {

@@ -22,7 +22,7 @@
 
 #include "aio/executor.h"
 #include "aio/result.h"
-#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw_arrays.h"
 #include "offload/state/state_tiles.h"
 
 namespace sluice::offload {

@@ -4,8 +4,8 @@
 
 #include "aio/check.h"
 #include "aio/units.h"
-#include "offload/adamw/adamw/half.h"
-#include "offload/adamw/adamw/split_master.h"
+#include "offload/adamw/half.h"
+#include "offload/adamw/split_master.h"
 
 namespace sluice::offload {
 namespace {

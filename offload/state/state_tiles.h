@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <span>
 
-#include "offload/adamw/adamw/adamw_arrays.h"
+#include "offload/adamw/adamw_arrays.h"
 
 namespace sluice::offload {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "offload/adamw/adamw/adamw_arrays.h"
-#include "offload/adamw/adamw/isa.h"
+#include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/isa.h"
 #include "offload/state/state_sweep.h"
 #include "offload/state/state_tiles.h"
 #include "offload/state/unit_source.h"

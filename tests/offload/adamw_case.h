@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "offload/adamw/adamw/adamw.h"
-#include "offload/adamw/adamw/half.h"
-#include "offload/adamw/adamw/split_master.h"
+#include "offload/adamw/adamw.h"
+#include "offload/adamw/half.h"
+#include "offload/adamw/split_master.h"
 #include "tests/offload/hostile_numbers.h"
 
 namespace sluice::offload {

@@ -1,5 +1,5 @@
 // The CUDA kernels return the CPU's bits. Skipped, with the reason, where there is no GPU.
-#include "offload/adamw/adamw/adamw_cuda.h"
+#include "offload/adamw/adamw_cuda.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "offload/adamw/adamw/adamw_kernels.h"
-#include "offload/adamw/adamw/grad_stats.h"
-#include "offload/adamw/adamw/grad_stats_cuda.h"
+#include "offload/adamw/adamw_kernels.h"
+#include "offload/adamw/grad_stats.h"
+#include "offload/adamw/grad_stats_cuda.h"
 #include "tests/offload/adamw_case.h"
 #include "tests/offload/on_a_gpu.h"
 

@@ -1,5 +1,5 @@
 // All kernels return the oracle's bits.
-#include "offload/adamw/adamw/adamw_kernels.h"
+#include "offload/adamw/adamw_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "offload/adamw/adamw/adamw.h"
-#include "offload/adamw/adamw/isa.h"
+#include "offload/adamw/adamw.h"
+#include "offload/adamw/isa.h"
 #include "tests/offload/adamw_case.h"
 
 namespace sluice::offload {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "aio/executor.h"
-#include "offload/adamw/adamw/adamw.h"
-#include "offload/adamw/adamw/half.h"
-#include "offload/adamw/adamw/isa.h"
+#include "offload/adamw/adamw.h"
+#include "offload/adamw/half.h"
+#include "offload/adamw/isa.h"
 #include "tests/offload/adamw_case.h"
 
 namespace sluice::offload {

@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "aio/executor.h"
-#include "offload/adamw/adamw/adamw.h"
-#include "offload/adamw/adamw/grad_stats.h"
-#include "offload/adamw/adamw/isa.h"
-#include "offload/adamw/adamw/split_master.h"
+#include "offload/adamw/adamw.h"
+#include "offload/adamw/grad_stats.h"
+#include "offload/adamw/isa.h"
+#include "offload/adamw/split_master.h"
 
 namespace sluice::offload {
 namespace {

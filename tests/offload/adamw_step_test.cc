@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "aio/executor.h"
-#include "offload/adamw/adamw/adamw.h"
-#include "offload/adamw/adamw/adamw_kernels.h"
+#include "offload/adamw/adamw.h"
+#include "offload/adamw/adamw_kernels.h"
 #include "tests/offload/adamw_case.h"
 
 namespace sluice::offload {

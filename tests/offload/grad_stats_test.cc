@@ -1,4 +1,4 @@
-#include "offload/adamw/adamw/grad_stats.h"
+#include "offload/adamw/grad_stats.h"
 
 #include <gtest/gtest.h>
 #include <xmmintrin.h>
@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "offload/adamw/adamw/half.h"
+#include "offload/adamw/half.h"
 #include "tests/offload/hostile_numbers.h"
 
 namespace sluice::offload {

@@ -1,5 +1,5 @@
 // The integer conversions against the definition: the nearest of the neighbours, in double.
-#include "offload/adamw/adamw/half.h"
+#include "offload/adamw/half.h"
 
 #include <gtest/gtest.h>
 

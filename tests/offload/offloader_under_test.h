@@ -16,7 +16,7 @@
 #include "aio/fault_backend.h"
 #include "aio/page_memory.h"
 #include "aio/sim_drive.h"
-#include "offload/adamw/adamw/adamw.h"
+#include "offload/adamw/adamw.h"
 #include "offload/state/optimizer_offloader.h"
 #include "swap/chunk_hash.h"
 #include "tests/aio/backends_under_test.h"

@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "offload/adamw/adamw/adamw.h"
+#include "offload/adamw/adamw.h"
 #include "offload/state/optimizer_offloader.h"
 #include "tests/aio/backends_under_test.h"
 #include "tests/offload/count_allocations.h"

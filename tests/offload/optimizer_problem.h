@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "offload/adamw/adamw/adamw.h"
+#include "offload/adamw/adamw.h"
 #include "offload/state/state_tiles.h"
 #include "offload/sub_groups.h"
 #include "swap/chunk_hash.h"

@@ -22,7 +22,7 @@ PlannerInput random_input(std::mt19937_64& random, int blocks) {
   input.step.record_elements = 250'000;
   input.step.swap_buffer_elements = 1'000'000;
   input.granule_elements = 4096;
-  input.boundary_slots = 1;
+  input.unit_input_slots = 1;
   double elements = 0;
   for (const UnitCost& unit : input.units) elements += static_cast<double>(unit.elements);
   const auto some = [&](double low, double high) {
@@ -34,14 +34,14 @@ PlannerInput random_input(std::mt19937_64& random, int blocks) {
 }
 
 // All that a unit can be given whole; the ends are always resident.
-std::vector<UnitPlace> choices(const UnitCost& unit, bool is_end) {
-  std::vector<UnitPlace> places = {on_gpu(unit), on_cpu(unit, true), on_nvme(unit, true)};
+std::vector<UnitPlacement> choices(const UnitCost& unit, bool is_end) {
+  std::vector<UnitPlacement> places = {on_gpu(unit), on_cpu(unit, true), on_nvme(unit, true)};
   if (!is_end) places.insert(places.end(), {on_cpu(unit, false), on_nvme(unit, false)});
   if (unit.kept_bytes == 0) return places;
-  std::vector<UnitPlace> all;
+  std::vector<UnitPlacement> all;
   for (const ActivationPlace activations :
        {ActivationPlace::kKeep, ActivationPlace::kRecompute, ActivationPlace::kOffload}) {
-    for (UnitPlace place : places) {
+    for (UnitPlacement place : places) {
       place.activations = activations;
       all.push_back(place);
     }
@@ -50,7 +50,7 @@ std::vector<UnitPlace> choices(const UnitCost& unit, bool is_end) {
 }
 
 // One place on the GPU at least for inputs that come back.
-bool has_ring(const std::vector<UnitPlace>& places) {
+bool has_ring(const std::vector<UnitPlacement>& places) {
   bool leaves = false;
   bool stays = false;
   for (std::size_t i = 1; i + 1 < places.size(); ++i) {
@@ -62,11 +62,11 @@ bool has_ring(const std::vector<UnitPlace>& places) {
 
 // The shortest step of all placements of whole units that fit; infinite: none does.
 double shortest_of_all(const PlannerInput& input) {
-  std::vector<std::vector<UnitPlace>> of;
+  std::vector<std::vector<UnitPlacement>> of;
   for (std::size_t i = 0; i < input.units.size(); ++i)
     of.push_back(choices(input.units[i], i == 0 || i + 1 == input.units.size()));
   std::vector<std::size_t> at(of.size(), 0);
-  std::vector<UnitPlace> places(of.size());
+  std::vector<UnitPlacement> places(of.size());
   double shortest_s = std::numeric_limits<double>::infinity();
   while (true) {
     for (std::size_t i = 0; i < of.size(); ++i) places[i] = of[i][at[i]];
@@ -104,10 +104,11 @@ TEST(LongPlacementPlanner, IsNearlyAsGoodAsTheBestOfAllPlacements) {
 }
 
 // One unit's place, changed at random.
-void mutate(const PlannerInput& input, std::mt19937_64& random, std::vector<UnitPlace>& places) {
+void mutate(const PlannerInput& input, std::mt19937_64& random,
+            std::vector<UnitPlacement>& places) {
   const std::size_t index = random() % places.size();
   const bool is_end = index == 0 || index + 1 == places.size();
-  UnitPlace& place = places[index];
+  UnitPlacement& place = places[index];
   const std::uint64_t elements = input.units[index].elements;
   switch (random() % 4) {
     case 0:
@@ -136,10 +137,10 @@ TEST(PlacementPlanner, IsHardToImproveOn) {
     const auto plan = plan_placement(input);
     ASSERT_TRUE(plan.ok());
     if (!plan->fits) continue;
-    std::vector<UnitPlace> best = plan->places;
+    std::vector<UnitPlacement> best = plan->places;
     double best_s = plan->prediction.step_s;
     for (int change = 0; change < 3000; ++change) {
-      std::vector<UnitPlace> places = best;
+      std::vector<UnitPlacement> places = best;
       for (std::uint64_t changes = 1 + random() % 3; changes > 0; --changes)
         mutate(input, random, places);
       if (!placed_bytes(input, places).within(input.budget)) continue;
@@ -155,7 +156,7 @@ TEST(PlacementPlanner, IsHardToImproveOn) {
 void expect_sound(const PlannerInput& input, const PlacementPlan& plan) {
   ASSERT_EQ(plan.places.size(), input.units.size());
   for (std::size_t i = 0; i < plan.places.size(); ++i) {
-    const UnitPlace& place = plan.places[i];
+    const UnitPlacement& place = plan.places[i];
     EXPECT_EQ(place.gpu_elements + place.cpu_elements + place.nvme_elements,
               input.units[i].elements);
     if (place.gpu_elements > 0) {
@@ -244,8 +245,8 @@ struct Totals {
   int kept = 0;
   int offloaded = 0;
 
-  explicit Totals(const std::vector<UnitPlace>& places) {
-    for (const UnitPlace& place : places) {
+  explicit Totals(const std::vector<UnitPlacement>& places) {
+    for (const UnitPlacement& place : places) {
       gpu += place.gpu_elements;
       cpu += place.cpu_elements;
       nvme += place.nvme_elements;
@@ -321,7 +322,7 @@ TEST_P(PlacementRulesTest, KeepsOrRecomputesAsItIsTold) {
 }
 
 TEST_P(PlacementRulesTest, SendsInputsAwayAsItIsTold) {
-  input_.boundary_slots = 3;
+  input_.unit_input_slots = 3;
   input_.rules.recompute = Choice::kOn;
   input_.rules.boundaries_to_cpu = Choice::kOn;
   EXPECT_EQ(plan().offloaded, kBlocks - 3);

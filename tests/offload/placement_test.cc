@@ -19,7 +19,7 @@ PlannerInput small_input() {
                            .forward_s = 1,
                            .recompute_s = 0.5,
                            .backward_s = 2,
-                           .boundary_bytes = 100,
+                           .unit_input_bytes = 100,
                            .kept_bytes = 700});
   }
   input.units.push_back({.name = "head", .elements = 10, .forward_s = 1, .backward_s = 2});
@@ -35,13 +35,13 @@ PlannerInput small_input() {
   input.step.swap_buffer_elements = 50;
   input.fixed = {.gpu = 1, .cpu = 2, .nvme = 3};
   input.granule_elements = 1;
-  input.boundary_slots = 1;
+  input.unit_input_slots = 1;
   return input;
 }
 
 TEST(Placement, CountsWhatEachPartTakes) {
   const PlannerInput input = small_input();
-  std::vector<UnitPlace> places(5);
+  std::vector<UnitPlacement> places(5);
   places[0] = {.gpu_elements = 600, .cpu_elements = 400, .resident = true};
   places[1] = {.cpu_elements = 2000, .activations = ActivationPlace::kOffload};
   places[2] = {.cpu_elements = 500, .nvme_elements = 1500, .params_on_nvme = true};
@@ -66,7 +66,7 @@ TEST(Placement, HasBuffersOfEachSizeForParametersOnNvme) {
   input.step.param_cache_units = 2;
   for (const std::uint64_t elements : {600, 1000, 500, 400, 600})
     input.units.push_back({.name = "unit", .elements = elements});
-  std::vector<UnitPlace> places;
+  std::vector<UnitPlacement> places;
   for (const UnitCost& unit : input.units)
     places.push_back({.nvme_elements = unit.elements, .params_on_nvme = true});
   EXPECT_EQ(placed_bytes(input, places).cpu, 1000 + 2 * 600 + 400);
@@ -75,7 +75,7 @@ TEST(Placement, HasBuffersOfEachSizeForParametersOnNvme) {
 TEST(Placement, HasNoSlotsWhereAllUnitsAreResident) {
   PlannerInput input = small_input();
   input.fixed = {};
-  std::vector<UnitPlace> places;
+  std::vector<UnitPlacement> places;
   for (const UnitCost& unit : input.units)
     places.push_back({.gpu_elements = unit.elements, .resident = true});
   const TierBytes bytes = placed_bytes(input, places);
@@ -91,11 +91,11 @@ TEST(PlacementSpace, PutsOnNvmeExactlyWhatRamDoesNotHold) {
   for (std::uint64_t cpu = 86'000; cpu < 180'000; cpu += 7'777) {
     input.budget.cpu = cpu;
     const PlacementSpace space(input);
-    const std::vector<UnitPlace> places = space.places({.offloaded = 1});
+    const std::vector<UnitPlacement> places = space.places({.offloaded = 1});
     const TierBytes bytes = placed_bytes(input, places);
     EXPECT_LE(bytes.cpu, cpu);
     std::uint64_t on_nvme = 0;
-    for (const UnitPlace& place : places) {
+    for (const UnitPlacement& place : places) {
       EXPECT_FALSE(place.params_on_nvme);
       on_nvme += place.nvme_elements;
     }
@@ -116,10 +116,10 @@ TEST(PlacementSpace, SpillsParametersOnlyWhenAllStateHasLeftRam) {
   for (const std::uint64_t cpu : {without_state, without_state - 1, without_state - 25'000}) {
     input.budget.cpu = cpu;
     const PlacementSpace space(input);
-    const std::vector<UnitPlace> places = space.places({});
+    const std::vector<UnitPlacement> places = space.places({});
     std::uint64_t in_ram = 0;
     int spilled = 0;
-    for (const UnitPlace& place : places) {
+    for (const UnitPlacement& place : places) {
       in_ram += place.cpu_elements;
       spilled += place.params_on_nvme ? 1 : 0;
     }

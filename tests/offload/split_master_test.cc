@@ -1,4 +1,4 @@
-#include "offload/adamw/adamw/split_master.h"
+#include "offload/adamw/split_master.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "offload/adamw/adamw/half.h"
+#include "offload/adamw/half.h"
 #include "tests/offload/hostile_numbers.h"
 
 namespace sluice::offload {

@@ -24,13 +24,13 @@ inline MachineSpeeds instant_machine() {
           .gpu_adamw_elements_per_s = kAtOnce};
 }
 
-inline UnitPlace on_gpu(const UnitCost& unit) {
+inline UnitPlacement on_gpu(const UnitCost& unit) {
   return {.gpu_elements = unit.elements, .resident = true};
 }
-inline UnitPlace on_cpu(const UnitCost& unit, bool resident) {
+inline UnitPlacement on_cpu(const UnitCost& unit, bool resident) {
   return {.cpu_elements = unit.elements, .resident = resident};
 }
-inline UnitPlace on_nvme(const UnitCost& unit, bool resident) {
+inline UnitPlacement on_nvme(const UnitCost& unit, bool resident) {
   return {.nvme_elements = unit.elements, .resident = resident};
 }
 
@@ -69,7 +69,7 @@ inline RandomModel random_model(std::mt19937_64& random, int blocks, bool sharin
       unit.forward_s = forward_s;
       unit.recompute_s = 0.8 * forward_s;
       unit.backward_s = 2 * forward_s;
-      unit.boundary_bytes = block_elements;
+      unit.unit_input_bytes = block_elements;
       unit.kept_bytes = 6 * block_elements;
     }
     model.units.push_back(unit);

@@ -16,7 +16,7 @@ constexpr double kClose = 1e-9;
 
 struct Case {
   RandomModel model;
-  std::vector<UnitPlace> places;
+  std::vector<UnitPlacement> places;
   StepModelOptions options;
 
   explicit Case(std::uint64_t seed, bool sharing) {
@@ -29,8 +29,8 @@ struct Case {
     for (const UnitCost& unit : model.units) places.push_back(place(unit, random));
   }
 
-  static UnitPlace place(const UnitCost& unit, std::mt19937_64& random) {
-    UnitPlace place;
+  static UnitPlacement place(const UnitCost& unit, std::mt19937_64& random) {
+    UnitPlacement place;
     place.gpu_elements = random() % 2 == 0 ? random() % (unit.elements + 1) : 0;
     const std::uint64_t left = unit.elements - place.gpu_elements;
     place.nvme_elements = random() % 2 == 0 ? random() % (left + 1) : 0;
@@ -58,7 +58,7 @@ TEST(StepModelProperty, IsAtLeastEveryResourcesWork) {
     double nvme_elements = 0;
     for (std::size_t i = 0; i < it.places.size(); ++i) {
       const UnitCost& unit = it.model.units[i];
-      const UnitPlace& place = it.places[i];
+      const UnitPlacement& place = it.places[i];
       gpu_s += unit.forward_s + unit.backward_s;
       if (place.activations != ActivationPlace::kKeep) gpu_s += unit.recompute_s;
       gpu_s += static_cast<double>(place.gpu_elements) / speeds.gpu_adamw_elements_per_s;
@@ -140,7 +140,7 @@ TEST(StepModelProperty, MovesTwentyBytesOnDrivesForEachElementThere) {
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     Case it(seed, true);
     double elements = 0;
-    for (UnitPlace& place : it.places) {
+    for (UnitPlacement& place : it.places) {
       place.params_on_nvme = false;
       elements += static_cast<double>(place.nvme_elements);
     }

@@ -34,13 +34,13 @@ std::vector<UnitCost> four_units() {
 }
 
 template <typename Place>
-std::vector<UnitPlace> each(const std::vector<UnitCost>& units, const Place& place) {
-  std::vector<UnitPlace> places;
+std::vector<UnitPlacement> each(const std::vector<UnitCost>& units, const Place& place) {
+  std::vector<UnitPlacement> places;
   for (const UnitCost& unit : units) places.push_back(place(unit));
   return places;
 }
 
-std::vector<UnitPlace> all_resident_on_cpu(const std::vector<UnitCost>& units) {
+std::vector<UnitPlacement> all_resident_on_cpu(const std::vector<UnitCost>& units) {
   return each(units, [](const UnitCost& unit) { return on_cpu(unit, true); });
 }
 
@@ -135,7 +135,7 @@ TEST(StepModel, FetchesAStreamedEmbeddingAgainForTheHead) {
   auto units = four_units();
   const MachineSpeeds speeds = instant_machine();
   auto places = all_resident_on_cpu(units);
-  for (UnitPlace& place : places) place.resident = false;
+  for (UnitPlacement& place : places) place.resident = false;
   // Two slots. Forward brings all four, in turn; the head pushes out a block and asks for the
   // embedding; backward asks for both blocks and, when those have pushed it out, the embedding.
   const StepPrediction prediction = predict_step(units, places, speeds, {.prefetch_units = 1});
@@ -220,7 +220,7 @@ TEST(StepModel, ReadsAheadUnderBackward) {
   speeds.bus = {};
   speeds.drives = duplex(100);
   speeds.cpu_adamw_elements_per_s = 10;
-  const std::vector<UnitPlace> places = {on_nvme(units[0], true), on_cpu(units[1], true)};
+  const std::vector<UnitPlacement> places = {on_nvme(units[0], true), on_cpu(units[1], true)};
   // In the long run the record is there: updated 0-1 and 1-2, forward 1-2, head 2-4, backward 4-9,
   // with the next read 4-5.
   EXPECT_NEAR(predict_step(units, places, speeds, {}).step_s, 9, kClose);
@@ -251,7 +251,7 @@ TEST(StepModel, ReadsParametersOnDrivesForUpdateAndBackward) {
 // Ring of two places: the inputs of three blocks, of which the first goes to the host.
 TEST(StepModel, SendsInputsAwayAndBringsThemBack) {
   const UnitCost block{
-      .name = "h", .elements = 20, .forward_s = 1, .backward_s = 2, .boundary_bytes = 10};
+      .name = "h", .elements = 20, .forward_s = 1, .backward_s = 2, .unit_input_bytes = 10};
   const std::vector<UnitCost> units = {
       {.name = "embedding", .elements = 10, .forward_s = 1, .backward_s = 1},
       block,

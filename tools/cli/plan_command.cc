@@ -77,7 +77,7 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(
       const engine::RunPlan plan,
       plan_here(resolved.config,
-                {.machine = options.machine, .refresh = options.refresh, .with_relief = true}));
+                {.machine = options.machine, .refresh = options.refresh, .with_what_ifs = true}));
   for (const std::string& warning : budget_warnings(resolved.config, plan, options.machine))
     log::warning(warning);
   std::vector<engine::StepMetrics> steps;

@@ -36,7 +36,7 @@ Result<engine::RunPlan> plan_here(const config::Config& config, const PlanHereOp
                                 .unix_s = unix_s_now(),
                                 .disturbed_max_age_s = options.of_a_series ? kSeriesSeconds : 0,
                                 .machine = options.machine,
-                                .with_relief = options.with_relief,
+                                .with_what_ifs = options.with_what_ifs,
                                 .on_progress = show}));
   line.clear();
   const std::string busy = engine::busy_warning(plan.machine);

@@ -11,7 +11,7 @@ namespace sluice::tools {
 struct PlanHereOptions {
   engine::DescribedMachine machine;
   bool refresh = false;
-  bool with_relief = false;
+  bool with_what_ifs = false;
   // One of a series of processes, such as the trials of sluice tune: what was measured while the
   // machine was busy serves all of them.
   bool of_a_series = false;

@@ -15,7 +15,7 @@ constexpr std::string_view kAccumulation = "gradient_accumulation_steps";
 constexpr std::string_view kFractions = "placement.optimizer_fractions";
 constexpr std::string_view kSubGroup = "zero_optimization.sub_group_size";
 constexpr std::string_view kRecompute = "placement.recompute";
-constexpr std::string_view kBoundaries = "placement.boundaries_to_cpu";
+constexpr std::string_view kUnitInputs = "placement.boundaries_to_cpu";
 constexpr std::string_view kOverlap = "placement.overlap_update";
 constexpr std::string_view kPrefetch = "placement.prefetch_units";
 constexpr std::string_view kRecord = "placement.record_elements";
@@ -31,7 +31,7 @@ struct Tunable {
 
 constexpr std::array<Tunable, 12> kTunables = {{{kMicro},
                                                 {kRecompute, true},
-                                                {kBoundaries, true},
+                                                {kUnitInputs, true},
                                                 {kFractions, true},
                                                 {kPrefetch, true},
                                                 {kOverlap, true},
@@ -124,8 +124,8 @@ class Space {
   TuneSpace build() && {
     if (may_vary(kMicro) && !contains(options_.keep, kAccumulation)) batch();
     if (may_vary(kRecompute)) add(switches(kRecompute, config_.placement.recompute));
-    if (facts_.cuda && may_vary(kBoundaries))
-      add(switches(kBoundaries, config_.placement.boundaries_to_cpu));
+    if (facts_.cuda && may_vary(kUnitInputs))
+      add(switches(kUnitInputs, config_.placement.boundaries_to_cpu));
     const bool several_tiers =
         (facts_.gpu_fraction > 0) + (facts_.cpu_fraction > 0) + (facts_.nvme_fraction > 0) > 1;
     if (config_.zero.offload_optimizer.device == config::OffloadDevice::kAuto && several_tiers &&

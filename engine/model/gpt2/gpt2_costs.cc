@@ -94,7 +94,7 @@ Flops model_flops(const ModelShape& shape, std::int64_t tokens, std::int64_t pad
           .recompute = layers * block.recompute};
 }
 
-std::uint64_t boundary_bytes(const ModelShape& shape, const PassShape& pass) {
+std::uint64_t unit_input_bytes(const ModelShape& shape, const PassShape& pass) {
   return bytes(rows_of(pass) * shape.hidden * pass.number_bytes);
 }
 
@@ -117,7 +117,7 @@ std::uint64_t block_peak_bytes(const ModelShape& shape, const PassShape& pass,
     feed_forward += summed * shape.ffn() * kFp32Bytes;
   }
   const std::uint64_t saved = block_saved_bytes(shape, pass);
-  return 2 * boundary_bytes(shape, pass) +
+  return 2 * unit_input_bytes(shape, pass) +
          std::max(saved + bytes(feed_forward), attention_bytes(shape, pass, options));
 }
 
@@ -130,7 +130,7 @@ std::uint64_t head_peak_bytes(const ModelShape& shape, const PassShape& pass,
   if (options.cpu) chunk += logits * kFp32Bytes * (pass.number_bytes < kFp32Bytes ? 2 : 1);
   // Input, norm's output and its gradient; the input's gradient when the chunks are done.
   constexpr std::int64_t kStatistics = 2;
-  return 3 * boundary_bytes(shape, pass) + std::max(bytes(chunk), boundary_bytes(shape, pass)) +
+  return 3 * unit_input_bytes(shape, pass) + std::max(bytes(chunk), unit_input_bytes(shape, pass)) +
          bytes(rows_of(pass) * kStatistics * kFp32Bytes);
 }
 

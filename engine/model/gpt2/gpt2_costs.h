@@ -15,7 +15,7 @@ Flops head_flops(const ModelShape& shape, std::int64_t padded_vocab = 0);
 Flops model_flops(const ModelShape& shape, std::int64_t tokens, std::int64_t padded_vocab = 0);
 
 // A unit's input or output, kept between forward and backward in any case.
-std::uint64_t boundary_bytes(const ModelShape& shape, const PassShape& pass);
+std::uint64_t unit_input_bytes(const ModelShape& shape, const PassShape& pass);
 // What a block's Saved holds of one micro-batch.
 std::uint64_t block_saved_bytes(const ModelShape& shape, const PassShape& pass);
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "engine/model/gpt2/head_unit.h"
+#include "engine/model/head_unit.h"
 #include "engine/model/model_shape.h"
 
 namespace sluice::engine {

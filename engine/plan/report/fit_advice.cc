@@ -13,7 +13,7 @@ namespace {
 using Change = offload::FitHint::Change;
 
 bool is_activations(const MemoryLine& line) {
-  return line.use == MemoryUse::kActivations || line.use == MemoryUse::kBoundaries;
+  return line.use == MemoryUse::kActivations || line.use == MemoryUse::kUnitInputs;
 }
 
 // The part of the tier that lacks most.

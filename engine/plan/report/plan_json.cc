@@ -35,7 +35,7 @@ Json paths_json(const RunPlan& plan) {
 Json units_json(const RunPlan& plan) {
   Json json = Json::array();
   for (std::size_t i = 0; i < plan.placement.places.size(); ++i) {
-    const offload::UnitPlace& place = plan.placement.places[i];
+    const offload::UnitPlacement& place = plan.placement.places[i];
     const bool keeps = place.activations == offload::ActivationPlace::kKeep;
     const bool leaves = place.activations == offload::ActivationPlace::kOffload;
     const bool has_any = has_activations(plan.input.units[i]);
@@ -133,10 +133,10 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
   }
   json["prediction"] = step_json(plan);
   json["relief"] = Json::array();
-  for (const offload::Relief& relief : plan.relief)
-    json["relief"].push_back({{"with", change_name(relief.change)},
-                              {"step_s", relief.step_s},
-                              {"tokens_per_s_ratio", relief.tokens_per_s_ratio}});
+  for (const offload::WhatIf& what_if : plan.what_if)
+    json["relief"].push_back({{"with", change_name(what_if.change)},
+                              {"step_s", what_if.step_s},
+                              {"tokens_per_s_ratio", what_if.tokens_per_s_ratio}});
   for (const StepMetrics& step : simulated) json["simulated_steps"].push_back(metrics_json(step));
   return json.dump(2);
 }

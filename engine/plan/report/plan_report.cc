@@ -56,7 +56,7 @@ Shares shares_of(const RunPlan& plan) {
   double all = 0;
   shares.units = static_cast<int>(plan.placement.places.size());
   for (std::size_t unit = 0; unit < plan.placement.places.size(); ++unit) {
-    const offload::UnitPlace& place = plan.placement.places[unit];
+    const offload::UnitPlacement& place = plan.placement.places[unit];
     shares.gpu += static_cast<double>(place.gpu_elements);
     shares.cpu += static_cast<double>(place.cpu_elements);
     shares.nvme += static_cast<double>(place.nvme_elements);
@@ -107,10 +107,10 @@ std::string resource_table(const StepPrediction& step) {
 
 std::string relief_table(const RunPlan& plan) {
   std::vector<TextRow> rows = {{"with", "step", "tokens/s"}};
-  for (const offload::Relief& relief : plan.relief) {
-    rows.push_back({change_name(relief.change), milliseconds_text(relief.step_s),
-                    (relief.tokens_per_s_ratio >= 1 ? "+" : "") +
-                        percent_text(relief.tokens_per_s_ratio - 1)});
+  for (const offload::WhatIf& what_if : plan.what_if) {
+    rows.push_back({change_name(what_if.change), milliseconds_text(what_if.step_s),
+                    (what_if.tokens_per_s_ratio >= 1 ? "+" : "") +
+                        percent_text(what_if.tokens_per_s_ratio - 1)});
   }
   return rows.size() > 1 ? aligned(rows) : "";
 }
@@ -166,8 +166,8 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
             decimals(1e-12 * step.nvme_write_bytes / step.step_s * kSecondsOfADay, 1) +
             " TB written a day\n";
   }
-  const std::string relief = relief_table(plan);
-  if (!relief.empty()) text += "\n" + relief;
+  const std::string what_if = relief_table(plan);
+  if (!what_if.empty()) text += "\n" + what_if;
   return text + "\n" + zero_table(plan, cluster);
 }
 

@@ -43,8 +43,8 @@ inline const char* resource_name(offload::Resource resource) {
   return "?";
 }
 
-inline const char* change_name(offload::Relief::Change change) {
-  using Change = offload::Relief::Change;
+inline const char* change_name(offload::WhatIf::Change change) {
+  using Change = offload::WhatIf::Change;
   switch (change) {
     case Change::kMoreRam:
       return "16 GiB more RAM";

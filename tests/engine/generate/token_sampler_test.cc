@@ -7,7 +7,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-
 namespace sluice::engine {
 namespace {
 

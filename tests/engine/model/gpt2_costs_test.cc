@@ -61,9 +61,9 @@ TEST(GptCosts, AFixedOrderOfSumsCostsMemoryWhereFewHeadsFillTheGpu) {
   const PeakOptions fixed = {.deterministic = true};
   // 25 heads: FlashAttention shares 160 multiprocessors out in 7 sums of one boundary in fp32.
   const PassShape one = {.micro_batch = 1, .tokens = 1024};
-  EXPECT_GT(block_peak_bytes(shape, one, fixed), (11 + 7 * 2) * boundary_bytes(shape, one));
-  EXPECT_LT(block_peak_bytes(shape, one, fixed), (11 + 8 * 2) * boundary_bytes(shape, one));
-  EXPECT_LT(block_peak_bytes(shape, one), 17 * boundary_bytes(shape, one));
+  EXPECT_GT(block_peak_bytes(shape, one, fixed), (11 + 7 * 2) * unit_input_bytes(shape, one));
+  EXPECT_LT(block_peak_bytes(shape, one, fixed), (11 + 8 * 2) * unit_input_bytes(shape, one));
+  EXPECT_LT(block_peak_bytes(shape, one), 17 * unit_input_bytes(shape, one));
   // 200 heads: one sum, which is less than the feed-forward needs.
   const PassShape eight = {.micro_batch = 8, .tokens = 1024};
   EXPECT_EQ(block_peak_bytes(shape, eight, fixed), block_peak_bytes(shape, eight));
@@ -74,7 +74,7 @@ TEST(GptCosts, DropoutCostsOneMoreBoundary) {
   const PassShape pass = {.micro_batch = 8, .tokens = 1024};
   const std::uint64_t with = block_peak_bytes(shape, pass);
   shape.dropout = 0;
-  EXPECT_EQ(with - block_peak_bytes(shape, pass), boundary_bytes(shape, pass));
+  EXPECT_EQ(with - block_peak_bytes(shape, pass), unit_input_bytes(shape, pass));
 }
 
 TEST(GptCosts, ChunksOfTheLossAreLargerOnCuda) {

@@ -128,7 +128,7 @@ void expect_formulas_hold(const Case& which, at::Device device, const PeakOption
     model.model().head().loss_and_gradient(model.parameters(2), input, targets, 1,
                                            model.gradients(2));
   };
-  EXPECT_EQ(input.nbytes(), boundary_bytes(shape, pass));
+  EXPECT_EQ(input.nbytes(), unit_input_bytes(shape, pass));
   const ModelUnit& block = model.model().unit(1);
   for (const bool measured : {false, true}) {  // libraries take their workspace the first time
     Saved saved;

@@ -66,7 +66,7 @@ TEST(ModelLayout, KnowsKindsAndWhoLends) {
 TEST(ModelLayout, AddsUpWhatUnitsTake) {
   const ModelLayout model = mixed({});
   EXPECT_EQ(model.parameter_elements(), 5U + 300 + 20 + 300 + 2);
-  EXPECT_EQ(model.boundary_bytes({.micro_batch = 2, .tokens = 3, .number_bytes = 4}),
+  EXPECT_EQ(model.unit_input_bytes({.micro_batch = 2, .tokens = 3, .number_bytes = 4}),
             2U * 3 * 8 * 4);
   EXPECT_EQ(model.peak_bytes({}, {}), 7U);
 }

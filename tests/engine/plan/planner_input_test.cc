@@ -20,7 +20,7 @@ namespace {
 
 using offload::ActivationPlace;
 using offload::TierBytes;
-using offload::UnitPlace;
+using offload::UnitPlacement;
 
 struct Case {
   const char* name;
@@ -53,7 +53,7 @@ class PlannerInputTest : public testing::TestWithParam<Case> {
     return *made;
   }
 
-  MemoryPlan memory(const std::vector<UnitPlace>& places) {
+  MemoryPlan memory(const std::vector<UnitPlacement>& places) {
     const auto plan = plan_memory(config_, model_,
                                   {.on_gpu = true, .gpu_room_bytes = 1ULL << 40, .places = places});
     EXPECT_TRUE(plan.ok()) << plan.error().message();
@@ -70,17 +70,17 @@ class RandomPlaces {
  public:
   explicit RandomPlaces(std::uint64_t seed) : random_(seed) {}
 
-  std::vector<UnitPlace> of(const offload::PlannerInput& input) {
+  std::vector<UnitPlacement> of(const offload::PlannerInput& input) {
     const bool drives = chance(70);
     const bool parameters_too = drives && chance(50);
     const bool whole_units = chance(50);
     const int residents = below(101);
     const int kept = below(101);
     const int leaving = chance(50) ? below(101) : 0;
-    std::vector<UnitPlace> places;
+    std::vector<UnitPlacement> places;
     for (std::size_t unit = 0; unit < input.units.size(); ++unit) {
       const offload::UnitCost& cost = input.units[unit];
-      UnitPlace place;
+      UnitPlacement place;
       if (whole_units) {
         const int tier = below(drives ? 3 : 2);
         (tier == 0   ? place.gpu_elements
@@ -99,7 +99,7 @@ class RandomPlaces {
       const bool is_last_block = unit + 2 >= input.units.size();
       if (cost.kept_bytes > 0 && chance(kept))
         place.activations = ActivationPlace::kKeep;
-      else if (cost.boundary_bytes > 0 && !is_last_block && chance(leaving))
+      else if (cost.unit_input_bytes > 0 && !is_last_block && chance(leaving))
         place.activations = ActivationPlace::kOffload;
       places.push_back(place);
     }
@@ -116,12 +116,12 @@ class RandomPlaces {
 
 // What larger records than there are would take of their buffers.
 std::uint64_t spare_buffers(const offload::PlannerInput& input, const MemoryPlan& memory,
-                            const std::vector<UnitPlace>& places) {
+                            const std::vector<UnitPlacement>& places) {
   std::uint64_t largest = 0;
   for (const offload::SubGroup& it : memory.optimizer.placement)
     if (it.tier == offload::Tier::kNvme) largest = std::max(largest, it.elements);
   const bool any = std::any_of(places.begin(), places.end(),
-                               [](const UnitPlace& it) { return it.nvme_elements > 0; });
+                               [](const UnitPlacement& it) { return it.nvme_elements > 0; });
   if (!any || largest >= input.step.record_elements) return 0;
   const auto buffers = input.step.swap_buffer_elements / input.step.record_elements;
   return static_cast<std::uint64_t>(
@@ -141,7 +141,7 @@ void expect_just_above(std::uint64_t formula, std::uint64_t plan, std::uint64_t 
   EXPECT_LE(formula, plan + most) << tier << ": by " << format_bytes(formula - plan);
 }
 
-void expect_agreement(const offload::PlannerInput& input, const std::vector<UnitPlace>& places,
+void expect_agreement(const offload::PlannerInput& input, const std::vector<UnitPlacement>& places,
                       const MemoryPlan& memory) {
   const TierBytes formula = placed_bytes(input, places);
   const TierBytes plan = used_by(memory);
@@ -159,7 +159,7 @@ TEST_P(PlannerInputTest, CountsWhatTheMemoryPlanCountsWhateverThePlacement) {
   EXPECT_THAT(input.units.back().lenders, testing::ElementsAre(0));  // the head is tied
   for (int round = 0; round < 60 && !HasFailure(); ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
-    const std::vector<UnitPlace> places = random.of(input);
+    const std::vector<UnitPlacement> places = random.of(input);
     expect_agreement(input, places, memory(places));
   }
 }
@@ -199,10 +199,10 @@ std::vector<offload::TierElements> elements_of(const MemoryPlan& plan) {
   return units;
 }
 
-void expect_devices(const config::Config& config, const std::vector<UnitPlace>& places) {
+void expect_devices(const config::Config& config, const std::vector<UnitPlacement>& places) {
   using config::OffloadDevice;
   double gpu = 0, cpu = 0, nvme = 0;
-  for (const UnitPlace& place : places) {
+  for (const UnitPlacement& place : places) {
     gpu += static_cast<double>(place.gpu_elements);
     cpu += static_cast<double>(place.cpu_elements);
     nvme += static_cast<double>(place.nvme_elements);
@@ -247,7 +247,7 @@ TEST_P(PlannerInputRulesTest, ObeysWhatIsNamedAndCountsItAsTheMemoryPlanDoes) {
   expect_agreement(input, plan->places, memory);
   const std::vector<offload::TierElements> run = elements_of(memory);
   for (std::size_t unit = 0; unit < run.size(); ++unit) {
-    const UnitPlace& place = plan->places[unit];
+    const UnitPlacement& place = plan->places[unit];
     EXPECT_EQ(run[unit].gpu, place.gpu_elements) << unit;
     EXPECT_EQ(run[unit].cpu, place.cpu_elements) << unit;
     EXPECT_EQ(run[unit].nvme, place.nvme_elements) << unit;

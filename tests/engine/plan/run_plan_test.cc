@@ -332,7 +332,8 @@ RunPlan plan_for_the_cpu(const config::Config& config, const aio::TemporaryFolde
 void expect_nothing_on_the_gpu(const RunPlan& plan) {
   EXPECT_FALSE(plan.memory.cuda);
   EXPECT_TRUE(plan.memory.gpu.empty());
-  for (const offload::UnitPlace& place : plan.placement.places) EXPECT_EQ(place.gpu_elements, 0);
+  for (const offload::UnitPlacement& place : plan.placement.places)
+    EXPECT_EQ(place.gpu_elements, 0);
   for (const offload::SubGroup& it : plan.memory.optimizer.placement)
     EXPECT_NE(it.tier, offload::Tier::kGpu);
   for (const offload::ParamUnit& it : plan.memory.params.units)

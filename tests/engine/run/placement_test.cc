@@ -129,13 +129,13 @@ TEST_P(PlacementIn, ChangesNoBitOfTheWeights) {
 
 // Any answer of a planner: each unit's state cut over the tiers, some units resident, some
 // activations kept, some inputs on the host. Without a GPU its share is in RAM.
-std::vector<offload::UnitPlace> random_places(const ModelLayout& model, bool on_gpu,
-                                              aio::SplitMix& random) {
-  std::vector<offload::UnitPlace> places;
+std::vector<offload::UnitPlacement> random_places(const ModelLayout& model, bool on_gpu,
+                                                  aio::SplitMix& random) {
+  std::vector<offload::UnitPlacement> places;
   const bool boundaries_leave = random.below(2) == 0;
   for (int unit = 0; unit < model.units(); ++unit) {
     const std::uint64_t elements = model.layout(unit).elements;
-    offload::UnitPlace place;
+    offload::UnitPlacement place;
     // All, nothing, or some.
     const auto share = [&](std::uint64_t of) {
       const std::uint64_t kind = random.below(3);

@@ -10,10 +10,13 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/budget/configured_model.h"
+#include "engine/device/gpu.h"
 #include "engine/exchange/export_model.h"
 #include "engine/exchange/import_model.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/families/families.h"
+#include "engine/families/make_model.h"
 #include "engine/plan/run_plan.h"
 #include "engine/plan/simulate/simulated_run.h"
 #include "engine/probe/unit_timer.h"
@@ -22,9 +25,6 @@
 #include "engine/run/run_checkpoints.h"
 #include "tests/engine/model/whole_model.h"
 #include "tests/engine/run/run_under_test.h"
-#include "engine/families/make_model.h"
-#include "engine/budget/configured_model.h"
-#include "engine/device/gpu.h"
 
 namespace sluice::engine {
 namespace {

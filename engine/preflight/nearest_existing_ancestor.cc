@@ -1,10 +1,10 @@
-#include "engine/preflight/existing_folder.h"
+#include "engine/preflight/nearest_existing_ancestor.h"
 
 #include <filesystem>
 
 namespace sluice::engine {
 
-std::string existing_folder(aio::FileSystem& files, const std::string& path) {
+std::string nearest_existing_ancestor(aio::FileSystem& files, const std::string& path) {
   std::filesystem::path folder = path;
   for (;;) {
     const auto there = files.exists(folder.string());

@@ -1,4 +1,4 @@
-// RunDirectory: one run's own folder under an NVMe path, <path>/sluice-<run>, held by a lock while
+// StoreDirectory: one run's own folder under an NVMe path, <path>/sluice-<run>, held by a lock while
 // the run lives.
 //
 // The lock (<folder>/lock) ends with the process, however it dies; the files stay, so what a killed
@@ -12,7 +12,7 @@
 // StoreCondition. What is refused is left as it was, byte for byte.
 //
 // Threads: take() and find_runs() from any thread and process at once; one thread at a time for one
-//          RunDirectory.
+//          StoreDirectory.
 // Memory:  the names of one folder.
 #pragma once
 
@@ -61,32 +61,32 @@ struct FoundRun {
   std::uint64_t bytes = 0;  // of the files in it that may be read
 };
 
-class RunDirectory;
-using RunDirectories = std::vector<std::unique_ptr<RunDirectory>>;
+class StoreDirectory;
+using RunDirectories = std::vector<std::unique_ptr<StoreDirectory>>;
 
-class RunDirectory {
+class StoreDirectory {
  public:
   // Makes <path>/sluice-<run>, or takes over what a dead run of that name left, with its files;
-  // then it holds the lock, and owner.json says whose it is. `queue` must outlive the RunDirectory.
+  // then it holds the lock, and owner.json says whose it is. `queue` must outlive the StoreDirectory.
   // kInvalidArgument for a run that is not 1 to 64 of [A-Za-z0-9._-] or begins with a dot;
   // kNotFound where `path` does not exist; kBusy names the run's owner, who holds the lock or may
   // be alive elsewhere (kElsewhere); kAlreadyExists where the folder is not ours; for one that is
   // kUnknown, the error that made it so. After other errors a folder without an owner may be left.
-  static Result<std::unique_ptr<RunDirectory>> take(aio::IoQueue& queue, const std::string& path,
-                                                    const std::string& run,
-                                                    const RunOptions& options = {});
+  static Result<std::unique_ptr<StoreDirectory>> take(aio::IoQueue& queue, const std::string& path,
+                                                      const std::string& run,
+                                                      const RunOptions& options = {});
   // The folders of one run on several paths, in their order: all are looked at before one is taken.
   static Result<RunDirectories> take_all(aio::IoQueue& queue, const std::vector<std::string>& paths,
                                          const std::string& run, const RunOptions& options = {});
   // The lock of an existing folder, so that it may be looked at and removed; its owner.json
   // stays as it is. kNotFound; kBusy and kAlreadyExists as of take().
-  static Result<std::unique_ptr<RunDirectory>> hold(aio::IoQueue& queue, const std::string& path,
-                                                    const std::string& run,
-                                                    const RunOptions& options = {});
+  static Result<std::unique_ptr<StoreDirectory>> hold(aio::IoQueue& queue, const std::string& path,
+                                                      const std::string& run,
+                                                      const RunOptions& options = {});
   // Releases the lock, leaves the files.
-  ~RunDirectory() = default;
-  RunDirectory(const RunDirectory&) = delete;
-  RunDirectory& operator=(const RunDirectory&) = delete;
+  ~StoreDirectory() = default;
+  StoreDirectory(const StoreDirectory&) = delete;
+  StoreDirectory& operator=(const StoreDirectory&) = delete;
 
   const std::string& path() const { return path_; }
 
@@ -105,8 +105,8 @@ class RunDirectory {
   Status refuse_removal() const;
 
  private:
-  RunDirectory(aio::IoQueue& queue, std::string parent, std::string run,
-               std::unique_ptr<aio::FileLock> lock, std::optional<RunOwner> previous_owner);
+  StoreDirectory(aio::IoQueue& queue, std::string parent, std::string run,
+                 std::unique_ptr<aio::FileLock> lock, std::optional<RunOwner> previous_owner);
   Status remove_files();
 
   aio::IoQueue& queue_;

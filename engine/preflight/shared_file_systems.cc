@@ -1,10 +1,10 @@
-#include "engine/preflight/file_systems_of_paths.h"
+#include "engine/preflight/shared_file_systems.h"
 
 #include <map>
 #include <utility>
 
 #include "aio/machine_info.h"
-#include "engine/preflight/existing_folder.h"
+#include "engine/preflight/nearest_existing_ancestor.h"
 
 namespace sluice::engine {
 
@@ -18,7 +18,7 @@ std::vector<PathsOfFileSystem> file_systems_of_paths(aio::FileSystem& files,
   std::vector<PathsOfFileSystem> systems;
   std::map<std::string, std::size_t> known;
   for (std::size_t i = 0; i < paths.size(); ++i) {
-    std::string folder = existing_folder(files, paths[i]);
+    std::string folder = nearest_existing_ancestor(files, paths[i]);
     const std::string name = file_system_of(folder);
     const auto [at, is_new] = known.try_emplace(name, systems.size());
     if (is_new || name.empty())

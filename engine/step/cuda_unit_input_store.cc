@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "aio/check.h"
-#include "engine/budget/boundary_plan.h"
+#include "engine/budget/unit_input_plan.h"
 #include "engine/device/cuda_copy_span.h"
 #include "engine/device/gpu.h"
 #include "engine/model/torch_types.h"
@@ -21,10 +21,10 @@ namespace {
 // which first waits until the previous one has left; backward uses it there; the next one comes in
 // when it has been used. Each of these waits for an event of the compute stream, so a block's host
 // memory is also used in order (written, read, written by the next step).
-class CudaBoundaryStore final : public BoundaryStore {
+class CudaUnitInputStore final : public UnitInputStore {
  public:
-  CudaBoundaryStore(const ModelLayout& model, const BoundaryOptions& options, TraceLog* trace,
-                    std::unique_ptr<aio::PinnedPool> pool)
+  CudaUnitInputStore(const ModelLayout& model, const UnitInputOptions& options, TraceLog* trace,
+                     std::unique_ptr<aio::PinnedPool> pool)
       : options_(options),
         plan_(model, options),
         trace_(trace),
@@ -38,7 +38,7 @@ class CudaBoundaryStore final : public BoundaryStore {
     const at::Device device(at::kCUDA, c10::cuda::current_device());
     const at::Tensor ring = at::zeros({static_cast<std::int64_t>(plan_.gpu_bytes())},
                                       at::TensorOptions().dtype(at::kByte).device(device));
-    const auto bytes = static_cast<std::int64_t>(plan_.boundary_bytes());
+    const auto bytes = static_cast<std::int64_t>(plan_.unit_input_bytes());
     std::int64_t place = 0;
     for (Slot& slot : slots_) {
       for (std::int64_t m = 0; m < options.micro_batches; ++m) {
@@ -49,7 +49,7 @@ class CudaBoundaryStore final : public BoundaryStore {
       }
     }
   }
-  ~CudaBoundaryStore() override {
+  ~CudaUnitInputStore() override {
     static_cast<void>(cudaStreamSynchronize(to_host_.stream()));
     static_cast<void>(cudaStreamSynchronize(from_host_.stream()));
   }
@@ -65,10 +65,10 @@ class CudaBoundaryStore final : public BoundaryStore {
     Slot& slot = slot_of(unit);
     slot.left.block(compute);
     for (std::size_t m = 0; m < inputs.size(); ++m) {
-      SLUICE_CHECK(inputs[m].nbytes() == plan_.boundary_bytes() && inputs[m].is_contiguous(),
-                   "a boundary of the model's shape");
-      must(cudaMemcpyAsync(slot.inputs[m].data_ptr(), inputs[m].data_ptr(), plan_.boundary_bytes(),
-                           cudaMemcpyDeviceToDevice, compute.stream()));
+      SLUICE_CHECK(inputs[m].nbytes() == plan_.unit_input_bytes() && inputs[m].is_contiguous(),
+                   "an input of the model's shape");
+      must(cudaMemcpyAsync(slot.inputs[m].data_ptr(), inputs[m].data_ptr(),
+                           plan_.unit_input_bytes(), cudaMemcpyDeviceToDevice, compute.stream()));
     }
     if (!plan_.ring().moves(unit)) return;
     slot.filled.record(compute);
@@ -93,7 +93,7 @@ class CudaBoundaryStore final : public BoundaryStore {
       return;
     }
     const int next = plan_.ring().follower(unit);
-    if (next == BoundaryRing::kNothing) return;
+    if (next == UnitInputRing::kNothing) return;
     Slot& slot = slot_of(unit);
     slot.used.record(c10::cuda::getCurrentCUDAStream());
     slot.used.block(from_host_);
@@ -130,8 +130,8 @@ class CudaBoundaryStore final : public BoundaryStore {
             .bytes = plan_.unit_bytes()};
   }
 
-  const BoundaryOptions options_;
-  const BoundaryPlan plan_;
+  const UnitInputOptions options_;
+  const UnitInputPlan plan_;
   TraceLog* const trace_;
   std::vector<std::string> names_;               // of the trace's spans, by unit
   const std::unique_ptr<aio::PinnedPool> pool_;  // null: the ring holds everything
@@ -146,18 +146,18 @@ class CudaBoundaryStore final : public BoundaryStore {
 
 }  // namespace
 
-Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const ModelLayout& model,
-                                                                const BoundaryOptions& options,
-                                                                TraceLog* trace) {
+Result<std::unique_ptr<UnitInputStore>> make_cuda_unit_input_store(const ModelLayout& model,
+                                                                   const UnitInputOptions& options,
+                                                                   TraceLog* trace) {
   std::unique_ptr<aio::PinnedPool> pool;
-  if (const std::uint64_t bytes = BoundaryPlan(model, options).host_bytes(); bytes > 0) {
+  if (const std::uint64_t bytes = UnitInputPlan(model, options).host_bytes(); bytes > 0) {
     SLUICE_ASSIGN_OR_RETURN(pool, aio::PinnedPool::create({.buffer_bytes = bytes,
                                                            .capacity = 1,
                                                            .lock = aio::MemoryLock::kNone,
                                                            .hook = cuda_pin_hook()}));
   }
-  return std::unique_ptr<BoundaryStore>(
-      std::make_unique<CudaBoundaryStore>(model, options, trace, std::move(pool)));
+  return std::unique_ptr<UnitInputStore>(
+      std::make_unique<CudaUnitInputStore>(model, options, trace, std::move(pool)));
 }
 
 }  // namespace sluice::engine

@@ -1,11 +1,11 @@
-#include "engine/step/host_units.h"
+#include "engine/step/unit_binding.h"
 
 #include <cstring>
 
 namespace sluice::engine {
 
 // What the host has updated may not have been copied to the device yet.
-Status HostUnits::hash_device_units(const offload::UnitResidency& residency) {
+Status UnitBinding::hash_device_units(const offload::UnitResidency& residency) {
   std::vector<std::byte> bytes;
   for (int unit = 0; unit < static_cast<int>(hashes_.size()); ++unit) {
     if (!residency.has_gpu_state(unit)) continue;

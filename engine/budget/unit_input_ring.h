@@ -1,4 +1,4 @@
-// BoundaryRing: which slot of a ring holds what a block was given, and what has to leave it.
+// UnitInputRing: which slot of a ring holds what a block was given, and what has to leave it.
 //
 // Forward goes through blocks 1 .. blocks, backward through the same in reverse. So the last blocks
 // of forward are the first of backward, and stay where they are; those before them go to the host
@@ -10,11 +10,11 @@
 
 namespace sluice::engine {
 
-class BoundaryRing {
+class UnitInputRing {
  public:
   static constexpr int kNothing = 0;  // the blocks count from 1: unit 0 is the embedding
 
-  BoundaryRing(int blocks, int slots)
+  UnitInputRing(int blocks, int slots)
       : blocks_(blocks), slots_(std::clamp(slots, 1, std::max(blocks, 1))) {}
 
   int slots() const { return slots_; }

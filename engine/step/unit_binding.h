@@ -1,4 +1,4 @@
-// HostUnits: tells the optimizer where a unit's parameters and gradients are. It holds a lease of
+// UnitBinding: tells the optimizer where a unit's parameters and gradients are. It holds a lease of
 // those on the host while the optimizer works on them, so that no one reads them half updated. It
 // also reports how long that took, and when, and on demand hashes of the results.
 #pragma once
@@ -22,7 +22,7 @@
 
 namespace sluice::engine {
 
-class HostUnits final : public offload::UnitSource {
+class UnitBinding final : public offload::UnitSource {
  public:
   using Access = offload::ParamOffloader::Access;
   // Bytes of an element, where hashes are wanted.
@@ -39,8 +39,8 @@ class HostUnits final : public offload::UnitSource {
   };
   // `access`: what the optimizer does with the parameters: updates them in a step, makes them in
   // restore(), reads them in snapshot().
-  HostUnits(const Places& places, Access access, const ModelLayout& model,
-            TraceLog* trace = nullptr)
+  UnitBinding(const Places& places, Access access, const ModelLayout& model,
+              TraceLog* trace = nullptr)
       : places_(places),
         access_(access),
         model_(model),

@@ -1,4 +1,4 @@
-#include "swap/run_directory.h"
+#include "swap/store_directory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -57,9 +57,9 @@ RunOptions impatient(std::int64_t pid = 7) {
 
 class RunDirectoryOnFiles : public testing::Test {
  protected:
-  Result<std::unique_ptr<RunDirectory>> take(const std::string& run,
-                                             const RunOptions& options = impatient()) {
-    return RunDirectory::take(*queue_, folder_.path(), run, options);
+  Result<std::unique_ptr<StoreDirectory>> take(const std::string& run,
+                                               const RunOptions& options = impatient()) {
+    return StoreDirectory::take(*queue_, folder_.path(), run, options);
   }
   std::vector<FoundRun> runs() {
     auto found = find_runs(*queue_, folder_.path(), impatient());
@@ -151,7 +151,7 @@ TEST_F(RunDirectoryOnFiles, WantsThePathToExist) {
       testing::StartsWith("NVMe path: " + missing + " does not exist; " +
                           std::filesystem::canonical(folder_.path()).string() + " does, on the "),
       testing::EndsWith("mkdir -p " + missing));
-  const auto run = RunDirectory::take(*queue_, missing, "a", impatient());
+  const auto run = StoreDirectory::take(*queue_, missing, "a", impatient());
   ASSERT_FALSE(run.ok());
   EXPECT_EQ(run.error().code(), ErrorCode::kNotFound);
   EXPECT_THAT(run.error().message(), sentence);
@@ -377,19 +377,19 @@ TEST_F(RunDirectoryOnFiles, OfAPodThatRestartsUnderAnotherNameIsTaken) {
 TEST_F(RunDirectoryOnFiles, AreTakenOnAllPathsOrOnNone) {
   const std::vector<std::string> paths = {folder_.file("one"), folder_.file("two")};
   for (const std::string& path : paths) std::filesystem::create_directory(path);
-  { ASSERT_OK(RunDirectory::take(*queue_, paths[1], "a", on_another_machine(4711))); }
-  const auto refused = RunDirectory::take_all(*queue_, paths, "a", without_shared_locks());
+  { ASSERT_OK(StoreDirectory::take(*queue_, paths[1], "a", on_another_machine(4711))); }
+  const auto refused = StoreDirectory::take_all(*queue_, paths, "a", without_shared_locks());
   EXPECT_EQ(refused.status().error().code(), ErrorCode::kBusy);
   EXPECT_TRUE(std::filesystem::is_empty(paths[0]));
   std::filesystem::remove_all(paths[1] + "/sluice-a");
   {
-    const auto busy = RunDirectory::take(*queue_, paths[1], "a", impatient());
-    const auto run = RunDirectory::take_all(*queue_, paths, "a", without_shared_locks());
+    const auto busy = StoreDirectory::take(*queue_, paths[1], "a", impatient());
+    const auto run = StoreDirectory::take_all(*queue_, paths, "a", without_shared_locks());
     EXPECT_EQ(run.status().error().code(), ErrorCode::kBusy);
     EXPECT_TRUE(std::filesystem::is_empty(paths[0]));
   }
   std::filesystem::remove_all(paths[1] + "/sluice-a");
-  const auto taken = RunDirectory::take_all(*queue_, paths, "a", without_shared_locks());
+  const auto taken = StoreDirectory::take_all(*queue_, paths, "a", without_shared_locks());
   ASSERT_OK(taken);
   EXPECT_EQ(taken->at(1)->path(), paths[1] + "/sluice-a");
 }
@@ -470,7 +470,7 @@ TEST_F(RunDirectoryOnFiles, HasOneHolderWhileManyTakeAndRemoveIt) {
 [[noreturn]] void take_and_wait(const std::string& path, int say) {
   const auto backend = make_backend_or_die(BackendKind::kPosix);
   const auto queue = make_queue_or_die(*backend, {});
-  const auto run = RunDirectory::take(*queue, path, "a");
+  const auto run = StoreDirectory::take(*queue, path, "a");
   const char said = run.ok() ? 'y' : 'n';
   if (::write(say, &said, 1) != 1) _exit(1);
   for (;;) ::pause();
@@ -491,7 +491,7 @@ TEST(RunDirectoryOfAProcess, IsFreeOnceItWasKilledAndTellsWhoItWas) {
   const auto queue = make_queue_or_die(*backend, {});
   RunOptions options;
   options.lock_wait_ms = 0;
-  const auto busy = RunDirectory::take(*queue, folder.path(), "a", options);
+  const auto busy = StoreDirectory::take(*queue, folder.path(), "a", options);
   ASSERT_FALSE(busy.ok());
   EXPECT_EQ(busy.error().code(), ErrorCode::kBusy);
   EXPECT_THAT(busy.error().message(), HasSubstr("process " + std::to_string(child) + " on host "));
@@ -507,7 +507,7 @@ TEST(RunDirectoryOfAProcess, IsFreeOnceItWasKilledAndTellsWhoItWas) {
   ASSERT_EQ(dead->size(), 1U);
   EXPECT_EQ(dead->front().condition, StoreCondition::kLeftover);
   EXPECT_EQ(dead->front().owner->pid, child);
-  auto next = RunDirectory::take(*queue, folder.path(), "a", options);
+  auto next = StoreDirectory::take(*queue, folder.path(), "a", options);
   ASSERT_OK(next);
   EXPECT_EQ((*next)->previous_owner()->pid, child);
   EXPECT_OK((*next)->remove_all());
@@ -532,8 +532,8 @@ class RunDirectoryOnSimDrive : public testing::Test {
         EXPECT_OK(aio::write_small_file(*queue, (*run)->path() + name, "state"));
       }
     }
-    Result<std::unique_ptr<RunDirectory>> take(std::int64_t pid) {
-      return RunDirectory::take(*queue, "/nvme", "a", impatient(pid));
+    Result<std::unique_ptr<StoreDirectory>> take(std::int64_t pid) {
+      return StoreDirectory::take(*queue, "/nvme", "a", impatient(pid));
     }
     void lose_power(PowerLoss policy, std::uint64_t seed) {
       drive.power_loss(policy, seed);
@@ -638,7 +638,7 @@ TEST_F(RunDirectoryOnSimDrive, TakingReportsEveryCallThatFailsAndCanBeRepeated) 
           if (dead_run) machine.leave_a_dead_run();
           FaultBackend faults(machine.drive, plan(fault, nth, persistent));
           const auto queue = make_queue_or_die(faults, {});
-          auto run = RunDirectory::take(*queue, "/nvme", "a", impatient(2));
+          auto run = StoreDirectory::take(*queue, "/nvme", "a", impatient(2));
           const std::uint64_t injected = faults.injected();
           if (injected == 0) ASSERT_OK(run);
           if (run.ok()) {  // as a retried write may be
@@ -670,7 +670,7 @@ TEST_F(RunDirectoryOnSimDrive, RemovalReportsEveryCallThatFailsAndCanBeRepeated)
         machine.leave_a_dead_run();
         FaultBackend faults(machine.drive, {});
         const auto queue = make_queue_or_die(faults, {});
-        auto run = RunDirectory::take(*queue, "/nvme", "a", impatient(2));
+        auto run = StoreDirectory::take(*queue, "/nvme", "a", impatient(2));
         ASSERT_OK(run);
         faults.set_plan(plan(fault, nth, persistent));
         const Status removed = (*run)->remove_all();
@@ -697,7 +697,7 @@ TEST_F(RunDirectoryOnSimDrive, ARepeatedRemovalSparesTheRunThatTookTheNameMeanwh
   Machine machine;
   FaultBackend faults(machine.drive, {});
   const auto queue = make_queue_or_die(faults, {});
-  auto first = RunDirectory::take(*queue, "/nvme", "a", impatient(1));
+  auto first = StoreDirectory::take(*queue, "/nvme", "a", impatient(1));
   ASSERT_OK(first);
   faults.set_plan(FaultPlan::of({.nth = 3, .targets = {FaultTarget::kRemove}}));
   ASSERT_FALSE((*first)->remove_all().ok());

@@ -5,22 +5,22 @@
 #include <map>
 #include <numeric>
 
-#include "engine/budget/boundary_plan.h"
-#include "engine/budget/boundary_ring.h"
 #include "engine/budget/configured_model.h"
+#include "engine/budget/unit_input_plan.h"
+#include "engine/budget/unit_input_ring.h"
 #include "engine/device/gpu.h"
 #include "engine/families/families.h"
-#include "engine/step/boundary_store.h"
+#include "engine/step/unit_input_store.h"
 #include "tests/engine/run/run_under_test.h"
 
 namespace sluice::engine {
 namespace {
 
 // Steps of forward and backward on slots and a host that are plain numbers: whose input is where.
-TEST(BoundaryRing, BringsEachBlockBackToItsSlotInTime) {
+TEST(UnitInputRing, BringsEachBlockBackToItsSlotInTime) {
   for (int blocks = 1; blocks <= 12; ++blocks) {
     for (int slots = 1; slots <= 14; ++slots) {
-      const BoundaryRing ring(blocks, slots);
+      const UnitInputRing ring(blocks, slots);
       std::vector<int> held(static_cast<std::size_t>(ring.slots()), -1);
       std::map<int, int> host;
       int copies = 0;
@@ -34,7 +34,7 @@ TEST(BoundaryRing, BringsEachBlockBackToItsSlotInTime) {
           auto& slot = held.at(static_cast<std::size_t>(ring.slot_of(block)));
           EXPECT_EQ(slot, 100 * step + block) << blocks << " blocks, " << slots << " slots";
           const int follower = ring.follower(block);
-          if (follower == BoundaryRing::kNothing) continue;
+          if (follower == UnitInputRing::kNothing) continue;
           slot = host.at(follower);
           ++copies;
         }
@@ -44,8 +44,8 @@ TEST(BoundaryRing, BringsEachBlockBackToItsSlotInTime) {
   }
 }
 
-TEST(PlainBoundaryStore, GivesBackTheVeryTensorsAndKeepsNone) {
-  PlainBoundaryStore store(3);
+TEST(PlainUnitInputStore, GivesBackTheVeryTensorsAndKeepsNone) {
+  PlainUnitInputStore store(3);
   std::vector<at::Tensor> inputs = {at::arange(4), at::arange(5)};
   const void* const first = inputs[0].data_ptr();
   store.keep(1, inputs);
@@ -62,21 +62,21 @@ TEST(PlainBoundaryStore, GivesBackTheVeryTensorsAndKeepsNone) {
 }
 
 // GPT-2 XL: 48 blocks, rows of 1600 bf16 numbers; 4 micro-batches of 2 x 1024 tokens.
-TEST(BoundaryPlan, TakesARingOnTheGpuAndTheRestOnTheHost) {
+TEST(UnitInputPlan, TakesARingOnTheGpuAndTheRestOnTheHost) {
   constexpr std::uint64_t kBoundaryBytes = 2 * 1024 * 1600 * 2;
-  const BoundaryPlan plan(model_layout({.shape = *preset_shape("gpt2-xl")}),
-                          {.micro_batches = 4,
-                           .micro_batch = 2,
-                           .tokens = 1024,
-                           .type = offload::ElementType::kBf16,
-                           .slots = 3});
-  EXPECT_EQ(plan.boundary_bytes(), kBoundaryBytes);
+  const UnitInputPlan plan(model_layout({.shape = *preset_shape("gpt2-xl")}),
+                           {.micro_batches = 4,
+                            .micro_batch = 2,
+                            .tokens = 1024,
+                            .type = offload::ElementType::kBf16,
+                            .slots = 3});
+  EXPECT_EQ(plan.unit_input_bytes(), kBoundaryBytes);
   EXPECT_EQ(plan.gpu_bytes(), 3 * 4 * kBoundaryBytes);
   EXPECT_EQ(plan.host_bytes(), 45 * 4 * kBoundaryBytes);
 }
 
-TEST(BoundaryPlan, AlignsEachPlaceAsLibTorchAlignsTensors) {
-  const BoundaryPlan plan(
+TEST(UnitInputPlan, AlignsEachPlaceAsLibTorchAlignsTensors) {
+  const UnitInputPlan plan(
       model_layout(
           {.shape = {.layers = 2, .hidden = 12, .heads = 2, .context_tokens = 11, .vocab = 7}}),
       {.micro_batches = 3,
@@ -84,7 +84,7 @@ TEST(BoundaryPlan, AlignsEachPlaceAsLibTorchAlignsTensors) {
        .tokens = 11,
        .type = offload::ElementType::kFp16,
        .slots = 4});
-  EXPECT_EQ(plan.boundary_bytes(), 264U);
+  EXPECT_EQ(plan.unit_input_bytes(), 264U);
   EXPECT_EQ(plan.place_bytes(), 512U);
   EXPECT_EQ(plan.gpu_bytes(), 2U * 3 * 512);  // no more slots than blocks
   EXPECT_EQ(plan.host_bytes(), 0U);
@@ -108,7 +108,7 @@ MemoryPlan plan_of(const std::vector<std::string>& overrides) {
 TEST(MemoryPlan, TakesNothingMoreForBoundariesOnTheCpu) {
   const MemoryPlan off = plan_of({"run.device=cpu"});
   const MemoryPlan on = plan_of({"run.device=cpu", "placement.boundaries_to_cpu=on"});
-  EXPECT_FALSE(on.boundaries);
+  EXPECT_FALSE(on.unit_inputs);
   EXPECT_EQ(on.host_bytes(), off.host_bytes());
   EXPECT_GT(line_of(on.host, "activations"), 0U);
 }

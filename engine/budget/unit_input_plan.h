@@ -1,17 +1,17 @@
-// BoundaryPlan: where boundaries that go to the host between forward and backward lie, and what
-// that takes: a ring of a few units' boundaries on the GPU, and a place in host memory for each
-// block whose boundary moves.
+// UnitInputPlan: where inputs of units that go to the host between forward and backward lie, and what
+// that takes: a ring of a few units' inputs on the GPU, and a place in host memory for each
+// block whose input moves.
 #pragma once
 
 #include <cstdint>
 
-#include "engine/budget/boundary_ring.h"
+#include "engine/budget/unit_input_ring.h"
 #include "engine/model/model_layout.h"
 #include "offload/element_types.h"
 
 namespace sluice::engine {
 
-struct BoundaryOptions {
+struct UnitInputOptions {
   std::int64_t micro_batches = 1;  // at most, of a step
   std::int64_t micro_batch = 1;    // sequences
   std::int64_t tokens = 0;         // of a sequence
@@ -19,14 +19,14 @@ struct BoundaryOptions {
   int slots = 3;  // of the ring: one is computed with, one just used, the others are copied into
 };
 
-class BoundaryPlan {
+class UnitInputPlan {
  public:
-  BoundaryPlan(const ModelLayout& model, const BoundaryOptions& options);
+  UnitInputPlan(const ModelLayout& model, const UnitInputOptions& options);
 
-  const BoundaryRing& ring() const { return ring_; }
-  std::uint64_t boundary_bytes() const { return boundary_bytes_; }  // of one micro-batch
-  std::uint64_t place_bytes() const { return place_bytes_; }        // that it lies in
-  std::uint64_t unit_bytes() const { return unit_bytes_; }          // a unit's places
+  const UnitInputRing& ring() const { return ring_; }
+  std::uint64_t unit_input_bytes() const { return unit_input_bytes_; }  // of one micro-batch
+  std::uint64_t place_bytes() const { return place_bytes_; }            // that it lies in
+  std::uint64_t unit_bytes() const { return unit_bytes_; }              // a unit's places
 
   std::uint64_t gpu_bytes() const {
     return static_cast<std::uint64_t>(ring_.slots()) * unit_bytes_;
@@ -36,8 +36,8 @@ class BoundaryPlan {
   }
 
  private:
-  BoundaryRing ring_;
-  std::uint64_t boundary_bytes_;
+  UnitInputRing ring_;
+  std::uint64_t unit_input_bytes_;
   std::uint64_t place_bytes_;
   std::uint64_t unit_bytes_;
 };

@@ -1,13 +1,13 @@
-// BoundaryStore: keeps what each unit was given in forward until its backward, bit for bit.
+// UnitInputStore: keeps what each unit was given in forward until its backward, bit for bit.
 //
 //   for (unit, ascending)  { store.keep(unit, inputs); ... forward ... }
 //   for (unit, descending) { for (m) { input = store.take(unit, m); ... backward ... }
 //                            store.release(unit); }
 //
 // Two forms. The plain one keeps the tensors where they are. The other, on CUDA, holds a few units'
-// boundaries in a ring on the GPU and sends the rest to pinned host memory, on streams of its own:
+// inputs in a ring on the GPU and sends the rest to pinned host memory, on streams of its own:
 // out under the units' forward, back ahead of their backward. What a unit saves for itself where
-// nothing is recomputed (Saved) is not a boundary, and stays on the GPU.
+// nothing is recomputed (Saved) is not an input, and stays on the GPU.
 //
 // Threads: the one that trains; nothing waits for the device.
 // Errors:  as LibTorch's, thrown.
@@ -22,9 +22,9 @@
 
 namespace sluice::engine {
 
-class BoundaryStore {
+class UnitInputStore {
  public:
-  virtual ~BoundaryStore() = default;
+  virtual ~UnitInputStore() = default;
 
   // The unit's inputs, by micro-batch, before its forward is enqueued.
   virtual void keep(int unit, std::span<const at::Tensor> inputs) = 0;
@@ -37,9 +37,9 @@ class BoundaryStore {
   virtual std::uint64_t from_host_bytes() const { return 0; }
 };
 
-class PlainBoundaryStore final : public BoundaryStore {
+class PlainUnitInputStore final : public UnitInputStore {
  public:
-  explicit PlainBoundaryStore(int units) : inputs_(static_cast<std::size_t>(units)) {}
+  explicit PlainUnitInputStore(int units) : inputs_(static_cast<std::size_t>(units)) {}
 
   void keep(int unit, std::span<const at::Tensor> inputs) override {
     at(unit).assign(inputs.begin(), inputs.end());

@@ -1,4 +1,4 @@
-#include "engine/run/run_parts.h"
+#include "engine/run/run_resources.h"
 
 #include <algorithm>
 #include <cstdint>

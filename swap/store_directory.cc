@@ -1,4 +1,4 @@
-#include "swap/run_directory.h"
+#include "swap/store_directory.h"
 
 #include <sys/stat.h>
 
@@ -287,10 +287,10 @@ std::uint64_t RunOptions::device_of(const std::string& folder) {
   return ::stat(folder.c_str(), &there) == 0 ? there.st_dev : 0;
 }
 
-Result<std::unique_ptr<RunDirectory>> RunDirectory::take(aio::IoQueue& queue,
-                                                         const std::string& path,
-                                                         const std::string& run,
-                                                         const RunOptions& options) {
+Result<std::unique_ptr<StoreDirectory>> StoreDirectory::take(aio::IoQueue& queue,
+                                                             const std::string& path,
+                                                             const std::string& run,
+                                                             const RunOptions& options) {
   const std::string directory = folder_of(path, run);
   // Before its lock is made, and again once no one can change it.
   SLUICE_RETURN_IF_ERROR(refuse_before(queue, path, run, options));
@@ -300,13 +300,13 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::take(aio::IoQueue& queue,
   RunOwner owner = options.self;
   owner.device = options.device(directory);
   SLUICE_RETURN_IF_ERROR(write_owner(queue, directory, owner));
-  return std::unique_ptr<RunDirectory>(
-      new RunDirectory(queue, path, run, std::move(lock), std::move(previous_owner)));
+  return std::unique_ptr<StoreDirectory>(
+      new StoreDirectory(queue, path, run, std::move(lock), std::move(previous_owner)));
 }
 
-Result<RunDirectories> RunDirectory::take_all(aio::IoQueue& queue,
-                                              const std::vector<std::string>& paths,
-                                              const std::string& run, const RunOptions& options) {
+Result<RunDirectories> StoreDirectory::take_all(aio::IoQueue& queue,
+                                                const std::vector<std::string>& paths,
+                                                const std::string& run, const RunOptions& options) {
   RunDirectories taken;
   for (const std::string& path : paths) {
     SLUICE_RETURN_IF_ERROR(refuse_before(queue, path, run, options));
@@ -319,10 +319,10 @@ Result<RunDirectories> RunDirectory::take_all(aio::IoQueue& queue,
   return taken;
 }
 
-Result<std::unique_ptr<RunDirectory>> RunDirectory::hold(aio::IoQueue& queue,
-                                                         const std::string& path,
-                                                         const std::string& run,
-                                                         const RunOptions& options) {
+Result<std::unique_ptr<StoreDirectory>> StoreDirectory::hold(aio::IoQueue& queue,
+                                                             const std::string& path,
+                                                             const std::string& run,
+                                                             const RunOptions& options) {
   FileSystem& files = queue.backend().files();
   const std::string directory = folder_of(path, run);
   SLUICE_RETURN_IF_ERROR(check_run_name(run));
@@ -330,12 +330,13 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::hold(aio::IoQueue& queue,
   auto lock = lock_patiently(files, lock_path(directory), options.lock_wait_ms);
   if (!lock.ok() && lock.error().code() == ErrorCode::kBusy) return in_use(queue, directory);
   if (!lock.ok()) return std::move(lock).error();
-  return std::unique_ptr<RunDirectory>(
-      new RunDirectory(queue, path, run, std::move(*lock), std::nullopt));
+  return std::unique_ptr<StoreDirectory>(
+      new StoreDirectory(queue, path, run, std::move(*lock), std::nullopt));
 }
 
-RunDirectory::RunDirectory(aio::IoQueue& queue, std::string parent, std::string run,
-                           std::unique_ptr<FileLock> lock, std::optional<RunOwner> previous_owner)
+StoreDirectory::StoreDirectory(aio::IoQueue& queue, std::string parent, std::string run,
+                               std::unique_ptr<FileLock> lock,
+                               std::optional<RunOwner> previous_owner)
     : queue_(queue),
       parent_(std::move(parent)),
       run_(std::move(run)),
@@ -343,12 +344,12 @@ RunDirectory::RunDirectory(aio::IoQueue& queue, std::string parent, std::string 
       lock_(std::move(lock)),
       previous_owner_(std::move(previous_owner)) {}
 
-Result<FoundRun> RunDirectory::look(const RunOptions& options) const {
+Result<FoundRun> StoreDirectory::look(const RunOptions& options) const {
   SLUICE_ASSIGN_OR_RETURN(const auto names, queue_.backend().files().list(path_));
   return look_into(queue_, parent_, run_, names, options, /*lock_is_ours=*/true);
 }
 
-Status RunDirectory::refuse_removal() const {
+Status StoreDirectory::refuse_removal() const {
   FileSystem& files = queue_.backend().files();
   SLUICE_ASSIGN_OR_RETURN(const auto names, files.list(path_));
   for (const std::string& name : names) {
@@ -363,7 +364,7 @@ Status RunDirectory::refuse_removal() const {
 }
 
 // All but the lock file.
-Status RunDirectory::remove_files() {
+Status StoreDirectory::remove_files() {
   FileSystem& files = queue_.backend().files();
   SLUICE_RETURN_IF_ERROR(refuse_removal());
   SLUICE_ASSIGN_OR_RETURN(const auto names, files.list(path_));
@@ -376,7 +377,7 @@ Status RunDirectory::remove_files() {
   return ignore_missing(files.remove(path_in(path_, kOwnerFile)));
 }
 
-Status RunDirectory::remove_all() {
+Status StoreDirectory::remove_all() {
   FileSystem& files = queue_.backend().files();
   if (lock_ != nullptr) {
     SLUICE_RETURN_IF_ERROR(remove_files());

@@ -12,8 +12,9 @@ Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout&
                                                               const CudaSinkOptions&, TraceLog*) {
   return no_cuda();
 }
-Result<std::unique_ptr<BoundaryStore>> make_cuda_boundary_store(const ModelLayout&,
-                                                                const BoundaryOptions&, TraceLog*) {
+Result<std::unique_ptr<UnitInputStore>> make_cuda_unit_input_store(const ModelLayout&,
+                                                                   const UnitInputOptions&,
+                                                                   TraceLog*) {
   return no_cuda();
 }
 

@@ -1,4 +1,4 @@
-#include "offload/planner/relief.h"
+#include "offload/planner/what_if.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace sluice::offload {
 namespace {
 
-using Change = Relief::Change;
+using Change = WhatIf::Change;
 
 // Embedding and head of 10 elements, four blocks of 1000; bytes of state as in bf16 training.
 PlannerInput input_with(double forward_s) {
@@ -22,7 +22,7 @@ PlannerInput input_with(double forward_s) {
                            .forward_s = forward_s,
                            .recompute_s = forward_s,
                            .backward_s = 2 * forward_s,
-                           .boundary_bytes = 100,
+                           .unit_input_bytes = 100,
                            .kept_bytes = 1000});
   }
   input.units.push_back({.name = "head", .elements = 10});
@@ -33,16 +33,16 @@ PlannerInput input_with(double forward_s) {
   return input;
 }
 
-std::optional<Relief> find(const std::vector<Relief>& reliefs, Change change) {
+std::optional<WhatIf> find(const std::vector<WhatIf>& reliefs, Change change) {
   const auto found = std::find_if(reliefs.begin(), reliefs.end(),
-                                  [change](const Relief& it) { return it.change == change; });
+                                  [change](const WhatIf& it) { return it.change == change; });
   return found == reliefs.end() ? std::nullopt : std::optional(*found);
 }
 
-std::vector<Relief> relieve(const PlannerInput& input, const ReliefOptions& options) {
+std::vector<WhatIf> relieve(const PlannerInput& input, const ReliefOptions& options) {
   const auto plan = plan_placement(input);
   EXPECT_TRUE(plan.ok() && plan->fits);
-  const auto reliefs = find_relief(input, *plan, options);
+  const auto reliefs = find_what_ifs(input, *plan, options);
   EXPECT_TRUE(reliefs.ok());
   EXPECT_TRUE(std::is_sorted(reliefs->begin(), reliefs->end(), [](const auto& a, const auto& b) {
     return a.tokens_per_s_ratio > b.tokens_per_s_ratio;
@@ -50,7 +50,7 @@ std::vector<Relief> relieve(const PlannerInput& input, const ReliefOptions& opti
   return *reliefs;
 }
 
-TEST(Relief, NamesTheDrivesWhereTheyAreTheBottleneck) {
+TEST(WhatIf, NamesTheDrivesWhereTheyAreTheBottleneck) {
   PlannerInput input = input_with(0.001);
   input.speeds.drives = duplex(10'000);
   input.rules = {.state = all_state_on(Tier::kNvme, input.units), .params = Tier::kCpu};
@@ -63,7 +63,7 @@ TEST(Relief, NamesTheDrivesWhereTheyAreTheBottleneck) {
   EXPECT_FALSE(find(reliefs, Change::kOverlapUpdate)) << "it is on";
 }
 
-TEST(Relief, NamesMemoryWhereTheDrivesStandInForIt) {
+TEST(WhatIf, NamesMemoryWhereTheDrivesStandInForIt) {
   PlannerInput input = input_with(0.001);
   input.speeds.drives = duplex(10'000);
   input.rules.params = Tier::kCpu;
@@ -76,7 +76,7 @@ TEST(Relief, NamesMemoryWhereTheDrivesStandInForIt) {
   EXPECT_GT(find(reliefs, Change::kTwiceMicroBatch)->tokens_per_s_ratio, 1.5);
 }
 
-TEST(Relief, NamesOverlapAndTheBatchWhereTheCpuIsTheBottleneck) {
+TEST(WhatIf, NamesOverlapAndTheBatchWhereTheCpuIsTheBottleneck) {
   PlannerInput input = input_with(1);
   input.speeds.cpu_adamw_elements_per_s = 500;
   input.rules = {.state = all_state_on(Tier::kCpu, input.units),
@@ -93,7 +93,7 @@ TEST(Relief, NamesOverlapAndTheBatchWhereTheCpuIsTheBottleneck) {
   EXPECT_NEAR(find(reliefs, Change::kTwiceMicroBatch)->tokens_per_s_ratio, 2 * 24.04 / 40.04, 1e-3);
 }
 
-TEST(Relief, AsksTheCallerForTheLargerMicroBatch) {
+TEST(WhatIf, AsksTheCallerForTheLargerMicroBatch) {
   PlannerInput input = input_with(1);
   input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 0};
   const auto twice = [](PlannerInput larger) {
@@ -105,7 +105,7 @@ TEST(Relief, AsksTheCallerForTheLargerMicroBatch) {
   EXPECT_NEAR(find(reliefs, Change::kTwiceMicroBatch)->step_s, 4 * 1.5 + 8, 0.01);
 }
 
-TEST(Relief, DoesNotNameTheMemoryOfAGpuThatIsNotThere) {
+TEST(WhatIf, DoesNotNameTheMemoryOfAGpuThatIsNotThere) {
   PlannerInput input = input_with(1);
   input.rules.state_on_gpu = false;
   input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 0};
@@ -113,7 +113,7 @@ TEST(Relief, DoesNotNameTheMemoryOfAGpuThatIsNotThere) {
   EXPECT_TRUE(find(relieve(input, {}), Change::kMoreRam));
 }
 
-TEST(Relief, LeavesOutWhatDoesNotFit) {
+TEST(WhatIf, LeavesOutWhatDoesNotFit) {
   PlannerInput input = input_with(1);
   input.fixed.gpu = input.micro_batch_bytes = 100'000;
   input.budget = {.gpu = 150'000, .cpu = 1 << 20, .nvme = 0};

@@ -1,4 +1,4 @@
-#include "offload/planner/relief.h"
+#include "offload/planner/what_if.h"
 
 #include <algorithm>
 #include <utility>
@@ -11,7 +11,7 @@ PlannerInput with_twice_the_tokens(PlannerInput input) {
     unit.forward_s *= 2;
     unit.recompute_s *= 2;
     unit.backward_s *= 2;
-    unit.boundary_bytes *= 2;
+    unit.unit_input_bytes *= 2;
     unit.kept_bytes *= 2;
   }
   input.fixed.gpu += input.micro_batch_bytes;
@@ -25,9 +25,9 @@ bool uses_drives(const PlacementPlan& plan) {
 
 }  // namespace
 
-Result<std::vector<Relief>> find_relief(const PlannerInput& input, const PlacementPlan& plan,
-                                        const ReliefOptions& options) {
-  using Change = Relief::Change;
+Result<std::vector<WhatIf>> find_what_ifs(const PlannerInput& input, const PlacementPlan& plan,
+                                          const ReliefOptions& options) {
+  using Change = WhatIf::Change;
   std::vector<std::pair<Change, PlannerInput>> changes;
   const auto change = [&](Change what) -> PlannerInput& {
     return changes.emplace_back(what, input).second;
@@ -43,7 +43,7 @@ Result<std::vector<Relief>> find_relief(const PlannerInput& input, const Placeme
   change(Change::kTwiceMicroBatch) =
       options.twice_micro_batch ? options.twice_micro_batch(input) : with_twice_the_tokens(input);
   if (!input.step.overlap_update) change(Change::kOverlapUpdate).step.overlap_update = true;
-  std::vector<Relief> reliefs;
+  std::vector<WhatIf> reliefs;
   for (const auto& [what, changed] : changes) {
     SLUICE_ASSIGN_OR_RETURN(const PlacementPlan relieved, plan_placement(changed));
     if (!relieved.fits) continue;
@@ -53,7 +53,7 @@ Result<std::vector<Relief>> find_relief(const PlannerInput& input, const Placeme
                        .step_s = step_s,
                        .tokens_per_s_ratio = tokens * plan.prediction.step_s / step_s});
   }
-  std::stable_sort(reliefs.begin(), reliefs.end(), [](const Relief& a, const Relief& b) {
+  std::stable_sort(reliefs.begin(), reliefs.end(), [](const WhatIf& a, const WhatIf& b) {
     return a.tokens_per_s_ratio > b.tokens_per_s_ratio;
   });
   return reliefs;

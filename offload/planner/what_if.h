@@ -13,7 +13,7 @@
 
 namespace sluice::offload {
 
-struct Relief {
+struct WhatIf {
   enum class Change : std::uint8_t {
     kMoreRam,
     kMoreGpu,
@@ -36,7 +36,7 @@ struct ReliefOptions {
 // The greatest ratio first. Left out are changes after which nothing fits, that are already in
 // effect (overlap), or that concern what the plan does not use (drives) or the machine does not
 // have (a GPU). Takes as long as that many plans. kInvalidArgument where plan_placement() gives it.
-Result<std::vector<Relief>> find_relief(const PlannerInput& input, const PlacementPlan& plan,
-                                        const ReliefOptions& options = {});
+Result<std::vector<WhatIf>> find_what_ifs(const PlannerInput& input, const PlacementPlan& plan,
+                                          const ReliefOptions& options = {});
 
 }  // namespace sluice::offload

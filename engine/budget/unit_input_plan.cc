@@ -1,4 +1,4 @@
-#include "engine/budget/boundary_plan.h"
+#include "engine/budget/unit_input_plan.h"
 
 #include "aio/units.h"
 
@@ -11,12 +11,12 @@ constexpr std::uint64_t kAlignmentBytes = 512;
 
 }  // namespace
 
-BoundaryPlan::BoundaryPlan(const ModelLayout& model, const BoundaryOptions& options)
+UnitInputPlan::UnitInputPlan(const ModelLayout& model, const UnitInputOptions& options)
     : ring_(model.blocks(), options.slots),
-      boundary_bytes_(
+      unit_input_bytes_(
           static_cast<std::uint64_t>(options.micro_batch * options.tokens * model.hidden()) *
           offload::element_bytes(options.type)),
-      place_bytes_(align_up(boundary_bytes_, kAlignmentBytes)),
+      place_bytes_(align_up(unit_input_bytes_, kAlignmentBytes)),
       unit_bytes_(place_bytes_ * static_cast<std::uint64_t>(options.micro_batches)) {}
 
 }  // namespace sluice::engine

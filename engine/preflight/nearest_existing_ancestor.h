@@ -9,6 +9,6 @@ namespace sluice::engine {
 
 // The path itself, or the nearest existing folder above it: its free space and its file system are
 // the path's, too.
-std::string existing_folder(aio::FileSystem& files, const std::string& path);
+std::string nearest_existing_ancestor(aio::FileSystem& files, const std::string& path);
 
 }  // namespace sluice::engine
