@@ -37,8 +37,7 @@ Result<std::vector<offload::SubGroup>> place(const config::Config& config, Place
 }
 
 bool keeps(const config::Placement& placement, Places places, std::size_t unit) {
-  if (placement.recompute != config::Switch::kAuto)
-    return placement.recompute == config::Switch::kOff;
+  if (placement.recompute != Tristate::kAuto) return placement.recompute == Tristate::kOff;
   return !places.empty() && places[unit].activations == offload::ActivationPlace::kKeep;
 }
 
@@ -95,8 +94,8 @@ bool is_used(const MemoryPlan& plan, offload::Tier tier) {
 
 std::optional<int> unit_inputs_on_gpu(const config::Placement& placement, Places places,
                                       int ring_blocks) {
-  if (placement.boundaries_to_cpu == config::Switch::kOn) return ring_blocks;
-  if (placement.boundaries_to_cpu == config::Switch::kOff) return std::nullopt;
+  if (placement.boundaries_to_cpu == Tristate::kOn) return ring_blocks;
+  if (placement.boundaries_to_cpu == Tristate::kOff) return std::nullopt;
   const auto leaving = std::count_if(places.begin(), places.end(), [](const UnitPlacement& it) {
     return it.activations == offload::ActivationPlace::kOffload;
   });

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "aio/tristate.h"
 #include "engine/config/lr_schedule.h"
 #include "engine/model/model_shape.h"
 
@@ -23,7 +24,6 @@ enum class OptimizerType : std::uint8_t { kAdam, kAdamW };
 enum class OffloadDevice : std::uint8_t { kNone, kCpu, kNvme, kAuto };  // kNone: the GPU
 enum class TokenType : std::uint8_t { kAuto, kUint16, kUint32 };
 enum class Device : std::uint8_t { kAuto, kCpu, kCuda };
-enum class Switch : std::uint8_t { kAuto, kOn, kOff };
 enum class IoBackendChoice : std::uint8_t { kAuto, kUring, kPosix };
 // Which parameters weight decay applies to; kMatrices leaves out biases and norms.
 enum class DecayedParameters : std::uint8_t { kAll, kMatrices };
@@ -147,7 +147,7 @@ struct Run {
   std::int64_t checkpoint_every_steps = 0;   // 0: only at the end
   std::optional<double> checkpoint_minutes;  // 0: never by time; unset: by the room on the disk
   bool checkpoint_at_end = false;            // and when the run is interrupted
-  Switch checkpoint_background = Switch::kAuto;
+  Tristate checkpoint_background = Tristate::kAuto;
   std::int64_t keep_last_checkpoints = 0;  // 0: all
   bool hash_units = false;
   double io_watchdog_s = 0;  // 0: none
@@ -176,8 +176,8 @@ using PathWeights = std::vector<int>;
 
 struct Placement {
   bool overlap_update = false;
-  Switch recompute = Switch::kAuto;
-  Switch boundaries_to_cpu = Switch::kAuto;
+  Tristate recompute = Tristate::kAuto;
+  Tristate boundaries_to_cpu = Tristate::kAuto;
   std::optional<TierFractions> optimizer_fractions;  // unset: the planner's
   std::int64_t record_elements = 0;                  // largest; at most a sub-group
   std::int64_t swap_buffers = 0;                     // records in flight; 0: the planner's

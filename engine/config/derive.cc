@@ -173,8 +173,8 @@ void derive_run(Derivation& derivation) {
                       " is longer than model.context " +
                       std::to_string(config.model.context_tokens) + ": shorten it, or raise both");
   }
-  if (config.cpu_checkpointing && config.placement.boundaries_to_cpu == Switch::kAuto) {
-    config.placement.boundaries_to_cpu = Switch::kOn;
+  if (config.cpu_checkpointing && config.placement.boundaries_to_cpu == Tristate::kAuto) {
+    config.placement.boundaries_to_cpu = Tristate::kOn;
     derivation.note("placement.boundaries_to_cpu", "activation_checkpointing.cpu_checkpointing");
   }
 }

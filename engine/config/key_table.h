@@ -49,7 +49,7 @@ using Field =
                  Accessor<Betas>, Accessor<std::vector<std::string>>,
                  Accessor<std::optional<TierFractions>>, Accessor<std::optional<PathWeights>>,
                  Accessor<OptimizerType>, Accessor<ScheduleType>, Accessor<WarmupType>,
-                 Accessor<OffloadDevice>, Accessor<TokenType>, Accessor<Device>, Accessor<Switch>,
+                 Accessor<OffloadDevice>, Accessor<TokenType>, Accessor<Device>, Accessor<Tristate>,
                  Accessor<IoBackendChoice>, Accessor<DecayedParameters>, Accessor<NonFiniteStep>,
                  Accessor<LaterCheckpoints>>;
 

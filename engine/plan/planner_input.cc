@@ -37,18 +37,6 @@ Widths widths_of(const MemoryPlan& plan) {
   return {.param = 4, .grad = 4, .state = 8};
 }
 
-offload::Choice choice_of(config::Switch given) {
-  switch (given) {
-    case config::Switch::kOn:
-      return offload::Choice::kOn;
-    case config::Switch::kOff:
-      return offload::Choice::kOff;
-    case config::Switch::kAuto:
-      break;
-  }
-  return offload::Choice::kAuto;
-}
-
 std::optional<offload::Tier> tier_of(OffloadDevice device) {
   switch (device) {
     case OffloadDevice::kNone:
@@ -83,15 +71,14 @@ offload::PlacementRules rules_of(const config::Config& config, const MemoryPlan&
   rules.params_on_nvme = !config.param_nvme_paths().empty();
   rules.params = tier_of(config.zero.offload_param.device);
   if (!on_gpu && rules.params == offload::Tier::kGpu) rules.params = offload::Tier::kCpu;
-  rules.recompute = choice_of(config.placement.recompute);
-  rules.boundaries_to_cpu = choice_of(config.placement.boundaries_to_cpu);
+  rules.recompute = config.placement.recompute;
+  rules.boundaries_to_cpu = config.placement.boundaries_to_cpu;
   if (!on_gpu) {  // any activations are in RAM anyway
-    rules.recompute = offload::Choice::kOn;
-    rules.boundaries_to_cpu = offload::Choice::kOff;
-  } else if (rules.boundaries_to_cpu == offload::Choice::kOn &&
-             rules.recompute == offload::Choice::kAuto) {
+    rules.recompute = Tristate::kOn;
+    rules.boundaries_to_cpu = Tristate::kOff;
+  } else if (rules.boundaries_to_cpu == Tristate::kOn && rules.recompute == Tristate::kAuto) {
     // The inputs of blocks that keep the rest would go as well.
-    rules.recompute = offload::Choice::kOn;
+    rules.recompute = Tristate::kOn;
   }
   return rules;
 }
@@ -185,8 +172,8 @@ class Input {
     const UnitLayout& layout = question_.model.layout(unit);
     const bool is_block = question_.model.is_block(unit);
     // On the CPU this is settled.
-    const bool recomputes = is_block && (question_.on_gpu || question_.config.placement.recompute !=
-                                                                 config::Switch::kOff);
+    const bool recomputes =
+        is_block && (question_.on_gpu || question_.config.placement.recompute != Tristate::kOff);
     const UnitSeconds& seconds = question_.machine.units.of(question_.model.kind(unit));
     const auto micro_batches = static_cast<double>(question_.config.batch.accumulation);
     const double copy_rate = input_.speeds.gpu_copy_bytes_per_s;

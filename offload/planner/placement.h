@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "aio/tristate.h"
 #include "offload/planner/machine_speeds.h"
 #include "offload/planner/step_model.h"
 #include "offload/sub_groups.h"
@@ -38,8 +39,6 @@ struct ElementBytes {
   double nvme_param = 2;
 };
 
-enum class Choice : std::uint8_t { kAuto, kOn, kOff };
-
 // What the user stated explicitly; it is obeyed literally.
 struct PlacementRules {
   std::vector<TierElements> state;  // of each unit, where it is; empty: the planner's
@@ -49,8 +48,8 @@ struct PlacementRules {
   // kGpu: every unit is resident. kCpu and kNvme: the host's copies are there, and only embedding
   // and head, and units with state on the GPU, have places of their own on the GPU.
   std::optional<Tier> params;
-  Choice recompute = Choice::kAuto;          // kOff: every unit keeps its activations
-  Choice boundaries_to_cpu = Choice::kAuto;  // kOn: all but those of the ring on the GPU
+  Tristate recompute = Tristate::kAuto;          // kOff: every unit keeps its activations
+  Tristate boundaries_to_cpu = Tristate::kAuto;  // kOn: all but those of the ring on the GPU
 };
 
 struct PlannerInput {

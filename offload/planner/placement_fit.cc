@@ -57,12 +57,12 @@ bool fits_without(PlannerInput input, FitHint::Change change) {
   PlacementRules& rules = input.rules;
   switch (change) {
     case FitHint::Change::kRecompute:
-      if (rules.recompute != Choice::kOff) return false;
-      rules.recompute = Choice::kAuto;
+      if (rules.recompute != Tristate::kOff) return false;
+      rules.recompute = Tristate::kAuto;
       break;
     case FitHint::Change::kBoundariesToCpu:
-      if (rules.boundaries_to_cpu != Choice::kOff) return false;
-      rules.boundaries_to_cpu = Choice::kAuto;
+      if (rules.boundaries_to_cpu != Tristate::kOff) return false;
+      rules.boundaries_to_cpu = Tristate::kAuto;
       break;
     case FitHint::Change::kOptimizerAnywhere:
       if (rules.state.empty()) return false;

@@ -16,7 +16,7 @@ Status check_input(const PlannerInput& input) {
                   [](const UnitCost& unit) { return unit.elements == 0; }))
     return invalid("each unit of a model has parameters");
   const PlacementRules& rules = input.rules;
-  if (rules.recompute == Choice::kOff && rules.boundaries_to_cpu == Choice::kOn) {
+  if (rules.recompute == Tristate::kOff && rules.boundaries_to_cpu == Tristate::kOn) {
     return invalid(
         "units that recompute nothing keep their inputs on the GPU, so that boundaries cannot go "
         "to the host: leave recompute or boundaries_to_cpu to \"auto\"");

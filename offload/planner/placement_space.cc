@@ -44,19 +44,19 @@ PlacementSpace::PlacementSpace(const PlannerInput& input) : input_(input) {
   plan_gpu_steps();
   most_resident_ = rules.params ? 0 : std::max(units() - 2, 0);
   const auto all = static_cast<int>(with_activations_.size());
-  most_kept_ = rules.recompute == Choice::kOn ? 0 : all;
-  least_kept_ = rules.recompute == Choice::kOff ? all : 0;
+  most_kept_ = rules.recompute == Tristate::kOn ? 0 : all;
+  least_kept_ = rules.recompute == Tristate::kOff ? all : 0;
 }
 
 // Inputs of units that keep more than that stay as well.
 int PlacementSpace::most_offloaded(int kept) const {
-  if (input_.rules.boundaries_to_cpu == Choice::kOff) return 0;
+  if (input_.rules.boundaries_to_cpu == Tristate::kOff) return 0;
   const int leaving = static_cast<int>(with_boundaries_.size()) - kept;
   return std::max(leaving - std::max(input_.unit_input_slots, 1), 0);
 }
 
 int PlacementSpace::least_offloaded(int kept) const {
-  return input_.rules.boundaries_to_cpu == Choice::kOn ? most_offloaded(kept) : 0;
+  return input_.rules.boundaries_to_cpu == Tristate::kOn ? most_offloaded(kept) : 0;
 }
 
 void PlacementSpace::plan_gpu_steps() {

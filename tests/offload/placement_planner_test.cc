@@ -226,7 +226,7 @@ TEST(PlacementPlanner, TakesNoMoreMemoryThanMakesTheStepShorter) {
   // Nothing but the GPU takes time.
   input.speeds = instant_machine();
   input.budget = {.gpu = 1ULL << 40, .cpu = 1ULL << 40, .nvme = 1ULL << 40};
-  input.rules = {.state = all_state_on(Tier::kCpu, input.units), .recompute = Choice::kOn};
+  input.rules = {.state = all_state_on(Tier::kCpu, input.units), .recompute = Tristate::kOn};
   const auto plan = plan_placement(input);
   ASSERT_TRUE(plan.ok() && plan->fits);
   for (std::size_t i = 1; i + 1 < plan->places.size(); ++i)
@@ -315,18 +315,18 @@ TEST_P(PlacementRulesTest, PutsParametersWhereTheyAreToldTo) {
 }
 
 TEST_P(PlacementRulesTest, KeepsOrRecomputesAsItIsTold) {
-  input_.rules.recompute = Choice::kOff;
+  input_.rules.recompute = Tristate::kOff;
   EXPECT_EQ(plan().kept, kBlocks);
-  input_.rules.recompute = Choice::kOn;
+  input_.rules.recompute = Tristate::kOn;
   EXPECT_EQ(plan().kept, 0);
 }
 
 TEST_P(PlacementRulesTest, SendsInputsAwayAsItIsTold) {
   input_.unit_input_slots = 3;
-  input_.rules.recompute = Choice::kOn;
-  input_.rules.boundaries_to_cpu = Choice::kOn;
+  input_.rules.recompute = Tristate::kOn;
+  input_.rules.boundaries_to_cpu = Tristate::kOn;
   EXPECT_EQ(plan().offloaded, kBlocks - 3);
-  input_.rules.boundaries_to_cpu = Choice::kOff;
+  input_.rules.boundaries_to_cpu = Tristate::kOff;
   EXPECT_EQ(plan().offloaded, 0);
 }
 
@@ -344,8 +344,8 @@ TEST_P(PlacementRulesTest, ObeysEvenWhereItDoesNotFit) {
 }
 
 TEST_P(PlacementRulesTest, RefusesRulesThatContradictEachOther) {
-  input_.rules.recompute = Choice::kOff;
-  input_.rules.boundaries_to_cpu = Choice::kOn;
+  input_.rules.recompute = Tristate::kOff;
+  input_.rules.boundaries_to_cpu = Tristate::kOn;
   EXPECT_FALSE(plan_placement(input_).ok());
   input_.rules = {.state = all_state_on(Tier::kCpu, input_.units)};
   ++input_.rules.state[1].nvme;

@@ -164,7 +164,7 @@ TEST(PlacementFit, HintsAtSmallerActivationsWhereTheGpuIsShort) {
   using Change = FitHint::Change;
   PlannerInput input = small_input();
   input.budget = {.gpu = 30'000, .cpu = 1 << 20, .nvme = 1 << 20};
-  input.rules.recompute = Choice::kOff;
+  input.rules.recompute = Tristate::kOff;
   for (UnitCost& unit : input.units)
     if (unit.kept_bytes > 0) unit.kept_bytes = 1000;
   input.fixed.gpu = 10'000;

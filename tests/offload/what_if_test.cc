@@ -81,7 +81,7 @@ TEST(WhatIf, NamesOverlapAndTheBatchWhereTheCpuIsTheBottleneck) {
   input.speeds.cpu_adamw_elements_per_s = 500;
   input.rules = {.state = all_state_on(Tier::kCpu, input.units),
                  .params = Tier::kCpu,
-                 .recompute = Choice::kOn};
+                 .recompute = Tristate::kOn};
   input.step.overlap_update = false;
   input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 0};
   // 8.04 of AdamW and 16; overlapped, three of the four seconds of forward hide; with twice the
@@ -100,7 +100,7 @@ TEST(WhatIf, AsksTheCallerForTheLargerMicroBatch) {
     for (UnitCost& unit : larger.units) unit.forward_s *= 1.5;
     return larger;
   };
-  input.rules.recompute = Choice::kOff;
+  input.rules.recompute = Tristate::kOff;
   const auto reliefs = relieve(input, {.twice_micro_batch = twice});
   EXPECT_NEAR(find(reliefs, Change::kTwiceMicroBatch)->step_s, 4 * 1.5 + 8, 0.01);
 }

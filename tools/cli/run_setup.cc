@@ -32,7 +32,7 @@ void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayou
                           const engine::MachineFacts& facts, engine::MemoryPlan& plan) {
   const config::Run& run = config.run;
   if (plan.purpose != engine::RunPurpose::kTraining ||
-      run.checkpoint_background == config::Switch::kOff ||
+      run.checkpoint_background == Tristate::kOff ||
       (run.checkpoint_every_steps == 0 && run.checkpoint_minutes.value_or(0) == 0 &&
        !run.checkpoint_at_end))
     return;
@@ -42,7 +42,7 @@ void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayou
   const bool wants_on_the_way =
       run.checkpoint_every_steps > 0 || run.checkpoint_minutes.value_or(0) > 0;
   plan.background_checkpoints =
-      run.checkpoint_background == config::Switch::kOn || (wants_on_the_way && fits);
+      run.checkpoint_background == Tristate::kOn || (wants_on_the_way && fits);
   if (plan.background_checkpoints)
     plan.host.push_back(
         {"checkpoint, copy of the state", engine::MemoryUse::kCheckpointCopy, bytes});

@@ -104,7 +104,7 @@ Dimension numbers(std::string_view key, std::int64_t value, std::vector<std::int
   return dimension;
 }
 
-Dimension switches(std::string_view key, config::Switch value) {
+Dimension switches(std::string_view key, Tristate value) {
   constexpr std::array<const char*, 3> kWords = {"auto", "on", "off"};
   Dimension dimension{.name = std::string(key.substr(key.find('.') + 1)),
                       .start = static_cast<int>(value),

@@ -367,13 +367,13 @@ TEST(ResolveConfig, StagesBelowThreeTrainAlikeOnOneRank) {
 
 TEST(ResolveConfig, CpuCheckpointingKeepsBoundariesInRam) {
   const std::string text = run_with(R"("activation_checkpointing": {"cpu_checkpointing": true})");
-  EXPECT_EQ(accepted(resolve_run(text)).config.placement.boundaries_to_cpu, Switch::kOn);
+  EXPECT_EQ(accepted(resolve_run(text)).config.placement.boundaries_to_cpu, Tristate::kOn);
   EXPECT_EQ(accepted(resolve_run(text, {"placement.boundaries_to_cpu=off"}))
                 .config.placement.boundaries_to_cpu,
-            Switch::kOff);
+            Tristate::kOff);
   EXPECT_EQ(accepted(resolve_run(text, {"placement.boundaries_to_cpu=false"}))
                 .config.placement.boundaries_to_cpu,
-            Switch::kOff);
+            Tristate::kOff);
 }
 
 TEST(ResolveConfig, OverridesAreJsonOrElseText) {
