@@ -72,12 +72,12 @@ TEST(UnitTimer, KnowsThatLargerModelsAndMicroBatchesTakeMore) {
   const UnitTimerOptions small{.micro_batch = 2, .tokens = 32};
   UnitTimerOptions large = small;
   large.micro_batch = 64;
-  EXPECT_LT(unit_timer_bytes(model_of(64).layout(), small),
-            unit_timer_bytes(model_of(64).layout(), large));
-  EXPECT_LT(unit_timer_bytes(model_of(64).layout(), small),
-            unit_timer_bytes(model_of(1024).layout(), small));
+  EXPECT_LT(unit_timer_bytes(model_of(64)->layout(), small),
+            unit_timer_bytes(model_of(64)->layout(), large));
+  EXPECT_LT(unit_timer_bytes(model_of(64)->layout(), small),
+            unit_timer_bytes(model_of(1024)->layout(), small));
   // Parameters in 16 bits and gradients in 32, of the block, are part of it.
-  EXPECT_GT(unit_timer_bytes(model_of(1024).layout(), small), 12 * kMiB * 6);
+  EXPECT_GT(unit_timer_bytes(model_of(1024)->layout(), small), 12 * kMiB * 6);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // without a line outside its folder but two rows.
 #include "tests/engine/toy_family/toy_family.h"
 
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +19,6 @@
 #include "engine/families/families.h"
 #include "engine/families/make_model.h"
 #include "engine/plan/run_plan.h"
-#include "engine/plan/simulate/simulated_run.h"
 #include "engine/probe/unit_timer.h"
 #include "engine/run/evaluation_run.h"
 #include "engine/run/generation_run.h"
@@ -238,7 +238,7 @@ TEST(ToyFamily, GoesToAFolderAndBackAndIsEvaluatedAndContinued) {
   }
 }
 
-TEST(ToyFamily, IsPlannedTimedAndSimulated) {
+TEST(ToyFamily, IsPlannedAndTimed) {
   const auto made = make_model({.shape = *preset_shape("toy-small")});
   const auto times = time_units(
       *made,
