@@ -1,9 +1,18 @@
 #include "engine/checkpoint/checkpoint_state.h"
 
+#include <array>
+#include <cstdio>
 #include <set>
 
 namespace sluice::engine {
 namespace {
+
+// With as many digits as tell any two numbers apart.
+std::string number_text(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.17g", value);
+  return text.data();
+}
 
 class Differences {
  public:
@@ -50,13 +59,16 @@ std::vector<std::string> run_differences(const StoredRun& stored, const StoredRu
     if (text(stored.model) != text(now.model))
       differences.add("the model's " + name, text(stored.model), text(now.model));
   }
-  for (const auto& [name, value] : now.family_numbers) {
-    const auto entry = stored.family_numbers.find(name);
-    if (entry == stored.family_numbers.end() || entry->second != value)
-      differences.add(
-          "the model's " + name,
-          entry == stored.family_numbers.end() ? "not there" : std::to_string(entry->second),
-          std::to_string(value));
+  std::set<std::string> numbers;
+  for (const auto* of : {&stored.family_numbers, &now.family_numbers})
+    for (const auto& [name, value] : *of) numbers.insert(name);
+  for (const std::string& name : numbers) {
+    const auto text = [&name](const std::map<std::string, double>& of) {
+      const auto entry = of.find(name);
+      return entry == of.end() ? std::string("not there") : number_text(entry->second);
+    };
+    if (text(stored.family_numbers) != text(now.family_numbers))
+      differences.add("the model's " + name, text(stored.family_numbers), text(now.family_numbers));
   }
   return differences.take();
 }

@@ -94,6 +94,36 @@ TEST(CheckpointManifest, IsOfVersion2OnlyWhereThereAreSkippedSteps) {
   }
 }
 
+// A GPT-2's are as they always were, and others say that older programs cannot read them.
+TEST(CheckpointManifest, IsOfVersion3OnlyForModelsThatAreNoGpt2) {
+  EXPECT_FALSE(content_of(test_manifest())["run"].contains("family"));
+  CheckpointManifest manifest = test_manifest();
+  manifest.state.position.skipped_in_a_row = 3;
+  manifest.state.run.family = "other";
+  manifest.state.run.family_numbers = {{"theta", 0.1}};
+  const auto read = parse_checkpoint_manifest(to_text(manifest));
+  ASSERT_OK(read);
+  EXPECT_EQ(*read, manifest);
+  nlohmann::json content = content_of(manifest);
+  EXPECT_EQ(content["version"], 3);
+  for (const int older : {1, 2}) {
+    content["version"] = older;
+    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << older;
+  }
+  content = content_of(test_manifest());
+  content["version"] = 3;
+  EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok());
+  // Of another family, or the same with another number, it is another run's.
+  const StoredRun stored = manifest.state.run;
+  StoredRun now = stored;
+  EXPECT_THAT(run_differences(stored, now), testing::IsEmpty());
+  now.family_numbers["theta"] = 0.2;
+  EXPECT_THAT(run_differences(stored, now),
+              testing::ElementsAre(HasSubstr("the model's theta is")));
+  now.family = "gpt2";
+  EXPECT_THAT(run_differences(stored, now), testing::Contains(HasSubstr("the model's family is")));
+}
+
 // Each with a right checksum: what the seal does not find has to be found by looking.
 TEST(CheckpointManifest, RefusesWhatCannotBe) {
   const auto refusal = [](const std::function<void(nlohmann::json&)>& change,
@@ -109,7 +139,7 @@ TEST(CheckpointManifest, RefusesWhatCannotBe) {
   using nlohmann::json;
   constexpr ErrorCode kNewer = ErrorCode::kNewerVersion;
   EXPECT_THAT(refusal([](json& c) { c["format"] = "else"; }), HasSubstr("not a checkpoint"));
-  EXPECT_THAT(refusal([](json& c) { c["version"] = 3; }, kNewer),
+  EXPECT_THAT(refusal([](json& c) { c["version"] = 4; }, kNewer),
               HasSubstr("that wrote it, 0.1.0"));
   EXPECT_THAT(refusal(
                   [](json& c) {
