@@ -12,7 +12,6 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include "engine/probe/unit_timer.h"
-#include "engine/step/cuda_step.h"
 
 namespace sluice::engine {
 namespace {
@@ -145,7 +144,7 @@ TEST_F(ProbeCuda, TimesUnitsWithinTheMemoryItStates) {
   EXPECT_GT(times->of("block").backward_s, times->of("block").forward_s);
   EXPECT_LT(times->of("block").recompute_s, 1.2 * times->of("block").forward_s);
   EXPECT_GT(times->of("block").forward_s,
-            4 * 1024 * block_flops(model.shape(), 1024).forward / 20e15);
+            4 * 1024 * model.layout().kind(1).flops(1024).forward / 20e15);
   EXPECT_GT(times->of("head").backward_s, 0);
   EXPECT_GT(times->of("embedding").forward_s, 0);
 }
