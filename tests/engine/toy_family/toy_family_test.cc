@@ -29,7 +29,6 @@
 namespace sluice::engine {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Before main(), so before the first configuration asks for keys.
