@@ -30,8 +30,8 @@ const Names& run_names() {
 
 // Whatever names a part of a transformers model is the file of one, though it may not say which.
 bool describes_model(const Json& json) {
-  constexpr const char* kKeys[] = {"model_type",        "architectures",       "hidden_size",
-                                   "num_hidden_layers", "activation_function", "hidden_act",
+  constexpr const char* kKeys[] = {"model_type",         "architectures",       "hidden_size",
+                                   "num_hidden_layers",  "activation_function", "hidden_act",
                                    "layer_norm_epsilon", "rms_norm_eps"};
   if (std::any_of(std::begin(kKeys), std::end(kKeys),
                   [&](const char* key) { return json.contains(key); }))
