@@ -18,7 +18,6 @@
 #include "engine/budget/memory_plan.h"
 #include "engine/device/gpu.h"
 #include "engine/families/families.h"
-#include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/observe/text_table.h"
 #include "engine/run/training_run.h"
 #include "tools/cli/run_setup.h"

@@ -12,6 +12,7 @@
 #include "engine/config/derive.h"
 #include "engine/config/key_value.h"
 #include "engine/config/relaxed_json.h"
+#include "engine/families/families.h"
 
 namespace sluice::config {
 namespace {
@@ -203,6 +204,14 @@ Result<Source> read_source(const std::string& path) {
   return Source{path, std::move(text)};
 }
 
+namespace {
+
+std::string usual_family(const Model& model) {
+  return engine::preset_shape(model.preset).value_or(engine::ModelShape{}).family;
+}
+
+}  // namespace
+
 std::string to_json(const Config& config) {
   Config numbers = config;
   if (numbers.run.steps != kOpenSteps) numbers.run.epochs.reset();
@@ -218,6 +227,8 @@ std::string to_json(const Resolved& resolved) {
     if (key.treatment != Treatment::kHonoured || !has_effect(key, config)) continue;
     Json value = value_or_auto(key, config);
     if (value.is_null()) continue;
+    // As before there were several: a file without the key means the preset's.
+    if (key.path == "model.family" && config.model.family == usual_family(config.model)) continue;
     if (std::find(kept.begin(), kept.end(), key.path) != kept.end()) value = "auto";
     Json* place = &root;
     std::string_view rest = key.path;

@@ -30,16 +30,10 @@ const Names& run_names() {
 
 // Whatever names a part of a transformers model is the file of one, though it may not say which.
 bool describes_model(const Json& json) {
-  constexpr const char* kKeys[] = {"model_type",         "architectures",       "hidden_size",
-                                   "num_hidden_layers",  "activation_function", "hidden_act",
-                                   "layer_norm_epsilon", "rms_norm_eps"};
-  if (std::any_of(std::begin(kKeys), std::end(kKeys),
-                  [&](const char* key) { return json.contains(key); }))
-    return true;
-  for (const ModelFamily* family : model_families())
-    for (const auto& [ours, key] : family->config_keys())
-      if (json.contains(key)) return true;
-  return false;
+  constexpr const char* kKeys[] = {"model_type", "architectures",       "n_layer",
+                                   "n_embd",     "activation_function", "layer_norm_epsilon"};
+  return std::any_of(std::begin(kKeys), std::end(kKeys),
+                     [&](const char* key) { return json.contains(key); });
 }
 
 // Of what `said` has.
@@ -75,8 +69,9 @@ Status check_manifest(aio::IoQueue& queue, const std::string& folder, const Mode
 
 // A run's own file, resolved: it has every number of the shape.
 Status check_run_file(const std::string& path, const Json& model, const ModelShape& wanted) {
-  const std::string family = model.value("family", std::string(kGpt2Family));
-  SLUICE_RETURN_IF_ERROR(check_family(path, family, wanted));
+  const Json family = model.value("family", Json());
+  if (family.is_string() && family != "auto")
+    SLUICE_RETURN_IF_ERROR(check_family(path, family.get<std::string>(), wanted));
   Shape said;
   for (const char* const key : {"layers", "hidden", "heads", "context", "vocab"}) {
     const Json value = model.value(key, Json());

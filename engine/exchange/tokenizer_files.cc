@@ -11,7 +11,7 @@
 #include "engine/data/sha256.h"
 #include "engine/data/token_sidecar.h"
 #include "engine/exchange/byte_tokenizer.h"
-#include "engine/model/gpt2/gpt2_config.h"
+#include "engine/families/families.h"
 
 namespace sluice::engine {
 namespace {
@@ -106,7 +106,7 @@ Result<SpecialTokens> numbered_tokens(aio::IoQueue& queue, const std::string& fo
   const std::string config = in_folder(folder, "config.json");
   SLUICE_ASSIGN_OR_RETURN(const Json model, read_object(queue, config));
   if (!model.contains("model_type")) return tokens;
-  const auto parsed = parse_gpt2_config(model.dump());
+  const auto parsed = read_hugging_face_config(model.dump());
   return parsed.ok() ? tokens.or_else(parsed->special) : tokens;
 }
 

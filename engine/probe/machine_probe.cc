@@ -271,7 +271,7 @@ class MachineProbe {
   Status units() {
     const std::string name = "the model's units";
     const auto tell = step(name);
-    const ModelOptions model_of = configured_model(config_, gpu_.has_value());
+    const ModelOptions model_of = configured_model(config_, uses_cuda(config_));
     SLUICE_RETURN_IF_ERROR(validate(model_of.shape));
     const auto made = make_model(model_of);
     const Model& model = *made;

@@ -33,7 +33,7 @@ Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout&
                                                               const CudaSinkOptions& options,
                                                               TraceLog* trace = nullptr);
 
-// Boundaries on the host; it takes what the UnitInputPlan of these options says.
+// Units' inputs on the host; it takes what the UnitInputPlan of these options says.
 Result<std::unique_ptr<UnitInputStore>> make_cuda_unit_input_store(const ModelLayout& model,
                                                                    const UnitInputOptions& options,
                                                                    TraceLog* trace = nullptr);

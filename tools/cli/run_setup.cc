@@ -14,7 +14,6 @@
 #include "engine/budget/save_plan.h"
 #include "engine/device/gpu.h"
 #include "engine/families/families.h"
-#include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/observe/text_table.h"
 #include "engine/plan/report/plan_report.h"
 #include "engine/preflight/nvme_folders.h"

@@ -143,6 +143,11 @@ TEST(KeyTable, EveryHonouredKeyTakesItsValuesAndGivesThemBack) {
       const Json canonical = Json::parse(to_json(resolved.config));
       std::string pointer = "/" + std::string(key->path);
       std::replace(pointer.begin(), pointer.end(), '.', '/');
+      // Left out where it is the preset's, so that older programs read the file.
+      if (key->path == "model.family") {
+        EXPECT_FALSE(canonical.contains(Json::json_pointer(pointer)));
+        continue;
+      }
       EXPECT_EQ(canonical.at(Json::json_pointer(pointer)), value);
     }
   }

@@ -271,6 +271,11 @@ TEST(ToyFamily, HasItsKeysAndNoOther) {
   EXPECT_EQ(config.model.family, "toy");
   EXPECT_EQ(config.model.shape().numbers.at("toy_epsilon"), 0.25);
   EXPECT_THAT(config::to_json(config), HasSubstr("toy_epsilon"));
+  EXPECT_THAT(
+      config::to_json(SmallConfig(toy({"model.preset=custom", "model.family=toy", "model.hidden=32",
+                                       "model.heads=2", "model.context=16", "model.vocab=64"}))
+                          .config()),
+      HasSubstr(R"("family": "toy")"));
   EXPECT_THAT(config::to_json(SmallConfig().config()), testing::Not(HasSubstr("toy_epsilon")));
   const auto refusal = [](const std::vector<std::string>& overrides) -> std::string {
     try {
