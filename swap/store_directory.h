@@ -1,5 +1,5 @@
-// StoreDirectory: one run's own folder under an NVMe path, <path>/sluice-<run>, held by a lock while
-// the run lives.
+// StoreDirectory: one run's own folder under an NVMe path, <path>/sluice-<run>, held by a lock
+// while the run lives.
 //
 // The lock (<folder>/lock) ends with the process, however it dies; the files stay, so what a killed
 // run left is a folder that holds files but no lock. Folders named sluice-* without a `lock` or
@@ -67,7 +67,7 @@ using RunDirectories = std::vector<std::unique_ptr<StoreDirectory>>;
 class StoreDirectory {
  public:
   // Makes <path>/sluice-<run>, or takes over what a dead run of that name left, with its files;
-  // then it holds the lock, and owner.json says whose it is. `queue` must outlive the StoreDirectory.
+  // then it holds the lock, and owner.json says whose it is. `queue` must outlive it.
   // kInvalidArgument for a run that is not 1 to 64 of [A-Za-z0-9._-] or begins with a dot;
   // kNotFound where `path` does not exist; kBusy names the run's owner, who holds the lock or may
   // be alive elsewhere (kElsewhere); kAlreadyExists where the folder is not ours; for one that is

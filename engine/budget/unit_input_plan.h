@@ -1,5 +1,5 @@
-// UnitInputPlan: where inputs of units that go to the host between forward and backward lie, and what
-// that takes: a ring of a few units' inputs on the GPU, and a place in host memory for each
+// UnitInputPlan: where inputs of units that go to the host between forward and backward lie, and
+// what that takes: a ring of a few units' inputs on the GPU, and a place in host memory for each
 // block whose input moves.
 #pragma once
 

@@ -4,7 +4,8 @@
 // next unit is fetched, so parameters cross the bus once a pass however large the batch is.
 //
 //   Forward   unit by unit: wait for its deferred update, fetch, run all micro-batches, release.
-//             What a unit was given is kept (its input, the activation checkpoint); the head makes loss and first gradient.
+//             What a unit was given is kept (its input, the activation checkpoint); the head makes
+//             loss and first gradient.
 //   Backward  in reverse: fetch again, recompute or use what was saved, accumulate in fp32, hand
 //             the gradient to the sink. Optimizer state starts to be read.
 //   Norm      the global norm, the clip factor, and whether the step overflowed.

@@ -1,5 +1,5 @@
-// Gradients of biases: sums over all rows, which are all dimensions but the last. A gradient may be undefined:
-// then there is no bias.
+// Gradients of biases: sums over all rows, which are all dimensions but the last. A gradient may be
+// undefined: then there is no bias.
 #pragma once
 
 #include <ATen/core/Tensor.h>

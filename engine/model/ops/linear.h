@@ -1,5 +1,5 @@
-// Products with weights stored [in, out] (Hugging Face's Conv1D) or [out, in] (torch's Linear), with
-// a bias or without. Rows are all dimensions but the last.
+// Products with weights stored [in, out] (Hugging Face's Conv1D) or [out, in] (torch's Linear),
+// with a bias or without. Rows are all dimensions but the last.
 #pragma once
 
 #include <ATen/core/Tensor.h>

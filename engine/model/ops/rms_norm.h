@@ -1,6 +1,6 @@
-// RMSNorm over the last dimension (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019):
-// the input over its root mean square, rounded to the input's dtype, times the weight, as Hugging
-// Face's Llama has it. Statistics in fp32 (float64 for float64).
+// RMSNorm over the last dimension (Zhang and Sennrich, "Root Mean Square Layer Normalization",
+// 2019): the input over its root mean square, rounded to the input's dtype, times the weight, as
+// Hugging Face's Llama has it. Statistics in fp32 (float64 for float64).
 #pragma once
 
 #include <ATen/core/Tensor.h>
