@@ -30,7 +30,8 @@ namespace {
 
 constexpr int kOutOfMemory = 3;
 constexpr int kRecordedSteps = 2;
-constexpr const char* kInterruptNotice = "\nfinishing the step; once more stops at once\n";
+constexpr const char* kInterruptNotice =
+    "\nfinishing the step; interrupt again to stop immediately\n";
 
 int exit_code_of(ErrorCode code) {
   switch (code) {

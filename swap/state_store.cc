@@ -56,7 +56,7 @@ Status refuse_closed(IoQueue& queue, const StateStore::Options& options) {
     if (!closed.ok() || !*closed) continue;
     return Error(ErrorCode::kAlreadyExists,
                  folder +
-                     " holds the state of a run that ended properly: open it to go on with it, "
+                     " holds the state of a run that ended properly: open it to continue with it, "
                      "remove the folder, or choose another name for the run");
   }
   return {};
@@ -70,7 +70,7 @@ Status clear_for_new_store(IoQueue& queue, const RunDirectories& directories) {
     SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
     if (!closed && directory->previous_owner()) {
       log::warning(folder + " was left half-written by " + describe(*directory->previous_owner()) +
-                   ", which was killed; it is made anew");
+                   ", which was killed; it is replaced");
     }
   }
   SLUICE_RETURN_IF_ERROR(remove_marks(files, directories));

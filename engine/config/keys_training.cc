@@ -65,7 +65,7 @@ constexpr Key kKeys[] = {
      .default_json = "\"auto\"",
      .choices = "all|matrices",
      .auto_rule = "matrices, as GPT-2 and Hugging Face's trainer have it; all with a --deepspeed "
-                  "file, as DeepSpeed has it; a run that goes on keeps what it had",
+                  "file, as DeepSpeed has it; a resumed run keeps what it had",
      .meaning = "what weight_decay applies to: matrices leaves out biases and norms"},
     {.path = "optimizer.params.bias_correction",
      .field = SLUICE_FIELD(optimizer.bias_correction),
@@ -138,7 +138,7 @@ constexpr Key kKeys[] = {
      .meaning = "the dynamic scale does not fall below it"},
     {.path = "fp16.auto_cast",
      .treatment = Treatment::kIgnored,
-     .reason = "the model's inputs are token numbers, of which nothing is to cast"},
+     .reason = "the model's inputs are token numbers, which are never cast"},
     {.path = "fp16.fp16_master_weights_and_grads",
      .treatment = Treatment::kIgnored,
      .reason = kMasterWeights},

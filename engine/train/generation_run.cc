@@ -57,7 +57,7 @@ Status GenerationRun::load(CheckpointReader& checkpoint, const Progress& progres
   SLUICE_ASSIGN_OR_RETURN(const GptShape stored, stored_shape(checkpoint.state().run));
   if (stored_model(stored) != stored_model(model_->shape())) {
     return Error(ErrorCode::kInvalidArgument,
-                 "the checkpoint is of another model than the configuration's: leave out --set "
+                 "the checkpoint is of a different model than the configuration's: leave out --set "
                  "model...");
   }
   return load_parameters(

@@ -29,10 +29,9 @@ Result<std::optional<engine::CheckpointEntry>> newest_of(
   SLUICE_ASSIGN_OR_RETURN(auto newest, checkpoints.newest_entry());
   if (!newest || newest->complete()) return newest;
   SLUICE_ASSIGN_OR_RETURN(const auto before, checkpoints.before(newest->step));
-  return engine::why_not(*newest).with_suffix(
-      before
-          ? "; the one before it is " + before->name + ": name that by --checkpoint " + before->name
-          : "; there is no older one that is complete");
+  return engine::why_not(*newest).with_suffix(before ? "; the one before it is " + before->name +
+                                                           ": give --checkpoint " + before->name
+                                                     : "; there is no older one that is complete");
 }
 
 }  // namespace

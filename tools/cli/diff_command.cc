@@ -53,7 +53,7 @@ Result<int> run(const Options& options) {
   print_units("gradients", difference.gradients);
   print_units("parameters", difference.parameters);
   if (difference.gradients.empty() && !difference.parameters.empty())
-    std::cout << "  the gradients are the same: it is the update that went apart\n";
+    std::cout << "  the gradients are the same: it is the update that diverged\n";
   if (difference.gradients.empty() && difference.parameters.empty()) {
     std::cout << "  in which unit is not known: train both with --set run.hash_units=true\n";
   }

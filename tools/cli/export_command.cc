@@ -35,12 +35,12 @@ std::vector<std::string> token_files(const engine::CheckpointState& state) {
 void tell_tokenizer(const engine::TokenizerFiles& tokenizer) {
   using Kind = engine::TokenizerFiles::Kind;
   if (tokenizer.kind == Kind::kUnknown)
-    log::warning("the folder has no tokenizer, because it is not known which it is: " +
-                 tokenizer.note + ". To have one in it, name it by --tokenizer FILE (or bytes)");
+    log::warning("the folder has no tokenizer, because its tokenizer is not known: " +
+                 tokenizer.note + ". To have one in it, name it with --tokenizer FILE (or bytes)");
   if (tokenizer.kind != Kind::kUnknown)
     std::cout << "tokenizer: " << tokenizer.description() << "\n";
   if (tokenizer.special.ends.empty())
-    log::warning("which token ends a text is not known: generation goes on until its limit");
+    log::warning("which token ends a text is not known: generation continues to its limit");
 }
 
 Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {

@@ -55,7 +55,7 @@ Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry,
   if (entry == Entry::kNew && !empty) {
     return Error(ErrorCode::kAlreadyExists,
                  directory +
-                     " is not empty: choose another --out, give --resume to go on with the run "
+                     " is not empty: choose another --out, give --resume to continue the run "
                      "that is there, or --overwrite to replace it");
   }
   auto lock = files.lock(folder.file(kLockName));
@@ -77,7 +77,7 @@ Status RunFolder::check_there() const {
   SLUICE_ASSIGN_OR_RETURN(const bool there, lock_->is_at(file(kLockName)));
   if (there) return {};
   return Error(ErrorCode::kNotFound,
-               directory_ + " is not there any more: was its drive unmounted, or was it moved?");
+               directory_ + " is no longer there: was its drive unmounted, or was it moved?");
 }
 
 engine::CheckpointFolder RunFolder::checkpoints() const {

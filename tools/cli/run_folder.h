@@ -42,7 +42,7 @@ class RunFolder {
   Status check_there() const;
   engine::CheckpointFolder checkpoints() const;
   // The newest complete checkpoint of the run, if it has any. An error where the newest cannot be
-  // read, or where the folder is not there any more: then nobody knows.
+  // read, or where the folder is no longer there: then nobody knows.
   Result<std::optional<engine::CheckpointEntry>> newest() const;
   // What --resume names: "newest", a checkpoint of this run ("step-000000012" or "12"), or the
   // folder of any checkpoint; complete or not. Nothing: newest, and there is none yet.

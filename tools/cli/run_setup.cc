@@ -184,7 +184,7 @@ Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
   SLUICE_RETURN_IF_ERROR(run->resume(*checkpoint, shown("reading the checkpoint")));
   line.clear();
   say_how_long(made_ns - begin_ns, clock.now_ns() - made_ns);
-  std::cerr << "going on from " << from->path << ", after step " << from->step << "\n";
+  std::cerr << "continuing from " << from->path << ", after step " << from->step << "\n";
   return run;
 }
 

@@ -25,7 +25,7 @@ Status allowed(Status checked, bool any) {
   }
   return Error(checked.error())
       .with_suffix(std::string(". Prepare the text with the other one's tokenizer (tools/prepare "
-                               "--tokenizer FILE), or go on all the same with ") +
+                               "--tokenizer FILE), or continue anyway with ") +
                    kAnyTokenizer);
 }
 
@@ -76,7 +76,7 @@ Result<TokenizerFiles> compared_with_weights(aio::IoQueue& queue, const config::
 
 void add_any_tokenizer(CLI::App& command, bool& any) {
   command.add_flag(kAnyTokenizer, any,
-                   "Goes on though tokenizers differ: of training and validation data, or of the "
+                   "Continues though tokenizers differ: of training and validation data, or of the "
                    "data and the model");
 }
 
@@ -89,7 +89,7 @@ Result<TokenizerFiles> check_training_data(aio::IoQueue& queue, const config::Co
       engine::check_same_tokenizer(queue, {train, "data.train", validation, "data.validation"});
   SLUICE_RETURN_IF_ERROR(allowed(same, any));
   if (!config.data.train.empty() && train.fingerprint.empty())
-    log::info("which tokenizer the data is of is not known, and not compared: " + train.note);
+    log::info("the data's tokenizer is not known, and not compared: " + train.note);
   const bool known = !train.fingerprint.empty() && !validation.fingerprint.empty();
   const TokenizerFiles data = same.ok() && known ? engine::fuller_of(train, validation) : train;
   if (!config.run.resume.empty()) return data;

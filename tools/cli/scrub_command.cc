@@ -160,7 +160,7 @@ Command add_scrub_command(CLI::App& sluice) {
       ->needs(one);
   command
       ->add_flag("--remove-leftovers", options->clean,
-                 "Removes the stores of runs that were killed; they are of no use any more")
+                 "Removes the stores of runs that were killed; they are no longer of any use")
       ->excludes(one);
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }

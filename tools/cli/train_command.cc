@@ -39,7 +39,7 @@ namespace {
 using engine::TrainingRun;
 
 constexpr const char* kInterruptNotice =
-    "\nfinishing the step, if one has begun, and saving it; once more stops at once\n";
+    "\nfinishing the step, if one has begun, and saving it; interrupt again to stop immediately\n";
 
 struct Options {
   ConfigOptions config;
@@ -83,7 +83,7 @@ Status check_beside_resume(const Options& options, const config::Config& config)
     return Error(ErrorCode::kInvalidArgument, option + " cannot be combined with run.resume (" +
                                                   config.run.resume + "): " + why);
   };
-  if (options.overwrite) return refused("--overwrite", "it would remove the run that goes on");
+  if (options.overwrite) return refused("--overwrite", "it would remove the run that is resumed");
   if (!options.init_from.empty())
     return refused("--init-from", "the weights are those of the checkpoint");
   return {};
@@ -123,7 +123,7 @@ Result<Wanted> check(const Options& options, aio::IoWatchdog& watchdog) {
   }
   if (config.run.dir.empty()) {
     return Error(ErrorCode::kInvalidArgument,
-                 "where to put the run's files is not said: --out DIR, or run.dir");
+                 "no place is given for the run's files: --out DIR, or run.dir");
   }
   aio::RealFileSystem files;
   SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(config, files));
@@ -185,7 +185,7 @@ Status check_steps(const Wanted& wanted, const RunFolder& folder, const ResumePo
   const std::int64_t steps = config.run.steps;
   const std::int64_t done = from.checkpoint ? from.checkpoint->step : 0;
   if (done >= steps) {
-    std::cerr << "all " << steps << " steps are done: --steps N goes on to step N\n";
+    std::cerr << "all " << steps << " steps are done: --steps N continues to step N\n";
   }
   if (!wanted.trace) return {};
   SLUICE_RETURN_IF_ERROR(check_traced_steps(*wanted.trace, done, steps));
@@ -329,13 +329,13 @@ Command add_train_command(CLI::App& sluice) {
   auto* const resume =
       command
           ->add_flag("--resume{newest}", options->resume,
-                     "Goes on from the newest checkpoint in DIR, or with --resume=NAME from that "
+                     "Continues from the newest checkpoint in DIR, or with --resume=NAME from that "
                      "one (run.resume); where there is none yet, starts at step 0")
           ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
           ->excludes(overwrite);
   command
       ->add_flag("--set-aside-later", options->set_aside_later,
-                 "With --resume=NAME: keeps the checkpoints after that one aside, in "
+                 "With --resume=NAME: sets the checkpoints after that one aside, in "
                  "DIR/checkpoints/set-aside-at-NAME (run.later_checkpoints)")
       ->needs(resume);
   auto* const steps = command->add_option("--steps", options->steps, "Optimizer steps (run.steps)")

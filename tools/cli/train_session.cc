@@ -136,7 +136,7 @@ void TrainSession::report_metrics(const Status& written) {
     calm_steps_ = 0;
     if (std::exchange(metrics_wait_, true)) return;
     progress_.clear();
-    log::warning("metrics wait in memory, and training goes on: " + written.error().message());
+    log::warning("metrics wait in memory, and training continues: " + written.error().message());
   } else if (metrics_wait_ && ++calm_steps_ >= kCalmSteps) {
     metrics_wait_ = false;
     progress_.clear();
@@ -209,7 +209,7 @@ Status TrainSession::report_failure(const engine::SavedCheckpoint& saved) {
                        ? "the limit on a file's size was reached (ulimit -f)"
                    : is_full ? "the disk was full"
                              : "the disk was read-only";
-  log::warning(name + " was not saved: " + error.message() + ". Training goes on");
+  log::warning(name + " was not saved: " + error.message() + ". Training continues");
   return {};
 }
 

@@ -34,7 +34,7 @@ class TrainSession {
     kInterrupted,  // after a step, which is saved if checkpoints are wanted, or before the first
   };
   // From the step after the run's position. A disk that is full, or has become read-only, and a
-  // folder that is not there any more cost a checkpoint, and training goes on; metrics that cannot
+  // folder that is no longer there cost a checkpoint, and training goes on; metrics that cannot
   // be written wait. See missing(). Every other error ends it.
   Result<End> train(const Interrupt& interrupt);
 

@@ -55,12 +55,12 @@ std::string after_a_failure(const RunFolder& folder, const config::Config& confi
   if (repeats) text.clear();
   const auto newest = folder.newest();
   if (!newest.ok())
-    return text + ". Which checkpoint is the newest cannot be told now (" +
+    return text + ". Which checkpoint is the newest cannot be determined now (" +
            newest.error().message() + ")" +
-           (repeats ? "" : ": --resume goes on from it once it can be read");
+           (repeats ? "" : ": --resume continues from it once it can be read");
   if (!*newest) return text + ". There is no checkpoint yet";
   return text + ". The newest checkpoint is " + (*newest)->path +
-         (repeats ? "" : ": --resume goes on from there");
+         (repeats ? "" : ": --resume continues from there");
 }
 
 Result<TrainSession::End> train(const TrainWork& work) {
@@ -105,7 +105,7 @@ Result<int> train_and_finish(const TrainWork& work) {
   }
   if (end == TrainSession::End::kCompleted) return 0;
   if (is_saved(work)) {
-    std::cerr << "interrupted; --resume goes on from here\n";
+    std::cerr << "interrupted; --resume continues from here\n";
     return 0;
   }
   std::cerr << "interrupted, and no step is saved; to begin again: " << work.again << "\n";

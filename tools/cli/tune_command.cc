@@ -35,7 +35,7 @@ namespace sluice::tools {
 namespace {
 
 constexpr const char* kInterruptNotice =
-    "\nending the trial, and keeping the best so far; once more stops at once\n";
+    "\nending the trial, and keeping the best so far; interrupt again to stop immediately\n";
 constexpr int kNothingRan = 1;
 
 struct Options {

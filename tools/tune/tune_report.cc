@@ -75,7 +75,7 @@ std::string conclusion(const TuneReport& report) {
     text = "Best: " + name_of(report, best) + ": " + outcome_of(best);
     const double gain = result.confirmation ? result.confirmation->gain() : 0;
     if (gain > 0)
-      text += ".\nMeasured again by turns, it is " + decimals(gain, 3) + " times as fast as " +
+      text += ".\nMeasured again in turns, it is " + decimals(gain, 3) + " times as fast as " +
               "the configuration as it was";
     const std::string failure = result.confirmation ? result.confirmation->failure : "";
     if (!failure.empty())
