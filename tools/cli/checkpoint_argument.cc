@@ -22,8 +22,7 @@ Result<bool> is_checkpoint(aio::FileSystem& files, const std::string& directory)
   return files.exists(directory + "/" + std::string(engine::kManifestName));
 }
 
-// The newest that is complete; where a newer one is not, that is said, and what to type for an
-// older one.
+// The newest, if it is complete; otherwise an error that says what to type for an older one.
 Result<std::optional<engine::CheckpointEntry>> newest_of(
     const engine::CheckpointFolder& checkpoints) {
   SLUICE_ASSIGN_OR_RETURN(auto newest, checkpoints.newest_entry());

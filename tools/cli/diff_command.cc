@@ -47,7 +47,7 @@ Result<int> run(const Options& options) {
   const engine::RunDifference& difference = *compared.difference;
   std::cout << "step " << difference.step << " is the first that differs\n";
   for (const std::string& metric : difference.metrics) std::cout << "  " << metric << "\n";
-  // Backward goes from the last unit to the first: there it went apart.
+  // Backward goes from the last unit to the first: that is where they diverged.
   if (!difference.gradients.empty())
     std::cout << "  first in backward: unit " << difference.gradients.back() << "\n";
   print_units("gradients", difference.gradients);

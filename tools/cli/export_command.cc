@@ -25,8 +25,8 @@ struct Options {
   std::string tokenizer;
 };
 
-// The run's token files, as its checkpoint has them. A configuration of another version, which
-// cannot be read any more, costs the tokenizer and not the weights.
+// The run's token files, as its checkpoint has them. A configuration of another version, which can
+// no longer be read, costs the tokenizer but not the weights.
 std::vector<std::string> token_files(const engine::CheckpointState& state) {
   const auto config = config::resolve_stored(state.configuration);
   return config.ok() ? config->data.train : std::vector<std::string>();

@@ -33,7 +33,7 @@ struct Options {
   bool ignore_eos = false;
 };
 
-// The run's file, or what the checkpoint says where it has been taken out of its run.
+// The run's file, or what the checkpoint says where it has been moved out of its run.
 Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
                                    const CheckpointArgument& from) {
   config::Sources sources;
@@ -58,7 +58,7 @@ Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
   return std::move(resolved.config);
 }
 
-// In the source tree that this program was built in: build/bin/sluice -> tools/tokens; or where it
+// In the source tree where this program was built: build/bin/sluice -> tools/tokens; or where it
 // was installed: bin/sluice -> share/sluice/tools/tokens.
 Result<std::string> find_tokens_tool(const Options& options) {
   if (!options.tokens_tool.empty()) return options.tokens_tool;

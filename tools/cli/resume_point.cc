@@ -33,7 +33,7 @@ std::string list_of(const std::vector<CheckpointEntry>& entries) {
   return entries.front().name + " to " + entries.back().name;
 }
 
-// A run's later checkpoints, and all that another run's would go on among.
+// A run's later checkpoints, and all those that another run's would continue among.
 Result<std::vector<CheckpointEntry>> in_the_way_of(const RunFolder& folder,
                                                    const CheckpointEntry& checkpoint) {
   return folder.checkpoints().later_than(is_own(folder, checkpoint) ? checkpoint.step : -1);
@@ -66,7 +66,7 @@ Status read_manifest(const RunFolder& folder, ResumePoint& point) {
   return {};
 }
 
-// But for those that will be moved.
+// Except those that will be moved.
 Status warn_of_damaged(const RunFolder& folder, const ResumePoint& point) {
   SLUICE_ASSIGN_OR_RETURN(const auto all, folder.checkpoints().list());
   for (const CheckpointEntry& entry : all) {
@@ -110,7 +110,7 @@ Result<ResumePoint> find_resume_point(const RunFolder& folder, const config::Run
     return refusal(folder, point, command);
   if (point.checkpoint) SLUICE_RETURN_IF_ERROR(read_manifest(folder, point));
   SLUICE_RETURN_IF_ERROR(warn_of_damaged(folder, point));
-  // That they can be read is to be known now, and not when the run is set up.
+  // Whether they can be read should be known now, not when the run is set up.
   const auto metrics = engine::read_metrics(folder.file("metrics.jsonl"));
   if (!metrics.ok() && metrics.error().code() != ErrorCode::kNotFound) return metrics.error();
   return point;

@@ -16,14 +16,14 @@ constexpr const char* kLockName = "lock";
 constexpr const char* kFiles[] = {"metrics.jsonl", "metrics-cut.jsonl", "trace.json",
                                   "tokenizer.json", "config.json"};
 
-// But for the lock.
+// Except for the lock.
 Result<bool> is_empty(aio::FileSystem& files, const std::string& directory) {
   SLUICE_ASSIGN_OR_RETURN(const auto names, files.list(directory));
   return std::all_of(names.begin(), names.end(),
                      [](const std::string& name) { return name == kLockName; });
 }
 
-// What cannot be read may be worth more than whoever gave --overwrite knew.
+// What cannot be read may be worth more than the user who gave --overwrite knew.
 Status check_replaceable(const engine::CheckpointFolder& checkpoints) {
   SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints.list());
   for (const engine::CheckpointEntry& entry : list) {

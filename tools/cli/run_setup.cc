@@ -50,7 +50,7 @@ std::string folder_of(const std::string& file) {
   return folder.empty() ? "." : folder;
 }
 
-// When the run saves, said before its memory is taken.
+// When the run saves, reported before its memory is taken.
 void plan_saves(const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
                 const RunFiles& files, engine::MemoryPlan& plan) {
   if (config.run.dir.empty()) return;
@@ -86,7 +86,7 @@ void plan_saves(const config::Config& config, const std::optional<engine::Checkp
   std::cerr << plan.saves.schedule << "\n";
 }
 
-// Whether a run is worth the seconds of a probe: where something is left to the plan, or a GPU
+// Whether a run is worth the seconds of a probe: if something is left to the plan, or a GPU
 // computes.
 bool is_planned(const config::Config& config) {
   return engine::uses_cuda(config) ||

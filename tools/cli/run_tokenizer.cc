@@ -15,7 +15,7 @@ namespace {
 
 using engine::TokenizerFiles;
 
-// What differs is said in any case.
+// Differences are reported in any case.
 Status allowed(Status checked, bool any) {
   if (checked.ok()) return checked;
   if (checked.error().code() != ErrorCode::kInvalidArgument) return checked;
@@ -38,8 +38,8 @@ Result<TokenizerFiles> tokenizer_of(aio::IoQueue& queue, const std::vector<std::
   return engine::tokenizer_of_tokens(queue, files.front());
 }
 
-// A model's and that of the data which it goes on with, as one. A model that learns to end texts
-// with another token ends them with either.
+// A model's tokenizer and that of the data that it continues with, as one. A model that learns to
+// end texts with another token ends them with either.
 TokenizerFiles joined(const TokenizerFiles& of_model, const TokenizerFiles& of_data) {
   TokenizerFiles both = engine::fuller_of(of_model, of_data);
   both.special = of_model.special.or_else(of_data.special);
@@ -145,7 +145,7 @@ Result<TokenizerFiles> chosen_tokenizer(aio::IoQueue& queue, const ChosenTokeniz
   auto of_run = engine::find_tokenizer(queue, chosen.run_directory, chosen.token_files);
   if (chosen.name.empty()) return of_run;
   SLUICE_ASSIGN_OR_RETURN(TokenizerFiles named, engine::tokenizer_named(queue, chosen.name));
-  if (!of_run.ok()) {  // what is named stands in for it
+  if (!of_run.ok()) {  // the named one stands in for it
     log::warning(of_run.error().message());
     return named;
   }

@@ -57,7 +57,7 @@ struct Options {
   bool any_tokenizer = false;
 };
 
-// --out DIR and the like are other words for keys.
+// --out DIR and the like are other names for keys.
 void add_overrides(const Options& options, ConfigOptions& config) {
   const auto add = [&](const std::string& key, const std::string& value) {
     config.overrides.push_back(key + "=" + value);
@@ -75,8 +75,8 @@ RunFolder::Entry entry_of(const Options& options, const config::Config& config) 
   return options.overwrite ? RunFolder::Entry::kOverwrite : RunFolder::Entry::kNew;
 }
 
-// run.resume says in a file, or by --set, what --resume says; what CLI11 refuses beside the one is
-// to be refused beside the other.
+// run.resume says in a file, or through --set, what --resume says; what CLI11 refuses beside one
+// must be refused beside the other.
 Status check_beside_resume(const Options& options, const config::Config& config) {
   if (config.run.resume.empty()) return {};
   const auto refused = [&](const std::string& option, const std::string& why) {
@@ -89,7 +89,7 @@ Status check_beside_resume(const Options& options, const config::Config& config)
   return {};
 }
 
-// What a command line asks for, checked as far as that can be without the run's folder.
+// What a command line asks for, checked as far as possible without the run's folder.
 struct Wanted {
   config::Resolved resolved;
   RunFolder::Entry entry = RunFolder::Entry::kNew;
@@ -136,8 +136,8 @@ Result<Wanted> check(const Options& options, aio::IoWatchdog& watchdog) {
   return wanted;
 }
 
-// What the run so far had and the configuration does not say otherwise: the number of threads,
-// which may change last bits, and the keys of kept_keys.h.
+// What the run has had so far, where the configuration does not say otherwise: the number of
+// threads, which may change last bits, and the keys of kept_keys.h.
 void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved) {
   std::int64_t& threads = resolved.config.run.cpu_threads;
   if (threads == 0) threads = point.stored.run.cpu_threads;
@@ -148,8 +148,9 @@ void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved) {
     if (!said.empty()) std::cerr << said << "\n";
 }
 
-// Where to go on, with `wanted` as it is for that. The wish is taken out of the configuration,
-// which is kept with the run: whoever starts another one from it does not mean to resume that.
+// Where to continue, with `wanted` adjusted for that. The request is removed from the
+// configuration, which is kept with the run: starting another run from it does not mean resuming
+// this one.
 Result<ResumePoint> resume_point(const RunFolder& folder, const Options& options,
                                  const ResumeCommand& command, Wanted& wanted) {
   config::Config& config = wanted.resolved.config;
@@ -176,7 +177,7 @@ Result<ResumePoint> resume_point(const RunFolder& folder, const Options& options
   return point;
 }
 
-// Says what the run is about to do; an error where that would come to nothing.
+// Says what the run is about to do; an error where that would have no effect.
 Status check_steps(const Wanted& wanted, const RunFolder& folder, const ResumePoint& from,
                    const std::string& config_file) {
   const config::Config& config = wanted.resolved.config;
@@ -206,8 +207,8 @@ Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& ru
        .check_directory = [&folder] { return folder.check_there(); }});
 }
 
-// Those that the run's own saves will replace: that it goes on after, or that are there before it
-// begins. What is set aside stays.
+// Those that the run's own saves will replace: those that it continues after, or that exist before
+// it begins. What is set aside stays.
 Result<std::int64_t> count_checkpoints(const RunFolder& folder, const ResumePoint& from) {
   if (!from.own) return std::int64_t{0};
   SLUICE_ASSIGN_OR_RETURN(const auto list, folder.checkpoints().list());
@@ -216,7 +217,7 @@ Result<std::int64_t> count_checkpoints(const RunFolder& folder, const ResumePoin
   });
 }
 
-// What was typed, with another --resume; an option in `more` takes the place of the same one.
+// What was typed, with a different --resume; an option in `more` replaces the same one.
 std::string resume_command(const CLI::App& command, const std::string& resume,
                            const std::string& more) {
   const std::string other = more.substr(0, more.find(' '));

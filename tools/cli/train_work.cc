@@ -32,8 +32,8 @@ void write_trace(const TrainWork& work, std::vector<std::string>& missing) {
   }
 }
 
-// What is wanted once the last step is done: one file that cannot be written costs no other. Says
-// in `missing` what could not.
+// What is wanted once the last step is done: one file that cannot be written does not cost another.
+// Notes in `missing` what could not be written.
 void finish(const TrainWork& work, std::vector<std::string>& missing) {
   if (work.trace) write_trace(work, missing);
   if (work.weights.empty()) return;
@@ -43,8 +43,8 @@ void finish(const TrainWork& work, std::vector<std::string>& missing) {
     missing.push_back("the weights were not saved: " + saved.error().message());
 }
 
-// For a run that broke off in a step: which drives its state was on, and where it can go on.
-// `repeats`: going on from there comes to the same failure.
+// For a run that broke off in a step: which drives its state was on, and where it can continue.
+// `repeats`: continuing from there leads to the same failure.
 std::string after_a_failure(const RunFolder& folder, const config::Config& config, bool repeats) {
   std::set<std::string> drives;
   for (const auto& paths : {config.param_nvme_paths(), config.optimizer_nvme_paths()})
@@ -79,7 +79,7 @@ Result<TrainSession::End> train(const TrainWork& work) {
   }
 }
 
-// Whether a plain --resume goes on behind the last step that was taken.
+// Whether a plain --resume continues after the last step that was taken.
 bool is_saved(const TrainWork& work) {
   const auto newest = work.folder.newest();
   return newest.ok() && *newest && (*newest)->step == work.run.trainer().state().global_step;
