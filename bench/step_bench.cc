@@ -112,7 +112,7 @@ class Program {
     return told != 0 ? told : recorded;
   }
 
-  // What was measured before is told whatever comes of it.
+  // What was measured before is reported, whatever the outcome.
   int try_to_record(engine::TrainingRun& run) {
     if (options().profile.empty() || report_.measured.interrupted) return 0;
     try {
