@@ -55,7 +55,7 @@ def main_guard(program, main):
 
 
 def cache_folder():
-    """Where what outlives a build folder is kept: shared by all clones of this user."""
+    """Where things that outlive a build folder are kept: shared by all clones of this user."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "sluice"
 
