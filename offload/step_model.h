@@ -37,7 +37,7 @@ struct UnitCost {
   double recompute_s = 0;
   double backward_s = 0;             // without recomputing; the cast of the gradient included
   std::uint64_t boundary_bytes = 0;  // its input; 0 where backward does not need it: at both ends
-  std::uint64_t kept_bytes = 0;      // what kKeep keeps beside the input
+  std::uint64_t kept_bytes = 0;      // what kKeep keeps besides the input
   std::vector<int> lenders;          // earlier units whose parameters it uses besides its own
 };
 

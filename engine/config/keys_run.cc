@@ -294,7 +294,7 @@ constexpr Key kRows[] = {
      .field = SLUICE_FIELD(placement.nvme_weights),
      .default_json = "\"auto\"",
      .range = {.minimum = 1, .maximum = aio::StripedFile::kMaxWeight},
-     .auto_rule = "by the speed of each, where it was measured, and less where a drive has not the "
+     .auto_rule = "by the speed of each, where it was measured, and less where a drive lacks the "
                   "room; else equal",
      .meaning =
          "how stripes are dealt to several budget.nvme_paths: [3, 1] puts three on the first "

@@ -88,7 +88,7 @@ Result<Config> stored_config(const Config& config, const std::string& working_fo
     if (working_folder.empty() && fs::path(*path).is_relative())
       return Error(ErrorCode::kNotFound,
                    "the working folder no longer exists, and so is not what " + *path +
-                       " is relative to: begin in a folder that is there, or give whole paths");
+                       " is relative to: begin in a folder that exists, or give absolute paths");
     *path = plain(fs::path(working_folder) / *path).string();
   }
   return stored;
