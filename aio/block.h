@@ -90,7 +90,7 @@ struct Block : IoOp {
     aim(begin_bytes, memory, total_bytes, total_bytes);
   }
 
-  // Points at what has not been moved yet, from the last whole sector on: a count that is no
+  // Points at what has not been moved yet, from the last whole sector on: a count that is not a
   // multiple of a sector is possible, a direct transfer that begins there is not.
   void aim_at_rest() {
     moved_bytes = align_down(moved_bytes, file->offset_alignment_bytes());

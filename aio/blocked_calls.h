@@ -12,7 +12,7 @@
 // transfers is not a hang, while a hang that wakes the thread now and then (NFS resends its
 // requests), or a thread that happens to be awake during a look, still counts as one call.
 //
-// Not seen: a page fault in a mapping of a file, which is no call; calls beyond the table in
+// Not seen: a page fault in a mapping of a file, which is not a call; calls beyond the table in
 // blocked_calls.cc (extended attributes, ownership, mounting, execution); which file an msync() is
 // for; and everything where the kernel does not show calls (gVisor).
 //

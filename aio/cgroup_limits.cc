@@ -117,7 +117,7 @@ void look_at_memory(const std::string& folder, bool version2, std::vector<Cgroup
   if (above > 0) add(folder + "/memory.stat", above);
 }
 
-// "150000 100000" or "max 100000" in version 2; -1 is no quota in version 1.
+// "150000 100000" or "max 100000" in version 2; -1 means no quota in version 1.
 std::optional<double> cores_of(const std::string& folder, bool version2) {
   std::istringstream text(version2 ? read_text(folder + "/cpu.max")
                                    : read_text(folder + "/cpu.cfs_quota_us") + " " +

@@ -8,7 +8,7 @@
 //
 // Threads: requests through IoQueue from any thread; finish() with no request in flight.
 // Errors:  open() with kMustNotExist removes the file it made before it reports an error; with
-//          kIfMissing it leaves the file, which may be somebody else's.
+//          kIfMissing it leaves the file, which may not be ours.
 #pragma once
 
 #include <cstdint>

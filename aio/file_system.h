@@ -23,7 +23,7 @@ struct OpenOptions {
   enum class Access : std::uint8_t { kRead, kReadWrite };
   enum class Create : std::uint8_t {
     kMustExist,
-    kMustNotExist,  // kAlreadyExists rather than touch somebody's file
+    kMustNotExist,  // kAlreadyExists rather than touch an existing file
     kIfMissing,
     kAnonymous,  // `path` is a folder: a file without a name, gone with its last handle, whatever
                  // kills the process

@@ -303,7 +303,7 @@ void IoQueue::finish_transfer(Block& block, std::int64_t result) noexcept {
   if (verdict == Verdict::kRetry && result < 0 && result != -EINTR && result != -EAGAIN) {
     log::warning_once("retry:" + block.file->path() + std::to_string(result),
                       transfer_error(block, result, 0).message() +
-                          " (trying again; further ones on this file are only counted)");
+                          " (retrying; further ones on this file are only counted)");
   }
   IoOp* again = &block;
   backend_.submit({&again, 1});

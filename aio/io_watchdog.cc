@@ -161,7 +161,7 @@ void IoWatchdog::look_at_calls() {
     };
     judge(hanging_calls_[thread], Seen{.since_ns = call.since_ns,
                                        .describe = in_words,
-                                       .who = "a file operation has not come back for "});
+                                       .who = "a file operation has not returned for "});
   }
   std::erase_if(hanging_calls_, [&](const auto& one) { return blocked.count(one.first) == 0; });
 }
@@ -181,7 +181,7 @@ void IoWatchdog::judge(Hang& hang, const std::optional<Seen>& seen) const {
   if (told.empty()) return;
   hang = {.since_ns = seen->since_ns, .next_report_ns = 2 * age_ns, .told = std::move(told)};
   options_.report(seen->who + in_seconds(age_ns) + ": " + hang.told +
-                  ". Nothing is lost yet, and work goes on when it answers; the kernel's log "
+                  ". Nothing is lost yet, and work resumes when it answers; the kernel's log "
                   "(dmesg) says what is wrong with it");
 }
 

@@ -324,8 +324,8 @@ Result<std::unique_ptr<FileLock>> RealFileSystem::lock(const std::string& path) 
       result = ::flock(file.get(), LOCK_EX | LOCK_NB);
     } while (result != 0 && errno == EINTR);
     if (result != 0) return lock_failed(errno, path);
-    // Between open and flock the last holder may have removed the file, and somebody else may hold
-    // the lock of a new one.
+    // Between open and flock the last holder may have removed the file, and another process may
+    // hold the lock of a new one.
     SLUICE_ASSIGN_OR_RETURN(const bool current, is_still_at(file.get(), path));
     if (current) return std::unique_ptr<FileLock>(std::make_unique<RealFileLock>(std::move(file)));
   }

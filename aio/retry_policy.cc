@@ -84,7 +84,7 @@ Error transfer_error(const IoOp& op, std::int64_t result, int retries) {
                    " bytes at offset " + std::to_string(where.offset_bytes) + " in " +
                    std::string(where.path) +
                    (ended ? " found the end of the file: it was cut short by something else"
-                          : " got no further") +
+                          : " made no progress") +
                    tries);
 }
 

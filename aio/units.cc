@@ -64,7 +64,7 @@ Result<std::uint64_t> parse_bytes(std::string_view text) {
   const auto read = std::from_chars(number.data(), number.data() + number.size(), value);
   const double bytes = value * static_cast<double>(unit);
   if (read.ec != std::errc() || bytes >= 0x1p63) return bad_size(text, "it is too large");
-  if (unit == 1 && bytes != std::floor(bytes)) return bad_size(text, "bytes come whole");
+  if (unit == 1 && bytes != std::floor(bytes)) return bad_size(text, "bytes must be whole");
   return static_cast<std::uint64_t>(std::llround(bytes));
 }
 

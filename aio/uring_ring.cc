@@ -305,7 +305,7 @@ void UringRing::judge_enter(int result, std::int64_t entered_ns, bool did_nothin
   }
   if (error_number != EINTR) {
     log::warning_once("uring-enter" + std::to_string(error_number),
-                      enter_refused(error_number).message() + " (trying again for some seconds)");
+                      enter_refused(error_number).message() + " (retrying for some seconds)");
   }
   std::this_thread::sleep_for(std::chrono::nanoseconds(*delay_ns));
 }

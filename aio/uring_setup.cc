@@ -81,7 +81,7 @@ Error enter_refused(int error_number) {
       Error::from_errno(error_number, {.operation = "io_uring_enter"},
                         forbidden ? "a seccomp profile allows rings to be set up and forbids "
                                     "their use"
-                                  : "it was refused again and again"));
+                                  : "it was refused repeatedly"));
 }
 
 }  // namespace sluice::aio

@@ -35,8 +35,8 @@ class Measurement {
       if (!interrupt_.requested()) subject.pass();
   }
 
-  // Passes a second of each subject. The order rotates from run to run, so that none always follows
-  // the same other.
+  // Passes per second of each subject. The order rotates from run to run, so that none always
+  // follows the same other.
   std::vector<double> run(int number) {
     std::vector<double> passes_per_s(subjects_.size());
     for (std::size_t i = 0; i < subjects_.size(); ++i) {

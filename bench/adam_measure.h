@@ -14,8 +14,8 @@
 
 namespace sluice::bench {
 
-// What the kernel is measured by: copies, and passes with its own proportion of reads to writes
-// where that is another one.
+// What the kernel is measured against: copies, and passes with its own proportion of reads to
+// writes where that differs.
 std::vector<PlainPass> yardsticks_of(const AdamBenchOptions& options);
 
 struct AdamRun {

@@ -39,7 +39,7 @@ constexpr const char* kExamples =
     "  adam_bench --grad fp16 --master fp32 --copy-out fp16 --threads 1 --isa avx2 --json "
     "out.json\n"
     "  adam_bench --cast bf16\n"
-    "      the gradient's way from the backward pass to the optimizer: 6 bytes an element\n"
+    "      the gradient's path from the backward pass to the optimizer: 6 bytes an element\n"
     "\n"
     "Exit codes: 0 done; 1 our mistake; 2 a mistake in the options; 130 Ctrl-C.";
 
@@ -72,7 +72,7 @@ Result<int> count_of(const char* option, const std::string& text, int smallest, 
   return *value;
 }
 
-// fp32_name: how kFp32 is called.
+// fp32_name: what kFp32 is called.
 Result<GradType> type_of(const char* option, const std::string& name, const char* fp32_name) {
   if (name == fp32_name) return GradType::kFp32;
   if (name == "bf16") return GradType::kBf16;
@@ -167,7 +167,7 @@ Result<std::optional<AdamBenchOptions>> parse_adam_command_line(int argc, const 
   AdamArguments to;
   CLI::App app(kDescription, "adam_bench");
   app.footer(kExamples);
-  // Every value is taken as text: parse() says better what is wrong with one.
+  // Every value is taken as text: parse() explains better what is wrong with one.
   const auto add = [&app](const char* name, std::optional<std::string>& value, const char* kind,
                           const char* help) {
     app.add_option(name, value, help)->type_name(kind)->allow_extra_args(false);

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// At `fraction` of the sorted values, of linear interpolation.
+// At `fraction` of the sorted values, by linear interpolation.
 double quantile(std::vector<double> values, double fraction) {
   std::sort(values.begin(), values.end());
   const double place = fraction * static_cast<double>(values.size() - 1);

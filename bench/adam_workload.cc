@@ -48,7 +48,7 @@ Status AdamWorkload::map_arrays() {
 }
 
 void AdamWorkload::fill(std::uint64_t begin, std::uint64_t end) {
-  // The memory is this program's alone; the contract's const is for kernels.
+  // The memory belongs only to this program; the contract's const is for kernels.
   void* const grad = const_cast<void*>(arrays_.grad);
   for (std::uint64_t i = begin; i < end; ++i) {
     const float gradient = 1e-3F * noise(i);

@@ -24,7 +24,7 @@
 namespace sluice::bench {
 namespace {
 
-// What the options asked for and this machine refuses is the user's to change.
+// What the options ask for and this machine refuses is for the user to change.
 int exit_code_of_setup(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument:
@@ -91,7 +91,7 @@ class Program {
     return {};
   }
 
-  // Not measured. All of the file, so that no read meets space that was never written.
+  // Not measured. Writes all of the file, so that no read meets space that was never written.
   Status fill() {
     AioSession::Options shape{.backend = options_.backend, .writable = true};
     SLUICE_ASSIGN_OR_RETURN(const auto session, AioSession::open(target_, shape));

@@ -1,4 +1,4 @@
-// aio_bench's command line: what --help says, and words to AioOptions.
+// aio_bench's command line: what --help prints, and how words become AioOptions.
 #pragma once
 
 #include <optional>

@@ -20,7 +20,7 @@ class Measurement {
   Result<RunResult> run(Mode mode, int number) {
     const std::string what = std::string(to_string(mode)) + ", run " + std::to_string(number + 1) +
                              " of " + std::to_string(options_.runs);
-    // Other data each time: a write that never happened leaves the pattern of the run before.
+    // Different data each time: a write that never happened leaves the pattern of the previous run.
     if (mode == Mode::kWrite) ++pattern_seed_;
     RunPlan plan{.mode = mode,
                  .range_bytes = options_.size_bytes,

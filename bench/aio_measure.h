@@ -1,4 +1,4 @@
-// The plain way of aio_bench: each mode several times on one session, row by row onto the table.
+// aio_bench without a sweep: each mode several times on one session, row by row into the table.
 #pragma once
 
 #include <cstdio>

@@ -10,7 +10,7 @@ namespace sluice::bench {
 enum class Mode : std::uint8_t {
   kRead,      // sequential
   kWrite,     // sequential
-  kMixed,     // a sequential stream of reads and one of writes, a coin decides which goes on (fio's
+  kMixed,     // a sequential stream of reads and one of writes, a coin decides which is next (fio's
               // rw=rw)
   kRandRead,  // any whole block
 };

@@ -49,7 +49,7 @@ struct AioOptions {
   bool single_submit = false;
   bool verify = false;
   bool sweep = false;
-  // Dimensions that are given are not swept.
+  // Given dimensions are not swept.
   bool sweep_block = true;
   bool sweep_depth = true;
   bool sweep_threads = true;

@@ -18,7 +18,7 @@
 namespace sluice::bench {
 namespace {
 
-// Why a look at the path failed, in words.
+// Why looking at the path failed, in words.
 std::string reason_of(int error_number, const char* wanted) {
   if (error_number == ENOENT) return std::string("there is no such ") + wanted;
   if (error_number == ENOTDIR) return "a part of the path is a file, not a folder";
@@ -38,7 +38,7 @@ Status check_folder(const std::string& path) {
   return {};
 }
 
-// Paths may share a drive: what each file system has to hold, against what it has.
+// Paths may share a drive: compares what each file system has to hold with what it has.
 Status check_space(aio::FileSystem& files, const AioOptions& options) {
   struct Share {
     std::uint64_t bytes = 0;

@@ -44,7 +44,7 @@ std::string runs_json(const ReportHeader& header, const AioOptions& options,
 
 struct SweepPoint {
   AioSession::Options shape;
-  // Of each time it was tried; nothing where nothing completed.
+  // For each try; nothing where nothing completed.
   std::vector<std::optional<double>> gb_per_s;
   // A try in which nothing completed counts as 0; nothing where that is all of them.
   std::optional<double> mean() const;

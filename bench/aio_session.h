@@ -1,8 +1,8 @@
 // AioSession: everything one measured run needs: a backend, a queue, registered buffers and the
-// open file. Made anew for each block size, depth and thread count; the file stays.
+// open file. Made again for each block size, depth and thread count; the file stays.
 //
 // Memory:  threads * queue_depth buffers of one block.
-// Errors:  those of the parts, in their words.
+// Errors:  those of the parts.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ class AioSession {
   const aio::IoTarget& target() const { return *target_; }
   const Clock& clock() const { return backend_->clock(); }
   const Options& options() const { return options_; }
-  // One a block in flight.
+  // One per block in flight.
   std::span<const aio::PinnedPool::Lease> buffers() const { return buffers_; }
   Error shown(const Error& error) const { return with_shown_paths(error, described_); }
   std::string shown_path() const;
@@ -66,7 +66,7 @@ class AioSession {
   AioSession(BenchTarget described, const Options& options)
       : described_(std::move(described)), options_(options) {}
 
-  // In the order in which they need each other; destroyed the other way round.
+  // In the order of their dependencies; destroyed in reverse.
   const BenchTarget described_;
   const Options options_;
   std::unique_ptr<aio::IoBackend> backend_;

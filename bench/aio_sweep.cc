@@ -53,7 +53,7 @@ std::vector<AioSession::Options> sweep_grid(const AioOptions& options, int cores
                                         .writable = options.writes_to_file()};
         if (shape.blocks_in_flight() > aio::IoQueue::kMaxQueueDepth) continue;
         if (shape.bytes_in_flight() > ram_bytes / 4) continue;
-        // Blocks in flight that overlap would measure something else.
+        // Overlapping blocks in flight would measure something else.
         if (shape.bytes_in_flight() > options.size_bytes) continue;
         grid.push_back(shape);
       }
@@ -156,7 +156,8 @@ Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOp
         if (!any_completed) return Error(ErrorCode::kCancelled, "interrupted");
         return points;
       }
-      // A shape with which nothing completed is slow, not an error; all of them are one.
+      // A shape with which nothing completed is slow, not an error; if that is all of them, it is
+      // one.
       const bool completed = last.has_every_kind();
       any_completed |= completed;
       point.gb_per_s.push_back(completed ? std::optional(last.gb_per_s()) : std::nullopt);

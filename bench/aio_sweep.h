@@ -1,8 +1,8 @@
-// The sweep: which block size, depth and thread count this drive likes best.
+// The sweep: which block size, depth and thread count suit this drive best.
 //
 // Every point of the grid is tried several times (--runs), all points once in random order before
 // any is tried again, since a shared disk drifts. Points within 2% of the fastest count as equal;
-// of these the one with the least memory in flight is best.
+// the best is the one among them with the least memory in flight.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ std::vector<AioSession::Options> sweep_grid(const AioOptions& options, int cores
 // At least one of the points has a mean.
 const SweepPoint& best_point(const std::vector<SweepPoint>& points);
 
-// One table a thread count, block sizes down, depths across, the best in brackets; "-" where
+// One table per thread count, block sizes down, depths across, the best in brackets; "-" where
 // nothing completed, or nothing was tried.
 std::string sweep_tables(const std::vector<SweepPoint>& points, const SweepPoint& best);
 
-// Points in the order of the grid; an interrupt leaves some without a try. Where nothing completed
-// with any of them, that is an error; kCancelled where an interrupt was the reason.
+// Points in the order of the grid; an interrupt leaves some untried. It is an error if nothing
+// completed with any of them; kCancelled where an interrupt was the reason.
 Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOptions& options,
                                           const std::vector<AioSession::Options>& grid,
                                           const tools::Interrupt& interrupt,

@@ -1,8 +1,8 @@
-// What aio_bench does with a session: a run of a few seconds that is measured, and passes over the
-// whole file that are not (filling it, checking it).
+// What aio_bench does with a session: a measured run of a few seconds, and unmeasured passes over
+// the whole file (filling it, checking it).
 //
 // Errors: kCancelled when an interrupt ended a pass; kCorrupt when a byte read is not the one
-// written; else those of the IO.
+// written; otherwise those of the IO.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,8 @@ struct RunResult {
   double read_gb_per_s() const { return rate(static_cast<double>(read_bytes) / 1e9); }
   double write_gb_per_s() const { return rate(static_cast<double>(written_bytes) / 1e9); }
   double gb_per_s() const { return read_gb_per_s() + write_gb_per_s(); }
-  // Whether every kind of transfer that the mode has was completed. Else a rate of 0 would be a
-  // statement about the drive.
+  // Whether every kind of transfer that the mode has was completed. Otherwise a rate of 0 would be
+  // a claim about the drive.
   bool has_every_kind() const {
     return (mode == Mode::kWrite || read_bytes > 0) && (!writes(mode) || written_bytes > 0);
   }
@@ -71,7 +71,7 @@ struct RunResult {
 
 // Only transfers that complete inside the window count; what is in flight at its end is waited for
 // and dropped. An interrupt closes the window early. Where nothing completed, or nothing of a kind,
-// the result says so (has_every_kind()), and nothing_completed() is the error to make of it.
+// the result says so (has_every_kind()), and nothing_completed() is the error to report.
 Result<RunResult> run_measured(AioSession& session, const RunPlan& plan,
                                const tools::Interrupt& interrupt, const OnProgress& on_progress);
 

@@ -1,4 +1,4 @@
-// What the main programs of all benches have in common: the way from the command line to an exit
+// What the main programs of all benches have in common: the path from the command line to an exit
 // code, where table and JSON go, one sentence for each complaint, and how an interrupted run ends.
 #pragma once
 
@@ -39,22 +39,22 @@ class BenchProgram {
   const aio::MachineInfo& machine() const { return machine_; }
   std::FILE* out() const { return out_; }  // of tables
   tools::ProgressLine& progress() { return progress_; }
-  // Shows on the progress line how far `what` is. The program must outlive it.
+  // Shows on the progress line how far `what` has come. The program must outlive it.
   OnProgress showing(std::string what);
 
-  // On the table, at once.
+  // Adds to the table, immediately.
   void show(std::string_view text);
   // The program, the machine, and the file system of each path.
   void show_machine(const std::vector<std::string>& paths = {});
 
-  // Whether finish() will be able to write the JSON; to be asked before anything is measured.
+  // Whether finish() will be able to write the JSON; ask before anything is measured.
   Status check_json() const;
 
   // Each of the following says how the run ended, and returns its exit code.
   int fail(const Error& error, int code);
   int fail_interrupted();    // before there was a result
   int results_incomplete();  // those on the table, because of an interrupt
-  // With all results on the table. Asks for the JSON, and writes it, where --json was given.
+  // With all results in the table. Asks for the JSON, and writes it, where --json was given.
   int finish(const std::function<std::string()>& json, bool interrupted = false);
 
  private:

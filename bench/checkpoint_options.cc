@@ -60,7 +60,7 @@ Result<CheckpointBenchOptions> parse(const CheckpointArguments& given) {
   SLUICE_ASSIGN_OR_RETURN(options.runs, small_number("--runs", given.runs.value_or("3"), 1, 100));
   if (given.paths.size() > 1)
     return wrong("--path", given.paths[1], "a checkpoint lies in one folder; give one");
-  // What is shared with aio_bench is checked by the same code, and told by the same words.
+  // What is shared with aio_bench is checked by the same code, and reported in the same words.
   AioArguments io;
   io.paths = given.paths;
   io.size = std::to_string(

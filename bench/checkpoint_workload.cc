@@ -42,7 +42,7 @@ double seconds_since(Clock::time_point begin) {
 
 }  // namespace
 
-// How far a pass is.
+// How far a pass has come.
 class CheckpointWorkload::Watch {
  public:
   Watch(const tools::Interrupt& interrupt, const OnProgress& on_progress, std::uint64_t total_bytes)

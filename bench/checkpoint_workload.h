@@ -1,6 +1,6 @@
 // CheckpointWorkload: a model's state, saved and loaded range by range as a training run does it.
 //
-// Memory:  a few ranges of state beside what writer and reader take.
+// Memory:  a few ranges of state besides what writer and reader take.
 // Errors:  those of the writer and the reader; kCancelled after an interrupt. kCorrupt: what was
 //          loaded is not what was saved.
 // The checkpoint and its folder are removed by the destructor.
@@ -37,7 +37,7 @@ class CheckpointWorkload {
   CheckpointWorkload(const CheckpointWorkload&) = delete;
   CheckpointWorkload& operator=(const CheckpointWorkload&) = delete;
 
-  // From nothing: what was saved before is removed first, which is not measured.
+  // From scratch: what was saved before is removed first, which is not measured.
   Result<CheckpointPass> save(const tools::Interrupt& interrupt, const OnProgress& on_progress);
   Result<CheckpointPass> load(const tools::Interrupt& interrupt, const OnProgress& on_progress);
   // Every byte loaded is the one saved. Not measured.

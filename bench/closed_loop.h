@@ -1,5 +1,5 @@
 // ClosedLoop: keeps every buffer of a session in flight. A block that completes is followed, from
-// its own completion callback, by the next one, so the IO thread needs no other thread to go on.
+// its own completion callback, by the next one, so the IO thread needs no other thread to continue.
 //
 // Threads: the methods from one thread, the callbacks run on the backend's.
 // Errors:  the first failed transfer or wrong byte stops the loop; drain() returns it.
@@ -32,7 +32,7 @@ struct LoopJob {
   std::uint64_t random_seed = 1;
 };
 
-// What has completed while counting was on.
+// What completed while counting was on.
 struct LoopCounts {
   std::uint64_t reads = 0;
   std::uint64_t writes = 0;

@@ -1,5 +1,5 @@
 // DeviceClock: the time and the activation memory of calls on the CPU or on the current CUDA
-// device, by its own events and its allocator's counts. Without a GPU nothing counts memory.
+// device, by its own events and its allocator's counts. Without a GPU memory is not counted.
 //
 // Threads: one.
 #pragma once
@@ -23,7 +23,7 @@ class DeviceClock {
 
   static bool has_cuda();
 
-  // Waits for what was queued before, then begins the time and the peak.
+  // Waits for what was queued before, then starts the time and the peak.
   void start();
   // Waits for what was queued since.
   double stop_ms();

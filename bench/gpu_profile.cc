@@ -21,7 +21,7 @@ bool is_copy(std::string_view name) {
 
 double seconds_of(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
-// Of what at least one of `spans` covers.
+// The time that at least one of `spans` covers.
 double covered_seconds(std::vector<std::pair<std::int64_t, std::int64_t>> spans) {
   std::sort(spans.begin(), spans.end());
   std::int64_t covered = 0;
@@ -55,7 +55,7 @@ std::string short_kernel_name(const std::string& demangled) {
   for (const std::string_view part :
        {"(anonymous namespace)::", "at::native::", "sluice::engine::", "sluice::offload::"})
     remove_all(name, part);
-  // The arguments are behind the last template argument.
+  // The arguments come after the last template argument.
   int depth = 0;
   for (std::size_t i = 0; i < name.size(); ++i) {
     if (name[i] == '<') ++depth;

@@ -1,8 +1,8 @@
-// GpuProfile: where the time of a GPU went, kernel by kernel.
+// GpuProfile: where a GPU's time went, kernel by kernel.
 //
 // A kernel's time is that between its start and its end, as the driver recorded them. Kernels that
-// run at once (on several streams) each count whole in the list of kernels, and once in
-// `busy_seconds`; what is left of the wall time then is what no kernel used.
+// run concurrently (on several streams) each count in full in the list of kernels, and once in
+// `busy_seconds`; the rest of the wall time was used by no kernel.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct GpuProfile {
   std::vector<Kernel> kernels;  // the one that took the most first
   std::vector<Kernel> copies;   // likewise, by kind
 
-  // A step: so many kernels, by their short names, and one row for the rest.
+  // For a step: this many kernels, by their short names, and one row for the rest.
   std::string table(std::size_t shown) const;
 };
 

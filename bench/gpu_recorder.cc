@@ -13,7 +13,7 @@ namespace {
 
 namespace profiler = torch::autograd::profiler;
 
-// Ends the recording whatever ends the work.
+// Ends the recording, however the work ends.
 class Recording {
  public:
   Recording() {

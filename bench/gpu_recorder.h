@@ -10,8 +10,8 @@
 
 namespace sluice::bench {
 
-// Runs `work`, waits for the GPU, and returns all kernels, copies and fills of the process from
-// then, whichever thread asked for them. Recording slows the host down by some microseconds a
+// Runs `work`, waits for the GPU, and returns all kernels, copies and fills of the process since
+// then, whichever thread asked for them. Recording slows the host down by a few microseconds per
 // kernel. `trace_file`: where a trace with the host's calls goes, for chrome://tracing or Perfetto;
 // empty: none. What `work` throws, this throws.
 // Errors: kInternal where the driver gives no events (a driver without profiling), kIo.

@@ -20,7 +20,7 @@ constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 constexpr const char* kDescription =
     "Times the passes of one transformer block, the head and the embedding of a GPT-2 by\n"
     "themselves, without any offloading: what the compute device needs for a micro-batch.\n"
-    "Activation memory is the allocator's peak during a call, beside what the planner reckons.";
+    "Activation memory is the allocator's peak during a call, beside the planner's estimate.";
 
 constexpr const char* kExamples =
     "TFLOP/s count a multiply-add as two operations and the half of attention that its causal "

@@ -61,7 +61,7 @@ std::vector<ModelReport::Whole> ModelReport::wholes() const {
     return whole;
   };
   return {sum("model, activations saved", {"block forward, saving", "block backward"}),
-          sum("model, made again", {"block forward", "block recompute", "block backward"})};
+          sum("model, recomputed", {"block forward", "block recompute", "block backward"})};
 }
 
 std::string ModelReport::table() const {

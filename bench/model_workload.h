@@ -3,7 +3,7 @@
 //
 // Memory:  the three units' parameters and fp32 gradients, and one pass' activations.
 // Threads: one.
-// Errors:  c10::Error, as LibTorch has it.
+// Errors:  c10::Error, as LibTorch throws it.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ namespace sluice::bench {
 struct PassMeasurement {
   std::string name;               // "block backward"
   std::vector<double> ms;         // of each run, on the device's own clock
-  double flops = 0;               // of one call; 0: next to none
+  double flops = 0;               // of one call; 0: negligible
   std::uint64_t peak_bytes;       // of activations, inputs included; 0: not counted (CPU)
   std::uint64_t bound_bytes = 0;  // what gpt2_costs.h says; 0: it says nothing
 
   double median_ms() const;
 };
 
-// Whether this build and machine have the device that the options ask for; a sentence otherwise.
+// Whether this build and machine have the device that the options ask for; otherwise a sentence.
 Status check_device(const ModelBenchOptions& options);
 
 std::vector<PassMeasurement> measure_passes(const ModelBenchOptions& options);

@@ -2,7 +2,7 @@
 // offset in the file.
 //
 // For one seed the function is a bijection of offsets, so no two words of a file are alike: a lost,
-// torn, stale or misplaced write cannot look right, and the word found in a wrong place tells where
+// torn, stale or misplaced write cannot look right, and the word found in a wrong place shows where
 // it came from. The bytes look random, so drives and hypervisors that compress or drop zeros gain
 // nothing.
 #pragma once

@@ -49,7 +49,7 @@ void store_line(std::byte* to, const Line& line) {
   store(target + 3, line.d);
 }
 
-// Cheaper than anything a memory waits for, and needs both lines.
+// Cheaper than any wait for memory, and needs both lines.
 Line either(const Line& x, const Line& y) {
   return {.a = _mm_or_si128(x.a, y.a),
           .b = _mm_or_si128(x.b, y.b),
@@ -57,7 +57,7 @@ Line either(const Line& x, const Line& y) {
           .d = _mm_or_si128(x.d, y.d)};
 }
 
-// memcpy switches to non-temporal stores for long copies: short ones keep it from that.
+// memcpy switches to non-temporal stores for long copies: short ones prevent that.
 void copy_regular(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   for (std::uint64_t at = 0; at < bytes; at += 64 * kKiB)
     std::memcpy(to + at, from + at, std::min(64 * kKiB, bytes - at));
@@ -80,7 +80,7 @@ void read_only(std::byte* /*to*/, const std::byte* from, std::uint64_t bytes) {
   Line seen{};
   for (std::uint64_t at = 0; at < bytes; at += kLine) seen = either(seen, load_line(from + at));
   const __m128i all = _mm_or_si128(_mm_or_si128(seen.a, seen.b), _mm_or_si128(seen.c, seen.d));
-  asm volatile("" ::"x"(all));  // what is not used would not be read
+  asm volatile("" ::"x"(all));  // unused data would not be read
 }
 
 RangePass* range_pass(PlainPass pass) {

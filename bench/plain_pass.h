@@ -1,5 +1,5 @@
 // Passes over memory that move bytes as fast as the machine can and compute nothing: what a kernel
-// with the same proportion of reads to writes is measured by.
+// with the same proportion of reads to writes is measured against.
 #pragma once
 
 #include <cstddef>

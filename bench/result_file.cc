@@ -46,7 +46,7 @@ bool is_ours(const nlohmann::json& json, ResultFile::Kind kind) {
   return json.contains("version") && json.contains("machine");
 }
 
-// A link stays, and what it points to is replaced.
+// A link stays; what it points to is replaced.
 std::string follow_links(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr),
                                                          &std::free);

@@ -1,8 +1,8 @@
 // ResultFile: a JSON file that appears whole or not at all.
 //
-// check() looks, before the measurement begins, whether write() will be able to: the folder is
-// there and writable, and what bears the name already is an earlier result of this program or
-// empty, not somebody's other file. Devices and pipes are written as they are.
+// check() finds out, before the measurement begins, whether write() will be able to: the folder
+// exists and is writable, and anything that already has the name is an earlier result of this
+// program or empty, not some other file. Devices and pipes are written directly.
 #pragma once
 
 #include <string>

@@ -13,7 +13,7 @@ namespace sluice::bench {
 // "aio_bench 0.1.0 on <cpu>, 2 cores, 24G RAM, Linux 6.18", and the line's end.
 std::string machine_line(std::string_view program, const aio::MachineInfo& machine);
 
-// {version, machine: {cpu, cores, ram_bytes, kernel}, command}: what ResultFile knows its own by.
+// {version, machine: {cpu, cores, ram_bytes, kernel}, command}: how ResultFile recognises its own.
 nlohmann::ordered_json result_header(const aio::MachineInfo& machine, const std::string& command);
 
 // A file's whole text. Paths need not be UTF-8: what is not is replaced rather than fatal.

@@ -13,7 +13,7 @@ class Results:
     """The runs, and the file they are in: whole after each of them."""
 
     def __init__(self, path, boot, facts):
-        """facts: what the file says beside its runs, where it is made now."""
+        """facts: what the file says besides its runs, if it is created now."""
         self.path = path
         self.boot = boot
         self.data = {"version": 1, **facts, "runs": []}
@@ -55,7 +55,7 @@ def read_results(path):
 
 
 def merge(paths):
-    """What failed gives way to what did not."""
+    """Failed runs give way to successful ones."""
     merged = read_results(paths[0])
     runs = {}
     for path in paths:

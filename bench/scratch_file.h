@@ -1,8 +1,8 @@
 // ScratchFile: the file aio_bench measures on, in one folder or striped over several.
 //
 // It has no name, so that it is gone with the process, however that ends. Sessions open it again
-// through /proc/self/fd. Its space is reserved in create(); the first write into space that was
-// only reserved is slow, and reads of it never reach the drive, so write it once before measuring.
+// through /proc/self/fd. Its space is reserved in create(); the first write to space that was only
+// reserved is slow, and reads of it never reach the drive, so write it once before measuring.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class ScratchFile {
     std::vector<std::string> folders;
     std::uint64_t size_bytes = 0;
     std::uint64_t stripe_bytes = 1 << 20;
-    std::vector<int> weights;  // one a folder
+    std::vector<int> weights;  // one per folder
   };
   static Result<std::unique_ptr<ScratchFile>> create(const Options& options);
 
@@ -38,7 +38,7 @@ class ScratchFile {
 };
 
 // How fast each folder's drive writes, in GB/s: a scratch file of at most probe_bytes is written
-// twice, the second time is taken. For StripedFile::weights_from_speeds.
+// twice, and the second time counts. For StripedFile::weights_from_speeds.
 Result<std::vector<double>> measure_write_speeds(
     const std::vector<std::string>& folders, std::uint64_t probe_bytes, aio::BackendKind backend,
     const tools::Interrupt& interrupt,

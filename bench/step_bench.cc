@@ -31,7 +31,8 @@ namespace {
 
 constexpr int kOutOfMemory = 3;
 constexpr int kRecordedSteps = 2;
-constexpr const char* kInterruptNotice = "\nfinishing the step; once more stops at once\n";
+constexpr const char* kInterruptNotice =
+    "\nfinishing the step; interrupt again to stop immediately\n";
 
 int exit_code_of(ErrorCode code) {
   switch (code) {
@@ -105,7 +106,7 @@ class Program {
     return told != 0 ? told : recorded;
   }
 
-  // What was measured before is told whatever comes of it.
+  // What was measured before is reported, whatever the outcome.
   int try_to_record(engine::TrainingRun& run) {
     if (options().profile.empty() || report_.measured.interrupted) return 0;
     try {

@@ -14,7 +14,7 @@ struct StepBenchOptions {
   int steps = 0;
   int warmup = 0;
   double seconds = 0;   // of measured steps, at most; 0: no limit
-  std::string commit;   // for the result; empty: not told
+  std::string commit;   // for the result; empty: not given
   std::string json;     // empty: none; "-": standard output
   std::string profile;  // empty: no steps are recorded; else where their trace goes
 };

@@ -1,4 +1,4 @@
-// What step_bench says about a measurement: a table for people, JSON for programs.
+// What step_bench reports about a measurement: a table for people, JSON for programs.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-"""Line charts as SVG: panels below each other over one x axis. No packages are needed."""
+"""Line charts as SVG: panels stacked over one x axis. No packages are needed."""
 
 import math
 from dataclasses import dataclass

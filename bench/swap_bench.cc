@@ -23,7 +23,8 @@ namespace {
 // A step may be short, and the drive slow.
 constexpr double kReferencePatienceSeconds = 60;
 
-// While nothing has been written yet, what fails is the user's to change, but for broken drives.
+// As long as nothing has been written, what fails is for the user to change, except for broken
+// drives.
 int exit_code_of_setup(ErrorCode code) {
   return code == ErrorCode::kIo || code == ErrorCode::kCorrupt || code == ErrorCode::kInternal
              ? kOurError
@@ -97,7 +98,8 @@ class Program {
  private:
   const SwapBenchOptions& options() const { return report_.options; }
 
-  // All that the run needs on the paths, so that a full disk shows before anything is written.
+  // Everything that the run needs on the paths, so that a full disk shows before anything is
+  // written.
   Status take_space() {
     SLUICE_RETURN_IF_ERROR(check());
     SLUICE_ASSIGN_OR_RETURN(workload_, SwapWorkload::create(options()));
@@ -107,7 +109,7 @@ class Program {
     }
     return {};
   }
-  // Not the space: what takes it says so itself, and names its own options.
+  // Not the space: what takes it reports that itself, and names its own options.
   Status check() {
     AioOptions places = options().io;
     places.size_bytes = places.block_bytes;

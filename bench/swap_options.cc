@@ -147,7 +147,7 @@ Status parse_work(const SwapArguments& given, SwapBenchOptions& options) {
   return {};
 }
 
-// What swap_bench and aio_bench share is checked by the same code, and told by the same words.
+// What swap_bench and aio_bench share is checked by the same code, and reported in the same words.
 Status parse_io(const SwapArguments& given, SwapBenchOptions& options) {
   AioArguments io;
   io.paths = given.paths;

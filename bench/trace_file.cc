@@ -12,7 +12,7 @@ Status check_trace_file(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::exists(file, ignored)) {
     return Error(ErrorCode::kAlreadyExists,
-                 path + " is there already: name another file for the trace, or remove it");
+                 path + " already exists: name another file for the trace, or remove it");
   }
   const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
   if (!std::filesystem::is_directory(folder, ignored)) {

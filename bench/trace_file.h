@@ -7,8 +7,8 @@
 
 namespace sluice::bench {
 
-// Whether a trace can be written there, to be asked before anything is measured: nothing bears the
-// name, and the folder is there and can be written.
+// Whether a trace can be written there; ask before anything is measured: nothing has the name, and
+// the folder exists and is writable.
 Status check_trace_file(const std::string& path);
 
 }  // namespace sluice::bench

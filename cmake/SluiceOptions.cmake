@@ -25,7 +25,7 @@ if(SLUICE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 # Warnings are errors with the compilers that the project is tested with; another version's new
-# warning should not keep anybody from building.
+# warning should not keep anyone from building.
 set(tested_compiler OFF)
 if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^12\\.")
    OR (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^14\\."))
@@ -76,7 +76,7 @@ endfunction()
 
 # precompiled_headers(name HEADERS... LINK targets...): headers that are compiled once, for targets that
 # are compiled with the same options: those of this folder and the ones below, unless these have an
-# optimisation of their own. with_precompiled_headers(target name) is said of each.
+# optimisation of their own. with_precompiled_headers(target name) declares each.
 function(precompiled_headers name)
   cmake_parse_arguments(ARG "" "" "HEADERS;LINK" ${ARGN})
   set(source "${CMAKE_CURRENT_BINARY_DIR}/${name}.cc")

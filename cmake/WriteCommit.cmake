@@ -1,5 +1,5 @@
 # cmake -DSOURCE=DIR -DOUT=FILE -P WriteCommit.cmake: the commit of the sources as a C++ header, which
-# is touched only where it changes, so that a build compiles one file anew after a commit.
+# is touched only where it changes, so that a build recompiles one file after a commit.
 cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND git -C "${SOURCE}" describe --always --abbrev=12 --dirty=-changed
     --exclude=*

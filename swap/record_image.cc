@@ -90,7 +90,8 @@ Status RecordImage::check_header(std::uint64_t generation) const {
       header.first_element == shape_.first_element && header.elements == shape_.elements &&
       header.payload_bytes == shape_.payload_bytes && header.chunk_bytes == shape_.chunk_bytes &&
       header.chunk_count == static_cast<std::uint32_t>(shape_.chunk_count());
-  if (!same_shape) return corrupt("its header tells another size or range than the store's layout");
+  if (!same_shape)
+    return corrupt("its header gives a different size or range than the store's layout");
   return {};
 }
 

@@ -98,7 +98,7 @@ Status refuse_in_doubt(aio::IoQueue& queue, const std::string& directory, const 
     return std::move(judged.problem)
         .error()
         .with_suffix("; it is kept. Remove " + directory +
-                     " if nobody needs it, or use another NVMe path");
+                     " if it is not needed, or use another NVMe path");
   if (judged.condition != StoreCondition::kElsewhere) return {};
   return Error(ErrorCode::kBusy,
                directory + " belongs to process " + std::to_string((*owner)->pid) + " on host " +
@@ -119,7 +119,7 @@ Error in_use(aio::IoQueue& queue, const std::string& directory) {
     text += "process " + std::to_string((*owner)->pid) + " on host " + (*owner)->host + " since " +
             (*owner)->started_utc;
   } else {
-    text += "a process that has not said which it is";
+    text += "a process that has not identified itself";
   }
   return Error(ErrorCode::kBusy, text + ": choose another name for this run, or end that one");
 }

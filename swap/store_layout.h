@@ -27,7 +27,7 @@ struct RecordSpec {
 std::string name_of(const RecordSpec& spec);
 
 struct StoreLayoutOptions {
-  std::uint64_t store_id = 0;  // random: tells this store's bytes from an earlier one's
+  std::uint64_t store_id = 0;  // random: distinguishes this store's bytes from an earlier one's
   std::string run;
   std::vector<std::string> paths;
   std::vector<int> weights;  // empty: equal

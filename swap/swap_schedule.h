@@ -11,7 +11,7 @@
 // promised to any record: all are on loan or on their way to the disk, and with fewer loans than
 // buffers, one of them will become free. Something can start whenever nothing is in flight.
 //
-// Memory:  fixed, but for the sequence.
+// Memory:  fixed, except for the sequence.
 // Threads: the caller's lock.
 #pragma once
 

@@ -1,8 +1,8 @@
-"""PyPI packages that checks need or hold Sluice against, beside the torch wheel's own environment.
+"""PyPI packages that checks need or compare Sluice with, beside the torch wheel's environment.
 
 They lie in a folder of their own in the user's cache folder, shared by all clones: what the engine is
 built with stays as it is. tools/setup --for=test makes it; a test adds it with use(), and skips
-where it is not there.
+where it does not exist.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ def is_complete():
 
 
 def clang_tidy():
-    """The program itself; what pip makes of it is a script of the Python that installed it."""
+    """The program itself; what pip makes of it is a script for the Python that installed it."""
     return folder() / "clang_tidy/data/bin/clang-tidy"
 
 

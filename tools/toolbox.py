@@ -15,7 +15,7 @@ EXIT_USAGE = 2    # the command line makes no sense
 
 
 class Failure(Exception):
-    """A step that cannot go on. Its text says what happened and what to do about it."""
+    """A step that cannot continue. Its text says what happened and what to do about it."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -50,12 +50,12 @@ def main_guard(program, main):
         print(f"{program}: {failure}", file=sys.stderr)
         sys.exit(EXIT_FAILURE)
     except KeyboardInterrupt:
-        print(f"\n{program}: stopped; run it again to go on where it was", file=sys.stderr)
+        print(f"\n{program}: stopped; run it again to continue where it was", file=sys.stderr)
         sys.exit(130)
 
 
 def cache_folder():
-    """Where what outlives a build folder is kept: shared by all clones of this user."""
+    """Where things that outlive a build folder are kept: shared by all clones of this user."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "sluice"
 

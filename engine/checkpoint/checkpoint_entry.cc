@@ -45,7 +45,7 @@ void judge_without_manifest(const std::vector<std::string>& names, bool replacem
   else if (!has_ours)
     entry.status = Error(ErrorCode::kCorrupt,
                          "none of a checkpoint's files is in " + entry.path +
-                             ", but others are: it is still being copied, or is somebody else's");
+                             ", but others are: it is still being copied, or is not ours");
   else
     entry.status =
         Error(ErrorCode::kCorrupt, "there is no " + entry.path + "/" + std::string(kManifestName) +

@@ -64,7 +64,7 @@ struct CheckpointState {
 };
 
 // One clause for each thing in which the two differ, as in "run.seed is 7, and was 42 when the
-// checkpoint was written"; empty: the run can go on bit for bit. For an imported checkpoint only
+// checkpoint was written"; empty: the run can continue bit for bit. For an imported checkpoint only
 // the model's shape is compared.
 std::vector<std::string> run_differences(const StoredRun& stored, const StoredRun& now);
 

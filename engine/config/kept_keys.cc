@@ -49,7 +49,7 @@ std::string keep_decayed_parameters(const std::string& stored, Resolved& resolve
   }
   optimizer.decayed_parameters = had;
   if (!matters) return {};
-  return std::string("weight decay goes on applying to ") +
+  return std::string("weight decay still applies to ") +
          (had == DecayedParameters::kAll ? "all parameters" : "matrices alone") +
          ", as it did so far in this run; --set " + kDecayedKey + "=" + now + " changes that";
 }

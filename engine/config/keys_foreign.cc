@@ -29,7 +29,7 @@ constexpr Key refused_if_enabled(std::string_view path, std::string_view reason,
 constexpr Key kKeys[] = {
     refused_if_enabled(
         "amp",
-        "Apex AMP is not what Sluice does (nor DeepSpeed beside ZeRO), and without it the run "
+        "Apex AMP is not what Sluice does (nor DeepSpeed with ZeRO), and without it the run "
         "would be in fp32: set bf16.enabled or fp16.enabled to true instead, and amp.enabled to "
         "false",
         KeySource::kOlder),

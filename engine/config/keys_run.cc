@@ -122,7 +122,7 @@ constexpr Key kRows[] = {
      .field = SLUICE_FIELD(run.checkpoint_background),
      .default_json = "\"auto\"",
      .choices = "auto|on|off",
-     .meaning = "write checkpoints while training goes on, from a copy in RAM of 12 bytes a "
+     .meaning = "write checkpoints while training continues, from a copy in RAM of 12 bytes a "
                 "parameter; auto does where run.checkpoint_every or run.checkpoint_minutes is set "
                 "and there is room for it"},
     {.path = "run.keep_last",
@@ -130,15 +130,14 @@ constexpr Key kRows[] = {
      .default_json = "2",
      .range = {.minimum = 0, .maximum = 1e6},
      .unit = "checkpoints",
-     .meaning =
-         "newest checkpoints that are kept; 0 keeps all; a run that goes on keeps as many as "
-         "before unless it is given anew"},
+     .meaning = "newest checkpoints that are kept; 0 keeps all; a resumed run keeps as many as "
+                "before unless it is given again"},
     {.path = "run.non_finite_step",
      .field = SLUICE_FIELD(run.non_finite_step),
      .default_json = "\"auto\"",
      .choices = "stop|skip",
      .auto_rule = "skip with a fixed fp16.loss_scale, as DeepSpeed does; else stop",
-     .meaning = "what becomes of a step whose gradient is not finite: stop ends the run before any "
+     .meaning = "what happens to a step whose gradient is not finite: stop ends the run before any "
                 "weight changes, skip leaves the step's batch out. The dynamic loss scale of fp16 "
                 "has its own rule"},
     {.path = "run.max_skipped_steps",
@@ -162,24 +161,24 @@ constexpr Key kRows[] = {
     {.path = "run.resume",
      .field = SLUICE_FIELD(run.resume),
      .default_json = "\"\"",
-     .meaning = "newest, or a checkpoint's name, goes on from there; empty starts at step 0"},
+     .meaning = "newest, or a checkpoint's name, continues from there; empty starts at step 0"},
     {.path = "run.later_checkpoints",
      .field = SLUICE_FIELD(run.later_checkpoints),
      .default_json = "\"refuse\"",
      .choices = "refuse|set_aside",
-     .meaning = "what becomes of later checkpoints where a run goes on from an older one: refuse "
+     .meaning = "what happens to later checkpoints when a run continues from an older one: refuse "
                 "does not begin; set_aside moves them to checkpoints/set-aside-at-NAME"},
 
     {.path = "budget.gpu_gib",
      .field = SLUICE_FIELD(budget.gpu_gib),
      .range = kGib,
      .unit = "GiB",
-     .meaning = "GPU memory that the run may take in all; unset: what is free, less a margin"},
+     .meaning = "total GPU memory that the run may take; unset: what is free, less a margin"},
     {.path = "budget.cpu_gib",
      .field = SLUICE_FIELD(budget.cpu_gib),
      .range = kGib,
      .unit = "GiB",
-     .meaning = "RAM that the run may take in all; unset: what is free, less a margin"},
+     .meaning = "total RAM that the run may take; unset: what is free, less a margin"},
     {.path = "budget.nvme_gib",
      .field = SLUICE_FIELD(budget.nvme_gib),
      .range = kGib,
@@ -235,7 +234,7 @@ constexpr Key kRows[] = {
      .field = SLUICE_FIELD(placement.nvme_weights),
      .default_json = "\"auto\"",
      .range = {.minimum = 1, .maximum = aio::StripedFile::kMaxWeight},
-     .auto_rule = "by the speed of each, where it was measured, and less where a drive has not the "
+     .auto_rule = "by the speed of each, where it was measured, and less where a drive lacks the "
                   "room; else equal",
      .meaning =
          "how stripes are dealt to several budget.nvme_paths: [3, 1] puts three on the first "

@@ -145,7 +145,7 @@ constexpr Key kKeys[] = {
      .range = kNotNegative,
      .unit = "elements",
      .meaning =
-         "a block that backward uses again within so many elements stays on the GPU, as far as "
+         "a block that backward uses again within this many elements stays on the GPU, as far as "
          "stage3_max_live_parameters and the GPU's memory go"},
     {.path = "zero_optimization.prefetch_bucket_size",
      .treatment = Treatment::kAlias,

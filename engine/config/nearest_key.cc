@@ -99,7 +99,7 @@ std::string suggest_key(std::string_view unknown_path) {
     return std::string(word) + " is a key of " + elsewhere;
   }
   if (find_key(word) != nullptr || is_section(word)) {
-    return std::string(word) + " stands at the top level";
+    return std::string(word) + " is at the top level";
   }
   if (words.empty() || words.size() > kFewKeys) return "nothing near it is known";
   std::string known;

@@ -167,7 +167,7 @@ std::string change_of_schedule(const Config& was, const Config& now, const RunPo
     return rate_text(learning_rate(schedule, position.applied_step + *ahead));
   };
   const std::string keys = changed_schedule_keys(was, now);
-  return "the schedule is another one than when the checkpoint was written: the learning rate of "
+  return "the schedule is not what it was when the checkpoint was written: the learning rate of "
          "step " +
          std::to_string(position.global_step + *ahead + 1) + " was to be " + rate(was.schedule) +
          ", and is " + rate(now.schedule) + (keys.empty() ? "" : " (" + keys + ")");

@@ -87,8 +87,8 @@ Result<Config> stored_config(const Config& config, const std::string& working_fo
   for (std::string* const path : paths_of(stored)) {
     if (working_folder.empty() && fs::path(*path).is_relative())
       return Error(ErrorCode::kNotFound,
-                   "the working folder is not there any more, and so is not what " + *path +
-                       " is relative to: begin in a folder that is there, or give whole paths");
+                   "the working folder no longer exists, and so is not what " + *path +
+                       " is relative to: begin in a folder that exists, or give absolute paths");
     *path = plain(fs::path(working_folder) / *path).string();
   }
   return stored;

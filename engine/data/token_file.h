@@ -46,7 +46,7 @@ class TokenFile {
   // Called about every MiB with the tokens seen so far; false stops the scan with kCancelled.
   using Progress = std::function<bool(std::uint64_t tokens_done)>;
   Result<std::uint32_t> max_token(const Progress& progress = {}) const;
-  // kInvalidArgument names the first token that is no id of a vocabulary of `vocab_size`.
+  // kInvalidArgument names the first token that is not an id of a vocabulary of `vocab_size`.
   Status check_vocab(std::uint64_t vocab_size, const Progress& progress = {}) const;
 
   // Distinguishes this text from another of the same length: a hash of type, count and sixteen

@@ -82,7 +82,7 @@ std::string restriped_text(const NvmeStripes& stripes) {
   if (stripes.weights_before.empty()) return "";
   return "stripes are dealt " + swap::to_text(stripes.weights) +
          " over budget.nvme_paths instead of " + swap::to_text(stripes.weights_before) +
-         ", because a path has not the room for more" +
+         ", because a path does not have room for more" +
          (stripes.slower_together ? "; the drives are slower together for it" : "");
 }
 

@@ -22,7 +22,7 @@ constexpr std::uint64_t kSpareDriveBytes = 4 * kMiB;
 struct Widths {
   double param = 2;
   double grad = 2;
-  double state = 10;  // beside the parameter
+  double state = 10;  // besides the parameter
 };
 
 Widths widths_of(const MemoryPlan& plan) {

@@ -279,8 +279,7 @@ Result<GpuSpeeds> probe_gpu(const GpuProbeOptions& options,
   if (options.memory_limit_bytes < kLeastMemoryBytes) {
     return Error(ErrorCode::kOutOfMemory,
                  "measuring the GPU takes " + format_bytes(kLeastMemoryBytes) +
-                     " of its memory at the least, and " +
-                     format_bytes(options.memory_limit_bytes) +
+                     " of its memory at least, and " + format_bytes(options.memory_limit_bytes) +
                      " may be taken: raise budget.gpu_gib, or end what else uses the GPU");
   }
   try {

@@ -63,7 +63,7 @@ Status GenerationRun::load(CheckpointReader& checkpoint, const Progress& progres
   if (!(stored_model(stored) == stored_model(model_->shape())) ||
       stored.family != model_->shape().family || stored.numbers != model_->shape().numbers) {
     return Error(ErrorCode::kInvalidArgument,
-                 "the checkpoint is of another model than the configuration's: leave out --set "
+                 "the checkpoint is of a different model than the configuration's: leave out --set "
                  "model...");
   }
   return load_parameters(

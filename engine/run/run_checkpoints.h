@@ -38,7 +38,7 @@ struct SavedCheckpoint {
   std::uint64_t bytes = 0;
   std::int64_t stopped_ns = 0;       // how long training stood still for it
   std::int64_t took_ns = 0;          // until it was durable
-  Status status;                     // not ok: it is not there
+  Status status;                     // not ok: it does not exist
   bool directory_lost = false;       // because the run's directory is not where it was
   std::vector<std::string> removed;  // other ones, by name
   Status pruned;                     // of their removal

@@ -97,8 +97,8 @@ Status check_same_run(const CheckpointState& stored_state, const CheckpointState
     for (const std::string& difference : differences)
       text += (text.empty() ? "" : "; ") + difference;
     return Error(ErrorCode::kInvalidArgument,
-                 "this run cannot go on from the checkpoint: " + text +
-                     ". Use the configuration it was written with, or begin anew from its weights "
+                 "this run cannot continue from the checkpoint: " + text +
+                     ". Use the configuration it was written with, or begin again from its weights "
                      "(model.init_from)");
   }
   if (!stored.imported() && stored.cpu_threads != now.cpu_threads) {

@@ -283,8 +283,8 @@ void Trainer::skip_or_stop(const std::string& what, StepOutcome& outcome) {
   if (options_.non_finite_step == config::NonFiniteStep::kStop) {
     throw NonFiniteGradient(
         what +
-        ". It has changed no weight. Resuming alone comes to the same step and stops again: "
-        "add --set run.non_finite_step=skip to leave its batch out, or go on with a lower "
+        ". It has changed no weight. Resuming alone reaches the same step and stops again: "
+        "add --set run.non_finite_step=skip to leave its batch out, or continue with a lower "
         "learning rate" +
         scale + " or with gradient_clipping");
   }
@@ -292,8 +292,8 @@ void Trainer::skip_or_stop(const std::string& what, StepOutcome& outcome) {
     throw NonFiniteGradient(
         what + ". The " + limit +
         " steps before it were skipped for the same reason, and "
-        "run.max_skipped_steps allows no more: with so many in a row it is rarely the data. "
-        "Resuming alone comes to the same step and stops again: go on from an older "
+        "run.max_skipped_steps allows no more: with this many in a row it is rarely the data. "
+        "Resuming alone reaches the same step and stops again: continue from an older "
         "checkpoint, with a lower learning rate" +
         scale + " or with gradient_clipping");
   }

@@ -18,9 +18,9 @@
 // So m and v are used as they are stored: a step depends only on stored state. p is not flushed,
 // its denormals and -0 are kept. The 16-bit parameter is made from the stored p.
 //
-// Bits: the same from every Isa, from CUDA, for every cut of the arrays and number of threads, for
-// any input: denormals, infinities, NaNs, negative v. MXCSR is set to its default for each piece of
-// work and restored.
+// Bits: the same from every Isa, from CUDA, for every division of the arrays and number of threads,
+// for any input: denormals, infinities, NaNs, negative v. MXCSR is set to its default for each
+// piece of work and restored.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 //
 // Rounding: to nearest, ties to even; a NaN becomes the canonical one (bf16 0x7FC0, fp16 0x7E00).
 // Sum:      see square_sum.h; squares of fp32 numbers are exact in double.
-// Bits:     the same from every Isa, from CUDA, for every cut and number of threads.
+// Bits:     the same from every Isa, from CUDA, for every division and number of threads.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 // later than the one that is read, and looks only a limited number of units ahead: beyond that,
 // keeping a unit is better than reading another one early.
 //
-// Memory:  fixed, but for the expected order (8 bytes an access).
+// Memory:  fixed, except for the expected order (8 bytes per access).
 // Threads: the caller's lock.
 #pragma once
 

@@ -29,7 +29,7 @@ struct TierBytes {
 
 // Of one element, by where its state is.
 struct ElementBytes {
-  double gpu_state = 10;  // beside the parameter, whose place on the GPU is its only one
+  double gpu_state = 10;  // besides the parameter, whose place on the GPU is its only one
   double gpu_grad = 2;    // kept until its update
   double gpu_param = 2;   // resident, in a slot, or as a gradient on its way out
   double host_state = 10;

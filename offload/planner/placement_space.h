@@ -29,7 +29,7 @@ struct PlacementKnobs {
   bool head_first = false;  // of the GPU's elements
   bool gpu_even = false;    // blocks all through the model, not the first
   bool nvme_last = false;   // the last elements, not a share of each unit
-  int resident = 0;         // beside the ends and the units with state on the GPU
+  int resident = 0;         // besides the ends and the units with state on the GPU
   int kept = 0;             // units whose activations are kept
   int offloaded = 0;        // units whose inputs go to the host
   Spread resident_spread = Spread::kEven;

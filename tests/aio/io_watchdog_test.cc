@@ -171,10 +171,10 @@ TEST(IoWatchdogCalls, NamesWhatAThreadIsBlockedInAndSaysWhenItIsBack) {
   reader.join();
   EXPECT_EQ(line, "now");
   ASSERT_GE(messages.size(), 2U);
-  EXPECT_THAT(messages[0], AllOf(HasSubstr("has not come back for "),
+  EXPECT_THAT(messages[0], AllOf(HasSubstr("has not returned for "),
                                  HasSubstr("open of " + folder.file("link") + "/a pipe on "),
                                  HasSubstr("mounted at /")));
-  EXPECT_THAT(messages[1], HasSubstr("has not come back"));  // twice as long
+  EXPECT_THAT(messages[1], HasSubstr("has not returned"));  // twice as long
   EXPECT_THAT(reports.wait_for_the_end().back(),
               AllOf(HasSubstr("has answered after "), HasSubstr("open of ")));
 }

@@ -55,7 +55,7 @@ class ModelBenchTest(unittest.TestCase):
         saved = 3 * (ms["block forward, saving"] + ms["block backward"]) + rest
         again = 3 * (ms["block forward"] + ms["block recompute"] + ms["block backward"]) + rest
         self.assertAlmostEqual(models["model, activations saved"], saved)
-        self.assertAlmostEqual(models["model, made again"], again)
+        self.assertAlmostEqual(models["model, recomputed"], again)
         self.assertEqual(report["boundary_bytes"], 2 * 16 * 64 * 4)
 
 

@@ -82,7 +82,7 @@ class Life:
     def _read(self):
         for line in self.process.stderr:
             self.text += line
-            if line.startswith("going on from"):
+            if line.startswith("continuing from"):
                 self.resume_s = time.monotonic() - self._begin
 
     def end(self, after_s=None):
@@ -101,7 +101,7 @@ class Life:
 
     def resumed_from(self):
         """None: it was killed before it said so."""
-        found = re.search(r"^going on from \S*/step-(\d+),", self.text, re.M)
+        found = re.search(r"^continuing from \S*/step-(\d+),", self.text, re.M)
         if found:
             return int(found.group(1))
         return 0 if "starting at step 0" in self.text else None

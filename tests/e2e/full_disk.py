@@ -323,7 +323,7 @@ class ADriveThatHangs(DiskTest):
         hung = mount.hang("write", "a/metrics.jsonl")
         hung.wait_for_hits()  # the main thread waits there
         run.send(signal.SIGINT)
-        run.wait_for("once more stops at once")
+        run.wait_for("again to stop immediately")
         run.send(signal.SIGINT)
         # What waits in the kernel for an answer is the last of it.
         end = time.monotonic() + WAIT_S

@@ -166,7 +166,7 @@ void expect_error_says_all(const Error& error, FaultKind fault, const std::strin
     case FaultKind::kZero:
     case FaultKind::kShort:
       EXPECT_THAT(text, testing::AnyOf(testing::HasSubstr("end of the file"),
-                                       testing::HasSubstr("got no further")));
+                                       testing::HasSubstr("made no progress")));
       break;
     case FaultKind::kDelay:
     case FaultKind::kReorder:

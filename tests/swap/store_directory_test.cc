@@ -113,7 +113,7 @@ TEST_F(RunDirectoryOnFiles, IsTakenByOneAtATimeAndABusyOneNamesItsOwner) {
                 "name for this run, or end that one");
   EXPECT_OK(take("b"));
   std::filesystem::remove((*first)->path() + "/owner.json");
-  EXPECT_THAT(take("a").error().message(), HasSubstr("has not said which it is"));
+  EXPECT_THAT(take("a").error().message(), HasSubstr("has not identified itself"));
   first->reset();
   EXPECT_OK(take("a"));
 }

@@ -28,7 +28,7 @@ class Checkpoints(Training):
                 shown, told = process.communicate(timeout=120)
                 self.assertEqual(process.returncode, 0, told)
                 self.assertIn(b"tokens/s", shown)
-                self.assertIn(b"interrupted; --resume goes on from here", told)
+                self.assertIn(b"interrupted; --resume continues from here", told)
                 self.assertIn(b"no trace was written: the run ended before step 99999", told)
                 self.assertFalse((self.path / out / "trace.json").exists())
                 self.assertEqual(os.listdir(self.path / "nvme"), [])
@@ -50,7 +50,7 @@ class Checkpoints(Training):
             process.send_signal(number)  # two of one kind may arrive as one
         process.communicate(timeout=120)
         self.assertEqual(process.returncode, 130)
-        self.assertIn("going on from", self.sluice("train", "run.json", "--out", "a", "--resume",
+        self.assertIn("continuing from", self.sluice("train", "run.json", "--out", "a", "--resume",
                                                    "--steps", "8").stderr)
 
     def test_says_how_to_begin_again_where_nothing_is_saved(self):

@@ -314,7 +314,7 @@ def unmarked(case, folder, result):
         expect("--overwrite", lambda: "--overwrite: removing the run in" in result.stderr)
         expect("--trace", lambda: (out / "trace.json").exists())
         expect("--init-from", lambda: f"weights: from {given['--init-from'][-1]}" in result.stderr)
-        if resumes(given) and "going on from" not in result.stderr and (
+        if resumes(given) and "continuing from" not in result.stderr and (
                 done > 0 or "there is no checkpoint" not in result.stderr):
             missing.append("--resume")
         if "--save-weights" in given:

@@ -115,7 +115,7 @@ class Resume(Training):
                     self.sluice("ls", out, code=1)
                     self.assertIn("--checkpoint step-000000004",
                                   self.sluice("export", out, "x", code=1).stderr)
-                went = self.sluice(*self.next_command(told, "To go on from there: ")).stderr
+                went = self.sluice(*self.next_command(told, "To continue from there: ")).stderr
                 self.assertNotIn("it is left alone", went)
                 kept = [path for path in (self.path / out / "checkpoints").iterdir()
                         if path.name.startswith("set-aside-at-step-000000004")]
@@ -281,7 +281,7 @@ class Resume(Training):
         self.assertEqual(process.returncode, 1, told)
         last = told.splitlines()[-1]
         self.assertIn("is not finite", last)
-        self.assertIn("Which checkpoint is the newest cannot be told now", last)
+        self.assertIn("Which checkpoint is the newest cannot be determined now", last)
         self.assertIn("step-000000350 is damaged", last)
 
     def small_disk(self, size):
@@ -406,7 +406,7 @@ class Resume(Training):
         process.send_signal(signal.SIGINT)  # which saves
         told = process.communicate(timeout=120)[1].decode()
         self.assertEqual(process.returncode, 1, told)
-        self.assertRegex(told, "checkpoint of step [0-9]+ was not saved: a is not there any more")
+        self.assertRegex(told, "checkpoint of step [0-9]+ was not saved: a is no longer there")
         self.assertIn("1 checkpoint is missing, because the run's folder was not where it was",
                       told)
         self.assertFalse((self.path / "a").exists())
@@ -422,7 +422,7 @@ class Resume(Training):
         _, told = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 1, told)
         last = told.decode().splitlines()[-1]
-        self.assertIn("a is not there any more", last)
+        self.assertIn("a is no longer there", last)
         self.assertNotIn("There is no checkpoint", last)
 
 

@@ -77,7 +77,7 @@ class Tokenizers(TokenData):
 
     def test_say_what_is_not_known_and_where_a_vocabulary_is_much_larger(self):
         told = self.sluice("train", "run.json", "--out", "a", *self.of("unknown")).stderr
-        self.assertIn("which tokenizer the data is of is not known", told)
+        self.assertIn("the data's tokenizer is not known", told)
         told = self.sluice("train", "run.json", "--out", "b", "--set", "model.vocab=5000").stderr
         self.assertIn("model.vocab=257", told)
         self.assertNotIn("model.vocab=257",

@@ -207,7 +207,7 @@ class Train(Training):
         self.sluice("train", "run.json", "--out", "a", "--steps", 1, *decay,
                     "--set", "optimizer.params.decayed=all")
         shown = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", 2, *decay)
-        self.assertIn("weight decay goes on applying to all parameters", shown.stderr)
+        self.assertIn("weight decay still applies to all parameters", shown.stderr)
         self.assertEqual(decayed(), "all")
         shown = self.sluice("train", "a/config.json", "--out", "a", "--resume", "--steps", 3)
         self.assertNotIn("weight decay", shown.stderr)
@@ -225,7 +225,7 @@ class Train(Training):
                                r"\(.*micro-batch 1 of 1, loss \S+, text\.bin from tokens \d+")
         self.assertIn("--set run.non_finite_step=skip", last)
         self.assertRegex(last, r"The newest checkpoint is \S*a/checkpoints/step-")
-        self.assertNotIn("--resume goes on from there", last)
+        self.assertNotIn("--resume continues from there", last)
         # As it says, resuming alone comes to the same step; skipping goes by it, up to the limit.
         again = self.sluice("train", "run.json", "--out", "a", "--resume", *wild, code=1).stderr
         self.assertEqual(again.splitlines()[-1], last)
@@ -252,8 +252,8 @@ class Train(Training):
             kept.write_text(json.dumps(speeds), encoding="utf-8")
             shown = self.sluice("train", "run.json", "--out", "a", "--steps", 5, *auto)
             self.assertRegex(shown.stdout, r"step, median +[0-9.]+ ms \(0\.0\d+ of the plan\)")
-            self.assertIn("the steps took another time than planned", shown.stderr)
-            self.assertIn("is measured anew next time", shown.stderr)
+            self.assertIn("the steps took longer or shorter than planned", shown.stderr)
+            self.assertIn("is measured again next time", shown.stderr)
             self.assertEqual(json.loads(kept.read_text(encoding="utf-8"))["measurements"], [])
 
     SCHEDULE = {"type": "WarmupDecayLR", "params": {"warmup_max_lr": "auto",
@@ -349,7 +349,7 @@ class Train(Training):
         # In the first step the bias correction takes beta2 out again.
         shown = self.sluice("diff", "a", "c", code=1).stdout
         self.assertIn("step 2 is the first that differs", shown)
-        self.assertIn("it is the update that went apart", shown)
+        self.assertIn("it is the update that diverged", shown)
         self.refused("diff", "a", "absent")
 
 

@@ -20,9 +20,9 @@ void report_epochs(const config::Resolved& resolved) {
       std::cerr << report.value << " steps: " << report.reason << "\n";
 }
 
-// Whether a line of its own is for this key.
+// Whether this key gets a line of its own.
 bool has_line(const std::string& path) {
-  // Where weights come from at a beginning means nothing to a run that goes on.
+  // Where initial weights come from means nothing to a resumed run.
   return config::decides_results(path) && !path.starts_with("model.init") &&
          !config::concerns_schedule(path) && path != config::kDecayedKey;
 }
@@ -58,7 +58,7 @@ Status report_changes(const config::Resolved& resolved, const ResumePoint& from)
     const auto& was = *from.configuration;
     if (was.ok())
       report_differences(*was, resolved.config, position);
-    else  // an older program's, with what is refused today
+    else  // an older program's, with something that is refused today
       log::warning("what has changed since the checkpoint is not known: " + was.error().message());
   }
   SLUICE_RETURN_IF_ERROR(config::check_steps_left(resolved.config, position));

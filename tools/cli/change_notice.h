@@ -1,5 +1,5 @@
-// What `sluice train` says before the first step of how long the run is and where its schedule
-// ends, and, where a run goes on, of what has changed since the checkpoint.
+// What `sluice train` says before the first step about how long the run is and where its schedule
+// ends and, for a resumed run, about what has changed since the checkpoint.
 #pragma once
 
 #include "aio/result.h"
@@ -8,7 +8,7 @@
 
 namespace sluice::tools {
 
-// On standard error: a line for each key that decides results and is not as it was, and one for all
+// On standard error: a line for each key that affects results and has changed, and one for all
 // those of the schedule; nothing where the checkpoint was imported. kInvalidArgument where what is
 // left of the schedule would move no weight.
 Status report_changes(const config::Resolved& resolved, const ResumePoint& from);

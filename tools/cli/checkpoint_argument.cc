@@ -22,17 +22,15 @@ Result<bool> is_checkpoint(aio::FileSystem& files, const std::string& directory)
   return files.exists(directory + "/" + std::string(engine::kManifestName));
 }
 
-// The newest that is complete; where a newer one is not, that is said, and what to type for an
-// older one.
+// The newest, if it is complete; otherwise an error that says what to type for an older one.
 Result<std::optional<engine::CheckpointEntry>> newest_of(
     const engine::CheckpointFolder& checkpoints) {
   SLUICE_ASSIGN_OR_RETURN(auto newest, checkpoints.newest_entry());
   if (!newest || newest->complete()) return newest;
   SLUICE_ASSIGN_OR_RETURN(const auto before, checkpoints.before(newest->step));
-  return engine::why_not(*newest).with_suffix(
-      before
-          ? "; the one before it is " + before->name + ": name that by --checkpoint " + before->name
-          : "; there is no older one that is complete");
+  return engine::why_not(*newest).with_suffix(before ? "; the one before it is " + before->name +
+                                                           ": give --checkpoint " + before->name
+                                                     : "; there is no older one that is complete");
 }
 
 }  // namespace

@@ -14,8 +14,8 @@ struct CheckpointArgument {
 };
 
 // `name`: --checkpoint, "step-000000012" or "12"; empty takes the newest, and an older one is not
-// taken for it because that cannot be read. Looks at manifests and file sizes, not at content.
-// Errors say what there is instead.
+// taken instead because the newest cannot be read. Looks at manifests and file sizes, not at
+// content. Errors say what there is instead.
 Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::string& directory,
                                            const std::string& name);
 

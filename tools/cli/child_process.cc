@@ -46,7 +46,7 @@ int spawn(const std::vector<std::string>& words, int end, const ChildProcess::Op
   sigset_t none{};
   sigemptyset(&none);
   const sigset_t defaults = signals_ignored_here();
-  posix_spawnattr_setsigmask(&attributes, &none);  // else a child could not be interrupted
+  posix_spawnattr_setsigmask(&attributes, &none);  // otherwise a child could not be interrupted
   posix_spawnattr_setsigdefault(&attributes, &defaults);
   posix_spawnattr_setflags(
       &attributes,

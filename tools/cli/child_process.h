@@ -1,12 +1,12 @@
-// ChildProcess: a program that is asked line by line, and answers each line by one.
+// ChildProcess: a program that is asked line by line, and answers each line with one line.
 //
 // The child has one end of a socket as its standard input, and answers there; its standard output
-// and error are this program's standard error, or a file. The destructor closes the socket, upon
-// which a child that reads its input ends, and waits for it.
+// and error are this program's standard error, or a file. The destructor closes the socket,
+// whereupon a child that reads its input ends, and waits for it.
 //
 // Threads: one.
 // Errors:  kNotFound where the program cannot be started; kIo where it ended instead of answering,
-//          and how: what it said itself stands where its standard error goes.
+//          and how: what it printed itself is where its standard error goes.
 #pragma once
 
 #include <functional>
@@ -34,10 +34,11 @@ class ChildProcess {
 
   // Without line ends. An answer has at most 64 MiB.
   Result<std::string> ask(const std::string& line);
-  // `go_on` is asked ten times a second while there is no answer; where it says no: kCancelled.
+  // `go_on` is called ten times a second while there is no answer; if it returns false: kCancelled.
   Result<std::string> ask(const std::string& line, const std::function<bool()>& go_on);
 
-  // SIGTERM, and SIGKILL where that has not ended it in so long. Nothing can be asked then.
+  // SIGTERM, and SIGKILL if that has not ended it within this time. Nothing can be asked
+  // afterwards.
   void stop(double patience_s);
 
   int process() const { return process_; }  // -1: it has ended
@@ -56,7 +57,7 @@ class ChildProcess {
   int process_ = -1;
   std::string ending_;
   int ended_by_signal_ = 0;
-  std::string read_;  // behind the last answer
+  std::string read_;  // after the last answer
 };
 
 }  // namespace sluice::tools

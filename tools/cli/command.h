@@ -1,9 +1,9 @@
 // What a subcommand of `sluice` is, and what all of them share.
 //
-// A command adds its options to the app, and returns what runs it. It prints its results on
-// standard output, progress and warnings on standard error. Exit codes: 0; 1 for what went wrong
-// here; 2 for the user's mistakes; 1 also where a check found damage or a difference. 130 for
-// Ctrl-C, but 0 where train saved what it had done.
+// A command adds its options to the app, and returns the function that runs it. It prints its
+// results on standard output, progress and warnings on standard error. Exit codes: 0; 1 for what
+// went wrong here; 2 for the user's mistakes; 1 also where a check found damage or a difference.
+// 130 for Ctrl-C, but 0 where train saved what it had done.
 #pragma once
 
 #include <functional>
@@ -19,19 +19,18 @@ class App;
 
 namespace sluice::tools {
 
-// Returns the exit code. An error becomes one sentence and the code that fits it, for as long as
-// the work has not begun: at_work() is for those that come later.
-// The watchdog is the process's: it sees file calls by itself, and queues that it is told of
-// (open_queue.h).
+// Returns the exit code. An error becomes one sentence and the code that fits it, as long as the
+// work has not begun: at_work() is for errors that come later. The watchdog is the process's: it
+// sees file calls by itself, and queues that are registered with it (open_queue.h).
 using Command = std::function<Result<int>(aio::IoWatchdog& watchdog)>;
 
-// What a command's work came to: where training, writing or measuring has begun, an error is no
-// mistake of the user's any more, whatever its code is. Says it, and makes the exit code 1 of it.
+// The outcome of a command's work: once training, writing or measuring has begun, an error is no
+// longer the user's mistake, whatever its code. Prints it, and turns it into exit code 1.
 int at_work(const Result<int>& ended);
 
 Command add_config_command(CLI::App& sluice);
 Command add_diff_command(CLI::App& sluice);
-Command add_eval_command(CLI::App& sluice);  // as the next: only with LibTorch
+Command add_eval_command(CLI::App& sluice);  // like the next: only with LibTorch
 Command add_export_command(CLI::App& sluice);
 Command add_generate_command(CLI::App& sluice);  // only with LibTorch
 Command add_import_command(CLI::App& sluice);
@@ -40,7 +39,7 @@ Command add_plan_command(CLI::App& sluice);
 Command add_probe_command(CLI::App& sluice);  // only with LibTorch
 Command add_scrub_command(CLI::App& sluice);
 Command add_train_command(CLI::App& sluice);
-Command add_trial_command(CLI::App& sluice);  // as the next: only with LibTorch
+Command add_trial_command(CLI::App& sluice);  // like the next: only with LibTorch
 Command add_tune_command(CLI::App& sluice);
 
 inline constexpr int kExitFailed = 1;

@@ -1,4 +1,4 @@
-// The options by which every command that runs a configuration is given one.
+// The options through which every command that runs a configuration is given one.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,14 @@ void add_config_options(CLI::App& command, ConfigOptions& options);
 // Without CONFIG, for commands that know where the run's is.
 void add_override_options(CLI::App& command, ConfigOptions& options);
 
-// All that overrides keys: --set in its order, then --io-watchdog.
+// Everything that overrides keys: --set in its order, then --io-watchdog.
 std::vector<std::string> overrides_of(const ConfigOptions& options);
 
-// The run's directory that a file is the config.json of; empty: it is none's. A run leaves a lock,
+// The run's directory whose config.json a file is; empty: it belongs to none. A run leaves a lock,
 // metrics or checkpoints beside it. An error where that cannot be looked up.
 Result<std::string> run_directory_of(const ConfigOptions& options);
 
-// What of the training data resolving looks at, where run.epochs makes the length of the run depend
+// What resolving looks at in the training data, where run.epochs makes the length of the run depend
 // on it. Anything else that the configuration leaves to the machine is always looked up.
 enum class LookAtData : std::uint8_t {
   kNo,         // the number of steps changes nothing
@@ -43,7 +43,7 @@ enum class LookAtData : std::uint8_t {
   kYes,        // an error where it cannot be opened
 };
 
-// Looks up what resolving these sources asks for (config::Questions), as far as `data` lets it.
+// Looks up what resolving these sources asks for (config::Questions), as far as `data` allows.
 Status answer_questions(LookAtData data, config::Sources& sources);
 
 // With their answers.

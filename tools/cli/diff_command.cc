@@ -47,13 +47,13 @@ Result<int> run(const Options& options) {
   const engine::RunDifference& difference = *compared.difference;
   std::cout << "step " << difference.step << " is the first that differs\n";
   for (const std::string& metric : difference.metrics) std::cout << "  " << metric << "\n";
-  // Backward goes from the last unit to the first: there it went apart.
+  // Backward goes from the last unit to the first: that is where they diverged.
   if (!difference.gradients.empty())
     std::cout << "  first in backward: unit " << difference.gradients.back() << "\n";
   print_units("gradients", difference.gradients);
   print_units("parameters", difference.parameters);
   if (difference.gradients.empty() && !difference.parameters.empty())
-    std::cout << "  the gradients are the same: it is the update that went apart\n";
+    std::cout << "  the gradients are the same: it is the update that diverged\n";
   if (difference.gradients.empty() && difference.parameters.empty()) {
     std::cout << "  in which unit is not known: train both with --set run.hash_units=true\n";
   }

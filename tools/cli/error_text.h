@@ -1,4 +1,4 @@
-// error_of: what is thrown where errors are no values any more, as one.
+// error_of: turns what is thrown, where errors are no longer values, into one.
 #pragma once
 
 #include <c10/util/Exception.h>

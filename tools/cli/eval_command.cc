@@ -32,7 +32,7 @@ std::string json_list(const std::vector<std::string>& items) {
   return nlohmann::json(items).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Before a plan is made for weights that are not there.
+// Before a plan is made for weights that do not exist.
 Status check_weights(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
@@ -73,7 +73,7 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   add("model.init_from=" + options.weights);
   if (!options.data.empty()) add("data.validation=" + json_list(options.data));
   if (!options.data.empty()) add("data.train=" + json_list(options.data));
-  // Data that is named here is meant as a whole.
+  // Data named here is evaluated in full.
   const std::int64_t batches =
       options.batches == 0 && !options.data.empty() ? kAllBatches : options.batches;
   if (batches > 0) add("run.eval_batches=" + std::to_string(batches));

@@ -25,8 +25,8 @@ struct Options {
   std::string tokenizer;
 };
 
-// The run's token files, as its checkpoint has them. A configuration of another version, which
-// cannot be read any more, costs the tokenizer and not the weights.
+// The run's token files, as its checkpoint has them. A configuration of another version, which can
+// no longer be read, costs the tokenizer but not the weights.
 std::vector<std::string> token_files(const engine::CheckpointState& state) {
   const auto config = config::resolve_stored(state.configuration);
   return config.ok() ? config->data.train : std::vector<std::string>();
@@ -35,12 +35,12 @@ std::vector<std::string> token_files(const engine::CheckpointState& state) {
 void tell_tokenizer(const engine::TokenizerFiles& tokenizer) {
   using Kind = engine::TokenizerFiles::Kind;
   if (tokenizer.kind == Kind::kUnknown)
-    log::warning("the folder has no tokenizer, because it is not known which it is: " +
-                 tokenizer.note + ". To have one in it, name it by --tokenizer FILE (or bytes)");
+    log::warning("the folder has no tokenizer, because its tokenizer is not known: " +
+                 tokenizer.note + ". To have one in it, name it with --tokenizer FILE (or bytes)");
   if (tokenizer.kind != Kind::kUnknown)
     std::cout << "tokenizer: " << tokenizer.description() << "\n";
   if (tokenizer.special.ends.empty())
-    log::warning("which token ends a text is not known: generation goes on until its limit");
+    log::warning("which token ends a text is not known: generation continues to its limit");
 }
 
 Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {

@@ -33,7 +33,7 @@ struct Options {
   bool ignore_eos = false;
 };
 
-// The run's file, or what the checkpoint says where it has been taken out of its run.
+// The run's file, or what the checkpoint says where it has been moved out of its run.
 Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
                                    const CheckpointArgument& from) {
   config::Sources sources;
@@ -58,7 +58,7 @@ Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
   return std::move(resolved.config);
 }
 
-// In the source tree that this program was built in: build/bin/sluice -> tools/tokens; or where it
+// In the source tree where this program was built: build/bin/sluice -> tools/tokens; or where it
 // was installed: bin/sluice -> share/sluice/tools/tokens.
 Result<std::string> find_tokens_tool(const Options& options) {
   if (!options.tokens_tool.empty()) return options.tokens_tool;
@@ -73,7 +73,7 @@ Result<std::string> find_tokens_tool(const Options& options) {
   return Error(ErrorCode::kNotFound,
                "a tokenizer.json is used through tools/tokens of Sluice's source tree, which is "
                "not above " +
-                   program.string() + ": name it by --tokens-tool");
+                   program.string() + ": name it with --tokens-tool");
 }
 
 struct Language {
@@ -90,7 +90,7 @@ Result<Language> open_language(aio::IoQueue& queue, const Options& options,
   if (tokenizer.kind == engine::TokenizerFiles::Kind::kUnknown) {
     return Error(ErrorCode::kNotFound,
                  "which tokenizer the model was trained with is not known (" + tokenizer.note +
-                     "): name its file by --tokenizer FILE, or give --tokenizer bytes");
+                     "): name its file with --tokenizer FILE, or give --tokenizer bytes");
   }
   Language language{.special = tokenizer.special.within(config.model.vocab)};
   if (tokenizer.kind == engine::TokenizerFiles::Kind::kBytes) {
@@ -185,7 +185,7 @@ Command add_generate_command(CLI::App& sluice) {
   command->add_option("--tokenizer", options->tokenizer,
                       "A tokenizer.json, or bytes; else the one the run was trained with");
   command->add_flag("--ignore-eos", options->ignore_eos,
-                    "Goes on where the model ends a text, until --tokens");
+                    "Continues where the model ends a text, up to --tokens");
   command->add_option("--tokens-tool", options->tokens_tool,
                       "Where tools/tokens is, if not in the source tree of this program");
   add_override_options(*command, options->config);

@@ -43,7 +43,7 @@ Result<Row> look_at(aio::IoQueue& queue, const engine::CheckpointEntry& entry, b
   return Row{entry, "damaged", report.damaged.front().problem};
 }
 
-// A run that has saved nothing yet has its configuration.
+// A run that has saved nothing yet still has its configuration.
 Status check_is_run(aio::FileSystem& files, const std::string& directory) {
   for (const char* const name : {"/checkpoints", "/config.json"}) {
     SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(directory + name));
@@ -54,7 +54,7 @@ Status check_is_run(aio::FileSystem& files, const std::string& directory) {
                                          "neither checkpoints nor config.json");
 }
 
-// Problems are sentences, so they stand below.
+// Problems are sentences, so they go below.
 std::string table_of(const std::vector<Row>& rows) {
   const auto loss = [](const std::optional<double>& value) {
     return value ? engine::decimals(*value, 4) : "-";

@@ -17,7 +17,7 @@ using sluice::ErrorCode;
 
 constexpr double kWatchdogS = 30;
 
-// Of what ends a command before its work began: what the user can change is 2, all else 1.
+// For what ends a command before its work begins: what the user can change is 2, everything else 1.
 int exit_code_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument:

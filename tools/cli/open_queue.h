@@ -1,5 +1,5 @@
-// The queue of a command that reads and writes files, and computes nothing. What hangs in it is
-// named while it hangs.
+// The queue of a command that reads and writes files, and computes nothing. Whatever hangs in it is
+// reported while it hangs.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What the values of options are checked for, in one sentence each: "--steps: -5 is less than 1".
+// Checks of the values of options, each failing with one sentence: "--steps: -5 is less than 1".
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -19,7 +19,7 @@ inline CLI::Validator at_least(std::int64_t least) {
           ""};
 }
 
-// Of numbers with a fraction; "nan" and "inf" are none.
+// For numbers with a fraction; "nan" and "inf" are not numbers.
 inline CLI::Validator above_zero() {
   return {[](std::string& text) -> std::string {
             double value = 0;

@@ -50,18 +50,20 @@ void judge_plan(const config::Config& config, const engine::ProbeReport& machine
                                      [](const engine::ProbedWhen& when) { return when.cached; });
   if (!from_file) {
     log::warning(
-        "the steps took another time than planned, although the plan was made of what was measured "
+        "the steps took longer or shorter than planned, although the plan was made of what was "
+        "measured "
         "just now: something else may use this machine, or the plan does not know this case well; "
         "sluice tune measures whole steps");
     return;
   }
   const std::string text =
-      "the steps took another time than planned: what the plan was made of was measured earlier, ";
+      "the steps took longer or shorter than planned: what the plan was made of was measured "
+      "earlier, ";
   const Status forgotten = engine::forget_measurements(config, machine, unix_s_now());
-  log::warning(forgotten.ok() ? text + "and is measured anew next time"
+  log::warning(forgotten.ok() ? text + "and is measured again next time"
                               : text + "and stays in " + machine.cache_path + " (" +
                                     forgotten.error().message() +
-                                    "): sluice probe --refresh measures it anew");
+                                    "): sluice probe --refresh measures it again");
 }
 
 void warn_of_data(const config::Config& config) {

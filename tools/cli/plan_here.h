@@ -23,8 +23,8 @@ Result<engine::RunPlan> plan_here(const config::Config& config,
 // A warning where `sluice train` would refuse the configuration's data: a plan needs none.
 void warn_of_data(const config::Config& config);
 
-// After a run whose steps took another time than planned: says so, and has what the plan was made
-// of measured anew next time.
+// After a run whose steps took longer or shorter than planned: says so, and has what the plan was
+// made of measured again next time.
 void judge_plan(const config::Config& config, const engine::ProbeReport& machine);
 
 }  // namespace sluice::tools

@@ -20,7 +20,7 @@ struct Options {
   bool json = false;
 };
 
-// Without a configuration the machine is still what it is; only units need a model.
+// Without a configuration the machine can still be measured; only units need a model.
 Result<config::Resolved> resolve_or_default(const ConfigOptions& options) {
   if (!options.file.empty() || !options.deepspeed.empty()) return resolve(options);
   config::Sources sources;

@@ -33,7 +33,7 @@ std::string list_of(const std::vector<CheckpointEntry>& entries) {
   return entries.front().name + " to " + entries.back().name;
 }
 
-// A run's later checkpoints, and all that another run's would go on among.
+// A run's later checkpoints, and all those that another run's would continue among.
 Result<std::vector<CheckpointEntry>> in_the_way_of(const RunFolder& folder,
                                                    const CheckpointEntry& checkpoint) {
   return folder.checkpoints().later_than(is_own(folder, checkpoint) ? checkpoint.step : -1);
@@ -44,16 +44,16 @@ Error refusal(const RunFolder& folder, const ResumePoint& point, const ResumeCom
   const std::string name = name_of(folder, from);
   const std::string list = list_of(point.in_the_way);
   const std::string here = folder.checkpoints().path();
-  const std::string keep = ". To keep them aside, in a folder " + here + "/set-aside-at-" +
+  const std::string keep = ". To set them aside, in a folder " + here + "/set-aside-at-" +
                            engine::checkpoint_name(from.step) + ": " + command(name, kSetAside);
   if (is_own(folder, from))
     return Error(ErrorCode::kAlreadyExists,
                  "after " + from.name + " the run has " + list +
-                     ", which going on from there would leave behind" + keep +
+                     ", which continuing from there would leave behind" + keep +
                      ". To leave this run as it is: " + command(from.path, "--out NEW_FOLDER"));
   return Error(ErrorCode::kAlreadyExists,
                here + " has checkpoints of its own, " + list + ", which " + from.path +
-                   " does not go with. To go on with the run that is there: " + command("", "") +
+                   " does not go with. To continue the run that is there: " + command("", "") +
                    keep + ". Or choose another --out");
 }
 
@@ -66,7 +66,7 @@ Status read_manifest(const RunFolder& folder, ResumePoint& point) {
   return {};
 }
 
-// But for those that will be moved.
+// Except those that will be moved.
 Status warn_of_damaged(const RunFolder& folder, const ResumePoint& point) {
   SLUICE_ASSIGN_OR_RETURN(const auto all, folder.checkpoints().list());
   for (const CheckpointEntry& entry : all) {
@@ -91,7 +91,7 @@ Error with_older_one(Error error, const RunFolder& folder, const CheckpointEntry
     return std::move(error).with_suffix(
         "; there is no older one that is complete. To begin a new run, choose another --out");
   return std::move(error).with_suffix(
-      "; the one before it is " + (*before)->name + ". To go on from there: " +
+      "; the one before it is " + (*before)->name + ". To continue from there: " +
       command(name_of(folder, **before), is_own(folder, **before) ? kSetAside : ""));
 }
 
@@ -110,7 +110,7 @@ Result<ResumePoint> find_resume_point(const RunFolder& folder, const config::Run
     return refusal(folder, point, command);
   if (point.checkpoint) SLUICE_RETURN_IF_ERROR(read_manifest(folder, point));
   SLUICE_RETURN_IF_ERROR(warn_of_damaged(folder, point));
-  // That they can be read is to be known now, and not when the run is set up.
+  // Whether they can be read should be known now, not when the run is set up.
   const auto metrics = engine::read_metrics(folder.file("metrics.jsonl"));
   if (!metrics.ok() && metrics.error().code() != ErrorCode::kNotFound) return metrics.error();
   return point;
@@ -125,7 +125,7 @@ Status make_way(const RunFolder& folder, const ResumePoint& point,
                               [&](const std::string& to) { return cut(to + "/metrics.jsonl"); }));
   std::cerr << "set aside " << list_of(point.in_the_way) << " in " << aside << " (sluice ls "
             << shell_word(aside)
-            << " lists them; remove the folder when they are not needed any more)\n";
+            << " lists them; remove the folder when they are no longer needed)\n";
   return {};
 }
 

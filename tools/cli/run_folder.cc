@@ -16,14 +16,14 @@ constexpr const char* kLockName = "lock";
 constexpr const char* kFiles[] = {"metrics.jsonl", "metrics-cut.jsonl", "trace.json",
                                   "tokenizer.json", "config.json"};
 
-// But for the lock.
+// Except for the lock.
 Result<bool> is_empty(aio::FileSystem& files, const std::string& directory) {
   SLUICE_ASSIGN_OR_RETURN(const auto names, files.list(directory));
   return std::all_of(names.begin(), names.end(),
                      [](const std::string& name) { return name == kLockName; });
 }
 
-// What cannot be read may be worth more than whoever gave --overwrite knew.
+// What cannot be read may be worth more than the user who gave --overwrite knew.
 Status check_replaceable(const engine::CheckpointFolder& checkpoints) {
   SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints.list());
   for (const engine::CheckpointEntry& entry : list) {
@@ -55,7 +55,7 @@ Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry,
   if (entry == Entry::kNew && !empty) {
     return Error(ErrorCode::kAlreadyExists,
                  directory +
-                     " is not empty: choose another --out, give --resume to go on with the run "
+                     " is not empty: choose another --out, give --resume to continue the run "
                      "that is there, or --overwrite to replace it");
   }
   auto lock = files.lock(folder.file(kLockName));
@@ -77,7 +77,7 @@ Status RunFolder::check_there() const {
   SLUICE_ASSIGN_OR_RETURN(const bool there, lock_->is_at(file(kLockName)));
   if (there) return {};
   return Error(ErrorCode::kNotFound,
-               directory_ + " is not there any more: was its drive unmounted, or was it moved?");
+               directory_ + " is no longer there: was its drive unmounted, or was it moved?");
 }
 
 engine::CheckpointFolder RunFolder::checkpoints() const {

@@ -25,7 +25,7 @@ namespace sluice::tools {
 class RunFolder {
  public:
   enum class Entry : std::uint8_t {
-    kNew,        // somebody's results are not overwritten by accident: it must be empty
+    kNew,        // results are not overwritten by accident: it must be empty
     kOverwrite,  // what a run has put there is to be removed, by clear()
     kResume,     // it stays
   };
@@ -37,19 +37,19 @@ class RunFolder {
   std::string file(const std::string& name) const { return directory_ + "/" + name; }
   const std::string& path() const { return directory_; }
 
-  // kNotFound where the path does not lead to the folder any more: it was moved, or its drive
-  // unmounted. What is written there now is of another folder.
+  // kNotFound where the path no longer leads to the folder: it was moved, or its drive unmounted.
+  // What is written there now goes to another folder.
   Status check_there() const;
   engine::CheckpointFolder checkpoints() const;
   // The newest complete checkpoint of the run, if it has any. An error where the newest cannot be
-  // read, or where the folder is not there any more: then nobody knows.
+  // read, or where the folder is no longer there: then it is unknown.
   Result<std::optional<engine::CheckpointEntry>> newest() const;
   // What --resume names: "newest", a checkpoint of this run ("step-000000012" or "12"), or the
   // folder of any checkpoint; complete or not. Nothing: newest, and there is none yet.
   Result<std::optional<engine::CheckpointEntry>> find_entry(const std::string& name) const;
 
-  // Removes what the run before has put there, and says so. Before the first step of a new run, and
-  // not earlier: until then that may be refused.
+  // Removes what the previous run has put there, and says so. Right before the first step of a new
+  // run: until then the new run may be refused.
   Status clear() const;
 
   aio::IoQueue& queue() const { return *files_.queue; }

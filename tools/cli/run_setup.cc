@@ -52,7 +52,7 @@ std::string folder_of(const std::string& file) {
   return folder.empty() ? "." : folder;
 }
 
-// When the run saves, said before its memory is taken.
+// When the run saves, reported before its memory is taken.
 void plan_saves(const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
                 const RunFiles& files, engine::MemoryPlan& plan) {
   if (config.run.dir.empty()) return;
@@ -88,7 +88,7 @@ void plan_saves(const config::Config& config, const std::optional<engine::Checkp
   std::cerr << plan.saves.schedule << "\n";
 }
 
-// Whether a run is worth the seconds of a probe: where something is left to the plan, or a GPU
+// Whether a run is worth the seconds of a probe: if something is left to the plan, or a GPU
 // computes.
 bool is_planned(const config::Config& config) {
   return engine::uses_cuda(config) ||
@@ -189,7 +189,7 @@ Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
   SLUICE_RETURN_IF_ERROR(run->resume(*checkpoint, shown("reading the checkpoint")));
   line.clear();
   say_how_long(made_ns - begin_ns, clock.now_ns() - made_ns);
-  std::cerr << "going on from " << from->path << ", after step " << from->step << "\n";
+  std::cerr << "continuing from " << from->path << ", after step " << from->step << "\n";
   return run;
 }
 

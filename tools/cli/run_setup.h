@@ -24,7 +24,7 @@ struct PlannedStep {
   engine::ProbeReport machine;
 };
 
-// What a run finds and leaves in its folder beside what the configuration says.
+// What a run finds and leaves in its folder besides what the configuration says.
 struct RunFiles {
   std::int64_t complete_checkpoints = 0;  // there already
   std::string weights;                    // the file of its final weights; empty: none
@@ -40,7 +40,7 @@ struct SetUpOptions {
 };
 
 // All print the preflight table and progress on standard error.
-// `from`: the checkpoint that the run goes on from; none: it begins.
+// `from`: the checkpoint that the run continues from; none: it begins.
 Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
     const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
     const SetUpOptions& options = {});

@@ -15,7 +15,7 @@ namespace {
 
 using engine::TokenizerFiles;
 
-// What differs is said in any case.
+// Differences are reported in any case.
 Status allowed(Status checked, bool any) {
   if (checked.ok()) return checked;
   if (checked.error().code() != ErrorCode::kInvalidArgument) return checked;
@@ -25,7 +25,7 @@ Status allowed(Status checked, bool any) {
   }
   return Error(checked.error())
       .with_suffix(std::string(". Prepare the text with the other one's tokenizer (tools/prepare "
-                               "--tokenizer FILE), or go on all the same with ") +
+                               "--tokenizer FILE), or continue anyway with ") +
                    kAnyTokenizer);
 }
 
@@ -38,8 +38,8 @@ Result<TokenizerFiles> tokenizer_of(aio::IoQueue& queue, const std::vector<std::
   return engine::tokenizer_of_tokens(queue, files.front());
 }
 
-// A model's and that of the data which it goes on with, as one. A model that learns to end texts
-// with another token ends them with either.
+// A model's tokenizer and that of the data that it continues with, as one. A model that learns to
+// end texts with another token ends them with either.
 TokenizerFiles joined(const TokenizerFiles& of_model, const TokenizerFiles& of_data) {
   TokenizerFiles both = engine::fuller_of(of_model, of_data);
   both.special = of_model.special.or_else(of_data.special);
@@ -76,7 +76,7 @@ Result<TokenizerFiles> compared_with_weights(aio::IoQueue& queue, const config::
 
 void add_any_tokenizer(CLI::App& command, bool& any) {
   command.add_flag(kAnyTokenizer, any,
-                   "Goes on though tokenizers differ: of training and validation data, or of the "
+                   "Continues though tokenizers differ: of training and validation data, or of the "
                    "data and the model");
 }
 
@@ -89,7 +89,7 @@ Result<TokenizerFiles> check_training_data(aio::IoQueue& queue, const config::Co
       engine::check_same_tokenizer(queue, {train, "data.train", validation, "data.validation"});
   SLUICE_RETURN_IF_ERROR(allowed(same, any));
   if (!config.data.train.empty() && train.fingerprint.empty())
-    log::info("which tokenizer the data is of is not known, and not compared: " + train.note);
+    log::info("the data's tokenizer is not known, and not compared: " + train.note);
   const bool known = !train.fingerprint.empty() && !validation.fingerprint.empty();
   const TokenizerFiles data = same.ok() && known ? engine::fuller_of(train, validation) : train;
   if (!config.run.resume.empty()) return data;
@@ -145,7 +145,7 @@ Result<TokenizerFiles> chosen_tokenizer(aio::IoQueue& queue, const ChosenTokeniz
   auto of_run = engine::find_tokenizer(queue, chosen.run_directory, chosen.token_files);
   if (chosen.name.empty()) return of_run;
   SLUICE_ASSIGN_OR_RETURN(TokenizerFiles named, engine::tokenizer_named(queue, chosen.name));
-  if (!of_run.ok()) {  // what is named stands in for it
+  if (!of_run.ok()) {  // the named one stands in for it
     log::warning(of_run.error().message());
     return named;
   }

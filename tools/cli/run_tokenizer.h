@@ -1,7 +1,7 @@
-// Which tokenizer the data and the model of a command are of, compared before anything is computed,
+// Which tokenizers the data and the model of a command use, compared before anything is computed,
 // and kept with the run.
 //
-// Errors: kInvalidArgument where they differ, with the flag that goes on anyway.
+// Errors: kInvalidArgument where they differ, naming the flag that continues anyway.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ namespace sluice::tools {
 inline constexpr const char* kAnyTokenizer = "--any-tokenizer";
 void add_any_tokenizer(CLI::App& command, bool& any);
 
-// That of data.train and data.validation, compared with one another; and check_first_data(), but
-// where run.resume says that the run may not begin. Says on standard error what the user should
-// know of it.
+// That of data.train and data.validation, compared with one another; and check_first_data(), except
+// where run.resume says that the run may not begin. Reports on standard error what the user should
+// know about it.
 Result<engine::TokenizerFiles> check_training_data(aio::IoQueue& queue,
                                                    const config::Config& config, bool any);
 // For a run that begins at step 0: weights (model.init_from) are compared with the model, and their
@@ -34,11 +34,11 @@ Result<engine::TokenizerFiles> check_first_data(aio::IoQueue& queue, const confi
                                                 const engine::TokenizerFiles& data, bool any);
 // The same for data that weights (model.init_from) are evaluated on.
 Status check_evaluation_data(aio::IoQueue& queue, const config::Config& config, bool any);
-// A warning where check_training_data() refuses, for commands that need no data.
+// A warning where check_training_data() would refuse, for commands that need no data.
 void warn_of_tokenizers(const config::Config& config, aio::IoWatchdog& watchdog);
 
 struct ResumedTokenizer {
-  std::string checkpoint;          // the folder that the run goes on from
+  std::string checkpoint;          // the folder that the run continues from
   engine::TokenizerFiles of_data;  // check_training_data()'s
   bool any = false;
 };
@@ -46,7 +46,7 @@ struct ResumedTokenizer {
 Result<engine::TokenizerFiles> check_resumed_data(aio::IoQueue& queue,
                                                   const ResumedTokenizer& resumed);
 
-// Into the run's directory, if it is not the one that is there. `first_step`: of those to come.
+// Into the run's directory, if it is not the one already there. `first_step`: of those to come.
 Status keep_run_tokenizer(aio::IoQueue& queue, const config::Config& config,
                           engine::TokenizerFiles tokenizer, std::int64_t first_step);
 
@@ -56,7 +56,7 @@ struct ChosenTokenizer {
   std::vector<std::string> token_files;
 };
 // Of a trained model. The tokens that end a text are the run's where it has some; a file that is
-// not the run's tokenizer is warned of.
+// not the run's tokenizer causes a warning.
 Result<engine::TokenizerFiles> chosen_tokenizer(aio::IoQueue& queue, const ChosenTokenizer& chosen);
 
 }  // namespace sluice::tools

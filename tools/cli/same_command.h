@@ -1,5 +1,5 @@
-// same_command: the command line that was given, with some options left out: for messages that say
-// what to type next.
+// same_command: the given command line, with some options left out: for messages that say what to
+// type next.
 #pragma once
 
 #include <set>

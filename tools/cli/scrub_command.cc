@@ -56,7 +56,7 @@ Status clean(aio::IoQueue& queue, const std::vector<std::string>& paths) {
   return {};
 }
 
-// Whether all is sound.
+// Whether everything is sound.
 Result<bool> scrub_one(aio::IoQueue& queue, const Options& options) {
   const int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
   SLUICE_ASSIGN_OR_RETURN(const auto executor, aio::make_executor(threads));
@@ -82,7 +82,8 @@ Result<bool> scrub_one(aio::IoQueue& queue, const Options& options) {
   return false;
 }
 
-// What was asked about the stores of NVMe paths; whether all that was checked is sound.
+// Answers what was asked about the stores of NVMe paths; returns whether everything checked is
+// sound.
 Result<bool> look_at_stores(aio::IoQueue& queue, const Options& options) {
   if (options.remove) {
     SLUICE_ASSIGN_OR_RETURN(const auto removed,
@@ -99,7 +100,7 @@ Result<bool> look_at_stores(aio::IoQueue& queue, const Options& options) {
 Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   aio::IoQueue& queue = *files.queue;
-  // Runs' directories first; what is left are NVMe paths.
+  // Runs' directories first; the rest are NVMe paths.
   Options of_stores = options;
   of_stores.paths.clear();
   std::vector<std::string> runs;
@@ -157,7 +158,7 @@ Command add_scrub_command(CLI::App& sluice) {
       ->needs(one);
   command
       ->add_flag("--remove-leftovers", options->clean,
-                 "Removes the stores of runs that were killed; they are of no use any more")
+                 "Removes the stores of runs that were killed; they are no longer of any use")
       ->excludes(one);
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }

@@ -39,7 +39,7 @@ Result<bool> scrub_one(aio::IoQueue& queue, const engine::CheckpointEntry& entry
 }  // namespace
 
 Result<bool> is_run_folder(aio::IoQueue& queue, const std::string& path) {
-  // Whatever it is: what is no folder of checkpoints is an error of scrub_run().
+  // Whatever it is: anything but a folder of checkpoints is an error of scrub_run().
   SLUICE_ASSIGN_OR_RETURN(const auto kind, queue.backend().files().kind_of(folder_of(path)));
   return kind != aio::PathKind::kNothing;
 }

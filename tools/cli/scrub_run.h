@@ -12,7 +12,7 @@ namespace sluice::tools {
 Result<bool> is_run_folder(aio::IoQueue& queue, const std::string& path);
 
 // Reads every byte of every checkpoint in it and prints what is damaged or cannot be checked.
-// Whether all is sound.
+// Returns whether everything is sound.
 Result<bool> scrub_run(aio::IoQueue& queue, const std::string& directory);
 
 }  // namespace sluice::tools

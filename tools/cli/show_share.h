@@ -1,4 +1,4 @@
-// Progress of what takes a while, on a terminal.
+// Progress of something that takes a while, on a terminal.
 #pragma once
 
 #include <cstdint>

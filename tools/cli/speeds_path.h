@@ -12,7 +12,7 @@ inline std::string speeds_path() {
     const char* const text = std::getenv(name);
     return std::string(text == nullptr ? "" : text);
   };
-  // A path that is not absolute is to be left out of account, says the XDG specification.
+  // A path that is not absolute is disregarded, as the XDG specification requires.
   const std::string cache = value("XDG_CACHE_HOME");
   if (!cache.empty() && cache.front() == '/') return cache + "/sluice/speeds.json";
   const std::string home = value("HOME");

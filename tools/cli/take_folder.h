@@ -1,5 +1,6 @@
 // take_folder: the run's folder becomes that of a new life of the run, once nothing can be refused
-// any more: what the life replaces or leaves behind is moved away or, with --overwrite, removed.
+// any longer: what the new life replaces or leaves behind is moved away or, with --overwrite,
+// removed.
 //
 // What takes room on the disk is written before checkpoints and metrics are moved: a full disk
 // refuses the run and leaves them as they were. With --overwrite only config.json is, since what is
@@ -25,7 +26,7 @@ struct NewLife {
   const engine::TokenizerFiles& tokenizer;
 };
 
-// Also puts config.json and the tokenizer there. The log goes on behind the last step done.
+// Also puts config.json and the tokenizer there. The log continues after the last step done.
 Result<std::unique_ptr<engine::MetricsLog>> take_folder(const RunFolder& folder,
                                                         const NewLife& life);
 

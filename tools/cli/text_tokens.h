@@ -3,7 +3,7 @@
 // Bytes are their own tokens. A tokenizer.json is used through tools/tokens, a child process.
 //
 // Threads: one.
-// Errors:  in sentences that say what is missing, or which text or token is at fault.
+// Errors:  as sentences that say what is missing, or which text or token is at fault.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class TextTokens {
 
   // The text's tokens, which those of decode() continue.
   virtual Result<std::vector<std::int64_t>> encode(const std::string& text) = 0;
-  // The text that a token completes; maybe none.
+  // The text that a token completes; may be empty.
   virtual Result<std::string> decode(std::int64_t token) = 0;
   // What the tokens so far leave incomplete.
   virtual Result<std::string> finish() = 0;

@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kEnding = ".safetensors";
 
-// A run's checkpoints beside the run file, of another run than this one.
+// A run's checkpoints beside the run file, of a run other than this one.
 bool lies_in_another_run(const std::string& config_file, const std::string& directory) {
   std::error_code error;
   const fs::path folder = fs::absolute(config_file, error).parent_path();

@@ -1,5 +1,5 @@
-// What `sluice train` looks at and says before its work begins: that what it will write can be
-// written, that data and weights are there, and where the weights come from.
+// What `sluice train` checks and reports before its work begins: that what it will write can be
+// written, that data and weights exist, and where the weights come from.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ Status check_traced_steps(const engine::TraceLog::Options& trace, std::int64_t d
                           std::int64_t steps);
 
 // One line: at random with their seed, from a file, or from a checkpoint. `config_file`: the run
-// file that was named; where that lies in another run's folder, a second line says how to begin
-// with that run's weights.
+// file that was named; where it lies in another run's folder, a second line says how to begin with
+// that run's weights.
 std::string weights_text(const config::Config& config, const ResumePoint& from,
                          const std::string& config_file);
 

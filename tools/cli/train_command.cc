@@ -39,7 +39,7 @@ namespace {
 using engine::TrainingRun;
 
 constexpr const char* kInterruptNotice =
-    "\nfinishing the step, if one has begun, and saving it; once more stops at once\n";
+    "\nfinishing the step, if one has begun, and saving it; interrupt again to stop immediately\n";
 
 struct Options {
   ConfigOptions config;
@@ -57,7 +57,7 @@ struct Options {
   bool any_tokenizer = false;
 };
 
-// --out DIR and the like are other words for keys.
+// --out DIR and the like are other names for keys.
 void add_overrides(const Options& options, ConfigOptions& config) {
   const auto add = [&](const std::string& key, const std::string& value) {
     config.overrides.push_back(key + "=" + value);
@@ -75,21 +75,21 @@ RunFolder::Entry entry_of(const Options& options, const config::Config& config) 
   return options.overwrite ? RunFolder::Entry::kOverwrite : RunFolder::Entry::kNew;
 }
 
-// run.resume says in a file, or by --set, what --resume says; what CLI11 refuses beside the one is
-// to be refused beside the other.
+// run.resume says in a file, or through --set, what --resume says; what CLI11 refuses beside one
+// must be refused beside the other.
 Status check_beside_resume(const Options& options, const config::Config& config) {
   if (config.run.resume.empty()) return {};
   const auto refused = [&](const std::string& option, const std::string& why) {
     return Error(ErrorCode::kInvalidArgument, option + " cannot be combined with run.resume (" +
                                                   config.run.resume + "): " + why);
   };
-  if (options.overwrite) return refused("--overwrite", "it would remove the run that goes on");
+  if (options.overwrite) return refused("--overwrite", "it would remove the run that is resumed");
   if (!options.init_from.empty())
     return refused("--init-from", "the weights are those of the checkpoint");
   return {};
 }
 
-// What a command line asks for, checked as far as that can be without the run's folder.
+// What a command line asks for, checked as far as possible without the run's folder.
 struct Wanted {
   config::Resolved resolved;
   RunFolder::Entry entry = RunFolder::Entry::kNew;
@@ -123,7 +123,7 @@ Result<Wanted> check(const Options& options, aio::IoWatchdog& watchdog) {
   }
   if (config.run.dir.empty()) {
     return Error(ErrorCode::kInvalidArgument,
-                 "where to put the run's files is not said: --out DIR, or run.dir");
+                 "no place is given for the run's files: --out DIR, or run.dir");
   }
   aio::RealFileSystem files;
   SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(config, files));
@@ -136,8 +136,8 @@ Result<Wanted> check(const Options& options, aio::IoWatchdog& watchdog) {
   return wanted;
 }
 
-// What the run so far had and the configuration does not say otherwise: the number of threads,
-// which may change last bits, and the keys of kept_keys.h.
+// What the run has had so far, where the configuration does not say otherwise: the number of
+// threads, which may change last bits, and the keys of kept_keys.h.
 void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved) {
   std::int64_t& threads = resolved.config.run.cpu_threads;
   if (threads == 0) threads = point.stored.run.cpu_threads;
@@ -148,8 +148,9 @@ void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved) {
     if (!said.empty()) std::cerr << said << "\n";
 }
 
-// Where to go on, with `wanted` as it is for that. The wish is taken out of the configuration,
-// which is kept with the run: whoever starts another one from it does not mean to resume that.
+// Where to continue, with `wanted` adjusted for that. The request is removed from the
+// configuration, which is kept with the run: starting another run from it does not mean resuming
+// this one.
 Result<ResumePoint> resume_point(const RunFolder& folder, const Options& options,
                                  const ResumeCommand& command, Wanted& wanted) {
   config::Config& config = wanted.resolved.config;
@@ -176,7 +177,7 @@ Result<ResumePoint> resume_point(const RunFolder& folder, const Options& options
   return point;
 }
 
-// Says what the run is about to do; an error where that would come to nothing.
+// Says what the run is about to do; an error where that would have no effect.
 Status check_steps(const Wanted& wanted, const RunFolder& folder, const ResumePoint& from,
                    const std::string& config_file) {
   const config::Config& config = wanted.resolved.config;
@@ -185,7 +186,7 @@ Status check_steps(const Wanted& wanted, const RunFolder& folder, const ResumePo
   const std::int64_t steps = config.run.steps;
   const std::int64_t done = from.checkpoint ? from.checkpoint->step : 0;
   if (done >= steps) {
-    std::cerr << "all " << steps << " steps are done: --steps N goes on to step N\n";
+    std::cerr << "all " << steps << " steps are done: --steps N continues to step N\n";
   }
   if (!wanted.trace) return {};
   SLUICE_RETURN_IF_ERROR(check_traced_steps(*wanted.trace, done, steps));
@@ -206,8 +207,8 @@ Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& ru
        .check_directory = [&folder] { return folder.check_there(); }});
 }
 
-// Those that the run's own saves will replace: that it goes on after, or that are there before it
-// begins. What is set aside stays.
+// Those that the run's own saves will replace: those that it continues after, or that exist before
+// it begins. What is set aside stays.
 Result<std::int64_t> count_checkpoints(const RunFolder& folder, const ResumePoint& from) {
   if (!from.own) return std::int64_t{0};
   SLUICE_ASSIGN_OR_RETURN(const auto list, folder.checkpoints().list());
@@ -216,7 +217,7 @@ Result<std::int64_t> count_checkpoints(const RunFolder& folder, const ResumePoin
   });
 }
 
-// What was typed, with another --resume; an option in `more` takes the place of the same one.
+// What was typed, with a different --resume; an option in `more` replaces the same one.
 std::string resume_command(const CLI::App& command, const std::string& resume,
                            const std::string& more) {
   const std::string other = more.substr(0, more.find(' '));
@@ -329,13 +330,13 @@ Command add_train_command(CLI::App& sluice) {
   auto* const resume =
       command
           ->add_flag("--resume{newest}", options->resume,
-                     "Goes on from the newest checkpoint in DIR, or with --resume=NAME from that "
+                     "Continues from the newest checkpoint in DIR, or with --resume=NAME from that "
                      "one (run.resume); where there is none yet, starts at step 0")
           ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
           ->excludes(overwrite);
   command
       ->add_flag("--set-aside-later", options->set_aside_later,
-                 "With --resume=NAME: keeps the checkpoints after that one aside, in "
+                 "With --resume=NAME: sets the checkpoints after that one aside, in "
                  "DIR/checkpoints/set-aside-at-NAME (run.later_checkpoints)")
       ->needs(resume);
   auto* const steps = command->add_option("--steps", options->steps, "Optimizer steps (run.steps)")

@@ -117,15 +117,15 @@ void TrainSession::one_step(std::int64_t step) {
   if (outcome.skipped) ++skipped_steps_;
 }
 
-// With a scale that adapts, a run that goes on for some steps may find them all too large.
+// With an adapting scale, a run that continues for a few steps may find all of them too large.
 bool TrainSession::applied_nothing() const {
   const bool adapts = parts_.run->config().fp16.static_loss_scale == 0;
   return taken_steps_ > 0 && skipped_steps_ == taken_steps_ &&
          (!adapts || parts_.run->trainer().state().applied_step == 0);
 }
 
-// Once when lines begin to wait, and once when they no longer do: a full disk takes a line now and
-// then, where a save that failed has left some room.
+// Once when lines begin to wait, and once when they no longer do: a full disk accepts a line now
+// and then, where a failed save has left some room.
 void TrainSession::report_metrics(const Status& written) {
   if (parts_.log->lost_lines() > 0) {
     log::warning_once("metrics are lost", "no more metrics fit in the memory where they wait for " +
@@ -136,7 +136,7 @@ void TrainSession::report_metrics(const Status& written) {
     calm_steps_ = 0;
     if (std::exchange(metrics_wait_, true)) return;
     progress_.clear();
-    log::warning("metrics wait in memory, and training goes on: " + written.error().message());
+    log::warning("metrics wait in memory, and training continues: " + written.error().message());
   } else if (metrics_wait_ && ++calm_steps_ >= kCalmSteps) {
     metrics_wait_ = false;
     progress_.clear();
@@ -193,8 +193,8 @@ Status TrainSession::report_saves() {
   return {};
 }
 
-// A disk that takes nothing more, and a folder that is gone, cost the checkpoint; any other failure
-// ends the run.
+// A disk that accepts nothing more, or a folder that is gone, costs the checkpoint; any other
+// failure ends the run.
 Status TrainSession::report_failure(const engine::SavedCheckpoint& saved) {
   Error error = saved.status.error();
   const std::string name = "the checkpoint of step " + std::to_string(saved.step);
@@ -209,7 +209,7 @@ Status TrainSession::report_failure(const engine::SavedCheckpoint& saved) {
                        ? "the limit on a file's size was reached (ulimit -f)"
                    : is_full ? "the disk was full"
                              : "the disk was read-only";
-  log::warning(name + " was not saved: " + error.message() + ". Training goes on");
+  log::warning(name + " was not saved: " + error.message() + ". Training continues");
   return {};
 }
 

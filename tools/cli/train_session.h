@@ -1,4 +1,4 @@
-// TrainSession: the steps of `sluice train`, and what a user sees and keeps of them: progress,
+// TrainSession: the steps of `sluice train`, and what the user sees and keeps of them: progress,
 // metrics, evaluations, checkpoints.
 #pragma once
 
@@ -34,15 +34,16 @@ class TrainSession {
     kInterrupted,  // after a step, which is saved if checkpoints are wanted, or before the first
   };
   // From the step after the run's position. A disk that is full, or has become read-only, and a
-  // folder that is not there any more cost a checkpoint, and training goes on; metrics that cannot
+  // folder that is no longer there cost a checkpoint, and training continues; metrics that cannot
   // be written wait. See missing(). Every other error ends it.
   Result<End> train(const Interrupt& interrupt);
 
-  // Sentences: what the run should have left on the disk and could not.
+  // Sentences: what the run should have left on the disk but could not.
   std::vector<std::string> missing() const;
-  // Whether steps were taken, and not one of them changed the weights.
+  // Whether steps were taken, and none of them changed the weights.
   bool applied_nothing() const;
-  // After a failure: until a checkpoint that is being written is there, which is then reported.
+  // After a failure: waits until a checkpoint that is being written is complete, which is then
+  // reported.
   void finish_saves();
   // Before train(): what the plan predicts for a step.
   void compare_with_plan(double step_s) { totals_.compare_with_plan(step_s); }
@@ -71,7 +72,7 @@ class TrainSession {
   engine::SaveClock save_clock_;
   int failed_saves_ = 0;
   std::string why_not_saved_;  // of the last save that failed
-  bool metrics_wait_ = false;  // as far as the user was told
+  bool metrics_wait_ = false;  // as far as reported to the user
   int calm_steps_ = 0;         // since a line had to wait
 };
 

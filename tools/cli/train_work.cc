@@ -32,8 +32,8 @@ void write_trace(const TrainWork& work, std::vector<std::string>& missing) {
   }
 }
 
-// What is wanted once the last step is done: one file that cannot be written costs no other. Says
-// in `missing` what could not.
+// What is wanted once the last step is done: one file that cannot be written does not cost another.
+// Notes in `missing` what could not be written.
 void finish(const TrainWork& work, std::vector<std::string>& missing) {
   if (work.trace) write_trace(work, missing);
   if (work.weights.empty()) return;
@@ -43,8 +43,8 @@ void finish(const TrainWork& work, std::vector<std::string>& missing) {
     missing.push_back("the weights were not saved: " + saved.error().message());
 }
 
-// For a run that broke off in a step: which drives its state was on, and where it can go on.
-// `repeats`: going on from there comes to the same failure.
+// For a run that broke off in a step: which drives its state was on, and where it can continue.
+// `repeats`: continuing from there leads to the same failure.
 std::string after_a_failure(const RunFolder& folder, const config::Config& config, bool repeats) {
   std::set<std::string> drives;
   for (const auto& paths : {config.param_nvme_paths(), config.optimizer_nvme_paths()})
@@ -55,12 +55,12 @@ std::string after_a_failure(const RunFolder& folder, const config::Config& confi
   if (repeats) text.clear();
   const auto newest = folder.newest();
   if (!newest.ok())
-    return text + ". Which checkpoint is the newest cannot be told now (" +
+    return text + ". Which checkpoint is the newest cannot be determined now (" +
            newest.error().message() + ")" +
-           (repeats ? "" : ": --resume goes on from it once it can be read");
+           (repeats ? "" : ": --resume continues from it once it can be read");
   if (!*newest) return text + ". There is no checkpoint yet";
   return text + ". The newest checkpoint is " + (*newest)->path +
-         (repeats ? "" : ": --resume goes on from there");
+         (repeats ? "" : ": --resume continues from there");
 }
 
 Result<TrainSession::End> train(const TrainWork& work) {
@@ -79,7 +79,7 @@ Result<TrainSession::End> train(const TrainWork& work) {
   }
 }
 
-// Whether a plain --resume goes on behind the last step that was taken.
+// Whether a plain --resume continues after the last step that was taken.
 bool is_saved(const TrainWork& work) {
   const auto newest = work.folder.newest();
   return newest.ok() && *newest && (*newest)->step == work.run.trainer().state().global_step;
@@ -105,7 +105,7 @@ Result<int> train_and_finish(const TrainWork& work) {
   }
   if (end == TrainSession::End::kCompleted) return 0;
   if (is_saved(work)) {
-    std::cerr << "interrupted; --resume goes on from here\n";
+    std::cerr << "interrupted; --resume continues from here\n";
     return 0;
   }
   std::cerr << "interrupted, and no step is saved; to begin again: " << work.again << "\n";

@@ -1,5 +1,5 @@
-// The work of `sluice train`, once everything that can be refused was: the steps, what is written
-// after the last of them, and what is said of a run that broke off.
+// The work of `sluice train`, once all possible refusals are behind it: the steps, what is written
+// after the last of them, and what is said about a run that broke off.
 #pragma once
 
 #include <optional>
@@ -25,11 +25,11 @@ struct TrainWork {
   std::string weights;                             // the file of the final weights; empty: none
   engine::DType weight_dtype = engine::DType::kF32;
   const PlannedStep* planned = nullptr;  // what the steps are compared with
-  std::string again;                     // the command that begins once more where the run began
+  std::string again;                     // the command that begins again where the run began
 };
 
-// Returns the exit code. Errors, also those thrown, say on which drives the run's state was and
-// where it can go on.
+// Returns the exit code. Errors, including those thrown, say on which drives the run's state was
+// and where it can continue.
 Result<int> train_and_finish(const TrainWork& work);
 
 }  // namespace sluice::tools

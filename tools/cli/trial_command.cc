@@ -31,7 +31,7 @@
 namespace sluice::tools {
 namespace {
 
-// Steps are measured on random tokens: how many an epoch of the real ones has is of no matter.
+// Steps are measured on random tokens: how many an epoch of the real ones has does not matter.
 Result<config::Config> config_of(const std::string& text) {
   SLUICE_ASSIGN_OR_RETURN(
       const config::Resolved resolved,
@@ -77,7 +77,7 @@ PlanFacts facts_of(const engine::RunPlan& plan) {
   return facts;
 }
 
-// All that decides how a run goes, in few letters.
+// Everything that determines how a run behaves, in a few letters.
 std::string run_id_of(const config::Config& config, const engine::MemoryPlan& plan) {
   std::ostringstream text;
   text << config.batch.micro << ' ' << config.batch.accumulation << ' '
@@ -119,8 +119,8 @@ Result<TrialPlan> make_plan(const PlanRequest& request) {
   return answer;
 }
 
-// The median's standard error, of numbers that are spread as usual. There is one number alone where
-// a step takes long, and such steps are much alike.
+// The median's standard error, of numbers that are spread as usual. Where a step takes long there
+// is only one number, and such steps are much alike.
 double median_error(const std::vector<double>& values) {
   constexpr double kOfOne = 0.02;
   constexpr double kOfQuartiles = 0.93;
@@ -186,7 +186,7 @@ std::string answer_to(const std::string& line, const Interrupt& interrupt) {
   }
 }
 
-// Ends with the search, and is what the kernel ends where the host's memory runs out.
+// Ends with the search, and is what the kernel kills where the host's memory runs out.
 void belong_to_the_parent() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::ofstream("/proc/self/oom_score_adj") << 1000;

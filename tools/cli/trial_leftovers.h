@@ -6,8 +6,8 @@
 
 namespace sluice::tools {
 
-// Removes it from the NVMe paths of `config`, as every run does when it begins: what was left there
-// by a killed one, and nothing else (swap/store_inventory.h). What cannot be removed is a warning.
+// Removes it from the NVMe paths of `config`, as every run does when it begins: what a killed run
+// left there, and nothing else (swap/store_inventory.h). What cannot be removed causes a warning.
 void remove_leftovers(const config::Config& config, aio::IoWatchdog& watchdog);
 
 }  // namespace sluice::tools

@@ -29,7 +29,7 @@ std::int64_t size_of(int descriptor) {
   return fstat(descriptor, &status) == 0 ? static_cast<std::int64_t>(status.st_size) : 0;
 }
 
-// The last line with anything in it, of what was written behind `begin`.
+// The last non-empty line of what was written after `begin`.
 std::string last_line(int descriptor, std::int64_t begin) {
   std::array<char, 4096> end{};
   const std::int64_t size = size_of(descriptor);
@@ -61,7 +61,7 @@ double TrialRunner::seconds_since(std::int64_t begin_ns) const {
 
 double TrialRunner::seconds_left() { return options_.budget_s - seconds_since(begin_ns_); }
 
-// A folder of the trials' own: a run of the user's that goes on meanwhile is another one.
+// A folder of the trials' own: a run of the user's that is in progress has another one.
 Result<config::Config> TrialRunner::config_with(const std::vector<KeyValue>& keys) const {
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved,
                           config::resolve(with_changes(sources_, keys)));
@@ -114,8 +114,8 @@ Result<TrialPlan> TrialRunner::plan(const Point& point) {
   if (!said.refusal.empty()) {
     made.forecast.refusal = said.refusal;
   } else {
-    // The drives' speeds are known for the settings that the user has, and take seconds to measure
-    // for others: trials tell more about those.
+    // The drives' speeds are known for the user's settings, and take seconds to measure for others:
+    // trials say more about those.
     std::string drives;
     std::vector<KeyValue> planned;
     for (KeyValue& one : said.keys) {
@@ -186,7 +186,7 @@ double TrialRunner::trial_limit_s() const {
   return longest_trial_s_ > 0 ? kStuckRatio * longest_trial_s_ + kStuckExtraS : options_.budget_s;
 }
 
-// What is half as slow again need not be known exactly; long steps differ little from each other.
+// What is slower by half need not be known exactly; long steps differ little from each other.
 double TrialRunner::measured_limit_s(double best_step_s) const {
   constexpr double kLongEnoughS = 30;
   const double long_s = std::max(kLongEnoughS, kHalfAsSlowAgain * best_step_s);
@@ -205,7 +205,7 @@ Result<Trial> TrialRunner::measure(const Point& point, double best_step_s) {
   const std::int64_t begin_ns = clock_.now_ns();
   SLUICE_ASSIGN_OR_RETURN(const auto child, start());
   auto trial = ask_trial(*child, request);
-  // Also where it answered: what it has on the drives goes while it ends.
+  // Also where it answered: what it has on the drives is removed as it ends.
   child->stop(kPatienceS);
   remove_leftovers(config, *options_.watchdog);
   if (!trial.ok()) return trial;
@@ -236,7 +236,7 @@ Result<Trial> TrialRunner::ask_trial(ChildProcess& child, const MeasureRequest& 
 
 std::string TrialRunner::how_it_was_lost(const ChildProcess& child, const Error& error,
                                          std::int64_t log_begin) const {
-  if (child.ending().empty()) return error.message();  // it lives, and answers nothing of use
+  if (child.ending().empty()) return error.message();  // it lives, but its answer is of no use
   const std::string said = last_line(options_.log, log_begin);
   std::string text = "it ended " + child.ending();
   if (child.ended_by_signal() == SIGKILL)

@@ -1,8 +1,8 @@
 // TrialRunner: plans and measures points of a search, each trial in a process of its own: one that
 // runs out of memory, crashes or hangs is a result, and the GPU is empty again before the next.
 //
-// Plans are made in a child as well, so that this process never holds a part of the GPU. What a
-// trial that was killed left on the drives is removed.
+// Plans are made in a child as well, so that this process never holds part of the GPU. What a
+// killed trial left on the drives is removed.
 //
 // Threads: one.
 // Errors:  kCancelled when interrupted; those of starting a child.
@@ -36,7 +36,7 @@ class TrialRunner final : public TuneSubject {
     int steps = 1;
     double trial_s = 0;   // limit of a trial; 0: by what the others took
     double budget_s = 0;  // of everything, from the constructor on
-    // Ten times a second at most, while a child works.
+    // At most ten times a second, while a child works.
     std::function<void(std::string_view what, double trial_s)> on_wait;
   };
   // Both must outlive it.
@@ -51,13 +51,13 @@ class TrialRunner final : public TuneSubject {
   Result<Trial> measure(const Point& point, double best_step_s) override;
   double seconds_left() override;
 
-  // What the point says in the configuration.
+  // What the point sets in the configuration.
   Result<std::vector<KeyValue>> keys(const Point& point);
 
  private:
   struct Saying {
     std::vector<KeyValue> keys;
-    std::string refusal;  // why it cannot be said
+    std::string refusal;  // why it cannot be set
   };
 
   Result<Saying> saying(const Point& point);

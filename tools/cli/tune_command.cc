@@ -35,7 +35,7 @@ namespace sluice::tools {
 namespace {
 
 constexpr const char* kInterruptNotice =
-    "\nending the trial, and keeping the best so far; once more stops at once\n";
+    "\nending the trial, and keeping the best so far; interrupt again to stop immediately\n";
 constexpr int kNothingRan = 1;
 
 struct Options {
@@ -199,7 +199,7 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(check_out(options));
   SLUICE_ASSIGN_OR_RETURN(const config::Sources sources, sources_of(options.config));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
-  // Once, not as the failure of every trial.
+  // Reported once, not as the failure of every trial.
   aio::RealFileSystem files;
   SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(resolved.config, files));
   warn_of_data(resolved.config);

@@ -1,4 +1,4 @@
-// Utf8Stream: bytes as they come, as text that never ends within a character. What is no UTF-8 is
+// Utf8Stream: bytes as they come, as text that never ends within a character. What is not UTF-8 is
 // shown as U+FFFD, one for each part that no character can begin with (as Python and browsers do).
 #pragma once
 

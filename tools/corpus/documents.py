@@ -1,12 +1,13 @@
 """Documents out of files, folders and data sets, as a stream of fragments.
 
-A text file is one document, a line of JSON-lines one, a row of Parquet or of a data set one. Long
-documents come in fragments of about a million characters, cut behind a line's end, so memory is
-bounded; where the cuts fall depends on the text alone.
+A text file is one document, as is a line of JSON-lines or a row of Parquet or of a data set. Long
+documents come in fragments of about a million characters, cut after a line's end, so memory is
+bounded; where the cuts fall depends only on the text.
 
 Text is UTF-8. What is not becomes U+FFFD, is counted and reported. Left out, named and counted:
 files that cannot be read or that are not regular files, text files with NUL bytes (binaries), lines
-that are not JSON or lack the key, rows without text. What is named itself may be a pipe.
+that are not JSON or lack the key, rows without text. A source that is named explicitly may be a
+pipe.
 """
 
 import codecs
@@ -53,7 +54,7 @@ class Corpus:
                     yield Fragment(text, begins, ends, None, before_bytes + at_bytes)
             except OSError as error:
                 report.skip(source.name, error.strerror or str(error))
-                if not ends:  # the drive failed in the middle: what was read stays, and ends here
+                if not ends:  # the drive failed in the middle: what was read is kept, and ends here
                     yield Fragment("", False, True, None, before_bytes)
             else:
                 self.read.append({"name": source.name, "bytes": source.size_bytes,
@@ -177,7 +178,7 @@ def _walk(folder, globs, left_out=None):
         for name in files:
             path = os.path.join(where, name)
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in globs):
-                if _is_special(path):  # to open a pipe would wait for its writer
+                if _is_special(path):  # opening a pipe would wait for its writer
                     left_out.unreadable.append((path, "it is not a regular file"))
                 else:
                     yield os.path.relpath(path, folder)
@@ -291,7 +292,7 @@ def _parquet(source, column, digest, report):
 # --- text ----------------------------------------------------------------------------------------
 
 def _cut_position(text):
-    """Where to end a fragment of a longer text: behind a line, else behind a word."""
+    """Where to end a fragment of a longer text: after a line, else after a word."""
     for end in ("\n", " "):
         cut = text.rfind(end, FRAGMENT_CHARACTERS // 2, FRAGMENT_CHARACTERS) + 1
         if cut > 0:
@@ -309,7 +310,7 @@ def _cut(text):
 
 
 class _Replaced:
-    """An error handler for decoders that puts U+FFFD in the place of bytes, and counts them."""
+    """An error handler for decoders that puts U+FFFD in place of bytes, and counts them."""
 
     NAME = "sluice-replace"
 

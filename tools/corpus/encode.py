@@ -1,8 +1,8 @@
 """Fragments to tokens, in several processes, the same bytes whatever their number.
 
 Fragments are gathered into batches of about a million characters, a batch is encoded by whichever
-process is free, and the results are written in the order of the batches. At most two batches a
-process are under way, so memory is bounded however slow the disk is.
+process is free, and the results are written in the order of the batches. At most two batches per
+process are in flight, so memory is bounded however slow the disk is.
 """
 
 import ctypes
@@ -105,11 +105,11 @@ _encoder = None  # of this process
 
 
 def _start_worker(vocabulary, parent):
-    # Ctrl-C goes to every process of the terminal, and ending is the first one's affair; should
+    # Ctrl-C goes to every process of the terminal, and ending is up to the first one; should
     # that be killed, this one goes with it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was killed before this one could ask to be told
+    if os.getppid() != parent:  # it was killed before this one could ask to be notified
         os._exit(1)
     global _encoder
     _encoder = BatchEncoder(vocabulary)

@@ -65,7 +65,7 @@ class OutputFolder:
         shutil.rmtree(old, ignore_errors=True)
 
     def _remove_leftovers(self):
-        """Of preparations that were killed: their processes are no more."""
+        """Of preparations that were killed: their processes no longer exist."""
         pattern = re.compile(rf"\.{re.escape(self.path.name)}\.partial-(\d+)")
         for name in os.listdir(self.path.parent):
             match = pattern.fullmatch(name)
@@ -129,7 +129,7 @@ class TokenWriter:
         self._handle.truncate(cut * self.width)
 
     def exchange_files(self, other):
-        """What was written for one side is the other's."""
+        """What was written for one side goes to the other."""
         spare = self.path.with_name(self.path.name + ".spare")
         os.rename(self.path, spare)
         os.rename(other.path, self.path)
@@ -178,7 +178,7 @@ class TokenWriter:
 
 
 def entropy_nats(counts):
-    """What predicting each token by its frequency alone costs: the loss to be below."""
+    """What predicting each token by its frequency alone costs: the loss to beat."""
     total = sum(counts.values())
     shares = (counts[token] / total for token in sorted(counts) if counts[token] > 0)
     return -math.fsum(share * math.log(share) for share in shares) if total else 0.0

@@ -25,7 +25,7 @@ class Report:
             self._say("more is skipped; the last line says how much")
 
     def note(self, sentence):
-        """About many at once, which are not counted as skipped."""
+        """Reports many at once, which are not counted as skipped."""
         self._say(sentence)
 
     def replaced(self, name, count):
@@ -42,7 +42,7 @@ class Report:
 
 
 class SilentReport(Report):
-    """For the pass that trains a tokenizer: the pass that encodes says it all."""
+    """For the pass that trains a tokenizer: the encoding pass reports everything."""
 
     def __init__(self):
         super().__init__("", quiet=True)
@@ -53,7 +53,7 @@ class Progress:
 
     def __init__(self, what, total_bytes):
         self._what = what
-        self._total_bytes = total_bytes  # None: nobody knows
+        self._total_bytes = total_bytes  # None: unknown
         self._begin = time.monotonic()
         self._shown = self._begin
         self._live = sys.stderr.isatty()

@@ -1,6 +1,6 @@
 """Tokenizers: text in, token ids out.
 
-A vocabulary is a small object that travels to worker processes; an encoder is made of it there.
+A vocabulary is a small object that travels to worker processes; an encoder is made from it there.
 Text that spells a special token is encoded as the characters it consists of: only documents' ends
 become the end-of-text token.
 """
@@ -16,9 +16,9 @@ from collections import Counter
 from toolbox import Failure
 
 END_OF_TEXT = "<|endoftext|>"
-# What others call it, tried in this order for a tokenizer.json that was given.
+# What others call it, tried in this order for a given tokenizer.json.
 KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eot_id|>", "[SEP]")
-SMALLEST_BPE = 257  # a byte each, and the end of a text
+SMALLEST_BPE = 257  # one for each byte, and the end of a text
 
 
 class ByteVocabulary:
@@ -58,7 +58,7 @@ class BpeVocabulary:
 
 
 def given(path, end_of_text):
-    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would block
         raise Failure(f"the tokenizer {path} is not a regular file")
     try:
         with open(path, encoding="utf-8") as handle:
@@ -103,7 +103,7 @@ def description(vocabulary):
 
 
 def fingerprint(json_text):
-    """Of what each token of a tokenizer.json means; engine/data/tokenizer_vocabulary.h says how."""
+    """A hash of what its tokens mean; engine/data/tokenizer_vocabulary.h says how."""
     tokenizer = json.loads(json_text)
     vocabulary = tokenizer["model"]["vocab"]
     if isinstance(vocabulary, dict):

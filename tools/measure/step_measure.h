@@ -1,8 +1,8 @@
 // Measures the steps of a training run that is ready.
 //
-// Warm-up, all of its updates and writes included, ends before the first byte is counted. One more
+// Warm-up, including all of its updates and writes, ends before the first byte is counted. One more
 // step then fills the overlap of an update with the next forward again, so that every measured step
-// is what a step costs in the long run; its bytes count, its time does not.
+// costs what a step costs in the long run; its bytes count, its time does not.
 #pragma once
 
 #include <cstdint>
@@ -28,13 +28,13 @@ struct MeasuredStep {
   engine::StepTimes times;
 };
 
-// What the process has of the machine.
+// What the process takes of the machine.
 struct MemoryUse {
   std::uint64_t resident_bytes = 0;
   std::uint64_t peak_resident_bytes = 0;
   std::uint64_t pinned_bytes = 0;     // as the kernel counts them
-  std::uint64_t available_bytes = 0;  // of the machine, to anybody
-  std::uint64_t gpu_used_bytes = 0;   // of the device, by anybody; 0 without one
+  std::uint64_t available_bytes = 0;  // of the machine, to anyone
+  std::uint64_t gpu_used_bytes = 0;   // of the device, by anyone; 0 without one
 };
 // On a GPU (`cuda`), makes its context first.
 MemoryUse memory_use(bool cuda);
@@ -46,7 +46,7 @@ struct StepMeasurement {
   // Over `moved_steps` steps, all of their updates and writes included.
   engine::TrainingRun::Traffic moved;
   int moved_steps = 0;
-  double drain_seconds = 0;  // what was left to do behind the last step
+  double drain_seconds = 0;  // what was left to do after the last step
   MemoryUse memory;          // after the last step
   std::uint64_t gpu_peak_bytes = 0;
   std::uint64_t gpu_pinned_bytes = 0;

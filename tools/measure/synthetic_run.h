@@ -7,8 +7,8 @@
 
 namespace sluice::tools {
 
-// Makes the tokens, in the folder for temporary files, and `config` one that trains on them and
-// from random weights. They must be there until the run has opened them.
+// Makes the tokens, in the folder for temporary files, and changes `config` to train on them and
+// from random weights. They must exist until the run has opened them.
 Result<SyntheticTokens> use_synthetic_tokens(config::Config& config);
 
 }  // namespace sluice::tools

@@ -13,11 +13,11 @@ class App;
 
 namespace sluice::tools {
 
-// Adds --version, and parses; the app's name is the program's. false: help or version was asked for
+// Adds --version, and parses; the app's name is the program's. False: help or version was asked for
 // and printed. kInvalidArgument: one sentence.
 Result<bool> parse_words(CLI::App& app, int argc, const char* const* argv);
 
-// As it could be typed again.
+// In a form that could be typed again.
 std::string command_text(std::string_view program, int argc, const char* const* argv);
 
 }  // namespace sluice::tools

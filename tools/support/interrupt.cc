@@ -11,7 +11,7 @@
 namespace sluice::tools {
 namespace {
 
-// Signals belong to the process, and so does the one that listens to them.
+// Signals belong to the process, and so does the thread that listens to them.
 std::mutex listener_mutex;
 const Interrupt* listener = nullptr;  // guarded by listener_mutex
 
@@ -20,7 +20,7 @@ bool is_ignored(int number) {
   return sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-// What would have happened had nobody taken it.
+// What would have happened had the signal not been taken.
 void end_by(int number) {
   if (is_ignored(number)) return;
   sigset_t set{};
@@ -30,15 +30,15 @@ void end_by(int number) {
   kill(getpid(), number);
 }
 
-// On a thread of its own: standard error may be a file on the very drive that does not answer, or
-// a pipe that nobody empties, and the second signal must be taken all the same.
+// On a thread of its own: standard error may be a file on the very drive that does not answer, or a
+// pipe that no one empties, and the second signal must still be taken.
 void say(const char* text) {
   if (text == nullptr) return;
   try {
     std::thread([text] {
       static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text)));
     }).detach();
-  } catch (const std::system_error&) {  // no thread to be had: then it goes unsaid
+  } catch (const std::system_error&) {  // no thread available: then it goes unsaid
   }
 }
 

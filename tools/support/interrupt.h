@@ -2,7 +2,7 @@
 // flag that long loops look at.
 //
 // A SignalThread is the first object of a program's main: it keeps these signals from every other
-// thread and takes them on one of its own. So a second Ctrl-C ends the process also while all other
+// thread and takes them on one of its own. So a second Ctrl-C ends the process even while all other
 // threads wait in the kernel for a drive that does not answer.
 //
 //   first signal   With an Interrupt: requested() becomes true, and its notice goes to standard
@@ -68,13 +68,15 @@ class Interrupt {
 // From here on a write beyond the limit of a file's size (ulimit -f) fails, as one on a full disk
 // does, instead of ending the process by SIGXFSZ.
 void fail_writes_beyond_limits();
-// Likewise a write that nobody reads any more, instead of SIGPIPE: for what must end well though
-// its terminal, or the `tee` behind it, is gone.
+// Likewise a write that no one reads any longer, instead of SIGPIPE: for what must end well though
+// its terminal, or the `tee` after it, is gone.
 void fail_writes_without_reader();
-// What a child process shall not inherit of all this, and the signals whose mask it shall not.
+// What a child process must not inherit of all this, and the signals whose mask it must not
+// inherit.
 sigset_t signals_ignored_here();
 
-// Sleeps until the clock shows deadline_ns, at most 50 ms: callers loop, and look around between.
+// Sleeps until the clock shows deadline_ns, at most 50 ms: callers loop, and check for other things
+// in between.
 void nap_until(const Clock& clock, std::int64_t deadline_ns);
 
 }  // namespace sluice::tools

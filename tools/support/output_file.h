@@ -1,5 +1,5 @@
-// What a command is going to write, looked at before its work begins: minutes or days later would
-// be too late to hear that a folder is missing.
+// What a command is going to write, checked before its work begins: minutes or days later would be
+// too late to learn that a folder is missing.
 //
 // Threads: any.
 // Errors:  kInvalidArgument, kNotFound, kPermission, kReadOnly, kAlreadyExists; all name the
@@ -15,11 +15,11 @@ namespace sluice::tools {
 struct OutputFile {
   std::string option;       // "--save-weights", for messages
   std::string path;         // empty: nothing is written
-  bool replaces = false;    // a file that is there may be replaced: --force
+  bool replaces = false;    // an existing file may be replaced: --force
   std::string made_folder;  // the command makes this one itself
 };
 
-// Whether `file` can be written: its folder is there and writable, and no other file is lost.
+// Whether `file` can be written: its folder exists and is writable, and no other file is lost.
 Status check_output_file(const OutputFile& file);
 
 }  // namespace sluice::tools

@@ -1,4 +1,4 @@
-// ProgressLine: how far a long transfer is, on a terminal (aio/terminal_line.h).
+// ProgressLine: how far a long transfer has come, on a terminal (aio/terminal_line.h).
 //
 //   write, run 2 of 3  [=========>          ]  47%  3.12 GB/s  0:07 left
 #pragma once
@@ -17,9 +17,9 @@ class ProgressLine {
     double seconds_left = 0;  // of the whole program, as far as known
   };
 
-  // At most ten times a second reach the terminal.
+  // At most ten updates a second reach the terminal.
   void update(std::string_view what, const State& state);
-  // Empties the line; call it before printing anything else.
+  // Clears the line; call it before printing anything else.
   void clear() { line_.clear(); }
 
  private:

@@ -10,13 +10,13 @@
 
 namespace sluice::tools {
 
-// As `sources` with `changes` as last overrides.
+// As `sources`, with `changes` as the last overrides.
 config::Sources with_changes(const config::Sources& sources, const std::vector<KeyValue>& changes);
 
 // A run file that resolves to the same configuration as `sources` with `changes`: the user's own,
-// its keys in their order, with overrides and changes in it. Where that cannot be said so (a
-// DeepSpeed file was laid over it), the resolved configuration as a whole. Comments do not survive:
-// JSON has none. Errors: those of resolve().
+// its keys in their order, with overrides and changes in it. Where it cannot be expressed that way
+// (a DeepSpeed file was laid over it), the resolved configuration as a whole. Comments do not
+// survive: JSON has none. Errors: those of resolve().
 Result<std::string> merged_config(const config::Sources& sources,
                                   const std::vector<KeyValue>& changes);
 

@@ -13,11 +13,11 @@ struct KeyValue {
   std::string json;
 };
 
-// Of optimizer state, from what the plan chose for the rest of a point: that depends on the rest,
-// so it is worked out point by point (shifted_fractions.h).
+// Shifts optimizer state from what the plan chose for the rest of a point: that depends on the
+// rest, so it is worked out point by point (shifted_fractions.h).
 enum class Shift : std::uint8_t {
   kNone,
-  kToGpu,  // from RAM, or from the drives where none is there
+  kToGpu,  // from RAM, or from the drives where RAM has none
   kToCpu,  // from the drives
 };
 

@@ -1,4 +1,4 @@
-// Another division of the optimizer's state among tiers, near the one that the plan chose.
+// A different division of the optimizer's state among tiers, near the one that the plan chose.
 #pragma once
 
 #include <optional>

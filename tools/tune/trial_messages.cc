@@ -8,7 +8,7 @@ namespace {
 
 using nlohmann::json;
 
-// Whatever is wrong with a line, nothing of it is used.
+// Whatever is wrong with a line, no part of it is used.
 template <typename Read>
 auto parsed(const std::string& line, const Read& read) -> Result<decltype(read(json()))> {
   try {

@@ -59,7 +59,7 @@ struct Steps {
   std::int64_t most = 1;
 };
 
-// Halves and doubles of `value`, as far as three of each.
+// Halves and doubles of `value`, up to three of each.
 std::vector<std::int64_t> doublings(std::int64_t value, const Steps& range) {
   constexpr int kEachWay = 3;
   std::vector<std::int64_t> values;
@@ -87,7 +87,7 @@ std::string short_number(std::string_view key, std::int64_t value) {
   return key == kBlock ? format_bytes(static_cast<std::uint64_t>(value)) : std::to_string(value);
 }
 
-// `value`: what it is now; that choice says nothing, so that "0: the plan's" stays what it is.
+// `value`: what it is now; that choice sets nothing, so that "0: the plan's" stays what it is.
 Dimension numbers(std::string_view key, std::int64_t value, std::vector<std::int64_t> values) {
   if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
   std::sort(values.begin(), values.end());
@@ -143,7 +143,7 @@ class Space {
     if (dimension.choices.size() > 1) space_.dimensions.push_back(std::move(dimension));
   }
 
-  // Only asked for what has an effect: what it notes as kept would have been varied.
+  // Only called for what has an effect: what it notes as kept would have been varied.
   bool may_vary(std::string_view key) {
     if (contains(options_.keep, key)) return false;
     if (contains(options_.vary, key) || contains(options_.vary, "all")) return true;

@@ -1,9 +1,9 @@
 // The dimensions of a configuration that are worth a search: what may be varied, and around what.
 //
 // Varied unless it is kept: the split of the train batch, and what DeepSpeed's files always say
-// because they must (sub_group_size, aio). What a user says in the `placement` section is a wish
-// and stays, unless it is named. Devices, budgets and whatever changes results are never varied;
-// nor is what has no effect here: keys of the drives where nothing is on them, and so on.
+// because they must (sub_group_size, aio). What a user says in the `placement` section is
+// deliberate and stays, unless it is named. Devices, budgets and whatever changes results are never
+// varied; nor is what has no effect here: keys of the drives where nothing is on them, and so on.
 //
 // Threads: pure functions.
 #pragma once
@@ -45,7 +45,7 @@ struct TuneSpace {
   std::vector<std::string> kept;  // keys that would be varied, but the configuration gives them
 };
 
-// kInvalidArgument: a key in `options` that is none of those that can be varied.
+// kInvalidArgument: a key in `options` that is not one of those that can be varied.
 Result<TuneSpace> tune_space(const config::Resolved& resolved, const PlanFacts& facts,
                              const VaryOptions& options);
 

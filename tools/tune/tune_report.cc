@@ -50,7 +50,7 @@ std::string_view word_of(TuneEnd end) {
   return "interrupted";
 }
 
-// A refusal may have a table below it, which is no part of a row.
+// A refusal may have a table below it, which is not part of a row.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 std::string name_of(const TuneReport& report, const TuneRow& row) {
@@ -75,7 +75,7 @@ std::string conclusion(const TuneReport& report) {
     text = "Best: " + name_of(report, best) + ": " + outcome_of(best);
     const double gain = result.confirmation ? result.confirmation->gain() : 0;
     if (gain > 0)
-      text += ".\nMeasured again by turns, it is " + decimals(gain, 3) + " times as fast as " +
+      text += ".\nMeasured again in turns, it is " + decimals(gain, 3) + " times as fast as " +
               "the configuration as it was";
     const std::string failure = result.confirmation ? result.confirmation->failure : "";
     if (!failure.empty())
@@ -104,7 +104,7 @@ Json json_of_row(const TuneReport& report, std::size_t number) {
   return json;
 }
 
-// The lines of `left`, all made as long as the longest, with a word behind each.
+// The lines of `left`, all padded to the longest, with a word after each.
 std::string beside(const std::string& left, const std::vector<std::string>& words) {
   std::vector<std::string> lines;
   std::size_t width = 0;
@@ -139,7 +139,7 @@ std::string outcome_of(const TuneRow& row) {
 std::string table_of(const TuneReport& report) {
   std::vector<engine::TextRow> rows = {
       {"trial", "predicted", "step", "tokens/s", "GPU", "host", "took"}};
-  // Only numbers are aligned to the right: the words are behind them.
+  // Only numbers are right-aligned: the words come after them.
   std::vector<std::string> words = {"changed: verdict"};
   for (std::size_t i = 0; i < report.result.rows.size(); ++i) {
     const TuneRow& row = report.result.rows[i];

@@ -15,13 +15,13 @@ struct TuneReport {
   std::vector<std::string> kept;           // keys that the configuration gives, and that stayed
 };
 
-// The table of all trials, aligned, and below it what it comes to. Rows that the plan ruled out
-// because they do not fit or would be slower are there as well.
+// The table of all trials, aligned, and below it the conclusion. Rows that the plan ruled out
+// because they do not fit or would be slower are included.
 std::string table_of(const TuneReport& report);
-// One JSON object with all of it.
+// One JSON object with everything.
 std::string json_of(const TuneReport& report);
 
-// Whether the best is to be used instead of the start: measured again by turns, it was faster.
+// Whether the best is to be used instead of the start: measured again in turns, it was faster.
 bool is_worth_it(const TuneResult& result);
 
 // "step 812 ms, 10088 tokens/s", or why not.

@@ -1,13 +1,13 @@
 // TuneSearch: from the plan's own choice to the fastest measured one, by coordinate descent.
 //
-// The start is measured first. Then dimension by dimension, the one that the plan promises most of
-// first, its neighbours are tried; where one is faster by more than the noise, the search goes on
+// The start is measured first. Then its neighbours are tried, dimension by dimension, the one that
+// the plan promises most of first; where one is faster by more than the noise, the search continues
 // in that direction. Passes over all dimensions end when one finds nothing, or the time or the
-// number of trials is used up; later ones leave out choices that were much slower in an earlier.
-// Nothing is measured that the plan says does not fit, is the same run as one before, or is
-// predicted to be slower than the best by kPruneRatio: it is a row of the result like every trial,
-// and so is a trial that fails. At the end the start and the best are measured again by turns, so
-// that the gain is a ratio of one and the same hour.
+// number of trials is used up; later ones leave out choices that were much slower in an earlier
+// one. What the plan says does not fit, what is the same run as an earlier one, and what is
+// predicted to be slower than the best by kPruneRatio is not measured: it is a row of the result
+// like every trial, and so is a trial that fails. At the end the start and the best are measured
+// again in turns, so that the gain is a ratio taken at the same time.
 //
 // Threads: one.
 // Errors:  those of the subject that end everything; a trial that fails is a result.
@@ -39,7 +39,7 @@ struct Trial {
   double tokens_per_s = 0;
   std::uint64_t gpu_bytes = 0;   // at most; 0: no GPU
   std::uint64_t host_bytes = 0;  // resident at most
-  double took_s = 0;             // in all, also of what failed
+  double took_s = 0;             // total, including what failed
 
   bool measured() const { return failure.empty(); }
 };
@@ -91,7 +91,7 @@ class TuneSearch {
 
   struct Options {
     double least_gain = 0.02;  // what counts as faster, unless the measured noise is more
-    int most_trials = 60;      // the confirmation's left out
+    int most_trials = 60;      // without the confirmation's
     int confirmations = 2;     // of start and best each; 0: none
     std::function<void(const TuneRow& row, std::size_t number)> on_row = {};  // counted from 1
   };
@@ -132,7 +132,7 @@ class TuneSearch {
   std::map<Point, Forecast> forecasts_;
   std::map<Point, Outcome> tried_;
   std::map<std::string, std::size_t> runs_;  // by run_id: the row that measured it
-  // By dimension and choice: the ratio to the best then, where it differed in that alone.
+  // By dimension and choice: the ratio to the best at that time, where it differed only in that.
   std::map<std::pair<std::size_t, int>, double> ratios_;
   TuneResult result_;
   int trials_ = 0;

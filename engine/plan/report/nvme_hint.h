@@ -1,4 +1,4 @@
-// What would give a run more room on NVMe, in words: which setting, and which path.
+// What would give a run more room on NVMe, as text: which setting, and which path.
 #pragma once
 
 #include <cstdint>

@@ -123,8 +123,8 @@ class Simulation {
   template <typename Condition>
   Status run_until(const Condition& condition) {
     if (loop_.run_until(condition)) return {};
-    return Error(ErrorCode::kInternal, "the simulated run stands still at " +
-                                           std::to_string(now_s()) + " s: this is a bug");
+    return Error(ErrorCode::kInternal,
+                 "the simulated run is stuck at " + std::to_string(now_s()) + " s: this is a bug");
   }
 
   // ---- drives

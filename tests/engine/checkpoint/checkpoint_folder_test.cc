@@ -141,7 +141,7 @@ TEST_F(CheckpointList, HasNoNewestWhileTheFirstFileOfOneIsCopied) {
     const auto newest = folder_.newest();
     ASSERT_FALSE(newest.ok());
     EXPECT_EQ(newest.error().code(), ErrorCode::kCorrupt);
-    EXPECT_THAT(newest.error().message(), HasSubstr("still being copied, or is somebody else's"));
+    EXPECT_THAT(newest.error().message(), HasSubstr("still being copied, or is not ours"));
     EXPECT_THAT(*folder_.clean_leftovers(), IsEmpty());
     EXPECT_FALSE(remove_checkpoint(*queue_, name).ok());
     EXPECT_TRUE(*drive_.files().exists(part));

@@ -31,7 +31,7 @@ TEST(DecayedParameters, LeaveOutVectorsInOurFilesAndNothingInDeepSpeeds) {
 
 TEST(DecayedParameters, StayWhatTheyWereInARunFromBeforeTheKey) {
   Resolved now = accepted(resolve_run(kRun));
-  EXPECT_THAT(keep_decayed_parameters(kRun, now), HasSubstr("goes on applying to all parameters"));
+  EXPECT_THAT(keep_decayed_parameters(kRun, now), HasSubstr("still applies to all parameters"));
   EXPECT_EQ(decayed(now), DecayedParameters::kAll);
   // And once that is stored.
   Resolved again = accepted(resolve_run(kRun));

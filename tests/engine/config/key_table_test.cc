@@ -255,7 +255,7 @@ TEST(NearestKey, SuggestsUnderItsOwnSection) {
 TEST(NearestKey, PointsAtTheSectionThatHasTheKey) {
   EXPECT_EQ(suggest_key("thread_count"), "thread_count is a key of aio");
   EXPECT_EQ(suggest_key("model.queue_depth"), "queue_depth is a key of aio");
-  EXPECT_EQ(suggest_key("run.train_batch_size"), "train_batch_size stands at the top level");
+  EXPECT_EQ(suggest_key("run.train_batch_size"), "train_batch_size is at the top level");
 }
 
 TEST(NearestKey, ListsASmallSectionWhenNothingIsNear) {

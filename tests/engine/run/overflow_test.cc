@@ -254,7 +254,7 @@ TEST(NonFiniteStep, StopsTheRunAndNamesTheData) {
   EXPECT_EQ(masters_of(*run), before);
   EXPECT_EQ(run->trainer().state().skipped_in_a_row, 0);
   EXPECT_THAT(said, HasSubstr("run.non_finite_step=skip"));
-  EXPECT_THAT(said, HasSubstr("comes to the same step and stops again"));
+  EXPECT_THAT(said, HasSubstr("reaches the same step and stops again"));
   std::smatch named;
   ASSERT_TRUE(std::regex_search(
       said, named,

@@ -386,7 +386,7 @@ TEST(RunCheckpoints, MakeNoFolderWhereTheRunsIsNotAnyMore) {
   ASSERT_TRUE(lock.ok());
   const auto check = [&]() -> Status {
     if (*(*lock)->is_at(directory + "/lock")) return {};
-    return Error(ErrorCode::kNotFound, directory + " is not there any more");
+    return Error(ErrorCode::kNotFound, directory + " is no longer there");
   };
   for (const bool background : {false, true}) {
     const auto checkpoints =
@@ -401,7 +401,7 @@ TEST(RunCheckpoints, MakeNoFolderWhereTheRunsIsNotAnyMore) {
     std::filesystem::rename(directory, moved);
     const SavedCheckpoint refused = save();
     EXPECT_TRUE(refused.directory_lost);
-    EXPECT_THAT(refused.status.error().message(), HasSubstr("is not there any more"));
+    EXPECT_THAT(refused.status.error().message(), HasSubstr("is no longer there"));
     EXPECT_FALSE(std::filesystem::exists(directory));
     std::filesystem::rename(moved, directory);
     const SavedCheckpoint saved = save();
