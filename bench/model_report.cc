@@ -76,7 +76,7 @@ std::string ModelReport::table() const {
                 options.deterministic ? ", deterministic" : "", options.cuda ? "cuda" : "cpu");
   std::string table = text;
   table += std::string(26, ' ') + "         ms    TFLOP/s";
-  table += options.cuda ? "    peak MB boundaries    planned\n" : "\n";
+  table += options.cuda ? "    peak MB     inputs    planned\n" : "\n";
   const auto unit_input =
       static_cast<double>(engine::unit_input_bytes(options.shape, options.pass));
   for (const PassMeasurement& it : passes) {
@@ -97,7 +97,7 @@ std::string ModelReport::json(const aio::MachineInfo& machine, const std::string
   json["dtype"] = options.dtype_name;
   json["device"] = options.cuda ? "cuda" : "cpu";
   json["deterministic"] = options.deterministic;
-  json["boundary_bytes"] = engine::unit_input_bytes(options.shape, options.pass);
+  json["unit_input_bytes"] = engine::unit_input_bytes(options.shape, options.pass);
   json["passes"] = Json::array();
   for (const PassMeasurement& it : passes) {
     Json one = {{"name", it.name}, {"median_ms", it.median_ms()}, {"ms", it.ms}};

@@ -32,7 +32,7 @@ std::vector<RecordShape> shapes_of(const StoreLayout& layout) {
 }
 
 // Clears the folders that were taken for a new store.
-Status clear_for_new_store(IoQueue& queue, const RunDirectories& directories) {
+Status clear_for_new_store(IoQueue& queue, const StoreDirectories& directories) {
   aio::FileSystem& files = queue.backend().files();
   for (const auto& directory : directories) {
     const std::string& folder = directory->path();
@@ -48,7 +48,7 @@ Status clear_for_new_store(IoQueue& queue, const RunDirectories& directories) {
 
 }  // namespace
 
-StateStore::StateStore(Queues queues, StoreLayout layout, RunDirectories directories)
+StateStore::StateStore(Queues queues, StoreLayout layout, StoreDirectories directories)
     : queues_(queues),
       layout_(std::move(layout)),
       shapes_(shapes_of(layout_)),
@@ -85,7 +85,7 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
                            .stripe_bytes = options.stripe_bytes,
                            .chunk_bytes = options.chunk_bytes},
                           std::move(records)));
-  SLUICE_ASSIGN_OR_RETURN(RunDirectories taken,
+  SLUICE_ASSIGN_OR_RETURN(StoreDirectories taken,
                           StoreDirectory::take_all(queues.reads, options.paths, options.run));
   SLUICE_RETURN_IF_ERROR(clear_for_new_store(queues.reads, taken));
 

@@ -136,7 +136,7 @@ class StateStore {
     std::uint16_t readers = 0;
   };
 
-  StateStore(Queues queues, StoreLayout layout, RunDirectories directories);
+  StateStore(Queues queues, StoreLayout layout, StoreDirectories directories);
   Status make_data();
   Status read_and_wait(RecordId id, std::span<std::byte> image);
   static void on_done(aio::IoRequest& request, void* context) noexcept;
@@ -144,7 +144,7 @@ class StateStore {
   const Queues queues_;
   const StoreLayout layout_;
   const std::vector<RecordShape> shapes_;
-  RunDirectories directories_;  // in the layout's order
+  StoreDirectories directories_;  // in the layout's order
   std::unique_ptr<aio::StripedFile> data_;
   const char* label_ = Options().label;
 

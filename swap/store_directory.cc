@@ -304,10 +304,11 @@ Result<std::unique_ptr<StoreDirectory>> StoreDirectory::take(aio::IoQueue& queue
       new StoreDirectory(queue, path, run, std::move(lock), std::move(previous_owner)));
 }
 
-Result<RunDirectories> StoreDirectory::take_all(aio::IoQueue& queue,
-                                                const std::vector<std::string>& paths,
-                                                const std::string& run, const RunOptions& options) {
-  RunDirectories taken;
+Result<StoreDirectories> StoreDirectory::take_all(aio::IoQueue& queue,
+                                                  const std::vector<std::string>& paths,
+                                                  const std::string& run,
+                                                  const RunOptions& options) {
+  StoreDirectories taken;
   for (const std::string& path : paths) {
     SLUICE_RETURN_IF_ERROR(refuse_before(queue, path, run, options));
     SLUICE_RETURN_IF_ERROR(refuse_busy(queue, folder_of(path, run), options.lock_wait_ms));

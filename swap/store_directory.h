@@ -62,7 +62,7 @@ struct FoundRun {
 };
 
 class StoreDirectory;
-using RunDirectories = std::vector<std::unique_ptr<StoreDirectory>>;
+using StoreDirectories = std::vector<std::unique_ptr<StoreDirectory>>;
 
 class StoreDirectory {
  public:
@@ -76,8 +76,9 @@ class StoreDirectory {
                                                       const std::string& run,
                                                       const RunOptions& options = {});
   // The folders of one run on several paths, in their order: all are looked at before one is taken.
-  static Result<RunDirectories> take_all(aio::IoQueue& queue, const std::vector<std::string>& paths,
-                                         const std::string& run, const RunOptions& options = {});
+  static Result<StoreDirectories> take_all(aio::IoQueue& queue,
+                                           const std::vector<std::string>& paths,
+                                           const std::string& run, const RunOptions& options = {});
   // The lock of an existing folder, so that it may be looked at and removed; its owner.json
   // stays as it is. kNotFound; kBusy and kAlreadyExists as of take().
   static Result<std::unique_ptr<StoreDirectory>> hold(aio::IoQueue& queue, const std::string& path,

@@ -41,7 +41,7 @@ Result<std::vector<FoundRun>> remove_leftover(IoQueue& queue, const FoundRun& fo
   } else if (manifest.error().code() != ErrorCode::kNotFound) {
     return manifest.error();
   }
-  RunDirectories held;
+  StoreDirectories held;
   std::vector<FoundRun> members;
   for (const std::string& path : paths) {
     SLUICE_ASSIGN_OR_RETURN(auto directory, StoreDirectory::hold(queue, path, found.run));
@@ -84,7 +84,7 @@ std::string describe(const FoundRun& found) {
   return what;
 }
 
-Status remove_store(IoQueue& queue, const RunDirectories& directories) {
+Status remove_store(IoQueue& queue, const StoreDirectories& directories) {
   aio::FileSystem& files = queue.backend().files();
   for (const auto& directory : directories) SLUICE_RETURN_IF_ERROR(directory->refuse_removal());
   for (const auto& path_of : {closed_mark_path, manifest_path})
@@ -132,7 +132,7 @@ Result<Sweep> remove_leftovers(IoQueue& queue, const std::vector<std::string>& p
 
 Result<std::vector<FoundRun>> remove_run(IoQueue& queue, const std::vector<std::string>& paths,
                                          const std::string& run) {
-  RunDirectories held;
+  StoreDirectories held;
   std::vector<FoundRun> found;
   for (const std::string& path : paths) {
     auto directory = StoreDirectory::hold(queue, path, run);

@@ -21,7 +21,7 @@ std::string describe(const RunOwner& owner);
 
 // Removes a store that is held on the paths given. Through a kill at any moment the rest of it is
 // a leftover, on every path: what says that it was closed goes first, then that it has other parts.
-Status remove_store(aio::IoQueue& queue, const RunDirectories& directories);
+Status remove_store(aio::IoQueue& queue, const StoreDirectories& directories);
 
 struct Sweep {
   std::vector<FoundRun> removed;

@@ -157,7 +157,7 @@ void plan_unit_inputs(const config::Config& config, const ModelLayout& model,
                                       .tokens = config.data.sequence_tokens,
                                       .type = offload::compute_type(plan.form),
                                       .slots = *slots};
-  plan.host.push_back({"activation boundaries", MemoryUse::kUnitInputs,
+  plan.host.push_back({"unit inputs", MemoryUse::kUnitInputs,
                        UnitInputPlan(model, *plan.unit_inputs).host_bytes(),
                        /*locked=*/true});
 }
@@ -166,7 +166,7 @@ void plan_unit_inputs(const config::Config& config, const ModelLayout& model,
 // between two units. More would fetch parameters less often; this much hides a drive behind a GPU.
 constexpr std::uint64_t kEvaluationFlowBytes = 256 * kMiB;
 
-// Boundaries of all micro-batches between forward and backward, and what one call works with. An
+// Unit inputs of all micro-batches between forward and backward, and what one call works with. An
 // evaluation during training uses the memory of units' inputs.
 std::uint64_t plan_activations(const config::Config& config, const ModelLayout& model,
                                MemoryPlan& plan) {

@@ -217,7 +217,7 @@ class Check {
     const bool between_passes =
         activation_bytes() > 0 && 2 * unit_input_bytes() > activation_bytes();
     if (between_passes && plan_.cuda)
-      return "keep those between units in RAM (placement.boundaries_to_cpu: \"on\")";
+      return "keep the inputs of units in RAM (placement.boundaries_to_cpu: \"on\")";
     const std::string shorter = "take shorter sequences (data.sequence_length, now " +
                                 std::to_string(config_.data.sequence_tokens) + ")";
     if (between_passes && config_.batch.micro * config_.batch.accumulation > 1) {

@@ -34,7 +34,7 @@ class CudaUnitInputStore final : public UnitInputStore {
         slots_(static_cast<std::size_t>(plan_.ring().slots())) {
     if (pool_ != nullptr) host_ = pool_->acquire();
     for (int unit = 0; unit < model.units(); ++unit)
-      names_.push_back(model.layout(unit).name + " boundary");
+      names_.push_back(model.layout(unit).name + " input");
     const at::Device device(at::kCUDA, c10::cuda::current_device());
     const at::Tensor ring = at::zeros({static_cast<std::int64_t>(plan_.gpu_bytes())},
                                       at::TensorOptions().dtype(at::kByte).device(device));

@@ -49,10 +49,10 @@ Resource resource_of(Stream stream) {
     case Stream::kCompute:
       return Resource::kGpu;
     case Stream::kParamsIn:
-    case Stream::kBoundariesIn:
+    case Stream::kInputsIn:
       return Resource::kHostToGpu;
     case Stream::kGradientsOut:
-    case Stream::kBoundariesOut:
+    case Stream::kInputsOut:
       return Resource::kGpuToHost;
     case Stream::kStateReads:
     case Stream::kParamReads:

@@ -24,9 +24,9 @@ namespace sluice::offload {
 enum class Stream : std::uint8_t {
   kCompute,
   kParamsIn,
-  kBoundariesIn,
+  kInputsIn,
   kGradientsOut,
-  kBoundariesOut,
+  kInputsOut,
   kUpdates,
   kStateReads,
   kParamReads,

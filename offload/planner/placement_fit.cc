@@ -60,7 +60,7 @@ bool fits_without(PlannerInput input, FitHint::Change change) {
       if (rules.recompute != Tristate::kOff) return false;
       rules.recompute = Tristate::kAuto;
       break;
-    case FitHint::Change::kBoundariesToCpu:
+    case FitHint::Change::kInputsToCpu:
       if (rules.boundaries_to_cpu != Tristate::kOff) return false;
       rules.boundaries_to_cpu = Tristate::kAuto;
       break;
@@ -121,9 +121,8 @@ std::vector<FitHint> fit_hints(const PlannerInput& input) {
     if (const auto more = more_needed(input, change))
       hints.push_back({.change = change, .more_bytes = *more});
   }
-  for (const Change change :
-       {Change::kRecompute, Change::kBoundariesToCpu, Change::kOptimizerAnywhere,
-        Change::kParamsAnywhere, Change::kHalfMicroBatch}) {
+  for (const Change change : {Change::kRecompute, Change::kInputsToCpu, Change::kOptimizerAnywhere,
+                              Change::kParamsAnywhere, Change::kHalfMicroBatch}) {
     if (fits_without(input, change)) hints.push_back({.change = change});
   }
   return hints;

@@ -25,7 +25,7 @@ struct FitHint {
     kMoreCpu,
     kMoreNvme,           // with a budget of 0: name an NVMe path
     kRecompute,          // where a rule forbids it, like the next three
-    kBoundariesToCpu,    // likewise
+    kInputsToCpu,        // likewise
     kOptimizerAnywhere,  // let the planner place the state
     kParamsAnywhere,
     kHalfMicroBatch,  // with twice as many in a step: of what is kept between passes, as much

@@ -18,7 +18,7 @@ Status check_input(const PlannerInput& input) {
   const PlacementRules& rules = input.rules;
   if (rules.recompute == Tristate::kOff && rules.boundaries_to_cpu == Tristate::kOn) {
     return invalid(
-        "units that recompute nothing keep their inputs on the GPU, so that boundaries cannot go "
+        "units that recompute nothing keep their inputs on the GPU, so that these cannot go "
         "to the host: leave recompute or boundaries_to_cpu to \"auto\"");
   }
   if (!rules.state.empty() && rules.state.size() != input.units.size())

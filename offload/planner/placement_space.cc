@@ -32,7 +32,7 @@ PlacementSpace::PlacementSpace(const PlannerInput& input) : input_(input) {
     const UnitCost& unit = input.units[static_cast<std::size_t>(index)];
     elements_ += unit.elements;
     if (has_activations(unit)) with_activations_.push_back(index);
-    if (unit.unit_input_bytes > 0) with_boundaries_.push_back(index);
+    if (unit.unit_input_bytes > 0) with_inputs_.push_back(index);
   }
   const PlacementRules& rules = input.rules;
   if (!rules.state.empty()) {
@@ -51,7 +51,7 @@ PlacementSpace::PlacementSpace(const PlannerInput& input) : input_(input) {
 // Inputs of units that keep more than that stay as well.
 int PlacementSpace::most_offloaded(int kept) const {
   if (input_.rules.boundaries_to_cpu == Tristate::kOff) return 0;
-  const int leaving = static_cast<int>(with_boundaries_.size()) - kept;
+  const int leaving = static_cast<int>(with_inputs_.size()) - kept;
   return std::max(leaving - std::max(input_.unit_input_slots, 1), 0);
 }
 
@@ -143,7 +143,7 @@ void PlacementSpace::place_activations(const PlacementKnobs& knobs,
   for (const int index : choose(with_activations_, knobs.kept, knobs.kept_spread))
     places[static_cast<std::size_t>(index)].activations = ActivationPlace::kKeep;
   int left = knobs.offloaded;
-  for (const int index : with_boundaries_) {
+  for (const int index : with_inputs_) {
     UnitPlacement& place = places[static_cast<std::size_t>(index)];
     if (left == 0) return;
     if (place.activations == ActivationPlace::kKeep) continue;

@@ -76,7 +76,7 @@ class PlacementSpace {
   const PlannerInput& input_;
   std::vector<std::uint64_t> gpu_steps_;
   std::vector<int> with_activations_;
-  std::vector<int> with_boundaries_;
+  std::vector<int> with_inputs_;
   std::uint64_t elements_ = 0;
   std::uint64_t least_gpu_elements_ = 0;
   std::uint64_t most_gpu_elements_ = 0;

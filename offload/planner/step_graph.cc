@@ -29,7 +29,7 @@ StepGraph::StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitP
       tasks_(12 * units.size() * at(steps_to_steady_state(inputs_)), graph.drives_outside),
       records_(inputs_, tasks_),
       params_(inputs_, tasks_),
-      boundaries_out_(units.size(), kNoTask),
+      inputs_out_(units.size(), kNoTask),
       backwards_(units.size(), kNoTask) {
   plan_ring();
   const int steps = graph.steps > 0 ? graph.steps : steps_to_steady_state(inputs_);
@@ -162,15 +162,15 @@ void StepGraph::add_forward(int index) {
   const TaskId before = tasks_.last_compute();
   const TaskId adamw = add_gpu_adamw(index);
   const int leaver = ring_leaver_[at(index)];
-  const TaskId place_free = leaver >= 0 ? boundaries_out_[at(leaver)] : kNoTask;
+  const TaskId place_free = leaver >= 0 ? inputs_out_[at(leaver)] : kNoTask;
   const TaskId forward = tasks_.add(Kind::kForward, index, inputs_.unit(index).forward_s,
                                     {gate(index), fetched_.own, place_free, fetched_.lender});
   gpu_begins_.push_back(adamw == kNoTask ? forward : adamw);
   used_by(forward);
   if (inputs_.place(index).activations == ActivationPlace::kOffload && inputs_.has_bus()) {
-    boundaries_out_[at(index)] = tasks_.add(
-        Kind::kBoundaryOut, index, static_cast<double>(inputs_.unit(index).unit_input_bytes),
-        {before, gate(index), kNoTask, kNoTask});
+    inputs_out_[at(index)] = tasks_.add(Kind::kInputOut, index,
+                                        static_cast<double>(inputs_.unit(index).unit_input_bytes),
+                                        {before, gate(index), kNoTask, kNoTask});
   }
 }
 
@@ -198,8 +198,8 @@ void StepGraph::add_backward(int index) {
   if (activations == ActivationPlace::kOffload && inputs_.has_bus()) {
     const int follower = ring_follower_[at(index)];
     const TaskId place_free = follower >= 0 ? backwards_[at(follower)] : head_;
-    unit_input = tasks_.add(Kind::kBoundaryIn, index, static_cast<double>(unit.unit_input_bytes),
-                            {place_free, boundaries_out_[at(index)], kNoTask, kNoTask});
+    unit_input = tasks_.add(Kind::kInputIn, index, static_cast<double>(unit.unit_input_bytes),
+                            {place_free, inputs_out_[at(index)], kNoTask, kNoTask});
   }
   const double again_s = activations == ActivationPlace::kKeep ? 0 : unit.recompute_s;
   const TaskId backward = tasks_.add(Kind::kBackward, index, unit.backward_s + again_s,

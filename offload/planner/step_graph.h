@@ -104,7 +104,7 @@ class StepGraph {
   TaskId last_ = kNoTask;      // also the norm that the next step begins with
   std::vector<TaskId> updated_;
   std::vector<TaskId> gpu_begins_;
-  std::vector<TaskId> boundaries_out_;
+  std::vector<TaskId> inputs_out_;
   std::vector<TaskId> backwards_;  // by unit
   std::vector<TaskId> gradients_;  // in their order, of the step being built
 };

@@ -35,17 +35,10 @@ struct UnitCost {
   std::uint64_t slot_elements = 0;  // in a place on the GPU, padding included; 0: `elements`
   double forward_s = 0;             // of the GPU
   double recompute_s = 0;
-<<<<<<< HEAD:offload/planner/step_model.h
   double backward_s = 0;               // without recomputing; the cast of the gradient included
   std::uint64_t unit_input_bytes = 0;  // its input; 0 where backward does not need it: at both ends
-  std::uint64_t kept_bytes = 0;        // what kKeep keeps beside the input
+  std::uint64_t kept_bytes = 0;        // what kKeep keeps besides the input
   std::vector<int> lenders;            // earlier units whose parameters it uses besides its own
-=======
-  double backward_s = 0;             // without recomputing; the cast of the gradient included
-  std::uint64_t boundary_bytes = 0;  // its input; 0 where backward does not need it: at both ends
-  std::uint64_t kept_bytes = 0;      // what kKeep keeps besides the input
-  std::vector<int> lenders;          // earlier units whose parameters it uses besides its own
->>>>>>> prose:offload/step_model.h
 };
 
 // Where a unit's state lies. Elements of gpu, cpu and nvme state add up to the unit's.

@@ -16,12 +16,12 @@ Stream stream_of(StepTask kind) {
       return Stream::kUpdates;
     case Kind::kParamsIn:
       return Stream::kParamsIn;
-    case Kind::kBoundaryIn:
-      return Stream::kBoundariesIn;
+    case Kind::kInputIn:
+      return Stream::kInputsIn;
     case Kind::kGradientOut:
       return Stream::kGradientsOut;
-    case Kind::kBoundaryOut:
-      return Stream::kBoundariesOut;
+    case Kind::kInputOut:
+      return Stream::kInputsOut;
     case Kind::kStateRead:
       return Stream::kStateReads;
     case Kind::kStateWrite:
@@ -57,9 +57,9 @@ const char* words(StepTask kind) {
       return "adamw ";
     case Kind::kParamsIn:
       return "parameters ";
-    case Kind::kBoundaryIn:
-    case Kind::kBoundaryOut:
-      return "boundary ";
+    case Kind::kInputIn:
+    case Kind::kInputOut:
+      return "unit input ";
     case Kind::kGradientOut:
       return "gradient ";
     case Kind::kStateRead:

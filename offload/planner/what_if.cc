@@ -26,7 +26,7 @@ bool uses_drives(const PlacementPlan& plan) {
 }  // namespace
 
 Result<std::vector<WhatIf>> find_what_ifs(const PlannerInput& input, const PlacementPlan& plan,
-                                          const ReliefOptions& options) {
+                                          const WhatIfOptions& options) {
   using Change = WhatIf::Change;
   std::vector<std::pair<Change, PlannerInput>> changes;
   const auto change = [&](Change what) -> PlannerInput& {
@@ -43,20 +43,20 @@ Result<std::vector<WhatIf>> find_what_ifs(const PlannerInput& input, const Place
   change(Change::kTwiceMicroBatch) =
       options.twice_micro_batch ? options.twice_micro_batch(input) : with_twice_the_tokens(input);
   if (!input.step.overlap_update) change(Change::kOverlapUpdate).step.overlap_update = true;
-  std::vector<WhatIf> reliefs;
+  std::vector<WhatIf> found;
   for (const auto& [what, changed] : changes) {
     SLUICE_ASSIGN_OR_RETURN(const PlacementPlan relieved, plan_placement(changed));
     if (!relieved.fits) continue;
     const double tokens = what == Change::kTwiceMicroBatch ? 2 : 1;
     const double step_s = relieved.prediction.step_s;
-    reliefs.push_back({.change = what,
-                       .step_s = step_s,
-                       .tokens_per_s_ratio = tokens * plan.prediction.step_s / step_s});
+    found.push_back({.change = what,
+                     .step_s = step_s,
+                     .tokens_per_s_ratio = tokens * plan.prediction.step_s / step_s});
   }
-  std::stable_sort(reliefs.begin(), reliefs.end(), [](const WhatIf& a, const WhatIf& b) {
+  std::stable_sort(found.begin(), found.end(), [](const WhatIf& a, const WhatIf& b) {
     return a.tokens_per_s_ratio > b.tokens_per_s_ratio;
   });
-  return reliefs;
+  return found;
 }
 
 }  // namespace sluice::offload

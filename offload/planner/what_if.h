@@ -26,7 +26,7 @@ struct WhatIf {
   double tokens_per_s_ratio = 1;  // to the plan's
 };
 
-struct ReliefOptions {
+struct WhatIfOptions {
   std::uint64_t more_ram_bytes = 16 * kGiB;
   std::uint64_t more_gpu_bytes = 8 * kGiB;
   // The same model with twice the micro-batch; unset: all that grows with it is doubled.
@@ -37,6 +37,6 @@ struct ReliefOptions {
 // effect (overlap), or that concern what the plan does not use (drives) or the machine does not
 // have (a GPU). Takes as long as that many plans. kInvalidArgument where plan_placement() gives it.
 Result<std::vector<WhatIf>> find_what_ifs(const PlannerInput& input, const PlacementPlan& plan,
-                                          const ReliefOptions& options = {});
+                                          const WhatIfOptions& options = {});
 
 }  // namespace sluice::offload

@@ -56,7 +56,7 @@ class ModelBenchTest(unittest.TestCase):
         again = 3 * (ms["block forward"] + ms["block recompute"] + ms["block backward"]) + rest
         self.assertAlmostEqual(models["model, activations saved"], saved)
         self.assertAlmostEqual(models["model, recomputed"], again)
-        self.assertEqual(report["boundary_bytes"], 2 * 16 * 64 * 4)
+        self.assertEqual(report["unit_input_bytes"], 2 * 16 * 64 * 4)
 
 
 if __name__ == "__main__":

@@ -33,21 +33,21 @@ PlannerInput input_with(double forward_s) {
   return input;
 }
 
-std::optional<WhatIf> find(const std::vector<WhatIf>& reliefs, Change change) {
-  const auto found = std::find_if(reliefs.begin(), reliefs.end(),
+std::optional<WhatIf> find(const std::vector<WhatIf>& what_ifs, Change change) {
+  const auto found = std::find_if(what_ifs.begin(), what_ifs.end(),
                                   [change](const WhatIf& it) { return it.change == change; });
-  return found == reliefs.end() ? std::nullopt : std::optional(*found);
+  return found == what_ifs.end() ? std::nullopt : std::optional(*found);
 }
 
-std::vector<WhatIf> relieve(const PlannerInput& input, const ReliefOptions& options) {
+std::vector<WhatIf> what_ifs_of(const PlannerInput& input, const WhatIfOptions& options) {
   const auto plan = plan_placement(input);
   EXPECT_TRUE(plan.ok() && plan->fits);
-  const auto reliefs = find_what_ifs(input, *plan, options);
-  EXPECT_TRUE(reliefs.ok());
-  EXPECT_TRUE(std::is_sorted(reliefs->begin(), reliefs->end(), [](const auto& a, const auto& b) {
+  const auto what_ifs = find_what_ifs(input, *plan, options);
+  EXPECT_TRUE(what_ifs.ok());
+  EXPECT_TRUE(std::is_sorted(what_ifs->begin(), what_ifs->end(), [](const auto& a, const auto& b) {
     return a.tokens_per_s_ratio > b.tokens_per_s_ratio;
   }));
-  return *reliefs;
+  return *what_ifs;
 }
 
 TEST(WhatIf, NamesTheDrivesWhereTheyAreTheBottleneck) {
@@ -55,12 +55,12 @@ TEST(WhatIf, NamesTheDrivesWhereTheyAreTheBottleneck) {
   input.speeds.drives = duplex(10'000);
   input.rules = {.state = all_state_on(Tier::kNvme, input.units), .params = Tier::kCpu};
   input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 1 << 20};
-  const auto reliefs = relieve(input, {});
-  EXPECT_EQ(reliefs.front().change, Change::kTwiceMicroBatch) << "the drives do as much for it";
-  EXPECT_NEAR(find(reliefs, Change::kTwiceDrives)->tokens_per_s_ratio, 2, 0.05);
-  EXPECT_NEAR(find(reliefs, Change::kMoreRam)->tokens_per_s_ratio, 1, 1e-3);
-  EXPECT_NEAR(find(reliefs, Change::kMoreGpu)->tokens_per_s_ratio, 1, 1e-3);
-  EXPECT_FALSE(find(reliefs, Change::kOverlapUpdate)) << "it is on";
+  const auto what_ifs = what_ifs_of(input, {});
+  EXPECT_EQ(what_ifs.front().change, Change::kTwiceMicroBatch) << "the drives do as much for it";
+  EXPECT_NEAR(find(what_ifs, Change::kTwiceDrives)->tokens_per_s_ratio, 2, 0.05);
+  EXPECT_NEAR(find(what_ifs, Change::kMoreRam)->tokens_per_s_ratio, 1, 1e-3);
+  EXPECT_NEAR(find(what_ifs, Change::kMoreGpu)->tokens_per_s_ratio, 1, 1e-3);
+  EXPECT_FALSE(find(what_ifs, Change::kOverlapUpdate)) << "it is on";
 }
 
 TEST(WhatIf, NamesMemoryWhereTheDrivesStandInForIt) {
@@ -69,11 +69,11 @@ TEST(WhatIf, NamesMemoryWhereTheDrivesStandInForIt) {
   input.rules.params = Tier::kCpu;
   // RAM for half of the state, the GPU's for none.
   input.budget = {.gpu = 20'000, .cpu = 16'160 + 10'000 + 20'000, .nvme = 1 << 20};
-  const auto reliefs = relieve(input, {.more_ram_bytes = 1 << 20, .more_gpu_bytes = 1 << 20});
-  EXPECT_GT(find(reliefs, Change::kMoreRam)->tokens_per_s_ratio, 20);
-  EXPECT_GT(find(reliefs, Change::kMoreGpu)->tokens_per_s_ratio, 20);
-  EXPECT_GT(find(reliefs, Change::kTwiceDrives)->tokens_per_s_ratio, 1.5);
-  EXPECT_GT(find(reliefs, Change::kTwiceMicroBatch)->tokens_per_s_ratio, 1.5);
+  const auto what_ifs = what_ifs_of(input, {.more_ram_bytes = 1 << 20, .more_gpu_bytes = 1 << 20});
+  EXPECT_GT(find(what_ifs, Change::kMoreRam)->tokens_per_s_ratio, 20);
+  EXPECT_GT(find(what_ifs, Change::kMoreGpu)->tokens_per_s_ratio, 20);
+  EXPECT_GT(find(what_ifs, Change::kTwiceDrives)->tokens_per_s_ratio, 1.5);
+  EXPECT_GT(find(what_ifs, Change::kTwiceMicroBatch)->tokens_per_s_ratio, 1.5);
 }
 
 TEST(WhatIf, NamesOverlapAndTheBatchWhereTheCpuIsTheBottleneck) {
@@ -86,11 +86,12 @@ TEST(WhatIf, NamesOverlapAndTheBatchWhereTheCpuIsTheBottleneck) {
   input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 0};
   // 8.04 of AdamW and 16; overlapped, three of the four seconds of forward hide; with twice the
   // tokens 8.04 and 32.
-  const auto reliefs = relieve(input, {});
-  EXPECT_FALSE(find(reliefs, Change::kTwiceDrives)) << "there are none in use";
-  EXPECT_NEAR(find(reliefs, Change::kOverlapUpdate)->step_s, 24.04 - 3, 0.02);
-  EXPECT_NEAR(find(reliefs, Change::kTwiceMicroBatch)->step_s, 40.04, 0.01);
-  EXPECT_NEAR(find(reliefs, Change::kTwiceMicroBatch)->tokens_per_s_ratio, 2 * 24.04 / 40.04, 1e-3);
+  const auto what_ifs = what_ifs_of(input, {});
+  EXPECT_FALSE(find(what_ifs, Change::kTwiceDrives)) << "there are none in use";
+  EXPECT_NEAR(find(what_ifs, Change::kOverlapUpdate)->step_s, 24.04 - 3, 0.02);
+  EXPECT_NEAR(find(what_ifs, Change::kTwiceMicroBatch)->step_s, 40.04, 0.01);
+  EXPECT_NEAR(find(what_ifs, Change::kTwiceMicroBatch)->tokens_per_s_ratio, 2 * 24.04 / 40.04,
+              1e-3);
 }
 
 TEST(WhatIf, AsksTheCallerForTheLargerMicroBatch) {
@@ -101,23 +102,23 @@ TEST(WhatIf, AsksTheCallerForTheLargerMicroBatch) {
     return larger;
   };
   input.rules.recompute = Tristate::kOff;
-  const auto reliefs = relieve(input, {.twice_micro_batch = twice});
-  EXPECT_NEAR(find(reliefs, Change::kTwiceMicroBatch)->step_s, 4 * 1.5 + 8, 0.01);
+  const auto what_ifs = what_ifs_of(input, {.twice_micro_batch = twice});
+  EXPECT_NEAR(find(what_ifs, Change::kTwiceMicroBatch)->step_s, 4 * 1.5 + 8, 0.01);
 }
 
 TEST(WhatIf, DoesNotNameTheMemoryOfAGpuThatIsNotThere) {
   PlannerInput input = input_with(1);
   input.rules.state_on_gpu = false;
   input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 0};
-  EXPECT_FALSE(find(relieve(input, {}), Change::kMoreGpu));
-  EXPECT_TRUE(find(relieve(input, {}), Change::kMoreRam));
+  EXPECT_FALSE(find(what_ifs_of(input, {}), Change::kMoreGpu));
+  EXPECT_TRUE(find(what_ifs_of(input, {}), Change::kMoreRam));
 }
 
 TEST(WhatIf, LeavesOutWhatDoesNotFit) {
   PlannerInput input = input_with(1);
   input.fixed.gpu = input.micro_batch_bytes = 100'000;
   input.budget = {.gpu = 150'000, .cpu = 1 << 20, .nvme = 0};
-  EXPECT_FALSE(find(relieve(input, {}), Change::kTwiceMicroBatch));
+  EXPECT_FALSE(find(what_ifs_of(input, {}), Change::kTwiceMicroBatch));
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ RunOptions impatient(std::int64_t pid = 7) {
 
 // ---- real files -------------------------------------------------------------------------------
 
-class RunDirectoryOnFiles : public testing::Test {
+class StoreDirectoryOnFiles : public testing::Test {
  protected:
   Result<std::unique_ptr<StoreDirectory>> take(const std::string& run,
                                                const RunOptions& options = impatient()) {
@@ -76,7 +76,7 @@ class RunDirectoryOnFiles : public testing::Test {
   const std::unique_ptr<IoQueue> queue_ = make_queue_or_die(*backend_, {});
 };
 
-TEST_F(RunDirectoryOnFiles, IsMadeAndSaysWhoseItIs) {
+TEST_F(StoreDirectoryOnFiles, IsMadeAndSaysWhoseItIs) {
   auto run = take("gpt2-xl.1");
   ASSERT_OK(run);
   EXPECT_EQ((*run)->path(), folder_.file("sluice-gpt2-xl.1"));
@@ -89,7 +89,7 @@ TEST_F(RunDirectoryOnFiles, IsMadeAndSaysWhoseItIs) {
             "  \"started_utc\": \"2026-01-02T03:04:05Z\"\n}\n");
 }
 
-TEST_F(RunDirectoryOnFiles, BelongsByDefaultToThisProcessOnThisHostFromNowOn) {
+TEST_F(StoreDirectoryOnFiles, BelongsByDefaultToThisProcessOnThisHostFromNowOn) {
   const RunOwner self = RunOptions().self;
   EXPECT_EQ(self.pid, ::getpid());
   std::array<char, 256> host{};
@@ -101,7 +101,7 @@ TEST_F(RunDirectoryOnFiles, BelongsByDefaultToThisProcessOnThisHostFromNowOn) {
   EXPECT_LE(std::abs(std::difftime(::timegm(&utc), std::time(nullptr))), 5);
 }
 
-TEST_F(RunDirectoryOnFiles, IsTakenByOneAtATimeAndABusyOneNamesItsOwner) {
+TEST_F(StoreDirectoryOnFiles, IsTakenByOneAtATimeAndABusyOneNamesItsOwner) {
   auto first = take("a");
   ASSERT_OK(first);
   const auto second = take("a", impatient(8));
@@ -118,7 +118,7 @@ TEST_F(RunDirectoryOnFiles, IsTakenByOneAtATimeAndABusyOneNamesItsOwner) {
   EXPECT_OK(take("a"));
 }
 
-TEST_F(RunDirectoryOnFiles, KeepsTheFilesOfARunThatEndedAndTellsWhoseTheyWere) {
+TEST_F(StoreDirectoryOnFiles, KeepsTheFilesOfARunThatEndedAndTellsWhoseTheyWere) {
   { ASSERT_OK(take("a")); }
   write("sluice-a/state.0", "state");
   const auto next = take("a", impatient(8));
@@ -129,7 +129,7 @@ TEST_F(RunDirectoryOnFiles, KeepsTheFilesOfARunThatEndedAndTellsWhoseTheyWere) {
   EXPECT_EQ(runs().at(0).owner->pid, 8);
 }
 
-TEST_F(RunDirectoryOnFiles, RefusesNamesThatAreNoneForARun) {
+TEST_F(StoreDirectoryOnFiles, RefusesNamesThatAreNoneForARun) {
   for (const std::string& bad :
        {std::string(), std::string("."), std::string(".."), std::string(".a"), std::string("a/b"),
         std::string("../a"), std::string("a b"), std::string("\xC3\xA9"), std::string(65, 'a'),
@@ -145,7 +145,7 @@ TEST_F(RunDirectoryOnFiles, RefusesNamesThatAreNoneForARun) {
   }
 }
 
-TEST_F(RunDirectoryOnFiles, WantsThePathToExist) {
+TEST_F(StoreDirectoryOnFiles, WantsThePathToExist) {
   const std::string missing = folder_.file("missing");
   const auto sentence = testing::AllOf(
       testing::StartsWith("NVMe path: " + missing + " does not exist; " +
@@ -162,7 +162,7 @@ TEST_F(RunDirectoryOnFiles, WantsThePathToExist) {
   EXPECT_FALSE(std::filesystem::exists(missing));
 }
 
-TEST_F(RunDirectoryOnFiles, RemovesEveryFileAndTheFolder) {
+TEST_F(StoreDirectoryOnFiles, RemovesEveryFileAndTheFolder) {
   auto run = take("a");
   ASSERT_OK(run);
   for (const char* name : {"state.0", "state.1", "manifest.new", "owner.json.new", ".hidden"}) {
@@ -178,7 +178,7 @@ TEST_F(RunDirectoryOnFiles, RemovesEveryFileAndTheFolder) {
   EXPECT_EQ(take("a").error().code(), ErrorCode::kBusy);
 }
 
-TEST_F(RunDirectoryOnFiles, RemovesNothingWhereItHoldsAnUnknownFolder) {
+TEST_F(StoreDirectoryOnFiles, RemovesNothingWhereItHoldsAnUnknownFolder) {
   auto run = take("a");
   ASSERT_OK(run);
   write("sluice-a/state.0", "x");
@@ -194,7 +194,7 @@ TEST_F(RunDirectoryOnFiles, RemovesNothingWhereItHoldsAnUnknownFolder) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
-TEST_F(RunDirectoryOnFiles, LeavesForeignFoldersAlone) {
+TEST_F(StoreDirectoryOnFiles, LeavesForeignFoldersAlone) {
   write("sluice-valley/photo.jpg", "photo");
   write("sluice-notes", "a file");
   std::filesystem::create_directory(folder_.file("sluice-empty"));
@@ -219,7 +219,7 @@ TEST_F(RunDirectoryOnFiles, LeavesForeignFoldersAlone) {
                         "sluice-.hidden/lock", "other", "other/lock"));
 }
 
-TEST_F(RunDirectoryOnFiles, FindsLiveAndDeadRunsAndWhatTheyHold) {
+TEST_F(StoreDirectoryOnFiles, FindsLiveAndDeadRunsAndWhatTheyHold) {
   const auto live = take("live");
   ASSERT_OK(live);
   { ASSERT_OK(take("dead")); }
@@ -322,7 +322,7 @@ TEST(SeesLock, OfTheSameMachineAndWhereLocksEndAtTheMountOfTheSameBootAndMount) 
   EXPECT_FALSE(sees_lock_of(self, other, true)) << "it has this drive over the network";
 }
 
-TEST_F(RunDirectoryOnFiles, OfAnotherMachineIsRefusedHoweverOftenAndLeftAsItWas) {
+TEST_F(StoreDirectoryOnFiles, OfAnotherMachineIsRefusedHoweverOftenAndLeftAsItWas) {
   { ASSERT_OK(take("a", on_another_machine(4711))); }
   write("sluice-a/records", "theirs");
   std::filesystem::remove(folder_.file("sluice-a/lock"));
@@ -348,7 +348,7 @@ TEST_F(RunDirectoryOnFiles, OfAnotherMachineIsRefusedHoweverOftenAndLeftAsItWas)
 }
 
 // Whoever has a local drive over the network holds locks that its server does not see.
-TEST_F(RunDirectoryOnFiles, OfAnotherMachineIsRefusedOnALocalDriveToo) {
+TEST_F(StoreDirectoryOnFiles, OfAnotherMachineIsRefusedOnALocalDriveToo) {
   { ASSERT_OK(take("a", on_another_machine(4711))); }
   const auto run = take("a");
   EXPECT_EQ(run.status().error().code(), ErrorCode::kBusy);
@@ -357,7 +357,7 @@ TEST_F(RunDirectoryOnFiles, OfAnotherMachineIsRefusedOnALocalDriveToo) {
   EXPECT_EQ(runs().at(0).owner->pid, 4711);
 }
 
-TEST_F(RunDirectoryOnFiles, OfAnotherMountIsRefusedWhereLocksEndAtTheMount) {
+TEST_F(StoreDirectoryOnFiles, OfAnotherMountIsRefusedWhereLocksEndAtTheMount) {
   RunOptions pod = without_shared_locks();
   pod.device = [](const std::string&) { return std::uint64_t{52}; };
   { ASSERT_OK(take("a", pod)); }
@@ -366,7 +366,7 @@ TEST_F(RunDirectoryOnFiles, OfAnotherMountIsRefusedWhereLocksEndAtTheMount) {
   EXPECT_EQ(take("a", pod).status().error().code(), ErrorCode::kBusy);
 }
 
-TEST_F(RunDirectoryOnFiles, OfAPodThatRestartsUnderAnotherNameIsTaken) {
+TEST_F(StoreDirectoryOnFiles, OfAPodThatRestartsUnderAnotherNameIsTaken) {
   RunOptions pod = on_another_machine(1);
   { ASSERT_OK(take("a", pod)); }
   pod.self.host = "pod-2";
@@ -374,7 +374,7 @@ TEST_F(RunDirectoryOnFiles, OfAPodThatRestartsUnderAnotherNameIsTaken) {
   EXPECT_OK(take("a", pod));
 }
 
-TEST_F(RunDirectoryOnFiles, AreTakenOnAllPathsOrOnNone) {
+TEST_F(StoreDirectoryOnFiles, AreTakenOnAllPathsOrOnNone) {
   const std::vector<std::string> paths = {folder_.file("one"), folder_.file("two")};
   for (const std::string& path : paths) std::filesystem::create_directory(path);
   { ASSERT_OK(StoreDirectory::take(*queue_, paths[1], "a", on_another_machine(4711))); }
@@ -396,7 +396,7 @@ TEST_F(RunDirectoryOnFiles, AreTakenOnAllPathsOrOnNone) {
 
 // ---- at once ----------------------------------------------------------------------------------
 
-TEST_F(RunDirectoryOnFiles, WaitsForALockThatIsHeldForAMoment) {
+TEST_F(StoreDirectoryOnFiles, WaitsForALockThatIsHeldForAMoment) {
   { ASSERT_OK(take("a")); }
   auto moment = backend_->files().lock(folder_.file("sluice-a/lock"));
   ASSERT_OK(moment);
@@ -413,7 +413,7 @@ TEST_F(RunDirectoryOnFiles, WaitsForALockThatIsHeldForAMoment) {
 
 // Everybody takes, removes and looks at one name at once: never two holders, never another error
 // than that it is busy.
-TEST_F(RunDirectoryOnFiles, HasOneHolderWhileManyTakeAndRemoveIt) {
+TEST_F(StoreDirectoryOnFiles, HasOneHolderWhileManyTakeAndRemoveIt) {
   constexpr int kTakesEach = 25;
   std::atomic<int> takers{3};
   std::atomic<int> holders{0};
@@ -476,7 +476,7 @@ TEST_F(RunDirectoryOnFiles, HasOneHolderWhileManyTakeAndRemoveIt) {
   for (;;) ::pause();
 }
 
-TEST(RunDirectoryOfAProcess, IsFreeOnceItWasKilledAndTellsWhoItWas) {
+TEST(StoreDirectoryOfAProcess, IsFreeOnceItWasKilledAndTellsWhoItWas) {
   const aio::TemporaryFolder folder;
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe(ends.data()), 0);
@@ -517,7 +517,7 @@ TEST(RunDirectoryOfAProcess, IsFreeOnceItWasKilledAndTellsWhoItWas) {
 
 // ---- power loss and faults --------------------------------------------------------------------
 
-class RunDirectoryOnSimDrive : public testing::Test {
+class StoreDirectoryOnSimDrive : public testing::Test {
  protected:
   struct Machine {
     Machine() {
@@ -559,7 +559,7 @@ class RunDirectoryOnSimDrive : public testing::Test {
   }
 };
 
-TEST_F(RunDirectoryOnSimDrive, CanBeTakenAgainAfterAPowerLossAtAnyOperationOfTaking) {
+TEST_F(StoreDirectoryOnSimDrive, CanBeTakenAgainAfterAPowerLossAtAnyOperationOfTaking) {
   for (const bool dead_run : {false, true}) {
     for (const PowerLoss policy : kAllPolicies) {
       for (std::uint64_t seed = 1; seed <= 12; ++seed) {
@@ -592,7 +592,7 @@ TEST_F(RunDirectoryOnSimDrive, CanBeTakenAgainAfterAPowerLossAtAnyOperationOfTak
   }
 }
 
-TEST_F(RunDirectoryOnSimDrive, StaysOursOrGoesAfterAPowerLossAtAnyOperationOfRemoval) {
+TEST_F(StoreDirectoryOnSimDrive, StaysOursOrGoesAfterAPowerLossAtAnyOperationOfRemoval) {
   int found_again = 0;
   for (const PowerLoss policy : kAllPolicies) {
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
@@ -627,7 +627,7 @@ TEST_F(RunDirectoryOnSimDrive, StaysOursOrGoesAfterAPowerLossAtAnyOperationOfRem
   EXPECT_GT(found_again, 100);
 }
 
-TEST_F(RunDirectoryOnSimDrive, TakingReportsEveryCallThatFailsAndCanBeRepeated) {
+TEST_F(StoreDirectoryOnSimDrive, TakingReportsEveryCallThatFailsAndCanBeRepeated) {
   int failed = 0;
   for (const bool dead_run : {false, true}) {
     for (const FaultKind fault : {FaultKind::kEio, FaultKind::kEnospc, FaultKind::kEintr}) {
@@ -660,7 +660,7 @@ TEST_F(RunDirectoryOnSimDrive, TakingReportsEveryCallThatFailsAndCanBeRepeated) 
   EXPECT_GT(failed, 80);
 }
 
-TEST_F(RunDirectoryOnSimDrive, RemovalReportsEveryCallThatFailsAndCanBeRepeated) {
+TEST_F(StoreDirectoryOnSimDrive, RemovalReportsEveryCallThatFailsAndCanBeRepeated) {
   int failed = 0;
   for (const FaultKind fault : {FaultKind::kEio, FaultKind::kEintr}) {
     for (const bool persistent : {false, true}) {
@@ -693,7 +693,7 @@ TEST_F(RunDirectoryOnSimDrive, RemovalReportsEveryCallThatFailsAndCanBeRepeated)
 
 // Between the lock's file and the folder the name is free, and a repeated removal meets the files
 // of whoever took it.
-TEST_F(RunDirectoryOnSimDrive, ARepeatedRemovalSparesTheRunThatTookTheNameMeanwhile) {
+TEST_F(StoreDirectoryOnSimDrive, ARepeatedRemovalSparesTheRunThatTookTheNameMeanwhile) {
   Machine machine;
   FaultBackend faults(machine.drive, {});
   const auto queue = make_queue_or_die(faults, {});
@@ -710,7 +710,7 @@ TEST_F(RunDirectoryOnSimDrive, ARepeatedRemovalSparesTheRunThatTookTheNameMeanwh
   EXPECT_EQ(machine.take(3).error().code(), ErrorCode::kBusy);
 }
 
-TEST_F(RunDirectoryOnSimDrive, LookingReportsEveryCallThatFailsAndHoldsNoLockAfterwards) {
+TEST_F(StoreDirectoryOnSimDrive, LookingReportsEveryCallThatFailsAndHoldsNoLockAfterwards) {
   int failed = 0;
   for (const bool persistent : {false, true}) {
     for (std::uint64_t nth = 1;; ++nth) {

@@ -72,7 +72,7 @@ Advice advice_of(const config::Config& config, const RunPlan& plan, const offloa
       return {state, more_nvme_text(config, plan, hint.more_bytes)};
     case Change::kRecompute:
       return {activations, "placement.recompute \"on\""};
-    case Change::kBoundariesToCpu:
+    case Change::kInputsToCpu:
       return {activations, "placement.boundaries_to_cpu \"on\""};
     case Change::kOptimizerAnywhere:
       return {state,

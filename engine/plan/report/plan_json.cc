@@ -132,11 +132,11 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
     return json.dump(2);
   }
   json["prediction"] = step_json(plan);
-  json["relief"] = Json::array();
+  json["what_if"] = Json::array();
   for (const offload::WhatIf& what_if : plan.what_if)
-    json["relief"].push_back({{"with", change_name(what_if.change)},
-                              {"step_s", what_if.step_s},
-                              {"tokens_per_s_ratio", what_if.tokens_per_s_ratio}});
+    json["what_if"].push_back({{"with", change_name(what_if.change)},
+                               {"step_s", what_if.step_s},
+                               {"tokens_per_s_ratio", what_if.tokens_per_s_ratio}});
   for (const StepMetrics& step : simulated) json["simulated_steps"].push_back(metrics_json(step));
   return json.dump(2);
 }

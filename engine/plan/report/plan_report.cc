@@ -105,7 +105,7 @@ std::string resource_table(const StepPrediction& step) {
   return aligned(rows);
 }
 
-std::string relief_table(const RunPlan& plan) {
+std::string what_if_table(const RunPlan& plan) {
   std::vector<TextRow> rows = {{"with", "step", "tokens/s"}};
   for (const offload::WhatIf& what_if : plan.what_if) {
     rows.push_back({change_name(what_if.change), milliseconds_text(what_if.step_s),
@@ -166,7 +166,7 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
             decimals(1e-12 * step.nvme_write_bytes / step.step_s * kSecondsOfADay, 1) +
             " TB written a day\n";
   }
-  const std::string what_if = relief_table(plan);
+  const std::string what_if = what_if_table(plan);
   if (!what_if.empty()) text += "\n" + what_if;
   return text + "\n" + zero_table(plan, cluster);
 }

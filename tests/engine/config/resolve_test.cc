@@ -365,7 +365,7 @@ TEST(ResolveConfig, StagesBelowThreeTrainAlikeOnOneRank) {
               HasSubstr("one rank has nothing to divide"));
 }
 
-TEST(ResolveConfig, CpuCheckpointingKeepsBoundariesInRam) {
+TEST(ResolveConfig, CpuCheckpointingKeepsUnitInputsInRam) {
   const std::string text = run_with(R"("activation_checkpointing": {"cpu_checkpointing": true})");
   EXPECT_EQ(accepted(resolve_run(text)).config.placement.boundaries_to_cpu, Tristate::kOn);
   EXPECT_EQ(accepted(resolve_run(text, {"placement.boundaries_to_cpu=off"}))

@@ -59,7 +59,7 @@ TEST(GptCosts, PaddingOfTheVocabularyCounts) {
 TEST(GptCosts, AFixedOrderOfSumsCostsMemoryWhereFewHeadsFillTheGpu) {
   const ModelShape shape = *preset_shape("gpt2-xl");
   const PeakOptions fixed = {.deterministic = true};
-  // 25 heads: FlashAttention shares 160 multiprocessors out in 7 sums of one boundary in fp32.
+  // 25 heads: FlashAttention shares 160 multiprocessors out in 7 sums of one unit input in fp32.
   const PassShape one = {.micro_batch = 1, .tokens = 1024};
   EXPECT_GT(block_peak_bytes(shape, one, fixed), (11 + 7 * 2) * unit_input_bytes(shape, one));
   EXPECT_LT(block_peak_bytes(shape, one, fixed), (11 + 8 * 2) * unit_input_bytes(shape, one));
@@ -69,7 +69,7 @@ TEST(GptCosts, AFixedOrderOfSumsCostsMemoryWhereFewHeadsFillTheGpu) {
   EXPECT_EQ(block_peak_bytes(shape, eight, fixed), block_peak_bytes(shape, eight));
 }
 
-TEST(GptCosts, DropoutCostsOneMoreBoundary) {
+TEST(GptCosts, DropoutCostsOneMoreUnitInput) {
   ModelShape shape = *preset_shape("gpt2-xl");
   const PassShape pass = {.micro_batch = 8, .tokens = 1024};
   const std::uint64_t with = block_peak_bytes(shape, pass);

@@ -63,7 +63,7 @@ void apply(const FitHint& hint, const RunPlan& plan, DescribedMachine& machine,
     case Change::kRecompute:
       overrides.push_back("placement.recompute=on");
       return;
-    case Change::kBoundariesToCpu:
+    case Change::kInputsToCpu:
       overrides.push_back("placement.boundaries_to_cpu=on");
       return;
     case Change::kOptimizerAnywhere:

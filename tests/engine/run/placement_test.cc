@@ -66,8 +66,8 @@ const std::vector<Variant>& variants() {
         "zero_optimization.offload_optimizer.device=nvme"}},
       {"large sub-groups", {"zero_optimization.sub_group_size=1e9"}},
       {"activations kept", {"placement.recompute=off"}},
-      {"boundaries on the host", {"placement.boundaries_to_cpu=on"}},
-      {"boundaries on the host, activations kept",
+      {"unit inputs on the host", {"placement.boundaries_to_cpu=on"}},
+      {"unit inputs on the host, activations kept",
        {"placement.boundaries_to_cpu=on", "placement.recompute=off"}},
       // Without a GPU its share is in RAM.
       {"all on the GPU",
@@ -132,7 +132,7 @@ TEST_P(PlacementIn, ChangesNoBitOfTheWeights) {
 std::vector<offload::UnitPlacement> random_places(const ModelLayout& model, bool on_gpu,
                                                   aio::SplitMix& random) {
   std::vector<offload::UnitPlacement> places;
-  const bool boundaries_leave = random.below(2) == 0;
+  const bool inputs_leave = random.below(2) == 0;
   for (int unit = 0; unit < model.units(); ++unit) {
     const std::uint64_t elements = model.layout(unit).elements;
     offload::UnitPlacement place;
@@ -148,7 +148,7 @@ std::vector<offload::UnitPlacement> random_places(const ModelLayout& model, bool
     place.params_on_nvme = place.gpu_elements < elements && random.below(2) == 0;
     if (random.below(3) == 0)
       place.activations = offload::ActivationPlace::kKeep;
-    else if (boundaries_leave && model.is_block(unit))
+    else if (inputs_leave && model.is_block(unit))
       place.activations = offload::ActivationPlace::kOffload;
     places.push_back(place);
   }

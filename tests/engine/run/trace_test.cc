@@ -133,8 +133,8 @@ TEST(TraceCuda, ShowsCopiesThatRunWhileComputeGoesOn) {
   EXPECT_GT(moved.h2d_bytes, 0U);
   EXPECT_EQ(traced.bytes("H2D"), moved.h2d_bytes);
   EXPECT_EQ(traced.bytes("D2H"), moved.d2h_bytes);
-  EXPECT_TRUE(traced.names("D2H").contains("h.0 boundary"));
-  EXPECT_TRUE(traced.names("H2D").contains("h.0 boundary"));
+  EXPECT_TRUE(traced.names("D2H").contains("h.0 input"));
+  EXPECT_TRUE(traced.names("H2D").contains("h.0 input"));
   EXPECT_EQ(traced.of("compute").size(), std::size_t{kSteps} * (2 * 9 + 1));
   int overlapping = 0;
   for (const Span& copy : traced.of("H2D")) {

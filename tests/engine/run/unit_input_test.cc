@@ -63,16 +63,16 @@ TEST(PlainUnitInputStore, GivesBackTheVeryTensorsAndKeepsNone) {
 
 // GPT-2 XL: 48 blocks, rows of 1600 bf16 numbers; 4 micro-batches of 2 x 1024 tokens.
 TEST(UnitInputPlan, TakesARingOnTheGpuAndTheRestOnTheHost) {
-  constexpr std::uint64_t kBoundaryBytes = 2 * 1024 * 1600 * 2;
+  constexpr std::uint64_t kUnitInputBytes = 2 * 1024 * 1600 * 2;
   const UnitInputPlan plan(model_layout({.shape = *preset_shape("gpt2-xl")}),
                            {.micro_batches = 4,
                             .micro_batch = 2,
                             .tokens = 1024,
                             .type = offload::ElementType::kBf16,
                             .slots = 3});
-  EXPECT_EQ(plan.unit_input_bytes(), kBoundaryBytes);
-  EXPECT_EQ(plan.gpu_bytes(), 3 * 4 * kBoundaryBytes);
-  EXPECT_EQ(plan.host_bytes(), 45 * 4 * kBoundaryBytes);
+  EXPECT_EQ(plan.unit_input_bytes(), kUnitInputBytes);
+  EXPECT_EQ(plan.gpu_bytes(), 3 * 4 * kUnitInputBytes);
+  EXPECT_EQ(plan.host_bytes(), 45 * 4 * kUnitInputBytes);
 }
 
 TEST(UnitInputPlan, AlignsEachPlaceAsLibTorchAlignsTensors) {
@@ -105,7 +105,7 @@ MemoryPlan plan_of(const std::vector<std::string>& overrides) {
   return std::move(*plan);
 }
 
-TEST(MemoryPlan, TakesNothingMoreForBoundariesOnTheCpu) {
+TEST(MemoryPlan, TakesNothingMoreForInputsOnTheCpu) {
   const MemoryPlan off = plan_of({"run.device=cpu"});
   const MemoryPlan on = plan_of({"run.device=cpu", "placement.boundaries_to_cpu=on"});
   EXPECT_FALSE(on.unit_inputs);
@@ -113,7 +113,7 @@ TEST(MemoryPlan, TakesNothingMoreForBoundariesOnTheCpu) {
   EXPECT_GT(line_of(on.host, "activations"), 0U);
 }
 
-class BoundariesCuda : public testing::Test {
+class UnitInputsCuda : public testing::Test {
  protected:
   void SetUp() override {
     if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device in this machine";
@@ -132,11 +132,11 @@ std::vector<std::string> with(std::vector<std::string> base, const std::vector<s
   return base;
 }
 
-TEST_F(BoundariesCuda, MoveFromTheGpusPlanToTheHosts) {
+TEST_F(UnitInputsCuda, MoveFromTheGpusPlanToTheHosts) {
   const MemoryPlan off = plan_of(nine_blocks());
   const MemoryPlan on = plan_of(with(nine_blocks(), {"placement.boundaries_to_cpu=on"}));
-  EXPECT_EQ(line_of(off.host, "activation boundaries"), 0U);
-  EXPECT_EQ(line_of(on.host, "activation boundaries"), 6 * kUnitBytes);
+  EXPECT_EQ(line_of(off.host, "unit inputs"), 0U);
+  EXPECT_EQ(line_of(on.host, "unit inputs"), 6 * kUnitBytes);
   EXPECT_EQ(line_of(off.gpu, "activations") - line_of(on.gpu, "activations"), 6 * kUnitBytes);
 }
 
@@ -157,7 +157,7 @@ Trained train(const std::vector<std::string>& overrides) {
   return trained;
 }
 
-TEST_F(BoundariesCuda, ChangeNoBitOnTheHostAndCrossTheBusOnceEachWay) {
+TEST_F(UnitInputsCuda, ChangeNoBitOnTheHostAndCrossTheBusOnceEachWay) {
   for (const std::vector<std::string>& base :
        {nine_blocks(), with(nine_blocks(), {"placement.recompute=off"}),
         with(nine_blocks(), {"placement.prefetch_units=3"}),
