@@ -139,11 +139,13 @@ class Program {
     SLUICE_ASSIGN_OR_RETURN(const tools::SyntheticTokens tokens,
                             tools::use_synthetic_tokens(report_.config));
     const std::int64_t begin_ns = clock.now_ns();
-    SLUICE_ASSIGN_OR_RETURN(auto run, tools::set_up_run(report_.config, std::nullopt));
+    std::optional<tools::PlannedStep> planned;
+    SLUICE_ASSIGN_OR_RETURN(auto run, tools::set_up_run(report_.config, std::nullopt,
+                                                        {.files = {}, .planned = &planned}));
     report_.setup_seconds = static_cast<double>(clock.now_ns() - begin_ns) * 1e-9;
     report_.tokens_per_step = run->tokens_per_step();
     report_.planned_gpu_bytes = run->plan().gpu_bytes();
-    report_.predicted_step_s = run->plan().predicted_step_s;
+    if (planned) report_.predicted_step_s = planned->step_s;
     report_.planned_host_bytes = run->plan().host_bytes();
     report_.planned_nvme_bytes = run->plan().nvme_bytes();
     return run;

@@ -128,28 +128,6 @@ Result<std::vector<SubGroup>> place_by_fractions(std::span<const UnitSpec> units
   return placement;
 }
 
-namespace {
-
-// What is not yet dealt of one unit's tiers.
-class TierRun {
- public:
-  explicit TierRun(const TierElements& elements)
-      : left_{elements.gpu, elements.cpu, elements.nvme} {}
-
-  Tier tier() {
-    while (left_[now_] == 0) ++now_;
-    return kTiers[now_];
-  }
-  std::uint64_t left() const { return left_[now_]; }
-  void take(std::uint64_t elements) { left_[now_] -= elements; }
-
- private:
-  std::array<std::uint64_t, 3> left_;
-  std::size_t now_ = 0;
-};
-
-}  // namespace
-
 Result<std::vector<SubGroup>> place_by_elements(std::span<const UnitSpec> units,
                                                 std::uint64_t sub_group_elements,
                                                 std::span<const TierElements> elements) {
@@ -164,21 +142,14 @@ Result<std::vector<SubGroup>> place_by_elements(std::span<const UnitSpec> units,
     if (of_unit.gpu + of_unit.cpu + of_unit.nvme != units[unit].elements())
       return invalid("the tiers of unit " + units[unit].name + " do not add up to its " +
                      std::to_string(units[unit].elements()) + " elements");
-    TierRun run(of_unit);
-    std::uint64_t first = 0;
-    for (const GroupRange& range : units[unit].ranges) {
-      for (const std::uint64_t end = first + range.elements; first < end;) {
-        const Tier tier = run.tier();
-        const std::uint64_t count = std::min({sub_group_elements, end - first, run.left()});
-        placement.push_back({.unit = static_cast<int>(unit),
-                             .group = range.group,
-                             .first_element = first,
-                             .elements = count,
-                             .tier = tier});
-        run.take(count);
-        first += count;
-      }
-    }
+    cut_unit(units[unit].ranges, sub_group_elements, of_unit,
+             [&](int group, std::uint64_t first, std::uint64_t count, Tier tier) {
+               placement.push_back({.unit = static_cast<int>(unit),
+                                    .group = group,
+                                    .first_element = first,
+                                    .elements = count,
+                                    .tier = tier});
+             });
   }
   return placement;
 }

@@ -4,6 +4,8 @@
 // rate and weight decay), the unit of placement. How a unit is cut never changes a bit.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -55,6 +57,27 @@ struct TierElements {  // of one unit, from its first element on: gpu, then cpu,
   std::uint64_t cpu = 0;
   std::uint64_t nvme = 0;
 };
+
+// The sub-groups of one unit whose tiers are given by element, in ascending order: calls
+// `sub_group(group, first_element, elements, tier)` for each. `elements` must add up to the
+// ranges.
+template <typename OnSubGroup>
+void cut_unit(std::span<const GroupRange> ranges, std::uint64_t sub_group_elements,
+              const TierElements& elements, const OnSubGroup& sub_group) {
+  constexpr std::array<Tier, 3> kTiers = {Tier::kGpu, Tier::kCpu, Tier::kNvme};
+  std::array<std::uint64_t, 3> left = {elements.gpu, elements.cpu, elements.nvme};
+  std::size_t tier = 0;
+  std::uint64_t first = 0;
+  for (const GroupRange& range : ranges) {
+    for (const std::uint64_t end = first + range.elements; first < end;) {
+      while (left[tier] == 0) ++tier;
+      const std::uint64_t count = std::min({sub_group_elements, end - first, left[tier]});
+      sub_group(range.group, first, count, kTiers[tier]);
+      left[tier] -= count;
+      first += count;
+    }
+  }
+}
 
 // Cuts likewise, and also where a tier ends. kInvalidArgument, besides the above, unless there are
 // as many `elements` as units and they add up to each.

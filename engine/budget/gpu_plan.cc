@@ -12,55 +12,42 @@ namespace {
 constexpr std::uint64_t kPlaceAlignment = 512;
 constexpr std::uint64_t kGradientAlignment = 4096;
 
-template <typename OfUnit>
-std::uint64_t sum_over_units(const ModelLayout& model, OfUnit of_unit) {
-  std::uint64_t sum = 0;
-  for (int unit = 0; unit < model.units(); ++unit) sum += of_unit(unit);
-  return sum;
-}
-
-std::uint64_t gradient_bytes(const ModelLayout& model, const CudaSinkOptions& options, int unit) {
-  return align_up(model.layout(unit).elements * offload::element_bytes(options.type),
-                  kGradientAlignment);
-}
-
 }  // namespace
 
 // ---- parameters ------------------------------------------------------------------------------
 
-std::uint64_t place_bytes(const ModelLayout& model, const CudaSlotOptions& options, int unit) {
-  return align_up(model.layout(unit).slot_elements * offload::element_bytes(options.type),
-                  kPlaceAlignment);
+std::uint64_t place_bytes(const ModelLayout& model, offload::ElementType type, int unit) {
+  return align_up(model.layout(unit).slot_elements * offload::element_bytes(type), kPlaceAlignment);
 }
 
-int planned_slots(const ModelLayout& model, const CudaSlotOptions& options, UnitRole of) {
-  int streamed = 0;
+void SlotFootprint::add(UnitRole role, std::uint64_t place_bytes, bool resident) {
+  if (resident) {
+    resident_bytes_ += place_bytes;
+    return;
+  }
+  Streamed& streamed = streamed_[static_cast<std::size_t>(role)];
+  ++streamed.units;
+  streamed.largest_bytes = std::max(streamed.largest_bytes, place_bytes);
+}
+
+SlotFootprint SlotFootprint::of(const ModelLayout& model, const CudaSlotOptions& options) {
+  SlotFootprint all;
   for (int unit = 0; unit < model.units(); ++unit)
-    if (model.kind(unit).role() == of && !options.residency.resident(unit)) ++streamed;
-  return of == UnitRole::kBlock ? std::min(options.block_slots, streamed) : streamed;
+    all.add(model.kind(unit).role(), place_bytes(model, options.type, unit),
+            options.residency.resident(unit));
+  return all;
 }
 
-std::uint64_t planned_slot_bytes(const ModelLayout& model, const CudaSlotOptions& options,
-                                 UnitRole of) {
-  std::uint64_t bytes = 0;
-  for (int unit = 0; unit < model.units(); ++unit)
-    if (model.kind(unit).role() == of && !options.residency.resident(unit))
-      bytes = std::max(bytes, place_bytes(model, options, unit));
-  return bytes;
+int SlotFootprint::slots(UnitRole role, int block_slots) const {
+  const int streamed = at(role).units;
+  return role == UnitRole::kBlock ? std::min(block_slots, streamed) : streamed;
 }
 
-std::uint64_t planned_slot_bytes(const ModelLayout& model, const CudaSlotOptions& options) {
+std::uint64_t SlotFootprint::all_slot_bytes(int block_slots) const {
   std::uint64_t total = 0;
-  for (const UnitRole of : kSlotRoles)
-    total += planned_slot_bytes(model, options, of) *
-             static_cast<std::uint64_t>(planned_slots(model, options, of));
+  for (const UnitRole role : kSlotRoles)
+    total += slot_bytes(role) * static_cast<std::uint64_t>(slots(role, block_slots));
   return total;
-}
-
-std::uint64_t planned_resident_bytes(const ModelLayout& model, const CudaSlotOptions& options) {
-  return sum_over_units(model, [&](int unit) {
-    return options.residency.resident(unit) ? place_bytes(model, options, unit) : 0;
-  });
 }
 
 // ---- gradients -------------------------------------------------------------------------------
@@ -76,46 +63,31 @@ std::uint64_t shared_accumulator_elements(const ModelLayout& model) {
   return elements;
 }
 
-std::uint64_t stage_bytes(const ModelLayout& model, const CudaSinkOptions& options) {
-  std::uint64_t elements = 0;
+UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradType type, int unit) {
+  const UnitLayout& layout = model.layout(unit);
+  const std::uint64_t gradient = layout.elements * offload::element_bytes(type);
+  return {.own_accumulator = own_accumulator_elements(model, unit) * sizeof(float),
+          .shared_accumulator = model.lends(unit) ? 0 : layout.slot_elements * sizeof(float),
+          .stage = gradient,
+          .gradient = align_up(gradient, kGradientAlignment),
+          .square_sums = align_up(offload::sum_node_count(0, layout.elements) * sizeof(double),
+                                  kGradientAlignment)};
+}
+
+void SinkFootprint::add(const UnitGradientBytes& unit, bool gpu_state, bool host_state) {
+  own_ += unit.own_accumulator;
+  shared_ = std::max(shared_, unit.shared_accumulator);
+  if (!gpu_state) stage_ = std::max(stage_, unit.stage);
+  kept_ += kept_bytes(unit, gpu_state);
+  host_ += host_gradient_bytes(unit, gpu_state, host_state) + unit.square_sums;
+}
+
+SinkFootprint SinkFootprint::of(const ModelLayout& model, const CudaSinkOptions& options) {
+  SinkFootprint all;
   for (int unit = 0; unit < model.units(); ++unit)
-    if (!options.residency.has_gpu_state(unit))
-      elements = std::max(elements, model.layout(unit).elements);
-  return elements * offload::element_bytes(options.type);
-}
-
-std::uint64_t kept_gradient_bytes(const ModelLayout& model, const CudaSinkOptions& options,
-                                  int unit) {
-  return options.residency.has_gpu_state(unit) ? gradient_bytes(model, options, unit) : 0;
-}
-
-std::uint64_t kept_gradient_bytes(const ModelLayout& model, const CudaSinkOptions& options) {
-  return sum_over_units(model, [&](int unit) { return kept_gradient_bytes(model, options, unit); });
-}
-
-std::uint64_t host_gradient_bytes(const ModelLayout& model, const CudaSinkOptions& options,
-                                  int unit) {
-  const bool all_on_gpu =
-      options.residency.has_gpu_state(unit) && !options.residency.has_host_state(unit);
-  return all_on_gpu ? 0 : gradient_bytes(model, options, unit);
-}
-
-std::uint64_t square_sum_bytes(const ModelLayout& model, int unit) {
-  return align_up(offload::sum_node_count(0, model.layout(unit).elements) * sizeof(double),
-                  kGradientAlignment);
-}
-
-std::uint64_t planned_sink_gpu_bytes(const ModelLayout& model, const CudaSinkOptions& options) {
-  const std::uint64_t own =
-      sum_over_units(model, [&](int unit) { return own_accumulator_elements(model, unit); });
-  return (own + shared_accumulator_elements(model)) * sizeof(float) +
-         kGradientStages * stage_bytes(model, options) + kept_gradient_bytes(model, options);
-}
-
-std::uint64_t planned_sink_host_bytes(const ModelLayout& model, const CudaSinkOptions& options) {
-  return sum_over_units(model, [&](int unit) {
-    return host_gradient_bytes(model, options, unit) + square_sum_bytes(model, unit);
-  });
+    all.add(unit_gradient_bytes(model, options.type, unit), options.residency.has_gpu_state(unit),
+            options.residency.has_host_state(unit));
+  return all;
 }
 
 }  // namespace sluice::engine

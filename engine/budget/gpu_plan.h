@@ -5,7 +5,10 @@
 // Threads: pure functions.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "engine/model/model_layout.h"
 #include "offload/element_types.h"
@@ -22,14 +25,32 @@ struct CudaSlotOptions {
 };
 inline constexpr UnitRole kSlotRoles[] = {UnitRole::kEmbedding, UnitRole::kBlock, UnitRole::kHead};
 
-int planned_slots(const ModelLayout& model, const CudaSlotOptions& options, UnitRole of);
-std::uint64_t planned_slot_bytes(const ModelLayout& model, const CudaSlotOptions& options,
-                                 UnitRole of);  // of one
-std::uint64_t planned_slot_bytes(const ModelLayout& model,
-                                 const CudaSlotOptions& options);  // of all
-// A resident unit's place, and all of them.
-std::uint64_t place_bytes(const ModelLayout& model, const CudaSlotOptions& options, int unit);
-std::uint64_t planned_resident_bytes(const ModelLayout& model, const CudaSlotOptions& options);
+// A unit's place: in a slot, or of its own.
+std::uint64_t place_bytes(const ModelLayout& model, offload::ElementType type, int unit);
+
+// What slots and places take, as units are added. The parts are made of just this, and plans add it
+// up for placements that they only consider; so does SinkFootprint.
+class SlotFootprint {
+ public:
+  void add(UnitRole role, std::uint64_t place_bytes, bool resident);
+  static SlotFootprint of(const ModelLayout& model, const CudaSlotOptions& options);
+
+  // Of units of a role, where blocks have at most so many; and the bytes of one.
+  int slots(UnitRole role, int block_slots) const;
+  std::uint64_t slot_bytes(UnitRole role) const { return at(role).largest_bytes; }
+  std::uint64_t all_slot_bytes(int block_slots) const;
+  std::uint64_t resident_bytes() const { return resident_bytes_; }
+
+ private:
+  struct Streamed {
+    int units = 0;
+    std::uint64_t largest_bytes = 0;
+  };
+  const Streamed& at(UnitRole role) const { return streamed_[static_cast<std::size_t>(role)]; }
+
+  std::array<Streamed, std::size(kSlotRoles)> streamed_{};
+  std::uint64_t resident_bytes_ = 0;
+};
 
 // The gradient of a unit with state on the GPU is kept there until its update; that of others
 // passes through a stage to the host.
@@ -43,15 +64,43 @@ inline constexpr int kGradientStages = 2;  // one is filled while the other is c
 // The others take turns.
 std::uint64_t own_accumulator_elements(const ModelLayout& model, int unit);  // 0: it has none
 std::uint64_t shared_accumulator_elements(const ModelLayout& model);
-std::uint64_t stage_bytes(const ModelLayout& model, const CudaSinkOptions& options);  // of one
-std::uint64_t kept_gradient_bytes(const ModelLayout& model, const CudaSinkOptions& options,
-                                  int unit);
-std::uint64_t kept_gradient_bytes(const ModelLayout& model, const CudaSinkOptions& options);
-// Pinned: nothing where the GPU updates all of the unit.
-std::uint64_t host_gradient_bytes(const ModelLayout& model, const CudaSinkOptions& options,
-                                  int unit);
-std::uint64_t square_sum_bytes(const ModelLayout& model, int unit);  // likewise pinned
-std::uint64_t planned_sink_gpu_bytes(const ModelLayout& model, const CudaSinkOptions& options);
-std::uint64_t planned_sink_host_bytes(const ModelLayout& model, const CudaSinkOptions& options);
+
+// What the gradient of one unit takes, wherever its state is.
+struct UnitGradientBytes {
+  std::uint64_t own_accumulator = 0;
+  std::uint64_t shared_accumulator = 0;  // that it takes turns in
+  std::uint64_t stage = 0;
+  std::uint64_t gradient = 0;     // kept on the GPU, or pinned
+  std::uint64_t square_sums = 0;  // pinned
+};
+UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradType type, int unit);
+
+class SinkFootprint {
+ public:
+  // A unit with state on the GPU, on the host, or both.
+  void add(const UnitGradientBytes& unit, bool gpu_state, bool host_state);
+  static SinkFootprint of(const ModelLayout& model, const CudaSinkOptions& options);
+
+  std::uint64_t stage_bytes() const { return stage_; }  // of one
+  std::uint64_t kept_bytes() const { return kept_; }
+  std::uint64_t gpu_bytes() const { return own_ + shared_ + kGradientStages * stage_ + kept_; }
+  std::uint64_t host_bytes() const { return host_; }
+
+  // Of that, a unit's: nothing is pinned for the gradient where the GPU updates all of the unit.
+  static std::uint64_t kept_bytes(const UnitGradientBytes& unit, bool gpu_state) {
+    return gpu_state ? unit.gradient : 0;
+  }
+  static std::uint64_t host_gradient_bytes(const UnitGradientBytes& unit, bool gpu_state,
+                                           bool host_state) {
+    return gpu_state && !host_state ? 0 : unit.gradient;
+  }
+
+ private:
+  std::uint64_t own_ = 0;
+  std::uint64_t shared_ = 0;
+  std::uint64_t stage_ = 0;
+  std::uint64_t kept_ = 0;
+  std::uint64_t host_ = 0;
+};
 
 }  // namespace sluice::engine

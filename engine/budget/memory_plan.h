@@ -1,6 +1,16 @@
 // MemoryPlan: what a run takes of each tier, worked out from the configuration alone, before
-// anything is allocated; and whether the machine has it. It is printed as the preflight table, and
-// the run then allocates exactly that.
+// anything is allocated. It is printed as the preflight table, and the run then allocates exactly
+// that.
+//
+// One value after another, each from those before it:
+//
+//   places    where each unit is (settled_places.h)
+//   fetching  how many units are ahead of their use (fetch_plan.h)
+//   state     the optimizer's, and what is resident for it (state_plan.h)
+//   params    of the host (param_plan.h)
+//   lines     all bytes, as the ledger counts them for these places (memory_ledger.h)
+//
+// Threads: values.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +19,16 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "engine/budget/configured_model.h"
+#include "engine/budget/activation_plan.h"
+#include "engine/budget/fetch_plan.h"
 #include "engine/budget/gpu_plan.h"
-#include "engine/budget/save_plan.h"
+#include "engine/budget/param_plan.h"
+#include "engine/budget/run_spec.h"
+#include "engine/budget/state_plan.h"
 #include "engine/budget/stripe_plan.h"
-#include "engine/budget/unit_input_plan.h"
-#include "engine/config/config.h"
-#include "engine/model/model_layout.h"
-#include "offload/params/param_offloader.h"
 #include "offload/planner/step_model.h"
-#include "offload/state/optimizer_offloader.h"
-#include "offload/unit_residency.h"
 
 namespace sluice::engine {
-
-enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
 
 // What memory is for, insofar as remedies depend on it.
 enum class MemoryUse : std::uint8_t {
@@ -44,32 +49,20 @@ struct MemoryLine {
   std::vector<PathBytes> paths;  // of what is on NVMe: how much of it lies on each
 };
 
-// What CUDA takes of a GPU for a process before the process takes anything.
-inline constexpr std::uint64_t kCudaContextBytes = std::uint64_t{512} << 20;
-
 struct MemoryPlan {
   RunPurpose purpose = RunPurpose::kTraining;
   bool cuda = false;
-  std::vector<bool> keeps_activations;  // by unit, between forward and backward; else recomputed
-  offload::UnitResidency residency;     // on the GPU
-  std::uint64_t state_bytes_on_gpu = 0;
-  bool background_checkpoints = false;          // their copy of the state is a line of `host` then
-  int prefetch_units = 1;                       // fetched ahead of their use
-  int block_slots = 3;                          // on the GPU, for the parameters of blocks
-  std::optional<UnitInputOptions> unit_inputs;  // those that go from the GPU to the host
-  // How many micro-batches go through the units together in an evaluation.
-  std::uint64_t evaluation_micro_batches = 1;
-  offload::ParamForm form = offload::ParamForm::kSplit;
-  offload::GradType grad_type = offload::GradType::kBf16;
-  offload::ParamOffloader::Options params;
-  offload::OptimizerOffloader::Options optimizer;  // training: else nothing is in it
+  NumberTypes types;
+  FetchPlan fetching;
+  StatePlan state;
+  ParamPlan params;
+  ActivationPlan activations;
 
   std::vector<MemoryLine> host;  // resident
   std::vector<MemoryLine> gpu;
   std::vector<MemoryLine> nvme;
-  std::optional<double> predicted_step_s;
-  SavePlan saves;                  // of a training run that has a folder
   std::vector<std::string> notes;  // sentences: which keys ask for less than is needed, and so on
+
   std::uint64_t host_bytes() const;
   std::uint64_t locked_bytes() const;  // of the host's
   std::uint64_t gpu_bytes() const;

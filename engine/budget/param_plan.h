@@ -1,30 +1,39 @@
-// The part of a MemoryPlan that is about parameters: which units are on NVMe, through how many
-// buffers they pass, how far ahead they are fetched, and how many the GPU holds. What the
-// configuration sets too small is raised, with a note in the plan.
+// ParamPlan: the parameters as the host of a run keeps them: which units are on NVMe, through how
+// many buffers they pass, and how far ahead they are read. What the configuration sets too small is
+// raised, with a note.
+//
+// Threads: pure functions.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
-#include "engine/budget/memory_plan.h"
-#include "engine/config/config.h"
+#include "aio/result.h"
+#include "engine/budget/run_spec.h"
+#include "offload/params/param_offloader.h"
+#include "offload/planner/step_model.h"
 
 namespace sluice::engine {
 
-// Units and cache_buffers of plan.params. A named device is obeyed; what is left open goes by
-// `places`, by unit, or to the host's memory where that is empty.
-void place_params(const config::Zero& zero, const ModelLayout& model,
-                  std::span<const offload::UnitPlacement> places, MemoryPlan& plan);
+struct ParamPlan {
+  offload::ParamOffloader::Options options;
+  std::vector<std::string> notes;
 
-// prefetch_units, block_slots and params.read_ahead: with the slots that fit beside everything else
-// that the plan already has on the GPU.
-void plan_fetching(const config::Config& config, const ModelLayout& model,
-                   std::optional<std::uint64_t> gpu_room_bytes, MemoryPlan& plan);
+  bool uses_nvme() const;
+};
 
-// "zero_optimization.<key> <given> is below <needed>: raised to <raised_to>".
-void note_raised(MemoryPlan& plan, const std::string& key, std::int64_t given,
-                 const std::string& needed, std::uint64_t raised_to);
+// `places`: as settled, by unit. `prefetch_units`: fetched ahead of their use. `nvme_weights`:
+// stripe_weights().
+ParamPlan plan_params(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
+                      int prefetch_units, std::vector<int> nvme_weights);
+
+// Where the host has a unit's parameters. kGpu: nowhere, for the GPU updates all of the unit.
+offload::Tier param_tier(const offload::UnitPlacement& place);
+
+// Of each size class, for units on NVMe of which the largest has this many elements. Buffers are as
+// large as the units that they hold: a buffer_size beyond that would be memory that nothing uses.
+int param_cache_buffers(const config::OffloadParam& asked, std::uint64_t largest_elements);
 
 }  // namespace sluice::engine

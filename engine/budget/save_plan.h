@@ -32,6 +32,7 @@ struct SavePlan {
   std::int64_t every_steps = 0;  // 0: not by steps
   double every_minutes = 0;      // 0: not by time
   bool at_end = false;
+  bool background = false;             // from a copy in RAM, while training continues
   std::string schedule;                // a sentence: when the run saves
   std::optional<std::string> warning;  // sentences: what does not fit, and what would
 
@@ -39,6 +40,7 @@ struct SavePlan {
   bool saves() const { return every_steps > 0 || every_minutes > 0 || at_end; }
 };
 
+// Whether it saves in the background is left to who knows the memory.
 SavePlan plan_saves(const config::Run& run, const SaveNeeds& needs);
 
 // Counts from the end of the last save, whatever caused it: a long save is not immediately followed

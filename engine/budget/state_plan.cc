@@ -1,107 +1,96 @@
 #include "engine/budget/state_plan.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
-#include <vector>
+
+#include "aio/units.h"
+#include "engine/budget/raised_note.h"
+#include "engine/budget/settled_places.h"
+#include "engine/budget/stripe_plan.h"
+#include "offload/state/state_footprint.h"
 
 namespace sluice::engine {
 namespace {
 
 using config::OffloadDevice;
 using offload::UnitPlacement;
-using Places = std::span<const UnitPlacement>;
 
-offload::UnitSpec unit_spec(const UnitLayout& layout) {
-  offload::UnitSpec unit{.name = layout.name, .ranges = {}};
-  for (const int group : {kDecayed, kUndecayed}) {
-    const std::uint64_t elements = layout.elements_of_group(group);
-    if (elements > 0) unit.ranges.push_back({.group = group, .elements = elements});
-  }
-  return unit;
+constexpr int kMinSwapBuffers = 3;  // one is read, one computed, one written
+
+std::int64_t asked_buffers(const config::Config& config) {
+  return config.placement.swap_buffers > 0 ? config.placement.swap_buffers
+                                           : config.zero.offload_optimizer.buffer_count;
 }
 
-Result<std::vector<offload::SubGroup>> place(const config::Config& config, Places places,
-                                             const MemoryPlan& plan) {
-  const auto sub_group_elements =
-      static_cast<std::uint64_t>(std::max<std::int64_t>(config.zero.sub_group_elements, 1));
-  const auto fractions = asked_fractions(config, plan.cuda);
-  if (fractions || places.empty()) {
-    return offload::place_by_fractions(plan.optimizer.units, sub_group_elements,
-                                       fractions.value_or(offload::TierFractions{}));
-  }
+Result<std::vector<offload::SubGroup>> sub_groups(const RunSpec& spec,
+                                                  std::span<const offload::UnitSpec> units,
+                                                  std::span<const UnitPlacement> places) {
+  SLUICE_ASSIGN_OR_RETURN(auto asked, asked_sub_groups(spec));
+  if (!asked.empty()) return asked;
   std::vector<offload::TierElements> elements;
   for (const UnitPlacement& it : places)
     elements.push_back({.gpu = it.gpu_elements, .cpu = it.cpu_elements, .nvme = it.nvme_elements});
-  return offload::place_by_elements(plan.optimizer.units, sub_group_elements, elements);
-}
-
-bool keeps(const config::Placement& placement, Places places, std::size_t unit) {
-  if (placement.recompute != Tristate::kAuto) return placement.recompute == Tristate::kOff;
-  return !places.empty() && places[unit].activations == offload::ActivationPlace::kKeep;
+  return offload::place_by_elements(units, sub_group_elements(spec.config), elements);
 }
 
 }  // namespace
 
-Status place_state(const config::Config& config, const ModelLayout& model, Places places,
-                   MemoryPlan& plan) {
-  plan.optimizer.units.clear();
-  for (int unit = 0; unit < model.units(); ++unit)
-    plan.optimizer.units.push_back(unit_spec(model.layout(unit)));
-  SLUICE_ASSIGN_OR_RETURN(plan.optimizer.placement, place(config, places, plan));
-
-  const OffloadDevice params = config.zero.offload_param.device;
-  std::vector<bool> resident;
-  for (int unit = 0; unit < model.units(); ++unit) {
-    const auto u = static_cast<std::size_t>(unit);
-    const bool chosen = params == OffloadDevice::kAuto && !places.empty() && places[u].resident;
-    resident.push_back(plan.cuda && (params == OffloadDevice::kNone || chosen));
-    // The embedding and the head keep nothing that could be computed again.
-    plan.keeps_activations.push_back(model.is_block(unit) && keeps(config.placement, places, u));
-  }
-  plan.residency = offload::UnitResidency(model.units(), plan.optimizer.placement, resident);
-  if (params == OffloadDevice::kCpu || params == OffloadDevice::kNvme) {
-    if (is_used(plan, offload::Tier::kGpu))
-      plan.notes.push_back(
-          "zero_optimization.offload_param.device does not move the parameters of units whose "
-          "optimizer state is on the GPU: they are updated there, so they stay there");
-  }
-  return {};
-}
-
-std::optional<offload::TierFractions> asked_fractions(const config::Config& config, bool on_gpu) {
-  offload::TierFractions fractions{.gpu = 0, .cpu = 0, .nvme = 0};
-  const config::OffloadOptimizer& asked = config.zero.offload_optimizer;
-  if (config.placement.optimizer_fractions) {
-    const config::TierFractions& given = *config.placement.optimizer_fractions;
-    fractions = {.gpu = given.gpu, .cpu = given.cpu, .nvme = given.nvme};
-  } else if (asked.device == OffloadDevice::kAuto) {
-    return std::nullopt;
-  } else {
-    (asked.device == OffloadDevice::kNvme ? fractions.nvme : fractions.cpu) = asked.ratio;
-    fractions.gpu = 1 - asked.ratio;
-    if (asked.device == OffloadDevice::kNone) fractions = {.gpu = 1, .cpu = 0, .nvme = 0};
-  }
-  if (!on_gpu) fractions.cpu += std::exchange(fractions.gpu, 0);
-  return fractions;
-}
-
-bool is_used(const MemoryPlan& plan, offload::Tier tier) {
-  const auto& placement = plan.optimizer.placement;
-  return std::any_of(placement.begin(), placement.end(),
+bool StatePlan::uses(offload::Tier tier) const {
+  return std::any_of(optimizer.placement.begin(), optimizer.placement.end(),
                      [&](const offload::SubGroup& it) { return it.tier == tier; });
 }
 
-std::optional<int> unit_inputs_on_gpu(const config::Placement& placement, Places places,
-                                      int ring_blocks) {
-  if (placement.boundaries_to_cpu == Tristate::kOn) return ring_blocks;
-  if (placement.boundaries_to_cpu == Tristate::kOff) return std::nullopt;
-  const auto leaving = std::count_if(places.begin(), places.end(), [](const UnitPlacement& it) {
-    return it.activations == offload::ActivationPlace::kOffload;
-  });
-  if (leaving == 0) return std::nullopt;
-  constexpr int kEnds = 2;  // the embedding and the head
-  return static_cast<int>(places.size()) - kEnds - static_cast<int>(leaving);
+Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement> places,
+                             std::vector<int> nvme_weights) {
+  StatePlan plan;
+  if (!spec.trains()) return plan;
+  const config::Config& config = spec.config;
+  offload::OptimizerOffloader::Options& optimizer = plan.optimizer;
+  optimizer.form = spec.types().form;
+  optimizer.grad_type = spec.types().gradient;
+  optimizer.isa = offload::best_isa();
+  optimizer.units = unit_specs(spec.model);
+  SLUICE_ASSIGN_OR_RETURN(optimizer.placement, sub_groups(spec, optimizer.units, places));
+  optimizer.record_elements = record_elements(config);
+  optimizer.swap.buffers = swap_buffers(config);
+  optimizer.store.paths = config.optimizer_nvme_paths();
+  optimizer.store.weights = std::move(nvme_weights);
+  optimizer.store.run = store_name(config, "optimizer");
+  optimizer.store.label = "optimizer state";
+
+  plan.gpu_bytes = offload::StateFootprint::of(
+                       {.form = optimizer.form, .record_elements = optimizer.record_elements},
+                       optimizer.placement)
+                       .gpu_bytes();
+  std::vector<bool> resident;
+  for (const UnitPlacement& place : places) resident.push_back(place.resident);
+  plan.residency = offload::UnitResidency(spec.model.units(), optimizer.placement, resident);
+  const OffloadDevice params = config.zero.offload_param.device;
+  if ((params == OffloadDevice::kCpu || params == OffloadDevice::kNvme) &&
+      plan.uses(offload::Tier::kGpu)) {
+    plan.notes.push_back(
+        "zero_optimization.offload_param.device does not move the parameters of units whose "
+        "optimizer state is on the GPU: they are updated there, so they stay there");
+  }
+  if (asked_buffers(config) < kMinSwapBuffers && plan.uses(offload::Tier::kNvme)) {
+    plan.notes.push_back(raised_note("offload_optimizer.buffer_count", asked_buffers(config),
+                                     "one record each that is read, computed and written",
+                                     kMinSwapBuffers));
+  }
+  return plan;
+}
+
+std::uint64_t record_elements(const config::Config& config) {
+  constexpr std::uint64_t kMost = std::uint64_t{16} << 20;
+  const std::uint64_t asked = config.placement.record_elements > 0
+                                  ? static_cast<std::uint64_t>(config.placement.record_elements)
+                                  : kMost;
+  return std::clamp(align_down(asked, offload::kTileElements), offload::kTileElements, kMost);
+}
+
+int swap_buffers(const config::Config& config) {
+  return static_cast<int>(std::clamp<std::int64_t>(asked_buffers(config), kMinSwapBuffers,
+                                                   swap::SwapPipeline::kMaxBuffers));
 }
 
 }  // namespace sluice::engine

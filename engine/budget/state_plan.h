@@ -1,34 +1,39 @@
-// The part of a MemoryPlan that is about the optimizer's state: the tier of each sub-group, which
-// units live on the GPU, and which blocks keep their activations. A device that the configuration
-// names is obeyed literally; what it leaves open is up to the planner, if there is one.
+// StatePlan: the optimizer's state as a run keeps it: its sub-groups and their tiers, what is
+// resident on the GPU because of them, and how the tiers store theirs.
+//
+// Threads: pure functions.
 #pragma once
 
-#include <optional>
+#include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
-#include "engine/budget/memory_plan.h"
-#include "engine/config/config.h"
+#include "aio/result.h"
+#include "engine/budget/run_spec.h"
 #include "offload/planner/step_model.h"
+#include "offload/state/optimizer_offloader.h"
+#include "offload/unit_residency.h"
 
 namespace sluice::engine {
 
-// optimizer.units, optimizer.placement, residency and keeps_activations of the plan. `places`: by
-// unit, or empty.
-Status place_state(const config::Config& config, const ModelLayout& model,
-                   std::span<const offload::UnitPlacement> places, MemoryPlan& plan);
+struct StatePlan {
+  offload::OptimizerOffloader::Options optimizer;  // of a run that does not train: empty
+  offload::UnitResidency residency;                // on the GPU
+  std::uint64_t gpu_bytes = 0;                     // of the state there
+  std::vector<std::string> notes;                  // sentences: what is not as it was asked for
 
-// The shares of the tiers that the configuration asks for; nothing: the planner's. A run on the CPU
-// has the GPU's share in RAM.
-std::optional<offload::TierFractions> asked_fractions(const config::Config& config, bool on_gpu);
+  bool uses(offload::Tier tier) const;
+};
 
-// Whether any of the state lies there.
-bool is_used(const MemoryPlan& plan, offload::Tier tier);
+// `places`: as settled, by unit. `nvme_weights`: stripe_weights(). kInvalidArgument where units
+// cannot be cut so.
+Result<StatePlan> plan_state(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
+                             std::vector<int> nvme_weights);
 
-// How many blocks' inputs stay on the GPU between forward and backward, where others go to the
-// host; nothing: all stay. `ring_blocks`: as many as needed where the configuration sends away
-// whatever can go.
-std::optional<int> unit_inputs_on_gpu(const config::Placement& placement,
-                                      std::span<const offload::UnitPlacement> places,
-                                      int ring_blocks);
+// Of a record on NVMe, at most.
+std::uint64_t record_elements(const config::Config& config);
+// As many as the configuration asks for, within what swapping takes.
+int swap_buffers(const config::Config& config);
 
 }  // namespace sluice::engine

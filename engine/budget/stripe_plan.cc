@@ -1,10 +1,27 @@
 #include "engine/budget/stripe_plan.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "aio/striped_file.h"
 
 namespace sluice::engine {
+
+std::string store_name(const config::Config& config, const std::string& what) {
+  std::string name;
+  for (const char letter : config.run.dir) {
+    const bool plain = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
+                       (letter >= '0' && letter <= '9') || letter == '-' || letter == '_';
+    name += plain ? letter : '-';
+  }
+  // The end of a path is more telling than its beginning.
+  constexpr std::size_t kMostOfThePath = 28;
+  if (name.size() > kMostOfThePath) name = name.substr(name.size() - kMostOfThePath);
+  std::uint64_t hash = 1469598103934665603U;
+  for (const char letter : config.run.dir)
+    hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211U;
+  return "run" + name + "-" + std::to_string(hash % 1'000'000'000) + "-" + what;
+}
 
 std::vector<int> stripe_weights(const config::Config& config, const std::vector<int>& chosen) {
   // DeepSpeed's keys name one path for each store.

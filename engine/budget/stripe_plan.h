@@ -1,4 +1,4 @@
-// How a run's stores are dealt over its NVMe paths, and how much of them lies on each.
+// How a run's stores are called and dealt over its NVMe paths, and how much of them lies on each.
 //
 // Threads: pure functions.
 #pragma once
@@ -16,6 +16,10 @@ struct PathBytes {
   std::string path;
   std::uint64_t bytes = 0;
 };
+
+// The name of a run's folders on its paths: the same for the same run directory, different for a
+// different one. `what` is kept there.
+std::string store_name(const config::Config& config, const std::string& what);
 
 // The weights of a store on several of budget.nvme_paths: those that the configuration names, else
 // `chosen`. Empty: equal.

@@ -1,8 +1,5 @@
 // PlannerInput of a configuration: what its model costs by the measured times of its units, what
-// its settings leave open, and how much of each tier is taken whatever the placement.
-//
-// What is taken in any case is the memory plan of some placement, less what the planner's own
-// formula gives for that placement: so the two agree wherever they count alike.
+// its settings leave open, and the ledger that counts bytes as the memory plan does.
 //
 // Threads: one.
 // Errors:  kInvalidArgument of plan_memory().

@@ -18,11 +18,6 @@ namespace {
 
 using offload::TierBytes;
 
-// A plan that exceeds the budget after all, because the planner's formula counts something
-// differently.
-constexpr int kMostCorrections = 4;
-constexpr std::uint64_t kCorrectionBytes = 32 * kMiB;
-
 std::uint64_t bytes_of_gib(double gib) { return static_cast<std::uint64_t>(gib * kGiB); }
 
 std::uint64_t nvme_room(const config::Config& config, const DescribedMachine& machine,
@@ -67,7 +62,6 @@ bool is_described(const DescribedMachine& machine) {
   return machine.describes_gpu() || machine.describes_host() || machine.describes_drives();
 }
 
-// Plans until the memory plan agrees that it fits.
 Status place(const Question& question, RunPlan& plan) {
   const auto& [config, model, machine, on_gpu] = question;
   const TierBytes budget = budget_of(config, machine, plan);
@@ -76,31 +70,12 @@ Status place(const Question& question, RunPlan& plan) {
                                                      .machine = plan.machine,
                                                      .on_gpu = on_gpu,
                                                      .budget = budget}));
-  for (int correction = 0; correction <= kMostCorrections; ++correction) {
-    SLUICE_ASSIGN_OR_RETURN(plan.placement, offload::plan_placement(plan.input));
-    SLUICE_ASSIGN_OR_RETURN(plan.memory, plan_memory(config, model,
-                                                     {.on_gpu = on_gpu,
-                                                      .gpu_room_bytes = budget.gpu,
-                                                      .places = plan.placement.places,
-                                                      .nvme_weights = plan.stripes.chosen()}));
-    const TierBytes used{.gpu = on_gpu ? plan.memory.gpu_bytes() : 0,
-                         .cpu = plan.memory.host_bytes(),
-                         .nvme = plan.memory.nvme_bytes()};
-    plan.placement.used = used;
-    const TierBytes more = used.beyond(budget);
-    if (!plan.placement.fits || more.total() == 0) return {};
-    // And a little more: the next placement may be cut elsewhere.
-    const auto and_some = [](std::uint64_t bytes) {
-      return bytes == 0 ? 0 : bytes + kCorrectionBytes;
-    };
-    plan.input.fixed.gpu += and_some(more.gpu);
-    plan.input.fixed.cpu += and_some(more.cpu);
-    plan.input.fixed.nvme += and_some(more.nvme);
-    plan.placement.missing = more;
-  }
-  // The placement is as good as within the budget; what is missing is by the memory plan's count.
-  plan.placement.fits = false;
-  plan.placement.hints = offload::fit_hints(plan.input);
+  SLUICE_ASSIGN_OR_RETURN(plan.placement, offload::plan_placement(plan.input));
+  SLUICE_ASSIGN_OR_RETURN(plan.memory, plan_memory(config, model,
+                                                   {.on_gpu = on_gpu,
+                                                    .gpu_room_bytes = budget.gpu,
+                                                    .places = plan.placement.places,
+                                                    .nvme_weights = plan.stripes.chosen()}));
   return {};
 }
 
@@ -111,7 +86,6 @@ Status place_in_room(const Question& question, RunPlan& plan) {
   if (!plan.placement.fits) {
     if (plan.placement.missing.nvme == 0) return {};
     needed = std::max(needed, plan.input.budget.nvme + plan.placement.missing.nvme);
-    needed += kCorrectionBytes;
   }
   auto weights = roomier_weights(plan.stripes, needed);
   if (!weights) return {};
@@ -152,23 +126,36 @@ Status hint_at_a_drive(const Question& question, RunPlan& plan) {
   return {};
 }
 
-// Whether it fits with another shape of the batch, by the planner's formula and by the memory plan.
+Result<offload::PlannerInput> input_with(const Question& question, const config::Config& config,
+                                         const RunPlan& plan) {
+  return planner_input({.config = config,
+                        .model = question.model,
+                        .machine = plan.machine,
+                        .on_gpu = question.on_gpu,
+                        .budget = plan.input.budget});
+}
+
+// Whether it fits with another shape of the batch.
 Result<bool> fits_with(const Question& question, const config::Config& config,
                        const RunPlan& plan) {
-  const Question other{.config = config,
-                       .model = question.model,
-                       .machine = question.machine,
-                       .on_gpu = question.on_gpu};
-  SLUICE_ASSIGN_OR_RETURN(const offload::PlannerInput input,
-                          planner_input({.config = config,
-                                         .model = question.model,
-                                         .machine = plan.machine,
-                                         .on_gpu = question.on_gpu,
-                                         .budget = plan.input.budget}));
-  if (offload::leanest_placement(input).missing.total() > 0) return false;
-  RunPlan placed = plan;
-  SLUICE_RETURN_IF_ERROR(place(other, placed));
-  return placed.placement.fits;
+  SLUICE_ASSIGN_OR_RETURN(const offload::PlannerInput input, input_with(question, config, plan));
+  return offload::leanest_placement(input).missing.total() == 0;
+}
+
+// What would make it faster. Twice the tokens of a micro-batch take twice the time.
+Result<std::vector<offload::WhatIf>> what_ifs(const Question& question, const RunPlan& plan) {
+  const auto twice = [&](const offload::PlannerInput&) -> Result<offload::PlannerInput> {
+    config::Config config = question.config;
+    config.batch.micro *= 2;
+    RunPlan slower = plan;
+    for (UnitTimes::OfKind& it : slower.machine.units.kinds) {
+      it.seconds.forward_s *= 2;
+      it.seconds.recompute_s *= 2;
+      it.seconds.backward_s *= 2;
+    }
+    return input_with(question, config, slower);
+  };
+  return offload::find_what_ifs(plan.input, plan.placement, {.twice_micro_batch = twice});
 }
 
 // What makes activations smaller: the largest micro-batch with which it fits, with the same tokens
@@ -177,7 +164,6 @@ Status hint_at_a_smaller_batch(const Question& question, RunPlan& plan) {
   if (plan.placement.fits) return {};
   using Change = offload::FitHint::Change;
   std::vector<offload::FitHint>& hints = plan.placement.hints;
-  std::erase_if(hints, [](const auto& it) { return it.change == Change::kHalfMicroBatch; });
   const config::BatchSizes& batch = question.config.batch;
   for (std::int64_t micro = batch.micro / 2; micro >= 1; --micro) {
     if (batch.micro % micro != 0) continue;
@@ -251,7 +237,7 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   SLUICE_RETURN_IF_ERROR(hint_at_a_drive(question, plan));
   SLUICE_RETURN_IF_ERROR(hint_at_a_smaller_batch(question, plan));
   if (options.with_what_ifs && plan.placement.fits) {
-    SLUICE_ASSIGN_OR_RETURN(plan.what_if, offload::find_what_ifs(plan.input, plan.placement));
+    SLUICE_ASSIGN_OR_RETURN(plan.what_if, what_ifs(question, plan));
   }
   return plan;
 }

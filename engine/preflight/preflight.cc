@@ -200,16 +200,16 @@ class Check {
 
   // What is kept of all micro-batches between forward and backward, whatever their size.
   std::uint64_t unit_input_bytes() const {
-    if (!trains() || plan_.unit_inputs) return 0;
+    if (!trains() || plan_.activations.unit_inputs) return 0;
     const std::int64_t numbers = (config_.model.layers + 2) * config_.model.hidden *
                                  config_.data.sequence_tokens * config_.batch.micro *
                                  config_.batch.accumulation;
     return static_cast<std::uint64_t>(numbers) *
-           (plan_.form == offload::ParamForm::kFp32 ? 4U : 2U);
+           (plan_.types.form == offload::ParamForm::kFp32 ? 4U : 2U);
   }
 
   std::string activation_remedy() const {
-    const auto& keeps = plan_.keeps_activations;
+    const auto& keeps = plan_.activations.kept;
     const std::string micro = std::to_string(config_.batch.micro);
     const std::string accumulation = std::to_string(config_.batch.accumulation);
     if (trains() && std::find(keeps.begin(), keeps.end(), true) != keeps.end())
@@ -298,7 +298,7 @@ class Check {
     };
     if (paths.size() < 2 || std::all_of(paths.begin(), paths.end(), is_full)) return "";
     // Both stores have the same.
-    std::vector<int> weights = plan_.params.store.weights;
+    std::vector<int> weights = plan_.params.options.store.weights;
     if (weights.empty()) weights.assign(paths.size(), 1);
     return ", give " + std::string(full.size() > 1 ? "them" : "it") +
            " a smaller share of the stripes (placement.nvme_weights, now " +

@@ -52,7 +52,7 @@ Status EvaluationRun::load(const Progress& progress) {
   WeightsFile weights = *std::move(opened);
   return load_parameters(
       {.model = &model_->layout(),
-       .form = plan_.form,
+       .form = plan_.types.form,
        .params = params_.get(),
        .read = [&](const ParameterSpec& parameter, std::uint64_t first,
                    std::span<float> values) { return weights.read(parameter, first, values); },
@@ -62,7 +62,7 @@ Status EvaluationRun::load(const Progress& progress) {
 LossSum EvaluationRun::evaluate(const Progress& progress) {
   const std::uint64_t total = data_->validation_samples();
   const std::uint64_t group =
-      plan_.evaluation_micro_batches * static_cast<std::uint64_t>(config_.batch.micro);
+      plan_.activations.evaluation_micro_batches * static_cast<std::uint64_t>(config_.batch.micro);
   LossSum loss;
   for (std::uint64_t first = 0; first < total; first += group) {
     const std::uint64_t samples = std::min(group, total - first);

@@ -45,10 +45,11 @@ Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Confi
                                                             .executor = run->executor_.get()}));
   SLUICE_ASSIGN_OR_RETURN(run->parameters_,
                           make_unit_parameters(plan, run->model_->layout(), *run->params_));
-  run->cache_ = std::make_unique<KvCache>(run->model_->layout(), generation_context(config),
-                                          at::TensorOptions()
-                                              .dtype(scalar_type(offload::compute_type(plan.form)))
-                                              .device(compute_device(plan)));
+  run->cache_ =
+      std::make_unique<KvCache>(run->model_->layout(), generation_context(config),
+                                at::TensorOptions()
+                                    .dtype(scalar_type(offload::compute_type(plan.types.form)))
+                                    .device(compute_device(plan)));
   return run;
 }
 
@@ -68,7 +69,7 @@ Status GenerationRun::load(CheckpointReader& checkpoint, const Progress& progres
   }
   return load_parameters(
       {.model = &model_->layout(),
-       .form = plan_.form,
+       .form = plan_.types.form,
        .params = params_.get(),
        .read =
            [&](const ParameterSpec& parameter, std::uint64_t first, std::span<float> values) {

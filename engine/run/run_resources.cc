@@ -55,20 +55,21 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
                                      static_cast<std::int64_t>(config.run.io_watchdog_s * 1e9)});
   }
   if (plan.nvme_bytes() == 0) return drives;
-  std::vector<std::string> paths = plan.params.store.paths;
-  paths.insert(paths.end(), plan.optimizer.store.paths.begin(), plan.optimizer.store.paths.end());
+  std::vector<std::string> paths = plan.params.options.store.paths;
+  paths.insert(paths.end(), plan.state.optimizer.store.paths.begin(),
+               plan.state.optimizer.store.paths.end());
   SLUICE_RETURN_IF_ERROR(clear_leftovers(*drives.reads, paths));
   return drives;
 }
 
 offload::ParamOffloader::Options param_options(const MemoryPlan& plan) {
-  offload::ParamOffloader::Options options = plan.params;
+  offload::ParamOffloader::Options options = plan.params.options;
   if (plan.cuda) options.hook = cuda_pin_hook();
   return options;
 }
 
 offload::OptimizerOffloader::Options optimizer_options(const MemoryPlan& plan) {
-  offload::OptimizerOffloader::Options options = plan.optimizer;
+  offload::OptimizerOffloader::Options options = plan.state.optimizer;
   if (plan.cuda) options.hook = cuda_pin_hook();
   return options;
 }
@@ -79,7 +80,7 @@ Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& p
                                                              const ModelLayout& model,
                                                              offload::ParamOffloader& params,
                                                              TraceLog* trace) {
-  const at::ScalarType dtype = scalar_type(offload::compute_type(plan.form));
+  const at::ScalarType dtype = scalar_type(offload::compute_type(plan.types.form));
   if (plan.cuda) {
     return make_cuda_unit_parameters(model, slot_options(plan), params, trace);
   }

@@ -47,8 +47,8 @@ std::optional<UnitBinding::Widths> hash_widths(const config::Config& config,
                                                const MemoryPlan& plan) {
   if (!config.run.hash_units) return std::nullopt;
   return UnitBinding::Widths{
-      .param_bytes = static_cast<std::uint64_t>(offload::param_bytes_per_element(plan.form)),
-      .grad_bytes = offload::element_bytes(plan.grad_type)};
+      .param_bytes = static_cast<std::uint64_t>(offload::param_bytes_per_element(plan.types.form)),
+      .grad_bytes = offload::element_bytes(plan.types.gradient)};
 }
 
 // Empty where it was removed.
@@ -78,8 +78,8 @@ Status TrainingRun::make_offloaders() {
   SLUICE_ASSIGN_OR_RETURN(params_, offload::ParamOffloader::create(
                                        param_options(plan_), {.reads = drives_.reads.get(),
                                                               .writes = drives_.writes.get()}));
-  if (plan_.state_bytes_on_gpu > 0) {
-    SLUICE_ASSIGN_OR_RETURN(gpu_tier_, make_cuda_state_tier(plan_.state_bytes_on_gpu));
+  if (plan_.state.gpu_bytes > 0) {
+    SLUICE_ASSIGN_OR_RETURN(gpu_tier_, make_cuda_state_tier(plan_.state.gpu_bytes));
   }
   SLUICE_ASSIGN_OR_RETURN(optimizer_,
                           offload::OptimizerOffloader::create(optimizer_options(plan_),
@@ -103,16 +103,16 @@ Status TrainingRun::make_device() {
   if (plan_.cuda) {
     SLUICE_ASSIGN_OR_RETURN(gradients_,
                             make_cuda_gradient_sink(model(), sink_options(plan_), &trace_));
-    if (plan_.unit_inputs) {
-      SLUICE_ASSIGN_OR_RETURN(unit_inputs_,
-                              make_cuda_unit_input_store(model(), *plan_.unit_inputs, &trace_));
+    if (plan_.activations.unit_inputs) {
+      SLUICE_ASSIGN_OR_RETURN(unit_inputs_, make_cuda_unit_input_store(
+                                                model(), *plan_.activations.unit_inputs, &trace_));
     }
     clock_ = make_cuda_phase_clock();
     return {};
   }
-  SLUICE_ASSIGN_OR_RETURN(
-      gradients_, CpuGradientSink::create(model(), *gradient_executor_,
-                                          {.type = plan_.grad_type, .isa = plan_.optimizer.isa}));
+  SLUICE_ASSIGN_OR_RETURN(gradients_, CpuGradientSink::create(model(), *gradient_executor_,
+                                                              {.type = plan_.types.gradient,
+                                                               .isa = plan_.state.optimizer.isa}));
   clock_ = std::make_unique<CpuPhaseClock>();
   return {};
 }
@@ -141,12 +141,12 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .loss_scale = rules,
                        .non_finite_step = config.run.non_finite_step,
                        .max_skipped_steps = config.run.max_skipped_steps,
-                       .keeps_activations = plan.keeps_activations,
-                       .residency = plan.residency,
+                       .keeps_activations = plan.activations.kept,
+                       .residency = plan.state.residency,
                        .overlap_update = config.placement.overlap_update,
                        .deterministic = config.run.deterministic,
                        .run_seed = static_cast<std::uint64_t>(config.run.seed),
-                       .prefetch_units = plan.prefetch_units,
+                       .prefetch_units = plan.fetching.prefetch_units,
                        .hash_widths = hash_widths(config, plan)},
       Trainer::Parts{.model = run->model_.get(),
                      .parameters = run->parameters_.get(),
@@ -281,7 +281,7 @@ double TrainingRun::evaluate() {
   if (!has_validation()) throw TrainError("there is no validation data to evaluate on");
   const std::uint64_t total = data_->validation_samples();
   const std::uint64_t group =
-      plan_.evaluation_micro_batches * static_cast<std::uint64_t>(config_.batch.micro);
+      plan_.activations.evaluation_micro_batches * static_cast<std::uint64_t>(config_.batch.micro);
   LossSum loss;
   for (std::uint64_t first = 0; first < total; first += group) {
     loss += trainer_->evaluate(

@@ -27,7 +27,8 @@ at::Tensor on_gpu(std::uint64_t elements, at::ScalarType dtype) {
 
 class CudaGradientSink final : public GradientSink {
  public:
-  CudaGradientSink(const ModelLayout& model, CudaSinkOptions options, TraceLog* trace,
+  CudaGradientSink(const ModelLayout& model, CudaSinkOptions options,
+                   const SinkFootprint& footprint, TraceLog* trace,
                    std::unique_ptr<aio::PinnedPool> pool)
       : model_(model),
         options_(std::move(options)),
@@ -36,9 +37,9 @@ class CudaGradientSink final : public GradientSink {
         host_(pool_->acquire()),
         copies_(c10::cuda::getStreamFromPool(false)),
         shared_(on_gpu(shared_accumulator_elements(model), at::kFloat)),
-        kept_(on_gpu(kept_gradient_bytes(model, options_), at::kByte)),
+        kept_(on_gpu(footprint.kept_bytes(), at::kByte)),
         units_(static_cast<std::size_t>(model.units())) {
-    for (Stage& stage : stages_) stage.memory = on_gpu(stage_bytes(model, options_), at::kByte);
+    for (Stage& stage : stages_) stage.memory = on_gpu(footprint.stage_bytes(), at::kByte);
     std::byte* on_host = host_.bytes().data();
     auto* on_device = static_cast<std::byte*>(kept_.data_ptr());
     for (int index = 0; index < model.units(); ++index) {
@@ -48,12 +49,15 @@ class CudaGradientSink final : public GradientSink {
       unit.flat = own > 0 ? on_gpu(own, at::kFloat) : shared_;
       unit.accumulators = UnitViews(layout, unit.flat);
       unit.zeroed = zeroed_ranges(layout);
-      const std::uint64_t host_bytes = host_gradient_bytes(model, options_, index);
-      const std::uint64_t kept_bytes = kept_gradient_bytes(model, options_, index);
+      const UnitGradientBytes bytes = unit_gradient_bytes(model, options_.type, index);
+      const bool gpu_state = options_.residency.has_gpu_state(index);
+      const std::uint64_t host_bytes = SinkFootprint::host_gradient_bytes(
+          bytes, gpu_state, options_.residency.has_host_state(index));
+      const std::uint64_t kept_bytes = SinkFootprint::kept_bytes(bytes, gpu_state);
       unit.gradient = host_bytes > 0 ? on_host : nullptr;
       unit.kept = kept_bytes > 0 ? on_device : nullptr;
       unit.sums = reinterpret_cast<double*>(on_host + host_bytes);
-      on_host += host_bytes + square_sum_bytes(model, index);
+      on_host += host_bytes + bytes.square_sums;
       on_device += kept_bytes;
       unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
     }
@@ -203,13 +207,14 @@ class CudaGradientSink final : public GradientSink {
 Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout& model,
                                                               const CudaSinkOptions& options,
                                                               TraceLog* trace) {
-  SLUICE_ASSIGN_OR_RETURN(
-      auto pool, aio::PinnedPool::create({.buffer_bytes = planned_sink_host_bytes(model, options),
-                                          .capacity = 1,
-                                          .lock = aio::MemoryLock::kNone,
-                                          .hook = cuda_pin_hook()}));
+  const SinkFootprint footprint = SinkFootprint::of(model, options);
+  SLUICE_ASSIGN_OR_RETURN(auto pool,
+                          aio::PinnedPool::create({.buffer_bytes = footprint.host_bytes(),
+                                                   .capacity = 1,
+                                                   .lock = aio::MemoryLock::kNone,
+                                                   .hook = cuda_pin_hook()}));
   return std::unique_ptr<GradientSink>(
-      std::make_unique<CudaGradientSink>(model, options, trace, std::move(pool)));
+      std::make_unique<CudaGradientSink>(model, options, footprint, trace, std::move(pool)));
 }
 
 }  // namespace sluice::engine

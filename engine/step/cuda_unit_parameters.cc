@@ -32,6 +32,7 @@ class CudaUnitParameters final : public UnitParameters {
                      TraceLog* trace)
       : model_(model),
         options_(std::move(options)),
+        footprint_(SlotFootprint::of(model, options_)),
         params_(params),
         trace_(trace),
         copies_(c10::cuda::getStreamFromPool(true)) {
@@ -41,8 +42,8 @@ class CudaUnitParameters final : public UnitParameters {
           {std::make_unique<SlotStorage>(model.layout(unit), scalar_type(options_.type), device)});
     make_resident_places();
     for (const UnitRole of : kSlotRoles) {
-      for (int i = 0; i < planned_slots(model, options_, of); ++i) {
-        shared_.push_back(zeroed(planned_slot_bytes(model, options_, of)));
+      for (int i = 0; i < footprint_.slots(of, options_.block_slots); ++i) {
+        shared_.push_back(zeroed(footprint_.slot_bytes(of)));
         add_slot(of, shared_.back().data_ptr());
       }
     }
@@ -93,7 +94,8 @@ class CudaUnitParameters final : public UnitParameters {
   bool keeps(int unit) const override {
     const Unit& it = units_[static_cast<std::size_t>(unit)];
     if (it.own_slot != kNobody || model_.kind(unit).role() != UnitRole::kBlock) return true;
-    return it.streamed_rank >= streamed_blocks_ - planned_slots(model_, options_, UnitRole::kBlock);
+    return it.streamed_rank >=
+           streamed_blocks_ - footprint_.slots(UnitRole::kBlock, options_.block_slots);
   }
   void changed() override {
     for (auto& slot : slots_) {
@@ -146,7 +148,7 @@ class CudaUnitParameters final : public UnitParameters {
   }
 
   void make_resident_places() {
-    const std::uint64_t bytes = planned_resident_bytes(model_, options_);
+    const std::uint64_t bytes = footprint_.resident_bytes();
     if (bytes == 0) return;
     resident_ = zeroed(bytes);
     auto* place = static_cast<std::byte*>(resident_.data_ptr());
@@ -156,7 +158,7 @@ class CudaUnitParameters final : public UnitParameters {
       Slot& slot = add_slot(model_.kind(unit).role(), place);
       slot.owner = unit;
       if (!options_.residency.has_host_state(unit)) slot.unit = unit;  // set and updated there
-      place += place_bytes(model_, options_, unit);
+      place += place_bytes(model_, options_.type, unit);
     }
   }
 
@@ -239,6 +241,7 @@ class CudaUnitParameters final : public UnitParameters {
 
   const ModelLayout& model_;
   const CudaSlotOptions options_;
+  const SlotFootprint footprint_;
   ParamOffloader& params_;
   TraceLog* const trace_;
   c10::cuda::CUDAStream copies_;

@@ -43,6 +43,25 @@ std::uint64_t chunk_bytes_for(std::uint64_t largest_bytes) {
 
 }  // namespace
 
+std::uint64_t param_mapping_bytes(std::uint64_t bytes) { return align_up(bytes, kPageBytes); }
+
+std::uint64_t param_image_bytes(std::uint64_t bytes) {
+  return swap::RecordShape{.payload_bytes = bytes}.image_bytes();
+}
+
+bool ParamBuffers::add(std::uint64_t image_bytes) {
+  const bool begins = buffer_bytes_ == 0 || image_bytes < buffer_bytes_ / 4 * 3;
+  if (begins) {
+    buffer_bytes_ = image_bytes;
+    buffers_ = 0;
+  }
+  if (buffers_ < most_) {
+    ++buffers_;
+    bytes_ += buffer_bytes_;
+  }
+  return begins;
+}
+
 Result<ParamLayout> ParamLayout::create(std::span<const ParamUnit> units, int element_bytes,
                                         int buffers_of_a_class) {
   if (element_bytes != 2 && element_bytes != 4)
@@ -57,10 +76,10 @@ Result<ParamLayout> ParamLayout::create(std::span<const ParamUnit> units, int el
       place.bytes = 0;
     } else if (unit.tier == Tier::kCpu) {
       place.offset_bytes = layout.cpu_bytes_;
-      layout.cpu_bytes_ += align_up(place.bytes, kPageBytes);
+      layout.cpu_bytes_ += param_mapping_bytes(place.bytes);
     } else {
       place.record = static_cast<swap::RecordId>(layout.records_.size());
-      place.image_bytes = swap::RecordShape{.payload_bytes = place.bytes}.image_bytes();
+      place.image_bytes = param_image_bytes(place.bytes);
       layout.records_.push_back({.parameter = unit.name,
                                  .first_element = 0,
                                  .elements = unit.elements,
@@ -80,13 +99,11 @@ void ParamLayout::place_in_classes(int buffers_of_a_class) {
     if (place.tier == Tier::kNvme) by_size.push_back(&place);
   std::stable_sort(by_size.begin(), by_size.end(),
                    [](const Place* a, const Place* b) { return a->image_bytes > b->image_bytes; });
+  ParamBuffers buffers(buffers_of_a_class);
   for (Place* place : by_size) {
-    const bool fits =
-        !classes_.empty() && place->image_bytes >= classes_.back().buffer_bytes / 4 * 3;
-    if (!fits) classes_.push_back({.buffer_bytes = place->image_bytes});
+    if (buffers.add(place->image_bytes)) classes_.push_back({.buffer_bytes = place->image_bytes});
     place->size_class = static_cast<int>(classes_.size()) - 1;
-    SizeClass& its = classes_.back();
-    its.buffers = std::min(its.buffers + 1, buffers_of_a_class);
+    classes_.back().buffers = buffers.buffers();
   }
   for (SizeClass& it : classes_) {
     it.first_offset_bytes = buffer_bytes_;

@@ -25,6 +25,27 @@ struct ParamUnit {
   Tier tier = Tier::kCpu;
 };
 
+// Of one unit's parameters: what a cpu unit takes of the mapping, and an nvme unit's record.
+std::uint64_t param_mapping_bytes(std::uint64_t bytes);
+std::uint64_t param_image_bytes(std::uint64_t bytes);
+
+// The buffers of all size classes, as images are added from the largest down.
+class ParamBuffers {
+ public:
+  explicit ParamBuffers(int buffers_of_a_class) : most_(buffers_of_a_class) {}
+
+  // Whether it begins a class.
+  bool add(std::uint64_t image_bytes);
+  std::uint64_t bytes() const { return bytes_; }
+  int buffers() const { return buffers_; }  // of the last class
+
+ private:
+  int most_;
+  int buffers_ = 0;
+  std::uint64_t buffer_bytes_ = 0;  // likewise
+  std::uint64_t bytes_ = 0;
+};
+
 class ParamLayout {
  public:
   static constexpr int kNone = -1;

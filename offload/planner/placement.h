@@ -1,10 +1,13 @@
-// The planner's input, and the bytes that a placement takes.
+// The planner's input: a model's units, a machine's speeds, budgets and rules, and what counts the
+// bytes of a placement.
 //
 // Threads: pure functions.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "aio/tristate.h"
@@ -27,16 +30,15 @@ struct TierBytes {
   TierBytes beyond(const TierBytes& budget) const;
 };
 
-// Of one element, by where its state is.
-struct ElementBytes {
-  double gpu_state = 10;  // besides the parameter, whose place on the GPU is its only one
-  double gpu_grad = 2;    // kept until its update
-  double gpu_param = 2;   // resident, in a slot, or as a gradient on its way out
-  double host_state = 10;
-  double host_param = 2;
-  double host_grad = 2;    // pinned, of state on cpu and nvme
-  double nvme_state = 10;  // and of a buffer that it passes through
-  double nvme_param = 2;
+// What a placement takes of each tier, to the byte. The planner weighs placements by it; the run
+// that follows allocates just that. Whoever knows the model and its parts implements it.
+//
+// Threads: const, from any. Some hundred thousand calls make a plan: no call should allocate.
+class PlacementLedger {
+ public:
+  virtual ~PlacementLedger() = default;
+  // As many places as the model has units. What any placement takes is included.
+  virtual TierBytes bytes(std::span<const UnitPlacement> places) const = 0;
 };
 
 // What the user stated explicitly; it is obeyed literally.
@@ -56,13 +58,9 @@ struct PlannerInput {
   std::vector<UnitCost> units;  // embedding, blocks, head; the ends are always resident
   MachineSpeeds speeds;
   StepModelOptions step;
-  ElementBytes bytes;
   PlacementRules rules;
   TierBytes budget;
-  TierBytes fixed;                      // of the budget, whatever the placement
-  std::uint64_t micro_batch_bytes = 0;  // of fixed.gpu: what grows with the micro-batch
-  // Of fixed.gpu: what halving the micro-batch would save, with twice as many in a step.
-  std::uint64_t half_micro_batch_bytes = 0;
+  std::shared_ptr<const PlacementLedger> ledger;
   int unit_input_slots = 4;                 // inputs on the GPU, where others go to the host
   std::uint64_t granule_elements = 65'536;  // a unit's elements are split at multiples of it
 };
@@ -71,9 +69,5 @@ struct PlannerInput {
 inline bool has_activations(const UnitCost& unit) {
   return unit.kept_bytes > 0 || unit.recompute_s > 0;
 }
-
-// All that the placement takes, `fixed` included. Gradients and the host's copy of parameters are
-// a whole unit's, on each side that updates any of it.
-TierBytes placed_bytes(const PlannerInput& input, const std::vector<UnitPlacement>& places);
 
 }  // namespace sluice::offload

@@ -72,10 +72,6 @@ bool fits_without(PlannerInput input, FitHint::Change change) {
       if (!rules.params) return false;
       rules.params.reset();
       break;
-    case FitHint::Change::kHalfMicroBatch:
-      if (input.half_micro_batch_bytes == 0) return false;
-      input.fixed.gpu -= std::min(input.fixed.gpu, input.half_micro_batch_bytes);
-      break;
     default:
       return false;
   }
@@ -103,7 +99,7 @@ LeanestPlacement leanest_placement(const PlannerInput& input) {
             .kept = kept,
             .offloaded = least + more * leaving / kOffloadsTried};
         std::vector<UnitPlacement> places = space.places(knobs);
-        const TierBytes missing = placed_bytes(input, places).beyond(input.budget);
+        const TierBytes missing = input.ledger->bytes(places).beyond(input.budget);
         if (!leanest.places.empty() && !is_leaner(missing, leanest.missing)) continue;
         leanest = {std::move(places), missing};
         if (nothing(missing)) return leanest;
@@ -122,7 +118,7 @@ std::vector<FitHint> fit_hints(const PlannerInput& input) {
       hints.push_back({.change = change, .more_bytes = *more});
   }
   for (const Change change : {Change::kRecompute, Change::kInputsToCpu, Change::kOptimizerAnywhere,
-                              Change::kParamsAnywhere, Change::kHalfMicroBatch}) {
+                              Change::kParamsAnywhere}) {
     if (fits_without(input, change)) hints.push_back({.change = change});
   }
   return hints;

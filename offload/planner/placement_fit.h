@@ -28,7 +28,6 @@ struct FitHint {
     kInputsToCpu,        // likewise
     kOptimizerAnywhere,  // let the planner place the state
     kParamsAnywhere,
-    kHalfMicroBatch,  // with twice as many in a step: of what is kept between passes, as much
     // Found by callers that know the model:
     kSmallerMicroBatch,  // micro_batch, and correspondingly more of them in a step
     kShorterSequences,   // of this many tokens

@@ -11,6 +11,7 @@ namespace {
 Error invalid(const char* what) { return Error(ErrorCode::kInvalidArgument, what); }
 
 Status check_input(const PlannerInput& input) {
+  if (input.ledger == nullptr) return invalid("a placement's bytes are counted by a ledger");
   if (input.units.empty()) return invalid("a model without units cannot be placed");
   if (std::any_of(input.units.begin(), input.units.end(),
                   [](const UnitCost& unit) { return unit.elements == 0; }))
@@ -46,7 +47,7 @@ Result<PlacementPlan> plan_placement(const PlannerInput& input) {
     plan.places = std::move(leanest.places);
   }
   plan.predictions = search.predictions();
-  plan.used = placed_bytes(input, plan.places);
+  plan.used = input.ledger->bytes(plan.places);
   plan.missing = plan.used.beyond(input.budget);
   plan.prediction = predict_step(input.units, plan.places, input.speeds, input.step);
   if (!plan.fits) plan.hints = fit_hints(input);

@@ -24,7 +24,7 @@ struct PlacementPlan {
   bool fits = false;
   std::vector<UnitPlacement> places;  // where nothing fits: the one that exceeds the budget least
   StepPrediction prediction;
-  TierBytes used;              // `fixed` included
+  TierBytes used;
   TierBytes missing;           // beyond the budget
   std::vector<FitHint> hints;  // where nothing fits
   int predictions = 0;         // that the search took

@@ -58,7 +58,7 @@ std::optional<PlacementSearch::Found> PlacementSearch::weigh(const PlacementKnob
                    static_cast<std::uint64_t>(knobs.nvme_last)};
   if (exhausted() || !seen_.insert(key).second) return std::nullopt;
   const std::vector<UnitPlacement> places = space_.places(knobs);
-  const TierBytes bytes = placed_bytes(input_, places);
+  const TierBytes bytes = input_.ledger->bytes(places);
   if (!bytes.within(input_.budget)) return std::nullopt;
   tasks_left_ -= tasks_of(input_, places);
   ++predictions_;

@@ -176,34 +176,83 @@ void PlacementSpace::place_host_state(const PlacementKnobs& knobs, std::uint64_t
   }
 }
 
-// As much on NVMe as RAM does not hold.
-void PlacementSpace::fit_host_state(const PlacementKnobs& knobs,
-                                    std::vector<UnitPlacement>& places) const {
-  place_host_state(knobs, 0, places);
-  const std::uint64_t all_in_ram = placed_bytes(input_, places).cpu;
-  if (all_in_ram <= input_.budget.cpu) return;
-  std::uint64_t on_host = 0;
-  for (const UnitPlacement& place : places) on_host += host_elements(place);
-  const double buffers =
-      static_cast<double>(input_.step.swap_buffer_elements) * input_.bytes.nvme_state;
-  const double too_many =
-      (static_cast<double>(all_in_ram - input_.budget.cpu) + buffers) / input_.bytes.host_state;
-  const std::uint64_t granule = std::max<std::uint64_t>(input_.granule_elements, 1);
-  const std::uint64_t granules = static_cast<std::uint64_t>(too_many) / granule + 1;
-  place_host_state(knobs, std::min(granules * granule, on_host), places);
+std::uint64_t PlacementSpace::beyond_ram(std::span<const UnitPlacement> places) const {
+  const std::uint64_t bytes = input_.ledger->bytes(places).cpu;
+  return bytes - std::min(bytes, input_.budget.cpu);
 }
 
-// One more unit's parameters; a resident one's are read once less. False: there is none left.
-bool PlacementSpace::spill_params(std::vector<UnitPlacement>& places) const {
+// As much on NVMe as RAM does not hold. Bytes are nearly a line over the granules that leave, from
+// the first one on, which brings the buffers that they pass through.
+void PlacementSpace::fit_host_state(const PlacementKnobs& knobs,
+                                    std::vector<UnitPlacement>& places) const {
+  const std::uint64_t granule = std::max<std::uint64_t>(input_.granule_elements, 1);
+  std::uint64_t on_host = 0;
+  for (std::size_t i = 0; i < places.size(); ++i)
+    on_host += input_.units[i].elements - places[i].gpu_elements;
+  const std::uint64_t all = (on_host + granule - 1) / granule;
+  const auto beyond = [&](std::uint64_t granules) {
+    place_host_state(knobs, std::min(granules * granule, on_host), places);
+    return beyond_ram(places);
+  };
+  if (beyond(0) == 0 || on_host == 0) return;
+  const std::uint64_t with_one = beyond(1);
+  if (with_one == 0 || all == 1) return;
+  if (beyond(all) > 0) return;
+  const std::uint64_t with_all = input_.ledger->bytes(places).cpu;
+  const double granule_bytes =
+      static_cast<double>(with_one + input_.budget.cpu - std::min(with_all, input_.budget.cpu)) /
+      static_cast<double>(all - 1);
+  std::uint64_t too_few = 1;
+  std::uint64_t missing = with_one;
+  constexpr int kGuesses = 6;
+  for (int guess = 0; guess < kGuesses; ++guess) {
+    const double more = std::ceil(static_cast<double>(missing) / std::max(granule_bytes, 1.0));
+    const std::uint64_t tried =
+        std::min(too_few + std::max<std::uint64_t>(static_cast<std::uint64_t>(more), 1), all);
+    missing = beyond(tried);
+    if (missing == 0) return;
+    too_few = tried;
+  }
+  for (std::uint64_t enough = all; enough - too_few > 0;) {
+    const std::uint64_t middle = too_few + (enough - too_few) / 2;
+    if (beyond(middle) == 0)
+      enough = middle;
+    else
+      too_few = middle + 1;
+  }
+  place_host_state(knobs, std::min(too_few * granule, on_host), places);
+}
+
+// Parameters of units leave RAM in this order: a resident unit's are read once less.
+std::vector<std::size_t> PlacementSpace::spill_order(std::span<const UnitPlacement> places) const {
+  std::vector<std::size_t> order;
   for (const bool resident : {true, false}) {
     for (std::size_t i = places.size(); i-- > 0;) {
-      UnitPlacement& place = places[i];
-      if (place.params_on_nvme || place.resident != resident || host_elements(place) == 0) continue;
-      place.params_on_nvme = true;
-      return true;
+      const UnitPlacement& place = places[i];
+      const bool is_there = !place.params_on_nvme && host_elements(place) > 0;
+      if (is_there && place.resident == resident && !input_.units[i].params_stay_in_ram)
+        order.push_back(i);
     }
   }
-  return false;
+  return order;
+}
+
+// As many as RAM does not hold, or all.
+void PlacementSpace::spill_params(std::vector<UnitPlacement>& places) const {
+  if (beyond_ram(places) == 0) return;
+  const std::vector<std::size_t> order = spill_order(places);
+  const auto fits = [&](std::size_t spilled) {
+    for (std::size_t i = 0; i < order.size(); ++i) places[order[i]].params_on_nvme = i < spilled;
+    return beyond_ram(places) == 0;
+  };
+  if (order.empty() || !fits(order.size())) return;
+  std::size_t too_few = 0;
+  std::size_t enough = order.size();
+  while (enough - too_few > 1) {
+    const std::size_t middle = (too_few + enough) / 2;
+    (fits(middle) ? enough : too_few) = middle;
+  }
+  fits(enough);
 }
 
 void PlacementSpace::place_host(const PlacementKnobs& knobs,
@@ -211,21 +260,21 @@ void PlacementSpace::place_host(const PlacementKnobs& knobs,
   const PlacementRules& rules = input_.rules;
   place_host_state(knobs, 0, places);
   if (rules.params == Tier::kNvme) {
-    for (UnitPlacement& place : places)
-      place.params_on_nvme = !place.resident || host_elements(place) > 0;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      places[i].params_on_nvme = !input_.units[i].params_stay_in_ram &&
+                                 (!places[i].resident || host_elements(places[i]) > 0);
+    }
   }
   if (!rules.state.empty()) {
     for (std::size_t i = 0; i < places.size(); ++i) {
       places[i].cpu_elements = rules.state[i].cpu;
       places[i].nvme_elements = rules.state[i].nvme;
     }
-  } else if (rules.state_on_nvme && input_.budget.nvme > input_.fixed.nvme) {
+  } else if (rules.state_on_nvme && input_.budget.nvme > 0) {
     fit_host_state(knobs, places);
   }
   const bool may_spill = rules.params_on_nvme && rules.params.value_or(Tier::kNvme) == Tier::kNvme;
-  if (!may_spill || input_.budget.nvme <= input_.fixed.nvme) return;
-  while (placed_bytes(input_, places).cpu > input_.budget.cpu && spill_params(places)) {
-  }
+  if (may_spill && input_.budget.nvme > 0) spill_params(places);
 }
 
 std::vector<UnitPlacement> PlacementSpace::places(const PlacementKnobs& asked) const {
@@ -248,7 +297,7 @@ bool PlacementSpace::fill_residents(PlacementKnobs& knobs) const {
     place_residents(tried, places);
     place_activations(tried, places);
     place_host_state(tried, 0, places);
-    return placed_bytes(input_, places).gpu <= input_.budget.gpu;
+    return input_.ledger->bytes(places).gpu <= input_.budget.gpu;
   };
   knobs = within_bounds(knobs);
   knobs.resident = most_resident_;

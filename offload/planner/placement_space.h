@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "offload/planner/placement.h"
@@ -71,7 +72,9 @@ class PlacementSpace {
   void place_host_state(const PlacementKnobs& knobs, std::uint64_t on_nvme,
                         std::vector<UnitPlacement>& places) const;
   void fit_host_state(const PlacementKnobs& knobs, std::vector<UnitPlacement>& places) const;
-  bool spill_params(std::vector<UnitPlacement>& places) const;
+  std::uint64_t beyond_ram(std::span<const UnitPlacement> places) const;  // bytes
+  std::vector<std::size_t> spill_order(std::span<const UnitPlacement> places) const;
+  void spill_params(std::vector<UnitPlacement>& places) const;
 
   const PlannerInput& input_;
   std::vector<std::uint64_t> gpu_steps_;

@@ -39,6 +39,7 @@ struct UnitCost {
   std::uint64_t unit_input_bytes = 0;  // its input; 0 where backward does not need it: at both ends
   std::uint64_t kept_bytes = 0;        // what kKeep keeps besides the input
   std::vector<int> lenders;            // earlier units whose parameters it uses besides its own
+  bool params_stay_in_ram = false;     // the host's copy of them, whatever the rules
 };
 
 // Where a unit's state lies. Elements of gpu, cpu and nvme state add up to the unit's.

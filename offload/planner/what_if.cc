@@ -6,19 +6,6 @@
 namespace sluice::offload {
 namespace {
 
-PlannerInput with_twice_the_tokens(PlannerInput input) {
-  for (UnitCost& unit : input.units) {
-    unit.forward_s *= 2;
-    unit.recompute_s *= 2;
-    unit.backward_s *= 2;
-    unit.unit_input_bytes *= 2;
-    unit.kept_bytes *= 2;
-  }
-  input.fixed.gpu += input.micro_batch_bytes;
-  input.micro_batch_bytes *= 2;
-  return input;
-}
-
 bool uses_drives(const PlacementPlan& plan) {
   return plan.prediction.nvme_read_bytes + plan.prediction.nvme_write_bytes > 0;
 }
@@ -40,8 +27,9 @@ Result<std::vector<WhatIf>> find_what_ifs(const PlannerInput& input, const Place
                                &drives.in_both_bytes_per_s, &drives.out_both_bytes_per_s})
       *rate *= 2;
   }
-  change(Change::kTwiceMicroBatch) =
-      options.twice_micro_batch ? options.twice_micro_batch(input) : with_twice_the_tokens(input);
+  if (options.twice_micro_batch) {
+    SLUICE_ASSIGN_OR_RETURN(change(Change::kTwiceMicroBatch), options.twice_micro_batch(input));
+  }
   if (!input.step.overlap_update) change(Change::kOverlapUpdate).step.overlap_update = true;
   std::vector<WhatIf> found;
   for (const auto& [what, changed] : changes) {

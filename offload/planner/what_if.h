@@ -29,13 +29,13 @@ struct WhatIf {
 struct WhatIfOptions {
   std::uint64_t more_ram_bytes = 16 * kGiB;
   std::uint64_t more_gpu_bytes = 8 * kGiB;
-  // The same model with twice the micro-batch; unset: all that grows with it is doubled.
-  std::function<PlannerInput(const PlannerInput& input)> twice_micro_batch;
+  // The same model with twice the micro-batch; unset: that is left out.
+  std::function<Result<PlannerInput>(const PlannerInput& input)> twice_micro_batch;
 };
 
 // The greatest ratio first. Left out are changes after which nothing fits, that are already in
 // effect (overlap), or that concern what the plan does not use (drives) or the machine does not
-// have (a GPU). Takes as long as that many plans. kInvalidArgument where plan_placement() gives it.
+// have (a GPU). Takes as long as that many plans. Errors of plan_placement() and of the options.
 Result<std::vector<WhatIf>> find_what_ifs(const PlannerInput& input, const PlacementPlan& plan,
                                           const WhatIfOptions& options = {});
 

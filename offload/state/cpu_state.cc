@@ -25,10 +25,6 @@ std::uint64_t total_state_bytes(ParamForm form, std::span<const SubGroup> placem
 
 }  // namespace
 
-std::uint64_t CpuState::mapped_bytes(ParamForm form, std::span<const SubGroup> placement) {
-  return aio::PageMemory::mapped_bytes(total_state_bytes(form, placement));
-}
-
 Result<std::unique_ptr<CpuState>> CpuState::create(const StateKind& kind,
                                                    std::span<const SubGroup> placement,
                                                    bool huge_pages, aio::Executor& executor) {

@@ -15,8 +15,6 @@ namespace sluice::offload {
 
 class CpuState final : public TierState {
  public:
-  // What create() maps; 0: no sub-group is placed here.
-  static std::uint64_t mapped_bytes(ParamForm form, std::span<const SubGroup> placement);
   static Result<std::unique_ptr<CpuState>> create(const StateKind& kind,
                                                   std::span<const SubGroup> placement,
                                                   bool huge_pages, aio::Executor& executor);

@@ -22,10 +22,6 @@ std::uint64_t first_field_bytes(ParamForm form, std::uint64_t elements) {
   return field_bytes(elements, form == ParamForm::kSplit ? 2 : form == ParamForm::kFp32 ? 0 : 4);
 }
 
-std::uint64_t part_bytes(ParamForm form, std::uint64_t elements) {
-  return first_field_bytes(form, elements) + 2 * field_bytes(elements, sizeof(float));
-}
-
 // As many as there is room for, in whole rounds of the threads, and no more than exist.
 std::uint64_t batch_tiles(int threads, std::uint64_t most_elements) {
   const int rounds = StateSweep::kMaxThreads / threads;
@@ -50,18 +46,17 @@ GpuState::GpuState(const StateKind& kind, DeviceTier& device) : kind_(kind), dev
 
 GpuState::~GpuState() = default;
 
-std::uint64_t GpuState::device_bytes(ParamForm form, std::span<const SubGroup> placement) {
-  std::uint64_t bytes = 0;
-  for (const SubGroup& sub_group : placement)
-    if (sub_group.tier == Tier::kGpu) bytes += part_bytes(form, sub_group.elements);
-  return bytes;
+std::uint64_t GpuState::device_bytes(ParamForm form, std::uint64_t elements) {
+  return first_field_bytes(form, elements) + 2 * field_bytes(elements, sizeof(float));
 }
 
 Result<std::unique_ptr<GpuState>> GpuState::create(const StateKind& kind,
                                                    std::span<const SubGroup> placement,
                                                    DeviceTier& device) {
   const std::span<std::byte> memory = device.memory();
-  const std::uint64_t needed = device_bytes(kind.form, placement);
+  std::uint64_t needed = 0;
+  for (const SubGroup& sub_group : placement)
+    if (sub_group.tier == Tier::kGpu) needed += device_bytes(kind.form, sub_group.elements);
   if (needed > memory.size()) {
     return Error(ErrorCode::kOutOfMemory,
                  "the optimizer state of tier gpu needs " + format_bytes(needed) +
@@ -79,7 +74,7 @@ Result<std::unique_ptr<GpuState>> GpuState::create(const StateKind& kind,
                                      .elements = sub_group.elements,
                                      .group = sub_group.group,
                                      .offset_bytes = offset_bytes});
-    offset_bytes += part_bytes(kind.form, sub_group.elements);
+    offset_bytes += device_bytes(kind.form, sub_group.elements);
   }
   return gpu;
 }

@@ -18,8 +18,8 @@ class StagingBuffers;
 
 class GpuState final : public TierState {
  public:
-  // How much of the GPU's memory it takes.
-  static std::uint64_t device_bytes(ParamForm form, std::span<const SubGroup> placement);
+  // How much of the GPU's memory a sub-group takes.
+  static std::uint64_t device_bytes(ParamForm form, std::uint64_t elements);
   // kOutOfMemory: the device tier has less. `device` must outlive it.
   static Result<std::unique_ptr<GpuState>> create(const StateKind& kind,
                                                   std::span<const SubGroup> placement,

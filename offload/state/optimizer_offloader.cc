@@ -8,6 +8,7 @@
 #include "offload/state/cpu_state.h"
 #include "offload/state/gpu_state.h"
 #include "offload/state/nvme_state.h"
+#include "offload/state/state_footprint.h"
 #include "offload/state/unit_progress.h"
 #include "offload/state/update_worker.h"
 
@@ -49,20 +50,17 @@ NvmeState::Options nvme_options(const Options& options) {
 
 Result<OptimizerOffloader::MemoryPlan> OptimizerOffloader::memory_plan(const Options& options) {
   SLUICE_RETURN_IF_ERROR(check_placement(options.units, options.placement));
-  MemoryPlan plan;
-  plan.cpu_state_bytes = CpuState::mapped_bytes(options.form, options.placement);
-  plan.gpu_state_bytes = GpuState::device_bytes(options.form, options.placement);
-  plan.transfer_bytes = StateSweep::bytes_of(StateSweep::kMaxThreads);
-  if (places_on(options, Tier::kGpu))
-    plan.transfer_bytes += GpuState::max_staging_bytes(options.form);
   if (places_on(options, Tier::kNvme)) {
-    SLUICE_ASSIGN_OR_RETURN(
-        const NvmeState::Plan nvme,
-        NvmeState::plan(nvme_options(options), options.units, options.placement));
-    plan.swap_buffer_bytes = nvme.buffer_bytes;
-    plan.nvme_bytes = nvme.store_bytes;
+    SLUICE_RETURN_IF_ERROR(
+        NvmeState::check(nvme_options(options), options.units, options.placement));
   }
-  return plan;
+  const auto footprint = StateFootprint::of(
+      {.form = options.form, .record_elements = options.record_elements}, options.placement);
+  return MemoryPlan{.cpu_state_bytes = footprint.cpu_bytes(),
+                    .swap_buffer_bytes = footprint.swap_buffer_bytes(options.swap.buffers),
+                    .gpu_state_bytes = footprint.gpu_bytes(),
+                    .nvme_bytes = footprint.nvme_bytes(),
+                    .transfer_bytes = footprint.transfer_bytes(options.form)};
 }
 
 Result<std::unique_ptr<OptimizerOffloader>> OptimizerOffloader::create(

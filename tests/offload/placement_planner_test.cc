@@ -8,6 +8,7 @@
 #include <limits>
 #include <random>
 
+#include "tests/offload/element_ledger.h"
 #include "tests/offload/step_model_cases.h"
 
 namespace sluice::offload {
@@ -30,6 +31,7 @@ PlannerInput random_input(std::mt19937_64& random, int blocks) {
                                       std::uniform_real_distribution<double>(low, high)(random));
   };
   input.budget = {.gpu = some(7, 30), .cpu = some(7, 20), .nvme = some(0, 15)};
+  count_elements(input);
   return input;
 }
 
@@ -70,7 +72,7 @@ double shortest_of_all(const PlannerInput& input) {
   double shortest_s = std::numeric_limits<double>::infinity();
   while (true) {
     for (std::size_t i = 0; i < of.size(); ++i) places[i] = of[i][at[i]];
-    if (has_ring(places) && placed_bytes(input, places).within(input.budget)) {
+    if (has_ring(places) && input.ledger->bytes(places).within(input.budget)) {
       shortest_s =
           std::min(shortest_s, predict_step(input.units, places, input.speeds, input.step).step_s);
     }
@@ -143,7 +145,7 @@ TEST(PlacementPlanner, IsHardToImproveOn) {
       std::vector<UnitPlacement> places = best;
       for (std::uint64_t changes = 1 + random() % 3; changes > 0; --changes)
         mutate(input, random, places);
-      if (!placed_bytes(input, places).within(input.budget)) continue;
+      if (!input.ledger->bytes(places).within(input.budget)) continue;
       const double step_s = predict_step(input.units, places, input.speeds, input.step).step_s;
       if (step_s >= best_s) continue;
       best_s = step_s;
@@ -168,7 +170,7 @@ void expect_sound(const PlannerInput& input, const PlacementPlan& plan) {
   }
   EXPECT_TRUE(plan.places.front().resident);
   EXPECT_TRUE(plan.places.back().resident);
-  const TierBytes used = placed_bytes(input, plan.places);
+  const TierBytes used = input.ledger->bytes(plan.places);
   EXPECT_EQ(used.gpu, plan.used.gpu);
   EXPECT_EQ(used.cpu, plan.used.cpu);
   EXPECT_EQ(used.nvme, plan.used.nvme);
@@ -186,7 +188,7 @@ TEST(PlacementPlanner, NeverExceedsABudget) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
     PlannerInput input = random_input(random, 1 + static_cast<int>(random() % 12));
-    input.fixed = {.gpu = random() % 1'000'000, .cpu = random() % 1'000'000};
+    count_elements(input, {}, {.gpu = random() % 1'000'000, .cpu = random() % 1'000'000});
     const double less = std::uniform_real_distribution<double>(0.2, 1)(random);
     input.budget.gpu = static_cast<std::uint64_t>(less * static_cast<double>(input.budget.gpu));
     input.budget.cpu = static_cast<std::uint64_t>(less * static_cast<double>(input.budget.cpu));

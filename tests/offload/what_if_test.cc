@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "tests/offload/element_ledger.h"
 #include "tests/offload/step_model_cases.h"
 
 namespace sluice::offload {
@@ -30,7 +31,23 @@ PlannerInput input_with(double forward_s) {
   input.granule_elements = 1;
   input.step.record_elements = 500;
   input.step.swap_buffer_elements = 1000;
+  count_elements(input);
   return input;
+}
+
+// Of which `fixed_gpu` bytes are the micro-batch's.
+WhatIfOptions twice_the_tokens(std::uint64_t fixed_gpu = 0) {
+  return {.twice_micro_batch = [fixed_gpu](PlannerInput input) -> Result<PlannerInput> {
+    for (UnitCost& unit : input.units) {
+      unit.forward_s *= 2;
+      unit.recompute_s *= 2;
+      unit.backward_s *= 2;
+      unit.unit_input_bytes *= 2;
+      unit.kept_bytes *= 2;
+    }
+    count_elements(input, {}, {.gpu = 2 * fixed_gpu});
+    return input;
+  }};
 }
 
 std::optional<WhatIf> find(const std::vector<WhatIf>& what_ifs, Change change) {
@@ -55,7 +72,7 @@ TEST(WhatIf, NamesTheDrivesWhereTheyAreTheBottleneck) {
   input.speeds.drives = duplex(10'000);
   input.rules = {.state = all_state_on(Tier::kNvme, input.units), .params = Tier::kCpu};
   input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 1 << 20};
-  const auto what_ifs = what_ifs_of(input, {});
+  const auto what_ifs = what_ifs_of(input, twice_the_tokens());
   EXPECT_EQ(what_ifs.front().change, Change::kTwiceMicroBatch) << "the drives do as much for it";
   EXPECT_NEAR(find(what_ifs, Change::kTwiceDrives)->tokens_per_s_ratio, 2, 0.05);
   EXPECT_NEAR(find(what_ifs, Change::kMoreRam)->tokens_per_s_ratio, 1, 1e-3);
@@ -69,7 +86,10 @@ TEST(WhatIf, NamesMemoryWhereTheDrivesStandInForIt) {
   input.rules.params = Tier::kCpu;
   // RAM for half of the state, the GPU's for none.
   input.budget = {.gpu = 20'000, .cpu = 16'160 + 10'000 + 20'000, .nvme = 1 << 20};
-  const auto what_ifs = what_ifs_of(input, {.more_ram_bytes = 1 << 20, .more_gpu_bytes = 1 << 20});
+  const auto what_ifs =
+      what_ifs_of(input, {.more_ram_bytes = 1 << 20,
+                          .more_gpu_bytes = 1 << 20,
+                          .twice_micro_batch = twice_the_tokens().twice_micro_batch});
   EXPECT_GT(find(what_ifs, Change::kMoreRam)->tokens_per_s_ratio, 20);
   EXPECT_GT(find(what_ifs, Change::kMoreGpu)->tokens_per_s_ratio, 20);
   EXPECT_GT(find(what_ifs, Change::kTwiceDrives)->tokens_per_s_ratio, 1.5);
@@ -86,7 +106,7 @@ TEST(WhatIf, NamesOverlapAndTheBatchWhereTheCpuIsTheBottleneck) {
   input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 0};
   // 8.04 of AdamW and 16; overlapped, three of the four seconds of forward hide; with twice the
   // tokens 8.04 and 32.
-  const auto what_ifs = what_ifs_of(input, {});
+  const auto what_ifs = what_ifs_of(input, twice_the_tokens());
   EXPECT_FALSE(find(what_ifs, Change::kTwiceDrives)) << "there are none in use";
   EXPECT_NEAR(find(what_ifs, Change::kOverlapUpdate)->step_s, 24.04 - 3, 0.02);
   EXPECT_NEAR(find(what_ifs, Change::kTwiceMicroBatch)->step_s, 40.04, 0.01);
@@ -97,7 +117,7 @@ TEST(WhatIf, NamesOverlapAndTheBatchWhereTheCpuIsTheBottleneck) {
 TEST(WhatIf, AsksTheCallerForTheLargerMicroBatch) {
   PlannerInput input = input_with(1);
   input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 0};
-  const auto twice = [](PlannerInput larger) {
+  const auto twice = [](PlannerInput larger) -> Result<PlannerInput> {
     for (UnitCost& unit : larger.units) unit.forward_s *= 1.5;
     return larger;
   };
@@ -110,15 +130,17 @@ TEST(WhatIf, DoesNotNameTheMemoryOfAGpuThatIsNotThere) {
   PlannerInput input = input_with(1);
   input.rules.state_on_gpu = false;
   input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 0};
-  EXPECT_FALSE(find(what_ifs_of(input, {}), Change::kMoreGpu));
+  EXPECT_FALSE(find(what_ifs_of(input, twice_the_tokens()), Change::kMoreGpu));
   EXPECT_TRUE(find(what_ifs_of(input, {}), Change::kMoreRam));
 }
 
 TEST(WhatIf, LeavesOutWhatDoesNotFit) {
   PlannerInput input = input_with(1);
-  input.fixed.gpu = input.micro_batch_bytes = 100'000;
+  constexpr std::uint64_t kMicroBatchBytes = 100'000;
+  count_elements(input, {}, {.gpu = kMicroBatchBytes});
   input.budget = {.gpu = 150'000, .cpu = 1 << 20, .nvme = 0};
-  EXPECT_FALSE(find(what_ifs_of(input, {}), Change::kTwiceMicroBatch));
+  EXPECT_FALSE(
+      find(what_ifs_of(input, twice_the_tokens(kMicroBatchBytes)), Change::kTwiceMicroBatch));
 }
 
 }  // namespace

@@ -26,9 +26,17 @@
 namespace sluice::tools {
 namespace {
 
-// A background save's copy counts where it is asked for, or where there is room for it.
+struct CheckedPlan {
+  engine::MemoryPlan memory;
+  bool saves_in_background = false;  // their copy of the state is a line of the memory then
+  std::optional<double> predicted_step_s;
+};
+
+// Saves in the background need a copy: it counts where it is asked for, or where there is room for
+// it.
 void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayout& model,
-                          const engine::MachineFacts& facts, engine::MemoryPlan& plan) {
+                          const engine::MachineFacts& facts, CheckedPlan& checked) {
+  engine::MemoryPlan& plan = checked.memory;
   const config::Run& run = config.run;
   if (plan.purpose != engine::RunPurpose::kTraining ||
       run.checkpoint_background == Tristate::kOff ||
@@ -40,9 +48,9 @@ void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayou
   const bool fits = room && plan.host_bytes() + bytes <= *room;
   const bool wants_on_the_way =
       run.checkpoint_every_steps > 0 || run.checkpoint_minutes.value_or(0) > 0;
-  plan.background_checkpoints =
+  checked.saves_in_background =
       run.checkpoint_background == Tristate::kOn || (wants_on_the_way && fits);
-  if (plan.background_checkpoints)
+  if (checked.saves_in_background)
     plan.host.push_back(
         {"checkpoint, copy of the state", engine::MemoryUse::kCheckpointCopy, bytes});
 }
@@ -53,17 +61,18 @@ std::string folder_of(const std::string& file) {
 }
 
 // When the run saves, reported before its memory is taken.
-void plan_saves(const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
-                const RunFiles& files, engine::MemoryPlan& plan) {
-  if (config.run.dir.empty()) return;
-  const engine::ModelLayout model = engine::configured_layout(config, plan.cuda);
+engine::SavePlan saves_of(const config::Config& config,
+                          const std::optional<engine::CheckpointEntry>& from, const RunFiles& files,
+                          const CheckedPlan& plan) {
+  if (config.run.dir.empty()) return {};
+  const engine::ModelLayout model = engine::configured_layout(config, plan.memory.cuda);
   const std::uint64_t parameters = model.parameter_elements();
   constexpr std::uint64_t kMetricsBytesAStep = 512;
   constexpr std::uint64_t kHashBytes = 64;  // of a unit
   const std::int64_t first_step = from ? from->step + 1 : 1;
   const auto steps =
       static_cast<std::uint64_t>(std::max<std::int64_t>(config.run.steps - first_step + 1, 0));
-  std::vector<engine::PathBytes> others = plan.nvme_paths();
+  std::vector<engine::PathBytes> others = plan.memory.nvme_paths();
   others.push_back(
       {config.run.dir,
        steps *
@@ -76,7 +85,7 @@ void plan_saves(const config::Config& config, const std::optional<engine::Checkp
   aio::RealFileSystem file_system;
   const engine::SharedRoom room =
       engine::room_beside(file_system, config.run.dir, others, engine::device_number_of);
-  plan.saves =
+  engine::SavePlan saves =
       engine::plan_saves(config.run, {.folder = config.run.dir,
                                       .checkpoint_bytes = engine::StateImage::bytes_for(parameters),
                                       .free_bytes = room.free_bytes,
@@ -84,8 +93,10 @@ void plan_saves(const config::Config& config, const std::optional<engine::Checkp
                                       .complete_checkpoints = files.complete_checkpoints,
                                       .first_step = first_step,
                                       .step_s = plan.predicted_step_s});
-  if (plan.saves.warning) log::warning(*plan.saves.warning);
-  std::cerr << plan.saves.schedule << "\n";
+  saves.background = plan.saves_in_background;
+  if (saves.warning) log::warning(*saves.warning);
+  std::cerr << saves.schedule << "\n";
+  return saves;
 }
 
 // Whether a run is worth the seconds of a probe: if something is left to the plan, or a GPU
@@ -97,8 +108,7 @@ bool is_planned(const config::Config& config) {
           !config.placement.optimizer_fractions);
 }
 
-Result<engine::MemoryPlan> planned_memory(const config::Config& config,
-                                          const SetUpOptions& options) {
+Result<CheckedPlan> planned_memory(const config::Config& config, const SetUpOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan,
                           plan_here(config, {.machine = {}, .of_a_series = options.of_a_series}));
   if (!plan.placement.fits) {
@@ -108,15 +118,19 @@ Result<engine::MemoryPlan> planned_memory(const config::Config& config,
     return Error(ErrorCode::kOutOfMemory, engine::does_not_fit(config, plan));
   }
   std::cerr << engine::plan_summary(plan) << "\n";
-  engine::MemoryPlan memory = plan.memory;
-  memory.predicted_step_s = plan.placement.prediction.step_s;
   if (options.planned != nullptr)
     *options.planned = PlannedStep{plan.placement.prediction.step_s, plan.machine};
-  return memory;
+  return CheckedPlan{.memory = plan.memory, .predicted_step_s = plan.placement.prediction.step_s};
 }
 
-Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::RunPurpose purpose,
-                                        const SetUpOptions& options = {}) {
+Result<CheckedPlan> literal_memory(const config::Config& config, const engine::ModelLayout& model,
+                                   const engine::PlanOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(engine::MemoryPlan memory, engine::plan_memory(config, model, options));
+  return CheckedPlan{.memory = std::move(memory)};
+}
+
+Result<CheckedPlan> checked_plan(const config::Config& config, engine::RunPurpose purpose,
+                                 const SetUpOptions& options = {}) {
   aio::RealFileSystem files;
   SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(config, files));
   const engine::ModelShape shape = config.model.shape();
@@ -127,17 +141,17 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
   const engine::MachineFacts facts = engine::machine_facts(config);
   const bool planned = purpose == engine::RunPurpose::kTraining && is_planned(config);
   SLUICE_ASSIGN_OR_RETURN(
-      engine::MemoryPlan plan,
+      CheckedPlan plan,
       planned ? planned_memory(config, options)
-              : engine::plan_memory(config, model,
-                                    {.purpose = purpose,
-                                     .on_gpu = on_gpu,
-                                     .gpu_room_bytes = engine::gpu_room(config.budget, facts)}));
+              : literal_memory(config, model,
+                               {.purpose = purpose,
+                                .on_gpu = on_gpu,
+                                .gpu_room_bytes = engine::gpu_room(config.budget, facts)}));
   plan_checkpoint_copy(config, model, facts, plan);
   std::cerr << "GPT of " << engine::compact(static_cast<double>(model.parameter_elements()))
             << " parameters: " << shape.layers << " layers x " << shape.hidden << ", "
-            << (plan.cuda ? "on the GPU" : "on the CPU") << "\n";
-  const engine::PreflightReport report = engine::preflight(config, plan, facts, files);
+            << (on_gpu ? "on the GPU" : "on the CPU") << "\n";
+  const engine::PreflightReport report = engine::preflight(config, plan.memory, facts, files);
   std::cerr << report.table;
   for (const std::string& note : report.notes) log::info(note);
   for (const std::string& warning : report.warnings) log::warning(warning);
@@ -169,13 +183,14 @@ Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
       return go_on();
     };
   };
-  SLUICE_ASSIGN_OR_RETURN(engine::MemoryPlan plan,
+  SLUICE_ASSIGN_OR_RETURN(const CheckedPlan plan,
                           checked_plan(config, engine::RunPurpose::kTraining, options));
   SLUICE_RETURN_IF_ERROR(go_on());
-  plan_saves(config, from, options.files, plan);
+  const engine::SavePlan saves = saves_of(config, from, options.files, plan);
+  if (options.saves != nullptr) *options.saves = saves;
   const SteadyClock clock;
   const std::int64_t begin_ns = clock.now_ns();
-  SLUICE_ASSIGN_OR_RETURN(auto run, engine::TrainingRun::create(config, plan));
+  SLUICE_ASSIGN_OR_RETURN(auto run, engine::TrainingRun::create(config, plan.memory));
   const std::int64_t made_ns = clock.now_ns();
   if (!from) {
     SLUICE_RETURN_IF_ERROR(run->initialise(shown("setting the weights")));
@@ -194,9 +209,9 @@ Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
 }
 
 Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::Config& config) {
-  SLUICE_ASSIGN_OR_RETURN(const engine::MemoryPlan plan,
+  SLUICE_ASSIGN_OR_RETURN(const CheckedPlan plan,
                           checked_plan(config, engine::RunPurpose::kEvaluation));
-  SLUICE_ASSIGN_OR_RETURN(auto run, engine::EvaluationRun::create(config, plan));
+  SLUICE_ASSIGN_OR_RETURN(auto run, engine::EvaluationRun::create(config, plan.memory));
   TerminalLine line;
   SLUICE_RETURN_IF_ERROR(run->load(show_share(line, "reading the weights")));
   return run;
@@ -204,9 +219,9 @@ Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::C
 
 Result<std::unique_ptr<engine::GenerationRun>> set_up_generation(const config::Config& config,
                                                                  const std::string& checkpoint) {
-  SLUICE_ASSIGN_OR_RETURN(const engine::MemoryPlan plan,
+  SLUICE_ASSIGN_OR_RETURN(const CheckedPlan plan,
                           checked_plan(config, engine::RunPurpose::kGeneration));
-  SLUICE_ASSIGN_OR_RETURN(auto run, engine::GenerationRun::create(config, plan));
+  SLUICE_ASSIGN_OR_RETURN(auto run, engine::GenerationRun::create(config, plan.memory));
   SLUICE_ASSIGN_OR_RETURN(
       const auto reader,
       engine::CheckpointReader::open(*run->drives().reads, checkpoint, {.moments = false}));

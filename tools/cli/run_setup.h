@@ -7,6 +7,7 @@
 #include <string>
 
 #include "aio/result.h"
+#include "engine/budget/save_plan.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/probe/probe_report.h"
 #include "engine/run/evaluation_run.h"
@@ -34,6 +35,7 @@ struct RunFiles {
 struct SetUpOptions {
   RunFiles files;
   std::optional<PlannedStep>* planned = nullptr;  // gets nothing where the planner was not asked
+  engine::SavePlan* saves = nullptr;              // gets when a training run saves
   bool of_a_series = false;                       // plan_here.h
   const Interrupt* interrupt = nullptr;           // ends it early, with kCancelled
   bool* reads_checkpoint = nullptr;               // becomes true before the checkpoint is read

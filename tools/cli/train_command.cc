@@ -196,14 +196,15 @@ Status check_steps(const Wanted& wanted, const RunFolder& folder, const ResumePo
 }
 
 Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& run,
+                                                                 const engine::SavePlan& saves,
                                                                  const RunFolder& folder) {
   const config::Run& wanted = run.config().run;
-  if (!run.plan().saves.saves()) return std::unique_ptr<engine::RunCheckpoints>();
+  if (!saves.saves()) return std::unique_ptr<engine::RunCheckpoints>();
   return engine::RunCheckpoints::create(
       run, *run.drives().saves,
       {.directory = wanted.dir,
        .keep_last = static_cast<int>(wanted.keep_last_checkpoints),
-       .background = run.plan().background_checkpoints,
+       .background = saves.background,
        .check_directory = [&folder] { return folder.check_there(); }});
 }
 
@@ -236,6 +237,7 @@ struct SetUp {
   std::unique_ptr<TrainingRun> run;
   std::unique_ptr<engine::RunCheckpoints> checkpoints;  // null: none are wanted
   std::optional<PlannedStep> planned;
+  engine::SavePlan saves;
 };
 
 // kCancelled: interrupted.
@@ -250,6 +252,7 @@ Result<SetUp> set_up(const Wanted& wanted, const RunFolder& folder, const Resume
                                    .weights = weights,
                                    .weight_dtype = wanted.weight_dtype},
                          .planned = &made.planned,
+                         .saves = &made.saves,
                          .interrupt = &interrupt,
                          .reads_checkpoint = &reads_checkpoint});
   if (!run.ok() && reads_checkpoint)
@@ -257,7 +260,7 @@ Result<SetUp> set_up(const Wanted& wanted, const RunFolder& folder, const Resume
   if (!run.ok()) return std::move(run).error();
   made.run = *std::move(run);
   if (wanted.trace) made.run->trace().start(*wanted.trace);
-  SLUICE_ASSIGN_OR_RETURN(made.checkpoints, make_checkpoints(*made.run, folder));
+  SLUICE_ASSIGN_OR_RETURN(made.checkpoints, make_checkpoints(*made.run, made.saves, folder));
   if (interrupt.requested()) return Error(ErrorCode::kCancelled, "interrupted");
   return made;
 }
@@ -286,7 +289,7 @@ Result<int> run(const Options& options, const CLI::App& app, aio::IoWatchdog& wa
                                                                .tokenizer = wanted.tokenizer}));
   TrainSession session(
       {.run = made->run.get(), .log = log.get(), .checkpoints = made->checkpoints.get()},
-      config.run.steps);
+      made->saves, config.run.steps);
   const auto& planned = made->planned;
   if (planned) session.compare_with_plan(planned->step_s);
   const TrainWork work{.session = session,

@@ -51,13 +51,13 @@ void warn_unless_pruned(const Status& pruned) {
 
 }  // namespace
 
-TrainSession::TrainSession(const Parts& parts, std::int64_t steps)
+TrainSession::TrainSession(const Parts& parts, const engine::SavePlan& saves, std::int64_t steps)
     : parts_(parts),
       steps_(steps),
       progress_({.total_steps = steps,
                  .plain_every_steps =
                      std::max<std::int64_t>(parts.run->config().run.log_every_steps, 1)}),
-      save_clock_(parts.run->plan().saves, steps, SteadyClock().now_ns()) {}
+      save_clock_(saves, steps, SteadyClock().now_ns()) {}
 
 Result<TrainSession::End> TrainSession::train(const Interrupt& interrupt) {
   bool interrupted = interrupt.requested();

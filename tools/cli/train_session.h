@@ -27,7 +27,7 @@ class TrainSession {
     engine::RunCheckpoints* checkpoints = nullptr;
   };
   // `steps`: of the whole run, those before a resumed one included.
-  TrainSession(const Parts& parts, std::int64_t steps);
+  TrainSession(const Parts& parts, const engine::SavePlan& saves, std::int64_t steps);
 
   enum class End : std::uint8_t {
     kCompleted,

@@ -44,7 +44,7 @@ Result<config::Config> config_of(const std::string& text) {
 
 std::int64_t elements_on(const engine::MemoryPlan& plan, offload::Tier tier) {
   std::uint64_t elements = 0;
-  for (const offload::SubGroup& group : plan.optimizer.placement)
+  for (const offload::SubGroup& group : plan.state.optimizer.placement)
     if (group.tier == tier) elements += group.elements;
   return static_cast<std::int64_t>(elements);
 }
@@ -57,12 +57,13 @@ bool has_params_on_nvme(const engine::MemoryPlan& plan) {
 
 PlanFacts facts_of(const engine::RunPlan& plan) {
   const engine::MemoryPlan& memory = plan.memory;
-  PlanFacts facts{.cuda = memory.cuda,
-                  .state_on_nvme = elements_on(memory, offload::Tier::kNvme) > 0,
-                  .params_on_nvme = has_params_on_nvme(memory),
-                  .prefetch_units = memory.prefetch_units,
-                  .swap_buffers = memory.optimizer.swap.buffers,
-                  .record_elements = static_cast<std::int64_t>(memory.optimizer.record_elements)};
+  PlanFacts facts{
+      .cuda = memory.cuda,
+      .state_on_nvme = elements_on(memory, offload::Tier::kNvme) > 0,
+      .params_on_nvme = has_params_on_nvme(memory),
+      .prefetch_units = memory.fetching.prefetch_units,
+      .swap_buffers = memory.state.optimizer.swap.buffers,
+      .record_elements = static_cast<std::int64_t>(memory.state.optimizer.record_elements)};
   const auto parameters = static_cast<double>(std::max<std::uint64_t>(plan.parameters, 1));
   const auto share = [&](offload::Tier tier) {
     return static_cast<double>(elements_on(memory, tier)) / parameters;
@@ -81,14 +82,15 @@ PlanFacts facts_of(const engine::RunPlan& plan) {
 std::string run_id_of(const config::Config& config, const engine::MemoryPlan& plan) {
   std::ostringstream text;
   text << config.batch.micro << ' ' << config.batch.accumulation << ' '
-       << config.placement.overlap_update << ' ' << plan.prefetch_units << ' ' << plan.block_slots
-       << ' ' << plan.params.read_ahead << ' ' << plan.optimizer.record_elements << ' ';
-  for (const bool keeps : plan.keeps_activations) text << keeps;
+       << config.placement.overlap_update << ' ' << plan.fetching.prefetch_units << ' '
+       << plan.fetching.block_slots << ' ' << plan.params.options.read_ahead << ' '
+       << plan.state.optimizer.record_elements << ' ';
+  for (const bool keeps : plan.activations.kept) text << keeps;
   if (!plan.cuda) text << static_cast<int>(config.placement.recompute);  // a CPU's plan ignores it
-  text << swap::to_text(plan.optimizer.store.weights);
+  text << swap::to_text(plan.state.optimizer.store.weights);
   for (const auto* const tier : {&plan.host, &plan.gpu, &plan.nvme})
     for (const engine::MemoryLine& line : *tier) text << ' ' << line.what << '=' << line.bytes;
-  for (const offload::SubGroup& group : plan.optimizer.placement)
+  for (const offload::SubGroup& group : plan.state.optimizer.placement)
     text << ' ' << group.elements << offload::to_string(group.tier);
   std::ostringstream id;
   id << std::hex << std::hash<std::string>()(text.str());

@@ -81,8 +81,6 @@ Advice advice_of(const config::Config& config, const RunPlan& plan, const offloa
                                                         : "")};
     case Change::kParamsAnywhere:
       return {state, "zero_optimization.offload_param.device \"auto\""};
-    case Change::kHalfMicroBatch:
-      return {activations, micro_batch_text(config.batch, config.batch.micro / 2)};
     case Change::kSmallerMicroBatch:
       return {activations, micro_batch_text(config.batch, hint.micro_batch)};
     case Change::kShorterSequences:

@@ -6,6 +6,7 @@
 
 #include "engine/budget/configured_model.h"
 #include "engine/budget/gpu_plan.h"
+#include "engine/budget/memory_plan.h"
 #include "tests/engine/small_config.h"
 
 namespace sluice::engine {
@@ -50,34 +51,35 @@ TEST(ParamPlan, RaisesWhatIsTooSmallForTheModelAndSaysSo) {
                   HasSubstr("offload_param.buffer_count 1"),
                   HasSubstr("offload_param.max_in_cpu 20"),
                   HasSubstr("stage3_prefetch_bucket_size 5 is below what one block needs")));
-  EXPECT_EQ(plan.params.cache_buffers, 3);
-  EXPECT_EQ(plan.params.read_ahead, 1);
+  EXPECT_EQ(plan.params.options.cache_buffers, 3);
+  EXPECT_EQ(plan.params.options.read_ahead, 1);
 }
 
 TEST(ParamPlan, LimitsBuffersToWhatMayBeInMemory) {
-  EXPECT_EQ(
-      plan_of(on_nvme_and({"zero_optimization.offload_param.buffer_count=6"})).params.cache_buffers,
-      6);
+  EXPECT_EQ(plan_of(on_nvme_and({"zero_optimization.offload_param.buffer_count=6"}))
+                .params.options.cache_buffers,
+            6);
   EXPECT_EQ(plan_of(on_nvme_and({"zero_optimization.offload_param.buffer_count=6",
                                  "zero_optimization.offload_param.max_in_cpu=60000"}))
-                .params.cache_buffers,
+                .params.options.cache_buffers,
             4);
 }
 
 TEST(ParamPlan, ReadsAheadWhatTheBucketOrThePlacementSays) {
   EXPECT_EQ(plan_of(on_nvme_and({"zero_optimization.stage3_prefetch_bucket_size=28000"}))
-                .params.read_ahead,
+                .params.options.read_ahead,
             2);
   const std::string units = "placement.prefetch_units=5";
   const std::string buffers = "zero_optimization.offload_param.buffer_count=";
-  EXPECT_EQ(plan_of(on_nvme_and({units, buffers + "8"})).params.read_ahead, 5);
-  EXPECT_EQ(plan_of(on_nvme_and({units, buffers + "3"})).params.read_ahead, 2);
+  EXPECT_EQ(plan_of(on_nvme_and({units, buffers + "8"})).params.options.read_ahead, 5);
+  EXPECT_EQ(plan_of(on_nvme_and({units, buffers + "3"})).params.options.read_ahead, 2);
 }
 
 TEST(ParamPlan, KeepsInMemoryWhatIsSmallAsFarAsAllowed) {
   const auto on_drive = [](const MemoryPlan& plan) {
     int units = 0;
-    for (const auto& unit : plan.params.units) units += unit.tier == offload::Tier::kNvme ? 1 : 0;
+    for (const auto& unit : plan.params.options.units)
+      units += unit.tier == offload::Tier::kNvme ? 1 : 0;
     return units;
   };
   const std::string device = "zero_optimization.offload_param.device=nvme";

@@ -156,7 +156,7 @@ TEST(NvmeStripes, AreLoweredWhereAPathHasNotTheRoom) {
     ASSERT_TRUE(plan.placement.fits) << does_not_fit(config, plan);
     ASSERT_EQ(plan.stripes.weights.size(), 2U);
     EXPECT_LT(plan.stripes.weights[0], plan.stripes.weights[1]);
-    EXPECT_THAT(plan.memory.optimizer.store.weights, testing::Eq(plan.stripes.weights));
+    EXPECT_THAT(plan.memory.state.optimizer.store.weights, testing::Eq(plan.stripes.weights));
     const std::vector<PathBytes> paths = plan.memory.nvme_paths();
     ASSERT_EQ(paths.size(), 2U);
     EXPECT_LE(paths[0].bytes, 4 * kGiB);

@@ -1,49 +1,13 @@
-// Configurations of models, as files, and a machine whose speeds are given: what plans are tested
-// with, so that nothing is measured.
+// A machine whose speeds are given, so that nothing is measured, and its plans.
 #pragma once
 
 #include <stdexcept>
-#include <string>
-#include <vector>
 
-#include "engine/config/resolve.h"
 #include "engine/plan/planner_input.h"
 #include "engine/plan/run_plan.h"
+#include "tests/engine/planned_config.h"
 
 namespace sluice::engine {
-
-// All that a run file leaves open is left to the plan.
-inline config::Config planned_config(const std::vector<std::string>& overrides) {
-  config::Sources sources;
-  sources.run_file = config::Source{"test", R"({
-    "train_micro_batch_size_per_gpu": 4,
-    "bf16": {"enabled": true},
-    "zero_optimization": {"stage": 3, "offload_param": {"device": "auto"},
-                          "offload_optimizer": {"device": "auto"}},
-    "model": {"preset": "gpt2-xl"},
-    "data": {"train": ["train.bin"]},
-    "run": {"cpu_threads": 1},
-    "budget": {"nvme_paths": ["nvme"]}
-  })"};
-  sources.overrides = overrides;
-  auto resolved = config::resolve(sources);
-  if (!resolved.ok()) throw std::runtime_error(resolved.error().message());
-  return resolved->config;
-}
-
-inline std::vector<std::string> shape(int layers, int hidden, int heads, int vocab = 50257) {
-  const auto is = [](const char* key, int value) {
-    return std::string("model.") + key + "=" + std::to_string(value);
-  };
-  return {"model.preset=custom", is("layers", layers), is("hidden", hidden),
-          is("heads", heads),    is("vocab", vocab),   is("context", 1024)};
-}
-
-inline std::vector<std::string> operator+(std::vector<std::string> a,
-                                          const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 // Everything is described: a card of 24 GB, a good host and a drive.
 inline DescribedMachine described(double gpu_gib = 24) {

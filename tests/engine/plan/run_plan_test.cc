@@ -73,8 +73,6 @@ void apply(const FitHint& hint, const RunPlan& plan, DescribedMachine& machine,
     case Change::kParamsAnywhere:
       overrides.push_back("zero_optimization.offload_param.device=auto");
       return;
-    case Change::kHalfMicroBatch:
-      FAIL() << "the run's own micro-batches are counted, not halved";
     case Change::kSmallerMicroBatch: {
       const config::Config config = planned_config(overrides);
       overrides.push_back("train_micro_batch_size_per_gpu=" + std::to_string(hint.micro_batch));
@@ -250,7 +248,7 @@ TEST(RunPlan, HasAsManySlotsAsFitBesideTheRest) {
   const RunPlan small = planned(planned_config(devices), {.machine = described(4)});
   const RunPlan large = planned(planned_config(devices), {.machine = described(24)});
   EXPECT_TRUE(small.placement.fits) << does_not_fit(planned_config(devices), small);
-  EXPECT_LT(small.memory.block_slots, large.memory.block_slots);
+  EXPECT_LT(small.memory.fetching.block_slots, large.memory.fetching.block_slots);
   expect_within(small, described(4));
   EXPECT_LT(large.placement.prediction.h2d_bytes, small.placement.prediction.h2d_bytes);
 }
@@ -334,9 +332,9 @@ void expect_nothing_on_the_gpu(const RunPlan& plan) {
   EXPECT_TRUE(plan.memory.gpu.empty());
   for (const offload::UnitPlacement& place : plan.placement.places)
     EXPECT_EQ(place.gpu_elements, 0);
-  for (const offload::SubGroup& it : plan.memory.optimizer.placement)
+  for (const offload::SubGroup& it : plan.memory.state.optimizer.placement)
     EXPECT_NE(it.tier, offload::Tier::kGpu);
-  for (const offload::ParamUnit& it : plan.memory.params.units)
+  for (const offload::ParamUnit& it : plan.memory.params.options.units)
     EXPECT_NE(it.tier, offload::Tier::kGpu);
   EXPECT_EQ(plan.placement.prediction.h2d_bytes, 0);
 }

@@ -147,7 +147,7 @@ TEST_F(Preflight, RefusesWhatTheGpuDoesNotHold) {
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
               AllOf(HasSubstr("9G of GPU memory"), HasSubstr("are missing"),
                     HasSubstr("train_micro_batch_size_per_gpu, now 16")));
-  plan_.keeps_activations = {false, true};
+  plan_.activations.kept = {false, true};
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), HasSubstr("placement.recompute"));
   config_.budget.gpu_gib = 8;
   on_the_gpu(9 * kGiB, 40 * kGiB);
@@ -183,7 +183,7 @@ TEST_F(Preflight, NamesTheWeightsWhereOnePathOfSeveralIsTooFull) {
   EXPECT_THAT(refusal(ErrorCode::kNoSpace), Not(HasSubstr("placement.nvme_weights")));
   config_.budget.nvme_paths = {"/a/run", "/b"};
   EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("(placement.nvme_weights, now 1:1)"));
-  plan_.params.store.weights = plan_.optimizer.store.weights = {1, 7};
+  plan_.params.options.store.weights = plan_.state.optimizer.store.weights = {1, 7};
   EXPECT_THAT(refusal(ErrorCode::kNoSpace),
               AllOf(HasSubstr("1G are missing"), HasSubstr("(placement.nvme_weights, now 1:7)")));
 }

@@ -22,7 +22,7 @@ Result<std::unique_ptr<EvaluationRun>> evaluation(const SmallRun& small,
   const ModelLayout model = configured_layout(config, on_gpu);
   auto plan = plan_memory(config, model, {.purpose = RunPurpose::kEvaluation, .on_gpu = on_gpu});
   if (!plan.ok()) return plan.error();
-  if (together > 0) plan->evaluation_micro_batches = together;
+  if (together > 0) plan->activations.evaluation_micro_batches = together;
   SLUICE_ASSIGN_OR_RETURN(auto run, EvaluationRun::create(config, *plan));
   SLUICE_RETURN_IF_ERROR(run->load({}));
   return run;

@@ -98,17 +98,17 @@ TEST_F(FetchingCuda, GivesUpSlotsThatTheGpuHasNoRoomFor) {
   const ModelLayout model = configured_layout(config, /*on_gpu=*/true);
   const auto whole = plan_memory(config, model, {.on_gpu = true});
   ASSERT_OK(whole);
-  EXPECT_EQ(whole->block_slots, kLayers);
+  EXPECT_EQ(whole->fetching.block_slots, kLayers);
   const std::uint64_t block_bytes = 2 * model.layout(1).elements;
   const auto tight = plan_memory(
       config, model, {.on_gpu = true, .gpu_room_bytes = whole->gpu_bytes() - 3 * block_bytes});
   ASSERT_OK(tight);
-  EXPECT_EQ(tight->block_slots, kLayers - 3);
+  EXPECT_EQ(tight->fetching.block_slots, kLayers - 3);
   EXPECT_EQ(tight->gpu_bytes(), whole->gpu_bytes() - 3 * block_bytes);
   EXPECT_EQ(tight->notes.size(), 1U);
   const auto least = plan_memory(config, model, {.on_gpu = true, .gpu_room_bytes = 1});
   ASSERT_OK(least);
-  EXPECT_EQ(least->block_slots, 2);  // the preflight check refuses it
+  EXPECT_EQ(least->fetching.block_slots, 2);  // the preflight check refuses it
 }
 
 // The rows that pad the vocabulary take no part: a vocabulary padded from 61 to 64 learns as on the

@@ -108,7 +108,7 @@ MemoryPlan plan_of(const std::vector<std::string>& overrides) {
 TEST(MemoryPlan, TakesNothingMoreForInputsOnTheCpu) {
   const MemoryPlan off = plan_of({"run.device=cpu"});
   const MemoryPlan on = plan_of({"run.device=cpu", "placement.boundaries_to_cpu=on"});
-  EXPECT_FALSE(on.unit_inputs);
+  EXPECT_FALSE(on.activations.unit_inputs);
   EXPECT_EQ(on.host_bytes(), off.host_bytes());
   EXPECT_GT(line_of(on.host, "activations"), 0U);
 }

@@ -1,0 +1,73 @@
+#include "engine/budget/fetch_plan.h"
+
+#include <algorithm>
+
+#include "engine/budget/fetch_limits.h"
+
+namespace sluice::engine {
+namespace {
+
+// An evaluation has no backward that would use a block again.
+FetchRequest fetch_request(const RunSpec& spec) {
+  const config::Config& config = spec.config;
+  // Where the plan chooses what stays on the GPU, slots are only for passing through.
+  const bool reuses =
+      spec.trains() && config.zero.offload_param.device != config::OffloadDevice::kAuto;
+  return {.prefetch_units = config.placement.prefetch_units,
+          .prefetch_bucket_elements = config.zero.prefetch_bucket_elements,
+          .max_live_elements = config.zero.max_live_elements,
+          .max_reuse_distance_elements = reuses ? config.zero.max_reuse_distance_elements : 0};
+}
+
+UnitSizes unit_sizes(const ModelLayout& model) {
+  UnitSizes sizes{.blocks = model.blocks()};
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const std::uint64_t elements = model.layout(unit).elements;
+    if (model.is_block(unit))
+      sizes.block_elements = std::max(sizes.block_elements, elements);
+    else
+      sizes.end_elements += elements;
+  }
+  return sizes;
+}
+
+// As many slots as fit beside everything else that the places take of the GPU.
+void fit_slots(std::uint64_t room_bytes, const MemoryLedger& ledger, MemoryLedger::Places places,
+               int blocks, FetchLimits& limits, std::vector<std::string>& notes) {
+  const int wanted = limits.block_slots;
+  const std::uint64_t all = ledger.slot_bytes(places, wanted);
+  const std::uint64_t others = ledger.bytes(places).gpu - ledger.amounts(places).gpu.slots;
+  const std::uint64_t needed = others + all;
+  const std::uint64_t one = all - ledger.slot_bytes(places, wanted - 1);
+  if (needed <= room_bytes || one == 0) return;
+  const std::uint64_t too_many = (needed - room_bytes + one - 1) / one;
+  const auto wanted_slots = static_cast<std::uint64_t>(wanted);
+  lower_block_slots(limits, blocks,
+                    static_cast<int>(wanted_slots - std::min(too_many, wanted_slots)));
+  if (limits.block_slots == wanted) return;
+  notes.push_back("zero_optimization.stage3_max_live_parameters and its neighbours ask for " +
+                  std::to_string(wanted) + " blocks on the GPU, where " +
+                  std::to_string(limits.block_slots) +
+                  " fit: the others are fetched again for backward");
+}
+
+}  // namespace
+
+FetchPlan plan_fetching(const RunSpec& spec, const MemoryLedger& ledger,
+                        std::span<const offload::UnitPlacement> places,
+                        std::optional<std::uint64_t> gpu_room_bytes) {
+  const UnitSizes sizes = unit_sizes(spec.model);
+  const FetchRequest request = fetch_request(spec);
+  FetchLimits limits =
+      spec.on_gpu ? fetch_limits(sizes, request) : host_fetch_limits(sizes, request);
+  FetchPlan plan;
+  if (spec.on_gpu && gpu_room_bytes)
+    fit_slots(*gpu_room_bytes, ledger, places, spec.model.blocks(), limits, plan.notes);
+  plan.prefetch_units = limits.prefetch_units;
+  plan.block_slots = limits.block_slots;
+  if (spec.on_gpu || ledger.amounts(places).nvme.params > 0)
+    plan.notes.insert(plan.notes.end(), limits.raised.begin(), limits.raised.end());
+  return plan;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,192 @@
+#include "engine/budget/memory_ledger.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "aio/check.h"
+#include "aio/units.h"
+#include "engine/budget/configured_model.h"
+#include "engine/budget/cpu_sink_plan.h"
+#include "engine/budget/param_plan.h"
+#include "engine/budget/settled_places.h"
+#include "engine/budget/state_plan.h"
+#include "offload/params/param_layout.h"
+
+namespace sluice::engine {
+namespace {
+
+using offload::StateFootprint;
+using offload::Tier;
+using offload::TierElements;
+using offload::UnitPlacement;
+
+// What is resident before any part of the run exists, and what LibTorch's libraries keep. On the
+// CPU a model of 28,000 parameters trains in 377 MiB (366 after set-up, 384 with 16 threads): half
+// are pages of LibTorch's libraries that loading has relocated or initialisers have written, half
+// are mapped from their files. The rest is for allocators' arenas and oneDNN's scratch memory.
+constexpr std::uint64_t kProgramBytes = 512 * kMiB;
+// With CUDA 448 MiB are resident once its context is there, and what the driver and cuBLAS keep on
+// the host as kernels are loaded comes on top, more in some runs than in others: 850 to 970 MiB in
+// total where a run takes 1.8 to 25 GiB, and 1030 where it takes 110 and pins 45 of them.
+constexpr std::uint64_t kCudaProgramBytes = 928 * kMiB;
+// On the GPU: cuBLAS' workspaces, kernels as they are loaded, what LibTorch's allocator rounds up.
+constexpr std::uint64_t kCudaLibraryBytes = 256 * kMiB;
+
+bool is_cut_as(const TierElements& asked, const UnitPlacement& place) {
+  return asked.gpu == place.gpu_elements && asked.cpu == place.cpu_elements &&
+         asked.nvme == place.nvme_elements;
+}
+
+bool host_updates(const UnitPlacement& place) {
+  return place.cpu_elements + place.nvme_elements > 0;
+}
+
+}  // namespace
+
+offload::TierBytes MemoryAmounts::by_tier(bool on_gpu) const {
+  const std::uint64_t of_compute = compute.activations + compute.kv_cache;
+  return {.gpu = on_gpu ? gpu.state + gpu.resident_params + gpu.slots + gpu.gradients +
+                              gpu.context + gpu.libraries + of_compute
+                        : 0,
+          .cpu = host.params + host.param_cache + host.state + host.swap_buffers +
+                 host.state_transfer + host.program + host.unit_inputs + host.gradients +
+                 (on_gpu ? 0 : of_compute),
+          .nvme = nvme.params + nvme.state};
+}
+
+Result<std::shared_ptr<MemoryLedger>> MemoryLedger::create(const RunSpec& spec, int block_slots) {
+  std::shared_ptr<MemoryLedger> ledger(new MemoryLedger(spec, block_slots));
+  std::vector<offload::SubGroup> asked;
+  if (spec.trains()) {
+    SLUICE_ASSIGN_OR_RETURN(asked, asked_sub_groups(spec));
+  }
+  ledger->add_units(spec, asked);
+  return ledger;
+}
+
+MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
+    : on_gpu_(spec.on_gpu),
+      trains_(spec.trains()),
+      block_slots_(block_slots),
+      sub_group_elements_(engine::sub_group_elements(spec.config)),
+      storage_{.form = spec.types().form, .record_elements = record_elements(spec.config)},
+      swap_buffers_(engine::swap_buffers(spec.config)),
+      params_(spec.config.zero.offload_param),
+      activations_(spec) {
+  fixed_.host.program = on_gpu_ ? kCudaProgramBytes : kProgramBytes;
+  if (on_gpu_) {
+    fixed_.gpu.context = kCudaContextBytes;
+    fixed_.gpu.libraries = kCudaLibraryBytes;
+  } else if (trains_) {
+    fixed_.host.gradients = planned_cpu_sink_bytes(spec.model, spec.types().gradient);
+  }
+  if (spec.purpose == RunPurpose::kGeneration) {
+    fixed_.compute.kv_cache = spec.model.kv_cache_bytes(
+        generation_context(spec.config), offload::element_bytes(spec.types().compute()));
+  }
+}
+
+void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGroup> asked) {
+  const NumberTypes types = spec.types();
+  const std::vector<offload::UnitSpec> specs = unit_specs(spec.model);
+  const std::vector<TierElements> elements = tier_elements(spec.model.units(), asked);
+  const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(types.form));
+  for (int index = 0; index < spec.model.units(); ++index) {
+    const std::uint64_t of_unit = spec.model.layout(index).elements;
+    units_.push_back({.role = spec.model.kind(index).role(),
+                      .elements = of_unit,
+                      .place_bytes = place_bytes(spec.model, types.compute(), index),
+                      .mapping_bytes = offload::param_mapping_bytes(of_unit * width),
+                      .image_bytes = offload::param_image_bytes(of_unit * width),
+                      .gradient = unit_gradient_bytes(spec.model, types.gradient, index),
+                      .ranges = specs[static_cast<std::size_t>(index)].ranges,
+                      .asked = elements[static_cast<std::size_t>(index)],
+                      .asked_state = {}});
+  }
+  for (const offload::SubGroup& it : asked)
+    units_[static_cast<std::size_t>(it.unit)].asked_state.add(storage_, it.tier, it.elements);
+  by_size_.resize(units_.size());
+  std::iota(by_size_.begin(), by_size_.end(), std::size_t{0});
+  std::stable_sort(by_size_.begin(), by_size_.end(), [this](std::size_t a, std::size_t b) {
+    return units_[a].image_bytes > units_[b].image_bytes;
+  });
+}
+
+bool MemoryLedger::is_resident(const UnitPlacement& place) const {
+  return on_gpu_ && trains_ && (place.resident || place.gpu_elements > 0);
+}
+
+MemoryAmounts MemoryLedger::amounts(Places places) const {
+  SLUICE_CHECK(places.size() == units_.size(), "each unit has its place");
+  MemoryAmounts amounts = fixed_;
+  add_params(places, amounts);
+  if (trains_) {
+    const StateFootprint footprint = state(places);
+    amounts.host.state = footprint.cpu_bytes();
+    amounts.host.swap_buffers = footprint.swap_buffer_bytes(swap_buffers_);
+    amounts.host.state_transfer = footprint.transfer_bytes(storage_.form);
+    amounts.gpu.state = footprint.gpu_bytes();
+    amounts.nvme.state = footprint.nvme_bytes();
+  }
+  amounts.compute.activations = activations_.on_device(places);
+  amounts.host.unit_inputs = activations_.on_host(places);
+  if (on_gpu_) add_gpu(places, amounts);
+  return amounts;
+}
+
+StateFootprint MemoryLedger::state(Places places) const {
+  StateFootprint all;
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    const Unit& unit = units_[i];
+    const UnitPlacement& place = places[i];
+    if (is_cut_as(unit.asked, place)) {
+      all.add(unit.asked_state);
+      continue;
+    }
+    offload::cut_unit(
+        unit.ranges, sub_group_elements_,
+        {.gpu = place.gpu_elements, .cpu = place.cpu_elements, .nvme = place.nvme_elements},
+        [&](int /*group*/, std::uint64_t /*first*/, std::uint64_t elements, Tier tier) {
+          all.add(storage_, tier, elements);
+        });
+  }
+  return all;
+}
+
+void MemoryLedger::add_params(Places places, MemoryAmounts& amounts) const {
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    const Tier tier = param_tier(places[i]);
+    if (tier == Tier::kCpu) amounts.host.params += units_[i].mapping_bytes;
+    if (tier == Tier::kNvme) amounts.nvme.params += units_[i].image_bytes;
+  }
+  if (amounts.nvme.params == 0) return;
+  const auto on_nvme = [&](std::size_t i) { return param_tier(places[i]) == Tier::kNvme; };
+  const auto largest = std::find_if(by_size_.begin(), by_size_.end(), on_nvme);
+  offload::ParamBuffers buffers(param_cache_buffers(params_, units_[*largest].elements));
+  for (auto it = largest; it != by_size_.end(); ++it)
+    if (on_nvme(*it)) buffers.add(units_[*it].image_bytes);
+  amounts.host.param_cache = buffers.bytes();
+}
+
+void MemoryLedger::add_gpu(Places places, MemoryAmounts& amounts) const {
+  SlotFootprint slots;
+  SinkFootprint gradients;
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    const Unit& unit = units_[i];
+    slots.add(unit.role, unit.place_bytes, is_resident(places[i]));
+    if (trains_) gradients.add(unit.gradient, places[i].gpu_elements > 0, host_updates(places[i]));
+  }
+  amounts.gpu.resident_params = slots.resident_bytes();
+  amounts.gpu.slots = slots.all_slot_bytes(block_slots_);
+  amounts.gpu.gradients = gradients.gpu_bytes();
+  amounts.host.gradients = gradients.host_bytes();
+}
+
+std::uint64_t MemoryLedger::slot_bytes(Places places, int block_slots) const {
+  SlotFootprint slots;
+  for (std::size_t i = 0; i < units_.size(); ++i)
+    slots.add(units_[i].role, units_[i].place_bytes, is_resident(places[i]));
+  return slots.all_slot_bytes(block_slots);
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,47 @@
+// RunSpec: what a plan of memory is about: a configuration, its model as data, and what the run is
+// for. The types of numbers that follow.
+//
+// Threads: values.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/config/config.h"
+#include "engine/model/model_layout.h"
+#include "offload/element_types.h"
+
+namespace sluice::engine {
+
+enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
+
+struct NumberTypes {
+  offload::ParamForm form = offload::ParamForm::kSplit;
+  offload::GradType gradient = offload::GradType::kBf16;
+
+  offload::ElementType compute() const { return offload::compute_type(form); }
+};
+
+constexpr NumberTypes number_types(config::Precision precision) {
+  switch (precision) {
+    case config::Precision::kBf16:
+      return {offload::ParamForm::kSplit, offload::GradType::kBf16};
+    case config::Precision::kFp16:
+      return {offload::ParamForm::kFp32AndFp16, offload::GradType::kFp16};
+    case config::Precision::kFp32:
+      break;
+  }
+  return {offload::ParamForm::kFp32, offload::GradType::kFp32};
+}
+
+// Both must outlive it.
+struct RunSpec {
+  const config::Config& config;
+  const ModelLayout& model;  // of configured_layout() for the same device
+  RunPurpose purpose = RunPurpose::kTraining;
+  bool on_gpu = false;
+
+  bool trains() const { return purpose == RunPurpose::kTraining; }
+  NumberTypes types() const { return number_types(config.precision); }
+};
+
+}  // namespace sluice::engine

@@ -1,0 +1,146 @@
+#include "engine/budget/settled_places.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "aio/check.h"
+
+namespace sluice::engine {
+namespace {
+
+using config::OffloadDevice;
+using offload::ActivationPlace;
+using offload::UnitPlacement;
+
+offload::UnitSpec unit_spec(const UnitLayout& layout) {
+  offload::UnitSpec unit{.name = layout.name, .ranges = {}};
+  for (const int group : {kDecayed, kUndecayed}) {
+    const std::uint64_t elements = layout.elements_of_group(group);
+    if (elements > 0) unit.ranges.push_back({.group = group, .elements = elements});
+  }
+  return unit;
+}
+
+// Where the configuration names a device, no unit but one with state on the GPU, or all of them,
+// has a place of its own there.
+void settle_params(const RunSpec& spec, std::vector<UnitPlacement>& places) {
+  const OffloadDevice device = spec.config.zero.offload_param.device;
+  const std::vector<bool> persistent = persistent_units(spec);
+  for (std::size_t unit = 0; unit < places.size(); ++unit) {
+    UnitPlacement& place = places[unit];
+    if (device != OffloadDevice::kAuto) {
+      place.params_on_nvme = device == OffloadDevice::kNvme && !persistent[unit];
+      place.resident = device == OffloadDevice::kNone;
+    }
+    const bool may_stay = spec.on_gpu && spec.trains();
+    place.resident = may_stay && (place.resident || place.gpu_elements > 0);
+  }
+}
+
+// The embedding and the head keep nothing that could be computed again.
+void settle_activations(const RunSpec& spec, std::vector<UnitPlacement>& places) {
+  const config::Placement& asked = spec.config.placement;
+  for (int unit = 0; unit < spec.model.units(); ++unit) {
+    ActivationPlace& activations = places[static_cast<std::size_t>(unit)].activations;
+    if (!spec.trains() || !spec.model.is_block(unit)) {
+      activations = ActivationPlace::kRecompute;
+      continue;
+    }
+    if (asked.recompute == Tristate::kOff) activations = ActivationPlace::kKeep;
+    if (asked.recompute == Tristate::kOn && activations == ActivationPlace::kKeep)
+      activations = ActivationPlace::kRecompute;
+    const bool may_leave = spec.on_gpu && asked.boundaries_to_cpu != Tristate::kOff;
+    if (activations == ActivationPlace::kOffload && !may_leave)
+      activations = ActivationPlace::kRecompute;
+  }
+}
+
+}  // namespace
+
+Result<std::vector<UnitPlacement>> settle_places(const RunSpec& spec,
+                                                 std::span<const UnitPlacement> chosen) {
+  const auto units = static_cast<std::size_t>(spec.model.units());
+  SLUICE_CHECK(chosen.empty() || chosen.size() == units, "each unit has its place");
+  std::vector<UnitPlacement> places(units);
+  std::copy(chosen.begin(), chosen.end(), places.begin());
+  if (!spec.trains() || chosen.empty()) {
+    for (std::size_t unit = 0; unit < units; ++unit)
+      places[unit] = {.cpu_elements = spec.model.layout(static_cast<int>(unit)).elements};
+  }
+  if (spec.trains()) {
+    SLUICE_ASSIGN_OR_RETURN(const auto asked, asked_sub_groups(spec));
+    const auto elements = tier_elements(spec.model.units(), asked);
+    for (std::size_t unit = 0; unit < units && !asked.empty(); ++unit) {
+      places[unit].gpu_elements = elements[unit].gpu;
+      places[unit].cpu_elements = elements[unit].cpu;
+      places[unit].nvme_elements = elements[unit].nvme;
+    }
+  }
+  settle_params(spec, places);
+  settle_activations(spec, places);
+  return places;
+}
+
+std::vector<offload::UnitSpec> unit_specs(const ModelLayout& model) {
+  std::vector<offload::UnitSpec> specs;
+  for (int unit = 0; unit < model.units(); ++unit) specs.push_back(unit_spec(model.layout(unit)));
+  return specs;
+}
+
+std::uint64_t sub_group_elements(const config::Config& config) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(config.zero.sub_group_elements, 1));
+}
+
+std::optional<offload::TierFractions> asked_fractions(const config::Config& config, bool on_gpu) {
+  offload::TierFractions fractions{.gpu = 0, .cpu = 0, .nvme = 0};
+  const config::OffloadOptimizer& asked = config.zero.offload_optimizer;
+  if (config.placement.optimizer_fractions) {
+    const config::TierFractions& given = *config.placement.optimizer_fractions;
+    fractions = {.gpu = given.gpu, .cpu = given.cpu, .nvme = given.nvme};
+  } else if (asked.device == OffloadDevice::kAuto) {
+    return std::nullopt;
+  } else {
+    (asked.device == OffloadDevice::kNvme ? fractions.nvme : fractions.cpu) = asked.ratio;
+    fractions.gpu = 1 - asked.ratio;
+    if (asked.device == OffloadDevice::kNone) fractions = {.gpu = 1, .cpu = 0, .nvme = 0};
+  }
+  if (!on_gpu) fractions.cpu += std::exchange(fractions.gpu, 0);
+  return fractions;
+}
+
+Result<std::vector<offload::SubGroup>> asked_sub_groups(const RunSpec& spec) {
+  const auto fractions = asked_fractions(spec.config, spec.on_gpu);
+  if (!fractions) return std::vector<offload::SubGroup>();
+  return offload::place_by_fractions(unit_specs(spec.model), sub_group_elements(spec.config),
+                                     *fractions);
+}
+
+std::vector<offload::TierElements> tier_elements(int units,
+                                                 std::span<const offload::SubGroup> sub_groups) {
+  std::vector<offload::TierElements> elements(static_cast<std::size_t>(units));
+  for (const offload::SubGroup& it : sub_groups) {
+    offload::TierElements& unit = elements[static_cast<std::size_t>(it.unit)];
+    const bool on_gpu = it.tier == offload::Tier::kGpu;
+    (on_gpu ? unit.gpu : it.tier == offload::Tier::kCpu ? unit.cpu : unit.nvme) += it.elements;
+  }
+  return elements;
+}
+
+std::vector<bool> persistent_units(const RunSpec& spec) {
+  const config::Zero& zero = spec.config.zero;
+  const auto limit = [](std::int64_t elements) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(elements, 0));
+  };
+  std::vector<bool> persistent(static_cast<std::size_t>(spec.model.units()), false);
+  if (zero.offload_param.device == OffloadDevice::kAuto) return persistent;
+  std::uint64_t left = limit(zero.model_persistence_threshold_elements);
+  for (int unit = 0; unit < spec.model.units(); ++unit) {
+    const std::uint64_t elements = spec.model.layout(unit).elements;
+    if (elements > std::min(limit(zero.param_persistence_threshold_elements), left)) continue;
+    persistent[static_cast<std::size_t>(unit)] = true;
+    left -= elements;
+  }
+  return persistent;
+}
+
+}  // namespace sluice::engine

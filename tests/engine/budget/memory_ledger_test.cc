@@ -1,0 +1,159 @@
+// The ledger counts what the parts of a run take, whatever the placement.
+#include "engine/budget/memory_ledger.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "engine/budget/configured_model.h"
+#include "engine/budget/cpu_sink_plan.h"
+#include "engine/budget/memory_plan.h"
+#include "engine/budget/settled_places.h"
+#include "tests/engine/planned_config.h"
+#include "tests/engine/random_places.h"
+
+namespace sluice::engine {
+namespace {
+
+using offload::UnitPlacement;
+
+struct Case {
+  const char* name;
+  std::vector<std::string> overrides;
+  bool on_gpu = true;
+
+  friend std::ostream& operator<<(std::ostream& out, const Case& it) { return out << it.name; }
+};
+
+class MemoryLedgerTest : public testing::TestWithParam<Case> {
+ protected:
+  MemoryLedgerTest()
+      : config_(planned_config(GetParam().overrides)),
+        model_(configured_layout(config_, GetParam().on_gpu)),
+        spec_{.config = config_, .model = model_, .on_gpu = GetParam().on_gpu} {}
+
+  MemoryPlan plan(const std::vector<UnitPlacement>& places) const {
+    auto plan = plan_memory(config_, model_, {.on_gpu = spec_.on_gpu, .places = places});
+    EXPECT_TRUE(plan.ok()) << plan.error().message();
+    return *plan;
+  }
+  MemoryAmounts amounts(const MemoryPlan& plan, const std::vector<UnitPlacement>& places) const {
+    const auto ledger = MemoryLedger::create(spec_, plan.fetching.block_slots);
+    EXPECT_TRUE(ledger.ok());
+    const auto settled = settle_places(spec_, places);
+    EXPECT_TRUE(settled.ok());
+    return (*ledger)->amounts(*settled);
+  }
+  std::vector<UnitPlacement> some_places() { return random_.of(model_, spec_.on_gpu); }
+
+  // What each part says that it takes when it is made with these options.
+  void expect_parts(const MemoryPlan& plan, const MemoryAmounts& amounts) const {
+    const auto params = offload::ParamOffloader::memory_plan(plan.params.options);
+    ASSERT_TRUE(params.ok()) << params.error().message();
+    EXPECT_EQ(amounts.host.params, params->cpu_bytes);
+    EXPECT_EQ(amounts.host.param_cache, params->buffer_bytes);
+    EXPECT_EQ(amounts.nvme.params, params->nvme_bytes);
+    const auto state = offload::OptimizerOffloader::memory_plan(plan.state.optimizer);
+    ASSERT_TRUE(state.ok()) << state.error().message();
+    EXPECT_EQ(amounts.host.state, state->cpu_state_bytes);
+    EXPECT_EQ(amounts.host.swap_buffers, state->swap_buffer_bytes);
+    EXPECT_EQ(amounts.host.state_transfer, state->transfer_bytes);
+    EXPECT_EQ(amounts.gpu.state, state->gpu_state_bytes);
+    EXPECT_EQ(amounts.gpu.state, plan.state.gpu_bytes);
+    EXPECT_EQ(amounts.nvme.state, state->nvme_bytes);
+    if (!spec_.on_gpu) {
+      EXPECT_EQ(amounts.host.gradients, planned_cpu_sink_bytes(model_, plan.types.gradient));
+      return;
+    }
+    const SlotFootprint slots = SlotFootprint::of(model_, slot_options(plan));
+    EXPECT_EQ(amounts.gpu.resident_params, slots.resident_bytes());
+    EXPECT_EQ(amounts.gpu.slots, slots.all_slot_bytes(plan.fetching.block_slots));
+    const SinkFootprint gradients = SinkFootprint::of(model_, sink_options(plan));
+    EXPECT_EQ(amounts.gpu.gradients, gradients.gpu_bytes());
+    EXPECT_EQ(amounts.host.gradients, gradients.host_bytes());
+    const auto& inputs = plan.activations.unit_inputs;
+    EXPECT_EQ(amounts.host.unit_inputs, inputs ? UnitInputPlan(model_, *inputs).host_bytes() : 0U);
+  }
+
+  const config::Config config_;
+  const ModelLayout model_;
+  const RunSpec spec_;
+  const std::uint64_t seed_ = std::random_device{}();
+  RandomPlaces random_{seed_};
+};
+
+TEST_P(MemoryLedgerTest, CountsWhatEachPartTakes) {
+  SCOPED_TRACE("seed " + std::to_string(seed_));
+  for (int round = 0; round < 40 && !HasFailure(); ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    const std::vector<UnitPlacement> places = some_places();
+    const MemoryPlan plan = this->plan(places);
+    const MemoryAmounts amounts = this->amounts(plan, places);
+    expect_parts(plan, amounts);
+    const offload::TierBytes bytes = amounts.by_tier(spec_.on_gpu);
+    EXPECT_EQ(bytes.gpu, plan.gpu_bytes());
+    EXPECT_EQ(bytes.cpu, plan.host_bytes());
+    EXPECT_EQ(bytes.nvme, plan.nvme_bytes());
+  }
+}
+
+// What a planner chose is what the run does, and settling it again changes nothing.
+TEST_P(MemoryLedgerTest, SettlesPlacesForGood) {
+  SCOPED_TRACE("seed " + std::to_string(seed_));
+  for (int round = 0; round < 20 && !HasFailure(); ++round) {
+    const auto once = settle_places(spec_, some_places());
+    ASSERT_TRUE(once.ok());
+    const auto twice = settle_places(spec_, *once);
+    ASSERT_TRUE(twice.ok());
+    for (std::size_t unit = 0; unit < once->size(); ++unit) {
+      const UnitPlacement& a = (*once)[unit];
+      const UnitPlacement& b = (*twice)[unit];
+      EXPECT_EQ(a.gpu_elements, b.gpu_elements);
+      EXPECT_EQ(a.cpu_elements, b.cpu_elements);
+      EXPECT_EQ(a.nvme_elements, b.nvme_elements);
+      EXPECT_EQ(a.resident, b.resident);
+      EXPECT_EQ(a.params_on_nvme, b.params_on_nvme);
+      EXPECT_EQ(a.activations, b.activations);
+    }
+  }
+}
+
+std::vector<std::string> devices(const std::string& params, const std::string& optimizer,
+                                 const std::vector<std::string>& more = {}) {
+  return shape(6, 256, 4, 5003) +
+         std::vector<std::string>{"zero_optimization.offload_param.device=" + params,
+                                  "zero_optimization.offload_optimizer.device=" + optimizer} +
+         more;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Runs, MemoryLedgerTest,
+    testing::Values(
+        Case{"xl", {}}, Case{"xl_fp16", {"fp16.enabled=true", "bf16.enabled=false"}},
+        Case{"xl_fp32", {"bf16.enabled=false"}},
+        Case{"xl_accumulated", {"gradient_accumulation_steps=4"}},
+        Case{"billions", shape(40, 2560, 32)},
+        Case{"small_sub_groups",
+             shape(6, 256, 4, 5003) +
+                 std::vector<std::string>{"zero_optimization.sub_group_size=100000"}},
+        Case{"one_block", shape(1, 256, 4, 999)},
+        Case{"short_records", {"placement.record_elements=1000000"}},
+        Case{"host", shape(6, 256, 4, 5003) + std::vector<std::string>{"run.device=cpu"}, false},
+        Case{"host_fp32", {"run.device=cpu", "bf16.enabled=false"}, false},
+        Case{"nvme_nvme", devices("nvme", "nvme")}, Case{"none_none", devices("none", "none")},
+        Case{"cpu_nvme", devices("cpu", "nvme")}, Case{"none_cpu", devices("none", "cpu")},
+        Case{"persistent",
+             devices("nvme", "cpu", {"zero_optimization.stage3_param_persistence_threshold=1e6"})},
+        Case{"ratio", devices("nvme", "cpu",
+                              {"zero_optimization.offload_optimizer.ratio=0.3",
+                               "zero_optimization.sub_group_size=1e5"})},
+        Case{"kept_and_leaving",
+             devices("cpu", "cpu", {"placement.boundaries_to_cpu=on", "placement.recompute=off"})},
+        Case{"few_buffers", devices("nvme", "auto",
+                                    {"zero_optimization.offload_param.buffer_count=7",
+                                     "zero_optimization.offload_param.max_in_cpu=1e7"})}),
+    [](const auto& it) { return std::string(it.param.name); });
+
+}  // namespace
+}  // namespace sluice::engine
