@@ -101,20 +101,19 @@ void look_at_memory(const std::string& folder, bool version2, std::vector<Cgroup
                                     stat_of(stat, {"total_active_file", "active_file"}) +
                                     (version2 ? stat_of(stat, {"slab_reclaimable"}) : 0);
   const std::uint64_t used = *usage - std::min(*usage, reclaimable);
-  const auto add = [&](const std::string& path, std::optional<std::uint64_t> limit) {
+  const auto add = [&](std::optional<std::uint64_t> limit) {
     if (limit && *limit < kNoLimitBytes)
-      found.push_back({.limit_bytes = *limit, .used_bytes = used, .limit_path = path});
+      found.push_back({.limit_bytes = *limit, .used_bytes = used});
   };
   if (version2) {
     // Above memory.high nothing is killed, but every allocation waits for reclaim.
-    for (const char* name : {"/memory.max", "/memory.high"})
-      add(folder + name, number_in(folder + name));
+    for (const char* name : {"/memory.max", "/memory.high"}) add(number_in(folder + name));
     return;
   }
-  add(folder + "/memory.limit_in_bytes", number_in(folder + "/memory.limit_in_bytes"));
+  add(number_in(folder + "/memory.limit_in_bytes"));
   // Of groups above that cannot be seen from here, as in a container.
   const std::uint64_t above = stat_of(stat, {"hierarchical_memory_limit"});
-  if (above > 0) add(folder + "/memory.stat", above);
+  if (above > 0) add(above);
 }
 
 // "150000 100000" or "max 100000" in version 2; -1 means no quota in version 1.

@@ -15,7 +15,6 @@ namespace sluice::aio {
 struct CgroupMemory {
   std::uint64_t limit_bytes = 0;
   std::uint64_t used_bytes = 0;  // without what can be reclaimed immediately
-  std::string limit_path;        // "/sys/fs/cgroup/job/memory.max"
 
   std::uint64_t room_bytes() const {
     return limit_bytes > used_bytes ? limit_bytes - used_bytes : 0;

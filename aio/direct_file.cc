@@ -6,13 +6,10 @@
 
 #include "aio/copy_on_write.h"
 #include "aio/log.h"
-#include "aio/page_memory.h"
 #include "aio/units.h"
 
 namespace sluice::aio {
 namespace {
-
-constexpr std::uint64_t kZeroChunkBytes = 8 * kMiB;
 
 bool creates(const OpenOptions& open) { return open.create != OpenOptions::Create::kMustExist; }
 
@@ -46,19 +43,6 @@ Status reserve(FileSystem& files, File& file, std::uint64_t size_bytes, bool pre
   return file.truncate(padded);
 }
 
-Status write_zeros(IoQueue& queue, const DirectFile& file, const DirectFile::Options& options) {
-  SLUICE_ASSIGN_OR_RETURN(const auto zeros, PageMemory::map(kZeroChunkBytes, true));
-  for (std::uint64_t done = 0; done < file.size_bytes();) {
-    const std::uint64_t length = std::min(kZeroChunkBytes, file.size_bytes() - done);
-    SLUICE_RETURN_IF_ERROR(queue.write(file, done, zeros.bytes().first(length)));
-    done += length;
-    if (options.on_progress && !options.on_progress(done)) {
-      return Error(ErrorCode::kCancelled, "filling " + file.path() + " was stopped");
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<DirectFile>> DirectFile::open(IoQueue& queue, const std::string& path,
@@ -85,7 +69,6 @@ Result<std::unique_ptr<DirectFile>> DirectFile::open(IoQueue& queue, const std::
   if (options.overwritten && file->file_->descriptor() >= 0)
     static_cast<void>(set_overwritten_in_place(file->file_->descriptor()));
   Status ready = reserve(files, *file->file_, size_bytes, options.preallocate);
-  if (ready.ok() && options.zero_fill) ready = write_zeros(queue, *file, options);
   if (!ready.ok()) {
     file.reset();
     if (made_here) static_cast<void>(files.remove(path));

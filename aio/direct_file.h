@@ -1,10 +1,9 @@
 // DirectFile: one file of known size as the target of requests.
 //
 // Direct (past the page cache) where the file system can, buffered where it cannot, which is logged
-// once. Space is taken at open, so that a full disk is an error then; zero_fill writes it once,
-// since the first write to space that was merely allocated runs at a fraction of the speed. A size
-// that is no multiple of a sector is fine: while it is written the file carries padding up to the
-// next sector, and finish() cuts it to size.
+// once. Space is taken at open, so that a full disk is an error then. A size that is no multiple of
+// a sector is fine: while it is written the file carries padding up to the next sector, and
+// finish() cuts it to size.
 //
 // Threads: requests through IoQueue from any thread; finish() with no request in flight.
 // Errors:  open() with kMustNotExist removes the file it made before it reports an error; with
@@ -12,7 +11,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,17 +26,13 @@ class DirectFile final : public IoTarget {
     OpenOptions open;
     std::uint64_t size_bytes = 0;  // to create; must be 0 to open an existing file
     bool preallocate = true;
-    bool zero_fill = false;
     // For what is written more than once: on copy-on-write file systems that can do it the file is
     // overwritten in place, so that its space is its own (and it does without their checksums).
     bool overwritten = false;
-    // Called while zero_fill writes, with bytes written so far; returning false stops with
-    // kCancelled.
-    std::function<bool(std::uint64_t)> on_progress;
   };
 
-  // Opens or creates (options.open.create). `queue` writes the zeros, and its backend keeps the
-  // file attached: both must outlive the DirectFile.
+  // Opens or creates (options.open.create). `queue`'s backend keeps the file attached: both must
+  // outlive the DirectFile.
   static Result<std::unique_ptr<DirectFile>> open(IoQueue& queue, const std::string& path,
                                                   const Options& options);
   ~DirectFile() override;

@@ -102,12 +102,6 @@ void IoQueue::submit(IoRequest& request) noexcept {
   start_blocks(lock);
 }
 
-void IoQueue::submit_all(std::span<IoRequest* const> requests) noexcept {
-  std::unique_lock lock(mutex_);
-  for (IoRequest* request : requests) enqueue_locked(*request);
-  start_blocks(lock);
-}
-
 void IoQueue::cancel(IoRequest& request) noexcept {
   std::unique_lock lock(mutex_);
   if (!request.in_flight_ || !request.pending_) return;
@@ -259,12 +253,11 @@ Verdict IoQueue::judge(Block& block, std::int64_t result) const {
   return Verdict::kDone;
 }
 
-void IoQueue::count_locked(const Block& block, std::int64_t result, std::int64_t now_ns) {
+void IoQueue::count_locked(const Block& block, std::int64_t result) {
   if (result <= 0 || block.phase == Block::Phase::kEndOnly || block.kind == IoKind::kSync) return;
   IoDirectionStats& direction = block.kind == IoKind::kRead ? stats_.read : stats_.write;
   ++direction.blocks;
   direction.device_bytes += static_cast<std::uint64_t>(result);
-  direction.block_latency.record(now_ns - block.submitted_ns);
   if (block.moved_bytes < block.needed_bytes) ++stats_.short_transfers;
 }
 
@@ -273,7 +266,7 @@ void IoQueue::finish_transfer(Block& block, std::int64_t result) noexcept {
   const Verdict verdict = judge(block, result);
   const std::int64_t now_ns = backend_.clock().now_ns();
   std::unique_lock lock(mutex_);
-  count_locked(block, result, now_ns);
+  count_locked(block, result);
   switch (verdict) {
     case Verdict::kResume:
       block.aim_at_rest();
@@ -351,7 +344,6 @@ void IoQueue::free_block_locked(Block& block) {
 void IoQueue::end_request_locked(IoRequest& request) {
   request.in_flight_ = false;
   if (request.status_.ok()) {
-    if (request.kind_ == IoKind::kSync) ++stats_.syncs;
     if (request.kind_ == IoKind::kRead || request.kind_ == IoKind::kWrite) {
       IoDirectionStats& direction = request.kind_ == IoKind::kRead ? stats_.read : stats_.write;
       ++direction.requests;

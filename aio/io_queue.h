@@ -34,11 +34,27 @@
 #include "aio/io_backend.h"
 #include "aio/io_observer.h"
 #include "aio/io_request.h"
-#include "aio/io_stats.h"
 #include "aio/io_target.h"
 #include "aio/result.h"
 
 namespace sluice::aio {
+
+// What a queue has done since it was made, or since reset_stats().
+struct IoDirectionStats {
+  std::uint64_t requests = 0;       // ended without error
+  std::uint64_t payload_bytes = 0;  // of those requests
+  std::uint64_t blocks = 0;         // transfers the backend completed, resumed ones included
+  std::uint64_t device_bytes = 0;   // bytes it moved: payload, padding, sectors read to be modified
+};
+
+struct IoStats {
+  IoDirectionStats read;
+  IoDirectionStats write;
+  std::uint64_t short_transfers = 0;  // resumed
+  std::uint64_t retries = 0;         // after EINTR, EAGAIN, nothing transferred, or a drive's error
+  std::uint64_t bounced_blocks = 0;  // went through a bounce buffer
+  std::uint64_t failed_requests = 0;  // cancelled ones not counted
+};
 
 struct Block;
 enum class Verdict : std::uint8_t;
@@ -62,7 +78,6 @@ class IoQueue {
   // Starts a prepared request. Its callback, or wait(), reports its end; a request that makes no
   // sense (outside the target, say) ends with kInvalidArgument like any other failure.
   void submit(IoRequest& request) noexcept;
-  void submit_all(std::span<IoRequest* const> requests) noexcept;
 
   // Waits until the request has ended (returns immediately if it has); its status. Only for
   // requests without a callback: theirs may still be running when they have ended.
@@ -104,7 +119,7 @@ class IoQueue {
   void enqueue_locked(IoRequest& request);
   std::size_t fill_locked(StartBatch& batch);
   bool start_block_locked(IoRequest& request, Block& block);
-  void count_locked(const Block& block, std::int64_t result, std::int64_t now_ns);
+  void count_locked(const Block& block, std::int64_t result);
   void free_block_locked(Block& block);
   void end_request_locked(IoRequest& request);
   void start_blocks(std::unique_lock<std::mutex>& lock);

@@ -55,7 +55,6 @@ class IoRequest {
   IoKind kind() const { return kind_; }
   std::uint64_t offset_bytes() const { return offset_bytes_; }
   std::uint64_t length_bytes() const { return length_bytes_; }
-  std::byte* data() const { return data_; }
   // From submission to the end, by the backend's clock.
   std::int64_t latency_ns() const { return latency_ns_; }
   const char* label() const { return label_; }

@@ -15,8 +15,6 @@ class LatencyHistogram {
   void record(std::int64_t nanoseconds);
   void merge(const LatencyHistogram& other);
 
-  std::uint64_t count() const { return count_; }
-  std::int64_t max_ns() const { return max_ns_; }
   // The smallest duration that at least `percent` of the records do not exceed, rounded up to its
   // bucket's upper end; 0 when empty. percent in (0, 100].
   std::int64_t percentile_ns(double percent) const;

@@ -36,18 +36,14 @@ State& state() {
 
 spdlog::level::level_enum to_spdlog(Level level) {
   switch (level) {
-    case Level::kDebug:
-      return spdlog::level::debug;
     case Level::kInfo:
       return spdlog::level::info;
     case Level::kWarning:
       return spdlog::level::warn;
     case Level::kError:
-      return spdlog::level::err;
-    case Level::kOff:
       break;
   }
-  return spdlog::level::off;
+  return spdlog::level::err;
 }
 
 void say(Level level, std::string_view message) {
@@ -70,7 +66,6 @@ bool first_time(std::string_view key) {
 
 }  // namespace
 
-void debug(std::string_view message) { say(Level::kDebug, message); }
 void info(std::string_view message) { say(Level::kInfo, message); }
 void warning(std::string_view message) { say(Level::kWarning, message); }
 void error(std::string_view message) { say(Level::kError, message); }
@@ -81,8 +76,6 @@ void warning_once(std::string_view key, std::string_view message) {
 void info_once(std::string_view key, std::string_view message) {
   if (first_time(key)) info(message);
 }
-
-void set_level(Level level) { state().logger->set_level(to_spdlog(level)); }
 
 void set_sink(Sink sink) {
   const std::lock_guard lock(state().mutex);

@@ -3,7 +3,7 @@
 // Messages are finished strings: the formatting library stays out of this header, because
 // LibTorch's wheel ships another version of it on the include path (see aio/log.cc).
 //
-// Threads: any. Set-up (set_level, set_sink) belongs to main and to tests.
+// Threads: any. Set-up (set_sink) belongs to main and to tests.
 #pragma once
 
 #include <functional>
@@ -11,9 +11,8 @@
 
 namespace sluice::log {
 
-enum class Level { kDebug, kInfo, kWarning, kError, kOff };
+enum class Level { kInfo, kWarning, kError };
 
-void debug(std::string_view message);
 void info(std::string_view message);
 void warning(std::string_view message);
 void error(std::string_view message);
@@ -21,8 +20,6 @@ void error(std::string_view message);
 // Logs a message the first time its key is seen in this process, and never again.
 void warning_once(std::string_view key, std::string_view message);
 void info_once(std::string_view key, std::string_view message);
-
-void set_level(Level level);
 
 // Sends messages to `sink` instead (tests read them there); an empty one restores standard error.
 // Also forgets which once-only messages were logged. Called from any thread that logs.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <string>
 #include <utility>
 
@@ -24,8 +23,6 @@ std::string memlock_advice(std::uint64_t wanted_bytes) {
                                           : format_bytes(limit.rlim_cur)) +
          " (raise it with ulimit -l unlimited, /etc/security/limits.conf or LimitMEMLOCK=)";
 }
-
-std::int64_t now_ns() { return SteadyClock().now_ns(); }
 
 }  // namespace
 
@@ -76,9 +73,6 @@ Result<std::unique_ptr<PinnedPool>> PinnedPool::create(const Options& options) {
 
   if (options.lock != MemoryLock::kNone) {
     pool->locked_ = ::mlock(pool->memory_.data(), pool->memory_.size_bytes()) == 0;
-    if (!pool->locked_ && options.lock == MemoryLock::kRequire) {
-      return Error(ErrorCode::kMemlockLimit, memlock_advice(pool->memory_.size_bytes()));
-    }
     if (!pool->locked_) {
       log::info_once("mlock", memlock_advice(pool->memory_.size_bytes()) +
                                   "; they are used unlocked, so the system may swap them out");
@@ -140,10 +134,8 @@ void PinnedPool::acquire_all(std::span<Lease> leases) {
   const std::uint64_t ticket = next_ticket_++;
   const auto my_turn = [&] { return serving_ticket_ == ticket && free_.size() >= leases.size(); };
   if (!my_turn()) {
-    const std::int64_t begin_ns = now_ns();
     changed_.wait(lock, my_turn);
     ++waits_;
-    waited_ns_ += now_ns() - begin_ns;
   }
   take_locked(leases);
   ++serving_ticket_;
@@ -165,12 +157,6 @@ PinnedPool::Lease PinnedPool::acquire() {
   return lease;
 }
 
-std::optional<PinnedPool::Lease> PinnedPool::try_acquire() {
-  Lease lease;
-  if (!try_acquire_all({&lease, 1})) return std::nullopt;
-  return lease;
-}
-
 void PinnedPool::give_back(int index) noexcept {
   const std::lock_guard lock(mutex_);
   free_.push_back(index);  // within the capacity reserved at the start: allocates nothing
@@ -189,10 +175,8 @@ PinnedPool::Usage PinnedPool::usage() const {
           .leased_bytes = leased * stride_bytes_,
           .peak_leased_bytes = static_cast<std::uint64_t>(peak_leased_) * stride_bytes_,
           .waits = waits_,
-          .waited_ns = waited_ns_,
           .locked = locked_,
-          .registered = registered_,
-          .page_kind = memory_.page_kind()};
+          .registered = registered_};
 }
 
 }  // namespace sluice::aio

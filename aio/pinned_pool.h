@@ -4,7 +4,7 @@
 //          once in create(); acquire() never allocates.
 // Threads: all methods and ~Lease() from any thread; acquire() blocks, so never from a completion
 //          callback. Waiters are served in order, so a large request is not starved by small ones.
-// Errors:  create() -> kOutOfMemory, or kMemlockLimit naming the limit and how to raise it.
+// Errors:  create() -> kOutOfMemory, or what the hook reports.
 // Shutdown: leases must be returned before the pool is destroyed (checked).
 #pragma once
 
@@ -14,7 +14,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,9 +31,8 @@ struct PinHook {
 };
 
 enum class MemoryLock : std::uint8_t {
-  kNone,     // leave it to registration and to the absence of swap
-  kTry,      // mlock within RLIMIT_MEMLOCK; beyond it continue unlocked, logged once
-  kRequire,  // kMemlockLimit when the limit does not allow it
+  kNone,  // leave it to registration and to the absence of swap
+  kTry,   // mlock within RLIMIT_MEMLOCK; beyond it continue unlocked, logged once
 };
 
 class PinnedPool {
@@ -75,10 +73,8 @@ class PinnedPool {
     std::uint64_t leased_bytes = 0;  // now
     std::uint64_t peak_leased_bytes = 0;
     std::uint64_t waits = 0;  // acquisitions that had to wait
-    std::int64_t waited_ns = 0;
     bool locked = false;      // mlock succeeded
     bool registered = false;  // the backend took it
-    PageKind page_kind = PageKind::kSmall;
   };
 
   static Result<std::unique_ptr<PinnedPool>> create(const Options& options);
@@ -89,7 +85,6 @@ class PinnedPool {
   PinnedPool& operator=(const PinnedPool&) = delete;
 
   Lease acquire();  // waits for a free buffer
-  std::optional<Lease> try_acquire();
   // All `leases.size()` at once, or none of them while waiting: a task that took half of its
   // buffers and waited for the rest could deadlock with another. At most `capacity`.
   void acquire_all(std::span<Lease> leases);
@@ -123,7 +118,6 @@ class PinnedPool {
   std::uint64_t serving_ticket_ = 0;
   int peak_leased_ = 0;
   std::uint64_t waits_ = 0;
-  std::int64_t waited_ns_ = 0;
 };
 
 }  // namespace sluice::aio

@@ -75,46 +75,6 @@ std::string errno_name(int error_number) {
 
 }  // namespace
 
-std::string_view to_string(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kInvalidArgument:
-      return "invalid argument";
-    case ErrorCode::kNotFound:
-      return "not found";
-    case ErrorCode::kAlreadyExists:
-      return "already exists";
-    case ErrorCode::kPermission:
-      return "permission denied";
-    case ErrorCode::kReadOnly:
-      return "read-only";
-    case ErrorCode::kNoSpace:
-      return "no space";
-    case ErrorCode::kOutOfMemory:
-      return "out of memory";
-    case ErrorCode::kMemlockLimit:
-      return "memlock limit";
-    case ErrorCode::kUnsupported:
-      return "unsupported";
-    case ErrorCode::kIo:
-      return "I/O error";
-    case ErrorCode::kEndOfFile:
-      return "end of file";
-    case ErrorCode::kCorrupt:
-      return "corrupt data";
-    case ErrorCode::kNewerVersion:
-      return "written by a newer version";
-    case ErrorCode::kBusy:
-      return "busy";
-    case ErrorCode::kCancelled:
-      return "cancelled";
-    case ErrorCode::kTimedOut:
-      return "timed out";
-    case ErrorCode::kInternal:
-      return "internal error";
-  }
-  return "unknown error";
-}
-
 Error Error::from_errno(int error_number, const IoContext& where, std::string_view advice) {
   std::string text(where.operation);
   if (where.length_bytes >= 0) {

@@ -23,7 +23,6 @@ enum class ErrorCode : std::uint8_t {
   kReadOnly,
   kNoSpace,       // the disk, or a quota on it, is full
   kOutOfMemory,   // memory could not be had
-  kMemlockLimit,  // RLIMIT_MEMLOCK is too small
   kUnsupported,   // kernel, container or file system refuses a feature
   kIo,            // the drive or the kernel failed an operation
   kEndOfFile,     // the file is shorter than the request
@@ -34,8 +33,6 @@ enum class ErrorCode : std::uint8_t {
   kTimedOut,
   kInternal,
 };
-
-std::string_view to_string(ErrorCode code);
 
 // Where an IO failed. Empty path: no file involved; negative numbers: not applicable.
 struct IoContext {
@@ -74,7 +71,6 @@ class [[nodiscard]] Status {
  public:
   Status() = default;
   Status(Error error) : error_(std::move(error)) {}  // NOLINT(google-explicit-constructor)
-  static Status ok_status() { return {}; }
 
   bool ok() const { return std::holds_alternative<std::monostate>(error_); }
   explicit operator bool() const { return ok(); }

@@ -22,7 +22,6 @@ class SparsePages {
   void read(std::uint64_t offset_bytes, std::span<std::byte> out) const;
   // Everything from `offset_bytes` on becomes a hole.
   void erase_from(std::uint64_t offset_bytes);
-  std::size_t page_count() const { return pages_.size(); }
 
  private:
   using Page = std::array<std::byte, kPageBytes>;

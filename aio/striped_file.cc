@@ -126,15 +126,9 @@ Result<std::unique_ptr<StripedFile>> StripedFile::open(IoQueue& queue,
   striped->file_bytes_ = bytes_of_files(striped->size_bytes_, options.stripe_bytes, weights);
 
   const bool exists = options.file.open.create == OpenOptions::Create::kMustExist;
-  std::uint64_t filled = 0;
   for (std::size_t i = 0; i < paths.size(); ++i) {
     DirectFile::Options file_options = options.file;
     file_options.size_bytes = exists ? 0 : striped->file_bytes_[i];
-    if (options.file.on_progress) {
-      file_options.on_progress = [&, filled](std::uint64_t done) {
-        return options.file.on_progress(filled + done);
-      };
-    }
     auto file = DirectFile::open(queue, paths[i], file_options);
     if (!file.ok()) {
       // Leave nothing behind from a set that was not completed.
@@ -151,7 +145,6 @@ Result<std::unique_ptr<StripedFile>> StripedFile::open(IoQueue& queue,
                                             std::to_string(striped->file_bytes_[i]) +
                                             ": it belongs to another striped set, or was cut");
     }
-    filled += striped->file_bytes_[i];
     striped->raw_files_.push_back(&(*file)->file());
     striped->files_.push_back(std::move(*file));
   }
@@ -173,11 +166,6 @@ Extent StripedFile::locate(std::uint64_t offset_bytes, std::uint64_t max_length_
 
 bool StripedFile::direct() const {
   return std::all_of(files_.begin(), files_.end(), [](const auto& file) { return file->direct(); });
-}
-
-Status StripedFile::finish() {
-  for (auto& file : files_) SLUICE_RETURN_IF_ERROR(file->finish());
-  return {};
 }
 
 }  // namespace sluice::aio

@@ -5,7 +5,8 @@
 // speed gets twice the bytes, and a long request keeps every drive busy. A request touches each
 // file in ascending, contiguous runs.
 //
-// Threads and errors: as DirectFile. One path with any weight behaves as a DirectFile.
+// Threads and errors: as DirectFile, but that padding stays. One path with any weight behaves as a
+// DirectFile.
 #pragma once
 
 #include <cstdint>
@@ -51,9 +52,6 @@ class StripedFile final : public IoTarget {
   std::span<File* const> files() const override { return raw_files_; }
 
   bool direct() const;
-  // How many of the range's bytes lie in each file.
-  const std::vector<std::uint64_t>& file_bytes() const { return file_bytes_; }
-  Status finish();
 
  private:
   // One turn of the cycle: which file, and how many stripes of that file come before it in the
@@ -72,7 +70,7 @@ class StripedFile final : public IoTarget {
   std::vector<std::uint64_t> stripes_per_cycle_;  // of each file
   std::vector<std::unique_ptr<DirectFile>> files_;
   std::vector<File*> raw_files_;
-  std::vector<std::uint64_t> file_bytes_;
+  std::vector<std::uint64_t> file_bytes_;  // of the range, in each file
 };
 
 }  // namespace sluice::aio

@@ -34,7 +34,6 @@ int exit_code_of_setup(ErrorCode code) {
     case ErrorCode::kReadOnly:
     case ErrorCode::kNoSpace:
     case ErrorCode::kOutOfMemory:
-    case ErrorCode::kMemlockLimit:
     case ErrorCode::kUnsupported:
       return kUserError;
     default:

@@ -51,17 +51,15 @@ Result<std::unique_ptr<AioSession>> AioSession::open(const BenchTarget& target,
                                                          : aio::OpenOptions::Access::kRead,
                               .create = aio::OpenOptions::Create::kMustExist};
   if (target.open_paths.size() == 1) {
-    auto file = aio::DirectFile::open(*session->queue_, target.open_paths[0],
-                                      {.open = open, .on_progress = {}});
+    auto file = aio::DirectFile::open(*session->queue_, target.open_paths[0], {.open = open});
     if (!file.ok()) return session->shown(file.error());
     session->direct_ = (*file)->direct();
     session->target_ = std::move(file).value();
   } else {
-    auto file = aio::StripedFile::open(
-        *session->queue_, target.open_paths,
-        {.stripe_bytes = target.stripe_bytes,
-         .weights = target.weights,
-         .file = {.open = open, .size_bytes = target.size_bytes, .on_progress = {}}});
+    auto file = aio::StripedFile::open(*session->queue_, target.open_paths,
+                                       {.stripe_bytes = target.stripe_bytes,
+                                        .weights = target.weights,
+                                        .file = {.open = open, .size_bytes = target.size_bytes}});
     if (!file.ok()) return session->shown(file.error());
     session->direct_ = (*file)->direct();
     session->target_ = std::move(file).value();

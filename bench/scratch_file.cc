@@ -25,8 +25,7 @@ Result<std::unique_ptr<ScratchFile>> ScratchFile::create(const Options& options)
                               .file = {.open = {.access = aio::OpenOptions::Access::kReadWrite,
                                                 .create = aio::OpenOptions::Create::kAnonymous},
                                        .size_bytes = options.size_bytes,
-                                       .overwritten = true,  // as the state store's
-                                       .on_progress = {}}}));
+                                       .overwritten = true}}));  // as the state store's
   BenchTarget& target = scratch->target_;
   for (const aio::File* file : scratch->file_->files()) {
     target.open_paths.push_back("/proc/self/fd/" + std::to_string(file->descriptor()));

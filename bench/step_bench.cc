@@ -37,7 +37,6 @@ constexpr const char* kInterruptNotice =
 int exit_code_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::kOutOfMemory:
-    case ErrorCode::kMemlockLimit:
       return kOutOfMemory;
     case ErrorCode::kIo:
     case ErrorCode::kCorrupt:

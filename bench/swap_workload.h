@@ -56,7 +56,6 @@ class SwapWorkload {
 
   aio::PinnedPool::Usage pinned() const { return pool_->usage(); }
   std::string backend_name() const { return std::string(backend_->name()); }
-  std::uint64_t data_bytes() const { return store_->layout().total_bytes(); }
   Status remove();
 
  private:

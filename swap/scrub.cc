@@ -15,6 +15,8 @@
 namespace sluice::swap {
 namespace {
 
+constexpr RecordId kMostBuffers = 4;
+
 bool all_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
@@ -25,10 +27,9 @@ class Scrubber {
            const aio::IoTarget& data)
       : queue_(queue), executor_(executor), layout_(layout), data_(data) {}
 
-  Result<ScrubReport> run(const ScrubOptions& options) {
+  Result<ScrubReport> run(const ScrubProgress& on_progress) {
     const auto records = static_cast<RecordId>(layout_.records().size());
-    const auto buffers = static_cast<RecordId>(
-        std::clamp<int>(options.buffers, 1, static_cast<int>(std::min<RecordId>(records, 1024))));
+    const RecordId buffers = std::min(records, kMostBuffers);
     SLUICE_ASSIGN_OR_RETURN(memory_,
                             aio::PageMemory::map(buffers * layout_.largest_image_bytes(), true));
     const auto requests = std::make_unique<aio::IoRequest[]>(buffers);
@@ -40,7 +41,7 @@ class Scrubber {
       const std::size_t slot = id % buffers;
       judge(id, queue_.wait(requests[slot]), image(slot, id));
       if (id + buffers < records) start(requests[slot], slot, id + buffers);
-      if (options.on_progress) options.on_progress(report_.bytes, total_bytes);
+      if (on_progress) on_progress(report_.bytes, total_bytes);
     }
     return std::move(report_);
   }
@@ -89,7 +90,7 @@ class Scrubber {
 
 Result<ScrubReport> scrub(aio::IoQueue& queue, aio::Executor& executor,
                           const std::vector<std::string>& paths, const std::string& run,
-                          const ScrubOptions& options) {
+                          const ScrubProgress& on_progress) {
   std::vector<std::unique_ptr<aio::FileLock>> locks;
   for (const std::string& path : paths) {
     const std::string folder = folder_of(path, run);
@@ -111,7 +112,7 @@ Result<ScrubReport> scrub(aio::IoQueue& queue, aio::Executor& executor,
   open.file.open.access = aio::OpenOptions::Access::kRead;
   open.file.size_bytes = store.layout.total_bytes();
   SLUICE_ASSIGN_OR_RETURN(const auto data, aio::StripedFile::open(queue, files, open));
-  return Scrubber(queue, executor, store.layout, *data).run(options);
+  return Scrubber(queue, executor, store.layout, *data).run(on_progress);
 }
 
 }  // namespace sluice::swap

@@ -3,7 +3,7 @@
 // Records are checked against what their own headers claim: each is whole or not, but nothing tells
 // whether they belong together.
 //
-// Memory:  `buffers` images of the largest record.
+// Memory:  at most four images of the largest record.
 // Threads: blocking; checks on the executor's.
 // Errors:  damage is not an error of scrub() but its result; kBusy, kNotFound and failing reads of
 //          the manifest are. A record that cannot be read counts as bad.
@@ -32,13 +32,10 @@ struct ScrubReport {
   std::vector<BadRecord> bad;
 };
 
-struct ScrubOptions {
-  int buffers = 4;
-  std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)> on_progress;
-};
+using ScrubProgress = std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
 
 Result<ScrubReport> scrub(aio::IoQueue& queue, aio::Executor& executor,
                           const std::vector<std::string>& paths, const std::string& run,
-                          const ScrubOptions& options);
+                          const ScrubProgress& on_progress = {});
 
 }  // namespace sluice::swap

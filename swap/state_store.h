@@ -59,8 +59,6 @@ class RecordIo {
   }
   // How it ended; an error begins with the record's name. Meaningful from the callback on.
   const Status& status() const { return status_; }
-  RecordId record() const { return record_; }
-  std::int64_t latency_ns() const { return request_.latency_ns(); }
 
  private:
   friend class StateStore;

@@ -39,24 +39,6 @@ Status validate(const SwapPipeline::Options& options) {
 
 }  // namespace
 
-std::string_view to_string(SwapStage stage) {
-  switch (stage) {
-    case SwapStage::kRead:
-      return "read";
-    case SwapStage::kCompute:
-      return "compute";
-    case SwapStage::kWrite:
-      return "write";
-  }
-  return "unknown";
-}
-
-SwapStage bottleneck(const SwapStats& stats) {
-  if (stats.compute_ns >= stats.wait_read_ns && stats.compute_ns >= stats.wait_write_ns)
-    return SwapStage::kCompute;
-  return stats.wait_read_ns >= stats.wait_write_ns ? SwapStage::kRead : SwapStage::kWrite;
-}
-
 // All fields but the first two belong to the starting thread until the transfer is submitted, and
 // to the loan while on loan.
 struct SwapPipeline::Slot {
@@ -357,12 +339,6 @@ void SwapPipeline::account_locked() {
 SwapStats SwapPipeline::stats() const {
   const std::lock_guard lock(mutex_);
   return stats_at_locked(store_.clock().now_ns());
-}
-
-void SwapPipeline::reset_stats() {
-  const std::lock_guard lock(mutex_);
-  account_locked();
-  stats_ = {};
 }
 
 }  // namespace sluice::swap

@@ -56,9 +56,6 @@ struct SwapStats {
   std::int64_t wait_write_ns = 0;  // next(), drain(): only writes could make progress
   std::int64_t compute_ns = 0;     // records were on loan, and nothing was waited for
 };
-enum class SwapStage : std::uint8_t { kRead, kCompute, kWrite };
-std::string_view to_string(SwapStage stage);
-SwapStage bottleneck(const SwapStats& stats);  // the stage that took most of the time
 
 class SwapPipeline {
  private:
@@ -133,8 +130,6 @@ class SwapPipeline {
   void cancel() noexcept;
 
   SwapStats stats() const;
-  void reset_stats();
-  const Options& options() const { return options_; }
 
  private:
   SwapPipeline(StateStore& store, const Options& options);

@@ -183,9 +183,8 @@ Status TokenFile::copy(std::uint64_t first, std::span<std::int64_t> out) const {
   return {};
 }
 
-// visit(index of the token, token) -> whether to continue.
-template <typename Visit>
-Status TokenFile::scan(const Progress& progress, Visit&& visit) const {
+Status TokenFile::check_vocab(std::uint64_t vocab_size) const {
+  if (vocab_size > max_token_of(type())) return {};
   std::vector<std::byte> buffer(std::min(kScanBytes, token_count() * token_bytes(type())));
   const std::uint64_t width = token_bytes(type());
   for (std::uint64_t first = 0; first < token_count();) {
@@ -195,37 +194,15 @@ Status TokenFile::scan(const Progress& progress, Visit&& visit) const {
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::uint32_t token = type() == TokenType::kUint16 ? token_at<std::uint16_t>(bytes, i)
                                                                : token_at<std::uint32_t>(bytes, i);
-      if (!visit(first + i, token)) return {};
+      if (token < vocab_size) continue;
+      return Error(ErrorCode::kInvalidArgument,
+                   path() + ": token " + std::to_string(first + i) + " is " +
+                       std::to_string(token) + ", and the model's vocabulary ends at " +
+                       std::to_string(vocab_size - 1) +
+                       ": set the model's vocabulary to that of the data, or check the token type");
     }
     first += count;
-    if (progress && !progress(first)) {
-      return Error(ErrorCode::kCancelled, "the scan of " + path() + " was stopped");
-    }
   }
-  return {};
-}
-
-Result<std::uint32_t> TokenFile::max_token(const Progress& progress) const {
-  std::uint32_t largest = 0;
-  SLUICE_RETURN_IF_ERROR(scan(progress, [&](std::uint64_t, std::uint32_t token) {
-    largest = std::max(largest, token);
-    return true;
-  }));
-  return largest;
-}
-
-Status TokenFile::check_vocab(std::uint64_t vocab_size, const Progress& progress) const {
-  if (vocab_size > max_token_of(type())) return {};
-  std::optional<Error> found;
-  SLUICE_RETURN_IF_ERROR(scan(progress, [&](std::uint64_t index, std::uint32_t token) {
-    if (token < vocab_size) return true;
-    found.emplace(ErrorCode::kInvalidArgument,
-                  path() + ": token " + std::to_string(index) + " is " + std::to_string(token) +
-                      ", and the model's vocabulary ends at " + std::to_string(vocab_size - 1) +
-                      ": set the model's vocabulary to that of the data, or check the token type");
-    return false;
-  }));
-  if (found) return *std::move(found);
   return {};
 }
 

@@ -13,7 +13,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,11 +42,8 @@ class TokenFile {
   // The tokens [first, first + out.size()), which must lie within the file.
   Status copy(std::uint64_t first, std::span<std::int64_t> out) const;
 
-  // Called about every MiB with the tokens seen so far; false stops the scan with kCancelled.
-  using Progress = std::function<bool(std::uint64_t tokens_done)>;
-  Result<std::uint32_t> max_token(const Progress& progress = {}) const;
   // kInvalidArgument names the first token that is not an id of a vocabulary of `vocab_size`.
-  Status check_vocab(std::uint64_t vocab_size, const Progress& progress = {}) const;
+  Status check_vocab(std::uint64_t vocab_size) const;
 
   // Distinguishes this text from another of the same length: a hash of type, count and sixteen
   // samples of the tokens. The same on every machine.
@@ -59,8 +55,6 @@ class TokenFile {
   Status take_sidecar(const std::string& sidecar_path, std::optional<TokenType> wanted);
   Status take_raw(TokenType type);
   Status read_bytes(std::uint64_t offset_bytes, std::span<std::byte> out) const;
-  template <typename Visit>
-  Status scan(const Progress& progress, Visit&& visit) const;
 
   std::unique_ptr<aio::File> file_;
   std::uint64_t file_bytes_ = 0;

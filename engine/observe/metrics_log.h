@@ -23,8 +23,6 @@ namespace sluice::engine {
 
 class MetricsLog {
  public:
-  // A new file; kAlreadyExists if something has that name.
-  static Result<std::unique_ptr<MetricsLog>> create(const std::string& path);
   // Continues after step `last_step` of the file, or begins a new one where there is none. A torn
   // last line is cut off; the lines of later steps, which are about to be run again, are moved to
   // the end of `cut_path` (empty: cut_lines_path() of engine/observe/cut_lines.h). kCorrupt names
@@ -53,6 +51,8 @@ class MetricsLog {
  private:
   MetricsLog(std::string path, int descriptor, std::uint64_t size_bytes)
       : path_(std::move(path)), descriptor_(descriptor), size_bytes_(size_bytes) {}
+  // A new file; what bears the name already is kAlreadyExists.
+  static Result<std::unique_ptr<MetricsLog>> create(const std::string& path);
   std::size_t take_written(std::size_t bytes);
 
   std::string path_;

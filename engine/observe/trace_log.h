@@ -113,8 +113,6 @@ class TraceScope {
   TraceScope(const TraceScope&) = delete;
   TraceScope& operator=(const TraceScope&) = delete;
 
-  void set_arg(std::size_t index, TraceArg arg) { span_.args[index] = arg; }
-
  private:
   TraceLog* log_;
   const Clock& clock_;

@@ -35,6 +35,9 @@ void TrainProgress::update(const StepMetrics& metrics) {
   average(nvme_write_, static_cast<double>(metrics.nvme_write_bytes));
   average(h2d_, static_cast<double>(metrics.h2d_bytes));
   average(d2h_, static_cast<double>(metrics.d2h_bytes));
+  average(forward_ms_, metrics.forward_ms);
+  average(backward_ms_, metrics.backward_ms);
+  average(update_exposed_ms_, metrics.update_exposed_ms);
   if (line_.is_terminal()) {
     if (line_.due()) line_.show(text());
     return;
@@ -61,6 +64,11 @@ std::string TrainProgress::text() const {
   };
   tier("NVMe", nvme_read_, nvme_write_);
   tier("bus", h2d_, d2h_);
+  if (options_.breakdown) {
+    text += "  forward " + decimals(forward_ms_, 1) + " + backward " + decimals(backward_ms_, 1) +
+            " + wait for updates " + decimals(update_exposed_ms_, 1) + " of " +
+            decimals(step_ms_, 1) + " ms";
+  }
   if (skipped_ > 0) text += "  skipped " + std::to_string(skipped_);
   return text;
 }

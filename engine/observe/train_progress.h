@@ -21,6 +21,7 @@ class TrainProgress {
   struct Options {
     std::int64_t total_steps = 0;
     std::int64_t plain_every_steps = 10;  // off a terminal; the first and the last always
+    bool breakdown = false;               // where a step's time went, too
     std::FILE* out = stderr;              // must outlive the progress
   };
   explicit TrainProgress(const Options& options);
@@ -47,6 +48,9 @@ class TrainProgress {
   double nvme_write_ = 0;
   double h2d_ = 0;
   double d2h_ = 0;
+  double forward_ms_ = 0;
+  double backward_ms_ = 0;
+  double update_exposed_ms_ = 0;
 };
 
 }  // namespace sluice::engine

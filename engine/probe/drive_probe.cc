@@ -216,8 +216,7 @@ Result<std::unique_ptr<DriveProbe>> DriveProbe::create(aio::IoBackend& backend,
                               .weights = options.weights,
                               .file = {.open = {.access = aio::OpenOptions::Access::kReadWrite,
                                                 .create = aio::OpenOptions::Create::kAnonymous},
-                                       .size_bytes = size_bytes,
-                                       .on_progress = {}}}));
+                                       .size_bytes = size_bytes}}));
   return probe;
 }
 

@@ -20,10 +20,10 @@ const UnitSeconds& UnitTimes::of(std::string_view kind) const {
 
 UnitTimes estimate_units(const ModelLayout& model, const PassShape& pass,
                          const EstimateRates& rates) {
-  SLUICE_CHECK(rates.matmul_flops_per_s > 0 && rates.copy_bytes_per_s > 0 && rates.efficiency > 0,
+  SLUICE_CHECK(rates.matmul_flops_per_s > 0 && rates.copy_bytes_per_s > 0,
                "an estimate needs rates");
   const auto rows = static_cast<double>(pass.rows());
-  const double flops_per_s = rates.efficiency * rates.matmul_flops_per_s;
+  const double flops_per_s = kMatmulEfficiency * rates.matmul_flops_per_s;
   UnitTimes times(model);
   for (std::size_t i = 0; i < times.kinds.size(); ++i) {
     const UnitKind& kind = model.kind(model.first_of_kinds()[i]);

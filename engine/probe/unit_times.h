@@ -41,7 +41,6 @@ inline constexpr double kMatmulEfficiency = 0.5;
 struct EstimateRates {
   double matmul_flops_per_s = 0;
   double copy_bytes_per_s = 0;  // of the device's memory, read plus written
-  double efficiency = kMatmulEfficiency;
 };
 
 // From operations, or from bytes where those take longer. The rates must be above 0.

@@ -44,7 +44,6 @@ class GenerationRun {
   // follows. Of more tokens than the model sees, the last ones are taken.
   std::vector<float> feed(std::span<const std::int64_t> tokens);
 
-  std::int64_t context_tokens() const { return cache_->capacity(); }
   RunDrives& drives() { return drives_; }
   offload::ParamStats stats() const { return params_->stats(); }
 

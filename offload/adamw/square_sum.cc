@@ -45,11 +45,6 @@ std::span<double> SquareSum::append_blocks(std::uint64_t count) {
   return std::span(sums_).subspan(before);
 }
 
-void SquareSum::append(const SquareSum& next) {
-  SLUICE_CHECK(next.begin_ == end_, "ranges that meet");
-  append_sums(next.end_ - next.begin_, next.sums_);
-}
-
 void SquareSum::append_sums(std::uint64_t count, std::span<const double> node_sums) {
   const std::uint64_t end = end_ + count;
   for (const double sum : node_sums) {

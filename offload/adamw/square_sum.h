@@ -40,8 +40,6 @@ class SquareSum {
   // Space for the sums of `count` whole blocks from end() on, which is a block's beginning. They
   // may be written by several threads, before the next call.
   std::span<double> append_blocks(std::uint64_t count);
-  // The range that begins where this one ends.
-  void append(const SquareSum& next);
   // The next `count` elements from their node sums, in ascending order: what sums() of a range from
   // end() to end() + count gives, or what a GPU or another rank sent.
   void append_sums(std::uint64_t count, std::span<const double> node_sums);

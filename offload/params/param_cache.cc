@@ -103,12 +103,6 @@ bool ParamCache::take_if_wanted_sooner(int index) {
   return true;
 }
 
-void ParamCache::drop(int unit) {
-  int& buffer = units_[at(unit)].buffer;
-  holder_[at(buffer)] = kNone;
-  buffer = kNone;
-}
-
 // Where one unit gets no buffer, no unit wanted later gets one either.
 int ParamCache::next_to_read() {
   std::fill(left_.begin(), left_.end(), read_ahead_);

@@ -45,8 +45,6 @@ class ParamCache {
   // While a caller waits for a buffer of the unit's class, nothing is read ahead into that class.
   void begin_wait(int unit) { ++waiting_[class_of(unit)]; }
   void end_wait(int unit) { --waiting_[class_of(unit)]; }
-  // The unit's content in its buffer is invalid.
-  void drop(int unit);
 
   // The unit can be read from now on.
   void set_readable(int unit) { units_[at(unit)].readable = true; }

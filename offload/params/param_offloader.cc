@@ -267,9 +267,7 @@ void ParamOffloader::count_locked(int index) {
   const Content content = at(index).content;
   if (content == Content::kAbsent) {
     ++stats_.misses;
-  } else if (content == Content::kReading) {
-    ++stats_.late;
-  } else {
+  } else if (content != Content::kReading) {
     ++stats_.hits;
     if (content == Content::kWriting) ++stats_.shared;
   }
@@ -278,11 +276,6 @@ void ParamOffloader::count_locked(int index) {
 ParamStats ParamOffloader::stats() const {
   const std::lock_guard lock(mutex_);
   return stats_;
-}
-
-void ParamOffloader::reset_stats() {
-  const std::lock_guard lock(mutex_);
-  stats_ = {};
 }
 
 }  // namespace sluice::offload

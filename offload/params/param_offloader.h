@@ -48,11 +48,11 @@
 
 namespace sluice::offload {
 
-// How the accesses to nvme units went, and what they waited for, by the backend's clock.
+// How the accesses to nvme units went (those that found their read begun are not counted), and what
+// they waited for, by the backend's clock.
 struct ParamStats {
   std::uint64_t hits = 0;    // the unit was in memory
   std::uint64_t shared = 0;  // hits while the unit was still being written
-  std::uint64_t late = 0;    // its read had begun
   std::uint64_t misses = 0;  // its read began only then
   std::uint64_t reads = 0;   // that ended, whether asked for or ahead
   std::uint64_t writes = 0;
@@ -126,7 +126,6 @@ class ParamOffloader {
   bool in_memory(int unit) const;
   bool on_host(int unit) const { return layout_.place(unit).tier != Tier::kGpu; }
   ParamStats stats() const;
-  void reset_stats();
 
  private:
   using Lock = std::unique_lock<std::mutex>;

@@ -46,7 +46,6 @@ Result<PlacementPlan> plan_placement(const PlannerInput& input) {
     plan.fits = leanest.missing.total() == 0;
     plan.places = std::move(leanest.places);
   }
-  plan.predictions = search.predictions();
   plan.used = input.ledger->bytes(plan.places);
   plan.missing = plan.used.beyond(input.budget);
   plan.prediction = predict_step(input.units, plan.places, input.speeds, input.step);

@@ -27,7 +27,6 @@ struct PlacementPlan {
   TierBytes used;
   TierBytes missing;           // beyond the budget
   std::vector<FitHint> hints;  // where nothing fits
-  int predictions = 0;         // that the search took
 };
 
 Result<PlacementPlan> plan_placement(const PlannerInput& input);

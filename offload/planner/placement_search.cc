@@ -61,7 +61,6 @@ std::optional<PlacementSearch::Found> PlacementSearch::weigh(const PlacementKnob
   const TierBytes bytes = input_.ledger->bytes(places);
   if (!bytes.within(input_.budget)) return std::nullopt;
   tasks_left_ -= tasks_of(input_, places);
-  ++predictions_;
   const StepPrediction prediction = predict_step(input_.units, places, input_.speeds, input_.step);
   return Found{.knobs = knobs, .step_s = prediction.step_s, .bytes = bytes.total()};
 }

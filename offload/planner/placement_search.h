@@ -25,7 +25,6 @@ class PlacementSearch {
   // Nothing: nothing within the budget was found.
   std::optional<Found> run();
   const PlacementSpace& space() const { return space_; }
-  int predictions() const { return predictions_; }
 
  private:
   using Key = std::array<std::uint64_t, 9>;
@@ -63,7 +62,6 @@ class PlacementSearch {
   const PlannerInput& input_;
   const PlacementSpace space_;
   std::int64_t tasks_left_;
-  int predictions_ = 0;
   int most_gpu_step_ = 0;
   int most_kept_ = 0;
   std::set<Key> seen_;

@@ -12,6 +12,7 @@ constexpr double kGradientsAndState = 18;
 // What ZeRO-2 offloads: fp32 gradient, parameter and moments. ZeRO-3 counts the same and, with
 // parameters offloaded, their 16-bit copy too.
 constexpr double kOffloaded = 16;
+constexpr double kBufferFactor = 1.5;  // of host memory
 
 std::uint64_t whole(double bytes) { return static_cast<std::uint64_t>(bytes); }
 
@@ -37,7 +38,7 @@ ZeroEstimate zero3(const ZeroModel& model, const ZeroMachines& machines, ZeroEst
     host = estimate.zero_init ? one_layer * static_cast<double>(machines.gpus_per_node)
                               : made_everywhere(model, machines);
   }
-  estimate.cpu_bytes = whole(host * machines.buffer_factor);
+  estimate.cpu_bytes = whole(host * kBufferFactor);
   estimate.gpu_bytes = whole(one_layer) + whole(gpu);
   return estimate;
 }
@@ -50,10 +51,10 @@ std::vector<ZeroEstimate> zero2_estimates(const ZeroModel& model, const ZeroMach
   const double offloaded = parameters * std::max(kParam32 * gpus, kOffloaded);
   return {
       {.offload_optimizer = true,
-       .cpu_bytes = whole(offloaded * machines.buffer_factor),
+       .cpu_bytes = whole(offloaded * kBufferFactor),
        .gpu_bytes = whole(kParam16 * parameters)},
       {.offload_optimizer = false,
-       .cpu_bytes = whole(made_everywhere(model, machines) * machines.buffer_factor),
+       .cpu_bytes = whole(made_everywhere(model, machines) * kBufferFactor),
        .gpu_bytes = whole(kParam16 * parameters) + whole(kGradientsAndState * parameters / gpus)}};
 }
 

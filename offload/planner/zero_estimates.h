@@ -19,7 +19,6 @@ struct ZeroModel {
 struct ZeroMachines {
   std::uint64_t gpus_per_node = 1;
   std::uint64_t nodes = 1;
-  double buffer_factor = 1.5;  // of host memory
 };
 
 struct ZeroEstimate {

@@ -29,16 +29,6 @@ class DeviceTier {
   virtual Status start_write(void* to, std::span<const std::byte> from) = 0;
   // Waits until everything enqueued is done; an error may be from any part of it.
   virtual Status finish() = 0;
-
-  // Return when done.
-  Status read(const void* from, std::span<std::byte> to) {
-    SLUICE_RETURN_IF_ERROR(start_read(from, to));
-    return finish();
-  }
-  Status write(void* to, std::span<const std::byte> from) {
-    SLUICE_RETURN_IF_ERROR(start_write(to, from));
-    return finish();
-  }
 };
 
 }  // namespace sluice::offload

@@ -241,9 +241,4 @@ swap::SwapStats NvmeState::stats() const {
   return pipeline_ != nullptr ? pipeline_->stats() : swap::SwapStats{};
 }
 
-void NvmeState::reset_stats() {
-  const std::lock_guard lock(pipeline_mutex_);
-  if (pipeline_ != nullptr) pipeline_->reset_stats();
-}
-
 }  // namespace sluice::offload

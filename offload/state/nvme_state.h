@@ -5,7 +5,7 @@
 // a chunk. A step, or a snapshot, is one pass over all records in ascending order, announced to the
 // pipeline as a whole.
 //
-// Threads: one at a time; stats() and reset_stats() any.
+// Threads: one at a time; stats() any.
 #pragma once
 
 #include <memory>
@@ -66,7 +66,6 @@ class NvmeState final : public TierState {
   Status remove();
 
   swap::SwapStats stats() const;
-  void reset_stats();
 
  private:
   // A record.

@@ -308,8 +308,4 @@ swap::SwapStats OptimizerOffloader::stats() const {
   return nvme_ != nullptr ? nvme_->stats() : swap::SwapStats{};
 }
 
-void OptimizerOffloader::reset_stats() {
-  if (nvme_ != nullptr) nvme_->reset_stats();
-}
-
 }  // namespace sluice::offload

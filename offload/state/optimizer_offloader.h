@@ -134,7 +134,6 @@ class OptimizerOffloader {
   Status remove();
 
   swap::SwapStats stats() const;
-  void reset_stats();
 
  private:
   struct Needs {

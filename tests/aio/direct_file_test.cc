@@ -87,25 +87,6 @@ TEST_F(DirectFileTest, ChangesAnExistingFileOfOddSizeInPlace) {
   EXPECT_EQ(back, expected);
 }
 
-TEST_F(DirectFileTest, WritesZerosOnceAndCanBeStopped) {
-  auto options = creating(20 * kMiB + 3);
-  options.zero_fill = true;
-  std::uint64_t last = 0;
-  options.on_progress = [&](std::uint64_t done) {
-    last = done;
-    return true;
-  };
-  ASSERT_OK(DirectFile::open(*queue_, folder_.file("zeros"), options));
-  EXPECT_EQ(last, 20 * kMiB + 3);
-  EXPECT_GE(queue_->stats().write.payload_bytes, 20 * kMiB + 3);
-
-  options.on_progress = [](std::uint64_t) { return false; };
-  const auto stopped = DirectFile::open(*queue_, folder_.file("stopped"), options);
-  ASSERT_FALSE(stopped.ok());
-  EXPECT_EQ(stopped.error().code(), ErrorCode::kCancelled);
-  EXPECT_FALSE(std::filesystem::exists(folder_.file("stopped")));
-}
-
 TEST_F(DirectFileTest, NeverTouchesAFileThatIsThere) {
   const std::string path = folder_.file("precious");
   std::ofstream(path) << "precious";

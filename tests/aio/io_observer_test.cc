@@ -99,7 +99,8 @@ TEST_P(IoObserverOnRealFiles, CountsARequestsTimeFromItsFirstBlockOn) {
   IoRequest first, second;
   first.prepare_write(*file, 0, bytes);
   second.prepare_write(*file, 512 * kKiB, bytes);
-  queue->submit_all(std::array{&first, &second});
+  queue->submit(first);
+  queue->submit(second);
   ASSERT_OK(queue->wait(first));
   ASSERT_OK(queue->wait(second));
   const std::vector<Seen> seen = recorder.seen();

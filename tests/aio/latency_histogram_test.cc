@@ -44,9 +44,7 @@ TEST(LatencyHistogram, IsWithinASixtyFourthOfTheSortedValues) {
       values.push_back(static_cast<std::int64_t>(std::min(times(random), 4e18)));
       histogram.record(values.back());
     }
-    EXPECT_EQ(histogram.count(), count);
-    EXPECT_EQ(histogram.max_ns(), *std::max_element(values.begin(), values.end()));
-    EXPECT_EQ(histogram.percentile_ns(100), histogram.max_ns());
+    EXPECT_EQ(histogram.percentile_ns(100), *std::max_element(values.begin(), values.end()));
     expect_close(histogram, values);
   }
 }
@@ -81,7 +79,6 @@ TEST(LatencyHistogram, TakesTheLargestAndNegativeValues) {
   histogram.record(std::numeric_limits<std::int64_t>::max());
   histogram.record(std::numeric_limits<std::int64_t>::max());
   EXPECT_EQ(histogram.percentile_ns(99), std::numeric_limits<std::int64_t>::max());
-  EXPECT_EQ(histogram.max_ns(), std::numeric_limits<std::int64_t>::max());
 }
 
 // percent * count / 100 is not exact in a double: the rank must not slip to the next record.
@@ -119,8 +116,6 @@ TEST(LatencyHistogram, MergesToWhatOneWouldHaveCounted) {
   }
   LatencyHistogram merged;
   for (const auto& part : parts) merged.merge(part);
-  EXPECT_EQ(merged.count(), whole.count());
-  EXPECT_EQ(merged.max_ns(), whole.max_ns());
   for (double percent = 0.5; percent <= 100; percent += 0.5) {
     EXPECT_EQ(merged.percentile_ns(percent), whole.percentile_ns(percent));
   }

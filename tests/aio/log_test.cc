@@ -14,18 +14,13 @@
 namespace sluice::log {
 namespace {
 
-using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::Not;
 using testing::Pair;
 
 class LogTest : public testing::Test {
  protected:
-  void TearDown() override {
-    set_sink({});
-    set_level(Level::kInfo);
-  }
+  void TearDown() override { set_sink({}); }
   void capture() {
     set_sink([this](Level level, std::string_view message) {
       const std::lock_guard lock(mutex_);
@@ -38,12 +33,11 @@ class LogTest : public testing::Test {
 
 TEST_F(LogTest, SendsEachLevelToTheSink) {
   capture();
-  debug("d");
   info("i");
   warning("w");
   error("e");
-  EXPECT_THAT(messages_, ElementsAre(Pair(Level::kDebug, "d"), Pair(Level::kInfo, "i"),
-                                     Pair(Level::kWarning, "w"), Pair(Level::kError, "e")));
+  EXPECT_THAT(messages_, ElementsAre(Pair(Level::kInfo, "i"), Pair(Level::kWarning, "w"),
+                                     Pair(Level::kError, "e")));
 }
 
 TEST_F(LogTest, WritesOneLineOnStandardErrorWithItsLevel) {
@@ -54,22 +48,6 @@ TEST_F(LogTest, WritesOneLineOnStandardErrorWithItsLevel) {
   EXPECT_THAT(text, HasSubstr("warning] the disk is nearly full: {} {0} %s\n"));
   EXPECT_THAT(text, HasSubstr("info] second\n"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
-}
-
-TEST_F(LogTest, LeavesOutWhatIsBelowTheLevel) {
-  const auto printed = [](Level level) {
-    set_level(level);
-    testing::internal::CaptureStderr();
-    debug("ddd");
-    info("iii");
-    warning("www");
-    error("eee");
-    return testing::internal::GetCapturedStderr();
-  };
-  EXPECT_THAT(printed(Level::kDebug), AllOf(HasSubstr("ddd"), HasSubstr("eee")));
-  EXPECT_THAT(printed(Level::kInfo), AllOf(Not(HasSubstr("ddd")), HasSubstr("iii")));
-  EXPECT_THAT(printed(Level::kError), AllOf(Not(HasSubstr("www")), HasSubstr("eee")));
-  EXPECT_EQ(printed(Level::kOff), "");
 }
 
 TEST_F(LogTest, SaysAOnceMessageOncePerKeyUntilTheSinkChanges) {

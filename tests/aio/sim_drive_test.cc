@@ -530,23 +530,23 @@ TEST_F(SimDriveTest, LocksBehaveAsOnARealFileSystem) {
     ASSERT_OK(files->make_directories(root + "/d"));
     const auto code = [&, files = files, root = root](const std::string& path) {
       const auto lock = files->lock(root + path);
-      return lock.ok() ? std::string("ok") : std::string(to_string(lock.error().code()));
+      return lock.ok() ? std::optional<ErrorCode>() : lock.error().code();
     };
-    EXPECT_EQ(code("/no/lock"), "not found");
-    EXPECT_EQ(code("/d"), "invalid argument");
+    EXPECT_EQ(code("/no/lock"), ErrorCode::kNotFound);
+    EXPECT_EQ(code("/d"), ErrorCode::kInvalidArgument);
     auto lock = files->lock(root + "/d/lock");
     ASSERT_OK(lock);
     EXPECT_TRUE(*files->exists(root + "/d/lock"));
-    EXPECT_EQ(code("/d/lock"), "busy");
-    EXPECT_EQ(code("/d//lock"), "busy") << "another spelling of the same name";
-    EXPECT_EQ(code("/d/other"), "ok");
+    EXPECT_EQ(code("/d/lock"), ErrorCode::kBusy);
+    EXPECT_EQ(code("/d//lock"), ErrorCode::kBusy) << "another spelling of the same name";
+    EXPECT_EQ(code("/d/other"), std::nullopt);
     ASSERT_OK(files->rename(root + "/d/lock", root + "/d/moved"));
-    EXPECT_EQ(code("/d/moved"), "busy") << "the lock goes with the file";
-    EXPECT_EQ(code("/d/lock"), "ok") << "which is a new one";
+    EXPECT_EQ(code("/d/moved"), ErrorCode::kBusy) << "the lock goes with the file";
+    EXPECT_EQ(code("/d/lock"), std::nullopt) << "which is a new one";
     ASSERT_OK(files->remove(root + "/d/moved"));
-    EXPECT_EQ(code("/d/moved"), "ok");
+    EXPECT_EQ(code("/d/moved"), std::nullopt);
     lock->reset();
-    EXPECT_EQ(code("/d/lock"), "ok");
+    EXPECT_EQ(code("/d/lock"), std::nullopt);
     EXPECT_TRUE(*files->exists(root + "/d/lock"));
   }
 }

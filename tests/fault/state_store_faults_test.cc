@@ -115,7 +115,7 @@ class StateStoreLife : public testing::Test {
     auto queue = make_queue(backend);
     const std::size_t folders = look_at_rest(*queue, at);
     EXPECT_TRUE(!told.removed || folders == 0) << "operation " << at;
-    const auto report = scrub(*queue, *executor_, kPaths, "life", {});
+    const auto report = scrub(*queue, *executor_, kPaths, "life");
     if (!report.ok()) {
       EXPECT_THAT(report.error().code(), testing::AnyOf(ErrorCode::kNotFound, ErrorCode::kCorrupt))
           << "operation " << at << ": " << report.error().message();

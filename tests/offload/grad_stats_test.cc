@@ -128,8 +128,9 @@ TEST_F(GradStats, GivesTheSameSumHoweverTheUnitIsCut) {
       for (int i = 0; i < 5 && shard.end() < elements; ++i) {
         const std::uint64_t end =
             std::min<std::uint64_t>(elements, shard.end() + 1 + numbers.bits() % longest);
-        shard.append(
-            sum_of(grad, GradType::kBf16, shard.end(), end, isas_here()[i % isas_here().size()]));
+        const SquareSum next =
+            sum_of(grad, GradType::kBf16, shard.end(), end, isas_here()[i % isas_here().size()]);
+        shard.append_sums(next.end() - next.begin(), next.sums());
       }
       EXPECT_EQ(shard.sums().size(), sum_node_count(shard.begin(), shard.end() - shard.begin()));
       // As between ranks: the numbers alone travel.

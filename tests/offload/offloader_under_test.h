@@ -97,8 +97,9 @@ class TestSource : public UnitSource {
   void set_gradients(int step) {
     for (std::size_t u = 0; u < units_.size(); ++u) {
       units_[u].grad = problem_.gradients(step, static_cast<int>(u));
-      EXPECT_OK(device_.write(units_[u].gpu_grad, units_[u].grad));
+      EXPECT_OK(device_.start_write(units_[u].gpu_grad, units_[u].grad));
     }
+    EXPECT_OK(device_.finish());
   }
   // The unit's parameters, each from where its sub-group lies.
   std::uint64_t param_hash(int unit) const {
@@ -108,9 +109,10 @@ class TestSource : public UnitSource {
     for (const SubGroup& sub_group : placement_) {
       if (sub_group.unit != unit || sub_group.tier != Tier::kGpu) continue;
       const std::size_t offset = sub_group.first_element * bytes;
-      EXPECT_OK(device_.read(it.gpu_param + offset,
-                             std::span(all).subspan(offset, sub_group.elements * bytes)));
+      EXPECT_OK(device_.start_read(it.gpu_param + offset,
+                                   std::span(all).subspan(offset, sub_group.elements * bytes)));
     }
+    EXPECT_OK(device_.finish());
     return swap::plain_hash(all);
   }
 

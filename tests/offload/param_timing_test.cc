@@ -81,22 +81,23 @@ TEST_F(ParamOffloaderTime, BackwardBeginsWithWhatForwardLeft) {
     for (const int unit : descending(kUnits)) order.push_back(unit);
     test_->params().expect(order);
     visit(ascending(kUnits), Access::kRead, 5);
-    test_->params().reset_stats();
+    const ParamStats before = test_->params().stats();
     visit(descending(kUnits), Access::kRead, 5);
-    const ParamStats stats = test_->params().stats();
-    EXPECT_EQ(stats.reads, static_cast<std::uint64_t>(kUnits - buffers));
-    EXPECT_EQ(stats.hits, static_cast<std::uint64_t>(kUnits));  // the rest came in time
-    EXPECT_EQ(stats.wait_read_ns, 0);
+    const ParamStats after = test_->params().stats();
+    EXPECT_EQ(after.reads - before.reads, static_cast<std::uint64_t>(kUnits - buffers));
+    // The rest came in time.
+    EXPECT_EQ(after.hits - before.hits, static_cast<std::uint64_t>(kUnits));
+    EXPECT_EQ(after.wait_read_ns, before.wait_read_ns);
   }
 }
 
 TEST_F(ParamOffloaderTime, WithoutAnOrderEveryUnitOfACycleIsRead) {
   params(kUnits, 4);
   visit(ascending(kUnits), Access::kRead, 0);
-  test_->params().reset_stats();
+  const ParamStats before = test_->params().stats();
   visit(ascending(kUnits), Access::kRead, 0);
-  EXPECT_EQ(test_->params().stats().misses, kUnits);
-  EXPECT_EQ(test_->params().stats().reads, kUnits);
+  EXPECT_EQ(test_->params().stats().misses - before.misses, kUnits);
+  EXPECT_EQ(test_->params().stats().reads - before.reads, kUnits);
 }
 
 TEST_F(ParamOffloaderTime, ReadingAheadHidesTheDrive) {
@@ -105,11 +106,11 @@ TEST_F(ParamOffloaderTime, ReadingAheadHidesTheDrive) {
   EXPECT_NEAR(visit(ascending(kUnits), Access::kRead, 1.5), 2.5 * kUnits, 0.1);
   test_->params().expect(ascending(kUnits));
   EXPECT_NEAR(visit(ascending(kUnits), Access::kRead, 1.5), 1.5 * kUnits + 1, 0.1);
-  test_->params().reset_stats();
+  const std::int64_t before_ns = test_->params().stats().wait_read_ns;
   test_->params().expect(ascending(kUnits));
   EXPECT_NEAR(visit(ascending(kUnits), Access::kRead, 0.5), kUnits + 0.5, 0.1);
-  const auto waited_ms = static_cast<double>(test_->params().stats().wait_read_ns) / kMs;
-  EXPECT_NEAR(waited_ms, 0.5 * kUnits, 0.6);
+  const std::int64_t waited_ns = test_->params().stats().wait_read_ns - before_ns;
+  EXPECT_NEAR(static_cast<double>(waited_ns) / kMs, 0.5 * kUnits, 0.6);
 }
 
 TEST_F(ParamOffloaderTime, AHintBringsAUnitInTime) {

@@ -62,18 +62,17 @@ TEST(ZeroEstimates, CountBytesPerParameterForZero2) {
 }
 
 TEST(ZeroEstimates, ShareZero3AmongNodesAndGpus) {
-  const auto estimates =
-      zero3_estimates(kBillion, {.gpus_per_node = 8, .nodes = 4, .buffer_factor = 1});
+  const auto estimates = zero3_estimates(kBillion, {.gpus_per_node = 8, .nodes = 4});
   ASSERT_EQ(estimates.size(), 6);
   const std::uint64_t layer = 200'000'000;
-  EXPECT_EQ(estimates[0].cpu_bytes, 4'500'000'000);
+  EXPECT_EQ(estimates[0].cpu_bytes, 6'750'000'000);
   EXPECT_EQ(estimates[0].gpu_bytes, layer);
-  EXPECT_EQ(estimates[1].cpu_bytes, 32'000'000'000);
-  EXPECT_EQ(estimates[2].cpu_bytes, 4'000'000'000);
+  EXPECT_EQ(estimates[1].cpu_bytes, 48'000'000'000);
+  EXPECT_EQ(estimates[2].cpu_bytes, 6'000'000'000);
   EXPECT_EQ(estimates[2].gpu_bytes, layer + 62'500'000);
-  EXPECT_EQ(estimates[4].cpu_bytes, 8 * layer);
+  EXPECT_EQ(estimates[4].cpu_bytes, 12 * layer);
   EXPECT_EQ(estimates[4].gpu_bytes, layer + 562'500'000);
-  EXPECT_EQ(estimates[5].cpu_bytes, 32'000'000'000);
+  EXPECT_EQ(estimates[5].cpu_bytes, 48'000'000'000);
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ class StateStoreOn : public aio::EveryBackend {
     return store.ok() ? Error(ErrorCode::kInternal, "it was made") : store.error();
   }
   Result<ScrubReport> scrub_all() {
-    return scrub(*queue_, *executor_, options_.paths, options_.run, {.buffers = 2});
+    return scrub(*queue_, *executor_, options_.paths, options_.run);
   }
   StoreCondition condition_on(std::size_t path) {
     const auto found = find_runs(*queue_, options_.paths[path]);

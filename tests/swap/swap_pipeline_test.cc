@@ -355,11 +355,10 @@ TEST_F(SwapPipelineTime, BurstsNeverMixDirectionsAndSaveTurnarounds) {
   EXPECT_GE(mixed_ms, bursts_ms);
 }
 
-TEST_F(SwapPipelineTime, NamesTheStageThatTookTheTime) {
+TEST_F(SwapPipelineTime, CountsTheTimeOfEachStage) {
   make_swap(/*half_duplex=*/false, {.buffers = 4});
   double took_ms = pass(/*compute_ms=*/3);
   SwapStats stats = swap_->pipeline().stats();
-  EXPECT_EQ(bottleneck(stats), SwapStage::kCompute);
   EXPECT_NEAR(static_cast<double>(stats.compute_ns) / kMs, 3 * kRecords, 0.01);
   const auto sum = static_cast<double>(stats.compute_ns + stats.wait_read_ns + stats.wait_write_ns);
   EXPECT_NEAR(sum / kMs, took_ms, 0.01);
@@ -368,18 +367,14 @@ TEST_F(SwapPipelineTime, NamesTheStageThatTookTheTime) {
   make_swap(/*half_duplex=*/false, {.buffers = 4}, /*write_speed=*/8);
   took_ms = pass(/*compute_ms=*/0.1);
   stats = swap_->pipeline().stats();
-  EXPECT_EQ(bottleneck(stats), SwapStage::kRead);
+  EXPECT_GT(stats.wait_read_ns, stats.wait_write_ns);
   EXPECT_NEAR(static_cast<double>(stats.wait_read_ns) / kMs, 0.9 * kRecords, 3);
 
   swap_.reset();
   make_swap(/*half_duplex=*/false, {.buffers = 4}, /*write_speed=*/0.125);
   took_ms = pass(/*compute_ms=*/0.1);
   stats = swap_->pipeline().stats();
-  EXPECT_EQ(bottleneck(stats), SwapStage::kWrite);
   EXPECT_GE(static_cast<double>(stats.wait_write_ns) / kMs, took_ms * 0.8);
-  swap_->pipeline().reset_stats();
-  EXPECT_EQ(swap_->pipeline().stats().records_read, 0U);
-  EXPECT_EQ(swap_->pipeline().stats().wait_write_ns, 0);
 }
 
 // ---- memory, options, misuse -------------------------------------------------------------------

@@ -27,7 +27,6 @@ int exit_code_of(ErrorCode code) {
     case ErrorCode::kReadOnly:
     case ErrorCode::kNoSpace:
     case ErrorCode::kOutOfMemory:
-    case ErrorCode::kMemlockLimit:
     case ErrorCode::kBusy:
       return 2;
     default:

@@ -61,12 +61,11 @@ Result<bool> scrub_one(aio::IoQueue& queue, const Options& options) {
   const int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
   SLUICE_ASSIGN_OR_RETURN(const auto executor, aio::make_executor(threads));
   ProgressLine progress;
-  swap::ScrubOptions scrub;
-  scrub.on_progress = [&](std::uint64_t done, std::uint64_t total) {
+  const auto on_progress = [&](std::uint64_t done, std::uint64_t total) {
     progress.update("checking",
                     {.fraction = static_cast<double>(done) / static_cast<double>(total)});
   };
-  auto report = swap::scrub(queue, *executor, options.paths, options.run, scrub);
+  auto report = swap::scrub(queue, *executor, options.paths, options.run, on_progress);
   progress.clear();
   if (!report.ok()) return std::move(report).error();
   std::cout << report->records << " records, " << format_bytes(report->bytes)

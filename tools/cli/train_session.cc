@@ -54,9 +54,10 @@ void warn_unless_pruned(const Status& pruned) {
 TrainSession::TrainSession(const Parts& parts, const engine::SavePlan& saves, std::int64_t steps)
     : parts_(parts),
       steps_(steps),
-      progress_({.total_steps = steps,
-                 .plain_every_steps =
-                     std::max<std::int64_t>(parts.run->config().run.log_every_steps, 1)}),
+      progress_(
+          {.total_steps = steps,
+           .plain_every_steps = std::max<std::int64_t>(parts.run->config().run.log_every_steps, 1),
+           .breakdown = parts.run->config().wall_clock_breakdown}),
       save_clock_(saves, steps, SteadyClock().now_ns()) {}
 
 Result<TrainSession::End> TrainSession::train(const Interrupt& interrupt) {

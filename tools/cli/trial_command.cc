@@ -156,13 +156,10 @@ Result<Trial> measure_run(const MeasureRequest& request, const Interrupt& interr
 
 Trial failed(const std::string& why) { return Trial{.failure = why.empty() ? "failed" : why}; }
 
-bool is_memory(ErrorCode code) {
-  return code == ErrorCode::kOutOfMemory || code == ErrorCode::kMemlockLimit;
-}
-
 Trial measure(const MeasureRequest& request, const Interrupt& interrupt) {
   const auto failed_by = [](const Error& error) {
-    return failed((is_memory(error.code()) ? "out of memory: " : "") + error.message());
+    return failed((error.code() == ErrorCode::kOutOfMemory ? "out of memory: " : "") +
+                  error.message());
   };
   try {
     auto trial = measure_run(request, interrupt);

@@ -51,6 +51,18 @@ TEST(TrainProgress, SaysHowFarItIsAndHowLongItTakes) {
             "  NVMe 1.20 + 1.00 GB/s  bus 0.50 + 0.00 GB/s  skipped 1");
 }
 
+TEST(TrainProgress, SaysWhereAStepsTimeWentIfAsked) {
+  const OwnedFile out(std::tmpfile());
+  TrainProgress progress({.total_steps = 2000, .breakdown = true, .out = out.get()});
+  StepMetrics metrics = metrics_of(120);
+  metrics.forward_ms = 30.25;
+  metrics.backward_ms = 60;
+  metrics.update_exposed_ms = 4.04;
+  progress.update(metrics);
+  EXPECT_THAT(progress.text(),
+              HasSubstr("  forward 30.2 + backward 60.0 + wait for updates 4.0 of 100.0 ms"));
+}
+
 TEST(TrainProgress, FollowsAChangeOfSpeedWithinAFewDozenSteps) {
   const OwnedFile out(std::tmpfile());
   TrainProgress progress({.total_steps = 1000, .out = out.get()});

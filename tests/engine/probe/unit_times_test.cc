@@ -16,8 +16,9 @@ ModelLayout model_of(std::int64_t padded_vocab = 0) {
 const PassShape kPass = {.micro_batch = 2, .tokens = 32, .number_bytes = 2};
 
 TEST(UnitTimes, AreOperationsOverTheRateTimesTheEfficiency) {
-  const UnitTimes times = estimate_units(
-      model_of(), kPass, {.matmul_flops_per_s = 1e9, .copy_bytes_per_s = 1e9, .efficiency = 0.25});
+  const UnitTimes times =
+      estimate_units(model_of(), kPass,
+                     {.matmul_flops_per_s = 0.25e9 / kMatmulEfficiency, .copy_bytes_per_s = 1e9});
   // By hand: 64 tokens; a token of a block has 12 * 64^2 multiply-adds in its matrices and 33 * 64
   // in its two products of attention, half of whose scores the mask leaves.
   const double block_flops = 64.0 * 2 * (12 * 64 * 64 + 33 * 64);

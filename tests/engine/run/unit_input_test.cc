@@ -7,7 +7,6 @@
 
 #include "engine/budget/configured_model.h"
 #include "engine/budget/unit_input_plan.h"
-#include "engine/budget/unit_input_ring.h"
 #include "engine/device/gpu.h"
 #include "engine/families/families.h"
 #include "engine/step/unit_input_store.h"
