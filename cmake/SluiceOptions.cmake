@@ -60,7 +60,7 @@ target_compile_options(sluice_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${cxx
 target_link_libraries(sluice_options INTERFACE Threads::Threads)
 
 if(SLUICE_SANITIZE STREQUAL "thread")
-  # Runs the test programs, also when the build asks them for their list of tests.
+  # Runs the test programs.
   set(CMAKE_CROSSCOMPILING_EMULATOR "${CMAKE_SOURCE_DIR}/tests/run_without_aslr")
 endif()
 
