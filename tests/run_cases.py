@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Runs the cases of a GoogleTest program in one process, and says what became of each.
 
-usage: run_cases.py [--filter PATTERN] [--outcomes FILE] [--case-timeout SECONDS] PROGRAM [WORD...]
+usage: run_cases.py [--filter=PATTERN] [--shard=K/N] [--outcomes=FILE] [--case-timeout=SECONDS]
+                    PROGRAM [WORD...]
 
 Prints what failed and skipped cases printed, and a line of counts. A case that crashes, ends the
 process or runs for longer than the limit has failed; those behind it run in another process.
+--shard=2/3: the second, the fifth and every third case from there on.
 
 FILE gets a line for each case: "passed", "failed" or "skipped", its seconds and its name, with tabs
 between them. Before that it gets one that says "running", so that a reader knows which case it was if
@@ -27,13 +29,13 @@ COUNT = re.compile(r"^\[==========\] Running (\d+) tests? from ")
 OUTCOMES = {"OK": "passed", "SKIPPED": "skipped", "FAILED": "failed"}
 # What a sanitizer prints that reports and carries on; the process then fails only at its end.
 REPORT = "WARNING: ThreadSanitizer"
-SHARDING = ("GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX")
 SECONDS_TO_DRAIN = 5
 
 
 def parse_options():
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--filter", default="*")
+    parser.add_argument("--shard")
     parser.add_argument("--outcomes", default=os.devnull)
     parser.add_argument("--case-timeout", type=float, default=300)
     parser.add_argument("command", nargs=argparse.REMAINDER)
@@ -82,16 +84,16 @@ class Cases:
 class Run:
     """One process of the program, which ends by itself, by a crash or by the time limit of a case."""
 
-    def __init__(self, command, environment, case_timeout, cases):
+    def __init__(self, command, case_timeout, cases):
         self._case_timeout = case_timeout
         self._cases = cases
         self._current, self._printed, self._begin = None, [], time.monotonic()
         self._reported = []  # cases during which a sanitizer reported something
         self.announced = None
         self.ran = 0
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-                              errors="replace", start_new_session=True) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              stdin=subprocess.DEVNULL, text=True, errors="replace",
+                              start_new_session=True) as process:
             try:
                 self._follow(process)
             finally:
@@ -158,10 +160,12 @@ class Run:
                 print(f"{name}: ThreadSanitizer reported something during this case")
 
 
-def listed(command, environment, pattern):
-    """The names of the cases that the program would run."""
-    text = subprocess.run([*command, "--gtest_list_tests", f"--gtest_filter={pattern}"],
-                          env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+def listed(options):
+    """The names of the cases that are to run."""
+    text = subprocess.run([*options.command, "--gtest_list_tests",
+                           f"--gtest_filter={options.filter}"],
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                          check=True).stdout
     names, suite = [], None
     for line in text.splitlines():
         word = line.split("#")[0].rstrip()
@@ -169,28 +173,30 @@ def listed(command, environment, pattern):
             names.append(suite + word.strip())
         elif word.endswith("."):
             suite = word
-    return names
+    if options.shard is None:
+        return names
+    number, count = map(int, options.shard.split("/"))
+    return names[number - 1::count]
 
 
 def run_all(options, cases):
     """Whether the program ran all of its cases and has nothing to complain about but those that failed."""
-    environment = dict(os.environ)
-    arguments = ["--gtest_color=no", "--gtest_print_time=0"]
-    run = Run([*options.command, *arguments, f"--gtest_filter={options.filter}"], environment,
-              options.case_timeout, cases)
-    if run.complete() or run.ran == 0 and run.announced != 0:
-        return run.complete() and (run.status == 0 or bool(cases.failed()))
-    left = listed(options.command, environment, options.filter)
-    for name in SHARDING:  # the names are of this shard already
-        environment.pop(name, None)
+    def run(pattern):
+        return Run([*options.command, "--gtest_color=no", "--gtest_print_time=0",
+                    f"--gtest_filter={pattern}"], options.case_timeout, cases)
+
+    if options.shard is None:
+        first = run(options.filter)
+        if first.complete() or first.ran == 0:
+            return first.complete() and (first.status == 0 or bool(cases.failed()))
     while True:
-        left = [name for name in left if name not in cases.outcomes]
+        left = [name for name in listed(options) if name not in cases.outcomes]
         if not left:
             return True
-        print(f"{len(left)} cases did not run in that process and run in another", flush=True)
-        run = Run([*options.command, *arguments, f"--gtest_filter={':'.join(left)}"], environment,
-                  options.case_timeout, cases)
-        if run.ran == 0:
+        if cases.outcomes:
+            print(f"{len(left)} cases did not run in that process and run in another", flush=True)
+        again = run(":".join(left))
+        if again.ran == 0 or again.status != 0 and not cases.failed():
             return False
 
 
