@@ -9,8 +9,8 @@ process or runs for longer than the limit has failed; those behind it run in ano
 --shard=2/3: the second, the fifth and every third case from there on.
 
 FILE gets a line for each case: "passed", "failed" or "skipped", its seconds and its name, with tabs
-between them. Before that it gets one that says "running", so that a reader knows which case it was if
-this program itself is killed.
+between them. Before that it gets one that says "running", so that a reader knows which case it was
+if this program itself is killed.
 """
 
 import argparse
@@ -82,7 +82,7 @@ class Cases:
 
 
 class Run:
-    """One process of the program, which ends by itself, by a crash or by the time limit of a case."""
+    """One process of the program: it ends by itself, by a crash or by the time limit of a case."""
 
     def __init__(self, command, case_timeout, cases):
         self._case_timeout = case_timeout
@@ -151,7 +151,8 @@ class Run:
     def _end(self):
         if self._current is not None:
             how = (f"signal {-self.status}" if self.status < 0 else f"exit status {self.status}")
-            self._printed.append(f"\n{self._current}: the process ended with {how} during this case\n")
+            self._printed.append(f"\n{self._current}: the process ended with {how} during this "
+                                 "case\n")
             self._close("failed")
         elif self.status != 0 and not self._cases.failed():
             print("".join(self._printed), end="")
@@ -180,7 +181,7 @@ def listed(options):
 
 
 def run_all(options, cases):
-    """Whether the program ran all of its cases and has nothing to complain about but those that failed."""
+    """Whether the program ran all of its cases and only complains about those that failed."""
     def run(pattern):
         return Run([*options.command, "--gtest_color=no", "--gtest_print_time=0",
                     f"--gtest_filter={pattern}"], options.case_timeout, cases)

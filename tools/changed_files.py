@@ -1,7 +1,7 @@
 """What the last commits changed, and which sources show all of it to a checker.
 
-A file that was moved and otherwise only names other moved files by their new paths, or whose comments
-alone are others, is not changed.
+A file that was moved and otherwise only names other moved files by their new paths, or whose
+comments alone are others, is not changed.
 """
 
 import re
@@ -149,7 +149,7 @@ def choose_sources(included, changed):
         return max(0, min(INCLUDERS, len(users[header])) - there)
 
     def order(header):
-        """Its own source first, then what shows most headers that still lack one, then the least."""
+        """Its own source first, then what shows most headers that lack one, then the least."""
         def of(source):
             lacking = sum(missing(other) > 0 for other in headers.intersection(included[source]))
             own = Path(source).with_suffix("") == Path(header).with_suffix("")
@@ -160,4 +160,5 @@ def choose_sources(included, changed):
         while missing(header):
             chosen.add(min((source for source in users[header] if source not in chosen),
                            key=order(header)))
-    return chosen, sorted(header for header in headers if header.endswith(".h") and not users[header])
+    unseen = [header for header in headers if header.endswith(".h") and not users[header]]
+    return chosen, sorted(unseen)

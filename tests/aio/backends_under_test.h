@@ -61,12 +61,12 @@ inline std::vector<std::byte> random_bytes(std::size_t count, std::uint64_t seed
 
 // std::ranges::equal() goes byte by byte.
 inline bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
-// What a kernel would do: a change that depends on the bytes before, their place and the version, so
-// that one that is lost, doubled, or made to other bytes shows. Eight bytes at a time, so `first` is a
-// multiple of 8.
+// What a kernel would do: a change that depends on the bytes before, their place and the version,
+// so that one that is lost, doubled, or made to other bytes shows. Eight bytes at a time, so
+// `first` is a multiple of 8.
 inline void change_bytes(std::span<std::byte> bytes, std::uint64_t first, std::uint64_t version) {
   for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
     const std::size_t size = std::min(bytes.size() - at, sizeof(std::uint64_t));

@@ -53,7 +53,7 @@ class Repository(unittest.TestCase):
         self.git("mv", "b.h", "room.h")
         self.write("b.cc", '#include "room.h"\n' + LINES)
         self.write("c.h", LINES.replace("line", "c").replace("c_7()", "c_7(int)"))
-        self.write("d.cc", '#include "d.h"\n' + LINES.replace("line_3();", "line_3();  // NOLINT(x)"))
+        self.write("d.cc", '#include "d.h"\n' + LINES.replace("_3();", "_3();  // NOLINT(x)"))
         self.commit()
         self.assertEqual(self.changed(1)[1], ["c.h", "d.cc"])
 

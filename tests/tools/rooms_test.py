@@ -2,7 +2,8 @@
 """Every include of a room is of the room itself or of one that it links: rooms_test.py ROOT ROOMS_JSON.
 
 A function of another room does not link (sluice_room() in cmake/SluiceOptions.cmake); what is inline
-does, so the includes are looked up as well; those of LibTorch, too. Each room has a README.md that says what lives there.
+does, so the includes are looked up as well; those of LibTorch, too. Each room has a README.md that
+says what lives there.
 """
 
 import json
@@ -36,8 +37,8 @@ def reached(rooms):
 def visible(rooms):
     """(file or folder) -> the folders, and TORCH, whose headers it may include.
 
-    A source sees what its library links. A folder, and so a header in it, sees what any of its libraries
-    links."""
+    A source sees what its library links. A folder, and so a header in it, sees what any of its
+    libraries links."""
     folders = {**{room["room"]: room["folder"] for room in rooms}, **OTHERS}
     sources = {room["room"]: room["sources"] for room in rooms}
     seen = {}

@@ -1,6 +1,6 @@
-"""tests/run_cases.py on a program whose cases crash, hang and end the process, and how tools/test counts.
+"""tests/run_cases.py on cases that crash, hang and end the process, and how tools/test counts.
 
-CASES is that program.
+CASES is a program with such cases.
 """
 
 import os
