@@ -15,9 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-# Its threads would wait for each other at every small operation while other tests use the cores.
-torch.set_num_threads(1)
-
 REPLAY = os.path.abspath(os.environ.get("ADAMW_REPLAY", "build/bin/adamw_replay"))
 ELEMENTS = 100_000
 STEPS = 100
