@@ -60,7 +60,7 @@ target_compile_options(sluice_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${cxx
 target_link_libraries(sluice_options INTERFACE Threads::Threads)
 
 if(SLUICE_SANITIZE STREQUAL "thread")
-  # Runs the test programs, also when the build asks them for their list of tests.
+  # Runs the test programs.
   set(CMAKE_CROSSCOMPILING_EMULATOR "${CMAKE_SOURCE_DIR}/tests/run_without_aslr")
 endif()
 
@@ -123,7 +123,8 @@ function(add_room name)
   set_property(GLOBAL APPEND PROPERTY SLUICE_ROOMS "${name}=${folder}")
 endfunction()
 
-# Writes rooms.json: for each library of a room its folder and the libraries that it links.
+# Writes rooms.json: for each library of a room its folder, its sources, the libraries that it links,
+# and those of them that it hands on to what links it.
 function(write_rooms)
   get_property(rooms GLOBAL PROPERTY SLUICE_ROOMS)
   set(rows "")
@@ -131,10 +132,19 @@ function(write_rooms)
     string(REPLACE "=" ";" name_and_folder "${room}")
     list(GET name_and_folder 0 name)
     list(GET name_and_folder 1 folder)
-    get_target_property(links ${name} LINK_LIBRARIES)
-    list(FILTER links INCLUDE REGEX "^sluice_")
-    list(JOIN links "\", \"" links)
-    list(APPEND rows "  {\"room\": \"${name}\", \"folder\": \"${folder}\", \"links\": [\"${links}\"]}")
+    set(row "  {\"room\": \"${name}\", \"folder\": \"${folder}\"")
+    foreach(key_and_property IN ITEMS "links;LINK_LIBRARIES" "hands_on;INTERFACE_LINK_LIBRARIES"
+                                      "sources;SOURCES")
+      list(GET key_and_property 0 key)
+      list(GET key_and_property 1 property)
+      get_target_property(values ${name} ${property})
+      if(NOT key STREQUAL "sources")  # what is linked privately is handed on as $<LINK_ONLY:...>
+        list(FILTER values INCLUDE REGEX "^sluice(_|::)")
+      endif()
+      list(JOIN values "\", \"" values)
+      string(APPEND row ", \"${key}\": [\"${values}\"]")
+    endforeach()
+    list(APPEND rows "${row}}")
   endforeach()
   list(JOIN rows ",\n" rows)
   file(WRITE "${CMAKE_BINARY_DIR}/rooms.json" "[\n${rows}\n]\n")

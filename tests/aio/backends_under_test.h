@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <ostream>
-#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,11 +43,38 @@ class TemporaryFolder {
   std::string path_;
 };
 
+// Eight bytes at a time, by SplitMix64: tests that repeat a life thousands of times, and under
+// sanitizers, would spend most of their time here.
 inline std::vector<std::byte> random_bytes(std::size_t count, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
   std::vector<std::byte> bytes(count);
-  for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+  std::byte* const to = bytes.data();
+  std::uint64_t state = seed;
+  for (std::size_t at = 0; at < count; at += sizeof(state)) {
+    state += 0x9e3779b97f4a7c15U;
+    std::uint64_t word = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9U;
+    word = (word ^ (word >> 27)) * 0x94d049bb133111ebU;
+    word ^= word >> 31;
+    std::memcpy(to + at, &word, std::min(count - at, sizeof(word)));
+  }
   return bytes;
+}
+
+// std::ranges::equal() goes byte by byte.
+inline bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
+}
+
+// What a kernel would do: a change that depends on the bytes before, their place and the version,
+// so that one that is lost, doubled, or made to other bytes shows. Eight bytes at a time, so
+// `first` is a multiple of 8.
+inline void change_bytes(std::span<std::byte> bytes, std::uint64_t first, std::uint64_t version) {
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
+    const std::size_t size = std::min(bytes.size() - at, sizeof(std::uint64_t));
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, size);
+    word = word * 5 + (first + at) * 7 + version;
+    std::memcpy(bytes.data() + at, &word, size);
+  }
 }
 
 inline std::unique_ptr<IoBackend> make_backend_or_die(BackendKind kind, int threads = 1,

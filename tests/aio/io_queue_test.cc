@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <random>
 #include <thread>
 
 #include "aio/direct_file.h"

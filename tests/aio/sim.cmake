@@ -1,5 +1,5 @@
 # The simulated drive, the fault-injecting backend and the small vocabulary everything uses.
-sluice_test(aio_sim_test
+sluice_test(aio_sim_test COST 40
   SOURCES
     fault_backend_test.cc
     latency_histogram_test.cc

@@ -49,6 +49,12 @@ class SimDrivePower : public testing::Test {
     loop_.run();
     drive_.restore_power();
   }
+  // The next loss need not carry along what the loop has looked at.
+  void forget(const std::string& path) {
+    EXPECT_OK(drive_.files().remove(path));
+    const std::size_t folder_length = std::max<std::size_t>(1, path.rfind('/'));
+    EXPECT_OK(drive_.files().sync_directory(path.substr(0, folder_length)));
+  }
   std::vector<std::byte> present(const std::string& path) {
     const auto bytes = drive_.content(path, SimDrive::View::kPresent);
     return bytes ? *bytes : std::vector<std::byte>();
@@ -102,9 +108,9 @@ TEST_F(SimDrivePower, TearLastTearsTheNewestWriteAndOnlyThat) {
     std::string form;
     for (std::size_t sector = 0; sector < 16; ++sector) {
       const int value = static_cast<int>(bytes[sector * kSector]);
-      for (std::size_t i = 0; i < kSector; ++i) {
-        ASSERT_EQ(static_cast<int>(bytes[sector * kSector + i]), value) << "a sector is whole";
-      }
+      ASSERT_TRUE(
+          same_bytes(std::span(bytes).subspan(sector * kSector, kSector), filled(kSector, value)))
+          << "a sector is whole";
       if (sector < 8) {
         ASSERT_TRUE(value == 2 || value == 3);
         form += value == 3 ? 'X' : '.';
@@ -115,6 +121,7 @@ TEST_F(SimDrivePower, TearLastTearsTheNewestWriteAndOnlyThat) {
     EXPECT_NE(form, "........");
     EXPECT_NE(form, "XXXXXXXX");
     forms.insert(form);
+    forget(path);
   }
   EXPECT_TRUE(forms.contains("X.......")) << "a prefix";
   EXPECT_TRUE(forms.contains(".......X")) << "a suffix";
@@ -396,6 +403,8 @@ TEST_F(SimDrivePower, ARenameShowsTheOldOrTheNewFileWhole) {
       ASSERT_TRUE(renamed || old_bytes == filled(4096, 1));
       ASSERT_EQ(present(folder + "/new"), renamed ? std::vector<std::byte>() : filled(4096, 2));
       seen.insert(renamed ? 1 : 0);
+      forget(folder + "/old");
+      if (!renamed) forget(folder + "/new");
     }
   }
   EXPECT_EQ(seen.size(), 2U);

@@ -18,13 +18,6 @@ namespace sluice::offload {
 
 using Access = ParamOffloader::Access;
 
-// The content of a unit after `version` updates of an initial one: each byte depends on the one
-// before, its place and the version, so that an update that is lost, doubled, or made to other
-// bytes shows.
-inline std::byte updated(std::byte old, std::uint64_t place, std::uint64_t version) {
-  return static_cast<std::byte>(static_cast<std::uint64_t>(old) * 5 + place * 7 + version);
-}
-
 // Odd sizes, a unit that is larger than the others, a small one, two in memory.
 inline std::vector<ParamUnit> test_units() {
   return {{"embedding", 50'000, Tier::kNvme},
@@ -107,16 +100,14 @@ class ParamsUnderTest {
     const auto& unit = options_.units[static_cast<std::size_t>(lease.unit())];
     ASSERT_EQ(lease.bytes().size(), unit.elements * 2);
     ASSERT_EQ(reinterpret_cast<std::uintptr_t>(lease.bytes().data()) % 4096, 0U);
-    ASSERT_TRUE(std::ranges::equal(lease.bytes(), model_[static_cast<std::size_t>(lease.unit())]))
+    ASSERT_TRUE(aio::same_bytes(lease.bytes(), model_[static_cast<std::size_t>(lease.unit())]))
         << unit.name;
   }
   void change(const ParamOffloader::Lease& lease) {
     const auto unit = static_cast<std::size_t>(lease.unit());
     const std::uint64_t version = ++versions_[unit];
-    for (std::size_t i = 0; i < lease.bytes().size(); ++i) {
-      lease.bytes()[i] = updated(lease.bytes()[i], i, version);
-      model_[unit][i] = updated(model_[unit][i], i, version);
-    }
+    aio::change_bytes(lease.bytes(), 0, version);
+    aio::change_bytes(model_[unit], 0, version);
   }
   Status read(int unit) {
     SLUICE_ASSIGN_OR_RETURN(const auto lease, params_->acquire(unit, Access::kRead));

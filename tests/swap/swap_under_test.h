@@ -104,7 +104,7 @@ class SwapUnderTest {
   void expect_as_modelled(const SwapPipeline::Loan& loan, RecordId record) {
     ASSERT_EQ(loan.record(), record);
     const auto payload = loan.image().payload();
-    ASSERT_TRUE(std::ranges::equal(payload, content_[record])) << store_->name(record);
+    ASSERT_TRUE(aio::same_bytes(payload, content_[record])) << store_->name(record);
     ASSERT_EQ(loan.next_generation(), generation_[record] + 1);
     if (loan.check_generation()) {
       ASSERT_EQ(*loan.check_generation(), generation_[record]);
@@ -117,14 +117,13 @@ class SwapUnderTest {
     const std::uint64_t version = loan.next_generation();
     return loan.work(*executor_, [&](int chunk, std::span<std::byte> data) {
       const std::uint64_t first = static_cast<std::uint64_t>(chunk) * chunk_bytes;
-      for (std::size_t i = 0; i < data.size(); ++i) data[i] = changed(data[i], first + i, version);
+      aio::change_bytes(data, first, version);
     });
   }
   // As if the change of `record` had been written.
   void change_model(RecordId record) {
     const std::uint64_t version = ++generation_[record];
-    for (std::size_t i = 0; i < content_[record].size(); ++i)
-      content_[record][i] = changed(content_[record][i], i, version);
+    aio::change_bytes(content_[record], 0, version);
   }
   std::uint64_t model_generation(RecordId record) const { return generation_[record]; }
 
@@ -148,27 +147,23 @@ class SwapUnderTest {
     ASSERT_EQ(store_->generation(id), generation_[id]) << store_->name(id);
     ASSERT_OK(user_->read(id));
     const auto payload = user_->image(id).subspan(kRecordHeaderBytes, content_[id].size());
-    ASSERT_TRUE(std::ranges::equal(payload, content_[id])) << store_->name(id);
+    ASSERT_TRUE(aio::same_bytes(payload, content_[id])) << store_->name(id);
   }
   // The same of an older generation.
   void expect_on_disk_as_of(RecordId id, std::uint64_t generation) {
     std::vector<std::byte> content = StoreUser::content(*store_, id, 1);
     for (std::uint64_t version = 2; version <= generation; ++version)
-      for (std::size_t i = 0; i < content.size(); ++i) content[i] = changed(content[i], i, version);
+      aio::change_bytes(content, 0, version);
     ASSERT_LE(generation, generation_[id]) << store_->name(id);
     ASSERT_OK(user_->read(id));
     const auto payload = user_->image(id).subspan(kRecordHeaderBytes, content.size());
-    ASSERT_TRUE(std::ranges::equal(payload, content)) << store_->name(id);
+    ASSERT_TRUE(aio::same_bytes(payload, content)) << store_->name(id);
   }
   void expect_all_on_disk() {
     for (RecordId id = 0; id < store_->record_count(); ++id) expect_on_disk(id);
   }
 
  private:
-  static std::byte changed(std::byte old, std::uint64_t place, std::uint64_t version) {
-    return static_cast<std::byte>(static_cast<std::uint64_t>(old) * 5 + place * 7 + version);
-  }
-
   std::unique_ptr<aio::IoQueue> reads_;
   std::unique_ptr<aio::IoQueue> writes_;
   std::unique_ptr<aio::Executor> executor_;

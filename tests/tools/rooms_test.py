@@ -2,7 +2,8 @@
 """Every include of a room is of the room itself or of one that it links: rooms_test.py ROOT ROOMS_JSON.
 
 A function of another room does not link (sluice_room() in cmake/SluiceOptions.cmake); what is inline
-does, so the includes are looked up as well. Each room has a README.md that says what lives there.
+does, so the includes are looked up as well; those of LibTorch, too. Each room has a README.md that
+says what lives there.
 """
 
 import json
@@ -11,51 +12,70 @@ import sys
 from pathlib import Path
 
 INCLUDE = re.compile(r'^#include "((?:aio|swap|offload|engine)/[^"]+)"', re.MULTILINE)
+TORCH_INCLUDE = re.compile(r"^#include [<\"]((?:ATen|c10|torch)/[^>\"]+)[>\"]", re.MULTILINE)
+TORCH = "sluice::torch"
 SUFFIXES = (".cc", ".h", ".cu", ".cuh")
 # The lowest layer links no other.
 OTHERS = {"sluice_aio": "aio", "sluice_aio_sim": "aio"}
 
 
-def visible_folders(rooms):
-    """folder -> folders whose headers its files may include."""
-    links = {room["room"]: room["links"] for room in rooms}
-    folders = {**{room["room"]: room["folder"] for room in rooms}, **OTHERS}
+def reached(rooms):
+    """library -> itself, what it links, and what those hand on."""
+    hands_on = {room["room"]: room["hands_on"] for room in rooms}
 
-    def reached(name, seen):
-        for link in links.get(name, []):
-            if link in folders and link not in seen:
-                seen.add(link)
-                reached(link, seen)
+    def follow(names, seen):
+        for name in names:
+            if name not in seen:
+                seen.add(name)
+                follow(hands_on.get(name, []), seen)
         return seen
 
-    visible = {}
-    for name, folder in folders.items():
-        sees = visible.setdefault(folder, {folder})
-        sees.update(folders[link] for link in reached(name, set()))
-    return visible
+    found = {room["room"]: follow(room["links"], {room["room"]}) for room in rooms}
+    return {**{name: {name} for name in OTHERS}, **found}
 
 
-def wrong_includes(root, visible):
-    for folder, sees in sorted(visible.items()):
+def visible(rooms):
+    """(file or folder) -> the folders, and TORCH, whose headers it may include.
+
+    A source sees what its library links. A folder, and so a header in it, sees what any of its
+    libraries links."""
+    folders = {**{room["room"]: room["folder"] for room in rooms}, **OTHERS}
+    sources = {room["room"]: room["sources"] for room in rooms}
+    seen = {}
+    for name, libraries in reached(rooms).items():
+        sees = {folders.get(library, library) for library in libraries}
+        seen.setdefault(folders[name], set()).update(sees)
+        for source in sources.get(name, []):
+            seen.setdefault(f"{folders[name]}/{source}", set()).update(sees)
+    return seen
+
+
+def wrong_includes(root, seen, folders):
+    for folder in sorted(folders):
         for path in sorted((root / folder).iterdir()):
             if path.suffix not in SUFFIXES:
                 continue
-            for included in INCLUDE.findall(path.read_text(encoding="utf-8")):
+            name = str(path.relative_to(root))
+            sees, text = seen.get(name, seen[folder]), path.read_text(encoding="utf-8")
+            for included in INCLUDE.findall(text):
                 if str(Path(included).parent) not in sees:
-                    yield f"{path.relative_to(root)} includes {included}, which its room does not link"
+                    yield f"{name} includes {included}, which its room does not link"
+            for included in TORCH_INCLUDE.findall(text):
+                if TORCH not in sees:
+                    yield f"{name} includes {included}, and its room does not link LibTorch"
 
 
 def main():
     root, rooms_file = Path(sys.argv[1]), Path(sys.argv[2])
     rooms = json.loads(rooms_file.read_text(encoding="utf-8"))
-    visible = visible_folders(rooms)
-    findings = list(wrong_includes(root, visible))
-    findings += [f"{folder} has no README.md" for folder in sorted(visible)
+    folders = {*OTHERS.values(), *(room["folder"] for room in rooms)}
+    findings = list(wrong_includes(root, visible(rooms), folders))
+    findings += [f"{folder} has no README.md" for folder in sorted(folders)
                  if not (root / folder / "README.md").is_file()]
     with_sources = {str(path.parent.relative_to(root)) for top in ("swap", "offload", "engine")
                     for path in (root / top).rglob("*.cc")}
-    findings += [f"{folder} has sources and is no room" for folder in sorted(with_sources - set(visible))]
-    print("\n".join(findings) or f"{len(visible)} rooms, no wrong include")
+    findings += [f"{folder} has sources and is no room" for folder in sorted(with_sources - folders)]
+    print("\n".join(findings) or f"{len(folders)} rooms, no wrong include")
     return 1 if findings else 0
 
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "engine/model/ops/plain_attention_chunk.h"
+#include "engine/model/plain_attention_chunk.h"
 
 namespace sluice::engine {
 namespace {

@@ -11,7 +11,7 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/model/ops/plain_attention_chunk.h"
+#include "engine/model/plain_attention_chunk.h"
 
 namespace sluice::engine {
 namespace {

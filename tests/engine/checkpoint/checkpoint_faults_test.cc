@@ -22,8 +22,10 @@ using aio::FaultKind;
 using aio::FaultPlan;
 using aio::PowerLoss;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSlowness = 13;  // sanitized code is slow: a sample of the positions
+#if defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kSlowness = 37;  // sanitized code is slow: a sample of the positions
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr std::uint64_t kSlowness = 13;
 #else
 constexpr std::uint64_t kSlowness = 1;
 #endif
