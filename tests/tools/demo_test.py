@@ -204,12 +204,12 @@ class Words(unittest.TestCase):
         self.assertIn(f"{math.log(1024) / 2.5:.2f} nats per byte untrained -> 1.40 after step 20 "
                       "(3.50 per token of 2.50 bytes)", said)
         self.assertIn(f"among {math.exp(1.4):.1f} equally likely ones (e^1.40)", said)
-        self.assertIn("has 3.00 for bytes and 2.40 for tokens", said)
+        self.assertIn("has 3.00 by bytes and 2.40 by tokens", said)
 
     def test_are_true_whatever_the_numbers_are(self):
-        self.assertIn("It is below both", self.learned(5.99))
-        self.assertIn("It is below the one for bytes only", self.learned(6.01))
-        self.assertIn("It is above both", self.learned(7.6))
+        self.assertIn("This is below both: it", self.learned(5.99))
+        self.assertIn("This is below that of bytes only", self.learned(6.01))
+        self.assertIn("This is above both", self.learned(7.6))
         self.assertIn("is not known", self.learned(None))
 
     def learned(self, *losses):

@@ -48,15 +48,15 @@ def learned(text, metrics):
     untrained = math.log(text.vocab) / bytes_per_token
     beaten = [name for name, rival in (("bytes", text.byte_nats), ("tokens", by_tokens))
               if model < rival]
-    verdict = {0: "It is above both so far: give it more --steps.",
-               1: f"It is below the one for {''.join(beaten)} only, so far: give it more --steps.",
-               2: "It is below both, so it predicts from what came before."}[len(beaten)]
+    verdict = {0: "This is above both so far: give it more --steps.",
+               1: f"This is below that of {''.join(beaten)} only, so far: give it more --steps.",
+               2: "This is below both: it predicts from what came before."}[len(beaten)]
     return [f"loss on text held back: {untrained:.2f} nats per byte untrained -> {model:.2f} after "
             f"step {step} ({loss:.2f} per token of {bytes_per_token:.2f} bytes)",
             f"The model is as unsure of each byte as among {math.exp(model):.1f} equally likely "
             f"ones (e^{model:.2f}).",
-            f"Merely counting how often things occur has {text.byte_nats:.2f} for bytes and "
-            f"{by_tokens:.2f} for tokens. {verdict}"]
+            "A unigram model, which only counts how often things occur, has "
+            f"{text.byte_nats:.2f} by bytes and {by_tokens:.2f} by tokens. {verdict}"]
 
 
 def speed(metrics):
