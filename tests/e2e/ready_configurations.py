@@ -13,7 +13,7 @@ from sluice_runs import SluiceRuns
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
 FILES = sorted(FOLDER.glob("*.json"))
 SHAPES = {  # layers, hidden
-    "demo": (12, 256), "gpt2_small": (12, 768), "gpt2_medium": (24, 1024), "gpt2_large": (36, 1280),
+    "demo": (3, 512), "gpt2_small": (12, 768), "gpt2_medium": (24, 1024), "gpt2_large": (36, 1280),
     "gpt2_xl_24gb": (48, 1600), "gpt2_xl_24gb_1024": (48, 1600), "gpt2_xl_24gb_fp16": (48, 1600),
     "gpt2_xl_24gb_nvme": (48, 1600), "gpt_13b_24gb": (40, 5120)}
 SMALL = {"model.layers": 2, "model.hidden": 32, "model.heads": 2, "model.context": 16,
@@ -37,11 +37,10 @@ class ReadyConfigurations(SluiceRuns):
                                  SHAPES[file.stem])
                 # Steps are the user's to change, and the schedule follows.
                 longer = ("config", file, "--set", "run.steps=7000")
-                if file.stem != "demo":
-                    self.assertRegex(self.sluice(*longer).stdout,
-                                     r"(?m)^  scheduler\.params\.total_num_steps +7000 ")
-                    kept = json.loads(self.sluice(*longer, "--json").stdout)
-                    self.assertEqual(kept["scheduler"]["params"]["total_num_steps"], "auto")
+                self.assertRegex(self.sluice(*longer).stdout,
+                                 r"(?m)^  scheduler\.params\.total_num_steps +7000 ")
+                kept = json.loads(self.sluice(*longer, "--json").stdout)
+                self.assertEqual(kept["scheduler"]["params"]["total_num_steps"], "auto")
 
     def test_each_trains_when_its_model_is_small(self):
         self.tokens("train.bin", 20000, seed=5)

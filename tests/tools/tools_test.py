@@ -39,10 +39,9 @@ class Machine(unittest.TestCase):
     def run_tool(self, tool, *arguments, user=None, **environment):
         # Root's own interpreter may lie where nobody else can read it.
         python = sys.executable if user is None else "/usr/bin/python3"
-        interpreter = ["/bin/bash"] if tool == "demo" else [python, "-B"]
         identity = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         return subprocess.run(
-            [*interpreter, str(self.folder / "tools" / tool), *arguments], cwd=self.folder,
+            [python, "-B", str(self.folder / "tools" / tool), *arguments], cwd=self.folder,
             env={"PATH": str(self.path), "HOME": str(self.home), **environment},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             timeout=120, check=False, **identity)
