@@ -134,7 +134,7 @@ Result<HuggingFaceModel> read_hugging_face_config(std::string_view text) {
   }
   return Error(
       ErrorCode::kInvalidArgument,
-      "\"model_type\" is " + type.dump() + ", and Sluice's models are of the model_type " + known);
+      "\"model_type\" is " + type.dump() + ", and Sluice has models of the model_type " + known);
 }
 
 }  // namespace sluice::engine

@@ -134,7 +134,8 @@ Result<engine::MemoryPlan> checked_plan(const config::Config& config, engine::Ru
                                      .on_gpu = on_gpu,
                                      .gpu_room_bytes = engine::gpu_room(config.budget, facts)}));
   plan_checkpoint_copy(config, model, facts, plan);
-  std::cerr << "GPT of " << engine::compact(static_cast<double>(model.parameter_elements()))
+  std::cerr << shape.family << " model of "
+            << engine::compact(static_cast<double>(model.parameter_elements()))
             << " parameters: " << shape.layers << " layers x " << shape.hidden << ", "
             << (plan.cuda ? "on the GPU" : "on the CPU") << "\n";
   const engine::PreflightReport report = engine::preflight(config, plan, facts, files);
