@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "bench/model_report.h"
 #include "engine/budget/configured_model.h"
 #include "engine/device/gpu.h"
 #include "engine/exchange/export_model.h"
@@ -23,6 +24,7 @@
 #include "engine/run/evaluation_run.h"
 #include "engine/run/generation_run.h"
 #include "engine/run/run_checkpoints.h"
+#include "tests/engine/families/data_families.h"
 #include "tests/engine/model/whole_model.h"
 #include "tests/engine/run/run_under_test.h"
 
@@ -34,6 +36,7 @@ using testing::HasSubstr;
 // Before main(), so before the first configuration asks for keys.
 const bool kAdded = [] {
   add_toy_family();
+  add_data_families();
   return true;
 }();
 
@@ -86,6 +89,16 @@ TEST(ToyFamily, GradientsMatchFiniteDifferences) {
           EXPECT_NEAR(difference, expected, 1e-6 * std::max(1.0, std::abs(expected))) << spec.name;
           EXPECT_GT(gradient.abs().max().item<double>(), 0) << spec.name;
         });
+  }
+}
+
+TEST(ToyFamily, IsRefusedWithItsNameWhereAProgramHasNoUnitsOfAFamily) {
+  try {
+    make_model({.shape = *preset_shape("ante-small")});
+    FAIL() << "a model without units";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the family ante has a row in the table of families, but "
+                                        "none in that of units"));
   }
 }
 
@@ -263,6 +276,28 @@ TEST(ToyFamily, IsPlannedAndTimed) {
   EXPECT_EQ(plan->input.units.size(), 8U);
   EXPECT_NE(plan->input.units[1].kept_bytes, plan->input.units[2].kept_bytes);
   EXPECT_TRUE(plan->input.units[7].lenders.empty());
+}
+
+TEST(ToyFamily, IsTimedByModelBenchWithItsOwnKindsAndCosts) {
+  bench::ModelBenchOptions options;
+  options.shape = *preset_shape("toy-small");
+  options.pass = {.micro_batch = 2, .tokens = 16, .number_bytes = 4};
+  options.dtype = bench::ActivationType::kFp32;
+  options.dtype_name = "fp32";
+  options.runs = 1;
+  options.threads = 1;
+  const bench::ModelReport report{options, bench::measure_passes(options)};
+  const ModelLayout model = model_layout({.shape = options.shape});
+  std::map<std::string, double> flops;
+  for (const bench::PassMeasurement& it : report.passes) flops[it.name] = it.flops;
+  for (const int unit : {1, 2}) {
+    const UnitKind& kind = model.kind(unit);
+    EXPECT_EQ(flops.at(kind.name() + " forward"), 2 * 16 * kind.flops(16).forward) << kind.name();
+  }
+  EXPECT_EQ(flops.at("head loss"), 2 * 16 * model.kind(model.head()).flops(16).forward);
+  EXPECT_FALSE(flops.contains("block forward"));
+  EXPECT_THAT(report.table(), HasSubstr("feed-forward block backward"));
+  EXPECT_THAT(report.table(), HasSubstr("model, recomputed"));
 }
 
 TEST(ToyFamily, HasItsKeysAndNoOther) {
