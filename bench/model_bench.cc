@@ -1,4 +1,4 @@
-// model_bench: times the passes of a GPT-2's units on one device. See --help.
+// model_bench: times the passes of a model's units on one device. See --help.
 #include "bench/bench_program.h"
 #include "bench/model_options.h"
 #include "bench/model_report.h"

@@ -18,15 +18,16 @@ constexpr std::int64_t kVocabMultiple = 128;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 
 constexpr const char* kDescription =
-    "Times the passes of one transformer block, the head and the embedding of a GPT-2 by\n"
-    "themselves, without any offloading: what the compute device needs for a micro-batch.\n"
+    "Times the passes of one transformer block of each kind, the head and the embedding of a\n"
+    "model by themselves, without any offloading: what the compute device needs for a "
+    "micro-batch.\n"
     "Activation memory is the allocator's peak during a call, beside the planner's estimate.";
 
 constexpr const char* kExamples =
     "TFLOP/s count a multiply-add as two operations and the half of attention that its causal "
     "mask\n"
-    "leaves. The last rows are a whole model's forward and backward: layers times a block, the\n"
-    "head and the embedding.\n"
+    "leaves. The last rows are a whole model's forward and backward: all blocks, the head and the\n"
+    "embedding.\n"
     "\n"
     "Examples:\n"
     "  model_bench --model gpt2-xl --micro-batch 8 --tokens 1024\n"
@@ -137,6 +138,10 @@ Result<ModelBenchOptions> parse(const ModelArguments& arguments) {
 
 }  // namespace
 
+engine::ModelLayout layout_of(const ModelBenchOptions& options) {
+  return engine::model_layout({.shape = options.shape, .padded_vocab = options.padded_vocab});
+}
+
 Result<std::optional<ModelBenchOptions>> parse_model_command_line(int argc,
                                                                   const char* const* argv) {
   ModelArguments to;
@@ -151,7 +156,7 @@ Result<std::optional<ModelBenchOptions>> parse_model_command_line(int argc,
   add("--layers", to.layers, "N", "instead of the preset's");
   add("--hidden", to.hidden, "N", "instead of the preset's");
   add("--heads", to.heads, "N", "instead of the preset's");
-  add("--dropout", to.dropout, "P", "instead of the preset's 0.1");
+  add("--dropout", to.dropout, "P", "instead of the preset's");
   add("--micro-batch", to.micro_batch, "N", "sequences in a call [8]");
   add("--tokens", to.tokens, "N", "of each sequence [1024]");
   add("--dtype", to.dtype, "TYPE", "bf16, fp16 or fp32 [bf16]");

@@ -8,7 +8,6 @@
 
 #include "aio/result.h"
 #include "engine/families/families.h"
-#include "engine/model/gpt2/gpt2_costs.h"
 
 namespace sluice::bench {
 
@@ -26,6 +25,9 @@ struct ModelBenchOptions {
   int threads = 0;   // of the CPU
   std::string json;  // "-": standard output; empty: none
 };
+
+// Of the whole model: its units, their kinds and costs.
+engine::ModelLayout layout_of(const ModelBenchOptions& options);
 
 // Nothing when --help or --version was asked for, and printed.
 Result<std::optional<ModelBenchOptions>> parse_model_command_line(int argc,

@@ -48,20 +48,24 @@ const PassMeasurement& ModelReport::pass(const std::string& name) const {
 }
 
 std::vector<ModelReport::Whole> ModelReport::wholes() const {
+  const engine::ModelLayout layout = layout_of(options);
   const auto sum = [&](const std::string& name, const std::vector<std::string>& of_block) {
     Whole whole{name};
     const auto add = [&](const std::string& one, double times) {
       whole.ms += times * pass(one).median_ms();
       whole.flops += times * pass(one).flops;
     };
-    for (const std::string& one : of_block) add(one, static_cast<double>(options.shape.layers));
+    for (int unit = 0; unit < layout.units(); ++unit) {
+      if (!layout.is_block(unit)) continue;
+      for (const std::string& one : of_block) add(layout.kind(unit).name() + one, 1);
+    }
     add("head loss and gradient", 1);
     add("embedding forward", 1);
     add("embedding backward", 1);
     return whole;
   };
-  return {sum("model, activations saved", {"block forward, saving", "block backward"}),
-          sum("model, recomputed", {"block forward", "block recompute", "block backward"})};
+  return {sum("model, activations saved", {" forward, saving", " backward"}),
+          sum("model, recomputed", {" forward", " recompute", " backward"})};
 }
 
 std::string ModelReport::table() const {
@@ -77,8 +81,7 @@ std::string ModelReport::table() const {
   std::string table = text;
   table += std::string(26, ' ') + "         ms    TFLOP/s";
   table += options.cuda ? "    peak MB     inputs    planned\n" : "\n";
-  const auto unit_input =
-      static_cast<double>(engine::unit_input_bytes(options.shape, options.pass));
+  const auto unit_input = static_cast<double>(layout_of(options).unit_input_bytes(options.pass));
   for (const PassMeasurement& it : passes) {
     table += row(it.name, it.median_ms(), it.flops, memory_of(it, unit_input));
   }
@@ -97,7 +100,7 @@ std::string ModelReport::json(const aio::MachineInfo& machine, const std::string
   json["dtype"] = options.dtype_name;
   json["device"] = options.cuda ? "cuda" : "cpu";
   json["deterministic"] = options.deterministic;
-  json["unit_input_bytes"] = engine::unit_input_bytes(options.shape, options.pass);
+  json["unit_input_bytes"] = layout_of(options).unit_input_bytes(options.pass);
   json["passes"] = Json::array();
   for (const PassMeasurement& it : passes) {
     Json one = {{"name", it.name}, {"median_ms", it.median_ms()}, {"ms", it.ms}};

@@ -9,10 +9,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 
 #include "bench/device_clock.h"
 #include "engine/families/make_model.h"
-#include "engine/model/gpt2/gpt2_layout.h"
 
 namespace sluice::bench {
 namespace {
@@ -24,7 +24,6 @@ using engine::UnitViews;
 
 constexpr double kInitialDeviation = 0.02;
 constexpr int kWarmUps = 3;
-constexpr int kHead = 2;  // of a model with one layer
 
 at::ScalarType dtype_of(ActivationType type) {
   switch (type) {
@@ -38,23 +37,21 @@ at::ScalarType dtype_of(ActivationType type) {
   return at::kFloat;
 }
 
-engine::ModelOptions one_layer(const ModelBenchOptions& options) {
-  engine::ModelShape shape = options.shape;
-  shape.layers = 1;
-  return {.shape = shape, .padded_vocab = options.padded_vocab};
-}
-
 class ModelWorkload {
  public:
   explicit ModelWorkload(const ModelBenchOptions& options)
       : options_(options),
-        made_(engine::make_model(one_layer(options))),
+        made_(engine::make_model({.shape = options.shape, .padded_vocab = options.padded_vocab})),
         model_(*made_),
+        layout_(model_.layout()),
         clock_(options.cuda),
         device_(options.cuda ? at::kCUDA : at::kCPU),
         numbers_(at::TensorOptions().dtype(dtype_of(options.dtype)).device(device_)) {
     at::manual_seed(1);
-    for (int unit = 0; unit < model_.units(); ++unit) add_unit(unit);
+    for (const int unit : layout_.first_of_kinds()) {
+      add_unit(unit);
+      for (const int lender : layout_.lenders(unit)) add_unit(lender);
+    }
     const engine::PassShape& pass = options.pass;
     input_ = at::randn({pass.micro_batch, pass.tokens, options.shape.hidden}, numbers_);
     gradient_ = at::randn_like(input_).mul_(1e-3);
@@ -69,25 +66,31 @@ class ModelWorkload {
   using Call = std::function<void()>;
 
   void add_unit(int unit) {
-    const engine::UnitLayout& layout = model_.layout(unit);
+    if (parameters_.contains(unit)) return;
+    const engine::UnitLayout& layout = layout_.layout(unit);
     const auto elements = static_cast<std::int64_t>(layout.slot_elements);
     const at::Tensor flat = at::randn({elements}, numbers_).mul_(kInitialDeviation);
-    parameters_.emplace_back(layout, flat);
+    const UnitViews& parameters = parameters_.try_emplace(unit, layout, flat).first->second;
     for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
       if (layout.parameters[i].initial_value == 0) continue;
-      at::Tensor parameter = parameters_.back()[static_cast<int>(i)];
+      at::Tensor parameter = parameters[static_cast<int>(i)];
       parameter.add_(layout.parameters[i].initial_value);
     }
-    gradients_.emplace_back(layout, at::zeros({elements}, numbers_.dtype(at::kFloat)));
+    gradients_.try_emplace(unit, layout, at::zeros({elements}, numbers_.dtype(at::kFloat)));
   }
 
   // `before` is not timed; what it saves counts.
-  PassMeasurement time(const char* name, double flops, const Call& before, const Call& call);
-  std::vector<PassMeasurement> measure_block();
+  PassMeasurement time(const std::string& name, double flops, const Call& before, const Call& call);
+  std::vector<PassMeasurement> measure_block(int unit);
   std::vector<PassMeasurement> measure_rest();
-  UnitViews with_embedding(const std::vector<UnitViews>& units) const {
-    const UnitViews* const lent[] = {&units[0]};
-    return engine::with_borrowed(model_.layout(), static_cast<int>(kHead), units[kHead], lent);
+  // Of the unit, and behind it what it borrows.
+  UnitViews bound(const std::map<int, UnitViews>& units, int unit) const {
+    std::vector<const UnitViews*> lent;
+    for (const int lender : layout_.lenders(unit)) lent.push_back(&units.at(lender));
+    return engine::with_borrowed(layout_, unit, units.at(unit), lent);
+  }
+  engine::PeakOptions peak_options() const {
+    return {.cpu = !options_.cuda, .deterministic = options_.deterministic};
   }
   double flops(double per_token) const {
     return per_token * static_cast<double>(options_.pass.micro_batch * options_.pass.tokens);
@@ -96,11 +99,12 @@ class ModelWorkload {
   const ModelBenchOptions& options_;
   const std::unique_ptr<Model> made_;
   const Model& model_;
+  const engine::ModelLayout& layout_;
   DeviceClock clock_;
   at::Device device_;
   at::TensorOptions numbers_;
-  std::vector<UnitViews> parameters_;
-  std::vector<UnitViews> gradients_;
+  std::map<int, UnitViews> parameters_;  // by unit: the first of each kind, and what they borrow
+  std::map<int, UnitViews> gradients_;
   at::Tensor input_;
   at::Tensor gradient_;
   at::Tensor tokens_;
@@ -108,7 +112,7 @@ class ModelWorkload {
   Saved saved_;
 };
 
-PassMeasurement ModelWorkload::time(const char* name, double flops, const Call& before,
+PassMeasurement ModelWorkload::time(const std::string& name, double flops, const Call& before,
                                     const Call& call) {
   PassMeasurement measured{.name = name, .ms = {}, .flops = flops, .peak_bytes = 0};
   for (int run = -kWarmUps; run < options_.runs; ++run) {
@@ -126,29 +130,31 @@ PassMeasurement ModelWorkload::time(const char* name, double flops, const Call& 
   return measured;
 }
 
-std::vector<PassMeasurement> ModelWorkload::measure_block() {
-  const engine::ModelUnit& block = model_.unit(1);
-  const UnitViews& w = parameters_[1];
+std::vector<PassMeasurement> ModelWorkload::measure_block(int unit) {
+  const engine::ModelUnit& block = model_.unit(unit);
+  const engine::UnitKind& kind = layout_.kind(unit);
+  const UnitViews w = bound(parameters_, unit);
+  const UnitViews gradients = bound(gradients_, unit);
   const PassContext context = {
-      .unit = 1, .deterministic = options_.deterministic, .overwrites = true};
-  const engine::Flops cost = engine::block_flops(options_.shape, options_.pass.tokens);
+      .unit = unit, .deterministic = options_.deterministic, .overwrites = true};
+  const engine::Flops cost = kind.flops(options_.pass.tokens);
   const Call nothing = [] {};
-  const engine::PeakOptions peak = {.cpu = !options_.cuda, .deterministic = options_.deterministic};
-  const auto bound = block_peak_bytes(options_.shape, options_.pass, peak);
+  const auto most = kind.peak_bytes(options_.pass, peak_options());
   std::vector<PassMeasurement> all;
-  all.push_back(time("block forward", flops(cost.forward), nothing,
+  all.push_back(time(kind.name() + " forward", flops(cost.forward), nothing,
                      [&] { block.forward(context, w, input_, nullptr); }));
-  all.push_back(time("block forward, saving", flops(cost.forward), nothing,
+  all.push_back(time(kind.name() + " forward, saving", flops(cost.forward), nothing,
                      [&] { block.forward(context, w, input_, &saved_); }));
-  all.push_back(time("block recompute", flops(cost.recompute), nothing,
+  all.push_back(time(kind.name() + " recompute", flops(cost.recompute), nothing,
                      [&] { block.recompute(context, w, input_, saved_); }));
   all.push_back(time(
-      "block backward", flops(cost.backward), [&] { block.recompute(context, w, input_, saved_); },
-      [&] { block.backward(context, w, input_, saved_, gradient_, gradients_[1]); }));
+      kind.name() + " backward", flops(cost.backward),
+      [&] { block.recompute(context, w, input_, saved_); },
+      [&] { block.backward(context, w, input_, saved_, gradient_, gradients); }));
   for (PassMeasurement& it : all) {
     if (it.peak_bytes == 0) continue;
     it.peak_bytes += input_.nbytes();
-    it.bound_bytes = bound;
+    it.bound_bytes = most;
   }
   if (all.back().peak_bytes != 0) all.back().peak_bytes += gradient_.nbytes();
   return all;
@@ -156,33 +162,39 @@ std::vector<PassMeasurement> ModelWorkload::measure_block() {
 
 std::vector<PassMeasurement> ModelWorkload::measure_rest() {
   const PassContext context = {.deterministic = options_.deterministic};
-  const engine::Flops cost = engine::head_flops(options_.shape, options_.padded_vocab);
+  const engine::UnitKind& kind = layout_.kind(layout_.head());
+  const engine::Flops cost = kind.flops(options_.pass.tokens);
   const Call nothing = [] {};
-  const UnitViews w = with_embedding(parameters_);
-  const UnitViews gradients = with_embedding(gradients_);
+  const UnitViews w = bound(parameters_, layout_.head());
+  const UnitViews gradients = bound(gradients_, layout_.head());
   std::vector<PassMeasurement> all;
   all.push_back(time("head loss", flops(cost.forward), nothing,
                      [&] { model_.head().loss_sum(w, input_, targets_); }));
   all.push_back(time("head loss and gradient", flops(cost.forward + cost.backward), nothing, [&] {
     model_.head().loss_and_gradient(w, input_, targets_, 1e-3, gradients);
   }));
-  const auto bound = head_peak_bytes(options_.shape, options_.pass, options_.padded_vocab,
-                                     {.cpu = !options_.cuda});
+  const auto most = kind.peak_bytes(options_.pass, peak_options());
   for (PassMeasurement& it : all) {
     if (it.peak_bytes == 0) continue;
     it.peak_bytes += input_.nbytes();
-    it.bound_bytes = bound;
+    it.bound_bytes = most;
   }
-  all.push_back(time("embedding forward", 0, nothing,
-                     [&] { model_.unit(0).forward(context, parameters_[0], tokens_, nullptr); }));
+  all.push_back(time("embedding forward", 0, nothing, [&] {
+    model_.unit(0).forward(context, parameters_.at(0), tokens_, nullptr);
+  }));
   all.push_back(time("embedding backward", 0, nothing, [&] {
-    model_.unit(0).backward(context, parameters_[0], tokens_, saved_, gradient_, gradients_[0]);
+    model_.unit(0).backward(context, parameters_.at(0), tokens_, saved_, gradient_,
+                            gradients_.at(0));
   }));
   return all;
 }
 
 std::vector<PassMeasurement> ModelWorkload::measure() {
-  std::vector<PassMeasurement> all = measure_block();
+  std::vector<PassMeasurement> all;
+  for (const int unit : layout_.first_of_kinds()) {
+    if (!layout_.is_block(unit)) continue;
+    for (PassMeasurement& it : measure_block(unit)) all.push_back(std::move(it));
+  }
   for (PassMeasurement& it : measure_rest()) all.push_back(std::move(it));
   return all;
 }

@@ -1,7 +1,7 @@
-// ModelWorkload: one block, the head and the embedding of a GPT-2 with random parameters and
-// inputs, and the time and memory of their passes.
+// ModelWorkload: one block of each kind, the head and the embedding of a model with random
+// parameters and inputs, and the time and memory of their passes.
 //
-// Memory:  the three units' parameters and fp32 gradients, and one pass' activations.
+// Memory:  these units' parameters and fp32 gradients, and one pass' activations.
 // Threads: one.
 // Errors:  c10::Error, as LibTorch throws it.
 #pragma once
@@ -19,7 +19,7 @@ struct PassMeasurement {
   std::vector<double> ms;         // of each run, on the device's own clock
   double flops = 0;               // of one call; 0: negligible
   std::uint64_t peak_bytes;       // of activations, inputs included; 0: not counted (CPU)
-  std::uint64_t bound_bytes = 0;  // what gpt2_costs.h says; 0: it says nothing
+  std::uint64_t bound_bytes = 0;  // UnitKind::peak_bytes(); 0: not said
 
   double median_ms() const;
 };

@@ -108,16 +108,25 @@ Result<StoreManifest> read_manifest(aio::IoQueue& queue, const std::string& fold
 
 namespace {
 
+// Sluice never removes what may be of use; whoever reads this can.
+std::string way_out(const std::string& folder) {
+  return "; if nothing in it is needed, remove the folder " + folder +
+         " by hand, and those of the same name on the other paths of the store";
+}
+
 Error in_doubt(const std::string& folder, const std::string& other, const char* why) {
   return {ErrorCode::kAlreadyExists, folder + " is part of a store whose part in " + other + ' ' +
-                                         why + ", so that whether it is of use is not known"};
+                                         why + ", so that whether it is of use is not known" +
+                                         way_out(folder)};
 }
 
 Status refuse_closed(aio::FileSystem& files, const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
   if (!closed) return {};
-  return Error(ErrorCode::kAlreadyExists,
-               closed_mark_path(folder) + " says that an earlier version closed a whole store");
+  return Error(ErrorCode::kAlreadyExists, closed_mark_path(folder) +
+                                              " says that an earlier version closed a whole store, "
+                                              "which this version cannot open" +
+                                              way_out(folder));
 }
 
 }  // namespace

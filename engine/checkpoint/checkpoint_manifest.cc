@@ -166,6 +166,9 @@ Status check_format(const json& content) {
                                                ", and this program reads versions up to " +
                                                std::to_string(kNewestVersion) +
                                                use_its_version(content));
+  if (version >= kVersionWithFamilies && !content.at("run").contains("family"))
+    return corrupt("it is of format version " + std::to_string(version) +
+                   ", which names the model's family, and it names none");
   if (version < kVersion)
     return corrupt("it is of format version " + content.at("version").dump() +
                    ", which does not exist");

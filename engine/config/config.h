@@ -117,10 +117,11 @@ struct Model {
   std::int64_t init_seed = 0;
   std::string init_from;  // safetensors file or index; empty: random
 
-  // What only the family has, by ModelFamily::numbers(); resolved: of this family, all set.
+  // What not every family has, by ModelFamily::numbers(); resolved: of this family, all set.
   std::map<std::string, std::optional<double>> numbers;
 
-  std::int64_t ffn_hidden() const;  // hidden * ffn_multiplier, to the nearest whole number
+  std::int64_t ffn_hidden()
+      const;  // hidden * ffn_multiplier, to the nearest whole number; 1 or more
   engine::ModelShape shape() const;
 };
 

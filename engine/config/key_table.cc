@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <unordered_map>
 
+#include "aio/check.h"
 #include "engine/config/key_sections.h"
 
 namespace sluice::config {
@@ -34,17 +35,19 @@ std::string_view source_text(KeySource source) {
   return "";
 }
 
-std::string choices_text(std::string_view choices) {
+std::string join_choices(std::string_view choices, std::string_view quote) {
   const auto parts = split_choices(choices);
   std::string text;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (i > 0) text += i + 1 == parts.size() ? " or " : ", ";
-    text += '"';
+    text += quote;
     text += parts[i];
-    text += '"';
+    text += quote;
   }
   return text;
 }
+
+std::string choices_text(std::string_view choices) { return join_choices(choices, "\""); }
 
 std::string limit_text(double limit) {
   std::array<char, 32> text{};
@@ -74,7 +77,8 @@ std::string describe_honoured(const Key& key) {
   if (!key.applies_to.empty()) {
     text += "\n    read by the schedulers " + choices_text(key.applies_to);
   }
-  if (!key.family.empty()) text += "\n    of models of the family " + std::string(key.family);
+  if (!key.families.empty())
+    text += "\n    of models of the family " + choices_in_words(key.families);
   return text;
 }
 
@@ -109,11 +113,19 @@ std::span<const Key> all_keys() {
 const Key* find_key(std::string_view path) {
   static const auto index = [] {
     std::unordered_map<std::string_view, const Key*> by_path;
-    for (const Key& key : all_keys()) by_path.emplace(key.path, &key);
+    for (const Key& key : all_keys()) {
+      const bool is_new = by_path.emplace(key.path, &key).second;
+      SLUICE_CHECK(is_new, ("two rows for the key " + std::string(key.path)).c_str());
+    }
     return by_path;
   }();
   const auto found = index.find(path);
   return found == index.end() ? nullptr : found->second;
+}
+
+bool belongs_to(const Key& key, std::string_view family) {
+  const auto families = split_choices(key.families);
+  return families.empty() || std::find(families.begin(), families.end(), family) != families.end();
 }
 
 bool is_section(std::string_view path) {
@@ -165,6 +177,8 @@ std::vector<std::string_view> split_choices(std::string_view list) {
   }
   return parts;
 }
+
+std::string choices_in_words(std::string_view list) { return join_choices(list, ""); }
 
 std::string describe_keys() {
   std::string text;

@@ -35,7 +35,7 @@ enum class KeySource : std::uint8_t {
 template <typename T>
 using Accessor = T& (*)(Config&);
 
-// The accessor of a number that only one family has.
+// The accessor of a number that not every family has.
 struct FamilyNumber {
   std::string_view name;
   std::optional<double>& operator()(Config& config) const {
@@ -68,7 +68,7 @@ struct Key {
   std::string_view unit = {};
   std::string_view choices = {};     // "none|cpu|nvme", in the order of the field's enum
   std::string_view applies_to = {};  // the scheduler types that read it, "|" between; empty: all
-  std::string_view family = {};      // whose models have it; empty: all
+  std::string_view families = {};    // whose models have it, "|" between; empty: all
   std::string_view auto_rule = {};   // what "auto" becomes, where it is not the default
   std::string_view meaning = {};
   std::string_view reason = {};    // why it is ignored or refused
@@ -80,6 +80,9 @@ std::span<const Key> all_keys();
 
 const Key* find_key(std::string_view path);  // null where there is none
 
+// Whether models of the family have it.
+bool belongs_to(const Key& key, std::string_view family);
+
 // Whether `path` is an object that contains keys.
 bool is_section(std::string_view path);
 
@@ -88,6 +91,9 @@ std::string type_name(const Key& key);
 
 // The parts of `list` between its bars.
 std::vector<std::string_view> split_choices(std::string_view list);
+
+// "a, b or c" for "a|b|c".
+std::string choices_in_words(std::string_view list);
 
 // The table as text for people, one paragraph per key: path, type, range, unit,
 // default, source and meaning.

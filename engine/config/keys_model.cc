@@ -1,4 +1,6 @@
-// The keys of section "model": those of every family, and each family's own.
+// The keys of section "model": those of every family, and what only some families have.
+#include <algorithm>
+#include <list>
 #include <string>
 
 #include "engine/config/key_sections.h"
@@ -22,7 +24,7 @@ constexpr Key kRows[] = {
      .default_json = "\"auto\"",
      .range = {.minimum = 1, .maximum = 1 << 20},
      .auto_rule = "the preset's",
-     .meaning = "width of the residual stream, a multiple of model.heads"},
+     .meaning = "width of the residual stream; a GPT-2's is a multiple of model.heads"},
     {.path = "model.heads",
      .field = SLUICE_FIELD(model.heads),
      .default_json = "\"auto\"",
@@ -45,13 +47,15 @@ constexpr Key kRows[] = {
      .meaning = "size of the vocabulary"},
     {.path = "model.dropout",
      .field = SLUICE_FIELD(model.dropout),
-     .default_json = "0.1",
+     .default_json = "\"auto\"",
      .range = {.minimum = 0, .maximum = 0.999},
+     .auto_rule = "the preset's; for custom the family's, 0.1 for gpt2",
      .meaning = "share dropped after the embedding, in attention and on residuals"},
     {.path = "model.ffn_multiplier",
      .field = SLUICE_FIELD(model.ffn_multiplier),
-     .default_json = "4.0",
+     .default_json = "\"auto\"",
      .range = {.minimum = 0.01, .maximum = 64},
+     .auto_rule = "the preset's; for custom the family's, 4 for gpt2",
      .meaning = "width of the feed-forward layer over model.hidden"},
     {.path = "model.init_seed",
      .field = SLUICE_FIELD(model.init_seed),
@@ -80,6 +84,38 @@ std::string family_choices() {
   return choices;
 }
 
+// One row for each key, whatever number of families has it.
+struct FamilyRow {
+  engine::ShapeNumber number;  // the widest range: each family's own is held by validate()
+  std::string families;
+  std::string meaning;
+};
+
+const std::list<FamilyRow>& family_rows() {
+  static const std::list<FamilyRow> rows = [] {
+    std::list<FamilyRow> made;
+    for (const engine::ModelFamily* family : engine::model_families()) {
+      const std::string name(family->name());
+      for (const engine::ShapeNumber& number : family->numbers()) {
+        const auto same = std::find_if(made.begin(), made.end(), [&](const FamilyRow& row) {
+          return row.number.key == number.key;
+        });
+        if (same == made.end()) {
+          made.push_back({number, name, std::string(number.meaning)});
+          continue;
+        }
+        same->families += "|" + name;
+        same->number.minimum = std::min(same->number.minimum, number.minimum);
+        same->number.maximum = std::max(same->number.maximum, number.maximum);
+        if (number.meaning != same->number.meaning)
+          same->meaning += "; of " + name + ": " + std::string(number.meaning);
+      }
+    }
+    return made;
+  }();
+  return rows;
+}
+
 std::vector<Key> join_rows() {
   static const std::string presets = preset_choices();
   static const std::string families = family_choices();
@@ -96,16 +132,14 @@ std::vector<Key> join_rows() {
        .auto_rule = "the preset's; gpt2 for custom",
        .meaning = "the architecture"}};
   keys.insert(keys.end(), std::begin(kRows), std::end(kRows));
-  for (const engine::ModelFamily* family : engine::model_families()) {
-    for (const engine::ShapeNumber& number : family->numbers()) {
-      keys.push_back({.path = number.key,
-                      .field = FamilyNumber{number.name()},
-                      .default_json = "\"auto\"",
-                      .range = {.minimum = number.minimum, .maximum = number.maximum},
-                      .family = family->name(),
-                      .auto_rule = "the preset's, or the family's usual one",
-                      .meaning = number.meaning});
-    }
+  for (const FamilyRow& row : family_rows()) {
+    keys.push_back({.path = row.number.key,
+                    .field = FamilyNumber{row.number.name()},
+                    .default_json = "\"auto\"",
+                    .range = {.minimum = row.number.minimum, .maximum = row.number.maximum},
+                    .families = row.families,
+                    .auto_rule = "the preset's, or the family's usual one",
+                    .meaning = row.meaning});
   }
   // Rows of our own.
   for (Key& key : keys) key.source = KeySource::kSluice;

@@ -1,4 +1,5 @@
 // A model's shape: of its preset, changed by what is given.
+#include <algorithm>
 #include <cmath>
 
 #include "engine/config/derive.h"
@@ -16,6 +17,32 @@ void fill(Derivation& derivation, std::string_view path, std::int64_t& field,
   derivation.reject("model.preset is custom, so " + std::string(path) + " has to be given");
 }
 
+// Of what a preset or a family has a usual number for.
+struct Usual {
+  double value = 0;
+  const char* whose = nullptr;
+};
+void fill(Derivation& derivation, std::string_view path, double& field, const Usual& usual) {
+  if (derivation.given(path)) return;
+  field = usual.value;
+  derivation.note(path, usual.whose);
+}
+
+void fill_rest(Derivation& derivation, const engine::ModelShape& preset) {
+  Model& model = derivation.config.model;
+  const engine::ModelFamily* family = engine::find_family(model.family);
+  engine::UsualNumbers usual = family == nullptr ? engine::UsualNumbers{} : family->usual();
+  const char* whose = "the family's";
+  if (model.preset != kCustomPreset) {
+    usual = {
+        .dropout = preset.dropout,
+        .ffn_multiplier = static_cast<double>(preset.ffn()) / static_cast<double>(preset.hidden)};
+    whose = "model.preset";
+  }
+  fill(derivation, "model.dropout", model.dropout, {usual.dropout, whose});
+  fill(derivation, "model.ffn_multiplier", model.ffn_multiplier, {usual.ffn_multiplier, whose});
+}
+
 void fill_family(Derivation& derivation, const engine::ModelShape& preset) {
   Model& model = derivation.config.model;
   if (!derivation.given("model.family")) {
@@ -30,9 +57,9 @@ void fill_family(Derivation& derivation, const engine::ModelShape& preset) {
 void fill_numbers(Derivation& derivation, const engine::ModelShape& preset) {
   Model& model = derivation.config.model;
   for (const Key& key : all_keys()) {
-    if (key.family.empty() || key.family == model.family || !derivation.given(key.path)) continue;
+    if (belongs_to(key, model.family) || !derivation.given(key.path)) continue;
     derivation.reject(std::string(key.path) + " belongs to models of the family " +
-                      std::string(key.family) + ", and this one is of " + model.family);
+                      choices_in_words(key.families) + ", and this one is of " + model.family);
   }
   std::map<std::string, std::optional<double>> given = std::move(model.numbers);
   model.numbers.clear();
@@ -48,6 +75,16 @@ void fill_numbers(Derivation& derivation, const engine::ModelShape& preset) {
   }
 }
 
+// Whether the family has such a model. What a file has left out has been said already.
+void check_shape(Derivation& derivation) {
+  const Model& model = derivation.config.model;
+  for (const std::int64_t size :
+       {model.layers, model.hidden, model.heads, model.context_tokens, model.vocab})
+    if (size == 0) return;
+  const Status valid = engine::validate(model.shape());
+  if (!valid.ok()) derivation.reject(valid.error().message());
+}
+
 }  // namespace
 
 void derive_model(Derivation& derivation) {
@@ -60,16 +97,14 @@ void derive_model(Derivation& derivation) {
   fill(derivation, "model.heads", model.heads, preset.heads);
   fill(derivation, "model.context", model.context_tokens, preset.context_tokens);
   fill(derivation, "model.vocab", model.vocab, preset.vocab);
+  fill_rest(derivation, preset);
   fill_numbers(derivation, preset);
-  if (model.heads > 0 && model.hidden % model.heads != 0) {
-    derivation.reject("model.hidden " + std::to_string(model.hidden) +
-                      " cannot be divided among model.heads " + std::to_string(model.heads) +
-                      ": make it a multiple of them");
-  }
+  check_shape(derivation);
 }
 
 std::int64_t Model::ffn_hidden() const {
-  return static_cast<std::int64_t>(std::llround(static_cast<double>(hidden) * ffn_multiplier));
+  const auto width = std::llround(static_cast<double>(hidden) * ffn_multiplier);
+  return std::max(static_cast<std::int64_t>(width), std::int64_t{1});
 }
 
 engine::ModelShape Model::shape() const {

@@ -72,8 +72,7 @@ void derive_one_cycle(Derivation& derivation) {
 }  // namespace
 
 bool has_effect(const Key& key, const Config& config) {
-  return applies(key, type_of(config.schedule)) &&
-         (key.family.empty() || key.family == config.model.family);
+  return applies(key, type_of(config.schedule)) && belongs_to(key, config.model.family);
 }
 
 void derive_schedule(Derivation& derivation) {

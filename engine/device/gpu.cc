@@ -45,6 +45,10 @@ class OwnedStateTier final : public offload::DeviceTier {
 
 }  // namespace
 
+bool has_cuda_code() { return true; }
+
+bool gpu_is_there() { return at::hasCUDA(); }
+
 Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t bytes) {
   at::Tensor memory = at::empty(
       {static_cast<std::int64_t>(bytes)},

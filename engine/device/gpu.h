@@ -16,9 +16,13 @@
 
 namespace sluice::engine {
 
-// Whether a run of this configuration computes on the GPU of this machine.
+// Whether this build has CUDA code, and LibTorch finds a GPU that it can use.
+bool has_cuda_code();
+bool gpu_is_there();
+// Whether a run of this configuration computes on the GPU of this machine: never where the build
+// has no CUDA code, so that nothing is planned for a GPU that the run then could not use.
 bool uses_cuda(const config::Config& config);
-// kInvalidArgument: the configuration asks for a GPU, and LibTorch finds none.
+// kInvalidArgument: the configuration asks for a GPU, and there is none, or no code for it.
 Status check_device(const config::Config& config);
 
 struct GpuMemory {

@@ -1,21 +1,6 @@
 #include "engine/device/gpu.h"
 
-#ifdef SLUICE_TORCH
-#include <ATen/Context.h>
-#endif
-
 namespace sluice::engine {
-namespace {
-
-bool gpu_is_there() {
-#ifdef SLUICE_TORCH
-  return at::hasCUDA();
-#else
-  return false;
-#endif
-}
-
-}  // namespace
 
 bool uses_cuda(const config::Config& config) {
   return gpu_is_there() && config.run.device != config::Device::kCpu;
@@ -23,6 +8,8 @@ bool uses_cuda(const config::Config& config) {
 
 Status check_device(const config::Config& config) {
   if (config.run.device != config::Device::kCuda || uses_cuda(config)) return {};
+  if (!has_cuda_code())
+    return Error(ErrorCode::kInvalidArgument, "run.device is \"cuda\", and " + no_cuda().message());
   return Error(ErrorCode::kInvalidArgument,
                "run.device is \"cuda\", and LibTorch finds no GPU that it can use: check "
                "nvidia-smi, or train on the CPU (run.device: \"cpu\")");

@@ -3,6 +3,8 @@
 
 namespace sluice::engine {
 
+bool has_cuda_code() { return false; }
+bool gpu_is_there() { return false; }
 std::unique_ptr<PhaseClock> make_cuda_phase_clock() { return nullptr; }
 std::optional<GpuMemory> cuda_memory() { return std::nullopt; }
 Status limit_cuda_memory(std::uint64_t) { return no_cuda(); }

@@ -17,14 +17,19 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The shape's numbers by the names of the file that has them.
-using Shape = std::map<std::string, std::int64_t>;
 using Names = std::map<std::string, std::string>;  // ours -> the file's
 
-const Names& run_names() {
-  static const Names names = {{"layers", "model.layers"}, {"hidden", "model.hidden"},
-                              {"heads", "model.heads"},   {"context", "model.context"},
-                              {"vocab", "model.vocab"},   {"ffn_hidden", "model.ffn_hidden"}};
+// What a file says of a shape, by our names.
+struct Said {
+  std::map<std::string, std::int64_t> sizes;  // stored_model()
+  std::map<std::string, double> numbers;      // ModelShape::numbers
+};
+
+// In configurations, and what is stored of them.
+Names run_names(const ModelShape& shape) {
+  Names names;
+  for (const auto& [key, value] : stored_model(shape)) names[key] = "model." + key;
+  for (const auto& [key, value] : shape.numbers) names[key] = "model." + key;
   return names;
 }
 
@@ -36,17 +41,25 @@ bool describes_model(const Json& json) {
                      [&](const char* key) { return json.contains(key); });
 }
 
-// Of what `said` has.
-Status compare(const std::string& path, const Shape& said, const Names& names,
-               const ModelShape& wanted) {
-  std::string differences;
-  for (const auto& [key, mine] : stored_model(wanted)) {
+// Of what the file says. A number that it has no other name for has ours there.
+template <typename Number>
+void add_differences(const std::map<std::string, Number>& said, const Names& names,
+                     const std::map<std::string, Number>& wanted, std::string& differences) {
+  for (const auto& [key, mine] : wanted) {
     const auto found = said.find(key);
     if (found == said.end() || found->second == mine) continue;
-    differences += (differences.empty() ? "" : "; ") + names.at(key) + " is " +
-                   std::to_string(found->second) + " there, and " + std::to_string(mine) +
-                   " in the configuration (" + run_names().at(key) + ")";
+    const auto name = names.find(key);
+    differences += (differences.empty() ? "" : "; ") + (name == names.end() ? key : name->second) +
+                   " is " + Json(found->second).dump() + " there, and " + Json(mine).dump() +
+                   " in the configuration (model." + key + ")";
   }
+}
+
+Status compare(const std::string& path, const Said& said, const Names& names,
+               const ModelShape& wanted) {
+  std::string differences;
+  add_differences(said.sizes, names, stored_model(wanted), differences);
+  add_differences(said.numbers, names, wanted.numbers, differences);
   if (differences.empty()) return {};
   return Error(ErrorCode::kInvalidArgument,
                path + " describes another model than the configuration: " + differences);
@@ -64,20 +77,30 @@ Status check_manifest(aio::IoQueue& queue, const std::string& folder, const Mode
                           read_checkpoint_manifest(queue, folder));
   const std::string path = folder + "/" + std::string(kManifestName);
   SLUICE_RETURN_IF_ERROR(check_family(path, manifest.state.run.family, wanted));
-  return compare(path, manifest.state.run.model, run_names(), wanted);
+  const StoredRun run = complete(manifest.state.run);
+  return compare(path, {.sizes = run.model, .numbers = run.family_numbers}, run_names(wanted),
+                 wanted);
 }
 
 // A run's own file, resolved: it has every number of the shape.
 Status check_run_file(const std::string& path, const Json& model, const ModelShape& wanted) {
+  // What it leaves out is the preset's: its family, and numbers that came later.
+  const Json preset = model.value("preset", Json());
+  ModelShape shape =
+      preset_shape(preset.is_string() ? preset.get<std::string>() : "").value_or(ModelShape{});
   const Json family = model.value("family", Json());
-  if (family.is_string() && family != "auto")
-    SLUICE_RETURN_IF_ERROR(check_family(path, family.get<std::string>(), wanted));
-  Shape said;
+  if (family.is_string() && family != "auto") shape.family = family.get<std::string>();
+  SLUICE_RETURN_IF_ERROR(check_family(path, shape.family, wanted));
+  Said said{.sizes = {}, .numbers = complete(shape).numbers};
   for (const char* const key : {"layers", "hidden", "heads", "context", "vocab"}) {
     const Json value = model.value(key, Json());
-    if (value.is_number_integer()) said[key] = value.get<std::int64_t>();
+    if (value.is_number_integer()) said.sizes[key] = value.get<std::int64_t>();
   }
-  return compare(path, said, run_names(), wanted);
+  for (auto& [name, number] : said.numbers) {
+    const Json value = model.value(name, Json());
+    if (value.is_number()) number = value.get<double>();
+  }
+  return compare(path, said, run_names(wanted), wanted);
 }
 
 }  // namespace
@@ -109,7 +132,8 @@ Status check_described_model(aio::IoQueue& queue, const std::string& weights,
   auto config = read_hugging_face_config(text);
   if (!config.ok()) return std::move(config).error().with_context(path);
   SLUICE_RETURN_IF_ERROR(check_family(path, config->shape.family, wanted));
-  return compare(path, stored_model(config->shape), family_of(wanted).config_keys(), wanted);
+  return compare(path, {.sizes = stored_model(config->shape), .numbers = config->shape.numbers},
+                 family_of(wanted).config_keys(), wanted);
 }
 
 }  // namespace sluice::engine

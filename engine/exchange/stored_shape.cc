@@ -1,5 +1,7 @@
 #include "engine/exchange/stored_shape.h"
 
+#include <utility>
+
 #include "engine/families/families.h"
 
 namespace sluice::engine {
@@ -16,6 +18,14 @@ void store_shape(const ModelShape& shape, StoredRun& run) {
   run.family_numbers = shape.numbers;
 }
 
+StoredRun complete(StoredRun run) {
+  ModelShape shape;
+  shape.family = run.family;
+  shape.numbers = std::move(run.family_numbers);
+  run.family_numbers = complete(std::move(shape)).numbers;
+  return run;
+}
+
 Result<ModelShape> stored_shape(const StoredRun& run) {
   if (find_family(run.family) == nullptr)
     return Error(ErrorCode::kUnsupported, "its model is of the family " + run.family +
@@ -24,15 +34,15 @@ Result<ModelShape> stored_shape(const StoredRun& run) {
     const auto found = run.model.find(name);
     return found == run.model.end() ? 0 : found->second;
   };
-  const ModelShape shape{.layers = number("layers"),
-                         .hidden = number("hidden"),
-                         .heads = number("heads"),
-                         .context_tokens = number("context"),
-                         .vocab = number("vocab"),
-                         .dropout = run.dropout,
-                         .ffn_hidden = number("ffn_hidden"),
-                         .family = run.family,
-                         .numbers = run.family_numbers};
+  const ModelShape shape = complete({.layers = number("layers"),
+                                     .hidden = number("hidden"),
+                                     .heads = number("heads"),
+                                     .context_tokens = number("context"),
+                                     .vocab = number("vocab"),
+                                     .dropout = run.dropout,
+                                     .ffn_hidden = number("ffn_hidden"),
+                                     .family = run.family,
+                                     .numbers = run.family_numbers});
   const Status valid = validate(shape);
   if (!valid.ok()) return Error(ErrorCode::kCorrupt, valid.error().message());
   return shape;

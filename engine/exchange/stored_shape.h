@@ -15,10 +15,12 @@ namespace sluice::engine {
 
 // StoredRun::model of a shape: the numbers that every family has.
 std::map<std::string, std::int64_t> stored_model(const ModelShape& shape);
-// Sets family, model and dropout, and what only this family has.
+// With the family's defaults for numbers that it does not say: complete() of a shape.
+StoredRun complete(StoredRun run);
+// Sets family, model and dropout, and the family's numbers.
 void store_shape(const ModelShape& shape, StoredRun& run);
-// kCorrupt where the numbers are not those of a model; kUnsupported: of a family
-// that is not there.
+// With what the checkpoint leaves out. kCorrupt where the numbers are not those of a model;
+// kUnsupported: of a family that is not there.
 Result<ModelShape> stored_shape(const StoredRun& run);
 
 // All parameters of a model, in the order of its units and of their flat order.

@@ -1,8 +1,10 @@
 #include "engine/families/families.h"
 
 #include <algorithm>
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "aio/check.h"
 #include "engine/model/gpt2/gpt2_family.h"
@@ -15,28 +17,54 @@ std::vector<const ModelFamily*>& table() {
   return families;
 }
 
+// Set once the whole table was handed out: what was made of it would lack a family that came later.
+std::atomic<bool> sealed = false;
+
+const std::vector<const ModelFamily*>& sealed_table() {
+  sealed = true;
+  return table();
+}
+
 std::string number_text(double value) { return nlohmann::json(value).dump(); }
 
+Status check_number(const ShapeNumber& number, const ModelFamily& family, const ModelShape& shape) {
+  const std::string name(number.name());
+  const auto found = shape.numbers.find(name);
+  if (found == shape.numbers.end())
+    return cannot_build("a model of the family " + std::string(family.name()) + " needs " + name);
+  const double value = found->second;
+  if (value >= number.minimum && value <= number.maximum) return {};
+  const std::string limit = value < number.minimum   ? "at least " + number_text(number.minimum)
+                            : value > number.maximum ? "at most " + number_text(number.maximum)
+                                                     : std::string("a number");
+  return cannot_build(name + " is " + number_text(value) + "; in a model of the family " +
+                      std::string(family.name()) + " it must be " + limit);
+}
+
+// All of the family's, and no other.
 Status check_numbers(const ModelFamily& family, const ModelShape& shape) {
+  const auto known = family.numbers();
   for (const auto& [name, value] : shape.numbers) {
-    const auto known = family.numbers();
-    const auto it = std::find_if(known.begin(), known.end(),
-                                 [&](const ShapeNumber& one) { return one.name() == name; });
-    if (it == known.end())
+    if (std::none_of(known.begin(), known.end(),
+                     [&](const ShapeNumber& one) { return one.name() == name; }))
       return cannot_build(name + " is no number of the family " + std::string(family.name()));
-    if (!(value >= it->minimum && value <= it->maximum))
-      return cannot_build(name + " is " + number_text(value) + "; it must be " +
-                          number_text(it->minimum) + " to " + number_text(it->maximum));
   }
+  for (const ShapeNumber& number : known)
+    SLUICE_RETURN_IF_ERROR(check_number(number, family, shape));
   return {};
 }
 
 }  // namespace
 
-const std::vector<const ModelFamily*>& model_families() { return table(); }
+const std::vector<const ModelFamily*>& model_families() { return sealed_table(); }
 
 void add_family(const ModelFamily& family) {
-  SLUICE_CHECK(find_family(family.name()) == nullptr, "a family that is not there yet");
+  const std::string name(family.name());
+  SLUICE_CHECK(find_family(name) == nullptr, ("there are two families " + name).c_str());
+  SLUICE_CHECK(!sealed, ("the family " + name +
+                         " was added too late: the keys of configurations, or others, were made "
+                         "of the table of families without it; call add_family() before that")
+                            .c_str());
   table().push_back(&family);
 }
 
@@ -54,15 +82,24 @@ const ModelFamily& family_of(const ModelShape& shape) {
 
 std::vector<NamedShape> model_presets() {
   std::vector<NamedShape> all;
-  for (const ModelFamily* family : table())
-    all.insert(all.end(), family->presets().begin(), family->presets().end());
+  for (const ModelFamily* family : sealed_table())
+    for (const NamedShape& known : family->presets())
+      all.push_back({.name = known.name, .shape = complete(known.shape)});
   return all;
 }
 
 std::optional<ModelShape> preset_shape(std::string_view name) {
-  for (const NamedShape& known : model_presets())
-    if (known.name == name) return known.shape;
+  for (const ModelFamily* family : table())
+    for (const NamedShape& known : family->presets())
+      if (known.name == name) return complete(known.shape);
   return std::nullopt;
+}
+
+ModelShape complete(ModelShape shape) {
+  if (const ModelFamily* family = find_family(shape.family); family != nullptr)
+    for (const ShapeNumber& number : family->numbers())
+      shape.numbers.try_emplace(std::string(number.name()), number.default_value);
+  return shape;
 }
 
 Status validate(const ModelShape& shape) {
@@ -88,12 +125,16 @@ Result<HuggingFaceModel> read_hugging_face_config(std::string_view text) {
   const nlohmann::json type = json.value("model_type", nlohmann::json());
   std::string known;
   for (const ModelFamily* family : table()) {
-    if (type == std::string(family->model_type())) return family->read_config(text);
+    if (type == std::string(family->model_type())) {
+      SLUICE_ASSIGN_OR_RETURN(HuggingFaceModel model, family->read_config(text));
+      model.shape = complete(std::move(model.shape));
+      return model;
+    }
     known += (known.empty() ? "\"" : ", \"") + std::string(family->model_type()) + "\"";
   }
   return Error(
       ErrorCode::kInvalidArgument,
-      "\"model_type\" is " + type.dump() + ", and Sluice's models are of the model_type " + known);
+      "\"model_type\" is " + type.dump() + ", and Sluice has models of the model_type " + known);
 }
 
 }  // namespace sluice::engine

@@ -13,9 +13,10 @@
 
 namespace sluice::engine {
 
+// All of them. Whoever asks makes something of the table, so from here on no family can be added.
 const std::vector<const ModelFamily*>& model_families();
-// For a program that brings a family of its own: before anything else asks for one. It stays the
-// caller's and must outlive everything.
+// For a program that brings a family of its own: before anything asks for all families, presets or
+// keys of configurations; later it aborts. It stays the caller's and must outlive everything.
 void add_family(const ModelFamily& family);
 
 // Null where there is none of that name.
@@ -25,11 +26,15 @@ const ModelFamily& family_of(const ModelShape& shape);
 
 // Of any family; nothing for other names.
 std::optional<ModelShape> preset_shape(std::string_view name);
-// All of them, in the order of the tables.
+// All of them, in the order of the tables; likewise the end of adding families.
 std::vector<NamedShape> model_presets();
 
+// With the family's defaults for those of its numbers that the shape lacks: of a file or a
+// checkpoint that does not say them. As it is where there is no such family.
+ModelShape complete(ModelShape shape);
+
 // kInvalidArgument with a sentence that names what is at fault: no such family, a number that it
-// has not or that is out of its range.
+// has not, that is missing or that is out of its range.
 Status validate(const ModelShape& shape);
 
 // The shape must be valid.

@@ -4,7 +4,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "aio/check.h"
 #include "engine/families/families.h"
 #include "engine/model/gpt2/gpt2_units.h"
 
@@ -37,7 +36,13 @@ void add_units(std::string_view family, MakeUnits make) { table()[std::string(fa
 std::unique_ptr<Model> make_model(const ModelOptions& options) {
   check(options);
   const auto maker = table().find(options.shape.family);
-  SLUICE_CHECK(maker != table().end(), "a family has units");
+  if (maker == table().end()) {
+    throw std::invalid_argument(
+        cannot_build("the family " + options.shape.family +
+                     " has a row in the table of families, but none in that of units: this program "
+                     "has no code for it, or did not call add_units()")
+            .message());
+  }
   return std::make_unique<Model>(options, model_layout(options), maker->second(options));
 }
 

@@ -14,7 +14,8 @@ using MakeUnits = ModelUnits (*)(const ModelOptions& options);
 // Beside add_family(), likewise before anything asks for a model.
 void add_units(std::string_view family, MakeUnits make);
 
-// Throws std::invalid_argument with the sentence of validate().
+// Throws std::invalid_argument with the sentence of validate(), or with one that says that the
+// family has no units here.
 std::unique_ptr<Model> make_model(const ModelOptions& options);
 
 }  // namespace sluice::engine

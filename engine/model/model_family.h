@@ -31,16 +31,25 @@ struct NamedShape {
   ModelShape shape;
 };
 
-// A number that only this family has: the key model.<name> of a configuration, an entry of
-// ModelShape::numbers, and stored with checkpoints under its name.
+// A number that not every family has: the key model.<name> of a configuration, an entry of
+// ModelShape::numbers, and stored with checkpoints under its name. Families may have the same one,
+// each with a range and a default of its own.
 struct ShapeNumber {
   std::string_view key;  // "model.rope_theta"
+  // Where nothing says it. A number that comes later has what models were before, since their
+  // checkpoints do not say it.
   double default_value = 0;
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
   std::string_view meaning;
 
   std::string_view name() const { return key.substr(key.find('.') + 1); }
+};
+
+// Of a shape that nothing says more about, as a preset would.
+struct UsualNumbers {
+  double dropout = 0;
+  double ffn_multiplier = 4;  // the feed-forward layer's width over hidden
 };
 
 // A config.json of transformers.
@@ -62,8 +71,12 @@ class ModelFamily {
   virtual std::string_view name() const = 0;
   virtual std::span<const NamedShape> presets() const { return {}; }
   virtual std::span<const ShapeNumber> numbers() const { return {}; }
+  // Of a shape without a preset.
+  virtual UsualNumbers usual() const { return {}; }
 
-  // What check_sizes() leaves to the family. kInvalidArgument, as there.
+  // What check_sizes() leaves to the family, such as how hidden is divided among the heads: nothing
+  // else has a rule for that. The numbers have been checked against their ranges.
+  // kInvalidArgument, as there.
   virtual Status check(const ModelShape& shape) const = 0;
   // The shape must have been checked.
   virtual ModelLayout layout(const ModelOptions& options) const = 0;
@@ -72,11 +85,13 @@ class ModelFamily {
   virtual const ParameterNames& parameter_names() const = 0;
   // The "model_type" of its config.json.
   virtual std::string_view model_type() const = 0;
-  // Its keys there, by the names of stored_model(): {"layers", "n_layer"}.
+  // Its keys there, by the names of stored_model(): {"layers", "n_layer"}; and those of its numbers
+  // that have other names there.
   virtual const std::map<std::string, std::string>& config_keys() const = 0;
   // A config.json of its model_type. Anything that Sluice does not compute as transformers does is
   // refused: a sentence without the file's name, kCorrupt where a value is none, kInvalidArgument
   // where it describes another model. `dtype` is left as it is by default: the weights say theirs.
+  // Numbers that it leaves out have their defaults.
   virtual Result<HuggingFaceModel> read_config(std::string_view text) const = 0;
   // As transformers reads it.
   virtual std::string write_config(const HuggingFaceModel& model) const = 0;

@@ -1,5 +1,8 @@
 #include "engine/probe/probe_subjects.h"
 
+#include <array>
+#include <cstdio>
+
 #include "aio/units.h"
 #include "engine/observe/text_table.h"
 #include "swap/stripe_weights.h"
@@ -8,7 +11,6 @@ namespace sluice::engine {
 namespace {
 
 constexpr int kSecondsDigits = 3;
-constexpr int kNumberDigits = 9;
 
 std::string cpu_of(const aio::MachineInfo& machine) {
   return machine.cpu + ", " + std::to_string(machine.cores) + " cores";
@@ -36,6 +38,13 @@ std::string name_of(offload::GradType type) {
       break;
   }
   return "fp16";
+}
+
+// Any two numbers apart.
+std::string exact(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.17g", value);
+  return text.data();
 }
 
 }  // namespace
@@ -106,7 +115,8 @@ MeasuredOf unit_subject(const UnitSubject& units) {
                    {"dtype", units.dtype},
                    {"deterministic", units.deterministic ? "yes" : "no"}};
   if (shape.family != kGpt2Family) of["family"] = shape.family;  // others came later
-  for (const auto& [name, value] : shape.numbers) of[name] = decimals(value, kNumberDigits);
+  // A family names its numbers, so they must not meet the names above.
+  for (const auto& [name, value] : shape.numbers) of["model." + name] = exact(value);
   return of;
 }
 

@@ -52,6 +52,29 @@ struct UnitMemory {
   UnitViews gradients;
 };
 
+// The views of one unit, and behind them those of what it borrows.
+class BoundUnit {
+ public:
+  BoundUnit(const ModelLayout& layout, int unit, const UnitTimerOptions& options)
+      : own_(layout.layout(unit), options) {
+    std::vector<const UnitViews*> lent, lent_gradients;
+    for (const int lender : layout.lenders(unit)) {
+      lenders_.push_back(std::make_unique<UnitMemory>(layout.layout(lender), options));
+      lent.push_back(&lenders_.back()->parameters);
+      lent_gradients.push_back(&lenders_.back()->gradients);
+    }
+    parameters = with_borrowed(layout, unit, own_.parameters, lent);
+    gradients = with_borrowed(layout, unit, own_.gradients, lent_gradients);
+  }
+
+  UnitViews parameters;
+  UnitViews gradients;
+
+ private:
+  UnitMemory own_;
+  std::vector<std::unique_ptr<UnitMemory>> lenders_;
+};
+
 class UnitTimer {
  public:
   UnitTimer(const Model& model, const UnitTimerOptions& options)
@@ -62,7 +85,7 @@ class UnitTimer {
 
   UnitSeconds unit(int index) {
     const ModelUnit& unit = model_.unit(index);
-    const UnitMemory memory(unit.layout(), options_);
+    const BoundUnit memory(model_.layout(), index, options_);
     const PassContext context{
         .unit = index, .deterministic = options_.deterministic, .overwrites = true};
     return median([&](std::int64_t sequences) {
@@ -84,27 +107,16 @@ class UnitTimer {
   }
 
   UnitSeconds head() {
-    const int head = model_.head_index();
-    const ModelLayout& layout = model_.layout();
-    const UnitMemory own(layout.layout(head), options_);
-    std::vector<std::unique_ptr<UnitMemory>> lenders;
-    std::vector<const UnitViews*> lent, lent_gradients;
-    for (const int lender : layout.lenders(head)) {
-      lenders.push_back(std::make_unique<UnitMemory>(layout.layout(lender), options_));
-      lent.push_back(&lenders.back()->parameters);
-      lent_gradients.push_back(&lenders.back()->gradients);
-    }
-    const UnitViews parameters = with_borrowed(layout, head, own.parameters, lent);
-    const UnitViews gradients = with_borrowed(layout, head, own.gradients, lent_gradients);
+    const BoundUnit memory(model_.layout(), model_.head_index(), options_);
     return median([&](std::int64_t sequences) {
       const at::Tensor input = activations(sequences);
       const at::Tensor targets = tokens(sequences);
-      const auto loss = [&] { model_.head().loss_sum(parameters, input, targets); };
+      const auto loss = [&] { model_.head().loss_sum(memory.parameters, input, targets); };
       if (options_.device.is_cuda()) loss();
       clock_->mark(0);
       loss();
       clock_->mark(1);
-      model_.head().loss_and_gradient(parameters, input, targets, 1.0, gradients);
+      model_.head().loss_and_gradient(memory.parameters, input, targets, 1.0, memory.gradients);
       clock_->mark(2);
       const double forward_s = between(0, 1);
       return UnitSeconds{.forward_s = forward_s,

@@ -1,6 +1,6 @@
 // The seconds of one micro-batch through the units of a model: forward, recompute and backward of
-// the embedding, one block and the head, as the training loop calls them, on the device that
-// computes. All units of a kind are alike, so one stands for all.
+// the embedding, one block of each kind and the head, as the training loop calls them, on the
+// device that computes. All units of a kind are alike, so one stands for all.
 //
 // Random parameters and inputs. One sequence first, which warms up and shows how long the rest will
 // take: where a whole micro-batch would take too long (large models on a CPU), the times are those

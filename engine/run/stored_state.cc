@@ -84,7 +84,7 @@ StoredRun stored_run(const config::Config& config, const std::string& data_order
 }
 
 Status check_same_run(const CheckpointState& stored_state, const CheckpointState& state_now) {
-  const StoredRun& stored = stored_state.run;
+  const StoredRun stored = complete(stored_state.run);
   const StoredRun& now = state_now.run;
   StoredRun comparable = now;  // except for what is worded differently
   comparable.cpu_threads = stored.cpu_threads;

@@ -51,8 +51,7 @@ class SmallConfig {
       "zero_optimization": {"stage": 3, "sub_group_size": 20000,
                             "offload_param": {"device": "cpu"},
                             "offload_optimizer": {"device": "cpu"}},
-      "model": {"layers": 3, "hidden": 32, "heads": 2, "context": 16, "vocab": 64,
-                "dropout": 0.1},
+      "model": {"layers": 3, "hidden": 32, "heads": 2, "context": 16, "vocab": 64},
       "data": {"dtype": "uint16", "validation_fraction": 0.1},
       "run": {"seed": 7, "cpu_threads": 1, "deterministic": true},
       "placement": {"record_elements": 65536}

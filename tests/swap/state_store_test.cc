@@ -136,7 +136,9 @@ TEST_P(StateStoreOn, KeepsWhatAnEarlierVersionClosed) {
   const auto before = contents();
   for (const std::size_t path : {0, 1}) EXPECT_EQ(condition_on(path), StoreCondition::kUnknown);
   EXPECT_EQ(create_error().code(), ErrorCode::kAlreadyExists);
-  EXPECT_THAT(create_error().message(), HasSubstr("b/sluice-test/closed.json"));
+  const std::string closed = create_error().message();
+  EXPECT_THAT(closed, HasSubstr("b/sluice-test/closed.json"));
+  EXPECT_THAT(closed, HasSubstr("remove the folder " + folder_.file("b/sluice-test") + " by hand"));
   EXPECT_THAT(remove_leftovers(*queue_, options_.paths)->removed, SizeIs(0));
   EXPECT_EQ(contents(), before);
   ASSERT_OK(remove_run(*queue_, options_.paths, options_.run).status());

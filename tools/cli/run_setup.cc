@@ -148,7 +148,8 @@ Result<CheckedPlan> checked_plan(const config::Config& config, engine::RunPurpos
                                 .on_gpu = on_gpu,
                                 .gpu_room_bytes = engine::gpu_room(config.budget, facts)}));
   plan_checkpoint_copy(config, model, facts, plan);
-  std::cerr << "GPT of " << engine::compact(static_cast<double>(model.parameter_elements()))
+  std::cerr << shape.family << " model of "
+            << engine::compact(static_cast<double>(model.parameter_elements()))
             << " parameters: " << shape.layers << " layers x " << shape.hidden << ", "
             << (on_gpu ? "on the GPU" : "on the CPU") << "\n";
   const engine::PreflightReport report = engine::preflight(config, plan.memory, facts, files);

@@ -27,7 +27,8 @@ std::string dtype_name(DType dtype) {
 
 Error different(const std::string& key, const Json& value, const std::string& wanted) {
   return Error(ErrorCode::kInvalidArgument, "\"" + key + "\" is " + value.dump() +
-                                                ", and Sluice's models are GPT-2s with " + wanted);
+                                                ", and Sluice computes GPT-2s with " + wanted +
+                                                " alone");
 }
 
 // The values that a key may have; the first is its default.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/plain_attention_chunk.h"
 
 namespace sluice::engine {
@@ -52,7 +53,8 @@ std::int64_t flash_sums_bytes(const ModelShape& shape, const PassShape& pass, bo
   const std::int64_t pairs = pass.micro_batch * shape.heads;
   const std::int64_t sums = deterministic ? (kMostMultiprocessors + pairs - 1) / pairs : 1;
   const std::int64_t length = (pass.tokens + kFlashRows - 1) / kFlashRows * kFlashRows;
-  const std::int64_t width = (shape.head_dim() + kFlashColumns - 1) / kFlashColumns * kFlashColumns;
+  const std::int64_t width =
+      (gpt2_head_dim(shape) + kFlashColumns - 1) / kFlashColumns * kFlashColumns;
   return kFp32Bytes * sums * pairs * length * (width + 1);
 }
 

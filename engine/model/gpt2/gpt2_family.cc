@@ -6,10 +6,11 @@
 namespace sluice::engine {
 namespace {
 
+constexpr double kDropout = 0.1;
+
 NamedShape preset(std::string_view name, std::int64_t layers, std::int64_t hidden,
                   std::int64_t heads, std::int64_t context_tokens) {
   constexpr std::int64_t kVocab = 50257;
-  constexpr double kDropout = 0.1;
   return {.name = name,
           .shape = {.layers = layers,
                     .hidden = hidden,
@@ -38,6 +39,8 @@ class Gpt2Family final : public ModelFamily {
         preset("gpt-lite", 12, 768, 12, 2048)};
     return shapes;
   }
+
+  UsualNumbers usual() const override { return {.dropout = kDropout}; }
 
   Status check(const ModelShape& shape) const override {
     if (shape.hidden % shape.heads == 0) return {};

@@ -65,7 +65,7 @@ class BlockKind final : public UnitKind {
     return block_saved_bytes(shape_, pass);
   }
   KvShape kv_shape() const override {
-    return {.heads = shape_.heads, .head_dim = shape_.head_dim()};
+    return {.heads = shape_.heads, .head_dim = gpt2_head_dim(shape_)};
   }
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const override {
     PeakOptions here = options;

@@ -13,6 +13,8 @@
 
 namespace sluice::engine {
 
+inline std::int64_t gpt2_head_dim(const ModelShape& shape) { return shape.hidden / shape.heads; }
+
 // Positions in UnitLayout::parameters and in UnitViews.
 namespace embedding_parameter {
 enum : int { kPosition, kToken };

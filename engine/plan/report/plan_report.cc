@@ -154,7 +154,8 @@ std::string memory_table(const RunPlan& plan) {
 std::string format_plan(const config::Config& config, const RunPlan& plan,
                         const ClusterShape& cluster) {
   const StepPrediction& step = plan.placement.prediction;
-  std::string text = "GPT of " + compact(static_cast<double>(plan.parameters)) + " parameters, " +
+  std::string text = config.model.family + " model of " +
+                     compact(static_cast<double>(plan.parameters)) + " parameters, " +
                      std::to_string(plan.tokens_per_step) + " tokens a step, on " +
                      (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) + "\n\n" +
                      memory_table(plan) + "\n" + nvme_path_table(plan);

@@ -112,7 +112,10 @@ TEST(CheckpointManifest, IsOfVersion3OnlyForModelsThatAreNoGpt2) {
   }
   content = content_of(test_manifest());
   content["version"] = 3;
-  EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok());
+  const auto nameless = parse_checkpoint_manifest(swap::to_sealed_text(content));
+  ASSERT_FALSE(nameless.ok());
+  EXPECT_EQ(nameless.error().code(), ErrorCode::kCorrupt);
+  EXPECT_THAT(nameless.error().message(), HasSubstr("names the model's family, and it names none"));
   // Of another family, or the same with another number, it is another run's.
   const StoredRun stored = manifest.state.run;
   StoredRun now = stored;

@@ -274,7 +274,7 @@ TEST(ResolveConfig, KnowsEveryPresetByTheNameInTheList) {
 
 TEST(ResolveConfig, RefusesShapesThatCannotBeBuilt) {
   EXPECT_THAT(refusal(resolve_run(run_with(R"("model": {"heads": 7})"))),
-              HasSubstr("model.hidden 768 cannot be divided among model.heads 7"));
+              HasSubstr("hidden 768 cannot be divided among 7 heads"));
   EXPECT_THAT(refusal(resolve_run(run_with(R"("model": {"preset": "custom", "layers": 2})"))),
               AllOf(HasSubstr("model.hidden has to be given"), Not(HasSubstr("model.layers has"))));
   EXPECT_THAT(refusal(resolve_run(run_with(R"("data": {"sequence_length": 2000})"))),

@@ -96,6 +96,15 @@ TEST(ProbeSubjects, OfUnitsDifferByEverySettingButTheNumberOfLayers) {
   std::set<MeasuredOf> subjects;
   for (const UnitSubject& subject : all) subjects.insert(unit_subject(subject));
   EXPECT_EQ(subjects.size(), all.size());
+  // A family's numbers, whatever they are called and however small.
+  std::vector<UnitSubject> numbers(4, base);
+  numbers[0].shape.numbers = {{"epsilon", 1e-12}};
+  numbers[1].shape.numbers = {{"epsilon", 2e-12}};
+  numbers[2].shape.numbers = {{"hidden", 128}};
+  numbers[3].shape.numbers = {{"hidden", 128}};
+  numbers[3].shape.hidden = 128;
+  for (const UnitSubject& subject : numbers) subjects.insert(unit_subject(subject));
+  EXPECT_EQ(subjects.size(), all.size() + numbers.size());
   UnitSubject deeper = base;
   deeper.shape.layers = 50;
   EXPECT_EQ(unit_subject(deeper), unit_subject(base));

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "bench/model_report.h"
 #include "engine/budget/configured_model.h"
 #include "engine/device/gpu.h"
 #include "engine/exchange/export_model.h"
@@ -23,6 +24,7 @@
 #include "engine/run/evaluation_run.h"
 #include "engine/run/generation_run.h"
 #include "engine/run/run_checkpoints.h"
+#include "tests/engine/families/data_families.h"
 #include "tests/engine/model/whole_model.h"
 #include "tests/engine/run/run_under_test.h"
 
@@ -34,12 +36,12 @@ using testing::HasSubstr;
 // Before main(), so before the first configuration asks for keys.
 const bool kAdded = [] {
   add_toy_family();
+  add_data_families();
   return true;
 }();
 
 std::vector<std::string> toy(const std::vector<std::string>& more = {}) {
-  std::vector<std::string> overrides = {"model.preset=toy-small", "model.layers=4",
-                                        "model.dropout=0", "model.ffn_multiplier=2"};
+  std::vector<std::string> overrides = {"model.preset=toy-small", "model.layers=4"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   return overrides;
 }
@@ -87,6 +89,16 @@ TEST(ToyFamily, GradientsMatchFiniteDifferences) {
           EXPECT_NEAR(difference, expected, 1e-6 * std::max(1.0, std::abs(expected))) << spec.name;
           EXPECT_GT(gradient.abs().max().item<double>(), 0) << spec.name;
         });
+  }
+}
+
+TEST(ToyFamily, IsRefusedWithItsNameWhereAProgramHasNoUnitsOfAFamily) {
+  try {
+    make_model({.shape = *preset_shape("ante-small")});
+    FAIL() << "a model without units";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the family ante has a row in the table of families, but "
+                                        "none in that of units"));
   }
 }
 
@@ -266,7 +278,32 @@ TEST(ToyFamily, IsPlannedAndTimed) {
   EXPECT_TRUE(plan->input.units[7].lenders.empty());
 }
 
+TEST(ToyFamily, IsTimedByModelBenchWithItsOwnKindsAndCosts) {
+  bench::ModelBenchOptions options;
+  options.shape = *preset_shape("toy-small");
+  options.pass = {.micro_batch = 2, .tokens = 16, .number_bytes = 4};
+  options.dtype = bench::ActivationType::kFp32;
+  options.dtype_name = "fp32";
+  options.runs = 1;
+  options.threads = 1;
+  const bench::ModelReport report{options, bench::measure_passes(options)};
+  const ModelLayout model = model_layout({.shape = options.shape});
+  std::map<std::string, double> flops;
+  for (const bench::PassMeasurement& it : report.passes) flops[it.name] = it.flops;
+  for (const int unit : {1, 2}) {
+    const UnitKind& kind = model.kind(unit);
+    EXPECT_EQ(flops.at(kind.name() + " forward"), 2 * 16 * kind.flops(16).forward) << kind.name();
+  }
+  EXPECT_EQ(flops.at("head loss"), 2 * 16 * model.kind(model.head()).flops(16).forward);
+  EXPECT_FALSE(flops.contains("block forward"));
+  EXPECT_THAT(report.table(), HasSubstr("feed-forward block backward"));
+  EXPECT_THAT(report.table(), HasSubstr("model, recomputed"));
+}
+
 TEST(ToyFamily, HasItsKeysAndNoOther) {
+  // Its preset's, without a word about them.
+  EXPECT_EQ(SmallConfig(toy()).config().model.dropout, 0);
+  EXPECT_EQ(SmallConfig(toy()).config().model.shape().ffn(), 64);
   const config::Config config = SmallConfig(toy({"model.toy_epsilon=0.25"})).config();
   EXPECT_EQ(config.model.family, "toy");
   EXPECT_EQ(config.model.shape().numbers.at("toy_epsilon"), 0.25);
@@ -289,9 +326,7 @@ TEST(ToyFamily, HasItsKeysAndNoOther) {
   EXPECT_THAT(refusal(toy({"model.toy_epsilon=2"})), HasSubstr("at most 1"));
   EXPECT_THAT(refusal(toy({"model.family=gpt2"})), HasSubstr("is of the family toy"));
   EXPECT_THAT(refusal({"model.family=lama"}), HasSubstr("model.family must be"));
-  const Status dropout = validate(SmallConfig(toy({"model.dropout=0.5"})).config().model.shape());
-  ASSERT_FALSE(dropout.ok());
-  EXPECT_THAT(dropout.error().message(), HasSubstr("no dropout"));
+  EXPECT_THAT(refusal(toy({"model.dropout=0.5"})), HasSubstr("no dropout"));
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ class ToyBlockKind final : public UnitKind {
   }
   KvShape kv_shape() const override {
     if (!attends_) return {};
-    return {.heads = shape_.heads, .head_dim = shape_.head_dim()};
+    return {.heads = shape_.heads, .head_dim = shape_.hidden / shape_.heads};
   }
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& /*options*/) const override {
     return peak(pass, shape_.hidden + shape_.ffn() + shape_.heads * pass.tokens);

@@ -1,0 +1,126 @@
+#include "tests/engine/families/data_families.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/families/families.h"
+#include "engine/model/gpt2/gpt2_layout.h"
+
+namespace sluice::engine {
+namespace {
+
+using Json = nlohmann::json;
+
+class DataFamily : public ModelFamily {
+ public:
+  ModelLayout layout(const ModelOptions& options) const override { return gpt2_layout(options); }
+  const ParameterNames& parameter_names() const override {
+    static const ParameterNames names = {.prefix = "data."};
+    return names;
+  }
+  std::string_view model_type() const override { return name(); }
+  const std::map<std::string, std::string>& config_keys() const override {
+    static const std::map<std::string, std::string> keys = {
+        {"layers", "depth"},         {"hidden", "width"}, {"heads", "heads"},
+        {"context", "positions"},    {"vocab", "tokens"}, {"ffn_hidden", "inner"},
+        {"kv_heads", "num_kv_heads"}};
+    return keys;
+  }
+  // A number that the file leaves out stays out.
+  Result<HuggingFaceModel> read_config(std::string_view text) const override {
+    const Json json = Json::parse(text, nullptr, false);
+    const auto size = [&](const char* key) { return json.value(key, std::int64_t{0}); };
+    HuggingFaceModel model;
+    model.shape = {.layers = size("depth"),
+                   .hidden = size("width"),
+                   .heads = size("heads"),
+                   .context_tokens = size("positions"),
+                   .vocab = size("tokens"),
+                   .ffn_hidden = size("inner"),
+                   .family = std::string(name()),
+                   .numbers = {}};
+    if (json.contains("num_kv_heads"))
+      model.shape.numbers["kv_heads"] = json.at("num_kv_heads").get<double>();
+    return model;
+  }
+  std::string write_config(const HuggingFaceModel& /*model*/) const override { return "{}"; }
+};
+
+class Ante final : public DataFamily {
+ public:
+  std::string_view name() const override { return "ante"; }
+  // Says nothing of its numbers.
+  std::span<const NamedShape> presets() const override {
+    static const std::vector<NamedShape> shapes = {{.name = "ante-small",
+                                                    .shape = {.layers = 2,
+                                                              .hidden = 32,
+                                                              .heads = 4,
+                                                              .context_tokens = 16,
+                                                              .vocab = 61,
+                                                              .dropout = 0.25,
+                                                              .ffn_hidden = 96,
+                                                              .family = "ante",
+                                                              .numbers = {}}}};
+    return shapes;
+  }
+  std::span<const ShapeNumber> numbers() const override {
+    static const std::vector<ShapeNumber> known = {{.key = "model.kv_heads",
+                                                    .default_value = 4,
+                                                    .minimum = 1,
+                                                    .maximum = 8,
+                                                    .meaning = "heads of keys and values"},
+                                                   {.key = "model.rope_theta",
+                                                    .default_value = 10000,
+                                                    .minimum = 1,
+                                                    .meaning = "base of the rotary positions"}};
+    return known;
+  }
+  Status check(const ModelShape& shape) const override {
+    if (shape.hidden % shape.heads == 0) return {};
+    return cannot_build("an ante's hidden is a multiple of its heads");
+  }
+};
+
+class Bellum final : public DataFamily {
+ public:
+  std::string_view name() const override { return "bellum"; }
+  std::span<const ShapeNumber> numbers() const override {
+    static const std::vector<ShapeNumber> known = {{.key = "model.kv_heads",
+                                                    .default_value = 2,
+                                                    .minimum = 2,
+                                                    .maximum = 64,
+                                                    .meaning = "heads of keys and values"},
+                                                   {.key = "model.head_size",
+                                                    .default_value = 128,
+                                                    .minimum = 1,
+                                                    .meaning = "numbers of a head"}};
+    return known;
+  }
+  UsualNumbers usual() const override { return {.dropout = 0, .ffn_multiplier = 2.5}; }
+  // The heads together may be wider than hidden, or narrower.
+  Status check(const ModelShape& shape) const override {
+    const auto size = static_cast<std::int64_t>(shape.numbers.at("head_size"));
+    if (size % 2 == 0) return {};
+    return cannot_build("a bellum's head_size is even");
+  }
+};
+
+}  // namespace
+
+const ModelFamily& ante_family() {
+  static const Ante family;
+  return family;
+}
+
+const ModelFamily& bellum_family() {
+  static const Bellum family;
+  return family;
+}
+
+void add_data_families() {
+  if (find_family(ante_family().name()) != nullptr) return;
+  add_family(ante_family());
+  add_family(bellum_family());
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,85 @@
+// Models of several families in checkpoints and folders: their numbers are part of what they are.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/exchange/described_model.h"
+#include "engine/exchange/stored_shape.h"
+#include "tests/engine/exchange/folder_under_test.h"
+#include "tests/engine/families/data_families.h"
+
+namespace sluice::engine {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+const bool kAdded = [] {
+  add_data_families();
+  return true;
+}();
+
+ModelShape ante() { return *preset_shape("ante-small"); }
+
+json hugging_face(const json& changes = json::object()) {
+  json config = {{"model_type", "ante"}, {"depth", 2},   {"width", 32}, {"heads", 4},
+                 {"positions", 16},      {"tokens", 61}, {"inner", 96}};
+  config.update(changes);
+  return config;
+}
+
+class DescribedFamily : public FolderUnderTest {
+ protected:
+  std::string check(const std::string& weights, const ModelShape& wanted = ante()) const {
+    const Status checked = check_described_model(queue(), path(weights), wanted);
+    return checked.ok() ? "accepted" : checked.error().message();
+  }
+};
+
+TEST_F(DescribedFamily, IsComparedByItsNumbersInAHuggingFaceFolder) {
+  ASSERT_TRUE(kAdded);
+  put("theirs/config.json", hugging_face());
+  EXPECT_EQ(check("theirs"), "accepted");
+  ModelShape other = ante();
+  other.numbers["kv_heads"] = 2;
+  EXPECT_THAT(
+      check("theirs", other),
+      HasSubstr("num_kv_heads is 4.0 there, and 2.0 in the configuration (model.kv_heads)"));
+  other = ante();
+  other.numbers["rope_theta"] = 500000;
+  EXPECT_THAT(check("theirs", other),
+              HasSubstr("rope_theta is 10000.0 there, and 500000.0 in the configuration "
+                        "(model.rope_theta)"));
+  put("theirs/config.json", hugging_face({{"num_kv_heads", 1}}));
+  EXPECT_THAT(check("theirs"), HasSubstr("num_kv_heads is 1.0 there"));
+}
+
+TEST_F(DescribedFamily, IsComparedByItsNumbersInARunsFolder) {
+  put("run/config.json", json{{"model", {{"preset", "ante-small"}, {"layers", 2}}}});
+  EXPECT_EQ(check("run"), "accepted");
+  put("run/config.json", json{{"model", {{"preset", "ante-small"}, {"kv_heads", 2.0}}}});
+  EXPECT_THAT(check("run"), HasSubstr("model.kv_heads is 2.0 there, and 4.0 in the configuration"));
+  // A run's file names its family only where that is not the preset's.
+  put("run/config.json", json{{"model", {{"preset", "gpt2-small"}, {"layers", 2}}}});
+  EXPECT_THAT(check("run"), HasSubstr("a model of the family gpt2"));
+  put("run/config.json", json{{"model", {{"preset", "custom"}, {"family", "ante"}}}});
+  EXPECT_EQ(check("run"), "accepted");
+}
+
+TEST(StoredFamily, IsCompletedWhereACheckpointLacksANumber) {
+  StoredRun run;
+  store_shape(ante(), run);
+  EXPECT_EQ(run.family_numbers, ante().numbers);
+  run.family_numbers.erase("rope_theta");  // as if that had come later
+  const auto shape = stored_shape(run);
+  ASSERT_TRUE(shape.ok()) << shape.error().message();
+  EXPECT_EQ(shape->numbers, ante().numbers);
+  StoredRun now;
+  store_shape(ante(), now);
+  EXPECT_THAT(run_differences(complete(run), now), testing::IsEmpty());
+  now.family_numbers["rope_theta"] = 500000;
+  EXPECT_THAT(run_differences(complete(run), now),
+              testing::ElementsAre(HasSubstr("the model's rope_theta is 500000, and was 10000")));
+}
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,97 @@
+// The table of families, in a program that adds two of its own.
+#include "engine/families/families.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/config/key_table.h"
+#include "tests/engine/families/data_families.h"
+
+namespace sluice::engine {
+namespace {
+
+using testing::HasSubstr;
+using Numbers = std::map<std::string, double>;
+
+// Before main(), so before anything asks for keys.
+const bool kAdded = [] {
+  add_data_families();
+  return true;
+}();
+
+class Late final : public ModelFamily {
+ public:
+  std::string_view name() const override { return "late"; }
+  Status check(const ModelShape& /*shape*/) const override { return {}; }
+  ModelLayout layout(const ModelOptions& options) const override {
+    return ante_family().layout(options);
+  }
+  const ParameterNames& parameter_names() const override { return ante_family().parameter_names(); }
+  std::string_view model_type() const override { return "late"; }
+  const std::map<std::string, std::string>& config_keys() const override {
+    return ante_family().config_keys();
+  }
+  Result<HuggingFaceModel> read_config(std::string_view /*text*/) const override {
+    return HuggingFaceModel{};
+  }
+  std::string write_config(const HuggingFaceModel& /*model*/) const override { return "{}"; }
+};
+
+std::string refusal(const ModelShape& shape) {
+  const Status valid = validate(shape);
+  return valid.ok() ? "accepted" : valid.error().message();
+}
+
+TEST(Families, CannotComeAfterWhatIsMadeOfTheTable) {
+  ASSERT_TRUE(kAdded);
+  static const Late late;
+  EXPECT_DEATH(
+      {
+        config::all_keys();
+        add_family(late);
+      },
+      "the family late was added too late");
+  EXPECT_DEATH(
+      {
+        model_presets();
+        add_family(late);
+      },
+      "the family late was added too late");
+  EXPECT_DEATH(add_family(ante_family()), "there are two families ante");
+}
+
+TEST(Families, CompleteAShapeWithTheirNumbers) {
+  const ModelShape preset = *preset_shape("ante-small");
+  EXPECT_EQ(preset.numbers, (Numbers{{"kv_heads", 4}, {"rope_theta", 10000}}));
+  ModelShape shape = preset;
+  shape.numbers = {{"kv_heads", 2}};
+  EXPECT_EQ(complete(shape).numbers, (Numbers{{"kv_heads", 2}, {"rope_theta", 10000}}));
+  shape.family = "nowhere";
+  EXPECT_EQ(complete(shape).numbers, shape.numbers);
+  for (const NamedShape& it : model_presets()) EXPECT_EQ(refusal(it.shape), "accepted") << it.name;
+}
+
+TEST(Families, HaveAllOfTheirNumbersAndNoOther) {
+  ModelShape shape = *preset_shape("ante-small");
+  shape.numbers.erase("rope_theta");
+  EXPECT_THAT(refusal(shape), HasSubstr("a model of the family ante needs rope_theta"));
+  shape = *preset_shape("ante-small");
+  shape.numbers["head_size"] = 8;
+  EXPECT_THAT(refusal(shape), HasSubstr("head_size is no number of the family ante"));
+  shape = *preset_shape("ante-small");
+  shape.numbers["kv_heads"] = 9;
+  EXPECT_THAT(refusal(shape), HasSubstr("kv_heads is 9"));
+  EXPECT_THAT(refusal(shape), HasSubstr("it must be at most 8"));
+}
+
+TEST(Families, FillInWhatAHuggingFaceConfigLeavesOut) {
+  const auto read = read_hugging_face_config(
+      R"({"model_type": "bellum", "depth": 2, "width": 10, "heads": 4, "positions": 8, "tokens": 9,
+          "num_kv_heads": 4})");
+  ASSERT_TRUE(read.ok()) << read.error().message();
+  EXPECT_EQ(read->shape.numbers, (Numbers{{"kv_heads", 4}, {"head_size", 128}}));
+  EXPECT_EQ(refusal(read->shape), "accepted");
+}
+
+}  // namespace
+}  // namespace sluice::engine
