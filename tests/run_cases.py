@@ -30,6 +30,7 @@ OUTCOMES = {"OK": "passed", "SKIPPED": "skipped", "FAILED": "failed"}
 # What a sanitizer prints that reports and carries on; the process then fails only at its end.
 REPORT = "WARNING: ThreadSanitizer"
 SECONDS_TO_DRAIN = 5
+LINES_KEPT = 5000  # of what a case printed
 
 
 def parse_options():
@@ -111,14 +112,14 @@ class Run:
         lines, gone_since = Lines(process), None
         while True:
             left = self._case_timeout - (time.monotonic() - self._begin)
+            if left <= 0:
+                self._printed.append(f"still running after {self._case_timeout:.0f} s: stopped\n")
+                return
             line = lines.next(min(left, 1))
             if line is None:
                 return
             if line:
                 self._take(line)
-            elif left <= 0:
-                self._printed.append(f"still running after {self._case_timeout:.0f} s: stopped\n")
-                return
             elif process.poll() is not None:  # a child of it may still hold the pipe
                 gone_since = gone_since or time.monotonic()
                 if time.monotonic() - gone_since > SECONDS_TO_DRAIN:
@@ -130,6 +131,7 @@ class Run:
             self.announced = int(count[1])
         mark = MARK.search(line)
         self._printed.append(line)
+        del self._printed[:-LINES_KEPT]
         if REPORT in line:
             self._reported.append(self._current)
         if not mark:
@@ -186,14 +188,16 @@ def run_all(options, cases):
         return Run([*options.command, "--gtest_color=no", "--gtest_print_time=0",
                     f"--gtest_filter={pattern}"], options.case_timeout, cases)
 
+    sound = True
     if options.shard is None:
         first = run(options.filter)
+        sound = first.status == 0 or bool(cases.failed())
         if first.complete() or first.ran == 0:
-            return first.complete() and (first.status == 0 or bool(cases.failed()))
+            return first.complete() and sound
     while True:
         left = [name for name in listed(options) if name not in cases.outcomes]
         if not left:
-            return True
+            return sound
         if cases.outcomes:
             print(f"{len(left)} cases did not run in that process and run in another", flush=True)
         again = run(":".join(left))

@@ -43,10 +43,12 @@ ActivationBytes::ActivationBytes(const RunSpec& spec)
       spec.model.peak_bytes(pass, {.cpu = !spec.on_gpu, .deterministic = config.run.deterministic});
   const auto asked = static_cast<std::uint64_t>(std::max<std::int64_t>(config.run.eval_batches, 1));
   evaluated_together_ = std::clamp<std::uint64_t>(kEvaluationFlowBytes / input_bytes_, 1, asked);
+  keeps_all_ = !spec.on_gpu && spec.trains() && config.placement.recompute == Tristate::kOff;
   if (spec.on_gpu && spec.trains() && config.placement.boundaries_to_cpu == Tristate::kOn)
     asked_ring_ = ring_blocks(config);
   for (int unit = 0; unit < spec.model.units(); ++unit)
-    saved_bytes_.push_back(micro_batches_ * spec.model.kind(unit).saved_bytes(pass));
+    saved_bytes_.push_back(
+        spec.model.is_block(unit) ? micro_batches_ * spec.model.kind(unit).saved_bytes(pass) : 0);
 }
 
 std::optional<int> ActivationBytes::inputs_on_gpu(Places places) const {
@@ -73,7 +75,8 @@ std::uint64_t ActivationBytes::on_device(Places places) const {
   else
     bytes += static_cast<std::uint64_t>(blocks_) * micro_batches_ * input_bytes_;
   for (std::size_t unit = 0; unit < places.size(); ++unit)
-    if (places[unit].activations == ActivationPlace::kKeep) bytes += saved_bytes_[unit];
+    if (keeps_all_ || places[unit].activations == ActivationPlace::kKeep)
+      bytes += saved_bytes_[unit];
   return bytes + call_bytes_;
 }
 

@@ -48,6 +48,8 @@ class ActivationBytes {
   std::uint64_t moved_bytes_ = 0;         // that a unit's inputs of a step take in a ring
   std::uint64_t call_bytes_ = 0;
   std::vector<std::uint64_t> saved_bytes_;  // of a step, by unit
+  // Where the host computes, the configuration alone says what is kept: a planner has no choice.
+  bool keeps_all_ = false;
 };
 
 }  // namespace sluice::engine

@@ -34,19 +34,21 @@ UnitSizes unit_sizes(const ModelLayout& model) {
 // As many slots as fit beside everything else that the places take of the GPU.
 void fit_slots(std::uint64_t room_bytes, const MemoryLedger& ledger, MemoryLedger::Places places,
                int blocks, FetchLimits& limits, std::vector<std::string>& notes) {
-  const int wanted = limits.block_slots;
+  // Blocks that stay on the GPU need none.
+  const int wanted = std::min(limits.block_slots, ledger.streamed_blocks(places));
+  if (wanted == 0) return;
   const std::uint64_t all = ledger.slot_bytes(places, wanted);
-  const std::uint64_t others = ledger.bytes(places).gpu - ledger.amounts(places).gpu.slots;
-  const std::uint64_t needed = others + all;
+  const std::uint64_t needed = ledger.bytes(places).gpu - ledger.amounts(places).gpu.slots + all;
   const std::uint64_t one = all - ledger.slot_bytes(places, wanted - 1);
-  if (needed <= room_bytes || one == 0) return;
+  if (needed <= room_bytes) return;
   const std::uint64_t too_many = (needed - room_bytes + one - 1) / one;
   const auto wanted_slots = static_cast<std::uint64_t>(wanted);
+  const int before = limits.block_slots;
   lower_block_slots(limits, blocks,
                     static_cast<int>(wanted_slots - std::min(too_many, wanted_slots)));
-  if (limits.block_slots == wanted) return;
+  if (limits.block_slots == before) return;
   notes.push_back("zero_optimization.stage3_max_live_parameters and its neighbours ask for " +
-                  std::to_string(wanted) + " blocks on the GPU, where " +
+                  std::to_string(before) + " blocks on the GPU, where " +
                   std::to_string(limits.block_slots) +
                   " fit: the others are fetched again for backward");
 }
@@ -54,15 +56,16 @@ void fit_slots(std::uint64_t room_bytes, const MemoryLedger& ledger, MemoryLedge
 }  // namespace
 
 FetchPlan plan_fetching(const RunSpec& spec, const MemoryLedger& ledger,
-                        std::span<const offload::UnitPlacement> places,
-                        std::optional<std::uint64_t> gpu_room_bytes) {
+                        std::span<const offload::UnitPlacement> places, const FetchRoom& room) {
   const UnitSizes sizes = unit_sizes(spec.model);
   const FetchRequest request = fetch_request(spec);
   FetchLimits limits =
       spec.on_gpu ? fetch_limits(sizes, request) : host_fetch_limits(sizes, request);
   FetchPlan plan;
-  if (spec.on_gpu && gpu_room_bytes)
-    fit_slots(*gpu_room_bytes, ledger, places, spec.model.blocks(), limits, plan.notes);
+  if (spec.on_gpu && room.slots > 0)
+    lower_block_slots(limits, spec.model.blocks(), room.slots);
+  else if (spec.on_gpu && room.gpu_bytes)
+    fit_slots(*room.gpu_bytes, ledger, places, spec.model.blocks(), limits, plan.notes);
   plan.prefetch_units = limits.prefetch_units;
   plan.block_slots = limits.block_slots;
   if (spec.on_gpu || ledger.amounts(places).nvme.params > 0)

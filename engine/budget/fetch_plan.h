@@ -21,10 +21,14 @@ struct FetchPlan {
   std::vector<std::string> notes;  // what is not as it was asked for
 };
 
-// `gpu_room_bytes`: slots that are only there for reuse are given up where the places take so much
-// of it that they would not fit. `ledger` is of the same spec; its slots do not matter.
+struct FetchRoom {
+  // Slots that are only there for reuse are given up where the places leave too little of it.
+  std::optional<std::uint64_t> gpu_bytes;
+  int slots = 0;  // already counted: no more than these; 0: not yet
+};
+
+// `ledger` is of the same spec; its slots do not matter.
 FetchPlan plan_fetching(const RunSpec& spec, const MemoryLedger& ledger,
-                        std::span<const offload::UnitPlacement> places,
-                        std::optional<std::uint64_t> gpu_room_bytes);
+                        std::span<const offload::UnitPlacement> places, const FetchRoom& room);
 
 }  // namespace sluice::engine

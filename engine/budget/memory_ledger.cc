@@ -182,11 +182,19 @@ void MemoryLedger::add_gpu(Places places, MemoryAmounts& amounts) const {
   amounts.host.gradients = gradients.host_bytes();
 }
 
-std::uint64_t MemoryLedger::slot_bytes(Places places, int block_slots) const {
+SlotFootprint MemoryLedger::slots(Places places) const {
   SlotFootprint slots;
   for (std::size_t i = 0; i < units_.size(); ++i)
     slots.add(units_[i].role, units_[i].place_bytes, is_resident(places[i]));
-  return slots.all_slot_bytes(block_slots);
+  return slots;
+}
+
+std::uint64_t MemoryLedger::slot_bytes(Places places, int block_slots) const {
+  return slots(places).all_slot_bytes(block_slots);
+}
+
+int MemoryLedger::streamed_blocks(Places places) const {
+  return slots(places).slots(UnitRole::kBlock, static_cast<int>(units_.size()));
 }
 
 }  // namespace sluice::engine

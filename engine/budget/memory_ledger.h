@@ -73,6 +73,7 @@ class MemoryLedger final : public offload::PlacementLedger {
   // With other slots, everything else is the same.
   void set_block_slots(int block_slots) { block_slots_ = block_slots; }
   std::uint64_t slot_bytes(Places places, int block_slots) const;
+  int streamed_blocks(Places places) const;  // without a place of their own on the GPU
 
  private:
   struct Unit {
@@ -91,6 +92,7 @@ class MemoryLedger final : public offload::PlacementLedger {
   explicit MemoryLedger(const RunSpec& spec, int block_slots);
   void add_units(const RunSpec& spec, std::span<const offload::SubGroup> asked);
   bool is_resident(const offload::UnitPlacement& place) const;
+  SlotFootprint slots(Places places) const;
   offload::StateFootprint state(Places places) const;
   void add_params(Places places, MemoryAmounts& amounts) const;
   void add_gpu(Places places, MemoryAmounts& amounts) const;

@@ -98,7 +98,8 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
   SLUICE_ASSIGN_OR_RETURN(const auto places, settle_places(spec, options.places));
   SLUICE_ASSIGN_OR_RETURN(const auto ledger, MemoryLedger::create(spec, /*block_slots=*/1));
   MemoryPlan plan{.purpose = options.purpose, .cuda = options.on_gpu, .types = spec.types()};
-  plan.fetching = plan_fetching(spec, *ledger, places, options.gpu_room_bytes);
+  plan.fetching = plan_fetching(
+      spec, *ledger, places, {.gpu_bytes = options.gpu_room_bytes, .slots = options.block_slots});
   ledger->set_block_slots(plan.fetching.block_slots);
   const std::vector<int> weights = stripe_weights(config, options.nvme_weights);
   SLUICE_ASSIGN_OR_RETURN(plan.state, plan_state(spec, places, weights));

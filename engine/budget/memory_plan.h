@@ -80,6 +80,9 @@ struct PlanOptions {
   // What the planner chose, by unit, for everything that the configuration leaves to it ("auto").
   // Empty: all of that goes to the host's memory.
   std::vector<offload::UnitPlacement> places;
+  // Slots for blocks on the GPU that the planner counted with; 0: by the configuration, and by the
+  // room.
+  int block_slots = 0;
   // Of budget.nvme_paths, where the configuration leaves them open ("auto"). Empty: equal.
   std::vector<int> nvme_weights;
 };

@@ -1,6 +1,7 @@
 #include "engine/budget/settled_places.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "aio/check.h"
@@ -61,6 +62,15 @@ Result<std::vector<UnitPlacement>> settle_places(const RunSpec& spec,
                                                  std::span<const UnitPlacement> chosen) {
   const auto units = static_cast<std::size_t>(spec.model.units());
   SLUICE_CHECK(chosen.empty() || chosen.size() == units, "each unit has its place");
+  for (std::size_t unit = 0; unit < chosen.size(); ++unit) {
+    const UnitPlacement& place = chosen[unit];
+    const UnitLayout& layout = spec.model.layout(static_cast<int>(unit));
+    if (place.gpu_elements + place.cpu_elements + place.nvme_elements != layout.elements) {
+      return Error(ErrorCode::kInvalidArgument, "the places of unit " + layout.name +
+                                                    " do not add up to its " +
+                                                    std::to_string(layout.elements) + " elements");
+    }
+  }
   std::vector<UnitPlacement> places(units);
   std::copy(chosen.begin(), chosen.end(), places.begin());
   if (!spec.trains() || chosen.empty()) {

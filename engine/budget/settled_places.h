@@ -17,7 +17,8 @@
 namespace sluice::engine {
 
 // `chosen`: by unit, or empty. What the planner chose within the rules of the configuration comes
-// back as it is. kInvalidArgument where the configuration's shares cannot be.
+// back as it is. kInvalidArgument where the configuration's shares cannot be, and where those of
+// `chosen` do not add up to the units.
 Result<std::vector<offload::UnitPlacement>> settle_places(
     const RunSpec& spec, std::span<const offload::UnitPlacement> chosen);
 

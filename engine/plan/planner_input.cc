@@ -143,7 +143,6 @@ class Input {
         copy_rate > 0 ? accumulator_bytes(layout, micro_batches, widths.grad) / copy_rate : 0;
     offload::UnitCost cost{.name = layout.name,
                            .elements = layout.elements,
-                           .slot_elements = layout.slot_elements,
                            .forward_s = micro_batches * seconds.forward_s,
                            .recompute_s = recomputes ? micro_batches * seconds.recompute_s : 0,
                            .backward_s = micro_batches * seconds.backward_s + gradient_s,

@@ -73,8 +73,8 @@ Status place(const Question& question, RunPlan& plan) {
   SLUICE_ASSIGN_OR_RETURN(plan.placement, offload::plan_placement(plan.input));
   SLUICE_ASSIGN_OR_RETURN(plan.memory, plan_memory(config, model,
                                                    {.on_gpu = on_gpu,
-                                                    .gpu_room_bytes = budget.gpu,
                                                     .places = plan.placement.places,
+                                                    .block_slots = plan.input.step.slots(),
                                                     .nvme_weights = plan.stripes.chosen()}));
   return {};
 }

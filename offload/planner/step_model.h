@@ -32,8 +32,7 @@ enum class ActivationPlace : std::uint8_t {
 struct UnitCost {
   std::string name;
   std::uint64_t elements = 0;
-  std::uint64_t slot_elements = 0;  // in a place on the GPU, padding included; 0: `elements`
-  double forward_s = 0;             // of the GPU
+  double forward_s = 0;  // of the GPU
   double recompute_s = 0;
   double backward_s = 0;               // without recomputing; the cast of the gradient included
   std::uint64_t unit_input_bytes = 0;  // its input; 0 where backward does not need it: at both ends

@@ -7,6 +7,7 @@
 #include "aio/check.h"
 #include "aio/units.h"
 #include "offload/adamw/adamw.h"
+#include "offload/state/state_footprint.h"
 
 namespace sluice::offload {
 namespace {
@@ -16,19 +17,12 @@ constexpr std::uint64_t kCutElements = 1024;
 // Less than this one thread finishes sooner than several could share it.
 constexpr std::uint64_t kElementsWorthThreads = 32 * 1024;
 
-std::uint64_t total_state_bytes(ParamForm form, std::span<const SubGroup> placement) {
-  std::uint64_t bytes = 0;
-  for (const SubGroup& sub_group : placement)
-    if (sub_group.tier == Tier::kCpu) bytes += state_bytes(form, sub_group.elements);
-  return bytes;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<CpuState>> CpuState::create(const StateKind& kind,
                                                    std::span<const SubGroup> placement,
                                                    bool huge_pages, aio::Executor& executor) {
-  const std::uint64_t bytes = total_state_bytes(kind.form, placement);
+  const std::uint64_t bytes = StateFootprint::of({.form = kind.form}, placement).cpu_bytes();
   auto memory = aio::PageMemory::map(bytes, huge_pages, &executor);
   if (!memory.ok()) {
     return Error(memory.error().code(),

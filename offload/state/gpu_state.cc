@@ -7,6 +7,7 @@
 #include "aio/check.h"
 #include "aio/units.h"
 #include "offload/state/staging_buffers.h"
+#include "offload/state/state_footprint.h"
 
 namespace sluice::offload {
 namespace {
@@ -54,9 +55,7 @@ Result<std::unique_ptr<GpuState>> GpuState::create(const StateKind& kind,
                                                    std::span<const SubGroup> placement,
                                                    DeviceTier& device) {
   const std::span<std::byte> memory = device.memory();
-  std::uint64_t needed = 0;
-  for (const SubGroup& sub_group : placement)
-    if (sub_group.tier == Tier::kGpu) needed += device_bytes(kind.form, sub_group.elements);
+  const std::uint64_t needed = StateFootprint::of({.form = kind.form}, placement).gpu_bytes();
   if (needed > memory.size()) {
     return Error(ErrorCode::kOutOfMemory,
                  "the optimizer state of tier gpu needs " + format_bytes(needed) +

@@ -75,9 +75,13 @@ Result<StoreLayout> plan_layout(const NvmeState::Options& options, std::vector<R
 
 }  // namespace
 
-Status NvmeState::check(const Options& options, std::span<const UnitSpec> units,
-                        std::span<const SubGroup> placement) {
-  return plan_layout(options, record_specs(options, units, placement)).status();
+Result<NvmeState::Plan> NvmeState::plan(const Options& options, std::span<const UnitSpec> units,
+                                        std::span<const SubGroup> placement) {
+  SLUICE_ASSIGN_OR_RETURN(const StoreLayout layout,
+                          plan_layout(options, record_specs(options, units, placement)));
+  return Plan{.buffer_bytes =
+                  aio::PinnedPool::mapped_bytes(layout.largest_image_bytes(), options.swap.buffers),
+              .store_bytes = layout.total_bytes()};
 }
 
 Result<std::unique_ptr<NvmeState>> NvmeState::create(const Options& options,

@@ -38,9 +38,12 @@ class NvmeState final : public TierState {
     aio::IoQueue* reads;
     aio::IoQueue* writes;
   };
-  // Whether create() could lay such a store out.
-  static Status check(const Options& options, std::span<const UnitSpec> units,
-                      std::span<const SubGroup> placement);
+  struct Plan {
+    std::uint64_t buffer_bytes = 0;  // what create() maps and pins
+    std::uint64_t store_bytes = 0;
+  };
+  static Result<Plan> plan(const Options& options, std::span<const UnitSpec> units,
+                           std::span<const SubGroup> placement);
   // Makes the store. Whatever fails, nothing is left behind.
   static Result<std::unique_ptr<NvmeState>> create(const Options& options,
                                                    std::span<const UnitSpec> units,

@@ -50,17 +50,19 @@ NvmeState::Options nvme_options(const Options& options) {
 
 Result<OptimizerOffloader::MemoryPlan> OptimizerOffloader::memory_plan(const Options& options) {
   SLUICE_RETURN_IF_ERROR(check_placement(options.units, options.placement));
-  if (places_on(options, Tier::kNvme)) {
-    SLUICE_RETURN_IF_ERROR(
-        NvmeState::check(nvme_options(options), options.units, options.placement));
-  }
   const auto footprint = StateFootprint::of(
       {.form = options.form, .record_elements = options.record_elements}, options.placement);
-  return MemoryPlan{.cpu_state_bytes = footprint.cpu_bytes(),
-                    .swap_buffer_bytes = footprint.swap_buffer_bytes(options.swap.buffers),
-                    .gpu_state_bytes = footprint.gpu_bytes(),
-                    .nvme_bytes = footprint.nvme_bytes(),
-                    .transfer_bytes = footprint.transfer_bytes(options.form)};
+  MemoryPlan plan{.cpu_state_bytes = footprint.cpu_bytes(),
+                  .gpu_state_bytes = footprint.gpu_bytes(),
+                  .transfer_bytes = footprint.transfer_bytes(options.form)};
+  if (places_on(options, Tier::kNvme)) {
+    SLUICE_ASSIGN_OR_RETURN(
+        const NvmeState::Plan nvme,
+        NvmeState::plan(nvme_options(options), options.units, options.placement));
+    plan.swap_buffer_bytes = nvme.buffer_bytes;
+    plan.nvme_bytes = nvme.store_bytes;
+  }
+  return plan;
 }
 
 Result<std::unique_ptr<OptimizerOffloader>> OptimizerOffloader::create(

@@ -18,23 +18,26 @@ std::uint64_t record_bytes(ParamForm form, std::uint64_t elements) {
 
 }  // namespace
 
-void StateFootprint::add(const Storage& storage, Tier tier, std::uint64_t elements) {
+void StateFootprint::add(const Storage& storage, Tier tier, std::uint64_t elements,
+                         std::uint64_t count) {
+  if (elements == 0 || count == 0) return;
   switch (tier) {
     case Tier::kGpu:
-      gpu_ += GpuState::device_bytes(storage.form, elements);
+      gpu_ += count * GpuState::device_bytes(storage.form, elements);
       return;
     case Tier::kCpu:
-      cpu_ += state_bytes(storage.form, elements);
+      cpu_ += count * state_bytes(storage.form, elements);
       return;
     case Tier::kNvme:
       break;
   }
   const std::uint64_t rest = elements % storage.record_elements;
-  const std::uint64_t largest = std::min(elements, storage.record_elements);
-  nvme_ += elements / storage.record_elements * record_bytes(storage.form, largest);
-  if (rest > 0) nvme_ += record_bytes(storage.form, rest);
-  if (elements > 0)
-    largest_record_ = std::max(largest_record_, record_bytes(storage.form, largest));
+  const std::uint64_t largest =
+      record_bytes(storage.form, std::min(elements, storage.record_elements));
+  std::uint64_t bytes = elements / storage.record_elements * largest;
+  if (rest > 0) bytes += record_bytes(storage.form, rest);
+  nvme_ += count * bytes;
+  largest_record_ = std::max(largest_record_, largest);
 }
 
 void StateFootprint::add(const StateFootprint& other) {

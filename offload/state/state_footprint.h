@@ -1,6 +1,7 @@
 // StateFootprint: what sub-groups of optimizer state take of each tier, as their tier lays them
-// out: gaps, headers and buffers included. The one count of these bytes: the tiers take just this
-// much, and plans add it up for placements that they only consider.
+// out: gaps, headers and buffers included. CpuState and GpuState take just this much; a store's
+// layout comes to the same, by tests/engine/budget/memory_ledger_test.cc. Plans add it up for
+// placements that they only consider.
 //
 // Threads: a value; its functions are pure.
 #pragma once
@@ -22,8 +23,8 @@ class StateFootprint {
     std::uint64_t record_elements = 16 << 20;
   };
 
-  // One sub-group more.
-  void add(const Storage& storage, Tier tier, std::uint64_t elements);
+  // So many sub-groups more, of so many elements each.
+  void add(const Storage& storage, Tier tier, std::uint64_t elements, std::uint64_t count = 1);
   void add(const StateFootprint& other);
   static StateFootprint of(const Storage& storage, std::span<const SubGroup> placement);
 

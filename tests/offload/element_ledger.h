@@ -60,10 +60,6 @@ class ElementLedger final : public PlacementLedger {
     return static_cast<std::uint64_t>(std::ceil(static_cast<double>(elements) * element_bytes));
   }
 
-  static std::uint64_t slot_elements(const UnitCost& unit) {
-    return std::max(unit.elements, unit.slot_elements);
-  }
-
   // What a placement amounts to, before it is converted to bytes.
   struct Sums {
     std::uint64_t resident = 0;  // elements, like the next
@@ -101,9 +97,9 @@ class ElementLedger final : public PlacementLedger {
       }
     }
     if (place.resident) {
-      sums.resident += slot_elements(unit);
+      sums.resident += unit.elements;
     } else {
-      sums.largest_streamed = std::max(sums.largest_streamed, slot_elements(unit));
+      sums.largest_streamed = std::max(sums.largest_streamed, unit.elements);
       ++sums.streamed_units;
     }
     if (place.activations == ActivationPlace::kOffload)

@@ -26,7 +26,7 @@ void count(PlannerInput& input, std::uint64_t fixed_gpu = 1) {
 
 PlannerInput small_input() {
   PlannerInput input;
-  input.units = {{.name = "embedding", .elements = 1000, .slot_elements = 1024}};
+  input.units = {{.name = "embedding", .elements = 1000}};
   for (int i = 0; i < 3; ++i) {
     input.units.push_back({.name = "h",
                            .elements = 2000,

@@ -100,6 +100,62 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"two_drives", {R"(budget.nvme_paths=["nvme0","nvme1"])"}}),
     [](const auto& it) { return std::string(it.param.name); });
 
+// ---- whatever the budget --------------------------------------------------------------------
+
+struct Fitted {
+  RunPlan plan;
+  bool within = false;
+};
+
+// Plans for a described GPU, or for the host.
+Fitted fitted(const std::vector<std::string>& overrides, double gpu_gib, double cpu_gib) {
+  DescribedMachine machine = described(gpu_gib);
+  machine.cpu_gib = cpu_gib;
+  Fitted it{.plan = planned(planned_config(overrides), {.machine = machine})};
+  it.within = used_by(it.plan.memory).within(it.plan.input.budget);
+  return it;
+}
+
+// As many slots as blocks are asked for, some blocks are resident, and there is room for few slots.
+TEST(PlanWithinBudget, CountsSlotsAsThePlannerDid) {
+  const std::vector<std::string> overrides =
+      shape(24, 1024, 16) + std::vector<std::string>{"zero_optimization.offload_param.device=cpu",
+                                                     "gradient_accumulation_steps=8"};
+  int fitting = 0;
+  for (double gpu_gib = 1.5; gpu_gib < 9; gpu_gib += 0.25) {
+    const Fitted it = fitted(overrides, gpu_gib, 64);
+    if (!it.plan.placement.fits) continue;
+    ++fitting;
+    EXPECT_TRUE(it.within) << gpu_gib << " GiB";
+    EXPECT_EQ(used_by(it.plan.memory).gpu, it.plan.placement.used.gpu) << gpu_gib << " GiB";
+  }
+  EXPECT_GT(fitting, 10);
+}
+
+TEST(PlanWithinBudget, CountsWhatTheHostKeepsWhereItComputes) {
+  for (const char* recompute : {"on", "off", "auto"}) {
+    const config::Config config =
+        planned_config(shape(6, 256, 4, 5003) +
+                       std::vector<std::string>{"run.device=cpu",
+                                                std::string("placement.recompute=") + recompute});
+    const ModelLayout model = configured_layout(config, /*on_gpu=*/false);
+    ProbeReport machine;
+    machine.units = UnitTimes(model);
+    machine.speeds.cpu_adamw_elements_per_s = 1e9;
+    machine.speeds.drives = {6e9, 4e9, 3e9, 2e9};
+    const auto input = planner_input({.config = config,
+                                      .model = model,
+                                      .machine = machine,
+                                      .budget = {.cpu = 1ULL << 40, .nvme = 1ULL << 40}});
+    ASSERT_TRUE(input.ok());
+    const auto plan = offload::plan_placement(*input);
+    ASSERT_TRUE(plan.ok() && plan->fits) << recompute;
+    const auto memory = plan_memory(config, model, {.places = plan->places});
+    ASSERT_TRUE(memory.ok());
+    EXPECT_EQ(used_by(*memory).cpu, plan->used.cpu) << recompute;
+  }
+}
+
 // ---- what is said explicitly ----------------------------------------------------------------
 
 void expect_devices(const RunSpec& spec, const std::vector<UnitPlacement>& places) {
