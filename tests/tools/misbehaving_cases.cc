@@ -24,6 +24,11 @@ TEST(Race, IsReported) {
   std::fflush(stdout);
   std::atexit([] { std::_Exit(66); });
 }
+class Between : public testing::Test {
+ protected:
+  static void TearDownTestSuite() { std::abort(); }
+};
+TEST_F(Between, PassesAndThenTheProcessEnds) {}
 class Numbered : public testing::TestWithParam<int> {};
 TEST_P(Numbered, Passes) { EXPECT_GE(GetParam(), 0); }
 INSTANTIATE_TEST_SUITE_P(Of, Numbered, testing::Range(0, 5));

@@ -52,7 +52,7 @@ class RunCases(unittest.TestCase):
 
     def test_names_what_fails_crashes_hangs_and_ends_the_process_and_runs_the_rest(self):
         for words in ((), ("--gtest_shuffle", "--gtest_random_seed=3")):
-            status, said, outcomes = self.run_cases("-Race.*", *words)
+            status, said, outcomes = self.run_cases("-Race.*:Between.*", *words)
             self.assertEqual(status, 1)
             self.assertEqual(len(outcomes), 12)
             self.assertEqual({name for name, outcome in outcomes.items() if outcome == "failed"},
@@ -62,10 +62,17 @@ class RunCases(unittest.TestCase):
             self.assertIn("Bad.Crashes: the process ended with signal 6 during this case", said)
             self.assertEqual(said.splitlines()[-1], "7 passed, 4 failed, 1 skipped")
 
+    def test_fails_where_the_process_ends_between_two_cases(self):
+        for pattern in ("Between.*:Of/*", "Between.*"):
+            status, said, outcomes = self.run_cases(pattern)
+            self.assertEqual(status, 1, said)
+            self.assertEqual(set(outcomes.values()), {"passed"})
+            self.assertIn("itself", said)
+
     def test_runs_every_case_of_a_shard_and_no_other(self):
         ran = []
         for number in "123":
-            _, _, outcomes = self.run_cases("-Race.*", shard=[f"--shard={number}/3"])
+            _, _, outcomes = self.run_cases("-Race.*:Between.*", shard=[f"--shard={number}/3"])
             self.assertEqual(len(outcomes), 4)
             ran += outcomes
         self.assertEqual(len(ran), 12)
