@@ -58,7 +58,7 @@ class CommandLine(Machine):
                                 ("setup", ["--jobs", "0"]), ("setup", ["--jobs=-1"]),
                                 ("setup", ["--preset", "fast"]), ("setup", ["--for=fun"]),
                                 ("setup", ["now"]), ("test", ["--quick"]),
-                                ("test", ["--jobs=many"]), ("lint", ["--all"]),
+                                ("test", ["--jobs=many"]), ("lint", ["--every"]),
                                 ("trace_summary", []), ("trace_summary", ["a", "b"]),
                                 ("demo", ["--fast"]), ("demo", ["--steps", "none"])):
             with self.subTest(tool=tool, arguments=arguments):
