@@ -93,6 +93,7 @@ Result<std::vector<UnitPlacement>> settle_places(const RunSpec& spec,
 
 std::vector<offload::UnitSpec> unit_specs(const ModelLayout& model) {
   std::vector<offload::UnitSpec> specs;
+  specs.reserve(static_cast<std::size_t>(model.units()));
   for (int unit = 0; unit < model.units(); ++unit) specs.push_back(unit_spec(model.layout(unit)));
   return specs;
 }

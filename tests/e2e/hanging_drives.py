@@ -52,7 +52,7 @@ class HangingDrives(SluiceRuns):
                 if rule.hits() == 0:
                     continue
                 place = f"{words}.* on .*fuse.*mounted at {re.escape(str(self.mount.path))}"
-                running.wait_for_match(f"has not (answered|come back) for [\\d.]+ s: {place}")
+                running.wait_for_match(f"has not (answered|returned) for [\\d.]+ s: {place}")
                 rule.release()
                 running.wait_for_match(f"has answered after [\\d.]+ s: {place}")
                 del left[words]
