@@ -181,9 +181,9 @@ std::uint64_t PlacementSpace::beyond_ram(std::span<const UnitPlacement> places) 
   return bytes - std::min(bytes, input_.budget.cpu);
 }
 
-// As much on NVMe as RAM does not hold. Bytes fall nearly on a line over the granules that leave, once
-// the buffers are there that they pass through: guesses along that line come close from below, and
-// what is found in the end was tried.
+// As much on NVMe as RAM does not hold. Bytes fall nearly on a line over the granules that leave,
+// once the buffers are there that they pass through: guesses along that line come close from below,
+// and what is found in the end was tried.
 void PlacementSpace::fit_host_state(const PlacementKnobs& knobs,
                                     std::vector<UnitPlacement>& places) const {
   const std::uint64_t granule = std::max<std::uint64_t>(input_.granule_elements, 1);
