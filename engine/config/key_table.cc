@@ -10,6 +10,7 @@
 
 #include "aio/check.h"
 #include "engine/config/key_sections.h"
+#include "engine/model/model_family.h"
 
 namespace sluice::config {
 namespace {
@@ -143,6 +144,7 @@ bool is_section(std::string_view path) {
 }
 
 std::string type_name(const Key& key) {
+  if (key.choices == engine::kSwitchChoices) return "true or false";
   if (!key.choices.empty()) return choices_text(key.choices);
   return std::visit(
       [](auto accessor) -> std::string {

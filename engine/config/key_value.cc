@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "engine/config/nearest_key.h"
+#include "engine/model/model_family.h"
 
 namespace sluice::config {
 namespace {
@@ -99,16 +100,36 @@ Status store(const Key& key, const Json& value, double& field) {
   return {};
 }
 
+Error no_choice(const Key& key, const Json& value, const std::string& word) {
+  const std::string nearest = nearest_choice(word, key.choices);
+  return wrong(key, value, nearest.empty() ? "" : ": did you mean \"" + nearest + "\"?");
+}
+
+std::optional<std::size_t> place_among(std::string_view choices, const std::string& word) {
+  const auto all = split_choices(choices);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (lower_case(word) == lower_case(all[i])) return i;
+  return std::nullopt;
+}
+
 Status store(const Key& key, const Json& value, std::optional<double>& field) {
+  if (key.choices == engine::kSwitchChoices) {
+    bool on = false;
+    SLUICE_RETURN_IF_ERROR(store(key, value, on));
+    field = on ? 1 : 0;
+    return {};
+  }
+  if (!key.choices.empty()) {
+    const std::string word = value.is_string() ? value.get<std::string>() : std::string();
+    const auto place = place_among(key.choices, word);
+    if (!place) return no_choice(key, value, word);
+    field = static_cast<double>(*place);
+    return {};
+  }
   double number = 0;
   SLUICE_RETURN_IF_ERROR(store(key, value, number));
   field = number;
   return {};
-}
-
-Error no_choice(const Key& key, const Json& value, const std::string& word) {
-  const std::string nearest = nearest_choice(word, key.choices);
-  return wrong(key, value, nearest.empty() ? "" : ": did you mean \"" + nearest + "\"?");
 }
 
 Status store(const Key& key, const Json& value, std::string& field) {
@@ -202,14 +223,10 @@ Status store_choice(const Key& key, const Json& value, Enum& field) {
   std::string word;
   if (value.is_string()) word = value.get<std::string>();
   if (value.is_boolean()) word = value.get<bool>() ? "on" : "off";
-  const auto choices = split_choices(key.choices);
-  for (std::size_t i = 0; i < choices.size(); ++i) {
-    if (lower_case(word) == lower_case(choices[i])) {
-      field = static_cast<Enum>(i);
-      return {};
-    }
-  }
-  return no_choice(key, value, word);
+  const auto place = place_among(key.choices, word);
+  if (!place) return no_choice(key, value, word);
+  field = static_cast<Enum>(*place);
+  return {};
 }
 
 template <typename T>
@@ -217,7 +234,9 @@ Json load(const Key& key, const T& field) {
   if constexpr (std::is_enum_v<T>) {
     return std::string(split_choices(key.choices).at(static_cast<std::size_t>(field)));
   } else if constexpr (std::is_same_v<T, std::optional<double>>) {
-    return field ? Json(*field) : Json();
+    if (!field || key.choices.empty()) return field ? Json(*field) : Json();
+    if (key.choices == engine::kSwitchChoices) return *field != 0;
+    return std::string(split_choices(key.choices).at(static_cast<std::size_t>(*field)));
   } else if constexpr (std::is_same_v<T, std::optional<TierFractions>>) {
     if (!field) return "auto";
     return Json{{"gpu", field->gpu}, {"cpu", field->cpu}, {"nvme", field->nvme}};

@@ -137,6 +137,7 @@ std::vector<Key> join_rows() {
                     .field = FamilyNumber{row.number.name()},
                     .default_json = "\"auto\"",
                     .range = {.minimum = row.number.minimum, .maximum = row.number.maximum},
+                    .choices = row.number.choices,
                     .families = row.families,
                     .auto_rule = "the preset's, or the family's usual one",
                     .meaning = row.meaning});

@@ -73,6 +73,8 @@ void fill_numbers(Derivation& derivation, const engine::ModelShape& preset) {
     model.numbers[name] = given[name].value_or(usual);
     if (!given[name]) derivation.note(number.key, "the family's");
   }
+  const engine::ModelShape settled = engine::complete(model.shape());
+  for (const auto& [name, value] : settled.numbers) model.numbers[name] = value;
 }
 
 // Whether the family has such a model. What a file has left out has been said already.

@@ -42,15 +42,16 @@ bool describes_model(const Json& json) {
 }
 
 // Of what the file says. A number that it has no other name for has ours there.
-template <typename Number>
+template <typename Number, typename Text>
 void add_differences(const std::map<std::string, Number>& said, const Names& names,
-                     const std::map<std::string, Number>& wanted, std::string& differences) {
+                     const std::map<std::string, Number>& wanted, const Text& text,
+                     std::string& differences) {
   for (const auto& [key, mine] : wanted) {
     const auto found = said.find(key);
     if (found == said.end() || found->second == mine) continue;
     const auto name = names.find(key);
     differences += (differences.empty() ? "" : "; ") + (name == names.end() ? key : name->second) +
-                   " is " + Json(found->second).dump() + " there, and " + Json(mine).dump() +
+                   " is " + text(key, found->second) + " there, and " + text(key, mine) +
                    " in the configuration (model." + key + ")";
   }
 }
@@ -58,8 +59,16 @@ void add_differences(const std::map<std::string, Number>& said, const Names& nam
 Status compare(const std::string& path, const Said& said, const Names& names,
                const ModelShape& wanted) {
   std::string differences;
-  add_differences(said.sizes, names, stored_model(wanted), differences);
-  add_differences(said.numbers, names, wanted.numbers, differences);
+  const auto size = [](const std::string& /*key*/, std::int64_t value) {
+    return std::to_string(value);
+  };
+  const auto number = [&](const std::string& key, double value) {
+    for (const ShapeNumber& known : family_of(wanted).numbers())
+      if (known.name() == key) return known.text(value);
+    return Json(value).dump();
+  };
+  add_differences(said.sizes, names, stored_model(wanted), size, differences);
+  add_differences(said.numbers, names, wanted.numbers, number, differences);
   if (differences.empty()) return {};
   return Error(ErrorCode::kInvalidArgument,
                path + " describes another model than the configuration: " + differences);
@@ -96,9 +105,13 @@ Status check_run_file(const std::string& path, const Json& model, const ModelSha
     const Json value = model.value(key, Json());
     if (value.is_number_integer()) said.sizes[key] = value.get<std::int64_t>();
   }
-  for (auto& [name, number] : said.numbers) {
+  for (const ShapeNumber& number : family_of(shape).numbers()) {
+    const std::string name(number.name());
     const Json value = model.value(name, Json());
-    if (value.is_number()) number = value.get<double>();
+    if (value.is_number()) said.numbers[name] = value.get<double>();
+    if (value.is_boolean()) said.numbers[name] = value.get<bool>() ? 1 : 0;
+    if (!value.is_string()) continue;
+    if (const auto place = number.place(value.get<std::string>())) said.numbers[name] = *place;
   }
   return compare(path, said, run_names(wanted), wanted);
 }

@@ -38,16 +38,18 @@ Result<Exported> write_weights(aio::IoQueue& queue, CheckpointReader& checkpoint
   SafetensorsWriter::Options files;
   files.path = options.folder + "/model.safetensors";
   files.max_shard_bytes = options.max_shard_bytes;
-  SLUICE_ASSIGN_OR_RETURN(
-      const auto writer,
-      SafetensorsWriter::create(queue, files, parameter_specs(shape, options.dtype)));
+  const ParameterNames& names = family_of(shape).parameter_names(shape);
+  std::vector<TensorSpec> tensors = parameter_specs(shape, options.dtype);
+  for (TensorSpec& tensor : tensors) tensor.name = names.exported(tensor.name);
+  SLUICE_ASSIGN_OR_RETURN(const auto writer,
+                          SafetensorsWriter::create(queue, files, std::move(tensors)));
   std::vector<float> values;
   std::uint64_t done = 0;
   for (const TensorInfo& parameter : checkpoint.parameters()) {
     for (std::uint64_t first = 0; first < parameter.elements; first += kElementsAtOnce) {
       values.resize(std::min(kElementsAtOnce, parameter.elements - first));
       SLUICE_RETURN_IF_ERROR(checkpoint.read_master(parameter.name, first, values));
-      SLUICE_RETURN_IF_ERROR(writer->append(parameter.name, values));
+      SLUICE_RETURN_IF_ERROR(writer->append(names.exported(parameter.name), values));
       done += values.size();
       if (options.progress) options.progress(done, checkpoint.manifest().elements);
     }

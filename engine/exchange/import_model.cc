@@ -45,7 +45,14 @@ Result<config::Config> run_config(const ModelShape& shape) {
       {"vocab", shape.vocab},
       {"dropout", shape.dropout},
       {"ffn_multiplier", static_cast<double>(shape.ffn()) / static_cast<double>(shape.hidden)}};
-  for (const auto& [name, value] : shape.numbers) model[name] = value;
+  for (const ShapeNumber& number : family_of(shape).numbers()) {
+    const double value = shape.numbers.at(std::string(number.name()));
+    auto& written = model[std::string(number.name())];
+    if (number.choices.empty())
+      written = value;
+    else
+      written = number.text(value);
+  }
   const nlohmann::json run = {
       {"train_micro_batch_size_per_gpu", 1},
       {"gradient_clipping", 1.0},

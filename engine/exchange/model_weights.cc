@@ -17,7 +17,7 @@ constexpr std::uint64_t kBeginningElements = std::uint64_t{1} << 20;
 Result<ModelWeights> open_model_weights(aio::IoQueue& queue, const std::string& path,
                                         const ModelShape& shape, HeadCheck head) {
   SLUICE_RETURN_IF_ERROR(check_described_model(queue, path, shape));
-  const ParameterNames& rules = family_of(shape).parameter_names();
+  const ParameterNames& rules = family_of(shape).parameter_names(shape);
   ModelWeights weights;
   SLUICE_ASSIGN_OR_RETURN(weights.reader, SafetensorsReader::open(queue, path));
   weights.parameters = parameter_specs(shape, DType::kF32);

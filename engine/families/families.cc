@@ -2,18 +2,20 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "aio/check.h"
 #include "engine/model/gpt2/gpt2_family.h"
+#include "engine/model/llama/llama_family.h"
 
 namespace sluice::engine {
 namespace {
 
 std::vector<const ModelFamily*>& table() {
-  static std::vector<const ModelFamily*> families = {&gpt2_family()};
+  static std::vector<const ModelFamily*> families = {&gpt2_family(), &llama_family()};
   return families;
 }
 
@@ -33,10 +35,13 @@ Status check_number(const ShapeNumber& number, const ModelFamily& family, const 
   if (found == shape.numbers.end())
     return cannot_build("a model of the family " + std::string(family.name()) + " needs " + name);
   const double value = found->second;
-  if (value >= number.minimum && value <= number.maximum) return {};
-  const std::string limit = value < number.minimum   ? "at least " + number_text(number.minimum)
-                            : value > number.maximum ? "at most " + number_text(number.maximum)
-                                                     : std::string("a number");
+  const bool may_have_fraction = !number.whole && number.choices.empty();
+  const bool is_whole = may_have_fraction || value == std::floor(value);
+  if (value >= number.least() && value <= number.most() && is_whole) return {};
+  const std::string limit = value < number.least()  ? "at least " + number_text(number.least())
+                            : value > number.most() ? "at most " + number_text(number.most())
+                            : !is_whole             ? std::string("a whole number")
+                                                    : std::string("a number");
   return cannot_build(name + " is " + number_text(value) + "; in a model of the family " +
                       std::string(family.name()) + " it must be " + limit);
 }
@@ -96,9 +101,11 @@ std::optional<ModelShape> preset_shape(std::string_view name) {
 }
 
 ModelShape complete(ModelShape shape) {
-  if (const ModelFamily* family = find_family(shape.family); family != nullptr)
-    for (const ShapeNumber& number : family->numbers())
-      shape.numbers.try_emplace(std::string(number.name()), number.default_value);
+  const ModelFamily* family = find_family(shape.family);
+  if (family == nullptr) return shape;
+  for (const ShapeNumber& number : family->numbers())
+    shape.numbers.try_emplace(std::string(number.name()), number.default_value);
+  family->settle(shape);
   return shape;
 }
 
@@ -125,12 +132,14 @@ Result<HuggingFaceModel> read_hugging_face_config(std::string_view text) {
   const nlohmann::json type = json.value("model_type", nlohmann::json());
   std::string known;
   for (const ModelFamily* family : table()) {
-    if (type == std::string(family->model_type())) {
-      SLUICE_ASSIGN_OR_RETURN(HuggingFaceModel model, family->read_config(text));
-      model.shape = complete(std::move(model.shape));
-      return model;
+    for (const std::string_view of_family : family->model_types()) {
+      if (type == std::string(of_family)) {
+        SLUICE_ASSIGN_OR_RETURN(HuggingFaceModel model, family->read_config(text));
+        model.shape = complete(std::move(model.shape));
+        return model;
+      }
+      known += (known.empty() ? "\"" : ", \"") + std::string(of_family) + "\"";
     }
-    known += (known.empty() ? "\"" : ", \"") + std::string(family->model_type()) + "\"";
   }
   return Error(
       ErrorCode::kInvalidArgument,

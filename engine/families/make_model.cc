@@ -6,13 +6,15 @@
 
 #include "engine/families/families.h"
 #include "engine/model/gpt2/gpt2_units.h"
+#include "engine/model/llama/llama_shape.h"
+#include "engine/model/llama/llama_units.h"
 
 namespace sluice::engine {
 namespace {
 
 std::map<std::string, MakeUnits, std::less<>>& table() {
   static std::map<std::string, MakeUnits, std::less<>> makers = {
-      {std::string(kGpt2Family), &make_gpt2_units}};
+      {std::string(kGpt2Family), &make_gpt2_units}, {std::string(kLlamaFamily), &make_llama_units}};
   return makers;
 }
 

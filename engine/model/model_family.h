@@ -11,6 +11,7 @@
 
 #include <limits>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,7 +34,8 @@ struct NamedShape {
 
 // A number that not every family has: the key model.<name> of a configuration, an entry of
 // ModelShape::numbers, and stored with checkpoints under its name. Families may have the same one,
-// each with a range and a default of its own.
+// each with a range and a default of its own. Some stand for a word: they are its place in a list
+// that only grows at its end, as checkpoints have the number.
 struct ShapeNumber {
   std::string_view key;  // "model.rope_theta"
   // Where nothing says it. A number that comes later has what models were before, since their
@@ -41,10 +43,20 @@ struct ShapeNumber {
   double default_value = 0;
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
-  std::string_view meaning;
+  std::string_view choices = {};  // "none|linear": the words, and the range with them
+  bool whole = false;             // without a fraction
+  std::string_view meaning = {};
 
   std::string_view name() const { return key.substr(key.find('.') + 1); }
+  double most() const;  // maximum, or the last word
+  double least() const { return choices.empty() ? minimum : 0; }
+  std::string text(double value) const;  // "llama3", "8"
+  // The place of a word; nothing where it is none.
+  std::optional<double> place(std::string_view word) const;
 };
+
+// The choices of what is on or off: true and false in a configuration.
+inline constexpr std::string_view kSwitchChoices = "false|true";
 
 // Of a shape that nothing says more about, as a preset would.
 struct UsualNumbers {
@@ -74,6 +86,9 @@ class ModelFamily {
   // Of a shape without a preset.
   virtual UsualNumbers usual() const { return {}; }
 
+  // Replaces numbers that leave it to others ("as many as heads") by what that is, so that equal
+  // models have equal numbers. Of a shape with all of them.
+  virtual void settle(ModelShape& /*shape*/) const {}
   // What check_sizes() leaves to the family, such as how hidden is divided among the heads: nothing
   // else has a rule for that. The numbers have been checked against their ranges.
   // kInvalidArgument, as there.
@@ -82,16 +97,16 @@ class ModelFamily {
   virtual ModelLayout layout(const ModelOptions& options) const = 0;
 
   // ---- in files --------------------------------------------------------------------------------
-  virtual const ParameterNames& parameter_names() const = 0;
-  // The "model_type" of its config.json.
-  virtual std::string_view model_type() const = 0;
+  virtual const ParameterNames& parameter_names(const ModelShape& shape) const = 0;
+  // What "model_type" of a config.json is its.
+  virtual std::span<const std::string_view> model_types() const = 0;
   // Its keys there, by the names of stored_model(): {"layers", "n_layer"}; and those of its numbers
   // that have other names there.
   virtual const std::map<std::string, std::string>& config_keys() const = 0;
-  // A config.json of its model_type. Anything that Sluice does not compute as transformers does is
-  // refused: a sentence without the file's name, kCorrupt where a value is none, kInvalidArgument
-  // where it describes another model. `dtype` is left as it is by default: the weights say theirs.
-  // Numbers that it leaves out have their defaults.
+  // A config.json of one of its model_types. Anything that Sluice does not compute as transformers
+  // does is refused: a sentence without the file's name, kCorrupt where a value is none,
+  // kInvalidArgument where it describes another model. `dtype` is left as it is by default: the
+  // weights say theirs. Numbers that it leaves out have their defaults.
   virtual Result<HuggingFaceModel> read_config(std::string_view text) const = 0;
   // As transformers reads it.
   virtual std::string write_config(const HuggingFaceModel& model) const = 0;

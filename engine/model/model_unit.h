@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/model/documents.h"
 #include "engine/model/unit_layout.h"
 #include "engine/model/unit_views.h"
 
@@ -42,6 +43,8 @@ struct PassContext {
   // Backward writes the gradients of parameters with ParameterSpec::gradient_is_product, whatever
   // was there: for the first micro-batch, which saves zeroing and reading them.
   bool overwrites = false;
+  // Of the micro-batch; null: each sequence is one document. The same in all passes of a unit.
+  const Documents* documents = nullptr;
 };
 
 // What forward leaves for backward. A bag of tensors, so that they can be counted or moved away.

@@ -24,6 +24,11 @@ std::string_view ParameterNames::ours(std::string_view name_in_file) const {
   return name_in_file;
 }
 
+std::string ParameterNames::exported(std::string_view name) const {
+  const bool has_prefix = prefixes_exports && name != head;
+  return (has_prefix ? std::string(prefix) : std::string()) + std::string(name);
+}
+
 const TensorInfo* find_parameter(const ParameterNames& names, std::span<const TensorInfo> in_file,
                                  std::string_view name) {
   const auto found = std::find_if(in_file.begin(), in_file.end(), [&](const TensorInfo& tensor) {
@@ -53,8 +58,8 @@ Result<std::vector<std::string>> match_parameters(const ParameterNames& rules,
       return mismatch("tensor " + in_quotes(entry->second->name) + " is " +
                       std::string(to_string(entry->second->dtype)) +
                       "; weights are F16, BF16, F32 or F64");
-    if (const auto head = found.find(rules.tied_head);
-        parameter.name == rules.token_embedding && head != found.end()) {
+    if (const auto head = found.find(rules.head);
+        rules.is_tied && parameter.name == rules.token_embedding && head != found.end()) {
       SLUICE_RETURN_IF_ERROR(check_shape(*head->second, parameter));
       found.erase(head);
     }

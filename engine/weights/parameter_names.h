@@ -18,14 +18,18 @@ namespace sluice::engine {
 // Of a family.
 struct ParameterNames {
   std::string_view prefix;  // "transformer.", in front of a file's names; may be missing there
+  bool prefixes_exports = false;                       // whether it is written
   bool (*is_buffer)(std::string_view name) = nullptr;  // by our name: nobody needs that; null: none
-  // Empty unless the head is the token embedding: a file's tensor of the one, and ours of the
-  // other.
-  std::string_view tied_head;
+  // The output projection, which is outside the base model and has no prefix. A tied one is the
+  // token embedding, and a parameter of files alone.
+  std::string_view head;
+  bool is_tied = false;
   std::string_view token_embedding;
 
   // Our name for a file's.
   std::string_view ours(std::string_view name_in_file) const;
+  // Ours in a file that is written.
+  std::string exported(std::string_view name) const;
 };
 
 // By our name; nullptr: the file has no such tensor.

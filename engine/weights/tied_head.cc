@@ -21,8 +21,8 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
 
 Status check_tied_head(const ParameterNames& names, SafetensorsReader& weights,
                        std::uint64_t most_elements) {
-  if (names.tied_head.empty()) return {};
-  const TensorInfo* const head = find_parameter(names, weights.tensors(), names.tied_head);
+  if (!names.is_tied) return {};
+  const TensorInfo* const head = find_parameter(names, weights.tensors(), names.head);
   const TensorInfo* const embedding =
       find_parameter(names, weights.tensors(), names.token_embedding);
   if (head == nullptr || embedding == nullptr) return {};

@@ -11,7 +11,6 @@
 #include "engine/model/ops/gelu.h"
 #include "engine/model/ops/layer_norm.h"
 #include "engine/model/ops/linear.h"
-#include "engine/model/ops/plain_attention.h"
 
 namespace sluice::engine {
 namespace {
@@ -84,12 +83,15 @@ at::Tensor last_product(const UnitViews& w, Kept& kept) {
 }
 
 auto attend_with(const AttentionOptions& options) {
-  return [options](const at::Tensor& qkv) { return attention(qkv, options); };
+  return [options](const at::Tensor& qkv) {
+    return attention(HeadViews(qkv, options.heads), options);
+  };
 }
 
-AttentionOptions attention_options(const PassContext& context, std::int64_t heads,
+AttentionOptions attention_options(const PassContext& context, const HeadShape& heads,
                                    double probability) {
   return {.heads = heads,
+          .reach = {.documents = context.documents},
           .dropout = dropout_at(context, DropoutSite::kAttention, probability),
           .deterministic = context.deterministic};
 }
@@ -145,8 +147,8 @@ at::Tensor attention_branch_backward(const UnitViews& w, Saved& saved, const at:
       g.put(p::kProjectionWeight, attended.output, dropped);
       gradient = linear_input_gradient(dropped, w[p::kProjectionWeight]);
     }
-    gradient =
-        attention_backward(gradient, saved.take(kQkv), attended, options, g[p::kAttentionBias]);
+    gradient = attention_backward(gradient, HeadViews(saved.take(kQkv), options.heads), attended,
+                                  options, g[p::kAttentionBias]);
   }
   g.put(p::kAttentionWeight, layer_norm(input, w[p::kNorm1Weight], w[p::kNorm1Bias]).output,
         gradient);
@@ -158,7 +160,7 @@ at::Tensor attention_branch_backward(const UnitViews& w, Saved& saved, const at:
 Gpt2Block::Gpt2Block(const ModelShape& shape, std::int64_t layer)
     : ModelUnit(gpt2_block_layout(shape, layer)),
       layer_(layer),
-      heads_(shape.heads),
+      heads_(equal_heads(shape.heads, shape.hidden)),
       dropout_(shape.dropout) {}
 
 at::Tensor Gpt2Block::forward(const PassContext& context, const UnitViews& parameters,
@@ -209,7 +211,7 @@ at::Tensor Gpt2Block::extend(const UnitViews& parameters, const at::Tensor& inpu
   const auto attend = [&](const at::Tensor& qkv) -> Attended {
     const HeadViews heads(qkv, heads_);
     cache.put(layer_, heads.key, heads.value);
-    if (cache.length() == 0) return attention(qkv, {.heads = heads_});
+    if (cache.length() == 0) return attention(heads, {.heads = heads_});
     const std::int64_t positions = cache.length() + 1;
     return {.output = merge_heads(at::scaled_dot_product_attention(
                 heads.query, cache.keys(layer_, positions), cache.values(layer_, positions)))};

@@ -9,6 +9,7 @@
 
 #include "engine/model/model_shape.h"
 #include "engine/model/model_unit.h"
+#include "engine/model/ops/head_views.h"
 
 namespace sluice::engine {
 
@@ -28,7 +29,7 @@ class Gpt2Block final : public ModelUnit {
 
  private:
   std::int64_t layer_;
-  std::int64_t heads_;
+  HeadShape heads_;
   double dropout_;
 };
 

@@ -25,8 +25,4 @@ std::uint64_t block_peak_bytes(const ModelShape& shape, const PassShape& pass,
 std::uint64_t head_peak_bytes(const ModelShape& shape, const PassShape& pass,
                               std::int64_t padded_vocab = 0, const PeakOptions& options = {});
 
-// Rows of logits that stand in memory at once: more on CUDA, where each chunk also reads and writes
-// the token embedding's whole gradient.
-std::int64_t loss_chunk_rows(std::int64_t vocab, bool cpu);
-
 }  // namespace sluice::engine

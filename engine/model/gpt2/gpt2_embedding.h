@@ -24,8 +24,4 @@ class Gpt2Embedding final : public ModelUnit {
   double dropout_;
 };
 
-// gradient[ids[i]] += rows[i], for each i in ascending order, whatever the number of threads:
-// gradient fp32 [V, C], ids int64 [N], rows [N, C].
-void accumulate_rows(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& rows);
-
 }  // namespace sluice::engine

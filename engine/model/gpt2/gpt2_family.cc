@@ -1,5 +1,7 @@
 #include "engine/model/gpt2/gpt2_family.h"
 
+#include <array>
+
 #include "engine/model/gpt2/gpt2_config.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 
@@ -50,15 +52,19 @@ class Gpt2Family final : public ModelFamily {
 
   ModelLayout layout(const ModelOptions& options) const override { return gpt2_layout(options); }
 
-  const ParameterNames& parameter_names() const override {
+  const ParameterNames& parameter_names(const ModelShape& /*shape*/) const override {
     static const ParameterNames names = {.prefix = "transformer.",
                                          .is_buffer = &is_mask,
-                                         .tied_head = "lm_head.weight",
+                                         .head = "lm_head.weight",
+                                         .is_tied = true,
                                          .token_embedding = "wte.weight"};
     return names;
   }
 
-  std::string_view model_type() const override { return "gpt2"; }
+  std::span<const std::string_view> model_types() const override {
+    static constexpr std::array<std::string_view, 1> kTypes = {"gpt2"};
+    return kTypes;
+  }
 
   const std::map<std::string, std::string>& config_keys() const override {
     static const std::map<std::string, std::string> keys = {

@@ -9,6 +9,7 @@
 
 #include "engine/model/head_unit.h"
 #include "engine/model/model_shape.h"
+#include "engine/model/ops/output_loss.h"
 
 namespace sluice::engine {
 
@@ -30,6 +31,8 @@ class Gpt2Head final : public HeadUnit {
                     std::int64_t positions) const override;
 
  private:
+  OutputLossOptions loss_options(at::Device device, double grad_scale) const;
+
   std::int64_t vocab_;
   std::int64_t chunk_rows_;
 };

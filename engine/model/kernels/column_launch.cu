@@ -72,14 +72,14 @@ struct Gather {
   std::int64_t packs;
 
   __device__ Loaded load(std::int64_t row, std::int64_t pack) const {
-    const std::int64_t part_packs = packs / 3;
-    const void* const part = pack < part_packs       ? launch.first
-                             : pack < 2 * part_packs ? launch.second
-                                                     : launch.third;
-    const std::int64_t skipped = pack < part_packs       ? 0
-                                 : pack < 2 * part_packs ? part_packs
-                                                         : 2 * part_packs;
-    return load_pack(static_cast<const Scalar*>(part), row * part_packs + pack - skipped);
+    const std::int64_t first_packs = launch.first_columns / kPack;
+    if (pack < first_packs)
+      return load_pack(static_cast<const Scalar*>(launch.first), row * first_packs + pack);
+    const std::int64_t other_packs = (packs - first_packs) / 2;
+    const bool is_second = pack < first_packs + other_packs;
+    const void* const part = is_second ? launch.second : launch.third;
+    const std::int64_t skipped = first_packs + (is_second ? 0 : other_packs);
+    return load_pack(static_cast<const Scalar*>(part), row * other_packs + pack - skipped);
   }
   __device__ void finish(std::int64_t row, std::int64_t pack, const Loaded& loaded,
                          Floats& value) const {
@@ -184,7 +184,9 @@ cudaError_t launch_gelu_backward(const GeluBackwardLaunch& launch, const ColumnS
 
 cudaError_t launch_gather(const GatherLaunch& launch, const ColumnShape& shape,
                           cudaStream_t stream) {
-  if (shape.columns % (3 * kPack) != 0) return cudaErrorInvalidValue;
+  const std::int64_t others = shape.columns - launch.first_columns;
+  if (launch.first_columns % kPack != 0 || others < 0 || others % (2 * kPack) != 0)
+    return cudaErrorInvalidValue;
   return launch_pass<Gather>(launch, shape, stream);
 }
 

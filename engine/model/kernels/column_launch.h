@@ -39,12 +39,13 @@ struct GeluBackwardLaunch {
 cudaError_t launch_gelu_backward(const GeluBackwardLaunch& launch, const ColumnShape& shape,
                                  cudaStream_t stream);
 
-// Three matrices of columns / 3 side by side, and their sums.
+// Three matrices side by side, the second as wide as the third, and their sums.
 struct GatherLaunch {
   const void* first = nullptr;
   const void* second = nullptr;
   const void* third = nullptr;
-  void* to = nullptr;  // [rows, columns]
+  std::int64_t first_columns = 0;  // a multiple of 8, as are the others'
+  void* to = nullptr;              // [rows, columns]
   float* partials = nullptr;
 };
 cudaError_t launch_gather(const GatherLaunch& launch, const ColumnShape& shape,

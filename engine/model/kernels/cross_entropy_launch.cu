@@ -42,6 +42,7 @@ __device__ Softmax joined_over_block(Softmax mine) {
 struct FinishedRow {
   Softmax all;
   std::int64_t target;  // its column; -1: outside the vocabulary
+  float grad_scale;     // 0: ignored
 };
 
 // Joins what the block's threads saw of its row, and writes the row's loss. When a thread returns,
@@ -53,12 +54,13 @@ __device__ FinishedRow finished_row(const Scalar* row, Softmax seen, bool saw_na
   const Softmax all = joined_over_block<kThreads>(seen);
   const std::int64_t target = launch.targets[blockIdx.x];
   const bool known = target >= 0 && target < launch.vocab;
+  const bool ignored = target == launch.ignored;
   if (threadIdx.x == 0) {
     const float x = known ? widen(row[target]) : NAN;
-    launch.losses[blockIdx.x] = logf(all.sum) + all.largest - x;
+    launch.losses[blockIdx.x] = ignored ? 0.0F : logf(all.sum) + all.largest - x;
   }
   __syncthreads();
-  return {all, known ? target : -1};
+  return {all, known ? target : -1, ignored ? 0.0F : launch.grad_scale};
 }
 
 template <typename Scalar>
@@ -76,14 +78,14 @@ __global__ void cross_entropy_kernel(Scalar* logits, CrossEntropyLaunch launch) 
       mine.sum += expf(x - mine.largest);
     }
   }
-  const auto [all, target] = finished_row<kRowThreads>(row, mine, nan, launch);
+  const auto [all, target, grad_scale] = finished_row<kRowThreads>(row, mine, nan, launch);
   if (!launch.gradient) return;
   for (std::int64_t c = threadIdx.x; c < launch.columns; c += kRowThreads) {
     float gradient = 0.0F;
     if (c < launch.vocab) {
       gradient = expf(widen(row[c]) - all.largest) / all.sum;
       if (c == target) gradient -= 1.0F;
-      gradient *= launch.grad_scale;
+      gradient = grad_scale == 0.0F ? 0.0F : gradient * grad_scale;
     }
     row[c] = narrow<Scalar>(gradient);
   }
@@ -113,17 +115,18 @@ __global__ void __launch_bounds__(kPackedThreads)
 #pragma unroll
     for (int i = 0; i < kPack; ++i) mine.sum += __expf(x[i] - largest);
   }
-  const auto [all, target] = finished_row<kPackedThreads>(row, mine, nan, launch);
+  const auto [all, target, grad_scale] = finished_row<kPackedThreads>(row, mine, nan, launch);
   if (!launch.gradient) return;
-  const float factor = launch.grad_scale / all.sum;
+  const float factor = grad_scale / all.sum;
   for (std::int64_t pack = threadIdx.x; pack * kPack < launch.columns; pack += kPackedThreads) {
     Floats x;
     load(row, pack, x);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       const std::int64_t column = pack * kPack + i;
-      x[i] = column < launch.vocab ? __expf(x[i] - all.largest) * factor : 0.0F;
-      if (column == target) x[i] -= launch.grad_scale;
+      const bool counts = column < launch.vocab && grad_scale != 0.0F;
+      x[i] = counts ? __expf(x[i] - all.largest) * factor : 0.0F;
+      if (column == target) x[i] -= grad_scale;
     }
     store(row, pack, x);
   }

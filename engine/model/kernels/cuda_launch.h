@@ -36,6 +36,7 @@ struct CrossEntropyLaunch {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::int64_t vocab = 0;
+  std::int64_t ignored = -1;  // a target that has no loss and no gradient
   CudaDtype dtype = CudaDtype::kFloat;
   float grad_scale = 1;
   bool gradient = true;

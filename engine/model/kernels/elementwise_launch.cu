@@ -32,6 +32,65 @@ __global__ void __launch_bounds__(kThreads) add_residual_kernel(AddResidualLaunc
   store(static_cast<Scalar*>(launch.sum), pack, x);
 }
 
+// The packs of a thread: of both halves of a row, and of their product.
+struct GatedPacks {
+  std::int64_t gate;
+  std::int64_t up;
+  std::int64_t product;
+  bool exists;
+
+  __device__ GatedPacks(std::int64_t rows, std::int64_t columns) {
+    const std::int64_t packs = columns / kPack;
+    product = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    exists = product < rows * packs;
+    gate = product + product / packs * packs;
+    up = gate + packs;
+  }
+};
+
+__device__ inline float logistic(float x) { return 1.0F / (1.0F + expf(-x)); }
+
+template <typename Scalar>
+__global__ void __launch_bounds__(kThreads) silu_gated_kernel(SiluGatedLaunch launch) {
+  const GatedPacks at(launch.rows, launch.columns);
+  if (!at.exists) return;
+  Floats gate;
+  Floats up;
+  load(static_cast<const Scalar*>(launch.gate_and_up), at.gate, gate);
+  load(static_cast<const Scalar*>(launch.gate_and_up), at.up, up);
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) gate[i] *= logistic(gate[i]) * up[i];
+  store(static_cast<Scalar*>(launch.product), at.product, gate);
+}
+
+template <typename Scalar>
+__global__ void __launch_bounds__(kThreads)
+    silu_gated_backward_kernel(SiluGatedBackwardLaunch launch) {
+  const GatedPacks at(launch.rows, launch.columns);
+  if (!at.exists) return;
+  auto* const gate_and_up = static_cast<Scalar*>(launch.gate_and_up);
+  auto* const gradients = static_cast<Scalar*>(launch.gradient);
+  Floats gate;
+  Floats up;
+  Floats gradient;
+  load(gate_and_up, at.gate, gate);
+  load(gate_and_up, at.up, up);
+  load(gradients, at.product, gradient);
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    const float open = logistic(gate[i]);
+    const float silu = gate[i] * open;
+    const float slope = open * (1.0F + gate[i] * (1.0F - open));
+    gate[i] = gradient[i] * up[i] * slope;
+    const float product = silu * up[i];
+    up[i] = gradient[i] * silu;
+    gradient[i] = product;
+  }
+  store(gate_and_up, at.gate, gate);
+  store(gate_and_up, at.up, up);
+  store(gradients, at.product, gradient);
+}
+
 // Blocks of the whole, 0 where there is nothing to do.
 unsigned blocks_of(std::int64_t elements) {
   return static_cast<unsigned>((elements / kPack + kThreads - 1) / kThreads);
@@ -45,6 +104,28 @@ cudaError_t launch_gelu(const GeluLaunch& launch, cudaStream_t stream) {
   with_packed_type(launch.dtype, [&](auto* type) {
     using Scalar = std::remove_pointer_t<decltype(type)>;
     gelu_kernel<Scalar><<<blocks_of(launch.elements), kThreads, 0, stream>>>(launch);
+  });
+  return cudaGetLastError();
+}
+
+cudaError_t launch_silu_gated(const SiluGatedLaunch& launch, cudaStream_t stream) {
+  if (launch.columns % kPack != 0) return cudaErrorInvalidValue;
+  const std::int64_t elements = launch.rows * launch.columns;
+  if (elements == 0) return cudaSuccess;
+  with_packed_type(launch.dtype, [&](auto* type) {
+    using Scalar = std::remove_pointer_t<decltype(type)>;
+    silu_gated_kernel<Scalar><<<blocks_of(elements), kThreads, 0, stream>>>(launch);
+  });
+  return cudaGetLastError();
+}
+
+cudaError_t launch_silu_gated_backward(const SiluGatedBackwardLaunch& launch, cudaStream_t stream) {
+  if (launch.columns % kPack != 0) return cudaErrorInvalidValue;
+  const std::int64_t elements = launch.rows * launch.columns;
+  if (elements == 0) return cudaSuccess;
+  with_packed_type(launch.dtype, [&](auto* type) {
+    using Scalar = std::remove_pointer_t<decltype(type)>;
+    silu_gated_backward_kernel<Scalar><<<blocks_of(elements), kThreads, 0, stream>>>(launch);
   });
   return cudaGetLastError();
 }

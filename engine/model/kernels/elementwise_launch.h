@@ -1,5 +1,5 @@
-// Forward passes over 16-bit numbers on CUDA, element by element: pointers, a dtype, a stream.
-// Elements are a multiple of 8.
+// Passes over 16-bit numbers on CUDA, element by element: pointers, a dtype, a stream. Elements,
+// and columns, are a multiple of 8.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,5 +28,24 @@ struct AddResidualLaunch {
   CudaDtype dtype = CudaDtype::kBfloat16;
 };
 cudaError_t launch_add_residual(const AddResidualLaunch& launch, cudaStream_t stream);
+
+// The SiLU of a row's first half, times its second half.
+struct SiluGatedLaunch {
+  const void* gate_and_up = nullptr;  // [rows, 2 * columns]
+  void* product = nullptr;            // [rows, columns]
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  CudaDtype dtype = CudaDtype::kBfloat16;
+};
+cudaError_t launch_silu_gated(const SiluGatedLaunch& launch, cudaStream_t stream);
+
+struct SiluGatedBackwardLaunch {
+  void* gate_and_up = nullptr;  // becomes its gradient
+  void* gradient = nullptr;     // of the product; becomes the product
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  CudaDtype dtype = CudaDtype::kBfloat16;
+};
+cudaError_t launch_silu_gated_backward(const SiluGatedBackwardLaunch& launch, cudaStream_t stream);
 
 }  // namespace sluice::engine

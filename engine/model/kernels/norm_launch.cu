@@ -90,7 +90,8 @@ struct RowPart {
   }
 };
 
-template <typename Scalar, int kSteps>
+// kCentred: a LayerNorm, with mean and bias; otherwise an RMSNorm, with neither.
+template <typename Scalar, int kSteps, bool kCentred>
 __global__ void __launch_bounds__(kMostForwardThreads)
     norm_forward_kernel(NormForwardLaunch launch) {
   __shared__ float of_sum[kMostTeams][kMostWarps];
@@ -113,13 +114,16 @@ __global__ void __launch_bounds__(kMostForwardThreads)
     }
   }
   const auto columns = static_cast<float>(launch.columns);
-  const float mean =
-      team_sum(x.sum_of(end, [](float value, float sum) { return sum + value; }), of_sum) / columns;
+  float mean = 0;
+  if constexpr (kCentred) {
+    mean = team_sum(x.sum_of(end, [](float value, float sum) { return sum + value; }), of_sum) /
+           columns;
+  }
   const float squares = x.sum_of(
       end, [mean](float value, float sum) { return __fmaf_rn(value - mean, value - mean, sum); });
   const float rstd = 1.0F / sqrtf(team_sum(squares, of_squares) / columns + launch.epsilon);
   if (threadIdx.x == 0 && end > 0) {
-    launch.mean[row] = mean;
+    if constexpr (kCentred) launch.mean[row] = mean;
     launch.rstd[row] = rstd;
   }
 #pragma unroll
@@ -127,10 +131,10 @@ __global__ void __launch_bounds__(kMostForwardThreads)
     if (pack_at(step) >= end) continue;
     Floats value;
     Floats weight;
-    Floats bias;
+    Floats bias = {};
     widen(x.packs[step], value);
     load(static_cast<const Scalar*>(launch.weight), pack_at(step), weight);
-    load(static_cast<const Scalar*>(launch.bias), pack_at(step), bias);
+    if constexpr (kCentred) load(static_cast<const Scalar*>(launch.bias), pack_at(step), bias);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       value[i] = __fmaf_rn((value[i] - mean) * rstd, weight[i], bias[i]);
@@ -141,7 +145,7 @@ __global__ void __launch_bounds__(kMostForwardThreads)
 
 // What a thread holds of one row, loaded one row ahead: the loads run while the block waits for its
 // sums.
-template <typename Scalar, int kSteps>
+template <typename Scalar, int kSteps, bool kCentred>
 struct RowPacks {
   Pack<Scalar> gradient[kSteps];
   Pack<Scalar> input[kSteps];
@@ -150,7 +154,8 @@ struct RowPacks {
 
   __device__ void load(const NormBackwardLaunch& launch, std::int64_t row) {
     const std::int64_t packs = launch.columns / kPack;
-    mean = launch.mean[row];
+    mean = 0;
+    if constexpr (kCentred) mean = launch.mean[row];
     rstd = launch.rstd[row];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -165,13 +170,15 @@ struct RowPacks {
 
 // A thread's columns: their sums over the block's rows. Weights are read again for each row, from
 // the cache: registers are what limits the blocks at a time.
-template <typename Scalar, int kSteps>
+template <typename Scalar, int kSteps, bool kCentred>
 struct ColumnSums {
+  static constexpr int kBiasSteps = kCentred ? kSteps : 1;
   Floats of_weight[kSteps];
-  Floats of_bias[kSteps];
+  Floats of_bias[kBiasSteps];
 
   // The sums of grad * weight and of grad * weight * normed over the thread's part of a row.
-  __device__ float2 add_row(const NormBackwardLaunch& launch, const RowPacks<Scalar, kSteps>& row) {
+  __device__ float2 add_row(const NormBackwardLaunch& launch,
+                            const RowPacks<Scalar, kSteps, kCentred>& row) {
     float2 sums = {0.0F, 0.0F};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -186,7 +193,7 @@ struct ColumnSums {
       for (int i = 0; i < kPack; ++i) {
         const float normed = (x[i] - row.mean) * row.rstd;
         of_weight[step][i] = __fmaf_rn(gradient[i], normed, of_weight[step][i]);
-        of_bias[step][i] += gradient[i];
+        if constexpr (kCentred) of_bias[step][i] += gradient[i];
         const float weighted = gradient[i] * weight[i];
         sums.x += weighted;
         sums.y = __fmaf_rn(weighted, normed, sums.y);
@@ -196,7 +203,7 @@ struct ColumnSums {
   }
 
   __device__ void write(const NormBackwardLaunch& launch) const {
-    float* const partials = launch.partials + blockIdx.x * 2 * launch.columns;
+    float* const partials = launch.partials + blockIdx.x * (kCentred ? 2 : 1) * launch.columns;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const std::int64_t pack = pack_at(step);
@@ -204,7 +211,7 @@ struct ColumnSums {
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         partials[pack * kPack + i] = of_weight[step][i];
-        partials[launch.columns + pack * kPack + i] = of_bias[step][i];
+        if constexpr (kCentred) partials[launch.columns + pack * kPack + i] = of_bias[step][i];
       }
     }
   }
@@ -223,12 +230,12 @@ __device__ float2 block_sums(float2 values, float2* shared) {
   return sums;
 }
 
-template <typename Scalar, int kSteps>
+template <typename Scalar, int kSteps, bool kCentred>
 __device__ void write_grad_input(const NormBackwardLaunch& launch, std::int64_t row,
-                                 const RowPacks<Scalar, kSteps>& of_row,
+                                 const RowPacks<Scalar, kSteps, kCentred>& of_row,
                                  const Pack<Scalar> (&residuals)[kSteps], float2 sums) {
   const std::int64_t packs = launch.columns / kPack;
-  const float mean_gradient = sums.x / static_cast<float>(launch.columns);
+  const float mean_gradient = kCentred ? sums.x / static_cast<float>(launch.columns) : 0.0F;
   const float mean_product = sums.y / static_cast<float>(launch.columns);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
@@ -253,17 +260,17 @@ __device__ void write_grad_input(const NormBackwardLaunch& launch, std::int64_t 
   }
 }
 
-template <typename Scalar, int kSteps, int kThreads>
+template <typename Scalar, int kSteps, int kThreads, bool kCentred>
 __global__ void __launch_bounds__(kThreads, kThreads == kNarrowThreads ? kNarrowBlocks : 1)
     norm_backward_kernel(NormBackwardLaunch launch) {
   __shared__ float2 shared[2][kMostWarps];  // in turn, so that one barrier a row is enough
   const std::int64_t packs = launch.columns / kPack;
-  ColumnSums<Scalar, kSteps> columns = {};
-  RowPacks<Scalar, kSteps> now;
+  ColumnSums<Scalar, kSteps, kCentred> columns = {};
+  RowPacks<Scalar, kSteps, kCentred> now;
   now.load(launch, blockIdx.x);
   int turn = 0;
   for (std::int64_t row = blockIdx.x; row < launch.rows; row += gridDim.x) {
-    RowPacks<Scalar, kSteps> next;
+    RowPacks<Scalar, kSteps, kCentred> next;
     if (row + gridDim.x < launch.rows) next.load(launch, row + gridDim.x);
     Pack<Scalar> residuals[kSteps];
 #pragma unroll
@@ -311,6 +318,13 @@ void with_backward_steps(std::int64_t columns, Visit visit) {
   return visit(std::integral_constant<int, 4>(), Wide());
 }
 
+// Calls with whether the norm is a LayerNorm.
+template <typename Visit>
+void with_centred(const float* mean, Visit visit) {
+  if (mean != nullptr) return visit(std::true_type());
+  return visit(std::false_type());
+}
+
 bool fits(std::int64_t columns) {
   return columns > 0 && columns <= kWidestNorm && columns % kPack == 0;
 }
@@ -326,9 +340,11 @@ cudaError_t launch_norm_forward(const NormForwardLaunch& launch, cudaStream_t st
       constexpr int kSteps = decltype(steps)::value;
       const unsigned threads = threads_of(launch.columns, kSteps);
       const unsigned teams = threads == kWarp ? kMostTeams : 1;
-      const std::int64_t blocks = (launch.rows + teams - 1) / teams;
-      norm_forward_kernel<Scalar, kSteps>
-          <<<static_cast<unsigned>(blocks), dim3(threads, teams), 0, stream>>>(launch);
+      const auto blocks = static_cast<unsigned>((launch.rows + teams - 1) / teams);
+      with_centred(launch.mean, [&](auto centred) {
+        norm_forward_kernel<Scalar, kSteps, decltype(centred)::value>
+            <<<blocks, dim3(threads, teams), 0, stream>>>(launch);
+      });
     });
   });
   return cudaGetLastError();
@@ -347,8 +363,11 @@ cudaError_t launch_norm_backward(const NormBackwardLaunch& launch, cudaStream_t 
     using Scalar = std::remove_pointer_t<decltype(type)>;
     with_backward_steps(launch.columns, [&](auto steps, auto most_threads) {
       constexpr int kSteps = decltype(steps)::value;
-      norm_backward_kernel<Scalar, kSteps, decltype(most_threads)::value>
-          <<<blocks, threads_of(launch.columns, kSteps), 0, stream>>>(launch);
+      with_centred(launch.mean, [&](auto centred) {
+        norm_backward_kernel<Scalar, kSteps, decltype(most_threads)::value,
+                             decltype(centred)::value>
+            <<<blocks, threads_of(launch.columns, kSteps), 0, stream>>>(launch);
+      });
     });
   });
   return cudaGetLastError();

@@ -1,6 +1,6 @@
-// LayerNorm of 16-bit rows on CUDA: forward behind a residual addition, and backward with the
-// residual's gradient, each in one pass over memory. Pointers, a dtype, a stream. Statistics and
-// sums in fp32, in an order that the shape alone decides.
+// LayerNorm and RMSNorm of 16-bit rows on CUDA: forward behind a residual addition, and backward
+// with the residual's gradient, each in one pass over memory. Pointers, a dtype, a stream.
+// Statistics and sums in fp32, in an order that the shape alone decides.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,7 +20,7 @@ struct NormForwardLaunch {
   MaskLaunch mask;                 // of the input, before the residual is added
   void* sum = nullptr;             // input + residual; may be the input; unused without a residual
   void* output = nullptr;          // of the norm of the sum
-  float* mean = nullptr;           // [rows]
+  float* mean = nullptr;           // [rows]; null: an RMSNorm, which has no bias
   float* rstd = nullptr;
   const void* weight = nullptr;  // [columns]
   const void* bias = nullptr;
@@ -36,10 +36,11 @@ struct NormBackwardLaunch {
   const void* input = nullptr;        // the norm's
   const void* residual = nullptr;     // added to grad_input; null: nothing is
   void* grad_input = nullptr;         // may be grad_output
-  const float* mean = nullptr;
+  const float* mean = nullptr;        // null: an RMSNorm's
   const float* rstd = nullptr;
   const void* weight = nullptr;
-  float* partials = nullptr;  // [norm_partial_rows(rows), 2, columns]: of weight, of bias
+  // [norm_partial_rows(rows), 2, columns]: of weight, of bias; of weight alone for an RMSNorm
+  float* partials = nullptr;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   CudaDtype dtype = CudaDtype::kBfloat16;

@@ -10,7 +10,8 @@ namespace sluice::engine {
 // Returns the rows' losses in nats (fp32; float64 for float64). Replaces logits [rows, columns] by
 // the gradient of grad_scale times the losses' sum, with zeros in columns from `vocab` on; without
 // options.gradient the logits are left as they are or not, as the kernel likes. Softmax in fp32. A
-// target outside the vocabulary throws on the CPU and is a NaN loss on CUDA.
+// target outside the vocabulary throws on the CPU and is a NaN loss on CUDA; kIgnoredTarget has no
+// loss and no gradient.
 at::Tensor cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets,
                                   const CrossEntropyOptions& options);
 

@@ -1,12 +1,15 @@
 #include "engine/model/ops/cuda_attention.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/_flash_attention_backward.h>
+#include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 
 #include <mutex>
+#include <optional>
 
 #include "engine/model/ops/cuda_kernels.h"
 
@@ -71,8 +74,8 @@ class DeterministicScope {
 // By shape and options alone, so that forward, recompute and backward agree.
 bool takes_cudnn(const at::Tensor& query, const AttentionOptions& options) {
   return !(options.dropout.active() && options.deterministic) &&
-         query.size(2) >= kFewestCudnnTokens && cuda_major(query.device()) >= kHopper &&
-         at::Context::hasCuDNN();
+         !options.reach.is_short(query.size(2)) && query.size(2) >= kFewestCudnnTokens &&
+         cuda_major(query.device()) >= kHopper && at::Context::hasCuDNN();
 }
 
 // Of either kernel's results.
@@ -84,16 +87,70 @@ Attended attended_of(const Result& result) {
           .philox_offset = std::get<7>(result)};
 }
 
+// FlashAttention with a window or documents. It wants [B, T, heads, head_dim], or all tokens of the
+// micro-batch in one row and where its documents begin.
+class ReachingFlash {
+ public:
+  ReachingFlash(const at::Tensor& query, const AttentionReach& reach)
+      : documents_(reach.documents), batch_(query.size(0)), tokens_(query.size(2)) {
+    if (reach.window != 0) window_ = reach.window - 1;
+  }
+
+  at::Tensor laid(const at::Tensor& split) const {
+    const at::Tensor by_token = split.transpose(1, 2);
+    return documents_ == nullptr ? by_token : by_token.flatten(0, 1);
+  }
+  at::Tensor split(const at::Tensor& laid) const {
+    return (documents_ == nullptr ? laid : laid.unflatten(0, {batch_, tokens_})).transpose(1, 2);
+  }
+
+  Attended forward(const HeadViews& heads, double dropout) const {
+    const std::optional<at::Tensor> starts =
+        documents_ == nullptr ? std::nullopt : std::optional(documents_->starts);
+    auto [output, logsumexp, state, unused, mask] = at::_flash_attention_forward(
+        laid(heads.query), laid(heads.key), laid(heads.value), starts, starts, longest(), longest(),
+        dropout, /*is_causal=*/true, /*return_debug_mask=*/false, std::nullopt, window_,
+        kNoneAhead);
+    return {.output = merge_heads(split(output)),
+            .logsumexp = std::move(logsumexp),
+            .philox_seed = std::move(state),
+            .philox_offset = std::move(unused)};
+  }
+
+  HeadGradients backward(const at::Tensor& grad_heads, const HeadViews& heads,
+                         const Attended& attended, double dropout) const {
+    const at::Tensor starts = documents_ == nullptr ? at::Tensor() : documents_->starts;
+    const at::Tensor output = split_heads(attended.output, heads.query.size(1));
+    auto [query, key, value] = at::_flash_attention_backward(
+        laid(grad_heads), laid(heads.query), laid(heads.key), laid(heads.value), laid(output),
+        attended.logsumexp, starts, starts, longest(), longest(), dropout, /*is_causal=*/true,
+        attended.philox_seed, attended.philox_offset, std::nullopt, window_, kNoneAhead);
+    return {split(query), split(key), split(value)};
+  }
+
+ private:
+  static constexpr std::int64_t kNoneAhead = 0;
+
+  std::int64_t longest() const { return documents_ == nullptr ? tokens_ : documents_->longest; }
+
+  const Documents* documents_;
+  std::int64_t batch_;
+  std::int64_t tokens_;
+  std::optional<std::int64_t> window_;
+};
+
 }  // namespace
 
-bool has_cuda_attention(const at::Tensor& qkv, std::int64_t head_dim) {
-  return c10::isReducedFloatingType(qkv.scalar_type()) && head_dim <= kLargestHead &&
-         head_dim % kHeadMultiple == 0 && cuda_major(qkv.device()) >= kAmpere;
+bool has_cuda_attention(const at::Tensor& query, std::int64_t head_dim) {
+  return c10::isReducedFloatingType(query.scalar_type()) && head_dim <= kLargestHead &&
+         head_dim % kHeadMultiple == 0 && cuda_major(query.device()) >= kAmpere;
 }
 
 Attended cuda_attention(const HeadViews& heads, const AttentionOptions& options) {
   const SeededGenerator seeded(heads.query.device(), options.dropout.seed);
   const double probability = options.dropout.probability;
+  if (options.reach.is_short(heads.query.size(2)))
+    return ReachingFlash(heads.query, options.reach).forward(heads, probability);
   if (takes_cudnn(heads.query, options)) {
     return attended_of(at::_scaled_dot_product_cudnn_attention(
         heads.query, heads.key, heads.value, std::nullopt, /*compute_log_sumexp=*/true, probability,
@@ -105,8 +162,13 @@ Attended cuda_attention(const HeadViews& heads, const AttentionOptions& options)
 
 HeadGradients cuda_attention_backward(const at::Tensor& grad_heads, const HeadViews& heads,
                                       const Attended& attended, const AttentionOptions& options) {
-  const at::Tensor output = split_heads(attended.output, options.heads);
   const std::int64_t length = heads.query.size(2);
+  if (options.reach.is_short(length)) {
+    const DeterministicScope scope(options.deterministic);
+    return ReachingFlash(heads.query, options.reach)
+        .backward(grad_heads, heads, attended, options.dropout.probability);
+  }
+  const at::Tensor output = split_heads(attended.output, options.heads.heads);
   HeadGradients gradients;
   const bool cudnn = takes_cudnn(heads.query, options);
   if (cudnn && !options.deterministic) {

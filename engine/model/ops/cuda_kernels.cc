@@ -51,6 +51,7 @@ void cuda_cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tenso
                                        .rows = logits.size(0),
                                        .columns = logits.size(1),
                                        .vocab = options.vocab,
+                                       .ignored = kIgnoredTarget,
                                        .dtype = dtype_of(logits),
                                        .grad_scale = static_cast<float>(options.grad_scale),
                                        .gradient = options.gradient},

@@ -18,9 +18,12 @@ struct DropoutMask {
 // Both contiguous and of one dtype and length; may be the same tensor.
 void cuda_dropout(const at::Tensor& from, at::Tensor& to, const DropoutMask& mask);
 
+// A target that takes no part, as in torch's cross_entropy.
+inline constexpr std::int64_t kIgnoredTarget = -100;
+
 // Replaces each row of logits [rows, columns] by the gradient of grad_scale times its loss
 // (columns from `vocab` on: 0) unless `gradient` is false, and writes its loss to losses (fp32
-// [rows]): NaN for a target outside the vocabulary.
+// [rows]): NaN for a target outside the vocabulary, 0 for kIgnoredTarget, whose gradient is 0.
 struct CrossEntropyOptions {
   std::int64_t vocab = 0;
   double grad_scale = 1;

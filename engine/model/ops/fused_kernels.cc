@@ -6,9 +6,12 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+
 #include "engine/model/kernels/column_launch.h"
 #include "engine/model/kernels/elementwise_launch.h"
 #include "engine/model/kernels/norm_launch.h"
+#include "engine/model/kernels/rotary_launch.h"
 
 namespace sluice::engine {
 namespace {
@@ -53,7 +56,9 @@ FusedNorm norm_forward(const at::Tensor& sum, const at::Tensor* residual, const 
   const c10::cuda::CUDAGuard guard(sum.device());
   std::vector<std::int64_t> column = sum.sizes().vec();
   column.back() = 1;
-  FusedNorm norm = {at::empty_like(sum), fp32_like(sum, column), fp32_like(sum, column)};
+  const bool centred = parameters.bias.defined();
+  FusedNorm norm = {at::empty_like(sum), centred ? fp32_like(sum, column) : at::Tensor(),
+                    fp32_like(sum, column)};
   const ColumnShape shape = column_shape(sum);
   C10_CUDA_CHECK(
       launch_norm_forward({.input = sum.const_data_ptr(),
@@ -61,16 +66,53 @@ FusedNorm norm_forward(const at::Tensor& sum, const at::Tensor* residual, const 
                            .mask = mask_launch(dropout),
                            .sum = residual == nullptr ? nullptr : sum.mutable_data_ptr(),
                            .output = norm.output.mutable_data_ptr(),
-                           .mean = norm.mean.mutable_data_ptr<float>(),
+                           .mean = centred ? norm.mean.mutable_data_ptr<float>() : nullptr,
                            .rstd = norm.rstd.mutable_data_ptr<float>(),
                            .weight = parameters.weight.const_data_ptr(),
-                           .bias = parameters.bias.const_data_ptr(),
+                           .bias = centred ? parameters.bias.const_data_ptr() : nullptr,
                            .rows = shape.rows,
                            .columns = shape.columns,
                            .epsilon = static_cast<float>(parameters.epsilon),
                            .dtype = shape.dtype},
                           c10::cuda::getCurrentCUDAStream()));
   return norm;
+}
+
+constexpr std::int64_t kRotaryMultiple = 16;
+
+bool fits_rotary(const at::Tensor& packed, const HeadShape& heads) {
+  return packed.is_cuda() && c10::isReducedFloatingType(packed.scalar_type()) &&
+         packed.is_contiguous() && heads.head_dim % kRotaryMultiple == 0 &&
+         heads.head_dim <= 2 * kMostRotaryPairs &&
+         reinterpret_cast<std::uintptr_t>(packed.const_data_ptr()) % kPackBytes == 0;
+}
+
+RotaryShape rotary_shape(const at::Tensor& packed, const HeadShape& heads) {
+  return {.rows = packed.numel() / packed.size(-1),
+          .heads = heads.heads,
+          .kv_heads = heads.kv_heads,
+          .head_dim = heads.head_dim,
+          .dtype = dtype_of(packed)};
+}
+
+RotaryTurns rotary_turns(const at::Tensor& packed, const Rotary& rotary) {
+  const RotaryPlace& place = rotary.place;
+  RotaryTurns turns = {.scale = rotary.frequencies.scale,
+                       .positions = place.documents == nullptr
+                                        ? nullptr
+                                        : place.documents->positions.const_data_ptr<std::int64_t>(),
+                       .first = place.first,
+                       .tokens = packed.size(1)};
+  std::copy(rotary.frequencies.of_pair.begin(), rotary.frequencies.of_pair.end(),
+            std::begin(turns.frequencies));
+  return turns;
+}
+
+RotaryNorms rotary_norms(const HeadNorms* norms) {
+  if (norms == nullptr) return {};
+  return {.query = norms->weights.query.const_data_ptr(),
+          .key = norms->weights.key.const_data_ptr(),
+          .epsilon = static_cast<float>(norms->epsilon)};
 }
 
 }  // namespace
@@ -95,14 +137,15 @@ void fused_norm_backward(at::Tensor& gradient, const FusedNormBackward& norm,
   const c10::cuda::CUDAGuard guard(gradient.device());
   const auto stream = c10::cuda::getCurrentCUDAStream();
   const ColumnShape shape = column_shape(gradient);
+  const bool centred = norm.mean.defined();
   const at::Tensor partials =
-      fp32_like(gradient, {norm_partial_rows(shape.rows), 2 * shape.columns});
+      fp32_like(gradient, {norm_partial_rows(shape.rows), (centred ? 2 : 1) * shape.columns});
   C10_CUDA_CHECK(launch_norm_backward(
       {.grad_output = gradient.const_data_ptr(),
        .input = norm.input.const_data_ptr(),
        .residual = norm.residual.defined() ? norm.residual.const_data_ptr() : nullptr,
        .grad_input = gradient.mutable_data_ptr(),
-       .mean = norm.mean.const_data_ptr<float>(),
+       .mean = centred ? norm.mean.const_data_ptr<float>() : nullptr,
        .rstd = norm.rstd.const_data_ptr<float>(),
        .weight = norm.weight.const_data_ptr(),
        .partials = partials.mutable_data_ptr<float>(),
@@ -110,12 +153,13 @@ void fused_norm_backward(at::Tensor& gradient, const FusedNormBackward& norm,
        .columns = shape.columns,
        .dtype = shape.dtype},
       stream));
-  C10_CUDA_CHECK(launch_add_partials({.partials = partials.const_data_ptr<float>(),
-                                      .rows = partials.size(0),
-                                      .columns = partials.size(1),
-                                      .gradient = gradients.weight.mutable_data_ptr<float>(),
-                                      .second_gradient = gradients.bias.mutable_data_ptr<float>()},
-                                     stream));
+  C10_CUDA_CHECK(launch_add_partials(
+      {.partials = partials.const_data_ptr<float>(),
+       .rows = partials.size(0),
+       .columns = partials.size(1),
+       .gradient = gradients.weight.mutable_data_ptr<float>(),
+       .second_gradient = centred ? gradients.bias.mutable_data_ptr<float>() : nullptr},
+      stream));
 }
 
 at::Tensor fused_gelu(const at::Tensor& input) {
@@ -137,6 +181,85 @@ void fused_gelu_backward(at::Tensor& input, at::Tensor& gradient, const at::Tens
                                        .partials = partials.mutable_data_ptr<float>()},
                                       column_shape(input), c10::cuda::getCurrentCUDAStream()));
   if (bias_gradient.defined()) add_partials(partials, bias_gradient);
+}
+
+bool cuda_fuses_halves(const at::Tensor& rows) {
+  constexpr std::int64_t kTwo = 2;
+  return rows.is_cuda() && c10::isReducedFloatingType(rows.scalar_type()) && rows.is_contiguous() &&
+         rows.size(-1) % (kTwo * kPackNumbers) == 0 &&
+         reinterpret_cast<std::uintptr_t>(rows.const_data_ptr()) % kPackBytes == 0;
+}
+
+at::Tensor fused_silu_gated(const at::Tensor& gate_and_up) {
+  const c10::cuda::CUDAGuard guard(gate_and_up.device());
+  std::vector<std::int64_t> sizes = gate_and_up.sizes().vec();
+  sizes.back() /= 2;
+  at::Tensor product = at::empty(sizes, gate_and_up.options());
+  C10_CUDA_CHECK(launch_silu_gated({.gate_and_up = gate_and_up.const_data_ptr(),
+                                    .product = product.mutable_data_ptr(),
+                                    .rows = product.numel() / product.size(-1),
+                                    .columns = product.size(-1),
+                                    .dtype = dtype_of(product)},
+                                   c10::cuda::getCurrentCUDAStream()));
+  return product;
+}
+
+void fused_silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient) {
+  const c10::cuda::CUDAGuard guard(gradient.device());
+  C10_CUDA_CHECK(launch_silu_gated_backward({.gate_and_up = gate_and_up.mutable_data_ptr(),
+                                             .gradient = gradient.mutable_data_ptr(),
+                                             .rows = gradient.numel() / gradient.size(-1),
+                                             .columns = gradient.size(-1),
+                                             .dtype = dtype_of(gradient)},
+                                            c10::cuda::getCurrentCUDAStream()));
+}
+
+bool cuda_rotates(const at::Tensor& packed, const HeadShape& heads) {
+  return fits_rotary(packed, heads);
+}
+
+bool cuda_rotates_normed(const at::Tensor& packed, const HeadShape& heads) {
+  const std::int64_t lanes = heads.head_dim / kRotaryMultiple;
+  return fits_rotary(packed, heads) && (lanes & (lanes - 1)) == 0;
+}
+
+void fused_rotate(const at::Tensor& from, at::Tensor& to, const HeadNorms* norms,
+                  const Rotary& rotary) {
+  const c10::cuda::CUDAGuard guard(from.device());
+  C10_CUDA_CHECK(launch_rotary({.from = from.const_data_ptr(),
+                                .to = to.mutable_data_ptr(),
+                                .from_columns = from.size(-1),
+                                .to_columns = to.size(-1),
+                                .shape = rotary_shape(from, rotary.heads),
+                                .turns = rotary_turns(from, rotary),
+                                .norms = rotary_norms(norms)},
+                               c10::cuda::getCurrentCUDAStream()));
+}
+
+void fused_rotate_backward(at::Tensor& gradient, const at::Tensor* from, const HeadNorms* norms,
+                           const HeadNormWeights* gradients, const Rotary& rotary) {
+  const c10::cuda::CUDAGuard guard(gradient.device());
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  RotaryBackwardLaunch launch = {.gradient = gradient.mutable_data_ptr(),
+                                 .from = from == nullptr ? nullptr : from->const_data_ptr(),
+                                 .columns = gradient.size(-1),
+                                 .shape = rotary_shape(gradient, rotary.heads),
+                                 .turns = rotary_turns(gradient, rotary),
+                                 .norms = rotary_norms(norms)};
+  if (norms == nullptr) {
+    C10_CUDA_CHECK(launch_rotary_backward(launch, stream));
+    return;
+  }
+  const at::Tensor partials =
+      fp32_like(gradient, {rotary_partial_rows(launch.shape.rows), 2 * rotary.heads.head_dim});
+  launch.partials = partials.mutable_data_ptr<float>();
+  C10_CUDA_CHECK(launch_rotary_backward(launch, stream));
+  C10_CUDA_CHECK(launch_add_partials({.partials = launch.partials,
+                                      .rows = partials.size(0),
+                                      .columns = partials.size(1),
+                                      .gradient = gradients->query.mutable_data_ptr<float>(),
+                                      .second_gradient = gradients->key.mutable_data_ptr<float>()},
+                                     stream));
 }
 
 void fused_add_residual(at::Tensor& sum, const at::Tensor& residual, const Dropout& dropout) {
@@ -169,6 +292,7 @@ void fused_gather(const ThreeParts& parts, at::Tensor& gathered, const at::Tenso
   C10_CUDA_CHECK(launch_gather({.first = parts.first.const_data_ptr(),
                                 .second = parts.second.const_data_ptr(),
                                 .third = parts.third.const_data_ptr(),
+                                .first_columns = parts.first.size(-1),
                                 .to = gathered.mutable_data_ptr(),
                                 .partials = partials.mutable_data_ptr<float>()},
                                column_shape(gathered), c10::cuda::getCurrentCUDAStream()));

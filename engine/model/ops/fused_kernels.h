@@ -1,6 +1,7 @@
-// The fused kernels of norm_launch.h, column_launch.h and elementwise_launch.h on tensors, on the
-// current stream. They serve 16-bit tensors on CUDA, which cuda_fuses() tells; everything else has
-// ATen's operators. Each throws in a build without CUDA, where cuda_fuses() is always false.
+// The fused kernels of norm_launch.h, column_launch.h, elementwise_launch.h and rotary_launch.h on
+// tensors, on the current stream. They serve 16-bit tensors on CUDA, which cuda_fuses() tells;
+// everything else has ATen's operators. Each throws in a build without CUDA, where cuda_fuses() is
+// always false.
 //
 // Gradients of parameters are fp32 and are added to; those of biases may be undefined. The same
 // inputs give the same bits.
@@ -9,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/model/ops/dropout.h"
+#include "engine/model/ops/rotary.h"
 
 namespace sluice::engine {
 
@@ -16,6 +18,7 @@ namespace sluice::engine {
 // not too wide, aligned to 16 bytes.
 bool cuda_fuses(const at::Tensor& rows);
 
+// LayerNorm, or RMSNorm where there is no bias: that has no mean.
 struct FusedNorm {
   at::Tensor output;
   at::Tensor mean;  // fp32, a column
@@ -33,7 +36,7 @@ FusedNorm fused_add_and_norm(at::Tensor& sum, const at::Tensor& residual, const 
 
 struct FusedNormBackward {
   const at::Tensor& input;
-  const at::Tensor& mean;
+  const at::Tensor& mean;  // undefined: an RMSNorm's, whose gradients have no bias
   const at::Tensor& rstd;
   const at::Tensor& weight;
   const at::Tensor& residual;  // added to the result; may be undefined
@@ -52,6 +55,23 @@ at::Tensor fused_gelu(const at::Tensor& input);
 // are added to bias_gradient.
 void fused_gelu_backward(at::Tensor& input, at::Tensor& gradient, const at::Tensor& bias_gradient);
 
+// Whether each half of the rows, side by side, is fit for a kernel on its own.
+bool cuda_fuses_halves(const at::Tensor& rows);
+// gated_mlp.h
+at::Tensor fused_silu_gated(const at::Tensor& gate_and_up);
+void fused_silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient);
+
+// rotary.h. `packed`: rows of queries, keys and what is left alone; with norms of heads fewer
+// shapes fit.
+bool cuda_rotates(const at::Tensor& packed, const HeadShape& heads);
+bool cuda_rotates_normed(const at::Tensor& packed, const HeadShape& heads);
+// `to` may be `from`, without norms; these may be null.
+void fused_rotate(const at::Tensor& from, at::Tensor& to, const HeadNorms* norms,
+                  const Rotary& rotary);
+// In place. `from`: what forward was given; null, as are the two others, without norms.
+void fused_rotate_backward(at::Tensor& gradient, const at::Tensor* from, const HeadNorms* norms,
+                           const HeadNormWeights* gradients, const Rotary& rotary);
+
 // `sum` becomes its own dropout plus `residual`.
 void fused_add_residual(at::Tensor& sum, const at::Tensor& residual, const Dropout& dropout);
 
@@ -59,7 +79,8 @@ void fused_add_residual(at::Tensor& sum, const at::Tensor& residual, const Dropo
 at::Tensor fused_dropout_and_sum(const at::Tensor& rows, const Dropout& dropout,
                                  const at::Tensor& bias_gradient);
 
-// Three contiguous tensors side by side in `gathered`, whose columns are added to bias_gradient.
+// Three contiguous tensors side by side in `gathered`, the second as wide as the third, whose
+// columns are added to bias_gradient.
 struct ThreeParts {
   const at::Tensor& first;
   const at::Tensor& second;

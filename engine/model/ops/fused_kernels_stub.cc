@@ -28,6 +28,20 @@ void fused_gelu_backward(at::Tensor& /*input*/, at::Tensor& /*gradient*/,
                          const at::Tensor& /*bias_gradient*/) {
   refuse();
 }
+bool cuda_fuses_halves(const at::Tensor& /*rows*/) { return false; }
+at::Tensor fused_silu_gated(const at::Tensor& /*gate_and_up*/) { refuse(); }
+void fused_silu_gated_backward(at::Tensor& /*gate_and_up*/, at::Tensor& /*gradient*/) { refuse(); }
+bool cuda_rotates(const at::Tensor& /*packed*/, const HeadShape& /*heads*/) { return false; }
+bool cuda_rotates_normed(const at::Tensor& /*packed*/, const HeadShape& /*heads*/) { return false; }
+void fused_rotate(const at::Tensor& /*from*/, at::Tensor& /*to*/, const HeadNorms* /*norms*/,
+                  const Rotary& /*rotary*/) {
+  refuse();
+}
+void fused_rotate_backward(at::Tensor& /*gradient*/, const at::Tensor* /*from*/,
+                           const HeadNorms* /*norms*/, const HeadNormWeights* /*gradients*/,
+                           const Rotary& /*rotary*/) {
+  refuse();
+}
 void fused_add_residual(at::Tensor& /*sum*/, const at::Tensor& /*residual*/,
                         const Dropout& /*dropout*/) {
   refuse();

@@ -3,9 +3,9 @@
 #include <ATen/OpMathType.h>
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/_softmax_backward_data.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/ones.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,15 +19,16 @@ namespace {
 // All heads of a batch, as [B * heads, T, head_dim] in the dtype of the arithmetic.
 class Plain {
  public:
-  Plain(const HeadViews& heads, const Dropout& dropout)
+  Plain(const HeadViews& heads, const AttentionReach& reach, const Dropout& dropout)
       : dropout_(dropout),
         dtype_(at::toOpMathType(heads.query.scalar_type())),
         length_(heads.query.size(2)),
         scale_(1 / std::sqrt(static_cast<double>(heads.query.size(3)))),
+        heads_(heads.query.size(1)),
         query_(flat(heads.query)),
-        key_(flat(heads.key)),
-        value_(flat(heads.value)),
-        future_(at::ones({length_, length_}, query_.options().dtype(at::kBool)).triu_(1)) {}
+        key_(flat(repeat_heads(heads.key, heads_))),
+        value_(flat(repeat_heads(heads.value, heads_))),
+        hidden_(hidden_keys(reach, length_, heads.query.device())) {}
 
   at::Tensor flat(const at::Tensor& heads) const {
     return heads.to(dtype_).reshape({-1, heads.size(2), heads.size(3)}).contiguous();
@@ -70,8 +71,15 @@ class Plain {
   at::Tensor softmax(std::int64_t first, std::int64_t count) const {
     at::Tensor scores =
         at::bmm(query_.narrow(0, first, count), key_.narrow(0, first, count).transpose(1, 2));
-    scores.mul_(scale_).masked_fill_(future_, -std::numeric_limits<double>::infinity());
+    scores.mul_(scale_).masked_fill_(hidden_from(first, count),
+                                     -std::numeric_limits<double>::infinity());
     return at::_softmax(scores, -1, false);
+  }
+  // One for all sequences, or each head its sequence's.
+  at::Tensor hidden_from(std::int64_t first, std::int64_t count) const {
+    if (hidden_.size(0) == 1) return hidden_;
+    const at::Tensor head = at::arange(first, first + count, hidden_.options().dtype(at::kLong));
+    return hidden_.index_select(0, head.floor_divide_(heads_));
   }
   std::uint64_t position(std::int64_t first) const {
     return static_cast<std::uint64_t>(first * length_ * length_);
@@ -81,10 +89,11 @@ class Plain {
   at::ScalarType dtype_;
   std::int64_t length_;
   double scale_;
+  std::int64_t heads_;
   at::Tensor query_;
   at::Tensor key_;
   at::Tensor value_;
-  at::Tensor future_;
+  at::Tensor hidden_;
 };
 
 template <typename Visit>
@@ -97,21 +106,9 @@ void for_each_chunk(const Plain& plain, Visit visit) {
 
 }  // namespace
 
-HeadViews::HeadViews(const at::Tensor& qkv, std::int64_t heads) {
-  const std::int64_t hidden = qkv.size(-1) / 3;
-  query = split_heads(qkv.narrow(-1, 0, hidden), heads);
-  key = split_heads(qkv.narrow(-1, hidden, hidden), heads);
-  value = split_heads(qkv.narrow(-1, 2 * hidden, hidden), heads);
-}
-
-at::Tensor split_heads(const at::Tensor& merged, std::int64_t heads) {
-  return merged.unflatten(-1, {heads, merged.size(-1) / heads}).transpose(1, 2);
-}
-
-at::Tensor merge_heads(const at::Tensor& split) { return split.transpose(1, 2).flatten(2); }
-
-at::Tensor plain_attention(const HeadViews& heads, const Dropout& dropout) {
-  const Plain plain(heads, dropout);
+at::Tensor plain_attention(const HeadViews& heads, const AttentionReach& reach,
+                           const Dropout& dropout) {
+  const Plain plain(heads, reach, dropout);
   const at::Tensor output = plain.like_flat();
   for_each_chunk(
       plain, [&](std::int64_t first, std::int64_t count) { plain.forward(first, count, output); });
@@ -119,16 +116,18 @@ at::Tensor plain_attention(const HeadViews& heads, const Dropout& dropout) {
 }
 
 void plain_attention_backward(const at::Tensor& grad_heads, const HeadViews& heads,
-                              const Dropout& dropout, const HeadViews& gradients) {
-  const Plain plain(heads, dropout);
+                              const AttentionReach& reach, const Dropout& dropout,
+                              const HeadViews& gradients) {
+  const Plain plain(heads, reach, dropout);
   const at::Tensor grad_output = plain.flat(grad_heads);
   const Plain::Gradients flat = {plain.like_flat(), plain.like_flat(), plain.like_flat()};
   for_each_chunk(plain, [&](std::int64_t first, std::int64_t count) {
     plain.backward(first, count, grad_output, flat);
   });
+  const std::int64_t kv_heads = heads.key.size(1);
   gradients.query.copy_(flat.query.view(heads.query.sizes()));
-  gradients.key.copy_(flat.key.view(heads.query.sizes()));
-  gradients.value.copy_(flat.value.view(heads.query.sizes()));
+  gradients.key.copy_(sum_groups(flat.key.view(heads.query.sizes()), kv_heads));
+  gradients.value.copy_(sum_groups(flat.value.view(heads.query.sizes()), kv_heads));
 }
 
 }  // namespace sluice::engine

@@ -4,6 +4,10 @@
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sum.h>
 
+#include <utility>
+
+#include "engine/model/ops/fused_kernels.h"
+
 namespace sluice::engine {
 namespace {
 
@@ -11,9 +15,12 @@ at::ScalarType statistics_of(const at::Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+RmsNormed normed_of(FusedNorm fused) { return {std::move(fused.output), std::move(fused.rstd)}; }
+
 }  // namespace
 
 RmsNormed rms_norm(const at::Tensor& input, const at::Tensor& weight, double epsilon) {
+  if (cuda_fuses(input)) return normed_of(fused_norm(input, {weight, {}, epsilon}));
   const at::Tensor wide = input.to(statistics_of(input));
   at::Tensor rstd = at::rsqrt(at::mean(wide.mul(wide), {-1}, /*keepdim=*/true).add_(epsilon));
   at::Tensor output = wide.mul(rstd).to(input.scalar_type());
@@ -21,9 +28,22 @@ RmsNormed rms_norm(const at::Tensor& input, const at::Tensor& weight, double eps
   return {std::move(output), std::move(rstd)};
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& grad_output, const at::Tensor& input,
+RmsNormed add_and_rms_norm(at::Tensor& branch, const at::Tensor& residual, const at::Tensor& weight,
+                           double epsilon) {
+  if (cuda_fuses(branch) && cuda_fuses(residual))
+    return normed_of(fused_add_and_norm(branch, residual, {}, {weight, {}, epsilon}));
+  branch.add_(residual);
+  return rms_norm(branch, weight, epsilon);
+}
+
+at::Tensor rms_norm_backward(at::Tensor grad_output, const at::Tensor& input,
                              const at::Tensor& rstd, const at::Tensor& weight,
                              const at::Tensor& weight_gradient, const at::Tensor& residual) {
+  if (cuda_fuses(grad_output) && cuda_fuses(input) &&
+      (!residual.defined() || cuda_fuses(residual))) {
+    fused_norm_backward(grad_output, {input, {}, rstd, weight, residual}, {weight_gradient, {}});
+    return grad_output;
+  }
   const at::ScalarType wide = statistics_of(input);
   const at::Tensor normed = input.to(wide).mul(rstd);
   const at::Tensor product = grad_output.to(wide).mul(normed.to(input.scalar_type()).to(wide));

@@ -16,7 +16,7 @@ using testing::HasSubstr;
 
 const ModelShape kTiny{.layers = 2, .hidden = 8, .heads = 2, .context_tokens = 16, .vocab = 100};
 
-const ParameterNames& names_of_gpt2() { return gpt2_family().parameter_names(); }
+const ParameterNames& names_of_gpt2() { return gpt2_family().parameter_names({}); }
 
 std::vector<TensorInfo> file_with(std::vector<TensorSpec> tensors) {
   const auto places = lay_out(tensors);

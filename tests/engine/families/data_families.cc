@@ -13,12 +13,14 @@ using Json = nlohmann::json;
 
 class DataFamily : public ModelFamily {
  public:
+  explicit DataFamily(std::string_view name) : name_(name) {}
+  std::string_view name() const final { return name_; }
   ModelLayout layout(const ModelOptions& options) const override { return gpt2_layout(options); }
-  const ParameterNames& parameter_names() const override {
+  const ParameterNames& parameter_names(const ModelShape& /*shape*/) const override {
     static const ParameterNames names = {.prefix = "data."};
     return names;
   }
-  std::string_view model_type() const override { return name(); }
+  std::span<const std::string_view> model_types() const override { return {&name_, 1}; }
   const std::map<std::string, std::string>& config_keys() const override {
     static const std::map<std::string, std::string> keys = {
         {"layers", "depth"},         {"hidden", "width"}, {"heads", "heads"},
@@ -44,11 +46,14 @@ class DataFamily : public ModelFamily {
     return model;
   }
   std::string write_config(const HuggingFaceModel& /*model*/) const override { return "{}"; }
+
+ private:
+  std::string_view name_;
 };
 
 class Ante final : public DataFamily {
  public:
-  std::string_view name() const override { return "ante"; }
+  Ante() : DataFamily("ante") {}
   // Says nothing of its numbers.
   std::span<const NamedShape> presets() const override {
     static const std::vector<NamedShape> shapes = {{.name = "ante-small",
@@ -83,7 +88,7 @@ class Ante final : public DataFamily {
 
 class Bellum final : public DataFamily {
  public:
-  std::string_view name() const override { return "bellum"; }
+  Bellum() : DataFamily("bellum") {}
   std::span<const ShapeNumber> numbers() const override {
     static const std::vector<ShapeNumber> known = {{.key = "model.kv_heads",
                                                     .default_value = 2,

@@ -26,8 +26,10 @@ class Late final : public ModelFamily {
   ModelLayout layout(const ModelOptions& options) const override {
     return ante_family().layout(options);
   }
-  const ParameterNames& parameter_names() const override { return ante_family().parameter_names(); }
-  std::string_view model_type() const override { return "late"; }
+  const ParameterNames& parameter_names(const ModelShape& shape) const override {
+    return ante_family().parameter_names(shape);
+  }
+  std::span<const std::string_view> model_types() const override { return {}; }
   const std::map<std::string, std::string>& config_keys() const override {
     return ante_family().config_keys();
   }

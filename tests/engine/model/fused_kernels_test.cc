@@ -20,6 +20,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -27,7 +28,10 @@
 #include "engine/model/ops/attention.h"
 #include "engine/model/ops/cross_entropy.h"
 #include "engine/model/ops/fused_kernels.h"
+#include "engine/model/ops/gated_mlp.h"
 #include "engine/model/ops/plain_attention.h"
+#include "engine/model/ops/rms_norm.h"
+#include "engine/model/ops/rotary.h"
 
 namespace sluice::engine {
 namespace {
@@ -155,6 +159,54 @@ TEST_P(FusedKernelsCuda, NormBackwardMatchesFloat64) {
   EXPECT_LT(error(ours[2], grad_bias + before), kSumRounding);
 }
 
+TEST_P(FusedKernelsCuda, RmsNormBehindAResidualAndItsGradientMatchFloat64) {
+  const at::Tensor branch = rows();
+  const at::Tensor residual = rows();
+  const at::Tensor weight = vector();
+  const at::Tensor gradient = rows();
+  const at::Tensor before = sums(GetParam().columns);
+  const std::vector<at::Tensor> ours = twice([&] {
+    at::Tensor sum = branch.cuda();
+    const RmsNormed normed = add_and_rms_norm(sum, residual.cuda(), weight.cuda(), kEpsilon);
+    const at::Tensor of_weight = before.cuda();
+    const at::Tensor grad = rms_norm_backward(gradient.cuda(), sum, normed.rstd, weight.cuda(),
+                                              of_weight, residual.cuda());
+    return std::vector<at::Tensor>{sum, normed.output, grad, of_weight};
+  });
+  EXPECT_LT(error(ours[0], branch.to(at::kDouble) + residual.to(at::kDouble)), rounding());
+  const at::Tensor stored = ours[0].cpu().to(at::kDouble);
+  const at::Tensor w = weight.to(at::kDouble);
+  const RmsNormed expected = rms_norm(stored, w, kEpsilon);
+  EXPECT_LT(error(ours[1], expected.output), rounding());
+  at::Tensor of_weight = before.to(at::kDouble);
+  const at::Tensor grad = rms_norm_backward(gradient.to(at::kDouble), stored, expected.rstd, w,
+                                            of_weight, residual.to(at::kDouble));
+  EXPECT_LT(error(ours[2], grad), rounding());
+  EXPECT_LT(error(ours[3], of_weight), kSumRounding);
+}
+
+TEST_P(FusedKernelsCuda, SiluGateAndItsGradientMatchFloat64) {
+  // Far into both tails.
+  const at::Tensor both =
+      (numbers({GetParam().rows, 2 * GetParam().columns}).to(at::kFloat) * 6).to(GetParam().dtype);
+  const at::Tensor gradient = rows();
+  const std::vector<at::Tensor> ours = twice([&] {
+    at::Tensor gate_and_up = both.cuda();
+    at::Tensor grad = gradient.cuda();
+    const at::Tensor product = silu_gated(gate_and_up);
+    silu_gated_backward(gate_and_up, grad);
+    return std::vector<at::Tensor>{product, gate_and_up, grad};
+  });
+  at::Tensor gate_and_up = both.to(at::kDouble);
+  at::Tensor grad = gradient.to(at::kDouble);
+  const at::Tensor product = silu_gated(gate_and_up);
+  silu_gated_backward(gate_and_up, grad);
+  EXPECT_LT(error(ours[0], product), rounding());
+  EXPECT_LT(error(ours[1], gate_and_up), rounding());
+  EXPECT_TRUE(ours[2].equal(ours[0]));  // the product once more
+  EXPECT_TRUE(ours[1].isfinite().all().item<bool>());
+}
+
 TEST_P(FusedKernelsCuda, GeluAndItsGradientMatchFloat64) {
   // Far into both tails.
   const at::Tensor input = (rows().to(at::kFloat) * 4).to(GetParam().dtype);
@@ -218,17 +270,20 @@ TEST_P(FusedKernelsCuda, DropoutHasTheBitsOfTheCpuAndItsColumnsAreSummed) {
 }
 
 TEST_P(FusedKernelsCuda, GatherPutsThreePartsSideBySideAndSumsThem) {
-  const at::Tensor parts[] = {rows(), rows(), rows()};
-  const at::Tensor before = sums(3 * GetParam().columns);
-  const std::vector<at::Tensor> ours = twice([&] {
-    at::Tensor gathered = at::cat({parts[0], parts[0], parts[0]}, 1).cuda();
-    const at::Tensor of_bias = before.cuda();
-    fused_gather({parts[0].cuda(), parts[1].cuda(), parts[2].cuda()}, gathered, of_bias);
-    return std::vector<at::Tensor>{gathered, of_bias};
-  });
-  const at::Tensor expected = at::cat({parts[0], parts[1], parts[2]}, 1);
-  EXPECT_TRUE(ours[0].cpu().equal(expected));
-  EXPECT_LT(error(ours[1], expected.to(at::kDouble).sum(0) + before), kSumRounding);
+  for (const std::int64_t share : {1, 3}) {  // how much wider the first is
+    const at::Tensor parts[] = {numbers({GetParam().rows, share * GetParam().columns}), rows(),
+                                rows()};
+    const at::Tensor before = sums((share + 2) * GetParam().columns);
+    const std::vector<at::Tensor> ours = twice([&] {
+      at::Tensor gathered = at::cat({parts[0], parts[1], parts[1]}, 1).cuda();
+      const at::Tensor of_bias = before.cuda();
+      fused_gather({parts[0].cuda(), parts[1].cuda(), parts[2].cuda()}, gathered, of_bias);
+      return std::vector<at::Tensor>{gathered, of_bias};
+    });
+    const at::Tensor expected = at::cat({parts[0], parts[1], parts[2]}, 1);
+    EXPECT_TRUE(ours[0].cpu().equal(expected)) << share;
+    EXPECT_LT(error(ours[1], expected.to(at::kDouble).sum(0) + before), kSumRounding) << share;
+  }
 }
 
 // Logits whose rows are whole packs, unlike ModelCuda's; the vocabulary ends inside one.
@@ -258,30 +313,132 @@ class CudaAttention : public testing::TestWithParam<at::ScalarType> {
 INSTANTIATE_TEST_SUITE_P(Dtypes, CudaAttention, testing::Values(at::kBFloat16, at::kHalf),
                          [](const auto& it) { return std::string(c10::toString(it.param)); });
 
+// Rows of two sequences, cut into documents at these tokens.
+Documents documents_of(std::int64_t tokens, const std::vector<std::int64_t>& cuts) {
+  std::vector<std::int64_t> positions;
+  std::vector<std::int32_t> starts;
+  Documents documents;
+  for (std::int64_t row = 0; row < 2; ++row) {
+    std::int64_t begin = 0;
+    for (std::int64_t at = 0; at < tokens; ++at) {
+      const bool cut = at == 0 || std::find(cuts.begin(), cuts.end(), at + row) != cuts.end();
+      if (cut) starts.push_back(static_cast<std::int32_t>(row * tokens + at));
+      if (cut) begin = at;
+      positions.push_back(at - begin);
+      documents.longest = std::max(documents.longest, at - begin + 1);
+    }
+  }
+  starts.push_back(static_cast<std::int32_t>(2 * tokens));
+  documents.positions = at::tensor(positions, at::kLong).view({2, tokens});
+  documents.starts = at::tensor(starts, at::kInt);
+  return documents;
+}
+
+Documents on_cuda(const Documents& documents) {
+  return {.positions = documents.positions.cuda(),
+          .starts = documents.starts.cuda(),
+          .longest = documents.longest};
+}
+
 // Long enough for every kernel that serves; with and without a fixed order of sums.
-TEST_P(CudaAttention, MatchesPlainAttentionInFloat64) {
-  const std::int64_t heads = 3;
+void expect_matches_plain(at::ScalarType dtype, const HeadShape& heads, std::int64_t window,
+                          bool packed) {
   for (const std::int64_t tokens : {96, 640}) {
-    const at::Tensor qkv = at::randn({2, tokens, 3 * heads * 64}).to(GetParam());
-    const at::Tensor gradient = at::randn({2, tokens, heads * 64}).to(GetParam());
+    const at::Tensor qkv = at::randn({2, tokens, heads.width()}).to(dtype);
+    const at::Tensor gradient = at::randn({2, tokens, heads.query_width()}).to(dtype);
+    const Documents documents = documents_of(tokens, {1, 30, 31, 77, 300});
+    const Documents there = on_cuda(documents);
     const at::Tensor wide = qkv.to(at::kDouble);
-    const Attended expected = {.output = plain_attention(HeadViews(wide, heads), {})};
+    const AttentionReach reach = {.window = window, .documents = packed ? &documents : nullptr};
+    const at::Tensor expected = plain_attention(HeadViews(wide, heads), reach, {});
     at::Tensor grad_wide = at::empty_like(wide);
-    plain_attention_backward(split_heads(gradient.to(at::kDouble), heads), HeadViews(wide, heads),
-                             {}, HeadViews(grad_wide, heads));
+    plain_attention_backward(split_heads(gradient.to(at::kDouble), heads.heads),
+                             HeadViews(wide, heads), reach, {}, HeadViews(grad_wide, heads));
+    const HeadViews given(qkv.cuda(), heads);
     for (const bool deterministic : {false, true}) {
-      const AttentionOptions options = {.heads = heads, .deterministic = deterministic};
-      const Attended ours = attention(qkv.cuda(), options);
+      const AttentionOptions options = {
+          .heads = heads,
+          .reach = {.window = window, .documents = packed ? &there : nullptr},
+          .deterministic = deterministic};
+      const Attended ours = attention(given, options);
       const at::Tensor of_bias = at::zeros({qkv.size(-1)}, ours.output.options().dtype(at::kFloat));
-      const at::Tensor grad =
-          attention_backward(gradient.cuda(), qkv.cuda(), ours, options, of_bias);
-      EXPECT_LT(error(ours.output, expected.output), 1e-2) << tokens;
-      EXPECT_LT(error(grad, grad_wide), 2e-2) << tokens << " " << deterministic;
-      EXPECT_LT(error(of_bias, grad.cpu().to(at::kDouble).flatten(0, 1).sum(0)), 1e-4) << tokens;
+      const at::Tensor grad = attention_backward(gradient.cuda(), given, ours, options, of_bias);
+      const std::string which = std::to_string(tokens) + (deterministic ? " deterministic" : "");
+      EXPECT_LT(error(ours.output, expected), 1e-2) << which;
+      EXPECT_LT(error(grad, grad_wide), 2e-2) << which;
+      EXPECT_LT(error(of_bias, grad.cpu().to(at::kDouble).flatten(0, 1).sum(0)), 1e-4) << which;
       if (!deterministic) continue;
-      const at::Tensor again = attention_backward(gradient.cuda(), qkv.cuda(),
-                                                  attention(qkv.cuda(), options), options, of_bias);
-      EXPECT_TRUE(again.equal(grad)) << tokens;
+      const at::Tensor again =
+          attention_backward(gradient.cuda(), given, attention(given, options), options, of_bias);
+      EXPECT_TRUE(again.equal(grad)) << which;
+    }
+  }
+}
+
+TEST_P(CudaAttention, MatchesPlainAttentionInFloat64) {
+  expect_matches_plain(GetParam(), equal_heads(3, 3 * 64), 0, false);
+}
+
+TEST_P(CudaAttention, SharedKeysMatchPlainAttention) {
+  for (const std::int64_t head_dim : {64, 128})
+    expect_matches_plain(GetParam(), {.heads = 6, .kv_heads = 2, .head_dim = head_dim}, 0, false);
+}
+
+TEST_P(CudaAttention, WindowsMatchPlainAttention) {
+  for (const std::int64_t window : {1, 17, 64, 1000})
+    expect_matches_plain(GetParam(), {.heads = 4, .kv_heads = 2, .head_dim = 64}, window, false);
+}
+
+TEST_P(CudaAttention, DocumentsMatchPlainAttention) {
+  for (const std::int64_t window : {0, 17})
+    expect_matches_plain(GetParam(), {.heads = 4, .kv_heads = 2, .head_dim = 64}, window, true);
+}
+
+// Turns of heads, with norms and without, beside ATen's operators in float64.
+TEST_P(CudaAttention, TurnsOfHeadsMatchFloat64) {
+  const std::int64_t tokens = 77;
+  for (const std::int64_t head_dim : {16, 64, 80, 128, 256}) {
+    for (const HeadShape& heads : {HeadShape{.heads = 5, .kv_heads = 1, .head_dim = head_dim},
+                                   HeadShape{.heads = 32, .kv_heads = 8, .head_dim = head_dim}}) {
+      RotaryFrequencies frequencies = {.scale = 1.25F};
+      for (std::int64_t pair = 0; pair < head_dim / 2; ++pair)
+        frequencies.of_pair.push_back(1.0F / static_cast<float>(1 + pair * pair));
+      const at::Tensor qkv = at::randn({2, tokens, heads.width()}).to(GetParam());
+      const at::Tensor gradient = at::randn({2, tokens, heads.width()}).to(GetParam());
+      const at::Tensor of_query = at::randn({head_dim}).to(GetParam());
+      const at::Tensor of_key = at::randn({head_dim}).to(GetParam());
+      const Documents documents = documents_of(tokens, {20, 21, 60});
+      const Documents there = on_cuda(documents);
+      for (const bool packed : {false, true}) {
+        const auto pass = [&](const at::Tensor& from, const at::Tensor& grad,
+                              const Documents* cut) {
+          const Rotary rotary = {heads, frequencies, {.first = packed ? 0 : 5, .documents = cut}};
+          const auto like = [&](const at::Tensor& weight) { return weight.to(from.options()); };
+          const at::Tensor query_weight = like(of_query);
+          const at::Tensor key_weight = like(of_key);
+          const HeadNorms norms = {{query_weight, key_weight}, kEpsilon};
+          const auto sums =
+              from.options().dtype(from.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+          const at::Tensor query_sum = at::ones({head_dim}, sums);
+          const at::Tensor key_sum = at::ones({head_dim}, sums);
+          at::Tensor turned = from.clone();
+          rotate(turned, rotary);
+          at::Tensor back = grad.clone();
+          rotate_backward(back, rotary);
+          at::Tensor normed_back = grad.clone();
+          const at::Tensor normed = norm_and_rotate(from, norms, rotary);
+          norm_and_rotate_backward(normed_back, from, norms, {query_sum, key_sum}, rotary);
+          return std::vector<at::Tensor>{turned, back, normed, normed_back, query_sum, key_sum};
+        };
+        const auto ours = pass(qkv.cuda(), gradient.cuda(), packed ? &there : nullptr);
+        const auto again = pass(qkv.cuda(), gradient.cuda(), packed ? &there : nullptr);
+        const auto expected =
+            pass(qkv.to(at::kDouble), gradient.to(at::kDouble), packed ? &documents : nullptr);
+        for (std::size_t i = 0; i < ours.size(); ++i) {
+          EXPECT_LT(error(ours[i], expected[i]), 5e-3) << head_dim << " " << packed << " " << i;
+          EXPECT_TRUE(ours[i].equal(again[i])) << head_dim << " " << packed << " " << i;
+        }
+      }
     }
   }
 }
@@ -291,25 +448,32 @@ TEST_P(CudaAttention, MatchesPlainAttentionInFloat64) {
 // of central differences along it.
 TEST_P(CudaAttention, BackwardHasForwardsMasksOfDropout) {
   const std::int64_t heads = 3;
+  const HeadShape shape = equal_heads(heads, heads * 64);
   for (const std::int64_t tokens : {96, 640}) {
     for (const bool deterministic : {false, true}) {
-      const AttentionOptions options = {.heads = heads,
+      const AttentionOptions options = {.heads = shape,
                                         .dropout = {.probability = 0.5, .seed = 7},
                                         .deterministic = deterministic};
       const at::Tensor qkv = at::randn({2, tokens, 3 * heads * 64}).to(GetParam()).cuda();
-      const Attended ours = attention(qkv, options);
-      EXPECT_TRUE(attention(qkv, options).output.equal(ours.output)) << tokens;
+      const HeadViews given(qkv, shape);
+      const Attended ours = attention(given, options);
+      EXPECT_TRUE(attention(given, options).output.equal(ours.output)) << tokens;
       AttentionOptions other = options;
       other.dropout.seed = 8;
-      EXPECT_FALSE(attention(qkv, other).output.equal(ours.output)) << tokens;
+      EXPECT_FALSE(attention(given, other).output.equal(ours.output)) << tokens;
 
       const at::Tensor of_bias = at::zeros({qkv.size(-1)}, ours.output.options().dtype(at::kFloat));
-      const at::Tensor grad = attention_backward(ours.output, qkv, ours, options, of_bias);
+      const at::Tensor grad = attention_backward(ours.output, given, ours, options, of_bias);
       const auto part = [&](const at::Tensor& all, int index) {
         return all.narrow(-1, index * heads * 64, heads * 64).to(at::kDouble);
       };
       const auto value = [&](const at::Tensor& at) {
-        return attention(at, options).output.to(at::kDouble).square().sum().item<double>() / 2;
+        return attention(HeadViews(at, shape), options)
+                   .output.to(at::kDouble)
+                   .square()
+                   .sum()
+                   .item<double>() /
+               2;
       };
       EXPECT_NEAR(part(grad, 2).mul(part(qkv, 2)).sum().item<double>() / (2 * value(qkv)), 1, 2e-2)
           << tokens << " " << deterministic;

@@ -4,6 +4,7 @@
 
 #include "engine/families/families.h"
 #include "engine/model/gpt2/gpt2_layout.h"
+#include "engine/model/op_costs.h"
 
 namespace sluice::engine {
 namespace {

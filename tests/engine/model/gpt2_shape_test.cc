@@ -29,7 +29,7 @@ TEST(ModelShape, PresetsHaveThePublishedNumbersOfParameters) {
 }
 
 TEST(ModelShape, EveryPresetIsValidAndOtherNamesAreNone) {
-  EXPECT_EQ(model_presets().size(), 5U);
+  EXPECT_EQ(gpt2_family().presets().size(), 5U);
   for (const NamedShape& it : model_presets()) {
     ASSERT_TRUE(preset_shape(it.name).has_value()) << it.name;
     EXPECT_TRUE(validate(*preset_shape(it.name)).ok()) << it.name;

@@ -4,19 +4,27 @@
 //   model_driver layout key=value...   prints "name dimension..." of every parameter, in file order
 //   model_driver run key=value...
 //
+// The model is that of config=FILE, a Hugging Face config.json, or of the keys of a GPT-2.
+//
 // A file of parameters or gradients has every parameter in the order of `layout` (unit by unit),
 // without gaps, fp32, row by row. tokens: int64, batch * (tokens + 1), each row its sequence and
 // the target of its last position. Output: logits [batch, tokens, vocab], the mean loss, all
-// gradients; fp32.
+// gradients; fp32, or float64 with dtype=fp64. documents=0,5;0: where the documents of each row
+// begin.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <iterator>
 #include <map>
+#include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -35,7 +43,19 @@ std::int64_t number(const Options& options, const std::string& key) {
   return std::stoll(options.at(key));
 }
 
+ModelShape shape_in(const std::string& path) {
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto model = read_hugging_face_config(text);
+  if (!model.ok()) throw std::invalid_argument(model.error().message());
+  return model->shape;
+}
+
 ModelOptions model_options(const Options& options) {
+  if (options.contains("config"))
+    return {.shape = shape_in(options.at("config")),
+            .padded_vocab = number(options, "padded_vocab"),
+            .chunk_rows = number(options, "chunk_rows")};
   return {.shape = {.layers = number(options, "layers"),
                     .hidden = number(options, "hidden"),
                     .heads = number(options, "heads"),
@@ -63,10 +83,38 @@ at::Tensor read_tensor(std::ifstream& file, const std::vector<std::int64_t>& sha
   return tensor;
 }
 
-void write_tensor(std::ofstream& file, const at::Tensor& tensor) {
-  const at::Tensor values = tensor.to(at::kCPU, at::kFloat).contiguous();
+void write_tensor(std::ofstream& file, const at::Tensor& tensor, at::ScalarType dtype) {
+  const at::Tensor values = tensor.to(at::kCPU, dtype).contiguous();
   file.write(static_cast<const char*>(values.const_data_ptr()),
              static_cast<std::streamsize>(values.nbytes()));
+}
+
+// Empty: none.
+std::optional<Documents> documents_of(const std::string& text, std::int64_t rows,
+                                      std::int64_t tokens) {
+  if (text.empty()) return std::nullopt;
+  std::vector<std::int64_t> positions;
+  std::vector<std::int32_t> starts;
+  Documents documents;
+  std::stringstream by_row(text);
+  std::string of_row;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    if (!std::getline(by_row, of_row, ';')) throw std::invalid_argument("documents of a row");
+    std::stringstream begins(of_row);
+    std::vector<std::int64_t> firsts;
+    for (std::string begin; std::getline(begins, begin, ',');) firsts.push_back(std::stoll(begin));
+    firsts.push_back(tokens);
+    for (std::size_t i = 0; i + 1 < firsts.size(); ++i) {
+      const std::int64_t length = firsts[i + 1] - firsts[i];
+      starts.push_back(static_cast<std::int32_t>(row * tokens + firsts[i]));
+      for (std::int64_t at = 0; at < length; ++at) positions.push_back(at);
+      documents.longest = std::max(documents.longest, length);
+    }
+  }
+  starts.push_back(static_cast<std::int32_t>(rows * tokens));
+  documents.positions = at::tensor(positions, at::kLong).view({rows, tokens});
+  documents.starts = at::tensor(starts, at::kInt);
+  return documents;
 }
 
 void print_layout(const Options& options) {
@@ -100,20 +148,29 @@ void run(const Options& options) {
   const at::Tensor targets = rows.narrow(1, 1, tokens).contiguous();
 
   std::ofstream out(options.at("out"), std::ios::binary);
+  const at::ScalarType written = options.at("dtype") == "fp64" ? at::kDouble : at::kFloat;
+  const auto documents = documents_of(options.at("documents"), input.size(0), tokens);
   PassContext context;
-  write_tensor(out, model.logits(context, input, tokens));
+  context.documents = documents ? &*documents : nullptr;
+  write_tensor(out, model.logits(context, input, tokens), written);
   const double grad_scale = 1 / static_cast<double>(input.numel());
   const at::Tensor loss =
       model.forward_backward(context, input, targets, grad_scale, options.at("recompute") == "1");
-  write_tensor(out, loss.mul(grad_scale));
-  model.for_each_parameter([&](const ParameterSpec& /*spec*/, const at::Tensor& /*view*/,
-                               const at::Tensor& gradient) { write_tensor(out, gradient); });
+  write_tensor(out, loss.mul(grad_scale), written);
+  model.for_each_parameter(
+      [&](const ParameterSpec& /*spec*/, const at::Tensor& /*view*/, const at::Tensor& gradient) {
+        write_tensor(out, gradient, written);
+      });
   if (!out.flush()) throw std::runtime_error("the output could not be written");
 }
 
 int main_of(const std::vector<std::string>& arguments) {
   if (arguments.empty()) throw std::invalid_argument("layout or run is missing");
-  Options options = {{"ffn", "0"}, {"padded_vocab", "0"}, {"chunk_rows", "0"}, {"recompute", "0"}};
+  Options options = {{"ffn", "0"},
+                     {"padded_vocab", "0"},
+                     {"chunk_rows", "0"},
+                     {"recompute", "0"},
+                     {"documents", ""}};
   for (std::size_t i = 1; i < arguments.size(); ++i) {
     const std::size_t equals = arguments[i].find('=');
     if (equals == std::string::npos) throw std::invalid_argument("not key=value: " + arguments[i]);

@@ -1,5 +1,6 @@
 #include "tests/engine/toy_family/toy_family.h"
 
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "engine/families/families.h"
@@ -41,11 +42,14 @@ class ToyFamily final : public ModelFamily {
   }
   ModelLayout layout(const ModelOptions& options) const override { return toy_layout(options); }
 
-  const ParameterNames& parameter_names() const override {
+  const ParameterNames& parameter_names(const ModelShape& /*shape*/) const override {
     static const ParameterNames names = {.prefix = "toy."};
     return names;
   }
-  std::string_view model_type() const override { return "toy"; }
+  std::span<const std::string_view> model_types() const override {
+    static constexpr std::array<std::string_view, 1> kTypes = {"toy"};
+    return kTypes;
+  }
   const std::map<std::string, std::string>& config_keys() const override {
     static const std::map<std::string, std::string> keys = {
         {"layers", "layers"},     {"hidden", "width"}, {"heads", "heads"},

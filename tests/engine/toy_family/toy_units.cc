@@ -8,8 +8,8 @@
 #include "engine/model/ops/attention.h"
 #include "engine/model/ops/cross_entropy.h"
 #include "engine/model/ops/gelu.h"
+#include "engine/model/ops/head_views.h"
 #include "engine/model/ops/linear.h"
-#include "engine/model/ops/plain_attention.h"
 #include "engine/model/ops/rms_norm.h"
 #include "tests/engine/toy_family/toy_family.h"
 #include "tests/engine/toy_family/toy_layout.h"
@@ -60,7 +60,7 @@ class ToyAttention final : public ModelUnit {
  public:
   ToyAttention(UnitLayout layout, const ModelShape& shape, std::int64_t layer)
       : ModelUnit(std::move(layout)),
-        heads_(shape.heads),
+        heads_(equal_heads(shape.heads, shape.hidden)),
         epsilon_(toy_epsilon(shape)),
         layer_(layer) {}
 
@@ -89,7 +89,7 @@ class ToyAttention final : public ModelUnit {
     saved.clear();
     put(context, g[toy_attention::kProjection], attended.output, grad_output);
     at::Tensor gradient = linear_input_gradient(grad_output, w[toy_attention::kProjection]);
-    gradient = attention_backward(gradient, qkv, attended, options(context), {});
+    gradient = attention_backward(gradient, HeadViews(qkv, heads_), attended, options(context), {});
     const at::Tensor normed = rms_norm(input, w[toy_attention::kNorm], epsilon_).output;
     put(context, g[toy_attention::kQkv], normed, gradient);
     gradient = linear_input_gradient(gradient, w[toy_attention::kQkv]);
@@ -117,12 +117,12 @@ class ToyAttention final : public ModelUnit {
     Attended attended;
   };
   AttentionOptions options(const PassContext& context) const {
-    return {.heads = heads_, .dropout = {}, .deterministic = context.deterministic};
+    return {.heads = heads_, .deterministic = context.deterministic};
   }
   Run run(const PassContext& context, const UnitViews& w, const at::Tensor& input) const {
     RmsNormed normed = rms_norm(input, w[toy_attention::kNorm], epsilon_);
     at::Tensor qkv = linear(normed.output, w[toy_attention::kQkv], {});
-    Attended attended = attention(qkv, options(context));
+    Attended attended = attention(HeadViews(qkv, heads_), options(context));
     return {std::move(normed.rstd), std::move(qkv), std::move(attended)};
   }
   static void keep(Saved& saved, const at::Tensor& rstd, const at::Tensor& qkv,
@@ -131,7 +131,7 @@ class ToyAttention final : public ModelUnit {
                   attended.philox_offset});
   }
 
-  std::int64_t heads_;
+  HeadShape heads_;
   double epsilon_;
   std::int64_t layer_;
 };

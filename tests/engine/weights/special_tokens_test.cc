@@ -53,8 +53,10 @@ TEST(SpecialTokens, KeepWhatElseAGenerationConfigSays) {
   EXPECT_FALSE(generation_config_text({}, "oops").ok());
 }
 
-const ParameterNames kNames = {
-    .prefix = "transformer.", .tied_head = "lm_head.weight", .token_embedding = "wte.weight"};
+const ParameterNames kNames = {.prefix = "transformer.",
+                               .head = "lm_head.weight",
+                               .is_tied = true,
+                               .token_embedding = "wte.weight"};
 
 class TiedHead : public testing::Test {
  protected:

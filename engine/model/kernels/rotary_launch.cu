@@ -1,0 +1,288 @@
+#include "engine/model/kernels/packed_numbers.cuh"
+#include "engine/model/kernels/rotary_launch.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr int kPairPack = 2 * kPack;  // numbers of a thread: a pack of each half of a head
+constexpr int kWarp = 32;
+constexpr int kThreads = 128;
+constexpr int kMostThreads = 256;
+constexpr int kMostHeadDim = 2 * kMostRotaryPairs;
+constexpr std::int64_t kMostPartials = 512;
+constexpr std::int64_t kRowsPerPartial = 4;
+
+// A block has threadIdx.x for the pairs of a head and threadIdx.y for heads; all threads make the
+// same number of rounds, so that sums over a head's threads meet.
+
+// The turns of a thread's pairs at one position.
+struct ThreadTurns {
+  Floats cosine;
+  Floats sine;
+
+  __device__ ThreadTurns(const RotaryTurns& turns, std::int64_t row) {
+    const std::int64_t position =
+        turns.positions != nullptr ? turns.positions[row] : turns.first + row % turns.tokens;
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      const float angle =
+          __fmul_rn(static_cast<float>(position), turns.frequencies[threadIdx.x * kPack + i]);
+      sincosf(angle, &sine[i], &cosine[i]);
+      sine[i] *= turns.scale;
+      cosine[i] *= turns.scale;
+    }
+  }
+
+  __device__ void forward(Floats& low, Floats& high) const {
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      const float x = low[i];
+      const float y = high[i];
+      low[i] = __fmaf_rn(x, cosine[i], -(y * sine[i]));
+      high[i] = __fmaf_rn(y, cosine[i], x * sine[i]);
+    }
+  }
+  __device__ void back(Floats& low, Floats& high) const {
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      const float x = low[i];
+      const float y = high[i];
+      low[i] = __fmaf_rn(x, cosine[i], y * sine[i]);
+      high[i] = __fmaf_rn(y, cosine[i], -(x * sine[i]));
+    }
+  }
+};
+
+// Over the threads of a head, a power of two of them: the same bits in each.
+__device__ float head_sum(float value) {
+  for (unsigned distance = blockDim.x / 2; distance > 0; distance /= 2)
+    value += __shfl_xor_sync(0xFFFFFFFFU, value, static_cast<int>(distance));
+  return value;
+}
+
+__device__ float product_sum(const Floats& a, const Floats& b, float sum) {
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) sum = __fmaf_rn(a[i], b[i], sum);
+  return sum;
+}
+
+// Of a head whose numbers the thread has a part of.
+__device__ float head_rstd(const Floats& low, const Floats& high, const RotaryShape& shape,
+                           float epsilon) {
+  const float squares = head_sum(product_sum(high, high, product_sum(low, low, 0.0F)));
+  return 1.0F / sqrtf(squares / static_cast<float>(shape.head_dim) + epsilon);
+}
+
+// Where a thread's packs of a head begin in a row's packs.
+__device__ std::int64_t low_pack(const RotaryShape& shape, std::int64_t head) {
+  return head * (shape.head_dim / kPack) + threadIdx.x;
+}
+__device__ std::int64_t half_packs(const RotaryShape& shape) { return shape.head_dim / kPairPack; }
+
+__device__ std::int64_t rounds_of(const RotaryShape& shape) {
+  return (shape.heads + shape.kv_heads + blockDim.y - 1) / blockDim.y;
+}
+
+template <typename Scalar>
+__device__ void load_weight(const RotaryNorms& norms, const RotaryShape& shape, bool of_query,
+                            Floats& low, Floats& high) {
+  const auto* const weight = static_cast<const Scalar*>(of_query ? norms.query : norms.key);
+  load(weight, threadIdx.x, low);
+  load(weight, threadIdx.x + half_packs(shape), high);
+}
+
+template <typename Scalar, bool kNorm>
+__global__ void __launch_bounds__(kMostThreads)
+    rotary_kernel(const __grid_constant__ RotaryLaunch launch) {
+  const RotaryShape& shape = launch.shape;
+  const std::int64_t row = blockIdx.x;
+  const ThreadTurns turns(launch.turns, row);
+  for (std::int64_t round = 0; round < rounds_of(shape); ++round) {
+    const std::int64_t head = round * blockDim.y + threadIdx.y;
+    const bool exists = head < shape.heads + shape.kv_heads;
+    const std::int64_t pack = low_pack(shape, head);
+    Floats low = {};
+    Floats high = {};
+    if (exists) {
+      const auto* const from = static_cast<const Scalar*>(launch.from) + row * launch.from_columns;
+      load(from, pack, low);
+      load(from, pack + half_packs(shape), high);
+    }
+    if constexpr (kNorm) {
+      const float rstd = head_rstd(low, high, shape, launch.norms.epsilon);
+      Floats low_weight;
+      Floats high_weight;
+      load_weight<Scalar>(launch.norms, shape, head < shape.heads, low_weight, high_weight);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        low[i] *= rstd * low_weight[i];
+        high[i] *= rstd * high_weight[i];
+      }
+    }
+    if (!exists) continue;
+    turns.forward(low, high);
+    auto* const to = static_cast<Scalar*>(launch.to) + row * launch.to_columns;
+    store(to, pack, low);
+    store(to, pack + half_packs(shape), high);
+  }
+}
+
+template <typename Scalar>
+__global__ void __launch_bounds__(kMostThreads)
+    rotary_backward_kernel(const __grid_constant__ RotaryBackwardLaunch launch) {
+  const RotaryShape& shape = launch.shape;
+  const std::int64_t row = blockIdx.x;
+  const ThreadTurns turns(launch.turns, row);
+  auto* const gradient = static_cast<Scalar*>(launch.gradient) + row * launch.columns;
+  for (std::int64_t head = threadIdx.y; head < shape.heads + shape.kv_heads; head += blockDim.y) {
+    const std::int64_t pack = low_pack(shape, head);
+    Floats low;
+    Floats high;
+    load(gradient, pack, low);
+    load(gradient, pack + half_packs(shape), high);
+    turns.back(low, high);
+    store(gradient, pack, low);
+    store(gradient, pack + half_packs(shape), high);
+  }
+}
+
+// A thread's columns of both weights: their sums over the block's rows and the thread's heads.
+struct WeightSums {
+  Floats low[2];  // of queries, of keys
+  Floats high[2];
+};
+
+// The sums over threadIdx.y, in its order.
+__device__ void write_partials(const WeightSums& sums, const RotaryShape& shape, float* partials) {
+  __shared__ float of_head[kMostThreads * kPairPack];
+  const auto dim = static_cast<unsigned>(shape.head_dim);
+#pragma unroll
+  for (int which = 0; which < 2; ++which) {
+    float* const mine = of_head + threadIdx.y * dim;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      mine[threadIdx.x * kPack + i] = sums.low[which][i];
+      mine[dim / 2 + threadIdx.x * kPack + i] = sums.high[which][i];
+    }
+    __syncthreads();
+    const unsigned threads = blockDim.x * blockDim.y;
+    for (unsigned column = threadIdx.y * blockDim.x + threadIdx.x; column < dim;
+         column += threads) {
+      float total = 0;
+      for (unsigned y = 0; y < blockDim.y; ++y) total += of_head[y * dim + column];
+      partials[static_cast<std::int64_t>(blockIdx.x) * 2 * dim + which * dim + column] = total;
+    }
+  }
+}
+
+template <typename Scalar>
+__global__ void __launch_bounds__(kMostThreads)
+    normed_rotary_backward_kernel(const __grid_constant__ RotaryBackwardLaunch launch) {
+  const RotaryShape& shape = launch.shape;
+  WeightSums sums = {};
+  for (std::int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
+    const ThreadTurns turns(launch.turns, row);
+    auto* const gradient = static_cast<Scalar*>(launch.gradient) + row * launch.columns;
+    const auto* const from = static_cast<const Scalar*>(launch.from) + row * launch.columns;
+    for (std::int64_t round = 0; round < rounds_of(shape); ++round) {
+      const std::int64_t head = round * blockDim.y + threadIdx.y;
+      const bool exists = head < shape.heads + shape.kv_heads;
+      const std::int64_t pack = low_pack(shape, head);
+      Floats low = {};
+      Floats high = {};
+      Floats x_low = {};
+      Floats x_high = {};
+      if (exists) {
+        load(gradient, pack, low);
+        load(gradient, pack + half_packs(shape), high);
+        load(from, pack, x_low);
+        load(from, pack + half_packs(shape), x_high);
+      }
+      turns.back(low, high);
+      const bool of_query = head < shape.heads;
+      const float rstd = head_rstd(x_low, x_high, shape, launch.norms.epsilon);
+      Floats low_weight;
+      Floats high_weight;
+      load_weight<Scalar>(launch.norms, shape, of_query, low_weight, high_weight);
+      const bool of_key = exists && !of_query;
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        x_low[i] *= rstd;  // normed
+        x_high[i] *= rstd;
+        // To the one or the other by values: an index would put the sums into local memory.
+        sums.low[0][i] = __fmaf_rn(low[i], of_query ? x_low[i] : 0.0F, sums.low[0][i]);
+        sums.high[0][i] = __fmaf_rn(high[i], of_query ? x_high[i] : 0.0F, sums.high[0][i]);
+        sums.low[1][i] = __fmaf_rn(low[i], of_key ? x_low[i] : 0.0F, sums.low[1][i]);
+        sums.high[1][i] = __fmaf_rn(high[i], of_key ? x_high[i] : 0.0F, sums.high[1][i]);
+        low[i] *= low_weight[i];
+        high[i] *= high_weight[i];
+      }
+      const float along = head_sum(product_sum(high, x_high, product_sum(low, x_low, 0.0F))) /
+                          static_cast<float>(shape.head_dim);
+      if (!exists) continue;
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        low[i] = __fmaf_rn(-x_low[i], along, low[i]) * rstd;
+        high[i] = __fmaf_rn(-x_high[i], along, high[i]) * rstd;
+      }
+      store(gradient, pack, low);
+      store(gradient, pack + half_packs(shape), high);
+    }
+  }
+  write_partials(sums, shape, launch.partials);
+}
+
+bool fits(const RotaryShape& shape, bool normed) {
+  const std::int64_t lanes = shape.head_dim / kPairPack;
+  if (shape.head_dim <= 0 || shape.head_dim % kPairPack != 0 || shape.head_dim > kMostHeadDim)
+    return false;
+  return !normed || (lanes & (lanes - 1)) == 0;
+}
+
+// A whole number of warps, unless the threads of a head do not divide one.
+dim3 threads_of(const RotaryShape& shape) {
+  const auto lanes = static_cast<unsigned>(shape.head_dim / kPairPack);
+  return {lanes, (kThreads + lanes - 1) / lanes, 1};
+}
+
+}  // namespace
+
+cudaError_t launch_rotary(const RotaryLaunch& launch, cudaStream_t stream) {
+  const bool normed = launch.norms.query != nullptr;
+  if (!fits(launch.shape, normed)) return cudaErrorInvalidValue;
+  if (launch.shape.rows == 0) return cudaSuccess;
+  const auto blocks = static_cast<unsigned>(launch.shape.rows);
+  with_packed_type(launch.shape.dtype, [&](auto* type) {
+    using Scalar = std::remove_pointer_t<decltype(type)>;
+    if (normed)
+      rotary_kernel<Scalar, true><<<blocks, threads_of(launch.shape), 0, stream>>>(launch);
+    else
+      rotary_kernel<Scalar, false><<<blocks, threads_of(launch.shape), 0, stream>>>(launch);
+  });
+  return cudaGetLastError();
+}
+
+std::int64_t rotary_partial_rows(std::int64_t rows) {
+  const std::int64_t wanted = (rows + kRowsPerPartial - 1) / kRowsPerPartial;
+  return wanted < kMostPartials ? wanted : kMostPartials;
+}
+
+cudaError_t launch_rotary_backward(const RotaryBackwardLaunch& launch, cudaStream_t stream) {
+  const bool normed = launch.norms.query != nullptr;
+  if (!fits(launch.shape, normed)) return cudaErrorInvalidValue;
+  if (launch.shape.rows == 0) return cudaSuccess;
+  const std::int64_t blocks = normed ? rotary_partial_rows(launch.shape.rows) : launch.shape.rows;
+  with_packed_type(launch.shape.dtype, [&](auto* type) {
+    using Scalar = std::remove_pointer_t<decltype(type)>;
+    if (normed)
+      normed_rotary_backward_kernel<Scalar>
+          <<<static_cast<unsigned>(blocks), threads_of(launch.shape), 0, stream>>>(launch);
+    else
+      rotary_backward_kernel<Scalar>
+          <<<static_cast<unsigned>(blocks), threads_of(launch.shape), 0, stream>>>(launch);
+  });
+  return cudaGetLastError();
+}
+
+}  // namespace sluice::engine

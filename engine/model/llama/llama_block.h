@@ -1,0 +1,47 @@
+// LlamaBlock: one transformer block of a Llama, pre-norm: attention with rotary positions and
+// shared keys, and a gated feed-forward, each added to the residual stream.
+//
+// Saved, per token: queries, keys and values (turned by their positions; where heads have norms,
+// from before these), attention's output, the residual stream between the branches and the
+// feed-forward before its gate, in the activations' dtype; in fp32 a statistic of two norms, and
+// one number per head. Norms' outputs, the gate and, behind norms of heads, the turn are cheaper to
+// compute again than to keep.
+#pragma once
+
+#include "engine/model/llama/llama_layout.h"
+#include "engine/model/llama/llama_shape.h"
+#include "engine/model/model_unit.h"
+#include "engine/model/ops/head_views.h"
+#include "engine/model/rotary_frequencies.h"
+
+namespace sluice::engine {
+
+class LlamaBlock final : public ModelUnit {
+ public:
+  LlamaBlock(const LlamaShape& shape, std::int64_t layer);
+
+  at::Tensor forward(const PassContext& context, const UnitViews& parameters,
+                     const at::Tensor& input, Saved* saved) const override;
+  void recompute(const PassContext& context, const UnitViews& parameters, const at::Tensor& input,
+                 Saved& saved) const override;
+  at::Tensor backward(const PassContext& context, const UnitViews& parameters,
+                      const at::Tensor& input, Saved& saved, const at::Tensor& grad_output,
+                      const UnitViews& gradients) const override;
+  at::Tensor extend(const UnitViews& parameters, const at::Tensor& input,
+                    KvCache& cache) const override;
+
+ private:
+  class Pass;
+
+  // Of texts of so many tokens.
+  RotaryFrequencies frequencies_at(std::int64_t tokens) const;
+
+  LlamaShape shape_;
+  LlamaBlockParameters places_;
+  HeadShape heads_;
+  std::int64_t layer_;
+  std::int64_t window_;            // 0: none
+  RotaryFrequencies frequencies_;  // of sequences within the model's context
+};
+
+}  // namespace sluice::engine

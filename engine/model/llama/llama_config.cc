@@ -1,0 +1,396 @@
+#include "engine/model/llama/llama_config.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "engine/model/hugging_face_config.h"
+#include "engine/model/llama/llama_shape.h"
+#include "engine/weights/special_tokens_json.h"
+
+namespace sluice::engine {
+namespace {
+
+using Json = HuggingFaceConfig::Json;
+using Architecture = LlamaArchitecture;
+
+constexpr double kMost = 1e9;
+constexpr std::int64_t kDefaultMaxWindowLayers = 28;
+constexpr std::int64_t kDefaultWindow = 4096;
+constexpr const char* kFull = "full_attention";
+constexpr const char* kSliding = "sliding_attention";
+
+// What transformers' classes differ in: names, and what a file that does not say has.
+struct Class {
+  const char* model_type;
+  const char* name;    // before "ForCausalLM"
+  const char* models;  // in sentences
+  Architecture architecture;
+  std::int64_t vocab;
+  std::int64_t ffn;
+  std::int64_t kv_heads;  // 0: as many as heads
+  std::int64_t head_dim;  // 0: hidden / heads
+  std::int64_t context;
+  bool has_begin_and_end;  // tokens 1 and 2
+};
+constexpr std::array<Class, 5> kClasses = {{
+    {"llama", "Llama", "Llamas", Architecture::kLlama, 32000, 11008, 0, 0, 2048, true},
+    {"mistral", "Mistral", "Mistrals", Architecture::kMistral, 32000, 14336, 8, 0, 131072, true},
+    {"qwen2", "Qwen2", "Qwen2s", Architecture::kQwen2, 151936, 22016, 32, 0, 32768, false},
+    {"qwen3", "Qwen3", "Qwen3s", Architecture::kQwen3, 151936, 22016, 32, 128, 32768, false},
+    {"ministral", "Ministral", "Ministrals", Architecture::kMinistral, 32000, 14336, 8, 0, 131072,
+     true},
+}};
+constexpr std::int64_t kDefaultHidden = 4096;
+constexpr std::int64_t kDefaultLayers = 32;
+constexpr std::int64_t kDefaultHeads = 32;
+
+const Class& class_of(Architecture architecture) {
+  return *std::find_if(kClasses.begin(), kClasses.end(),
+                       [&](const Class& one) { return one.architecture == architecture; });
+}
+
+bool is_qwen(Architecture architecture) {
+  return architecture == Architecture::kQwen2 || architecture == Architecture::kQwen3;
+}
+
+using Numbers = std::map<std::string, double>;
+
+// ---- rotary positions --------------------------------------------------------------------------
+
+constexpr const char* kRopeParameters = "rope_parameters";
+constexpr const char* kRopeScaling = "rope_scaling";
+
+// The object that says how positions are turned: transformers 5's, or that of earlier versions,
+// which it prefers where both are there. One for all layers.
+Json rope_object(HuggingFaceConfig& config) {
+  const char* const key = config.has(kRopeScaling) ? kRopeScaling : kRopeParameters;
+  if (!config.has(key)) return Json::object();
+  const Json& value = config.json()[key];
+  if (!value.is_object()) {
+    config.fail(Error(ErrorCode::kCorrupt, "\"" + std::string(key) + "\" is " + value.dump() +
+                                               ", which is not an object"));
+    return Json::object();
+  }
+  Json one;
+  for (const char* const layers : {kFull, kSliding}) {
+    const auto of_layers = value.find(layers);
+    if (of_layers == value.end() || of_layers->is_null()) continue;
+    if (!one.is_null() && one != *of_layers)
+      config.refuse(std::string(key), value, "the same rotary positions in all layers");
+    one = *of_layers;
+  }
+  if (one.is_null()) return value;
+  return one.is_object() ? one : Json::object();
+}
+
+struct RopeKey {
+  const char* in_file;
+  const char* number;
+};
+// What each scaling reads beside its type and the base.
+std::vector<RopeKey> keys_of(RopeScaling scaling) {
+  constexpr RopeKey kFactor = {"factor", "rope_factor"};
+  constexpr RopeKey kOriginal = {"original_max_position_embeddings", "rope_original_context"};
+  switch (scaling) {
+    case RopeScaling::kNone:
+      return {};
+    case RopeScaling::kLinear:
+    case RopeScaling::kDynamic:
+      return {kFactor};
+    case RopeScaling::kYarn:
+      return {kFactor,
+              kOriginal,
+              {"attention_factor", "rope_attention_factor"},
+              {"mscale", "rope_mscale"},
+              {"mscale_all_dim", "rope_mscale_all_dim"},
+              {"beta_fast", "rope_beta_fast"},
+              {"beta_slow", "rope_beta_slow"}};
+    case RopeScaling::kLlama3:
+      return {kFactor,
+              kOriginal,
+              {"low_freq_factor", "rope_low_freq_factor"},
+              {"high_freq_factor", "rope_high_freq_factor"}};
+  }
+  return {};
+}
+
+constexpr std::array<const char*, 5> kScalingNames = {"default", "linear", "dynamic", "yarn",
+                                                      "llama3"};
+
+RopeScaling scaling_of(HuggingFaceConfig& config, const Json& rope) {
+  const Json type = rope.value("rope_type", rope.value("type", Json("default")));
+  for (std::size_t i = 0; i < kScalingNames.size(); ++i)
+    if (type == kScalingNames.at(i)) return static_cast<RopeScaling>(i);
+  config.refuse("rope_type", type, "\"default\", \"linear\", \"dynamic\", \"yarn\" or \"llama3\"");
+  return RopeScaling::kNone;
+}
+
+// A key that the scaling does not read would change nothing in transformers, unless it is of
+// another kind of positions.
+void refuse_other_positions(HuggingFaceConfig& config, const Json& rope) {
+  for (const char* const key : {"mrope_section", "long_factor", "short_factor"})
+    if (rope.contains(key)) config.refuse(key, rope[key], "one angle for each position");
+  for (const Json* const place : {&rope, &config.json()}) {
+    const Json share = place->value("partial_rotary_factor", Json());
+    if (!share.is_null() && share != 1)
+      config.refuse("partial_rotary_factor", share, "whole heads turned (1.0)");
+  }
+}
+
+double rope_theta(HuggingFaceConfig& config, const Json& rope) {
+  constexpr double kDefaultTheta = 10000;
+  HuggingFaceConfig own(rope, "");
+  const double theta = own.has("rope_theta")
+                           ? own.number("rope_theta", kDefaultTheta, 1, kMost * kMost)
+                           : config.number("rope_theta", kDefaultTheta, 1, kMost * kMost);
+  if (!own.status().ok()) config.fail(own.status().error());
+  return theta;
+}
+
+void parse_rope(HuggingFaceConfig& config, std::int64_t context, Numbers& numbers) {
+  const Json rope = rope_object(config);
+  const RopeScaling scaling = scaling_of(config, rope);
+  refuse_other_positions(config, rope);
+  numbers["rope_theta"] = rope_theta(config, rope);
+  numbers["rope_scaling"] = static_cast<double>(scaling);
+  numbers["rope_original_context"] = static_cast<double>(context);
+  HuggingFaceConfig own(rope, "");
+  for (const RopeKey& key : keys_of(scaling))
+    if (own.has(key.in_file)) numbers[key.number] = own.number(key.in_file, 0, 0, kMost);
+  if (scaling == RopeScaling::kLlama3 || scaling == RopeScaling::kYarn) {
+    // Beside the object it comes before the one inside.
+    const std::int64_t original = config.count("original_max_position_embeddings", 0);
+    if (original != 0) numbers["rope_original_context"] = static_cast<double>(original);
+  }
+  if (scaling == RopeScaling::kYarn) {
+    numbers["rope_truncate"] = own.flag("truncate", true) ? 1 : 0;
+    for (const auto& [number, default_value] :
+         {std::pair{"rope_beta_fast", 32.0}, std::pair{"rope_beta_slow", 1.0}})
+      if (numbers.contains(number) && numbers[number] == 0) numbers[number] = default_value;
+  }
+  if (scaling != RopeScaling::kNone && !own.has("factor")) {
+    if (scaling == RopeScaling::kYarn)
+      numbers["rope_factor"] = static_cast<double>(context) / numbers["rope_original_context"];
+    else
+      own.fail(Error(ErrorCode::kCorrupt, "the scaling of rotary positions has no \"factor\""));
+  }
+  if (!own.status().ok()) config.fail(own.status().error());
+}
+
+Json rope_text(const LlamaShape& shape, const Numbers& numbers) {
+  const Rope& rope = shape.rope;
+  Json json = {{"rope_type", kScalingNames.at(static_cast<std::size_t>(rope.scaling))},
+               {"rope_theta", rope.theta}};
+  for (const RopeKey& key : keys_of(rope.scaling)) {
+    const double value = numbers.at(key.number);
+    const bool is_unset = value == 0;  // yarn's factors: by the others
+    if (is_unset) continue;
+    if (std::string_view(key.number) == "rope_original_context")
+      json[key.in_file] = static_cast<std::int64_t>(value);
+    else
+      json[key.in_file] = value;
+  }
+  if (rope.scaling == RopeScaling::kYarn) json["truncate"] = rope.truncate;
+  return json;
+}
+
+// ---- windows -----------------------------------------------------------------------------------
+
+// The order of layers with a window as numbers: some without, then so many with and so many without
+// in turn.
+void parse_layer_types(HuggingFaceConfig& config, const Json& types, LlamaWindow& window) {
+  std::vector<bool> sliding;
+  for (const Json& type : types) {
+    if (type != kFull && type != kSliding)
+      return config.refuse("layer_types", type, "\"full_attention\" and \"sliding_attention\"");
+    sliding.push_back(type == kSliding);
+  }
+  const auto first = std::find(sliding.begin(), sliding.end(), true);
+  if (first == sliding.end()) {
+    window.tokens = 0;
+    return;
+  }
+  const auto full = std::find(first, sliding.end(), false);
+  const auto again = std::find(full, sliding.end(), true);
+  window.first = first - sliding.begin();
+  window.windowed = full == sliding.end() ? 0 : full - first;
+  window.full = again - full;
+  for (std::size_t layer = 0; layer < sliding.size(); ++layer)
+    if (window.has(static_cast<std::int64_t>(layer)) != sliding[layer])
+      return config.refuse("layer_types", types,
+                           "one order of layers, again and again, after the first");
+}
+
+LlamaWindow parse_window(HuggingFaceConfig& config, Architecture architecture,
+                         std::int64_t layers) {
+  LlamaWindow window;
+  if (architecture == Architecture::kLlama) return window;
+  const bool uses = !is_qwen(architecture) || config.flag("use_sliding_window", false);
+  const bool said = config.json().contains("sliding_window");
+  const std::int64_t tokens = config.count("sliding_window", said ? 0 : kDefaultWindow);
+  window.tokens = uses ? tokens : 0;
+  if (is_qwen(architecture))
+    window.first = std::min(config.count("max_window_layers", kDefaultMaxWindowLayers, 0), layers);
+  if (architecture == Architecture::kMistral || !config.has("layer_types")) {
+    if (window.first >= layers) window.tokens = 0;
+    return window;
+  }
+  const Json& types = config.json()["layer_types"];
+  if (!types.is_array() || static_cast<std::int64_t>(types.size()) != layers) {
+    config.fail(Error(ErrorCode::kCorrupt, "\"layer_types\" is " + types.dump() +
+                                               ", which is not one of each of " +
+                                               std::to_string(layers) + " layers"));
+    return window;
+  }
+  const bool any = std::find(types.begin(), types.end(), Json(kSliding)) != types.end();
+  if (any && window.tokens == 0) {
+    config.fail(Error(ErrorCode::kInvalidArgument,
+                      "\"layer_types\" names \"sliding_attention\", and the file has no window "
+                      "(\"sliding_window\", and for a Qwen \"use_sliding_window\")"));
+    return window;
+  }
+  parse_layer_types(config, types, window);
+  return window;
+}
+
+void write_window(const LlamaShape& shape, Json& json) {
+  if (shape.architecture == Architecture::kLlama) return;
+  const LlamaWindow& window = shape.window;
+  json["sliding_window"] = window.tokens == 0 ? Json() : Json(window.tokens);
+  if (shape.architecture == Architecture::kMistral) return;
+  if (is_qwen(shape.architecture)) {
+    json["use_sliding_window"] = window.tokens != 0;
+    json["max_window_layers"] = window.tokens == 0 ? shape.layers : window.first;
+  }
+  Json types = Json::array();
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer)
+    types.push_back(window.has(layer) ? kSliding : kFull);
+  json["layer_types"] = std::move(types);
+}
+
+// ---- the file ----------------------------------------------------------------------------------
+
+Result<SpecialTokens> special_tokens(const Json& config, const Class& of, std::int64_t vocab) {
+  constexpr std::int64_t kBegin = 1;
+  constexpr std::int64_t kEnd = 2;
+  SLUICE_ASSIGN_OR_RETURN(SpecialTokens tokens, parse_special_tokens(config.dump()));
+  if (of.has_begin_and_end && !config.contains("bos_token_id")) tokens.begin = kBegin;
+  if (of.has_begin_and_end && !config.contains("eos_token_id")) tokens.ends = {kEnd};
+  return tokens.within(vocab);
+}
+
+void check_class(HuggingFaceConfig& config, const Class& of) {
+  const std::string wanted = std::string(of.name) + "ForCausalLM";
+  if (config.has("architectures")) {
+    const Json& all = config.json()["architectures"];
+    const Json base = std::string(of.name) + "Model";
+    const bool known =
+        all.is_array() && (all.empty() || std::any_of(all.begin(), all.end(), [&](const Json& one) {
+                             return one == wanted || one == base;
+                           }));
+    if (!known) config.refuse("architectures", all, "[\"" + wanted + "\"]");
+  }
+  if (config.has("quantization_config"))
+    config.refuse("quantization_config", config.json()["quantization_config"],
+                  "weights of 16 bits or more (none)");
+  config.expect("hidden_act", {"silu", "swish"});
+}
+
+HuggingFaceModel parse(HuggingFaceConfig& config, const Class& of) {
+  check_class(config, of);
+  HuggingFaceModel model;
+  ModelShape& shape = model.shape;
+  shape.family = kLlamaFamily;
+  shape.layers = config.count("num_hidden_layers", kDefaultLayers);
+  shape.hidden = config.count("hidden_size", kDefaultHidden);
+  shape.heads = config.count("num_attention_heads", kDefaultHeads);
+  shape.context_tokens = config.count("max_position_embeddings", of.context);
+  shape.vocab = config.count("vocab_size", of.vocab);
+  shape.ffn_hidden = config.count("intermediate_size", of.ffn);
+  constexpr double kMostDropout = 0.999;
+  shape.dropout = config.number("attention_dropout", 0, 0, kMostDropout);
+
+  Numbers& numbers = shape.numbers;
+  numbers["architecture"] = static_cast<double>(of.architecture);
+  // null is a missing one but for what the class makes of it: as many as heads.
+  const bool is_null = config.json().contains("num_key_value_heads") &&
+                       config.json()["num_key_value_heads"].is_null();
+  const std::int64_t kv_heads =
+      config.count("num_key_value_heads", of.kv_heads == 0 || is_null ? shape.heads : of.kv_heads);
+  numbers["kv_heads"] = static_cast<double>(kv_heads);
+  const std::int64_t head_dim =
+      config.count("head_dim", of.head_dim == 0 ? shape.hidden / shape.heads : of.head_dim);
+  numbers["head_dim"] = static_cast<double>(head_dim);
+  constexpr double kEpsilon = 1e-6;
+  constexpr double kSmallestEpsilon = 1e-12;
+  numbers["norm_epsilon"] = config.number("rms_norm_eps", kEpsilon, kSmallestEpsilon, 1);
+  numbers["tied_head"] = config.flag("tie_word_embeddings", false) ? 1 : 0;
+  const bool may_have_bias =
+      of.architecture == Architecture::kLlama || of.architecture == Architecture::kQwen3;
+  numbers["attention_bias"] = may_have_bias && config.flag("attention_bias", false) ? 1 : 0;
+  numbers["mlp_bias"] =
+      of.architecture == Architecture::kLlama && config.flag("mlp_bias", false) ? 1 : 0;
+  const LlamaWindow window = parse_window(config, of.architecture, shape.layers);
+  numbers["window"] = static_cast<double>(window.tokens);
+  numbers["window_first_layer"] = window.tokens == 0 ? 0 : static_cast<double>(window.first);
+  numbers["window_layers"] = window.tokens == 0 ? 0 : static_cast<double>(window.windowed);
+  numbers["window_full_layers"] = window.tokens == 0 ? 0 : static_cast<double>(window.full);
+  parse_rope(config, shape.context_tokens, numbers);
+  return model;
+}
+
+}  // namespace
+
+std::string llama_config_text(const HuggingFaceModel& model) {
+  const ModelShape& of = model.shape;
+  const LlamaShape shape = llama_shape(of);
+  const Class& its = class_of(shape.architecture);
+  const Json rope = rope_text(shape, of.numbers);
+  Json json = {{"architectures", {std::string(its.name) + "ForCausalLM"}},
+               {"model_type", its.model_type},
+               {"vocab_size", of.vocab},
+               {"hidden_size", of.hidden},
+               {"intermediate_size", of.ffn()},
+               {"num_hidden_layers", of.layers},
+               {"num_attention_heads", of.heads},
+               {"num_key_value_heads", shape.kv_heads},
+               {"head_dim", shape.head_dim},
+               {"hidden_act", "silu"},
+               {"max_position_embeddings", of.context_tokens},
+               {"rms_norm_eps", shape.epsilon},
+               {"tie_word_embeddings", shape.tied},
+               {"attention_dropout", shape.attention_dropout},
+               {"rope_theta", shape.rope.theta},
+               {"rope_scaling", shape.rope.scaling == RopeScaling::kNone ? Json() : rope},
+               {"rope_parameters", rope}};
+  if (shape.architecture == Architecture::kLlama || shape.architecture == Architecture::kQwen3)
+    json["attention_bias"] = shape.output_bias;
+  if (shape.architecture == Architecture::kLlama) json["mlp_bias"] = shape.mlp_bias;
+  write_window(shape, json);
+  json["bos_token_id"] = to_json(model.special.begin);
+  json["eos_token_id"] = to_json(model.special.ends);
+  json["pad_token_id"] = to_json(model.special.padding);
+  json["dtype"] = hugging_face_dtype(model.dtype);
+  json["torch_dtype"] = hugging_face_dtype(model.dtype);
+  return json.dump(2) + "\n";
+}
+
+Result<HuggingFaceModel> parse_llama_config(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return Error(ErrorCode::kCorrupt, "it is not a JSON object");
+  const Json type = json.value("model_type", Json());
+  for (const Class& of : kClasses) {
+    if (type != of.model_type) continue;
+    HuggingFaceConfig config(json, of.models);
+    HuggingFaceModel model = parse(config, of);
+    SLUICE_RETURN_IF_ERROR(config.status());
+    SLUICE_ASSIGN_OR_RETURN(model.special, special_tokens(json, of, model.shape.vocab));
+    return model;
+  }
+  return Error(ErrorCode::kInvalidArgument,
+               "\"model_type\" is " + type.dump() + ", which is no Llama's");
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,16 @@
+// What the passes of a Llama's units cost, from its shape alone. Without LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/model/llama/llama_shape.h"
+#include "engine/model/unit_costs.h"
+
+namespace sluice::engine {
+
+std::shared_ptr<const UnitKind> llama_embedding_kind(const LlamaShape& shape);
+std::shared_ptr<const UnitKind> llama_block_kind(const LlamaShape& shape, bool windowed);
+std::shared_ptr<const UnitKind> llama_head_kind(const LlamaShape& shape, std::int64_t padded_vocab);
+
+}  // namespace sluice::engine

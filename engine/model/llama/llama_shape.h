@@ -1,0 +1,91 @@
+// What the numbers of a Llama mean: ModelShape::numbers by name, with what they leave to others
+// ("as many as heads") settled. Without LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "engine/model/model_family.h"
+#include "engine/model/model_shape.h"
+
+namespace sluice::engine {
+
+inline constexpr std::string_view kLlamaFamily = "llama";
+
+// Whose code in transformers it is: that decides which biases and norms there can be. In the order
+// of the choices of model.architecture.
+enum class LlamaArchitecture : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3, kMinistral };
+inline constexpr std::string_view kLlamaArchitectures = "llama|mistral|qwen2|qwen3|ministral";
+
+// How positions beyond those of the first training are mapped, by transformers' names. In the order
+// of the choices of model.rope_scaling.
+enum class RopeScaling : std::uint8_t { kNone, kLinear, kDynamic, kYarn, kLlama3 };
+inline constexpr std::string_view kRopeScalings = "none|linear|dynamic|yarn|llama3";
+
+struct Rope {
+  double theta = 0;
+  RopeScaling scaling = RopeScaling::kNone;
+  double factor = 1;
+  std::int64_t context = 0;           // the model's
+  std::int64_t original_context = 0;  // that of the first training
+  double low_frequency_factor = 1;    // llama3
+  double high_frequency_factor = 4;
+  double attention_factor = 0;  // yarn; 0: by factor and the two below
+  double mscale = 0;
+  double mscale_all_dim = 0;
+  double beta_fast = 32;
+  double beta_slow = 1;
+  bool truncate = true;
+};
+
+// Which blocks have a window: `windowed` of them, then `full` ones without, again and again from
+// block `first` on; windowed 0: all from there.
+struct LlamaWindow {
+  std::int64_t tokens = 0;  // 0: no block has one
+  std::int64_t first = 0;
+  std::int64_t windowed = 0;
+  std::int64_t full = 0;
+
+  bool has(std::int64_t layer) const {
+    if (tokens == 0 || layer < first) return false;
+    return windowed == 0 || (layer - first) % (windowed + full) < windowed;
+  }
+};
+
+struct LlamaShape {
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t ffn = 0;
+  std::int64_t vocab = 0;
+  double attention_dropout = 0;
+  double epsilon = 0;
+  LlamaArchitecture architecture = LlamaArchitecture::kLlama;
+  bool tied = false;         // the output projection is the token embedding
+  bool qkv_bias = false;     // of queries, keys and values
+  bool output_bias = false;  // of attention's projection
+  bool mlp_bias = false;
+  bool head_norms = false;  // of queries and keys
+  Rope rope;
+  LlamaWindow window;
+
+  std::int64_t query_width() const { return heads * head_dim; }
+  std::int64_t key_width() const { return kv_heads * head_dim; }
+  std::int64_t qkv_width() const { return query_width() + 2 * key_width(); }
+};
+
+std::span<const ShapeNumber> llama_numbers();
+
+// Of a shape with all numbers of the family.
+LlamaShape llama_shape(const ModelShape& shape);
+
+// ModelFamily::check().
+Status check_llama(const ModelShape& shape);
+
+// ModelFamily::settle(): what a number leaves to others becomes a number.
+void settle_llama(ModelShape& shape);
+
+}  // namespace sluice::engine

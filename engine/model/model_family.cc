@@ -1,0 +1,27 @@
+#include "engine/model/model_family.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace sluice::engine {
+
+double ShapeNumber::most() const {
+  if (choices.empty()) return maximum;
+  return static_cast<double>(std::count(choices.begin(), choices.end(), '|'));
+}
+
+std::string ShapeNumber::text(double value) const {
+  const bool is_place = !choices.empty() && value >= 0 && value <= most();
+  if (!is_place) return nlohmann::json(value).dump();
+  std::string_view rest = choices;
+  for (double place = 0; place + 1 <= value; ++place) rest = rest.substr(rest.find('|') + 1);
+  return std::string(rest.substr(0, rest.find('|')));
+}
+
+std::optional<double> ShapeNumber::place(std::string_view word) const {
+  for (double at = 0; !choices.empty() && at <= most(); ++at)
+    if (text(at) == word) return at;
+  return std::nullopt;
+}
+
+}  // namespace sluice::engine

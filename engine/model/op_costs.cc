@@ -1,0 +1,112 @@
+#include "engine/model/op_costs.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "engine/model/plain_attention_chunk.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::int64_t kFp32Bytes = 4;
+
+// Logits at once: 64 MiB of 16-bit numbers, 256 MiB on CUDA.
+constexpr std::int64_t kCpuLogits = std::int64_t{1} << 25;
+constexpr std::int64_t kCudaLogits = std::int64_t{1} << 27;
+constexpr std::int64_t kRowMultiple = 64;
+
+// FlashAttention pads its sums to these, and has one for each share of the multiprocessors; the
+// largest GPUs of today have fewer.
+constexpr std::int64_t kFlashRows = 128;
+constexpr std::int64_t kFlashColumns = 32;
+constexpr std::int64_t kMostMultiprocessors = 160;
+
+constexpr std::int64_t kRowsPerSum = 64;  // column_partial_rows()
+
+std::uint64_t bytes(std::int64_t count) { return static_cast<std::uint64_t>(count); }
+
+// fp32 copies of queries, keys, values, the output's gradient and theirs, and the probabilities of
+// one chunk with what is made of them.
+std::int64_t plain_bytes(const AttentionCosts& attention, const PassShape& pass) {
+  const std::int64_t pairs = pass.micro_batch * attention.heads;
+  const std::int64_t chunk = std::min(plain_attention_chunk(pass.tokens), pairs);
+  const std::int64_t width = attention.heads * attention.head_dim;
+  return kFp32Bytes * (8 * pass.rows() * width + 5 * chunk * pass.tokens * pass.tokens) +
+         pass.tokens * pass.tokens;
+}
+
+// FlashAttention's fp32 sums of the queries' gradients; several of them where it has to add them in
+// one order.
+std::int64_t flash_sums_bytes(const AttentionCosts& attention, const PassShape& pass,
+                              bool deterministic) {
+  const std::int64_t pairs = pass.micro_batch * attention.heads;
+  const std::int64_t sums = deterministic ? (kMostMultiprocessors + pairs - 1) / pairs : 1;
+  const std::int64_t length = (pass.tokens + kFlashRows - 1) / kFlashRows * kFlashRows;
+  const std::int64_t width =
+      (attention.head_dim + kFlashColumns - 1) / kFlashColumns * kFlashColumns;
+  return kFp32Bytes * sums * pairs * length * (width + 1);
+}
+
+// Keys and values, and their gradients, once for each query head, where they are fewer.
+std::int64_t repeated_bytes(const AttentionCosts& attention, const PassShape& pass, bool cpu) {
+  if (attention.kv_heads == attention.heads) return 0;
+  const std::int64_t copies = cpu ? 4 : 2;  // FlashAttention repeats the gradients alone
+  return copies * pass.rows() * attention.heads * attention.head_dim * pass.number_bytes;
+}
+
+// A mask, where the causal one is not all.
+std::int64_t mask_bytes(const AttentionCosts& attention, const PassShape& pass) {
+  if (attention.window == 0) return 0;
+  return pass.tokens * pass.tokens * (pass.number_bytes + 2 * 8 + 1);  // and distances
+}
+
+}  // namespace
+
+double AttentionCosts::score_products(std::int64_t tokens) const {
+  const auto length = static_cast<double>(tokens);
+  double keys = (length + 1) / 2;  // of a query, on average
+  if (window != 0 && window < tokens) {
+    const auto most = static_cast<double>(window);
+    keys = most - most * (most - 1) / (2 * length);
+  }
+  return static_cast<double>(heads * head_dim) * keys;
+}
+
+std::uint64_t AttentionCosts::backward_bytes(const PassShape& pass,
+                                             const PeakOptions& options) const {
+  const std::int64_t repeated = repeated_bytes(*this, pass, options.cpu);
+  if (options.plain_attention) return bytes(plain_bytes(*this, pass) + repeated);
+  if (options.cpu) return bytes(repeated + mask_bytes(*this, pass));
+  return bytes(repeated + flash_sums_bytes(*this, pass, options.deterministic));
+}
+
+Flops OutputCosts::flops() const {
+  const double logits = 2 * static_cast<double>(columns) * static_cast<double>(hidden);
+  return {.forward = logits, .backward = 2 * logits, .recompute = 0};
+}
+
+std::uint64_t OutputCosts::peak_bytes(const PassShape& pass, const PeakOptions& options,
+                                      std::int64_t statistics) const {
+  const std::int64_t logits = std::min(loss_chunk_rows(vocab, options.cpu), pass.rows()) * columns;
+  std::int64_t chunk = logits * pass.number_bytes;
+  if (options.cpu) chunk += logits * kFp32Bytes * (pass.number_bytes < kFp32Bytes ? 2 : 1);
+  // Input, norm's output and its gradient; the input's gradient when the chunks are done.
+  const std::uint64_t input = bytes(pass.rows() * hidden * pass.number_bytes);
+  return 3 * input + std::max(bytes(chunk), input) + bytes(pass.rows() * statistics * kFp32Bytes);
+}
+
+std::int64_t loss_chunk_rows(std::int64_t vocab, bool cpu) {
+  if (cpu) return std::max(kCpuLogits / vocab / kRowMultiple * kRowMultiple, kRowMultiple);
+  // A power of two, which divides the rows of most micro-batches.
+  const auto rows = std::bit_floor(static_cast<std::uint64_t>(kCudaLogits / vocab));
+  return std::max(static_cast<std::int64_t>(rows), kRowMultiple);
+}
+
+std::uint64_t bias_sum_bytes(const PassShape& pass, std::int64_t columns, bool cpu) {
+  if (pass.number_bytes >= kFp32Bytes) return 0;
+  // On the CPU an fp32 copy of the rows; on CUDA the sums of blocks of them.
+  const std::int64_t rows = cpu ? pass.rows() : (pass.rows() + kRowsPerSum - 1) / kRowsPerSum;
+  return bytes(rows * columns * kFp32Bytes);
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,45 @@
+// What operations that several families share cost, from their shapes alone: parts of
+// UnitKind::flops() and UnitKind::peak_bytes(). Without LibTorch.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/model/unit_costs.h"
+
+namespace sluice::engine {
+
+// Causal attention of one micro-batch.
+struct AttentionCosts {
+  std::int64_t heads = 0;     // of queries
+  std::int64_t kv_heads = 0;  // of keys
+  std::int64_t head_dim = 0;
+  std::int64_t window = 0;  // keys that a query sees; 0: all before it
+
+  // Products of two numbers per token, in one pass over the scores.
+  double score_products(std::int64_t tokens) const;
+  // What backward holds beside queries, keys, values, output, logarithms of sums, and the gradients
+  // of these: of a fused kernel, or of plain_attention.h.
+  std::uint64_t backward_bytes(const PassShape& pass, const PeakOptions& options) const;
+};
+
+// The output projection and the loss behind it: `columns` rows of the projection, of which `vocab`
+// are tokens.
+struct OutputCosts {
+  std::int64_t hidden = 0;
+  std::int64_t vocab = 0;
+  std::int64_t columns = 0;
+
+  Flops flops() const;
+  // UnitKind::peak_bytes() of a head: a norm with `statistics` numbers a row, and this.
+  std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options,
+                           std::int64_t statistics) const;
+};
+
+// Rows of logits that stand in memory at once: more on CUDA, where each chunk also reads and writes
+// the projection's whole gradient.
+std::int64_t loss_chunk_rows(std::int64_t vocab, bool cpu);
+
+// fp32 copies of what is summed for a bias, where rows have so many columns.
+std::uint64_t bias_sum_bytes(const PassShape& pass, std::int64_t columns, bool cpu);
+
+}  // namespace sluice::engine

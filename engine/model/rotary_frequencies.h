@@ -1,0 +1,14 @@
+// RotaryFrequencies: how fast rotary positions turn each pair of a head's numbers. Without
+// LibTorch.
+#pragma once
+
+#include <vector>
+
+namespace sluice::engine {
+
+struct RotaryFrequencies {
+  std::vector<float> of_pair;  // radians a position; head_dim / 2 of them
+  float scale = 1;             // of what was turned (YaRN's attention factor)
+};
+
+}  // namespace sluice::engine

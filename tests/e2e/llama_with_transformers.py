@@ -1,0 +1,183 @@
+"""Folders of the Llama family that transformers wrote, trained by sluice and read again.
+
+The programs are the environment's SLUICE and PRINT_SAMPLES.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+import torch
+
+from reference_gpt import MISSING, Training, mean_loss, windows
+from sluice_runs import SluiceRuns
+
+if not MISSING:
+    import transformers
+    from transformers import AutoModelForCausalLM
+
+PRINT_SAMPLES = os.path.abspath(os.environ.get("PRINT_SAMPLES", "build/bin/print_samples"))
+MICRO, ACCUMULATION, LENGTH, STEPS = 4, 2, 24, 30
+SEED, CLIP = 7, 1.0
+END = 256  # of bytes
+ADAMW = {"lr": 0.002, "betas": [0.9, 0.98], "eps": 1e-8, "weight_decay": 0.1}
+SIZES = {"vocab_size": 257, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 96}
+# Windows shorter than the text; tied and not; a scaling of positions.
+CASES = {
+    "llama": ("LlamaConfig", {"rope_parameters": {
+        "rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 32}}),
+    "mistral": ("MistralConfig", {"sliding_window": 7}),
+    "qwen2": ("Qwen2Config", {"tie_word_embeddings": True, "use_sliding_window": True,
+                              "sliding_window": 9, "max_window_layers": 1}),
+    "qwen3": ("Qwen3Config", {"head_dim": 32}),
+}
+NVME = {"zero_optimization.offload_param.device": "nvme",
+        "zero_optimization.offload_optimizer.device": "nvme",
+        "zero_optimization.stage3_param_persistence_threshold": 0}
+
+
+def make_model(case, seed=3, stir=0.1):
+    """Weights that are large enough for each of them to matter."""
+    kind, keys = CASES[case]
+    torch.manual_seed(seed)
+    config = getattr(transformers, kind)(**{**SIZES, **keys}, bos_token_id=None, eos_token_id=None)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(stir * torch.randn_like(value))
+    return model
+
+
+def loaded(folder):
+    """By transformers, unchanged: nothing is missing, and nothing is left."""
+    model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True,
+                                                       attn_implementation="eager")
+    problems = {problem: names for problem, names in info.items() if names}
+    assert not problems, problems
+    return model.float()
+
+
+@unittest.skipIf(MISSING, MISSING)
+class Llamas(SluiceRuns):
+    def setUp(self):
+        super().setUp()
+        self.text = self.tokens("text.bin", 6000, seed=9)
+
+    def imported(self, case, **options):
+        model = make_model(case, **options)
+        model.save_pretrained(self.path / f"{case}-theirs", max_shard_size="40KB")
+        self.assertGreater(len(list((self.path / f"{case}-theirs").glob("*.safetensors"))), 2)
+        self.sluice("import", self.path / f"{case}-theirs", self.path / case)
+        return model, self.path / case
+
+    def words(self, **more):
+        settings = {"data.train": f'["{self.path / "text.bin"}"]', "data.dtype": "uint16",
+                    "data.sequence_length": LENGTH, "data.validation_fraction": 0,
+                    "data.shuffle_seed": SEED, "run.device": "cpu", "run.cpu_threads": 1,
+                    "bf16.enabled": "false", "train_micro_batch_size_per_gpu": MICRO,
+                    "gradient_accumulation_steps": ACCUMULATION, "gradient_clipping": CLIP,
+                    "optimizer.params": str(ADAMW).replace("'", '"'),
+                    "budget.nvme_paths": f'["{self.path / "nvme"}"]', **more}
+        return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+    def train(self, run, steps, **more):
+        self.sluice("train", run / "config.json", "--out", run, "--resume", "--steps", steps,
+                    *self.words(**more))
+
+    def samples(self, count):
+        shown = subprocess.run([PRINT_SAMPLES, self.path / "text.bin", str(LENGTH), str(SEED),
+                                str(count)], capture_output=True, check=True).stdout
+        return iter(map(int, shown.split()))
+
+    def test_thirty_steps_are_pytorchs(self):
+        for case in CASES:
+            with self.subTest(case=case):
+                model, run = self.imported(case)
+                self.train(run, STEPS)
+                training = Training(model, ADAMW, lambda applied: ADAMW["lr"])
+                firsts = self.samples(STEPS * ACCUMULATION * MICRO)
+                steps = self.metrics(case)
+                self.assertEqual(len(steps), STEPS)
+                worst = 0
+                for step in steps:
+                    batch = [windows(self.text, [next(firsts) for _ in range(MICRO)], LENGTH)
+                             for _ in range(ACCUMULATION)]
+                    loss, norm, _ = training.step(batch, CLIP)
+                    worst = max(worst, abs(step["loss"] - loss) / loss)
+                    self.assertLess(abs(step["grad_norm"] - norm), 2e-4 * norm, step["step"])
+                print(f"{case}: loss {steps[0]['loss']:.3f} -> {steps[-1]['loss']:.3f}, "
+                      f"worst difference {worst:.1e} of it")
+                self.assertLess(worst, 1e-5)
+                self.assertLess(steps[-1]["loss"], steps[0]["loss"] - 0.3)
+
+    def test_what_is_exported_is_what_sluice_evaluates(self):
+        for case in CASES:
+            with self.subTest(case=case):
+                model, run = self.imported(case)
+                before = mean_loss(model, self.text, LENGTH)
+                self.assert_close(self.evaluate(self.path / f"{case}-theirs", run), before, 1e-5)
+                self.train(run, 3)
+                self.sluice("export", run, self.path / f"{case}-ours", "--max-shard-size", "60K")
+                after = loaded(self.path / f"{case}-ours")
+                expected = mean_loss(after, self.text, LENGTH)
+                self.assertLess(expected, before)
+                self.assert_close(self.evaluate(self.path / f"{case}-ours", run), expected, 1e-5)
+                theirs = {key: value for key, value in model.config.to_dict().items()
+                          if key not in ("transformers_version", "dtype", "_name_or_path")}
+                ours = after.config.to_dict()
+                self.assertEqual({key: ours.get(key) for key in theirs}, theirs)
+
+    def test_placements_and_a_stop_half_way_change_no_bit(self):
+        for case in ("mistral", "qwen3"):
+            with self.subTest(case=case):
+                hashes = set()
+                for name, placement, stops in (("cpu", {}, [6]), ("nvme", NVME, [6]),
+                                               ("stopped", NVME, [3, 6])):
+                    model = make_model(case)
+                    model.save_pretrained(self.path / "theirs")
+                    run = self.path / f"{case}-{name}"
+                    self.sluice("import", self.path / "theirs", run)
+                    for steps in stops:
+                        self.train(run, steps, **{"bf16.enabled": "true"}, **placement)
+                    self.sluice("export", run, self.path / f"{case}-{name}-out")
+                    weights = self.path / f"{case}-{name}-out/model.safetensors"
+                    hashes.add(weights.read_bytes())
+                self.assertEqual(len(hashes), 1)
+
+    def greedy(self, model, ids, count):
+        """By whole forward passes; the ids that follow, up to the end of a text."""
+        made = list(ids)
+        with torch.no_grad():
+            for _ in range(count):
+                token = int(model(torch.tensor([made])).logits[0, -1].argmax())
+                if token == END:
+                    break
+                made.append(token)
+        return made[len(ids):]
+
+    def test_greedy_tokens_are_transformers(self):
+        prompt = "once upon a time"
+        for case in CASES:
+            with self.subTest(case=case):
+                model, run = self.imported(case, stir=0.3)
+                expected = self.greedy(model.eval(), prompt.encode(), 40)
+                self.assertGreater(len(set(expected)), 4)  # else it says little
+                shown = self.sluice("generate", run, "--prompt", prompt, "--tokenizer", "bytes",
+                                    "--temperature", "0", "--tokens", 40, *self.words()).stdout
+                self.assertEqual(shown, bytes(expected).decode(errors="replace") + "\n")
+
+    def evaluate(self, weights, run):
+        shown = self.sluice("eval", run / "config.json", "--weights", weights, "--data",
+                            self.path / "text.bin", *self.words()).stdout
+        return float(re.match(r"loss (\S+) ", shown).group(1))
+
+    def assert_close(self, ours, expected, bound):
+        self.assertLess(abs(ours - expected), bound * expected, f"{ours}, expected {expected}")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

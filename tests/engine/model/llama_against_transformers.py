@@ -1,0 +1,227 @@
+"""The Llama family beside transformers: loss, logits and all gradients of random small models.
+
+The program is the environment's MODEL_DRIVER. Both sides get the same config.json, as transformers
+writes it, the same random weights and tokens. transformers in float64 is the judge: of ours in
+float64, in fp32 and in bf16, and of transformers' own in bf16.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tools"))
+import reference_packages
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is fetched
+
+reference_packages.use()
+MISSING = ""
+try:
+    import transformers
+    from transformers import AutoModelForCausalLM
+except ImportError as missing:
+    MISSING = f"transformers cannot be imported ({missing}); tools/setup --for=test installs it"
+
+DRIVER = os.path.abspath(os.environ.get("MODEL_DRIVER", "build/bin/model_driver"))
+BATCH, TOKENS = 2, 37  # no row is aligned by chance
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
+# Largest error of a tensor, relative to its largest magnitude. What is left in float64 is rounding
+# in fp32 by transformers, whose norms and rotary positions have no other form.
+BOUNDS = {"fp64": 2e-6, "fp32": 1e-5, "bf16": 8e-2}
+# Against transformers in bf16, judged by float64: ours may not be much worse.
+WORSE_THAN_PEER = 1.5
+
+# Small, and odd where it can be. Each key is a class of transformers.
+SIZES = {"vocab_size": 101, "hidden_size": 48, "intermediate_size": 72, "num_hidden_layers": 3,
+         "num_attention_heads": 4, "max_position_embeddings": 64}
+
+
+def rope(kind, **more):
+    return {"rope_type": kind, "rope_theta": 100.0, **more}
+
+
+CASES = {
+    "llama": ("LlamaConfig", {"num_key_value_heads": 2}),
+    "llama_tied": ("LlamaConfig", {"tie_word_embeddings": True}),
+    "llama_biases": ("LlamaConfig", {"num_key_value_heads": 1, "attention_bias": True,
+                                     "mlp_bias": True}),
+    "llama_odd": ("LlamaConfig", {"hidden_size": 35, "num_attention_heads": 5, "head_dim": 6,
+                                  "num_key_value_heads": 1, "intermediate_size": 31,
+                                  "rms_norm_eps": 1e-3}),
+    "llama3_scaling": ("LlamaConfig", {"rope_parameters": rope(
+        "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=16)}),
+    "linear_scaling": ("LlamaConfig", {"rope_parameters": rope("linear", factor=4.0)}),
+    "dynamic_scaling": ("LlamaConfig", {"max_position_embeddings": 16,
+                                        "rope_parameters": rope("dynamic", factor=2.0)}),
+    "yarn_scaling": ("LlamaConfig", {"rope_parameters": rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16)}),
+    "yarn_mscale": ("LlamaConfig", {"rope_parameters": rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=1.2,
+        beta_fast=8, beta_slow=2, truncate=False)}),
+    "mistral": ("MistralConfig", {"num_key_value_heads": 2, "sliding_window": 8, "head_dim": 16}),
+    "mistral_no_window": ("MistralConfig", {"num_key_value_heads": 2, "sliding_window": None}),
+    "ministral": ("MinistralConfig", {
+        "num_key_value_heads": 2, "sliding_window": 8, "head_dim": 12,
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
+    "qwen2": ("Qwen2Config", {"num_key_value_heads": 2}),
+    "qwen2_windows": ("Qwen2Config", {"num_key_value_heads": 2, "use_sliding_window": True,
+                                      "sliding_window": 5, "max_window_layers": 1,
+                                      "tie_word_embeddings": True}),
+    "qwen3": ("Qwen3Config", {"num_key_value_heads": 2, "head_dim": 24}),
+    "qwen3_tied": ("Qwen3Config", {"num_key_value_heads": 4, "head_dim": 8,
+                                   "tie_word_embeddings": True, "attention_bias": True}),
+}
+
+
+def make_config(case):
+    kind, keys = CASES[case]
+    return getattr(transformers, kind)(**{**SIZES, **keys}, attn_implementation="eager")
+
+
+def driver(command, **options):
+    words = [f"{key}={value}" for key, value in options.items()]
+    result = subprocess.run([DRIVER, command, *words], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise AssertionError(f"code {result.returncode}: {result.stderr.strip()}")
+    return result.stdout
+
+
+def our_name(name):
+    return name.removeprefix("model.")
+
+
+def reference_model(config, weights):
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").double()
+    with torch.no_grad():
+        state = {our_name(name): value for name, value in model.named_parameters()}
+        if set(state) != set(weights):
+            raise AssertionError(f"other parameters: {set(state) ^ set(weights)}")
+        for name, value in weights.items():
+            state[name].copy_(value)
+    return model.train()
+
+
+def reference_pass(model, tokens, begins=None):
+    """Of whole rows, or of each document on its own."""
+    def logits_of(row):
+        ends = [*begins[row][1:], tokens.shape[1] - 1] if begins else [tokens.shape[1] - 1]
+        firsts = begins[row] if begins else [0]
+        return torch.cat([model(tokens[row:row + 1, first:end]).logits
+                          for first, end in zip(firsts, ends)], dim=1)
+    logits = torch.cat([logits_of(row) for row in range(tokens.shape[0])])
+    loss = torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), tokens[:, 1:].flatten())
+    loss.backward()
+    results = {"logits": logits, "loss": loss}
+    results |= {our_name(name): value.grad for name, value in model.named_parameters()}
+    return {name: value.detach().double() for name, value in results.items()}
+
+
+def errors(ours, reference):
+    """name -> largest difference, relative to the reference's largest magnitude."""
+    return {name: ((ours[name] - value).abs().max() / value.abs().max()).item()
+            for name, value in reference.items()}
+
+
+def distances(ours, reference):
+    """name -> the norm of the difference, relative to the reference's; of tensors, not of the loss,
+    which can be right by chance."""
+    return {name: ((ours[name] - value).norm() / value.norm()).item()
+            for name, value in reference.items() if value.ndim > 0}
+
+
+@unittest.skipIf(MISSING, MISSING)
+class AgainstTransformers(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.manual_seed(21)
+        cls.tokens = torch.randint(0, SIZES["vocab_size"], (BATCH, TOKENS + 1))
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.scratch.cleanup)
+
+    def folder(self, case):
+        folder = Path(self.scratch.name) / case
+        make_config(case).save_pretrained(folder)
+        return folder / "config.json"
+
+    def weights(self, layout, dtype):
+        """Large enough that every path matters; exact in `dtype`, so nobody starts with an error."""
+        values = {}
+        for name, shape in layout:
+            random = 0.15 * torch.randn(shape)
+            if "norm" in name:
+                random += 1
+            values[name] = random.to(DTYPES[dtype]).float()
+        return values
+
+    def ours(self, config, layout, weights, dtype, **options):
+        with tempfile.TemporaryDirectory() as folder:
+            files = {key: Path(folder) / key for key in ("weights", "tokens", "out")}
+            np.concatenate([weights[name].numpy().ravel() for name, _ in layout]).tofile(
+                files["weights"])
+            self.tokens.numpy().astype("<i8").tofile(files["tokens"])
+            driver("run", config=config, dtype=dtype, batch=BATCH, tokens_per_row=TOKENS, **files,
+                   **options)
+            flat = torch.from_numpy(np.fromfile(files["out"],
+                                                dtype="<f8" if dtype == "fp64" else "<f4"))
+        pieces = [("logits", (BATCH, TOKENS, SIZES["vocab_size"])), ("loss", ()), *layout]
+        sizes = [int(np.prod(shape)) for _, shape in pieces]
+        self.assertEqual(flat.numel(), sum(sizes))
+        return {name: piece.double().view(shape)
+                for (name, shape), piece in zip(pieces, flat.split(sizes))}
+
+    def compare(self, case, dtype, begins=None, **options):
+        config = self.folder(case)
+        if begins:
+            options["documents"] = ";".join(",".join(map(str, row)) for row in begins)
+        lines = (line.split() for line in driver("layout", config=config).splitlines())
+        layout = [(words[0], tuple(map(int, words[1:]))) for words in lines]
+        weights = self.weights(layout, dtype)
+        exact = reference_pass(reference_model(make_config(case), weights), self.tokens, begins)
+        made = self.ours(config, layout, weights, dtype, **options)
+        ours = errors(made, exact)
+        self.assertEqual(len(ours), 2 + len(layout))
+        worst = max(ours, key=ours.get)
+        print(f"{case} {dtype} {options}: worst {worst} {ours[worst]:.2e}")
+        for name, error in ours.items():
+            self.assertLess(error, BOUNDS[dtype], f"{case} {name}")
+        if dtype == "bf16":
+            model = reference_model(make_config(case), weights).to(torch.bfloat16)
+            peer = distances(reference_pass(model, self.tokens, begins), exact)
+            for name, distance in distances(made, exact).items():
+                self.assertLess(distance, WORSE_THAN_PEER * peer[name], f"{case} {name}")
+
+    def test_every_architecture_in_float64(self):
+        for case in CASES:
+            with self.subTest(case=case):
+                self.compare(case, "fp64")
+
+    def test_every_architecture_in_fp32_from_recomputed_activations(self):
+        for case in CASES:
+            with self.subTest(case=case):
+                self.compare(case, "fp32", recompute=1, chunk_rows=10)
+
+    def test_is_as_close_as_transformers_in_bf16(self):
+        for case in ("llama", "mistral", "qwen2", "qwen3"):
+            with self.subTest(case=case):
+                self.compare(case, "bf16")
+
+    def test_a_padded_vocabulary_of_a_tied_head(self):
+        for case in ("llama_tied", "llama"):
+            with self.subTest(case=case):
+                self.compare(case, "fp32", padded_vocab=128)
+
+    def test_documents_of_a_row_do_not_see_one_another(self):
+        for case in ("llama", "mistral", "qwen2_windows", "qwen3", "yarn_scaling"):
+            with self.subTest(case=case):
+                self.compare(case, "fp64", begins=[[0, 11, 13], [0, 30]])
+
+
+if __name__ == "__main__":
+    unittest.main()

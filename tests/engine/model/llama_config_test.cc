@@ -1,0 +1,208 @@
+#include "engine/model/llama/llama_config.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/families/families.h"
+#include "engine/model/llama/llama_shape.h"
+
+namespace sluice::engine {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+// Of a small model of the type, changed by `more`.
+json config_of(const char* model_type, const json& more = {}) {
+  json config = {
+      {"model_type", model_type},       {"vocab_size", 300},      {"hidden_size", 64},
+      {"intermediate_size", 96},        {"num_hidden_layers", 4}, {"num_attention_heads", 4},
+      {"max_position_embeddings", 128}, {"rms_norm_eps", 1e-5}};
+  if (!more.is_null()) config.update(more);
+  return config;
+}
+
+Result<HuggingFaceModel> read(const json& config) {
+  return read_hugging_face_config(config.dump());
+}
+
+LlamaShape shape_of(const json& config) {
+  const auto model = read(config);
+  EXPECT_TRUE(model.ok()) << model.error().message();
+  if (!model.ok()) return {};
+  const Status valid = validate(model->shape);
+  EXPECT_TRUE(valid.ok()) << valid.error().message();
+  return llama_shape(model->shape);
+}
+
+std::string refusal(const json& config) {
+  const auto model = read(config);
+  return model.ok() ? "accepted" : model.error().message();
+}
+
+TEST(LlamaConfig, EachTypeHasItsBiasesAndNorms) {
+  const LlamaShape llama = shape_of(config_of("llama"));
+  EXPECT_FALSE(llama.qkv_bias || llama.output_bias || llama.mlp_bias || llama.head_norms);
+  const LlamaShape biased =
+      shape_of(config_of("llama", {{"attention_bias", true}, {"mlp_bias", true}}));
+  EXPECT_TRUE(biased.qkv_bias && biased.output_bias && biased.mlp_bias);
+  const LlamaShape qwen2 = shape_of(config_of("qwen2", {{"num_key_value_heads", 2}}));
+  EXPECT_TRUE(qwen2.qkv_bias);
+  EXPECT_FALSE(qwen2.output_bias || qwen2.head_norms);
+  const LlamaShape qwen3 = shape_of(config_of("qwen3", {{"num_key_value_heads", 2}}));
+  EXPECT_TRUE(qwen3.head_norms);
+  EXPECT_FALSE(qwen3.qkv_bias);
+}
+
+TEST(LlamaConfig, WhatAFileDoesNotSayIsItsClassDefault) {
+  const LlamaShape llama = shape_of(config_of("llama"));
+  EXPECT_EQ(llama.kv_heads, 4);
+  EXPECT_EQ(llama.head_dim, 16);
+  EXPECT_FALSE(llama.tied);
+  EXPECT_EQ(llama.rope.theta, 10000);
+  EXPECT_EQ(shape_of(config_of("mistral", {{"num_attention_heads", 16}})).kv_heads, 8);
+  EXPECT_EQ(shape_of(config_of("mistral", {{"num_attention_heads", 16}})).window.tokens, 4096);
+  EXPECT_EQ(shape_of(config_of("qwen3", {{"num_key_value_heads", 1}})).head_dim, 128);
+  EXPECT_EQ(shape_of(config_of("qwen2", {{"num_key_value_heads", nullptr}})).kv_heads, 4);
+  const auto whole = read({{"model_type", "llama"}});
+  ASSERT_TRUE(whole.ok());
+  EXPECT_EQ(whole->shape.vocab, 32000);
+  EXPECT_EQ(whole->special, (SpecialTokens{.begin = 1, .ends = {2}}));
+  EXPECT_TRUE(read(config_of("qwen3"))->special.empty());
+}
+
+TEST(LlamaConfig, RotaryPositionsStandUnderBothNames) {
+  const json scaling = {{"rope_type", "llama3"},
+                        {"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 64}};
+  json parameters = scaling;
+  parameters["rope_theta"] = 500000.0;
+  for (const json& config :
+       {config_of("llama", {{"rope_theta", 500000.0}, {"rope_scaling", scaling}}),
+        config_of("llama", {{"rope_parameters", parameters}}),
+        config_of("llama", {{"rope_parameters", parameters}, {"rope_scaling", nullptr}})}) {
+    const Rope rope = shape_of(config).rope;
+    EXPECT_EQ(rope.scaling, RopeScaling::kLlama3) << config;
+    EXPECT_EQ(rope.theta, 500000);
+    EXPECT_EQ(rope.factor, 8);
+    EXPECT_EQ(rope.original_context, 64);
+  }
+  const Rope old =
+      shape_of(config_of("llama", {{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}})).rope;
+  EXPECT_EQ(old.scaling, RopeScaling::kLinear);
+  EXPECT_EQ(old.factor, 2);
+  const Rope yarn = shape_of(config_of("qwen2", {{"num_key_value_heads", 4},
+                                                 {"rope_scaling",
+                                                  {{"type", "yarn"},
+                                                   {"factor", 4.0},
+                                                   {"original_max_position_embeddings", 32},
+                                                   {"beta_fast", nullptr}}}}))
+                        .rope;
+  EXPECT_EQ(yarn.scaling, RopeScaling::kYarn);
+  EXPECT_EQ(yarn.beta_fast, 32);
+  EXPECT_TRUE(yarn.truncate);
+}
+
+TEST(LlamaConfig, KnowsWhichLayersHaveAWindow) {
+  const auto windows = [](const json& config) {
+    const LlamaShape shape = shape_of(config);
+    std::string text;
+    for (std::int64_t layer = 0; layer < shape.layers; ++layer)
+      text += shape.window.has(layer) ? "w" : "-";
+    return text;
+  };
+  const json qwen = {{"num_key_value_heads", 4}, {"sliding_window", 8}};
+  json on = qwen;
+  on["use_sliding_window"] = true;
+  EXPECT_EQ(windows(config_of("qwen2", qwen)), "----");
+  EXPECT_EQ(windows(config_of("qwen2", on)), "----");  // from layer 28 on
+  on["max_window_layers"] = 1;
+  EXPECT_EQ(windows(config_of("qwen2", on)), "-www");
+  constexpr const char* kFull = "full_attention";
+  constexpr const char* kSliding = "sliding_attention";
+  for (const auto& [types, expected] : std::vector<std::pair<json, std::string>>{
+           {{kFull, kFull, kFull, kFull}, "----"},
+           {{kSliding, kFull, kSliding, kFull}, "w-w-"},
+           {{kFull, kSliding, kFull, kFull}, "-w--"},
+           {{kFull, kSliding, kSliding, kFull}, "-ww-"},
+           {{kSliding, kSliding, kSliding, kSliding}, "wwww"}}) {
+    on["layer_types"] = types;
+    EXPECT_EQ(windows(config_of("qwen3", on)), expected);
+  }
+  EXPECT_EQ(windows(config_of("mistral", {{"num_key_value_heads", 4}, {"sliding_window", 8}})),
+            "wwww");
+  EXPECT_EQ(
+      windows(config_of("mistral", {{"num_key_value_heads", 4}, {"sliding_window", nullptr}})),
+      "----");
+}
+
+TEST(LlamaConfig, WhatIsWrittenIsReadAgain) {
+  for (const NamedShape& preset : model_presets()) {
+    if (preset.shape.family != kLlamaFamily) continue;
+    const ModelFamily& family = family_of(preset.shape);
+    const std::string text = family.write_config(
+        {.shape = preset.shape, .special = {.begin = 1, .ends = {2, 5}}, .notes = {}});
+    const auto back = read_hugging_face_config(text);
+    ASSERT_TRUE(back.ok()) << preset.name << back.error().message();
+    EXPECT_EQ(back->shape.numbers, preset.shape.numbers) << preset.name << text;
+    EXPECT_EQ(back->shape.ffn(), preset.shape.ffn());
+    EXPECT_EQ(back->shape.layers, preset.shape.layers);
+    EXPECT_EQ(back->shape.vocab, preset.shape.vocab);
+    EXPECT_EQ(back->special, (SpecialTokens{.begin = 1, .ends = {2, 5}}));
+  }
+}
+
+TEST(LlamaConfig, RefusesByKeyAndValueWhatItDoesNotCompute) {
+  EXPECT_THAT(refusal(config_of("llama", {{"hidden_act", "gelu"}})),
+              HasSubstr(R"("hidden_act" is "gelu", and Sluice computes Llamas with "silu" alone)"));
+  EXPECT_THAT(refusal(config_of("llama", {{"rope_scaling", {{"rope_type", "longrope"}}}})),
+              HasSubstr(R"("rope_type" is "longrope")"));
+  EXPECT_THAT(
+      refusal(config_of("qwen2", {{"rope_scaling",
+                                   {{"rope_type", "default"}, {"mrope_section", {16, 24, 24}}}}})),
+      HasSubstr("\"mrope_section\" is [16,24,24]"));
+  EXPECT_THAT(refusal(config_of("llama", {{"partial_rotary_factor", 0.5}})),
+              HasSubstr("\"partial_rotary_factor\" is 0.5"));
+  EXPECT_THAT(refusal(config_of("llama", {{"quantization_config", {{"bits", 4}}}})),
+              HasSubstr(R"("quantization_config" is {"bits":4})"));
+  EXPECT_THAT(refusal(config_of("llama", {{"architectures", {"LlamaForSequenceClassification"}}})),
+              HasSubstr("\"architectures\" is [\"LlamaForSequenceClassification\"]"));
+  EXPECT_THAT(
+      refusal(config_of(
+          "qwen3", {{"use_sliding_window", true},
+                    {"layer_types",
+                     {"full_attention", "linear_attention", "full_attention", "full_attention"}}})),
+      HasSubstr("\"linear_attention\""));
+  EXPECT_THAT(refusal(config_of("qwen3", {{"layer_types", {"full_attention"}}})),
+              HasSubstr("not one of each of 4 layers"));
+  EXPECT_THAT(refusal({{"model_type", "gemma3"}}), HasSubstr("\"model_type\" is \"gemma3\""));
+}
+
+TEST(LlamaConfig, RefusesNumbersThatAreNone) {
+  for (const json& wrong : std::vector<json>{{{"num_hidden_layers", 0}},
+                                             {{"hidden_size", "64"}},
+                                             {{"vocab_size", -1}},
+                                             {{"rms_norm_eps", "small"}},
+                                             {{"rms_norm_eps", -1}},
+                                             {{"tie_word_embeddings", 1}},
+                                             {{"rope_theta", 0}},
+                                             {{"rope_parameters", 7}},
+                                             {{"rope_parameters", {{"rope_theta", "a"}}}},
+                                             {{"rope_scaling", {{"rope_type", "linear"}}}},
+                                             {{"attention_dropout", 2}}}) {
+    EXPECT_NE(refusal(config_of("llama", wrong)), "accepted") << wrong;
+  }
+  // Numbers of which no model can be made.
+  for (const json& wrong :
+       std::vector<json>{{{"num_key_value_heads", 3}}, {{"head_dim", 7}}, {{"head_dim", 512}}}) {
+    const auto model = read(config_of("llama", wrong));
+    ASSERT_TRUE(model.ok()) << wrong;
+    EXPECT_FALSE(validate(model->shape).ok()) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::engine
