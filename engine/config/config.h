@@ -31,6 +31,8 @@ enum class DecayedParameters : std::uint8_t { kAll, kMatrices };
 enum class NonFiniteStep : std::uint8_t { kStop, kSkip };
 // What happens to later checkpoints when a run continues from an older one.
 enum class LaterCheckpoints : std::uint8_t { kRefuse, kSetAside };
+// What becomes of documents that do not fit a sequence.
+enum class LongDocuments : std::uint8_t { kCut, kDrop, kSplit };
 
 // train == micro * accumulation * world_size
 struct BatchSizes {
@@ -105,6 +107,7 @@ struct Aio {
 inline constexpr std::string_view kCustomPreset = "custom";
 
 struct Model {
+  std::string path;    // a Hugging Face folder: shape and first weights; empty: none
   std::string preset;  // of engine/families, or "custom"
   std::string family;
   std::int64_t layers = 0;
@@ -131,6 +134,7 @@ struct Data {
   TokenType token_type = TokenType::kAuto;
   std::int64_t sequence_tokens = 0;
   double validation_fraction = 0;
+  LongDocuments long_documents = LongDocuments::kCut;
   std::int64_t shuffle_seed = 0;
 };
 

@@ -166,8 +166,12 @@ void derive_run(Derivation& derivation) {
     derivation.note("data.shuffle_seed", "run.seed");
   }
   if (!derivation.given("data.sequence_length")) {
-    config.data.sequence_tokens = config.model.context_tokens;
-    derivation.note("data.sequence_length", "model.context");
+    // A context of 131,072 is what a model can read, and no length to train on unasked.
+    constexpr std::int64_t kMostUnasked = 4096;
+    const bool is_long = config.model.context_tokens > kMostUnasked;
+    config.data.sequence_tokens = is_long ? kMostUnasked : config.model.context_tokens;
+    derivation.note("data.sequence_length",
+                    is_long ? "the most that is chosen unasked" : "model.context");
   } else if (config.data.sequence_tokens > config.model.context_tokens) {
     derivation.reject("data.sequence_length " + std::to_string(config.data.sequence_tokens) +
                       " is longer than model.context " +

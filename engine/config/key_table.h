@@ -51,7 +51,7 @@ using Field =
                  Accessor<OptimizerType>, Accessor<ScheduleType>, Accessor<WarmupType>,
                  Accessor<OffloadDevice>, Accessor<TokenType>, Accessor<Device>, Accessor<Tristate>,
                  Accessor<IoBackendChoice>, Accessor<DecayedParameters>, Accessor<NonFiniteStep>,
-                 Accessor<LaterCheckpoints>>;
+                 Accessor<LaterCheckpoints>, Accessor<LongDocuments>>;
 
 struct Range {
   double minimum = -std::numeric_limits<double>::infinity();

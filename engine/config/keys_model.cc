@@ -120,6 +120,11 @@ std::vector<Key> join_rows() {
   static const std::string presets = preset_choices();
   static const std::string families = family_choices();
   std::vector<Key> keys = {
+      {.path = "model.path",
+       .field = SLUICE_FIELD(model.path),
+       .default_json = "\"\"",
+       .meaning = "a Hugging Face folder (config.json, safetensors files, tokenizer): the model's "
+                  "shape and its first weights are from there"},
       {.path = "model.preset",
        .field = SLUICE_FIELD(model.preset),
        .default_json = "\"gpt2-small\"",
@@ -129,7 +134,7 @@ std::vector<Key> join_rows() {
        .field = SLUICE_FIELD(model.family),
        .default_json = "\"auto\"",
        .choices = families,
-       .auto_rule = "the preset's; gpt2 for custom",
+       .auto_rule = "the preset's, or that of model.path; gpt2 for custom",
        .meaning = "the architecture"}};
   keys.insert(keys.end(), std::begin(kRows), std::end(kRows));
   for (const FamilyRow& row : family_rows()) {

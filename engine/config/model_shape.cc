@@ -1,6 +1,7 @@
 // A model's shape: of its preset, changed by what is given.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "engine/config/derive.h"
 #include "engine/families/families.h"
@@ -8,16 +9,23 @@
 namespace sluice::config {
 namespace {
 
-// 0: the preset has none, so the file has to say it.
-void fill(Derivation& derivation, std::string_view path, std::int64_t& field,
-          std::int64_t of_preset) {
+// Where a shape comes from that the file's keys change.
+struct Origin {
+  engine::ModelShape shape;  // hidden 0: from nowhere
+  const char* key = "model.preset";
+  bool exists() const { return shape.hidden != 0; }
+};
+
+// 0: the origin has none, so the file has to say it.
+void fill(Derivation& derivation, std::string_view path, std::int64_t& field, const Origin& origin,
+          std::int64_t of_origin) {
   if (derivation.given(path)) return;
-  field = of_preset;
-  if (of_preset != 0) return derivation.note(path, "model.preset");
+  field = of_origin;
+  if (of_origin != 0) return derivation.note(path, origin.key);
   derivation.reject("model.preset is custom, so " + std::string(path) + " has to be given");
 }
 
-// Of what a preset or a family has a usual number for.
+// Of what an origin or a family has a usual number for.
 struct Usual {
   double value = 0;
   const char* whose = nullptr;
@@ -28,33 +36,74 @@ void fill(Derivation& derivation, std::string_view path, double& field, const Us
   derivation.note(path, usual.whose);
 }
 
-void fill_rest(Derivation& derivation, const engine::ModelShape& preset) {
+void fill_rest(Derivation& derivation, const Origin& origin) {
   Model& model = derivation.config.model;
   const engine::ModelFamily* family = engine::find_family(model.family);
   engine::UsualNumbers usual = family == nullptr ? engine::UsualNumbers{} : family->usual();
   const char* whose = "the family's";
-  if (model.preset != kCustomPreset) {
+  if (origin.exists()) {
+    const engine::ModelShape& shape = origin.shape;
     usual = {
-        .dropout = preset.dropout,
-        .ffn_multiplier = static_cast<double>(preset.ffn()) / static_cast<double>(preset.hidden)};
-    whose = "model.preset";
+        .dropout = shape.dropout,
+        .ffn_multiplier = static_cast<double>(shape.ffn()) / static_cast<double>(shape.hidden)};
+    whose = origin.key;
   }
   fill(derivation, "model.dropout", model.dropout, {usual.dropout, whose});
   fill(derivation, "model.ffn_multiplier", model.ffn_multiplier, {usual.ffn_multiplier, whose});
 }
 
-void fill_family(Derivation& derivation, const engine::ModelShape& preset) {
+void fill_family(Derivation& derivation, const Origin& origin) {
   Model& model = derivation.config.model;
   if (!derivation.given("model.family")) {
-    model.family = preset.family;
-    if (model.preset != kCustomPreset) derivation.note("model.family", "model.preset");
-  } else if (model.preset != kCustomPreset && model.family != preset.family) {
-    derivation.reject("model.family is " + model.family + ", and model.preset " + model.preset +
-                      " is of the family " + preset.family + ": leave one of them out");
+    model.family = origin.shape.family;
+    if (origin.exists()) derivation.note("model.family", origin.key);
+  } else if (origin.exists() && model.family != origin.shape.family) {
+    const std::string whose = model.path.empty() ? model.preset : model.path;
+    derivation.reject("model.family is " + model.family + ", and " + origin.key + " " + whose +
+                      " is of the family " + origin.shape.family + ": leave one of them out");
   }
 }
 
-void fill_numbers(Derivation& derivation, const engine::ModelShape& preset) {
+// Whether the file leaves to the folder what makes a shape: a run's own file does not.
+bool asks_folder(const Derivation& derivation) {
+  constexpr const char* kSizes[] = {"model.layers", "model.hidden", "model.heads", "model.context",
+                                    "model.vocab"};
+  return std::any_of(std::begin(kSizes), std::end(kSizes),
+                     [&](const char* size) { return !derivation.given(size); });
+}
+
+// Of the folder that model.path names; until its config.json is there, a shape that stands in.
+Origin folder_origin(Derivation& derivation) {
+  Model& model = derivation.config.model;
+  if (derivation.given("model.preset") && model.preset != kCustomPreset)
+    derivation.reject("model.path names a model with a shape of its own: leave model.preset out");
+  model.preset = kCustomPreset;
+  derivation.note("model.preset", "model.path");
+  if (!derivation.given("model.init_from")) {
+    model.init_from = model.path;
+    derivation.note("model.init_from", "model.path");
+  }
+  Origin origin{.shape = {}, .key = "model.path"};
+  if (!asks_folder(derivation)) return origin;
+  const engine::ModelShape stand_in = engine::model_presets().front().shape;
+  if (!derivation.answers.model) {
+    derivation.questions.model = true;
+    origin.shape = stand_in;
+    return origin;
+  }
+  const auto read = engine::read_hugging_face_config(derivation.answers.model->text);
+  if (!read.ok())
+    derivation.reject("model.path: " + derivation.answers.model->name + ": " +
+                      read.error().message());
+  origin.shape = read.ok() ? read->shape : stand_in;
+  return origin;
+}
+
+Origin preset_origin(const Model& model) {
+  return {.shape = engine::preset_shape(model.preset).value_or(engine::ModelShape{})};
+}
+
+void fill_numbers(Derivation& derivation, const Origin& origin) {
   Model& model = derivation.config.model;
   for (const Key& key : all_keys()) {
     if (belongs_to(key, model.family) || !derivation.given(key.path)) continue;
@@ -67,11 +116,10 @@ void fill_numbers(Derivation& derivation, const engine::ModelShape& preset) {
   if (family == nullptr) return;
   for (const engine::ShapeNumber& number : family->numbers()) {
     const std::string name(number.name());
-    const auto of_preset = preset.numbers.find(name);
-    const double usual =
-        of_preset == preset.numbers.end() ? number.default_value : of_preset->second;
-    model.numbers[name] = given[name].value_or(usual);
-    if (!given[name]) derivation.note(number.key, "the family's");
+    const auto of_origin = origin.shape.numbers.find(name);
+    const bool has = of_origin != origin.shape.numbers.end();
+    model.numbers[name] = given[name].value_or(has ? of_origin->second : number.default_value);
+    if (!given[name]) derivation.note(number.key, has ? origin.key : "the family's");
   }
   const engine::ModelShape settled = engine::complete(model.shape());
   for (const auto& [name, value] : settled.numbers) model.numbers[name] = value;
@@ -91,16 +139,16 @@ void check_shape(Derivation& derivation) {
 
 void derive_model(Derivation& derivation) {
   Model& model = derivation.config.model;
-  const engine::ModelShape preset =
-      engine::preset_shape(model.preset).value_or(engine::ModelShape{});
-  fill_family(derivation, preset);
-  fill(derivation, "model.layers", model.layers, preset.layers);
-  fill(derivation, "model.hidden", model.hidden, preset.hidden);
-  fill(derivation, "model.heads", model.heads, preset.heads);
-  fill(derivation, "model.context", model.context_tokens, preset.context_tokens);
-  fill(derivation, "model.vocab", model.vocab, preset.vocab);
-  fill_rest(derivation, preset);
-  fill_numbers(derivation, preset);
+  const Origin origin = model.path.empty() ? preset_origin(model) : folder_origin(derivation);
+  fill_family(derivation, origin);
+  const engine::ModelShape& shape = origin.shape;
+  fill(derivation, "model.layers", model.layers, origin, shape.layers);
+  fill(derivation, "model.hidden", model.hidden, origin, shape.hidden);
+  fill(derivation, "model.heads", model.heads, origin, shape.heads);
+  fill(derivation, "model.context", model.context_tokens, origin, shape.context_tokens);
+  fill(derivation, "model.vocab", model.vocab, origin, shape.vocab);
+  fill_rest(derivation, origin);
+  fill_numbers(derivation, origin);
   check_shape(derivation);
 }
 

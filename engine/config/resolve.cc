@@ -179,7 +179,8 @@ Result<Resolved> resolve(const Sources& sources) {
   if (!collected.rejections.empty()) return rejection(collected.rejections);
   Derivation derivation(collected, config, sources.answers);
   derive_all(derivation);
-  if (!collected.rejections.empty()) return rejection(collected.rejections);
+  if (!collected.rejections.empty() && !derivation.questions.model)
+    return rejection(collected.rejections);
   std::vector<KeyReport> reports = reports_of(collected, derivation);
   return Resolved{std::move(config), std::move(reports), derivation.questions,
                   std::move(derivation.kept_auto)};

@@ -12,8 +12,9 @@
 // stands for the default.
 //
 // What only the data or the machine knows is passed in as an answer. Where a needed answer is
-// missing, the configuration says which (Resolved::questions): run.epochs waits for the number of
-// sequences in an epoch, and a precision that is "auto" for what the GPU can do.
+// missing, the configuration says which (Resolved::questions): a model waits for the config.json in
+// model.path, run.epochs for the number of sequences in an epoch, and a precision that is "auto"
+// for what the GPU can do.
 //
 // A key that Sluice does not know is an error in a run file and an override, with the nearest known
 // one; in a DeepSpeed file, which others wrote, it is ignored with a reason.
@@ -44,12 +45,15 @@ enum class GpuKind : std::uint8_t { kNone, kWithoutBf16, kWithBf16 };
 struct Answers {
   std::optional<GpuKind> gpu;  // that run.device allows
   std::optional<std::uint64_t> samples_per_epoch;
+  std::optional<Source> model;  // the config.json in model.path
 };
 
 // Which answers would make a difference and are missing.
 struct Questions {
   bool gpu = false;
   bool samples_per_epoch = false;
+  // The shape is a stand-in then, and what is wrong with it is not said.
+  bool model = false;
 };
 
 // A number of steps that waits for the length of an epoch. As JSON it is "auto".

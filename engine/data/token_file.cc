@@ -134,11 +134,20 @@ Status TokenFile::take_sidecar(const std::string& sidecar_path, std::optional<To
   }
   SLUICE_RETURN_IF_ERROR(take_raw(sidecar->type));
   vocab_size_ = sidecar->vocab_size;
-  if (layout_.token_count == sidecar->token_count) return {};
+  if (layout_.token_count == sidecar->token_count) return take_documents(*sidecar);
   return Error(ErrorCode::kCorrupt,
                path() + " holds " + std::to_string(layout_.token_count) + " tokens, and " +
                    sidecar_path + " says " + std::to_string(sidecar->token_count) +
                    ": one of the two is of another text, or the tokens are truncated");
+}
+
+Status TokenFile::take_documents(const TokenSidecar& sidecar) {
+  if (sidecar.documents == 0) return {};
+  SLUICE_ASSIGN_OR_RETURN(TokenDocuments documents,
+                          TokenDocuments::open(path(), {.documents = sidecar.documents,
+                                                        .tokens = sidecar.token_count}));
+  documents_ = std::make_unique<TokenDocuments>(std::move(documents));
+  return {};
 }
 
 Status TokenFile::read_bytes(std::uint64_t offset_bytes, std::span<std::byte> out) const {

@@ -2,7 +2,8 @@
 //
 // Formats: token_layout.h. A header decides what the tokens are; without one, the sidecar
 // FILE.bin.json that tools/prepare writes; without that, the caller's `type`; else uint16, and
-// note() says so. Where two of them are present and disagree, open() refuses.
+// note() says so. Where two of them are present and disagree, open() refuses. A sidecar of version
+// 2 has files of documents and of what is trained on beside it (token_documents.h).
 //
 // Reads use pread, not a mapping. A file that is truncated, or a drive that fails, during training
 // is then an error with a name instead of a SIGBUS, and the corpus does not count as this process's
@@ -20,9 +21,12 @@
 
 #include "aio/file_system.h"
 #include "aio/result.h"
+#include "engine/data/token_documents.h"
 #include "engine/data/token_layout.h"
 
 namespace sluice::data {
+
+struct TokenSidecar;
 
 class TokenFile {
  public:
@@ -36,6 +40,8 @@ class TokenFile {
   std::uint64_t token_count() const { return layout_.token_count; }
   // From the sidecar; 0 when there is none.
   std::uint64_t vocab_size() const { return vocab_size_; }
+  // Of files that have them; null: the file is one text.
+  const TokenDocuments* documents() const { return documents_.get(); }
   // What the user should know about how the file was interpreted; mostly empty.
   const std::string& note() const { return note_; }
 
@@ -54,12 +60,14 @@ class TokenFile {
   Status find_layout(const Options& options);
   Status take_sidecar(const std::string& sidecar_path, std::optional<TokenType> wanted);
   Status take_raw(TokenType type);
+  Status take_documents(const TokenSidecar& sidecar);
   Status read_bytes(std::uint64_t offset_bytes, std::span<std::byte> out) const;
 
   std::unique_ptr<aio::File> file_;
   std::uint64_t file_bytes_ = 0;
   TokenLayout layout_;
   std::uint64_t vocab_size_ = 0;
+  std::unique_ptr<TokenDocuments> documents_;
   std::string note_;
 };
 

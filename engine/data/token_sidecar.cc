@@ -43,12 +43,17 @@ Result<TokenSidecar> parse_token_sidecar(std::string_view text) {
   SLUICE_ASSIGN_OR_RETURN(const std::string format, text_of(json, "format"));
   if (format != "sluice-tokens") return wrong("\"format\" is not \"sluice-tokens\"");
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t version, count_of(json, "version"));
-  if (version != 1) {
+  constexpr std::uint64_t kWithDocuments = 2;
+  if (version > kWithDocuments) {
     return Error(ErrorCode::kNewerVersion, "is of version " + std::to_string(version) +
-                                               ", and only version 1 is known here: use the "
-                                               "tools/prepare of this release");
+                                               ", and only versions 1 and 2 are known here: use "
+                                               "the tools/prepare of this release");
   }
   TokenSidecar sidecar;
+  if (version == kWithDocuments) {
+    SLUICE_ASSIGN_OR_RETURN(sidecar.documents, count_of(json, "documents"));
+    SLUICE_ASSIGN_OR_RETURN(sidecar.trained_tokens, count_of(json, "trained_tokens"));
+  }
   SLUICE_ASSIGN_OR_RETURN(const std::string dtype, text_of(json, "dtype"));
   const auto type = token_type_named(dtype);
   if (!type) return wrong("\"dtype\" is neither \"uint16\" nor \"uint32\"");

@@ -1,6 +1,7 @@
 #include "engine/run/run_data.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/model/ops/cuda_kernels.h"
 #include "engine/step/train_error.h"
 
 namespace sluice::engine {
@@ -21,6 +23,51 @@ data::TokenFile::Options file_options(config::TokenType type) {
   if (type == config::TokenType::kUint16) options.type = data::TokenType::kUint16;
   if (type == config::TokenType::kUint32) options.type = data::TokenType::kUint32;
   return options;
+}
+
+data::LongDocuments longer_of(config::LongDocuments longer) {
+  switch (longer) {
+    case config::LongDocuments::kCut:
+      return data::LongDocuments::kCut;
+    case config::LongDocuments::kDrop:
+      return data::LongDocuments::kDrop;
+    case config::LongDocuments::kSplit:
+      return data::LongDocuments::kSplit;
+  }
+  return data::LongDocuments::kCut;
+}
+
+// Whether its files have documents: all of them, or none.
+Result<bool> has_documents(const data::TokenCorpus& corpus) {
+  const data::TokenFile& first = corpus.files().front();
+  for (const data::TokenFile& file : corpus.files()) {
+    if ((file.documents() == nullptr) == (first.documents() == nullptr)) continue;
+    const bool of_first = first.documents() != nullptr;
+    return Error(ErrorCode::kInvalidArgument,
+                 (of_first ? first : file).path() + " has documents, and " +
+                     (of_first ? file : first).path() +
+                     " is one text: train on files of one kind at a time");
+  }
+  return first.documents() != nullptr;
+}
+
+// The documents of the files; with a fraction, the last of each are the validation's.
+struct DocumentSplit {
+  std::vector<data::DocumentRange> train;
+  std::vector<data::DocumentRange> validation;
+};
+DocumentSplit split_documents(const data::TokenCorpus& corpus, double fraction) {
+  DocumentSplit split;
+  for (std::uint32_t number = 0; const data::TokenFile& file : corpus.files()) {
+    const std::uint64_t all = file.documents()->count();
+    const auto wanted = static_cast<std::uint64_t>(static_cast<double>(all) * fraction);
+    const std::uint64_t kept =
+        fraction > 0 && all > 1 ? std::clamp<std::uint64_t>(wanted, 1, all - 1) : 0;
+    split.train.push_back({.file = number, .first = 0, .last = all - kept});
+    if (kept > 0) split.validation.push_back({.file = number, .first = all - kept, .last = all});
+    ++number;
+  }
+  return split;
 }
 
 std::string hex(std::uint64_t number) {
@@ -34,12 +81,15 @@ std::string hex(std::uint64_t number) {
 RunData::RunData(const config::Config& config)
     : micro_batch_(config.batch.micro),
       sequence_tokens_(config.data.sequence_tokens),
+      longer_(longer_of(config.data.long_documents)),
       validation_batches_(
-          static_cast<std::uint64_t>(std::max<std::int64_t>(config.run.eval_batches, 1))) {}
+          static_cast<std::uint64_t>(std::max<std::int64_t>(config.run.eval_batches, 1))) {
+  corpora_.reserve(2);  // what is made of one refers to it
+}
 
 Result<RunData> RunData::open(const config::Config& config, RunPurpose purpose) {
   RunData run(config);
-  SLUICE_RETURN_IF_ERROR(run.make_samplers(config, purpose));
+  SLUICE_RETURN_IF_ERROR(run.make_sources(config, purpose));
   return run;
 }
 
@@ -48,7 +98,7 @@ Status RunData::check(const config::Config& config) { return count_samples(confi
 Result<std::uint64_t> RunData::count_samples(const config::Config& config) {
   RunData run(config);
   run.reads_all_tokens_ = false;
-  SLUICE_RETURN_IF_ERROR(run.make_samplers(config, RunPurpose::kTraining));
+  SLUICE_RETURN_IF_ERROR(run.make_sources(config, RunPurpose::kTraining));
   return run.samples_per_epoch();
 }
 
@@ -64,36 +114,69 @@ Status RunData::add_corpus(const config::Config& config, const char* key,
   return {};
 }
 
-Status RunData::make_samplers(const config::Config& config, RunPurpose purpose) {
-  const auto sequence = static_cast<std::uint64_t>(sequence_tokens_);
+Status RunData::make_sources(const config::Config& config, RunPurpose purpose) {
   const bool own_files = !config.data.validation.empty();
-  std::vector<data::TokenRange> training;
-  std::vector<data::TokenRange> validation;
-  if (purpose == RunPurpose::kTraining || !own_files) {
+  if (purpose == RunPurpose::kTraining || !own_files)
     SLUICE_RETURN_IF_ERROR(add_corpus(config, "data.train", config.data.train));
-    training = corpora_.front().whole();
-  }
-  if (own_files) {
+  if (own_files)
     SLUICE_RETURN_IF_ERROR(add_corpus(config, "data.validation", config.data.validation));
-    validation = corpora_.back().whole();
-  } else if (config.data.validation_fraction > 0) {
-    SLUICE_ASSIGN_OR_RETURN(
-        auto split, corpora_.front().split({.validation_fraction = config.data.validation_fraction,
-                                            .sequence_tokens = sequence}));
-    training = std::move(split.train);
-    validation = std::move(split.validation);
+  SLUICE_RETURN_IF_ERROR(split(config, purpose));
+  if (!training_) return {};
+  SLUICE_ASSIGN_OR_RETURN(const std::uint64_t text, corpora_.front().fingerprint());
+  order_ = hex(training_->order_id()) + "-" + hex(text);
+  return {};
+}
+
+// The whole of a corpus.
+Result<std::unique_ptr<data::SampleSource>> RunData::source(
+    const data::TokenCorpus& corpus, std::optional<std::uint64_t> seed) const {
+  const data::SourceOptions options = {
+      .sequence_tokens = static_cast<std::uint64_t>(sequence_tokens_),
+      .shuffle_seed = seed,
+      .longer = longer_};
+  SLUICE_ASSIGN_OR_RETURN(const bool documents, has_documents(corpus));
+  if (documents) return data::document_source(corpus, split_documents(corpus, 0).train, options);
+  return data::window_source(corpus, corpus.whole(), options);
+}
+
+Status RunData::split(const config::Config& config, RunPurpose purpose) {
+  const bool trains = purpose == RunPurpose::kTraining;
+  const double fraction = config.data.validation_fraction;
+  const auto seed = static_cast<std::uint64_t>(config.data.shuffle_seed);
+  if (!config.data.validation.empty() || !(fraction > 0)) {
+    if (trains) {
+      SLUICE_ASSIGN_OR_RETURN(training_, source(corpora_.front(), seed));
+    }
+    if (!config.data.validation.empty()) {
+      SLUICE_ASSIGN_OR_RETURN(validation_, source(corpora_.back(), std::nullopt));
+    }
+    return {};
   }
-  if (purpose == RunPurpose::kTraining) {
-    const data::ShuffledSampler::Options options{
-        .sequence_tokens = sequence, .seed = static_cast<std::uint64_t>(config.data.shuffle_seed)};
-    SLUICE_ASSIGN_OR_RETURN(auto sampler, data::ShuffledSampler::create(training, options));
-    training_ = std::make_unique<data::ShuffledSampler>(std::move(sampler));
-    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t text, corpora_.front().fingerprint());
-    order_ = hex(training_->order_id()) + "-" + hex(text);
+  const data::TokenCorpus& corpus = corpora_.front();
+  data::SourceOptions options = {.sequence_tokens = static_cast<std::uint64_t>(sequence_tokens_),
+                                 .shuffle_seed = std::nullopt,
+                                 .longer = longer_};
+  SLUICE_ASSIGN_OR_RETURN(const bool documents, has_documents(corpus));
+  if (documents) {
+    const DocumentSplit parts = split_documents(corpus, fraction);
+    if (!parts.validation.empty()) {
+      SLUICE_ASSIGN_OR_RETURN(validation_,
+                              data::document_source(corpus, parts.validation, options));
+    }
+    options.shuffle_seed = seed;
+    if (trains) {
+      SLUICE_ASSIGN_OR_RETURN(training_, data::document_source(corpus, parts.train, options));
+    }
+    return {};
   }
-  if (validation.empty()) return {};
-  SLUICE_ASSIGN_OR_RETURN(auto sampler, data::SequentialSampler::create(validation, sequence));
-  validation_ = std::make_unique<data::SequentialSampler>(std::move(sampler));
+  SLUICE_ASSIGN_OR_RETURN(
+      const data::TokenSplit parts,
+      corpus.split({.validation_fraction = fraction, .sequence_tokens = options.sequence_tokens}));
+  SLUICE_ASSIGN_OR_RETURN(validation_, data::window_source(corpus, parts.validation, options));
+  options.shuffle_seed = seed;
+  if (trains) {
+    SLUICE_ASSIGN_OR_RETURN(training_, data::window_source(corpus, parts.train, options));
+  }
   return {};
 }
 
@@ -105,8 +188,7 @@ std::uint64_t RunData::validation_samples() const {
 
 StepBatch RunData::training_batch(std::uint64_t first, std::uint64_t samples,
                                   at::Device device) const {
-  StepBatch batch = read(
-      corpora_.front(), [&](std::uint64_t k) { return training_->at(k); }, first, samples, device);
+  StepBatch batch = read(*training_, first, samples, device);
   batch.source_of = [this, first, samples](std::size_t micro_batch) {
     const auto rows = static_cast<std::uint64_t>(micro_batch_);
     const std::uint64_t begin = first + micro_batch * rows;
@@ -118,10 +200,9 @@ StepBatch RunData::training_batch(std::uint64_t first, std::uint64_t samples,
 // "train.bin from tokens 1024, 77; more.bin from token 0, 1025 tokens each"
 std::string RunData::source_of(std::uint64_t begin, std::uint64_t end) const {
   std::map<std::uint32_t, std::vector<std::uint64_t>> positions;
-  for (std::uint64_t k = begin; k < end; ++k) {
-    const data::Sample sample = training_->at(k);
-    positions[sample.file].push_back(sample.first_token);
-  }
+  for (std::uint64_t k = begin; k < end; ++k)
+    for (const data::SamplePlace& place : training_->places(k))
+      positions[place.file].push_back(place.first_token);
   std::string text;
   for (const auto& [file, tokens] : positions) {
     text += (text.empty() ? "" : "; ") + corpora_.front().files()[file].path() +
@@ -129,31 +210,53 @@ std::string RunData::source_of(std::uint64_t begin, std::uint64_t end) const {
     for (std::size_t i = 0; i < tokens.size(); ++i)
       text += (i > 0 ? ", " : "") + std::to_string(tokens[i]);
   }
-  return text + ", " + std::to_string(sequence_tokens_ + 1) + " tokens each";
+  return training_->has_documents()
+             ? text + ", to the end of their documents"
+             : text + ", " + std::to_string(sequence_tokens_ + 1) + " tokens each";
 }
 
 StepBatch RunData::validation_batch(std::uint64_t first, std::uint64_t samples,
                                     at::Device device) const {
-  return read(
-      corpora_.back(), [&](std::uint64_t k) { return validation_->at(k); }, first, samples, device);
+  return read(*validation_, first, samples, device);
 }
 
-StepBatch RunData::read(const data::TokenCorpus& corpus, const SampleAt& sample_at,
-                        std::uint64_t first, std::uint64_t samples, at::Device device) const {
+StepBatch RunData::read(const data::SampleSource& source, std::uint64_t first,
+                        std::uint64_t samples, at::Device device) const {
+  static_assert(data::kIgnoredSample == kIgnoredTarget);
   const std::int64_t length = sequence_tokens_;
-  std::vector<std::int64_t> window(static_cast<std::size_t>(length) + 1);
   StepBatch batch;
-  for (std::uint64_t end = first + samples; first < end;) {
+  for (const std::uint64_t end = first + samples; first < end;) {
     const std::int64_t rows = std::min(micro_batch_, static_cast<std::int64_t>(end - first));
     const at::Tensor inputs = at::empty({rows, length}, at::kLong);
     const at::Tensor targets = at::empty({rows, length}, at::kLong);
-    for (std::int64_t row = 0; row < rows; ++row) {
-      must(corpus.read(sample_at(first++), window));
-      std::copy_n(window.data(), length, inputs.data_ptr<std::int64_t>() + row * length);
-      std::copy_n(window.data() + 1, length, targets.data_ptr<std::int64_t>() + row * length);
+    const at::Tensor positions = at::empty({rows, length}, at::kLong);
+    std::vector<std::int32_t> starts;
+    std::int64_t counted = 0;
+    for (std::int64_t number = 0; number < rows; ++number) {
+      const auto of_row = [&](const at::Tensor& all) {
+        return std::span(all.data_ptr<std::int64_t>() + number * length,
+                         static_cast<std::size_t>(length));
+      };
+      data::SampleRow row{.inputs = of_row(inputs),
+                          .targets = of_row(targets),
+                          .positions = of_row(positions),
+                          .begins = {}};
+      must(source.read(first++, row));
+      counted += row.counted;
+      for (const std::int64_t begin : row.begins)
+        starts.push_back(static_cast<std::int32_t>(number * length + begin));
     }
     batch.inputs.push_back(inputs.to(device));
     batch.targets.push_back(targets.to(device));
+    if (!source.has_documents()) continue;
+    batch.counted_targets.push_back(counted);
+    starts.push_back(static_cast<std::int32_t>(rows * length));
+    Documents documents;
+    for (std::size_t i = 0; i + 1 < starts.size(); ++i)
+      documents.longest = std::max<std::int64_t>(documents.longest, starts[i + 1] - starts[i]);
+    documents.positions = positions.to(device);
+    documents.starts = at::tensor(starts, at::kInt).to(device);
+    batch.documents.push_back(std::move(documents));
   }
   return batch;
 }

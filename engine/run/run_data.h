@@ -1,22 +1,24 @@
 // RunData: the token files of a run, and the batches of them.
 //
-// Training samples are drawn in the sampler's shuffled order; validation samples are the windows of
-// data.validation, or of the end of data.train (data.validation_fraction), in order.
+// Training samples come in a shuffled order; validation samples are those of data.validation, or of
+// the end of data.train (data.validation_fraction), in order. Where the files have documents, a
+// sample is a row of them (packed_rows.h), and with data.validation_fraction the last documents of
+// each file are for validation; else it is a window of the text.
 //
 // Threads: one.
 // Errors:  open() as values that name the key; batches throw TrainError.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "aio/result.h"
 #include "engine/budget/memory_plan.h"
 #include "engine/config/config.h"
-#include "engine/data/sampler.h"
+#include "engine/data/sample_source.h"
 #include "engine/data/token_corpus.h"
 #include "engine/step/step_batch.h"
 
@@ -32,7 +34,7 @@ class RunData {
   // Sequences in one pass over the training data, just as quickly, with the same errors.
   static Result<std::uint64_t> count_samples(const config::Config& config);
 
-  std::uint64_t samples_per_epoch() const { return training_->samples_per_epoch(); }
+  std::uint64_t samples_per_epoch() const { return training_->count(); }
   // Which samples come when, and what is in them, as text that is the same only where they are.
   const std::string& order() const { return order_; }
   bool has_validation() const { return validation_ != nullptr; }
@@ -45,23 +47,26 @@ class RunData {
   StepBatch validation_batch(std::uint64_t first, std::uint64_t samples, at::Device device) const;
 
  private:
-  using SampleAt = std::function<data::Sample(std::uint64_t)>;
   explicit RunData(const config::Config& config);
   Status add_corpus(const config::Config& config, const char* key,
                     const std::vector<std::string>& paths);
-  Status make_samplers(const config::Config& config, RunPurpose purpose);
+  Status make_sources(const config::Config& config, RunPurpose purpose);
+  Status split(const config::Config& config, RunPurpose purpose);
+  Result<std::unique_ptr<data::SampleSource>> source(const data::TokenCorpus& corpus,
+                                                     std::optional<std::uint64_t> seed) const;
   std::string source_of(std::uint64_t begin, std::uint64_t end) const;
-  StepBatch read(const data::TokenCorpus& corpus, const SampleAt& sample_at, std::uint64_t first,
-                 std::uint64_t samples, at::Device device) const;
+  StepBatch read(const data::SampleSource& source, std::uint64_t first, std::uint64_t samples,
+                 at::Device device) const;
 
   std::int64_t micro_batch_;
   std::int64_t sequence_tokens_;
+  data::LongDocuments longer_;
   std::uint64_t validation_batches_;
   bool reads_all_tokens_ = true;
   std::string order_;
-  std::vector<data::TokenCorpus> corpora_;  // training and validation, if opened
-  std::unique_ptr<data::ShuffledSampler> training_;
-  std::unique_ptr<data::SequentialSampler> validation_;
+  std::vector<data::TokenCorpus> corpora_;  // training and validation, if opened; they stay there
+  std::unique_ptr<data::SampleSource> training_;
+  std::unique_ptr<data::SampleSource> validation_;
 };
 
 }  // namespace sluice::engine

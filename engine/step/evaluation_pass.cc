@@ -19,11 +19,12 @@ void expect_units(const EvaluationParts& parts, const offload::StepProgram& prog
   parts.params->expect(order);
 }
 
-PassContext context(int unit, std::size_t micro_batch) {
+PassContext context(int unit, std::size_t micro_batch, const StepBatch& batch) {
   PassContext pass;
   pass.micro_batch = static_cast<std::int64_t>(micro_batch);
   pass.unit = unit;
   pass.training = false;
+  pass.documents = batch.documents_of(micro_batch);
   return pass;
 }
 
@@ -46,7 +47,7 @@ LossSum evaluate_batch(const EvaluationParts& parts, const StepBatch& batch) {
     const UnitViews views = fetched.views(layout, unit);
     for (std::size_t m = 0; m < flow.size(); ++m) {
       if (op == StepOp::kForward) {
-        flow[m] = parts.model->unit(unit).forward(context(unit, m), views, flow[m], nullptr);
+        flow[m] = parts.model->unit(unit).forward(context(unit, m, batch), views, flow[m], nullptr);
       } else {
         losses.push_back(parts.model->head().loss_sum(views, flow[m], batch.targets[m]));
         flow[m].reset();
@@ -58,8 +59,7 @@ LossSum evaluate_batch(const EvaluationParts& parts, const StepBatch& batch) {
 
   LossSum total;
   for (std::size_t m = 0; m < losses.size(); ++m) {
-    total +=
-        {.sum = losses[m].item<double>(), .tokens = static_cast<double>(batch.targets[m].numel())};
+    total += {.sum = losses[m].item<double>(), .tokens = batch.count(m)};
   }
   return total;
 }

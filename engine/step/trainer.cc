@@ -80,7 +80,8 @@ PassContext Trainer::context(int unit, std::size_t micro_batch) const {
           .unit = unit,
           .rank = 0,
           .training = true,
-          .deterministic = options_.deterministic};
+          .deterministic = options_.deterministic,
+          .documents = batch_->documents_of(micro_batch)};
 }
 
 // How long it took.
@@ -242,7 +243,7 @@ double Trainer::mean_loss(const StepBatch& batch) const {
   double tokens = 0;
   for (std::size_t m = 0; m < losses_.size(); ++m) {
     sum += losses_[m].item<double>();
-    tokens += static_cast<double>(batch.targets[m].numel());
+    tokens += batch.count(m);
   }
   return sum / tokens;
 }
@@ -255,7 +256,7 @@ std::string Trainer::suspects(const StepBatch& batch) const {
   std::size_t largest = 0;
   std::vector<double> means;
   for (std::size_t m = 0; m < losses_.size(); ++m) {
-    means.push_back(losses_[m].item<double>() / static_cast<double>(batch.targets[m].numel()));
+    means.push_back(losses_[m].item<double>() / std::max(batch.count(m), 1.0));
     if (!std::isfinite(means[m])) accused.push_back(m);
     if (means[m] > means[largest]) largest = m;
   }
@@ -363,9 +364,10 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   outcome.loss_scale = options_.loss_scale ? state_.loss_scale.scale : 1.0;
   outcome.learning_rate = config::learning_rate(options_.schedule, state_.applied_step);
   double tokens = 0;
-  for (const at::Tensor& targets : batch.targets) tokens += static_cast<double>(targets.numel());
-
+  for (std::size_t m = 0; m < batch.targets.size(); ++m) tokens += batch.count(m);
+  SLUICE_CHECK(tokens > 0, "a step has a target that counts");
   grad_scale_ = outcome.loss_scale / tokens;
+  batch_ = &batch;
   expect_units();
   const GradientTotals totals = passes(batch);
   // So far the waits are forward's, and are counted only as such.

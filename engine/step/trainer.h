@@ -151,6 +151,7 @@ class Trainer {
   std::vector<std::vector<Saved>> saved_;  // by unit and micro-batch
   std::vector<at::Tensor> flow_;           // what passes from unit to unit, by micro-batch
   std::vector<at::Tensor> losses_;         // by micro-batch
+  const StepBatch* batch_ = nullptr;       // of the step that runs
   StepTimes times_;
   double grad_scale_ = 1;
 

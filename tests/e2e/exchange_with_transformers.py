@@ -271,7 +271,7 @@ class Import(Exchange):
         make_model(SHAPE, seed=6).save_pretrained(self.path / "theirs")
         file = self.path / "theirs/config.json"
         config = json.loads(file.read_text(encoding="utf-8"))
-        for key, value in (("model_type", "llama"), ("activation_function", "relu"),
+        for key, value in (("model_type", "bert"), ("activation_function", "relu"),
                            ("scale_attn_by_inverse_layer_idx", True),
                            ("scale_attn_weights", False), ("layer_norm_epsilon", 1e-6),
                            ("tie_word_embeddings", False)):

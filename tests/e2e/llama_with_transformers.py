@@ -3,16 +3,21 @@
 The programs are the environment's SLUICE and PRINT_SAMPLES.
 """
 
+import json
 import os
 import re
+import shutil
+import struct
 import subprocess
 import sys
 import unittest
+from pathlib import Path
 
+import numpy
 import torch
 
 from reference_gpt import MISSING, Training, mean_loss, windows
-from sluice_runs import SluiceRuns
+from sluice_runs import SLUICE, SluiceRuns
 
 if not MISSING:
     import transformers
@@ -63,6 +68,8 @@ def loaded(folder):
 
 @unittest.skipIf(MISSING, MISSING)
 class Llamas(SluiceRuns):
+    maxDiff = None
+
     def setUp(self):
         super().setUp()
         self.text = self.tokens("text.bin", 6000, seed=9)
@@ -126,10 +133,117 @@ class Llamas(SluiceRuns):
                 expected = mean_loss(after, self.text, LENGTH)
                 self.assertLess(expected, before)
                 self.assert_close(self.evaluate(self.path / f"{case}-ours", run), expected, 1e-5)
+                unlike = {"transformers_version", "dtype", "_name_or_path"}
+                if not getattr(model.config, "use_sliding_window", True):
+                    unlike.add("max_window_layers")  # means nothing then
                 theirs = {key: value for key, value in model.config.to_dict().items()
-                          if key not in ("transformers_version", "dtype", "_name_or_path")}
+                          if key not in unlike}
                 ours = after.config.to_dict()
                 self.assertEqual({key: ours.get(key) for key in theirs}, theirs)
+
+    def write_documents(self, lengths):
+        """Random tokens and masks, as tools/prepare --chat leaves them."""
+        torch.manual_seed(1)
+        documents = [torch.randint(0, 256, (length,)) for length in lengths]
+        masks = [torch.randint(0, 3, (length,)) == 0 for length in lengths]
+        for mask in masks:
+            mask[-1] = True
+        flat = torch.cat(documents).numpy().astype("<u2")
+        bits = torch.cat(masks).numpy()
+        starts = [0, *torch.tensor(lengths).cumsum(0).tolist()]
+        path = self.path / "chat.bin"
+        flat.tofile(path)
+        Path(f"{path}.documents").write_bytes(struct.pack(f"<{len(starts)}Q", *starts))
+        numpy.packbits(bits, bitorder="little").tofile(f"{path}.mask")
+        Path(f"{path}.json").write_text(json.dumps({
+            "format": "sluice-tokens", "version": 2, "dtype": "uint16", "tokens": len(flat),
+            "vocab_size": 257, "documents": len(lengths), "trained_tokens": int(bits.sum()),
+            "tokenizer": {"kind": "bytes"}}), encoding="utf-8")
+        return documents, masks
+
+    def expected_step(self, model, documents, masks):
+        """(loss, gradient norm) over the targets that count, each document on its own."""
+        total = sum(int(mask[1:].sum()) for mask in masks)
+        loss = 0
+        for document, mask in zip(documents, masks):
+            targets = torch.where(mask[1:], document[1:], -100)
+            logits = model(document[None, :-1]).logits[0]
+            loss += torch.nn.functional.cross_entropy(logits, targets, reduction="sum") / total
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9).item()
+        return loss.item(), norm
+
+    def test_documents_that_share_a_row_train_as_if_alone(self):
+        # Four rows: 24; 24; 14 and 10; 11, 8 and 4, with room for one more.
+        documents, masks = self.write_documents([25, 15, 12, 25, 9, 11, 5])
+        for case in CASES:
+            with self.subTest(case=case):
+                model, _ = self.imported(case)
+                loss, norm = self.expected_step(model, documents, masks)
+                # In one micro-batch, and in two with unlike numbers of targets.
+                for name, micro, accumulation in (("one", 4, 1), ("two", 2, 2)):
+                    self.sluice("import", self.path / f"{case}-theirs", self.path / name)
+                    self.train(self.path / name, 1,
+                               **{"data.train": f'["{self.path / "chat.bin"}"]',
+                                  "train_micro_batch_size_per_gpu": micro,
+                                  "gradient_accumulation_steps": accumulation})
+                    step, = self.metrics(name)
+                    self.assert_close(step["loss"], loss, 2e-6)
+                    self.assert_close(step["grad_norm"], norm, 2e-5)
+                    shutil.rmtree(self.path / name)
+
+    def test_a_folder_is_trained_without_an_import(self):
+        model = make_model("qwen3")
+        model.save_pretrained(self.path / "theirs", max_shard_size="40KB")
+        file = self.write_run({"model": {"path": str(self.path / "theirs")}})
+        words = self.words()
+        self.sluice("train", file, "--out", self.path / "run", "--steps", 3, *words)
+        first = self.metrics("run")[0]
+        firsts = self.samples(ACCUMULATION * MICRO)
+        batch = [windows(self.text, [next(firsts) for _ in range(MICRO)], LENGTH)
+                 for _ in range(ACCUMULATION)]
+        loss, norm, _ = Training(model, ADAMW, lambda applied: ADAMW["lr"]).step(batch, CLIP)
+        self.assert_close(first["loss"], loss, 1e-5)
+        self.assert_close(first["grad_norm"], norm, 2e-4)
+        # The run has all that it needs from then on.
+        shutil.rmtree(self.path / "theirs")
+        self.sluice("train", self.path / "run/config.json", "--out", self.path / "run", "--resume",
+                    "--steps", 5)
+        self.assertEqual(len(self.metrics("run")), 5)
+        self.sluice("export", self.path / "run", self.path / "ours")
+        loaded(self.path / "ours")
+
+    def refused(self, *arguments, code=2):
+        done = subprocess.run([SLUICE, *map(str, arguments)], capture_output=True, text=True,
+                              check=False)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stderr
+
+    def test_folders_that_are_not_such_models_are_refused_by_name(self):
+        make_model("llama").save_pretrained(self.path / "theirs", max_shard_size="40KB")
+        file = self.write_run({"model": {"path": str(self.path / "theirs")}})
+        words = ("train", file, "--out", self.path / "run", "--steps", 3, *self.words())
+        self.assertIn("there is no nowhere/config.json",
+                      self.refused(*words, "--set", "model.path=nowhere"))
+        self.assertIn("leave model.preset out",
+                      self.refused(*words, "--set", "model.preset=qwen3-8b"))
+        self.assertIn("model.family is gpt2", self.refused(*words, "--set", "model.family=gpt2"))
+        config = self.path / "theirs/config.json"
+        text = config.read_text(encoding="utf-8")
+        config.write_text(text.replace('"silu"', '"gelu"'), encoding="utf-8")
+        self.assertIn('"hidden_act" is "gelu"', self.refused(*words))
+        config.write_text(text[:100], encoding="utf-8")
+        self.assertIn("theirs/config.json", self.refused(*words))
+        config.write_text(text.replace('"num_hidden_layers": 3', '"num_hidden_layers": 4'),
+                          encoding="utf-8")
+        self.assertIn("layers.3.", self.refused(*words))
+        config.write_text(text, encoding="utf-8")
+        shard = sorted((self.path / "theirs").glob("model-*.safetensors"))[1]
+        shard.write_bytes(shard.read_bytes()[:-100])
+        self.assertIn(f"{shard.name}: tensor", self.refused(*words, code=1))
+        shard.unlink()
+        self.assertIn(shard.name, self.refused(*words))
+        self.assertFalse((self.path / "run").exists())
 
     def test_placements_and_a_stop_half_way_change_no_bit(self):
         for case in ("mistral", "qwen3"):
@@ -167,8 +281,10 @@ class Llamas(SluiceRuns):
                 expected = self.greedy(model.eval(), prompt.encode(), 40)
                 self.assertGreater(len(set(expected)), 4)  # else it says little
                 shown = self.sluice("generate", run, "--prompt", prompt, "--tokenizer", "bytes",
-                                    "--temperature", "0", "--tokens", 40, *self.words()).stdout
-                self.assertEqual(shown, bytes(expected).decode(errors="replace") + "\n")
+                                    "--temperature", "0", "--tokens", 40,
+                                    *self.words(**{"data.sequence_length": 96})).stdout
+                text = bytes(expected).decode(errors="replace").replace("\r", "\n")
+                self.assertEqual(shown, text + "\n")  # read with newlines of one kind
 
     def evaluate(self, weights, run):
         shown = self.sluice("eval", run / "config.json", "--weights", weights, "--data",

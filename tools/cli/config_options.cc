@@ -50,6 +50,21 @@ Result<std::string> run_directory_of(const ConfigOptions& options) {
   return std::string();
 }
 
+// The model in model.path. What is wrong otherwise is said by whoever resolves the sources.
+Status answer_model(config::Sources& sources) {
+  const auto resolved = config::resolve(sources);
+  if (!resolved.ok() || !resolved->questions.model) return {};
+  const std::string& folder = resolved->config.model.path;
+  auto read = config::read_source(folder + "/config.json");
+  if (!read.ok() && read.error().code() == ErrorCode::kNotFound)
+    return Error(ErrorCode::kNotFound, "model.path: there is no " + folder +
+                                           "/config.json: name a folder of a model as "
+                                           "transformers' save_pretrained() leaves it");
+  if (!read.ok()) return std::move(read).error().with_context("model.path");
+  sources.answers.model = *std::move(read);
+  return {};
+}
+
 #ifdef SLUICE_HAS_ENGINE
 Status answer_questions(LookAtData data, config::Sources& sources) {
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
@@ -86,6 +101,7 @@ Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data
     sources.deepspeed = *std::move(read);
   }
   sources.overrides = overrides_of(options);
+  SLUICE_RETURN_IF_ERROR(answer_model(sources));
   SLUICE_RETURN_IF_ERROR(answer_questions(data, sources));
   return sources;
 }

@@ -80,27 +80,40 @@ class BlockKind final : public UnitKind {
     return bytes(pass.rows() * of_token * pass.number_bytes);
   }
 
-  // In the feed-forward's backward, beside what was saved: its product and gradient in one; then
-  // the norm's output or its gradient. Where no kernel does it at once, what that is made of.
+  // In the feed-forward's backward, beside what was saved: its product and gradient in one (where
+  // no kernel does it at once, what that is made of); then the norm's output, or its gradient.
   std::uint64_t feed_forward_bytes(const PassShape& pass, const PeakOptions& options) const {
     constexpr std::int64_t kCopiesOnCpu = 6;
     const std::int64_t ffn = shape_.ffn * (options.cpu ? kCopiesOnCpu : 1);
-    return numbers_bytes(pass, std::max(ffn, 2 * shape_.hidden)) + norm_bytes(pass, options) +
-           (shape_.mlp_bias ? bias_sum_bytes(pass, 2 * shape_.ffn, options.cpu) : 0);
+    const std::uint64_t bias =
+        shape_.mlp_bias ? bias_sum_bytes(pass, 2 * shape_.ffn, options.cpu) : 0;
+    return std::max(numbers_bytes(pass, ffn), numbers_bytes(pass, 2 * shape_.hidden) +
+                                                  std::max(norm_bytes(pass, options), bias));
   }
 
-  // In attention's backward: the residual stream's gradient; queries, keys and values, those turned
-  // where that is done again, the output with statistics; gradients of output, of queries, keys and
-  // values, and these side by side.
+  // In attention's backward, and when its gradient is turned back.
   std::uint64_t attention_bytes(const PassShape& pass, const PeakOptions& options) const {
+    return std::max(kernel_bytes(pass, options), turn_bytes(pass, options));
+  }
+
+  // The residual stream's gradient; queries, keys and values, those turned where that is done
+  // again, the output with statistics; gradients of output, of queries, keys and values, and these
+  // side by side.
+  std::uint64_t kernel_bytes(const PassShape& pass, const PeakOptions& options) const {
     const std::int64_t turned = shape_.head_norms ? shape_.query_width() + shape_.key_width() : 0;
-    const std::int64_t numbers =
-        shape_.hidden + 2 * shape_.query_width() + 3 * shape_.qkv_width() + turned;
-    // Turning by ATen's operators: fp32 copies, and the turns.
-    const std::int64_t wide = options.cpu ? 5 * (shape_.query_width() + shape_.key_width()) : 0;
-    return numbers_bytes(pass, numbers) +
-           bytes(pass.rows() * (wide + 2 + shape_.heads) * kFp32Bytes) +
-           attention_.backward_bytes(pass, options) + norm_bytes(pass, options) +
+    return numbers_bytes(
+               pass, shape_.hidden + 2 * shape_.query_width() + 3 * shape_.qkv_width() + turned) +
+           bytes(pass.rows() * (2 + shape_.heads) * kFp32Bytes) +
+           attention_.backward_bytes(pass, options);
+  }
+
+  // The residual stream's gradient, what was saved, the gradient; by ATen's operators fp32 copies.
+  std::uint64_t turn_bytes(const PassShape& pass, const PeakOptions& options) const {
+    const std::int64_t copies = shape_.head_norms ? 6 : 3;
+    const std::int64_t wide =
+        options.cpu ? copies * (shape_.query_width() + shape_.key_width()) : 0;
+    return numbers_bytes(pass, shape_.hidden + 2 * shape_.qkv_width()) +
+           bytes(pass.rows() * (wide + 1) * kFp32Bytes) +
            (shape_.qkv_bias ? bias_sum_bytes(pass, shape_.qkv_width(), options.cpu) : 0);
   }
 

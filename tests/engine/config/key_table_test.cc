@@ -64,9 +64,10 @@ Json surroundings(const Key& key) {
   if (key.path == "optimizer.params.adam_w_mode") put(root, "optimizer.type", "Adam");
   if (key.path == "bf16.check_grad_overflow") put(root, "bf16.enabled", true);
   if (key.path == "model.hidden") put(root, "model.heads", 1);
-  if (key.path == "model.preset") {
+  if (key.path == "model.family") put(root, "model.preset", "custom");
+  if (key.path == "model.preset" || key.path == "model.path" || key.path == "model.family") {
     for (const char* name : {"layers", "hidden", "heads", "context", "vocab"}) {
-      put(root, std::string("model.") + name, 1);
+      put(root, std::string("model.") + name, 64);  // what any preset's heads share
     }
   }
   if (key.path.ends_with(".device")) put(root, "budget.nvme_paths", "/nvme");

@@ -185,7 +185,8 @@ TEST_F(TokenFileTest, RefusesASidecarItCannotUse) {
            {"[]", "is not a JSON object"},
            {good.substr(0, good.size() - 1), "is not a JSON object"},
            {with("sluice-tokens", "tokens"), "\"format\""},
-           {with("\"version\": 1", "\"version\": 2"), "version 2"},
+           {with("\"version\": 1", "\"version\": 3"), "version 3"},
+           {with("\"version\": 1", "\"version\": 2"), "\"documents\" is not there"},
            {with("uint32", "int32"), "\"dtype\" is neither"},
            {with("\"tokens\": 5", "\"tokens\": -5"), "\"tokens\" is not there"},
            {with("\"tokens\": 5", "\"tokens\": 5.0"), "\"tokens\" is not there"},
@@ -198,8 +199,8 @@ TEST_F(TokenFileTest, RefusesASidecarItCannotUse) {
     ASSERT_FALSE(file.ok());
     EXPECT_THAT(file.error().message(), AllOf(HasSubstr(path() + ".json"), HasSubstr(what)));
   }
-  write_text(path() + ".json", with("\"version\": 1", "\"version\": 2"));
-  expect_refusal(ErrorCode::kNewerVersion, HasSubstr("version 2"));
+  write_text(path() + ".json", with("\"version\": 1", "\"version\": 3"));
+  expect_refusal(ErrorCode::kNewerVersion, HasSubstr("version 3"));
   write_text(path() + ".json", std::string(kMaxSidecarBytes + 1, ' '));
   EXPECT_THAT(open().error().message(), HasSubstr("more than a description"));
 }

@@ -53,7 +53,7 @@ TEST_F(DescribedModel, IsRefusedByFolderFileAndIndexWhereSluiceDoesNotComputeIt)
                                    {"tie_word_embeddings", false},
                                    {"scale_attn_by_inverse_layer_idx", true},
                                    {"scale_attn_weights", false},
-                                   {"model_type", "llama"}}) {
+                                   {"model_type", "bert"}}) {
     put("theirs/config.json", hugging_face({{key, value}}));
     for (const char* weights :
          {"theirs", "theirs/model.safetensors", "theirs/model.safetensors.index.json"})

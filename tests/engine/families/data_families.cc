@@ -22,10 +22,13 @@ class DataFamily : public ModelFamily {
   }
   std::span<const std::string_view> model_types() const override { return {&name_, 1}; }
   const std::map<std::string, std::string>& config_keys() const override {
-    static const std::map<std::string, std::string> keys = {
-        {"layers", "depth"},         {"hidden", "width"}, {"heads", "heads"},
-        {"context", "positions"},    {"vocab", "tokens"}, {"ffn_hidden", "inner"},
-        {"kv_heads", "num_kv_heads"}};
+    static const std::map<std::string, std::string> keys = {{"layers", "depth"},
+                                                            {"hidden", "width"},
+                                                            {"heads", "heads"},
+                                                            {"context", "positions"},
+                                                            {"vocab", "tokens"},
+                                                            {"ffn_hidden", "inner"},
+                                                            {"data_heads", "num_data_heads"}};
     return keys;
   }
   // A number that the file leaves out stays out.
@@ -41,8 +44,8 @@ class DataFamily : public ModelFamily {
                    .ffn_hidden = size("inner"),
                    .family = std::string(name()),
                    .numbers = {}};
-    if (json.contains("num_kv_heads"))
-      model.shape.numbers["kv_heads"] = json.at("num_kv_heads").get<double>();
+    if (json.contains("num_data_heads"))
+      model.shape.numbers["data_heads"] = json.at("num_data_heads").get<double>();
     return model;
   }
   std::string write_config(const HuggingFaceModel& /*model*/) const override { return "{}"; }
@@ -69,12 +72,12 @@ class Ante final : public DataFamily {
     return shapes;
   }
   std::span<const ShapeNumber> numbers() const override {
-    static const std::vector<ShapeNumber> known = {{.key = "model.kv_heads",
+    static const std::vector<ShapeNumber> known = {{.key = "model.data_heads",
                                                     .default_value = 4,
                                                     .minimum = 1,
                                                     .maximum = 8,
                                                     .meaning = "heads of keys and values"},
-                                                   {.key = "model.rope_theta",
+                                                   {.key = "model.data_theta",
                                                     .default_value = 10000,
                                                     .minimum = 1,
                                                     .meaning = "base of the rotary positions"}};
@@ -90,7 +93,7 @@ class Bellum final : public DataFamily {
  public:
   Bellum() : DataFamily("bellum") {}
   std::span<const ShapeNumber> numbers() const override {
-    static const std::vector<ShapeNumber> known = {{.key = "model.kv_heads",
+    static const std::vector<ShapeNumber> known = {{.key = "model.data_heads",
                                                     .default_value = 2,
                                                     .minimum = 2,
                                                     .maximum = 64,

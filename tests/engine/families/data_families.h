@@ -1,6 +1,6 @@
 // Two families that are data alone, with GPT-2's units: "ante" and "bellum" share the number
-// model.kv_heads, in other ranges and with other defaults; each has one more of its own, and bellum
-// sizes its heads by that one.
+// model.data_heads, in other ranges and with other defaults; each has one more of its own, and
+// bellum sizes its heads by that one.
 #pragma once
 
 #include "engine/model/model_family.h"

@@ -39,29 +39,29 @@ std::string with(const std::string& model, const std::string& more) { return mod
 TEST(FamiliesInConfigurations, ShareTheRowOfAKey) {
   ASSERT_TRUE(kAdded);
   int rows = 0;
-  for (const Key& key : all_keys()) rows += key.path == "model.kv_heads" ? 1 : 0;
+  for (const Key& key : all_keys()) rows += key.path == "model.data_heads" ? 1 : 0;
   EXPECT_EQ(rows, 1);
-  EXPECT_EQ(find_key("model.kv_heads")->families, "ante|bellum");
+  EXPECT_EQ(find_key("model.data_heads")->families, "ante|bellum");
   EXPECT_THAT(describe_keys(), HasSubstr("of models of the family ante or bellum"));
 
-  EXPECT_EQ(shape_of(kAnte).numbers.at("kv_heads"), 4);
-  EXPECT_EQ(shape_of(kBellum).numbers.at("kv_heads"), 2);
-  EXPECT_EQ(shape_of(with(kAnte, R"("kv_heads": 8)")).numbers.at("kv_heads"), 8);
-  EXPECT_EQ(shape_of(with(kBellum, R"("kv_heads": 64)")).numbers.at("kv_heads"), 64);
-  EXPECT_THAT(to_json(resolved_of(with(kBellum, R"("kv_heads": 6)")).config),
-              AllOf(HasSubstr(R"("kv_heads": 6.0)"), Not(HasSubstr("rope_theta"))));
+  EXPECT_EQ(shape_of(kAnte).numbers.at("data_heads"), 4);
+  EXPECT_EQ(shape_of(kBellum).numbers.at("data_heads"), 2);
+  EXPECT_EQ(shape_of(with(kAnte, R"("data_heads": 8)")).numbers.at("data_heads"), 8);
+  EXPECT_EQ(shape_of(with(kBellum, R"("data_heads": 64)")).numbers.at("data_heads"), 64);
+  EXPECT_THAT(to_json(resolved_of(with(kBellum, R"("data_heads": 6)")).config),
+              AllOf(HasSubstr(R"("data_heads": 6.0)"), Not(HasSubstr("data_theta"))));
 }
 
 TEST(FamiliesInConfigurations, RefuseAKeyOfOthersAndWhatIsOutOfTheirOwnRange) {
-  EXPECT_THAT(refusal_of(R"("kv_heads": 4)"),
-              HasSubstr("model.kv_heads belongs to models of the family ante or bellum, and this "
+  EXPECT_THAT(refusal_of(R"("data_heads": 4)"),
+              HasSubstr("model.data_heads belongs to models of the family ante or bellum, and this "
                         "one is of gpt2"));
-  EXPECT_THAT(refusal_of(with(kBellum, R"("rope_theta": 100)")),
-              HasSubstr("model.rope_theta belongs to models of the family ante, and this one is of "
+  EXPECT_THAT(refusal_of(with(kBellum, R"("data_theta": 100)")),
+              HasSubstr("model.data_theta belongs to models of the family ante, and this one is of "
                         "bellum"));
-  EXPECT_THAT(refusal_of(with(kAnte, R"("kv_heads": 9)")), HasSubstr("it must be at most 8"));
-  EXPECT_THAT(refusal_of(with(kBellum, R"("kv_heads": 1)")), HasSubstr("it must be at least 2"));
-  EXPECT_THAT(refusal_of(with(kBellum, R"("kv_heads": 65)")), HasSubstr("at most 64"));
+  EXPECT_THAT(refusal_of(with(kAnte, R"("data_heads": 9)")), HasSubstr("it must be at most 8"));
+  EXPECT_THAT(refusal_of(with(kBellum, R"("data_heads": 1)")), HasSubstr("it must be at least 2"));
+  EXPECT_THAT(refusal_of(with(kBellum, R"("data_heads": 65)")), HasSubstr("at most 64"));
 }
 
 TEST(FamiliesInConfigurations, HaveThePresetsDropoutAndFeedForwardLayerOrTheirOwn) {

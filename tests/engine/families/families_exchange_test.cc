@@ -40,24 +40,25 @@ TEST_F(DescribedFamily, IsComparedByItsNumbersInAHuggingFaceFolder) {
   put("theirs/config.json", hugging_face());
   EXPECT_EQ(check("theirs"), "accepted");
   ModelShape other = ante();
-  other.numbers["kv_heads"] = 2;
+  other.numbers["data_heads"] = 2;
   EXPECT_THAT(
       check("theirs", other),
-      HasSubstr("num_kv_heads is 4.0 there, and 2.0 in the configuration (model.kv_heads)"));
+      HasSubstr("num_data_heads is 4.0 there, and 2.0 in the configuration (model.data_heads)"));
   other = ante();
-  other.numbers["rope_theta"] = 500000;
+  other.numbers["data_theta"] = 500000;
   EXPECT_THAT(check("theirs", other),
-              HasSubstr("rope_theta is 10000.0 there, and 500000.0 in the configuration "
-                        "(model.rope_theta)"));
-  put("theirs/config.json", hugging_face({{"num_kv_heads", 1}}));
-  EXPECT_THAT(check("theirs"), HasSubstr("num_kv_heads is 1.0 there"));
+              HasSubstr("data_theta is 10000.0 there, and 500000.0 in the configuration "
+                        "(model.data_theta)"));
+  put("theirs/config.json", hugging_face({{"num_data_heads", 1}}));
+  EXPECT_THAT(check("theirs"), HasSubstr("num_data_heads is 1.0 there"));
 }
 
 TEST_F(DescribedFamily, IsComparedByItsNumbersInARunsFolder) {
   put("run/config.json", json{{"model", {{"preset", "ante-small"}, {"layers", 2}}}});
   EXPECT_EQ(check("run"), "accepted");
-  put("run/config.json", json{{"model", {{"preset", "ante-small"}, {"kv_heads", 2.0}}}});
-  EXPECT_THAT(check("run"), HasSubstr("model.kv_heads is 2.0 there, and 4.0 in the configuration"));
+  put("run/config.json", json{{"model", {{"preset", "ante-small"}, {"data_heads", 2.0}}}});
+  EXPECT_THAT(check("run"),
+              HasSubstr("model.data_heads is 2.0 there, and 4.0 in the configuration"));
   // A run's file names its family only where that is not the preset's.
   put("run/config.json", json{{"model", {{"preset", "gpt2-small"}, {"layers", 2}}}});
   EXPECT_THAT(check("run"), HasSubstr("a model of the family gpt2"));
@@ -69,16 +70,16 @@ TEST(StoredFamily, IsCompletedWhereACheckpointLacksANumber) {
   StoredRun run;
   store_shape(ante(), run);
   EXPECT_EQ(run.family_numbers, ante().numbers);
-  run.family_numbers.erase("rope_theta");  // as if that had come later
+  run.family_numbers.erase("data_theta");  // as if that had come later
   const auto shape = stored_shape(run);
   ASSERT_TRUE(shape.ok()) << shape.error().message();
   EXPECT_EQ(shape->numbers, ante().numbers);
   StoredRun now;
   store_shape(ante(), now);
   EXPECT_THAT(run_differences(complete(run), now), testing::IsEmpty());
-  now.family_numbers["rope_theta"] = 500000;
+  now.family_numbers["data_theta"] = 500000;
   EXPECT_THAT(run_differences(complete(run), now),
-              testing::ElementsAre(HasSubstr("the model's rope_theta is 500000, and was 10000")));
+              testing::ElementsAre(HasSubstr("the model's data_theta is 500000, and was 10000")));
 }
 
 }  // namespace

@@ -64,10 +64,10 @@ TEST(Families, CannotComeAfterWhatIsMadeOfTheTable) {
 
 TEST(Families, CompleteAShapeWithTheirNumbers) {
   const ModelShape preset = *preset_shape("ante-small");
-  EXPECT_EQ(preset.numbers, (Numbers{{"kv_heads", 4}, {"rope_theta", 10000}}));
+  EXPECT_EQ(preset.numbers, (Numbers{{"data_heads", 4}, {"data_theta", 10000}}));
   ModelShape shape = preset;
-  shape.numbers = {{"kv_heads", 2}};
-  EXPECT_EQ(complete(shape).numbers, (Numbers{{"kv_heads", 2}, {"rope_theta", 10000}}));
+  shape.numbers = {{"data_heads", 2}};
+  EXPECT_EQ(complete(shape).numbers, (Numbers{{"data_heads", 2}, {"data_theta", 10000}}));
   shape.family = "nowhere";
   EXPECT_EQ(complete(shape).numbers, shape.numbers);
   for (const NamedShape& it : model_presets()) EXPECT_EQ(refusal(it.shape), "accepted") << it.name;
@@ -75,23 +75,23 @@ TEST(Families, CompleteAShapeWithTheirNumbers) {
 
 TEST(Families, HaveAllOfTheirNumbersAndNoOther) {
   ModelShape shape = *preset_shape("ante-small");
-  shape.numbers.erase("rope_theta");
-  EXPECT_THAT(refusal(shape), HasSubstr("a model of the family ante needs rope_theta"));
+  shape.numbers.erase("data_theta");
+  EXPECT_THAT(refusal(shape), HasSubstr("a model of the family ante needs data_theta"));
   shape = *preset_shape("ante-small");
   shape.numbers["head_size"] = 8;
   EXPECT_THAT(refusal(shape), HasSubstr("head_size is no number of the family ante"));
   shape = *preset_shape("ante-small");
-  shape.numbers["kv_heads"] = 9;
-  EXPECT_THAT(refusal(shape), HasSubstr("kv_heads is 9"));
+  shape.numbers["data_heads"] = 9;
+  EXPECT_THAT(refusal(shape), HasSubstr("data_heads is 9"));
   EXPECT_THAT(refusal(shape), HasSubstr("it must be at most 8"));
 }
 
 TEST(Families, FillInWhatAHuggingFaceConfigLeavesOut) {
   const auto read = read_hugging_face_config(
       R"({"model_type": "bellum", "depth": 2, "width": 10, "heads": 4, "positions": 8, "tokens": 9,
-          "num_kv_heads": 4})");
+          "num_data_heads": 4})");
   ASSERT_TRUE(read.ok()) << read.error().message();
-  EXPECT_EQ(read->shape.numbers, (Numbers{{"kv_heads", 4}, {"head_size", 128}}));
+  EXPECT_EQ(read->shape.numbers, (Numbers{{"data_heads", 4}, {"head_size", 128}}));
   EXPECT_EQ(refusal(read->shape), "accepted");
 }
 

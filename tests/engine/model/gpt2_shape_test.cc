@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/families/families.h"
+#include "engine/model/gpt2/gpt2_family.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 
 namespace sluice::engine {

@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "engine/families/families.h"
 #include "engine/model/llama/llama_shape.h"
@@ -202,6 +204,60 @@ TEST(LlamaConfig, RefusesNumbersThatAreNone) {
     ASSERT_TRUE(model.ok()) << wrong;
     EXPECT_FALSE(validate(model->shape).ok()) << wrong;
   }
+}
+
+// What another value stands in for, at any place of the file: a model that is valid or not, or a
+// sentence; layouts are made of what is valid and small enough.
+TEST(LlamaConfig, MutatedFilesAreReadOrRefusedWithASentence) {
+  const std::vector<json> values = {nullptr,
+                                    true,
+                                    -1,
+                                    0,
+                                    1,
+                                    2.5,
+                                    1e300,
+                                    "yarn",
+                                    "",
+                                    "x",
+                                    json::array(),
+                                    json::object(),
+                                    1LL << 62,
+                                    {{"rope_type", "yarn"}},
+                                    {{"full_attention", 3}}};
+  std::mt19937 draw(9);
+  int read_count = 0;
+  for (const char* const type : {"llama", "mistral", "ministral", "qwen2", "qwen3"}) {
+    const auto model = read(config_of(type, {{"num_key_value_heads", 2}}));
+    ASSERT_TRUE(model.ok());
+    const json whole = json::parse(family_of(model->shape).write_config(*model));
+    for (int i = 0; i < 2000; ++i) {
+      json config = whole;
+      for (unsigned changes = 1 + draw() % 3; changes > 0; --changes) {
+        auto entry = config.begin();
+        std::advance(entry, static_cast<std::ptrdiff_t>(draw() % config.size()));
+        if (entry->is_object() && !entry->empty() && draw() % 2 == 0)
+          entry->front() = values[draw() % values.size()];
+        else
+          *entry = values[draw() % values.size()];
+      }
+      config["model_type"] = type;
+      const auto changed = read(config);
+      if (!changed.ok()) {
+        EXPECT_GT(changed.error().message().size(), 15U) << config;
+        continue;
+      }
+      ++read_count;
+      const Status valid = validate(changed->shape);
+      if (!valid.ok()) {
+        EXPECT_THAT(valid.error().message(), HasSubstr("the model cannot be built: "));
+        continue;
+      }
+      if (changed->shape.layers < 100) {
+        EXPECT_GT(model_layout({.shape = changed->shape}).units(), 2);
+      }
+    }
+  }
+  EXPECT_GT(read_count, 500);
 }
 
 }  // namespace

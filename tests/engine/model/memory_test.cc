@@ -1,4 +1,4 @@
-// What the formulas of gpt2_costs.h say, beside what the passes take from the allocator.
+// What the families' formulas say, beside what the passes take from the allocator.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
@@ -8,13 +8,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
-#include "engine/model/gpt2/gpt2_costs.h"
-#include "engine/model/gpt2/gpt2_layout.h"
+#include "engine/families/families.h"
+#include "engine/model/llama/llama_shape.h"
 #include "tests/engine/model/whole_model.h"
 
 #ifdef SLUICE_HAS_CUDA
@@ -86,28 +87,49 @@ class CountingAllocator final : public c10::Allocator {
   std::uint64_t peak_bytes_ = 0;             // guarded by mutex_
 };
 
-const ModelShape kShape = {
+const ModelShape kGpt2 = {
     .layers = 1, .hidden = 128, .heads = 2, .context_tokens = 256, .vocab = 5003};
+
+// Shared keys, and a feed-forward of three times the width.
+ModelShape llama(std::map<std::string, double> numbers) {
+  numbers.insert({{"kv_heads", 2}, {"head_dim", 64}});
+  return complete({.layers = 1,
+                   .hidden = 128,
+                   .heads = 4,
+                   .context_tokens = 256,
+                   .vocab = 5003,
+                   .ffn_hidden = 384,
+                   .family = std::string(kLlamaFamily),
+                   .numbers = std::move(numbers)});
+}
+
+double number_of(LlamaArchitecture architecture) { return static_cast<double>(architecture); }
 
 struct Case {
   at::ScalarType dtype;
   double dropout;
+  std::string model = "Gpt2";
 };
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
-  return std::string(c10::toString(info.param.dtype)) +
+  return info.param.model + std::string(c10::toString(info.param.dtype)) +
          (info.param.dropout > 0 ? "WithDropout" : "");
 }
 
 ModelShape shape_of(const Case& which) {
-  ModelShape shape = kShape;
+  ModelShape shape = kGpt2;
+  if (which.model == "Llama") shape = llama({{"attention_bias", 1}, {"mlp_bias", 1}});
+  if (which.model == "Qwen3")
+    shape = llama({{"architecture", number_of(LlamaArchitecture::kQwen3)}, {"tied_head", 1}});
+  if (which.model == "Mistral")
+    shape = llama({{"architecture", number_of(LlamaArchitecture::kMistral)}, {"window", 32}});
   shape.dropout = which.dropout;
   return shape;
 }
 
 PassShape pass_of(const Case& which) {
   return {.micro_batch = 4,
-          .tokens = kShape.context_tokens,
+          .tokens = kGpt2.context_tokens,
           .number_bytes = static_cast<std::int64_t>(c10::elementSize(which.dtype))};
 }
 
@@ -128,21 +150,23 @@ void expect_formulas_hold(const Case& which, at::Device device, const PeakOption
     model.model().head().loss_and_gradient(model.parameters(2), input, targets, 1,
                                            model.gradients(2));
   };
-  EXPECT_EQ(input.nbytes(), unit_input_bytes(shape, pass));
+  EXPECT_EQ(input.nbytes(), model.model().layout().unit_input_bytes(pass));
   const ModelUnit& block = model.model().unit(1);
+  const UnitKind& block_kind = model.model().layout().kind(1);
+  const UnitKind& head_kind = model.model().layout().kind(2);
   for (const bool measured : {false, true}) {  // libraries take their workspace the first time
     Saved saved;
     const std::uint64_t before = now() - 2 * input.nbytes();
     block.recompute({}, model.parameters(1), input, saved);
     if (peak_options.plain_attention) {
-      EXPECT_LE(saved.bytes(), block_saved_bytes(shape, pass));
+      EXPECT_LE(saved.bytes(), block_kind.saved_bytes(pass));
     } else {
       EXPECT_NEAR(static_cast<double>(saved.bytes()),
-                  static_cast<double>(block_saved_bytes(shape, pass)), 64);
+                  static_cast<double>(block_kind.saved_bytes(pass)), 64);
     }
     start_peak();
     block.backward({}, model.parameters(1), input, saved, grad, model.gradients(1));
-    const auto bound = static_cast<double>(block_peak_bytes(shape, pass, peak_options));
+    const auto bound = static_cast<double>(block_kind.peak_bytes(pass, peak_options));
     // Vectors as long as a bias are not in the formula.
     if (measured) {
       EXPECT_LT(static_cast<double>(peak() - before), 1.05 * bound);
@@ -153,7 +177,7 @@ void expect_formulas_hold(const Case& which, at::Device device, const PeakOption
     const std::uint64_t before = now() - input.nbytes();
     start_peak();
     loss();
-    const auto bound = static_cast<double>(head_peak_bytes(shape, pass, 0, peak_options));
+    const auto bound = static_cast<double>(head_kind.peak_bytes(pass, peak_options));
     if (measured) {
       EXPECT_LT(static_cast<double>(peak() - before), 1.05 * bound);
       EXPECT_GT(static_cast<double>(peak() - before), 0.6 * bound);
@@ -164,8 +188,17 @@ void expect_formulas_hold(const Case& which, at::Device device, const PeakOption
 class ModelMemory : public testing::TestWithParam<Case> {};
 class ModelCudaMemory : public testing::TestWithParam<Case> {};
 
-constexpr Case kCases[] = {
-    {at::kFloat, 0}, {at::kFloat, 0.1}, {at::kBFloat16, 0}, {at::kBFloat16, 0.1}};
+const Case kCases[] = {{at::kFloat, 0},
+                       {at::kFloat, 0.1},
+                       {at::kBFloat16, 0},
+                       {at::kBFloat16, 0.1},
+                       {at::kFloat, 0, "Llama"},
+                       {at::kBFloat16, 0, "Llama"},
+                       {at::kFloat, 0, "Qwen3"},
+                       {at::kBFloat16, 0, "Qwen3"},
+                       {at::kFloat, 0, "Mistral"},
+                       {at::kBFloat16, 0, "Mistral"},
+                       {at::kBFloat16, 0.1, "Mistral"}};
 INSTANTIATE_TEST_SUITE_P(Dtypes, ModelMemory, testing::ValuesIn(kCases), name_of);
 INSTANTIATE_TEST_SUITE_P(Dtypes, ModelCudaMemory, testing::ValuesIn(kCases), name_of);
 

@@ -1,0 +1,78 @@
+// SampleSource: the sequences of a run's data by number, from windows of a text or from documents
+// packed into rows.
+//
+// Threads: all const calls from any thread. Errors: as TokenFile.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aio/result.h"
+#include "engine/data/document_pieces.h"
+#include "engine/data/packed_rows.h"
+#include "engine/data/sampler.h"
+#include "engine/data/token_corpus.h"
+
+namespace sluice::data {
+
+// One sequence of T tokens, to be filled.
+struct SampleRow {
+  std::span<std::int64_t> inputs;
+  std::span<std::int64_t> targets;  // kIgnoredSample where nothing is to be learned
+  // Of sources that have documents: each token's position in its own, and where these begin in the
+  // row.
+  std::span<std::int64_t> positions;
+  std::vector<std::int64_t> begins;
+  std::int64_t counted = 0;  // targets that are not ignored
+};
+inline constexpr std::int64_t kIgnoredSample = -100;  // kIgnoredTarget (cross_entropy.h)
+
+// Files and first tokens of what a sample is made of.
+struct SamplePlace {
+  std::uint32_t file = 0;
+  std::uint64_t first_token = 0;
+};
+
+class SampleSource {
+ public:
+  SampleSource() = default;
+  virtual ~SampleSource() = default;
+  SampleSource(const SampleSource&) = delete;
+  SampleSource& operator=(const SampleSource&) = delete;
+
+  virtual std::uint64_t count() const = 0;  // of an epoch
+  virtual bool has_documents() const = 0;
+  virtual std::uint64_t order_id() const = 0;
+  virtual Status read(std::uint64_t sample, SampleRow& row) const = 0;
+  virtual std::vector<SamplePlace> places(std::uint64_t sample) const = 0;
+};
+
+struct SourceOptions {
+  std::uint64_t sequence_tokens = 0;
+  std::optional<std::uint64_t> shuffle_seed;  // nothing: in order
+  LongDocuments longer = LongDocuments::kCut;
+};
+
+// Of ranges of files without documents. The corpus must outlive it.
+Result<std::unique_ptr<SampleSource>> window_source(const TokenCorpus& corpus,
+                                                    std::span<const TokenRange> ranges,
+                                                    const SourceOptions& options);
+
+// Documents [first, last) of a file.
+struct DocumentRange {
+  std::uint32_t file = 0;
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
+};
+// kInvalidArgument where nothing is left to train on. `pieces`: what became of the documents; may
+// be null.
+Result<std::unique_ptr<SampleSource>> document_source(const TokenCorpus& corpus,
+                                                      std::span<const DocumentRange> ranges,
+                                                      const SourceOptions& options);
+
+}  // namespace sluice::data
