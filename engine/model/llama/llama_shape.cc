@@ -228,20 +228,20 @@ LlamaShape llama_shape(const ModelShape& shape) {
 
 Status check_llama(const ModelShape& shape) {
   const LlamaShape llama = llama_shape(shape);
-  if (shape.numbers.at(kHeadDim) == 0 && shape.hidden % shape.heads != 0)
-    return cannot_build("hidden " + text(shape.hidden) + " cannot be divided among " +
-                        text(shape.heads) + " heads: make it a multiple of them, or say head_dim");
   SLUICE_RETURN_IF_ERROR(check_heads(llama));
   SLUICE_RETURN_IF_ERROR(check_architecture(shape, llama));
   return check_rope(llama);
 }
 
 void settle_llama(ModelShape& shape) {
-  if (shape.heads < 1) return;  // said elsewhere
-  const LlamaShape llama = llama_shape(shape);
-  shape.numbers[kKvHeads] = static_cast<double>(llama.kv_heads);
-  shape.numbers[kHeadDim] = static_cast<double>(llama.head_dim);
-  shape.numbers[kOriginalContext] = static_cast<double>(llama.rope.original_context);
+  // Nothing is checked yet: what is no count stays what it is.
+  const auto settle = [&shape](const char* name, std::int64_t value) {
+    double& number = shape.numbers[name];
+    if (number == 0) number = static_cast<double>(value);
+  };
+  settle(kKvHeads, shape.heads);
+  if (shape.heads > 0) settle(kHeadDim, shape.hidden / shape.heads);
+  settle(kOriginalContext, shape.context_tokens);
 }
 
 }  // namespace sluice::engine
