@@ -179,29 +179,32 @@ TEST_P(IoQueueOnRealFiles, TakesNewRequestsFromCompletions) {
   EXPECT_EQ(chain.failed, 0);
 }
 
+// On a machine with much to do all of them may have ended before the shutdown: it is tried again.
 TEST_P(IoQueueOnRealFiles, EndsEveryRequestWhenShutDownWithSomeInFlight) {
   const auto backend = this->backend();
   static constexpr int kRequests = 50;
+  static constexpr int kTries = 20;
   auto memory = PageMemory::map(kMiB, false);
   ASSERT_OK(memory);
   auto file_queue = make_queue_or_die(*backend, {});
   auto file = open_or_die(*file_queue, folder_.file("f"), new_file(kMiB));
-  std::array<IoRequest, kRequests> requests;
-  std::atomic<int> ended{0};
-  {
-    const auto queue = make_queue_or_die(*backend, {.block_bytes = 4096, .queue_depth = 2});
-    for (auto& request : requests) {
-      request.prepare_read(*file, 0, memory->bytes());
-      request.set_callback(
-          [](IoRequest&, void* context) noexcept { ++*static_cast<std::atomic<int>*>(context); },
-          &ended);
-      queue->submit(request);
-    }
-  }
-  EXPECT_EQ(ended, kRequests);
   int cancelled = 0;
-  for (const auto& request : requests) {
-    if (!request.status().ok()) {
+  for (int attempt = 0; attempt < kTries && cancelled == 0; ++attempt) {
+    std::array<IoRequest, kRequests> requests;
+    std::atomic<int> ended{0};
+    {
+      const auto queue = make_queue_or_die(*backend, {.block_bytes = 4096, .queue_depth = 2});
+      for (auto& request : requests) {
+        request.prepare_read(*file, 0, memory->bytes());
+        request.set_callback(
+            [](IoRequest&, void* context) noexcept { ++*static_cast<std::atomic<int>*>(context); },
+            &ended);
+        queue->submit(request);
+      }
+    }
+    EXPECT_EQ(ended, kRequests);
+    for (const auto& request : requests) {
+      if (request.status().ok()) continue;
       EXPECT_EQ(request.status().error().code(), ErrorCode::kCancelled);
       ++cancelled;
     }

@@ -228,6 +228,10 @@ LlamaShape llama_shape(const ModelShape& shape) {
 
 Status check_llama(const ModelShape& shape) {
   const LlamaShape llama = llama_shape(shape);
+  if (llama.architecture == LlamaArchitecture::kLlama && shape.hidden % shape.heads != 0)
+    return cannot_build("hidden " + text(shape.hidden) + " cannot be divided among " +
+                        text(shape.heads) +
+                        " heads, which transformers wants of a llama: make it a multiple of them");
   SLUICE_RETURN_IF_ERROR(check_heads(llama));
   SLUICE_RETURN_IF_ERROR(check_architecture(shape, llama));
   return check_rope(llama);
