@@ -168,7 +168,8 @@ void derive_run(Derivation& derivation) {
   if (!derivation.given("data.sequence_length")) {
     // A context of 131,072 is what a model can read, and no length to train on unasked.
     constexpr std::int64_t kMostUnasked = 4096;
-    const bool is_long = config.model.context_tokens > kMostUnasked;
+    const bool is_long =
+        config.model.context_tokens > kMostUnasked && !derivation.given("model.context");
     config.data.sequence_tokens = is_long ? kMostUnasked : config.model.context_tokens;
     derivation.note("data.sequence_length",
                     is_long ? "the most that is chosen unasked" : "model.context");

@@ -179,8 +179,11 @@ Result<Resolved> resolve(const Sources& sources) {
   if (!collected.rejections.empty()) return rejection(collected.rejections);
   Derivation derivation(collected, config, sources.answers);
   derive_all(derivation);
-  if (!collected.rejections.empty() && !derivation.questions.model)
-    return rejection(collected.rejections);
+  const bool is_open = derivation.questions.model;
+  if (is_open && !sources.leaves_model_open)
+    return invalid("model.path is " + config.model.path +
+                   ", and the config.json in it was not read: sizes of the model are open");
+  if (!collected.rejections.empty() && !is_open) return rejection(collected.rejections);
   std::vector<KeyReport> reports = reports_of(collected, derivation);
   return Resolved{std::move(config), std::move(reports), derivation.questions,
                   std::move(derivation.kept_auto)};

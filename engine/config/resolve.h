@@ -65,6 +65,8 @@ struct Sources {
   std::vector<std::string> overrides;  // "a.b=c": c as JSON, else as a string
   std::int64_t world_size = 1;
   Answers answers = {};
+  // Questions::model may stay open: of who asks what is open. Otherwise that is an error.
+  bool leaves_model_open = false;
 };
 
 enum class Outcome : std::uint8_t {

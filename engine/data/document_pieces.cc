@@ -1,32 +1,51 @@
 #include "engine/data/document_pieces.h"
 
 #include <algorithm>
-#include <array>
+#include <memory>
+#include <span>
 
 namespace sluice::data {
 namespace {
 
-// Of tokens [begin, end): those that are trained on.
-Result<std::uint64_t> trained_among(const TokenDocuments& documents, std::uint64_t begin,
-                                    std::uint64_t end) {
-  std::array<bool, 4096> mask{};
-  std::uint64_t trained = 0;
-  while (begin < end) {
-    const std::uint64_t count = std::min<std::uint64_t>(mask.size(), end - begin);
-    const std::span some = std::span(mask).first(count);
-    SLUICE_RETURN_IF_ERROR(documents.copy_mask(begin, some));
-    trained += static_cast<std::uint64_t>(std::count(some.begin(), some.end(), true));
-    begin += count;
-  }
-  return trained;
-}
+// A file's mask, read in blocks: documents follow one another.
+class MaskReader {
+ public:
+  explicit MaskReader(const TokenDocuments& documents) : documents_(documents) {}
 
-Status add_piece(const TokenDocuments& documents, std::uint32_t number, std::uint64_t begin,
-                 std::uint64_t end, DocumentPieces& to) {
+  // Of tokens [begin, end): those that are trained on.
+  Result<std::uint64_t> trained_among(std::uint64_t begin, std::uint64_t end) {
+    std::uint64_t trained = 0;
+    while (begin < end) {
+      if (begin < first_ || begin >= first_ + count_) SLUICE_RETURN_IF_ERROR(load(begin));
+      const std::uint64_t until = std::min(end, first_ + count_);
+      trained += static_cast<std::uint64_t>(
+          std::count(mask_.get() + (begin - first_), mask_.get() + (until - first_), true));
+      begin = until;
+    }
+    return trained;
+  }
+
+ private:
+  static constexpr std::uint64_t kTokens = 1 << 16;
+
+  Status load(std::uint64_t first) {
+    first_ = first;
+    count_ = std::min(kTokens, documents_.end(documents_.count() - 1) - first);
+    return documents_.copy_mask(first, std::span(mask_.get(), count_));
+  }
+
+  const TokenDocuments& documents_;
+  std::unique_ptr<bool[]> mask_ = std::make_unique<bool[]>(kTokens);  // no vector<bool>: an array
+  std::uint64_t first_ = 0;
+  std::uint64_t count_ = 0;
+};
+
+Status add_piece(MaskReader& mask, std::uint32_t number, std::uint64_t begin, std::uint64_t end,
+                 DocumentPieces& to) {
   constexpr std::uint64_t kFewest = 2;  // a token, and the one that is predicted from it
   std::uint64_t trained = 0;
   if (end - begin >= kFewest) {
-    SLUICE_ASSIGN_OR_RETURN(trained, trained_among(documents, begin + 1, end));
+    SLUICE_ASSIGN_OR_RETURN(trained, mask.trained_among(begin + 1, end));
   }
   if (trained == 0) {
     ++to.untrained;
@@ -43,23 +62,24 @@ Status add_piece(const TokenDocuments& documents, std::uint32_t number, std::uin
 Status add_pieces(const TokenFile& file, std::uint32_t number, std::uint64_t first,
                   std::uint64_t last, const PieceOptions& options, DocumentPieces& to) {
   const TokenDocuments& documents = *file.documents();
+  MaskReader mask(documents);
   const std::uint64_t most = options.sequence_tokens + 1;
   for (std::uint64_t document = first; document < last; ++document) {
     const std::uint64_t begin = documents.begin(document);
     const std::uint64_t end = documents.end(document);
     ++to.documents;
     if (end - begin <= most) {
-      SLUICE_RETURN_IF_ERROR(add_piece(documents, number, begin, end, to));
+      SLUICE_RETURN_IF_ERROR(add_piece(mask, number, begin, end, to));
       continue;
     }
     ++to.longer;
     if (options.longer == LongDocuments::kDrop) continue;
     if (options.longer == LongDocuments::kCut) {
-      SLUICE_RETURN_IF_ERROR(add_piece(documents, number, begin, begin + most, to));
+      SLUICE_RETURN_IF_ERROR(add_piece(mask, number, begin, begin + most, to));
       continue;
     }
     for (std::uint64_t at = begin; at + 1 < end; at += options.sequence_tokens)
-      SLUICE_RETURN_IF_ERROR(add_piece(documents, number, at, std::min(at + most, end), to));
+      SLUICE_RETURN_IF_ERROR(add_piece(mask, number, at, std::min(at + most, end), to));
   }
   return {};
 }

@@ -37,6 +37,13 @@ std::vector<std::uint64_t> best_fit(const std::vector<Piece>& pieces, std::uint6
     row_of[piece] = row;
     if (left > needed) rows.emplace(left - needed, row);
   }
+  // Rows in the order of what they hold: those that were begun first have the longest pieces.
+  std::vector<std::uint64_t> renumbered(count, count);
+  std::uint64_t next = 0;
+  for (std::uint64_t& row : row_of) {
+    if (renumbered[row] == count) renumbered[row] = next++;
+    row = renumbered[row];
+  }
   return row_of;
 }
 

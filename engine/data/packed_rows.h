@@ -4,7 +4,7 @@
 // A piece of n tokens gives n - 1 predictions; a row is pieces one behind the other, with room left
 // at its end. Best fit, the longest piece first (Johnson, "Near-optimal bin packing algorithms",
 // 1973): each goes where the least room is left. Pieces of equal length keep their order, so the
-// rows depend on the pieces and T alone.
+// rows depend on the pieces and T alone. Rows have the order of the first piece in each.
 //
 // An epoch is every row once, in an order that depends only on (seed, epoch); without a shuffle, in
 // the rows' own. The whole state is one number, the rows drawn so far.

@@ -1,7 +1,7 @@
 #include "engine/data/sample_source.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <numeric>
 
 namespace sluice::data {
@@ -43,11 +43,16 @@ class WindowSource final : public SampleSource {
 
 class DocumentSource final : public SampleSource {
  public:
-  DocumentSource(const TokenCorpus& corpus, PackedRows rows)
-      : corpus_(corpus), rows_(std::move(rows)) {}
+  DocumentSource(const TokenCorpus& corpus, PackedRows rows, std::string outcome, bool leaves_out)
+      : corpus_(corpus),
+        rows_(std::move(rows)),
+        outcome_(std::move(outcome)),
+        leaves_out_(leaves_out) {}
 
   std::uint64_t count() const override { return rows_.count(); }
   bool has_documents() const override { return true; }
+  std::string outcome() const override { return outcome_; }
+  bool leaves_out() const override { return leaves_out_; }
   std::uint64_t order_id() const override { return rows_.order_id(); }
 
   Status read(std::uint64_t sample, SampleRow& row) const override {
@@ -97,7 +102,37 @@ class DocumentSource final : public SampleSource {
 
   const TokenCorpus& corpus_;
   PackedRows rows_;
+  std::string outcome_;
+  bool leaves_out_;
 };
+
+const char* fate_of(LongDocuments longer) {
+  switch (longer) {
+    case LongDocuments::kCut:
+      return "are cut to their beginning";
+    case LongDocuments::kDrop:
+      return "are left out";
+    case LongDocuments::kSplit:
+      return "are split";
+  }
+  return "";
+}
+
+std::string outcome_of(const DocumentPieces& pieces, const PackedRows& rows,
+                       const SourceOptions& options) {
+  constexpr double kPercent = 100;
+  std::string text = std::to_string(pieces.documents) + " documents in " +
+                     std::to_string(rows.count()) + " rows of " +
+                     std::to_string(options.sequence_tokens) + " tokens, " +
+                     std::to_string(std::lround(kPercent * rows.filled())) + "% full; " +
+                     std::to_string(pieces.trained_tokens) + " tokens are trained on";
+  if (pieces.longer > 0)
+    text += "; " + std::to_string(pieces.longer) + " documents are longer and " +
+            fate_of(options.longer) + " (data.long_documents)";
+  if (pieces.untrained > 0)
+    text += "; " + std::to_string(pieces.untrained) + " have no token to train on and are left out";
+  return text;
+}
 
 }  // namespace
 
@@ -135,7 +170,10 @@ Result<std::unique_ptr<SampleSource>> document_source(const TokenCorpus& corpus,
                      "becomes of those)");
   PackedRows rows(std::move(pieces.pieces),
                   {.sequence_tokens = options.sequence_tokens, .seed = options.shuffle_seed});
-  return std::unique_ptr<SampleSource>(std::make_unique<DocumentSource>(corpus, std::move(rows)));
+  const bool is_cut = pieces.longer > 0 && options.longer != LongDocuments::kSplit;
+  std::string outcome = outcome_of(pieces, rows, options);
+  return std::unique_ptr<SampleSource>(std::make_unique<DocumentSource>(
+      corpus, std::move(rows), std::move(outcome), is_cut || pieces.untrained > 0));
 }
 
 }  // namespace sluice::data

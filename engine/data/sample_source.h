@@ -47,6 +47,10 @@ class SampleSource {
 
   virtual std::uint64_t count() const = 0;  // of an epoch
   virtual bool has_documents() const = 0;
+  // What became of documents, as a sentence; empty: there are none.
+  virtual std::string outcome() const { return {}; }
+  // Whether some of them are trained on in part, or not at all.
+  virtual bool leaves_out() const { return false; }
   virtual std::uint64_t order_id() const = 0;
   virtual Status read(std::uint64_t sample, SampleRow& row) const = 0;
   virtual std::vector<SamplePlace> places(std::uint64_t sample) const = 0;
@@ -69,8 +73,7 @@ struct DocumentRange {
   std::uint64_t first = 0;
   std::uint64_t last = 0;
 };
-// kInvalidArgument where nothing is left to train on. `pieces`: what became of the documents; may
-// be null.
+// kInvalidArgument where nothing is left to train on.
 Result<std::unique_ptr<SampleSource>> document_source(const TokenCorpus& corpus,
                                                       std::span<const DocumentRange> ranges,
                                                       const SourceOptions& options);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "aio/real_file_system.h"
+#include "aio/split_mix.h"
 #include "aio/units.h"
 
 namespace sluice::data {
@@ -19,6 +20,7 @@ static_assert(std::endian::native == std::endian::little, "the files are little-
 
 constexpr std::uint64_t kBits = 8;
 constexpr std::uint64_t kCopyBytes = 4 * kKiB;  // on the stack
+constexpr std::uint64_t kScanBytes = kMiB;
 constexpr const char* kAgain =
     ": it is of other tokens, or truncated; run tools/prepare again, or bring the file back";
 
@@ -56,6 +58,10 @@ Result<std::unique_ptr<aio::File>> open_sized(const std::string& path, std::uint
 
 Result<TokenDocuments> TokenDocuments::open(const std::string& token_path,
                                             const Expected& expected) {
+  if (expected.documents == 0 || expected.documents > expected.tokens)
+    return Error(ErrorCode::kCorrupt, token_path + " cannot have " +
+                                          std::to_string(expected.documents) + " documents in " +
+                                          std::to_string(expected.tokens) + " tokens" + kAgain);
   const std::uint64_t numbers = expected.documents + 1;
   SLUICE_ASSIGN_OR_RETURN(const auto file,
                           open_sized(token_path + ".documents", numbers * sizeof(std::uint64_t)));
@@ -69,7 +75,28 @@ Result<TokenDocuments> TokenDocuments::open(const std::string& token_path,
                                           token_path + kAgain);
   SLUICE_ASSIGN_OR_RETURN(auto mask,
                           open_sized(token_path + ".mask", (expected.tokens + kBits - 1) / kBits));
-  return TokenDocuments(std::move(starts), std::move(mask));
+  TokenDocuments documents(std::move(starts), std::move(mask));
+  SLUICE_RETURN_IF_ERROR(documents.read_mask(expected));
+  return documents;
+}
+
+Status TokenDocuments::read_mask(const Expected& expected) {
+  std::vector<std::uint64_t> words(kScanBytes / sizeof(std::uint64_t));
+  const std::uint64_t bytes = (expected.tokens + kBits - 1) / kBits;
+  std::uint64_t trained = 0;
+  for (std::uint64_t at = 0; at < bytes; at += kScanBytes) {
+    std::fill(words.begin(), words.end(), 0);
+    const std::span some = std::as_writable_bytes(std::span(words));
+    SLUICE_RETURN_IF_ERROR(read_all(*mask_, at, some.first(std::min(kScanBytes, bytes - at))));
+    for (const std::uint64_t word : words) {
+      trained += static_cast<std::uint64_t>(std::popcount(word));
+      mask_hash_ = aio::SplitMix(mask_hash_ ^ word).next();
+    }
+  }
+  if (trained == expected.trained_tokens) return {};
+  return Error(ErrorCode::kCorrupt, mask_->path() + " has " + std::to_string(trained) +
+                                        " tokens to train on instead of " +
+                                        std::to_string(expected.trained_tokens) + kAgain);
 }
 
 Status TokenDocuments::copy_mask(std::uint64_t first, std::span<bool> out) const {

@@ -27,22 +27,28 @@ class TokenDocuments {
   struct Expected {
     std::uint64_t documents = 0;
     std::uint64_t tokens = 0;
+    std::uint64_t trained_tokens = 0;
   };
+  // Reads all of both files.
   static Result<TokenDocuments> open(const std::string& token_path, const Expected& expected);
 
   std::uint64_t count() const { return starts_.size() - 1; }
   std::uint64_t begin(std::uint64_t document) const { return starts_[document]; }
   std::uint64_t end(std::uint64_t document) const { return starts_[document + 1]; }
 
+  // Of the mask: another one is another text to learn.
+  std::uint64_t mask_hash() const { return mask_hash_; }
   // Whether each of the tokens [first, first + out.size()) is trained on.
   Status copy_mask(std::uint64_t first, std::span<bool> out) const;
 
  private:
   TokenDocuments(std::vector<std::uint64_t> starts, std::unique_ptr<aio::File> mask)
       : starts_(std::move(starts)), mask_(std::move(mask)) {}
+  Status read_mask(const Expected& expected);
 
   std::vector<std::uint64_t> starts_;
   std::unique_ptr<aio::File> mask_;
+  std::uint64_t mask_hash_ = 0;
 };
 
 }  // namespace sluice::data

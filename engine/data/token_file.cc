@@ -88,6 +88,13 @@ Status TokenFile::find_layout(const Options& options) {
   if (!announced.ok()) return std::move(announced).error().with_context(path());
   if (announced->has_value()) {
     layout_ = **announced;
+    SLUICE_ASSIGN_OR_RETURN(const bool documents,
+                            aio::RealFileSystem().exists(path() + ".documents"));
+    if (documents)
+      return Error(ErrorCode::kInvalidArgument,
+                   path() + " has a header of its own, and " + path() +
+                       ".documents beside it is of another file: remove that, or prepare the "
+                       "documents again");
     if (!options.type || *options.type == layout_.type) return {};
     return Error(ErrorCode::kInvalidArgument,
                  path() + ": its header says " + std::string(to_string(layout_.type)) +
@@ -145,7 +152,8 @@ Status TokenFile::take_documents(const TokenSidecar& sidecar) {
   if (sidecar.documents == 0) return {};
   SLUICE_ASSIGN_OR_RETURN(TokenDocuments documents,
                           TokenDocuments::open(path(), {.documents = sidecar.documents,
-                                                        .tokens = sidecar.token_count}));
+                                                        .tokens = sidecar.token_count,
+                                                        .trained_tokens = sidecar.trained_tokens}));
   documents_ = std::make_unique<TokenDocuments>(std::move(documents));
   return {};
 }
@@ -230,6 +238,7 @@ Result<std::uint64_t> TokenFile::fingerprint() const {
       hash = aio::SplitMix(hash ^ static_cast<std::uint64_t>(token)).next();
     }
   }
+  if (documents_) hash = aio::SplitMix(hash ^ documents_->mask_hash()).next();
   return hash;
 }
 

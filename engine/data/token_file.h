@@ -52,7 +52,7 @@ class TokenFile {
   Status check_vocab(std::uint64_t vocab_size) const;
 
   // Distinguishes this text from another of the same length: a hash of type, count and sixteen
-  // samples of the tokens. The same on every machine.
+  // samples of the tokens, and of all of a mask. The same on every machine.
   Result<std::uint64_t> fingerprint() const;
 
  private:

@@ -19,8 +19,15 @@ std::string ShapeNumber::text(double value) const {
 }
 
 std::optional<double> ShapeNumber::place(std::string_view word) const {
+  std::string lower(word);
+  for (char& c : lower)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  if (choices == kSwitchChoices) {
+    if (lower == "on" || lower == "yes" || lower == "1") return 1;
+    if (lower == "off" || lower == "no" || lower == "0") return 0;
+  }
   for (double at = 0; !choices.empty() && at <= most(); ++at)
-    if (text(at) == word) return at;
+    if (text(at) == lower) return at;
   return std::nullopt;
 }
 

@@ -51,7 +51,7 @@ struct ShapeNumber {
   double most() const;  // maximum, or the last word
   double least() const { return choices.empty() ? minimum : 0; }
   std::string text(double value) const;  // "llama3", "8"
-  // The place of a word; nothing where it is none.
+  // The place of a word, in letters of either case; nothing where it is none.
   std::optional<double> place(std::string_view word) const;
 };
 

@@ -54,6 +54,15 @@ std::int64_t repeated_bytes(const AttentionCosts& attention, const PassShape& pa
   return copies * pass.rows() * attention.heads * attention.head_dim * pass.number_bytes;
 }
 
+// Whether a fused kernel takes it (cuda_attention.h), but for GPUs before Ampere.
+bool is_fused(const AttentionCosts& attention, const PassShape& pass, const PeakOptions& options) {
+  constexpr std::int64_t kLargestHead = 128;
+  constexpr std::int64_t kHeadMultiple = 8;
+  if (options.plain_attention) return false;
+  return options.cpu || (pass.number_bytes < kFp32Bytes && attention.head_dim <= kLargestHead &&
+                         attention.head_dim % kHeadMultiple == 0);
+}
+
 // A mask, where the causal one is not all.
 std::int64_t mask_bytes(const AttentionCosts& attention, const PassShape& pass) {
   if (attention.window == 0) return 0;
@@ -75,7 +84,7 @@ double AttentionCosts::score_products(std::int64_t tokens) const {
 std::uint64_t AttentionCosts::backward_bytes(const PassShape& pass,
                                              const PeakOptions& options) const {
   const std::int64_t repeated = repeated_bytes(*this, pass, options.cpu);
-  if (options.plain_attention) return bytes(plain_bytes(*this, pass) + repeated);
+  if (!is_fused(*this, pass, options)) return bytes(plain_bytes(*this, pass) + repeated);
   if (options.cpu) return bytes(repeated + mask_bytes(*this, pass));
   return bytes(repeated + flash_sums_bytes(*this, pass, options.deterministic));
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "aio/log.h"
 #include "engine/model/ops/cuda_kernels.h"
 #include "engine/step/train_error.h"
 
@@ -51,7 +52,8 @@ Result<bool> has_documents(const data::TokenCorpus& corpus) {
   return first.documents() != nullptr;
 }
 
-// The documents of the files; with a fraction, the last of each are the validation's.
+// The documents of the files; with a fraction, the last of each are the validation's, and one at
+// the least.
 struct DocumentSplit {
   std::vector<data::DocumentRange> train;
   std::vector<data::DocumentRange> validation;
@@ -61,13 +63,29 @@ DocumentSplit split_documents(const data::TokenCorpus& corpus, double fraction) 
   for (std::uint32_t number = 0; const data::TokenFile& file : corpus.files()) {
     const std::uint64_t all = file.documents()->count();
     const auto wanted = static_cast<std::uint64_t>(static_cast<double>(all) * fraction);
-    const std::uint64_t kept =
-        fraction > 0 && all > 1 ? std::clamp<std::uint64_t>(wanted, 1, all - 1) : 0;
+    const std::uint64_t kept = std::min(wanted, all - 1);
     split.train.push_back({.file = number, .first = 0, .last = all - kept});
     if (kept > 0) split.validation.push_back({.file = number, .first = all - kept, .last = all});
     ++number;
   }
+  const auto largest =
+      std::max_element(split.train.begin(), split.train.end(),
+                       [](const auto& a, const auto& b) { return a.last < b.last; });
+  if (fraction > 0 && split.validation.empty() && largest->last > 1) {
+    --largest->last;
+    split.validation.push_back(
+        {.file = largest->file, .first = largest->last, .last = largest->last + 1});
+  }
   return split;
+}
+
+void say_outcome(const char* which, const data::SampleSource* source) {
+  if (source == nullptr || !source->has_documents()) return;
+  const std::string text = std::string(which) + ": " + source->outcome();
+  if (source->leaves_out())
+    log::warning(text);
+  else
+    log::info(text);
 }
 
 std::string hex(std::uint64_t number) {
@@ -121,6 +139,10 @@ Status RunData::make_sources(const config::Config& config, RunPurpose purpose) {
   if (own_files)
     SLUICE_RETURN_IF_ERROR(add_corpus(config, "data.validation", config.data.validation));
   SLUICE_RETURN_IF_ERROR(split(config, purpose));
+  if (reads_all_tokens_) {
+    say_outcome("training data", training_.get());
+    say_outcome("validation data", validation_.get());
+  }
   if (!training_) return {};
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t text, corpora_.front().fingerprint());
   order_ = hex(training_->order_id()) + "-" + hex(text);

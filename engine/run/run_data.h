@@ -29,7 +29,8 @@ class RunData {
   // For an evaluation training files are opened only where validation data is a part of them.
   static Result<RunData> open(const config::Config& config, RunPurpose purpose);
   // What open() would refuse for training, except tokens beyond the vocabulary, which would take
-  // reading everything: in milliseconds, before minutes are spent.
+  // reading everything: before minutes are spent. In milliseconds, but for documents, whose masks
+  // are read.
   static Status check(const config::Config& config);
   // Sequences in one pass over the training data, just as quickly, with the same errors.
   static Result<std::uint64_t> count_samples(const config::Config& config);

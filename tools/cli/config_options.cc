@@ -52,7 +52,9 @@ Result<std::string> run_directory_of(const ConfigOptions& options) {
 
 // The model in model.path. What is wrong otherwise is said by whoever resolves the sources.
 Status answer_model(config::Sources& sources) {
-  const auto resolved = config::resolve(sources);
+  config::Sources asking = sources;
+  asking.leaves_model_open = true;
+  const auto resolved = config::resolve(asking);
   if (!resolved.ok() || !resolved->questions.model) return {};
   const std::string& folder = resolved->config.model.path;
   auto read = config::read_source(folder + "/config.json");
@@ -67,6 +69,7 @@ Status answer_model(config::Sources& sources) {
 
 #ifdef SLUICE_HAS_ENGINE
 Status answer_questions(LookAtData data, config::Sources& sources) {
+  SLUICE_RETURN_IF_ERROR(answer_model(sources));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
   if (resolved.questions.gpu) sources.answers.gpu = engine::gpu_kind(resolved.config);
   if (!resolved.questions.samples_per_epoch || data == LookAtData::kNo) return {};
@@ -78,7 +81,9 @@ Status answer_questions(LookAtData data, config::Sources& sources) {
   return {};
 }
 #else
-Status answer_questions(LookAtData /*data*/, config::Sources& /*sources*/) { return {}; }
+Status answer_questions(LookAtData /*data*/, config::Sources& sources) {
+  return answer_model(sources);
+}
 #endif
 
 Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data) {
@@ -101,7 +106,6 @@ Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data
     sources.deepspeed = *std::move(read);
   }
   sources.overrides = overrides_of(options);
-  SLUICE_RETURN_IF_ERROR(answer_model(sources));
   SLUICE_RETURN_IF_ERROR(answer_questions(data, sources));
   return sources;
 }

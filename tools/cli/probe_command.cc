@@ -27,6 +27,7 @@ Result<config::Resolved> resolve_or_default(const ConfigOptions& options) {
   sources.overrides = {"model.preset=gpt2-small", "bf16.enabled=true",
                        "train_micro_batch_size_per_gpu=1"};
   for (const std::string& override : overrides_of(options)) sources.overrides.push_back(override);
+  SLUICE_RETURN_IF_ERROR(answer_questions(LookAtData::kNo, sources));
   return config::resolve(sources);
 }
 

@@ -65,7 +65,9 @@ constexpr const char* kRopeScaling = "rope_scaling";
 // The object that says how positions are turned: transformers 5's, or that of earlier versions,
 // which it prefers where both are there. One for all layers.
 Json rope_object(HuggingFaceConfig& config) {
-  const char* const key = config.has(kRopeScaling) ? kRopeScaling : kRopeParameters;
+  // As in Python, an empty object is none.
+  const bool has_older = config.has(kRopeScaling) && config.json()[kRopeScaling] != Json::object();
+  const char* const key = has_older ? kRopeScaling : kRopeParameters;
   if (!config.has(key)) return Json::object();
   const Json& value = config.json()[key];
   if (!value.is_object()) {
@@ -73,10 +75,12 @@ Json rope_object(HuggingFaceConfig& config) {
                                                ", which is not an object"));
     return Json::object();
   }
+  const bool has_layers = config.json().contains("layer_types");
   Json one;
   for (const char* const layers : {kFull, kSliding}) {
     const auto of_layers = value.find(layers);
     if (of_layers == value.end() || of_layers->is_null()) continue;
+    if (!has_layers) config.refuse(key, value, "one object for all layers, or layer_types");
     if (!one.is_null() && one != *of_layers)
       config.refuse(std::string(key), value, "the same rotary positions in all layers");
     one = *of_layers;
@@ -149,6 +153,22 @@ double rope_theta(HuggingFaceConfig& config, const Json& rope) {
   return theta;
 }
 
+// What transformers cannot do without.
+void check_scaling_keys(HuggingFaceConfig& rope, RopeScaling scaling) {
+  std::vector<const char*> needed;
+  if (scaling != RopeScaling::kNone) needed.push_back("factor");
+  if (scaling == RopeScaling::kLlama3) {
+    needed.push_back("low_freq_factor");
+    needed.push_back("high_freq_factor");
+  }
+  for (const char* const key : needed) {
+    const bool may_be_null = scaling == RopeScaling::kYarn;
+    if (rope.has(key) || (may_be_null && rope.json().contains(key))) continue;
+    rope.fail(Error(ErrorCode::kCorrupt,
+                    "the scaling of rotary positions has no \"" + std::string(key) + "\""));
+  }
+}
+
 void parse_rope(HuggingFaceConfig& config, std::int64_t context, Numbers& numbers) {
   const Json rope = rope_object(config);
   const RopeScaling scaling = scaling_of(config, rope);
@@ -165,17 +185,19 @@ void parse_rope(HuggingFaceConfig& config, std::int64_t context, Numbers& number
     if (original != 0) numbers["rope_original_context"] = static_cast<double>(original);
   }
   if (scaling == RopeScaling::kYarn) {
-    numbers["rope_truncate"] = own.flag("truncate", true) ? 1 : 0;
+    // null is false there, and not what is missing.
+    const bool is_null = rope.contains("truncate") && rope["truncate"].is_null();
+    numbers["rope_truncate"] = !is_null && own.flag("truncate", true) ? 1 : 0;
+    if (own.has("attention_factor") && rope["attention_factor"] == 0)
+      config.refuse("attention_factor", rope["attention_factor"], "a factor above 0");
     for (const auto& [number, default_value] :
          {std::pair{"rope_beta_fast", 32.0}, std::pair{"rope_beta_slow", 1.0}})
       if (numbers.contains(number) && numbers[number] == 0) numbers[number] = default_value;
   }
-  if (scaling != RopeScaling::kNone && !own.has("factor")) {
-    if (scaling == RopeScaling::kYarn)
-      numbers["rope_factor"] = static_cast<double>(context) / numbers["rope_original_context"];
-    else
-      own.fail(Error(ErrorCode::kCorrupt, "the scaling of rotary positions has no \"factor\""));
-  }
+  check_scaling_keys(own, scaling);
+  // null stands for what the contexts say.
+  if (scaling == RopeScaling::kYarn && !own.has("factor"))
+    numbers["rope_factor"] = static_cast<double>(context) / numbers["rope_original_context"];
   if (!own.status().ok()) config.fail(own.status().error());
 }
 
@@ -296,6 +318,7 @@ void check_class(HuggingFaceConfig& config, const Class& of) {
     config.refuse("quantization_config", config.json()["quantization_config"],
                   "weights of 16 bits or more (none)");
   config.expect("hidden_act", {"silu", "swish"});
+  config.expect("is_causal", {true});
 }
 
 HuggingFaceModel parse(HuggingFaceConfig& config, const Class& of) {

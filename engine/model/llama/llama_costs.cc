@@ -9,6 +9,13 @@ namespace {
 
 constexpr std::int64_t kFp32Bytes = 4;
 
+// Whether kernels of our own take rows of so many numbers (fused_kernels.h); ATen's operators make
+// copies.
+bool is_fused(const PassShape& pass, const PeakOptions& options, std::int64_t columns) {
+  constexpr std::int64_t kPack = 8;
+  return !options.cpu && pass.number_bytes < kFp32Bytes && columns % kPack == 0;
+}
+
 std::uint64_t bytes(std::int64_t count) { return static_cast<std::uint64_t>(count); }
 
 class EmbeddingKind final : public UnitKind {
@@ -83,8 +90,8 @@ class BlockKind final : public UnitKind {
   // In the feed-forward's backward, beside what was saved: its product and gradient in one (where
   // no kernel does it at once, what that is made of); then the norm's output, or its gradient.
   std::uint64_t feed_forward_bytes(const PassShape& pass, const PeakOptions& options) const {
-    constexpr std::int64_t kCopiesOnCpu = 6;
-    const std::int64_t ffn = shape_.ffn * (options.cpu ? kCopiesOnCpu : 1);
+    constexpr std::int64_t kCopies = 6;
+    const std::int64_t ffn = shape_.ffn * (is_fused(pass, options, shape_.ffn) ? 1 : kCopies);
     const std::uint64_t bias =
         shape_.mlp_bias ? bias_sum_bytes(pass, 2 * shape_.ffn, options.cpu) : 0;
     return std::max(numbers_bytes(pass, ffn), numbers_bytes(pass, 2 * shape_.hidden) +
@@ -110,8 +117,9 @@ class BlockKind final : public UnitKind {
   // The residual stream's gradient, what was saved, the gradient; by ATen's operators fp32 copies.
   std::uint64_t turn_bytes(const PassShape& pass, const PeakOptions& options) const {
     const std::int64_t copies = shape_.head_norms ? 6 : 3;
-    const std::int64_t wide =
-        options.cpu ? copies * (shape_.query_width() + shape_.key_width()) : 0;
+    constexpr std::int64_t kPairs = 2;  // a thread of the kernel has a pack of each half
+    const bool fused = is_fused(pass, options, shape_.head_dim / kPairs);
+    const std::int64_t wide = fused ? 0 : copies * (shape_.query_width() + shape_.key_width());
     return numbers_bytes(pass, shape_.hidden + 2 * shape_.qkv_width()) +
            bytes(pass.rows() * (wide + 1) * kFp32Bytes) +
            (shape_.qkv_bias ? bias_sum_bytes(pass, shape_.qkv_width(), options.cpu) : 0);
@@ -120,7 +128,9 @@ class BlockKind final : public UnitKind {
   // A norm by ATen's operators: fp32 copies.
   std::uint64_t norm_bytes(const PassShape& pass, const PeakOptions& options) const {
     constexpr std::int64_t kCopies = 5;
-    return options.cpu ? bytes(pass.rows() * kCopies * shape_.hidden * kFp32Bytes) : 0;
+    return is_fused(pass, options, shape_.hidden)
+               ? 0
+               : bytes(pass.rows() * kCopies * shape_.hidden * kFp32Bytes);
   }
 
   LlamaShape shape_;
@@ -139,7 +149,7 @@ class HeadKind final : public UnitKind {
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const override {
     constexpr std::int64_t kStatistics = 1;
     constexpr std::int64_t kCopies = 5;  // a norm by ATen's operators: fp32 copies
-    const std::int64_t wide = options.cpu ? kCopies * costs_.hidden : 0;
+    const std::int64_t wide = is_fused(pass, options, costs_.hidden) ? 0 : kCopies * costs_.hidden;
     return costs_.peak_bytes(pass, options, kStatistics) + bytes(pass.rows() * wide * kFp32Bytes);
   }
 

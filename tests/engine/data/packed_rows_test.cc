@@ -35,12 +35,12 @@ std::vector<std::uint64_t> firsts(std::span<const Piece> row) {
 }
 
 TEST(PackedRows, PutsEachPieceWhereTheLeastRoomIsLeft) {
-  // Of 10 predictions: 7 and 3; 6 and 4; 5, 2, 2 and 1 of room.
+  // Of 10 predictions: 5, 2, 2 and 1 of room; 7 and 3; 6 and 4.
   const PackedRows rows(pieces_of({3, 8, 4, 7, 5, 6, 3}), {.sequence_tokens = 10, .seed = {}});
   ASSERT_EQ(rows.count(), 3U);
-  EXPECT_EQ(firsts(rows.at(0)), (std::vector<std::uint64_t>{3, 11}));   // 7 and 3
-  EXPECT_EQ(firsts(rows.at(1)), (std::vector<std::uint64_t>{15, 22}));  // 6 and 4
-  EXPECT_EQ(firsts(rows.at(2)), (std::vector<std::uint64_t>{0, 27, 33}));
+  EXPECT_EQ(firsts(rows.at(0)), (std::vector<std::uint64_t>{0, 27, 33}));
+  EXPECT_EQ(firsts(rows.at(1)), (std::vector<std::uint64_t>{3, 11}));
+  EXPECT_EQ(firsts(rows.at(2)), (std::vector<std::uint64_t>{15, 22}));
   EXPECT_DOUBLE_EQ(rows.filled(), 29.0 / 30);
 }
 

@@ -111,11 +111,11 @@ TEST_F(SampleSourceTest, DocumentsThatAreLongerAreCutLeftOutOrSplit) {
   };
   EXPECT_THAT(rows(LongDocuments::kDrop), ElementsAre(ElementsAre(101, 102, kNone, kNone)));
   EXPECT_THAT(rows(LongDocuments::kCut),
-              ElementsAre(ElementsAre(104, 105, 106, 107), ElementsAre(101, 102, kNone, kNone)));
+              ElementsAre(ElementsAre(101, 102, kNone, kNone), ElementsAre(104, 105, 106, 107)));
   // Parts of 4, 4 and 1 predictions: each token but the first is a target once.
   EXPECT_THAT(rows(LongDocuments::kSplit),
-              ElementsAre(ElementsAre(104, 105, 106, 107), ElementsAre(108, 109, 110, 111),
-                          ElementsAre(101, 102, 112, kNone)));
+              ElementsAre(ElementsAre(101, 102, 112, kNone), ElementsAre(104, 105, 106, 107),
+                          ElementsAre(108, 109, 110, 111)));
 }
 
 TEST_F(SampleSourceTest, WhatHasNothingToTrainOnIsLeftOutAndRefusedWhereItIsAll) {
@@ -152,6 +152,8 @@ TEST_F(SampleSourceTest, FilesThatDoNotFitTheTokensAreRefusedByName) {
   write_file(path() + ".documents", good);
   write_file(path() + ".mask", {});
   EXPECT_THAT(refusal(), HasSubstr(path() + ".mask has 0 bytes instead of 1"));
+  write_file(path() + ".mask", {std::byte{0b0111'1011}});
+  EXPECT_THAT(refusal(), HasSubstr(path() + ".mask has 6 tokens to train on instead of 7"));
 }
 
 TEST_F(SampleSourceTest, WindowsOfATextAreAsBefore) {
@@ -170,6 +172,37 @@ TEST_F(SampleSourceTest, WindowsOfATextAreAsBefore) {
   EXPECT_THAT(row.inputs, ElementsAre(first, first + 1, first + 2, first + 3));
   EXPECT_THAT(row.targets, ElementsAre(first + 1, first + 2, first + 3, first + 4));
   EXPECT_EQ(row.counted, 4);
+}
+
+TEST_F(SampleSourceTest, SaysWhatBecameOfDocumentsAndTellsMasksApart) {
+  std::vector<bool> trained(15, true);
+  trained[13] = trained[14] = false;
+  write({3, 10, 2}, trained);
+  const TokenCorpus all = corpus();
+  const auto source = document_source(all, std::vector<DocumentRange>{{0, 0, 3}},
+                                      {.sequence_tokens = 4, .shuffle_seed = {}});
+  ASSERT_OK(source);
+  EXPECT_EQ((*source)->outcome(),
+            "3 documents in 2 rows of 4 tokens, 75% full; 6 tokens are trained on; 1 documents are "
+            "longer and are cut to their beginning (data.long_documents); 1 have no token to train "
+            "on and are left out");
+  EXPECT_TRUE((*source)->leaves_out());
+  const auto before = all.fingerprint();
+  trained[0] = false;
+  trained[13] = true;
+  write({3, 10, 2}, trained);
+  EXPECT_NE(*corpus().fingerprint(), *before);
+}
+
+TEST_F(SampleSourceTest, NumbersOfDocumentsThatCannotBeAreRefused) {
+  write({4, 3}, std::vector<bool>(7, true));
+  for (const char* const wrong : {"8", "2305843009213693951", "18446744073709551615"}) {
+    write_text(path() + ".json",
+               std::string(R"({"format": "sluice-tokens", "version": 2, "dtype": "uint16", )") +
+                   R"("tokens": 7, "vocab_size": 1000, "trained_tokens": 7, "documents": )" +
+                   wrong + R"(, "tokenizer": {"kind": "file"}})");
+    EXPECT_THAT(refusal(), HasSubstr("cannot have " + std::string(wrong) + " documents"));
+  }
 }
 
 // Rows are read at any place of the mask, across the pieces in which it is read.

@@ -94,6 +94,10 @@ TEST(LlamaConfig, RotaryPositionsStandUnderBothNames) {
   }
   const Rope old =
       shape_of(config_of("llama", {{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}})).rope;
+  EXPECT_EQ(shape_of(config_of("llama", {{"rope_scaling", json::object()},
+                                         {"rope_parameters", {{"rope_theta", 7.0}}}}))
+                .rope.theta,
+            7);
   EXPECT_EQ(old.scaling, RopeScaling::kLinear);
   EXPECT_EQ(old.factor, 2);
   const Rope yarn = shape_of(config_of("qwen2", {{"num_key_value_heads", 4},
@@ -180,21 +184,30 @@ TEST(LlamaConfig, RefusesByKeyAndValueWhatItDoesNotCompute) {
       HasSubstr("\"linear_attention\""));
   EXPECT_THAT(refusal(config_of("qwen3", {{"layer_types", {"full_attention"}}})),
               HasSubstr("not one of each of 4 layers"));
+  EXPECT_THAT(refusal(config_of("qwen3", {{"is_causal", false}})),
+              HasSubstr("\"is_causal\" is false"));
+  EXPECT_THAT(refusal(config_of("llama", {{"rope_parameters",
+                                           {{"full_attention", {{"rope_type", "default"}}}}}})),
+              HasSubstr("one object for all layers"));
   EXPECT_THAT(refusal({{"model_type", "gemma3"}}), HasSubstr("\"model_type\" is \"gemma3\""));
 }
 
 TEST(LlamaConfig, RefusesNumbersThatAreNone) {
-  for (const json& wrong : std::vector<json>{{{"num_hidden_layers", 0}},
-                                             {{"hidden_size", "64"}},
-                                             {{"vocab_size", -1}},
-                                             {{"rms_norm_eps", "small"}},
-                                             {{"rms_norm_eps", -1}},
-                                             {{"tie_word_embeddings", 1}},
-                                             {{"rope_theta", 0}},
-                                             {{"rope_parameters", 7}},
-                                             {{"rope_parameters", {{"rope_theta", "a"}}}},
-                                             {{"rope_scaling", {{"rope_type", "linear"}}}},
-                                             {{"attention_dropout", 2}}}) {
+  for (const json& wrong : std::vector<json>{
+           {{"num_hidden_layers", 0}},
+           {{"hidden_size", "64"}},
+           {{"vocab_size", -1}},
+           {{"rms_norm_eps", "small"}},
+           {{"rms_norm_eps", -1}},
+           {{"tie_word_embeddings", 1}},
+           {{"rope_theta", 0}},
+           {{"rope_parameters", 7}},
+           {{"rope_parameters", {{"rope_theta", "a"}}}},
+           {{"rope_scaling", {{"rope_type", "linear"}}}},
+           {{"rope_scaling", {{"rope_type", "yarn"}}}},
+           {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}, {"attention_factor", 0}}}},
+           {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 2.0}}}},
+           {{"attention_dropout", 2}}}) {
     EXPECT_NE(refusal(config_of("llama", wrong)), "accepted") << wrong;
   }
   // Numbers of which no model can be made.
