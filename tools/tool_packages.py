@@ -93,6 +93,11 @@ def _missing(venv, modules):
             if importlib.machinery.PathFinder.find_spec(name, where) is None]
 
 
+def _are_here(modules):
+    importlib.invalidate_caches()
+    return not [name for name in modules if importlib.util.find_spec(name) is None]
+
+
 def _add(venv, modules):
     with lock(venv.with_name(venv.name + ".lock"), "fetching packages for the tools"):
         wanted = [f"{name}=={ON_DEMAND[name]}" for name in _missing(venv, modules)]
@@ -104,12 +109,14 @@ def _add(venv, modules):
 def need(modules, what):
     """Returns where all `modules` can be imported; otherwise runs this program again under the
     environment's Python, or says how to install what is missing there too."""
-    if not [name for name in modules if importlib.util.find_spec(name) is None]:
+    if _are_here(modules):
         return
     venv = provide()
     wanted = [name for name in _missing(venv, modules) if name in ON_DEMAND]
     if wanted:
         _add(venv, wanted)
+        if _are_here(modules):  # this is that environment already
+            return
     missing = _missing(venv, modules)
     python = python_of(venv)
     if missing or Path(sys.prefix) == venv:
