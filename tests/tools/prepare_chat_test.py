@@ -88,7 +88,8 @@ MARKED = """\
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 CHATML_TOKENS = {"eos_token": "<|im_end|>"}
-HEADERS_TOKENS = {"bos_token": "<|bos|>", "eos_token": {"content": "<|turn_end|>"}}
+HEADERS_TOKENS = {"bos_token": "<|bos|>",
+                  "eos_token": {"__type": "AddedToken", "content": "<|turn_end|>"}}
 INST_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 SPECIALS = ["<|im_start|>", "<|im_end|>", "<|bos|>", "<|head|>", "<|head_end|>", "<|turn_end|>",
             "<s>", "</s>", "[INST]", "[/INST]"]
@@ -287,7 +288,8 @@ class Templates(Prepared):
         self.assertEqual(self.pieces(), 2 * [[(written, True)]])
 
     def test_equals_transformers(self):
-        rows = [{"messages": messages(*TALK)[1:]},
+        # transformers finds no token for a marker that begins or ends at a space.
+        rows = [{"messages": messages(*((role, text.strip()) for role, text in TALK[1:]))},
                 {"messages": messages(("user", "stop"), ("assistant", "it goes on"))[::-1]},
                 {"messages": messages(("user", "x"), ("assistant", "y\n\nz  "))}]
         reference = reference_packages.folder()
@@ -638,7 +640,8 @@ class Choices(Prepared):
             self.rows([asked(f"Water {number}.")])
             result = self.run_tool("--chat", "chat.jsonl", "--tokenizer", "tok", "--out", out,
                                    "--overwrite", "--validation-fraction", "0.05")
-            if result.returncode:
+            self.assertIn("leaves nothing in", result.stderr)
+            if "train.bin" in result.stderr:
                 break
         self.assertIn("leaves nothing in train.bin", result.stderr)
         result = self.run_tool("--chat", "chat.jsonl", "--tokenizer", "tok", "--out", self.out)

@@ -48,10 +48,10 @@ def _by_prefixes(render, count, whole, turns):
         asked = render(turn, True)
         answered = whole if turn + 1 == count else render(turn + 1, False)
         name = f"message {turn + 1}"
-        if not answered.startswith(asked):
+        if not whole.startswith(asked) and whole.startswith(render(turn, False)):
             raise LeftOut(REWRITES, f"{name} does not begin as the generation prompt does; a "
                                     "template with generation markers may do")
-        if not whole.startswith(asked):
+        if not whole.startswith(asked) or not answered.startswith(asked):
             raise LeftOut(REWRITES, f"what comes before {name}; {ADVICE}")
         end = len(answered)
         if not whole.startswith(answered):
