@@ -261,6 +261,18 @@ class Templates(Prepared):
              ("<|im_start|>tool\nt<|im_end|>\n<|im_start|>assistant\n", False),
              (empty + "A<|im_end|>\n", True)]])
 
+    def test_drops_a_reasoning_that_the_prompt_begins(self):
+        end = "{{ '<|im_start|>assistant\\n' }}{% endif %}"
+        self.tokenizer(THINKS.replace(end, end.replace("\\n", "\\n<think>\\n")))
+        prompt = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+        self.rows([{"messages": messages(("user", "a"), ("assistant", "A"), ("user", "b"),
+                                         ("assistant", "B"))}])
+        self.prepare("chat.jsonl")
+        self.assertEqual(self.pieces(), [
+            [(prompt.format("a"), False), ("A<|im_end|>\n", True),
+             (prompt.format("b") + "<think>\n", False),
+             ("\n</think>\n\nB<|im_end|>\n", True)]])
+
     def test_takes_generation_markers_at_their_word(self):
         self.tokenizer(MARKED)
         self.rows([{"messages": messages(*TALK)}])
@@ -272,7 +284,7 @@ class Templates(Prepared):
             "train_on": "assistant", "mask": "generation markers"})
 
     def test_gives_templates_what_transformers_gives_them(self):
-        template = ("{{ bos_token }}{{ pad_token }}{{ image_token }}{{ unk_token is defined }}"
+        template = ("  {% if true %}\n{% endif %}\n{{ bos_token }}{{ pad_token }}{{ image_token }}{{ unk_token is defined }}"
                     "{{ tools | tojson(indent=1) }}{{ documents }}"
                     "{% for message in messages %}{{ message.role }}:{{ message.content }}"
                     "{{ message.name }}{{ message.reasoning_content }}<|im_end|>\n{% endfor %}")
@@ -414,6 +426,22 @@ class Forms(Prepared):
         parquet.write_table(self.table(), self.folder / "chat.parquet", row_group_size=7)
         self.assert_same("chat.parquet")
 
+    def test_takes_keys_that_only_other_rows_have_for_missing(self):
+        import pyarrow
+        from pyarrow import parquet
+        self.tokenizer(CHATML.replace("message.content", "message.tool_calls | tojson"))
+        calls = [{"role": "assistant", "tool_calls": [
+            {"function": {"arguments": {key: "x"}, "name": "f"}}]} for key in "ab"]
+        rows = [messages(("user", "q")) + [call] for call in calls]
+        for row in rows:
+            row[0]["tool_calls"] = []
+        self.rows([{"messages": row} for row in rows])
+        self.prepare("chat.jsonl", "--train-on", "all", "--overwrite")
+        expected = self.contents()
+        parquet.write_table(pyarrow.table({"messages": rows}), self.folder / "chat.parquet")
+        self.prepare("chat.parquet", "--train-on", "all", "--overwrite")
+        self.assertEqual(self.contents(), expected)
+
     def test_reads_what_datasets_saved(self):
         import pyarrow
         table = self.table()
@@ -528,6 +556,12 @@ class Reasons(Prepared):
         self.assertIn("chat.jsonl:2: an assistant turn that is not among the trained tokens "
                       "(message 4: the template drops or changes it", names)
 
+    def test_a_token_across_the_border(self):
+        self.tokenizer("{% for message in messages %}{{ message.role }}: {{ message.content }}"
+                       "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")
+        counts, _ = self.left_out([asked("Water.")])
+        self.assertRegex(counts, r"\n +1 an assistant turn that is not among the trained tokens\n")
+
     def test_markers_that_leave_a_turn_out(self):
         self.tokenizer(MARKED)
         self.rows([{"messages": messages(("user", "q"), ("assistant", "stop"), ("user", "q"),
@@ -602,13 +636,15 @@ class Choices(Prepared):
     def test_gives_the_same_bytes_whatever_the_number_of_processes(self):
         self.tokenizer()
         rows = [asked(f"Water {number}. " * (number % 97), f"q{number}") for number in range(14000)]
-        self.rows(rows)  # enough for processes
+        self.rows([*rows, {}])  # enough for processes
         self.assertGreater((self.folder / "chat.jsonl").stat().st_size, 9 << 20)
         told = []
         for jobs in (1, 2, 3):
             out = self.folder / f"out{jobs}"
             result = self.prepare("chat.jsonl", "--jobs", jobs, "--validation-fraction", "0.2",
                                   out=out)
+            self.assertIn("chat.jsonl:14001: in none of the known forms (it has nothing)",
+                          result.stderr)
             told.append((self.contents(out), self.sidecar(out=out), result.stderr))
         self.assertEqual(told[0], told[1])
         self.assertEqual(told[0], told[2])

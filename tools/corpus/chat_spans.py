@@ -6,9 +6,12 @@ and the messages up to and with it. What the second has more is what the model w
 its turn included. Both have to be beginnings of the whole text, since that is what is trained on.
 
 With one exception: there are templates that drop the reasoning of a turn once others follow
-(Qwen3's, also an empty one). Then what asks for the turn still begins the whole text, and goes on
-there with the end of what the turn alone reads as. That end is what is trained on.
+(Qwen3's, also an empty one, which the generation prompt may begin). Then what asks for the turn
+begins the whole text but for that, and goes on there with the end of what the turn alone reads as.
+That end is what is trained on.
 """
+
+import os
 
 from corpus.conversations import LeftOut
 
@@ -19,6 +22,7 @@ MARKERS = "generation markers"
 PREFIXES = "prefix differences"
 # After which comes what was said aloud.
 REASONING_ENDS = ("</think>", "[/THINK]", "</thinking>", "</reasoning>", "</thought>")
+AS_PROMPTED = "as the generation prompt does; a template with generation markers may do"
 ADVICE = "--train-on last, or a template with generation markers, may do"
 
 
@@ -48,18 +52,22 @@ def _by_prefixes(render, count, whole, turns):
         asked = render(turn, True)
         answered = whole if turn + 1 == count else render(turn + 1, False)
         name = f"message {turn + 1}"
-        if not whole.startswith(asked) and whole.startswith(render(turn, False)):
-            raise LeftOut(REWRITES, f"{name} does not begin as the generation prompt does; a "
-                                    "template with generation markers may do")
-        if not whole.startswith(asked) or not answered.startswith(asked):
-            raise LeftOut(REWRITES, f"what comes before {name}; {ADVICE}")
-        end = len(answered)
-        if not whole.startswith(answered):
-            kept = _end_that_begins(answered[len(asked):], whole[len(asked):end])
+        begin, end = len(asked), len(answered)
+        if not whole.startswith(asked):
+            before = render(turn, False)
+            begin = len(os.path.commonprefix([asked, whole]))
+            if not whole.startswith(before):
+                raise LeftOut(REWRITES, f"what comes before {name}; {ADVICE}")
+            if begin == len(before):  # nothing of the prompt is there
+                raise LeftOut(REWRITES, f"{name} does not begin {AS_PROMPTED}")
+        if not answered.startswith(asked):
+            raise LeftOut(REWRITES, f"{name} does not begin {AS_PROMPTED}")
+        if begin < len(asked) or not whole.startswith(answered):
+            kept = _end_that_begins(answered[begin:], whole[begin:end])
             if kept == 0:
                 raise LeftOut(REWRITES, f"{name}; {ADVICE}")
-            end = len(asked) + kept
-        yield len(asked), end
+            end = begin + kept
+        yield begin, end
 
 
 def _end_that_begins(turn, text):
