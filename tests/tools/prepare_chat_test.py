@@ -37,7 +37,8 @@ Tools: {{ tools | tojson }}<|im_end|>
 HEADERS = """\
 {{- bos_token }}
 {%- for message in messages %}
-{{- '<|head|>' ~ message['role'] ~ '<|head_end|>\\n\\n' ~ message['content'] | trim ~ '<|turn_end|>' }}
+{{- '<|head|>' ~ message['role'] ~ '<|head_end|>\\n\\n' }}
+{{- message['content'] | trim ~ '<|turn_end|>' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
 {{- '<|head|>assistant<|head_end|>\\n\\n' }}
@@ -71,7 +72,9 @@ THINKS = """\
 {{- '<think>\\n' + reasoning + '\\n</think>\\n\\n' }}
 {%- endif %}
 {{- said }}
-{%- for call in message.tool_calls or [] %}{{ '<call>' + call.function.name + '</call>' }}{% endfor %}
+{%- for call in message.tool_calls or [] %}
+{{- '<call>' + call.function.name + '</call>' }}
+{%- endfor %}
 {{- '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
@@ -79,7 +82,8 @@ THINKS = """\
 MARKED = """\
 {%- for message in messages %}
 {%- if message.role == 'assistant' %}
-{{- '<|im_start|>assistant\\n' }}{% generation %}{{ message.content + '<|im_end|>' }}{% endgeneration %}{{ '\\n' }}
+{{- '<|im_start|>assistant\\n' }}
+{%- generation %}{{ message.content + '<|im_end|>' }}{% endgeneration %}{{ '\\n' }}
 {%- else %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
 {%- endif %}
@@ -284,7 +288,8 @@ class Templates(Prepared):
             "train_on": "assistant", "mask": "generation markers"})
 
     def test_gives_templates_what_transformers_gives_them(self):
-        template = ("  {% if true %}\n{% endif %}\n{{ bos_token }}{{ pad_token }}{{ image_token }}{{ unk_token is defined }}"
+        template = ("  {% if true %}\n{% endif %}\n{{ bos_token }}{{ pad_token }}{{ image_token }}"
+                    "{{ unk_token is defined }}"
                     "{{ tools | tojson(indent=1) }}{{ documents }}"
                     "{% for message in messages %}{{ message.role }}:{{ message.content }}"
                     "{{ message.name }}{{ message.reasoning_content }}<|im_end|>\n{% endfor %}")
@@ -358,8 +363,8 @@ print(json.dumps(told))
         self.assertEqual([[text.strip() for text in each] for each in self.trained()],
                          [["Water. 水 🌊 </s>", "The wind.\nAnd time.</s>"]])
         for tokens, mask in self.documents():
-            ends = [index for index, token in enumerate(tokens) if token == made.token_to_id("</s>")]
-            self.assertEqual([mask[index] for index in ends], [1, 1])
+            end = made.token_to_id("</s>")
+            self.assertEqual([bit for token, bit in zip(tokens, mask) if token == end], [1, 1])
 
 
 class Forms(Prepared):
@@ -558,7 +563,8 @@ class Reasons(Prepared):
 
     def test_a_token_across_the_border(self):
         self.tokenizer("{% for message in messages %}{{ message.role }}: {{ message.content }}"
-                       "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")
+                       "<|im_end|>\n{% endfor %}"
+                       "{% if add_generation_prompt %}assistant: {% endif %}")
         counts, _ = self.left_out([asked("Water.")])
         self.assertRegex(counts, r"\n +1 an assistant turn that is not among the trained tokens\n")
 
@@ -571,7 +577,7 @@ class Reasons(Prepared):
         self.assertIn("chat.jsonl:1: an assistant turn that is not among", result.stderr)
 
     def test_markers_whose_place_cannot_be_known(self):
-        self.tokenizer(MARKED.replace("{% generation %}", "{% set s %}[{% generation %}").replace(
+        self.tokenizer(MARKED.replace("{%- generation %}", "{% set s %}[{% generation %}").replace(
             "{% endgeneration %}", "{% endgeneration %}{% endset %}{{ s }}"))
         self.rows([asked("a")])
         self.assertIn("1 generation markers whose place is not known", self.refused("chat.jsonl"))
@@ -649,7 +655,8 @@ class Choices(Prepared):
         self.assertEqual(told[0], told[1])
         self.assertEqual(told[0], told[2])
         left_out = len(range(0, 14000, 97))
-        counts = [len(self.documents(name, self.folder / "out1")) for name in ("train.bin", "val.bin")]
+        counts = [len(self.documents(name, self.folder / "out1"))
+                  for name in ("train.bin", "val.bin")]
         self.assertEqual(sum(counts), 14000 - left_out)
         self.assertTrue(2500 < counts[1] < 3100, counts)
 
@@ -744,7 +751,8 @@ class Files(Prepared):
         self.assertEqual(sorted(os.listdir(self.out)), sorted(
             [*names, "train.bin", "train.bin.documents", "train.bin.json", "train.bin.mask"]))
         for name in names:
-            self.assertEqual((self.out / name).read_bytes(), (self.folder / "tok" / name).read_bytes())
+            self.assertEqual((self.out / name).read_bytes(),
+                             (self.folder / "tok" / name).read_bytes())
         self.prepare("chat.jsonl", "--overwrite", tokenizer=self.out)
 
     def test_finds_the_template(self):

@@ -120,8 +120,8 @@ class ChatPreparation:
             lines.append(f"{counted['cut']} conversations are cut to {self._options.max_tokens} "
                          "tokens")
         if counted["specials"]:
-            lines.append(f"in {counted['specials']} conversations a message spells a special token, "
-                         "and is trained on as that token")
+            lines.append(f"in {counted['specials']} conversations a message spells a special "
+                         "token, and is trained on as that token")
         left_out = sum(self._report.reasons.values())
         lines.append("\n".join([f"{left_out} of {counted['read']} conversations are left out"] +
                                [f"{count:>9} {reason}" for reason, count in
@@ -133,8 +133,8 @@ def _check_names(tokenizer):
     """A template that writes a token nobody has named would leave it out without a word."""
     used = [name for name in SPECIAL_TOKENS if re.search(rf"\b{name}\b", tokenizer.template)]
     if used and not tokenizer.says_special_tokens:
-        raise Failure(f"the chat template {tokenizer.template_from} writes {' and '.join(used)}, and "
-                      "no file says what that is: put the model's tokenizer_config.json beside "
+        raise Failure(f"the chat template {tokenizer.template_from} writes {' and '.join(used)}, "
+                      "and no file says what that is: put the model's tokenizer_config.json beside "
                       f"{tokenizer.path}")
 
 

@@ -50,8 +50,8 @@ class ChatTemplate:
     def __init__(self, text, special_tokens, now, name="the chat template"):
         installed = metadata.version("jinja2")
         if tuple(map(int, re.findall(r"\d+", installed)[:3])) < SAFE_VERSION:
-            raise Failure(f"this Python has jinja2 {installed}, whose sandbox a template can leave: "
-                          f"{sys.executable} -m pip install --upgrade jinja2")
+            raise Failure(f"this Python has jinja2 {installed}, whose sandbox a template can "
+                          f"leave: {sys.executable} -m pip install --upgrade jinja2")
         self._special_tokens = special_tokens
         self._environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
