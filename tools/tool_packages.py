@@ -1,8 +1,9 @@
 """PyPI packages for tools that need them, in a small virtual environment of their own.
 
 It is kept in the user's cache folder, shared by all clones, and made on first use (seconds, some
-MB); large packages are added when they are first needed. A tool says which modules it needs; it goes on in this Python where they are there, and
-otherwise runs again under the environment's.
+MB); packages that few want are added when they are first needed. A tool says which modules it
+needs; it goes on in this Python where they are there, and otherwise runs again under the
+environment's.
 """
 
 import hashlib
@@ -20,8 +21,8 @@ from toolbox import Failure, cache_folder, lock, say
 # Installed without their dependencies, which only serve downloads from Hugging Face; packaging is
 # what safetensors.torch imports.
 PINNED = {"tokenizers": "0.22.2", "safetensors": "0.7.0", "packaging": "25.0"}
-# Large, and wanted by few: added when a tool first needs one.
-ON_DEMAND = {"pyarrow": "21.0.0"}
+# Wanted by few: added when a tool first needs one. markupsafe is what jinja2 imports.
+ON_DEMAND = {"pyarrow": "21.0.0", "jinja2": "3.1.6", "markupsafe": "3.0.3"}
 
 
 def folder():
@@ -92,6 +93,11 @@ def _missing(venv, modules):
             if importlib.machinery.PathFinder.find_spec(name, where) is None]
 
 
+def _are_here(modules):
+    importlib.invalidate_caches()
+    return not [name for name in modules if importlib.util.find_spec(name) is None]
+
+
 def _add(venv, modules):
     with lock(venv.with_name(venv.name + ".lock"), "fetching packages for the tools"):
         wanted = [f"{name}=={ON_DEMAND[name]}" for name in _missing(venv, modules)]
@@ -103,12 +109,14 @@ def _add(venv, modules):
 def need(modules, what):
     """Returns where all `modules` can be imported; otherwise runs this program again under the
     environment's Python, or says how to install what is missing there too."""
-    if not [name for name in modules if importlib.util.find_spec(name) is None]:
+    if _are_here(modules):
         return
     venv = provide()
     wanted = [name for name in _missing(venv, modules) if name in ON_DEMAND]
     if wanted:
         _add(venv, wanted)
+        if _are_here(modules):  # this is that environment already
+            return
     missing = _missing(venv, modules)
     python = python_of(venv)
     if missing or Path(sys.prefix) == venv:

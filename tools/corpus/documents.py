@@ -234,7 +234,8 @@ def _text_file(source, digest, report):
         report.skip(source.name, "it is empty")
 
 
-def _json_lines(source, key, digest, report):
+def json_lines(source, digest):
+    """(where, line, bytes read so far) of every line that is not blank."""
     with open(source.path, "rb") as handle:
         number, at_bytes = 0, 0
         while True:
@@ -248,27 +249,35 @@ def _json_lines(source, key, digest, report):
             if len(line) == LONGEST_LINE_BYTES and not line.endswith(b"\n"):
                 raise Failure(f"{where} has more than {LONGEST_LINE_BYTES >> 20} MiB, so this is "
                               "hardly JSON-lines; pass --format text if it is text")
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                report.skip(where, f"not JSON ({error})")
-                continue
-            text = record.get(key) if isinstance(record, dict) else None
-            if not isinstance(text, str):
-                report.skip(where, f"no text under '{key}' (--json-key)")
-                continue
-            for piece, begins, ends in _cut(_without_surrogates(text, where, report)):
-                yield piece, begins, ends, at_bytes
+            if line.strip():
+                yield where, line, at_bytes
+
+
+def _json_lines(source, key, digest, report):
+    for where, line, at_bytes in json_lines(source, digest):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            report.skip(where, f"not JSON ({error})")
+            continue
+        text = record.get(key) if isinstance(record, dict) else None
+        if not isinstance(text, str):
+            report.skip(where, f"no text under '{key}' (--json-key)")
+            continue
+        for piece, begins, ends in _cut(_without_surrogates(text, where, report)):
+            yield piece, begins, ends, at_bytes
+
+
+def add_content(digest, path):
+    with open(path, "rb") as handle:
+        for raw in iter(lambda: handle.read(READ_BYTES), b""):
+            digest.update(raw)
 
 
 def _parquet(source, column, digest, report):
     import pyarrow  # pylint: disable=import-outside-toplevel
     from pyarrow import parquet  # pylint: disable=import-outside-toplevel
-    with open(source.path, "rb") as handle:
-        for raw in iter(lambda: handle.read(READ_BYTES), b""):
-            digest.update(raw)
+    add_content(digest, source.path)
     try:
         table = parquet.ParquetFile(source.path)
     except pyarrow.ArrowInvalid as error:

@@ -73,15 +73,16 @@ class BatchEncoder:
                 for side, raw in pieces.items()}
 
 
-def encoded(all_batches, vocabulary, jobs):
-    """(result of BatchEncoder.encode, source bytes) for each batch, in order."""
+def encoded(all_batches, make_encoder, jobs):
+    """(result of encode(batch), source bytes) for each batch, in order. Each process calls
+    `make_encoder`, which travels to it, for an encoder of its own."""
     if jobs == 1:
-        encoder = BatchEncoder(vocabulary)
+        encoder = make_encoder()
         for batch, done_bytes in all_batches:
             yield encoder.encode(batch), done_bytes
         return
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _start_worker,
-                               (vocabulary, os.getpid()))
+                               (make_encoder, os.getpid()))
     waiting = deque()
     try:
         for batch, done_bytes in all_batches:
@@ -104,7 +105,7 @@ def encoded(all_batches, vocabulary, jobs):
 _encoder = None  # of this process
 
 
-def _start_worker(vocabulary, parent):
+def _start_worker(make_encoder, parent):
     # Ctrl-C goes to every process of the terminal, and ending is up to the first one; should
     # that be killed, this one goes with it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -112,7 +113,7 @@ def _start_worker(vocabulary, parent):
     if os.getppid() != parent:  # it was killed before this one could ask to be notified
         os._exit(1)
     global _encoder
-    _encoder = BatchEncoder(vocabulary)
+    _encoder = make_encoder()
 
 
 def _work(batch):

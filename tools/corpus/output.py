@@ -3,6 +3,7 @@
 Everything is written into a hidden folder beside it, which is renamed at the end. In it:
 train.bin and, when asked for, val.bin (little-endian uint16 or uint32 and nothing else); beside
 each FILE.bin.json, which engine/data/token_sidecar.h reads; tokenizer.json where there is one.
+Conversations have two files more (chat_output.py) and bring all of their tokenizer's.
 """
 
 import hashlib
@@ -15,9 +16,11 @@ from array import array
 from collections import Counter
 from pathlib import Path
 
+from corpus.tokenizer_folder import COMPANIONS
 from toolbox import Failure
 
-NAMES = {"train.bin", "train.bin.json", "val.bin", "val.bin.json", "tokenizer.json"}
+NAMES = {f"{side}.bin{suffix}" for side in ("train", "val")
+         for suffix in ("", ".json", ".documents", ".mask")} | {"tokenizer.json", *COMPANIONS}
 SOURCES_LISTED = 1000
 CHUNK_BYTES = 1 << 20
 
@@ -35,7 +38,7 @@ class OutputFolder:
             self._remove_leftovers()
             self.partial.mkdir()
         except OSError as error:
-            raise _cannot_write(self.path, error) from error
+            raise cannot_write(self.path, error) from error
         return self
 
     def __exit__(self, *unused):
@@ -52,7 +55,7 @@ class OutputFolder:
                 os.rename(self.partial, self.path)
             _sync(self.path.parent)
         except OSError as error:
-            raise _cannot_write(self.path, error) from error
+            raise cannot_write(self.path, error) from error
 
     def _replace(self):
         old = self.path.with_name(f".{self.path.name}.old-{os.getpid()}")
@@ -91,6 +94,9 @@ def refusal(path, overwrite):
 class TokenWriter:
     """One .bin file, with the counts that describe it."""
 
+    version = 1
+    suffixes = ("",)  # of its files
+
     def __init__(self, path, vocabulary):
         self.path = path
         self.documents = 0
@@ -102,7 +108,7 @@ class TokenWriter:
         try:
             self._handle.write(raw)
         except OSError as error:
-            raise _cannot_write(self.path, error) from error
+            raise cannot_write(self.path, error) from error
         self.counts.update(counts)
         self.documents += documents
 
@@ -130,15 +136,24 @@ class TokenWriter:
 
     def exchange_files(self, other):
         """What was written for one side goes to the other."""
-        spare = self.path.with_name(self.path.name + ".spare")
-        os.rename(self.path, spare)
-        os.rename(other.path, self.path)
-        os.rename(spare, other.path)
+        for suffix in self.suffixes:
+            mine, its = f"{self.path}{suffix}", f"{other.path}{suffix}"
+            os.rename(mine, mine + ".spare")
+            os.rename(its, mine)
+            os.rename(mine + ".spare", its)
         self.path, other.path = other.path, self.path
 
     def discard(self):
+        self.close()
+        for suffix in self.suffixes:
+            os.remove(f"{self.path}{suffix}")
+
+    def close(self):
         self._handle.close()
-        os.remove(self.path)
+
+    def particulars(self):
+        """What the sidecar says of this kind of file only."""
+        return {}
 
     def _chunks(self, begin, end):
         """(first token's number, tokens) of [begin, end)."""
@@ -154,14 +169,15 @@ class TokenWriter:
     def finish(self, vocabulary_description, vocab_size, corpus, options):
         """Closes the file and writes its sidecar; returns what that says."""
         try:
-            self._handle.close()
+            self.close()
             description = {
                 "format": "sluice-tokens",
-                "version": 1,
+                "version": self.version,
                 "dtype": "uint16" if self.width == 2 else "uint32",
                 "tokens": self.tokens,
                 "vocab_size": vocab_size,
                 "documents": self.documents,
+                **self.particulars(),
                 "unigram_entropy_nats": entropy_nats(self.counts),
                 "sha256": _sha256(self.path),
                 "tokenizer": vocabulary_description,
@@ -174,7 +190,7 @@ class TokenWriter:
             Path(f"{self.path}.json").write_text(text, encoding="utf-8")
             return description
         except OSError as error:
-            raise _cannot_write(self.path, error) from error
+            raise cannot_write(self.path, error) from error
 
 
 def entropy_nats(counts):
@@ -200,5 +216,5 @@ def _sync(path):
         os.close(descriptor)
 
 
-def _cannot_write(path, error):
+def cannot_write(path, error):
     return Failure(f"writing {path} failed: {error.strerror or error}")

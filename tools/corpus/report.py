@@ -2,8 +2,10 @@
 
 import sys
 import time
+from collections import Counter
 
 SHOWN_AT_MOST = 10
+SHOWN_OF_A_REASON = 3
 INTERVAL_S = 0.2
 
 
@@ -14,6 +16,7 @@ class Report:
         self.program = program
         self.quiet = quiet
         self.skipped = 0
+        self.reasons = Counter()  # of what leave_out() was told
         self.replaced_bytes = 0
         self.replaced_sources = 0
 
@@ -23,6 +26,15 @@ class Report:
             self._say(f"skipped {name}: {reason}")
         elif self.skipped == SHOWN_AT_MOST + 1:
             self._say("more is skipped; the last line says how much")
+
+    def leave_out(self, name, reason, detail=""):
+        """Skips something for one of a few reasons, each of which is counted by itself."""
+        self.skipped += 1
+        self.reasons[reason] += 1
+        if self.reasons[reason] <= SHOWN_OF_A_REASON:
+            self._say(f"skipped {name}: {reason}" + (f" ({detail})" if detail else ""))
+        elif self.reasons[reason] == SHOWN_OF_A_REASON + 1:
+            self._say(f"more is skipped: {reason}; the last lines say how much")
 
     def note(self, sentence):
         """Reports many at once, which are not counted as skipped."""

@@ -13,6 +13,7 @@ import sys
 from array import array
 from collections import Counter
 
+from corpus.tokenizer_folder import tokenizer_json
 from toolbox import Failure
 
 END_OF_TEXT = "<|endoftext|>"
@@ -58,6 +59,8 @@ class BpeVocabulary:
 
 
 def given(path, end_of_text):
+    """Of a tokenizer.json, or the folder that has one."""
+    path = tokenizer_json(path)
     if os.path.exists(path) and not os.path.isfile(path):  # a pipe would block
         raise Failure(f"the tokenizer {path} is not a regular file")
     try:

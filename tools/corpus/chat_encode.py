@@ -1,0 +1,130 @@
+"""Conversations to tokens and masks: what a process that encodes does."""
+
+import json
+import os
+from array import array
+from collections import Counter, namedtuple
+
+from corpus import chat_spans
+from corpus.chat_template import ChatTemplate
+from corpus.conversations import LeftOut, parse
+from corpus.encode import side_by_hash
+from toolbox import Failure
+
+TOO_LONG = "longer than --max-tokens"
+
+# What an encoder is made from; it travels to worker processes. name: of the template.
+ChatSettings = namedtuple("ChatSettings", "json_text wide template special_tokens now name form "
+                          "train_on max_tokens cut validation_fraction")
+Rendered = namedtuple("Rendered", "number conversation text spans")
+
+
+class Side:
+    """What goes into one of the files."""
+
+    def __init__(self):
+        self.raw = bytearray()
+        self.counts = Counter()
+        self.lengths = []
+        self.mask = bytearray()
+
+
+class ChatBatch:
+    """What became of some rows."""
+
+    def __init__(self):
+        self.sides = {}
+        self.left_out = []  # (number of the row, reason, detail)
+        self.replaced = []  # numbers of the rows
+        self.cut = 0
+        self.spell_specials = 0
+
+
+class ChatEncoder:
+    def __init__(self, settings):
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # parallel work is several processes
+        self._settings = settings
+        self._tokenizer = chat_tokenizer(settings.json_text)
+        self._template = ChatTemplate(settings.template, settings.special_tokens, settings.now,
+                                      settings.name)
+        self._specials = [token.content for token in
+                          self._tokenizer.get_added_tokens_decoder().values() if token.special]
+        self._type = "I" if settings.wide else "H"
+        self._side_of = side_by_hash(settings.validation_fraction)
+
+    @property
+    def has_markers(self):
+        return self._template.has_markers
+
+    def encode(self, rows):
+        """The ChatBatch of rows as they were read."""
+        batch, rendered = ChatBatch(), []
+        for number, content in enumerate(rows):
+            try:
+                conversation = parse(content, self._settings.form)
+                rendered.append(Rendered(number, conversation, *chat_spans.of_conversation(
+                    self._template, conversation, self._settings.train_on)))
+            except LeftOut as left_out:
+                batch.left_out.append((number, left_out.reason, left_out.detail))
+        encodings = self._tokenizer.encode_batch([each.text for each in rendered],
+                                                 add_special_tokens=False)
+        for each, encoding in zip(rendered, encodings):
+            try:
+                self._add(batch, each, encoding)
+            except LeftOut as left_out:
+                batch.left_out.append((each.number, left_out.reason, left_out.detail))
+        batch.left_out.sort()
+        return batch
+
+    def _add(self, batch, each, encoding):
+        settings = self._settings
+        ids = encoding.ids
+        if settings.train_on == "all":
+            mask = bytearray(b"\1") * len(ids)
+        else:
+            mask = chat_spans.token_mask(encoding.offsets, each.spans)
+        trained = self._decoded([token for token, is_trained in zip(ids, mask) if is_trained])
+        chat_spans.check_turns(each.conversation.messages, settings.train_on, trained,
+                               self._as_decoded)
+        if settings.max_tokens and len(ids) > settings.max_tokens:
+            if not settings.cut:
+                raise LeftOut(f"{TOO_LONG} {settings.max_tokens}", f"it has {len(ids)}")
+            ids, mask = ids[:settings.max_tokens], mask[:settings.max_tokens]
+            batch.cut += any(mask)
+        if not any(mask):
+            raise LeftOut(chat_spans.NOTHING,
+                          f"of its first {len(ids)} tokens" if settings.cut else "")
+        side = batch.sides.setdefault(self._side_of(each.conversation.fingerprint), Side())
+        side.raw += array(self._type, ids).tobytes()
+        side.counts.update(ids)
+        side.lengths.append(len(ids))
+        side.mask += mask
+        if each.conversation.replaced:
+            batch.replaced.append(each.number)
+        batch.spell_specials += self._spells_special(each.conversation.messages)
+
+    def _decoded(self, ids):
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def _as_decoded(self, text):
+        return self._decoded(self._tokenizer.encode(text, add_special_tokens=False).ids).strip()
+
+    def _spells_special(self, messages):
+        contents = [message.get("content", "") for message in messages]
+        return any(special in content for special in self._specials for content in contents)
+
+
+def chat_tokenizer(json_text):
+    """One that reads the special tokens in a text, which a template writes as text, and tells where
+    each token stands. What it would add to a text is left away: where that is "trim_offsets", it
+    tells that spaces were no part of a token."""
+    from tokenizers import Tokenizer  # pylint: disable=import-outside-toplevel
+    try:
+        described = json.loads(json_text)
+        described["post_processor"] = None
+        tokenizer = Tokenizer.from_str(json.dumps(described))
+    except Exception as error:  # what the package raises is a plain Exception
+        raise Failure(f"this is not a tokenizer.json: {error}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

@@ -1,0 +1,125 @@
+"""What lies in a Hugging Face folder beside tokenizer.json: its chat template, what its special
+tokens are called, and the files that go with them.
+
+The template is chat_template.jinja, else "chat_template" of tokenizer_config.json, of which a list
+of named ones has "default". Special tokens are those of tokenizer_config.json, and those of
+special_tokens_map.json where the former has none, or is from before added tokens were in it.
+"""
+
+import json
+from pathlib import Path
+
+from toolbox import Failure
+
+TEMPLATE_FILE = "chat_template.jinja"
+CONFIG_FILE = "tokenizer_config.json"
+MAP_FILE = "special_tokens_map.json"
+# What a run needs later, beside tokenizer.json.
+COMPANIONS = (CONFIG_FILE, MAP_FILE, TEMPLATE_FILE, "generation_config.json")
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",
+                  "mask_token")
+
+
+class TokenizerFolder:
+    """template, special_tokens: name -> text, companions: name -> bytes."""
+
+    def __init__(self, path, template_path=None):
+        self.path = Path(path)
+        folder = self.path if self.path.is_dir() else self.path.parent
+        self.companions = {name: _read(folder / name) for name in COMPANIONS
+                           if (folder / name).is_file()}
+        self._config = self._json(folder, CONFIG_FILE)
+        self.special_tokens = _special_tokens(self._config, self._json(folder, MAP_FILE))
+        self.template, self.template_from = self._template(folder, template_path)
+        if template_path:
+            self.companions[TEMPLATE_FILE] = self.template.encode()
+
+    @property
+    def says_special_tokens(self):
+        return CONFIG_FILE in self.companions or MAP_FILE in self.companions
+
+    def check_added_tokens(self, token_to_id):
+        """Tokens that only tokenizer_config.json adds would be split into pieces."""
+        added = self._config.get("added_tokens_decoder")
+        for number, token in (added.items() if isinstance(added, dict) else ()):
+            text = _token_text(token)
+            if text is not None and str(token_to_id(text)) != number:
+                raise Failure(f"{CONFIG_FILE} says that '{text}' is token {number}, and for "
+                              f"tokenizer.json it is {token_to_id(text)}: save the tokenizer again "
+                              "by transformers' save_pretrained()")
+
+    def _json(self, folder, name):
+        try:
+            content = json.loads(self.companions.get(name, b"{}"))
+        except (ValueError, RecursionError) as error:
+            raise Failure(f"{folder / name} is not JSON: {error}") from error
+        if not isinstance(content, dict):
+            raise Failure(f"{folder / name} is not a JSON object")
+        return content
+
+    def _template(self, folder, template_path):
+        if template_path:
+            return _text(Path(template_path)), str(template_path)
+        if TEMPLATE_FILE in self.companions:
+            return _text(folder / TEMPLATE_FILE), str(folder / TEMPLATE_FILE)
+        found = self._config.get("chat_template")
+        if isinstance(found, list):
+            named = {entry.get("name"): entry.get("template") for entry in found
+                     if isinstance(entry, dict)}
+            if "default" not in named:
+                raise Failure(f"{folder / CONFIG_FILE} has the chat templates "
+                              f"{', '.join(map(str, named))} and none called default: write the "
+                              "one to use into a file, and name it by --chat-template")
+            found = named["default"]
+        if not isinstance(found, str) or not found:
+            raise Failure(f"{self.path} has no chat template, neither in {TEMPLATE_FILE} nor in "
+                          f"{CONFIG_FILE}: it is a base model's, perhaps. Take the folder of the "
+                          "model that was trained to chat, or name a template by --chat-template "
+                          "FILE")
+        return found, str(folder / CONFIG_FILE)
+
+
+def tokenizer_json(path):
+    """The file itself, where a folder may have been named."""
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    if not (path / "tokenizer.json").is_file():
+        raise Failure(f"the folder {path} has no tokenizer.json: transformers writes one by "
+                      "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)")
+    return path / "tokenizer.json"
+
+
+def _special_tokens(config, older):
+    first, second = (config, older) if "added_tokens_decoder" in config else (older, config)
+    named = {}
+    for source in (second, first):
+        found = {name: source[name] for name in source
+                 if name in SPECIAL_TOKENS or name.endswith("_token")}
+        more = source.get("extra_special_tokens")
+        found.update(more if isinstance(more, dict) else {})
+        named.update((name, _token_text(token)) for name, token in found.items()
+                     if _token_text(token) is not None)
+    return named
+
+
+def _token_text(token):
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _read(path):
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Failure(f"cannot read {path}: {error.strerror}") from error
+
+
+def _text(path):
+    if path.exists() and not path.is_file():  # a pipe would block
+        raise Failure(f"the chat template {path} is not a regular file")
+    try:
+        return _read(path).decode()
+    except UnicodeDecodeError as error:
+        raise Failure(f"the chat template {path} is not UTF-8: {error}") from error
