@@ -21,8 +21,10 @@ from sluice_runs import SLUICE, SluiceRuns
 
 if not MISSING:
     import transformers
-    from transformers import AutoModelForCausalLM
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+PREPARE = Path(__file__).resolve().parents[2] / "tools/prepare"
 PRINT_SAMPLES = os.path.abspath(os.environ.get("PRINT_SAMPLES", "build/bin/print_samples"))
 MICRO, ACCUMULATION, LENGTH, STEPS = 4, 2, 24, 30
 SEED, CLIP = 7, 1.0
@@ -45,11 +47,11 @@ NVME = {"zero_optimization.offload_param.device": "nvme",
         "zero_optimization.stage3_param_persistence_threshold": 0}
 
 
-def make_model(case, seed=3, stir=0.1):
+def make_model(case, seed=3, stir=0.1, **more):
     """Weights that are large enough for each of them to matter."""
     kind, keys = CASES[case]
     torch.manual_seed(seed)
-    config = getattr(transformers, kind)(**{**SIZES, **keys}, bos_token_id=None, eos_token_id=None)
+    config = getattr(transformers, kind)(**{**SIZES, **keys, **more}, bos_token_id=None, eos_token_id=None)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for value in model.parameters():
@@ -64,6 +66,25 @@ def loaded(folder):
     problems = {problem: names for problem, names in info.items() if names}
     assert not problems, problems
     return model.float()
+
+
+TEMPLATE = """\
+{% for message in messages %}{{ "<|im_start|>" + message.role + "\\n" }}\
+{% if message.role == "assistant" %}{% generation %}{{ message.content + "<|im_end|>" }}\
+{% endgeneration %}{% else %}{{ message.content + "<|im_end|>" }}{% endif %}{{ "\\n" }}\
+{% endfor %}"""
+
+
+def chat_tokenizer():
+    """Of bytes, with the special tokens of the template."""
+    made = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(
+        sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    # One token more fits the vocabulary of 257, so the begin of a turn is plain text.
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>")
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
 
 
 @unittest.skipIf(MISSING, MISSING)
@@ -218,6 +239,46 @@ class Llamas(SluiceRuns):
                               check=False)
         self.assertEqual(done.returncode, code, done.stderr)
         return done.stderr
+
+    def test_conversations_are_prepared_and_learned_as_transformers_would(self):
+        folder = self.path / "theirs"
+        model = make_model("qwen2", max_position_embeddings=512)
+        model.save_pretrained(folder)
+        tokenizer = chat_tokenizer()
+        tokenizer.save_pretrained(folder)
+        lines = [[{"role": "user", "content": f"What is {i} and {i}?"},
+                  {"role": "assistant", "content": f"It is {2 * i}."},
+                  {"role": "user", "content": "Sure?"},
+                  {"role": "assistant", "content": "Yes. " * (i % 4 + 1)}] for i in range(12)]
+        (self.path / "chat.jsonl").write_text(
+            "".join(json.dumps({"messages": messages}) + "\n" for messages in lines),
+            encoding="utf-8")
+        subprocess.run([PREPARE, "--chat", self.path / "chat.jsonl", "--out", self.path / "chat",
+                        "--tokenizer", folder, "--validation-fraction", "0"], check=True,
+                       capture_output=True)
+        documents, masks = [], []
+        for messages in lines:
+            made = tokenizer.apply_chat_template(messages, return_dict=True,
+                                                 return_assistant_tokens_mask=True)
+            documents.append(torch.tensor(made["input_ids"]))
+            masks.append(torch.tensor(made["assistant_masks"]) == 1)
+        loss, norm = self.expected_step(model, documents, masks)
+        file = self.write_run({"model": {"path": str(folder)}})
+        words = {"data.train": f'["{self.path / "chat/train.bin"}"]', "data.dtype": "auto",
+                 "data.sequence_length": 512, "train_micro_batch_size_per_gpu": 1}
+        said = self.sluice("train", file, "--out", self.path / "one", "--steps", 1,
+                           *self.words(**words)).stderr
+        rows = int(re.search(r"12 documents in (\d+) rows of 512 tokens", said).group(1))
+        self.assertLess(rows, 12)
+        self.sluice("train", file, "--out", self.path / "all", "--steps", 1,
+                    *self.words(**words, gradient_accumulation_steps=rows))
+        step, = self.metrics("all")
+        self.assert_close(step["loss"], loss, 2e-6)
+        self.assert_close(step["grad_norm"], norm, 2e-5)
+        # The run speaks the folder's language.
+        self.sluice("export", self.path / "all", self.path / "ours")
+        self.assertEqual(AutoTokenizer.from_pretrained(self.path / "ours").encode("What is 7?"),
+                         tokenizer.encode("What is 7?"))
 
     def test_folders_that_are_not_such_models_are_refused_by_name(self):
         make_model("llama").save_pretrained(self.path / "theirs", max_shard_size="40KB")
