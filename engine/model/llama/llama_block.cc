@@ -56,6 +56,7 @@ at::Tensor joint_linear(const at::Tensor& input, const UnitViews& w, int first, 
   const auto bias = has_bias ? joined_rows(w, first_bias, parts) : std::optional(at::Tensor());
   if (weight && bias) return linear(input, *weight, *bias, kOutIn);
   std::vector<at::Tensor> made;
+  made.reserve(static_cast<std::size_t>(parts));
   for (int part = 0; part < parts; ++part)
     made.push_back(
         linear(input, w[first + part], has_bias ? w[first_bias + part] : at::Tensor(), kOutIn));

@@ -18,6 +18,7 @@ float power(float base, std::int64_t pair, std::int64_t head_dim) {
 
 std::vector<float> plain(float base, std::int64_t head_dim) {
   std::vector<float> frequencies;
+  frequencies.reserve(static_cast<std::size_t>(head_dim / 2));
   for (std::int64_t pair = 0; pair < head_dim / 2; ++pair)
     frequencies.push_back(1.0F / power(base, pair, head_dim));
   return frequencies;
