@@ -59,7 +59,10 @@ __global__ void __launch_bounds__(kThreads) silu_gated_kernel(SiluGatedLaunch la
   load(static_cast<const Scalar*>(launch.gate_and_up), at.gate, gate);
   load(static_cast<const Scalar*>(launch.gate_and_up), at.up, up);
 #pragma unroll
-  for (int i = 0; i < kPack; ++i) gate[i] *= logistic(gate[i]) * up[i];
+  for (int i = 0; i < kPack; ++i) {
+    const float silu = gate[i] * logistic(gate[i]);
+    gate[i] = silu * up[i];  // rounded as the backward pass's product is
+  }
   store(static_cast<Scalar*>(launch.product), at.product, gate);
 }
 
