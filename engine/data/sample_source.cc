@@ -28,7 +28,10 @@ class WindowSource final : public SampleSource {
   }
   std::vector<SamplePlace> places(std::uint64_t sample) const override {
     const Sample found = at(sample);
-    return {{.file = found.file, .first_token = found.first_token}};
+    return {
+        {.file = found.file,
+         .first_token = found.first_token,
+         .tokens = (shuffled_ ? shuffled_->sequence_tokens() : in_order_->sequence_tokens()) + 1}};
   }
 
  private:
@@ -43,16 +46,19 @@ class WindowSource final : public SampleSource {
 
 class DocumentSource final : public SampleSource {
  public:
-  DocumentSource(const TokenCorpus& corpus, PackedRows rows, std::string outcome, bool leaves_out)
-      : corpus_(corpus),
-        rows_(std::move(rows)),
-        outcome_(std::move(outcome)),
-        leaves_out_(leaves_out) {}
+  struct Facts {
+    std::uint64_t documents = 0;
+    std::string outcome;
+    bool leaves_out = false;
+  };
+  DocumentSource(const TokenCorpus& corpus, PackedRows rows, Facts facts)
+      : corpus_(corpus), rows_(std::move(rows)), facts_(std::move(facts)) {}
 
   std::uint64_t count() const override { return rows_.count(); }
   bool has_documents() const override { return true; }
-  std::string outcome() const override { return outcome_; }
-  bool leaves_out() const override { return leaves_out_; }
+  std::uint64_t documents() const override { return facts_.documents; }
+  std::string outcome() const override { return facts_.outcome; }
+  bool leaves_out() const override { return facts_.leaves_out; }
   std::uint64_t order_id() const override { return rows_.order_id(); }
 
   Status read(std::uint64_t sample, SampleRow& row) const override {
@@ -72,7 +78,8 @@ class DocumentSource final : public SampleSource {
   std::vector<SamplePlace> places(std::uint64_t sample) const override {
     std::vector<SamplePlace> places;
     for (const Piece& piece : rows_.at(sample))
-      places.push_back({.file = piece.file, .first_token = piece.first_token});
+      places.push_back(
+          {.file = piece.file, .first_token = piece.first_token, .tokens = piece.tokens});
     return places;
   }
 
@@ -102,8 +109,7 @@ class DocumentSource final : public SampleSource {
 
   const TokenCorpus& corpus_;
   PackedRows rows_;
-  std::string outcome_;
-  bool leaves_out_;
+  Facts facts_;
 };
 
 const char* fate_of(LongDocuments longer) {
@@ -171,9 +177,11 @@ Result<std::unique_ptr<SampleSource>> document_source(const TokenCorpus& corpus,
   PackedRows rows(std::move(pieces.pieces),
                   {.sequence_tokens = options.sequence_tokens, .seed = options.shuffle_seed});
   const bool is_cut = pieces.longer > 0 && options.longer != LongDocuments::kSplit;
-  std::string outcome = outcome_of(pieces, rows, options);
-  return std::unique_ptr<SampleSource>(std::make_unique<DocumentSource>(
-      corpus, std::move(rows), std::move(outcome), is_cut || pieces.untrained > 0));
+  DocumentSource::Facts facts = {.documents = pieces.documents,
+                                 .outcome = outcome_of(pieces, rows, options),
+                                 .leaves_out = is_cut || pieces.untrained > 0};
+  return std::unique_ptr<SampleSource>(
+      std::make_unique<DocumentSource>(corpus, std::move(rows), std::move(facts)));
 }
 
 }  // namespace sluice::data

@@ -32,10 +32,12 @@ struct SampleRow {
 };
 inline constexpr std::int64_t kIgnoredSample = -100;  // kIgnoredTarget (cross_entropy.h)
 
-// Files and first tokens of what a sample is made of.
+// What a sample is made of: pieces of files, one behind the other. A piece of n tokens gives n - 1
+// predictions.
 struct SamplePlace {
   std::uint32_t file = 0;
   std::uint64_t first_token = 0;
+  std::uint64_t tokens = 0;
 };
 
 class SampleSource {
@@ -47,6 +49,8 @@ class SampleSource {
 
   virtual std::uint64_t count() const = 0;  // of an epoch
   virtual bool has_documents() const = 0;
+  // Those that its rows were chosen from; 0: there are none.
+  virtual std::uint64_t documents() const { return 0; }
   // What became of documents, as a sentence; empty: there are none.
   virtual std::string outcome() const { return {}; }
   // Whether some of them are trained on in part, or not at all.

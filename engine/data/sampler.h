@@ -51,6 +51,7 @@ class ShuffledSampler {
 
   std::uint64_t samples_per_epoch() const { return samples_per_epoch_; }
   std::uint64_t ranges_left_out() const { return ranges_left_out_; }
+  std::uint64_t sequence_tokens() const { return options_.sequence_tokens; }
   Sample at(std::uint64_t samples_drawn) const;
 
   // What at() depends on, as one number: a checkpoint's position means the same samples only where
@@ -77,6 +78,7 @@ class SequentialSampler {
                                           std::uint64_t sequence_tokens);
 
   std::uint64_t count() const { return count_; }
+  std::uint64_t sequence_tokens() const { return sequence_tokens_; }
   Sample at(std::uint64_t index) const;  // index < count()
 
  private:

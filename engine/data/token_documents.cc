@@ -9,6 +9,7 @@
 #include <functional>
 #include <utility>
 
+#include "aio/check.h"
 #include "aio/real_file_system.h"
 #include "aio/split_mix.h"
 #include "aio/units.h"
@@ -78,6 +79,12 @@ Result<TokenDocuments> TokenDocuments::open(const std::string& token_path,
   TokenDocuments documents(std::move(starts), std::move(mask));
   SLUICE_RETURN_IF_ERROR(documents.read_mask(expected));
   return documents;
+}
+
+std::uint64_t TokenDocuments::holding(std::uint64_t token) const {
+  SLUICE_CHECK(token < starts_.back(), "a token of the file");
+  const auto after = std::upper_bound(starts_.begin(), starts_.end(), token);
+  return static_cast<std::uint64_t>(after - starts_.begin()) - 1;
 }
 
 Status TokenDocuments::read_mask(const Expected& expected) {

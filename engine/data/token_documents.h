@@ -35,6 +35,8 @@ class TokenDocuments {
   std::uint64_t count() const { return starts_.size() - 1; }
   std::uint64_t begin(std::uint64_t document) const { return starts_[document]; }
   std::uint64_t end(std::uint64_t document) const { return starts_[document + 1]; }
+  // The document that a token of the file lies in.
+  std::uint64_t holding(std::uint64_t token) const;
 
   // Of the mask: another one is another text to learn.
   std::uint64_t mask_hash() const { return mask_hash_; }

@@ -30,6 +30,9 @@ class HeadUnit {
   // The same loss_sum, without gradients.
   virtual at::Tensor loss_sum(const UnitViews& parameters, const at::Tensor& input,
                               const at::Tensor& targets) const = 0;
+  // Each target's part of it: [B, T], fp32 (float64 for float64), 0 where it is ignored.
+  virtual at::Tensor token_losses(const UnitViews& parameters, const at::Tensor& input,
+                                  const at::Tensor& targets) const = 0;
   // Of the last `positions` of each sequence: [B, positions, vocab].
   virtual at::Tensor logits(const UnitViews& parameters, const at::Tensor& input,
                             std::int64_t positions) const = 0;

@@ -10,12 +10,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "aio/executor.h"
 #include "aio/result.h"
 #include "engine/budget/memory_plan.h"
 #include "engine/config/config.h"
 #include "engine/model/model.h"
+#include "engine/run/document_losses.h"
 #include "engine/run/run_data.h"
 #include "engine/run/run_resources.h"
 #include "engine/step/evaluation_pass.h"
@@ -38,12 +41,21 @@ class EvaluationRun {
   // Over run.eval_batches micro-batches of the validation data, or all of it if that is less;
   // counts samples.
   LossSum evaluate(const Progress& progress);
+  // Of each document, over the same samples. Data without documents, and where a document is cut or
+  // left out (data.long_documents), are refused: kInvalidArgument.
+  struct Documents {
+    std::vector<DocumentLoss> losses;  // of those with a target that counts
+    std::uint64_t documents = 0;       // all that there are
+    std::vector<std::string> files;    // DocumentLoss::file counts in them
+  };
+  Result<Documents> evaluate_documents(const Progress& progress);
 
   offload::ParamStats stats() const { return params_->stats(); }
 
  private:
   EvaluationRun(const config::Config& config, const MemoryPlan& plan)
       : config_(config), plan_(plan) {}
+  void add_losses(std::uint64_t first, const StepBatch& batch, DocumentLosses& losses);
 
   const config::Config config_;
   const MemoryPlan plan_;

@@ -28,9 +28,11 @@ PassContext context(int unit, std::size_t micro_batch, const StepBatch& batch) {
   return pass;
 }
 
-}  // namespace
-
-LossSum evaluate_batch(const EvaluationParts& parts, const StepBatch& batch) {
+// What the head makes of its input, for each micro-batch.
+using HeadPass = at::Tensor (HeadUnit::*)(const UnitViews& parameters, const at::Tensor& input,
+                                          const at::Tensor& targets) const;
+std::vector<at::Tensor> run_units(const EvaluationParts& parts, const StepBatch& batch,
+                                  HeadPass head_pass) {
   using offload::StepOp;
   const at::NoGradGuard no_tape;
   const ModelLayout& layout = parts.model->layout();
@@ -49,19 +51,31 @@ LossSum evaluate_batch(const EvaluationParts& parts, const StepBatch& batch) {
       if (op == StepOp::kForward) {
         flow[m] = parts.model->unit(unit).forward(context(unit, m, batch), views, flow[m], nullptr);
       } else {
-        losses.push_back(parts.model->head().loss_sum(views, flow[m], batch.targets[m]));
+        losses.push_back((parts.model->head().*head_pass)(views, flow[m], batch.targets[m]));
         flow[m].reset();
       }
     }
     fetched.release();
     if (op == StepOp::kForward) must(parts.parameters->prefetch(unit + 1));
   }
+  return losses;
+}
 
+}  // namespace
+
+LossSum evaluate_batch(const EvaluationParts& parts, const StepBatch& batch) {
+  const std::vector<at::Tensor> losses = run_units(parts, batch, &HeadUnit::loss_sum);
   LossSum total;
   for (std::size_t m = 0; m < losses.size(); ++m) {
     total += {.sum = losses[m].item<double>(), .tokens = batch.count(m)};
   }
   return total;
+}
+
+std::vector<at::Tensor> evaluate_tokens(const EvaluationParts& parts, const StepBatch& batch) {
+  std::vector<at::Tensor> losses = run_units(parts, batch, &HeadUnit::token_losses);
+  for (at::Tensor& loss : losses) loss = loss.to(at::kCPU, at::kFloat);
+  return losses;
 }
 
 }  // namespace sluice::engine

@@ -6,6 +6,8 @@
 // Errors:  as c10::Error or TrainError.
 #pragma once
 
+#include <vector>
+
 #include "engine/model/model.h"
 #include "engine/step/step_batch.h"
 #include "engine/step/unit_parameters.h"
@@ -32,5 +34,8 @@ struct EvaluationParts {
 
 // The parameters must be there: no update may be in progress.
 LossSum evaluate_batch(const EvaluationParts& parts, const StepBatch& batch);
+// The loss of each target instead: for each micro-batch fp32 [B, T] on the host, 0 where it is
+// ignored.
+std::vector<at::Tensor> evaluate_tokens(const EvaluationParts& parts, const StepBatch& batch);
 
 }  // namespace sluice::engine

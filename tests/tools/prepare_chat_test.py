@@ -8,6 +8,7 @@ manner of well-known ones.
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -486,6 +487,13 @@ class Reasons(Prepared):
         result = self.prepare("chat.jsonl", *arguments, "--overwrite")
         self.assertEqual([each[-1][0] for each in self.pieces()], ["good<|im_end|>\n"])
         self.assertIn(f"{len(rows)} of {len(rows) + 1} conversations are left out", result.stdout)
+        # As the counts are said, so they are kept beside the tokens.
+        kept = json.loads((self.out / "train.bin.json").read_text(encoding="utf-8"))["preparation"]
+        said = {reason: int(count) for count, reason in re.findall(
+            r"^ +(\d+) (.+)$", result.stdout[result.stdout.index("conversations are left"):], re.M)}
+        self.assertEqual(kept, {"conversations": len(rows) + 1, "cut": 0, "left_out": said,
+                                "replaced": 0})
+        self.assertEqual(sum(said.values()), len(rows))
         return result.stdout, result.stderr
 
     def test_counts_and_names_what_no_form_fits(self):

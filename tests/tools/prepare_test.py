@@ -197,6 +197,9 @@ class Records(Prepared):
         for expected in ("skipped a.jsonl:4: not JSON", "a.jsonl:5: no text under 'body'",
                          "a.jsonl:6: no text", "a.jsonl:7: no text", "a.jsonl:9: not JSON"):
             self.assertIn(expected, said)
+        kept = json.loads((self.out / "train.bin.json").read_text(encoding="utf-8"))["preparation"]
+        self.assertEqual(kept, {"left_out": {"no text under 'body'": 3, "not JSON": 2},
+                                "replaced": 1})
 
     def test_names_ten_of_many_and_counts_the_rest(self):
         path = self.write("a.jsonl", "{}\n" * 500 + '{"text": "a"}')

@@ -8,6 +8,7 @@
 
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
+#include "tools/cli/document_report.h"
 #include "tools/cli/open_queue.h"
 #include "tools/cli/option_checks.h"
 #include "tools/cli/run_setup.h"
@@ -25,6 +26,8 @@ struct Options {
   std::vector<std::string> data;
   std::int64_t batches = 0;
   bool json = false;
+  bool csv = false;
+  bool by_document = false;
   bool any_tokenizer = false;
 };
 
@@ -59,9 +62,43 @@ void print(const Options& options, const engine::LossSum& loss) {
             << perplexity << ") over " << tokens << " tokens\n";
 }
 
-Status check_data(const config::Config& config, bool any_tokenizer, aio::IoWatchdog& watchdog) {
+// Before weights are read.
+Status check_has_documents(const config::Config& config) {
+  const auto& paths = config.data.validation.empty() ? config.data.train : config.data.validation;
+  for (const std::string& path : paths) {
+    SLUICE_ASSIGN_OR_RETURN(const data::TokenFile file,
+                            data::TokenFile::open(path, engine::file_options(config.data)));
+    if (file.documents() != nullptr) continue;
+    return Error(ErrorCode::kInvalidArgument,
+                 "--by-document: " + path +
+                     " is one text, and where documents begin is not known of it: prepare it by "
+                     "tools/prepare --chat, or leave --by-document out");
+  }
+  return {};
+}
+
+Status check_data(const config::Config& config, const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
-  return check_evaluation_data(*files.queue, config, any_tokenizer);
+  SLUICE_RETURN_IF_ERROR(check_evaluation_data(*files.queue, config, options.any_tokenizer));
+  return options.by_document ? check_has_documents(config) : Status();
+}
+
+// The mean loss, once it is shown.
+Result<double> evaluate(const Options& options, engine::EvaluationRun& run) {
+  TerminalLine line;
+  const auto progress = show_share(line, "evaluating");
+  if (!options.by_document) {
+    const engine::LossSum loss = run.evaluate(progress);
+    line.clear();
+    print(options, loss);
+    return loss.mean();
+  }
+  SLUICE_ASSIGN_OR_RETURN(const auto evaluated, run.evaluate_documents(progress));
+  line.clear();
+  std::cout << (options.json  ? document_json(options.weights, evaluated)
+                : options.csv ? document_csv(evaluated)
+                              : document_table(evaluated));
+  return engine::summary_of(evaluated.losses).mean;
 }
 
 Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
@@ -74,20 +111,16 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   if (!options.data.empty()) add("data.validation=" + json_list(options.data));
   if (!options.data.empty()) add("data.train=" + json_list(options.data));
   // Data named here is evaluated in full.
-  const std::int64_t batches =
-      options.batches == 0 && !options.data.empty() ? kAllBatches : options.batches;
+  const bool all = !options.data.empty() || options.by_document;
+  const std::int64_t batches = options.batches == 0 && all ? kAllBatches : options.batches;
   if (batches > 0) add("run.eval_batches=" + std::to_string(batches));
+  if (options.by_document) add("data.long_documents=split");
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
   watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
-  SLUICE_RETURN_IF_ERROR(check_data(resolved.config, options.any_tokenizer, watchdog));
+  SLUICE_RETURN_IF_ERROR(check_data(resolved.config, options, watchdog));
   SLUICE_ASSIGN_OR_RETURN(const auto run, set_up_evaluation(resolved.config));
-  engine::LossSum loss;
-  {
-    TerminalLine line;
-    loss = run->evaluate(show_share(line, "evaluating"));
-  }
-  print(options, loss);
-  if (std::isfinite(loss.mean())) return 0;
+  SLUICE_ASSIGN_OR_RETURN(const double loss, evaluate(options, *run));
+  if (std::isfinite(loss)) return 0;
   std::cerr << "sluice: the loss is not finite: the weights hold NaN or infinity, or what comes of "
                "them does not fit the type that computes (bf16.enabled, fp16.enabled; without "
                "both it is fp32)\n";
@@ -101,19 +134,33 @@ Command add_eval_command(CLI::App& sluice) {
       "eval", "Evaluate weights on data: the mean loss, also of models larger than memory");
   command->footer(
       "  sluice eval configs/demo.json --weights model.safetensors --data val.bin\n"
+      "  sluice eval run.json --weights hf/ --data sft/val.bin --by-document --csv\n"
       "CONFIG says what the model is. A config.json beside the weights has to agree with it: what\n"
-      "sluice import refuses is refused here.");
+      "sluice import refuses is refused here. --by-document needs data of tools/prepare --chat, "
+      "and takes each\n"
+      "document whole (data.long_documents: split): what a row's end cuts off continues in "
+      "another\n"
+      "row as a piece of its own, which sees nothing of the text before it but one token.");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
   command->add_option("--weights", options->weights, "A safetensors file, index or folder")
       ->required();
   command->add_option("--data", options->data,
                       "Token files; else the configuration's validation data");
-  command
-      ->add_option("--batches", options->batches,
-                   "How many micro-batches at most (run.eval_batches); else all of --data")
-      ->check(at_least(1));
-  command->add_flag("--json", options->json, "Prints one JSON object");
+  CLI::Option* const batches =
+      command
+          ->add_option("--batches", options->batches,
+                       "How many micro-batches at most (run.eval_batches); else all of --data")
+          ->check(at_least(1));
+  CLI::Option* const by_document =
+      command
+          ->add_flag("--by-document", options->by_document,
+                     "The loss and perplexity of each document, of all of the data")
+          ->excludes(batches);
+  CLI::Option* const json = command->add_flag("--json", options->json, "Prints one JSON object");
+  command->add_flag("--csv", options->csv, "With --by-document: prints a line for each document")
+      ->needs(by_document)
+      ->excludes(json);
   add_any_tokenizer(*command, options->any_tokenizer);
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }

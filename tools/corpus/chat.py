@@ -102,6 +102,11 @@ class ChatPreparation:
                               f"{options.validation_fraction}): use another fraction")
         return writers
 
+    def record(self):
+        """For the sidecars."""
+        return {"conversations": self._conversations["read"], "cut": self._conversations["cut"],
+                **self._report.record()}
+
     def closing_lines(self, out, said, writers):
         """said: side -> what its sidecar says."""
         lines = []

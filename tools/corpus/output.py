@@ -166,8 +166,9 @@ class TokenWriter:
             yield begin, chunk
             begin += count
 
-    def finish(self, vocabulary_description, vocab_size, corpus, options):
-        """Closes the file and writes its sidecar; returns what that says."""
+    def finish(self, vocabulary_description, vocab_size, corpus, options, preparation):
+        """Closes the file and writes its sidecar; returns what that says. preparation: what became
+        of the input, of which this file may be a part only."""
         try:
             self.close()
             description = {
@@ -182,6 +183,7 @@ class TokenWriter:
                 "sha256": _sha256(self.path),
                 "tokenizer": vocabulary_description,
                 "made_with": options,
+                "preparation": preparation,
                 "source_count": len(corpus.read),
                 "source_bytes": sum(source.get("bytes", 0) for source in corpus.read),
                 "sources": corpus.read[:SOURCES_LISTED],

@@ -6,6 +6,7 @@ from collections import Counter
 
 SHOWN_AT_MOST = 10
 SHOWN_OF_A_REASON = 3
+REASONS_RECORDED = 50
 INTERVAL_S = 0.2
 
 
@@ -17,11 +18,13 @@ class Report:
         self.quiet = quiet
         self.skipped = 0
         self.reasons = Counter()  # of what leave_out() was told
+        self._skips = Counter()  # of what skip() was told, without particulars
         self.replaced_bytes = 0
         self.replaced_sources = 0
 
     def skip(self, name, reason):
         self.skipped += 1
+        self._skips[reason.split(" (")[0]] += 1
         if self.skipped <= SHOWN_AT_MOST:
             self._say(f"skipped {name}: {reason}")
         elif self.skipped == SHOWN_AT_MOST + 1:
@@ -46,6 +49,15 @@ class Report:
         self.replaced_sources += 1
         if self.replaced_sources <= SHOWN_AT_MOST:
             self._say(f"{name}: {count} places are not UTF-8; they are now U+FFFD")
+
+    def record(self):
+        """For the sidecars: what is in none of the token files, and why; the rarest reasons as one.
+        And how many sources, or conversations, had characters replaced."""
+        left_out = sorted((self.reasons + self._skips).items(), key=lambda one: (-one[1], one[0]))
+        kept, rest = left_out[:REASONS_RECORDED], left_out[REASONS_RECORDED:]
+        if rest:
+            kept.append(("other reasons", sum(count for _, count in rest)))
+        return {"left_out": dict(kept), "replaced": self.replaced_sources}
 
     def _say(self, message):
         if not self.quiet:

@@ -49,6 +49,17 @@ at::Tensor Gpt2Head::loss_sum(const UnitViews& parameters, const at::Tensor& inp
                      loss_options(input.device(), 1));
 }
 
+at::Tensor Gpt2Head::token_losses(const UnitViews& parameters, const at::Tensor& input,
+                                  const at::Tensor& targets) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor rows = layer_norm(input, parameters[head_parameter::kNormWeight],
+                                     parameters[head_parameter::kNormBias])
+                              .output.flatten(0, 1);
+  return output_losses(rows, parameters[head_parameter::kOutput], targets.flatten(),
+                       loss_options(input.device(), 1))
+      .view(targets.sizes());
+}
+
 at::Tensor Gpt2Head::logits(const UnitViews& parameters, const at::Tensor& input,
                             std::int64_t positions) const {
   const at::NoGradGuard no_grad;

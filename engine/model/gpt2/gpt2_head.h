@@ -27,6 +27,8 @@ class Gpt2Head final : public HeadUnit {
                          const UnitViews& gradients) const override;
   at::Tensor loss_sum(const UnitViews& parameters, const at::Tensor& input,
                       const at::Tensor& targets) const override;
+  at::Tensor token_losses(const UnitViews& parameters, const at::Tensor& input,
+                          const at::Tensor& targets) const override;
   at::Tensor logits(const UnitViews& parameters, const at::Tensor& input,
                     std::int64_t positions) const override;
 

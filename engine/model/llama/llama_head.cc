@@ -44,6 +44,15 @@ at::Tensor LlamaHead::loss_sum(const UnitViews& parameters, const at::Tensor& in
                      loss_options(input.device(), 1));
 }
 
+at::Tensor LlamaHead::token_losses(const UnitViews& parameters, const at::Tensor& input,
+                                   const at::Tensor& targets) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor rows = rms_norm(input, parameters[places_.norm], epsilon_).output.flatten(0, 1);
+  return output_losses(rows, parameters[places_.output], targets.flatten(),
+                       loss_options(input.device(), 1))
+      .view(targets.sizes());
+}
+
 at::Tensor LlamaHead::logits(const UnitViews& parameters, const at::Tensor& input,
                              std::int64_t positions) const {
   const at::NoGradGuard no_grad;

@@ -1,11 +1,13 @@
 #include "engine/model/ops/output_loss.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "engine/model/ops/cross_entropy.h"
 #include "engine/model/ops/linear.h"
@@ -53,6 +55,17 @@ at::Tensor output_loss(const at::Tensor& rows, const at::Tensor& output, const a
                  .sum(at::kDouble));
   });
   return sum;
+}
+
+at::Tensor output_losses(const at::Tensor& rows, const at::Tensor& output,
+                         const at::Tensor& targets, const OutputLossOptions& options) {
+  std::vector<at::Tensor> losses;
+  for_each_chunk(rows.size(0), options.chunk_rows, [&](std::int64_t first, std::int64_t count) {
+    at::Tensor logits = at::mm(rows.narrow(0, first, count), output.t());
+    losses.push_back(cross_entropy_in_place(logits, targets.narrow(0, first, count),
+                                            {.vocab = options.vocab, .gradient = false}));
+  });
+  return at::cat(losses);
 }
 
 }  // namespace sluice::engine

@@ -27,4 +27,8 @@ OutputLoss output_loss_and_gradient(const at::Tensor& rows, const at::Tensor& ou
 at::Tensor output_loss(const at::Tensor& rows, const at::Tensor& output, const at::Tensor& targets,
                        const OutputLossOptions& options);
 
+// Each row's: [N], fp32 (float64 for float64), 0 where the target is ignored.
+at::Tensor output_losses(const at::Tensor& rows, const at::Tensor& output,
+                         const at::Tensor& targets, const OutputLossOptions& options);
+
 }  // namespace sluice::engine

@@ -204,6 +204,13 @@ class ToyHead final : public HeadUnit {
     return cross_entropy_in_place(logits, targets.flatten(), {.vocab = vocab_, .gradient = false})
         .sum(at::kDouble);
   }
+  at::Tensor token_losses(const UnitViews& w, const at::Tensor& input,
+                          const at::Tensor& targets) const override {
+    const at::NoGradGuard no_grad;
+    at::Tensor logits = rows(rms_norm(input, w[toy_head::kNorm], epsilon_).output, w);
+    return cross_entropy_in_place(logits, targets.flatten(), {.vocab = vocab_, .gradient = false})
+        .view(targets.sizes());
+  }
   at::Tensor logits(const UnitViews& w, const at::Tensor& input,
                     std::int64_t positions) const override {
     const at::NoGradGuard no_grad;

@@ -1,0 +1,21 @@
+// What `sluice eval --by-document` prints: a table, JSON or CSV.
+//
+// Threads: any. Errors: none.
+#pragma once
+
+#include <string>
+
+#include "engine/run/evaluation_run.h"
+
+namespace sluice::tools {
+
+// A row for each document that has a target, and what they amount to. Of one document or more.
+std::string document_table(const engine::EvaluationRun::Documents& evaluated);
+// One object: "loss", "perplexity" and "tokens" as without --by-document, the means over documents,
+// the best and the worst, and "documents". A number that is not finite is null.
+std::string document_json(const std::string& weights,
+                          const engine::EvaluationRun::Documents& evaluated);
+// file,document,targets,loss,perplexity
+std::string document_csv(const engine::EvaluationRun::Documents& evaluated);
+
+}  // namespace sluice::tools
