@@ -17,6 +17,7 @@ class WindowSource final : public SampleSource {
     return shuffled_ ? shuffled_->samples_per_epoch() : in_order_->count();
   }
   bool has_documents() const override { return false; }
+  std::uint64_t targets() const override { return count() * sequence_tokens(); }
   std::uint64_t order_id() const override { return shuffled_ ? shuffled_->order_id() : 0; }
   Status read(std::uint64_t sample, SampleRow& row) const override {
     std::vector<std::int64_t> window(row.inputs.size() + 1);
@@ -31,10 +32,13 @@ class WindowSource final : public SampleSource {
     return {
         {.file = found.file,
          .first_token = found.first_token,
-         .tokens = (shuffled_ ? shuffled_->sequence_tokens() : in_order_->sequence_tokens()) + 1}};
+         .tokens = sequence_tokens() + 1}};
   }
 
  private:
+  std::uint64_t sequence_tokens() const {
+    return shuffled_ ? shuffled_->sequence_tokens() : in_order_->sequence_tokens();
+  }
   Sample at(std::uint64_t sample) const {
     return shuffled_ ? shuffled_->at(sample) : in_order_->at(sample);
   }
@@ -48,6 +52,7 @@ class DocumentSource final : public SampleSource {
  public:
   struct Facts {
     std::uint64_t documents = 0;
+    std::uint64_t targets = 0;
     std::string outcome;
     bool leaves_out = false;
   };
@@ -57,6 +62,7 @@ class DocumentSource final : public SampleSource {
   std::uint64_t count() const override { return rows_.count(); }
   bool has_documents() const override { return true; }
   std::uint64_t documents() const override { return facts_.documents; }
+  std::uint64_t targets() const override { return facts_.targets; }
   std::string outcome() const override { return facts_.outcome; }
   bool leaves_out() const override { return facts_.leaves_out; }
   std::uint64_t order_id() const override { return rows_.order_id(); }
@@ -178,6 +184,7 @@ Result<std::unique_ptr<SampleSource>> document_source(const TokenCorpus& corpus,
                   {.sequence_tokens = options.sequence_tokens, .seed = options.shuffle_seed});
   const bool is_cut = pieces.longer > 0 && options.longer != LongDocuments::kSplit;
   DocumentSource::Facts facts = {.documents = pieces.documents,
+                                 .targets = pieces.trained_tokens,
                                  .outcome = outcome_of(pieces, rows, options),
                                  .leaves_out = is_cut || pieces.untrained > 0};
   return std::unique_ptr<SampleSource>(

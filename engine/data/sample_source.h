@@ -51,6 +51,7 @@ class SampleSource {
   virtual bool has_documents() const = 0;
   // Those that its rows were chosen from; 0: there are none.
   virtual std::uint64_t documents() const { return 0; }
+  virtual std::uint64_t targets() const = 0;  // of an epoch; those that are not ignored
   // What became of documents, as a sentence; empty: there are none.
   virtual std::string outcome() const { return {}; }
   // Whether some of them are trained on in part, or not at all.

@@ -100,6 +100,7 @@ Status TokenDocuments::read_mask(const Expected& expected) {
       mask_hash_ = aio::SplitMix(mask_hash_ ^ word).next();
     }
   }
+  trained_tokens_ = trained;
   if (trained == expected.trained_tokens) return {};
   return Error(ErrorCode::kCorrupt, mask_->path() + " has " + std::to_string(trained) +
                                         " tokens to train on instead of " +

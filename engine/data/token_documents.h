@@ -38,6 +38,8 @@ class TokenDocuments {
   // The document that a token of the file lies in.
   std::uint64_t holding(std::uint64_t token) const;
 
+  // What the mask has.
+  std::uint64_t trained_tokens() const { return trained_tokens_; }
   // Of the mask: another one is another text to learn.
   std::uint64_t mask_hash() const { return mask_hash_; }
   // Whether each of the tokens [first, first + out.size()) is trained on.
@@ -51,6 +53,7 @@ class TokenDocuments {
   std::vector<std::uint64_t> starts_;
   std::unique_ptr<aio::File> mask_;
   std::uint64_t mask_hash_ = 0;
+  std::uint64_t trained_tokens_ = 0;
 };
 
 }  // namespace sluice::data

@@ -6,6 +6,7 @@
 
 #include "aio/log.h"
 #include "aio/small_file.h"
+#include "engine/exchange/model_card.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/families/families.h"
 #include "engine/weights/safetensors_writer.h"
@@ -67,6 +68,13 @@ Result<Exported> write_folder(aio::IoQueue& queue, CheckpointReader& checkpoint,
   TokenizerFiles tokenizer = options.tokenizer;
   tokenizer.special = tokenizer.special.within(shape.vocab);
   SLUICE_RETURN_IF_ERROR(write_tokenizer(queue, tokenizer, options.folder, shape.context_tokens));
+  SLUICE_RETURN_IF_ERROR(
+      write_model_papers(queue, checkpoint,
+                         {.shape = shape,
+                          .dtype = options.dtype,
+                          .has_tokenizer = tokenizer.kind != TokenizerFiles::Kind::kUnknown,
+                          .run_directory = options.run_directory,
+                          .folder = options.folder}));
   SLUICE_RETURN_IF_ERROR(
       aio::write_small_file(queue, options.folder + "/config.json", config_text(shape, options)));
   return exported;

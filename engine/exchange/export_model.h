@@ -1,7 +1,7 @@
 // A checkpoint's weights as a Hugging Face folder: model.safetensors (or shards with their index),
-// the tokenizer where it is known, generation_config.json where it is known which tokens end a
-// text, and config.json, which names them too and is written last: without it no library takes the
-// folder for a model.
+// the tokenizer where it is known, generation_config.json, a model card (model_card.h), and
+// config.json, which names the tokens that end a text too and is written last: without it no
+// library takes the folder for a model.
 //
 // Memory:  a few MiB, whatever the size of the model.
 // Errors:  name the file. kAlreadyExists: the folder is not empty. After any error the folder holds
@@ -25,6 +25,7 @@ struct ExportOptions {
   DType dtype = DType::kF32;
   std::uint64_t max_shard_bytes = 0;  // 0: one file
   TokenizerFiles tokenizer;
+  std::string run_directory;  // for the model card; empty: there is none
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;  // elements
 };
 

@@ -8,6 +8,7 @@
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/config/resolve.h"
+#include "engine/exchange/base_model.h"
 #include "engine/exchange/described_model.h"
 #include "engine/exchange/export_model.h"
 #include "engine/exchange/kept_tokenizer.h"
@@ -141,6 +142,8 @@ Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options)
       keep_tokenizer(queue, tokenizer,
                      {.directory = options.directory, .context_tokens = shape.context_tokens})
           .status());
+  SLUICE_ASSIGN_OR_RETURN(const BaseModel base, base_model_of(queue, options.from));
+  SLUICE_RETURN_IF_ERROR(keep_base_model(queue, base, options.directory));
   SLUICE_RETURN_IF_ERROR(
       aio::write_small_file(queue, options.directory + "/config.json", text + "\n"));
   for (const TensorSpec& spec : parameter_specs(shape, DType::kF32)) {

@@ -29,6 +29,7 @@ using Command = std::function<Result<int>(aio::IoWatchdog& watchdog)>;
 int at_work(const Result<int>& ended);
 
 Command add_config_command(CLI::App& sluice);
+Command add_data_command(CLI::App& sluice);
 Command add_diff_command(CLI::App& sluice);
 Command add_eval_command(CLI::App& sluice);  // like the next: only with LibTorch
 Command add_export_command(CLI::App& sluice);

@@ -60,6 +60,7 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
       chosen_tokenizer(*files.queue, {.name = options.tokenizer,
                                       .run_directory = from.run_directory,
                                       .token_files = token_files(checkpoint->state())}));
+  wanted.run_directory = from.run_directory;
   TerminalLine line;
   bool has_begun = false;
   wanted.progress = show_share(line, "exporting", &has_begun);
@@ -85,10 +86,10 @@ Command add_export_command(CLI::App& sluice) {
       "  python3 -c 'from transformers import AutoModelForCausalLM as M; "
       "M.from_pretrained(\"exported\")'\n"
       "OUT gets model.safetensors (or shards and their index), config.json (GPT2LMHeadModel),\n"
-      "generation_config.json with the tokens that end a text, and the tokenizer that the run "
-      "keeps\n"
-      "in DIR/tokenizer, or the one that tools/prepare left beside its token files. A damaged\n"
-      "checkpoint is refused, and leaves no config.json.");
+      "generation_config.json with the tokens that end a text, README.md, which says how it was\n"
+      "trained, and the tokenizer that the run keeps in DIR/tokenizer, or the one that "
+      "tools/prepare\n"
+      "left beside its token files. A damaged checkpoint is refused, and leaves no config.json.");
   const auto options = std::make_shared<Options>();
   command->add_option("DIR", options->from, "A run's directory, or the folder of one checkpoint")
       ->required();

@@ -1,5 +1,4 @@
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -58,24 +57,6 @@ Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
   return std::move(resolved.config);
 }
 
-// In the source tree where this program was built: build/bin/sluice -> tools/tokens; or where it
-// was installed: bin/sluice -> share/sluice/tools/tokens.
-Result<std::string> find_tokens_tool(const Options& options) {
-  if (!options.tokens_tool.empty()) return options.tokens_tool;
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  for (auto folder = program.parent_path(); folder.has_relative_path();
-       folder = folder.parent_path()) {
-    for (const char* const name : {"tools/tokens", "share/sluice/tools/tokens"})
-      if (const auto tool = folder / name; std::filesystem::is_regular_file(tool, error))
-        return tool.string();
-  }
-  return Error(ErrorCode::kNotFound,
-               "a tokenizer.json is used through tools/tokens of Sluice's source tree, which is "
-               "not above " +
-                   program.string() + ": name it with --tokens-tool");
-}
-
 struct Language {
   std::unique_ptr<TextTokens> tokens;
   engine::SpecialTokens special;
@@ -97,7 +78,7 @@ Result<Language> open_language(aio::IoQueue& queue, const Options& options,
     language.tokens = byte_tokens();
     return language;
   }
-  SLUICE_ASSIGN_OR_RETURN(const std::string tool, find_tokens_tool(options));
+  SLUICE_ASSIGN_OR_RETURN(const std::string tool, find_tokens_tool(options.tokens_tool));
   SLUICE_ASSIGN_OR_RETURN(language.tokens, tool_tokens(tool, tokenizer.path));
   return language;
 }

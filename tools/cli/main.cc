@@ -54,6 +54,7 @@ int run(int argc, const char* const* argv) {
   commands["tune"] = sluice::tools::add_tune_command(app);
 #endif
   commands["config"] = sluice::tools::add_config_command(app);
+  commands["data"] = sluice::tools::add_data_command(app);
   commands["diff"] = sluice::tools::add_diff_command(app);
   commands["export"] = sluice::tools::add_export_command(app);
   commands["import"] = sluice::tools::add_import_command(app);

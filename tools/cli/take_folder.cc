@@ -7,6 +7,7 @@
 
 #include "aio/small_file.h"
 #include "engine/config/stored_config.h"
+#include "engine/exchange/base_model.h"
 #include "tools/cli/run_tokenizer.h"
 
 namespace sluice::tools {
@@ -39,6 +40,18 @@ class StagedConfig {
   const RunFolder& folder_;
 };
 
+// Of a run that begins here; one that goes on has it.
+Status keep_base(const RunFolder& folder, const NewLife& life) {
+  const ResumePoint& from = life.from;
+  if (from.checkpoint && from.own) return {};
+  const std::string& weights =
+      from.checkpoint ? from.checkpoint->path : life.resolved.config.model.init_from;
+  if (weights.empty()) return {};
+  SLUICE_ASSIGN_OR_RETURN(const engine::BaseModel base,
+                          engine::base_model_of(folder.queue(), weights));
+  return engine::keep_base_model(folder.queue(), base, folder.path());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<engine::MetricsLog>> take_folder(const RunFolder& folder,
@@ -49,6 +62,7 @@ Result<std::unique_ptr<engine::MetricsLog>> take_folder(const RunFolder& folder,
   const std::int64_t first_step = (life.from.checkpoint ? life.from.checkpoint->step : 0) + 1;
   SLUICE_RETURN_IF_ERROR(
       keep_run_tokenizer(folder.queue(), life.resolved.config, life.tokenizer, first_step));
+  SLUICE_RETURN_IF_ERROR(keep_base(folder, life));
   const bool goes_on = life.from.checkpoint && life.from.own;
   const std::int64_t last_step = goes_on ? life.from.checkpoint->step : 0;
   std::unique_ptr<engine::MetricsLog> log;

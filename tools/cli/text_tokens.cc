@@ -1,5 +1,6 @@
 #include "tools/cli/text_tokens.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -25,6 +26,10 @@ class ByteTokens final : public TextTokens {
     return stream_.push(static_cast<unsigned char>(token));
   }
   Result<std::string> finish() override { return stream_.finish(); }
+  Status restart() override {
+    stream_ = Utf8Stream();
+    return {};
+  }
 
  private:
   Utf8Stream stream_;
@@ -42,6 +47,7 @@ class ToolTokens final : public TextTokens {
   }
   Result<std::string> decode(std::int64_t token) override { return text_of({{"next", token}}); }
   Result<std::string> finish() override { return text_of({{"end", true}}); }
+  Status restart() override { return ask({{"begin", json::array()}}, "text").status(); }
 
  private:
   Result<std::string> text_of(const json& request) {
@@ -68,6 +74,22 @@ class ToolTokens final : public TextTokens {
 };
 
 }  // namespace
+
+Result<std::string> find_tokens_tool(const std::string& named) {
+  if (!named.empty()) return named;
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  for (auto folder = program.parent_path(); folder.has_relative_path();
+       folder = folder.parent_path()) {
+    for (const char* const name : {"tools/tokens", "share/sluice/tools/tokens"})
+      if (const auto tool = folder / name; std::filesystem::is_regular_file(tool, error))
+        return tool.string();
+  }
+  return Error(ErrorCode::kNotFound,
+               "a tokenizer.json is used through tools/tokens of Sluice's source tree, which is "
+               "not above " +
+                   program.string() + ": name it with --tokens-tool");
+}
 
 std::unique_ptr<TextTokens> byte_tokens() { return std::make_unique<ByteTokens>(); }
 

@@ -25,9 +25,15 @@ class TextTokens {
   virtual Result<std::string> decode(std::int64_t token) = 0;
   // What the tokens so far leave incomplete.
   virtual Result<std::string> finish() = 0;
+  // The next token continues nothing.
+  virtual Status restart() = 0;
 };
 
 std::unique_ptr<TextTokens> byte_tokens();
+// Where tools/tokens is: `named`; where that is empty, in the source tree in which this program was
+// built (build/bin/sluice -> tools/tokens), or where it was installed (bin/sluice ->
+// share/sluice/tools/tokens).
+Result<std::string> find_tokens_tool(const std::string& named);
 // `tool`: the path of tools/tokens. `json`: of tokenizer.json.
 Result<std::unique_ptr<TextTokens>> tool_tokens(const std::string& tool, const std::string& json);
 

@@ -94,6 +94,13 @@ TEST_F(SampleSourceTest, ARowHasDocumentsWithTheirMasksPositionsAndRoomThatIsLef
   EXPECT_THAT(row.positions, ElementsAre(0, 1, 2, 0, 1, 0, 1, 2));
   EXPECT_THAT(row.begins, ElementsAre(0, 3, 5));
   EXPECT_EQ(row.counted, 3);
+  EXPECT_EQ((*source)->documents(), 2U);
+  EXPECT_EQ((*source)->targets(), 3U);
+  const std::vector<SamplePlace> places = (*source)->places(0);
+  ASSERT_EQ(places.size(), 2U);
+  EXPECT_EQ(places[1].first_token, 4U);
+  EXPECT_EQ(places[0].tokens, 4U);
+  EXPECT_EQ(places[1].tokens, 3U);
 }
 
 TEST_F(SampleSourceTest, DocumentsThatAreLongerAreCutLeftOutOrSplit) {
@@ -167,6 +174,8 @@ TEST_F(SampleSourceTest, WindowsOfATextAreAsBefore) {
   ASSERT_OK(sampler);
   EXPECT_EQ((*source)->count(), sampler->samples_per_epoch());
   EXPECT_EQ((*source)->order_id(), sampler->order_id());
+  EXPECT_EQ((*source)->targets(), 4 * (*source)->count());
+  EXPECT_EQ((*source)->places(2).front().tokens, 5U);
   const Read row = read(**source, 2, 4);
   const auto first = static_cast<std::int64_t>(sampler->at(2).first_token) + 100;
   EXPECT_THAT(row.inputs, ElementsAre(first, first + 1, first + 2, first + 3));

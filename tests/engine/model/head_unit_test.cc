@@ -122,6 +122,19 @@ TEST_F(HeadUnitTest, EvaluatesToTheLossOfTraining) {
       head.loss_sum(with(parameters_, wte_), input_, targets_).equal(run(head, wte_).loss_sum));
 }
 
+// What PyTorch has for each row, in chunks that do not divide the rows, with some left out.
+TEST_F(HeadUnitTest, GivesTheLossOfEachTarget) {
+  const Gpt2Head head(kShape, 16);
+  targets_[0][3] = targets_[2][18] = kIgnoredTarget;
+  const at::Tensor losses = head.token_losses(with(parameters_, wte_), input_, targets_);
+  const at::Tensor logits = head.logits(with(parameters_, wte_), input_, 19).flatten(0, 1);
+  const at::Tensor expected =
+      at::cross_entropy_loss(logits, targets_.flatten(), {}, at::Reduction::None, kIgnoredTarget);
+  ASSERT_EQ(losses.sizes(), targets_.sizes());
+  EXPECT_TRUE(losses.flatten().allclose(expected, 1e-5, 1e-5));
+  EXPECT_EQ(losses[0][3].item<float>(), 0);
+}
+
 TEST_F(HeadUnitTest, LogitsOfTheLastPositionsAreThoseOfAll) {
   const Gpt2Head head(kShape);
   const at::Tensor all = head.logits(with(parameters_, wte_), input_, 19);

@@ -1,0 +1,157 @@
+#include "engine/exchange/base_model.h"
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "aio/small_file.h"
+#include "engine/checkpoint/checkpoint_names.h"
+#include "engine/exchange/described_model.h"
+#include "engine/weights/special_tokens.h"
+
+namespace sluice::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t kMostBytes = 16 << 20;
+
+// Empty where there is none, or it cannot be read.
+std::string text_of(aio::IoQueue& queue, const std::string& path) {
+  const auto text = aio::read_small_file(queue, path, kMostBytes);
+  return text.ok() ? *text : std::string();
+}
+
+std::string trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos) return {};
+  return std::string(text.substr(first, text.find_last_not_of(" \t\r") - first + 1));
+}
+
+// Of "key: value" a value that is plain or in quotes; empty for anything that is more.
+std::string scalar(const std::string& value) {
+  constexpr std::string_view kOfMore = "[{|>&*!%@`#";
+  if (value.empty()) return {};
+  if (value.front() == '"' || value.front() == '\'') {
+    const auto end = value.find(value.front(), 1);
+    return end == std::string::npos ? std::string() : value.substr(1, end - 1);
+  }
+  if (kOfMore.find(value.front()) != std::string_view::npos) return {};
+  return trimmed(std::string_view(value).substr(0, value.find(" #")));
+}
+
+// The scalars at the top of a model card's metadata, which is YAML between two lines of "---".
+std::map<std::string, std::string> card_metadata(const std::string& readme) {
+  std::map<std::string, std::string> found;
+  std::size_t at = 0;
+  const auto next_line = [&]() -> std::optional<std::string_view> {
+    if (at >= readme.size()) return std::nullopt;
+    const std::size_t end = std::min(readme.find('\n', at), readme.size());
+    const auto line = std::string_view(readme).substr(at, end - at);
+    at = end + 1;
+    return line;
+  };
+  auto line = next_line();
+  if (!line || trimmed(*line) != "---") return found;
+  while ((line = next_line()) && trimmed(*line) != "---") {
+    const auto colon = line->find(':');
+    if (colon == std::string_view::npos || line->starts_with(' ') || line->starts_with('-'))
+      continue;
+    found[std::string(line->substr(0, colon))] = scalar(trimmed(line->substr(colon + 1)));
+  }
+  return line ? found : std::map<std::string, std::string>();
+}
+
+// "models--Qwen--Qwen3-0.6B", as the hub's cache calls the folders above its snapshots.
+std::optional<std::string> name_on_hub(const std::filesystem::path& folder) {
+  constexpr std::string_view kPrefix = "models--";
+  constexpr std::string_view kBetween = "--";
+  for (const auto& part : folder) {
+    std::string name = part.string();
+    if (!name.starts_with(kPrefix)) continue;
+    name.erase(0, kPrefix.size());
+    const auto between = name.find(kBetween);
+    if (between != std::string::npos) name.replace(between, kBetween.size(), "/");
+    return name;
+  }
+  return std::nullopt;
+}
+
+BaseModel described(aio::IoQueue& queue, const std::string& folder) {
+  std::error_code error;
+  auto absolute = std::filesystem::absolute(folder, error).lexically_normal();
+  if (!absolute.has_filename()) absolute = absolute.parent_path();
+  BaseModel base{.name = name_on_hub(absolute).value_or(absolute.filename().string()),
+                 .folder = absolute.string()};
+  auto metadata = card_metadata(text_of(queue, folder + "/README.md"));
+  base.license = metadata["license"];
+  base.license_name = metadata["license_name"];
+  base.license_link = metadata["license_link"];
+  const std::string generation = text_of(queue, folder + "/" + std::string(kGenerationConfigName));
+  if (Json::parse(generation, nullptr, false).is_object()) base.generation_config = generation;
+  return base;
+}
+
+std::string member(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+}  // namespace
+
+Result<BaseModel> base_model_of(aio::IoQueue& queue, const std::string& weights) {
+  const std::string folder = folder_of_weights(queue, weights);
+  for (const std::string& directory : {folder, run_directory_of(folder)}) {
+    if (directory.empty()) continue;
+    SLUICE_ASSIGN_OR_RETURN(BaseModel kept, kept_base_model(queue, directory));
+    if (!kept.folder.empty()) return kept;
+  }
+  const Json config = Json::parse(text_of(queue, folder + "/config.json"), nullptr, false);
+  if (!config.is_object() || !config.contains("model_type")) return BaseModel();
+  return described(queue, folder);
+}
+
+Status keep_base_model(aio::IoQueue& queue, const BaseModel& base, const std::string& directory) {
+  if (base.folder.empty()) return {};
+  const Json generation = Json::parse(base.generation_config, nullptr, false);
+  const Json json = {{"name", base.name},
+                     {"folder", base.folder},
+                     {"license", base.license},
+                     {"license_name", base.license_name},
+                     {"license_link", base.license_link},
+                     {"generation_config", generation.is_object() ? generation : Json()}};
+  return aio::write_small_file(queue, directory + "/" + std::string(kBaseModelName),
+                               json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+Result<BaseModel> kept_base_model(aio::IoQueue& queue, const std::string& directory) {
+  const std::string path = directory + "/" + std::string(kBaseModelName);
+  SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(path));
+  if (!there) return BaseModel();
+  SLUICE_ASSIGN_OR_RETURN(const std::string text, aio::read_small_file(queue, path, kMostBytes));
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object() || member(json, "folder").empty())
+    return Error(ErrorCode::kCorrupt,
+                 path +
+                     " does not say which model the run began with: bring it back, or remove it "
+                     "and the model card will not say it");
+  const Json generation = json.value("generation_config", Json());
+  return BaseModel{.name = member(json, "name"),
+                   .folder = member(json, "folder"),
+                   .license = member(json, "license"),
+                   .license_name = member(json, "license_name"),
+                   .license_link = member(json, "license_link"),
+                   .generation_config = generation.is_object() ? generation.dump() : ""};
+}
+
+Result<BaseModel> base_model_of_run(aio::IoQueue& queue, const std::string& directory,
+                                    const std::string& weights) {
+  if (!directory.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(BaseModel kept, kept_base_model(queue, directory));
+    if (!kept.folder.empty()) return kept;
+  }
+  return weights.empty() ? BaseModel() : base_model_of(queue, weights);
+}
+
+}  // namespace sluice::engine

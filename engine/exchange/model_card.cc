@@ -1,0 +1,254 @@
+#include "engine/exchange/model_card.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "aio/small_file.h"
+#include "engine/checkpoint/checkpoint_names.h"
+#include "engine/data/token_file.h"
+#include "engine/exchange/generation_config.h"
+
+namespace sluice::engine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// As YAML has text too.
+std::string quoted(const std::string& text) {
+  return Json(text).dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+}
+
+// In a line of Markdown, whatever is in it.
+std::string code(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(),
+      [](unsigned char letter) { return letter == '`' || letter < ' ' || letter == 0x7F; }, '?');
+  return "`" + text + "`";
+}
+
+std::string short_name(const std::string& path) {
+  const std::string folder = last_name(parent_folder(path));
+  const std::string name = last_name(path);
+  return folder.empty() || folder == "." || folder == "/" ? name : folder + "/" + name;
+}
+
+std::string number(double value) {
+  constexpr int kDigits = 6;
+  std::string text(32, '\0');
+  const int length = std::snprintf(text.data(), text.size(), "%.*g", kDigits, value);
+  text.resize(static_cast<std::size_t>(std::max(length, 0)));
+  return text;
+}
+
+std::string counted(std::uint64_t count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+// Of a configuration, by the path of its key; null: it has none.
+class Keys {
+ public:
+  explicit Keys(const std::string& configuration)
+      : json_(Json::parse(configuration, nullptr, false)) {}
+
+  Json at(const char* pointer) const {
+    const Json::json_pointer place(pointer);
+    return json_.is_object() && json_.contains(place) ? json_.at(place) : Json();
+  }
+  std::string text(const char* pointer) const {
+    const Json found = at(pointer);
+    return found.is_string() ? found.get<std::string>() : std::string();
+  }
+  std::uint64_t count(const char* pointer) const {
+    const Json found = at(pointer);
+    return found.is_number_integer() && found > 0 ? found.get<std::uint64_t>() : 0;
+  }
+  std::vector<std::string> paths(const char* pointer) const {
+    std::vector<std::string> paths;
+    const Json found = at(pointer);
+    for (const Json& path : found.is_array() ? found : Json::array())
+      if (path.is_string()) paths.push_back(path.get<std::string>());
+    return paths;
+  }
+
+ private:
+  Json json_;
+};
+
+// "lr 0.001, betas [0.9,0.95]": numbers and lists of them, as the configuration calls them.
+std::string listed(const Json& params) {
+  std::string text;
+  if (!params.is_object()) return text;
+  for (const auto& [key, value] : params.items()) {
+    if (value.is_null() || value.is_object()) continue;
+    const std::string shown = value.is_string() ? value.get<std::string>()
+                              : value.is_number_float()
+                                  ? number(value.get<double>())
+                                  : value.dump(-1, ' ', true, Json::error_handler_t::replace);
+    text += (text.empty() ? "" : ", ") + key + " " + shown;
+  }
+  return text;
+}
+
+bool is_trained(const ModelCard& card) { return card.state.position.global_step > 0; }
+
+std::string metadata(const ModelCard& card) {
+  std::string text = "---\n";
+  const BaseModel& base = card.base;
+  if (!base.name.empty()) text += "base_model: " + quoted(base.name) + "\n";
+  text += "library_name: transformers\n";
+  if (!base.license.empty()) text += "license: " + quoted(base.license) + "\n";
+  if (!base.license_name.empty()) text += "license_name: " + quoted(base.license_name) + "\n";
+  // One that lies in the base's folder is not in this one.
+  if (base.license_link.starts_with("http"))
+    text += "license_link: " + quoted(base.license_link) + "\n";
+  text += "pipeline_tag: text-generation\ntags:\n- sluice\n- " + quoted(card.shape.family) + "\n";
+  return text + "---\n";
+}
+
+std::string introduction(const ModelCard& card, const Keys& keys) {
+  std::string text = "\n# " + card.name + "\n\n";
+  const std::string of = "a causal language model of the " + card.shape.family + " family, " +
+                         counted(card.parameters, "parameter") + " (" +
+                         std::to_string(card.shape.layers) + " layers of width " +
+                         std::to_string(card.shape.hidden) + ", a vocabulary of " +
+                         std::to_string(card.shape.vocab) + ", a context of " +
+                         std::to_string(card.shape.context_tokens) + " tokens)";
+  text += "This is " + of;
+  const std::string weights = keys.text("/model/init_from");
+  if (!is_trained(card)) {
+    text += ". Its weights are those of " +
+            (card.base.name.empty() ? std::string("another folder") : code(card.base.name)) +
+            ", and were not trained further.\n";
+  } else if (!card.base.name.empty()) {
+    text += ", trained from " + code(card.base.name) + ".\n";
+  } else if (!weights.empty()) {
+    text += ", trained from the weights in " + code(short_name(weights)) + ".\n";
+  } else {
+    text += ", trained from random weights.\n";
+  }
+  if (!card.base.name.empty() && card.base.license.empty())
+    text += "\nThe license of " + code(card.base.name) +
+            " was not in its folder; it applies to what is made of it as well.\n";
+  return text;
+}
+
+std::string files_text(const char* what, const std::vector<ModelCard::DataFile>& files) {
+  std::string text;
+  for (const ModelCard::DataFile& file : files) {
+    text += std::string("- ") + what + ": " + code(short_name(file.path));
+    if (file.tokens > 0) text += ", " + counted(file.tokens, "token");
+    if (file.documents > 0)
+      text += " in " + counted(file.documents, "document") + ", " +
+              std::to_string(file.trained_tokens) + " of them trained on";
+    text += "\n";
+  }
+  return text;
+}
+
+std::string batch_text(const Keys& keys) {
+  const std::uint64_t sequences = keys.count("/train_batch_size");
+  const std::uint64_t length = keys.count("/data/sequence_length");
+  if (sequences == 0 || length == 0) return {};
+  return "- batch: " + counted(sequences, "sequence") + " of " + counted(length, "token") + " (" +
+         std::to_string(keys.count("/gradient_accumulation_steps")) + " x " +
+         std::to_string(keys.count("/train_micro_batch_size_per_gpu")) + ")\n";
+}
+
+std::string method_text(const char* what, const Keys& keys, const std::string& section) {
+  const std::string type = keys.text((section + "/type").c_str());
+  if (type.empty()) return {};
+  const std::string params = listed(keys.at((section + "/params").c_str()));
+  return std::string("- ") + what + ": " + type + (params.empty() ? "" : " (" + params + ")") +
+         "\n";
+}
+
+std::string training_text(const ModelCard& card, const Keys& keys) {
+  const StoredPosition& position = card.state.position;
+  std::string text = "\n## Training\n\n";
+  text += files_text("training data", card.training);
+  text += files_text("validation data", card.validation);
+  text += "- steps: " + std::to_string(position.global_step);
+  if (position.applied_step != position.global_step)
+    text += ", of which " + std::to_string(position.applied_step) + " changed the weights";
+  text += "\n";
+  const std::uint64_t length = keys.count("/data/sequence_length");
+  if (length > 0)
+    text += "- tokens seen: " + std::to_string(position.samples_drawn * length) + " (" +
+            counted(position.samples_drawn, "sequence") + ", padding included)\n";
+  text += batch_text(keys);
+  text += method_text("optimizer", keys, "/optimizer");
+  const std::string schedule = method_text("learning rate schedule", keys, "/scheduler");
+  text += schedule.empty() ? "- learning rate schedule: constant\n" : schedule;
+  const Json clipping = keys.at("/gradient_clipping");
+  if (clipping.is_number() && clipping > 0)
+    text += "- gradient clipping: " + number(clipping.get<double>()) + "\n";
+  text += "- precision: " + card.state.run.precision + "\n";
+  if (card.state.loss)
+    text += "- training loss of the last step: " + number(*card.state.loss) + "\n";
+  if (card.state.validation_loss)
+    text += "- last evaluation loss: " + number(*card.state.validation_loss) + " (perplexity " +
+            number(std::exp(*card.state.validation_loss)) + ")\n";
+  return text;
+}
+
+std::string use_text(const ModelCard& card) {
+  const std::string path = quoted(card.name);
+  std::string text = "\n## Use\n\n```python\nfrom transformers import AutoModelForCausalLM" +
+                     std::string(card.has_tokenizer ? ", AutoTokenizer" : "") +
+                     "\n\nmodel = AutoModelForCausalLM.from_pretrained(" + path + ")\n";
+  if (card.has_tokenizer) text += "tokenizer = AutoTokenizer.from_pretrained(" + path + ")\n";
+  return text + "```\n";
+}
+
+ModelCard::DataFile look_at(const std::string& path, const std::string& type) {
+  ModelCard::DataFile found{.path = path};
+  const auto file = data::TokenFile::open(path, {.type = data::token_type_named(type)});
+  if (!file.ok()) return found;
+  found.tokens = file->token_count();
+  if (const data::TokenDocuments* const documents = file->documents()) {
+    found.documents = documents->count();
+    found.trained_tokens = documents->trained_tokens();
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string model_card_text(const ModelCard& card) {
+  const Keys keys(card.state.configuration);
+  std::string text = metadata(card) + introduction(card, keys);
+  if (is_trained(card)) text += training_text(card, keys);
+  text += use_text(card);
+  std::string dtype(to_string(card.dtype));
+  return text + "\nWeights are stored as " + dtype + ". Written by Sluice " + SLUICE_VERSION +
+         (is_trained(card) && card.state.program_version != SLUICE_VERSION
+              ? ", from a checkpoint of Sluice " + card.state.program_version
+              : "") +
+         ".\n";
+}
+
+Status write_model_papers(aio::IoQueue& queue, const CheckpointReader& checkpoint,
+                          const ModelPapers& papers) {
+  ModelCard card{.name = last_name(papers.folder),
+                 .state = checkpoint.state(),
+                 .shape = papers.shape,
+                 .parameters = checkpoint.manifest().elements,
+                 .dtype = papers.dtype,
+                 .has_tokenizer = papers.has_tokenizer};
+  const Keys keys(card.state.configuration);
+  SLUICE_ASSIGN_OR_RETURN(
+      card.base, base_model_of_run(queue, papers.run_directory, keys.text("/model/init_from")));
+  SLUICE_RETURN_IF_ERROR(complete_generation_config(queue, card.base, papers.folder));
+  if (is_trained(card)) {
+    const std::string type = keys.text("/data/dtype");
+    for (const std::string& path : keys.paths("/data/train"))
+      card.training.push_back(look_at(path, type));
+    for (const std::string& path : keys.paths("/data/validation"))
+      card.validation.push_back(look_at(path, type));
+  }
+  return aio::write_small_file(queue, papers.folder + "/README.md", model_card_text(card));
+}
+
+}  // namespace sluice::engine

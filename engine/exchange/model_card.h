@@ -1,0 +1,55 @@
+// The model card of an export: README.md, which Hugging Face's hub shows, with its metadata as YAML
+// between two lines of "---". It says what the run's checkpoint says: nothing is guessed, and paths
+// are shortened to a file and its folder.
+//
+// Errors: of writing. What is not known any more (a token file that is gone, a configuration of
+// another version) is left out.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aio/io_queue.h"
+#include "aio/result.h"
+#include "engine/checkpoint/checkpoint_reader.h"
+#include "engine/exchange/base_model.h"
+#include "engine/model/model_shape.h"
+#include "engine/weights/dtype.h"
+
+namespace sluice::engine {
+
+struct ModelCard {
+  std::string name;  // of the model: the folder's
+  CheckpointState state;
+  ModelShape shape;
+  std::uint64_t parameters = 0;
+  DType dtype = DType::kF32;
+  bool has_tokenizer = false;
+  BaseModel base;
+
+  struct DataFile {
+    std::string path;
+    std::uint64_t tokens = 0;  // 0: the file is gone
+    std::uint64_t documents = 0;
+    std::uint64_t trained_tokens = 0;
+  };
+  std::vector<DataFile> training;
+  std::vector<DataFile> validation;
+};
+
+std::string model_card_text(const ModelCard& card);
+
+// generation_config.json (generation_config.h) and README.md of a checkpoint's export.
+struct ModelPapers {
+  ModelShape shape;
+  DType dtype = DType::kF32;
+  bool has_tokenizer = false;
+  std::string run_directory;  // the checkpoint's; empty: it lies in none
+  std::string folder;         // to write into
+};
+Status write_model_papers(aio::IoQueue& queue, const CheckpointReader& checkpoint,
+                          const ModelPapers& papers);
+
+}  // namespace sluice::engine

@@ -1,0 +1,31 @@
+// Text out of token files for a terminal or a pipe, with what is trained on marked.
+//
+// The text is anybody's: characters that would move a terminal's cursor, change its colours, hide
+// text or reverse it are shown as \x1b, \u202e or \U000e0001. Line feeds and tabs stay. What is not
+// UTF-8 is shown byte by byte.
+//
+// Threads: any. Errors: none.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace sluice::tools {
+
+std::string printable(std::string_view text);
+
+struct TextSegment {
+  std::string text;
+  bool marked = false;
+};
+
+enum class Marks : bool {
+  kBrackets,  // ⟦marked⟧; these brackets themselves are shown as \u27e6 and \u27e7
+  kColour,
+};
+// Each line begins with "  ", so that none can be taken for a heading, and ends with a line feed.
+// Empty text is one empty line.
+std::string marked_lines(std::span<const TextSegment> segments, Marks marks);
+
+}  // namespace sluice::tools
