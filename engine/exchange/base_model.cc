@@ -1,5 +1,6 @@
 #include "engine/exchange/base_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>

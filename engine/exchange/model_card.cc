@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -140,8 +141,8 @@ std::string files_text(const char* what, const std::vector<ModelCard::DataFile>&
     text += std::string("- ") + what + ": " + code(short_name(file.path));
     if (file.tokens > 0) text += ", " + counted(file.tokens, "token");
     if (file.documents > 0)
-      text += " in " + counted(file.documents, "document") + ", " +
-              std::to_string(file.trained_tokens) + " of them trained on";
+      text += " in " + counted(file.documents, "document") + "; " +
+              std::to_string(file.trained_tokens) + " tokens are trained on";
     text += "\n";
   }
   return text;
@@ -169,6 +170,10 @@ std::string training_text(const ModelCard& card, const Keys& keys) {
   std::string text = "\n## Training\n\n";
   text += files_text("training data", card.training);
   text += files_text("validation data", card.validation);
+  const Json fraction = keys.at("/data/validation_fraction");
+  if (card.validation.empty() && fraction.is_number() && fraction > 0)
+    text += "- validation data: the end of the training data, " + number(fraction.get<double>()) +
+            " of it\n";
   text += "- steps: " + std::to_string(position.global_step);
   if (position.applied_step != position.global_step)
     text += ", of which " + std::to_string(position.applied_step) + " changed the weights";
