@@ -70,6 +70,8 @@ MODELS = good("hf") * 3 + NO_FILES + bad("empty", "run.json", "hf_truncated", "h
 WEIGHTS = good("hf/model.safetensors", "hf") * 2 + NO_FILES + bad(
     "empty", "run.json", "hf_truncated/model.safetensors", "text.bin", "empty.json", "hf_pipe")
 DATA = good("text.bin") * 3 + NO_FILES + bad("folder", "odd.bin", "empty.json", "wide.bin")
+TOKENS = good("text.bin", "chat.bin") * 3 + NO_FILES + bad(
+    "folder", "odd.bin", "empty.json", "chat_cut.bin", "chat_newer.bin", "hf")
 DTYPES = good("fp32", "bf16", "fp16") + bad("int8", "", "FP32", "f32")
 EXISTING = "hf/model.safetensors"  # which --force replaces
 FOLDERS = good("new", "new/deeper") * 2 + bad("run0", "run.json", "", "pipe", "text.bin/x",
@@ -88,17 +90,28 @@ EXCLUDES = [("train", "--resume", "--overwrite"), ("train", "--resume", "--init-
             ("train", "--steps", "--epochs"), ("config", "--json", "--verbose"),
             ("config", "--keys", "--json"), ("config", "--keys", "--verbose"),
             ("config", "--keys", "--set"), ("config", "--keys", "--deepspeed"),
-            ("scrub", "--run", "--remove-leftovers")]
+            ("scrub", "--run", "--remove-leftovers"), ("data", "--config", "--dtype"),
+            ("eval", "--json", "--csv"), ("eval", "--by-document", "--batches")]
 NEEDED = [("scrub", "--remove", "--run"), ("train", "--dtype", "--save-weights"),
           ("train", "--force", "--save-weights"), ("train", "--set-aside-later", "--resume"),
           ("plan", "--trace", "--simulate"), ("plan", "--force", "--trace"),
-          ("tune", "--force", "--out")]
+          ("tune", "--force", "--out"), ("data", "--set", "--config"),
+          ("eval", "--csv", "--by-document")]
 WATCHDOG = good("5", "0") + bad("-1", "nan", "abc", "", "1e9")  # before the command
 MACHINE = good("24", "0.5") + bad("0", *(value.text for value in NUMBERS_BAD))
 
 # Per command: how often, positionals, flags. A flag of None values takes none.
 COMMANDS = {
     "config": (8, [CONFIGS], [SET, DEEPSPEED, flag("--json"), flag("--verbose"), flag("--keys")]),
+    "data": (6, [TOKENS],
+             [flag("--json"), flag("--plain"), flag("--config", CONFIGS), SET,
+              flag("--sequence-length", good("4", "8") + COUNTS_BAD),
+              flag("--dtype", good("uint16") + bad("int8", "", "uint8")),
+              flag("--samples", good("0", "1", "5") + NUMBERS_BAD),
+              flag("--at", good("0", "399", "77") + bad("400", "9999") + NUMBERS_BAD),
+              flag("--seed", good("0", "7") + NUMBERS_BAD),
+              flag("--tokens", good("0", "3") + NUMBERS_BAD),
+              flag("--tokenizer", good("bytes") + bad("absent", "", "hf", "run.json"))]),
     "ls": (5, [DIRECTORIES + good("no_manifest")], [flag("--verify"), flag("--json")]),
     "diff": (4, [DIRECTORIES + good("run0/metrics.jsonl")] * 2, []),
     "scrub": (4, [good("run0", "run0/", "nvme", ".", "empty", "no_manifest") + NO_FILES +
@@ -130,7 +143,8 @@ if HAS_ENGINE:
                         bad("5:9", "2:1", "x", "", "-1:2", "1:", ":", "0:1")),
                    SET, DEEPSPEED]),
         "eval": (4, [CONFIGS],
-                 [flag("--weights", WEIGHTS), flag("--data", DATA), flag("--json"),
+                 [flag("--weights", WEIGHTS), flag("--data", DATA + good("chat.bin") * 3),
+                  flag("--json"), flag("--by-document"), flag("--csv"),
                   flag("--batches", good("1", "2") + COUNTS_BAD), flag("--any-tokenizer"), SET]),
         "generate": (4, [RUNS],
                      [flag("--prompt", good("123", "4 2") + bad("", "abc", "\xe9\xe9", "\x7f~{|}")),
@@ -272,7 +286,11 @@ def draw_one(draw, sensible):
             mistakes.append(f"{first} without {second}")
     if command == "train":
         mistakes += train_mistakes(given)
-    if left_out and not (command == "config" and {"--keys", "--deepspeed"} & set(given)):
+    if (command == "eval" and "--by-document" in given and
+            given.get("--data", [""])[-1] != "chat.bin"):
+        mistakes.append("--by-document of one text")
+    spared = {"config": {"--keys", "--deepspeed"}, "data": {"--config"}}
+    if left_out and not spared.get(command, set()) & set(given):
         mistakes.append("a positional is missing")
     if command == "config" and "--keys" in given and not left_out:
         mistakes.append("--keys with a configuration")
@@ -292,6 +310,30 @@ def is_json(text):
 def header_of(path):
     raw = path.read_bytes()
     return json.loads(raw[8:8 + struct.unpack("<Q", raw[:8])[0]])
+
+
+def unmarked_data(given, said):
+    """Of `sluice data`."""
+    in_json = "--json" in given
+    shown = json.loads(said) if in_json else {}
+    missing = []
+    count = len(shown["samples"]) if in_json else said.count("\n--- sample ")
+    if "--samples" in given and (count > int(given["--samples"][-1]) or
+                                 (count == 0) != (int(given["--samples"][-1]) == 0)):
+        missing.append("--samples")
+    if "--sequence-length" in given or "--config" in given:
+        length = given.get("--sequence-length", ["8"])[-1]
+        if (shown["rows"]["sequence_length"] != int(length) if in_json else
+                f"\nrows of {length} tokens: " not in said):
+            missing.append("--sequence-length or --config")
+    if "--tokenizer" in given and (shown["files"][0]["tokenizer"]["kind"] != "bytes" if in_json
+                                   else "\n  tokenizer: bytes" not in said):
+        missing.append("--tokenizer")
+    if "--tokens" in given and in_json and given["--tokens"][-1] != "0":
+        missing += ["--tokens"] * any(
+            sum(part["shown"] for part in sample["parts"]) > int(given["--tokens"][-1])
+            for sample in shown["samples"])
+    return missing
 
 
 def unmarked(case, folder, result):
@@ -329,8 +371,10 @@ def unmarked(case, folder, result):
         expect("--dtype", lambda: f"as {given['--dtype'][-1]}" in said)
         expect("--max-shard-size", lambda: ("in 1 file\n" in said) ==
                (given["--max-shard-size"][-1] != "4K"))
-    if case.command in ("config", "ls", "eval", "plan"):
+    if case.command in ("config", "data", "ls", "eval", "plan"):
         expect("--json", lambda: is_json(result.stdout))
+    if case.command == "data":
+        missing += unmarked_data(given, result.stdout)
     if case.command == "config":
         expect("--verbose", lambda: "\ndefaults\n" in result.stdout)
         expect("--keys", lambda: len(result.stdout) > 10_000)
@@ -351,6 +395,9 @@ def unmarked(case, folder, result):
     if case.command == "ls":
         expect("--verify", lambda: "complete" not in result.stdout)
     if case.command == "eval":
+        expect("--by-document", lambda: any(mark in result.stdout for mark in (
+            "\nmean over documents: ", '"documents": [', "file,document,targets,")))
+        expect("--csv", lambda: result.stdout.startswith("file,document,targets,loss,perplexity\n"))
         expect("--batches", lambda: int(given["--batches"][-1]) * 2 * 8 >= int(
             re.search(r"over (\d+) tokens|\"tokens\": (\d+)", result.stdout).group(
                 2 if "--json" in given else 1)))

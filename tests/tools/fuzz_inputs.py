@@ -1,6 +1,7 @@
 """The folder that cli_fuzz.py tries command lines in: files that are sound, and damaged ones.
 
   run.json, text.bin     a run that trains in a second; run0, a run of it that has a checkpoint
+  chat.bin               documents, and a mask of what is trained on
   hf/                    a model of the same shape as transformers writes it
   all others             what is wrong with them is in their names
 """
@@ -51,6 +52,22 @@ def write_hf_model(folder):
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + raw)
 
 
+def write_chat(folder, name, tokens, mask):
+    """A document of every 20 tokens, with `mask` over them."""
+    starts = range(0, len(tokens) + 1, 20)
+    packed = bytearray(-(-len(tokens) // 8))
+    for at, trained in enumerate(mask):
+        packed[at // 8] |= trained << at % 8
+    for suffix, content in (
+            ("", struct.pack(f"<{len(tokens)}H", *tokens)), (".mask", bytes(packed)),
+            (".documents", struct.pack(f"<{len(starts)}Q", *starts)),
+            (".json", json.dumps({
+                "format": "sluice-tokens", "version": 2, "dtype": "uint16", "tokens": len(tokens),
+                "vocab_size": 257, "documents": len(starts) - 1, "trained_tokens": sum(mask),
+                "tokenizer": {"kind": "bytes"}}).encode())):
+        (folder / f"{name}{suffix}").write_bytes(content)
+
+
 def make_template(folder, run_program, has_engine):
     """run_program(words, folder): what runs sluice."""
     draw = random.Random(2)
@@ -67,6 +84,11 @@ def make_template(folder, run_program, has_engine):
     write("text.bin", struct.pack("<400H", *tokens))
     write("odd.bin", bytes(333))
     write("wide.bin", struct.pack("<400H", *(60_000 + token for token in tokens)))
+    mask = [at % 3 == 1 for at in range(400)]
+    for name in ("chat.bin", "chat_cut.bin", "chat_newer.bin"):
+        write_chat(folder, name, tokens, mask)
+    write("chat_cut.bin.mask", bytes(7))
+    write("chat_newer.bin.json", json.dumps({"format": "sluice-tokens", "version": 3}))
     text = json.dumps(RUN)
     write("run.json", text)
     write("truncated.json", text[:len(text) // 2])

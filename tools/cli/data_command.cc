@@ -283,10 +283,14 @@ Command add_data_command(CLI::App& sluice) {
       "that tools/prepare left beside the file. Characters that would change a terminal are shown\n"
       "as \\x1b or \\u202e.");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->file,
-                      "A token file; without it the training data of --config");
-  CLI::Option* const config = command->add_option(
-      "--config", options->config.file, "A run's configuration: shows rows as that run sees them");
+  command
+      ->add_option("FILE", options->file, "A token file; without it the training data of --config")
+      ->check(not_empty());
+  CLI::Option* const config =
+      command
+          ->add_option("--config", options->config.file,
+                       "A run's configuration: shows rows as that run sees them")
+          ->check(not_empty());
   command
       ->add_option("--set", options->config.overrides,
                    "Overrides one key of --config: --set data.long_documents=split")
@@ -301,14 +305,20 @@ Command add_data_command(CLI::App& sluice) {
       ->excludes(config);
   command->add_option("--samples", options->samples, "How many are shown (default 3)")
       ->check(at_least(0));
-  command->add_option("--at", options->at,
-                      "Shows what holds this token of the file, and what is behind it; else "
-                      "samples are chosen by chance");
-  command->add_option("--seed", options->seed, "Of that choice (default 0)");
-  command->add_option("--tokens", options->tokens,
-                      "Shown of each sample at most (default 400); 0: all");
-  command->add_option("--tokenizer", options->tokenizer,
-                      "A tokenizer.json, its folder, or bytes; else the one beside the file");
+  command
+      ->add_option("--at", options->at,
+                   "Shows what holds this token of the file, and what is behind it; else samples "
+                   "are chosen by chance")
+      ->check(at_least(0));
+  command->add_option("--seed", options->seed, "Of that choice (default 0)")->check(at_least(0));
+  command
+      ->add_option("--tokens", options->tokens,
+                   "Shown of each sample at most (default 400); 0: all")
+      ->check(at_least(0));
+  command
+      ->add_option("--tokenizer", options->tokenizer,
+                   "A tokenizer.json, its folder, or bytes; else the one beside the file")
+      ->check(not_empty());
   command->add_option("--tokens-tool", options->tokens_tool,
                       "Where tools/tokens is, if not in the source tree of this program");
   command->add_flag("--plain", options->plain, "Brackets instead of colours, on a terminal too");

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 namespace sluice::tools {
@@ -14,9 +15,15 @@ inline CLI::Validator at_least(std::int64_t least) {
             std::int64_t value = 0;
             if (!CLI::detail::lexical_cast(text, value))
               return "\"" + text + "\" is not a whole number";
+            // What CLI11 makes of larger ones.
+            if (value == std::numeric_limits<std::int64_t>::max()) return text + " is too large";
             return value < least ? text + " is less than " + std::to_string(least) : "";
           },
           ""};
+}
+
+inline CLI::Validator not_empty() {
+  return {[](std::string& text) -> std::string { return text.empty() ? "it is empty" : ""; }, ""};
 }
 
 // For numbers with a fraction; "nan" and "inf" are not numbers.
