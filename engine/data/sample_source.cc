@@ -30,9 +30,7 @@ class WindowSource final : public SampleSource {
   std::vector<SamplePlace> places(std::uint64_t sample) const override {
     const Sample found = at(sample);
     return {
-        {.file = found.file,
-         .first_token = found.first_token,
-         .tokens = sequence_tokens() + 1}};
+        {.file = found.file, .first_token = found.first_token, .tokens = sequence_tokens() + 1}};
   }
 
  private:

@@ -1,7 +1,7 @@
 // A Hugging Face folder that holds a GPT-2 as a run's directory, as if a run of that model had just
 // begun: DIR/checkpoints/step-000000000 (fp32 masters, moments of zero), DIR/tokenizer/ with the
-// tokenizer's files and the tokens that end a text, DIR/base_model.json, and DIR/config.json, a run file with the
-// model's shape, written last.
+// tokenizer's files and the tokens that end a text, DIR/base_model.json, and DIR/config.json, a run
+// file with the model's shape, written last.
 //
 // Memory:  some MiB, whatever the size of the model.
 // Errors:  name the file. kInvalidArgument: another architecture, with what is different.

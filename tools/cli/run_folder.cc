@@ -13,8 +13,8 @@ namespace sluice::tools {
 namespace {
 
 constexpr const char* kLockName = "lock";
-constexpr const char* kFiles[] = {"metrics.jsonl", "metrics-cut.jsonl", "trace.json",
-                                  "tokenizer.json", "base_model.json", "config.json"};
+constexpr const char* kFiles[] = {"metrics.jsonl",  "metrics-cut.jsonl", "trace.json",
+                                  "tokenizer.json", "base_model.json",   "config.json"};
 
 // Except for the lock.
 Result<bool> is_empty(aio::FileSystem& files, const std::string& directory) {
