@@ -157,6 +157,7 @@ class Bytes(Prepared):
         self.assertEqual(said, {
             "format": "sluice-tokens", "version": 1, "dtype": "uint16", "tokens": 13,
             "vocab_size": 257, "documents": 1, "source_count": 1, "source_bytes": 12,
+            "preparation": {"left_out": {}, "replaced": 0},
             "tokenizer": {"kind": "bytes", "end_of_text": 256, "file": None, "sha256": None,
                           "vocabulary_sha256": None}})
 
