@@ -80,9 +80,7 @@ std::optional<std::string> name_on_hub(const std::filesystem::path& folder) {
 }
 
 BaseModel described(aio::IoQueue& queue, const std::string& folder) {
-  std::error_code error;
-  auto absolute = std::filesystem::absolute(folder, error).lexically_normal();
-  if (!absolute.has_filename()) absolute = absolute.parent_path();
+  const std::filesystem::path absolute = absolute_folder(folder);
   BaseModel base{.name = name_on_hub(absolute).value_or(absolute.filename().string()),
                  .folder = absolute.string()};
   auto metadata = card_metadata(text_of(queue, folder + "/README.md"));
@@ -100,6 +98,12 @@ std::string member(const Json& json, const char* key) {
 }
 
 }  // namespace
+
+std::string absolute_folder(const std::string& folder) {
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(folder, error).lexically_normal();
+  return (absolute.has_filename() ? absolute : absolute.parent_path()).string();
+}
 
 Result<BaseModel> base_model_of(aio::IoQueue& queue, const std::string& weights) {
   const std::string folder = folder_of_weights(queue, weights);

@@ -31,6 +31,9 @@ struct BaseModel {
   friend bool operator==(const BaseModel&, const BaseModel&) = default;
 };
 
+// "/a/b" of "b/", wherever that is; links are not followed.
+std::string absolute_folder(const std::string& folder);
+
 inline constexpr std::string_view kBaseModelName = "base_model.json";
 
 // What `weights` (a file, an index or a folder) are of. Weights of another run have its base;

@@ -236,7 +236,7 @@ std::string model_card_text(const ModelCard& card) {
 
 Status write_model_papers(aio::IoQueue& queue, const CheckpointReader& checkpoint,
                           const ModelPapers& papers) {
-  ModelCard card{.name = last_name(papers.folder),
+  ModelCard card{.name = last_name(absolute_folder(papers.folder)),
                  .state = checkpoint.state(),
                  .shape = papers.shape,
                  .parameters = checkpoint.manifest().elements,

@@ -272,7 +272,7 @@ class Papers(OfDocuments):
     def test_the_exported_folder_says_what_it_is_and_loads(self):
         self.train("run", 6)
         shutil.rmtree(self.theirs)  # the run has what it needs
-        self.sluice("export", self.path / "run", self.path / "ours")
+        self.sluice("export", self.path / "run", f"{self.path}/ours/")
         loaded(self.path / "ours")
         generation = GenerationConfig.from_pretrained(self.path / "ours")
         self.assertEqual((generation.temperature, generation.top_p, generation.do_sample),

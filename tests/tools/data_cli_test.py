@@ -20,6 +20,16 @@ CONFIG = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True},
                    "validation_fraction": 0},
           "run": {"steps": 2, "device": "cpu"}}
 
+# Answers as tools/tokens does.
+TOOL = """\
+import json, os, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    text = f"({asked['next']})" if "next" in asked else "." if "end" in asked else ""
+    os.write(int(sys.argv[sys.argv.index("--reply-fd") + 1]),
+             json.dumps({"text": text}).encode() + b"\\n")
+"""
+
 
 class Data(Program):
     def write_tokens(self, name, tokens, vocab=257, kind="bytes", **more):
@@ -215,6 +225,19 @@ class Texts(Data):
         self.assertEqual(self.texts(wide)[0], "7 300")
         (self.path / "wide.bin").write_bytes(array.array("I", [7, 70000]).tobytes())
         self.assertEqual(self.as_json("wide.bin", "--dtype", "uint32")["files"][0]["tokens"], 2)
+
+    def test_a_tokenizer_json_is_read_by_the_tool_that_is_named(self):
+        self.write_tokens("text.bin", [1, 0, 1], vocab=2, kind="file")
+        about = json.loads((self.path / "text.bin.json").read_text(encoding="utf-8"))
+        about["tokenizer"]["end_of_text"] = None
+        self.write("text.bin.json", about)
+        self.write("tokenizer.json", {"model": {"vocab": {"a": 0, "b": 1}}})
+        tool = self.path / self.write("tool", f"#!{sys.executable}\n{TOOL}")
+        tool.chmod(0o755)
+        said = self.shown("text.bin", "--tokens-tool", tool)
+        self.assertIn("tokenizer: ./tokenizer.json (2 tokens)", said)
+        self.assertIn("\n  (1)(0)(1).\n", said)
+        self.assertIn("absent", self.refused("text.bin", "--tokens-tool", "./absent"))
 
     def test_what_cannot_be_shown_is_refused_in_a_sentence(self):
         self.write_tokens("text.bin", [1, 2, 65000, 3], vocab=65536, kind="file")
