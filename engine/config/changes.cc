@@ -23,6 +23,8 @@ constexpr std::array<std::string_view, 8> kElsewhere = {"zero_optimization.",
 constexpr std::array<std::string_view, 5> kOfTheRun = {
     "run.device", "run.deterministic", "run.seed", "run.non_finite", "run.max_skipped"};
 
+constexpr std::string_view kWarmupRatio = "scheduler.params.warmup_ratio";
+
 bool starts_with_one(std::string_view path, std::span<const std::string_view> beginnings) {
   return std::any_of(beginnings.begin(), beginnings.end(),
                      [path](std::string_view begin) { return path.starts_with(begin); });
@@ -36,6 +38,8 @@ std::vector<KeyChange> changed_keys(const Config& was, const Config& is) {
   std::vector<KeyChange> changes;
   for (const Key& key : all_keys()) {
     if (key.treatment != Treatment::kHonoured) continue;
+    // A stored configuration has the number of steps that it came to instead.
+    if (key.path == kWarmupRatio) continue;
     // A key that neither reads makes no difference.
     const bool was_read = has_effect(key, was);
     const bool is_read = has_effect(key, is);

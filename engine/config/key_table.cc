@@ -30,6 +30,8 @@ std::string_view source_text(KeySource source) {
       return "DeepSpeed's";
     case KeySource::kOlder:
       return "found in older DeepSpeed files";
+    case KeySource::kHuggingFace:
+      return "Hugging Face's";
     case KeySource::kSluice:
       return "Sluice's own";
   }

@@ -27,8 +27,9 @@ enum class Treatment : std::uint8_t {
 };
 
 enum class KeySource : std::uint8_t {
-  kDeepSpeed,  // documented there, or in its code today
-  kOlder,      // from an older DeepSpeed, or widely copied though no DeepSpeed reads it
+  kDeepSpeed,    // documented there, or in its code today
+  kOlder,        // from an older DeepSpeed, or widely copied though no DeepSpeed reads it
+  kHuggingFace,  // a parameter of transformers' get_scheduler() or TrainingArguments
   kSluice,
 };
 
@@ -43,15 +44,14 @@ struct FamilyNumber {
   }
 };
 
-using Field =
-    std::variant<std::monostate, FamilyNumber, Accessor<bool>, Accessor<std::int64_t>,
-                 Accessor<double>, Accessor<std::string>, Accessor<std::optional<double>>,
-                 Accessor<Betas>, Accessor<std::vector<std::string>>,
-                 Accessor<std::optional<TierFractions>>, Accessor<std::optional<PathWeights>>,
-                 Accessor<OptimizerType>, Accessor<ScheduleType>, Accessor<WarmupType>,
-                 Accessor<OffloadDevice>, Accessor<TokenType>, Accessor<Device>, Accessor<Tristate>,
-                 Accessor<IoBackendChoice>, Accessor<DecayedParameters>, Accessor<NonFiniteStep>,
-                 Accessor<LaterCheckpoints>, Accessor<LongDocuments>>;
+using Field = std::variant<
+    std::monostate, FamilyNumber, Accessor<bool>, Accessor<std::int64_t>, Accessor<double>,
+    Accessor<std::string>, Accessor<std::optional<double>>, Accessor<Betas>,
+    Accessor<std::vector<std::string>>, Accessor<std::optional<TierFractions>>,
+    Accessor<std::optional<PathWeights>>, Accessor<OptimizerType>, Accessor<ScheduleType>,
+    Accessor<WarmupType>, Accessor<DecayType>, Accessor<OffloadDevice>, Accessor<TokenType>,
+    Accessor<Device>, Accessor<Tristate>, Accessor<IoBackendChoice>, Accessor<DecayedParameters>,
+    Accessor<NonFiniteStep>, Accessor<LaterCheckpoints>, Accessor<LongDocuments>>;
 
 struct Range {
   double minimum = -std::numeric_limits<double>::infinity();

@@ -26,12 +26,14 @@ class VectorAdamw {
         eps_(V::set(s.eps)),
         step_size_(V::set(s.step_size)),
         decay_(V::set(s.decay)),
-        l2_(V::set(s.l2)) {}
+        l2_(V::set(s.l2)),
+        grad_limit_(V::set(s.grad_limit)),
+        minus_grad_limit_(V::set(-s.grad_limit)) {}
 
   // The elements from i on, a vector's worth.
   [[gnu::always_inline]] void step(std::size_t i) const {
     const F p = load_param(i);
-    F g = V::mul(load_grad(i), grad_scale_);
+    F g = limited(V::mul(load_grad(i), grad_scale_));
     if constexpr (kL2) g = V::fma(l2_, p, g);
     const F m0 = V::load(arrays_.m + i);
     const F v0 = V::load(arrays_.v + i);
@@ -59,6 +61,11 @@ class VectorAdamw {
 
  private:
   [[gnu::always_inline]] static F as_stored(F x) { return V::canonical_nan(V::tiny_to_zero(x)); }
+
+  // In this order of operands a NaN passes: the second is returned where they do not compare.
+  [[gnu::always_inline]] F limited(F x) const {
+    return V::max(minus_grad_limit_, V::min(grad_limit_, x));
+  }
 
   [[gnu::always_inline]] F load_grad(std::size_t i) const {
     if constexpr (kGrad == GradType::kFp32)
@@ -88,7 +95,7 @@ class VectorAdamw {
   // A copy, which nothing else can change: its pointers stay in registers.
   const AdamwArrays arrays_;
   const F grad_scale_, one_minus_beta1_, one_minus_beta2_, inv_sqrt_c2_, eps_, step_size_, decay_,
-      l2_;
+      l2_, grad_limit_, minus_grad_limit_;
 };
 
 template <class V, GradType kGrad, ParamForm kForm, bool kL2>
