@@ -167,6 +167,9 @@ std::string type_name(const Key& key) {
         if constexpr (std::is_same_v<A, Accessor<std::optional<PathWeights>>>) {
           return "\"equal\" or a list of whole numbers, one for each of budget.nvme_paths";
         }
+        if constexpr (std::is_same_v<A, Accessor<std::vector<ParameterGroup>>>) {
+          return "a list of objects with match, and lr or weight_decay or both";
+        }
         return "anything";
       },
       key.field);

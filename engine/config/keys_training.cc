@@ -97,6 +97,16 @@ constexpr Key kKeys[] = {
     {.path = "optimizer.params.max_grad_norm",
      .treatment = Treatment::kRefused,
      .reason = "DeepSpeed refuses it too: gradients are clipped by gradient_clipping"},
+    {.path = "optimizer.groups",
+     .source = KeySource::kSluice,
+     .field = SLUICE_FIELD(optimizer.groups),
+     .default_json = "[]",
+     .range = kNotNegative,
+     .meaning =
+         "parameters with a learning rate or weight decay of their own, such as {\"match\": "
+         "[\"*.bias\", \"*norm*\"], \"weight_decay\": 0}: match is one or several shell globs "
+         "on the names that checkpoints have; the first group that matches counts, and the "
+         "scheduler scales its lr"},
     {.path = "optimizer.legacy_fusion", .treatment = Treatment::kIgnored, .reason = kOneAdam},
 
     {.path = "fp16.enabled",
@@ -177,6 +187,14 @@ constexpr Key kKeys[] = {
      .range = kNotNegative,
      .auto_rule = "1, as Hugging Face's trainer fills it in",
      .meaning = "largest norm over all gradients; 0 does not clip"},
+    {.path = "gradient_clipping_value",
+     .source = KeySource::kSluice,
+     .field = SLUICE_FIELD(gradient_clipping_value),
+     .default_json = "0.0",
+     .range = kNotNegative,
+     .meaning =
+         "largest magnitude of each gradient element, as PyTorch's clip_grad_value_ has it, in "
+         "place of gradient_clipping; 0 does not clip"},
     {.path = "steps_per_print",
      .field = SLUICE_FIELD(steps_per_print),
      .default_json = "10",

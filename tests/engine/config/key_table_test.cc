@@ -113,6 +113,11 @@ std::vector<Json> right_values(const Key& key) {
         if constexpr (std::is_same_v<A, Accessor<std::optional<PathWeights>>>) {
           return {"equal", Json({64, 1})};
         }
+        if constexpr (std::is_same_v<A, Accessor<std::vector<ParameterGroup>>>) {
+          return {Json::array({{{"match", "*.bias"}, {"lr", 0.5}}}),
+                  Json::array({{{"match", {"*ln_1*", "h.0.*"}}, {"weight_decay", 0.5}},
+                               {{"match", "*wte*"}, {"lr", 0.0}}})};
+        }
         return {low + 0.5};  // a number
       },
       key.field);
