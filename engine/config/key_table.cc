@@ -91,8 +91,9 @@ std::string describe_key(const Key& key) {
     case Treatment::kHonoured:
       return text + describe_honoured(key);
     case Treatment::kAlias:
-      return text + "the same as " + std::string(key.alias_of) + "; " +
-             std::string(source_text(key.source));
+      text += "the same as " + std::string(key.alias_of);
+      if (!key.share_of.empty()) text += ", and below 1 as " + std::string(key.share_of);
+      return text + "; " + std::string(source_text(key.source));
     case Treatment::kIgnored:
       text += "ignored";
       break;

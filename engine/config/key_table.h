@@ -75,6 +75,7 @@ struct Key {
   std::string_view meaning = {};
   std::string_view reason = {};    // why it is ignored or refused
   std::string_view alias_of = {};  // the path that it stands for
+  std::string_view share_of = {};  // likewise, of a number between 0 and 1; empty: the same
 };
 
 // All keys, sections together, in the order of the documentation.

@@ -261,6 +261,7 @@ TEST(KeyTable, EveryOtherNameStandsForAKeyOrASection) {
     ++names;
     const Key* target = find_key(key.alias_of);
     ASSERT_TRUE(target != nullptr || is_section(key.alias_of)) << key.path;
+    EXPECT_TRUE(key.share_of.empty() || find_key(key.share_of) != nullptr) << key.path;
     if (target != nullptr) {
       EXPECT_EQ(target->treatment, Treatment::kHonoured) << key.path;
     }

@@ -115,6 +115,13 @@ TEST(TransformersSchedules, WarmUpByAShareOfAllSteps) {
   EXPECT_EQ(schedule("WarmupLR", "").warmup.steps, 1000);
   // As a trainer's arguments have both.
   EXPECT_EQ(schedule("linear", R"("warmup_steps": 0, "warmup_ratio": 0.1)").warmup.steps, 10);
+  EXPECT_EQ(schedule("linear", R"("warmup_steps": 0.1)").warmup.steps, 10);
+  EXPECT_EQ(schedule("linear", R"("warmup_steps": 1)").warmup.steps, 1);
+  EXPECT_THAT(
+      refusal(resolve_run(run_file("linear", R"("warmup_steps": 0.1, "warmup_ratio": 0.1)"))),
+      HasSubstr("given twice"));
+  EXPECT_THAT(refusal(resolve_run(run_file("linear", R"("warmup_steps": 1.5)"))),
+              HasSubstr("which has a fraction"));
   EXPECT_THAT(refusal(resolve_run(run_file("linear", R"("warmup_steps": 5, "warmup_ratio": 0.1)"))),
               HasSubstr("leave one of them out"));
   EXPECT_THAT(refusal(resolve_run(run_file("linear", R"("warmup_ratio": 1.5)"))),
