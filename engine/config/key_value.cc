@@ -236,7 +236,7 @@ Result<ParameterGroup> group_of(const Key& key, const std::string& place, const 
       const Key patterns{.path = path, .field = Accessor<std::vector<std::string>>{}};
       SLUICE_RETURN_IF_ERROR(store(patterns, value, group.match));
     } else if (word == kGroupLr || word == kGroupDecay) {
-      const Key number{.path = path, .field = Accessor<double>{}, .range = key.range};
+      const Key number{.path = path, .field = Accessor<double>{}, .range = {.minimum = 0}};
       double given = 0;
       SLUICE_RETURN_IF_ERROR(store(number, value, given));
       (word == kGroupLr ? group.learning_rate : group.weight_decay) = given;

@@ -101,12 +101,11 @@ constexpr Key kKeys[] = {
      .source = KeySource::kSluice,
      .field = SLUICE_FIELD(optimizer.groups),
      .default_json = "[]",
-     .range = kNotNegative,
      .meaning =
-         "parameters with a learning rate or weight decay of their own, such as {\"match\": "
-         "[\"*.bias\", \"*norm*\"], \"weight_decay\": 0}: match is one or several shell globs "
-         "on the names that checkpoints have; the first group that matches counts, and the "
-         "scheduler scales its lr"},
+         "parameters with a learning rate or weight decay of their own, such as [{\"match\": "
+         "[\"*embed_tokens*\", \"lm_head.*\"], \"lr\": 1e-5}]: match is one or several shell "
+         "globs on the names that checkpoints have; the first group that matches counts, the "
+         "scheduler scales its lr, and decayed has no say in its weight_decay"},
     {.path = "optimizer.legacy_fusion", .treatment = Treatment::kIgnored, .reason = kOneAdam},
 
     {.path = "fp16.enabled",

@@ -1,11 +1,11 @@
 // Which learning rate and weight decay each parameter of a model has: what optimizer.groups says
 // about its name.
 //
-// A pattern is a shell glob (fnmatch(3): *, ? and [...], where * goes over dots). It is matched with
-// a parameter's name in checkpoints ("layers.0.mlp.up_proj.weight") and with the name that it has in
-// transformers ("model.layers.0.mlp.up_proj.weight"). Of several groups the first that matches
-// counts. What a group does not say follows from optimizer.params: lr, and weight_decay as far as
-// `decayed` has it.
+// A pattern is a shell glob (fnmatch(3): *, ? and [...], where * goes over dots). It is matched
+// with a parameter's name in checkpoints ("layers.0.mlp.up_proj.weight") and with the name that it
+// has in transformers ("model.layers.0.mlp.up_proj.weight"). Of several groups the first that
+// matches counts. What a group does not say follows from optimizer.params: lr, and weight_decay as
+// far as `decayed` has it.
 //
 // Threads: any; pure functions.
 // Errors:  kInvalidArgument names a pattern that no parameter is left for, and the nearest names.

@@ -39,8 +39,8 @@ struct CanonicalUnit {
   std::vector<float> master, m, v;
 };
 
-// The problem: units of up to three parameter groups, hostile state, gradients that are mostly ordinary
-// (else all would be NaN after a few steps). And its solution.
+// The problem: units of up to three parameter groups, hostile state, gradients that are mostly
+// ordinary (else all would be NaN after a few steps). And its solution.
 class Problem {
  public:
   Problem(const ProblemKind& kind, std::vector<UnitSpec> units, int steps)

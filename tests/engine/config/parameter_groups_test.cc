@@ -1,5 +1,5 @@
-// Parameter groups: whose learning rate and weight decay are which, what is refused, and clipping by
-// value.
+// Parameter groups: whose learning rate and weight decay are which, and what is refused; and
+// clipping by value.
 #include "engine/config/parameter_groups.h"
 
 #include <map>
