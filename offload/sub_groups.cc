@@ -12,16 +12,27 @@ constexpr std::array<Tier, 3> kTiers = {Tier::kGpu, Tier::kCpu, Tier::kNvme};
 
 Error invalid(const std::string& what) { return Error(ErrorCode::kInvalidArgument, what); }
 
+Status check_ranges(const UnitSpec& unit, std::span<const GroupRange> ranges) {
+  for (const GroupRange& range : ranges) {
+    if (range.elements == 0) return invalid("unit " + unit.name + " has an empty range");
+    if (range.group < 0)
+      return invalid("unit " + unit.name + " names parameter group " + std::to_string(range.group) +
+                     "; they count from 0");
+  }
+  return {};
+}
+
 Status check_units(std::span<const UnitSpec> units) {
   if (units.empty()) return invalid("there is no unit to place");
   for (const UnitSpec& unit : units) {
     if (unit.ranges.empty()) return invalid("unit " + unit.name + " is empty");
-    for (const GroupRange& range : unit.ranges) {
-      if (range.elements == 0) return invalid("unit " + unit.name + " has an empty range");
-      if (range.group < 0)
-        return invalid("unit " + unit.name + " names parameter group " +
-                       std::to_string(range.group) + "; they count from 0");
-    }
+    SLUICE_RETURN_IF_ERROR(check_ranges(unit, unit.ranges));
+    SLUICE_RETURN_IF_ERROR(check_ranges(unit, unit.scalars));
+    std::uint64_t sum = 0;
+    for (const GroupRange& range : unit.scalars) sum += range.elements;
+    if (sum != 0 && sum != unit.elements())
+      return invalid("unit " + unit.name + " has " + std::to_string(unit.elements()) +
+                     " elements, and scalars for " + std::to_string(sum));
   }
   return {};
 }

@@ -27,6 +27,9 @@ struct GroupRange {
 struct UnitSpec {
   std::string name;
   std::vector<GroupRange> ranges;  // the shard from its first to its last element
+  // Likewise, where they say which AdamwScalars apply in place of `ranges`: sub-groups are not cut
+  // along them. Empty: none do.
+  std::vector<GroupRange> scalars = {};
   std::uint64_t elements() const;
 };
 

@@ -7,6 +7,7 @@
 #include "engine/budget/raised_note.h"
 #include "engine/budget/settled_places.h"
 #include "engine/budget/stripe_plan.h"
+#include "engine/families/families.h"
 #include "offload/state/state_footprint.h"
 
 namespace sluice::engine {
@@ -33,6 +34,33 @@ Result<std::vector<offload::SubGroup>> sub_groups(const RunSpec& spec,
   return offload::place_by_elements(units, sub_group_elements(spec.config), elements);
 }
 
+// Where the scalars of a step are not those of UnitSpec::ranges. Parameters have the gap behind
+// them.
+std::vector<offload::GroupRange> scalars_of(const UnitLayout& layout, std::span<const int> of) {
+  const std::vector<ParameterSpec>& parameters = layout.parameters;
+  std::vector<offload::GroupRange> ranges;
+  bool differ = false;
+  for (std::size_t i = 0; i < of.size(); ++i) {
+    const std::uint64_t end = i + 1 < of.size() ? parameters[i + 1].first_element : layout.elements;
+    ranges.push_back({.group = of[i], .elements = end - parameters[i].first_element});
+    differ |= of[i] != parameters[i].group;
+  }
+  return differ ? ranges : std::vector<offload::GroupRange>();
+}
+
+Status apply_settings(const RunSpec& spec, StatePlan& plan) {
+  SLUICE_ASSIGN_OR_RETURN(
+      config::ParameterSettings settings,
+      config::parameter_settings(
+          spec.config.optimizer, spec.model,
+          family_of(spec.config.model.shape()).parameter_names(spec.config.model.shape())));
+  for (std::size_t unit = 0; unit < settings.of.size(); ++unit)
+    plan.optimizer.units[unit].scalars =
+        scalars_of(spec.model.layout(static_cast<int>(unit)), settings.of[unit]);
+  plan.settings = std::move(settings.each);
+  return {};
+}
+
 }  // namespace
 
 bool StatePlan::uses(offload::Tier tier) const {
@@ -50,6 +78,7 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement>
   optimizer.grad_type = spec.types().gradient;
   optimizer.isa = offload::best_isa();
   optimizer.units = unit_specs(spec.model);
+  SLUICE_RETURN_IF_ERROR(apply_settings(spec, plan));
   SLUICE_ASSIGN_OR_RETURN(optimizer.placement, sub_groups(spec, optimizer.units, places));
   optimizer.record_elements = record_elements(config);
   optimizer.swap.buffers = swap_buffers(config);

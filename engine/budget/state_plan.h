@@ -11,6 +11,7 @@
 
 #include "aio/result.h"
 #include "engine/budget/run_spec.h"
+#include "engine/config/parameter_groups.h"
 #include "offload/planner/step_model.h"
 #include "offload/state/optimizer_offloader.h"
 #include "offload/unit_residency.h"
@@ -21,7 +22,9 @@ struct StatePlan {
   offload::OptimizerOffloader::Options optimizer;  // of a run that does not train: empty
   offload::UnitResidency residency;                // on the GPU
   std::uint64_t gpu_bytes = 0;                     // of the state there
-  std::vector<std::string> notes;                  // sentences: what is not as it was asked for
+  // What a step's scalars are made from, in their order.
+  std::vector<config::ParameterSetting> settings;
+  std::vector<std::string> notes;  // sentences: what is not as it was asked for
 
   bool uses(offload::Tier tier) const;
 };

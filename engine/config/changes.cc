@@ -23,6 +23,14 @@ constexpr std::array<std::string_view, 8> kElsewhere = {"zero_optimization.",
 constexpr std::array<std::string_view, 5> kOfTheRun = {
     "run.device", "run.deterministic", "run.seed", "run.non_finite", "run.max_skipped"};
 
+constexpr std::string_view kWarmupRatio = "scheduler.params.warmup_ratio";
+
+// Of lists of objects that are equally long, each entry is one, so that what differs is seen.
+bool by_entry(const Json& was, const Json& is) {
+  return was.is_array() && is.is_array() && was.size() == is.size() && !was.empty() &&
+         was.front().is_object();
+}
+
 bool starts_with_one(std::string_view path, std::span<const std::string_view> beginnings) {
   return std::any_of(beginnings.begin(), beginnings.end(),
                      [path](std::string_view begin) { return path.starts_with(begin); });
@@ -36,17 +44,28 @@ std::vector<KeyChange> changed_keys(const Config& was, const Config& is) {
   std::vector<KeyChange> changes;
   for (const Key& key : all_keys()) {
     if (key.treatment != Treatment::kHonoured) continue;
+    // A stored configuration has the number of steps that it came to instead.
+    if (key.path == kWarmupRatio) continue;
     // A key that neither reads makes no difference.
     const bool was_read = has_effect(key, was);
     const bool is_read = has_effect(key, is);
     if (!was_read && !is_read) continue;
     const Json old_value = load_value(key, before);
     const Json new_value = load_value(key, after);
-    if (old_value == new_value) continue;
-    changes.push_back({.path = std::string(key.path),
-                       .was = short_text(old_value),
-                       .is = short_text(new_value),
-                       .read_by_both = was_read && is_read});
+    const auto add = [&](const std::string& path, const Json& old_one, const Json& new_one) {
+      if (old_one == new_one) return;
+      changes.push_back({.path = path,
+                         .was = short_text(old_one),
+                         .is = short_text(new_one),
+                         .read_by_both = was_read && is_read});
+    };
+    const std::string path(key.path);
+    if (!by_entry(old_value, new_value)) {
+      add(path, old_value, new_value);
+      continue;
+    }
+    for (std::size_t i = 0; i < old_value.size(); ++i)
+      add(path + "[" + std::to_string(i) + "]", old_value[i], new_value[i]);
   }
   return changes;
 }

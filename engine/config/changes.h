@@ -12,8 +12,8 @@
 namespace sluice::config {
 
 struct KeyChange {
-  std::string path;
-  std::string was;  // as JSON, shortened
+  std::string path;  // "optimizer.groups[1]": of an entry
+  std::string was;   // as JSON, shortened
   std::string is;
   bool read_by_both = true;  // it has an effect in either configuration
 };

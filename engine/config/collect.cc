@@ -103,7 +103,8 @@ class Collector {
   }
 
   void alias(const Key& key, const Json& value) {
-    const std::string target(key.alias_of);
+    const bool is_share = !key.share_of.empty() && value.is_number() && value > 0 && value < 1;
+    const std::string target(is_share ? key.share_of : key.alias_of);
     const Key* meant = find_key(target);
     if (meant == nullptr) return subsection(target, value);
     const std::string note = "given as " + std::string(key.path);

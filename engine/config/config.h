@@ -41,6 +41,16 @@ struct BatchSizes {
   std::int64_t accumulation = 0;  // micro-batches in a step
 };
 
+// Parameters that have another learning rate or weight decay than the rest: those whose names match
+// one of the patterns, unless an earlier group's does (parameter_groups.h).
+struct ParameterGroup {
+  std::vector<std::string> match;
+  std::optional<double> learning_rate;  // in place of the optimizer's
+  std::optional<double> weight_decay;   // likewise, and whatever decayed_parameters says
+
+  bool operator==(const ParameterGroup&) const = default;
+};
+
 struct Optimizer {
   OptimizerType type = OptimizerType::kAdamW;
   double learning_rate = 0;
@@ -51,6 +61,7 @@ struct Optimizer {
   bool adam_w_mode = false;  // resolved: true for AdamW whatever the file says
   bool bias_correction = false;
   bool torch_adam = false;  // changes only defaults: see the key table
+  std::vector<ParameterGroup> groups;
 };
 
 struct Fp16 {
@@ -198,7 +209,8 @@ struct Config {
   Precision precision = Precision::kFp32;
   Fp16 fp16;
   Bf16 bf16;
-  double gradient_clipping_norm = 0;  // 0: none
+  double gradient_clipping_norm = 0;   // 0: none
+  double gradient_clipping_value = 0;  // of each element; 0: none
   Zero zero;
   Aio aio;
   std::int64_t steps_per_print = 0;

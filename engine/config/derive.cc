@@ -19,11 +19,21 @@ void derive_optimizer(Derivation& derivation) {
     optimizer.weight_decay = kTorchDefault;
     derivation.note(kDecay, "PyTorch's default for AdamW, because of torch_adam");
   }
-  constexpr std::string_view kClipping = "gradient_clipping";
-  if (derivation.is_auto(kClipping)) {
-    derivation.config.gradient_clipping_norm = 1;
-    derivation.note(kClipping, "Hugging Face's max_grad_norm");
+}
+
+// PyTorch's users clip by one or the other; "auto" is none where the other is asked for.
+void derive_clipping(Derivation& derivation) {
+  Config& config = derivation.config;
+  constexpr std::string_view kNorm = "gradient_clipping";
+  const bool by_value = config.gradient_clipping_value > 0;
+  if (derivation.is_auto(kNorm)) {
+    config.gradient_clipping_norm = by_value ? 0 : 1;
+    derivation.note(
+        kNorm, by_value ? "gradient_clipping_value clips instead" : "Hugging Face's max_grad_norm");
   }
+  if (!by_value || config.gradient_clipping_norm == 0) return;
+  derivation.reject(
+      "gradient_clipping and gradient_clipping_value would both clip: set one of them to 0");
 }
 
 void derive_decayed_parameters(Derivation& derivation) {
@@ -205,10 +215,12 @@ void derive_all(Derivation& derivation) {
   derive_run_length(derivation);
   derive_precision(derivation);
   derive_optimizer(derivation);
+  derive_clipping(derivation);
   derive_decayed_parameters(derivation);
   derive_non_finite_step(derivation);
   derive_schedule(derivation);
   derive_model(derivation);
+  derive_parameter_groups(derivation);
   derive_bucket_sizes(derivation);
   derive_offload(derivation);
   check_nvme_paths(derivation);

@@ -63,13 +63,14 @@ class Derivation {
   std::map<std::string_view, std::string> notes_;  // by paths of the key table
 };
 
-void derive_batch_sizes(Derivation& derivation);  // batch.cc
-void derive_model(Derivation& derivation);        // model_shape.cc
-void derive_run_length(Derivation& derivation);   // run_length.cc: before the schedule
-void derive_precision(Derivation& derivation);    // precision.cc
-void derive_schedule(Derivation& derivation);     // schedule.cc
-void check_schedule(Derivation& derivation);      // schedule_limits.cc: whether it can be run
-void derive_all(Derivation& derivation);          // derive.cc: these and the rest, in order
+void derive_batch_sizes(Derivation& derivation);       // batch.cc
+void derive_model(Derivation& derivation);             // model_shape.cc
+void derive_parameter_groups(Derivation& derivation);  // parameter_groups.cc: after both
+void derive_run_length(Derivation& derivation);        // run_length.cc: before the schedule
+void derive_precision(Derivation& derivation);         // precision.cc
+void derive_schedule(Derivation& derivation);          // schedule.cc
+void check_schedule(Derivation& derivation);           // schedule_limits.cc: whether it can be run
+void derive_all(Derivation& derivation);               // derive.cc: these and the rest, in order
 
 // Whether the key means anything in this configuration: a scheduler reads its own parameters alone,
 // and a model its own family's numbers.

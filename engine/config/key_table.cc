@@ -30,6 +30,8 @@ std::string_view source_text(KeySource source) {
       return "DeepSpeed's";
     case KeySource::kOlder:
       return "found in older DeepSpeed files";
+    case KeySource::kHuggingFace:
+      return "Hugging Face's";
     case KeySource::kSluice:
       return "Sluice's own";
   }
@@ -89,8 +91,9 @@ std::string describe_key(const Key& key) {
     case Treatment::kHonoured:
       return text + describe_honoured(key);
     case Treatment::kAlias:
-      return text + "the same as " + std::string(key.alias_of) + "; " +
-             std::string(source_text(key.source));
+      text += "the same as " + std::string(key.alias_of);
+      if (!key.share_of.empty()) text += ", and below 1 as " + std::string(key.share_of);
+      return text + "; " + std::string(source_text(key.source));
     case Treatment::kIgnored:
       text += "ignored";
       break;
@@ -164,6 +167,9 @@ std::string type_name(const Key& key) {
         }
         if constexpr (std::is_same_v<A, Accessor<std::optional<PathWeights>>>) {
           return "\"equal\" or a list of whole numbers, one for each of budget.nvme_paths";
+        }
+        if constexpr (std::is_same_v<A, Accessor<std::vector<ParameterGroup>>>) {
+          return "a list of objects with match, and lr or weight_decay or both";
         }
         return "anything";
       },

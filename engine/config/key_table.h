@@ -27,8 +27,9 @@ enum class Treatment : std::uint8_t {
 };
 
 enum class KeySource : std::uint8_t {
-  kDeepSpeed,  // documented there, or in its code today
-  kOlder,      // from an older DeepSpeed, or widely copied though no DeepSpeed reads it
+  kDeepSpeed,    // documented there, or in its code today
+  kOlder,        // from an older DeepSpeed, or widely copied though no DeepSpeed reads it
+  kHuggingFace,  // a parameter of transformers' get_scheduler() or TrainingArguments
   kSluice,
 };
 
@@ -49,9 +50,10 @@ using Field =
                  Accessor<Betas>, Accessor<std::vector<std::string>>,
                  Accessor<std::optional<TierFractions>>, Accessor<std::optional<PathWeights>>,
                  Accessor<OptimizerType>, Accessor<ScheduleType>, Accessor<WarmupType>,
-                 Accessor<OffloadDevice>, Accessor<TokenType>, Accessor<Device>, Accessor<Tristate>,
-                 Accessor<IoBackendChoice>, Accessor<DecayedParameters>, Accessor<NonFiniteStep>,
-                 Accessor<LaterCheckpoints>, Accessor<LongDocuments>>;
+                 Accessor<DecayType>, Accessor<OffloadDevice>, Accessor<TokenType>,
+                 Accessor<Device>, Accessor<Tristate>, Accessor<IoBackendChoice>,
+                 Accessor<DecayedParameters>, Accessor<NonFiniteStep>, Accessor<LaterCheckpoints>,
+                 Accessor<LongDocuments>, Accessor<std::vector<ParameterGroup>>>;
 
 struct Range {
   double minimum = -std::numeric_limits<double>::infinity();
@@ -73,6 +75,7 @@ struct Key {
   std::string_view meaning = {};
   std::string_view reason = {};    // why it is ignored or refused
   std::string_view alias_of = {};  // the path that it stands for
+  std::string_view share_of = {};  // likewise, of a number between 0 and 1; empty: the same
 };
 
 // All keys, sections together, in the order of the documentation.

@@ -218,6 +218,62 @@ Status store(const Key& key, const Json& value, std::optional<PathWeights>& fiel
   return {};
 }
 
+constexpr const char* kMatch = "match";
+constexpr const char* kGroupLr = "lr";
+constexpr const char* kGroupDecay = "weight_decay";
+
+// Of `entry`, which is `place` in messages: "optimizer.groups[1]".
+Result<ParameterGroup> group_of(const Key& key, const std::string& place, const Json& entry) {
+  const auto wrong_entry = [&](const std::string& what) {
+    return Error(ErrorCode::kInvalidArgument,
+                 std::string(key.path) + " must be " + type_name(key) + ": " + place + " " + what);
+  };
+  if (!entry.is_object()) return wrong_entry("is " + short_text(entry));
+  ParameterGroup group;
+  for (const auto& [word, value] : entry.items()) {
+    const std::string path = place + "." + printable(word);
+    if (word == kMatch) {
+      const Key patterns{.path = path, .field = Accessor<std::vector<std::string>>{}};
+      SLUICE_RETURN_IF_ERROR(store(patterns, value, group.match));
+    } else if (word == kGroupLr || word == kGroupDecay) {
+      const Key number{.path = path, .field = Accessor<double>{}, .range = {.minimum = 0}};
+      double given = 0;
+      SLUICE_RETURN_IF_ERROR(store(number, value, given));
+      (word == kGroupLr ? group.learning_rate : group.weight_decay) = given;
+    } else {
+      const std::string nearest = nearest_choice(word, "match|lr|weight_decay");
+      return wrong_entry("has " + printable(word) +
+                         (nearest.empty() ? "" : ": did you mean " + nearest + "?"));
+    }
+  }
+  if (group.match.empty()) return wrong_entry("lacks match, which says whose group it is");
+  if (!group.learning_rate && !group.weight_decay)
+    return wrong_entry("has neither lr nor weight_decay, and so does nothing");
+  return group;
+}
+
+Status store(const Key& key, const Json& value, std::vector<ParameterGroup>& field) {
+  if (!value.is_array()) return wrong(key, value);
+  std::vector<ParameterGroup> groups;
+  std::size_t patterns = 0;
+  for (const Json& entry : value) {
+    const std::string place = std::string(key.path) + "[" + std::to_string(groups.size()) + "]";
+    SLUICE_ASSIGN_OR_RETURN(groups.emplace_back(), group_of(key, place, entry));
+    patterns += groups.back().match.size();
+    if (patterns > kMaxListLength)
+      return wrong(key, value, ": more than " + std::to_string(kMaxListLength) + " patterns");
+  }
+  field = std::move(groups);
+  return {};
+}
+
+Json json_of(const ParameterGroup& group) {
+  Json json = {{kMatch, group.match.size() == 1 ? Json(group.match.front()) : Json(group.match)}};
+  if (group.learning_rate) json[kGroupLr] = *group.learning_rate;
+  if (group.weight_decay) json[kGroupDecay] = *group.weight_decay;
+  return json;
+}
+
 template <typename Enum>
 Status store_choice(const Key& key, const Json& value, Enum& field) {
   std::string word;
@@ -243,6 +299,10 @@ Json load(const Key& key, const T& field) {
   } else if constexpr (std::is_same_v<T, std::optional<PathWeights>>) {
     if (!field) return "auto";
     return field->empty() ? Json(kEqual) : Json(*field);
+  } else if constexpr (std::is_same_v<T, std::vector<ParameterGroup>>) {
+    Json list = Json::array();
+    for (const ParameterGroup& group : field) list.push_back(json_of(group));
+    return list;
   } else {
     return Json(field);
   }

@@ -3,9 +3,20 @@
 namespace sluice::config {
 namespace {
 
-constexpr std::string_view kWarmups = "WarmupLR|WarmupDecayLR|WarmupCosineLR";
+// DeepSpeed's, then those of transformers.
+constexpr std::string_view kWarmups =
+    "WarmupLR|WarmupDecayLR|WarmupCosineLR|linear|cosine|cosine_with_restarts|cosine_with_min_lr|"
+    "polynomial|constant_with_warmup|inverse_sqrt|warmup_stable_decay";
 constexpr std::string_view kLinearWarmups = "WarmupLR|WarmupDecayLR";
-constexpr std::string_view kDecays = "WarmupDecayLR|WarmupCosineLR";
+constexpr std::string_view kFormedWarmups =
+    "WarmupLR|WarmupDecayLR|WarmupCosineLR|warmup_stable_decay";
+constexpr std::string_view kDecays =
+    "WarmupDecayLR|WarmupCosineLR|linear|cosine|cosine_with_restarts|cosine_with_min_lr|polynomial|"
+    "warmup_stable_decay";
+constexpr std::string_view kWaves =
+    "cosine|cosine_with_restarts|cosine_with_min_lr|warmup_stable_decay";
+constexpr std::string_view kMinLr = "cosine_with_min_lr";
+constexpr std::string_view kStableDecay = "warmup_stable_decay";
 constexpr std::string_view kCycle = "OneCycle";
 constexpr std::string_view kRangeTest = "LRRangeTest";
 
@@ -13,9 +24,12 @@ constexpr Key kKeys[] = {
     {.path = "scheduler.type",
      .field = SLUICE_FIELD(schedule.type),
      .default_json = "\"constant\"",
-     .choices = "constant|WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle|LRRangeTest",
-     .meaning = "how the learning rate moves with the steps applied; constant is Sluice's name for "
-                "a file without a scheduler"},
+     .choices = "constant|WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle|LRRangeTest|linear|cosine|"
+                "cosine_with_restarts|cosine_with_min_lr|polynomial|constant_with_warmup|"
+                "inverse_sqrt|warmup_stable_decay",
+     .meaning = "how the learning rate moves with the steps applied: DeepSpeed's schedules, and "
+                "from linear on those of Hugging Face's lr_scheduler_type; constant is what a file "
+                "without a scheduler has"},
     {.path = "scheduler.params.warmup_min_lr",
      .field = SLUICE_FIELD(schedule.warmup.min_lr),
      .default_json = "0.0",
@@ -35,14 +49,33 @@ constexpr Key kKeys[] = {
      .range = kNotNegative,
      .unit = "steps",
      .applies_to = kWarmups,
-     .auto_rule = "a tenth of run.steps, at most 1000",
-     .meaning = "length of the warm-up; fewer than 2 count as 2"},
+     .auto_rule = "by warmup_ratio, else a tenth of run.steps, at most 1000",
+     .meaning = "length of the warm-up; of DeepSpeed's fewer than 2 count as 2, of Hugging Face's "
+                "the default is 0"},
+    {.path = "scheduler.params.num_warmup_steps",
+     .treatment = Treatment::kAlias,
+     .source = KeySource::kHuggingFace,
+     .alias_of = "scheduler.params.warmup_num_steps"},
+    {.path = "scheduler.params.warmup_steps",
+     .treatment = Treatment::kAlias,
+     .source = KeySource::kHuggingFace,
+     .alias_of = "scheduler.params.warmup_num_steps",
+     .share_of = "scheduler.params.warmup_ratio"},
+    {.path = "scheduler.params.warmup_ratio",
+     .source = KeySource::kHuggingFace,
+     .field = SLUICE_FIELD(schedule.warmup_ratio),
+     .range = kShare,
+     .applies_to = kWarmups,
+     .meaning = "length of the warm-up as a share of all steps, rounded up, in place of "
+                "warmup_num_steps"},
     {.path = "scheduler.params.warmup_type",
      .field = SLUICE_FIELD(schedule.warmup.type),
      .default_json = "\"log\"",
-     .choices = "log|linear",
-     .applies_to = kWarmups,
-     .meaning = "the warm-up's form"},
+     .choices = "log|linear|cosine|1-sqrt",
+     .applies_to = kFormedWarmups,
+     .meaning =
+         "the warm-up's form: DeepSpeed's are log and linear; warmup_stable_decay has linear, "
+         "its default, cosine and 1-sqrt"},
     {.path = "scheduler.params.total_num_steps",
      .field = SLUICE_FIELD(schedule.warmup.total_steps),
      .default_json = "\"auto\"",
@@ -51,6 +84,10 @@ constexpr Key kKeys[] = {
      .applies_to = kDecays,
      .auto_rule = "run.steps",
      .meaning = "the step at which the decay ends, warm-up included"},
+    {.path = "scheduler.params.num_training_steps",
+     .treatment = Treatment::kAlias,
+     .source = KeySource::kHuggingFace,
+     .alias_of = "scheduler.params.total_num_steps"},
     {.path = "scheduler.params.warmup_min_ratio",
      .field = SLUICE_FIELD(schedule.warmup.min_ratio),
      .default_json = "0.0",
@@ -63,6 +100,81 @@ constexpr Key kKeys[] = {
      .range = kNotNegative,
      .applies_to = "WarmupCosineLR",
      .meaning = "where the decay ends, as a share of optimizer.params.lr"},
+
+    {.path = "scheduler.params.num_cycles",
+     .source = KeySource::kHuggingFace,
+     .field = SLUICE_FIELD(schedule.tail.cycles),
+     .default_json = "\"auto\"",
+     .range = kNotNegative,
+     .applies_to = kWaves,
+     .auto_rule = "0.5, which only falls; of cosine_with_restarts 1",
+     .meaning = "waves of the cosine; of cosine_with_restarts how often it falls"},
+    {.path = "scheduler.params.min_lr_ratio",
+     .source = KeySource::kHuggingFace,
+     .field = SLUICE_FIELD(schedule.tail.min_lr_ratio),
+     .range = kShare,
+     .applies_to = "warmup_stable_decay|cosine_with_min_lr",
+     .meaning =
+         "where the decay ends, and the warm-up of warmup_stable_decay begins, as a share of "
+         "optimizer.params.lr; unset is 0"},
+    {.path = "scheduler.params.min_lr_rate",
+     .treatment = Treatment::kAlias,
+     .source = KeySource::kHuggingFace,
+     .alias_of = "scheduler.params.min_lr_ratio"},
+    {.path = "scheduler.params.min_lr",
+     .source = KeySource::kHuggingFace,
+     .field = SLUICE_FIELD(schedule.tail.min_lr),
+     .range = kNotNegative,
+     .applies_to = kMinLr,
+     .meaning = "where the decay ends; cosine_with_min_lr needs it, or min_lr_rate"},
+    {.path = "scheduler.params.lr_end",
+     .source = KeySource::kHuggingFace,
+     .field = SLUICE_FIELD(schedule.tail.end_lr),
+     .default_json = "1e-07",
+     .range = kNotNegative,
+     .applies_to = "polynomial",
+     .meaning = "where the decay ends"},
+    {.path = "scheduler.params.power",
+     .source = KeySource::kHuggingFace,
+     .field = SLUICE_FIELD(schedule.tail.power),
+     .default_json = "1.0",
+     .range = kNotNegative,
+     .applies_to = "polynomial",
+     .meaning = "of the decay; 1 is linear"},
+    {.path = "scheduler.params.timescale",
+     .source = KeySource::kHuggingFace,
+     .field = SLUICE_FIELD(schedule.tail.timescale),
+     .default_json = "\"auto\"",
+     .range = kPositive,
+     .unit = "steps",
+     .applies_to = "inverse_sqrt",
+     .auto_rule = "warmup_num_steps, or 10000 without a warm-up",
+     .meaning = "after the warm-up, three times as many steps halve the rate"},
+    {.path = "scheduler.params.num_stable_steps",
+     .source = KeySource::kHuggingFace,
+     .field = SLUICE_FIELD(schedule.tail.stable_steps),
+     .default_json = "\"auto\"",
+     .range = kNotNegative,
+     .unit = "steps",
+     .applies_to = kStableDecay,
+     .auto_rule = "what warm-up and decay leave of total_num_steps",
+     .meaning = "steps at the full rate, between warm-up and decay"},
+    {.path = "scheduler.params.num_decay_steps",
+     .source = KeySource::kHuggingFace,
+     .field = SLUICE_FIELD(schedule.tail.decay_steps),
+     .default_json = "\"auto\"",
+     .range = kNotNegative,
+     .unit = "steps",
+     .applies_to = kStableDecay,
+     .auto_rule = "a tenth of total_num_steps",
+     .meaning = "length of the decay, with which the run ends"},
+    {.path = "scheduler.params.decay_type",
+     .source = KeySource::kHuggingFace,
+     .field = SLUICE_FIELD(schedule.tail.decay_type),
+     .default_json = "\"cosine\"",
+     .choices = "linear|cosine|1-sqrt",
+     .applies_to = kStableDecay,
+     .meaning = "the decay's form"},
 
     {.path = "scheduler.params.cycle_min_lr",
      .field = SLUICE_FIELD(schedule.one_cycle.min_lr),

@@ -97,6 +97,15 @@ constexpr Key kKeys[] = {
     {.path = "optimizer.params.max_grad_norm",
      .treatment = Treatment::kRefused,
      .reason = "DeepSpeed refuses it too: gradients are clipped by gradient_clipping"},
+    {.path = "optimizer.groups",
+     .source = KeySource::kSluice,
+     .field = SLUICE_FIELD(optimizer.groups),
+     .default_json = "[]",
+     .meaning =
+         "parameters with a learning rate or weight decay of their own, such as [{\"match\": "
+         "[\"*embed_tokens*\", \"lm_head.*\"], \"lr\": 1e-5}]: match is one or several shell "
+         "globs on the names that checkpoints have; the first group that matches counts, the "
+         "scheduler scales its lr, and decayed has no say in its weight_decay"},
     {.path = "optimizer.legacy_fusion", .treatment = Treatment::kIgnored, .reason = kOneAdam},
 
     {.path = "fp16.enabled",
@@ -177,6 +186,14 @@ constexpr Key kKeys[] = {
      .range = kNotNegative,
      .auto_rule = "1, as Hugging Face's trainer fills it in",
      .meaning = "largest norm over all gradients; 0 does not clip"},
+    {.path = "gradient_clipping_value",
+     .source = KeySource::kSluice,
+     .field = SLUICE_FIELD(gradient_clipping_value),
+     .default_json = "0.0",
+     .range = kNotNegative,
+     .meaning =
+         "largest magnitude of each gradient element, as PyTorch's clip_grad_value_ has it, in "
+         "place of gradient_clipping; 0 does not clip"},
     {.path = "steps_per_print",
      .field = SLUICE_FIELD(steps_per_print),
      .default_json = "10",

@@ -31,19 +31,20 @@ double warmup_lr(const Schedule& schedule, double iteration) {
   return warmup.min_lr + (warmup.max_lr - warmup.min_lr) * share;
 }
 
-double cosine_lr(const Schedule& schedule, double iteration) {
+// WarmupCosineLR's, like those below a factor of base_lr.
+double warmup_cosine(const Schedule& schedule, double iteration) {
   if (iteration < 0) return 0;
   const Warmup& warmup = schedule.warmup;
   const double steps = warmup_steps(warmup);
   if (iteration < steps) {
     const double share = warmup_share(warmup, steps, iteration);
-    return schedule.base_lr * (warmup.min_ratio + share * (1.0 - warmup.min_ratio));
+    return warmup.min_ratio + share * (1.0 - warmup.min_ratio);
   }
   const double decay_steps = std::max(1.0, static_cast<double>(warmup.total_steps) - steps);
   const double progress = std::min(1.0, (iteration - steps + 1) / decay_steps);
   const double height = (1 + std::cos(std::numbers::pi * progress)) / 2;
   const double floor = warmup.cosine_min_ratio;
-  return schedule.base_lr * std::max(0.0, floor + (1.0 - floor) * height);
+  return std::max(0.0, floor + (1.0 - floor) * height);
 }
 
 double cycle_total(const OneCycle& cycle) {
@@ -97,24 +98,143 @@ double range_test_lr(const RangeTest& test, double iteration) {
   return test.min_lr * (1 + test.step_rate * (test.staircase ? std::floor(intervals) : intervals));
 }
 
+// ---- transformers' ---------------------------------------------------------------------------
+
+// The share of the way from the warm-up to the end that is behind; 1 from the end on.
+double progress_of(const Warmup& warmup, double step) {
+  const auto begin = static_cast<double>(warmup.steps);
+  const auto end = static_cast<double>(warmup.total_steps);
+  return std::min(1.0, (step - begin) / std::max(1.0, end - begin));
+}
+
+double linear(const Warmup& warmup, double step) {
+  const auto begin = static_cast<double>(warmup.steps);
+  const auto end = static_cast<double>(warmup.total_steps);
+  return std::max(0.0, (end - step) / std::max(1.0, end - begin));
+}
+
+double restarting_cosine(const Schedule& schedule, double step) {
+  const double progress = progress_of(schedule.warmup, step);
+  if (progress >= 1) return 0;
+  const double position = std::fmod(schedule.tail.cycles * progress, 1.0);
+  return 0.5 * (1.0 + std::cos(std::numbers::pi * position));
+}
+
+double cosine(const Schedule& schedule, double step, double floor) {
+  const double progress = progress_of(schedule.warmup, step);
+  // In transformers' order of operations.
+  const double angle = std::numbers::pi * schedule.tail.cycles * 2.0 * progress;
+  const double height = 0.5 * (1.0 + std::cos(angle));
+  return std::max(0.0, height * (1 - floor) + floor);
+}
+
+double polynomial(const Schedule& schedule, double step) {
+  const Tail& tail = schedule.tail;
+  const double base = schedule.base_lr;
+  const auto begin = static_cast<double>(schedule.warmup.steps);
+  const auto end = static_cast<double>(schedule.warmup.total_steps);
+  if (step > end || end <= begin) return tail.end_lr / base;
+  const double left = 1 - (step - begin) / (end - begin);
+  return ((base - tail.end_lr) * std::pow(left, tail.power) + tail.end_lr) / base;
+}
+
+double inverse_sqrt(const Schedule& schedule, double step) {
+  const auto scale = static_cast<double>(schedule.tail.timescale);
+  return 1.0 / std::sqrt((step + (scale - static_cast<double>(schedule.warmup.steps))) / scale);
+}
+
+double stable_decay(const Schedule& schedule, double step) {
+  const Tail& tail = schedule.tail;
+  const auto decay_steps = static_cast<double>(tail.decay_steps);
+  const double done =
+      step - (static_cast<double>(schedule.warmup.steps) + static_cast<double>(tail.stable_steps));
+  const double floor = tail.min_lr_ratio.value_or(0);
+  if (done < 0) return 1;
+  if (done >= decay_steps) return floor;
+  const double progress = done / std::max(1.0, decay_steps);
+  double height = 0;
+  switch (tail.decay_type) {
+    case DecayType::kLinear:
+      height = 1.0 - progress;
+      break;
+    case DecayType::kCosine:
+      height = 0.5 * (1.0 + std::cos(std::numbers::pi * tail.cycles * 2.0 * progress));
+      break;
+    case DecayType::kOneMinusSqrt:
+      height = 1.0 - std::sqrt(progress);
+      break;
+  }
+  return std::max(0.0, height * (1.0 - floor) + floor);
+}
+
+double rise(const Schedule& schedule, double step) {
+  const double progress = step / static_cast<double>(schedule.warmup.steps);
+  if (schedule.type != ScheduleType::kStableDecay) return progress;
+  double height = progress;
+  if (schedule.warmup.type == WarmupType::kCosine)
+    height = 0.5 * (1.0 - std::cos(std::numbers::pi * progress));
+  if (schedule.warmup.type == WarmupType::kOneMinusSqrt) height = 1.0 - std::sqrt(1.0 - progress);
+  const double floor = schedule.tail.min_lr_ratio.value_or(0);
+  return std::max(0.0, height * (1.0 - floor) + floor);
+}
+
+double floor_of(const Schedule& schedule) {
+  const Tail& tail = schedule.tail;
+  if (!tail.min_lr) return tail.min_lr_ratio.value_or(0);
+  return schedule.base_lr == 0 ? 0 : *tail.min_lr / schedule.base_lr;
+}
+
+// What base_lr is multiplied by.
+double factor(const Schedule& schedule, std::int64_t applied_step) {
+  const auto step = static_cast<double>(applied_step);
+  if (schedule.type == ScheduleType::kWarmupCosine) return warmup_cosine(schedule, step - 1);
+  if (!is_of_transformers(schedule.type)) return 1;
+  if (applied_step < schedule.warmup.steps) return rise(schedule, step);
+  switch (schedule.type) {
+    case ScheduleType::kLinear:
+      return linear(schedule.warmup, step);
+    case ScheduleType::kCosine:
+      return cosine(schedule, step, 0);
+    case ScheduleType::kCosineMinLr:
+      return cosine(schedule, step, floor_of(schedule));
+    case ScheduleType::kCosineRestarts:
+      return restarting_cosine(schedule, step);
+    case ScheduleType::kPolynomial:
+      return schedule.base_lr == 0 ? 0 : polynomial(schedule, step);
+    case ScheduleType::kInverseSqrt:
+      return inverse_sqrt(schedule, step);
+    case ScheduleType::kStableDecay:
+      return stable_decay(schedule, step);
+    default:  // constant_with_warmup
+      return 1;
+  }
+}
+
+// Of those that name their rates.
+double named_rate(const Schedule& schedule, double iteration) {
+  if (schedule.type == ScheduleType::kOneCycle) return one_cycle_lr(schedule.one_cycle, iteration);
+  if (schedule.type == ScheduleType::kRangeTest)
+    return range_test_lr(schedule.range_test, iteration);
+  return warmup_lr(schedule, iteration);
+}
+
 }  // namespace
 
+bool is_of_transformers(ScheduleType type) { return type >= ScheduleType::kLinear; }
+
+bool names_its_rates(ScheduleType type) {
+  return type == ScheduleType::kWarmup || type == ScheduleType::kWarmupDecay ||
+         type == ScheduleType::kOneCycle || type == ScheduleType::kRangeTest;
+}
+
 double learning_rate(const Schedule& schedule, std::int64_t applied_step) {
-  const double iteration = static_cast<double>(applied_step) - 1;
-  switch (schedule.type) {
-    case ScheduleType::kConstant:
-      break;
-    case ScheduleType::kWarmup:
-    case ScheduleType::kWarmupDecay:
-      return warmup_lr(schedule, iteration);
-    case ScheduleType::kWarmupCosine:
-      return cosine_lr(schedule, iteration);
-    case ScheduleType::kOneCycle:
-      return one_cycle_lr(schedule.one_cycle, iteration);
-    case ScheduleType::kRangeTest:
-      return range_test_lr(schedule.range_test, iteration);
-  }
-  return schedule.base_lr;
+  return learning_rate(schedule, applied_step, schedule.base_lr);
+}
+
+double learning_rate(const Schedule& schedule, std::int64_t applied_step, double own_lr) {
+  if (!names_its_rates(schedule.type)) return own_lr * factor(schedule, applied_step);
+  const double rate = named_rate(schedule, static_cast<double>(applied_step) - 1);
+  return own_lr == schedule.base_lr ? rate : rate * (own_lr / schedule.base_lr);
 }
 
 Betas betas(const Schedule& schedule, std::int64_t applied_step) {

@@ -1,10 +1,12 @@
-// Learning rate schedules with DeepSpeed's names, parameters and values, as pure functions of the
-// number of updates applied so far.
+// Learning rate schedules with the names, parameters and values that DeepSpeed and transformers
+// (get_scheduler) give them, as pure functions of the number of updates applied so far.
 //
 // `applied_step` is the number of updates that came before this one: 0 for the first. An overflowed
 // step applies nothing, so it does not move the schedule. DeepSpeed sets the rate of an update
 // after the previous one; hence its first two updates both run at the schedule's first value, and
-// OneCycle's first momentum is the cycle's lower bound.
+// OneCycle's first momentum is the cycle's lower bound. Those of transformers begin at
+// `applied_step` 0, so a warm-up's first update has a rate of 0; beyond their end the rate stays
+// what it was there, where transformers' cosine would rise again.
 //
 // Threads: any.
 // Errors:  none; every field may hold any finite value.
@@ -12,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 namespace sluice::config {
 
@@ -24,18 +27,42 @@ enum class ScheduleType : std::uint8_t {
   kWarmupCosine,  // WarmupCosineLR
   kOneCycle,
   kRangeTest,  // LRRangeTest
+  // transformers':
+  kLinear,
+  kCosine,
+  kCosineRestarts,  // cosine_with_restarts
+  kCosineMinLr,     // cosine_with_min_lr
+  kPolynomial,
+  kConstantWarmup,  // constant_with_warmup
+  kInverseSqrt,     // inverse_sqrt
+  kStableDecay,     // warmup_stable_decay
 };
 
-enum class WarmupType : std::uint8_t { kLog, kLinear };
+// DeepSpeed's warm-ups are the first two, that of warmup_stable_decay all but the first.
+enum class WarmupType : std::uint8_t { kLog, kLinear, kCosine, kOneMinusSqrt };
+enum class DecayType : std::uint8_t { kLinear, kCosine, kOneMinusSqrt };
 
 struct Warmup {
   double min_lr = 0;
   double max_lr = 0;
-  std::int64_t steps = 0;  // fewer than 2 count as 2
+  std::int64_t steps = 0;  // DeepSpeed's: fewer than 2 count as 2
   WarmupType type = WarmupType::kLog;
-  std::int64_t total_steps = 0;  // decay and cosine: the step at which they end
+  std::int64_t total_steps = 0;  // of what decays: the step at which it ends
   double min_ratio = 0;          // cosine: where the warm-up starts, as a share of base_lr
   double cosine_min_ratio = 0;   // cosine: where the decay ends, as a share of base_lr
+};
+
+// What transformers' schedules have besides Warmup::steps, type and total_steps.
+struct Tail {
+  double cycles = 0;                   // cosines: waves; of cosine_with_restarts: half waves
+  std::optional<double> min_lr;        // cosine_with_min_lr, in place of the share
+  std::optional<double> min_lr_ratio;  // of base_lr; unset: 0
+  double end_lr = 0;                   // polynomial
+  double power = 1;
+  std::int64_t timescale = 1;     // inverse_sqrt
+  std::int64_t stable_steps = 0;  // warmup_stable_decay
+  std::int64_t decay_steps = 0;
+  DecayType decay_type = DecayType::kCosine;
 };
 
 struct OneCycle {
@@ -65,11 +92,23 @@ struct Schedule {
   double base_lr = 0;  // the optimizer's own
   Betas base_betas = {};
   Warmup warmup;
+  std::optional<double> warmup_ratio;  // which Warmup::steps followed from
+  Tail tail;
   OneCycle one_cycle;
   RangeTest range_test;
 };
 
+// Whether it is one of transformers'.
+bool is_of_transformers(ScheduleType type);
+
 double learning_rate(const Schedule& schedule, std::int64_t applied_step);
+
+// Of parameters with a rate of their own in place of the optimizer's: the schedule scales it
+// likewise. Where the schedule names its rates (WarmupLR's warmup_max_lr), it is the share of these
+// that `own_lr` is of base_lr, which must not be 0 then.
+double learning_rate(const Schedule& schedule, std::int64_t applied_step, double own_lr);
+// Whether it names its rates, so that base_lr plays no part in them.
+bool names_its_rates(ScheduleType type);
 
 // The optimizer's own, unless OneCycle cycles the momentum: then beta1 follows it and beta2 is
 // 0.99.

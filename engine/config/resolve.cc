@@ -219,6 +219,7 @@ std::string usual_family(const Model& model) {
 std::string to_json(const Config& config) {
   Config numbers = config;
   if (numbers.run.steps != kOpenSteps) numbers.run.epochs.reset();
+  if (numbers.schedule.warmup.steps != kOpenSteps) numbers.schedule.warmup_ratio.reset();
   return to_json(Resolved{std::move(numbers), {}, {}, {}});
 }
 

@@ -1,5 +1,6 @@
 // What a schedule takes from the optimizer and the run, and which parameters it has.
 #include <algorithm>
+#include <cmath>
 
 #include "engine/config/derive.h"
 
@@ -19,6 +20,80 @@ std::string_view type_of(const Schedule& schedule) {
   return split_choices(find_key(kType)->choices).at(static_cast<std::size_t>(schedule.type));
 }
 
+constexpr std::string_view kWarmupSteps = "scheduler.params.warmup_num_steps";
+constexpr std::string_view kWarmupRatio = "scheduler.params.warmup_ratio";
+
+void derive_total(Derivation& derivation) {
+  constexpr std::string_view kTotal = "scheduler.params.total_num_steps";
+  if (derivation.given(kTotal)) return;
+  derivation.config.schedule.warmup.total_steps = derivation.config.run.steps;
+  derivation.note(kTotal, "run.steps");
+  derivation.kept_auto.emplace_back(kTotal);
+}
+
+// Whether warmup_ratio says how long the warm-up is. The later source decides; of one source a
+// warm-up of 0 steps leaves it to the share, as in Hugging Face's trainer.
+bool warms_by_ratio(Derivation& derivation) {
+  const int ratio = derivation.rank(kWarmupRatio);
+  const int steps = derivation.rank(kWarmupSteps);
+  if (ratio < 0 || steps < 0) return ratio >= 0;
+  Schedule& schedule = derivation.config.schedule;
+  if (steps > ratio) {
+    schedule.warmup_ratio.reset();
+    derivation.drop(kWarmupRatio, "a later source gives warmup_num_steps");
+    return false;
+  }
+  if (steps == ratio && schedule.warmup.steps != 0) {
+    derivation.reject(std::string(kWarmupSteps) +
+                      " and warmup_ratio both say how long the warm-up is: leave one of them out");
+    return false;
+  }
+  derivation.drop(kWarmupSteps, "warmup_ratio gives it");
+  return true;
+}
+
+void derive_warmup_steps(Derivation& derivation) {
+  Schedule& schedule = derivation.config.schedule;
+  Warmup& warmup = schedule.warmup;
+  if (warms_by_ratio(derivation)) {
+    const double share = *schedule.warmup_ratio;
+    warmup.steps =
+        warmup.total_steps == kOpenSteps
+            ? kOpenSteps
+            : static_cast<std::int64_t>(std::ceil(static_cast<double>(warmup.total_steps) * share));
+    derivation.note(kWarmupSteps, "warmup_ratio " + short_text(Json(share)) + " of all steps");
+    derivation.kept_auto.emplace_back(kWarmupSteps);
+  } else if (derivation.is_auto(kWarmupSteps)) {
+    const std::int64_t run_steps = derivation.config.run.steps;
+    warmup.steps =
+        run_steps == kOpenSteps ? kOpenSteps : std::clamp<std::int64_t>(run_steps / 10, 1, 1000);
+    derivation.note(kWarmupSteps, "a tenth of run.steps, at most 1000");
+    derivation.kept_auto.emplace_back(kWarmupSteps);
+  } else if (!derivation.given(kWarmupSteps) && is_of_transformers(schedule.type)) {
+    warmup.steps = 0;
+    derivation.note(kWarmupSteps, "Hugging Face's default");
+  }
+}
+
+void derive_warmup_type(Derivation& derivation) {
+  constexpr std::string_view kForm = "scheduler.params.warmup_type";
+  const Key& key = *find_key(kForm);
+  Schedule& schedule = derivation.config.schedule;
+  WarmupType& type = schedule.warmup.type;
+  if (!applies(key, type_of(schedule))) return;
+  const bool has_log = schedule.type != ScheduleType::kStableDecay;
+  if (!has_log && !derivation.given(kForm)) {
+    type = WarmupType::kLinear;
+    derivation.note(kForm, "Hugging Face's default");
+  }
+  const bool is_of_deepspeed = type == WarmupType::kLog || type == WarmupType::kLinear;
+  if (has_log ? is_of_deepspeed : type != WarmupType::kLog) return;
+  derivation.reject(std::string(kForm) + " is " +
+                    std::string(split_choices(key.choices).at(static_cast<std::size_t>(type))) +
+                    ", and scheduler.type " + std::string(type_of(schedule)) + " has " +
+                    (has_log ? "log and linear" : "linear, cosine and 1-sqrt"));
+}
+
 void derive_warmup(Derivation& derivation) {
   const Config& config = derivation.config;
   Warmup& warmup = derivation.config.schedule.warmup;
@@ -31,20 +106,76 @@ void derive_warmup(Derivation& derivation) {
     derivation.note(kMaxLr, of_decay ? "WarmupDecayLR's default" : "optimizer.params.lr");
     if (!of_decay) derivation.kept_auto.emplace_back(kMaxLr);
   }
-  constexpr std::string_view kSteps = "scheduler.params.warmup_num_steps";
-  const std::int64_t run_steps = config.run.steps;
-  if (derivation.is_auto(kSteps)) {
-    warmup.steps =
-        run_steps == kOpenSteps ? kOpenSteps : std::clamp<std::int64_t>(run_steps / 10, 1, 1000);
-    derivation.note(kSteps, "a tenth of run.steps, at most 1000");
-    derivation.kept_auto.emplace_back(kSteps);
+  derive_total(derivation);
+  derive_warmup_steps(derivation);
+  derive_warmup_type(derivation);
+}
+
+// Steps of warmup_stable_decay that are not given: the decay is a tenth, and what is left is
+// stable.
+void derive_stable_decay(Derivation& derivation) {
+  Tail& tail = derivation.config.schedule.tail;
+  const Warmup& warmup = derivation.config.schedule.warmup;
+  const bool is_open = warmup.total_steps == kOpenSteps || warmup.steps == kOpenSteps;
+  const std::int64_t after_warmup = std::max<std::int64_t>(warmup.total_steps - warmup.steps, 0);
+  constexpr std::string_view kDecay = "scheduler.params.num_decay_steps";
+  if (!derivation.given(kDecay)) {
+    const std::int64_t tenth = std::max<std::int64_t>(warmup.total_steps / 10, 1);
+    tail.decay_steps = is_open ? kOpenSteps : std::min(tenth, after_warmup);
+    derivation.note(kDecay, "a tenth of total_num_steps");
+    derivation.kept_auto.emplace_back(kDecay);
   }
-  constexpr std::string_view kTotal = "scheduler.params.total_num_steps";
-  if (!derivation.given(kTotal)) {
-    warmup.total_steps = run_steps;
-    derivation.note(kTotal, "run.steps");
-    derivation.kept_auto.emplace_back(kTotal);
+  constexpr std::string_view kStable = "scheduler.params.num_stable_steps";
+  if (!derivation.given(kStable)) {
+    tail.stable_steps =
+        is_open ? kOpenSteps : std::max<std::int64_t>(after_warmup - tail.decay_steps, 0);
+    derivation.note(kStable, "what warm-up and decay leave of total_num_steps");
+    derivation.kept_auto.emplace_back(kStable);
   }
+}
+
+// Of cosine_with_min_lr: exactly one of two keys; the later source decides.
+void derive_min_lr(Derivation& derivation) {
+  constexpr std::string_view kLr = "scheduler.params.min_lr";
+  constexpr std::string_view kRatio = "scheduler.params.min_lr_ratio";
+  const int lr = derivation.rank(kLr);
+  const int ratio = derivation.rank(kRatio);
+  if (lr == ratio) {
+    return derivation.reject(
+        lr < 0 ? "scheduler.type is cosine_with_min_lr, so scheduler.params.min_lr or min_lr_rate "
+                 "has to be given"
+               : "scheduler.params.min_lr and min_lr_rate both say where the decay ends: leave one "
+                 "of them out");
+  }
+  if (lr < 0 || ratio < 0) return;
+  Tail& tail = derivation.config.schedule.tail;
+  if (lr > ratio) {
+    tail.min_lr_ratio.reset();
+    derivation.drop(kRatio, "a later source gives min_lr");
+  } else {
+    tail.min_lr.reset();
+    derivation.drop(kLr, "a later source gives min_lr_rate");
+  }
+}
+
+void derive_tail(Derivation& derivation) {
+  const Schedule& schedule = derivation.config.schedule;
+  Tail& tail = derivation.config.schedule.tail;
+  constexpr std::string_view kCycles = "scheduler.params.num_cycles";
+  if (!derivation.given(kCycles)) {
+    tail.cycles = schedule.type == ScheduleType::kCosineRestarts ? 1 : 0.5;
+    derivation.note(kCycles, "Hugging Face's default");
+  }
+  constexpr std::string_view kScale = "scheduler.params.timescale";
+  if (!derivation.given(kScale)) {
+    constexpr std::int64_t kUsual = 10'000;
+    const std::int64_t steps = schedule.warmup.steps;
+    tail.timescale = steps == 0 ? kUsual : steps;
+    derivation.note(kScale, steps == 0 ? "Hugging Face's without a warm-up" : "warmup_num_steps");
+    derivation.kept_auto.emplace_back(kScale);
+  }
+  if (schedule.type == ScheduleType::kStableDecay) derive_stable_decay(derivation);
+  if (schedule.type == ScheduleType::kCosineMinLr) derive_min_lr(derivation);
 }
 
 void derive_one_cycle(Derivation& derivation) {
@@ -86,6 +217,7 @@ void derive_schedule(Derivation& derivation) {
                                   "parameter");
   }
   derive_warmup(derivation);
+  derive_tail(derivation);
   if (schedule.type == ScheduleType::kOneCycle) derive_one_cycle(derivation);
   check_schedule(derivation);
 }

@@ -1,5 +1,5 @@
-// Whether a schedule can be run to its end: what DeepSpeed would find out in the middle of a run,
-// or never.
+// Whether a schedule can be run to its end: what DeepSpeed and transformers would find out in the
+// middle of a run, or never.
 #include <cmath>
 
 #include "engine/config/derive.h"
@@ -27,6 +27,32 @@ void check_decay(Derivation& derivation) {
                     key_and_value("warmup_num_steps", warmup.steps) +
                     ": the decay would end before it begins. total_num_steps counts the warm-up "
                     "too; \"auto\" makes it run.steps");
+}
+
+void check_polynomial(Derivation& derivation) {
+  check_decay(derivation);
+  const Schedule& schedule = derivation.config.schedule;
+  if (schedule.tail.end_lr < schedule.base_lr) return;
+  derivation.reject(key_and_value("lr_end", schedule.tail.end_lr) +
+                    " is where the decay ends, and has to be less than optimizer.params.lr, which "
+                    "is " +
+                    short_text(Json(schedule.base_lr)));
+}
+
+// As above, a run that is too short for its own schedule is no contradiction.
+void check_stable_decay(Derivation& derivation) {
+  check_decay(derivation);
+  const Warmup& warmup = derivation.config.schedule.warmup;
+  const Tail& tail = derivation.config.schedule.tail;
+  if (derivation.given("scheduler.params.num_stable_steps") || warmup.steps == kOpenSteps ||
+      warmup.total_steps == kOpenSteps || warmup.total_steps == derivation.config.run.steps)
+    return;
+  if (warmup.total_steps < warmup.steps) return;  // said already
+  if (tail.decay_steps <= warmup.total_steps - warmup.steps) return;
+  derivation.reject(key_and_value("num_decay_steps", tail.decay_steps) + " and " +
+                    key_and_value("warmup_num_steps", warmup.steps) + " are more than " +
+                    key_and_value("total_num_steps", warmup.total_steps) +
+                    ", which counts both: shorten one of them");
 }
 
 void check_momentum(Derivation& derivation) {
@@ -87,13 +113,23 @@ void check_schedule(Derivation& derivation) {
   switch (derivation.config.schedule.type) {
     case ScheduleType::kWarmupDecay:
     case ScheduleType::kWarmupCosine:
+    case ScheduleType::kLinear:
+    case ScheduleType::kCosine:
+    case ScheduleType::kCosineRestarts:
+    case ScheduleType::kCosineMinLr:
       return check_decay(derivation);
+    case ScheduleType::kPolynomial:
+      return check_polynomial(derivation);
+    case ScheduleType::kStableDecay:
+      return check_stable_decay(derivation);
     case ScheduleType::kOneCycle:
       return check_one_cycle(derivation);
     case ScheduleType::kRangeTest:
       return check_range_test(derivation);
     case ScheduleType::kConstant:
     case ScheduleType::kWarmup:
+    case ScheduleType::kConstantWarmup:
+    case ScheduleType::kInverseSqrt:
       return;
   }
 }

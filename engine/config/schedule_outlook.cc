@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -12,19 +13,39 @@
 namespace sluice::config {
 namespace {
 
+constexpr const char* kTotalKey = "scheduler.params.total_num_steps";
+
 // The number of updates after which the rate no longer moves, and the key that says so; nothing for
 // one that never stops moving, or never moved.
 struct End {
   std::int64_t step;
   const char* key;
-  bool follows_run;  // "auto" makes it the length of the run
+  bool follows_run;        // "auto" makes it the length of the run
+  std::int64_t after = 1;  // how many updates later the first one is that runs at the last rate
 };
+
+// Where its three parts end, which is total_num_steps unless num_stable_steps is given.
+End end_of_stable_decay(const Schedule& schedule) {
+  std::int64_t end = schedule.warmup.steps;
+  for (const std::int64_t part : {schedule.tail.stable_steps, schedule.tail.decay_steps})
+    if (__builtin_add_overflow(end, part, &end)) end = std::numeric_limits<std::int64_t>::max() / 2;
+  const bool is_total = end == schedule.warmup.total_steps;
+  return {end, is_total ? kTotalKey : "scheduler.params.num_stable_steps", true, 0};
+}
 
 std::optional<End> end_of(const Schedule& schedule) {
   switch (schedule.type) {
     case ScheduleType::kWarmupDecay:
     case ScheduleType::kWarmupCosine:
-      return End{schedule.warmup.total_steps, "scheduler.params.total_num_steps", true};
+      return End{schedule.warmup.total_steps, kTotalKey, true};
+    case ScheduleType::kLinear:
+    case ScheduleType::kCosine:
+    case ScheduleType::kCosineRestarts:
+    case ScheduleType::kCosineMinLr:
+    case ScheduleType::kPolynomial:
+      return End{schedule.warmup.total_steps, kTotalKey, true, 0};
+    case ScheduleType::kStableDecay:
+      return end_of_stable_decay(schedule);
     case ScheduleType::kOneCycle: {
       const OneCycle& cycle = schedule.one_cycle;
       if (cycle.decay_steps != 0 && cycle.lr_decay_rate != 0 && cycle.min_lr != 0) return {};
@@ -34,9 +55,23 @@ std::optional<End> end_of(const Schedule& schedule) {
     case ScheduleType::kConstant:
     case ScheduleType::kWarmup:
     case ScheduleType::kRangeTest:
+    case ScheduleType::kConstantWarmup:
+    case ScheduleType::kInverseSqrt:
       break;
   }
   return {};
+}
+
+// The updates that warm up; 0: none do.
+std::int64_t warmup_of(const Schedule& schedule) {
+  switch (schedule.type) {
+    case ScheduleType::kWarmup:
+    case ScheduleType::kWarmupDecay:
+    case ScheduleType::kWarmupCosine:
+      return std::max<std::int64_t>(schedule.warmup.steps, 2);
+    default:
+      return is_of_transformers(schedule.type) ? schedule.warmup.steps : 0;
+  }
 }
 
 // Whether the schedule has a rate other than 0 anywhere.
@@ -128,20 +163,17 @@ std::string end_of_schedule(const Config& config, const RunPosition& position) {
   const std::int64_t left = steps_left(config, position);
   const std::int64_t last = position.applied_step + left - 1;
   if (left == 0 || !ever_moves_weights(schedule)) return {};
-  const bool warms = schedule.type == ScheduleType::kWarmup ||
-                     schedule.type == ScheduleType::kWarmupDecay ||
-                     schedule.type == ScheduleType::kWarmupCosine;
-  if (warms && last < std::max<std::int64_t>(schedule.warmup.steps, 2)) {
+  if (last < warmup_of(schedule)) {
     return "all steps of this run lie within the warm-up: it has " +
            std::to_string(config.run.steps) + ", and scheduler.params.warmup_num_steps is " +
            std::to_string(schedule.warmup.steps) + ". The learning rate gets to " +
            rate_text(learning_rate(schedule, last));
   }
   const auto end = end_of(schedule);
-  if (!end || last <= end->step) return {};
+  if (!end || last < end->step + end->after) return {};
   // OneCycle has a rate for what follows the cycle.
   if (!end->follows_run && learning_rate(schedule, last) != 0) return {};
-  const std::int64_t after = last + 1 - std::max(end->step + 1, position.applied_step);
+  const std::int64_t after = last + 1 - std::max(end->step + end->after, position.applied_step);
   return "the schedule ends at step " + std::to_string(end->step) + " (" + end->key +
          "), and the run has " + std::to_string(config.run.steps) + ": its last " +
          steps_text(after) + (after == 1 ? " has" : " have") + " a learning rate of " +

@@ -137,7 +137,9 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
   run->trainer_ = std::make_unique<Trainer>(
       Trainer::Options{.optimizer = config.optimizer,
                        .schedule = config.schedule,
+                       .settings = plan.state.settings,
                        .clip_norm = config.gradient_clipping_norm,
+                       .clip_value = config.gradient_clipping_value,
                        .loss_scale = rules,
                        .non_finite_step = config.run.non_finite_step,
                        .max_skipped_steps = config.run.max_skipped_steps,

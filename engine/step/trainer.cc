@@ -327,22 +327,22 @@ void Trainer::update(const GradientTotals& totals, StepOutcome& outcome) {
   const double scale = outcome.loss_scale;
   outcome.grad_norm = std::sqrt(totals.square_sum) / scale;
   const config::Betas betas = config::betas(options_.schedule, state_.applied_step);
-  const bool decays_all = options_.optimizer.decayed_parameters == config::DecayedParameters::kAll;
-  std::array<offload::AdamwScalars, kUndecayed + 1> scalars{};
-  for (const int group : {kDecayed, kUndecayed}) {
-    const bool decays = decays_all || group == kDecayed;
-    scalars[static_cast<std::size_t>(group)] = must(
-        offload::make_adamw_scalars({.learning_rate = outcome.learning_rate,
-                                     .beta1 = betas[0],
-                                     .beta2 = betas[1],
-                                     .eps = options_.optimizer.eps,
-                                     .weight_decay = decays ? options_.optimizer.weight_decay : 0,
-                                     .adam_w_mode = options_.optimizer.adam_w_mode,
-                                     .bias_correction = options_.optimizer.bias_correction,
-                                     .step = state_.applied_step + 1,
-                                     .loss_scale = scale,
-                                     .grad_norm = outcome.grad_norm,
-                                     .clip_norm = options_.clip_norm}));
+  scalars_.clear();
+  for (const config::ParameterSetting& setting : options_.settings) {
+    scalars_.push_back(must(offload::make_adamw_scalars(
+        {.learning_rate =
+             config::learning_rate(options_.schedule, state_.applied_step, setting.learning_rate),
+         .beta1 = betas[0],
+         .beta2 = betas[1],
+         .eps = options_.optimizer.eps,
+         .weight_decay = setting.weight_decay,
+         .adam_w_mode = options_.optimizer.adam_w_mode,
+         .bias_correction = options_.optimizer.bias_correction,
+         .step = state_.applied_step + 1,
+         .loss_scale = scale,
+         .grad_norm = outcome.grad_norm,
+         .clip_norm = options_.clip_norm,
+         .clip_value = options_.clip_value})));
   }
   if (options_.loss_scale) {
     must(update_loss_scale(*options_.loss_scale, false, state_.loss_scale));
@@ -352,7 +352,7 @@ void Trainer::update(const GradientTotals& totals, StepOutcome& outcome) {
   state_.skipped_in_a_row = 0;
   const std::int64_t begin_ns = now_ns();
   must(parts_.optimizer->step(
-      {.groups = scalars, .source = &update_units_, .background = options_.overlap_update}));
+      {.groups = scalars_, .source = &update_units_, .background = options_.overlap_update}));
   times_.update_exposed_ns += now_ns() - begin_ns;
   parts_.parameters->changed();
 }

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "engine/config/config.h"
+#include "engine/config/parameter_groups.h"
 #include "engine/device/phase_clock.h"
 #include "engine/model/model.h"
 #include "engine/observe/trace_log.h"
@@ -78,7 +79,10 @@ class Trainer {
   struct Options {
     config::Optimizer optimizer;
     config::Schedule schedule;
+    // A step's scalars are made from them, in this order (StatePlan::settings).
+    std::vector<config::ParameterSetting> settings;
     double clip_norm = 0;
+    double clip_value = 0;
     std::optional<LossScaleRules> loss_scale;  // fp16
     config::NonFiniteStep non_finite_step = config::NonFiniteStep::kStop;
     std::int64_t max_skipped_steps = 0;
@@ -148,10 +152,11 @@ class Trainer {
   TrainState state_;
 
   // Of the step in progress.
-  std::vector<std::vector<Saved>> saved_;  // by unit and micro-batch
-  std::vector<at::Tensor> flow_;           // what passes from unit to unit, by micro-batch
-  std::vector<at::Tensor> losses_;         // by micro-batch
-  const StepBatch* batch_ = nullptr;       // of the step that runs
+  std::vector<std::vector<Saved>> saved_;       // by unit and micro-batch
+  std::vector<at::Tensor> flow_;                // what passes from unit to unit, by micro-batch
+  std::vector<at::Tensor> losses_;              // by micro-batch
+  std::vector<offload::AdamwScalars> scalars_;  // of its update, by Options::settings
+  const StepBatch* batch_ = nullptr;            // of the step that runs
   StepTimes times_;
   double grad_scale_ = 1;
 

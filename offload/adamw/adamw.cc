@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "aio/check.h"
@@ -75,6 +76,8 @@ Status check_options(const AdamwOptions& o) {
     return out_of_range("grad_norm", o.grad_norm, kNotNegative);
   if (!finite_and_not_negative(o.clip_norm))
     return out_of_range("clip_norm", o.clip_norm, kNotNegative);
+  if (!finite_and_not_negative(o.clip_value))
+    return out_of_range("clip_value", o.clip_value, kNotNegative);
   return {};
 }
 
@@ -87,6 +90,7 @@ Result<AdamwScalars> make_adamw_scalars(const AdamwOptions& o) {
   const double c2 = o.bias_correction ? 1 - std::pow(o.beta2, t) : 1;
   const double shrink = o.clip_norm > 0 ? std::max(1.0, (o.grad_norm + 1e-6) / o.clip_norm) : 1.0;
   const auto rounded = [](double value) { return static_cast<float>(value); };
+  constexpr float kNoLimit = std::numeric_limits<float>::infinity();
   return AdamwScalars{.grad_scale = rounded(1 / (o.loss_scale * shrink)),
                       .one_minus_beta1 = rounded(1 - o.beta1),
                       .one_minus_beta2 = rounded(1 - o.beta2),
@@ -95,6 +99,7 @@ Result<AdamwScalars> make_adamw_scalars(const AdamwOptions& o) {
                       .step_size = rounded(o.learning_rate / c1),
                       .decay = rounded(o.adam_w_mode ? o.learning_rate * o.weight_decay : 0),
                       .l2 = rounded(o.adam_w_mode ? 0 : o.weight_decay),
+                      .grad_limit = o.clip_value > 0 ? rounded(o.clip_value) : kNoLimit,
                       .use_l2 = !o.adam_w_mode && o.weight_decay > 0};
 }
 

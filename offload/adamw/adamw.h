@@ -5,13 +5,14 @@
 // Definition, in this order; every operation, fma() included, is one correctly rounded fp32
 // operation:
 //
-//   G = g * s                                   s = 1 / (scale * max(1, (norm + 1e-6) / clip))
+//   G = limit(g * s)                            s = 1 / (scale * max(1, (norm + 1e-6) / clip))
 //   G = fma(wd, p, G)                           with L2 only
 //   m = store(fma(1 - b1, G - m, m))
 //   v = store(fma(1 - b2, fma(G, G, -v), v))
 //   d = fma(sqrt(v), 1/sqrt(c2), eps)           c2 = 1 - b2^t
 //   p = nan(p - fma(lr * wd, p, (lr/c1) * (m/d)))   c1 = 1 - b1^t; lr * wd is 0 with L2
 //
+//   limit(x) = c where x > c, -c where x < -c, else x: NaN stays NaN
 //   nan(x)   = 0x7FC00000 where x is any NaN, else x
 //   store(x) = +0 where |x| < 2^-126 (-0 included), else nan(x)
 //
@@ -44,6 +45,7 @@ struct AdamwOptions {
   double loss_scale = 1;  // the factor by which the given gradients are too large
   double grad_norm = 0;   // over all gradients, loss scale already divided out
   double clip_norm = 0;   // largest norm allowed; 0: no clipping
+  double clip_value = 0;  // largest magnitude of an element, c; 0: no limit
 };
 
 // kInvalidArgument names the option that makes no sense. That includes a norm that is not finite: a

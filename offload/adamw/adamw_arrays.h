@@ -15,10 +15,11 @@ struct AdamwScalars {
   float one_minus_beta2;  // 1 - b2
   float inv_sqrt_c2;      // 1 / sqrt(c2), c2 = 1 - b2^t
   float eps;
-  float step_size;  // lr / c1, c1 = 1 - b1^t
-  float decay;      // lr * wd; 0 with L2
-  float l2;         // wd with L2; 0 without
-  bool use_l2;      // Adam, not AdamW
+  float step_size;   // lr / c1, c1 = 1 - b1^t
+  float decay;       // lr * wd; 0 with L2
+  float l2;          // wd with L2; 0 without
+  float grad_limit;  // c: largest magnitude of an unscaled gradient; infinity without
+  bool use_l2;       // Adam, not AdamW
 };
 
 // All are of the same length; none overlaps another. Those that the form does not use are ignored.

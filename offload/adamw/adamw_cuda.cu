@@ -18,6 +18,11 @@ __device__ float canonical_nan(float x) { return x != x ? __uint_as_float(0x7FC0
 
 __device__ float as_stored(float x) { return fabsf(x) < 1.17549435e-38F ? 0.0F : canonical_nan(x); }
 
+// A NaN is neither.
+__device__ float limited(float x, float limit) {
+  return x > limit ? limit : x < -limit ? -limit : x;
+}
+
 template <GradType kGrad>
 struct GradElement {
   using Type = std::uint16_t;
@@ -42,7 +47,7 @@ struct Element {
 
 template <bool kL2>
 __device__ void update(const AdamwScalars& s, float grad, Element& e) {
-  float g = __fmul_rn(grad, s.grad_scale);
+  float g = limited(__fmul_rn(grad, s.grad_scale), s.grad_limit);
   if constexpr (kL2) g = __fmaf_rn(s.l2, e.p, g);
   e.m = as_stored(__fmaf_rn(s.one_minus_beta1, __fsub_rn(g, e.m), e.m));
   e.v = as_stored(__fmaf_rn(s.one_minus_beta2, __fmaf_rn(g, g, -e.v), e.v));

@@ -17,6 +17,9 @@ float canonical_nan(float x) {
 
 float as_stored(float x) { return std::fabs(x) < FLT_MIN ? 0.0F : canonical_nan(x); }
 
+// A NaN is neither.
+float limited(float x, float limit) { return x > limit ? limit : x < -limit ? -limit : x; }
+
 float load_grad(const AdamwArrays& arrays, std::size_t i) {
   switch (arrays.grad_type) {
     case GradType::kBf16:
@@ -52,7 +55,7 @@ void adamw_scalar(const AdamwScalars& s, const AdamwArrays& arrays, std::size_t 
                   std::size_t end) {
   for (std::size_t i = begin; i < end; ++i) {
     const float p = load_param(arrays, i);
-    float g = load_grad(arrays, i) * s.grad_scale;
+    float g = limited(load_grad(arrays, i) * s.grad_scale, s.grad_limit);
     if (s.use_l2) g = std::fma(s.l2, p, g);
     const float m0 = arrays.m[i];
     const float v0 = arrays.v[i];

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "offload/adamw/adamw_arrays.h"
 #include "offload/adamw/adamw_kernels.h"
@@ -12,7 +13,13 @@
 namespace sluice::offload {
 namespace {
 
-template <class V, GradType kGrad, ParamForm kForm, bool kL2>
+// What not every step does, and would slow down those that do not.
+struct Extras {
+  bool l2;
+  bool limit;
+};
+
+template <class V, GradType kGrad, ParamForm kForm, Extras kExtras>
 class VectorAdamw {
  public:
   using F = typename V::F;
@@ -26,13 +33,16 @@ class VectorAdamw {
         eps_(V::set(s.eps)),
         step_size_(V::set(s.step_size)),
         decay_(V::set(s.decay)),
-        l2_(V::set(s.l2)) {}
+        l2_(V::set(s.l2)),
+        grad_limit_(V::set(s.grad_limit)),
+        minus_grad_limit_(V::set(-s.grad_limit)) {}
 
   // The elements from i on, a vector's worth.
   [[gnu::always_inline]] void step(std::size_t i) const {
     const F p = load_param(i);
     F g = V::mul(load_grad(i), grad_scale_);
-    if constexpr (kL2) g = V::fma(l2_, p, g);
+    if constexpr (kExtras.limit) g = limited(g);
+    if constexpr (kExtras.l2) g = V::fma(l2_, p, g);
     const F m0 = V::load(arrays_.m + i);
     const F v0 = V::load(arrays_.v + i);
     const F m = as_stored(V::fma(one_minus_beta1_, V::sub(g, m0), m0));
@@ -59,6 +69,11 @@ class VectorAdamw {
 
  private:
   [[gnu::always_inline]] static F as_stored(F x) { return V::canonical_nan(V::tiny_to_zero(x)); }
+
+  // In this order of operands a NaN passes: the second is returned where they do not compare.
+  [[gnu::always_inline]] F limited(F x) const {
+    return V::max(minus_grad_limit_, V::min(grad_limit_, x));
+  }
 
   [[gnu::always_inline]] F load_grad(std::size_t i) const {
     if constexpr (kGrad == GradType::kFp32)
@@ -88,13 +103,13 @@ class VectorAdamw {
   // A copy, which nothing else can change: its pointers stay in registers.
   const AdamwArrays arrays_;
   const F grad_scale_, one_minus_beta1_, one_minus_beta2_, inv_sqrt_c2_, eps_, step_size_, decay_,
-      l2_;
+      l2_, grad_limit_, minus_grad_limit_;
 };
 
-template <class V, GradType kGrad, ParamForm kForm, bool kL2>
+template <class V, GradType kGrad, ParamForm kForm, Extras kExtras>
 void run_adamw(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size_t begin,
                std::size_t end) {
-  const VectorAdamw<V, kGrad, kForm, kL2> adamw(scalars, arrays);
+  const VectorAdamw<V, kGrad, kForm, kExtras> adamw(scalars, arrays);
   std::size_t i = begin;
   for (; i + 2 * V::kLanes <= end; i += 2 * V::kLanes) {
     adamw.prefetch_lines(i + kPrefetchElements);
@@ -108,13 +123,22 @@ void run_adamw(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size
   adamw_scalar(scalars, arrays, i, end);  // less than a vector is left
 }
 
+template <class V, GradType kGrad, ParamForm kForm, bool kL2>
+void choose_limit(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size_t begin,
+                  std::size_t end) {
+  if (scalars.grad_limit < std::numeric_limits<float>::infinity())
+    run_adamw<V, kGrad, kForm, {.l2 = kL2, .limit = true}>(scalars, arrays, begin, end);
+  else
+    run_adamw<V, kGrad, kForm, {.l2 = kL2, .limit = false}>(scalars, arrays, begin, end);
+}
+
 template <class V, GradType kGrad, ParamForm kForm>
 void choose_mode(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size_t begin,
                  std::size_t end) {
   if (scalars.use_l2)
-    run_adamw<V, kGrad, kForm, true>(scalars, arrays, begin, end);
+    choose_limit<V, kGrad, kForm, true>(scalars, arrays, begin, end);
   else
-    run_adamw<V, kGrad, kForm, false>(scalars, arrays, begin, end);
+    choose_limit<V, kGrad, kForm, false>(scalars, arrays, begin, end);
 }
 
 template <class V, GradType kGrad>

@@ -101,9 +101,13 @@ void CpuState::update_part(const Part& part, std::uint64_t begin, std::uint64_t 
                                      param_at(kind_.form, update.arrays.param, in_unit));
     arrays.grad_type = kind_.grad_type;
     arrays.grad = grad_at(kind_.grad_type, update.arrays.grad, in_unit);
-    adamw_range(kind_.isa, update.groups[static_cast<std::size_t>(part.group)], arrays, i - first,
-                stop - first);
-    i = stop;
+    while (i < stop) {
+      const auto piece =
+          update.piece(part.group, part.first_element + i, part.first_element + stop);
+      const std::uint64_t piece_end = piece.end - part.first_element;
+      adamw_range(kind_.isa, piece.scalars, arrays, i - first, piece_end - first);
+      i = piece_end;
+    }
   }
 }
 

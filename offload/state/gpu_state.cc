@@ -96,11 +96,15 @@ AdamwArrays GpuState::arrays_from(const Part& part, std::uint64_t first, void* g
 
 Status GpuState::update(const UnitUpdate& update) {
   for (const Part& part : parts_.of(update.unit)) {
-    AdamwArrays arrays = arrays_from(part, 0, update.arrays.gpu_param);
-    arrays.grad_type = kind_.grad_type;
-    arrays.grad = grad_at(kind_.grad_type, update.arrays.gpu_grad, part.first_element);
-    SLUICE_RETURN_IF_ERROR(
-        device_.step(update.groups[static_cast<std::size_t>(part.group)], arrays, part.elements));
+    for (std::uint64_t i = 0; i < part.elements;) {
+      const std::uint64_t in_unit = part.first_element + i;
+      const auto piece = update.piece(part.group, in_unit, part.first_element + part.elements);
+      AdamwArrays arrays = arrays_from(part, i, update.arrays.gpu_param);
+      arrays.grad_type = kind_.grad_type;
+      arrays.grad = grad_at(kind_.grad_type, update.arrays.gpu_grad, in_unit);
+      SLUICE_RETURN_IF_ERROR(device_.step(piece.scalars, arrays, piece.end - in_unit));
+      i = piece.end - part.first_element;
+    }
   }
   return {};
 }

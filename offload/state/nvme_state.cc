@@ -171,7 +171,11 @@ void NvmeState::update_tile(const Part& part, int tile, std::span<std::byte> dat
                                    param_at(kind_.form, update.arrays.param, in_unit));
   arrays.grad_type = kind_.grad_type;
   arrays.grad = grad_at(kind_.grad_type, update.arrays.grad, in_unit);
-  adamw_range(kind_.isa, update.groups[static_cast<std::size_t>(part.group)], arrays, 0, elements);
+  for (std::uint64_t i = 0; i < elements;) {
+    const auto piece = update.piece(part.group, in_unit + i, in_unit + elements);
+    adamw_range(kind_.isa, piece.scalars, arrays, i, piece.end - in_unit);
+    i = piece.end - in_unit;
+  }
 }
 
 StateSweep::Tile NvmeState::tile_of(const Part& part, std::span<std::byte> payload,

@@ -86,6 +86,11 @@ OptimizerOffloader::OptimizerOffloader(const Options& options, const Environment
     (sub_group.tier == Tier::kGpu ? needs.gpu : needs.host) = true;
     group_count_ = std::max(group_count_, static_cast<std::size_t>(sub_group.group) + 1);
   }
+  for (const UnitSpec& unit : options.units) {
+    ranges_.push_back(scalar_ranges(unit));
+    for (const ScalarRange& range : ranges_.back())
+      group_count_ = std::max(group_count_, static_cast<std::size_t>(range.group) + 1);
+  }
   groups_.reserve(group_count_);
 }
 
@@ -163,9 +168,16 @@ void OptimizerOffloader::run_step() {
   }
 }
 
+UnitUpdate OptimizerOffloader::update_of(int unit, const UnitArrays& arrays) const {
+  return {.unit = unit,
+          .groups = groups_,
+          .ranges = ranges_[static_cast<std::size_t>(unit)],
+          .arrays = arrays};
+}
+
 Result<UnitArrays> OptimizerOffloader::update_on_host(int unit) {
   SLUICE_ASSIGN_OR_RETURN(const UnitArrays arrays, begin_unit(*source_, unit, true));
-  const UnitUpdate update{.unit = unit, .groups = groups_, .arrays = arrays};
+  const UnitUpdate update = update_of(unit, arrays);
   if (cpu_ != nullptr) SLUICE_RETURN_IF_ERROR(cpu_->update(update));
   if (nvme_ != nullptr) SLUICE_RETURN_IF_ERROR(nvme_->update(update));
   return arrays;
@@ -173,7 +185,7 @@ Result<UnitArrays> OptimizerOffloader::update_on_host(int unit) {
 
 Status OptimizerOffloader::update_on_gpu(int unit, const UnitArrays& arrays) {
   if (gpu_ == nullptr) return {};
-  Status enqueued = gpu_->update({.unit = unit, .groups = groups_, .arrays = arrays});
+  Status enqueued = gpu_->update(update_of(unit, arrays));
   if (enqueued.ok()) return {};
   return std::move(enqueued).error().with_context("updating unit " + unit_name(unit) +
                                                   " on the GPU");

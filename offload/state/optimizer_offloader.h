@@ -45,6 +45,7 @@
 #include "offload/state/state_sweep.h"
 #include "offload/state/state_tiles.h"
 #include "offload/state/unit_source.h"
+#include "offload/state/unit_update.h"
 #include "offload/sub_groups.h"
 #include "swap/state_store.h"
 #include "swap/swap_pipeline.h"
@@ -115,8 +116,9 @@ class OptimizerOffloader {
   Status prefetch();
 
   struct Step {
-    std::span<const AdamwScalars> groups;  // by SubGroup::group; copied
-    UnitSource* source = nullptr;          // until the step is done
+    // By SubGroup::group, or what UnitSpec::scalars says instead; copied.
+    std::span<const AdamwScalars> groups;
+    UnitSource* source = nullptr;  // until the step is done
     bool background = false;
   };
   // Foreground: returns when all host updates are done. Background: returns immediately, or when
@@ -147,6 +149,7 @@ class OptimizerOffloader {
   Status fail(Error error);
   Status end_step();
   void run_step();
+  UnitUpdate update_of(int unit, const UnitArrays& arrays) const;
   Result<UnitArrays> update_on_host(int unit);
   Status update_on_gpu(int unit, const UnitArrays& arrays);
   Result<UnitArrays> begin_unit(UnitSource& source, int unit, bool with_gradients) const;
@@ -159,7 +162,8 @@ class OptimizerOffloader {
 
   const Options options_;
   const Environment environment_;
-  std::vector<Needs> needs_;  // of each unit
+  std::vector<Needs> needs_;                      // of each unit
+  std::vector<std::vector<ScalarRange>> ranges_;  // likewise
   std::size_t group_count_ = 0;
   bool restored_ = false;
 

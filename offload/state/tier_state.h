@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "offload/adamw/adamw_arrays.h"
 #include "offload/adamw/isa.h"
 #include "offload/state/state_sweep.h"
 #include "offload/state/state_tiles.h"
 #include "offload/state/unit_source.h"
+#include "offload/state/unit_update.h"
 #include "offload/sub_groups.h"
 
 namespace sluice::offload {
@@ -24,13 +24,6 @@ struct StateKind {
   ParamForm form;
   GradType grad_type;
   Isa isa;
-};
-
-// One unit's share of a step.
-struct UnitUpdate {
-  int unit = 0;
-  std::span<const AdamwScalars> groups;  // by SubGroup::group
-  UnitArrays arrays;
 };
 
 class TierState {

@@ -27,6 +27,19 @@ inline void write_corpus(const std::string& path, std::size_t tokens) {
              static_cast<std::streamsize>(text.size() * sizeof(std::uint16_t)));
 }
 
+// Parameter groups that cut across the small run's sub-groups, a schedule that scales their rates,
+// and a limit that most of its gradient elements exceed.
+inline const std::vector<std::string> kInGroups = {
+    R"(optimizer.groups=[{"match": "*.c_fc.*", "lr": 0.01, "weight_decay": 0},
+                         {"match": ["h.1.*.bias", "wpe.*"], "lr": 0.001},
+                         {"match": "*ln_?.weight", "weight_decay": 0.5}])",
+    "scheduler.type=warmup_stable_decay",
+    "scheduler.params.warmup_ratio=0.2",
+    "scheduler.params.warmup_num_steps=auto",
+    "gradient_clipping=0",
+    "gradient_clipping_value=0.002",
+    "run.steps=20"};
+
 class SmallConfig {
  public:
   // So many folders stand for drives: "nvme", "nvme1", ...

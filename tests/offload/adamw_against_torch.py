@@ -2,7 +2,8 @@
 
 The program is the environment's ADAMW_REPLAY. Both sides start from the same fp32 parameters and
 the same gradients: what the kernels read as bf16 or fp16 numbers, torch's own cast makes of the
-fp32 ones, and torch then computes with in float64. Norm and clipping are torch's clip_grad_norm_.
+fp32 ones, and torch then computes with in float64. Norm and clipping are torch's clip_grad_norm_,
+or clip_grad_value_.
 """
 
 import itertools
@@ -22,6 +23,7 @@ LR = 1e-3
 DECAY = 0.1
 SCALE = 1024.0  # of the loss; a power of two, as training has it
 CLIP = 1.0
+LIMIT = 0.002  # of an element: about half exceed it
 ISA_MISSING = 3
 
 GRADS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,7 +47,7 @@ class Replayed:
 def replay(folder, data, **given):
     """None where this CPU lacks the isa."""
     out = Path(folder) / "out"
-    keys = {"lr": LR, "decay": DECAY, "scale": SCALE, "clip": 0, "mode": "adamw", "in": data,
+    keys = {"lr": LR, "decay": DECAY, "scale": SCALE, "clip": 0, "limit": 0, "mode": "adamw", "in": data,
             "out": out, **given}
     result = subprocess.run([REPLAY, *(f"{key}={value}" for key, value in keys.items())],
                             capture_output=True, text=True, check=False)
@@ -61,13 +63,13 @@ def replay(folder, data, **given):
 class Reference:
     """torch's side, in float64."""
 
-    def __init__(self, start, gradients, grad, mode, clip):
+    def __init__(self, start, gradients, grad, mode, clip, limit=0):
         parameter = torch.nn.Parameter(start.double())
         if mode == "adamw":
             optimizer = torch.optim.AdamW([parameter], lr=LR, weight_decay=DECAY)
         else:
             optimizer = torch.optim.Adam([parameter], lr=LR, weight_decay=DECAY)
-        self.norms, self.factors = [], []
+        self.norms, self.factors, self.limited = [], [], 0
         for scaled in gradients:
             exact = scaled.to(GRADS[grad]).double() / SCALE
             parameter.grad = exact.clone()
@@ -77,6 +79,9 @@ class Reference:
             largest = exact.abs().argmax()
             self.norms.append(norm.item())
             self.factors.append((parameter.grad[largest] / exact[largest]).item())
+            if limit > 0:
+                torch.nn.utils.clip_grad_value_([parameter], limit)
+                self.limited += (exact.abs() > limit).double().mean().item() / STEPS
             optimizer.step()
         state = optimizer.state[parameter]
         self.p = parameter.detach().numpy()
@@ -131,14 +136,15 @@ class AdamwAgainstTorch(unittest.TestCase):
         np.testing.assert_allclose(ours.factors, reference.factors, rtol=2.0**-24)
         self.check_param16(ours, form)
 
-    def check_all(self, mode, clip):
+    def check_all(self, mode, clip, limit=0):
         for grad in GRADS:
-            reference = Reference(self.start, self.gradients, grad, mode, clip)
+            reference = Reference(self.start, self.gradients, grad, mode, clip, limit)
             clipped = sum(factor < 0.999 for factor in reference.factors)
             self.assertTrue(STEPS // 4 < clipped < STEPS if clip else clipped == 0, clipped)
             for form, isa in itertools.product(FORMS, ISAS):
                 with self.subTest(grad=grad, form=form, isa=isa):
-                    ours = self.replay(grad=grad, form=form, isa=isa, mode=mode, clip=clip)
+                    ours = self.replay(grad=grad, form=form, isa=isa, mode=mode, clip=clip,
+                                       limit=limit)
                     if ours is None:
                         print(f"this CPU cannot run {isa}", flush=True)
                         continue
@@ -155,6 +161,16 @@ class AdamwAgainstTorch(unittest.TestCase):
 
     def test_adam_with_l2_clipped(self):
         self.check_all("l2", CLIP)
+
+    def test_adamw_clipped_by_value(self):
+        self.check_all("adamw", 0, LIMIT)
+        limited = Reference(self.start, self.gradients, "fp32", "adamw", 0, LIMIT)
+        self.assertTrue(0.2 < limited.limited < 0.9, limited.limited)
+        free = Reference(self.start, self.gradients, "fp32", "adamw", 0)
+        self.assertGreater(distance(free.m, limited.m), 0.1)
+
+    def test_adam_with_l2_clipped_by_value(self):
+        self.check_all("l2", 0, LIMIT)
 
     def test_a_wrong_gradient_is_noticed(self):
         """The bound is worth something: an error of a hundred-thousandth breaks it."""

@@ -110,15 +110,20 @@ struct AdamwCase {
   }
 };
 
-// Settings that reach every scalar: plain, clipped and scaled, without bias correction or eps.
+// Settings that reach every scalar: plain, clipped and scaled, without bias correction or eps,
+// clipped by value.
+constexpr int kAdamwSettings = 4;
 inline AdamwScalars adamw_settings(int which, bool l2) {
   AdamwOptions options{.learning_rate = 3e-4, .weight_decay = 0.1, .adam_w_mode = !l2, .step = 3};
-  if (which % 3 == 1) {
+  if (which % kAdamwSettings == 1) {
     options.loss_scale = 65536;
     options.grad_norm = 7.5;
     options.clip_norm = 1;
     options.step = 100000;
-  } else if (which % 3 == 2) {
+  } else if (which % kAdamwSettings == 3) {
+    options.loss_scale = 4;
+    options.clip_value = 0x1p-12;  // of what HostileNumbers calls ordinary, a good part is larger
+  } else if (which % kAdamwSettings == 2) {
     options.eps = 0;
     options.bias_correction = false;
     options.beta1 = 0;

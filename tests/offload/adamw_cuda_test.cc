@@ -74,7 +74,7 @@ void compare(const AdamwKind& kind, std::uint64_t chunks, std::size_t elements) 
   AdamwCase before(elements);
   for (std::uint64_t seed = 1; seed <= chunks; ++seed) {
     before.fill(seed);
-    const AdamwScalars scalars = adamw_settings(static_cast<int>(seed % 3), kind.l2);
+    const AdamwScalars scalars = adamw_settings(static_cast<int>(seed % kAdamwSettings), kind.l2);
     AdamwCase expected = before, actual = before;
     adamw_scalar(scalars, expected.arrays(kind), 0, elements);
     step_on_gpu(actual, kind, scalars, elements);
@@ -82,12 +82,14 @@ void compare(const AdamwKind& kind, std::uint64_t chunks, std::size_t elements) 
   }
 }
 
-TEST_P(AdamwCuda, ReturnsTheOraclesBitsForHostileNumbers) { compare(GetParam(), 3, 1'000'003); }
+TEST_P(AdamwCuda, ReturnsTheOraclesBitsForHostileNumbers) {
+  compare(GetParam(), kAdamwSettings, 1'000'003);
+}
 
 TEST_P(AdamwCuda, ReturnsTheOraclesBitsForEveryLengthAndOffset) {
   AdamwCase before(200);
   before.fill(7);
-  const AdamwScalars scalars = adamw_settings(1, GetParam().l2);
+  const AdamwScalars scalars = adamw_settings(3, GetParam().l2);
   for (std::size_t length = 0; length <= 200; ++length) {
     AdamwCase expected = before, actual = before;
     adamw_scalar(scalars, expected.arrays(GetParam()), 0, length);

@@ -2,7 +2,7 @@
 // the norm, AdamW), with everything from files, so that a test in another language can follow it.
 //
 //   isa=auto|scalar|avx2|avx512  grad=fp32|bf16|fp16  form=split|fp32|fp32+fp16
-//   mode=adamw|l2  lr= decay= clip= scale=  elements= steps=  in=FILE out=FILE
+//   mode=adamw|l2  lr= decay= clip= limit= scale=  elements= steps=  in=FILE out=FILE
 //
 // in:  p, then for each step the gradient times `scale`; fp32, little-endian like all numbers here.
 // out: p, m, v (fp32); the 16-bit parameter, unless form=fp32; for each step the norm and s * scale
@@ -52,7 +52,8 @@ Problem problem_of(const std::map<std::string, std::string>& given, Isa isa) {
                       .weight_decay = std::stod(given.at("decay")),
                       .adam_w_mode = modes.at(given.at("mode")),
                       .loss_scale = std::stod(given.at("scale")),
-                      .clip_norm = std::stod(given.at("clip"))},
+                      .clip_norm = std::stod(given.at("clip")),
+                      .clip_value = std::stod(given.at("limit"))},
           .grad = grads.at(given.at("grad")),
           .form = forms.at(given.at("form")),
           .elements = std::stoull(given.at("elements")),

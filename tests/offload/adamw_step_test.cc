@@ -88,6 +88,33 @@ TEST(AdamwStep, StoresTinyMomentsAsZeroAndKeepsTheSmallestNormal) {
   }
 }
 
+// By hand: with beta1 and beta2 of 0 the moments are the gradient, unscaled and clamped, and its
+// square. A NaN is no magnitude.
+TEST(AdamwStep, ClampsEachUnscaledElementAndLetsNansPass) {
+  const auto executor = aio::make_executor(1);
+  const AdamwScalars scalars =
+      make_adamw_scalars({.beta1 = 0, .beta2 = 0, .loss_scale = 8, .clip_value = 0.25}).value();
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> given = {1, 2, 2.125F, -1.5F, -2, -100, kInf, -kInf, kNan, 3e38F, 0};
+  const std::vector<float> clamped = {0.125F, 0.25F,  0.25F, -0.1875F, -0.25F, -0.25F,
+                                      0.25F,  -0.25F, kNan,  0.25F,    0};
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (!missing_for(isa).empty()) continue;
+    AdamwCase problem(77);
+    for (std::size_t i = 0; i < 77; ++i) problem.grad32[i] = given[i % given.size()];
+    adamw_step(**executor, isa, scalars, problem.arrays({GradType::kFp32, ParamForm::kFp32, false}),
+               77);
+    for (std::size_t i = 0; i < 77; ++i) {
+      const float wanted = clamped[i % clamped.size()];
+      const bool same = std::isnan(wanted) ? std::isnan(problem.m[i]) : problem.m[i] == wanted;
+      EXPECT_TRUE(same) << to_string(isa) << " " << i << ": " << problem.m[i];
+      if (std::isnan(wanted)) continue;
+      EXPECT_EQ(problem.v[i], wanted * wanted) << to_string(isa);
+    }
+  }
+}
+
 TEST(AdamwScalars, FollowTheirDefinition) {
   const auto s = make_adamw_scalars({.learning_rate = 0.01,
                                      .beta1 = 0.9,
@@ -124,6 +151,8 @@ TEST(AdamwScalars, LeaveSmallNormsAndUncorrectedMomentsAlone) {
   EXPECT_EQ(s->l2, 0.1F);
   EXPECT_TRUE(s->use_l2);
   EXPECT_EQ(make_adamw_scalars({.grad_norm = 1e9, .clip_norm = 0})->grad_scale, 1.0F);
+  EXPECT_EQ(s->grad_limit, std::numeric_limits<float>::infinity());
+  EXPECT_EQ(make_adamw_scalars({.clip_value = 0.1})->grad_limit, 0.1F);
 }
 
 TEST(AdamwScalars, NameTheOptionThatMakesNoSense) {
@@ -143,6 +172,7 @@ TEST(AdamwScalars, NameTheOptionThatMakesNoSense) {
   EXPECT_NE(complaint({.loss_scale = 0}).find("loss_scale"), std::string::npos);
   EXPECT_NE(complaint({.grad_norm = kInf}).find("grad_norm"), std::string::npos);
   EXPECT_NE(complaint({.clip_norm = -1}).find("clip_norm"), std::string::npos);
+  EXPECT_NE(complaint({.clip_value = kNan}).find("clip_value"), std::string::npos);
 }
 
 TEST(Isa, IsChosenByNameAndRefusedByReason) {

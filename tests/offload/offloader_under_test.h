@@ -153,6 +153,14 @@ inline std::vector<UnitSpec> small_units() {
 
 enum class Drive : std::uint8_t { kSim, kPosix, kUring };
 
+// With scalars that change within sub-groups, tiles and records, between them and at their ends.
+inline std::vector<UnitSpec> units_with_scalars() {
+  return {{"wte", {{0, 70'001}}, {{0, 7'001}, {2, 58'535}, {1, 1}, {0, 4'464}}},
+          {"h.0", {{0, 20'500}, {1, 333}}, {{2, 1}, {0, 127}, {0, 20'372}, {2, 332}, {1, 1}}},
+          {"h.1", {{0, 5'000}, {1, 100}}},
+          {"ln_f", {{1, 777}}, {{2, 777}}}};
+}
+
 struct RigOptions {
   TierFractions fractions;
   std::uint64_t sub_group_elements = 1 << 20;

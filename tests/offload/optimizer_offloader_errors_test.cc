@@ -118,6 +118,16 @@ TEST(OptimizerOffloaderErrors, RefusesCallsThatMakeNoSenseUnharmed) {
   EXPECT_EQ(rig.difference_from_solution(), "");
 }
 
+TEST(OptimizerOffloaderErrors, WantsTheScalarsThatUnitsName) {
+  const Problem problem(kProblemKinds[0], units_with_scalars(), 0);
+  Rig rig(problem, {.fractions = kFullMix});
+  ASSERT_OK(rig.restore());
+  const std::vector<AdamwScalars> groups = problem.scalars(0);
+  EXPECT_THAT(message_of(rig.offloader().step(
+                  {.groups = std::span(groups).first(2), .source = &rig.source()})),
+              HasSubstr("needs the scalars of 3 parameter groups and was given those of 2"));
+}
+
 TEST(OptimizerOffloaderErrors, SaysWhatIsMissingWhenItIsMade) {
   const Problem problem(kProblemKinds[0], small_units(), 0);
   Rig rig(problem, {.fractions = kFullMix, .sub_group_elements = 7001});

@@ -79,6 +79,24 @@ TEST_P(OptimizerOffloaderOfEveryForm, GivesTheSameBitsWhereverTheStateLies) {
   }
 }
 
+// Parameter groups that sub-groups know nothing of: the oracle steps them one by one.
+TEST_P(OptimizerOffloaderOfEveryForm, GivesTheSameBitsWhateverScalarsApplyWithinASubGroup) {
+  const Problem problem(GetParam(), units_with_scalars(), kSanitized ? 3 : 12);
+  int number = 0;
+  for (const TierFractions& fractions : kPlacements) {
+    for (const std::uint64_t elements : {1024U, 1U << 20, 7001U}) {
+      expect_solution(problem, {.rig = {.fractions = fractions,
+                                        .sub_group_elements = elements,
+                                        .threads = 1 + number % 4,
+                                        .isa = number % 3 == 0 ? Isa::kScalar : best_isa(),
+                                        .record_elements = kTileElements},
+                                .prefetch = number % 2 == 1});
+      if (HasFatalFailure()) return;
+      ++number;
+    }
+  }
+}
+
 // Every placement, size, number of threads, in the foreground and in the background.
 class LongOptimizerOffloader : public testing::TestWithParam<ProblemKind> {};
 
@@ -148,6 +166,19 @@ TEST(OptimizerOffloader, IsHeldToBitsThatDifferWhenTheStepDoes) {
   groups[1].step_size *= 1.01F;
   ASSERT_OK(rig.offloader().step({.groups = groups, .source = &rig.source()}));
   EXPECT_NE(rig.difference_from_solution(), "");
+}
+
+// And so would that of scalars within sub-groups.
+TEST(OptimizerOffloader, IsHeldToTheScalarsOfASingleElement) {
+  const Problem problem(kProblemKinds[2], units_with_scalars(), 1);
+  auto units = units_with_scalars();
+  units[1].scalars = {{2, 2}, {0, 126}, {0, 20'372}, {2, 332}, {1, 1}};
+  const Problem other(kProblemKinds[2], units, 1);
+  Rig rig(other, {.fractions = kAllCpu});
+  ASSERT_OK(rig.restore());
+  ASSERT_OK(rig.run_step(0, false));
+  EXPECT_EQ(rig.difference_from_solution(), "");
+  EXPECT_NE(problem.param_hash(0, 1), other.param_hash(0, 1));
 }
 
 TEST(OptimizerOffloader, GoesOnFromASnapshotUnderAnotherPlacement) {

@@ -39,8 +39,8 @@ struct CanonicalUnit {
   std::vector<float> master, m, v;
 };
 
-// The problem: units of two parameter groups, hostile state, gradients that are mostly ordinary
-// (else all would be NaN after a few steps). And its solution.
+// The problem: units of up to three parameter groups, hostile state, gradients that are mostly
+// ordinary (else all would be NaN after a few steps). And its solution.
 class Problem {
  public:
   Problem(const ProblemKind& kind, std::vector<UnitSpec> units, int steps)
@@ -81,7 +81,11 @@ class Problem {
     AdamwOptions other = options;
     other.learning_rate *= 0.5;
     other.weight_decay = 0;
-    return {make_adamw_scalars(options).value(), make_adamw_scalars(other).value()};
+    AdamwOptions third = options;
+    third.learning_rate *= 3;
+    third.clip_value = 0x1p-8;
+    return {make_adamw_scalars(options).value(), make_adamw_scalars(other).value(),
+            make_adamw_scalars(third).value()};
   }
 
  private:
@@ -133,7 +137,8 @@ class Problem {
       const std::vector<AdamwScalars> groups = scalars(step);
       for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
         std::size_t first = 0;
-        for (const GroupRange& range : units_[index(u)].ranges) {
+        const UnitSpec& unit = units_[index(u)];
+        for (const GroupRange& range : unit.scalars.empty() ? unit.ranges : unit.scalars) {
           AdamwArrays arrays = flat_[index(u)].arrays({kind_.grad, kind_.form, false}, first);
           arrays.grad =
               gradients(step, u).data() + first * static_cast<std::size_t>(grad_bytes(kind_.grad));

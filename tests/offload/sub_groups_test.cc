@@ -104,6 +104,15 @@ TEST(SubGroups, GiveEachTierItsShareAllAlong) {
   }
 }
 
+TEST(SubGroups, AreNotCutWhereOtherScalarsBegin) {
+  std::vector<UnitSpec> units = two_units();
+  const auto before = place_by_fractions(units, 600, {.cpu = 1}).value();
+  units[1].scalars = {{3, 10}, {1, 2515}, {2, 5}};
+  const auto after = place_by_fractions(units, 600, {.cpu = 1}).value();
+  ASSERT_EQ(after.size(), before.size());
+  for (std::size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i].elements, before[i].elements);
+}
+
 TEST(SubGroups, LeaveATierOfFractionZeroEmpty) {
   const auto placement = place_by_fractions(two_units(), 7, {.gpu = 0, .cpu = 0.3, .nvme = 0.7});
   for (const SubGroup& sub_group : *placement) EXPECT_NE(sub_group.tier, Tier::kGpu);
@@ -119,6 +128,9 @@ TEST(SubGroups, RefuseWhatCannotBePlaced) {
   EXPECT_THAT(complaint({{"h.0", {}}}, 10, {}), HasSubstr("unit h.0 is empty"));
   EXPECT_THAT(complaint({{"h.0", {{0, 0}}}}, 10, {}), HasSubstr("unit h.0 has an empty range"));
   EXPECT_THAT(complaint({{"h.0", {{-1, 5}}}}, 10, {}), HasSubstr("parameter group -1"));
+  EXPECT_THAT(complaint({{"h.0", {{0, 5}}, {{0, 4}}}}, 10, {}),
+              HasSubstr("unit h.0 has 5 elements, and scalars for 4"));
+  EXPECT_THAT(complaint({{"h.0", {{0, 5}}, {{0, 4}, {-2, 1}}}}, 10, {}), HasSubstr("group -2"));
   EXPECT_THAT(complaint(two_units(), 0, {}), HasSubstr("at least 1 element"));
   EXPECT_THAT(complaint(two_units(), 10, {.gpu = 0.5, .cpu = 0.6}), HasSubstr("add up to 1.1"));
   EXPECT_THAT(complaint(two_units(), 10, {.gpu = -0.5, .cpu = 1.5}), HasSubstr("tier gpu"));

@@ -54,11 +54,14 @@ CONFIGS = good("run.json") * 6 + NO_FILES + bad(
     "text.bin", "run0/metrics.jsonl")
 SETS_GOOD = good("run.steps=1", "run.log_every=3", "optimizer.params.lr=0.01", "run.seed=7",
                  "gradient_clipping=1.0", "run.keep_last=1", "data.shuffle_seed=5",
-                 "run.resume=newest")
+                 "run.resume=newest", "scheduler.type=warmup_stable_decay",
+                 'optimizer.groups=[{"match":"*.bias","weight_decay":0},{"match":"w?e.*","lr":0}]')
 SETS_BAD = bad("run.steps=-1", "run.stpes=1", "run.steps", "=1", "model.heads=3", "a.b.c=1",
                "run=1", "run.steps=[1]", "model.vocab=0", "optimizer.params.lr=abc", "...=1",
                "bf16.enabled=2", "fp16.enabled=true\x01", "train_batch_size=7",
-               "run.keep_last=4294967297")
+               "run.keep_last=4294967297", "scheduler.type=cosin", "gradient_clipping_value=-1",
+               'optimizer.groups=[{"match":"*.biass","lr":1}]', "optimizer.groups=[1]",
+               'optimizer.groups=[{"match":"*"}]')
 STEP = 2 if HAS_ENGINE else 0  # of the run that is there: trained, or imported
 NAME = f"step-{STEP:09}"
 DIRECTORIES = good("run0") * 3 + good("run0/") + NO_FILES + bad("run.json", "empty", "text.bin",

@@ -26,6 +26,10 @@ class Mutator {
     seeds_.push_back(to_json(accepted(resolve_run(
         R"({"train_batch_size": 8, "run": {"epochs": 2}, "bf16": {"enabled": "auto"},
             "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": "auto"}}})"))));
+    seeds_.push_back(to_json(accepted(resolve_run(
+        R"({"train_batch_size": 8, "run": {"epochs": 2}, "optimizer": {"groups": [
+            {"match": ["*.bias", "*.ln_?.*"], "weight_decay": 0}, {"match": "wte*", "lr": 0.1}]},
+            "scheduler": {"type": "warmup_stable_decay", "params": {"warmup_ratio": 0.1}}})"))));
     seeds_.push_back(to_json(accepted(resolve_run(R"({"train_batch_size": 8})")).config));
   }
 
@@ -66,6 +70,7 @@ class Mutator {
                                                 "[[[[",
                                                 "\"nvme\"",
                                                 "\"OneCycle\"",
+                                                "\"cosine\"",
                                                 "\"\\ud800\"",
                                                 "\xff",
                                                 "// x",

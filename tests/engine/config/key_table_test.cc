@@ -59,6 +59,11 @@ Json surroundings(const Key& key) {
   // What a schedule with these values can be run to its end with.
   if (key.path == "scheduler.params.total_num_steps")
     put(root, "scheduler.params.warmup_num_steps", 1);
+  if (key.path == "scheduler.type") put(root, "scheduler.params.min_lr_rate", 0.5);
+  if (key.path == "scheduler.params.lr_end") put(root, "optimizer.params.lr", 2);
+  if (key.path == "scheduler.params.warmup_ratio") put(root, "run.epochs", 2);
+  if (key.path == "scheduler.params.warmup_type")
+    put(root, "scheduler.type", "warmup_stable_decay");
   if (key.path == "scheduler.params.cycle_max_mom") put(root, "scheduler.params.cycle_min_mom", 0);
   if (key.path == "scheduler.params.lr_range_test_step_rate") put(root, "run.steps", 100);
   if (key.path == "optimizer.params.adam_w_mode") put(root, "optimizer.type", "Adam");
@@ -108,6 +113,11 @@ std::vector<Json> right_values(const Key& key) {
         if constexpr (std::is_same_v<A, Accessor<std::optional<PathWeights>>>) {
           return {"equal", Json({64, 1})};
         }
+        if constexpr (std::is_same_v<A, Accessor<std::vector<ParameterGroup>>>) {
+          return {Json::array({{{"match", "*.bias"}, {"lr", 0.5}}}),
+                  Json::array({{{"match", {"*ln_1*", "h.0.*"}}, {"weight_decay", 0.5}},
+                               {{"match", "*wte*"}, {"lr", 0.0}}})};
+        }
         return {low + 0.5};  // a number
       },
       key.field);
@@ -137,6 +147,7 @@ TEST(KeyTable, EveryHonouredKeyTakesItsValuesAndGivesThemBack) {
     for (const Json& value : right_values(*key)) {
       SCOPED_TRACE(std::string(key->path) + " = " + value.dump());
       Json root = surroundings(*key);
+      if (value == "log") put(root, "scheduler.type", "WarmupLR");
       put(root, key->path, value);
       const auto resolved = accepted(resolve_run(root.dump()));
       const KeyReport report = report_on(resolved, std::string(key->path));
@@ -213,7 +224,8 @@ TEST(KeyTable, EveryHonouredKeyTakesAutoOrHasItAsAChoice) {
   for (const Key* key : honoured_keys()) {
     Json root = surroundings(*key);
     const bool needed = key->path == "scheduler.params.cycle_min_lr" ||
-                        key->path == "scheduler.params.cycle_max_lr";
+                        key->path == "scheduler.params.cycle_max_lr" ||
+                        key->path == "scheduler.params.min_lr";
     put(root, key->path, "auto");
     if (needed) {
       EXPECT_THAT(refusal(resolve_run(root.dump())), HasSubstr(std::string(key->path)));
@@ -249,6 +261,7 @@ TEST(KeyTable, EveryOtherNameStandsForAKeyOrASection) {
     ++names;
     const Key* target = find_key(key.alias_of);
     ASSERT_TRUE(target != nullptr || is_section(key.alias_of)) << key.path;
+    EXPECT_TRUE(key.share_of.empty() || find_key(key.share_of) != nullptr) << key.path;
     if (target != nullptr) {
       EXPECT_EQ(target->treatment, Treatment::kHonoured) << key.path;
     }

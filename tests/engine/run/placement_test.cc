@@ -114,9 +114,10 @@ class PlacementIn : public testing::TestWithParam<const char*> {};
 TEST_P(PlacementIn, ChangesNoBitOfTheWeights) {
   const std::string precision = GetParam();
   std::vector<std::string> base = {"bf16.enabled=false"};
-  if (precision == "bf16") base = {"bf16.enabled=true"};
+  if (precision.starts_with("bf16")) base = {"bf16.enabled=true"};
   if (precision == "fp16")
     base = {"bf16.enabled=false", "fp16.enabled=true", "fp16.initial_scale_power=12"};
+  if (precision == "bf16InGroups") base.insert(base.end(), kInGroups.begin(), kInGroups.end());
   base.push_back("model.vocab=61");  // padded where there is a GPU
   const Trained expected = train(base);
   EXPECT_LT(expected.losses.back(), expected.losses.front());
@@ -124,6 +125,17 @@ TEST_P(PlacementIn, ChangesNoBitOfTheWeights) {
     std::vector<std::string> overrides = base;
     overrides.insert(overrides.end(), variant.overrides.begin(), variant.overrides.end());
     expect_equal(expected, train(overrides), variant.name);
+  }
+}
+
+// What the test above would not notice if it were left out.
+TEST(ParameterGroupsIn, ASmallRunEachMakeADifference) {
+  const Trained with = train(kInGroups);
+  for (std::size_t i = 0; i + 1 < kInGroups.size(); ++i) {
+    if (kInGroups[i].starts_with("gradient_clipping=") || kInGroups[i].ends_with("=auto")) continue;
+    std::vector<std::string> without = kInGroups;
+    without.erase(without.begin() + static_cast<std::ptrdiff_t>(i));
+    EXPECT_NE(train(without).masters, with.masters) << kInGroups[i];
   }
 }
 
@@ -170,7 +182,8 @@ TEST(PlannedPlaces, ChangeNoBitOfTheWeights) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Precisions, PlacementIn, testing::Values("fp32", "bf16", "fp16"),
+INSTANTIATE_TEST_SUITE_P(Precisions, PlacementIn,
+                         testing::Values("fp32", "bf16", "fp16", "bf16InGroups"),
                          [](const auto& precision) { return std::string(precision.param); });
 
 }  // namespace

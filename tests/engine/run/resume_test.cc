@@ -146,6 +146,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"fp16_in_background_from_nvme", kFp16, kOnNvme, {}, true},
         Case{"bf16_cpu_to_nvme", kBf16, {}, kOnNvme},
         Case{"bf16_nvme_to_cpu", kBf16, kOnNvme, {"placement.overlap_update=false"}},
+        Case{"bf16_in_groups_cpu_to_nvme", kInGroups, {}, kOnNvme},
         Case{"fp32_nvme_to_cpu", kFp32, kOnNvme, {"placement.recompute=off"}},
         Case{"fp16_cpu_to_nvme", kFp16, {"zero_optimization.sub_group_size=777"}, kOnNvme}),
     [](const auto& test) { return test.param.name; });

@@ -1,0 +1,41 @@
+// UnitUpdate: one unit's share of a step, and which scalars apply to which of its elements. Where
+// ranges of other scalars begin never changes how state is cut or where it lies.
+//
+// Memory:  spans of what the offloader keeps during the step. Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "offload/adamw/adamw_arrays.h"
+#include "offload/state/unit_source.h"
+#include "offload/sub_groups.h"
+
+namespace sluice::offload {
+
+// Begins where the one before ends.
+struct ScalarRange {
+  std::uint64_t end = 0;  // in the unit
+  int group = 0;
+};
+
+// UnitSpec::scalars; neighbours of one group are one range.
+std::vector<ScalarRange> scalar_ranges(const UnitSpec& unit);
+
+struct UnitUpdate {
+  int unit = 0;
+  std::span<const AdamwScalars> groups;  // by SubGroup::group or ScalarRange::group
+  std::span<const ScalarRange> ranges;   // empty: a sub-group's own group applies
+  UnitArrays arrays;
+
+  struct Piece {
+    const AdamwScalars& scalars;
+    std::uint64_t end;  // in the unit
+  };
+  // Of a sub-group of `group` whose elements [begin, end) are to be stepped: what applies from
+  // `begin` on, and how far.
+  Piece piece(int group, std::uint64_t begin, std::uint64_t end) const;
+};
+
+}  // namespace sluice::offload
