@@ -26,7 +26,8 @@ struct GroupRange {
 
 struct UnitSpec {
   std::string name;
-  std::vector<GroupRange> ranges;  // the shard from its first to its last element
+  // The shard from its first to its last element; empty: nothing of it is trained.
+  std::vector<GroupRange> ranges;
   // Likewise, where they say which AdamwScalars apply in place of `ranges`: sub-groups are not cut
   // along them. Empty: none do.
   std::vector<GroupRange> scalars = {};
@@ -49,8 +50,8 @@ struct TierFractions {
 
 // Cuts every unit into sub-groups of at most `sub_group_elements`, in ascending order, and gives
 // each a tier such that the tiers' shares of all elements so far stay as close to `fractions` as
-// the cut allows: so each tier has work throughout a step. kInvalidArgument: an empty unit or
-// range, fractions that are negative or do not add up to 1, a sub-group size of 0.
+// the cut allows: so each tier has work throughout a step. kInvalidArgument: no unit with elements,
+// an empty range, fractions that are negative or do not add up to 1, a sub-group size of 0.
 Result<std::vector<SubGroup>> place_by_fractions(std::span<const UnitSpec> units,
                                                  std::uint64_t sub_group_elements,
                                                  const TierFractions& fractions);

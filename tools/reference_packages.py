@@ -15,11 +15,13 @@ import sys
 from toolbox import Failure, cache_folder, say
 
 PINNED = {"transformers": "5.23.0", "mfusepy": "3.1.1", "clang-tidy": "23.1.4"}
+# Without what they ask for: that is there, or would be a torch of its own.
+PINNED_ALONE = {"peft": "0.21.2", "accelerate": "1.15.0", "psutil": "7.2.2"}
 
 
 def folder():
     version = f"py{sys.version_info.major}.{sys.version_info.minor}"
-    key = hashlib.sha256(json.dumps(PINNED).encode()).hexdigest()[:8]
+    key = hashlib.sha256(json.dumps([PINNED, PINNED_ALONE]).encode()).hexdigest()[:8]
     return cache_folder() / f"reference-{key}-{version}"
 
 
@@ -41,16 +43,18 @@ def use():
 def make(python):
     """Fills the folder by `python`, the torch wheel's; the stamp is the last thing written."""
     shutil.rmtree(folder(), ignore_errors=True)
-    wanted = [f"{name}=={version}" for name, version in PINNED.items()]
-    say(f"fetching {', '.join(wanted)} into {folder()}")
+    lists = [[f"{name}=={version}" for name, version in pinned.items()]
+             for pinned in (PINNED, PINNED_ALONE)]
+    every = ", ".join(word for words in lists for word in words)
+    say(f"fetching {every} into {folder()}")
     environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1")
     environment.pop("PYTHONPATH", None)
     command = [str(python), "-m", "pip", "install", "--quiet", "--no-cache-dir", "--only-binary",
-               ":all:", "--target", str(folder()), *wanted]
-    if subprocess.run(command, env=environment, stdout=subprocess.DEVNULL,
-                      check=False).returncode != 0:
-        shutil.rmtree(folder(), ignore_errors=True)
-        raise Failure(f"pip could not install {', '.join(wanted)}, which checks need; is "
-                      "the network up? Its messages above say why. Run this again, or leave out "
-                      "--for=test")
-    (folder() / ".complete").write_text(" ".join(wanted) + "\n", encoding="ascii")
+               ":all:", "--target", str(folder())]
+    for wanted in ([*lists[0]], ["--no-deps", *lists[1]]):
+        if subprocess.run([*command, *wanted], env=environment, stdout=subprocess.DEVNULL,
+                          check=False).returncode != 0:
+            shutil.rmtree(folder(), ignore_errors=True)
+            raise Failure(f"pip could not install {every}, which checks need; is the network up? "
+                          "Its messages above say why. Run this again, or leave out --for=test")
+    (folder() / ".complete").write_text(every + "\n", encoding="ascii")

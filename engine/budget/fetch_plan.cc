@@ -22,7 +22,7 @@ FetchRequest fetch_request(const RunSpec& spec) {
 UnitSizes unit_sizes(const ModelLayout& model) {
   UnitSizes sizes{.blocks = model.blocks()};
   for (int unit = 0; unit < model.units(); ++unit) {
-    const std::uint64_t elements = model.layout(unit).elements;
+    const std::uint64_t elements = model.base_layout(unit).elements;
     if (model.is_block(unit))
       sizes.block_elements = std::max(sizes.block_elements, elements);
     else

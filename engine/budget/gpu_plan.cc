@@ -16,12 +16,12 @@ constexpr std::uint64_t kGradientAlignment = 4096;
 
 // ---- parameters ------------------------------------------------------------------------------
 
-std::uint64_t place_bytes(const ModelLayout& model, offload::ElementType type, int unit) {
-  return align_up(model.layout(unit).slot_elements * offload::element_bytes(type), kPlaceAlignment);
+std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type) {
+  return align_up(unit.slot_elements * offload::element_bytes(type), kPlaceAlignment);
 }
 
 void SlotFootprint::add(UnitRole role, std::uint64_t place_bytes, bool resident) {
-  if (resident) {
+  if (resident || place_bytes == 0) {
     resident_bytes_ += place_bytes;
     return;
   }
@@ -33,7 +33,7 @@ void SlotFootprint::add(UnitRole role, std::uint64_t place_bytes, bool resident)
 SlotFootprint SlotFootprint::of(const ModelLayout& model, const CudaSlotOptions& options) {
   SlotFootprint all;
   for (int unit = 0; unit < model.units(); ++unit)
-    all.add(model.kind(unit).role(), place_bytes(model, options.type, unit),
+    all.add(model.kind(unit).role(), place_bytes(model.layout(unit), options.type),
             options.residency.resident(unit));
   return all;
 }

@@ -17,7 +17,7 @@
 namespace sluice::engine {
 
 // Blocks take turns in slots; the embedding and the head have one each. Resident units have a place
-// of their own instead.
+// of their own instead. Units without parameters have neither.
 struct CudaSlotOptions {
   offload::ElementType type = offload::ElementType::kBf16;
   int block_slots = 3;  // computed with, copied into, just used
@@ -26,7 +26,7 @@ struct CudaSlotOptions {
 inline constexpr UnitRole kSlotRoles[] = {UnitRole::kEmbedding, UnitRole::kBlock, UnitRole::kHead};
 
 // A unit's place: in a slot, or of its own.
-std::uint64_t place_bytes(const ModelLayout& model, offload::ElementType type, int unit);
+std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type);
 
 // What slots and places take, as units are added. The parts are made of just this, and plans add it
 // up for placements that they only consider; so does SinkFootprint.

@@ -67,6 +67,7 @@ Result<std::shared_ptr<MemoryLedger>> MemoryLedger::create(const RunSpec& spec, 
 MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
     : on_gpu_(spec.on_gpu),
       trains_(spec.trains()),
+      has_frozen_(spec.model.has_frozen()),
       block_slots_(block_slots),
       sub_group_elements_(engine::sub_group_elements(spec.config)),
       storage_{.form = spec.types().form, .record_elements = record_elements(spec.config)},
@@ -92,12 +93,16 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
   const std::vector<TierElements> elements = tier_elements(spec.model.units(), asked);
   const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(types.form));
   for (int index = 0; index < spec.model.units(); ++index) {
-    const std::uint64_t of_unit = spec.model.layout(index).elements;
+    const std::uint64_t of_unit = spec.model.base_layout(index).elements;
+    const std::uint64_t of_adapters = has_frozen_ ? spec.model.layout(index).elements : 0;
     units_.push_back({.role = spec.model.kind(index).role(),
                       .elements = of_unit,
-                      .place_bytes = place_bytes(spec.model, types.compute(), index),
+                      .place_bytes = place_bytes(spec.model.base_layout(index), types.compute()),
                       .mapping_bytes = offload::param_mapping_bytes(of_unit * width),
                       .image_bytes = offload::param_image_bytes(of_unit * width),
+                      .adapter_place_bytes =
+                          has_frozen_ ? place_bytes(spec.model.layout(index), types.compute()) : 0,
+                      .adapter_mapping_bytes = offload::param_mapping_bytes(of_adapters * width),
                       .gradient = unit_gradient_bytes(spec.model, types.gradient, index),
                       .ranges = specs[static_cast<std::size_t>(index)].ranges,
                       .asked = elements[static_cast<std::size_t>(index)],
@@ -113,7 +118,11 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
 }
 
 bool MemoryLedger::is_resident(const UnitPlacement& place) const {
-  return on_gpu_ && trains_ && (place.resident || place.gpu_elements > 0);
+  return on_gpu_ && trains_ && (place.resident || (place.gpu_elements > 0 && !has_frozen_));
+}
+
+Tier MemoryLedger::streamed_tier(const UnitPlacement& place) const {
+  return has_frozen_ ? base_tier(place) : param_tier(has_frozen_, place);
 }
 
 MemoryAmounts MemoryLedger::amounts(Places places) const {
@@ -155,12 +164,14 @@ StateFootprint MemoryLedger::state(Places places) const {
 
 void MemoryLedger::add_params(Places places, MemoryAmounts& amounts) const {
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    const Tier tier = param_tier(places[i]);
+    const Tier tier = streamed_tier(places[i]);
     if (tier == Tier::kCpu) amounts.host.params += units_[i].mapping_bytes;
     if (tier == Tier::kNvme) amounts.nvme.params += units_[i].image_bytes;
+    if (has_frozen_ && param_tier(has_frozen_, places[i]) == Tier::kCpu)
+      amounts.host.params += units_[i].adapter_mapping_bytes;
   }
   if (amounts.nvme.params == 0) return;
-  const auto on_nvme = [&](std::size_t i) { return param_tier(places[i]) == Tier::kNvme; };
+  const auto on_nvme = [&](std::size_t i) { return streamed_tier(places[i]) == Tier::kNvme; };
   const auto largest = std::find_if(by_size_.begin(), by_size_.end(), on_nvme);
   offload::ParamBuffers buffers(param_cache_buffers(params_, units_[*largest].elements));
   for (auto it = largest; it != by_size_.end(); ++it)
@@ -174,6 +185,7 @@ void MemoryLedger::add_gpu(Places places, MemoryAmounts& amounts) const {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const Unit& unit = units_[i];
     slots.add(unit.role, unit.place_bytes, is_resident(places[i]));
+    if (unit.adapter_place_bytes > 0) slots.add(unit.role, unit.adapter_place_bytes, true);
     if (trains_) gradients.add(unit.gradient, places[i].gpu_elements > 0, host_updates(places[i]));
   }
   amounts.gpu.resident_params = slots.resident_bytes();

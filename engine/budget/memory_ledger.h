@@ -78,10 +78,14 @@ class MemoryLedger final : public offload::PlacementLedger {
  private:
   struct Unit {
     UnitRole role = UnitRole::kBlock;
+    // Of its parameters that come and go.
     std::uint64_t elements = 0;
     std::uint64_t place_bytes = 0;    // on the GPU
-    std::uint64_t mapping_bytes = 0;  // of its parameters in RAM
+    std::uint64_t mapping_bytes = 0;  // in RAM
     std::uint64_t image_bytes = 0;    // of their record
+    // Of those that are trained beside them, where they are frozen.
+    std::uint64_t adapter_place_bytes = 0;
+    std::uint64_t adapter_mapping_bytes = 0;
     UnitGradientBytes gradient;
     std::vector<offload::GroupRange> ranges;
     // Where the configuration asks for shares of the tiers: how they cut this unit.
@@ -92,6 +96,7 @@ class MemoryLedger final : public offload::PlacementLedger {
   explicit MemoryLedger(const RunSpec& spec, int block_slots);
   void add_units(const RunSpec& spec, std::span<const offload::SubGroup> asked);
   bool is_resident(const offload::UnitPlacement& place) const;
+  offload::Tier streamed_tier(const offload::UnitPlacement& place) const;
   SlotFootprint slots(Places places) const;
   offload::StateFootprint state(Places places) const;
   void add_params(Places places, MemoryAmounts& amounts) const;
@@ -99,6 +104,7 @@ class MemoryLedger final : public offload::PlacementLedger {
 
   bool on_gpu_;
   bool trains_;
+  bool has_frozen_;
   int block_slots_;
   std::uint64_t sub_group_elements_;
   offload::StateFootprint::Storage storage_;

@@ -21,8 +21,25 @@ std::uint64_t sum_of(const std::vector<MemoryLine>& lines) {
 // records.
 Status check_stores(const MemoryPlan& plan) {
   SLUICE_RETURN_IF_ERROR(offload::ParamOffloader::memory_plan(plan.params.options).status());
+  if (plan.base)
+    SLUICE_RETURN_IF_ERROR(
+        offload::ParamOffloader::memory_plan(plan.base->params.options).status());
   if (plan.purpose != RunPurpose::kTraining) return {};
   return offload::OptimizerOffloader::memory_plan(plan.state.optimizer).status();
+}
+
+MemoryPlan::Base plan_base(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
+                           const FetchPlan& fetching, std::vector<int> nvme_weights) {
+  std::vector<bool> resident;
+  for (const offload::UnitPlacement& place : places) resident.push_back(place.resident);
+  return {
+      .params = plan_base_params(spec, places, fetching.prefetch_units, std::move(nvme_weights)),
+      .residency = offload::UnitResidency(spec.model.units(), {}, resident)};
+}
+
+// The parameters that come and go.
+const ParamPlan& streamed(const MemoryPlan& plan) {
+  return plan.base ? plan.base->params : plan.params;
 }
 
 void add_compute_lines(const RunSpec& spec, const MemoryAmounts& amounts,
@@ -69,7 +86,7 @@ void add_nvme_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPla
     plan.nvme.push_back(
         {.what = what, .use = use, .bytes = bytes, .paths = bytes_on_paths(store, bytes)});
   };
-  add("parameters", MemoryUse::kParameters, plan.params.options.store, amounts.nvme.params);
+  add("parameters", MemoryUse::kParameters, streamed(plan).options.store, amounts.nvme.params);
   if (spec.trains())
     add("optimizer state", MemoryUse::kState, plan.state.optimizer.store, amounts.nvme.state);
 }
@@ -104,14 +121,16 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
   const std::vector<int> weights = stripe_weights(config, options.nvme_weights);
   SLUICE_ASSIGN_OR_RETURN(plan.state, plan_state(spec, places, weights));
   plan.params = plan_params(spec, places, plan.fetching.prefetch_units, weights);
+  if (model.has_frozen()) plan.base = plan_base(spec, places, plan.fetching, weights);
   plan.activations = ActivationBytes(spec).plan(places);
   SLUICE_RETURN_IF_ERROR(check_stores(plan));
   const MemoryAmounts amounts = ledger->amounts(places);
   add_host_lines(spec, amounts, plan);
   if (spec.on_gpu) add_gpu_lines(spec, amounts, plan);
   add_nvme_lines(spec, amounts, plan);
-  for (const auto* const notes : {&plan.state.notes, &plan.params.notes, &plan.fetching.notes})
-    plan.notes.insert(plan.notes.end(), notes->begin(), notes->end());
+  for (const std::vector<std::string>& notes :
+       {plan.state.notes, streamed(plan).notes, plan.fetching.notes})
+    plan.notes.insert(plan.notes.end(), notes.begin(), notes.end());
   return plan;
 }
 
@@ -119,6 +138,12 @@ CudaSlotOptions slot_options(const MemoryPlan& plan) {
   return {.type = plan.types.compute(),
           .block_slots = plan.fetching.block_slots,
           .residency = plan.state.residency};
+}
+
+CudaSlotOptions base_slot_options(const MemoryPlan& plan) {
+  return {.type = plan.types.compute(),
+          .block_slots = plan.fetching.block_slots,
+          .residency = plan.base->residency};
 }
 
 CudaSinkOptions sink_options(const MemoryPlan& plan) {

@@ -7,7 +7,7 @@
 //   places    where each unit is (settled_places.h)
 //   fetching  how many units are ahead of their use (fetch_plan.h)
 //   state     the optimizer's, and what is resident for it (state_plan.h)
-//   params    of the host (param_plan.h)
+//   params    of the host, and of the base beside which adapters are trained (param_plan.h)
 //   lines     all bytes, as the ledger counts them for these places (memory_ledger.h)
 //
 // Threads: values.
@@ -56,6 +56,13 @@ struct MemoryPlan {
   FetchPlan fetching;
   StatePlan state;
   ParamPlan params;
+  // Of the model's own parameters, where these are frozen; then the two above are of what is
+  // trained beside them.
+  struct Base {
+    ParamPlan params;
+    offload::UnitResidency residency;
+  };
+  std::optional<Base> base;
   ActivationPlan activations;
 
   std::vector<MemoryLine> host;  // resident
@@ -89,6 +96,7 @@ struct PlanOptions {
 
 // What the parts on the GPU are made with.
 CudaSlotOptions slot_options(const MemoryPlan& plan);
+CudaSlotOptions base_slot_options(const MemoryPlan& plan);  // plan.base is there
 CudaSinkOptions sink_options(const MemoryPlan& plan);
 
 // `model`: of configured_layout() for the same device. kInvalidArgument with a sentence for what

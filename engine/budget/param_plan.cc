@@ -53,9 +53,14 @@ bool ParamPlan::uses_nvme() const {
                      [](const auto& unit) { return unit.tier == offload::Tier::kNvme; });
 }
 
-offload::Tier param_tier(const offload::UnitPlacement& place) {
+offload::Tier param_tier(bool has_frozen, const offload::UnitPlacement& place) {
   const bool host_updates = place.cpu_elements + place.nvme_elements > 0;
   if (place.gpu_elements > 0 && !host_updates) return offload::Tier::kGpu;
+  return place.params_on_nvme && !has_frozen ? offload::Tier::kNvme : offload::Tier::kCpu;
+}
+
+offload::Tier base_tier(const offload::UnitPlacement& place) {
+  if (place.resident) return offload::Tier::kGpu;
   return place.params_on_nvme ? offload::Tier::kNvme : offload::Tier::kCpu;
 }
 
@@ -66,19 +71,43 @@ int param_cache_buffers(const config::OffloadParam& asked, std::uint64_t largest
       offload::ParamLayout::kMaxBuffers));
 }
 
+namespace {
+
+std::vector<offload::ParamUnit> trained_units(const RunSpec& spec,
+                                              std::span<const offload::UnitPlacement> places) {
+  std::vector<offload::ParamUnit> units;
+  for (int unit = 0; unit < spec.model.units(); ++unit) {
+    const UnitLayout& layout = spec.model.layout(unit);
+    units.push_back(
+        {.name = layout.name,
+         .elements = layout.elements,
+         .tier = param_tier(spec.model.has_frozen(), places[static_cast<std::size_t>(unit)])});
+  }
+  return units;
+}
+
+std::vector<offload::ParamUnit> base_units(const RunSpec& spec,
+                                           std::span<const offload::UnitPlacement> places) {
+  std::vector<offload::ParamUnit> units;
+  for (int unit = 0; unit < spec.model.units(); ++unit) {
+    const UnitLayout& layout = spec.model.frozen(unit);
+    units.push_back({.name = layout.name,
+                     .elements = layout.elements,
+                     .tier = base_tier(places[static_cast<std::size_t>(unit)])});
+  }
+  return units;
+}
+
 // From NVMe, units reach the host one ahead of those being copied to the GPU.
-ParamPlan plan_params(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
-                      int prefetch_units, std::vector<int> nvme_weights) {
+ParamPlan plan_units(const RunSpec& spec, std::vector<offload::ParamUnit> units, int prefetch_units,
+                     std::vector<int> nvme_weights) {
   const config::Config& config = spec.config;
   ParamPlan plan;
   offload::ParamOffloader::Options& options = plan.options;
   std::uint64_t largest = 0;
-  for (int unit = 0; unit < spec.model.units(); ++unit) {
-    const UnitLayout& layout = spec.model.layout(unit);
-    const offload::Tier tier = param_tier(places[static_cast<std::size_t>(unit)]);
-    if (tier == offload::Tier::kNvme) largest = std::max(largest, layout.elements);
-    options.units.push_back({.name = layout.name, .elements = layout.elements, .tier = tier});
-  }
+  for (const offload::ParamUnit& unit : units)
+    if (unit.tier == offload::Tier::kNvme) largest = std::max(largest, unit.elements);
+  options.units = std::move(units);
   const config::OffloadParam& asked = config.zero.offload_param;
   if (largest > 0) note_raised_buffers(asked, largest, plan.notes);
   options.element_bytes = offload::param_bytes_per_element(spec.types().form);
@@ -91,6 +120,18 @@ ParamPlan plan_params(const RunSpec& spec, std::span<const offload::UnitPlacemen
   options.store.run = store_name(config, store_suffix(spec.purpose));
   options.store.label = "parameters";
   return plan;
+}
+
+}  // namespace
+
+ParamPlan plan_params(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
+                      int prefetch_units, std::vector<int> nvme_weights) {
+  return plan_units(spec, trained_units(spec, places), prefetch_units, std::move(nvme_weights));
+}
+
+ParamPlan plan_base_params(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
+                           int prefetch_units, std::vector<int> nvme_weights) {
+  return plan_units(spec, base_units(spec, places), prefetch_units, std::move(nvme_weights));
 }
 
 }  // namespace sluice::engine

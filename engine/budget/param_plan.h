@@ -29,8 +29,17 @@ struct ParamPlan {
 ParamPlan plan_params(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
                       int prefetch_units, std::vector<int> nvme_weights);
 
-// Where the host has a unit's parameters. kGpu: nowhere, for the GPU updates all of the unit.
-offload::Tier param_tier(const offload::UnitPlacement& place);
+// Likewise of the base of a model that has_frozen(): its parameters as they are computed with, of
+// units that are not resident. In that model plan_params() is about what is trained beside it,
+// which is little and stays in RAM.
+ParamPlan plan_base_params(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
+                           int prefetch_units, std::vector<int> nvme_weights);
+
+// Where the host has a unit's parameters that are trained. kGpu: nowhere, for the GPU updates all
+// of the unit.
+offload::Tier param_tier(bool has_frozen, const offload::UnitPlacement& place);
+// And those that are frozen. kGpu: nowhere, for the unit is resident.
+offload::Tier base_tier(const offload::UnitPlacement& place);
 
 // Of each size class, for units on NVMe of which the largest has this many elements. Buffers are as
 // large as the units that they hold: a buffer_size beyond that would be memory that nothing uses.

@@ -27,6 +27,7 @@ offload::UnitSpec unit_spec(const UnitLayout& layout) {
 void settle_params(const RunSpec& spec, std::vector<UnitPlacement>& places) {
   const OffloadDevice device = spec.config.zero.offload_param.device;
   const std::vector<bool> persistent = persistent_units(spec);
+  const bool frozen = spec.model.has_frozen();
   for (std::size_t unit = 0; unit < places.size(); ++unit) {
     UnitPlacement& place = places[unit];
     if (device != OffloadDevice::kAuto) {
@@ -34,7 +35,12 @@ void settle_params(const RunSpec& spec, std::vector<UnitPlacement>& places) {
       place.resident = device == OffloadDevice::kNone;
     }
     const bool may_stay = spec.on_gpu && spec.trains();
-    place.resident = may_stay && (place.resident || place.gpu_elements > 0);
+    if (frozen)  // the ends have places of their own in any case: so the host needs no copy of them
+      place.resident |= unit == 0 || unit + 1 == places.size();
+    else
+      place.resident |= place.gpu_elements > 0;
+    place.resident &= may_stay;
+    if (frozen && place.resident) place.params_on_nvme = false;
   }
 }
 
@@ -146,7 +152,7 @@ std::vector<bool> persistent_units(const RunSpec& spec) {
   if (zero.offload_param.device == OffloadDevice::kAuto) return persistent;
   std::uint64_t left = limit(zero.model_persistence_threshold_elements);
   for (int unit = 0; unit < spec.model.units(); ++unit) {
-    const std::uint64_t elements = spec.model.layout(unit).elements;
+    const std::uint64_t elements = spec.model.base_layout(unit).elements;
     if (elements > std::min(limit(zero.param_persistence_threshold_elements), left)) continue;
     persistent[static_cast<std::size_t>(unit)] = true;
     left -= elements;

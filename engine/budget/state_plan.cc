@@ -34,6 +34,17 @@ Result<std::vector<offload::SubGroup>> sub_groups(const RunSpec& spec,
   return offload::place_by_elements(units, sub_group_elements(spec.config), elements);
 }
 
+// Without an optimizer: they are copied to their places once.
+offload::UnitResidency adapters_from_host(const RunSpec& spec) {
+  std::vector<offload::SubGroup> placement;
+  for (int unit = 0; unit < spec.model.units(); ++unit) {
+    const std::uint64_t elements = spec.model.layout(unit).elements;
+    if (elements > 0) placement.push_back({.unit = unit, .elements = elements});
+  }
+  const std::vector<bool> resident(static_cast<std::size_t>(spec.model.units()), spec.on_gpu);
+  return {spec.model.units(), placement, resident};
+}
+
 // Where the scalars of a step are not those of UnitSpec::ranges. Parameters have the gap behind
 // them.
 std::vector<offload::GroupRange> scalars_of(const UnitLayout& layout, std::span<const int> of) {
@@ -71,7 +82,10 @@ bool StatePlan::uses(offload::Tier tier) const {
 Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement> places,
                              std::vector<int> nvme_weights) {
   StatePlan plan;
-  if (!spec.trains()) return plan;
+  if (!spec.trains()) {
+    if (spec.model.has_frozen()) plan.residency = adapters_from_host(spec);
+    return plan;
+  }
   const config::Config& config = spec.config;
   offload::OptimizerOffloader::Options& optimizer = plan.optimizer;
   optimizer.form = spec.types().form;
@@ -92,7 +106,9 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement>
                        optimizer.placement)
                        .gpu_bytes();
   std::vector<bool> resident;
-  for (const UnitPlacement& place : places) resident.push_back(place.resident);
+  // What is trained beside frozen parameters is little, and always stays there.
+  for (const UnitPlacement& place : places)
+    resident.push_back(spec.model.has_frozen() ? spec.on_gpu : place.resident);
   plan.residency = offload::UnitResidency(spec.model.units(), optimizer.placement, resident);
   const OffloadDevice params = config.zero.offload_param.device;
   if ((params == OffloadDevice::kCpu || params == OffloadDevice::kNvme) &&

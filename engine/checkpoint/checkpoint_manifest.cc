@@ -19,7 +19,8 @@ constexpr const char* kFormat = "sluice-checkpoint";
 constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kVersionWithSkips = 2;     // skipped_in_a_row is there
 constexpr std::int64_t kVersionWithFamilies = 3;  // and family, family_numbers: not a GPT-2's
-constexpr std::int64_t kNewestVersion = kVersionWithFamilies;
+constexpr std::int64_t kVersionWithAdapters = 4;  // and adapters, whose parameters are all it holds
+constexpr std::int64_t kNewestVersion = kVersionWithAdapters;
 constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that do not say
 constexpr std::int64_t kWorldSize = 1;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
@@ -52,7 +53,13 @@ json to_json(const StoredPosition& position) {
 }
 
 bool names_family(const StoredRun& run) {
-  return run.family != kFirstFamily || !run.family_numbers.empty();
+  return run.adapters || run.family != kFirstFamily || !run.family_numbers.empty();
+}
+
+std::int64_t version_of(const CheckpointState& state) {
+  if (state.run.adapters) return kVersionWithAdapters;
+  if (names_family(state.run)) return kVersionWithFamilies;
+  return state.position.skipped_in_a_row > 0 ? kVersionWithSkips : kVersion;
 }
 
 json to_json(const StoredRun& run) {
@@ -63,6 +70,12 @@ json to_json(const StoredRun& run) {
     text["family"] = run.family;
     text["family_numbers"] = run.family_numbers;
   }
+  if (run.adapters)
+    text["adapters"] = {{"rank", run.adapters->rank},
+                        {"alpha", run.adapters->alpha},
+                        {"rank_stabilised", run.adapters->rank_stabilised},
+                        {"targets", run.adapters->targets},
+                        {"base", run.adapters->base}};
   return text;
 }
 
@@ -92,6 +105,16 @@ StoredPosition position_from_json(const json& content) {
                          .hysteresis_left = scale.at("hysteresis_left").get<int>()}};
 }
 
+std::optional<StoredAdapters> adapters_from_json(const json& run) {
+  const auto found = run.find("adapters");
+  if (found == run.end()) return std::nullopt;
+  return StoredAdapters{.rank = found->at("rank").get<std::int64_t>(),
+                        .alpha = found->at("alpha").get<double>(),
+                        .rank_stabilised = found->at("rank_stabilised").get<bool>(),
+                        .targets = found->at("targets").get<std::vector<std::string>>(),
+                        .base = found->at("base").get<std::string>()};
+}
+
 StoredRun run_from_json(const json& content) {
   return {.seed = content.at("seed").get<std::uint64_t>(),
           .data_order = content.at("data_order").get<std::string>(),
@@ -100,7 +123,8 @@ StoredRun run_from_json(const json& content) {
           .model = content.at("model").get<std::map<std::string, std::int64_t>>(),
           .dropout = content.at("dropout").get<double>(),
           .family = content.value("family", std::string(kFirstFamily)),
-          .family_numbers = content.value("family_numbers", std::map<std::string, double>())};
+          .family_numbers = content.value("family_numbers", std::map<std::string, double>()),
+          .adapters = adapters_from_json(content)};
 }
 
 Result<StoredFile> file_from_json(const json& content, std::uint64_t chunk_bytes) {
@@ -169,6 +193,9 @@ Status check_format(const json& content) {
   if (version >= kVersionWithFamilies && !content.at("run").contains("family"))
     return corrupt("it is of format version " + std::to_string(version) +
                    ", which names the model's family, and it names none");
+  if (version >= kVersionWithAdapters && !content.at("run").contains("adapters"))
+    return corrupt("it is of format version " + std::to_string(version) +
+                   ", which says which adapters it holds, and it says none");
   if (version < kVersion)
     return corrupt("it is of format version " + content.at("version").dump() +
                    ", which does not exist");
@@ -223,13 +250,10 @@ std::uint64_t checkpoint_hash(std::span<const std::byte> bytes, const Checkpoint
 }
 
 std::string to_text(const CheckpointManifest& manifest) {
-  const bool skips = manifest.state.position.skipped_in_a_row > 0;
   json files = json::array();
   for (const StoredFile& file : manifest.files) files.push_back(to_json(file));
   return swap::to_sealed_text({{"format", kFormat},
-                               {"version", names_family(manifest.state.run) ? kVersionWithFamilies
-                                           : skips                          ? kVersionWithSkips
-                                                                            : kVersion},
+                               {"version", version_of(manifest.state)},
                                {"world_size", kWorldSize},
                                {"program_version", manifest.state.program_version},
                                {"train", to_json(manifest.state.position)},

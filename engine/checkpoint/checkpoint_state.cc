@@ -36,6 +36,28 @@ class Differences {
   std::vector<std::string> found_;
 };
 
+// Named by their keys, as a user changes them.
+void compare_adapters(const StoredRun& stored, const StoredRun& now, Differences& differences) {
+  const auto rank = [](const StoredRun& run) {
+    return run.adapters ? std::to_string(run.adapters->rank) : std::string("0, the model itself");
+  };
+  if (rank(stored) != rank(now)) differences.add("recipe.lora.rank", rank(stored), rank(now));
+  if (!stored.adapters || !now.adapters) return;
+  const StoredAdapters& was = *stored.adapters;
+  const StoredAdapters& is = *now.adapters;
+  if (was.alpha != is.alpha)
+    differences.add("recipe.lora.alpha", number_text(was.alpha), number_text(is.alpha));
+  const auto list = [](const StoredAdapters& adapters) {
+    std::string text;
+    for (const std::string& target : adapters.targets) text += (text.empty() ? "" : ", ") + target;
+    return "[" + text + "]";
+  };
+  if (was.rank_stabilised != is.rank_stabilised)
+    differences.add("recipe.lora.rank_stabilised", was.rank_stabilised ? "true" : "false",
+                    is.rank_stabilised ? "true" : "false");
+  if (was.targets != is.targets) differences.add("recipe.lora.targets", list(was), list(is));
+}
+
 }  // namespace
 
 std::vector<std::string> run_differences(const StoredRun& stored, const StoredRun& now) {
@@ -70,6 +92,7 @@ std::vector<std::string> run_differences(const StoredRun& stored, const StoredRu
     if (text(stored.family_numbers) != text(now.family_numbers))
       differences.add("the model's " + name, text(stored.family_numbers), text(now.family_numbers));
   }
+  compare_adapters(stored, now, differences);
   return differences.take();
 }
 

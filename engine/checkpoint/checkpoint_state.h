@@ -35,6 +35,18 @@ struct StoredPosition {
 // Stands in place of a run's precision: no run wrote it, it was made from weights alone.
 inline constexpr std::string_view kImportedPrecision = "imported";
 
+// Adapters that a run trains beside a frozen model: their recipe (LoraRecipe), and a fingerprint of
+// the model's weights, which no checkpoint holds.
+struct StoredAdapters {
+  std::int64_t rank = 0;
+  double alpha = 0;
+  bool rank_stabilised = false;
+  std::vector<std::string> targets;
+  std::string base;
+
+  friend bool operator==(const StoredAdapters&, const StoredAdapters&) = default;
+};
+
 // What a run must have in common with the one that wrote it, to continue with the same bits.
 struct StoredRun {
   std::uint64_t seed = 0;
@@ -45,6 +57,7 @@ struct StoredRun {
   double dropout = 0;
   std::string family = "gpt2";
   std::map<std::string, double> family_numbers;  // what only this family has
+  std::optional<StoredAdapters> adapters;        // unset: the model itself is trained
 
   // Then seed, order and threads are no run's, and any run of the model's shape may begin there.
   bool imported() const { return precision == kImportedPrecision; }

@@ -15,6 +15,7 @@
 
 #include "aio/tristate.h"
 #include "engine/config/lr_schedule.h"
+#include "engine/model/lora_recipe.h"
 #include "engine/model/model_shape.h"
 
 namespace sluice::config {
@@ -139,6 +140,17 @@ struct Model {
   engine::ModelShape shape() const;
 };
 
+// What is trained where it is not the model itself: the keys of recipe.lora.
+struct Lora {
+  std::int64_t rank = 0;  // 0: the model itself
+  double alpha = 0;
+  bool rank_stabilised = false;
+  std::vector<std::string> targets;  // resolved: in the family's order
+  std::string adapter;               // PEFT's folder, whose adapters training begins with; or none
+
+  engine::LoraRecipe recipe() const;
+};
+
 struct Data {
   std::vector<std::string> train;
   std::vector<std::string> validation;  // empty: validation_fraction of `train`
@@ -217,6 +229,7 @@ struct Config {
   bool wall_clock_breakdown = false;
   bool cpu_checkpointing = false;
   Model model;
+  Lora lora;
   Data data;
   Run run;
   Budget budget;

@@ -220,6 +220,7 @@ void derive_all(Derivation& derivation) {
   derive_non_finite_step(derivation);
   derive_schedule(derivation);
   derive_model(derivation);
+  derive_lora(derivation);
   derive_parameter_groups(derivation);
   derive_bucket_sizes(derivation);
   derive_offload(derivation);

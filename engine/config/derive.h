@@ -65,6 +65,7 @@ class Derivation {
 
 void derive_batch_sizes(Derivation& derivation);       // batch.cc
 void derive_model(Derivation& derivation);             // model_shape.cc
+void derive_lora(Derivation& derivation);              // lora.cc: after the model
 void derive_parameter_groups(Derivation& derivation);  // parameter_groups.cc: after both
 void derive_run_length(Derivation& derivation);        // run_length.cc: before the schedule
 void derive_precision(Derivation& derivation);         // precision.cc
@@ -73,7 +74,8 @@ void check_schedule(Derivation& derivation);           // schedule_limits.cc: wh
 void derive_all(Derivation& derivation);               // derive.cc: these and the rest, in order
 
 // Whether the key means anything in this configuration: a scheduler reads its own parameters alone,
-// and a model its own family's numbers.
+// a model its own family's numbers, and only adapters what is said of adapters.
 bool has_effect(const Key& key, const Config& config);
+bool matters_to_adapters(const Key& key, const Config& config);  // lora.cc
 
 }  // namespace sluice::config

@@ -11,7 +11,7 @@ std::span<const Key> training_keys();   // batch, optimizer, precision, clipping
 std::span<const Key> scheduler_keys();  // scheduler
 std::span<const Key> zero_keys();       // zero_optimization
 std::span<const Key> io_keys();         // aio, activation_checkpointing
-std::span<const Key> model_keys();      // model
+std::span<const Key> model_keys();      // model, recipe
 std::span<const Key> run_keys();        // of our own: data, run, budget, placement
 std::span<const Key> foreign_keys();    // sections of DeepSpeed's that have no meaning here
 

@@ -1,4 +1,5 @@
-// The keys of section "model": those of every family, and what only some families have.
+// The keys of section "model", those of every family and what only some families have, and of
+// section "recipe": what is trained of it.
 #include <algorithm>
 #include <list>
 #include <string>
@@ -68,6 +69,35 @@ constexpr Key kRows[] = {
      .default_json = "\"\"",
      .meaning = "safetensors file, index of a sharded one or folder with the first weights; a "
                 "config.json beside them has to be of this model; empty draws them"},
+};
+
+constexpr Key kLoraRows[] = {
+    {.path = "recipe.lora.rank",
+     .field = SLUICE_FIELD(lora.rank),
+     .default_json = "0",
+     .range = {.minimum = 0, .maximum = 1 << 12},
+     .meaning = "trains adapters of this rank beside the model, which stays as it is (LoRA); 0 "
+                "trains the model itself"},
+    {.path = "recipe.lora.alpha",
+     .field = SLUICE_FIELD(lora.alpha),
+     .default_json = "\"auto\"",
+     .range = kNotNegative,
+     .auto_rule = "twice recipe.lora.rank",
+     .meaning = "what adapters add is scaled by alpha / rank"},
+    {.path = "recipe.lora.rank_stabilised",
+     .field = SLUICE_FIELD(lora.rank_stabilised),
+     .default_json = "false",
+     .meaning = "scales by alpha / sqrt(rank) instead (PEFT's use_rslora)"},
+    {.path = "recipe.lora.targets",
+     .field = SLUICE_FIELD(lora.targets),
+     .default_json = "\"auto\"",
+     .auto_rule = "[\"all-linear\"]: every product of the model's blocks",
+     .meaning = "the products that have an adapter, by PEFT's names: [\"q_proj\", \"v_proj\"]"},
+    {.path = "recipe.lora.adapter",
+     .field = SLUICE_FIELD(lora.adapter),
+     .default_json = "\"\"",
+     .meaning = "a folder of PEFT's (adapter_config.json, adapter_model.safetensors): training "
+                "continues with its adapters; empty draws them"},
 };
 
 std::string preset_choices() {
@@ -147,6 +177,7 @@ std::vector<Key> join_rows() {
                     .auto_rule = "the preset's, or the family's usual one",
                     .meaning = row.meaning});
   }
+  keys.insert(keys.end(), std::begin(kLoraRows), std::end(kLoraRows));
   // Rows of our own.
   for (Key& key : keys) key.source = KeySource::kSluice;
   return keys;

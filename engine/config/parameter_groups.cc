@@ -209,9 +209,13 @@ void derive_parameter_groups(Derivation& derivation) {
         "optimizer.groups has an lr, which the scheduler's rates are scaled by as lr / "
         "optimizer.params.lr, and that is 0: give it, too");
   const engine::ModelShape shape = config.model.shape();
-  if (derivation.questions.model || !engine::validate(shape).ok()) return;
-  const auto settings = parameter_settings(optimizer, engine::model_layout({.shape = shape}),
-                                           engine::family_of(shape).parameter_names(shape));
+  const engine::LoraRecipe lora = config.lora.recipe();
+  if (derivation.questions.model || !engine::validate(shape).ok() ||
+      !engine::validate(lora, shape).ok())
+    return;
+  const auto settings =
+      parameter_settings(optimizer, engine::model_layout({.shape = shape, .lora = lora}),
+                         engine::family_of(shape).parameter_names(shape));
   if (!settings.ok()) return derivation.reject(settings.error().message());
   derivation.note("optimizer.groups", counts_text(settings->taken));
 }

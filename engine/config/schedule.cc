@@ -203,7 +203,8 @@ void derive_one_cycle(Derivation& derivation) {
 }  // namespace
 
 bool has_effect(const Key& key, const Config& config) {
-  return applies(key, type_of(config.schedule)) && belongs_to(key, config.model.family);
+  return applies(key, type_of(config.schedule)) && belongs_to(key, config.model.family) &&
+         matters_to_adapters(key, config);
 }
 
 void derive_schedule(Derivation& derivation) {

@@ -17,12 +17,12 @@ constexpr const char* kPathKeys[] = {
     "/data/train",        "/data/validation",
     "/budget/nvme_paths", "/zero_optimization/offload_param/nvme_path",
     "/model/init_from",   "/zero_optimization/offload_optimizer/nvme_path",
-    "/model/path",
+    "/model/path",        "/recipe/lora/adapter",
 };
 
 std::vector<std::string*> paths_of(Config& config) {
   std::vector<std::string*> paths = {&config.model.path, &config.model.init_from,
-                                     &config.zero.offload_param.nvme_path,
+                                     &config.lora.adapter, &config.zero.offload_param.nvme_path,
                                      &config.zero.offload_optimizer.nvme_path};
   for (auto* list : {&config.data.train, &config.data.validation, &config.budget.nvme_paths})
     for (std::string& path : *list) paths.push_back(&path);

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -69,6 +70,10 @@ Status limit_cuda_memory(std::uint64_t bytes) {
   c10::cuda::CUDACachingAllocator::setMemoryFraction(std::min(share, 1.0),
                                                      c10::cuda::current_device());
   return {};
+}
+
+void grow_cuda_segments() {
+  c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
 }
 
 std::uint64_t cuda_peak_bytes() {

@@ -34,6 +34,10 @@ std::optional<GpuMemory> cuda_memory();
 
 // From now on LibTorch takes no more of the current GPU than this, whatever the GPU has.
 Status limit_cuda_memory(std::uint64_t bytes);
+// From now on LibTorch's blocks of the GPU's memory grow in place ("expandable segments"), instead
+// of leaving holes between blocks of many sizes: for runs whose passes fill what the plan leaves
+// them to the last percent. Whatever PYTORCH_CUDA_ALLOC_CONF says of that is overruled.
+void grow_cuda_segments();
 // The most that LibTorch has had of the GPU at once.
 std::uint64_t cuda_peak_bytes();
 

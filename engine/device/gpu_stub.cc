@@ -8,6 +8,8 @@ bool gpu_is_there() { return false; }
 std::unique_ptr<PhaseClock> make_cuda_phase_clock() { return nullptr; }
 std::optional<GpuMemory> cuda_memory() { return std::nullopt; }
 Status limit_cuda_memory(std::uint64_t) { return no_cuda(); }
+void grow_cuda_segments() {}
+
 std::uint64_t cuda_peak_bytes() { return 0; }
 aio::PinHook cuda_pin_hook() { return {}; }
 std::uint64_t cuda_pinned_bytes() { return 0; }

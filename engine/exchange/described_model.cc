@@ -85,6 +85,11 @@ Status check_manifest(aio::IoQueue& queue, const std::string& folder, const Mode
   SLUICE_ASSIGN_OR_RETURN(const CheckpointManifest manifest,
                           read_checkpoint_manifest(queue, folder));
   const std::string path = folder + "/" + std::string(kManifestName);
+  if (manifest.state.run.adapters)
+    return Error(ErrorCode::kInvalidArgument,
+                 folder +
+                     " holds adapters, and not the weights of a model: export it merged with "
+                     "its base (sluice export --merged), or name the base");
   SLUICE_RETURN_IF_ERROR(check_family(path, manifest.state.run.family, wanted));
   const StoredRun run = complete(manifest.state.run);
   return compare(path, {.sizes = run.model, .numbers = run.family_numbers}, run_names(wanted),

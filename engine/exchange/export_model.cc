@@ -1,12 +1,18 @@
 #include "engine/exchange/export_model.h"
 
 #include <algorithm>
+#include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "aio/executor.h"
 #include "aio/log.h"
 #include "aio/small_file.h"
+#include "engine/exchange/adapter_weights.h"
+#include "engine/exchange/merged_weights.h"
 #include "engine/exchange/model_card.h"
+#include "engine/exchange/model_weights.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/families/families.h"
 #include "engine/weights/safetensors_writer.h"
@@ -23,8 +29,15 @@ std::string config_text(const ModelShape& shape, const ExportOptions& options) {
                                         .notes = {}});
 }
 
-Status check_parameters(const CheckpointReader& checkpoint, const ModelShape& shape) {
-  const std::vector<TensorSpec> wanted = parameter_specs(shape, DType::kF32);
+Result<ModelOptions> stored_options(const CheckpointReader& checkpoint) {
+  ModelOptions model;
+  SLUICE_ASSIGN_OR_RETURN(model.shape, stored_shape(checkpoint.state().run));
+  SLUICE_ASSIGN_OR_RETURN(model.lora, stored_recipe(checkpoint.state().run, model.shape));
+  return model;
+}
+
+Status check_parameters(const CheckpointReader& checkpoint, const ModelOptions& model) {
+  const std::vector<TensorSpec> wanted = parameter_specs(model_layout(model), DType::kF32);
   const auto same = [](const TensorInfo& stored, const TensorSpec& spec) {
     return static_cast<const TensorSpec&>(stored) == spec;
   };
@@ -34,49 +47,135 @@ Status check_parameters(const CheckpointReader& checkpoint, const ModelShape& sh
                "the checkpoint's parameters are not those of the model that it names");
 }
 
-Result<Exported> write_weights(aio::IoQueue& queue, CheckpointReader& checkpoint,
-                               const ModelShape& shape, const ExportOptions& options) {
+// What a range of a parameter becomes in the files, under another name.
+using NameInFiles = std::function<std::string(const std::string& parameter)>;
+
+Result<std::unique_ptr<SafetensorsWriter>> make_writer(aio::IoQueue& queue, const std::string& path,
+                                                       std::vector<TensorSpec> tensors,
+                                                       const ExportOptions& options,
+                                                       const NameInFiles& name) {
   SafetensorsWriter::Options files;
-  files.path = options.folder + "/model.safetensors";
+  files.path = path;
   files.max_shard_bytes = options.max_shard_bytes;
-  const ParameterNames& names = family_of(shape).parameter_names(shape);
-  std::vector<TensorSpec> tensors = parameter_specs(shape, options.dtype);
-  for (TensorSpec& tensor : tensors) tensor.name = names.exported(tensor.name);
-  SLUICE_ASSIGN_OR_RETURN(const auto writer,
-                          SafetensorsWriter::create(queue, files, std::move(tensors)));
+  for (TensorSpec& tensor : tensors) {
+    tensor.name = name(tensor.name);
+    tensor.dtype = options.dtype;
+  }
+  return SafetensorsWriter::create(queue, files, std::move(tensors));
+}
+
+Result<Exported> written(SafetensorsWriter& writer) {
+  SLUICE_RETURN_IF_ERROR(writer.finish());
+  return Exported{.bytes = writer.total_bytes(), .files = writer.paths().size()};
+}
+
+// What the checkpoint holds, as it is.
+Result<Exported> write_stored(CheckpointReader& checkpoint, const ExportOptions& options,
+                              const NameInFiles& name, SafetensorsWriter& writer) {
   std::vector<float> values;
   std::uint64_t done = 0;
   for (const TensorInfo& parameter : checkpoint.parameters()) {
     for (std::uint64_t first = 0; first < parameter.elements; first += kElementsAtOnce) {
       values.resize(std::min(kElementsAtOnce, parameter.elements - first));
       SLUICE_RETURN_IF_ERROR(checkpoint.read_master(parameter.name, first, values));
-      SLUICE_RETURN_IF_ERROR(writer->append(names.exported(parameter.name), values));
+      SLUICE_RETURN_IF_ERROR(writer.append(name(parameter.name), values));
       done += values.size();
       if (options.progress) options.progress(done, checkpoint.manifest().elements);
     }
   }
-  SLUICE_RETURN_IF_ERROR(writer->finish());
-  return Exported{.bytes = writer->total_bytes(), .files = writer->paths().size()};
+  return written(writer);
+}
+
+Result<Exported> write_merged(aio::IoQueue& queue, CheckpointReader& checkpoint,
+                              const ModelOptions& model, const ExportOptions& options) {
+  auto opened = open_model_weights(queue, options.base, model.shape, HeadCheck::kWhole);
+  if (!opened.ok() && opened.error().code() == ErrorCode::kNotFound)
+    return Error(ErrorCode::kNotFound,
+                 "the weights that the adapters were trained beside are no "
+                 "longer in " +
+                     options.base + ": name their folder with --base");
+  if (!opened.ok()) return std::move(opened).error().with_context("the adapters' base");
+  ModelWeights base = *std::move(opened);
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto executor,
+      aio::make_executor(static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U))));
+  const ParameterNames& names = family_of(model.shape).parameter_names(model.shape);
+  const NameInFiles name = [&](const std::string& parameter) { return names.exported(parameter); };
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto writer,
+      make_writer(queue, options.folder + "/model.safetensors", base.parameters, options, name));
+  const std::uint64_t total = model_layout(model).parameter_elements();
+  std::uint64_t done = 0;
+  const auto take = [&](const std::string& parameter, std::span<const float> values) -> Status {
+    SLUICE_RETURN_IF_ERROR(writer->append(name(parameter), values));
+    done += values.size();
+    if (options.progress) options.progress(done, total);
+    return {};
+  };
+  Status merged = merge_weights(
+      {.base = base, .adapters = checkpoint, .recipe = model.lora, .executor = *executor}, take);
+  if (!merged.ok()) return std::move(merged).error().with_context(options.base);
+  return written(*writer);
+}
+
+Result<Exported> write_adapters(aio::IoQueue& queue, CheckpointReader& checkpoint,
+                                const ModelOptions& model, ExportOptions options) {
+  options.max_shard_bytes = 0;  // PEFT reads one file
+  const NameInFiles name = [&](const std::string& parameter) {
+    return peft_name(model.shape, parameter);
+  };
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto writer,
+      make_writer(queue, options.folder + "/" + std::string(kPeftWeightsName),
+                  parameter_specs(model_layout(model), options.dtype), options, name));
+  return write_stored(checkpoint, options, name, *writer);
+}
+
+// The file that makes a folder a model's, or an adapter's.
+Status write_last(aio::IoQueue& queue, const ModelOptions& model, const ExportOptions& options) {
+  if (!model.lora.exists() || options.merged)
+    return aio::write_small_file(queue, options.folder + "/config.json",
+                                 config_text(model.shape, options));
+  return aio::write_small_file(queue, options.folder + "/" + std::string(kPeftConfigName),
+                               peft_config_text({.recipe = model.lora, .base = options.base}));
+}
+
+Result<Exported> write_weights(aio::IoQueue& queue, CheckpointReader& checkpoint,
+                               const ModelOptions& model, const ExportOptions& options) {
+  if (model.lora.exists())
+    return options.merged ? write_merged(queue, checkpoint, model, options)
+                          : write_adapters(queue, checkpoint, model, options);
+  const ParameterNames& names = family_of(model.shape).parameter_names(model.shape);
+  const NameInFiles name = [&](const std::string& parameter) { return names.exported(parameter); };
+  SLUICE_ASSIGN_OR_RETURN(const auto writer,
+                          make_writer(queue, options.folder + "/model.safetensors",
+                                      parameter_specs(model.shape, options.dtype), options, name));
+  return write_stored(checkpoint, options, name, *writer);
 }
 
 Result<Exported> write_folder(aio::IoQueue& queue, CheckpointReader& checkpoint,
                               const ExportOptions& options) {
-  SLUICE_ASSIGN_OR_RETURN(const ModelShape shape, stored_shape(checkpoint.state().run));
-  SLUICE_RETURN_IF_ERROR(check_parameters(checkpoint, shape));
+  SLUICE_ASSIGN_OR_RETURN(const ModelOptions model, stored_options(checkpoint));
+  const ModelShape& shape = model.shape;
+  SLUICE_RETURN_IF_ERROR(check_parameters(checkpoint, model));
+  if (options.merged && !model.lora.exists())
+    return Error(ErrorCode::kInvalidArgument,
+                 "the checkpoint holds a whole model, and there is nothing to merge it with");
   SLUICE_ASSIGN_OR_RETURN(const Exported exported,
-                          write_weights(queue, checkpoint, shape, options));
+                          write_weights(queue, checkpoint, model, options));
   TokenizerFiles tokenizer = options.tokenizer;
   tokenizer.special = tokenizer.special.within(shape.vocab);
   SLUICE_RETURN_IF_ERROR(write_tokenizer(queue, tokenizer, options.folder, shape.context_tokens));
   SLUICE_RETURN_IF_ERROR(
       write_model_papers(queue, checkpoint,
                          {.shape = shape,
+                          .lora = model.lora,
+                          .merged = options.merged,
                           .dtype = options.dtype,
                           .has_tokenizer = tokenizer.kind != TokenizerFiles::Kind::kUnknown,
                           .run_directory = options.run_directory,
                           .folder = options.folder}));
-  SLUICE_RETURN_IF_ERROR(
-      aio::write_small_file(queue, options.folder + "/config.json", config_text(shape, options)));
+  SLUICE_RETURN_IF_ERROR(write_last(queue, model, options));
   return exported;
 }
 

@@ -3,9 +3,13 @@
 // config.json, which names the tokens that end a text too and is written last: without it no
 // library takes the folder for a model.
 //
+// A checkpoint of adapters becomes a folder of PEFT's: adapter_model.safetensors, the tokenizer,
+// and adapter_config.json, which is written last; or, merged with its base, a model's as above.
+//
 // Memory:  a few MiB, whatever the size of the model.
 // Errors:  name the file. kAlreadyExists: the folder is not empty. After any error the folder holds
-//          no config.json, and is removed where nothing else is in it.
+//          no config.json, and is removed where nothing else is in it. kInvalidArgument: adapters
+//          are to be merged with another base than theirs.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +29,9 @@ struct ExportOptions {
   DType dtype = DType::kF32;
   std::uint64_t max_shard_bytes = 0;  // 0: one file
   TokenizerFiles tokenizer;
+  // Of a checkpoint of adapters: where its base is.
+  std::string base;
+  bool merged = false;
   std::string run_directory;  // for the model card; empty: there is none
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;  // elements
 };

@@ -10,6 +10,7 @@
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/data/token_file.h"
 #include "engine/exchange/generation_config.h"
+#include "engine/families/families.h"
 
 namespace sluice::engine {
 namespace {
@@ -98,17 +99,36 @@ std::string metadata(const ModelCard& card) {
   std::string text = "---\n";
   const BaseModel& base = card.base;
   if (!base.name.empty()) text += "base_model: " + quoted(base.name) + "\n";
-  text += "library_name: transformers\n";
+  if (!base.name.empty() && card.is_adapter()) text += "base_model_relation: adapter\n";
+  text += std::string("library_name: ") + (card.is_adapter() ? "peft" : "transformers") + "\n";
   if (!base.license.empty()) text += "license: " + quoted(base.license) + "\n";
   if (!base.license_name.empty()) text += "license_name: " + quoted(base.license_name) + "\n";
   // One that lies in the base's folder is not in this one.
   if (base.license_link.starts_with("http"))
     text += "license_link: " + quoted(base.license_link) + "\n";
   text += "pipeline_tag: text-generation\ntags:\n- sluice\n- " + quoted(card.shape.family) + "\n";
+  if (card.lora.exists()) text += "- lora\n";
   return text + "---\n";
 }
 
+// "rank 16, alpha 32, beside q_proj, v_proj"
+std::string recipe_text(const LoraRecipe& lora) {
+  std::string text = "rank " + std::to_string(lora.rank) + ", alpha " + number(lora.alpha) +
+                     (lora.rank_stabilised ? ", rank-stabilised" : "");
+  for (std::size_t i = 0; i < lora.targets.size(); ++i)
+    text += (i == 0 ? ", beside " : ", ") + lora.targets[i];
+  return text;
+}
+
+std::string adapter_introduction(const ModelCard& card) {
+  const std::string base =
+      card.base.name.empty() ? std::string("a model that is not known") : code(card.base.name);
+  return "\n# " + card.name + "\n\nThese are LoRA adapters (" + recipe_text(card.lora) + "; " +
+         counted(card.parameters, "parameter") + ") for " + base + ".\n";
+}
+
 std::string introduction(const ModelCard& card, const Keys& keys) {
+  if (card.is_adapter()) return adapter_introduction(card);
   std::string text = "\n# " + card.name + "\n\n";
   const std::string of = "a causal language model of the " + card.shape.family + " family, " +
                          counted(card.parameters, "parameter") + " (" +
@@ -178,6 +198,7 @@ std::string training_text(const ModelCard& card, const Keys& keys) {
   if (position.applied_step != position.global_step)
     text += ", of which " + std::to_string(position.applied_step) + " changed the weights";
   text += "\n";
+  if (card.merged) text += "- LoRA, merged: " + recipe_text(card.lora) + "\n";
   const std::uint64_t length = keys.count("/data/sequence_length");
   if (length > 0)
     text += "- tokens seen: " + std::to_string(position.samples_drawn * length) + " (" +
@@ -198,7 +219,17 @@ std::string training_text(const ModelCard& card, const Keys& keys) {
   return text;
 }
 
+std::string adapter_use_text(const ModelCard& card) {
+  const std::string base = card.base.name.empty() ? "BASE" : card.base.name;
+  return "\n## Use\n\n```python\nfrom peft import PeftModel\n"
+         "from transformers import AutoModelForCausalLM\n\n"
+         "base = AutoModelForCausalLM.from_pretrained(" +
+         quoted(base) + ")\nmodel = PeftModel.from_pretrained(base, " + quoted(card.name) +
+         ")\n```\n";
+}
+
 std::string use_text(const ModelCard& card) {
+  if (card.is_adapter()) return adapter_use_text(card);
   const std::string path = quoted(card.name);
   std::string text = "\n## Use\n\n```python\nfrom transformers import AutoModelForCausalLM" +
                      std::string(card.has_tokenizer ? ", AutoTokenizer" : "") +
@@ -239,7 +270,11 @@ Status write_model_papers(aio::IoQueue& queue, const CheckpointReader& checkpoin
   ModelCard card{.name = last_name(absolute_folder(papers.folder)),
                  .state = checkpoint.state(),
                  .shape = papers.shape,
-                 .parameters = checkpoint.manifest().elements,
+                 .lora = papers.lora,
+                 .merged = papers.merged,
+                 .parameters = papers.merged
+                                   ? model_layout({.shape = papers.shape}).parameter_elements()
+                                   : checkpoint.manifest().elements,
                  .dtype = papers.dtype,
                  .has_tokenizer = papers.has_tokenizer};
   const Keys keys(card.state.configuration);

@@ -15,6 +15,7 @@
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_reader.h"
 #include "engine/exchange/base_model.h"
+#include "engine/model/lora_recipe.h"
 #include "engine/model/model_shape.h"
 #include "engine/weights/dtype.h"
 
@@ -24,10 +25,15 @@ struct ModelCard {
   std::string name;  // of the model: the folder's
   CheckpointState state;
   ModelShape shape;
+  LoraRecipe lora;      // of what was trained
+  bool merged = false;  // with the base that it was trained beside
   std::uint64_t parameters = 0;
   DType dtype = DType::kF32;
   bool has_tokenizer = false;
   BaseModel base;
+
+  // Adapters by themselves, for PEFT.
+  bool is_adapter() const { return lora.exists() && !merged; }
 
   struct DataFile {
     std::string path;
@@ -44,6 +50,8 @@ std::string model_card_text(const ModelCard& card);
 // generation_config.json (generation_config.h) and README.md of a checkpoint's export.
 struct ModelPapers {
   ModelShape shape;
+  LoraRecipe lora;
+  bool merged = false;
   DType dtype = DType::kF32;
   bool has_tokenizer = false;
   std::string run_directory;  // the checkpoint's; empty: it lies in none

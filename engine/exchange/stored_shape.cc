@@ -48,6 +48,26 @@ Result<ModelShape> stored_shape(const StoredRun& run) {
   return shape;
 }
 
+Result<LoraRecipe> stored_recipe(const StoredRun& run, const ModelShape& shape) {
+  if (!run.adapters) return LoraRecipe{};
+  const LoraRecipe recipe = {.rank = run.adapters->rank,
+                             .alpha = run.adapters->alpha,
+                             .rank_stabilised = run.adapters->rank_stabilised,
+                             .targets = run.adapters->targets};
+  const Status valid = validate(recipe, shape);
+  if (!valid.ok()) return Error(ErrorCode::kCorrupt, valid.error().message());
+  if (!recipe.exists()) return Error(ErrorCode::kCorrupt, "its adapters have no rank");
+  return recipe;
+}
+
+StoredAdapters stored_adapters(const LoraRecipe& recipe, const std::string& base) {
+  return {.rank = recipe.rank,
+          .alpha = recipe.alpha,
+          .rank_stabilised = recipe.rank_stabilised,
+          .targets = recipe.targets,
+          .base = base};
+}
+
 std::vector<TensorSpec> parameter_specs(const ModelLayout& model, DType dtype) {
   std::vector<TensorSpec> specs;
   for (int unit = 0; unit < model.units(); ++unit) {

@@ -23,7 +23,12 @@ void store_shape(const ModelShape& shape, StoredRun& run);
 // kUnsupported: of a family that is not there.
 Result<ModelShape> stored_shape(const StoredRun& run);
 
-// All parameters of a model, in the order of its units and of their flat order.
+// What a run trains beside its model; rank 0: the model itself. kCorrupt where it cannot be.
+Result<LoraRecipe> stored_recipe(const StoredRun& run, const ModelShape& shape);
+// `base`: BaseFingerprint::text().
+StoredAdapters stored_adapters(const LoraRecipe& recipe, const std::string& base);
+
+// All parameters of a model that are trained, in the order of its units and of their flat order.
 std::vector<TensorSpec> parameter_specs(const ModelLayout& model, DType dtype);
 std::vector<TensorSpec> parameter_specs(const ModelShape& shape, DType dtype);
 

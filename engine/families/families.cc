@@ -122,6 +122,20 @@ Status validate(const ModelShape& shape) {
   return family->check(shape);
 }
 
+Status validate(const LoraRecipe& lora, const ModelShape& shape) {
+  if (!lora.exists()) return {};
+  const auto known = family_of(shape).adapter_targets();
+  if (known.empty())
+    return cannot_build("models of the family " + shape.family + " have no adapters");
+  if (lora.targets.empty()) return cannot_build("its adapters have no targets");
+  for (const std::string& target : lora.targets)
+    if (std::find(known.begin(), known.end(), target) == known.end())
+      return cannot_build(target + " can have no adapter");
+  if (!std::isfinite(lora.alpha) || lora.alpha < 0)
+    return cannot_build("the alpha of its adapters is " + number_text(lora.alpha));
+  return {};
+}
+
 ModelLayout model_layout(const ModelOptions& options) {
   return family_of(options.shape).layout(options);
 }

@@ -36,6 +36,8 @@ ModelShape complete(ModelShape shape);
 // kInvalidArgument with a sentence that names what is at fault: no such family, a number that it
 // has not, that is missing or that is out of its range.
 Status validate(const ModelShape& shape);
+// Likewise of adapters beside a model whose shape is valid.
+Status validate(const LoraRecipe& lora, const ModelShape& shape);
 
 // The shape must be valid.
 ModelLayout model_layout(const ModelOptions& options);

@@ -21,6 +21,8 @@ std::map<std::string, MakeUnits, std::less<>>& table() {
 void check(const ModelOptions& options) {
   const Status status = validate(options.shape);
   if (!status.ok()) throw std::invalid_argument(status.error().message());
+  const Status adapters = validate(options.lora, options.shape);
+  if (!adapters.ok()) throw std::invalid_argument(adapters.error().message());
   if (options.padded_vocab != 0 && options.padded_vocab < options.shape.vocab) {
     throw std::invalid_argument("the model cannot be built: padded_vocab is " +
                                 std::to_string(options.padded_vocab) + ", less than vocab " +

@@ -13,6 +13,10 @@ namespace {
 // Some 10 us of work: enough to be worth waking a thread for.
 constexpr std::size_t kPieceElements = 1024;
 
+bool is_constant(const ParameterSpec& parameter) {
+  return parameter.initial_std == 0 && parameter.initial_bound == 0;
+}
+
 std::uint64_t seed_of(std::uint64_t seed, std::string_view name) {
   std::uint64_t mixed = extend_seed(seed, name.size());
   for (const char c : name) mixed = extend_seed(mixed, static_cast<unsigned char>(c));
@@ -48,16 +52,18 @@ void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, std::uint6
                   std::span<float> values) {
   SLUICE_CHECK(first_element + values.size() <= parameter.elements,
                "initial values behind the end of a parameter");
-  if (parameter.initial_std == 0) {
+  if (is_constant(parameter)) {
     std::fill(values.begin(), values.end(), parameter.initial_value);
     return;
   }
   const std::uint64_t own_seed = seed_of(seed, parameter.name);
   const double std = parameter.initial_std;
+  const double bound = parameter.initial_bound;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::uint64_t bits = counter_bits(own_seed, first_element + i) >> 11;
     const double probability = (static_cast<double>(bits) + 0.5) * 0x1p-53;
-    values[i] = static_cast<float>(std * normal_quantile(probability));
+    values[i] = static_cast<float>(bound > 0 ? bound * (2 * probability - 1)
+                                             : std * normal_quantile(probability));
   }
 }
 
@@ -65,7 +71,7 @@ void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, std::uint6
                   std::span<float> values, aio::Executor& executor) {
   const std::size_t most = (values.size() + kPieceElements - 1) / kPieceElements;
   const std::size_t pieces = std::min(most, static_cast<std::size_t>(executor.threads()));
-  if (parameter.initial_std == 0 || pieces < 2) {
+  if (is_constant(parameter) || pieces < 2) {
     fill_initial(parameter, seed, first_element, values);
     return;
   }

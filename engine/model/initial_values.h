@@ -1,5 +1,6 @@
 // The values a parameter starts training with, as GPT-2 has them: normal with deviation 0.02
-// (projections into the residual stream: divided by sqrt(2 * layers)), norms 1, biases 0.
+// (projections into the residual stream: divided by sqrt(2 * layers)), norms 1, biases 0; and as
+// PEFT starts adapters: A uniform within 1 / sqrt(columns), B 0.
 //
 // Element i of a parameter is a function of (seed, name, i): independent of threads, units and
 // placement, and made range by range, so a model larger than memory can be initialised. Without

@@ -93,7 +93,10 @@ class ModelFamily {
   // else has a rule for that. The numbers have been checked against their ranges.
   // kInvalidArgument, as there.
   virtual Status check(const ModelShape& shape) const = 0;
-  // The shape must have been checked.
+  // The products that can have adapters (LoraRecipe::targets), by PEFT's names for them, in the
+  // order of their parameters. None: models of the family are trained whole.
+  virtual std::span<const std::string_view> adapter_targets() const { return {}; }
+  // Shape and recipe must have been checked.
   virtual ModelLayout layout(const ModelOptions& options) const = 0;
 
   // ---- in files --------------------------------------------------------------------------------

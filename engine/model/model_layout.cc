@@ -18,19 +18,21 @@ UnitRole role_at(std::size_t unit, std::size_t units) {
 ModelLayout::ModelLayout(const Sizes& sizes, std::vector<Unit> units)
     : sizes_(sizes), units_(std::move(units)), lenders_(units_.size()), lends_(units_.size()) {
   SLUICE_CHECK(units_.size() > 2, "a model has an embedding, blocks and a head");
+  has_frozen_ = units_.front().frozen.elements > 0;
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const Unit& unit = units_[i];
     SLUICE_CHECK(unit.kind->role() == role_at(i, units_.size()),
                  "an embedding, blocks and a head, in this order");
+    SLUICE_CHECK((unit.frozen.elements > 0) == has_frozen_,
+                 "a model is frozen as a whole, or not at all");
     for (const BorrowedParameter& it : unit.borrowed) {
       // Slots and caches have room for one unit of each role at a time.
       SLUICE_CHECK(it.unit == 0 && i > 0, "the embedding lends");
-      SLUICE_CHECK(it.parameter >= 0 &&
-                       static_cast<std::size_t>(it.parameter) < layout(it.unit).parameters.size(),
+      const std::vector<ParameterSpec>& lent = base_layout(it.unit).parameters;
+      SLUICE_CHECK(it.parameter >= 0 && static_cast<std::size_t>(it.parameter) < lent.size(),
                    "a parameter that the lender has");
-      SLUICE_CHECK(
-          !layout(it.unit).parameters[static_cast<std::size_t>(it.parameter)].gradient_is_product,
-          "the gradient of a parameter that is lent is a sum");
+      SLUICE_CHECK(!lent[static_cast<std::size_t>(it.parameter)].gradient_is_product,
+                   "the gradient of a parameter that is lent is a sum");
       std::vector<int>& lenders = lenders_[i];
       if (std::find(lenders.begin(), lenders.end(), it.unit) == lenders.end())
         lenders.push_back(it.unit);
@@ -46,7 +48,21 @@ ModelLayout::ModelLayout(const Sizes& sizes, std::vector<Unit> units)
   }
 }
 
+ModelLayout ModelLayout::base() const {
+  SLUICE_CHECK(has_frozen_, "a model whose parameters are frozen");
+  std::vector<Unit> units = units_;
+  for (Unit& unit : units) unit.layout = std::exchange(unit.frozen, {});
+  return {sizes_, std::move(units)};
+}
+
 std::uint64_t ModelLayout::parameter_elements() const {
+  std::uint64_t elements = 0;
+  for (int unit = 0; unit < this->units(); ++unit)
+    elements += base_layout(unit).parameter_elements();
+  return elements;
+}
+
+std::uint64_t ModelLayout::trained_elements() const {
   std::uint64_t elements = 0;
   for (const Unit& unit : units_) elements += unit.layout.parameter_elements();
   return elements;

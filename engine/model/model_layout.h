@@ -6,6 +6,10 @@
 // The first unit is given token ids [B, T]; each other one what the one before it made, [B, T,
 // hidden]; the last makes the loss. Costs belong to a kind, so that blocks may differ.
 //
+// What is trained is a unit's layout(): it has state and gradients. Where adapters are trained
+// beside a model (LoraRecipe), the model's own parameters are frozen(): its base, of which only the
+// numbers to compute with exist. Then every unit is frozen but for adapters, and some have none.
+//
 // Memory:  copies share the kinds. Threads: it does not change.
 #pragma once
 
@@ -29,6 +33,7 @@ class ModelLayout {
   struct Unit {
     std::shared_ptr<const UnitKind> kind;
     UnitLayout layout;
+    UnitLayout frozen = {};  // of all units, or of none
     // Of the embedding, with the shape that they have in its slot. Their gradients are sums of all
     // uses, so none may be ParameterSpec::gradient_is_product.
     std::vector<BorrowedParameter> borrowed;
@@ -44,6 +49,15 @@ class ModelLayout {
   int head() const { return units() - 1; }
   int blocks() const { return units() - 2; }
   const UnitLayout& layout(int unit) const { return at(unit).layout; }
+  bool has_frozen() const { return has_frozen_; }
+  const UnitLayout& frozen(int unit) const { return at(unit).frozen; }
+  // What passes are given first of a unit's parameters, and what borrowed() refers to: those that
+  // are frozen, or else all.
+  const UnitLayout& base_layout(int unit) const {
+    return has_frozen_ ? frozen(unit) : layout(unit);
+  }
+  // The model whose parameters are frozen, as one of its own.
+  ModelLayout base() const;
   const UnitKind& kind(int unit) const { return *at(unit).kind; }
   bool is_block(int unit) const { return kind(unit).role() == UnitRole::kBlock; }
 
@@ -61,7 +75,9 @@ class ModelLayout {
 
   std::int64_t hidden() const { return sizes_.hidden; }
   std::int64_t vocab() const { return sizes_.vocab; }
-  std::uint64_t parameter_elements() const;  // of all units, without the gaps
+  // Of all units, without the gaps: of the model, and of what is trained.
+  std::uint64_t parameter_elements() const;
+  std::uint64_t trained_elements() const;
   // What goes from one unit to the next in one micro-batch.
   std::uint64_t unit_input_bytes(const PassShape& pass) const;
   // Of a text of so many positions: KvCache.
@@ -74,6 +90,7 @@ class ModelLayout {
 
   Sizes sizes_;
   std::vector<Unit> units_;
+  bool has_frozen_ = false;
   std::vector<std::size_t> kind_of_;  // by unit
   std::vector<int> first_of_kinds_;
   std::vector<std::vector<int>> lenders_;  // by unit

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "aio/result.h"
+#include "engine/model/lora_recipe.h"
 
 namespace sluice::engine {
 
@@ -31,6 +32,7 @@ struct ModelOptions {
   ModelShape shape;
   std::int64_t padded_vocab = 0;  // rows of the token embedding in its slot; 0: the vocabulary
   std::int64_t chunk_rows = 0;    // of the loss; 0: by the shape
+  LoraRecipe lora = {};           // what is trained, if not the model itself
 };
 
 // What holds for every family. kInvalidArgument with a sentence that names the number at fault.

@@ -27,6 +27,22 @@ UnitViews::UnitViews(const UnitLayout& layout, const at::Storage& storage, at::S
   }
 }
 
+UnitViews with_adapters(const UnitViews& base, const UnitViews& trained) {
+  UnitViews views = base;
+  for (int i = 0; i < trained.size(); ++i) views.append(trained[i]);
+  return views;
+}
+
+UnitViews gradient_views(const ModelLayout& model, int unit, const UnitViews& own,
+                         std::span<const UnitViews* const> of_lenders) {
+  if (!model.has_frozen()) return with_borrowed(model, unit, own, of_lenders);
+  UnitViews views;
+  for (std::size_t i = 0; i < model.frozen(unit).parameters.size(); ++i) views.append({});
+  for (int i = 0; i < own.size(); ++i) views.append(own[i]);
+  for (std::size_t i = 0; i < model.borrowed(unit).size(); ++i) views.append({});
+  return views;
+}
+
 UnitViews with_borrowed(const ModelLayout& model, int unit, const UnitViews& own,
                         std::span<const UnitViews* const> of_lenders) {
   UnitViews views = own;

@@ -31,9 +31,18 @@ class UnitViews {
   std::vector<at::Tensor> views_;
 };
 
+// A unit's parameters as its passes are given them, where the model is frozen: the base's, and
+// behind them those that are trained. (Without adapters the base's are all.)
+UnitViews with_adapters(const UnitViews& base, const UnitViews& trained);
+
 // The views of a unit, and behind them those of what it borrows. `of_lenders`: the views of
 // model.lenders(unit), in that order.
 UnitViews with_borrowed(const ModelLayout& model, int unit, const UnitViews& own,
                         std::span<const UnitViews* const> of_lenders);
+
+// The gradients of a unit in the same order, those of frozen parameters undefined: the views of
+// what it trains, and those of model.lenders(unit), which are not looked at in a frozen model.
+UnitViews gradient_views(const ModelLayout& model, int unit, const UnitViews& own,
+                         std::span<const UnitViews* const> of_lenders);
 
 }  // namespace sluice::engine

@@ -54,7 +54,8 @@ std::string compact(double value) {
   if (value < 999.5) return formatted("%.0f", value);
   if (value < 99.95e3) return formatted("%.1fk", value / 1e3);
   if (value < 999.5e3) return formatted("%.0fk", value / 1e3);
-  return formatted("%.2fM", value / 1e6);
+  if (value < 999.995e6) return formatted("%.2fM", value / 1e6);
+  return formatted("%.2fB", value / 1e9);
 }
 
 }  // namespace sluice::engine

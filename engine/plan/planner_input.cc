@@ -143,6 +143,7 @@ class Input {
         copy_rate > 0 ? accumulator_bytes(layout, micro_batches, widths.grad) / copy_rate : 0;
     offload::UnitCost cost{.name = layout.name,
                            .elements = layout.elements,
+                           .frozen_elements = question_.model.frozen(unit).elements,
                            .forward_s = micro_batches * seconds.forward_s,
                            .recompute_s = recomputes ? micro_batches * seconds.recompute_s : 0,
                            .backward_s = micro_batches * seconds.backward_s + gradient_s,
@@ -164,7 +165,7 @@ class Input {
   int param_cache_units() const {
     std::uint64_t largest = 0;
     for (int unit = 0; unit < question_.model.units(); ++unit)
-      largest = std::max(largest, question_.model.layout(unit).elements);
+      largest = std::max(largest, question_.model.base_layout(unit).elements);
     return param_cache_buffers(question_.config.zero.offload_param, largest);
   }
 

@@ -212,6 +212,8 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   SLUICE_RETURN_IF_ERROR(validate(config.model.shape()));
   const ModelLayout model = configured_layout(config, on_gpu);
   plan.parameters = model.parameter_elements();
+  plan.trained = model.trained_elements();
+  plan.trains_adapters = model.has_frozen();
   plan.tokens_per_step =
       config.batch.micro * config.batch.accumulation * config.data.sequence_tokens;
   plan.facts = machine_facts(config);

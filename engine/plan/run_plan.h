@@ -68,7 +68,9 @@ struct RunPlan {
   MachineFacts facts;
   offload::TierBytes available;  // what GPU and host have, whatever the budget; 0: unknown
   NvmeStripes stripes;
-  std::uint64_t parameters = 0;
+  std::uint64_t parameters = 0;  // of the model
+  std::uint64_t trained = 0;     // of them; or of the adapters beside them, which are no part of it
+  bool trains_adapters = false;
   std::int64_t tokens_per_step = 0;
 };
 

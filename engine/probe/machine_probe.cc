@@ -246,6 +246,7 @@ class MachineProbe {
 
   UnitSubject unit_subject_of(const ModelOptions& model) const {
     return {.shape = model.shape,
+            .lora = model.lora,
             .padded_vocab = model.padded_vocab,
             .pass = {.micro_batch = config_.batch.micro,
                      .tokens = config_.data.sequence_tokens,

@@ -115,6 +115,10 @@ MeasuredOf unit_subject(const UnitSubject& units) {
                    {"dtype", units.dtype},
                    {"deterministic", units.deterministic ? "yes" : "no"}};
   if (shape.family != kGpt2Family) of["family"] = shape.family;  // others came later
+  if (units.lora.exists()) {
+    of["adapters' rank"] = std::to_string(units.lora.rank);
+    for (const std::string& target : units.lora.targets) of["adapter of " + target] = "yes";
+  }
   // A family names its numbers, so they must not meet the names above.
   for (const auto& [name, value] : shape.numbers) of["model." + name] = exact(value);
   return of;

@@ -39,6 +39,7 @@ MeasuredOf gpu_subject(const aio::MachineInfo& machine, const GpuIdentity& gpu,
 // What computes the units: a GPU, or some number of CPU threads.
 struct UnitSubject {
   ModelShape shape;  // the number of layers does not matter
+  LoraRecipe lora;
   std::int64_t padded_vocab = 0;
   PassShape pass;
   std::string dtype;

@@ -33,13 +33,16 @@ double in_all(const UnitSeconds& seconds) {
 
 // Parameters and gradients of one unit.
 struct UnitMemory {
-  UnitMemory(const UnitLayout& layout, const UnitTimerOptions& options)
+  enum class Gradients : std::uint8_t { kNo, kYes };
+  UnitMemory(const UnitLayout& layout, const UnitTimerOptions& options, Gradients wanted)
       : flat(at::randn({static_cast<std::int64_t>(layout.slot_elements)}, tensor_options(options))
                  .mul_(kStd)),
-        flat_gradient(at::zeros({static_cast<std::int64_t>(layout.slot_elements)},
-                                at::TensorOptions().dtype(at::kFloat).device(options.device))),
-        parameters(layout, flat),
-        gradients(layout, flat_gradient) {}
+        parameters(layout, flat) {
+    if (wanted == Gradients::kNo) return;
+    flat_gradient = at::zeros({static_cast<std::int64_t>(layout.slot_elements)},
+                              at::TensorOptions().dtype(at::kFloat).device(options.device));
+    gradients = UnitViews(layout, flat_gradient);
+  }
 
   static at::TensorOptions tensor_options(const UnitTimerOptions& options) {
     return at::TensorOptions().dtype(scalar_type(options.type)).device(options.device);
@@ -56,15 +59,24 @@ struct UnitMemory {
 class BoundUnit {
  public:
   BoundUnit(const ModelLayout& layout, int unit, const UnitTimerOptions& options)
-      : own_(layout.layout(unit), options) {
+      : own_(layout.layout(unit), options, UnitMemory::Gradients::kYes) {
+    const bool frozen = layout.has_frozen();
+    const auto lent_gradients_too =
+        frozen ? UnitMemory::Gradients::kNo : UnitMemory::Gradients::kYes;
     std::vector<const UnitViews*> lent, lent_gradients;
     for (const int lender : layout.lenders(unit)) {
-      lenders_.push_back(std::make_unique<UnitMemory>(layout.layout(lender), options));
+      lenders_.push_back(
+          std::make_unique<UnitMemory>(layout.base_layout(lender), options, lent_gradients_too));
       lent.push_back(&lenders_.back()->parameters);
       lent_gradients.push_back(&lenders_.back()->gradients);
     }
-    parameters = with_borrowed(layout, unit, own_.parameters, lent);
-    gradients = with_borrowed(layout, unit, own_.gradients, lent_gradients);
+    if (frozen)
+      base_ =
+          std::make_unique<UnitMemory>(layout.frozen(unit), options, UnitMemory::Gradients::kNo);
+    parameters = with_borrowed(
+        layout, unit, frozen ? with_adapters(base_->parameters, own_.parameters) : own_.parameters,
+        lent);
+    gradients = gradient_views(layout, unit, own_.gradients, lent_gradients);
   }
 
   UnitViews parameters;
@@ -72,6 +84,7 @@ class BoundUnit {
 
  private:
   UnitMemory own_;
+  std::unique_ptr<UnitMemory> base_;  // of a frozen model
   std::vector<std::unique_ptr<UnitMemory>> lenders_;
 };
 
@@ -189,10 +202,12 @@ std::uint64_t unit_timer_bytes(const ModelLayout& model, const UnitTimerOptions&
   const PeakOptions peak{.cpu = !options.device.is_cuda(), .deterministic = options.deterministic};
   std::uint64_t used = 0;
   for (const int unit : model.first_of_kinds()) {
-    std::uint64_t elements = model.layout(unit).slot_elements;
-    for (const int lender : model.lenders(unit)) elements += model.layout(lender).slot_elements;
-    used = std::max(
-        used, elements * (number_bytes + sizeof(float)) + model.kind(unit).peak_bytes(pass, peak));
+    std::uint64_t trained = model.layout(unit).slot_elements;
+    std::uint64_t frozen = model.frozen(unit).slot_elements;
+    for (const int lender : model.lenders(unit))
+      (model.has_frozen() ? frozen : trained) += model.base_layout(lender).slot_elements;
+    used = std::max(used, (trained + frozen) * number_bytes + trained * sizeof(float) +
+                              model.kind(unit).peak_bytes(pass, peak));
   }
   used += 2 * model.unit_input_bytes(pass);
   return used + used / kHolesShare + kLibraryBytes;

@@ -8,6 +8,7 @@
 
 #include "aio/log.h"
 #include "engine/budget/configured_model.h"
+#include "engine/exchange/adapter_weights.h"
 #include "engine/families/make_model.h"
 #include "engine/run/load_parameters.h"
 #include "engine/run/weights_file.h"
@@ -37,6 +38,11 @@ Result<std::unique_ptr<EvaluationRun>> EvaluationRun::create(const config::Confi
                                                                 .executor = run->executor_.get()}));
   SLUICE_ASSIGN_OR_RETURN(run->parameters_,
                           make_unit_parameters(plan, run->model_->layout(), *run->params_));
+  if (!plan.base) return run;
+  SLUICE_ASSIGN_OR_RETURN(run->base_, BaseParameters::create(plan, run->model_->layout(),
+                                                             {.drives = &run->drives_,
+                                                              .executor = run->executor_.get()}));
+  run->parameters_ = run->base_->beside(std::move(run->parameters_));
   return run;
 }
 
@@ -46,7 +52,28 @@ EvaluationRun::~EvaluationRun() {
   if (!removed.ok()) log::warning(removed.error().message());
 }
 
+Status EvaluationRun::load_beside_base(const Progress& progress) {
+  auto opened = AdapterWeights::open(*drives_.reads, config_.lora.adapter,
+                                     configured_model(config_, plan_.cuda));
+  if (!opened.ok()) return std::move(opened).error().with_context("recipe.lora.adapter");
+  AdapterWeights adapters = *std::move(opened);
+  const std::uint64_t total = base_->elements();
+  SLUICE_RETURN_IF_ERROR(
+      base_->load(config_, *drives_.reads, model_->shape(), [&](std::uint64_t done) -> Status {
+        if (progress) progress(done, total);
+        return {};
+      }));
+  return load_parameters(
+      {.model = &model_->layout(),
+       .form = plan_.types.form,
+       .params = params_.get(),
+       .read = [&](const ParameterSpec& parameter, std::uint64_t first, std::span<float> values) {
+         return adapters.read(parameter.name, first, values);
+       }});
+}
+
 Status EvaluationRun::load(const Progress& progress) {
+  if (base_) return load_beside_base(progress);
   auto opened = WeightsFile::open(*drives_.reads, config_.model.init_from, model_->shape());
   if (!opened.ok()) return std::move(opened).error().with_context("model.init_from");
   WeightsFile weights = *std::move(opened);
@@ -56,7 +83,7 @@ Status EvaluationRun::load(const Progress& progress) {
        .params = params_.get(),
        .read = [&](const ParameterSpec& parameter, std::uint64_t first,
                    std::span<float> values) { return weights.read(parameter, first, values); },
-       .progress = progress});
+       .progress = shown(progress, model_->layout())});
 }
 
 LossSum EvaluationRun::evaluate(const Progress& progress) {

@@ -18,6 +18,7 @@
 #include "engine/budget/memory_plan.h"
 #include "engine/config/config.h"
 #include "engine/model/model.h"
+#include "engine/run/base_parameters.h"
 #include "engine/run/document_losses.h"
 #include "engine/run/run_data.h"
 #include "engine/run/run_resources.h"
@@ -36,7 +37,8 @@ class EvaluationRun {
 
   // Progress: how much is done, out of how much.
   using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
-  // The weights: elements.
+  // The weights: elements. Where the configuration has adapters, those of recipe.lora.adapter
+  // beside model.init_from.
   Status load(const Progress& progress);
   // Over run.eval_batches micro-batches of the validation data, or all of it if that is less;
   // counts samples.
@@ -55,6 +57,7 @@ class EvaluationRun {
  private:
   EvaluationRun(const config::Config& config, const MemoryPlan& plan)
       : config_(config), plan_(plan) {}
+  Status load_beside_base(const Progress& progress);
   void add_losses(std::uint64_t first, const StepBatch& batch, DocumentLosses& losses);
 
   const config::Config config_;
@@ -63,6 +66,7 @@ class EvaluationRun {
   std::unique_ptr<RunData> data_;
   RunDrives drives_;
   std::unique_ptr<aio::Executor> executor_;
+  std::unique_ptr<BaseParameters> base_;  // null: there are no adapters
   std::unique_ptr<offload::ParamOffloader> params_;
   std::unique_ptr<UnitParameters> parameters_;
 };

@@ -13,22 +13,10 @@
 #include "engine/families/make_model.h"
 #include "engine/model/torch_types.h"
 #include "engine/run/load_parameters.h"
+#include "engine/run/stored_state.h"
 #include "engine/step/train_error.h"
 
 namespace sluice::engine {
-namespace {
-
-// Two passes: the next one's parameters are read while this one ends.
-void expect_units(const offload::StepProgram& program, const UnitParameters& parameters,
-                  offload::ParamOffloader& params) {
-  std::vector<int> order = offload::host_order(program, /*updates_too=*/false,
-                                               [&](int unit) { return parameters.keeps(unit); });
-  const std::size_t once = order.size();
-  for (std::size_t i = 0; i < once; ++i) order.push_back(order[i]);
-  params.expect(order);
-}
-
-}  // namespace
 
 Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Config& config,
                                                              const MemoryPlan& plan) {
@@ -45,6 +33,12 @@ Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Confi
                                                             .executor = run->executor_.get()}));
   SLUICE_ASSIGN_OR_RETURN(run->parameters_,
                           make_unit_parameters(plan, run->model_->layout(), *run->params_));
+  if (plan.base) {
+    SLUICE_ASSIGN_OR_RETURN(run->base_, BaseParameters::create(plan, run->model_->layout(),
+                                                               {.drives = &run->drives_,
+                                                                .executor = run->executor_.get()}));
+    run->parameters_ = run->base_->beside(std::move(run->parameters_));
+  }
   run->cache_ =
       std::make_unique<KvCache>(run->model_->layout(), generation_context(config),
                                 at::TensorOptions()
@@ -67,6 +61,18 @@ Status GenerationRun::load(CheckpointReader& checkpoint, const Progress& progres
                  "the checkpoint is of a different model than the configuration's: leave out --set "
                  "model...");
   }
+  SLUICE_ASSIGN_OR_RETURN(const LoraRecipe recipe,
+                          stored_recipe(checkpoint.state().run, model_->shape()));
+  if (!(recipe == config_.lora.recipe()))
+    return Error(ErrorCode::kInvalidArgument,
+                 "the checkpoint's adapters are of another recipe than the configuration's: leave "
+                 "out --set recipe.lora...");
+  if (base_) {
+    SLUICE_RETURN_IF_ERROR(base_->load(config_, *drives_.reads, model_->shape(),
+                                       shown(progress, model_->layout().base())));
+    SLUICE_RETURN_IF_ERROR(
+        check_base(checkpoint.state().run, base_->fingerprint(), config_.model.init_from));
+  }
   return load_parameters(
       {.model = &model_->layout(),
        .form = plan_.types.form,
@@ -75,7 +81,7 @@ Status GenerationRun::load(CheckpointReader& checkpoint, const Progress& progres
            [&](const ParameterSpec& parameter, std::uint64_t first, std::span<float> values) {
              return checkpoint.read_master(parameter.name, first, values);
            },
-       .progress = progress});
+       .progress = base_ ? nullptr : shown(progress, model_->layout())});
 }
 
 std::vector<float> GenerationRun::feed(std::span<const std::int64_t> tokens) {
@@ -97,7 +103,7 @@ std::vector<float> GenerationRun::pass(std::span<const std::int64_t> tokens) {
   const at::NoGradGuard no_tape;
   const ModelLayout& layout = model_->layout();
   const offload::StepProgram program = offload::forward_pass(program_units(layout));
-  expect_units(program, *parameters_, *params_);
+  expect_passes({parameters_.get(), params_.get()}, program);
   FetchedUnits fetched(*parameters_);
   std::vector<std::int64_t> ids(tokens.begin(), tokens.end());
   const auto count = static_cast<std::int64_t>(ids.size());

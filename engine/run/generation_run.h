@@ -23,6 +23,7 @@
 #include "engine/config/config.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
+#include "engine/run/base_parameters.h"
 #include "engine/run/run_resources.h"
 
 namespace sluice::engine {
@@ -57,6 +58,7 @@ class GenerationRun {
   std::unique_ptr<Model> model_;
   RunDrives drives_;
   std::unique_ptr<aio::Executor> executor_;
+  std::unique_ptr<BaseParameters> base_;  // null: there are no adapters
   std::unique_ptr<offload::ParamOffloader> params_;
   std::unique_ptr<UnitParameters> parameters_;
   std::unique_ptr<KvCache> cache_;

@@ -1,47 +1,56 @@
 #include "engine/run/load_parameters.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "engine/run/flat_ranges.h"
 
 namespace sluice::engine {
-namespace {
 
 using offload::ParamOffloader;
 
-// `masters` is scratch memory.
-Status load_unit(const LoadParameters& load, int unit, std::span<std::byte> parameters,
-                 std::vector<float>& masters) {
-  const UnitLayout& layout = load.model->layout(unit);
-  for (std::uint64_t first = 0; first < layout.elements; first += offload::kTileElements) {
-    const std::uint64_t elements = std::min(offload::kTileElements, layout.elements - first);
-    masters.assign(elements, 0);
+Status read_unit(const UnitLayout& unit, const ReadParameter& read, std::vector<float>& scratch,
+                 const VisitTile& visit) {
+  for (std::uint64_t first = 0; first < unit.elements; first += offload::kTileElements) {
+    const std::uint64_t elements = std::min(offload::kTileElements, unit.elements - first);
+    scratch.assign(elements, 0);
     SLUICE_RETURN_IF_ERROR(for_each_parameter(
-        layout, first, elements,
+        unit, first, elements,
         [&](const ParameterSpec& parameter, std::uint64_t from, std::uint64_t offset,
             std::uint64_t count) -> Status {
-          return load.read(parameter, from, std::span(masters).subspan(offset, count));
+          return read(parameter, from, std::span(scratch).subspan(offset, count));
         }));
-    const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(load.form));
-    offload::pack_parameters(load.form, masters, parameters.subspan(first * width).data());
+    SLUICE_RETURN_IF_ERROR(visit(first, scratch));
   }
   return {};
 }
 
-}  // namespace
+std::function<Status(std::uint64_t done)> shown(
+    const std::function<void(std::uint64_t done, std::uint64_t total)>& progress,
+    const ModelLayout& model) {
+  if (!progress) return {};
+  std::uint64_t total = 0;
+  for (int unit = 0; unit < model.units(); ++unit) total += model.layout(unit).elements;
+  return [progress, total](std::uint64_t done) -> Status {
+    progress(done, total);
+    return {};
+  };
+}
 
 Status load_parameters(const LoadParameters& load) {
-  std::uint64_t total = 0;
-  for (int unit = 0; unit < load.model->units(); ++unit) total += load.model->layout(unit).elements;
   std::vector<float> masters;
   std::uint64_t done = 0;
+  const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(load.form));
   for (int unit = 0; unit < load.model->units(); ++unit) {
+    const UnitLayout& layout = load.model->layout(unit);
+    if (layout.elements == 0) continue;
     SLUICE_ASSIGN_OR_RETURN(const auto lease,
                             load.params->acquire(unit, ParamOffloader::Access::kReplace));
-    SLUICE_RETURN_IF_ERROR(load_unit(load, unit, lease.bytes(), masters));
-    done += load.model->layout(unit).elements;
-    if (load.progress) load.progress(done, total);
+    SLUICE_RETURN_IF_ERROR(read_unit(
+        layout, load.read, masters, [&](std::uint64_t first, std::span<const float> values) {
+          offload::pack_parameters(load.form, values, lease.bytes().subspan(first * width).data());
+          done += values.size();
+          return load.progress ? load.progress(done) : Status();
+        }));
   }
   return load.params->drain();
 }

@@ -1,9 +1,10 @@
-// Weights into the parameter offloader, for runs that do not train.
+// Weights into the parameter offloader, for runs that do not train; and unit by unit for others.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "aio/result.h"
 #include "engine/model/model_layout.h"
@@ -12,14 +13,28 @@
 
 namespace sluice::engine {
 
+// Elements [first, first + values.size()) of a parameter.
+using ReadParameter =
+    std::function<Status(const ParameterSpec&, std::uint64_t first, std::span<float> values)>;
+
+// The values of a unit in its flat order, a tile at a time (kTileElements), zero in the gaps
+// between parameters. `scratch` holds them meanwhile.
+using VisitTile = std::function<Status(std::uint64_t first, std::span<const float> values)>;
+Status read_unit(const UnitLayout& unit, const ReadParameter& read, std::vector<float>& scratch,
+                 const VisitTile& visit);
+
 struct LoadParameters {
   const ModelLayout* model = nullptr;
   offload::ParamForm form = offload::ParamForm::kSplit;
   offload::ParamOffloader* params = nullptr;
-  // Elements [first, first + values.size()) of a parameter.
-  std::function<Status(const ParameterSpec&, std::uint64_t first, std::span<float> values)> read;
-  std::function<void(std::uint64_t done, std::uint64_t total)> progress;  // elements
+  ReadParameter read;
+  std::function<Status(std::uint64_t done)> progress;  // elements
 };
+
+// For a caller who wants to know how much of all it is, and cannot stop it.
+std::function<Status(std::uint64_t done)> shown(
+    const std::function<void(std::uint64_t done, std::uint64_t total)>& progress,
+    const ModelLayout& model);
 
 // All units, in the form used for computing.
 Status load_parameters(const LoadParameters& load);

@@ -16,7 +16,7 @@ std::int64_t now_ns() { return SteadyClock().now_ns(); }
 }  // namespace
 
 std::uint64_t RunCheckpoints::image_bytes(const ModelLayout& model) {
-  return aio::PageMemory::mapped_bytes(StateImage::bytes_for(model.parameter_elements()));
+  return aio::PageMemory::mapped_bytes(StateImage::bytes_for(model.trained_elements()));
 }
 
 RunCheckpoints::RunCheckpoints(TrainingRun& run, aio::IoQueue& queue, const Options& options)

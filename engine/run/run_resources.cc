@@ -34,6 +34,13 @@ Status clear_leftovers(aio::IoQueue& queue, std::vector<std::string> paths) {
   return {};
 }
 
+std::unique_ptr<UnitParameters> make_cpu_unit_parameters(const MemoryPlan& plan,
+                                                         const ModelLayout& model,
+                                                         offload::ParamOffloader& params) {
+  return std::make_unique<CpuUnitParameters>(
+      model, scalar_type(offload::compute_type(plan.types.form)), params);
+}
+
 }  // namespace
 
 Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan,
@@ -55,7 +62,7 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
                                      static_cast<std::int64_t>(config.run.io_watchdog_s * 1e9)});
   }
   if (plan.nvme_bytes() == 0) return drives;
-  std::vector<std::string> paths = plan.params.options.store.paths;
+  std::vector<std::string> paths = plan.params.options.store.paths;  // the base's as well
   paths.insert(paths.end(), plan.state.optimizer.store.paths.begin(),
                plan.state.optimizer.store.paths.end());
   SLUICE_RETURN_IF_ERROR(clear_leftovers(*drives.reads, paths));
@@ -64,6 +71,12 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
 
 offload::ParamOffloader::Options param_options(const MemoryPlan& plan) {
   offload::ParamOffloader::Options options = plan.params.options;
+  if (plan.cuda) options.hook = cuda_pin_hook();
+  return options;
+}
+
+offload::ParamOffloader::Options base_param_options(const MemoryPlan& plan) {
+  offload::ParamOffloader::Options options = plan.base->params.options;
   if (plan.cuda) options.hook = cuda_pin_hook();
   return options;
 }
@@ -80,11 +93,16 @@ Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& p
                                                              const ModelLayout& model,
                                                              offload::ParamOffloader& params,
                                                              TraceLog* trace) {
-  const at::ScalarType dtype = scalar_type(offload::compute_type(plan.types.form));
-  if (plan.cuda) {
-    return make_cuda_unit_parameters(model, slot_options(plan), params, trace);
-  }
-  return std::unique_ptr<UnitParameters>(std::make_unique<CpuUnitParameters>(model, dtype, params));
+  if (plan.cuda) return make_cuda_unit_parameters(model, slot_options(plan), params, trace);
+  return make_cpu_unit_parameters(plan, model, params);
+}
+
+Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(const MemoryPlan& plan,
+                                                                  const ModelLayout& base,
+                                                                  offload::ParamOffloader& params,
+                                                                  TraceLog* trace) {
+  if (plan.cuda) return make_cuda_unit_parameters(base, base_slot_options(plan), params, trace);
+  return make_cpu_unit_parameters(plan, base, params);
 }
 
 }  // namespace sluice::engine

@@ -33,6 +33,7 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
 
 // What the offloaders are made with: the plan's, in memory that the GPU's copies need pinned.
 offload::ParamOffloader::Options param_options(const MemoryPlan& plan);
+offload::ParamOffloader::Options base_param_options(const MemoryPlan& plan);  // plan.base is there
 offload::OptimizerOffloader::Options optimizer_options(const MemoryPlan& plan);
 
 at::Device compute_device(const MemoryPlan& plan);
@@ -42,5 +43,10 @@ Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& p
                                                              const ModelLayout& model,
                                                              offload::ParamOffloader& params,
                                                              TraceLog* trace = nullptr);
+// Likewise of the plan's base; `base` is its layout.
+Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(const MemoryPlan& plan,
+                                                                  const ModelLayout& base,
+                                                                  offload::ParamOffloader& params,
+                                                                  TraceLog* trace = nullptr);
 
 }  // namespace sluice::engine

@@ -10,7 +10,7 @@
 namespace sluice::engine {
 
 Result<std::unique_ptr<StateImage>> StateImage::create(TrainingRun& run) {
-  const std::uint64_t elements = run.model().parameter_elements();
+  const std::uint64_t elements = run.model().trained_elements();
   SLUICE_ASSIGN_OR_RETURN(auto memory,
                           aio::PageMemory::map(bytes_for(elements), true, &run.executor()));
   return std::unique_ptr<StateImage>(new StateImage(run.model(), elements, std::move(memory)));

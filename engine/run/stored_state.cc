@@ -74,13 +74,25 @@ TrainState train_state(const StoredPosition& position) {
                          .hysteresis_left = position.loss_scale.hysteresis_left}};
 }
 
-StoredRun stored_run(const config::Config& config, const std::string& data_order) {
+StoredRun stored_run(const config::Config& config, const std::string& data_order,
+                     const std::string& base) {
   StoredRun run{.seed = static_cast<std::uint64_t>(config.run.seed),
                 .data_order = data_order,
                 .precision = precision_name(config.precision),
                 .cpu_threads = compute_threads(config)};
   store_shape(config.model.shape(), run);
+  const engine::LoraRecipe recipe = config.lora.recipe();
+  if (recipe.exists()) run.adapters = stored_adapters(recipe, base);
   return run;
+}
+
+Status check_base(const StoredRun& stored, const std::string& fingerprint,
+                  const std::string& path) {
+  if (!stored.adapters || stored.adapters->base == fingerprint) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               "the checkpoint's adapters were trained beside other weights than those of " +
+                   (path.empty() ? "this run, which are drawn at random" : path) +
+                   ": give model.path (or model.init_from) the weights that the run began with");
 }
 
 Status check_same_run(const CheckpointState& stored_state, const CheckpointState& state_now) {

@@ -13,12 +13,15 @@ namespace sluice::engine {
 StoredPosition stored_position(const TrainState& state);
 TrainState train_state(const StoredPosition& position);
 
-// `data_order`: RunData::order().
-StoredRun stored_run(const config::Config& config, const std::string& data_order);
+// `data_order`: RunData::order(). `base`: of a run of adapters, BaseParameters::fingerprint().
+StoredRun stored_run(const config::Config& config, const std::string& data_order,
+                     const std::string& base);
 
 // kInvalidArgument names everything that keeps `now` from continuing where `stored` stopped; for
 // data, what changed between the two configurations. A different number of CPU threads does not: it
 // only causes a warning, because it may change the last bits.
 Status check_same_run(const CheckpointState& stored, const CheckpointState& now);
+// kInvalidArgument: its adapters were trained beside other weights than those of `path`.
+Status check_base(const StoredRun& stored, const std::string& fingerprint, const std::string& path);
 
 }  // namespace sluice::engine

@@ -23,6 +23,7 @@
 #include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
 #include "engine/observe/io_trace.h"
+#include "engine/run/base_parameters.h"
 #include "engine/run/run_data.h"
 #include "engine/run/run_resources.h"
 #include "engine/step/trainer.h"
@@ -39,8 +40,9 @@ class TrainingRun {
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
-  // Masters from model.init_from or at random, moments zero. Progress: elements done; one call
-  // at a time, on any thread. Its error ends the call.
+  // Masters from model.init_from or at random, moments zero; where adapters are trained, those are
+  // the base's weights, and the adapters are of recipe.lora.adapter or at random. Progress:
+  // elements done; one call at a time, on any thread. Its error ends the call.
   using Progress = std::function<Status(std::uint64_t done, std::uint64_t total)>;
   Status initialise(const Progress& progress);
   // Instead: all state as it was when the checkpoint was written, so that the next step has the
@@ -107,6 +109,11 @@ class TrainingRun {
   };
   Status set_state(const std::function<Status(const ParameterSpans&)>& fill, offload::Calls calls,
                    const Progress& progress);
+  Status set_initial_state(const Progress& progress);
+  // Of what load_base() leaves to do.
+  Progress behind_base(const Progress& progress) const;
+  Status load_base(const Progress& progress);
+  std::uint64_t trained_elements() const;  // with the gaps
 
   const config::Config config_;
   const MemoryPlan plan_;
@@ -119,6 +126,7 @@ class TrainingRun {
   RunDrives drives_;
   std::unique_ptr<aio::Executor> update_executor_;    // AdamW, under the next forward
   std::unique_ptr<aio::Executor> gradient_executor_;  // casts
+  std::unique_ptr<BaseParameters> base_;              // null: the model itself is trained
   std::unique_ptr<offload::ParamOffloader> params_;
   std::unique_ptr<offload::DeviceTier> gpu_tier_;  // null: no state is there
   std::unique_ptr<offload::OptimizerOffloader> optimizer_;

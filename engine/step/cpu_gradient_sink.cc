@@ -79,6 +79,7 @@ Status CpuGradientSink::finish(int index) {
   unit.is_open = false;
   unit.finished = true;
   unit.sum->reset(0);
+  if (unit.elements == 0) return {};
   std::byte* const out = host_.data() + unit.offset_bytes;
   const bool cast = options_.type != offload::GradType::kFp32;
   offload::cast_and_sum(executor_, options_.isa,
@@ -95,6 +96,7 @@ Result<GradientTotals> CpuGradientSink::totals() {
   for (int index = 0; index < static_cast<int>(units_.size()); ++index) {
     const Unit& unit = at(index);
     SLUICE_CHECK(unit.finished, "totals() of a step whose gradients are complete");
+    if (unit.elements == 0) continue;
     totals.square_sum += unit.sum->total();
     if (unit.sum->finite()) continue;
     totals.finite = false;

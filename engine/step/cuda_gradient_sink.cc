@@ -80,6 +80,7 @@ class CudaGradientSink final : public GradientSink {
     SLUICE_CHECK(unit.is_open, "finish() of a unit that is open");
     unit.is_open = false;
     const std::uint64_t elements = model_.layout(index).elements;
+    if (elements == 0) return {};
     const auto* const from = static_cast<const float*>(unit.flat.data_ptr());
     if (unit.kept != nullptr) {  // totals() has seen the copies of the previous step end
       SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, unit, elements));
@@ -105,6 +106,7 @@ class CudaGradientSink final : public GradientSink {
     for (int index = 0; index < model_.units(); ++index) {
       Unit& unit = at(index);
       const std::uint64_t elements = model_.layout(index).elements;
+      if (elements == 0) continue;
       unit.sum->reset(0);
       unit.sum->append_sums(elements, {unit.sums, offload::sum_node_count(0, elements)});
       totals.square_sum += unit.sum->total();

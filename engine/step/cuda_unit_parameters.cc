@@ -117,6 +117,17 @@ class CudaUnitParameters final : public UnitParameters {
     return Error(ErrorCode::kInternal, "copying the parameters of " + model_.layout(unit).name +
                                            " from the GPU failed: " + cudaGetErrorString(copied));
   }
+  Status fill_resident(int unit, std::uint64_t offset_bytes,
+                       std::span<const std::byte> from) override {
+    SLUICE_CHECK(resident_place(unit) != nullptr, "a unit that lives on the GPU");
+    const cudaError_t copied =
+        cudaMemcpy(static_cast<std::byte*>(resident_place(unit)) + offset_bytes, from.data(),
+                   from.size(), cudaMemcpyHostToDevice);
+    if (copied == cudaSuccess) return {};
+    return Error(ErrorCode::kInternal, "copying the parameters of " + model_.layout(unit).name +
+                                           " to the GPU failed: " + cudaGetErrorString(copied));
+  }
+  void expect_base(std::span<const int> order) override { expect_on_host(params_, order); }
   std::uint64_t copied_bytes() const override { return copied_bytes_; }
 
  private:
@@ -158,7 +169,7 @@ class CudaUnitParameters final : public UnitParameters {
       Slot& slot = add_slot(model_.kind(unit).role(), place);
       slot.owner = unit;
       if (!options_.residency.has_host_state(unit)) slot.unit = unit;  // set and updated there
-      place += place_bytes(model_, options_.type, unit);
+      place += place_bytes(model_.layout(unit), options_.type);
     }
   }
 

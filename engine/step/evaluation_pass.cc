@@ -9,16 +9,6 @@
 namespace sluice::engine {
 namespace {
 
-// Two passes: the next one's parameters are read while this one ends.
-void expect_units(const EvaluationParts& parts, const offload::StepProgram& program) {
-  std::vector<int> order = offload::host_order(
-      program, /*updates_too=*/false, [&](int unit) { return parts.parameters->keeps(unit); });
-  std::erase_if(order, [&](int unit) { return !parts.params->on_host(unit); });
-  const std::size_t once = order.size();
-  for (std::size_t i = 0; i < once; ++i) order.push_back(order[i]);
-  parts.params->expect(order);
-}
-
 PassContext context(int unit, std::size_t micro_batch, const StepBatch& batch) {
   PassContext pass;
   pass.micro_batch = static_cast<std::int64_t>(micro_batch);
@@ -37,7 +27,7 @@ std::vector<at::Tensor> run_units(const EvaluationParts& parts, const StepBatch&
   const at::NoGradGuard no_tape;
   const ModelLayout& layout = parts.model->layout();
   const offload::StepProgram program = offload::forward_pass(program_units(layout));
-  expect_units(parts, program);
+  expect_passes({parts.parameters, parts.params}, program);
   FetchedUnits fetched(*parts.parameters);
   std::vector<at::Tensor> flow = batch.inputs;
   std::vector<at::Tensor> losses;

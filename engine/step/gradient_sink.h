@@ -8,7 +8,8 @@
 // GPU updates stays there instead.
 //
 // The gradient of a parameter that others borrow is begun by the last of them and finished by its
-// own unit: units that lend stay open meanwhile; of the others, one is open at a time.
+// own unit: units that lend stay open meanwhile; of the others, one is open at a time. A unit of
+// which nothing is trained is opened and finished like the others, and has no views.
 //
 // Memory:  host_bytes() of pinned host memory; on the device a buffer for each unit that lends, and
 //          one for the largest of the others.
@@ -67,11 +68,13 @@ class GradientSink {
   virtual std::uint64_t copied_bytes() const { return 0; }
 };
 
-// Opens the unit, and those whose parameters it borrows, for views of all of their accumulators.
+// Opens the unit, and those whose parameters it borrows, for views of all of their accumulators. In
+// a frozen model nothing that is lent has a gradient.
 inline UnitViews open_with_lenders(GradientSink& sink, const ModelLayout& model, int unit) {
   std::vector<const UnitViews*> of_lenders;
-  for (const int lender : model.lenders(unit)) of_lenders.push_back(&sink.open(lender));
-  return with_borrowed(model, unit, sink.open(unit), of_lenders);
+  if (!model.has_frozen())
+    for (const int lender : model.lenders(unit)) of_lenders.push_back(&sink.open(lender));
+  return gradient_views(model, unit, sink.open(unit), of_lenders);
 }
 
 class CpuGradientSink final : public GradientSink {

@@ -102,8 +102,12 @@ void Trainer::expect_units() const {
       program_, options_.overlap_update, [&](int unit) { return parts_.parameters->keeps(unit); });
   const std::vector<int> next = offload::update_order(program_);
   order.insert(order.end(), next.begin(), next.end());
-  std::erase_if(order, [&](int unit) { return !parts_.params->on_host(unit); });
-  parts_.params->expect(order);
+  expect_on_host(*parts_.params, order);
+  // What no update changes is asked for by passes alone.
+  std::vector<int> passes = offload::host_order(
+      program_, /*updates_too=*/false, [&](int unit) { return parts_.parameters->keeps(unit); });
+  passes.insert(passes.end(), next.begin(), next.end());
+  parts_.parameters->expect_base(passes);
 }
 
 bool Trainer::keeps_activations(int unit) const {

@@ -51,7 +51,7 @@ class UnitBinding final : public offload::UnitSource {
     begin_ns_ = clock_.now_ns();
     if (unit == 0) step_begin_ns_ = begin_ns_;
     offload::UnitArrays arrays;
-    if (places_.params->on_host(unit)) {
+    if (model_.layout(unit).elements > 0 && places_.params->on_host(unit)) {
       auto& lease = leases_[static_cast<std::size_t>(unit)];
       SLUICE_ASSIGN_OR_RETURN(lease, places_.params->acquire(unit, access_));
       arrays.param = lease.bytes().data();
@@ -96,6 +96,7 @@ class UnitBinding final : public offload::UnitSource {
  private:
   void hash(int unit) noexcept {
     const std::uint64_t elements = model_.layout(unit).elements;
+    if (elements == 0) return;
     const auto bytes = [&](const void* first, std::uint64_t width) {
       return std::span(static_cast<const std::byte*>(first), elements * width);
     };

@@ -34,4 +34,20 @@ offload::ProgramUnits program_units(const ModelLayout& model) {
           .lenders = [&model](int unit) -> const std::vector<int>& { return model.lenders(unit); }};
 }
 
+void expect_on_host(offload::ParamOffloader& params, std::span<const int> order) {
+  std::vector<int> there(order.begin(), order.end());
+  std::erase_if(there, [&](int unit) { return !params.on_host(unit); });
+  params.expect(there);
+}
+
+void expect_passes(const ExpectedParts& parts, const offload::StepProgram& program) {
+  std::vector<int> order = offload::host_order(
+      program, /*updates_too=*/false, [&](int unit) { return parts.parameters->keeps(unit); });
+  const std::size_t once = order.size();
+  order.reserve(2 * once);
+  for (std::size_t i = 0; i < once; ++i) order.push_back(order[i]);
+  expect_on_host(*parts.params, order);
+  parts.parameters->expect_base(order);
+}
+
 }  // namespace sluice::engine

@@ -43,6 +43,15 @@ class UnitParameters {
   virtual Status read_resident(int /*unit*/, std::span<std::byte> /*to*/) const {
     return Error(ErrorCode::kUnsupported, "no unit lives on this device");
   }
+  // Copies bytes of a unit that lives on the device to there, where no host has them: of frozen
+  // parameters, which are set once.
+  virtual Status fill_resident(int /*unit*/, std::uint64_t /*offset_bytes*/,
+                               std::span<const std::byte> /*from*/) {
+    return Error(ErrorCode::kUnsupported, "no unit lives on this device");
+  }
+  // The order in which coming passes ask the host for units, roughly. Only that of frozen
+  // parameters is said here: they have a host of their own.
+  virtual void expect_base(std::span<const int> /*order*/) {}
   // A step was applied: from now on all units' parameters are new ones.
   virtual void changed() {}
   virtual std::uint64_t copied_bytes() const { return 0; }
@@ -74,6 +83,16 @@ class FetchedUnits {
 
 offload::ProgramUnits program_units(const ModelLayout& model);  // which must outlive them
 
+// ParamOffloader::expect() of those units that have a place there.
+void expect_on_host(offload::ParamOffloader& params, std::span<const int> order);
+
+// One pass of a kind after another: the next one's parameters are read while this one ends.
+struct ExpectedParts {
+  UnitParameters* parameters = nullptr;
+  offload::ParamOffloader* params = nullptr;
+};
+void expect_passes(const ExpectedParts& parts, const offload::StepProgram& program);
+
 // On the CPU the parameters are used where the offloader has them: nothing is copied.
 class CpuUnitParameters final : public UnitParameters {
  public:
@@ -84,6 +103,7 @@ class CpuUnitParameters final : public UnitParameters {
   Status prefetch(int unit) override;
   Result<const UnitViews*> acquire(int unit) override;
   void release(int unit) override;
+  void expect_base(std::span<const int> order) override { expect_on_host(params_, order); }
 
  private:
   struct Slot {

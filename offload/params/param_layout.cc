@@ -25,7 +25,8 @@ Status check(std::span<const ParamUnit> units, std::uint64_t element_bytes, int 
                    std::to_string(ParamLayout::kMaxBuffers));
   }
   for (const ParamUnit& unit : units) {
-    if (unit.elements == 0) return invalid("unit " + unit.name + " has no parameters");
+    if (unit.elements == 0 && unit.tier == Tier::kNvme)
+      return invalid("unit " + unit.name + " has no parameters, and so no record on NVMe");
     if (unit.elements > kMaxUnitBytes / element_bytes) {
       return invalid("unit " + unit.name + " has " + std::to_string(unit.elements) +
                      " parameters of " + std::to_string(element_bytes) + " bytes; a unit has " +

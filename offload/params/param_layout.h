@@ -1,6 +1,7 @@
 // ParamLayout: where the parameters of each unit lie. Those of cpu units in one mapping,
 // consecutively; those of an nvme unit in a record of a state store and, while they are in memory,
-// in a buffer of the unit's size class. Those of a gpu unit have no place on the host.
+// in a buffer of the unit's size class. Those of a gpu unit have no place on the host. A unit
+// without parameters is a cpu unit, of no bytes.
 //
 // Size classes: nvme units share buffers, and differ in size. From the largest down, a unit joins
 // the class of the previous one unless it would leave more than a quarter of the class's buffer
@@ -66,8 +67,8 @@ class ParamLayout {
     std::uint64_t first_offset_bytes = 0;  // of its first buffer, in the memory of all classes
   };
 
-  // kInvalidArgument names what makes no sense: no unit, an empty one, one that is too large for a
-  // record.
+  // kInvalidArgument names what makes no sense: no unit, one without parameters on NVMe, one that
+  // is too large for a record.
   static Result<ParamLayout> create(std::span<const ParamUnit> units, int element_bytes,
                                     int buffers_of_a_class);
 

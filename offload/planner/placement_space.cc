@@ -21,8 +21,10 @@ std::vector<int> choose(const std::vector<int>& from, int count, Spread spread) 
   return chosen;
 }
 
-std::uint64_t host_elements(const UnitPlacement& place) {
-  return place.cpu_elements + place.nvme_elements;
+// Whether the host has parameters of the unit: those that it updates, or a copy of frozen ones that
+// are not on the GPU.
+bool has_host_params(const UnitCost& unit, const UnitPlacement& place) {
+  return unit.is_frozen() ? !place.resident : place.cpu_elements + place.nvme_elements > 0;
 }
 
 }  // namespace
@@ -71,7 +73,7 @@ void PlacementSpace::plan_gpu_steps() {
       if (step > gpu_steps_.back()) gpu_steps_.push_back(step);
     }
     first += unit.elements;
-    gpu_steps_.push_back(first);
+    if (first > gpu_steps_.back()) gpu_steps_.push_back(first);
   }
 }
 
@@ -131,7 +133,8 @@ void PlacementSpace::place_residents(const PlacementKnobs& knobs,
   for (int index = 0; index < units(); ++index) {
     UnitPlacement& place = places[static_cast<std::size_t>(index)];
     const bool is_end = index == 0 || index + 1 == units();
-    place.resident = all || is_end || place.gpu_elements > 0;
+    const bool frozen = input_.units[static_cast<std::size_t>(index)].is_frozen();
+    place.resident = all || is_end || (place.gpu_elements > 0 && !frozen);
     if (!place.resident) others.push_back(index);
   }
   for (const int index : choose(others, knobs.resident, knobs.resident_spread))
@@ -230,7 +233,7 @@ std::vector<std::size_t> PlacementSpace::spill_order(std::span<const UnitPlaceme
   for (const bool resident : {true, false}) {
     for (std::size_t i = places.size(); i-- > 0;) {
       const UnitPlacement& place = places[i];
-      const bool is_there = !place.params_on_nvme && host_elements(place) > 0;
+      const bool is_there = !place.params_on_nvme && has_host_params(input_.units[i], place);
       if (is_there && place.resident == resident && !input_.units[i].params_stay_in_ram)
         order.push_back(i);
     }
@@ -262,10 +265,15 @@ void PlacementSpace::place_host(const PlacementKnobs& knobs,
   place_host_state(knobs, 0, places);
   if (rules.params == Tier::kNvme) {
     for (std::size_t i = 0; i < places.size(); ++i) {
-      places[i].params_on_nvme = !input_.units[i].params_stay_in_ram &&
-                                 (!places[i].resident || host_elements(places[i]) > 0);
+      places[i].params_on_nvme =
+          !input_.units[i].params_stay_in_ram &&
+          (!places[i].resident || has_host_params(input_.units[i], places[i]));
     }
   }
+  const bool may_spill = rules.params_on_nvme && input_.budget.nvme > 0 &&
+                         rules.params.value_or(Tier::kNvme) == Tier::kNvme;
+  const bool params_first = input_.units.front().is_frozen() && rules.state.empty();
+  if (may_spill && params_first) spill_params(places);
   if (!rules.state.empty()) {
     for (std::size_t i = 0; i < places.size(); ++i) {
       places[i].cpu_elements = rules.state[i].cpu;
@@ -274,8 +282,7 @@ void PlacementSpace::place_host(const PlacementKnobs& knobs,
   } else if (rules.state_on_nvme && input_.budget.nvme > 0) {
     fit_host_state(knobs, places);
   }
-  const bool may_spill = rules.params_on_nvme && rules.params.value_or(Tier::kNvme) == Tier::kNvme;
-  if (may_spill && input_.budget.nvme > 0) spill_params(places);
+  if (may_spill && !params_first) spill_params(places);
 }
 
 std::vector<UnitPlacement> PlacementSpace::places(const PlacementKnobs& asked) const {

@@ -11,7 +11,8 @@
 //   work throughout the update, or that of the last elements, on which they work while forward runs
 //   through the others. RAM holds as much as it can: a byte of state on NVMe costs two of traffic a
 //   step.
-// - Parameters go to NVMe only where all state has left RAM: a byte of theirs costs three.
+// - Parameters go to NVMe only where all state has left RAM: a byte of theirs costs three. Frozen
+//   ones go first: they are never written, and the state beside them is little.
 // - Inputs of the first units go to the host: they have the longest time to come back.
 #pragma once
 

@@ -123,7 +123,8 @@ void StepGraph::add(const StepOperation& it) {
 
 void StepGraph::add_update(int index) {
   const UnitPlacement& it = inputs_.place(index);
-  const bool params_on_nvme = it.params_on_nvme && inputs_.host_elements(index) > 0;
+  const bool params_on_nvme =
+      it.params_on_nvme && inputs_.host_elements(index) > 0 && !inputs_.unit(index).is_frozen();
   const TaskId params = params_on_nvme ? params_.read(index) : kNoTask;
   if (it.cpu_elements > 0) {
     tasks_.add(Kind::kCpuAdamw, index, static_cast<double>(it.cpu_elements),

@@ -28,7 +28,7 @@ struct StepInputs {
     return static_cast<double>(place(index).cpu_elements + place(index).nvme_elements);
   }
   double param_bytes(int index) const {
-    return static_cast<double>(unit(index).elements) * options.bytes.param;
+    return static_cast<double>(unit(index).streamed_elements()) * options.bytes.param;
   }
   bool has_bus() const { return speeds.bus.in_bytes_per_s > 0; }
   bool uses_drives() const {

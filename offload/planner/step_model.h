@@ -31,19 +31,26 @@ enum class ActivationPlace : std::uint8_t {
 // One unit of the model, over all micro-batches of a step.
 struct UnitCost {
   std::string name;
-  std::uint64_t elements = 0;
-  double forward_s = 0;  // of the GPU
+  std::uint64_t elements = 0;         // that are trained, and so have state and a gradient
+  std::uint64_t frozen_elements = 0;  // that are not; then these pass through the slots
+  double forward_s = 0;               // of the GPU
   double recompute_s = 0;
   double backward_s = 0;               // without recomputing; the cast of the gradient included
   std::uint64_t unit_input_bytes = 0;  // its input; 0 where backward does not need it: at both ends
   std::uint64_t kept_bytes = 0;        // what kKeep keeps besides the input
   std::vector<int> lenders;            // earlier units whose parameters it uses besides its own
   bool params_stay_in_ram = false;     // the host's copy of them, whatever the rules
+
+  // What comes and goes: parameters that are trained beside frozen ones are few, and stay.
+  bool is_frozen() const { return frozen_elements > 0; }
+  std::uint64_t streamed_elements() const { return is_frozen() ? frozen_elements : elements; }
 };
 
-// Where a unit's state lies. Elements of gpu, cpu and nvme state add up to the unit's.
+// Where a unit's state lies. Elements of gpu, cpu and nvme state add up to the unit's. Of a unit
+// with frozen parameters the last three are about those: they are copies of what never changes, so
+// a resident unit has none on the host.
 struct UnitPlacement {
-  std::uint64_t gpu_elements = 0;  // the first of the unit; then the unit is resident
+  std::uint64_t gpu_elements = 0;  // the first of the unit; then it is resident, unless frozen
   std::uint64_t cpu_elements = 0;  // follow
   std::uint64_t nvme_elements = 0;
   bool resident = false;        // its parameters have a place of their own on the GPU

@@ -77,12 +77,14 @@ StepParams::Slot& StepParams::slot_for(const std::vector<int>& in_use) {
 TaskId StepParams::refresh(int unit, TaskId gate, TaskId brought) {
   const UnitPlacement& place = inputs_.place(unit);
   const double elements = inputs_.host_elements(unit);
-  if (!place.resident || elements == 0 || !inputs_.has_bus()) return brought;
-  const TaskId in_host_memory = place.params_on_nvme ? read(unit) : kNoTask;
+  const bool frozen = inputs_.unit(unit).is_frozen();
+  if (!(place.resident || frozen) || elements == 0 || !inputs_.has_bus()) return brought;
+  const bool on_nvme = place.params_on_nvme && !frozen;
+  const TaskId in_host_memory = on_nvme ? read(unit) : kNoTask;
   const TaskId copied =
       tasks_.add(StepTask::kParamsIn, unit, elements * inputs_.options.bytes.param,
-                 {gate, in_host_memory, kNoTask, kNoTask});
-  if (place.params_on_nvme) last_use(unit).to_gpu = copied;
+                 {gate, in_host_memory, brought, kNoTask});
+  if (on_nvme) last_use(unit).to_gpu = copied;
   return copied;
 }
 

@@ -28,8 +28,9 @@ class StepParams {
   // Onto the GPU, once `gate` is done; the unit joins those in use, which keep their slots.
   // kNoTask: they are already there.
   TaskId bring(int unit, TaskId gate, std::vector<int>& in_use);
-  // For a resident unit, copies what the host has updated. `brought` is what bring() returned, and
-  // is itself returned where there is nothing to copy.
+  // For a resident unit, and for what is trained beside frozen parameters, copies what the host has
+  // updated. `brought` is what bring() returned, and is itself returned where there is nothing to
+  // copy.
   TaskId refresh(int unit, TaskId gate, TaskId brought);
   // Their slots are free for others after the task.
   void used(const std::vector<int>& in_use, TaskId by);

@@ -87,8 +87,9 @@ def chat_tokenizer():
     return tokenizer
 
 
-@unittest.skipIf(MISSING, MISSING)
-class Llamas(SluiceRuns):
+class LlamaRuns(SluiceRuns):
+    """What tests of the family have in common: runs on one text."""
+
     maxDiff = None
 
     def setUp(self):
@@ -121,6 +122,35 @@ class Llamas(SluiceRuns):
                                 str(count)], capture_output=True, check=True).stdout
         return iter(map(int, shown.split()))
 
+    def refused(self, *arguments, code=2):
+        done = subprocess.run([SLUICE, *map(str, arguments)], capture_output=True, text=True,
+                              check=False)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stderr
+
+    def greedy(self, model, ids, count):
+        """By whole forward passes; the ids that follow, up to the end of a text."""
+        made = list(ids)
+        with torch.no_grad():
+            for _ in range(count):
+                token = int(model(torch.tensor([made])).logits[0, -1].argmax())
+                if token == END:
+                    break
+                made.append(token)
+        return made[len(ids):]
+
+    def evaluate(self, weights, run, *more):
+        file = run / "config.json" if run.is_dir() else run
+        shown = self.sluice("eval", file, "--weights", weights, "--data",
+                            self.path / "text.bin", *self.words(), *more).stdout
+        return float(re.match(r"loss (\S+) ", shown).group(1))
+
+    def assert_close(self, ours, expected, bound):
+        self.assertLess(abs(ours - expected), bound * expected, f"{ours}, expected {expected}")
+
+
+@unittest.skipIf(MISSING, MISSING)
+class Llamas(LlamaRuns):
     def test_thirty_steps_are_pytorchs(self):
         for case in CASES:
             with self.subTest(case=case):
@@ -234,12 +264,6 @@ class Llamas(SluiceRuns):
         self.sluice("export", self.path / "run", self.path / "ours")
         loaded(self.path / "ours")
 
-    def refused(self, *arguments, code=2):
-        done = subprocess.run([SLUICE, *map(str, arguments)], capture_output=True, text=True,
-                              check=False)
-        self.assertEqual(done.returncode, code, done.stderr)
-        return done.stderr
-
     def test_conversations_are_prepared_and_learned_as_transformers_would(self):
         folder = self.path / "theirs"
         model = make_model("qwen2", max_position_embeddings=512)
@@ -323,17 +347,6 @@ class Llamas(SluiceRuns):
                     hashes.add(weights.read_bytes())
                 self.assertEqual(len(hashes), 1)
 
-    def greedy(self, model, ids, count):
-        """By whole forward passes; the ids that follow, up to the end of a text."""
-        made = list(ids)
-        with torch.no_grad():
-            for _ in range(count):
-                token = int(model(torch.tensor([made])).logits[0, -1].argmax())
-                if token == END:
-                    break
-                made.append(token)
-        return made[len(ids):]
-
     def test_greedy_tokens_are_transformers(self):
         prompt = "once upon a time"
         for case in CASES:
@@ -346,14 +359,6 @@ class Llamas(SluiceRuns):
                                     *self.words(**{"data.sequence_length": 96})).stdout
                 text = bytes(expected).decode(errors="replace").replace("\r", "\n")
                 self.assertEqual(shown, text + "\n")  # read with newlines of one kind
-
-    def evaluate(self, weights, run):
-        shown = self.sluice("eval", run / "config.json", "--weights", weights, "--data",
-                            self.path / "text.bin", *self.words()).stdout
-        return float(re.match(r"loss (\S+) ", shown).group(1))
-
-    def assert_close(self, ours, expected, bound):
-        self.assertLess(abs(ours - expected), bound * expected, f"{ours}, expected {expected}")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,21 @@ inline void write_corpus(const std::string& path, std::size_t tokens) {
              static_cast<std::streamsize>(text.size() * sizeof(std::uint16_t)));
 }
 
+// A small model of the Llama family, and adapters beside one.
+inline std::vector<std::string> of_llama(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> all = {"model.preset=custom",      "model.family=llama",
+                                  "model.architecture=qwen3", "model.kv_heads=1",
+                                  "model.head_dim=16",        "model.ffn_multiplier=3"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+inline std::vector<std::string> of_adapters(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> all =
+      of_llama({"recipe.lora.rank=4", "scheduler.params.warmup_max_lr=0.1"});
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
 // Parameter groups that cut across the small run's sub-groups, a schedule that scales their rates,
 // and a limit that most of its gradient elements exceed.
 inline const std::vector<std::string> kInGroups = {

@@ -104,6 +104,25 @@ TEST(SubGroups, GiveEachTierItsShareAllAlong) {
   }
 }
 
+// Of a unit whose parameters are frozen.
+TEST(SubGroups, LeaveOutAUnitOfWhichNothingIsTrained) {
+  std::vector<UnitSpec> units = two_units();
+  units.insert(units.begin() + 1, {.name = "frozen", .ranges = {}});
+  const auto placement = place_by_fractions(units, 1000, {.cpu = 1});
+  ASSERT_TRUE(placement.ok());
+  EXPECT_TRUE(check_placement(units, *placement).ok());
+  const auto without = place_by_fractions(two_units(), 1000, {.cpu = 1});
+  ASSERT_EQ(placement->size(), without->size());
+  for (std::size_t i = 0; i < placement->size(); ++i) {
+    EXPECT_EQ((*placement)[i].unit, (*without)[i].unit == 0 ? 0 : 2) << i;
+    EXPECT_EQ((*placement)[i].elements, (*without)[i].elements) << i;
+  }
+  const std::vector<TierElements> elements = {{.cpu = 1000}, {}, {.cpu = 30, .nvme = 2500}};
+  const auto by_elements = place_by_elements(units, 1000, elements);
+  ASSERT_TRUE(by_elements.ok());
+  EXPECT_TRUE(check_placement(units, *by_elements).ok());
+}
+
 TEST(SubGroups, AreNotCutWhereOtherScalarsBegin) {
   std::vector<UnitSpec> units = two_units();
   const auto before = place_by_fractions(units, 600, {.cpu = 1}).value();
@@ -125,7 +144,7 @@ TEST(SubGroups, RefuseWhatCannotBePlaced) {
     return placement.ok() ? std::string() : placement.error().message();
   };
   EXPECT_THAT(complaint({}, 10, {}), HasSubstr("no unit"));
-  EXPECT_THAT(complaint({{"h.0", {}}}, 10, {}), HasSubstr("unit h.0 is empty"));
+  EXPECT_THAT(complaint({{"h.0", {}}}, 10, {}), HasSubstr("no unit"));
   EXPECT_THAT(complaint({{"h.0", {{0, 0}}}}, 10, {}), HasSubstr("unit h.0 has an empty range"));
   EXPECT_THAT(complaint({{"h.0", {{-1, 5}}}}, 10, {}), HasSubstr("parameter group -1"));
   EXPECT_THAT(complaint({{"h.0", {{0, 5}}, {{0, 4}}}}, 10, {}),

@@ -123,7 +123,9 @@ COMMANDS = {
                flag("--remove-leftovers")]),
     "export": (5, [RUNS, FOLDERS],
                [flag("--checkpoint", CHECKPOINTS), flag("--dtype", DTYPES),
-                flag("--max-shard-size", good("5G", "4K", "0") + bad("-1", "abc", "", "1Q"))]),
+                flag("--max-shard-size", good("5G", "4K", "0") + bad("-1", "abc", "", "1Q")),
+                # Of adapters, and the run is of a whole model: tests/e2e/lora_with_peft.py has others.
+                flag("--merged"), flag("--base", bad("hf", "absent", ""))]),
     "import": (5, [MODELS, FOLDERS], []),
 }
 WITHOUT_ENGINE = list(COMMANDS)
@@ -148,7 +150,8 @@ if HAS_ENGINE:
         "eval": (4, [CONFIGS],
                  [flag("--weights", WEIGHTS), flag("--data", DATA + good("chat.bin") * 3),
                   flag("--json"), flag("--by-document"), flag("--csv"),
-                  flag("--batches", good("1", "2") + COUNTS_BAD), flag("--any-tokenizer"), SET]),
+                  flag("--batches", good("1", "2") + COUNTS_BAD), flag("--any-tokenizer"),
+                  flag("--adapter", bad("hf", "absent", "", "text.bin", "run0")), SET]),
         "generate": (4, [RUNS],
                      [flag("--prompt", good("123", "4 2") + bad("", "abc", "\xe9\xe9", "\x7f~{|}")),
                       flag("--tokens", good("1", "5") + COUNTS_BAD), flag("--tokenizer", good(
@@ -289,6 +292,8 @@ def draw_one(draw, sensible):
             mistakes.append(f"{first} without {second}")
     if command == "train":
         mistakes += train_mistakes(given)
+    if command == "export" and "--merged" in given:
+        mistakes.append("--merged of a whole model")
     if (command == "eval" and "--by-document" in given and
             given.get("--data", [""])[-1] != "chat.bin"):
         mistakes.append("--by-document of one text")

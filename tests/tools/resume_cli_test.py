@@ -83,7 +83,7 @@ class Resume(Training):
 
         def newer(content):
             inside = json.loads(content)["content"]
-            return sealed({**inside, "version": 4, "something": "new"}).encode()
+            return sealed({**inside, "version": 1000, "something": "new"}).encode()
 
         yield "flipped", "is damaged", of_manifest(flip)
         yield "cut short", "is damaged", of_manifest(lambda content: content[:-100])

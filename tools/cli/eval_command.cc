@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "engine/exchange/adapter_weights.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
 #include "tools/cli/document_report.h"
@@ -23,6 +24,7 @@ constexpr int kLossDigits = 9;  // an fp32 number's
 struct Options {
   ConfigOptions config;
   std::string weights;
+  std::string adapter;
   std::vector<std::string> data;
   std::int64_t batches = 0;
   bool json = false;
@@ -101,6 +103,30 @@ Result<double> evaluate(const Options& options, engine::EvaluationRun& run) {
   return engine::summary_of(evaluated.losses).mean;
 }
 
+// Weights are whole unless an adapter is named, whatever the run of the configuration trained; and
+// what kind of adapter it is, the adapter itself says.
+Status add_adapter(const Options& options, aio::IoWatchdog& watchdog, ConfigOptions& config) {
+  const auto add = [&](const std::string& key, const std::string& value) {
+    config.overrides.push_back("recipe.lora." + key + "=" + value);
+  };
+  if (options.adapter.empty()) {
+    add("rank", "0");
+    return {};
+  }
+  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config));
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
+  auto adapters =
+      engine::AdapterWeights::open(*files.queue, options.adapter, resolved.config.model.shape());
+  if (!adapters.ok()) return std::move(adapters).error().with_context("--adapter");
+  const engine::LoraRecipe& recipe = adapters->config().recipe;
+  add("rank", std::to_string(recipe.rank));
+  add("alpha", nlohmann::json(recipe.alpha).dump());
+  add("rank_stabilised", recipe.rank_stabilised ? "true" : "false");
+  add("targets", json_list(recipe.targets));
+  add("adapter", options.adapter);
+  return {};
+}
+
 Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(check_weights(options.weights));
   ConfigOptions config_options = options.config;
@@ -108,6 +134,7 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
     config_options.overrides.push_back(override);
   };
   add("model.init_from=" + options.weights);
+  SLUICE_RETURN_IF_ERROR(add_adapter(options, watchdog, config_options));
   if (!options.data.empty()) add("data.validation=" + json_list(options.data));
   if (!options.data.empty()) add("data.train=" + json_list(options.data));
   // Data named here is evaluated in full.
@@ -145,6 +172,8 @@ Command add_eval_command(CLI::App& sluice) {
   add_config_options(*command, options->config);
   command->add_option("--weights", options->weights, "A safetensors file, index or folder")
       ->required();
+  command->add_option("--adapter", options->adapter,
+                      "A PEFT folder: its adapters beside the weights");
   command->add_option("--data", options->data,
                       "Token files; else the configuration's validation data");
   CLI::Option* const batches =

@@ -23,7 +23,26 @@ struct Options {
   std::string dtype = "fp32";
   std::string max_shard_size = "5G";
   std::string tokenizer;
+  bool merged = false;
+  std::string base;
 };
+
+// The base of adapters: as it is named, or where the run has it.
+Result<std::string> base_of(const Options& options, const engine::CheckpointState& state) {
+  if (!state.run.adapters) {
+    if (options.base.empty()) return std::string();
+    return Error(ErrorCode::kInvalidArgument,
+                 "--base: the checkpoint holds a whole model, and no adapters beside one");
+  }
+  if (!options.base.empty()) return options.base;
+  const auto config = config::resolve_stored(state.configuration);
+  const std::string found = config.ok() ? config->model.init_from : std::string();
+  if (found.empty() && options.merged)
+    return Error(ErrorCode::kInvalidArgument,
+                 "where the weights are that the adapters were trained beside is not known: name "
+                 "them with --base FOLDER");
+  return found;
+}
 
 // The run's token files, as its checkpoint has them. A configuration of another version, which can
 // no longer be read, costs the tokenizer but not the weights.
@@ -60,7 +79,10 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
       chosen_tokenizer(*files.queue, {.name = options.tokenizer,
                                       .run_directory = from.run_directory,
                                       .token_files = token_files(checkpoint->state())}));
+  wanted.merged = options.merged;
+  SLUICE_ASSIGN_OR_RETURN(wanted.base, base_of(options, checkpoint->state()));
   wanted.run_directory = from.run_directory;
+  const bool is_adapter = checkpoint->state().run.adapters && !options.merged;
   TerminalLine line;
   bool has_begun = false;
   wanted.progress = show_share(line, "exporting", &has_begun);
@@ -68,9 +90,10 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   line.clear();
   if (!exported.ok() && has_begun) return at_work(exported.error());
   if (!exported.ok()) return exported.error();
-  std::cout << options.to << ": the weights of " << from.path << " as " << options.dtype << ", "
-            << format_bytes(exported->bytes) << " in " << exported->files
-            << (exported->files == 1 ? " file\n" : " files\n");
+  std::cout << options.to << ": the " << (is_adapter ? "adapters" : "weights") << " of "
+            << from.path << (options.merged ? " merged with " + wanted.base : std::string())
+            << " as " << options.dtype << ", " << format_bytes(exported->bytes) << " in "
+            << exported->files << (exported->files == 1 ? " file\n" : " files\n");
   tell_tokenizer(wanted.tokenizer);
   return 0;
 }
@@ -89,7 +112,9 @@ Command add_export_command(CLI::App& sluice) {
       "generation_config.json with the tokens that end a text, README.md, which says how it was\n"
       "trained, and the tokenizer that the run keeps in DIR/tokenizer, or the one that "
       "tools/prepare\n"
-      "left beside its token files. A damaged checkpoint is refused, and leaves no config.json.");
+      "left beside its token files. A damaged checkpoint is refused, and leaves no config.json. A\n"
+      "checkpoint of adapters (recipe.lora) becomes a folder of PEFT's, or with --merged a whole\n"
+      "model.");
   const auto options = std::make_shared<Options>();
   command->add_option("DIR", options->from, "A run's directory, or the folder of one checkpoint")
       ->required();
@@ -102,6 +127,10 @@ Command add_export_command(CLI::App& sluice) {
                       "Splits larger weights into several files (default 5G); 0: never");
   command->add_option("--tokenizer", options->tokenizer,
                       "A tokenizer.json, or bytes; else the one the run was trained with");
+  command->add_flag("--merged", options->merged,
+                    "Of adapters: adds them to the weights that they were trained beside");
+  command->add_option("--base", options->base,
+                      "Those weights, where they are no longer where the run found them");
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 

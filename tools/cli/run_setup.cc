@@ -66,7 +66,6 @@ engine::SavePlan saves_of(const config::Config& config,
                           const CheckedPlan& plan) {
   if (config.run.dir.empty()) return {};
   const engine::ModelLayout model = engine::configured_layout(config, plan.memory.cuda);
-  const std::uint64_t parameters = model.parameter_elements();
   constexpr std::uint64_t kMetricsBytesAStep = 512;
   constexpr std::uint64_t kHashBytes = 64;  // of a unit
   const std::int64_t first_step = from ? from->step + 1 : 1;
@@ -79,20 +78,20 @@ engine::SavePlan saves_of(const config::Config& config,
            (kMetricsBytesAStep +
             (config.run.hash_units ? kHashBytes * static_cast<std::uint64_t>(model.units()) : 0))});
   if (!files.weights.empty()) {
-    others.push_back(
-        {folder_of(files.weights), parameters * engine::element_bytes(files.weight_dtype)});
+    others.push_back({folder_of(files.weights),
+                      model.trained_elements() * engine::element_bytes(files.weight_dtype)});
   }
   aio::RealFileSystem file_system;
   const engine::SharedRoom room =
       engine::room_beside(file_system, config.run.dir, others, engine::device_number_of);
-  engine::SavePlan saves =
-      engine::plan_saves(config.run, {.folder = config.run.dir,
-                                      .checkpoint_bytes = engine::StateImage::bytes_for(parameters),
-                                      .free_bytes = room.free_bytes,
-                                      .other_bytes = room.other_bytes,
-                                      .complete_checkpoints = files.complete_checkpoints,
-                                      .first_step = first_step,
-                                      .step_s = plan.predicted_step_s});
+  engine::SavePlan saves = engine::plan_saves(
+      config.run, {.folder = config.run.dir,
+                   .checkpoint_bytes = engine::StateImage::bytes_for(model.trained_elements()),
+                   .free_bytes = room.free_bytes,
+                   .other_bytes = room.other_bytes,
+                   .complete_checkpoints = files.complete_checkpoints,
+                   .first_step = first_step,
+                   .step_s = plan.predicted_step_s});
   saves.background = plan.saves_in_background;
   if (saves.warning) log::warning(*saves.warning);
   std::cerr << saves.schedule << "\n";
@@ -129,6 +128,12 @@ Result<CheckedPlan> literal_memory(const config::Config& config, const engine::M
   return CheckedPlan{.memory = std::move(memory)};
 }
 
+// " (44.0M in adapters)"; empty: all are trained.
+std::string trained_share(const engine::ModelLayout& model) {
+  if (!model.has_frozen()) return {};
+  return ", and " + engine::compact(static_cast<double>(model.trained_elements())) + " in adapters";
+}
+
 Result<CheckedPlan> checked_plan(const config::Config& config, engine::RunPurpose purpose,
                                  const SetUpOptions& options = {}) {
   aio::RealFileSystem files;
@@ -149,8 +154,8 @@ Result<CheckedPlan> checked_plan(const config::Config& config, engine::RunPurpos
                                 .gpu_room_bytes = engine::gpu_room(config.budget, facts)}));
   plan_checkpoint_copy(config, model, facts, plan);
   std::cerr << shape.family << " model of "
-            << engine::compact(static_cast<double>(model.parameter_elements()))
-            << " parameters: " << shape.layers << " layers x " << shape.hidden << ", "
+            << engine::compact(static_cast<double>(model.parameter_elements())) << " parameters"
+            << trained_share(model) << ": " << shape.layers << " layers x " << shape.hidden << ", "
             << (on_gpu ? "on the GPU" : "on the CPU") << "\n";
   const engine::PreflightReport report = engine::preflight(config, plan.memory, facts, files);
   std::cerr << report.table;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "aio/log.h"
+#include "engine/exchange/adapter_weights.h"
 #include "engine/exchange/kept_tokenizer.h"
 #include "engine/exchange/model_weights.h"
 #include "engine/exchange/tokenizer_checks.h"
@@ -72,6 +73,19 @@ Result<TokenizerFiles> compared_with_weights(aio::IoQueue& queue, const config::
   return compared(queue, {of_weights, weights}, data, any);
 }
 
+Status check_adapter(aio::IoQueue& queue, const config::Config& config) {
+  if (config.lora.adapter.empty()) return {};
+  auto adapters = engine::AdapterWeights::open(
+      queue, config.lora.adapter,
+      engine::ModelOptions{.shape = config.model.shape(), .lora = config.lora.recipe()});
+  if (!adapters.ok()) return std::move(adapters).error().with_context("recipe.lora.adapter");
+  if (adapters->config().dropout > 0)
+    log::info(config.lora.adapter +
+              " was trained with lora_dropout: Sluice continues without, so its training loss is "
+              "not comparable with what it was");
+  return {};
+}
+
 }  // namespace
 
 void add_any_tokenizer(CLI::App& command, bool& any) {
@@ -98,6 +112,7 @@ Result<TokenizerFiles> check_training_data(aio::IoQueue& queue, const config::Co
 
 Result<TokenizerFiles> check_first_data(aio::IoQueue& queue, const config::Config& config,
                                         const TokenizerFiles& data, bool any) {
+  SLUICE_RETURN_IF_ERROR(check_adapter(queue, config));
   if (!config.model.init_from.empty()) return compared_with_weights(queue, config, data, any);
   const auto hint = engine::vocabulary_hint(data, config.model.vocab, config.model.hidden);
   if (hint) log::warning(*hint);
@@ -107,6 +122,7 @@ Result<TokenizerFiles> check_first_data(aio::IoQueue& queue, const config::Confi
 Status check_evaluation_data(aio::IoQueue& queue, const config::Config& config, bool any) {
   const auto& files = config.data.validation.empty() ? config.data.train : config.data.validation;
   SLUICE_ASSIGN_OR_RETURN(const TokenizerFiles data, tokenizer_of(queue, files, any));
+  SLUICE_RETURN_IF_ERROR(check_adapter(queue, config));
   return compared_with_weights(queue, config, data, any).status();
 }
 

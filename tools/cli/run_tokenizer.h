@@ -28,8 +28,8 @@ void add_any_tokenizer(CLI::App& command, bool& any);
 // know about it.
 Result<engine::TokenizerFiles> check_training_data(aio::IoQueue& queue,
                                                    const config::Config& config, bool any);
-// For a run that begins at step 0: weights (model.init_from) are compared with the model, and their
-// tokenizer with the data's; returns the one to keep.
+// For a run that begins at step 0: weights (model.init_from) and adapters (recipe.lora.adapter) are
+// compared with the model, and the weights' tokenizer with the data's; returns the one to keep.
 Result<engine::TokenizerFiles> check_first_data(aio::IoQueue& queue, const config::Config& config,
                                                 const engine::TokenizerFiles& data, bool any);
 // The same for data that weights (model.init_from) are evaluated on.

@@ -57,8 +57,28 @@ Status check_traced_steps(const engine::TraceLog::Options& trace, std::int64_t d
                                    std::to_string(done + 1) + " to " + std::to_string(steps));
 }
 
+namespace {
+
+// A line about what is trained; empty: the model itself.
+std::string adapters_text(const config::Config& config, const ResumePoint& from) {
+  const config::Lora& lora = config.lora;
+  if (lora.rank == 0) return {};
+  std::string targets;
+  for (const std::string& target : lora.targets) targets += (targets.empty() ? "" : ", ") + target;
+  const std::string begin = from.checkpoint        ? ", from " + from.checkpoint->path
+                            : lora.adapter.empty() ? std::string(", drawn at random")
+                                                   : ", from " + lora.adapter;
+  return "adapters of rank " + std::to_string(lora.rank) + " beside " + targets + begin +
+         "; the model itself stays as it is\n";
+}
+
+}  // namespace
+
 std::string weights_text(const config::Config& config, const ResumePoint& from,
                          const std::string& config_file) {
+  if (config.lora.rank > 0 && from.checkpoint)
+    return "weights: from " + config.model.init_from + " (model.init_from)\n" +
+           adapters_text(config, from);
   if (from.checkpoint && from.stored.run.imported())
     return "weights: from " + from.checkpoint->path +
            ", which was imported; their optimizer state begins at zero\n";
@@ -66,9 +86,10 @@ std::string weights_text(const config::Config& config, const ResumePoint& from,
     return "weights: from " + from.checkpoint->path + ", with their optimizer state, after step " +
            std::to_string(from.checkpoint->step) + "\n";
   if (!config.model.init_from.empty())
-    return "weights: from " + config.model.init_from + " (model.init_from)\n";
+    return "weights: from " + config.model.init_from + " (model.init_from)\n" +
+           adapters_text(config, from);
   std::string text = "weights: random, drawn with seed " + std::to_string(config.model.init_seed) +
-                     " (model.init_seed)\n";
+                     " (model.init_seed)\n" + adapters_text(config, from);
   if (!config_file.empty() && lies_in_another_run(config_file, config.run.dir)) {
     const std::string folder = fs::path(config_file).parent_path().string();
     text += "the weights of the run in " + (folder.empty() ? "." : folder) +

@@ -169,6 +169,8 @@ Result<ResumePoint> resume_point(const RunFolder& folder, const Options& options
     }
     return point;
   }
+  // Checkpoints of adapters do not have it.
+  if (config.lora.rank > 0) SLUICE_RETURN_IF_ERROR(check_init_from(config));
   keep_what_it_had(point, wanted.resolved);
   SLUICE_ASSIGN_OR_RETURN(wanted.tokenizer,
                           check_resumed_data(folder.queue(), {.checkpoint = point.checkpoint->path,

@@ -1,8 +1,6 @@
 #include "engine/model/llama/llama_block.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <algorithm>
@@ -11,24 +9,16 @@
 #include <vector>
 
 #include "engine/model/kv_cache.h"
+#include "engine/model/llama/llama_products.h"
 #include "engine/model/llama/rope_frequencies.h"
 #include "engine/model/ops/attention.h"
-#include "engine/model/ops/bias_gradient.h"
 #include "engine/model/ops/dropout.h"
 #include "engine/model/ops/gated_mlp.h"
-#include "engine/model/ops/joined_rows.h"
-#include "engine/model/ops/linear.h"
 #include "engine/model/ops/rms_norm.h"
 #include "engine/model/ops/rotary.h"
 
 namespace sluice::engine {
 namespace {
-
-using Places = LlamaBlockParameters;
-
-constexpr auto kOutIn = WeightOrder::kOutIn;
-constexpr int kQkvParts = 3;
-constexpr int kGatedParts = 2;
 
 // Order in Saved.
 enum SavedTensor : std::size_t {
@@ -43,92 +33,6 @@ enum SavedTensor : std::size_t {
   kGateAndUp
 };
 
-// Undefined where the block has no such parameter.
-at::Tensor optional_parameter(const UnitViews& views, int place) {
-  return place == Places::kNone ? at::Tensor() : views[place];
-}
-
-// `parts` products of one input, side by side: one, where their weights and biases lie joined.
-at::Tensor joint_linear(const at::Tensor& input, const UnitViews& w, int first, int parts,
-                        int first_bias) {
-  const bool has_bias = first_bias != Places::kNone;
-  const auto weight = joined_rows(w, first, parts);
-  const auto bias = has_bias ? joined_rows(w, first_bias, parts) : std::optional(at::Tensor());
-  if (weight && bias) return linear(input, *weight, *bias, kOutIn);
-  std::vector<at::Tensor> made;
-  made.reserve(static_cast<std::size_t>(parts));
-  for (int part = 0; part < parts; ++part)
-    made.push_back(
-        linear(input, w[first + part], has_bias ? w[first_bias + part] : at::Tensor(), kOutIn));
-  return at::cat(made, -1);
-}
-
-// Of its input, for gradients side by side.
-at::Tensor joint_input_gradient(const at::Tensor& gradient, const UnitViews& w, int first,
-                                int parts) {
-  if (const auto weight = joined_rows(w, first, parts))
-    return linear_input_gradient(gradient, *weight, kOutIn);
-  at::Tensor sum;
-  std::int64_t column = 0;
-  for (int part = 0; part < parts; ++part) {
-    const at::Tensor& weight = w[first + part];
-    at::Tensor of_part = linear_input_gradient(
-        gradient.narrow(-1, column, weight.size(0)).contiguous(), weight, kOutIn);
-    sum = sum.defined() ? sum.add_(of_part) : std::move(of_part);
-    column += weight.size(0);
-  }
-  return sum;
-}
-
-// Where a block's backward puts the gradients of its parameters.
-class Gradients {
- public:
-  Gradients(const UnitViews& views, bool overwrite) : views_(views), overwrite_(overwrite) {}
-
-  // Of a matrix [out, in], by the gradient of its output and its input.
-  void put(int place, const at::Tensor& grad_output, const at::Tensor& input) const {
-    put(views_[place], grad_output, input);
-  }
-  // Of `parts` matrices, for gradients side by side.
-  void put_joint(int first, int parts, const at::Tensor& grad_output,
-                 const at::Tensor& input) const {
-    if (const auto joined = joined_rows(views_, first, parts))
-      return put(*joined, grad_output, input);
-    std::int64_t column = 0;
-    for (int part = 0; part < parts; ++part) {
-      const at::Tensor& gradient = views_[first + part];
-      put(gradient, grad_output.narrow(-1, column, gradient.size(0)).contiguous(), input);
-      column += gradient.size(0);
-    }
-  }
-  // Of `parts` biases; where there are none, nothing.
-  void put_bias(int first, int parts, const at::Tensor& grad_output) const {
-    if (first == Places::kNone) return;
-    if (const auto joined = joined_rows(views_, first, parts))
-      return accumulate_bias_gradient(*joined, grad_output);
-    std::int64_t column = 0;
-    for (int part = 0; part < parts; ++part) {
-      const at::Tensor& gradient = views_[first + part];
-      accumulate_bias_gradient(gradient,
-                               grad_output.narrow(-1, column, gradient.size(0)).contiguous());
-      column += gradient.size(0);
-    }
-  }
-  // Of the vectors: to be added to.
-  const at::Tensor& operator[](int place) const { return views_[place]; }
-
- private:
-  void put(const at::Tensor& gradient, const at::Tensor& left, const at::Tensor& right) const {
-    if (overwrite_)
-      write_weight_gradient(gradient, left, right);
-    else
-      accumulate_weight_gradient(gradient, left, right);
-  }
-
-  const UnitViews& views_;
-  const bool overwrite_;
-};
-
 }  // namespace
 
 // One call of the block, with what it was given.
@@ -140,6 +44,10 @@ class LlamaBlock::Pass {
       : shape_(block.shape_),
         places_(block.places_),
         w_(parameters),
+        qkv_(places_.qkv, w_, block.adapter_scale_),
+        projection_(places_.projection, w_, block.adapter_scale_),
+        gated_(places_.gated, w_, block.adapter_scale_),
+        down_(places_.down, w_, block.adapter_scale_),
         input_(input),
         options_{
             .heads = block.heads_,
@@ -147,7 +55,8 @@ class LlamaBlock::Pass {
             .dropout = dropout_at(context, DropoutSite::kAttention, block.shape_.attention_dropout),
             .deterministic = context.deterministic},
         place_{.first = first, .documents = context.documents},
-        frequencies_(block.frequencies_at(longest())) {}
+        frequencies_(block.frequencies_at(longest())),
+        overwrites_(context.overwrites) {}
 
   // Everything of a forward pass but the last product and what is cheap to compute again.
   struct Kept {
@@ -178,17 +87,15 @@ class LlamaBlock::Pass {
     {
       RmsNormed normed = rms_norm(input_, w_[places_.norm1], shape_.epsilon);
       kept.rstd1 = std::move(normed.rstd);
-      kept.qkv = joint_linear(normed.output, w_, places_.query, kQkvParts, places_.query_bias);
+      kept.qkv = qkv_.output(normed.output);
     }
     kept.attended = attend(kept.qkv);
     if (!keep) kept.qkv.reset();
-    kept.middle = linear(kept.attended.output, w_[places_.projection],
-                         optional_parameter(w_, places_.projection_bias), kOutIn);
+    kept.middle = projection_.output(kept.attended.output);
     if (!keep) kept.attended = {};
     RmsNormed normed = add_and_rms_norm(kept.middle, input_, w_[places_.norm2], shape_.epsilon);
     kept.rstd2 = std::move(normed.rstd);
-    kept.gate_and_up =
-        joint_linear(normed.output, w_, places_.gate, kGatedParts, places_.gate_bias);
+    kept.gate_and_up = gated_.output(normed.output);
     return kept;
   }
 
@@ -226,39 +133,36 @@ class LlamaBlock::Pass {
   at::Tensor output(Kept& kept) const {
     const at::Tensor product = silu_gated(kept.gate_and_up);
     kept.gate_and_up.reset();
-    return linear(product, w_[places_.down], optional_parameter(w_, places_.down_bias), kOutIn)
-        .add_(kept.middle);
+    return down_.output(product).add_(kept.middle);
   }
 
   // Returns the gradient of `middle`, the feed-forward's input.
   at::Tensor feed_forward_backward(Saved& saved, const at::Tensor& middle,
-                                   const at::Tensor& grad_output, const Gradients& g) const {
+                                   const at::Tensor& grad_output, const UnitViews& g) const {
     at::Tensor gate_and_up = saved.take(kGateAndUp);
     {
-      at::Tensor product = linear_input_gradient(grad_output, w_[places_.down], kOutIn);
+      const ProductsPass::Backward down(down_, grad_output);
+      at::Tensor product = down.input_gradient();
       silu_gated_backward(gate_and_up, product);  // now its gradient, and the product
-      g.put(places_.down, grad_output, product);
-      g.put_bias(places_.down_bias, 1, grad_output);
+      down.put(g, product, overwrites_);
     }
-    g.put_bias(places_.gate_bias, kGatedParts, gate_and_up);
-    g.put_joint(places_.gate, kGatedParts, gate_and_up,
-                rms_norm(middle, w_[places_.norm2], shape_.epsilon).output);
-    at::Tensor gradient = joint_input_gradient(gate_and_up, w_, places_.gate, kGatedParts);
-    return rms_norm_backward(std::move(gradient), middle, saved.take(kRstd2), w_[places_.norm2],
+    const ProductsPass::Backward gated(gated_, gate_and_up);
+    gated.put(g, rms_norm(middle, w_[places_.norm2], shape_.epsilon).output, overwrites_);
+    return rms_norm_backward(gated.input_gradient(), middle, saved.take(kRstd2), w_[places_.norm2],
                              g[places_.norm2], grad_output);
   }
 
   // Returns the gradient of the first norm's output.
   at::Tensor attention_branch_backward(Saved& saved, const at::Tensor& grad_middle,
-                                       const Gradients& g) const {
+                                       const UnitViews& g) const {
     at::Tensor qkv = saved.take(kQkv);
     at::Tensor gradient;
     {
       const Attended attended = {saved.take(kAttended), saved.take(kLogsumexp),
                                  saved.take(kPhiloxSeed), saved.take(kPhiloxOffset)};
-      g.put(places_.projection, grad_middle, attended.output);
-      g.put_bias(places_.projection_bias, 1, grad_middle);
-      gradient = linear_input_gradient(grad_middle, w_[places_.projection], kOutIn);
+      const ProductsPass::Backward projection(projection_, grad_middle);
+      projection.put(g, attended.output, overwrites_);
+      gradient = projection.input_gradient();
       // Without norms of heads they were turned when they were saved.
       const HeadViews heads = shape_.head_norms ? turned(qkv) : HeadViews(qkv, options_.heads);
       gradient = attention_backward(gradient, heads, attended, options_, {});
@@ -269,10 +173,9 @@ class LlamaBlock::Pass {
     else
       rotate_backward(gradient, rotary());
     qkv.reset();
-    g.put_bias(places_.query_bias, kQkvParts, gradient);
-    g.put_joint(places_.query, kQkvParts, gradient,
-                rms_norm(input_, w_[places_.norm1], shape_.epsilon).output);
-    return joint_input_gradient(gradient, w_, places_.query, kQkvParts);
+    const ProductsPass::Backward products(qkv_, gradient);
+    products.put(g, rms_norm(input_, w_[places_.norm1], shape_.epsilon).output, overwrites_);
+    return products.input_gradient();
   }
 
  private:
@@ -289,18 +192,24 @@ class LlamaBlock::Pass {
   }
 
   const LlamaShape& shape_;
-  const Places& places_;
+  const LlamaBlockParameters& places_;
   const UnitViews& w_;
+  const ProductsPass qkv_;
+  const ProductsPass projection_;
+  const ProductsPass gated_;
+  const ProductsPass down_;
   const at::Tensor& input_;
   AttentionOptions options_;
   RotaryPlace place_;
   RotaryFrequencies frequencies_;
+  bool overwrites_;
 };
 
-LlamaBlock::LlamaBlock(const LlamaShape& shape, std::int64_t layer)
+LlamaBlock::LlamaBlock(const LlamaShape& shape, const LoraRecipe& lora, std::int64_t layer)
     : ModelUnit(llama_block_layout(shape, layer)),
       shape_(shape),
-      places_(llama_block_parameters(shape)),
+      places_(llama_block_parameters(shape, lora)),
+      adapter_scale_(lora.exists() ? lora.scale() : 0),
       heads_{.heads = shape.heads, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
       layer_(layer),
       window_(shape.window.has(layer) ? shape.window.tokens : 0),
@@ -335,14 +244,13 @@ at::Tensor LlamaBlock::backward(const PassContext& context, const UnitViews& par
               ": backward has nothing saved; forward saves when it is given a Saved, or call "
               "recompute()");
   const Pass pass(*this, context, parameters, input);
-  const Gradients g(gradients, context.overwrites);
   const at::Tensor grad_middle =
-      pass.feed_forward_backward(saved, saved.take(kMiddle), grad_output, g);
-  at::Tensor grad_norm = pass.attention_branch_backward(saved, grad_middle, g);
+      pass.feed_forward_backward(saved, saved.take(kMiddle), grad_output, gradients);
+  at::Tensor grad_norm = pass.attention_branch_backward(saved, grad_middle, gradients);
   const at::Tensor rstd1 = saved.take(kRstd1);
   saved.clear();
   return rms_norm_backward(std::move(grad_norm), input, rstd1, parameters[places_.norm1],
-                           g[places_.norm1], grad_middle);
+                           gradients[places_.norm1], grad_middle);
 }
 
 at::Tensor LlamaBlock::extend(const UnitViews& parameters, const at::Tensor& input,

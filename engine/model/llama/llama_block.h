@@ -5,7 +5,8 @@
 // from before these), attention's output, the residual stream between the branches and the
 // feed-forward before its gate, in the activations' dtype; in fp32 a statistic of two norms, and
 // one number per head. Norms' outputs, the gate and, behind norms of heads, the turn are cheaper to
-// compute again than to keep.
+// compute again than to keep. Where adapters are trained, parameters end with theirs, and only they
+// have gradients; the others' are undefined.
 #pragma once
 
 #include "engine/model/llama/llama_layout.h"
@@ -18,7 +19,7 @@ namespace sluice::engine {
 
 class LlamaBlock final : public ModelUnit {
  public:
-  LlamaBlock(const LlamaShape& shape, std::int64_t layer);
+  LlamaBlock(const LlamaShape& shape, const LoraRecipe& lora, std::int64_t layer);
 
   at::Tensor forward(const PassContext& context, const UnitViews& parameters,
                      const at::Tensor& input, Saved* saved) const override;
@@ -38,6 +39,7 @@ class LlamaBlock final : public ModelUnit {
 
   LlamaShape shape_;
   LlamaBlockParameters places_;
+  double adapter_scale_;
   HeadShape heads_;
   std::int64_t layer_;
   std::int64_t window_;            // 0: none

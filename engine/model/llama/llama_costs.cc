@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/model/llama/llama_layout.h"
 #include "engine/model/op_costs.h"
 
 namespace sluice::engine {
@@ -20,15 +21,18 @@ std::uint64_t bytes(std::int64_t count) { return static_cast<std::uint64_t>(coun
 
 class EmbeddingKind final : public UnitKind {
  public:
-  explicit EmbeddingKind(const LlamaShape& shape)
-      : UnitKind("embedding", UnitRole::kEmbedding), hidden_(shape.hidden) {}
+  EmbeddingKind(const LlamaShape& shape, bool is_trained)
+      : UnitKind("embedding", UnitRole::kEmbedding),
+        hidden_(shape.hidden),
+        is_trained_(is_trained) {}
 
   Flops flops(std::int64_t /*tokens*/) const override { return {}; }
   // Forward copies a token's row; backward adds its gradient to an fp32 row.
   Traffic traffic(std::int64_t number_bytes) const override {
     const auto hidden = static_cast<double>(hidden_);
     const auto width = static_cast<double>(number_bytes);
-    return {.forward = hidden * 2 * width, .backward = hidden * (width + 2 * kFp32Bytes)};
+    return {.forward = hidden * 2 * width,
+            .backward = is_trained_ ? hidden * (width + 2 * kFp32Bytes) : 0};
   }
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& /*options*/) const override {
     // Its output; or its gradient, and that in fp32.
@@ -37,13 +41,36 @@ class EmbeddingKind final : public UnitKind {
 
  private:
   std::int64_t hidden_;
+  bool is_trained_;
 };
+
+// Numbers of the adapters of one block, on the products' side of what goes in and of what comes
+// out; and the widest output that has one.
+struct AdapterNumbers {
+  double in = 0;
+  double out = 0;
+  std::int64_t widest = 0;
+};
+
+AdapterNumbers adapter_numbers(const LlamaShape& shape, const LoraRecipe& lora) {
+  AdapterNumbers numbers;
+  if (!lora.exists()) return numbers;
+  const UnitLayout layout = llama_adapter_layout(shape, lora, 0);
+  for (std::size_t a = 0; a < layout.parameters.size(); a += 2) {
+    numbers.in += static_cast<double>(layout.parameters[a].elements);
+    numbers.out += static_cast<double>(layout.parameters[a + 1].elements);
+    numbers.widest = std::max(numbers.widest, layout.parameters[a + 1].shape.front());
+  }
+  return numbers;
+}
 
 class BlockKind final : public UnitKind {
  public:
-  BlockKind(const LlamaShape& shape, bool windowed)
+  BlockKind(const LlamaShape& shape, const LoraRecipe& lora, bool windowed)
       : UnitKind(windowed ? "windowed block" : "block", UnitRole::kBlock),
         shape_(shape),
+        rank_(lora.rank),
+        adapters_(adapter_numbers(shape, lora)),
         attention_{.heads = shape.heads,
                    .kv_heads = shape.kv_heads,
                    .head_dim = shape.head_dim,
@@ -56,10 +83,13 @@ class BlockKind final : public UnitKind {
         hidden * static_cast<double>(shape_.qkv_width() + shape_.query_width()) + 3 * hidden * ffn;
     const double weights = 2 * products;
     const double scores = 2 * attention_.score_products(tokens);
+    const double added = 2 * (adapters_.in + adapters_.out);
+    // Of the weights that are trained, the gradient; of adapters also A's product, made again.
+    const double gradients = rank_ > 0 ? 2 * added + 2 * adapters_.in : weights;
     // Attention is two products forward; backward makes the scores again and four products more.
-    return {.forward = weights + 2 * scores,
-            .backward = 2 * weights + 5 * scores,
-            .recompute = weights - 2 * hidden * ffn + 2 * scores};
+    return {.forward = weights + added + 2 * scores,
+            .backward = weights + gradients + 5 * scores,
+            .recompute = weights + added - 2 * hidden * ffn + 2 * scores};
   }
 
   // Queries, keys and values; attention's output; the residual stream between the branches; the
@@ -79,12 +109,18 @@ class BlockKind final : public UnitKind {
     here.plain_attention |= options.cpu && shape_.attention_dropout > 0;
     return 2 * numbers_bytes(pass, shape_.hidden) +
            std::max(saved_bytes(pass) + feed_forward_bytes(pass, here),
-                    attention_bytes(pass, here));
+                    attention_bytes(pass, here)) +
+           adapter_bytes(pass);
   }
 
  private:
   static std::uint64_t numbers_bytes(const PassShape& pass, std::int64_t of_token) {
     return bytes(pass.rows() * of_token * pass.number_bytes);
+  }
+
+  // The gradient of one product's output by itself, and two products with A or B.
+  std::uint64_t adapter_bytes(const PassShape& pass) const {
+    return rank_ == 0 ? 0 : numbers_bytes(pass, adapters_.widest + 2 * rank_);
   }
 
   // In the feed-forward's backward, beside what was saved: its product and gradient in one (where
@@ -134,18 +170,25 @@ class BlockKind final : public UnitKind {
   }
 
   LlamaShape shape_;
+  std::int64_t rank_;
+  AdapterNumbers adapters_;
   AttentionCosts attention_;
 };
 
 class HeadKind final : public UnitKind {
  public:
-  HeadKind(const LlamaShape& shape, std::int64_t padded_vocab)
+  HeadKind(const LlamaShape& shape, bool is_trained, std::int64_t padded_vocab)
       : UnitKind("head", UnitRole::kHead),
+        is_trained_(is_trained),
         costs_{.hidden = shape.hidden,
                .vocab = shape.vocab,
                .columns = shape.tied && padded_vocab != 0 ? padded_vocab : shape.vocab} {}
 
-  Flops flops(std::int64_t /*tokens*/) const override { return costs_.flops(); }
+  Flops flops(std::int64_t /*tokens*/) const override {
+    Flops flops = costs_.flops();
+    if (!is_trained_) flops.backward /= 2;  // the input's gradient, and not the weight's
+    return flops;
+  }
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const override {
     constexpr std::int64_t kStatistics = 1;
     constexpr std::int64_t kCopies = 5;  // a norm by ATen's operators: fp32 copies
@@ -154,22 +197,25 @@ class HeadKind final : public UnitKind {
   }
 
  private:
+  bool is_trained_;
   OutputCosts costs_;
 };
 
 }  // namespace
 
-std::shared_ptr<const UnitKind> llama_embedding_kind(const LlamaShape& shape) {
-  return std::make_shared<EmbeddingKind>(shape);
+std::shared_ptr<const UnitKind> llama_embedding_kind(const LlamaShape& shape,
+                                                     const LoraRecipe& lora) {
+  return std::make_shared<EmbeddingKind>(shape, !lora.exists());
 }
 
-std::shared_ptr<const UnitKind> llama_block_kind(const LlamaShape& shape, bool windowed) {
-  return std::make_shared<BlockKind>(shape, windowed);
+std::shared_ptr<const UnitKind> llama_block_kind(const LlamaShape& shape, const LoraRecipe& lora,
+                                                 bool windowed) {
+  return std::make_shared<BlockKind>(shape, lora, windowed);
 }
 
-std::shared_ptr<const UnitKind> llama_head_kind(const LlamaShape& shape,
+std::shared_ptr<const UnitKind> llama_head_kind(const LlamaShape& shape, const LoraRecipe& lora,
                                                 std::int64_t padded_vocab) {
-  return std::make_shared<HeadKind>(shape, padded_vocab);
+  return std::make_shared<HeadKind>(shape, !lora.exists(), padded_vocab);
 }
 
 }  // namespace sluice::engine

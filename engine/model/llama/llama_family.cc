@@ -103,6 +103,9 @@ class LlamaFamily final : public ModelFamily {
   UsualNumbers usual() const override { return {.dropout = 0, .ffn_multiplier = 3.5}; }
   void settle(ModelShape& shape) const override { settle_llama(shape); }
   Status check(const ModelShape& shape) const override { return check_llama(shape); }
+  std::span<const std::string_view> adapter_targets() const override {
+    return llama_adapter_targets();
+  }
   ModelLayout layout(const ModelOptions& options) const override { return llama_layout(options); }
 
   const ParameterNames& parameter_names(const ModelShape& shape) const override {

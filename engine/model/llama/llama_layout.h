@@ -4,33 +4,45 @@
 // its own or the token embedding (tied). All matrices are [out, in], as torch's Linear has them.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "engine/model/llama/llama_shape.h"
+#include "engine/model/lora_recipe.h"
 #include "engine/model/model_layout.h"
 #include "engine/model/unit_layout.h"
 
 namespace sluice::engine {
 
-// Positions in UnitLayout::parameters and in UnitViews. Queries, keys and values lie one behind the
-// other, as do the feed-forward's gate and what it lets through ("up"), and likewise their biases:
-// joined_rows.h makes one product of them where their sizes leave no gap.
-struct LlamaBlockParameters {
-  static constexpr int kNone = -1;
+inline constexpr int kNoParameter = -1;
 
-  int query = kNone;  // key and value follow
-  int projection = kNone;
-  int gate = kNone;  // up follows
-  int down = kNone;
-  int norm1 = kNone;
-  int norm2 = kNone;
-  int query_norm = kNone;  // of heads; the keys' follows
-  int query_bias = kNone;  // the keys' and the values' follow
-  int projection_bias = kNone;
-  int gate_bias = kNone;  // that of up follows
-  int down_bias = kNone;
+// Products of one input, side by side: their matrices lie one behind the other, and so do their
+// biases; joined_rows.h makes one product of them where their sizes leave no gap.
+struct LlamaProducts {
+  int parts = 1;
+  int weight = kNoParameter;  // of the first part
+  int bias = kNoParameter;
+  // Each part's A, if it has an adapter; B follows.
+  std::array<int, 3> adapters = {kNoParameter, kNoParameter, kNoParameter};
 };
-LlamaBlockParameters llama_block_parameters(const LlamaShape& shape);
+
+// Positions in UnitViews: first what is the model's, then adapters, which have a layout of their
+// own.
+struct LlamaBlockParameters {
+  LlamaProducts qkv;  // queries, keys, values
+  LlamaProducts projection;
+  LlamaProducts gated;  // the feed-forward's gate, and what it lets through ("up")
+  LlamaProducts down;
+  int norm1 = kNoParameter;
+  int norm2 = kNoParameter;
+  int query_norm = kNoParameter;  // of heads; the keys' follows
+};
+LlamaBlockParameters llama_block_parameters(const LlamaShape& shape, const LoraRecipe& lora);
+
+// The products of a block by PEFT's names, in their order: ModelFamily::adapter_targets().
+std::span<const std::string_view> llama_adapter_targets();
 
 struct LlamaHeadParameters {
   int output = 0;  // behind the norm where it is borrowed
@@ -41,6 +53,9 @@ LlamaHeadParameters llama_head_parameters(const LlamaShape& shape);
 UnitLayout llama_embedding_layout(const LlamaShape& shape, std::int64_t padded_vocab = 0);
 UnitLayout llama_block_layout(const LlamaShape& shape, std::int64_t layer);
 UnitLayout llama_head_layout(const LlamaShape& shape);
+// What is trained of a block where adapters are: pairs of A and B, in the order of their targets.
+UnitLayout llama_adapter_layout(const LlamaShape& shape, const LoraRecipe& lora,
+                                std::int64_t layer);
 // The whole model, with its costs. An output projection of its own is not padded.
 ModelLayout llama_layout(const ModelOptions& options);
 

@@ -12,7 +12,7 @@ ModelUnits make_llama_units(const ModelOptions& options) {
   ModelUnits units;
   units.body.push_back(std::make_unique<LlamaEmbedding>(shape, options.padded_vocab));
   for (std::int64_t layer = 0; layer < shape.layers; ++layer)
-    units.body.push_back(std::make_unique<LlamaBlock>(shape, layer));
+    units.body.push_back(std::make_unique<LlamaBlock>(shape, options.lora, layer));
   units.head = std::make_unique<LlamaHead>(shape, options.chunk_rows);
   return units;
 }

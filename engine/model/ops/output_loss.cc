@@ -40,7 +40,7 @@ OutputLoss output_loss_and_gradient(const at::Tensor& rows, const at::Tensor& ou
                       .sum(at::kDouble));
     at::Tensor grad_x = loss.grad_rows.narrow(0, first, count);
     at::mm_out(grad_x, logits, output);
-    accumulate_weight_gradient(output_gradient, logits, x);
+    if (output_gradient.defined()) accumulate_weight_gradient(output_gradient, logits, x);
   });
   return loss;
 }

@@ -18,7 +18,8 @@ struct OutputLoss {
   at::Tensor sum;        // of all rows' losses, nats; float64 scalar on their device
   at::Tensor grad_rows;  // as rows
 };
-// rows [N, C], output [>= vocab, C] and output_gradient (fp32, added to) as output; targets [N],
+// rows [N, C], output [>= vocab, C] and output_gradient (fp32, added to; undefined: not wanted) as
+// output; targets [N],
 // where kIgnoredTarget (cross_entropy.h) is no loss.
 OutputLoss output_loss_and_gradient(const at::Tensor& rows, const at::Tensor& output,
                                     const at::Tensor& targets, const OutputLossOptions& options,

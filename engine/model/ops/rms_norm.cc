@@ -3,6 +3,7 @@
 #include <ATen/ops/mean.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <utility>
 
@@ -13,6 +14,11 @@ namespace {
 
 at::ScalarType statistics_of(const at::Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// The kernel adds one up whether it is wanted or not.
+at::Tensor unwanted_gradient(const at::Tensor& weight) {
+  return at::zeros_like(weight, weight.options().dtype(at::kFloat));
 }
 
 RmsNormed normed_of(FusedNorm fused) { return {std::move(fused.output), std::move(fused.rstd)}; }
@@ -41,13 +47,17 @@ at::Tensor rms_norm_backward(at::Tensor grad_output, const at::Tensor& input,
                              const at::Tensor& weight_gradient, const at::Tensor& residual) {
   if (cuda_fuses(grad_output) && cuda_fuses(input) &&
       (!residual.defined() || cuda_fuses(residual))) {
-    fused_norm_backward(grad_output, {input, {}, rstd, weight, residual}, {weight_gradient, {}});
+    const at::Tensor gradient =
+        weight_gradient.defined() ? weight_gradient : unwanted_gradient(weight);
+    fused_norm_backward(grad_output, {input, {}, rstd, weight, residual}, {gradient, {}});
     return grad_output;
   }
   const at::ScalarType wide = statistics_of(input);
   const at::Tensor normed = input.to(wide).mul(rstd);
-  const at::Tensor product = grad_output.to(wide).mul(normed.to(input.scalar_type()).to(wide));
-  weight_gradient.add_(at::sum(product.reshape({-1, input.size(-1)}), {0}));
+  if (weight_gradient.defined()) {
+    const at::Tensor product = grad_output.to(wide).mul(normed.to(input.scalar_type()).to(wide));
+    weight_gradient.add_(at::sum(product.reshape({-1, input.size(-1)}), {0}));
+  }
   at::Tensor gradient = grad_output.to(wide).mul(weight.to(wide));
   const at::Tensor along = at::mean(gradient.mul(normed), {-1}, /*keepdim=*/true);
   gradient.sub_(normed.mul(along)).mul_(rstd);

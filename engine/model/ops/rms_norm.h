@@ -18,8 +18,8 @@ RmsNormed add_and_rms_norm(at::Tensor& branch, const at::Tensor& residual, const
                            double epsilon);
 
 // Returns the input's gradient plus `residual`, which may be undefined. The weight's is added to
-// weight_gradient (fp32). The result may have the memory of grad_output, which is the caller's no
-// more.
+// weight_gradient (fp32), unless that is undefined. The result may have the memory of
+// grad_output, which is the caller's no more.
 at::Tensor rms_norm_backward(at::Tensor grad_output, const at::Tensor& input,
                              const at::Tensor& rstd, const at::Tensor& weight,
                              const at::Tensor& weight_gradient, const at::Tensor& residual);

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <utility>
 
@@ -120,8 +121,16 @@ void norm_and_rotate_backward(at::Tensor& gradient, const at::Tensor& packed,
                               const HeadNorms& norms, const HeadNormWeights& gradients,
                               const Rotary& rotary) {
   const HeadShape& heads = rotary.heads;
-  if (cuda_rotates_normed(packed, heads) && cuda_rotates_normed(gradient, heads))
-    return fused_rotate_backward(gradient, &packed, &norms, &gradients, rotary);
+  if (cuda_rotates_normed(packed, heads) && cuda_rotates_normed(gradient, heads)) {
+    if (gradients.query.defined())
+      return fused_rotate_backward(gradient, &packed, &norms, &gradients, rotary);
+    // The kernel adds them up whether they are wanted or not.
+    const auto fp32 = packed.options().dtype(at::kFloat);
+    const at::Tensor query = at::zeros({heads.head_dim}, fp32);
+    const at::Tensor key = at::zeros({heads.head_dim}, fp32);
+    const HeadNormWeights unwanted = {query, key};
+    return fused_rotate_backward(gradient, &packed, &norms, &unwanted, rotary);
+  }
   turn(both_of(gradient, heads), turns_of(packed, rotary), Way::kBack);
   norm_backward(queries_of(gradient, heads), queries_of(packed, heads), norms.weights.query,
                 gradients.query, norms.epsilon);

@@ -28,7 +28,8 @@ struct Rotary {
   RotaryPlace place;
 };
 
-// Weights [head_dim] of one head, for all of them; or their gradients, fp32, added to.
+// Weights [head_dim] of one head, for all of them; or their gradients, fp32, added to; both
+// undefined where they are not wanted.
 struct HeadNormWeights {
   const at::Tensor& query;
   const at::Tensor& key;

@@ -116,17 +116,19 @@ Json zero_json(const RunPlan& plan, const ClusterShape& cluster) {
 std::string plan_json(const config::Config& config, const RunPlan& plan,
                       const ClusterShape& cluster, const std::vector<StepMetrics>& simulated) {
   const offload::TierBytes& budget = plan.input.budget;
-  Json json = {{"fits", plan.placement.fits},
-               {"parameters", plan.parameters},
-               {"tokens_per_step", plan.tokens_per_step},
-               {"tiers",
-                {{"gpu", lines_json(plan.memory.gpu, plan.memory.gpu_bytes(), budget.gpu)},
-                 {"cpu", lines_json(plan.memory.host, plan.memory.host_bytes(), budget.cpu)},
-                 {"nvme", lines_json(plan.memory.nvme, plan.memory.nvme_bytes(), budget.nvme)}}},
-               {"nvme_paths", paths_json(plan)},
-               {"units", units_json(plan)},
-               {"deepspeed_estimates", zero_json(plan, cluster)},
-               {"machine", Json::parse(to_json(plan.machine))}};
+  Json json = {
+      {"fits", plan.placement.fits},
+      {"parameters", plan.parameters},
+      {"trained_parameters", plan.trained},
+      {"tokens_per_step", plan.tokens_per_step},
+      {"tiers",
+       {{"gpu", lines_json(plan.memory.gpu, plan.memory.gpu_bytes(), budget.gpu)},
+        {"cpu", lines_json(plan.memory.host, plan.memory.host_bytes(), budget.cpu)},
+        {"nvme", lines_json(plan.memory.nvme, plan.memory.nvme_bytes(), budget.nvme)}}},
+      {"nvme_paths", paths_json(plan)},
+      {"units", units_json(plan)},
+      {"deepspeed_estimates", plan.trains_adapters ? Json::array() : zero_json(plan, cluster)},
+      {"machine", Json::parse(to_json(plan.machine))}};
   if (!plan.placement.fits) {
     json["reason"] = does_not_fit(config, plan);
     return json.dump(2);

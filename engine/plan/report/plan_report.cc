@@ -154,11 +154,14 @@ std::string memory_table(const RunPlan& plan) {
 std::string format_plan(const config::Config& config, const RunPlan& plan,
                         const ClusterShape& cluster) {
   const StepPrediction& step = plan.placement.prediction;
-  std::string text = config.model.family + " model of " +
-                     compact(static_cast<double>(plan.parameters)) + " parameters, " +
-                     std::to_string(plan.tokens_per_step) + " tokens a step, on " +
-                     (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) + "\n\n" +
-                     memory_table(plan) + "\n" + nvme_path_table(plan);
+  std::string text =
+      config.model.family + " model of " + compact(static_cast<double>(plan.parameters)) +
+      " parameters, " +
+      (plan.trains_adapters ? "and " + compact(static_cast<double>(plan.trained)) + " in adapters, "
+                            : std::string()) +
+      std::to_string(plan.tokens_per_step) + " tokens a step, on " +
+      (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) + "\n\n" +
+      memory_table(plan) + "\n" + nvme_path_table(plan);
   if (!plan.placement.fits) return text + does_not_fit(config, plan) + "\n";
   text += placement_text(plan) + "\n" + resource_table(step) + "\n" + plan_summary(plan) + "\n";
   if (step.nvme_write_bytes > 0) {
@@ -169,6 +172,8 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
   }
   const std::string what_if = what_if_table(plan);
   if (!what_if.empty()) text += "\n" + what_if;
+  // It estimates training all parameters.
+  if (plan.trains_adapters) return text;
   return text + "\n" + zero_table(plan, cluster);
 }
 

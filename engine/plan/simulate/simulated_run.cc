@@ -86,9 +86,9 @@ class Simulation {
       params = params || plan_.placement.places[unit].params_on_nvme;
       options.params.push_back(
           {.parameter = cost.name,
-           .elements = cost.elements,
-           .payload_bytes = static_cast<std::uint64_t>(static_cast<double>(cost.elements) *
-                                                       plan_.input.step.bytes.param)});
+           .elements = cost.streamed_elements(),
+           .payload_bytes = static_cast<std::uint64_t>(
+               static_cast<double>(cost.streamed_elements()) * plan_.input.step.bytes.param)});
     }
     if (!params) options.params.clear();
     return options;

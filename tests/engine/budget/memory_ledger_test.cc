@@ -51,9 +51,16 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
   void expect_parts(const MemoryPlan& plan, const MemoryAmounts& amounts) const {
     const auto params = offload::ParamOffloader::memory_plan(plan.params.options);
     ASSERT_TRUE(params.ok()) << params.error().message();
-    EXPECT_EQ(amounts.host.params, params->cpu_bytes);
-    EXPECT_EQ(amounts.host.param_cache, params->buffer_bytes);
-    EXPECT_EQ(amounts.nvme.params, params->nvme_bytes);
+    offload::ParamOffloader::MemoryPlan base;
+    ASSERT_EQ(plan.base.has_value(), model_.has_frozen());
+    if (plan.base) {
+      const auto of_base = offload::ParamOffloader::memory_plan(plan.base->params.options);
+      ASSERT_TRUE(of_base.ok()) << of_base.error().message();
+      base = *of_base;
+    }
+    EXPECT_EQ(amounts.host.params, params->cpu_bytes + base.cpu_bytes);
+    EXPECT_EQ(amounts.host.param_cache, params->buffer_bytes + base.buffer_bytes);
+    EXPECT_EQ(amounts.nvme.params, params->nvme_bytes + base.nvme_bytes);
     const auto state = offload::OptimizerOffloader::memory_plan(plan.state.optimizer);
     ASSERT_TRUE(state.ok()) << state.error().message();
     EXPECT_EQ(amounts.host.state, state->cpu_state_bytes);
@@ -67,8 +74,11 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
       return;
     }
     const SlotFootprint slots = SlotFootprint::of(model_, slot_options(plan));
-    EXPECT_EQ(amounts.gpu.resident_params, slots.resident_bytes());
-    EXPECT_EQ(amounts.gpu.slots, slots.all_slot_bytes(plan.fetching.block_slots));
+    const SlotFootprint of_base =
+        plan.base ? SlotFootprint::of(model_.base(), base_slot_options(plan)) : SlotFootprint();
+    EXPECT_EQ(amounts.gpu.resident_params, slots.resident_bytes() + of_base.resident_bytes());
+    EXPECT_EQ(amounts.gpu.slots, slots.all_slot_bytes(plan.fetching.block_slots) +
+                                     of_base.all_slot_bytes(plan.fetching.block_slots));
     const SinkFootprint gradients = SinkFootprint::of(model_, sink_options(plan));
     EXPECT_EQ(amounts.gpu.gradients, gradients.gpu_bytes());
     EXPECT_EQ(amounts.host.gradients, gradients.host_bytes());
@@ -127,9 +137,25 @@ std::vector<std::string> devices(const std::string& params, const std::string& o
          more;
 }
 
+const std::vector<std::string> kLlama = {"model.preset=qwen2.5-1.5b"};
+const std::vector<std::string> kAdapters = {"model.preset=qwen3-8b", "recipe.lora.rank=16"};
+
 INSTANTIATE_TEST_SUITE_P(
     Runs, MemoryLedgerTest,
     testing::Values(
+        Case{"llama", kLlama}, Case{"adapters", kAdapters},
+        Case{"adapters_fp32", kAdapters + std::vector<std::string>{"bf16.enabled=false"}},
+        Case{"adapters_fp16",
+             kAdapters + std::vector<std::string>{"bf16.enabled=false", "fp16.enabled=true"}},
+        Case{
+            "adapters_nvme_cpu",
+            kAdapters + std::vector<std::string>{"zero_optimization.offload_param.device=nvme",
+                                                 "zero_optimization.offload_optimizer.device=cpu"}},
+        Case{"adapters_none_none",
+             kAdapters +
+                 std::vector<std::string>{"zero_optimization.offload_param.device=none",
+                                          "zero_optimization.offload_optimizer.device=none"}},
+        Case{"adapters_host", kAdapters + std::vector<std::string>{"run.device=cpu"}, false},
         Case{"xl", {}}, Case{"xl_fp16", {"fp16.enabled=true", "bf16.enabled=false"}},
         Case{"xl_fp32", {"bf16.enabled=false"}},
         Case{"xl_accumulated", {"gradient_accumulation_steps=4"}},

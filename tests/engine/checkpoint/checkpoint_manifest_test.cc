@@ -127,6 +127,40 @@ TEST(CheckpointManifest, IsOfVersion3OnlyForModelsThatAreNoGpt2) {
   EXPECT_THAT(run_differences(stored, now), testing::Contains(HasSubstr("the model's family is")));
 }
 
+// Programs that take a checkpoint for a whole model cannot read one of adapters.
+TEST(CheckpointManifest, IsOfVersion4OnlyForAdapters) {
+  CheckpointManifest manifest = test_manifest();
+  manifest.state.run.family = "other";
+  manifest.state.run.adapters = StoredAdapters{.rank = 8,
+                                               .alpha = 16.5,
+                                               .rank_stabilised = true,
+                                               .targets = {"q_proj", "v_proj"},
+                                               .base = "0123456789abcdef"};
+  const auto read = parse_checkpoint_manifest(to_text(manifest));
+  ASSERT_OK(read);
+  EXPECT_EQ(*read, manifest);
+  nlohmann::json content = content_of(manifest);
+  EXPECT_EQ(content["version"], 4);
+  for (const int older : {1, 2, 3}) {
+    content["version"] = older;
+    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << older;
+  }
+  content["version"] = 4;
+  content["run"].erase("adapters");
+  const auto without = parse_checkpoint_manifest(swap::to_sealed_text(content));
+  ASSERT_FALSE(without.ok());
+  EXPECT_EQ(without.error().code(), ErrorCode::kCorrupt);
+  EXPECT_THAT(without.error().message(), HasSubstr("says which adapters it holds"));
+  for (const char* const part : {"rank", "alpha", "rank_stabilised", "targets", "base"}) {
+    content = content_of(manifest);
+    content["run"]["adapters"].erase(part);
+    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << part;
+    content = content_of(manifest);
+    content["run"]["adapters"][part] = {{"no", "such"}};
+    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << part;
+  }
+}
+
 // Each with a right checksum: what the seal does not find has to be found by looking.
 TEST(CheckpointManifest, RefusesWhatCannotBe) {
   const auto refusal = [](const std::function<void(nlohmann::json&)>& change,
@@ -142,7 +176,7 @@ TEST(CheckpointManifest, RefusesWhatCannotBe) {
   using nlohmann::json;
   constexpr ErrorCode kNewer = ErrorCode::kNewerVersion;
   EXPECT_THAT(refusal([](json& c) { c["format"] = "else"; }), HasSubstr("not a checkpoint"));
-  EXPECT_THAT(refusal([](json& c) { c["version"] = 4; }, kNewer),
+  EXPECT_THAT(refusal([](json& c) { c["version"] = 5; }, kNewer),
               HasSubstr("that wrote it, 0.1.0"));
   EXPECT_THAT(refusal(
                   [](json& c) {

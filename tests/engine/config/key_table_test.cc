@@ -76,6 +76,10 @@ Json surroundings(const Key& key) {
     }
     if (key.path == "model.family") put(root, "model.heads", 2);
   }
+  if (key.path.starts_with("recipe.lora.")) {
+    put(root, "model.preset", "qwen3-0.6b");
+    put(root, "recipe.lora.rank", 2);
+  }
   if (key.path.ends_with(".device")) put(root, "budget.nvme_paths", "/nvme");
   if (key.path == "placement.nvme_weights") put(root, "budget.nvme_paths", Json({"/a", "/b"}));
   if (key.path == "placement.optimizer_fractions") {
@@ -105,6 +109,7 @@ std::vector<Json> right_values(const Key& key) {
         if constexpr (std::is_same_v<A, Accessor<std::string>>) return {"some/where"};
         if constexpr (std::is_same_v<A, Accessor<Betas>>) return {Json({0.5, 0.75})};
         if constexpr (std::is_same_v<A, Accessor<std::vector<std::string>>>) {
+          if (key.path == "recipe.lora.targets") return {Json({"q_proj", "down_proj"})};
           return {Json({"a", "b"})};
         }
         if constexpr (std::is_same_v<A, Accessor<std::optional<TierFractions>>>) {

@@ -283,6 +283,37 @@ TEST(ResolveConfig, RefusesShapesThatCannotBeBuilt) {
               HasSubstr("did you mean \"gpt2-xl\"?"));
 }
 
+TEST(ResolveConfig, AdaptersHaveAScaleAndTargetsOfTheirModel) {
+  const auto file = [](const std::string& lora, const std::string& preset = "qwen3-0.6b") {
+    return run_with(R"("model": {"preset": ")" + preset + R"("}, "recipe": {"lora": {)" + lora +
+                    "}}");
+  };
+  const Resolved usual = accepted(resolve_run(file(R"("rank": 8)")));
+  EXPECT_EQ(usual.config.lora.alpha, 16);
+  EXPECT_THAT(usual.config.lora.targets,
+              testing::ElementsAre("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
+                                   "down_proj"));
+  EXPECT_EQ(usual.config.lora.recipe().scale(), 2);
+  // In the model's order, and each once.
+  const Config some = accepted(resolve_run(file(R"("rank": 4, "alpha": 6, "rank_stabilised": true,
+                                   "targets": ["v_proj", "q_proj", "v_proj"])")))
+                          .config;
+  EXPECT_THAT(some.lora.targets, testing::ElementsAre("q_proj", "v_proj"));
+  EXPECT_EQ(some.lora.recipe().scale(), 3);
+  const Config all = accepted(resolve_run(file(R"("rank": 4, "targets": "all-linear")"))).config;
+  EXPECT_EQ(all.lora.targets, usual.config.lora.targets);
+  EXPECT_THAT(refusal(resolve_run(file(R"("rank": 4, "targets": ["q_proj", "query"])"))),
+              HasSubstr("names query, which can have no adapter: there are q_proj, k_proj"));
+  EXPECT_THAT(refusal(resolve_run(file(R"("rank": 4)", "gpt2-small"))),
+              HasSubstr("models of the family gpt2 are trained whole"));
+  // Without a rank nothing else is said of adapters, and a run's own file says nothing.
+  const Resolved none = accepted(resolve_run(file(R"("alpha": 6)")));
+  EXPECT_EQ(none.config.lora.rank, 0);
+  EXPECT_THAT(report_on(none, "recipe.lora.alpha").reason,
+              HasSubstr("recipe.lora.rank is 0: the model itself is trained"));
+  EXPECT_THAT(to_json(none.config), Not(HasSubstr("rank_stabilised")));
+}
+
 TEST(ResolveConfig, NvmeNeedsAFolderAndTheBudgetsComesFirst) {
   const std::string nvme = R"("zero_optimization": {"offload_param": {"device": "nvme")";
   EXPECT_THAT(refusal(resolve_run(run_with(nvme + "}}"))),

@@ -38,12 +38,45 @@ ModelLayout mixed(std::vector<BorrowedParameter> borrowed, bool product = false)
   const auto narrow = std::make_shared<MadeUpKind>("narrow", UnitRole::kBlock, 3);
   return {{.hidden = 8, .vocab = 11},
           {{std::make_shared<MadeUpKind>("embedding", UnitRole::kEmbedding, 1),
-            layout_of("embedding", 5, product),
-            {}},
-           {wide, layout_of("b.0", 300), {}},
-           {narrow, layout_of("b.1", 20), {}},
-           {wide, layout_of("b.2", 300), std::move(borrowed)},
-           {std::make_shared<MadeUpKind>("head", UnitRole::kHead, 5), layout_of("head", 2), {}}}};
+            layout_of("embedding", 5, product)},
+           {wide, layout_of("b.0", 300)},
+           {narrow, layout_of("b.1", 20)},
+           {wide, layout_of("b.2", 300), /*frozen=*/{}, std::move(borrowed)},
+           {std::make_shared<MadeUpKind>("head", UnitRole::kHead, 5), layout_of("head", 2)}}};
+}
+
+// Adapters beside a tied model: what is trained, what is frozen, and what the frozen part is alone.
+TEST(ModelLayout, KnowsWhatIsTrainedBesideAFrozenModel) {
+  const ModelShape shape = *preset_shape("qwen2.5-0.5b");
+  const LoraRecipe lora = {.rank = 4, .alpha = 8, .targets = {"q_proj", "down_proj"}};
+  const ModelLayout model = model_layout({.shape = shape, .lora = lora});
+  const ModelLayout whole = model_layout({.shape = shape});
+  EXPECT_TRUE(model.has_frozen());
+  EXPECT_FALSE(whole.has_frozen());
+  EXPECT_EQ(model.layout(0).elements, 0U);
+  EXPECT_EQ(model.layout(model.head()).elements, 0U);
+  std::vector<std::string> names;
+  for (const ParameterSpec& parameter : model.layout(1).parameters) names.push_back(parameter.name);
+  EXPECT_THAT(names, ElementsAre("layers.0.self_attn.q_proj.lora_A.weight",
+                                 "layers.0.self_attn.q_proj.lora_B.weight",
+                                 "layers.0.mlp.down_proj.lora_A.weight",
+                                 "layers.0.mlp.down_proj.lora_B.weight"));
+  EXPECT_THAT(model.layout(1).parameters[0].shape, ElementsAre(4, 896));
+  EXPECT_THAT(model.layout(1).parameters[3].shape, ElementsAre(896, 4));
+  EXPECT_EQ(model.parameter_elements(), whole.parameter_elements());
+  EXPECT_EQ(model.trained_elements(), 24U * (4 * (896 + 896) + 4 * (4864 + 896)));
+  EXPECT_EQ(whole.trained_elements(), whole.parameter_elements());
+  const ModelLayout base = model.base();
+  EXPECT_FALSE(base.has_frozen());
+  for (int unit = 0; unit < base.units(); ++unit) {
+    EXPECT_EQ(base.layout(unit).elements, whole.layout(unit).elements);
+    EXPECT_EQ(model.base_layout(unit).elements, whole.layout(unit).elements);
+    EXPECT_EQ(base.layout(unit).name, whole.layout(unit).name);
+  }
+  EXPECT_EQ(base.lenders(base.head()), whole.lenders(whole.head()));
+  // Only what is trained has weight gradients: less than half the work of a whole model's backward.
+  EXPECT_LT(model.kind(1).flops(1024).backward, 0.7 * whole.kind(1).flops(1024).backward);
+  EXPECT_GT(model.kind(1).flops(1024).forward, whole.kind(1).flops(1024).forward);
 }
 
 TEST(ModelLayout, KnowsKindsAndWhoLends) {

@@ -111,6 +111,9 @@ TEST(TextTable, ShowsDurationsAndCountsInAFewLetters) {
   EXPECT_EQ(compact(999.6), "1.0k");
   EXPECT_EQ(compact(99'960), "100k");
   EXPECT_EQ(compact(1'500'000), "1.50M");
+  EXPECT_EQ(compact(999'994'000), "999.99M");
+  EXPECT_EQ(compact(999'996'000), "1.00B");
+  EXPECT_EQ(compact(32'762'120'000), "32.76B");
 }
 
 }  // namespace

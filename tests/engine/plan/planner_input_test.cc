@@ -97,6 +97,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"small_fp32", kSmall + std::vector<std::string>{"bf16.enabled=false"}},
                     Case{"one_block", shape(1, 256, 4, 999)},
                     Case{"short_records", {"placement.record_elements=1000000"}},
+                    Case{"llama", {"model.preset=qwen2.5-1.5b"}},
+                    Case{"adapters", {"model.preset=qwen2.5-1.5b", "recipe.lora.rank=8"}},
                     Case{"two_drives", {R"(budget.nvme_paths=["nvme0","nvme1"])"}}),
     [](const auto& it) { return std::string(it.param.name); });
 

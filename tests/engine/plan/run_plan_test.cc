@@ -14,6 +14,8 @@
 namespace sluice::engine {
 namespace {
 
+using testing::HasSubstr;
+using testing::Not;
 using Change = offload::FitHint::Change;
 using offload::FitHint;
 
@@ -293,6 +295,46 @@ TEST(RunPlan, PlansForADriveThatIsOnlyDescribed) {
   const RunPlan plan = planned(planned_config({"budget.nvme_paths=[]"}), {.machine = little});
   EXPECT_TRUE(plan.placement.fits);
   EXPECT_GT(plan.memory.nvme_bytes(), 0);
+}
+
+// A base of 8 billion parameters beside little that is trained: 16 bits of each pass through the
+// GPU, forward and back, and have no state.
+TEST(RunPlan, WeighsAFrozenBaseByWhatIsStreamed) {
+  const std::vector<std::string> adapters = {"model.preset=qwen3-8b", "recipe.lora.rank=16",
+                                             "data.sequence_length=1024"};
+  const config::Config config = planned_config(adapters);
+  const RunPlan plan = planned(config, {.machine = described()});
+  ASSERT_TRUE(plan.placement.fits) << does_not_fit(config, plan);
+  expect_within(plan, described());
+  ASSERT_TRUE(plan.memory.base);
+  EXPECT_LT(plan.trained, plan.parameters / 100);
+  double streamed = 0;
+  for (std::size_t unit = 0; unit < plan.input.units.size(); ++unit)
+    if (!plan.placement.places[unit].resident)
+      streamed += 2 * static_cast<double>(plan.input.units[unit].frozen_elements);
+  const double h2d = plan.placement.prediction.h2d_bytes;
+  EXPECT_GT(h2d, 1.5 * streamed);  // what is still in a slot is not copied again
+  EXPECT_LT(h2d, 2.2 * streamed + 1e9);
+  EXPECT_EQ(plan.placement.prediction.nvme_write_bytes, 0);
+  // In less RAM than what the GPU leaves of it takes, it is read from the drive in each pass, and
+  // never written.
+  DescribedMachine small = described();
+  small.cpu_gib = 5;
+  const RunPlan from_drive = planned(config, {.machine = small});
+  ASSERT_TRUE(from_drive.placement.fits) << does_not_fit(config, from_drive);
+  expect_within(from_drive, small);
+  EXPECT_GT(from_drive.placement.prediction.nvme_read_bytes, 1e9);
+  EXPECT_EQ(from_drive.placement.prediction.nvme_write_bytes, 0);
+  // Trained whole, its state alone is more than both have.
+  DescribedMachine without_drive = described();
+  without_drive.nvme_gib = 0;
+  EXPECT_FALSE(planned(planned_config({"model.preset=qwen3-8b", "data.sequence_length=1024"}),
+                       {.machine = without_drive})
+                   .placement.fits);
+  // And what the report says of it.
+  const std::string report = format_plan(config, plan, {});
+  EXPECT_THAT(report, HasSubstr("8.19B parameters, and 43.65M in adapters"));
+  EXPECT_THAT(report, Not(HasSubstr("DeepSpeed's estimate")));
 }
 
 TEST(RunPlan, GetsFasterWithTheMachine) {

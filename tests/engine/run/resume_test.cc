@@ -108,6 +108,9 @@ const std::vector<std::string> kFp16 = {"bf16.enabled=false", "fp16.enabled=true
                                         "fp16.initial_scale_power=32", "fp16.loss_scale_window=3",
                                         "fp16.hysteresis=1"};
 
+const std::vector<std::string> kLlama = of_llama(kBf16);
+const std::vector<std::string> kAdapters = of_adapters(kBf16);
+
 class Resume : public testing::TestWithParam<Case> {};
 
 TEST_P(Resume, HasTheBitsOfARunThatNeverStopped) {
@@ -148,7 +151,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"bf16_nvme_to_cpu", kBf16, kOnNvme, {"placement.overlap_update=false"}},
         Case{"bf16_in_groups_cpu_to_nvme", kInGroups, {}, kOnNvme},
         Case{"fp32_nvme_to_cpu", kFp32, kOnNvme, {"placement.recompute=off"}},
-        Case{"fp16_cpu_to_nvme", kFp16, {"zero_optimization.sub_group_size=777"}, kOnNvme}),
+        Case{"fp16_cpu_to_nvme", kFp16, {"zero_optimization.sub_group_size=777"}, kOnNvme},
+        Case{"llama_cpu_to_nvme", kLlama, {}, kOnNvme},
+        Case{"llama_nvme_to_cpu_in_background", kLlama, kOnNvme, {}, true},
+        Case{"adapters", kAdapters, {}, {}}, Case{"adapters_cpu_to_nvme", kAdapters, {}, kOnNvme},
+        Case{"adapters_nvme_to_cpu_in_background", kAdapters, kOnNvme, {}, true}),
     [](const auto& test) { return test.param.name; });
 
 TEST(ResumeRefuses, ARunThatIsAnother) {
@@ -173,6 +180,37 @@ TEST(ResumeRefuses, ARunThatIsAnother) {
     EXPECT_THAT(resumed.error().message(), HasSubstr(other.named));
     EXPECT_THAT(resumed.error().message(), Not(HasSubstr("data.train")));  // moved, not changed
   }
+}
+
+TEST(ResumeRefuses, AdaptersOfAnotherRecipeOrBase) {
+  const SmallRun small(kAdapters);
+  const auto run = small.start();
+  run->step();
+  const std::string path = save(*run, false);
+  const struct {
+    std::vector<std::string> overrides;
+    std::string named;
+  } others[] = {
+      {of_llama(), "recipe.lora.rank is 0, the model itself, and was 4"},
+      {of_adapters({"recipe.lora.rank=2"}), "recipe.lora.rank is 2, and was 4"},
+      {of_adapters({"recipe.lora.alpha=5"}), "recipe.lora.alpha is 5, and was 8"},
+      {of_adapters({"recipe.lora.rank_stabilised=true"}), "rank_stabilised is true"},
+      {of_adapters({R"(recipe.lora.targets=["q_proj"])"}), "recipe.lora.targets is [q_proj]"},
+      {of_adapters({"model.init_seed=9"}), "beside other weights than those of this run"}};
+  for (const auto& other : others) {
+    const SmallRun changed(other.overrides);
+    const Status resumed = resume(*changed.make(), path);
+    ASSERT_FALSE(resumed.ok()) << other.named;
+    EXPECT_EQ(resumed.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(resumed.error().message(), HasSubstr(other.named));
+  }
+  // And a whole model's is none for adapters.
+  const SmallRun whole(kLlama);
+  const auto whole_run = whole.start();
+  const std::string of_model = save(*whole_run, false);
+  const Status resumed = resume(*small.make(), of_model);
+  ASSERT_FALSE(resumed.ok());
+  EXPECT_THAT(resumed.error().message(), HasSubstr("was 0, the model itself"));
 }
 
 TEST(ResumeRefuses, TokensThatHaveChangedInASentence) {

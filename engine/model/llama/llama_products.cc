@@ -1,0 +1,123 @@
+#include "engine/model/llama/llama_products.h"
+
+#include <ATen/ops/cat.h>
+
+#include <optional>
+#include <utility>
+
+#include "engine/model/ops/bias_gradient.h"
+#include "engine/model/ops/joined_rows.h"
+#include "engine/model/ops/linear.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr auto kOutIn = WeightOrder::kOutIn;
+
+}  // namespace
+
+std::int64_t ProductsPass::first_column(int part) const {
+  std::int64_t column = 0;
+  for (int before = 0; before < part; ++before) column += width(before);
+  return column;
+}
+
+// One product, where weights and biases lie joined.
+at::Tensor ProductsPass::base_output(const at::Tensor& input) const {
+  const bool has_bias = places_.bias != kNoParameter;
+  const auto weight = joined_rows(w_, places_.weight, places_.parts);
+  const auto bias =
+      has_bias ? joined_rows(w_, places_.bias, places_.parts) : std::optional(at::Tensor());
+  if (weight && bias) return linear(input, *weight, *bias, kOutIn);
+  std::vector<at::Tensor> made;
+  made.reserve(static_cast<std::size_t>(places_.parts));
+  for (int part = 0; part < places_.parts; ++part)
+    made.push_back(linear(input, w_[places_.weight + part],
+                          has_bias ? w_[places_.bias + part] : at::Tensor(), kOutIn));
+  return at::cat(made, -1);
+}
+
+at::Tensor ProductsPass::output(const at::Tensor& input) const {
+  at::Tensor made = base_output(input);
+  for (int part = 0; part < places_.parts; ++part)
+    if (has_adapter(part))
+      add_adapter(made.narrow(-1, first_column(part), width(part)), input, adapter(part));
+  return made;
+}
+
+ProductsPass::Backward::Backward(const ProductsPass& products, const at::Tensor& grad_output)
+    : products_(products),
+      grad_output_(grad_output),
+      inner_(static_cast<std::size_t>(products.places_.parts)) {
+  for (int part = 0; part < products.places_.parts; ++part)
+    if (products.has_adapter(part))
+      inner_[static_cast<std::size_t>(part)] =
+          adapter_inner_gradient(columns(part), products.adapter(part));
+}
+
+at::Tensor ProductsPass::Backward::columns(int part) const {
+  return grad_output_.narrow(-1, products_.first_column(part), products_.width(part));
+}
+
+at::Tensor ProductsPass::Backward::of_part(int part) const {
+  return products_.places_.parts == 1 ? grad_output_ : columns(part).contiguous();
+}
+
+at::Tensor ProductsPass::Backward::input_gradient() const {
+  const LlamaProducts& places = products_.places_;
+  const UnitViews& w = products_.w_;
+  at::Tensor sum;
+  if (const auto weight = joined_rows(w, places.weight, places.parts)) {
+    sum = linear_input_gradient(grad_output_, *weight, kOutIn);
+  } else {
+    for (int part = 0; part < places.parts; ++part) {
+      at::Tensor made = linear_input_gradient(of_part(part), w[places.weight + part], kOutIn);
+      sum = sum.defined() ? sum.add_(made) : std::move(made);
+    }
+  }
+  for (int part = 0; part < places.parts; ++part)
+    if (products_.has_adapter(part))
+      add_adapter_input_gradient(sum, inner_[static_cast<std::size_t>(part)],
+                                 products_.adapter(part));
+  return sum;
+}
+
+void ProductsPass::Backward::put_weight(const at::Tensor& gradient, const at::Tensor& grad_output,
+                                        const at::Tensor& input, bool overwrite) const {
+  if (overwrite)
+    write_weight_gradient(gradient, grad_output, input);
+  else
+    accumulate_weight_gradient(gradient, grad_output, input);
+}
+
+void ProductsPass::Backward::put_biases(const UnitViews& gradients) const {
+  const LlamaProducts& places = products_.places_;
+  if (places.bias == kNoParameter || !gradients[places.bias].defined()) return;
+  if (const auto joined = joined_rows(gradients, places.bias, places.parts))
+    return accumulate_bias_gradient(*joined, grad_output_);
+  for (int part = 0; part < places.parts; ++part)
+    accumulate_bias_gradient(gradients[places.bias + part], of_part(part));
+}
+
+void ProductsPass::Backward::put(const UnitViews& gradients, const at::Tensor& input,
+                                 bool overwrite) const {
+  const LlamaProducts& places = products_.places_;
+  put_biases(gradients);
+  if (gradients[places.weight].defined()) {
+    if (const auto joined = joined_rows(gradients, places.weight, places.parts)) {
+      put_weight(*joined, grad_output_, input, overwrite);
+    } else {
+      for (int part = 0; part < places.parts; ++part)
+        put_weight(gradients[places.weight + part], of_part(part), input, overwrite);
+    }
+  }
+  for (int part = 0; part < places.parts; ++part) {
+    if (!products_.has_adapter(part)) continue;
+    const int a = products_.place(part);
+    put_adapter_gradients({.a = gradients[a], .b = gradients[a + 1], .overwrite = overwrite},
+                          inner_[static_cast<std::size_t>(part)], of_part(part), input,
+                          products_.adapter(part));
+  }
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,28 @@
+// LoraRecipe: which parameters a run trains where it does not train the model itself: pairs of thin
+// matrices beside some of its products (Hu et al., "LoRA: Low-Rank Adaptation of Large Language
+// Models", 2021). A product of weight W [out, in] becomes W x + scale * B (A x), with A [rank, in]
+// and B [out, rank], as PEFT has them. Without LibTorch.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice::engine {
+
+struct LoraRecipe {
+  std::int64_t rank = 0;  // 0: there are no adapters, and the model itself is trained
+  double alpha = 0;
+  bool rank_stabilised = false;      // Kalajdzievski, "A Rank Stabilization Scaling Factor", 2023
+  std::vector<std::string> targets;  // of ModelFamily::adapter_targets(), in that order
+
+  bool exists() const { return rank > 0; }
+  double scale() const {
+    const auto r = static_cast<double>(rank);
+    return alpha / (rank_stabilised ? std::sqrt(r) : r);
+  }
+  bool operator==(const LoraRecipe&) const = default;
+};
+
+}  // namespace sluice::engine

@@ -1,0 +1,48 @@
+#include "engine/model/ops/adapter.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+
+#include "engine/model/ops/linear.h"
+
+namespace sluice::engine {
+namespace {
+
+at::Tensor as_rows(const at::Tensor& tensor) { return tensor.reshape({-1, tensor.size(-1)}); }
+
+// A view, also of columns.
+at::Tensor view_as_rows(const at::Tensor& tensor) { return tensor.flatten(0, -2); }
+
+// scale * left @ right, rounded once.
+at::Tensor scaled_product(const at::Tensor& left, const at::Tensor& right, double scale) {
+  at::Tensor product = at::empty({left.size(0), right.size(1)}, left.options());
+  return product.addmm_(left, right, /*beta=*/0, /*alpha=*/scale);
+}
+
+}  // namespace
+
+void add_adapter(at::Tensor output, const at::Tensor& input, const Adapter& adapter) {
+  const at::Tensor inner = at::mm(as_rows(input), adapter.a.t());
+  view_as_rows(output).addmm_(inner, adapter.b.t(), /*beta=*/1, /*alpha=*/adapter.scale);
+}
+
+at::Tensor adapter_inner_gradient(const at::Tensor& grad_output, const Adapter& adapter) {
+  return scaled_product(as_rows(grad_output), adapter.b, adapter.scale);
+}
+
+void add_adapter_input_gradient(at::Tensor& grad_input, const at::Tensor& inner,
+                                const Adapter& adapter) {
+  view_as_rows(grad_input).addmm_(inner, adapter.a);
+}
+
+void put_adapter_gradients(const AdapterGradients& gradients, const at::Tensor& inner,
+                           const at::Tensor& grad_output, const at::Tensor& input,
+                           const Adapter& adapter) {
+  const at::Tensor rows = as_rows(input);
+  const at::Tensor product = scaled_product(rows, adapter.a.t(), adapter.scale);
+  const auto put = gradients.overwrite ? &write_weight_gradient : &accumulate_weight_gradient;
+  put(gradients.a, inner, rows);
+  put(gradients.b, as_rows(grad_output), product);
+}
+
+}  // namespace sluice::engine

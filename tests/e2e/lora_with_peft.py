@@ -1,0 +1,221 @@
+"""Adapters trained by sluice beside PEFT's, and exchanged with it in both directions.
+
+The programs are the environment's SLUICE and PRINT_SAMPLES.
+"""
+
+import json
+import shutil
+import sys
+import unittest
+
+import torch
+
+from llama_with_transformers import (ACCUMULATION, ADAMW, CLIP, LENGTH, MICRO, NVME, STEPS,
+                                     LlamaRuns, loaded, make_model)
+from reference_gpt import MISSING, Training, mean_loss, windows
+
+if not MISSING:
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from safetensors.torch import load_file, save_file
+
+EVERY = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+# Joined products with one part adapted, and with all; tied and not; both scales.
+RECIPES = {
+    "llama": {"r": 4, "lora_alpha": 12, "target_modules": EVERY},
+    "qwen2": {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "v_proj"], "use_rslora": True},
+    "qwen3": {"r": 5, "lora_alpha": 5, "target_modules": ["k_proj", "o_proj", "up_proj",
+                                                          "down_proj"]},
+}
+
+
+@unittest.skipIf(MISSING, MISSING)
+class Adapters(LlamaRuns):
+    def folders(self, case, seed=1, stir=0.05):
+        """A base's folder, and one of adapters beside it that already do something."""
+        base = self.path / f"{case}-base"
+        model = make_model(case)
+        model.save_pretrained(base)
+        torch.manual_seed(seed)
+        adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **RECIPES[case]))
+        with torch.no_grad():
+            for name, value in adapted.named_parameters():
+                if "lora_B" in name:
+                    value.add_(stir * torch.randn_like(value))
+        adapted.save_pretrained(self.path / f"{case}-adapter")
+        return adapted, base, self.path / f"{case}-adapter"
+
+    def recipe(self, case, adapter=None):
+        peft = RECIPES[case]
+        lora = {"rank": peft["r"], "alpha": peft["lora_alpha"], "targets": peft["target_modules"],
+                "rank_stabilised": peft.get("use_rslora", False)}
+        if adapter:
+            lora["adapter"] = str(adapter)
+        return {"lora": lora}
+
+    def run_file(self, case, base, adapter=None):
+        return self.write_run({"model": {"path": str(base)}, "recipe": self.recipe(case, adapter)})
+
+    def test_thirty_steps_are_pefts(self):
+        for case in RECIPES:
+            with self.subTest(case=case):
+                adapted, base, adapter = self.folders(case)
+                file = self.run_file(case, base, adapter)
+                self.sluice("train", file, "--out", self.path / case, "--steps", STEPS,
+                            *self.words())
+                training = Training(adapted, ADAMW, lambda applied: ADAMW["lr"])
+                firsts = self.samples(STEPS * ACCUMULATION * MICRO)
+                worst = 0
+                steps = self.metrics(case)
+                self.assertEqual(len(steps), STEPS)
+                for step in steps:
+                    batch = [windows(self.text, [next(firsts) for _ in range(MICRO)], LENGTH)
+                             for _ in range(ACCUMULATION)]
+                    loss, norm, _ = training.step(batch, CLIP)
+                    worst = max(worst, abs(step["loss"] - loss) / loss)
+                    self.assertLess(abs(step["grad_norm"] - norm), 2e-4 * norm, step["step"])
+                print(f"{case}: loss {steps[0]['loss']:.3f} -> {steps[-1]['loss']:.3f}, "
+                      f"worst difference {worst:.1e} of it")
+                self.assertLess(worst, 1e-5)
+                self.assertLess(steps[-1]["loss"], steps[0]["loss"] - 0.05)
+                # And the adapters themselves.
+                self.sluice("export", self.path / case, self.path / f"{case}-ours")
+                adapted.save_pretrained(self.path / f"{case}-trained")
+                name = "adapter_model.safetensors"
+                ours = load_file(self.path / f"{case}-ours" / name)
+                theirs = load_file(self.path / f"{case}-trained" / name)
+                self.assertEqual(ours.keys(), theirs.keys())
+                for key, value in theirs.items():
+                    self.assertLess((ours[key] - value).norm(), 1e-3 * value.norm(), key)
+
+    def test_peft_gives_the_loss_of_what_is_exported_and_sluice_of_what_peft_saves(self):
+        for case in RECIPES:
+            with self.subTest(case=case):
+                adapted, base, adapter = self.folders(case)
+                file = self.run_file(case, base, adapter)
+                run = self.path / case
+                theirs = mean_loss(adapted, self.text, LENGTH)
+                shown = self.evaluate(base, file, "--adapter", adapter)
+                self.assert_close(shown, theirs, 1e-5)
+                # Without an adapter the weights are evaluated as they are.
+                self.assert_close(self.evaluate(base, file),
+                                  mean_loss(make_model(case), self.text, LENGTH), 1e-5)
+                self.sluice("train", file, "--out", run, "--steps", 3, *self.words())
+                self.sluice("export", run, self.path / f"{case}-ours")
+                again = PeftModel.from_pretrained(loaded(base), self.path / f"{case}-ours")
+                after = mean_loss(again, self.text, LENGTH)
+                self.assertNotAlmostEqual(after, theirs, 4)
+                self.assert_close(
+                    self.evaluate(base, run, "--adapter", self.path / f"{case}-ours"), after, 1e-5)
+                # Merged it is a model like any other.
+                self.sluice("export", run, self.path / f"{case}-merged", "--merged")
+                self.assert_close(mean_loss(loaded(self.path / f"{case}-merged"), self.text,
+                                            LENGTH), after, 1e-6)
+                self.assert_close(self.evaluate(self.path / f"{case}-merged", run), after, 1e-5)
+                # Where the base has moved, it is named.
+                base.rename(self.path / f"{case}-moved")
+                self.assertIn("name their folder with --base", self.refused(
+                    "export", run, self.path / "x", "--merged"))
+                self.sluice("export", run, self.path / f"{case}-again", "--merged", "--base",
+                            self.path / f"{case}-moved")
+                weights = "model.safetensors"
+                self.assertEqual((self.path / f"{case}-again" / weights).read_bytes(),
+                                 (self.path / f"{case}-merged" / weights).read_bytes())
+
+    def test_greedy_tokens_are_those_of_the_merged_model(self):
+        _, base, adapter = self.folders("llama", stir=0.3)
+        run = self.path / "run"
+        self.sluice("train", self.run_file("llama", base, adapter), "--out", run, "--steps", 2,
+                    *self.words())
+        self.sluice("export", run, self.path / "merged", "--merged")
+        expected = self.greedy(loaded(self.path / "merged").eval(), b"once upon a time", 30)
+        self.assertGreater(len(set(expected)), 4)
+        shown = self.sluice("generate", run, "--prompt", "once upon a time", "--tokenizer", "bytes",
+                            "--temperature", "0", "--tokens", 30,
+                            *self.words(**{"data.sequence_length": 96})).stdout
+        text = bytes(expected).decode(errors="replace").replace("\r", "\n")
+        self.assertEqual(shown, text + "\n")
+
+    def test_placements_and_a_stop_half_way_change_no_bit(self):
+        _, base, adapter = self.folders("qwen3")
+        file = self.run_file("qwen3", base, adapter)
+        files = set()
+        for name, placement, stops in (("cpu", {}, [6]), ("nvme", NVME, [6]),
+                                       ("stopped", NVME, [3, 6])):
+            run = self.path / name
+            words = self.words(**{"bf16.enabled": "true"}, **placement)
+            self.sluice("train", file, "--out", run, "--steps", stops[0], *words)
+            for steps in stops[1:]:
+                self.sluice("train", run / "config.json", "--out", run, "--resume", "--steps",
+                            steps, *words)
+            self.sluice("export", run, self.path / f"{name}-out")
+            files.add((self.path / f"{name}-out/adapter_model.safetensors").read_bytes())
+        self.assertEqual(len(files), 1)
+
+    def test_adapters_that_sluice_has_not_are_refused_by_name(self):
+        _, base, adapter = self.folders("llama")
+        file = self.run_file("llama", base, adapter)
+        words = ("train", file, "--out", self.path / "run", "--steps", 2, *self.words())
+        config = adapter / "adapter_config.json"
+        kept = config.read_text(encoding="utf-8")
+
+        def edited(**keys):
+            config.write_text(json.dumps({**json.loads(kept), **keys}), encoding="utf-8")
+            return words
+
+        for keys, named in (({"use_dora": True}, "use_dora is true"),
+                            ({"peft_type": "IA3"}, 'peft_type is "IA3"'),
+                            ({"bias": "all"}, 'bias is "all"'),
+                            ({"rank_pattern": {"q_proj": 2}}, "rank_pattern is"),
+                            ({"modules_to_save": ["lm_head"]}, "modules_to_save is"),
+                            ({"init_lora_weights": "pissa"}, 'init_lora_weights is "pissa"'),
+                            ({"r": 8}, "q_proj.lora_A.weight is 4 x 48"),
+                            ({"lora_alpha": 5}, "recipe.lora.alpha is 12.0, and the adapter's is 5"),
+                            ({"use_rslora": True}, "recipe.lora.rank_stabilised is false")):
+            self.assertIn(named, self.refused(*edited(**keys)))
+        config.write_text(kept[:50], encoding="utf-8")
+        self.assertIn("adapter_config.json: it is not a JSON object", self.refused(*words, code=1))
+        config.write_text(kept, encoding="utf-8")
+        self.assertIn("recipe.lora.targets is [q_proj]", self.refused(
+            *words, "--set", 'recipe.lora.targets=["q_proj"]'))
+        self.assertIn("names gate, which can have no adapter", self.refused(
+            *words, "--set", 'recipe.lora.targets=["gate"]'))
+        self.assertIn("are trained whole", self.refused(
+            *words, "--set", "model.path=", "--set", "model.preset=gpt2-small"))
+        weights = adapter / "adapter_model.safetensors"
+        tensors = load_file(weights)
+        first = next(iter(tensors))
+        save_file({key: value for key, value in tensors.items() if key != first}, weights)
+        self.assertIn(f"has no tensor {first}", self.refused(*words))
+        save_file({**tensors, "base_model.model.lm_head.lora_A.weight": torch.zeros(4, 48)}, weights)
+        self.assertIn("lm_head.lora_A.weight, which is no adapter", self.refused(*words))
+        weights.unlink()
+        self.assertIn("adapter_model.safetensors", self.refused(*words))
+        shutil.rmtree(adapter)
+        self.assertIn("there is no", self.refused(*words))
+        self.assertFalse((self.path / "run").exists())
+
+    def test_a_run_goes_on_beside_its_own_base_alone(self):
+        _, base, adapter = self.folders("llama")
+        run = self.path / "run"
+        self.sluice("train", self.run_file("llama", base, adapter), "--out", run, "--steps", 2,
+                    *self.words())
+        more = ("train", run / "config.json", "--out", run, "--resume", "--steps", 3)
+        base.rename(self.path / "moved")
+        self.assertIn("there is no file or folder", self.refused(*more))
+        make_model("llama", seed=8).save_pretrained(base)
+        self.assertIn("beside other weights than those of", self.refused(*more))
+        self.assertIn("(--base names them)", self.refused(
+            "export", run, self.path / "x", "--merged", code=1))
+        self.assertFalse((self.path / "x").exists())
+        # A checkpoint of adapters is no model's weights.
+        newest = sorted((run / "checkpoints").iterdir())[-1]
+        self.assertIn("holds adapters, and not the weights of a model", self.refused(
+            "eval", run / "config.json", "--weights", newest, "--data", self.path / "text.bin",
+            *self.words()))
+        shutil.rmtree(base)
+        (self.path / "moved").rename(base)
+        self.sluice(*more)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
