@@ -17,40 +17,94 @@ SHAPES = {  # layers, hidden
     "gpt2_xl_24gb": (48, 1600), "gpt2_xl_24gb_1024": (48, 1600), "gpt2_xl_24gb_fp16": (48, 1600),
     "gpt2_xl_24gb_nvme": (48, 1600), "gpt_13b_24gb": (40, 5120)}
 SMALL = {"model.layers": 2, "model.hidden": 32, "model.heads": 2, "model.context": 16,
-         "model.vocab": 64, "data.sequence_length": 16, "data.dtype": "uint16",
-         "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
-         "run.device": "cpu", "run.cpu_threads": 1, "run.eval_batches": 2}
+         "model.vocab": 64}
+SMALL_RUN = {"data.sequence_length": 16, "data.dtype": "uint16",
+             "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
+             "run.device": "cpu", "run.cpu_threads": 1, "run.eval_batches": 2}
+# What model.path names: the config.json files of the Hugging Face Hub, as far as they say a shape.
+QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "attention_bias": False,
+         "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 40960,
+         "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None,
+         "use_sliding_window": False, "vocab_size": 151936}
+BASES = {
+    "qwen3_0.6b": {**QWEN3, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+                   "num_attention_heads": 16, "num_key_value_heads": 8,
+                   "tie_word_embeddings": True},
+    "qwen3_8b_24gb": {**QWEN3, "hidden_size": 4096, "intermediate_size": 12288,
+                      "num_hidden_layers": 36, "num_attention_heads": 32,
+                      "num_key_value_heads": 8, "tie_word_embeddings": False},
+    "qwen3_32b_lora_24gb": {**QWEN3, "hidden_size": 5120, "intermediate_size": 25600,
+                            "num_hidden_layers": 64, "num_attention_heads": 64,
+                            "num_key_value_heads": 8, "tie_word_embeddings": False},
+    "llama3_8b_24gb": {"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+                       "attention_bias": False, "hidden_act": "silu", "hidden_size": 4096,
+                       "intermediate_size": 14336, "max_position_embeddings": 131072,
+                       "mlp_bias": False, "num_attention_heads": 32, "num_hidden_layers": 32,
+                       "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+                       "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0,
+                                        "high_freq_factor": 4.0, "rope_type": "llama3",
+                                        "original_max_position_embeddings": 8192},
+                       "tie_word_embeddings": False, "vocab_size": 128256},
+    "mistral_7b_24gb": {"model_type": "mistral", "architectures": ["MistralForCausalLM"],
+                        "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+                        "max_position_embeddings": 32768, "num_attention_heads": 32,
+                        "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5,
+                        "rope_theta": 1000000.0, "sliding_window": None,
+                        "tie_word_embeddings": False, "vocab_size": 32768},
+}
+SHAPES.update({name: (base["num_hidden_layers"], base["hidden_size"])
+               for name, base in BASES.items()})
+
+
+def words_of(overrides):
+    return [word for key, value in overrides.items() for word in ("--set", f"{key}={json.dumps(value)}")]
 
 
 class ReadyConfigurations(SluiceRuns):
+    def folder_of(self, file):
+        """Of a configuration's model, with its config.json alone; nothing where it names none."""
+        if file.stem not in BASES:
+            return []
+        folder = self.path / f"{file.stem}-hub"
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(BASES[file.stem]), encoding="utf-8")
+        return ["--set", f"model.path={folder}"]
+
     def test_these_are_there(self):
         self.assertEqual({file.stem for file in FILES}, set(SHAPES))
 
     def test_each_is_understood_as_a_whole(self):
         for file in FILES:
             with self.subTest(file=file.name):
-                outcome = self.sluice("config", file)
+                there = self.folder_of(file)
+                outcome = self.sluice("config", file, *there)
                 self.assertEqual(outcome.stderr, "")
-                self.assertNotIn("ignored", outcome.stdout)
-                resolved = json.loads(self.sluice("config", file, "--json").stdout)
+                if not there:  # else what is overruled is listed
+                    self.assertNotIn("ignored", outcome.stdout)
+                resolved = json.loads(self.sluice("config", file, *there, "--json").stdout)
                 self.assertEqual((resolved["model"]["layers"], resolved["model"]["hidden"]),
                                  SHAPES[file.stem])
+                self.assertEqual(resolved.get("recipe", {}).get("lora", {}).get("rank", 0),
+                                 16 if "lora" in file.stem else 0)
                 # Steps are the user's to change, and the schedule follows.
-                longer = ("config", file, "--set", "run.steps=7000")
+                longer = ("config", file, *there, "--set", "run.epochs=null", "--set", "run.steps=7000")
                 self.assertRegex(self.sluice(*longer).stdout,
                                  r"(?m)^  scheduler\.params\.total_num_steps +7000 ")
                 kept = json.loads(self.sluice(*longer, "--json").stdout)
                 self.assertEqual(kept["scheduler"]["params"]["total_num_steps"], "auto")
 
-    def test_each_trains_when_its_model_is_small(self):
+    def write_tokens(self):
         self.tokens("train.bin", 20000, seed=5)
         self.tokens("val.bin", 2000, seed=6)
-        overrides = {**SMALL, "data.train": [str(self.path / "train.bin")],
-                     "data.validation": [str(self.path / "val.bin")],
-                     "budget.nvme_paths": [str(self.path / "nvme")]}
-        words = [word for key, value in overrides.items()
-                 for word in ("--set", f"{key}={json.dumps(value)}")]
+        return {"data.train": [str(self.path / "train.bin")],
+                "data.validation": [str(self.path / "val.bin")],
+                "budget.nvme_paths": [str(self.path / "nvme")]}
+
+    def test_each_trains_when_its_model_is_small(self):
+        words = words_of({**SMALL, **SMALL_RUN, **self.write_tokens()})
         for file in FILES:
+            if file.stem in BASES:
+                continue
             with self.subTest(file=file.name):
                 self.sluice("train", file, "--out", self.path / file.stem, "--steps", 3, *words)
                 steps = self.metrics(file.stem)
@@ -60,6 +114,34 @@ class ReadyConfigurations(SluiceRuns):
                 # See deepspeed_files.py for why three steps.
                 on_nvme = any(step["nvme_write_bytes"] for step in steps)
                 self.assertEqual(on_nvme, file.stem in ("demo", "gpt2_xl_24gb_nvme"))
+
+    def small_base(self, file, words):
+        """A folder as Hugging Face has them, of the configuration's architecture."""
+        architecture = BASES[file.stem]["model_type"]
+        made = self.path / f"{file.stem}-made"
+        run = self.write_run({"model": {"preset": "custom", "family": "llama", "kv_heads": 1,
+                                        "architecture": architecture, "ffn_multiplier": 2},
+                              "bf16": {"enabled": True}})
+        self.sluice("train", run, "--out", made, "--steps", 1, *words_of(SMALL), *words)
+        self.sluice("export", made, self.path / f"{file.stem}-base", "--tokenizer", "bytes")
+        return self.path / f"{file.stem}-base"
+
+    def test_each_fine_tunes_a_small_model_of_its_architecture(self):
+        words = words_of({**SMALL_RUN, **self.write_tokens()})
+        for file in FILES:
+            if file.stem not in BASES:
+                continue
+            with self.subTest(file=file.name):
+                base = self.small_base(file, words)
+                self.sluice("train", file, "--out", self.path / file.stem, "--set",
+                            f"model.path={base}", "--set", "run.epochs=null", "--steps", 3, "--any-tokenizer", *words)
+                steps = self.metrics(file.stem)
+                self.assertEqual(len(steps), 3)
+                self.assertIn("val_loss", steps[-1])
+                out = self.path / f"{file.stem}-out"
+                self.sluice("export", self.path / file.stem, out, "--tokenizer", "bytes")
+                name = "adapter_config.json" if "lora" in file.stem else "config.json"
+                self.assertTrue((out / name).exists())
 
 
 if __name__ == "__main__":

@@ -226,6 +226,8 @@ class Probe(Program):
 ROOT = Path(__file__).resolve().parents[2]
 CARD = ["--gpu-gib", 24, "--cpu-gib", 110, "--nvme-gib", 500, "--ram-gb-per-s", 80,
         "--drive-read-gb-per-s", 6, "--drive-write-gb-per-s", 4]
+BASES = {"qwen3_0.6b": "qwen3-0.6b", "qwen3_8b_24gb": "qwen3-8b", "llama3_8b_24gb": "llama3.1-8b",
+         "mistral_7b_24gb": "mistral-7b", "qwen3_32b_lora_24gb": "qwen3-32b"}
 
 
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
@@ -243,7 +245,9 @@ class Plan(Program):
     def test_plans_every_configuration_for_a_card_of_24_gib(self):
         for file in sorted((ROOT / "configs").glob("*.json")):
             with self.subTest(file=file.name):
-                plan = json.loads(self.sluice("plan", file, *CARD, "--json").stdout)
+                base = BASES.get(file.stem)  # as if the folder that it names were there
+                model = ["--set", "model.path=", "--set", f"model.preset={base}"] if base else []
+                plan = json.loads(self.sluice("plan", file, *CARD, *model, "--json").stdout)
                 self.assertTrue(plan["fits"])
                 for tier in plan["tiers"].values():
                     self.assertLessEqual(tier["bytes"], tier["budget_bytes"])
