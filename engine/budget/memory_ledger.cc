@@ -122,7 +122,10 @@ bool MemoryLedger::is_resident(const UnitPlacement& place) const {
 }
 
 Tier MemoryLedger::streamed_tier(const UnitPlacement& place) const {
-  return has_frozen_ ? base_tier(place) : param_tier(has_frozen_, place);
+  if (!has_frozen_) return param_tier(has_frozen_, place);
+  UnitPlacement settled = place;
+  settled.resident = is_resident(place);
+  return base_tier(settled);
 }
 
 MemoryAmounts MemoryLedger::amounts(Places places) const {

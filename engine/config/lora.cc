@@ -11,20 +11,33 @@ namespace {
 constexpr std::string_view kRank = "recipe.lora.rank";
 constexpr std::string_view kAlpha = "recipe.lora.alpha";
 constexpr std::string_view kTargets = "recipe.lora.targets";
+constexpr std::string_view kAdapter = "recipe.lora.adapter";
 // PEFT's word for every product.
 constexpr std::string_view kAllLinear = "all-linear";
+
+std::string unknown_target(const std::string& target, std::span<const std::string_view> known) {
+  std::string text =
+      "recipe.lora.targets names " + target + ", which can have no adapter: there are ";
+  for (const std::string_view name : known) {
+    text += name;
+    text += ", ";
+  }
+  return text + "or \"all-linear\"";
+}
 
 // In the model's order, each once; a name that is none is refused.
 void settle_targets(Derivation& derivation, std::span<const std::string_view> known) {
   std::vector<std::string>& targets = derivation.config.lora.targets;
   const bool all = targets.empty() || (targets.size() == 1 && targets.front() == kAllLinear);
-  std::string names;
-  for (const std::string_view name : known)
-    names += (names.empty() ? "" : ", ") + std::string(name);
+  if (targets.empty() && derivation.given(kTargets))
+    derivation.reject("recipe.lora.targets is empty: leave it out for every product, or name some");
   for (const std::string& target : targets) {
+    if (target == kAllLinear && !all) {
+      derivation.reject("recipe.lora.targets has \"all-linear\" beside others: it stands alone");
+      continue;
+    }
     if (all || std::find(known.begin(), known.end(), target) != known.end()) continue;
-    derivation.reject("recipe.lora.targets names " + target +
-                      ", which can have no adapter: there are " + names + ", or \"all-linear\"");
+    derivation.reject(unknown_target(target, known));
   }
   std::vector<std::string> settled;
   for (const std::string_view name : known)
@@ -39,6 +52,13 @@ void settle_targets(Derivation& derivation, std::span<const std::string_view> kn
 void derive_lora(Derivation& derivation) {
   Lora& lora = derivation.config.lora;
   if (lora.rank == 0) {
+    for (const std::string_view asked : {kTargets, kAdapter}) {
+      if (!derivation.given(kRank) && derivation.given(asked))
+        return derivation.reject(std::string(asked) +
+                                 " is given without recipe.lora.rank, without which the model "
+                                 "itself would be trained: give the adapters a rank, or leave "
+                                 "recipe.lora out");
+    }
     const char* const reason = "recipe.lora.rank is 0: the model itself is trained";
     for (const Key& key : all_keys())
       if (key.path.starts_with("recipe.lora.") && key.path != kRank)

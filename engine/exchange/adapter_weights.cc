@@ -20,42 +20,66 @@ constexpr std::string_view kPrefix = "base_model.model.";  // PEFT's, before the
 constexpr std::string_view kInfixA = ".lora_A.";
 constexpr std::string_view kInfixB = ".lora_B.";
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
-constexpr std::int64_t kMostRank = 1 << 12;
+constexpr int kMostDepth = 8;  // of a file that PEFT wrote; writing out what is deep recurses
+constexpr std::size_t kMostShown = 80;
 
 Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }
 Error unknown(std::string what) { return Error(ErrorCode::kInvalidArgument, std::move(what)); }
 
 // Whether PEFT takes it for "not used".
 bool is_off(const Json& value) {
-  return value.is_null() || value == Json(false) || value == Json(0) ||
-         (value.is_structured() && value.empty()) || value == Json("");
+  return value.is_null() || value == Json(false) || (value.is_structured() && value.empty()) ||
+         value == Json("");
 }
 
-// Keys that change what adapters compute, and that Sluice does not have.
-constexpr const char* kRefused[] = {
-    "use_dora",          "rank_pattern",    "alpha_pattern",           "layers_to_transform",
-    "layer_replication", "exclude_modules", "modules_to_save",         "trainable_token_indices",
-    "lora_bias",         "fan_in_fan_out",  "target_parameters",       "use_qalora",
-    "arrow_config",      "megatron_config", "alora_invocation_tokens", "use_bdlora"};
+std::string shown(const Json& value) {
+  const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text.size() <= kMostShown ? text : text.substr(0, kMostShown) + "...";
+}
 
+// What is read here, and what says nothing about what adapters compute. Any other key that is used
+// is a variant that Sluice does not have.
+constexpr std::string_view kKnown[] = {"auto_mapping",
+                                       "base_model_name_or_path",
+                                       "bias",
+                                       "corda_config",
+                                       "ensure_weight_tying",
+                                       "eva_config",
+                                       "inference_mode",
+                                       "init_lora_weights",
+                                       "layers_pattern",
+                                       "loftq_config",
+                                       "lora_alpha",
+                                       "lora_dropout",
+                                       "lora_ga_config",
+                                       "megatron_core",
+                                       "peft_type",
+                                       "peft_version",
+                                       "qalora_group_size",
+                                       "r",
+                                       "revision",
+                                       "runtime_config",
+                                       "target_modules",
+                                       "task_type",
+                                       "use_rslora"};
 Status check_known(const Json& json) {
   const Json type = json.value("peft_type", Json());
   if (type != Json("LORA"))
-    return unknown("peft_type is " + type.dump() + ", and Sluice has \"LORA\" alone");
-  for (const char* const key : kRefused) {
-    const auto found = json.find(key);
-    if (found == json.end() || is_off(*found)) continue;
-    return unknown(std::string(key) + " is " + found->dump() +
+    return unknown("peft_type is " + shown(type) + ", and Sluice has \"LORA\" alone");
+  for (const auto& [key, value] : json.items()) {
+    if (std::find(std::begin(kKnown), std::end(kKnown), key) != std::end(kKnown) || is_off(value))
+      continue;
+    return unknown(key + " is " + shown(value) +
                    ", which Sluice does not compute: train or convert the adapter without it");
   }
   const Json bias = json.value("bias", Json("none"));
   if (bias != Json("none"))
-    return unknown("bias is " + bias.dump() + ", and Sluice trains no biases beside adapters");
+    return unknown("bias is " + shown(bias) + ", and Sluice trains no biases beside adapters");
   // These start from a changed base, to which the saved adapter belongs.
   const Json begun = json.value("init_lora_weights", Json(true));
   if (begun.is_string() && begun != Json("gaussian") && begun != Json("eva") &&
       begun != Json("orthogonal"))
-    return unknown("init_lora_weights is " + begun.dump() +
+    return unknown("init_lora_weights is " + shown(begun) +
                    ", which changes the base model: convert the adapter to a plain one (PEFT's "
                    "path_initial_model_for_weight_conversion)");
   return {};
@@ -63,7 +87,7 @@ Status check_known(const Json& json) {
 
 Result<double> number_of(const Json& json, const char* key, double usual) {
   const Json value = json.value(key, Json(usual));
-  if (!value.is_number()) return corrupt(std::string(key) + " is " + value.dump() + ", no number");
+  if (!value.is_number()) return corrupt(std::string(key) + " is " + shown(value) + ", no number");
   return value.get<double>();
 }
 
@@ -118,6 +142,28 @@ std::string list_of(const std::vector<std::string>& items) {
   return text;
 }
 
+// `found`: null where the file has no such tensor.
+Status check_tensor(const TensorInfo* found, const TensorSpec& wanted, const std::string& name) {
+  if (found == nullptr) return unknown("it has no tensor " + name);
+  if (found->shape != wanted.shape)
+    return unknown(name + " is " + shape_text(found->shape) +
+                   ", and beside this model it would be " + shape_text(wanted.shape));
+  if (!is_weight_dtype(found->dtype))
+    return unknown(name + " is " + std::string(to_string(found->dtype)) +
+                   ", and adapters are F32, BF16, F16 or F64");
+  return {};
+}
+
+// Where the file lists them: PEFT would leave out the adapters of others.
+Status check_targets(const std::string& path, const std::vector<std::string>& listed,
+                     const std::vector<std::string>& found) {
+  const std::set<std::string> one(listed.begin(), listed.end());
+  const std::set<std::string> other(found.begin(), found.end());
+  if (listed.empty() || one == other) return {};
+  return unknown(path + ": target_modules is [" + list_of(listed) +
+                 "], and the adapters beside it are of [" + list_of(found) + "]");
+}
+
 Status check_recipe(const LoraRecipe& there, const LoraRecipe& wanted) {
   std::string differences;
   const auto add = [&](const std::string& key, const std::string& is, const std::string& asked) {
@@ -138,19 +184,23 @@ Status check_recipe(const LoraRecipe& there, const LoraRecipe& wanted) {
 }  // namespace
 
 Result<PeftConfig> parse_peft_config(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, false);
+  const auto shallow = [](int depth, Json::parse_event_t, const Json&) {
+    return depth <= kMostDepth;
+  };
+  const Json json = Json::parse(text, shallow, /*allow_exceptions=*/false);
   if (!json.is_object()) return corrupt("it is not a JSON object");
   SLUICE_RETURN_IF_ERROR(check_known(json));
   PeftConfig config{.recipe = {.targets = targets_of(json)}};
   const Json rank = json.value("r", Json(8));
   if (!rank.is_number_integer() || rank.get<std::int64_t>() < 1 ||
-      rank.get<std::int64_t>() > kMostRank)
-    return corrupt("r is " + rank.dump() + ", which is no rank");
+      rank.get<std::int64_t>() > kMostAdapterRank)
+    return corrupt("r is " + shown(rank) + ", which is no rank");
   config.recipe.rank = rank.get<std::int64_t>();
   SLUICE_ASSIGN_OR_RETURN(config.recipe.alpha, number_of(json, "lora_alpha", 8));
   SLUICE_ASSIGN_OR_RETURN(config.dropout, number_of(json, "lora_dropout", 0));
   const Json stabilised = json.value("use_rslora", Json(false));
-  if (!stabilised.is_boolean()) return corrupt("use_rslora is " + stabilised.dump());
+  if (!stabilised.is_boolean())
+    return corrupt("use_rslora is " + shown(stabilised) + ", and not true or false");
   config.recipe.rank_stabilised = stabilised.get<bool>();
   const Json base = json.value("base_model_name_or_path", Json());
   if (base.is_string()) config.base = base.get<std::string>();
@@ -193,21 +243,27 @@ Result<AdapterWeights> AdapterWeights::open(aio::IoQueue& queue, const std::stri
   if (!config.ok()) return std::move(config).error().with_context(config_path);
   adapters.config_ = *std::move(config);
   const std::string path = folder + "/" + std::string(kPeftWeightsName);
+  SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(path));
+  if (!there)
+    return Error(ErrorCode::kNotFound, "there is no " + path +
+                                           ": adapters are read as safetensors (PEFT's "
+                                           "save_pretrained(safe_serialization=True))");
   SLUICE_ASSIGN_OR_RETURN(adapters.reader_, SafetensorsReader::open(queue, path));
   auto targets = targets_in(adapters.reader_->tensors(), family_of(shape));
   if (!targets.ok()) return std::move(targets).error().with_context(path);
   LoraRecipe& recipe = adapters.config_.recipe;
+  if (targets->empty()) return corrupt(path + " holds no adapters");
+  SLUICE_RETURN_IF_ERROR(check_targets(config_path, recipe.targets, *targets));
   recipe.targets = *std::move(targets);
-  if (recipe.targets.empty()) return corrupt(path + " holds no adapters");
+  const Status valid = validate(recipe, shape);
+  if (!valid.ok()) return Error(valid.error()).with_context(config_path);
   std::size_t wanted = 0;
   for (const TensorSpec& spec :
        parameter_specs(model_layout({.shape = shape, .lora = recipe}), DType::kF32)) {
     const std::string name = peft_name(shape, spec.name);
     const TensorInfo* const found = adapters.reader_->find(name);
-    if (found == nullptr) return unknown(path + " has no tensor " + name);
-    if (found->shape != spec.shape)
-      return unknown(path + ": " + name + " is " + shape_text(found->shape) +
-                     ", and beside this model it would be " + shape_text(spec.shape));
+    const Status fits = check_tensor(found, spec, name);
+    if (!fits.ok()) return Error(fits.error()).with_context(path);
     adapters.name_in_file_[spec.name] = name;
     ++wanted;
   }

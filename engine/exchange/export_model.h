@@ -6,7 +6,7 @@
 // A checkpoint of adapters becomes a folder of PEFT's: adapter_model.safetensors, the tokenizer,
 // and adapter_config.json, which is written last; or, merged with its base, a model's as above.
 //
-// Memory:  a few MiB, whatever the size of the model.
+// Memory:  a few MiB, whatever the size of the model; merged, the adapter of one product.
 // Errors:  name the file. kAlreadyExists: the folder is not empty. After any error the folder holds
 //          no config.json, and is removed where nothing else is in it. kInvalidArgument: adapters
 //          are to be merged with another base than theirs.

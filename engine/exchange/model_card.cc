@@ -88,7 +88,10 @@ std::string listed(const Json& params) {
                               : value.is_number_float()
                                   ? number(value.get<double>())
                                   : value.dump(-1, ' ', true, Json::error_handler_t::replace);
-    text += (text.empty() ? "" : ", ") + key + " " + shown;
+    if (!text.empty()) text += ", ";
+    text += key;
+    text += ' ';
+    text += shown;
   }
   return text;
 }
@@ -163,7 +166,7 @@ std::string files_text(const char* what, const std::vector<ModelCard::DataFile>&
     if (file.documents > 0)
       text += " in " + counted(file.documents, "document") + "; " +
               std::to_string(file.trained_tokens) + " tokens are trained on";
-    text += "\n";
+    text += '\n';
   }
   return text;
 }
@@ -197,7 +200,7 @@ std::string training_text(const ModelCard& card, const Keys& keys) {
   text += "- steps: " + std::to_string(position.global_step);
   if (position.applied_step != position.global_step)
     text += ", of which " + std::to_string(position.applied_step) + " changed the weights";
-  text += "\n";
+  text += '\n';
   if (card.merged) text += "- LoRA, merged: " + recipe_text(card.lora) + "\n";
   const std::uint64_t length = keys.count("/data/sequence_length");
   if (length > 0)
@@ -220,12 +223,10 @@ std::string training_text(const ModelCard& card, const Keys& keys) {
 }
 
 std::string adapter_use_text(const ModelCard& card) {
-  const std::string base = card.base.name.empty() ? "BASE" : card.base.name;
-  return "\n## Use\n\n```python\nfrom peft import PeftModel\n"
-         "from transformers import AutoModelForCausalLM\n\n"
-         "base = AutoModelForCausalLM.from_pretrained(" +
-         quoted(base) + ")\nmodel = PeftModel.from_pretrained(base, " + quoted(card.name) +
-         ")\n```\n";
+  return "\n## Use\n\n`adapter_config.json` says where the model is that they belong to.\n\n"
+         "```python\nfrom peft import AutoPeftModelForCausalLM\n\n"
+         "model = AutoPeftModelForCausalLM.from_pretrained(" +
+         quoted(card.name) + ")\n```\n";
 }
 
 std::string use_text(const ModelCard& card) {

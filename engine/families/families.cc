@@ -127,12 +127,16 @@ Status validate(const LoraRecipe& lora, const ModelShape& shape) {
   const auto known = family_of(shape).adapter_targets();
   if (known.empty())
     return cannot_build("models of the family " + shape.family + " have no adapters");
+  if (lora.rank > kMostAdapterRank)
+    return cannot_build("its adapters are of rank " + std::to_string(lora.rank) + ", and " +
+                        std::to_string(kMostAdapterRank) + " is the most");
   if (lora.targets.empty()) return cannot_build("its adapters have no targets");
   for (const std::string& target : lora.targets)
     if (std::find(known.begin(), known.end(), target) == known.end())
       return cannot_build(target + " can have no adapter");
-  if (!std::isfinite(lora.alpha) || lora.alpha < 0)
-    return cannot_build("the alpha of its adapters is " + number_text(lora.alpha));
+  if (!(lora.alpha > 0) || !std::isfinite(static_cast<float>(lora.alpha)))
+    return cannot_build("the alpha of its adapters is " + number_text(lora.alpha) +
+                        "; it must be above 0, and a number that fp32 has");
   return {};
 }
 

@@ -11,6 +11,8 @@
 
 namespace sluice::engine {
 
+inline constexpr std::int64_t kMostAdapterRank = 1 << 12;
+
 struct LoraRecipe {
   std::int64_t rank = 0;  // 0: there are no adapters, and the model itself is trained
   double alpha = 0;

@@ -28,7 +28,7 @@ struct ParameterSpec {
   std::uint64_t elements = 0;
   std::int64_t padded_rows = 0;  // shape[0], or more in a padded slot
   float initial_std = 0;         // of a normal distribution
-  float initial_bound = 0;       // of a uniform one from -bound on; both 0: all are initial_value
+  float initial_bound = 0;       // of a uniform one within +-bound; both 0: all are initial_value
   float initial_value = 0;
   // Its gradient is one product for each micro-batch, which the first one's backward can write
   // instead of adding it (PassContext::overwrites).

@@ -110,8 +110,9 @@ Status check_same_run(const CheckpointState& stored_state, const CheckpointState
       text += (text.empty() ? "" : "; ") + difference;
     return Error(ErrorCode::kInvalidArgument,
                  "this run cannot continue from the checkpoint: " + text +
-                     ". Use the configuration it was written with, or begin again from its weights "
-                     "(model.init_from)");
+                     ". Use the configuration it was written with, or begin again from " +
+                     (stored.adapters ? "its adapters (sluice export, and recipe.lora.adapter)"
+                                      : "its weights (model.init_from)"));
   }
   if (!stored.imported() && stored.cpu_threads != now.cpu_threads) {
     log::warning("the checkpoint was written with " + std::to_string(stored.cpu_threads) +

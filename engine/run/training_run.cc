@@ -65,6 +65,7 @@ TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan)
 
 TrainingRun::~TrainingRun() {
   trainer_.reset();
+  parameters_.reset();  // after an error in the middle of a pass it holds leases
   for (const Status& removed :
        {optimizer_ ? optimizer_->remove() : Status(), params_ ? params_->remove() : Status()}) {
     if (!removed.ok()) log::warning(removed.error().message());
@@ -318,11 +319,15 @@ CheckpointState TrainingRun::checkpoint_state() const {
 Status TrainingRun::save_weights(const std::string& path, DType dtype) {
   SafetensorsWriter::Options options;
   options.path = path;
-  SLUICE_ASSIGN_OR_RETURN(
-      const auto writer,
-      SafetensorsWriter::create(*drives_.writes, options, parameter_specs(model(), dtype)));
+  const auto name = [this](const std::string& parameter) {
+    return base_ ? peft_name(model_->shape(), parameter) : parameter;
+  };
+  std::vector<TensorSpec> tensors = parameter_specs(model(), dtype);
+  for (TensorSpec& tensor : tensors) tensor.name = name(tensor.name);
+  SLUICE_ASSIGN_OR_RETURN(const auto writer,
+                          SafetensorsWriter::create(*drives_.writes, options, std::move(tensors)));
   SLUICE_RETURN_IF_ERROR(take_state([&](const ParameterState& state) {
-    return writer->append(state.parameter->name, state.master);
+    return writer->append(name(state.parameter->name), state.master);
   }));
   return writer->finish();
 }

@@ -70,7 +70,7 @@ class TrainingRun {
   // What else a checkpoint holds; without scores.
   CheckpointState checkpoint_state() const;
 
-  // All masters under Hugging Face's names, as one safetensors file.
+  // All masters under Hugging Face's names, adapters under PEFT's, as one safetensors file.
   Status save_weights(const std::string& path, DType dtype);
 
   // Start it before the first step to have a trace.

@@ -44,7 +44,8 @@ PlacementSpace::PlacementSpace(const PlannerInput& input) : input_(input) {
     most_gpu_elements_ = rules.state_on_gpu ? elements_ : 0;
   }
   plan_gpu_steps();
-  most_resident_ = rules.params ? 0 : std::max(units() - 2, 0);
+  const bool has_gpu = rules.state_on_gpu || !input.units.front().is_frozen();
+  most_resident_ = rules.params || !has_gpu ? 0 : std::max(units() - 2, 0);
   const auto all = static_cast<int>(with_activations_.size());
   most_kept_ = rules.recompute == Tristate::kOn ? 0 : all;
   least_kept_ = rules.recompute == Tristate::kOff ? all : 0;
@@ -135,6 +136,8 @@ void PlacementSpace::place_residents(const PlacementKnobs& knobs,
     const bool is_end = index == 0 || index + 1 == units();
     const bool frozen = input_.units[static_cast<std::size_t>(index)].is_frozen();
     place.resident = all || is_end || (place.gpu_elements > 0 && !frozen);
+    // Where there is no GPU, the host's copy is all that there is.
+    if (frozen && !input_.rules.state_on_gpu) place.resident = false;
     if (!place.resident) others.push_back(index);
   }
   for (const int index : choose(others, knobs.resident, knobs.resident_spread))

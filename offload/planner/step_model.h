@@ -48,7 +48,7 @@ struct UnitCost {
 
 // Where a unit's state lies. Elements of gpu, cpu and nvme state add up to the unit's. Of a unit
 // with frozen parameters the last three are about those: they are copies of what never changes, so
-// a resident unit has none on the host.
+// a unit that is resident on the GPU has none on the host.
 struct UnitPlacement {
   std::uint64_t gpu_elements = 0;  // the first of the unit; then it is resident, unless frozen
   std::uint64_t cpu_elements = 0;  // follow

@@ -102,6 +102,7 @@ class Adapters(LlamaRuns):
                 self.sluice("train", file, "--out", run, "--steps", 3, *self.words())
                 self.sluice("export", run, self.path / f"{case}-ours")
                 again = PeftModel.from_pretrained(loaded(base), self.path / f"{case}-ours")
+                self.assertEqual(again.peft_config["default"].base_model_name_or_path, str(base))
                 after = mean_loss(again, self.text, LENGTH)
                 self.assertNotAlmostEqual(after, theirs, 4)
                 self.assert_close(
@@ -169,14 +170,32 @@ class Adapters(LlamaRuns):
                             ({"modules_to_save": ["lm_head"]}, "modules_to_save is"),
                             ({"init_lora_weights": "pissa"}, 'init_lora_weights is "pissa"'),
                             ({"r": 8}, "q_proj.lora_A.weight is 4 x 48"),
+                            ({"layers_to_transform": 0}, "layers_to_transform is 0"),
+                            ({"kasa_config": {"beta": 1}}, "kasa_config is"),
+                            ({"target_modules": ["q_proj"]},
+                             "target_modules is [q_proj], and the adapters beside it are of"),
+                            ({"lora_alpha": 1e300}, "the alpha of its adapters is 1e+300"),
                             ({"lora_alpha": 5}, "recipe.lora.alpha is 12.0, and the adapter's is 5"),
                             ({"use_rslora": True}, "recipe.lora.rank_stabilised is false")):
             self.assertIn(named, self.refused(*edited(**keys)))
+        deep = kept.replace('"use_dora": false', '"use_dora": ' + "[" * 200000 + "]" * 200000)
+        self.assertNotEqual(deep, kept)
+        config.write_text(deep, encoding="utf-8")
+        self.assertIn("adapter_config.json", self.refused(*words))
         config.write_text(kept[:50], encoding="utf-8")
         self.assertIn("adapter_config.json: it is not a JSON object", self.refused(*words, code=1))
         config.write_text(kept, encoding="utf-8")
         self.assertIn("recipe.lora.targets is [q_proj]", self.refused(
             *words, "--set", 'recipe.lora.targets=["q_proj"]'))
+        self.assertIn("without which the model itself would be trained", self.refused(
+            "train", self.write_run({"model": {"path": str(base)},
+                                     "recipe": {"lora": {"adapter": str(adapter)}}}),
+            "--out", self.path / "run", *self.words()))
+        self.run_file("llama", base, adapter)  # back to what it was
+        self.assertIn("it stands alone", self.refused(
+            *words, "--set", 'recipe.lora.targets=["all-linear", "q_proj"]'))
+        self.assertIn("recipe.lora.targets is empty", self.refused(
+            *words, "--set", "recipe.lora.targets=[]"))
         self.assertIn("names gate, which can have no adapter", self.refused(
             *words, "--set", 'recipe.lora.targets=["gate"]'))
         self.assertIn("are trained whole", self.refused(
@@ -188,6 +207,8 @@ class Adapters(LlamaRuns):
         self.assertIn(f"has no tensor {first}", self.refused(*words))
         save_file({**tensors, "base_model.model.lm_head.lora_A.weight": torch.zeros(4, 48)}, weights)
         self.assertIn("lm_head.lora_A.weight, which is no adapter", self.refused(*words))
+        save_file({key: value.to(torch.int32) for key, value in tensors.items()}, weights)
+        self.assertIn("lora_A.weight is I32, and adapters are F32", self.refused(*words))
         weights.unlink()
         self.assertIn("adapter_model.safetensors", self.refused(*words))
         shutil.rmtree(adapter)

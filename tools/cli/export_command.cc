@@ -34,6 +34,10 @@ Result<std::string> base_of(const Options& options, const engine::CheckpointStat
     return Error(ErrorCode::kInvalidArgument,
                  "--base: the checkpoint holds a whole model, and no adapters beside one");
   }
+  if (!options.base.empty() && !options.merged)
+    return Error(ErrorCode::kInvalidArgument,
+                 "--base names the weights that --merged adds the adapters to: give both, or leave "
+                 "it out");
   if (!options.base.empty()) return options.base;
   const auto config = config::resolve_stored(state.configuration);
   const std::string found = config.ok() ? config->model.init_from : std::string();

@@ -76,13 +76,11 @@ std::string adapters_text(const config::Config& config, const ResumePoint& from)
 
 std::string weights_text(const config::Config& config, const ResumePoint& from,
                          const std::string& config_file) {
-  if (config.lora.rank > 0 && from.checkpoint)
-    return "weights: from " + config.model.init_from + " (model.init_from)\n" +
-           adapters_text(config, from);
-  if (from.checkpoint && from.stored.run.imported())
+  const bool has_adapters = config.lora.rank > 0;  // then no checkpoint has the weights
+  if (from.checkpoint && !has_adapters && from.stored.run.imported())
     return "weights: from " + from.checkpoint->path +
            ", which was imported; their optimizer state begins at zero\n";
-  if (from.checkpoint)
+  if (from.checkpoint && !has_adapters)
     return "weights: from " + from.checkpoint->path + ", with their optimizer state, after step " +
            std::to_string(from.checkpoint->step) + "\n";
   if (!config.model.init_from.empty())

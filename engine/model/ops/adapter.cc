@@ -21,7 +21,7 @@ at::Tensor scaled_product(const at::Tensor& left, const at::Tensor& right, doubl
 
 }  // namespace
 
-void add_adapter(at::Tensor output, const at::Tensor& input, const Adapter& adapter) {
+void add_adapter(const at::Tensor& output, const at::Tensor& input, const Adapter& adapter) {
   const at::Tensor inner = at::mm(as_rows(input), adapter.a.t());
   view_as_rows(output).addmm_(inner, adapter.b.t(), /*beta=*/1, /*alpha=*/adapter.scale);
 }

@@ -13,8 +13,9 @@ struct Adapter {
   double scale = 1;
 };
 
-// output [..., out] += scale * (input A^T) B^T; it may be columns of a wider tensor.
-void add_adapter(at::Tensor output, const at::Tensor& input, const Adapter& adapter);
+// `output` [..., out], which may be columns of a wider tensor, becomes more by
+// scale * (input A^T) B^T.
+void add_adapter(const at::Tensor& output, const at::Tensor& input, const Adapter& adapter);
 
 // scale * grad_output B [rows, rank]: what the two below make gradients of.
 at::Tensor adapter_inner_gradient(const at::Tensor& grad_output, const Adapter& adapter);

@@ -12,9 +12,7 @@ namespace sluice::config {
 namespace {
 
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::Not;
 
 std::string run_file(const std::string& groups, const std::string& more = "") {
   return R"({"train_batch_size": 8,

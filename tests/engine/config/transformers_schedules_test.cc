@@ -15,7 +15,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::Not;
 using Json = nlohmann::json;
 
 std::string run_file(const std::string& type, const std::string& params) {

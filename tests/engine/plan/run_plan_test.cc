@@ -397,6 +397,25 @@ TEST(RunPlanCpu, KeepsStateInRamWhereItFitsAndOnNvmeWhereNot) {
   EXPECT_LE(less.memory.host_bytes(), gib(less_gib));
 }
 
+// The base is in RAM, or on the drive, and nowhere else.
+TEST(RunPlanCpu, CountsAFrozenBaseWhereTheHostComputes) {
+  const aio::TemporaryFolder folder;
+  for (const double cpu_gib : {4.0, 1.2}) {
+    std::vector<std::string> overrides = on_the_cpu(folder, cpu_gib);
+    for (const char* const more : {"model.preset=qwen2.5-0.5b", "recipe.lora.rank=4"})
+      overrides.emplace_back(more);
+    std::erase_if(overrides, [](const std::string& it) {
+      return it.starts_with("model.") && it != "model.preset=qwen2.5-0.5b";
+    });
+    const RunPlan plan = plan_for_the_cpu(planned_config(overrides), folder);
+    ASSERT_TRUE(plan.placement.fits) << cpu_gib;
+    EXPECT_EQ(plan.placement.used.cpu, plan.memory.host_bytes()) << cpu_gib;
+    EXPECT_EQ(plan.placement.used.nvme, plan.memory.nvme_bytes()) << cpu_gib;
+    EXPECT_LE(plan.memory.host_bytes(), gib(cpu_gib));
+    EXPECT_EQ(plan.memory.nvme_bytes() > 0, cpu_gib < 2);
+  }
+}
+
 TEST(RunPlanCpu, NeverAsksForAGpu) {
   const aio::TemporaryFolder folder;
   std::vector<std::string> overrides = on_the_cpu(folder, 0.3);
