@@ -130,6 +130,21 @@ TEST(TrainingRun, MovesWhatThePlanSaysAndNoMore) {
   EXPECT_LE(written, 10 * elements + records * 2 * 4096 + records * 192);
 }
 
+// A token beyond the vocabulary: units are in use when the run is taken apart.
+TEST(TrainingRun, IsTakenApartAfterAnErrorInTheMiddleOfAPass) {
+  for (const char* const device : {"cpu", "nvme"}) {
+    const SmallRun small({"run.device=cpu",
+                          std::string("zero_optimization.offload_param.device=") + device,
+                          "zero_optimization.stage3_param_persistence_threshold=0"});
+    const auto run = small.start();
+    std::fstream file(small.folder().file("train.bin"),
+                      std::ios::in | std::ios::out | std::ios::binary);
+    for (int i = 0; i < 20'000; ++i) file.write("\xFF\x7F", 2);
+    file.close();
+    EXPECT_ANY_THROW(run->step()) << device;
+  }
+}
+
 TEST(TrainingRun, TracesEachUnitOfTheStepsAskedFor) {
   const SmallRun small({"zero_optimization.offload_optimizer.device=nvme"});
   const auto run = small.start();
