@@ -135,6 +135,23 @@ ModelCard trained_card() {
   return card;
 }
 
+TEST(ModelCards, SayWhatAdaptersAreAndWhatTheyBelongTo) {
+  ModelCard card = trained_card();
+  card.base = {.name = "some/Model", .folder = "/models/x", .license = "mit"};
+  card.lora = {.rank = 16, .alpha = 32, .targets = {"q_proj", "v_proj"}};
+  const std::string adapters = model_card_text(card);
+  for (const char* const part :
+       {"base_model: \"some/Model\"\nbase_model_relation: adapter\nlibrary_name: peft\n",
+        "- lora\n", "LoRA adapters (rank 16, alpha 32, beside q_proj, v_proj; 12345 parameters)",
+        "for `some/Model`", "from peft import AutoPeftModelForCausalLM"})
+    EXPECT_THAT(adapters, testing::HasSubstr(part));
+  card.merged = true;
+  const std::string merged = model_card_text(card);
+  EXPECT_THAT(merged, testing::HasSubstr("library_name: transformers\n"));
+  EXPECT_THAT(merged, testing::HasSubstr("- LoRA, merged: rank 16, alpha 32, beside q_proj"));
+  EXPECT_THAT(merged, testing::Not(testing::HasSubstr("peft")));
+}
+
 TEST(ModelCards, SayWhatTheCheckpointSays) {
   ModelCard card = trained_card();
   card.training = {
@@ -145,8 +162,8 @@ TEST(ModelCards, SayWhatTheCheckpointSays) {
   EXPECT_THAT(text, testing::StartsWith("---\nbase_model: \"some/Model\"\nlibrary_name: "
                                         "transformers\nlicense: \"mit\"\n"));
   for (const char* const part :
-       {"12345 parameters (3 layers of width 48, a vocabulary of 257, a context of 96 tokens), "
-        "trained from `some/Model`",
+       {"12345 parameters (3 layers of width 48, a vocabulary of 257, a context of 96 tokens)",
+        ", trained from `some/Model`",
         "- training data: `sft/train.bin`, 5000 tokens in 40 documents; 700 tokens are trained on",
         "- training data: `gone.bin`\n", "- steps: 10, of which 9 changed the weights\n",
         "- tokens seen: 5120 (80 sequences,", "- batch: 8 sequences of 64 tokens (4 x 2)\n",
