@@ -35,6 +35,7 @@ std::string bars(const std::vector<data::LengthRange>& ranges) {
   std::uint64_t most = 1;
   for (const data::LengthRange& range : ranges) most = std::max(most, range.count);
   std::vector<engine::TextRow> rows;
+  rows.reserve(ranges.size());
   for (const data::LengthRange& range : ranges)
     rows.push_back({"  " + text_of(range.from), "- " + text_of(range.to), text_of(range.count)});
   std::string text;
@@ -46,7 +47,7 @@ std::string bars(const std::vector<data::LengthRange>& ranges) {
     const std::uint64_t columns = (count * kBarColumns + most - 1) / most;
     text += lines.substr(begin, end - begin);
     if (columns > 0) text += " " + std::string(columns, '#');
-    text += "\n";
+    text += '\n';
     begin = end + 1;
   }
   return text;
@@ -66,7 +67,7 @@ std::string left_out_text(const data::TokenRecord::Preparation& made) {
   for (const auto& [reason, count] : made.left_out) all += count;
   std::string text = "left out by tools/prepare: " + text_of(all);
   if (made.conversations) text += " of " + counted(*made.conversations, "conversation");
-  text += "\n";
+  text += '\n';
   for (const auto& [reason, count] : made.left_out)
     text += "  " + text_of(count) + " " + printable(reason) + "\n";
   if (made.cut > 0) text += "cut by tools/prepare: " + counted(made.cut, "conversation") + "\n";
@@ -97,11 +98,11 @@ std::string file_text(const FileReport& file) {
   if (!file.record.train_on.empty()) text += " (" + printable(file.record.train_on) + ")";
   if (census.documents_without_target > 0)
     text += "; " + counted(census.documents_without_target, "document") + " without such a token";
-  text += "\n";
+  text += '\n';
   if (file.record.sources) {
     text += "  made from: " + counted(*file.record.sources, "source");
     if (file.record.source_bytes) text += ", " + counted(*file.record.source_bytes, "byte");
-    text += "\n";
+    text += '\n';
   }
   text += lengths_text(census);
   if (file.record.preparation) text += left_out_text(*file.record.preparation);
@@ -149,7 +150,7 @@ std::string sample_text(const DataReport& report, std::size_t number, Marks mark
   if (sample.row)
     text += ": row " + text_of(*sample.row) + " of 0 to " + text_of(report.rows->rows - 1) +
             ", in the order of training";
-  text += "\n";
+  text += '\n';
   std::uint64_t hidden = 0;
   for (const SamplePart& part : sample.parts) {
     hidden += part.tokens - part.shown;

@@ -43,6 +43,7 @@ std::vector<std::uint64_t> chosen_of(std::uint64_t all, std::uint64_t first,
   std::vector<std::uint64_t> chosen;
   const std::uint64_t left = choice.at ? all - first : all;
   const data::Permutation order(all, choice.seed, 0);
+  chosen.reserve(std::min(choice.count, left));
   for (std::uint64_t i = 0; i < std::min(choice.count, left); ++i)
     chosen.push_back(choice.at ? first + i : order.at(i));
   return chosen;
