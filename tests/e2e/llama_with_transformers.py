@@ -122,6 +122,24 @@ class LlamaRuns(SluiceRuns):
                                 str(count)], capture_output=True, check=True).stdout
         return iter(map(int, shown.split()))
 
+    def assert_steps_are_those_of(self, model, case):
+        """Trains `model` by PyTorch beside the steps that were reported; returns these."""
+        training = Training(model, ADAMW, lambda applied: ADAMW["lr"])
+        firsts = self.samples(STEPS * ACCUMULATION * MICRO)
+        steps = self.metrics(case)
+        self.assertEqual(len(steps), STEPS)
+        worst = 0
+        for step in steps:
+            batch = [windows(self.text, [next(firsts) for _ in range(MICRO)], LENGTH)
+                     for _ in range(ACCUMULATION)]
+            loss, norm, _ = training.step(batch, CLIP)
+            worst = max(worst, abs(step["loss"] - loss) / loss)
+            self.assertLess(abs(step["grad_norm"] - norm), 2e-4 * norm, step["step"])
+        print(f"{case}: loss {steps[0]['loss']:.3f} -> {steps[-1]['loss']:.3f}, "
+              f"worst difference {worst:.1e} of it")
+        self.assertLess(worst, 1e-5)
+        return steps
+
     def refused(self, *arguments, code=2):
         done = subprocess.run([SLUICE, *map(str, arguments)], capture_output=True, text=True,
                               check=False)
@@ -156,20 +174,7 @@ class Llamas(LlamaRuns):
             with self.subTest(case=case):
                 model, run = self.imported(case)
                 self.train(run, STEPS)
-                training = Training(model, ADAMW, lambda applied: ADAMW["lr"])
-                firsts = self.samples(STEPS * ACCUMULATION * MICRO)
-                steps = self.metrics(case)
-                self.assertEqual(len(steps), STEPS)
-                worst = 0
-                for step in steps:
-                    batch = [windows(self.text, [next(firsts) for _ in range(MICRO)], LENGTH)
-                             for _ in range(ACCUMULATION)]
-                    loss, norm, _ = training.step(batch, CLIP)
-                    worst = max(worst, abs(step["loss"] - loss) / loss)
-                    self.assertLess(abs(step["grad_norm"] - norm), 2e-4 * norm, step["step"])
-                print(f"{case}: loss {steps[0]['loss']:.3f} -> {steps[-1]['loss']:.3f}, "
-                      f"worst difference {worst:.1e} of it")
-                self.assertLess(worst, 1e-5)
+                steps = self.assert_steps_are_those_of(model, case)
                 self.assertLess(steps[-1]["loss"], steps[0]["loss"] - 0.3)
 
     def test_what_is_exported_is_what_sluice_evaluates(self):
