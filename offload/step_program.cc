@@ -28,8 +28,10 @@ StepProgram training_step(const ProgramUnits& units, bool overlap_update) {
   program.push_back({StepOp::kSendGradient, head});
   program.push_back({StepOp::kReadState, head});
   for (int unit = head - 1; unit >= 0; --unit) {
-    program.push_back({StepOp::kFetchAgain, unit});
-    fetch_lenders(units, unit, program);
+    if (unit > 0) {
+      program.push_back({StepOp::kFetchAgain, unit});
+      fetch_lenders(units, unit, program);
+    }
     program.push_back({StepOp::kBackward, unit});
     program.push_back({StepOp::kSendGradient, unit});
   }

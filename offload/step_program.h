@@ -3,7 +3,8 @@
 // and the simulation derive tasks and times from it, and it shows what will be fetched.
 //
 // A unit's parameters are fetched before an operation that computes and may be given up after it;
-// micro-batches are inside an operation.
+// micro-batches are inside an operation. The first unit's backward computes with none: what it was
+// given are token ids.
 //
 // Threads: pure functions.
 #pragma once

@@ -11,6 +11,8 @@ namespace {
 // As LibTorch places its own tensors.
 constexpr std::uint64_t kPlaceAlignment = 512;
 constexpr std::uint64_t kGradientAlignment = 4096;
+// Of a stage that holds pieces: whole blocks of sums in any type of gradient.
+constexpr std::uint64_t kPieceAlignment = offload::kSumBlockElements * sizeof(float);
 
 }  // namespace
 
@@ -18,6 +20,12 @@ constexpr std::uint64_t kGradientAlignment = 4096;
 
 std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type) {
   return align_up(unit.slot_elements * offload::element_bytes(type), kPlaceAlignment);
+}
+
+UnitRole slot_role(const ModelLayout& model, int unit, bool ends_take_turns) {
+  const UnitRole role = model.kind(unit).role();
+  const bool joins = ends_take_turns && role == UnitRole::kHead && model.borrowed(unit).empty();
+  return joins ? UnitRole::kEmbedding : role;
 }
 
 void SlotFootprint::add(UnitRole role, std::uint64_t place_bytes, bool resident) {
@@ -33,14 +41,14 @@ void SlotFootprint::add(UnitRole role, std::uint64_t place_bytes, bool resident)
 SlotFootprint SlotFootprint::of(const ModelLayout& model, const CudaSlotOptions& options) {
   SlotFootprint all;
   for (int unit = 0; unit < model.units(); ++unit)
-    all.add(model.kind(unit).role(), place_bytes(model.layout(unit), options.type),
-            options.residency.resident(unit));
+    all.add(slot_role(model, unit, options.ends_take_turns),
+            place_bytes(model.layout(unit), options.type), options.residency.resident(unit));
   return all;
 }
 
 int SlotFootprint::slots(UnitRole role, int block_slots) const {
   const int streamed = at(role).units;
-  return role == UnitRole::kBlock ? std::min(block_slots, streamed) : streamed;
+  return std::min(role == UnitRole::kBlock ? block_slots : 1, streamed);
 }
 
 std::uint64_t SlotFootprint::all_slot_bytes(int block_slots) const {
@@ -66,7 +74,8 @@ std::uint64_t shared_accumulator_elements(const ModelLayout& model) {
 UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradType type, int unit) {
   const UnitLayout& layout = model.layout(unit);
   const std::uint64_t gradient = layout.elements * offload::element_bytes(type);
-  return {.own_accumulator = own_accumulator_elements(model, unit) * sizeof(float),
+  return {.is_block = model.is_block(unit),
+          .own_accumulator = own_accumulator_elements(model, unit) * sizeof(float),
           .shared_accumulator = model.lends(unit) ? 0 : layout.slot_elements * sizeof(float),
           .stage = gradient,
           .gradient = align_up(gradient, kGradientAlignment),
@@ -77,9 +86,17 @@ UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradTyp
 void SinkFootprint::add(const UnitGradientBytes& unit, bool gpu_state, bool host_state) {
   own_ += unit.own_accumulator;
   shared_ = std::max(shared_, unit.shared_accumulator);
-  if (!gpu_state) stage_ = std::max(stage_, unit.stage);
+  if (!gpu_state) {
+    largest_stage_ = std::max(largest_stage_, unit.stage);
+    if (unit.is_block) block_stage_ = std::max(block_stage_, unit.stage);
+  }
   kept_ += kept_bytes(unit, gpu_state);
   host_ += host_gradient_bytes(unit, gpu_state, host_state) + unit.square_sums;
+}
+
+std::uint64_t SinkFootprint::stage_bytes() const {
+  const std::uint64_t piece = align_up(std::max(block_stage_, kLeastPieceBytes), kPieceAlignment);
+  return std::min(largest_stage_, piece);
 }
 
 SinkFootprint SinkFootprint::of(const ModelLayout& model, const CudaSinkOptions& options) {

@@ -16,14 +16,20 @@
 
 namespace sluice::engine {
 
-// Blocks take turns in slots; the embedding and the head have one each. Resident units have a place
-// of their own instead. Units without parameters have neither.
+// Blocks take turns in slots; the embedding and the head have one each, or one together. Resident
+// units have a place of their own instead. Units without parameters have neither.
 struct CudaSlotOptions {
   offload::ElementType type = offload::ElementType::kBf16;
   int block_slots = 3;  // computed with, copied into, just used
+  // The embedding and the head take turns, too, where the head borrows nothing: for a step that
+  // wants each once and then changes both. Who passes through the units again and again with the
+  // same parameters would copy them each time.
+  bool ends_take_turns = false;
   offload::UnitResidency residency;
 };
 inline constexpr UnitRole kSlotRoles[] = {UnitRole::kEmbedding, UnitRole::kBlock, UnitRole::kHead};
+// Units with the same one take turns in slots.
+UnitRole slot_role(const ModelLayout& model, int unit, bool ends_take_turns);
 
 // A unit's place: in a slot, or of its own.
 std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type);
@@ -32,6 +38,7 @@ std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type);
 // up for placements that they only consider; so does SinkFootprint.
 class SlotFootprint {
  public:
+  // `role`: slot_role().
   void add(UnitRole role, std::uint64_t place_bytes, bool resident);
   static SlotFootprint of(const ModelLayout& model, const CudaSlotOptions& options);
 
@@ -53,12 +60,16 @@ class SlotFootprint {
 };
 
 // The gradient of a unit with state on the GPU is kept there until its update; that of others
-// passes through a stage to the host.
+// passes through stages to the host. A stage holds a block's; a larger gradient, of a head or an
+// embedding with many rows, goes through them in pieces, so that no stage is sized by it.
 struct CudaSinkOptions {
   offload::GradType type = offload::GradType::kBf16;
   offload::UnitResidency residency;
 };
 inline constexpr int kGradientStages = 2;  // one is filled while the other is copied out
+// The least that a stage holds of a gradient that is larger: whole blocks of SquareSum, and enough
+// that a copy costs little to start.
+inline constexpr std::uint64_t kLeastPieceBytes = std::uint64_t{128} << 20;
 
 // fp32. Of a unit that lends parameters: its own, since later units add to them before it does.
 // The others take turns.
@@ -67,6 +78,7 @@ std::uint64_t shared_accumulator_elements(const ModelLayout& model);
 
 // What the gradient of one unit takes, wherever its state is.
 struct UnitGradientBytes {
+  bool is_block = false;
   std::uint64_t own_accumulator = 0;
   std::uint64_t shared_accumulator = 0;  // that it takes turns in
   std::uint64_t stage = 0;
@@ -81,9 +93,12 @@ class SinkFootprint {
   void add(const UnitGradientBytes& unit, bool gpu_state, bool host_state);
   static SinkFootprint of(const ModelLayout& model, const CudaSinkOptions& options);
 
-  std::uint64_t stage_bytes() const { return stage_; }  // of one
+  // Of one: the largest gradient of a block that passes, or a piece of another unit's.
+  std::uint64_t stage_bytes() const;
   std::uint64_t kept_bytes() const { return kept_; }
-  std::uint64_t gpu_bytes() const { return own_ + shared_ + kGradientStages * stage_ + kept_; }
+  std::uint64_t gpu_bytes() const {
+    return own_ + shared_ + kGradientStages * stage_bytes() + kept_;
+  }
   std::uint64_t host_bytes() const { return host_; }
 
   // Of that, a unit's: nothing is pinned for the gradient where the GPU updates all of the unit.
@@ -98,7 +113,8 @@ class SinkFootprint {
  private:
   std::uint64_t own_ = 0;
   std::uint64_t shared_ = 0;
-  std::uint64_t stage_ = 0;
+  std::uint64_t block_stage_ = 0;    // the largest, of a block
+  std::uint64_t largest_stage_ = 0;  // of any unit
   std::uint64_t kept_ = 0;
   std::uint64_t host_ = 0;
 };

@@ -95,7 +95,7 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
   for (int index = 0; index < spec.model.units(); ++index) {
     const std::uint64_t of_unit = spec.model.base_layout(index).elements;
     const std::uint64_t of_adapters = has_frozen_ ? spec.model.layout(index).elements : 0;
-    units_.push_back({.role = spec.model.kind(index).role(),
+    units_.push_back({.role = slot_role(spec.model, index, trains_ && !has_frozen_),
                       .elements = of_unit,
                       .place_bytes = place_bytes(spec.model.base_layout(index), types.compute()),
                       .mapping_bytes = offload::param_mapping_bytes(of_unit * width),

@@ -77,7 +77,7 @@ class MemoryLedger final : public offload::PlacementLedger {
 
  private:
   struct Unit {
-    UnitRole role = UnitRole::kBlock;
+    UnitRole role = UnitRole::kBlock;  // slot_role()
     // Of its parameters that come and go.
     std::uint64_t elements = 0;
     std::uint64_t place_bytes = 0;    // on the GPU

@@ -137,6 +137,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
 CudaSlotOptions slot_options(const MemoryPlan& plan) {
   return {.type = plan.types.compute(),
           .block_slots = plan.fetching.block_slots,
+          .ends_take_turns = plan.purpose == RunPurpose::kTraining && !plan.base,
           .residency = plan.state.residency};
 }
 

@@ -87,7 +87,8 @@ class ModelUnit {
   virtual void recompute(const PassContext& context, const UnitViews& parameters,
                          const at::Tensor& input, Saved& saved) const = 0;
   // Adds to the gradients (see PassContext::overwrites) and returns the input's; undefined where
-  // the input is token ids. Empties `saved` as it goes. `input` is the one forward had.
+  // the input is token ids, and then `parameters` may be empty. Empties `saved` as it goes. `input`
+  // is the one forward had.
   virtual at::Tensor backward(const PassContext& context, const UnitViews& parameters,
                               const at::Tensor& input, Saved& saved, const at::Tensor& grad_output,
                               const UnitViews& gradients) const = 0;

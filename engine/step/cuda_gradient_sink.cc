@@ -32,6 +32,7 @@ class CudaGradientSink final : public GradientSink {
                    std::unique_ptr<aio::PinnedPool> pool)
       : model_(model),
         options_(std::move(options)),
+        stage_elements_(footprint.stage_bytes() / offload::element_bytes(options_.type)),
         trace_(trace),
         pool_(std::move(pool)),
         host_(pool_->acquire()),
@@ -83,18 +84,17 @@ class CudaGradientSink final : public GradientSink {
     if (elements == 0) return {};
     const auto* const from = static_cast<const float*>(unit.flat.data_ptr());
     if (unit.kept != nullptr) {  // totals() has seen the copies of the previous step end
-      SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, unit, elements));
+      SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, unit.sums, elements));
       return unit.gradient == nullptr
                  ? Status()
-                 : copy_to_host(index, unit.kept, options_.residency.on_host(index));
+                 : copy_to_host(index, unit.kept, 0, options_.residency.on_host(index));
     }
-    Stage& stage = stages_[next_stage_++ % kGradientStages];
-    stage.copied.block(c10::cuda::getCurrentCUDAStream());
-    auto* const staged = static_cast<std::byte*>(stage.memory.data_ptr());
-    SLUICE_RETURN_IF_ERROR(cast_to(staged, from, unit, elements));
-    const offload::ElementRange whole[] = {{.first = 0, .elements = elements}};
-    SLUICE_RETURN_IF_ERROR(copy_to_host(index, staged, whole));
-    stage.copied.record(copies_);
+    // A stage holds all of it, or whole blocks of the sums.
+    for (std::uint64_t first = 0; first < elements; first += stage_elements_) {
+      const offload::ElementRange piece = {.first = first,
+                                           .elements = std::min(stage_elements_, elements - first)};
+      SLUICE_RETURN_IF_ERROR(send(index, from + first, piece));
+    }
     return {};
   }
 
@@ -147,8 +147,22 @@ class CudaGradientSink final : public GradientSink {
     at::cuda::CUDAEvent copied;
   };
 
-  // The cast gradient, and the sums of its squares.
-  Status cast_to(std::byte* to, const float* from, const Unit& unit, std::uint64_t elements) {
+  // A piece of a unit's gradient, through the next stage.
+  Status send(int index, const float* from, const offload::ElementRange& piece) {
+    Stage& stage = stages_[next_stage_++ % kGradientStages];
+    stage.copied.block(c10::cuda::getCurrentCUDAStream());
+    auto* const staged = static_cast<std::byte*>(stage.memory.data_ptr());
+    double* const sums = at(index).sums + offload::sum_node_count(0, piece.first);
+    SLUICE_RETURN_IF_ERROR(cast_to(staged, from, sums, piece.elements));
+    const offload::ElementRange whole[] = {piece};
+    const std::uint64_t before = piece.first * offload::element_bytes(options_.type);
+    SLUICE_RETURN_IF_ERROR(copy_to_host(index, staged, before, whole));
+    stage.copied.record(copies_);
+    return {};
+  }
+
+  // The cast gradient, and the sums of its squares, from a whole block of these on.
+  Status cast_to(std::byte* to, const float* from, double* sums, std::uint64_t elements) {
     const bool cast = options_.type != offload::GradType::kFp32;
     SLUICE_RETURN_IF_ERROR(
         offload::cast_and_sum_cuda({.grad = from,
@@ -156,7 +170,7 @@ class CudaGradientSink final : public GradientSink {
                                     .out = cast ? reinterpret_cast<std::uint16_t*>(to) : nullptr,
                                     .first = 0,
                                     .elements = elements,
-                                    .node_sums = unit.sums},
+                                    .node_sums = sums},
                                    compute()));
     if (!cast)
       must(
@@ -164,8 +178,8 @@ class CudaGradientSink final : public GradientSink {
     return {};
   }
 
-  // After what is enqueued now.
-  Status copy_to_host(int index, const std::byte* from,
+  // After what is enqueued now. `from` begins with the unit's byte `before`.
+  Status copy_to_host(int index, const std::byte* from, std::uint64_t before,
                       std::span<const offload::ElementRange> ranges) {
     const std::uint64_t width = offload::element_bytes(options_.type);
     std::uint64_t bytes = 0;
@@ -178,7 +192,8 @@ class CudaGradientSink final : public GradientSink {
                              .bytes = bytes},
                             copies_.stream());
     for (const offload::ElementRange& range : ranges) {
-      must(cudaMemcpyAsync(at(index).gradient + range.first * width, from + range.first * width,
+      const std::uint64_t at_byte = range.first * width;
+      must(cudaMemcpyAsync(at(index).gradient + at_byte, from + (at_byte - before),
                            range.elements * width, cudaMemcpyDeviceToHost, copies_.stream()));
     }
     copied_bytes_ += bytes;
@@ -191,6 +206,7 @@ class CudaGradientSink final : public GradientSink {
 
   const ModelLayout& model_;
   const CudaSinkOptions options_;
+  const std::uint64_t stage_elements_;
   TraceLog* const trace_;
   const std::unique_ptr<aio::PinnedPool> pool_;
   aio::PinnedPool::Lease host_;

@@ -148,6 +148,7 @@ class CudaUnitParameters final : public UnitParameters {
     int streamed_rank = 0;  // of a block that shares slots: how many such blocks precede it
   };
 
+  UnitRole role_of(int unit) const { return slot_role(model_, unit, options_.ends_take_turns); }
   Slot& slot_at(int index) { return *slots_[static_cast<std::size_t>(index)]; }
   Unit& unit_at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
 
@@ -166,7 +167,7 @@ class CudaUnitParameters final : public UnitParameters {
     for (int unit = 0; unit < model_.units(); ++unit) {
       if (!options_.residency.resident(unit)) continue;
       unit_at(unit).own_slot = static_cast<int>(slots_.size());
-      Slot& slot = add_slot(model_.kind(unit).role(), place);
+      Slot& slot = add_slot(role_of(unit), place);
       slot.owner = unit;
       if (!options_.residency.has_host_state(unit)) slot.unit = unit;  // set and updated there
       place += place_bytes(model_.layout(unit), options_.type);
@@ -195,7 +196,7 @@ class CudaUnitParameters final : public UnitParameters {
     std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       const Slot& slot = *slots_[i];
-      const bool fits = slot.owner == kNobody && slot.of == model_.kind(unit).role();
+      const bool fits = slot.owner == kNobody && slot.of == role_of(unit);
       if (!fits || slot.acquired || slot.last_use >= oldest) continue;
       best = static_cast<int>(i);
       oldest = slot.last_use;

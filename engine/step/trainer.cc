@@ -183,7 +183,8 @@ void Trainer::prefetch_behind(std::size_t position) {
 // One operation that computes, with the parameters that were fetched for it.
 void Trainer::compute(std::size_t position, const StepBatch& batch) {
   const auto& [op, unit] = program_[position];
-  const UnitViews views = fetched_.views(parts_.model->layout(), unit);
+  const bool reads = op != offload::StepOp::kBackward || unit > 0;
+  const UnitViews views = reads ? fetched_.views(parts_.model->layout(), unit) : UnitViews();
   if (op == offload::StepOp::kForward)
     forward(unit, views);
   else if (op == offload::StepOp::kHead)

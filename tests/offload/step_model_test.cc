@@ -137,13 +137,13 @@ TEST(StepModel, FetchesAStreamedEmbeddingAgainForTheHead) {
   auto places = all_resident_on_cpu(units);
   for (UnitPlacement& place : places) place.resident = false;
   // Two slots. Forward brings all four, in turn; the head pushes out a block and asks for the
-  // embedding; backward asks for both blocks and, when those have pushed it out, the embedding.
+  // embedding; backward asks for both blocks, and needs none of the embedding's.
   const StepPrediction prediction = predict_step(units, places, speeds, {.prefetch_units = 1});
-  EXPECT_EQ(prediction.h2d_bytes, 2 * (10 + 20 + 20 + 10 + 10 + 20 + 20 + 10));
+  EXPECT_EQ(prediction.h2d_bytes, 2 * (10 + 20 + 20 + 10 + 10 + 20 + 20));
   // A head with an output matrix of its own does not ask, and a block's slot is not lost to it.
   units.back().lenders.clear();
   EXPECT_EQ(predict_step(units, places, speeds, {.prefetch_units = 1}).h2d_bytes,
-            2 * (10 + 20 + 20 + 10 + 20 + 10));
+            2 * (10 + 20 + 20 + 10 + 20));
 }
 
 TEST(StepModel, WaitsForTheLastGradient) {

@@ -138,12 +138,31 @@ std::vector<std::string> devices(const std::string& params, const std::string& o
 }
 
 const std::vector<std::string> kLlama = {"model.preset=qwen2.5-1.5b"};
+const std::vector<std::string> kUntied = {"model.preset=qwen2.5-7b"};
 const std::vector<std::string> kAdapters = {"model.preset=qwen3-8b", "recipe.lora.rank=16"};
+
+// What a vocabulary of 152,064 rows takes when the host updates all of it.
+TEST(GpuPlan, NoStageIsSizedByAVocabularyAndItsEndsTakeTurns) {
+  const ModelLayout model = configured_layout(planned_config(kUntied), /*on_gpu=*/true);
+  const int head = model.head();
+  const auto bytes_of = [&](int unit) { return 2 * model.layout(unit).elements; };
+  ASSERT_GT(bytes_of(head), 2 * bytes_of(1));
+
+  const std::uint64_t stage = SinkFootprint::of(model, {}).stage_bytes();
+  EXPECT_GE(stage, bytes_of(1));
+  EXPECT_LT(stage, bytes_of(1) + kMiB);
+
+  CudaSlotOptions slots = {.block_slots = 2};
+  const std::uint64_t apart = SlotFootprint::of(model, slots).all_slot_bytes(2);
+  slots.ends_take_turns = true;
+  const std::uint64_t together = SlotFootprint::of(model, slots).all_slot_bytes(2);
+  EXPECT_EQ(apart - together, std::min(bytes_of(0), bytes_of(head)));
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Runs, MemoryLedgerTest,
     testing::Values(
-        Case{"llama", kLlama}, Case{"adapters", kAdapters},
+        Case{"llama", kLlama}, Case{"untied", kUntied}, Case{"adapters", kAdapters},
         Case{"adapters_fp32", kAdapters + std::vector<std::string>{"bf16.enabled=false"}},
         Case{"adapters_fp16",
              kAdapters + std::vector<std::string>{"bf16.enabled=false", "fp16.enabled=true"}},

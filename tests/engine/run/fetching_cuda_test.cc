@@ -111,6 +111,29 @@ TEST_F(FetchingCuda, GivesUpSlotsThatTheGpuHasNoRoomFor) {
   EXPECT_EQ(least->fetching.block_slots, 2);  // the preflight check refuses it
 }
 
+// 150,016 rows of 256 in fp32 are more than a stage holds; on the GPU they pass through none.
+TEST_F(FetchingCuda, AHeadLargerThanAStageIsSentInPiecesAndInTheSlotOfTheEmbedding) {
+  const auto steps = [](const std::string& device) {
+    const SmallRun small(
+        of_llama({"run.device=cuda", "model.vocab=150016", "model.hidden=256", "bf16.enabled=false",
+                  "zero_optimization.offload_optimizer.device=" + device,
+                  "zero_optimization.offload_param.device=" + device}));
+    const ModelLayout model = configured_layout(small.config(), /*on_gpu=*/true);
+    EXPECT_TRUE(model.borrowed(model.head()).empty());
+    if (device == "cpu") {
+      const auto plan = plan_memory(small.config(), model, {.on_gpu = true});
+      EXPECT_LT(SinkFootprint::of(model, sink_options(*plan)).stage_bytes(),
+                4 * model.layout(model.head()).elements);
+    }
+    const auto run = small.start();
+    std::vector<double> losses;
+    for (int i = 0; i < kSteps; ++i) losses.push_back(run->step().loss);
+    return std::pair(losses, masters_of(*run));
+  };
+  const auto on_the_gpu = steps("none");
+  EXPECT_EQ(steps("cpu"), on_the_gpu);
+}
+
 // The rows that pad the vocabulary take no part: a vocabulary padded from 61 to 64 learns as on the
 // CPU, which does not pad.
 TEST_F(FetchingCuda, APaddedVocabularyLearnsAsOneThatIsNot) {
