@@ -46,6 +46,10 @@ XL_SHORT = (deepspeed("fp16", "xl", 16, 128), deepspeed("bf16", "xl", 16, 128))
 FSDP = Peer("fsdp", "PyTorch FSDP2 bf16", "peer_fsdp.py",
             ("--batch", "16", "--seq", "128", "--steps", "7", "--cap", "24"))
 
+QWEN = ("--set", "model.preset=qwen2.5-1.5b", "--set", "model.dropout=0")
+QWEN_DS = Peer("ds-bf16", "DeepSpeed bf16", "peer_llama_ds.py",
+               ("--model", "qwen2.5-1.5b", "--batch", "8", "--seq", "1024", "--cap", "24"))
+
 ROWS = {
     "xl-auto": Row("GPT-2 XL, 16 x 128, auto, bf16", ("gpt2_xl_24gb.json",), 20, 5, XL_SHORT, 12),
     "xl-cpu": Row("GPT-2 XL, 16 x 128, all on the CPU, bf16", ("gpt2_xl_24gb.json", *CPU), 12, 4,
@@ -56,6 +60,8 @@ ROWS = {
                    nvme=True),
     "xl-1024": Row("GPT-2 XL, 8 x 1024, auto, bf16", ("gpt2_xl_24gb_1024.json",), 10, 3,
                    (deepspeed("bf16", "xl", 8, 1024, "--ckpt"),), 4),
+    "qwen-1.5b": Row("Qwen2.5-1.5B, 8 x 1024, auto, bf16",
+                     ("gpt2_xl_24gb_1024.json", *QWEN), 10, 3, (QWEN_DS,), 4),
     "3b-1024": Row("3.3B (40 x 2560), 8 x 1024, auto, bf16",
                    ("gpt2_xl_24gb_1024.json", *SIZE_3B), 8, 3,
                    (deepspeed("bf16", "3b", 8, 1024, "--ckpt", steps=6),), 3.3),

@@ -16,15 +16,16 @@ namespace sluice::engine {
 
 using offload::ParamOffloader;
 
-BaseParameters::BaseParameters(const MemoryPlan& plan, const ModelLayout& model)
-    : model_(model), layout_(model.base()), form_(plan.types.form) {
+BaseParameters::BaseParameters(const MemoryPlan& plan, const ModelLayout& model,
+                               aio::Executor* executor)
+    : model_(model), layout_(model.base()), form_(plan.types.form), executor_(executor) {
   for (int unit = 0; unit < layout_.units(); ++unit) elements_ += layout_.layout(unit).elements;
 }
 
 Result<std::unique_ptr<BaseParameters>> BaseParameters::create(const MemoryPlan& plan,
                                                                const ModelLayout& model,
                                                                const Environment& environment) {
-  std::unique_ptr<BaseParameters> base(new BaseParameters(plan, model));
+  std::unique_ptr<BaseParameters> base(new BaseParameters(plan, model, environment.executor));
   SLUICE_ASSIGN_OR_RETURN(
       base->params_,
       ParamOffloader::create(base_param_options(plan), {.reads = environment.drives->reads.get(),
@@ -92,6 +93,8 @@ Status BaseParameters::load(const config::Config& config, aio::IoQueue& queue,
                         std::span<float> values) -> Status {
               if (weights)
                 SLUICE_RETURN_IF_ERROR(weights->read(parameter, first, values));
+              else if (executor_ != nullptr)
+                fill_initial(parameter, seed, first, values, *executor_);
               else
                 fill_initial(parameter, seed, first, values);
               fingerprint.add(values);

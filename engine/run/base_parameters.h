@@ -49,13 +49,14 @@ class BaseParameters {
   offload::ParamStats stats() const { return params_->stats(); }
 
  private:
-  BaseParameters(const MemoryPlan& plan, const ModelLayout& model);
+  BaseParameters(const MemoryPlan& plan, const ModelLayout& model, aio::Executor* executor);
   struct Load;
   Status load_unit(int unit, Load& load);
 
   const ModelLayout& model_;
   const ModelLayout layout_;  // of the base
   const offload::ParamForm form_;
+  aio::Executor* const executor_;  // may be null
   std::uint64_t elements_ = 0;
   std::string fingerprint_;
   std::unique_ptr<offload::ParamOffloader> params_;
