@@ -57,7 +57,8 @@ void add_differences(const std::map<std::string, Number>& said, const Names& nam
 }
 
 Status compare(const std::string& path, const Said& said, const Names& names,
-               const ModelShape& wanted) {
+               const ModelShape& given) {
+  const ModelShape wanted = complete(given);
   std::string differences;
   const auto size = [](const std::string& /*key*/, std::int64_t value) {
     return std::to_string(value);
