@@ -65,7 +65,7 @@ void expect_gradients_match_differences(double dropout, bool recompute,
   const PassContext context = {.run_seed = kSeed, .step = 2, .micro_batch = 1};
   const Batch batch = batch_of(2, 7, 31);
   model.forward_backward(context, batch.tokens, batch.targets, 1, recompute);
-  const double step = 1e-5;
+  const double step = 2e-6;
   model.for_each_parameter(
       [&](const ParameterSpec& spec, const at::Tensor& parameter, const at::Tensor& gradient) {
         const at::Tensor direction = at::randn(spec.shape, parameter.options());
@@ -102,6 +102,7 @@ const Numbers kVariants[] = {
 
 TEST(ModelGradient, OfOtherGpt2sMatchesFiniteDifferences) {
   for (const Numbers& numbers : kVariants) {
+    SCOPED_TRACE(testing::PrintToString(numbers));
     expect_gradients_match_differences(0, false, numbers);
     expect_gradients_match_differences(0.2, true, numbers);
   }
