@@ -64,9 +64,7 @@ Status compare(const std::string& path, const Said& said, const Names& names,
     return std::to_string(value);
   };
   const auto number = [&](const std::string& key, double value) {
-    for (const ShapeNumber& known : family_of(wanted).numbers())
-      if (known.name() == key) return known.text(value);
-    return Json(value).dump();
+    return family_number_text(wanted.family, key, value);
   };
   add_differences(said.sizes, names, stored_model(wanted), size, differences);
   add_differences(said.numbers, names, wanted.numbers, number, differences);

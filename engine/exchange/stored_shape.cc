@@ -23,6 +23,13 @@ void store_shape(const ModelShape& shape, StoredRun& run) {
   }
 }
 
+std::string family_number_text(const std::string& family, const std::string& name, double value) {
+  if (const ModelFamily* const of = find_family(family))
+    for (const ShapeNumber& number : of->numbers())
+      if (number.name() == name) return number.text(value);
+  return ShapeNumber{}.text(value);
+}
+
 StoredRun complete(StoredRun run) {
   ModelShape shape;
   shape.family = run.family;
