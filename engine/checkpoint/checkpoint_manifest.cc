@@ -18,7 +18,7 @@ using nlohmann::json;
 constexpr const char* kFormat = "sluice-checkpoint";
 constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kVersionWithSkips = 2;     // skipped_in_a_row is there
-constexpr std::int64_t kVersionWithFamilies = 3;  // and family, family_numbers: not a GPT-2's
+constexpr std::int64_t kVersionWithFamilies = 3;  // and family, family_numbers: no plain GPT-2
 constexpr std::int64_t kVersionWithAdapters = 4;  // and adapters, whose parameters are all it holds
 constexpr std::int64_t kNewestVersion = kVersionWithAdapters;
 constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that do not say

@@ -60,7 +60,8 @@ void compare_adapters(const StoredRun& stored, const StoredRun& now, Differences
 
 }  // namespace
 
-std::vector<std::string> run_differences(const StoredRun& stored, const StoredRun& now) {
+std::vector<std::string> run_differences(const StoredRun& stored, const StoredRun& now,
+                                         const FamilyNumberText& text_of) {
   Differences differences;
   if (!stored.imported()) {
     differences.compare("the run's seed", stored.seed, now.seed);
@@ -82,12 +83,15 @@ std::vector<std::string> run_differences(const StoredRun& stored, const StoredRu
       differences.add("the model's " + name, text(stored.model), text(now.model));
   }
   std::set<std::string> numbers;
-  for (const auto* of : {&stored.family_numbers, &now.family_numbers})
-    for (const auto& [name, value] : *of) numbers.insert(name);
+  if (stored.family == now.family) {  // else they are not each other's
+    for (const auto* of : {&stored.family_numbers, &now.family_numbers})
+      for (const auto& [name, value] : *of) numbers.insert(name);
+  }
   for (const std::string& name : numbers) {
-    const auto text = [&name](const std::map<std::string, double>& of) {
+    const auto text = [&](const std::map<std::string, double>& of) {
       const auto entry = of.find(name);
-      return entry == of.end() ? std::string("not there") : number_text(entry->second);
+      if (entry == of.end()) return std::string("not there");
+      return text_of ? text_of(name, entry->second) : number_text(entry->second);
     };
     if (text(stored.family_numbers) != text(now.family_numbers))
       differences.add("the model's " + name, text(stored.family_numbers), text(now.family_numbers));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -78,7 +79,10 @@ struct CheckpointState {
 
 // One clause for each thing in which the two differ, as in "run.seed is 7, and was 42 when the
 // checkpoint was written"; empty: the run can continue bit for bit. For an imported checkpoint only
-// the model's shape is compared.
-std::vector<std::string> run_differences(const StoredRun& stored, const StoredRun& now);
+// the model's shape is compared. `text`: of a family's number, which may stand for a word; empty:
+// the number.
+using FamilyNumberText = std::function<std::string(const std::string& name, double value)>;
+std::vector<std::string> run_differences(const StoredRun& stored, const StoredRun& now,
+                                         const FamilyNumberText& text = {});
 
 }  // namespace sluice::engine

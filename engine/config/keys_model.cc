@@ -55,7 +55,7 @@ constexpr Key kRows[] = {
     {.path = "model.ffn_multiplier",
      .field = SLUICE_FIELD(model.ffn_multiplier),
      .default_json = "\"auto\"",
-     .range = {.minimum = 0.01, .maximum = 64},
+     .range = {.minimum = 1e-6, .maximum = 65536},
      .auto_rule = "the preset's; for custom the family's, 4 for gpt2",
      .meaning = "width of the feed-forward layer over model.hidden"},
     {.path = "model.init_seed",

@@ -49,7 +49,14 @@ void fill_rest(Derivation& derivation, const Origin& origin) {
     whose = origin.key;
   }
   fill(derivation, "model.dropout", model.dropout, {usual.dropout, whose});
-  fill(derivation, "model.ffn_multiplier", model.ffn_multiplier, {usual.ffn_multiplier, whose});
+  constexpr const char* kFfn = "model.ffn_multiplier";
+  fill(derivation, kFfn, model.ffn_multiplier, {usual.ffn_multiplier, whose});
+  // The run's own file has it as a value that was given.
+  const Range& range = find_key(kFfn)->range;
+  if (model.ffn_multiplier < range.minimum || model.ffn_multiplier > range.maximum)
+    derivation.reject(std::string(whose) + " has a feed-forward layer " +
+                      std::to_string(model.ffn_multiplier) +
+                      " times as wide as model.hidden, which is beyond what " + kFfn + " can be");
 }
 
 void fill_family(Derivation& derivation, const Origin& origin) {

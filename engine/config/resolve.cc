@@ -214,6 +214,22 @@ std::string usual_family(const Model& model) {
   return engine::preset_shape(model.preset).value_or(engine::ModelShape{}).family;
 }
 
+// Whether a file without the key means the same: so that those of models from before their family
+// had the number stay what they were, and older programs read them.
+bool goes_without_saying(const Key& key, const Model& model) {
+  if (key.path == "model.family") return model.family == usual_family(model);
+  const engine::ModelFamily* const family = engine::find_family(model.family);
+  if (family == nullptr || !std::holds_alternative<FamilyNumber>(key.field)) return false;
+  const auto numbers = family->numbers();
+  const auto number = std::find_if(numbers.begin(), numbers.end(),
+                                   [&](const auto& one) { return one.key == key.path; });
+  if (number == numbers.end() || !number->came_later) return false;
+  const std::string name(number->name());
+  const auto preset = engine::preset_shape(model.preset);
+  const bool is_presets = preset && preset->family == model.family;
+  return model.numbers.at(name) == (is_presets ? preset->numbers.at(name) : number->default_value);
+}
+
 }  // namespace
 
 std::string to_json(const Config& config) {
@@ -232,8 +248,7 @@ std::string to_json(const Resolved& resolved) {
     if (key.treatment != Treatment::kHonoured || !has_effect(key, config)) continue;
     Json value = value_or_auto(key, config);
     if (value.is_null()) continue;
-    // As before there were several: a file without the key means the preset's.
-    if (key.path == "model.family" && config.model.family == usual_family(config.model)) continue;
+    if (goes_without_saying(key, config.model)) continue;
     if (std::find(kept.begin(), kept.end(), key.path) != kept.end()) value = "auto";
     Json* place = &root;
     std::string_view rest = key.path;

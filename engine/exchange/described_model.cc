@@ -57,15 +57,14 @@ void add_differences(const std::map<std::string, Number>& said, const Names& nam
 }
 
 Status compare(const std::string& path, const Said& said, const Names& names,
-               const ModelShape& wanted) {
+               const ModelShape& given) {
+  const ModelShape wanted = complete(given);
   std::string differences;
   const auto size = [](const std::string& /*key*/, std::int64_t value) {
     return std::to_string(value);
   };
   const auto number = [&](const std::string& key, double value) {
-    for (const ShapeNumber& known : family_of(wanted).numbers())
-      if (known.name() == key) return known.text(value);
-    return Json(value).dump();
+    return family_number_text(wanted.family, key, value);
   };
   add_differences(said.sizes, names, stored_model(wanted), size, differences);
   add_differences(said.numbers, names, wanted.numbers, number, differences);

@@ -130,15 +130,26 @@ std::string adapter_introduction(const ModelCard& card) {
          counted(card.parameters, "parameter") + ") for " + base + ".\n";
 }
 
+// "; activation gelu, tied_head false": what is not as in the family's first models.
+std::string variant_text(const ModelShape& shape) {
+  std::string text;
+  for (const ShapeNumber& one : family_of(shape).numbers()) {
+    const auto found = shape.numbers.find(std::string(one.name()));
+    if (!one.came_later || found == shape.numbers.end() || !one.is_written(found->second)) continue;
+    text += (text.empty() ? "; " : ", ") + std::string(one.name()) + " " + one.text(found->second);
+  }
+  return text;
+}
+
 std::string introduction(const ModelCard& card, const Keys& keys) {
   if (card.is_adapter()) return adapter_introduction(card);
   std::string text = "\n# " + card.name + "\n\n";
-  const std::string of = "a causal language model of the " + card.shape.family + " family, " +
-                         counted(card.parameters, "parameter") + " (" +
-                         std::to_string(card.shape.layers) + " layers of width " +
-                         std::to_string(card.shape.hidden) + ", a vocabulary of " +
-                         std::to_string(card.shape.vocab) + ", a context of " +
-                         std::to_string(card.shape.context_tokens) + " tokens)";
+  const std::string of =
+      "a causal language model of the " + card.shape.family + " family, " +
+      counted(card.parameters, "parameter") + " (" + std::to_string(card.shape.layers) +
+      " layers of width " + std::to_string(card.shape.hidden) + ", a vocabulary of " +
+      std::to_string(card.shape.vocab) + ", a context of " +
+      std::to_string(card.shape.context_tokens) + " tokens" + variant_text(card.shape) + ")";
   text += "This is " + of;
   const std::string weights = keys.text("/model/init_from");
   if (!is_trained(card)) {

@@ -16,6 +16,18 @@ void store_shape(const ModelShape& shape, StoredRun& run) {
   run.model = stored_model(shape);
   run.dropout = shape.dropout;
   run.family_numbers = shape.numbers;
+  for (const ShapeNumber& number : family_of(shape).numbers()) {
+    const auto found = run.family_numbers.find(std::string(number.name()));
+    if (found != run.family_numbers.end() && !number.is_written(found->second))
+      run.family_numbers.erase(found);
+  }
+}
+
+std::string family_number_text(const std::string& family, const std::string& name, double value) {
+  if (const ModelFamily* const of = find_family(family))
+    for (const ShapeNumber& number : of->numbers())
+      if (number.name() == name) return number.text(value);
+  return ShapeNumber{}.text(value);
 }
 
 StoredRun complete(StoredRun run) {

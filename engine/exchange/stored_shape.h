@@ -17,7 +17,10 @@ namespace sluice::engine {
 std::map<std::string, std::int64_t> stored_model(const ModelShape& shape);
 // With the family's defaults for numbers that it does not say: complete() of a shape.
 StoredRun complete(StoredRun run);
-// Sets family, model and dropout, and the family's numbers.
+// "relu", "1e-06": the value of one of a family's numbers (FamilyNumberText); of any family.
+std::string family_number_text(const std::string& family, const std::string& name, double value);
+// Sets family, model and dropout, and the family's numbers, but for those that go without saying
+// (ShapeNumber::is_written()).
 void store_shape(const ModelShape& shape, StoredRun& run);
 // With what the checkpoint leaves out. kCorrupt where the numbers are not those of a model;
 // kUnsupported: of a family that is not there.

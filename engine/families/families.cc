@@ -32,6 +32,7 @@ std::string number_text(double value) { return nlohmann::json(value).dump(); }
 Status check_number(const ShapeNumber& number, const ModelFamily& family, const ModelShape& shape) {
   const std::string name(number.name());
   const auto found = shape.numbers.find(name);
+  if (found == shape.numbers.end() && number.came_later) return {};
   if (found == shape.numbers.end())
     return cannot_build("a model of the family " + std::string(family.name()) + " needs " + name);
   const double value = found->second;
@@ -46,7 +47,7 @@ Status check_number(const ShapeNumber& number, const ModelFamily& family, const 
                       std::string(family.name()) + " it must be " + limit);
 }
 
-// All of the family's, and no other.
+// The family's, and no other.
 Status check_numbers(const ModelFamily& family, const ModelShape& shape) {
   const auto known = family.numbers();
   for (const auto& [name, value] : shape.numbers) {

@@ -45,12 +45,18 @@ struct ShapeNumber {
   double maximum = std::numeric_limits<double>::infinity();
   std::string_view choices = {};  // "none|linear": the words, and the range with them
   bool whole = false;             // without a fraction
+  // It came after the family's first models. A shape may lack it, which then has the default; and
+  // what is written of a model has it where it is another, so that files of models from before stay
+  // what they were.
+  bool came_later = false;
   std::string_view meaning = {};
 
   std::string_view name() const { return key.substr(key.find('.') + 1); }
   double most() const;  // maximum, or the last word
   double least() const { return choices.empty() ? minimum : 0; }
   std::string text(double value) const;  // "llama3", "8"
+  // Whether what is written of a model with this value says it.
+  bool is_written(double value) const { return !came_later || value != default_value; }
   // The place of a word, in letters of either case; nothing where it is none.
   std::optional<double> place(std::string_view word) const;
 };

@@ -23,7 +23,7 @@ struct ModelShape {
   double dropout = 0;           // of embeddings, attention probabilities and residual branches
   std::int64_t ffn_hidden = 0;  // 0: 4 * hidden
   std::string family = std::string(kGpt2Family);  // ModelFamily::name()
-  std::map<std::string, double> numbers;          // all of ModelFamily::numbers(), and no other
+  std::map<std::string, double> numbers;          // ModelFamily::numbers() by name
 
   std::int64_t ffn() const { return ffn_hidden == 0 ? 4 * hidden : ffn_hidden; }
 };

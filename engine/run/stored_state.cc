@@ -98,10 +98,13 @@ Status check_base(const StoredRun& stored, const std::string& fingerprint,
 Status check_same_run(const CheckpointState& stored_state, const CheckpointState& state_now) {
   const StoredRun stored = complete(stored_state.run);
   const StoredRun& now = state_now.run;
-  StoredRun comparable = now;  // except for what is worded differently
+  StoredRun comparable = complete(now);  // except for what is worded differently
   comparable.cpu_threads = stored.cpu_threads;
   comparable.data_order = stored.data_order;
-  std::vector<std::string> differences = run_differences(stored, comparable);
+  std::vector<std::string> differences =
+      run_differences(stored, comparable, [&stored](const std::string& name, double value) {
+        return family_number_text(stored.family, name, value);
+      });
   if (!stored.imported() && stored.data_order != now.data_order)
     differences.push_back(data_difference(stored_state, state_now));
   if (!differences.empty()) {

@@ -44,8 +44,9 @@ Status check_tied_head(const ParameterNames& names, SafetensorsReader& weights,
     return Error(ErrorCode::kInvalidArgument,
                  "tensor " + in_quotes(head->name) + " is not " + in_quotes(embedding->name) +
                      " (token " + std::to_string((first + at) / row) +
-                     " is the first that differs): the model has a head of its own, and one of "
-                     "this family has the token embedding as its head (tie_word_embeddings)");
+                     " is the first that differs): the weights have a head of their own, and the "
+                     "model is said to have the token embedding as its head (tie_word_embeddings; "
+                     "model.tied_head)");
   }
   return {};
 }

@@ -271,14 +271,14 @@ class Import(Exchange):
         make_model(SHAPE, seed=6).save_pretrained(self.path / "theirs")
         file = self.path / "theirs/config.json"
         config = json.loads(file.read_text(encoding="utf-8"))
-        for key, value in (("model_type", "bert"), ("activation_function", "relu"),
-                           ("scale_attn_by_inverse_layer_idx", True),
-                           ("scale_attn_weights", False), ("layer_norm_epsilon", 1e-6),
-                           ("tie_word_embeddings", False)):
+        for key, value in (("model_type", "bert"), ("activation_function", "quick_gelu"),
+                           ("add_cross_attention", True), ("tie_word_embeddings", None),
+                           ("quantization_config", {"bits": 4})):
             with self.subTest(key=key):
                 file.write_text(json.dumps({**config, key: value}), encoding="utf-8")
                 said = self.refused("import", self.path / "theirs", self.path / "run")
-                self.assertIn(f'"{key}" is {json.dumps(value)}', said)
+                text = json.dumps(value, separators=(",", ":"))
+                self.assertIn(f'"{key}" is {text}', said)
                 self.assertFalse((self.path / "run").exists())
         file.write_text(json.dumps({**config, "n_layer": 3}), encoding="utf-8")
         self.assertIn("h.2.", self.refused("import", self.path / "theirs", self.path / "run"))

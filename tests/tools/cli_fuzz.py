@@ -54,12 +54,13 @@ CONFIGS = good("run.json") * 6 + NO_FILES + bad(
     "text.bin", "run0/metrics.jsonl")
 SETS_GOOD = good("run.steps=1", "run.log_every=3", "optimizer.params.lr=0.01", "run.seed=7",
                  "gradient_clipping=1.0", "run.keep_last=1", "data.shuffle_seed=5",
-                 "run.resume=newest", "scheduler.type=warmup_stable_decay",
+                 "run.resume=newest", "scheduler.type=warmup_stable_decay", "model.activation=gelu_new",
                  'optimizer.groups=[{"match":"*.bias","weight_decay":0},{"match":"w?e.*","lr":0}]')
 SETS_BAD = bad("run.steps=-1", "run.stpes=1", "run.steps", "=1", "model.heads=3", "a.b.c=1",
                "run=1", "run.steps=[1]", "model.vocab=0", "optimizer.params.lr=abc", "...=1",
                "bf16.enabled=2", "fp16.enabled=true\x01", "train_batch_size=7",
                "run.keep_last=4294967297", "scheduler.type=cosin", "gradient_clipping_value=-1",
+               "model.activation=gulp", "model.norm_epsilon=0", "model.tied_head=2",
                'optimizer.groups=[{"match":"*.biass","lr":1}]', "optimizer.groups=[1]",
                'optimizer.groups=[{"match":"*"}]')
 STEP = 2 if HAS_ENGINE else 0  # of the run that is there: trained, or imported
@@ -68,10 +69,11 @@ DIRECTORIES = good("run0") * 3 + good("run0/") + NO_FILES + bad("run.json", "emp
                                                                f"damaged/checkpoints/{NAME}")
 RUNS = DIRECTORIES + good(f"run0/checkpoints/{NAME}") + bad("no_manifest")
 CHECKPOINTS = good(NAME, STEP, f"{STEP:09}") + bad("9", "-2", "step-x", "", "../run0", f"{STEP} ")
-MODELS = good("hf") * 3 + NO_FILES + bad("empty", "run.json", "hf_truncated", "hf_no_config",
+MODELS = good("hf", "hf_other") * 2 + NO_FILES + bad("empty", "run.json", "hf_truncated", "hf_no_config",
                                          "hf_bad_config", "hf_pipe", "text.bin")
 WEIGHTS = good("hf/model.safetensors", "hf") * 2 + NO_FILES + bad(
-    "empty", "run.json", "hf_truncated/model.safetensors", "text.bin", "empty.json", "hf_pipe")
+    "empty", "run.json", "hf_truncated/model.safetensors", "text.bin", "empty.json", "hf_pipe",
+    "hf_other")
 DATA = good("text.bin") * 3 + NO_FILES + bad("folder", "odd.bin", "empty.json", "wide.bin")
 TOKENS = good("text.bin", "chat.bin") * 3 + NO_FILES + bad(
     "folder", "odd.bin", "empty.json", "chat_cut.bin", "chat_newer.bin", "hf")

@@ -3,6 +3,7 @@
   run.json, text.bin     a run that trains in a second; run0, a run of it that has a checkpoint
   chat.bin               documents, and a mask of what is trained on
   hf/                    a model of the same shape as transformers writes it
+  hf_other/              likewise, of another activation and epsilon, with a head of its own
   all others             what is wrong with them is in their names
 """
 
@@ -23,7 +24,7 @@ RUN = {
     "budget": {"nvme_paths": ["nvme"]}}
 
 
-def write_hf_model(folder):
+def write_hf_model(folder, **other):
     """A GPT-2 of RUN's shape as transformers writes it, without transformers."""
     folder.mkdir()
     config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 1,
@@ -31,7 +32,7 @@ def write_hf_model(folder):
               "n_inner": None,
               "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "attn_pdrop": 0.0,
               "embd_pdrop": 0.0, "resid_pdrop": 0.0, "tie_word_embeddings": True,
-              "scale_attn_weights": True}
+              "scale_attn_weights": True, **other}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     shapes = {"wte.weight": [64, 16], "wpe.weight": [8, 16], "h.0.ln_1.weight": [16],
               "h.0.ln_1.bias": [16], "h.0.attn.c_attn.weight": [16, 48],
@@ -40,12 +41,15 @@ def write_hf_model(folder):
               "h.0.mlp.c_fc.weight": [16, 64], "h.0.mlp.c_fc.bias": [64],
               "h.0.mlp.c_proj.weight": [64, 16], "h.0.mlp.c_proj.bias": [16],
               "ln_f.weight": [16], "ln_f.bias": [16]}
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = [64, 16]
     draw, header, raw = random.Random(1), {}, b""
     for name, shape in shapes.items():
         count = shape[0] * (shape[1] if len(shape) > 1 else 1)
         data = struct.pack(f"<{count}f", *(draw.gauss(0, 0.02) for _ in range(count)))
-        header[f"transformer.{name}"] = {"dtype": "F32", "shape": shape,
-                                         "data_offsets": [len(raw), len(raw) + len(data)]}
+        prefix = "" if name == "lm_head.weight" else "transformer."
+        header[prefix + name] = {"dtype": "F32", "shape": shape,
+                                 "data_offsets": [len(raw), len(raw) + len(data)]}
         raw += data
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -99,11 +103,13 @@ def make_template(folder, run_program, has_engine):
     write("typo.json", json.dumps({**RUN, "optimiser": {}}))
     write("ds.json", json.dumps({"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}}))
     write_hf_model(folder / "hf")
+    write_hf_model(folder / "hf_other", activation_function="gelu", layer_norm_epsilon=1e-6,
+                   tie_word_embeddings=False, scale_attn_by_inverse_layer_idx=True)
     weights = (folder / "hf/model.safetensors").read_bytes()
     config = (folder / "hf/config.json").read_bytes()
     for name, model, about in (("hf_truncated", weights[:len(weights) // 2], config),
                                ("hf_no_config", weights, None), ("hf_pipe", None, config),
-                               ("hf_bad_config", weights, config.replace(b"gelu_new", b"relu"))):
+                               ("hf_bad_config", weights, config.replace(b"gelu_new", b"quick_gelu"))):
         if model:
             write(f"{name}/model.safetensors", model)
         if about:

@@ -5,10 +5,9 @@
 
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/kv_cache.h"
-#include "engine/model/ops/attention.h"
+#include "engine/model/ops/activate.h"
 #include "engine/model/ops/bias_gradient.h"
 #include "engine/model/ops/dropout.h"
-#include "engine/model/ops/gelu.h"
 #include "engine/model/ops/layer_norm.h"
 #include "engine/model/ops/linear.h"
 
@@ -39,7 +38,7 @@ struct Kept {
   Attended attended;
   at::Tensor middle;  // the residual stream between attention and feed-forward
   Normed norm2;
-  at::Tensor fc;  // before the GELU
+  at::Tensor fc;  // before the activation
 };
 
 std::vector<at::Tensor> pack(const Kept& kept) {
@@ -57,27 +56,36 @@ std::vector<at::Tensor> pack(const Kept& kept) {
           kept.fc};
 }
 
+Normed norm1(const UnitViews& w, const Gpt2Variant& variant, const at::Tensor& input) {
+  return layer_norm(input, w[p::kNorm1Weight], w[p::kNorm1Bias], variant.epsilon);
+}
+
+Normed norm2(const UnitViews& w, const Gpt2Variant& variant, const at::Tensor& middle) {
+  return layer_norm(middle, w[p::kNorm2Weight], w[p::kNorm2Bias], variant.epsilon);
+}
+
 // `attend`: from packed queries, keys and values to Attended. `keep`: what only backward needs.
 template <typename Attend>
-Kept run(const UnitViews& w, const at::Tensor& input, const Attend& attend, const Dropout& dropout,
-         bool keep) {
+Kept run(const UnitViews& w, const Gpt2Variant& variant, const at::Tensor& input,
+         const Attend& attend, const Dropout& dropout, bool keep) {
   Kept kept;
-  kept.norm1 = layer_norm(input, w[p::kNorm1Weight], w[p::kNorm1Bias]);
+  kept.norm1 = norm1(w, variant, input);
   kept.qkv = linear(kept.norm1.output, w[p::kAttentionWeight], w[p::kAttentionBias]);
   kept.norm1.output.reset();
   kept.attended = attend(kept.qkv);
   if (!keep) kept.qkv.reset();
   kept.middle = linear(kept.attended.output, w[p::kProjectionWeight], w[p::kProjectionBias]);
   if (!keep) kept.attended = {};
-  kept.norm2 = add_and_norm(kept.middle, input, dropout, w[p::kNorm2Weight], w[p::kNorm2Bias]);
+  kept.norm2 = add_and_norm(kept.middle, input, dropout, w[p::kNorm2Weight], w[p::kNorm2Bias],
+                            variant.epsilon);
   kept.fc = linear(kept.norm2.output, w[p::kFcWeight], w[p::kFcBias]);
   kept.norm2.output.reset();
   return kept;
 }
 
-// Frees what comes before the GELU, unless it was saved.
-at::Tensor last_product(const UnitViews& w, Kept& kept) {
-  const at::Tensor activation = gelu(kept.fc);
+// Frees what comes before the activation, unless it was saved.
+at::Tensor last_product(const UnitViews& w, const Gpt2Variant& variant, Kept& kept) {
+  const at::Tensor activation = activate(kept.fc, variant.activation);
   kept.fc.reset();
   return linear(activation, w[p::kFcProjectionWeight], w[p::kFcProjectionBias]);
 }
@@ -86,14 +94,6 @@ auto attend_with(const AttentionOptions& options) {
   return [options](const at::Tensor& qkv) {
     return attention(HeadViews(qkv, options.heads), options);
   };
-}
-
-AttentionOptions attention_options(const PassContext& context, const HeadShape& heads,
-                                   double probability) {
-  return {.heads = heads,
-          .reach = {.documents = context.documents},
-          .dropout = dropout_at(context, DropoutSite::kAttention, probability),
-          .deterministic = context.deterministic};
 }
 
 // Where a block's backward puts the products that are its matrices' gradients.
@@ -116,18 +116,18 @@ class WeightGradients {
 };
 
 // Returns the gradient of `middle`, the feed-forward's input.
-at::Tensor feed_forward_backward(const UnitViews& w, Saved& saved, const at::Tensor& middle,
-                                 const at::Tensor& grad_output, const Dropout& dropout,
-                                 const WeightGradients& g) {
-  at::Tensor gradient;  // of the feed-forward's middle, before and behind the GELU
+at::Tensor feed_forward_backward(const UnitViews& w, const Gpt2Variant& variant, Saved& saved,
+                                 const at::Tensor& middle, const at::Tensor& grad_output,
+                                 const Dropout& dropout, const WeightGradients& g) {
+  at::Tensor gradient;  // of the feed-forward's middle, before and behind the activation
   {
     const at::Tensor dropped = drop_and_accumulate(grad_output, dropout, g[p::kFcProjectionBias]);
     at::Tensor activation = saved.take(kFc);
     gradient = linear_input_gradient(dropped, w[p::kFcProjectionWeight]);
-    gelu_backward(activation, gradient, g[p::kFcBias]);
+    activate_backward(activation, gradient, variant.activation, g[p::kFcBias]);
     g.put(p::kFcProjectionWeight, activation, dropped);
   }
-  g.put(p::kFcWeight, layer_norm(middle, w[p::kNorm2Weight], w[p::kNorm2Bias]).output, gradient);
+  g.put(p::kFcWeight, norm2(w, variant, middle).output, gradient);
   gradient = linear_input_gradient(gradient, w[p::kFcWeight]);
   const Normed statistics = {{}, saved.take(kMean2), saved.take(kRstd2)};
   return layer_norm_backward(std::move(gradient), middle, statistics, w[p::kNorm2Weight],
@@ -135,9 +135,10 @@ at::Tensor feed_forward_backward(const UnitViews& w, Saved& saved, const at::Ten
 }
 
 // Returns the gradient of the first norm's output.
-at::Tensor attention_branch_backward(const UnitViews& w, Saved& saved, const at::Tensor& input,
-                                     const at::Tensor& grad_middle, const Dropout& dropout,
-                                     const AttentionOptions& options, const WeightGradients& g) {
+at::Tensor attention_branch_backward(const UnitViews& w, const Gpt2Variant& variant, Saved& saved,
+                                     const at::Tensor& input, const at::Tensor& grad_middle,
+                                     const Dropout& dropout, const AttentionOptions& options,
+                                     const WeightGradients& g) {
   at::Tensor gradient;
   {
     const Attended attended = {saved.take(kAttended), saved.take(kLogsumexp),
@@ -150,8 +151,7 @@ at::Tensor attention_branch_backward(const UnitViews& w, Saved& saved, const at:
     gradient = attention_backward(gradient, HeadViews(saved.take(kQkv), options.heads), attended,
                                   options, g[p::kAttentionBias]);
   }
-  g.put(p::kAttentionWeight, layer_norm(input, w[p::kNorm1Weight], w[p::kNorm1Bias]).output,
-        gradient);
+  g.put(p::kAttentionWeight, norm1(w, variant, input).output, gradient);
   return linear_input_gradient(gradient, w[p::kAttentionWeight]);
 }
 
@@ -161,15 +161,24 @@ Gpt2Block::Gpt2Block(const ModelShape& shape, std::int64_t layer)
     : ModelUnit(gpt2_block_layout(shape, layer)),
       layer_(layer),
       heads_(equal_heads(shape.heads, shape.hidden)),
-      dropout_(shape.dropout) {}
+      dropout_(shape.dropout),
+      variant_(gpt2_variant(shape)) {}
+
+AttentionOptions Gpt2Block::attention_options(const PassContext& context) const {
+  return {.heads = heads_,
+          .reach = {.documents = context.documents},
+          .dropout = dropout_at(context, DropoutSite::kAttention, dropout_),
+          .deterministic = context.deterministic,
+          .scale = variant_.attention_scale(heads_.head_dim, layer_)};
+}
 
 at::Tensor Gpt2Block::forward(const PassContext& context, const UnitViews& parameters,
                               const at::Tensor& input, Saved* saved) const {
   const at::NoGradGuard no_grad;
-  Kept kept = run(parameters, input, attend_with(attention_options(context, heads_, dropout_)),
+  Kept kept = run(parameters, variant_, input, attend_with(attention_options(context)),
                   dropout_at(context, DropoutSite::kProjection, dropout_), saved != nullptr);
   if (saved != nullptr) saved->assign(pack(kept));
-  at::Tensor output = last_product(parameters, kept);
+  at::Tensor output = last_product(parameters, variant_, kept);
   add_residual(output, kept.middle, dropout_at(context, DropoutSite::kFcProjection, dropout_));
   return output;
 }
@@ -177,9 +186,8 @@ at::Tensor Gpt2Block::forward(const PassContext& context, const UnitViews& param
 void Gpt2Block::recompute(const PassContext& context, const UnitViews& parameters,
                           const at::Tensor& input, Saved& saved) const {
   const at::NoGradGuard no_grad;
-  saved.assign(
-      pack(run(parameters, input, attend_with(attention_options(context, heads_, dropout_)),
-               dropout_at(context, DropoutSite::kProjection, dropout_), /*keep=*/true)));
+  saved.assign(pack(run(parameters, variant_, input, attend_with(attention_options(context)),
+                        dropout_at(context, DropoutSite::kProjection, dropout_), /*keep=*/true)));
 }
 
 at::Tensor Gpt2Block::backward(const PassContext& context, const UnitViews& parameters,
@@ -192,11 +200,11 @@ at::Tensor Gpt2Block::backward(const PassContext& context, const UnitViews& para
   const UnitViews& w = parameters;
   const WeightGradients g(gradients, context.overwrites);
   const at::Tensor grad_middle =
-      feed_forward_backward(w, saved, saved.take(kMiddle), grad_output,
+      feed_forward_backward(w, variant_, saved, saved.take(kMiddle), grad_output,
                             dropout_at(context, DropoutSite::kFcProjection, dropout_), g);
   at::Tensor grad_norm = attention_branch_backward(
-      w, saved, input, grad_middle, dropout_at(context, DropoutSite::kProjection, dropout_),
-      attention_options(context, heads_, dropout_), g);
+      w, variant_, saved, input, grad_middle,
+      dropout_at(context, DropoutSite::kProjection, dropout_), attention_options(context), g);
   const Normed statistics = {{}, saved.take(kMean1), saved.take(kRstd1)};
   saved.clear();
   return layer_norm_backward(std::move(grad_norm), input, statistics, w[p::kNorm1Weight],
@@ -208,16 +216,19 @@ at::Tensor Gpt2Block::extend(const UnitViews& parameters, const at::Tensor& inpu
   const at::NoGradGuard no_grad;
   TORCH_CHECK(cache.length() == 0 || input.size(1) == 1, "unit ", layout().name,
               ": after the first positions come single ones, and not ", input.size(1));
+  const AttentionOptions options = attention_options({.training = false});
   const auto attend = [&](const at::Tensor& qkv) -> Attended {
     const HeadViews heads(qkv, heads_);
     cache.put(layer_, heads.key, heads.value);
-    if (cache.length() == 0) return attention(heads, {.heads = heads_});
+    if (cache.length() == 0) return attention(heads, options);
     const std::int64_t positions = cache.length() + 1;
-    return {.output = merge_heads(at::scaled_dot_product_attention(
-                heads.query, cache.keys(layer_, positions), cache.values(layer_, positions)))};
+    return {
+        .output = merge_heads(at::scaled_dot_product_attention(
+            heads.query, cache.keys(layer_, positions), cache.values(layer_, positions), {}, 0.0,
+            /*is_causal=*/false, options.scale))};
   };
-  Kept kept = run(parameters, input, attend, {}, /*keep=*/false);
-  return last_product(parameters, kept).add_(kept.middle);
+  Kept kept = run(parameters, variant_, input, attend, {}, /*keep=*/false);
+  return last_product(parameters, variant_, kept).add_(kept.middle);
 }
 
 }  // namespace sluice::engine

@@ -1,14 +1,16 @@
-// Gpt2Block: one transformer block of GPT-2, pre-norm: attention and feed-forward (tanh GELU), each
+// Gpt2Block: one transformer block of GPT-2, pre-norm: attention and feed-forward, each
 // added to the residual stream behind dropout.
 //
 // Saved, per token: 5 hidden + ffn numbers of the activations' dtype (packed queries, keys and
 // values; attention's output; the residual stream between the branches; the feed-forward before
-// its GELU), fp32 statistics of two norms, and one fp32 per head. Norms' outputs and the
-// GELU are cheaper to compute again than to keep.
+// its activation), fp32 statistics of two norms, and one fp32 per head. Norms' outputs and the
+// activation are cheaper to compute again than to keep.
 #pragma once
 
+#include "engine/model/gpt2/gpt2_shape.h"
 #include "engine/model/model_shape.h"
 #include "engine/model/model_unit.h"
+#include "engine/model/ops/attention.h"
 #include "engine/model/ops/head_views.h"
 
 namespace sluice::engine {
@@ -28,9 +30,12 @@ class Gpt2Block final : public ModelUnit {
                     KvCache& cache) const override;
 
  private:
+  AttentionOptions attention_options(const PassContext& context) const;
+
   std::int64_t layer_;
   HeadShape heads_;
   double dropout_;
+  Gpt2Variant variant_;
 };
 
 }  // namespace sluice::engine

@@ -1,75 +1,84 @@
 #include "engine/model/gpt2/gpt2_config.h"
 
+#include <algorithm>
+#include <array>
+#include <optional>
 #include <utility>
 
+#include "engine/model/gpt2/gpt2_shape.h"
+#include "engine/model/hugging_face_config.h"
 #include "engine/weights/special_tokens_json.h"
 
 namespace sluice::engine {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = HuggingFaceConfig::Json;
 
-constexpr double kEpsilon = 1e-5;
-constexpr std::int64_t kLargest = std::int64_t{1} << 32;
 // The vocabulary's end in GPT-2, which transformers assumes where a file does not say.
 constexpr std::int64_t kGpt2EndOfText = 50256;
 
-std::string dtype_name(DType dtype) {
-  switch (dtype) {
-    case DType::kBF16:
-      return "bfloat16";
-    case DType::kF16:
-      return "float16";
-    default:
-      return "float32";
-  }
-}
-
-Error different(const std::string& key, const Json& value, const std::string& wanted) {
-  return Error(ErrorCode::kInvalidArgument, "\"" + key + "\" is " + value.dump() +
-                                                ", and Sluice computes GPT-2s with " + wanted +
-                                                " alone");
-}
-
-// The values that a key may have; the first is its default.
-Status expect(const Json& config, const char* key, const std::vector<Json>& known) {
-  const Json value = config.value(key, known.front());
-  for (const Json& one : known)
-    if (value == one) return {};
-  return different(key, value, known.front().dump());
-}
-
-struct CountKey {
+struct ActivationName {
   const char* name;
-  const char* common_name = nullptr;  // of all of transformers' models
+  Activation activation;
 };
+// transformers has several names for what differs in rounding alone. The first of each is written.
+constexpr std::array<ActivationName, 10> kActivationNames = {{
+    {"gelu_new", Activation::kGeluTanh},
+    {"gelu_pytorch_tanh", Activation::kGeluTanh},
+    {"gelu_python_tanh", Activation::kGeluTanh},
+    {"gelu_fast", Activation::kGeluTanh},
+    {"gelu_accurate", Activation::kGeluTanh},
+    {"gelu", Activation::kGelu},
+    {"gelu_python", Activation::kGelu},
+    {"relu", Activation::kRelu},
+    {"silu", Activation::kSilu},
+    {"swish", Activation::kSilu},
+}};
 
-Status count(const Json& config, const CountKey& key, std::int64_t& value) {
-  std::optional<Json> said;
-  for (const char* const name : {key.name, key.common_name}) {
-    if (name == nullptr) continue;
-    const auto found = config.find(name);
-    if (found == config.end() || found->is_null()) continue;
-    if (!found->is_number_integer() || *found < 1 || *found > kLargest)
-      return Error(ErrorCode::kCorrupt, "\"" + std::string(name) + "\" is " + found->dump() +
-                                            ", which is not such a count");
-    if (said && *said != *found)
-      return Error(ErrorCode::kCorrupt, "\"" + std::string(key.name) + "\" is " + said->dump() +
-                                            ", and \"" + name + "\" " + found->dump());
-    said = *found;
-    value = found->get<std::int64_t>();
-  }
-  return {};
+const char* name_of(Activation activation) {
+  return std::find_if(kActivationNames.begin(), kActivationNames.end(),
+                      [&](const ActivationName& one) { return one.activation == activation; })
+      ->name;
 }
 
-Status probability(const Json& config, const char* key, double& value) {
-  const auto found = config.find(key);
-  if (found == config.end()) return {};
-  if (!found->is_number() || *found < 0 || *found >= 1)
-    return Error(ErrorCode::kCorrupt,
-                 "\"" + std::string(key) + "\" is " + found->dump() + ", which is not a dropout");
-  value = found->get<double>();
-  return {};
+Activation activation_in(HuggingFaceConfig& config) {
+  constexpr const char* kKey = "activation_function";
+  const Json value = config.json().value(kKey, Json(kActivationNames.front().name));
+  for (const ActivationName& one : kActivationNames)
+    if (value == one.name) return one.activation;
+  config.refuse(kKey, value, R"("gelu_new", "gelu", "relu" or "silu")");
+  return Activation::kGeluTanh;
+}
+
+// transformers has no default for null where it wants a value.
+void refuse_null(HuggingFaceConfig& config, const char* key, const std::string& wanted) {
+  if (config.json().contains(key) && !config.has(key)) config.refuse(key, Json(), wanted);
+}
+
+bool flag(HuggingFaceConfig& config, const char* key, bool default_value) {
+  refuse_null(config, key, "true or false");
+  return config.flag(key, default_value);
+}
+
+// By GPT-2's name, or by that of all of transformers' models.
+std::int64_t count(HuggingFaceConfig& config, const char* key, const char* common_key,
+                   std::int64_t default_value) {
+  const std::int64_t value = config.count(key, default_value);
+  const std::int64_t common = config.count(common_key, default_value);
+  if (!config.has(common_key)) return value;
+  if (config.has(key) && value != common)
+    config.fail(Error(ErrorCode::kCorrupt, "\"" + std::string(key) + "\" is " +
+                                               std::to_string(value) + ", and \"" + common_key +
+                                               "\" " + std::to_string(common)));
+  return common;
+}
+
+double probability(HuggingFaceConfig& config, const char* key, double default_value) {
+  const Json value = config.json().value(key, Json(default_value));
+  if (value.is_number() && value >= 0 && value < 1) return value.get<double>();
+  config.fail(Error(ErrorCode::kCorrupt, "\"" + std::string(key) + "\" is " + value.dump() +
+                                             ", which is not a dropout"));
+  return default_value;
 }
 
 // A token outside of the vocabulary is none: small models have GPT-2's default, and no such token.
@@ -80,51 +89,57 @@ Result<SpecialTokens> special_tokens(const Json& config, std::int64_t vocab) {
   return tokens.within(vocab);
 }
 
-Status check_architecture(const Json& config) {
-  if (config.value("model_type", Json()) != "gpt2")
-    return different("model_type", config.value("model_type", Json()), "\"gpt2\"");
-  SLUICE_RETURN_IF_ERROR(expect(config, "activation_function", {"gelu_new", "gelu_pytorch_tanh"}));
-  SLUICE_RETURN_IF_ERROR(expect(config, "layer_norm_epsilon", {kEpsilon}));
-  SLUICE_RETURN_IF_ERROR(expect(config, "scale_attn_weights", {true}));
-  SLUICE_RETURN_IF_ERROR(expect(config, "scale_attn_by_inverse_layer_idx", {false}));
-  SLUICE_RETURN_IF_ERROR(expect(config, "add_cross_attention", {false}));
-  return expect(config, "tie_word_embeddings", {true});
+void check_class(HuggingFaceConfig& config) {
+  if (config.json().value("model_type", Json()) != "gpt2")
+    config.refuse("model_type", config.json().value("model_type", Json()), "\"gpt2\"");
+  if (config.has("quantization_config"))
+    config.refuse("quantization_config", config.json()["quantization_config"],
+                  "weights of 16 bits or more (none)");
+  config.expect("add_cross_attention", {false});
+  // Where attention is computed in fp32: here always, so either is the same but for rounding.
+  flag(config, "reorder_and_upcast_attn", false);
+}
+
+Gpt2Variant variant_in(HuggingFaceConfig& config) {
+  const Gpt2Variant usual;
+  Gpt2Variant variant;
+  variant.activation = activation_in(config);
+  refuse_null(config, "layer_norm_epsilon", "a number");
+  variant.epsilon =
+      config.number("layer_norm_epsilon", usual.epsilon, kGpt2SmallestEpsilon, kGpt2MostEpsilon);
+  variant.tied = flag(config, "tie_word_embeddings", usual.tied);
+  variant.scales_attention = flag(config, "scale_attn_weights", usual.scales_attention);
+  variant.scales_by_layer = flag(config, "scale_attn_by_inverse_layer_idx", usual.scales_by_layer);
+  return variant;
 }
 
 constexpr const char* kDifferentDropouts =
     "its dropouts differ (resid_pdrop, embd_pdrop, attn_pdrop): model.dropout is resid_pdrop's, "
     "for all three";
 
-// transformers' defaults, for what a file does not say.
-HuggingFaceModel default_model() {
-  return {.shape = {.layers = 12,
-                    .hidden = 768,
-                    .heads = 12,
-                    .context_tokens = 1024,
-                    .vocab = 50257,
-                    .dropout = 0.1}};
-}
-
-Result<HuggingFaceModel> parse(const Json& json) {
-  SLUICE_RETURN_IF_ERROR(check_architecture(json));
-  HuggingFaceModel model = default_model();
+// What a file does not say is as transformers' class has it.
+HuggingFaceModel parse(HuggingFaceConfig& config) {
+  constexpr std::int64_t kLayers = 12;
+  constexpr std::int64_t kHidden = 768;
+  constexpr std::int64_t kHeads = 12;
+  constexpr std::int64_t kContext = 1024;
+  constexpr std::int64_t kVocab = 50257;
+  constexpr double kDropout = 0.1;
+  check_class(config);
+  HuggingFaceModel model;
   ModelShape& shape = model.shape;
-  SLUICE_RETURN_IF_ERROR(count(json, {"n_layer", "num_hidden_layers"}, shape.layers));
-  SLUICE_RETURN_IF_ERROR(count(json, {"n_embd", "hidden_size"}, shape.hidden));
-  SLUICE_RETURN_IF_ERROR(count(json, {"n_head", "num_attention_heads"}, shape.heads));
-  SLUICE_RETURN_IF_ERROR(
-      count(json, {"n_positions", "max_position_embeddings"}, shape.context_tokens));
-  SLUICE_RETURN_IF_ERROR(count(json, {"vocab_size"}, shape.vocab));
-  shape.ffn_hidden = 4 * shape.hidden;
-  SLUICE_RETURN_IF_ERROR(count(json, {"n_inner"}, shape.ffn_hidden));
-  double embedding_dropout = shape.dropout;
-  double attention_dropout = shape.dropout;
-  SLUICE_RETURN_IF_ERROR(probability(json, "resid_pdrop", shape.dropout));
-  SLUICE_RETURN_IF_ERROR(probability(json, "embd_pdrop", embedding_dropout));
-  SLUICE_RETURN_IF_ERROR(probability(json, "attn_pdrop", attention_dropout));
+  shape.layers = count(config, "n_layer", "num_hidden_layers", kLayers);
+  shape.hidden = count(config, "n_embd", "hidden_size", kHidden);
+  shape.heads = count(config, "n_head", "num_attention_heads", kHeads);
+  shape.context_tokens = count(config, "n_positions", "max_position_embeddings", kContext);
+  shape.vocab = config.count("vocab_size", kVocab);
+  shape.ffn_hidden = config.count("n_inner", 4 * shape.hidden);
+  shape.numbers = numbers_of(variant_in(config));
+  shape.dropout = probability(config, "resid_pdrop", kDropout);
+  const double embedding_dropout = probability(config, "embd_pdrop", kDropout);
+  const double attention_dropout = probability(config, "attn_pdrop", kDropout);
   if (shape.dropout != embedding_dropout || shape.dropout != attention_dropout)
     model.notes.emplace_back(kDifferentDropouts);
-  SLUICE_ASSIGN_OR_RETURN(model.special, special_tokens(json, shape.vocab));
   return model;
 }
 
@@ -132,32 +147,39 @@ Result<HuggingFaceModel> parse(const Json& json) {
 
 std::string gpt2_config_text(const HuggingFaceModel& model) {
   const ModelShape& shape = model.shape;
+  const Gpt2Variant variant = gpt2_variant(shape);
   const Json inner = shape.ffn() == 4 * shape.hidden ? Json() : Json(shape.ffn());
-  const Json json = {{"architectures", {"GPT2LMHeadModel"}},
-                     {"model_type", "gpt2"},
-                     {"n_layer", shape.layers},
-                     {"n_embd", shape.hidden},
-                     {"n_head", shape.heads},
-                     {"n_positions", shape.context_tokens},
-                     {"n_inner", inner},
-                     {"vocab_size", shape.vocab},
-                     {"activation_function", "gelu_new"},
-                     {"layer_norm_epsilon", kEpsilon},
-                     {"resid_pdrop", shape.dropout},
-                     {"embd_pdrop", shape.dropout},
-                     {"attn_pdrop", shape.dropout},
-                     {"tie_word_embeddings", true},
-                     {"bos_token_id", to_json(model.special.begin)},
-                     {"eos_token_id", to_json(model.special.ends)},
-                     {"pad_token_id", to_json(model.special.padding)},
-                     {"dtype", dtype_name(model.dtype)}};
+  Json json = {{"architectures", {"GPT2LMHeadModel"}},
+               {"model_type", "gpt2"},
+               {"n_layer", shape.layers},
+               {"n_embd", shape.hidden},
+               {"n_head", shape.heads},
+               {"n_positions", shape.context_tokens},
+               {"n_inner", inner},
+               {"vocab_size", shape.vocab},
+               {"activation_function", name_of(variant.activation)},
+               {"layer_norm_epsilon", variant.epsilon},
+               {"resid_pdrop", shape.dropout},
+               {"embd_pdrop", shape.dropout},
+               {"attn_pdrop", shape.dropout},
+               {"tie_word_embeddings", variant.tied},
+               {"bos_token_id", to_json(model.special.begin)},
+               {"eos_token_id", to_json(model.special.ends)},
+               {"pad_token_id", to_json(model.special.padding)},
+               {"dtype", hugging_face_dtype(model.dtype)}};
+  if (!variant.scales_attention) json["scale_attn_weights"] = false;
+  if (variant.scales_by_layer) json["scale_attn_by_inverse_layer_idx"] = true;
   return json.dump(2) + "\n";
 }
 
 Result<HuggingFaceModel> parse_gpt2_config(std::string_view text) {
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) return Error(ErrorCode::kCorrupt, "it is not a JSON object");
-  return parse(json);
+  HuggingFaceConfig config(json, "GPT-2s");
+  HuggingFaceModel model = parse(config);
+  SLUICE_RETURN_IF_ERROR(config.status());
+  SLUICE_ASSIGN_OR_RETURN(model.special, special_tokens(json, model.shape.vocab));
+  return model;
 }
 
 }  // namespace sluice::engine

@@ -1,8 +1,8 @@
 // The config.json of a Hugging Face folder that holds a GPT-2, to and from text.
 //
 // What is parsed is a model that Sluice computes as transformers does. Anything else - another
-// architecture, another activation, another scaling of attention - is refused with what is
-// different. Keys that are missing have transformers' defaults; keys that do not change what the
+// architecture, an activation that is not known, attention to a second text - is refused with what
+// is different. Keys that are missing have transformers' defaults; keys that do not change what the
 // model computes are not looked at. Sizes may have transformers' common names (num_attention_heads)
 // instead of GPT-2's (n_head).
 #pragma once

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/model/gpt2/gpt2_layout.h"
+#include "engine/model/gpt2/gpt2_shape.h"
 #include "engine/model/op_costs.h"
 
 namespace sluice::engine {
@@ -23,9 +24,9 @@ AttentionCosts attention_costs(const ModelShape& shape) {
 }
 
 OutputCosts output_costs(const ModelShape& shape, std::int64_t padded_vocab) {
-  return {.hidden = shape.hidden,
-          .vocab = shape.vocab,
-          .columns = padded_vocab == 0 ? shape.vocab : padded_vocab};
+  const bool padded = gpt2_variant(shape).tied && padded_vocab != 0;
+  return {
+      .hidden = shape.hidden, .vocab = shape.vocab, .columns = padded ? padded_vocab : shape.vocab};
 }
 
 // In attention's backward, beside input and gradient of the output: the residual stream's gradient,

@@ -4,6 +4,7 @@
 
 #include "engine/model/gpt2/gpt2_config.h"
 #include "engine/model/gpt2/gpt2_layout.h"
+#include "engine/model/gpt2/gpt2_shape.h"
 
 namespace sluice::engine {
 namespace {
@@ -42,6 +43,8 @@ class Gpt2Family final : public ModelFamily {
     return shapes;
   }
 
+  std::span<const ShapeNumber> numbers() const override { return gpt2_numbers(); }
+
   UsualNumbers usual() const override { return {.dropout = kDropout}; }
 
   Status check(const ModelShape& shape) const override {
@@ -52,13 +55,19 @@ class Gpt2Family final : public ModelFamily {
 
   ModelLayout layout(const ModelOptions& options) const override { return gpt2_layout(options); }
 
-  const ParameterNames& parameter_names(const ModelShape& /*shape*/) const override {
-    static const ParameterNames names = {.prefix = "transformer.",
-                                         .is_buffer = &is_mask,
-                                         .head = "lm_head.weight",
-                                         .is_tied = true,
-                                         .token_embedding = "wte.weight"};
-    return names;
+  const ParameterNames& parameter_names(const ModelShape& shape) const override {
+    static const ParameterNames of_tied = {.prefix = "transformer.",
+                                           .is_buffer = &is_mask,
+                                           .head = kHead,
+                                           .is_tied = true,
+                                           .token_embedding = "wte.weight"};
+    // transformers takes names without the prefix for those of a model without a head.
+    static const ParameterNames of_untied = {.prefix = "transformer.",
+                                             .prefixes_exports = true,
+                                             .is_buffer = &is_mask,
+                                             .head = kHead,
+                                             .token_embedding = "wte.weight"};
+    return gpt2_variant(shape).tied ? of_tied : of_untied;
   }
 
   std::span<const std::string_view> model_types() const override {
@@ -68,8 +77,17 @@ class Gpt2Family final : public ModelFamily {
 
   const std::map<std::string, std::string>& config_keys() const override {
     static const std::map<std::string, std::string> keys = {
-        {"layers", "n_layer"},      {"hidden", "n_embd"},    {"heads", "n_head"},
-        {"context", "n_positions"}, {"vocab", "vocab_size"}, {"ffn_hidden", "n_inner"}};
+        {"layers", "n_layer"},
+        {"hidden", "n_embd"},
+        {"heads", "n_head"},
+        {"context", "n_positions"},
+        {"vocab", "vocab_size"},
+        {"ffn_hidden", "n_inner"},
+        {"activation", "activation_function"},
+        {"norm_epsilon", "layer_norm_epsilon"},
+        {"tied_head", "tie_word_embeddings"},
+        {"scale_attention", "scale_attn_weights"},
+        {"scale_attention_by_layer", "scale_attn_by_inverse_layer_idx"}};
     return keys;
   }
 
@@ -79,6 +97,9 @@ class Gpt2Family final : public ModelFamily {
   std::string write_config(const HuggingFaceModel& model) const override {
     return gpt2_config_text(model);
   }
+
+ private:
+  static constexpr std::string_view kHead = "lm_head.weight";
 };
 
 }  // namespace

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 
+#include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/head_unit.h"
 #include "engine/model/model_shape.h"
+#include "engine/model/ops/layer_norm.h"
 #include "engine/model/ops/output_loss.h"
 
 namespace sluice::engine {
@@ -20,8 +22,8 @@ class Gpt2Head final : public HeadUnit {
 
   std::int64_t chunk_rows(at::Device device) const;
 
-  // What the head borrows, kOutput, is the token embedding, [padded_vocab, C], whose rows from the
-  // vocabulary on are zero and take no part.
+  // An output projection that is borrowed is the token embedding, [padded_vocab, C], whose rows
+  // from the vocabulary on are zero and take no part.
   Loss loss_and_gradient(const UnitViews& parameters, const at::Tensor& input,
                          const at::Tensor& targets, double grad_scale,
                          const UnitViews& gradients) const override;
@@ -34,9 +36,12 @@ class Gpt2Head final : public HeadUnit {
 
  private:
   OutputLossOptions loss_options(at::Device device, double grad_scale) const;
+  Normed norm(const UnitViews& parameters, const at::Tensor& input) const;
 
   std::int64_t vocab_;
   std::int64_t chunk_rows_;
+  double epsilon_;
+  Gpt2HeadParameters places_;
 };
 
 }  // namespace sluice::engine

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/model/gpt2/gpt2_costs.h"
+#include "engine/model/gpt2/gpt2_shape.h"
 
 namespace sluice::engine {
 namespace {
@@ -94,12 +95,19 @@ class HeadKind final : public UnitKind {
 
 }  // namespace
 
+Gpt2HeadParameters gpt2_head_parameters(const ModelShape& shape) {
+  return gpt2_variant(shape).tied
+             ? Gpt2HeadParameters{.output = 2, .norm_weight = 0, .norm_bias = 1}
+             : Gpt2HeadParameters{.output = 0, .norm_weight = 1, .norm_bias = 2};
+}
+
 UnitLayout gpt2_embedding_layout(const ModelShape& shape, std::int64_t padded_vocab) {
   UnitLayout layout{.name = "embedding"};
   layout.add(matrix("wpe.weight", shape.context_tokens, shape.hidden));
   // Last, so that the rows that pad it lie behind the flat order.
   layout.add(matrix("wte.weight", shape.vocab, shape.hidden));
-  if (padded_vocab != 0) layout.pad_last(padded_vocab);
+  // A lookup needs no padding, a product does.
+  if (gpt2_variant(shape).tied && padded_vocab != 0) layout.pad_last(padded_vocab);
   return layout;
 }
 
@@ -126,6 +134,7 @@ UnitLayout gpt2_block_layout(const ModelShape& shape, std::int64_t layer) {
 
 UnitLayout gpt2_head_layout(const ModelShape& shape) {
   UnitLayout layout{.name = "head"};
+  if (!gpt2_variant(shape).tied) layout.add(matrix("lm_head.weight", shape.vocab, shape.hidden));
   layout.add(vector("ln_f.weight", shape.hidden, 1));
   layout.add(vector("ln_f.bias", shape.hidden, 0));
   return layout;
@@ -140,9 +149,12 @@ ModelLayout gpt2_layout(const ModelOptions& options) {
                    .borrowed = {}});
   for (std::int64_t layer = 0; layer < shape.layers; ++layer)
     units.push_back({.kind = block, .layout = gpt2_block_layout(shape, layer), .borrowed = {}});
-  units.push_back({.kind = std::make_shared<HeadKind>(shape, options.padded_vocab),
-                   .layout = gpt2_head_layout(shape),
-                   .borrowed = {{.unit = 0, .parameter = embedding_parameter::kToken}}});
+  ModelLayout::Unit head = {.kind = std::make_shared<HeadKind>(shape, options.padded_vocab),
+                            .layout = gpt2_head_layout(shape),
+                            .borrowed = {}};
+  if (gpt2_variant(shape).tied)
+    head.borrowed.push_back({.unit = 0, .parameter = embedding_parameter::kToken});
+  units.push_back(std::move(head));
   return {{.hidden = shape.hidden, .vocab = shape.vocab}, std::move(units)};
 }
 

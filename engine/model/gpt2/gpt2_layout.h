@@ -1,7 +1,7 @@
 // The units of a GPT-2 and their parameters, under Hugging Face's names. Without LibTorch.
 //
-// Units in forward order: the embedding, one unit per block, the head. The output projection is the
-// token embedding (tied), so the head itself has only the final norm.
+// Units in forward order: the embedding, one unit per block, the head, whose output projection is
+// the token embedding (tied) or its own.
 #pragma once
 
 #include <cstdint>
@@ -35,16 +35,19 @@ enum : int {
   kFcProjectionBias
 };
 }
-namespace head_parameter {
-enum : int { kNormWeight, kNormBias, kOutput };  // kOutput: borrowed, the token embedding
-}
+struct Gpt2HeadParameters {
+  int output = 0;  // behind the norm where it is borrowed
+  int norm_weight = 0;
+  int norm_bias = 0;
+};
+Gpt2HeadParameters gpt2_head_parameters(const ModelShape& shape);
 
-// `padded_vocab`: rows of the token embedding in its slot; 0: as many as the vocabulary. The shape
-// must be valid.
+// `padded_vocab`: rows of the token embedding in its slot, where it is the output projection as
+// well; 0: as many as the vocabulary. The shape must be valid.
 UnitLayout gpt2_embedding_layout(const ModelShape& shape, std::int64_t padded_vocab = 0);
 UnitLayout gpt2_block_layout(const ModelShape& shape, std::int64_t layer);
 UnitLayout gpt2_head_layout(const ModelShape& shape);
-// The whole model, with its costs.
+// The whole model, with its costs. An output projection of its own is not padded.
 ModelLayout gpt2_layout(const ModelOptions& options);
 
 }  // namespace sluice::engine

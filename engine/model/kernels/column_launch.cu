@@ -1,5 +1,5 @@
+#include "engine/model/kernels/activation_number.cuh"
 #include "engine/model/kernels/column_launch.h"
-#include "engine/model/kernels/gelu_number.cuh"
 #include "engine/model/kernels/packed_numbers.cuh"
 
 namespace sluice::engine {
@@ -33,35 +33,34 @@ struct MaskedSum {
   }
 };
 
-template <typename Scalar>
-struct GeluBackward {
-  static constexpr int kRows = 2;
-  struct Loaded {
-    Pack<Scalar> input;
-    Pack<Scalar> gradient;
-  };
-  GeluBackwardLaunch launch;
-  std::int64_t packs;
+template <typename Function>
+struct ActivationBackward {
+  template <typename Scalar>
+  struct Op {
+    static constexpr int kRows = 2;
+    struct Loaded {
+      Pack<Scalar> input;
+      Pack<Scalar> gradient;
+    };
+    ActivationBackwardLaunch launch;
+    std::int64_t packs;
 
-  __device__ Loaded load(std::int64_t row, std::int64_t pack) const {
-    const std::int64_t at = row * packs + pack;
-    return {load_pack(static_cast<const Scalar*>(launch.input), at),
-            load_pack(static_cast<const Scalar*>(launch.gradient), at)};
-  }
-  __device__ void finish(std::int64_t row, std::int64_t pack, const Loaded& loaded,
-                         Floats& value) const {
-    Floats x;
-    widen(loaded.input, x);
-    widen(loaded.gradient, value);
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-      const float logistic = gelu_logistic(x[i]);
-      value[i] *= gelu_slope(x[i], logistic);
-      x[i] *= logistic;
+    __device__ Loaded load(std::int64_t row, std::int64_t pack) const {
+      const std::int64_t at = row * packs + pack;
+      return {load_pack(static_cast<const Scalar*>(launch.input), at),
+              load_pack(static_cast<const Scalar*>(launch.gradient), at)};
     }
-    store(static_cast<Scalar*>(launch.input), row * packs + pack, x);
-    store(static_cast<Scalar*>(launch.gradient), row * packs + pack, value);
-  }
+    __device__ void finish(std::int64_t row, std::int64_t pack, const Loaded& loaded,
+                           Floats& value) const {
+      Floats x;
+      widen(loaded.input, x);
+      widen(loaded.gradient, value);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) Function::backward(x[i], value[i]);
+      store(static_cast<Scalar*>(launch.input), row * packs + pack, x);
+      store(static_cast<Scalar*>(launch.gradient), row * packs + pack, value);
+    }
+  };
 };
 
 template <typename Scalar>
@@ -177,9 +176,11 @@ cudaError_t launch_masked_sum(const MaskedSumLaunch& launch, const ColumnShape& 
   return launch_pass<MaskedSum>(launch, shape, stream);
 }
 
-cudaError_t launch_gelu_backward(const GeluBackwardLaunch& launch, const ColumnShape& shape,
-                                 cudaStream_t stream) {
-  return launch_pass<GeluBackward>(launch, shape, stream);
+cudaError_t launch_activation_backward(const ActivationBackwardLaunch& launch,
+                                       const ColumnShape& shape, cudaStream_t stream) {
+  return with_activation(launch.activation, [&](auto function) {
+    return launch_pass<ActivationBackward<decltype(function)>::template Op>(launch, shape, stream);
+  });
 }
 
 cudaError_t launch_gather(const GatherLaunch& launch, const ColumnShape& shape,

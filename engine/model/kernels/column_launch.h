@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "engine/model/activation.h"
 #include "engine/model/kernels/cuda_launch.h"
 
 namespace sluice::engine {
@@ -29,15 +30,16 @@ struct MaskedSumLaunch {
 cudaError_t launch_masked_sum(const MaskedSumLaunch& launch, const ColumnShape& shape,
                               cudaStream_t stream);
 
-// The tanh GELU of `input`, in its place; the gradient of its output becomes that of its input, in
+// The function of `input`, in its place; the gradient of its output becomes that of its input, in
 // its place, and is summed.
-struct GeluBackwardLaunch {
+struct ActivationBackwardLaunch {
   void* input = nullptr;
   void* gradient = nullptr;
   float* partials = nullptr;
+  Activation activation = Activation::kGeluTanh;
 };
-cudaError_t launch_gelu_backward(const GeluBackwardLaunch& launch, const ColumnShape& shape,
-                                 cudaStream_t stream);
+cudaError_t launch_activation_backward(const ActivationBackwardLaunch& launch,
+                                       const ColumnShape& shape, cudaStream_t stream);
 
 // Three matrices side by side, the second as wide as the third, and their sums.
 struct GatherLaunch {

@@ -1,5 +1,5 @@
+#include "engine/model/kernels/activation_number.cuh"
 #include "engine/model/kernels/elementwise_launch.h"
-#include "engine/model/kernels/gelu_number.cuh"
 #include "engine/model/kernels/packed_numbers.cuh"
 
 namespace sluice::engine {
@@ -7,14 +7,14 @@ namespace {
 
 constexpr int kThreads = 256;
 
-template <typename Scalar>
-__global__ void __launch_bounds__(kThreads) gelu_kernel(GeluLaunch launch) {
+template <typename Function, typename Scalar>
+__global__ void __launch_bounds__(kThreads) activation_kernel(ActivationLaunch launch) {
   const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (pack >= launch.elements / kPack) return;
   Floats x;
   load(static_cast<const Scalar*>(launch.from), pack, x);
 #pragma unroll
-  for (int i = 0; i < kPack; ++i) x[i] = gelu(x[i]);
+  for (int i = 0; i < kPack; ++i) x[i] = Function::value(x[i]);
   store(static_cast<Scalar*>(launch.to), pack, x);
 }
 
@@ -47,8 +47,6 @@ struct GatedPacks {
     up = gate + packs;
   }
 };
-
-__device__ inline float logistic(float x) { return 1.0F / (1.0F + expf(-x)); }
 
 template <typename Scalar>
 __global__ void __launch_bounds__(kThreads) silu_gated_kernel(SiluGatedLaunch launch) {
@@ -99,16 +97,24 @@ unsigned blocks_of(std::int64_t elements) {
   return static_cast<unsigned>((elements / kPack + kThreads - 1) / kThreads);
 }
 
-}  // namespace
-
-cudaError_t launch_gelu(const GeluLaunch& launch, cudaStream_t stream) {
-  if (launch.elements % kPack != 0) return cudaErrorInvalidValue;
-  if (launch.elements == 0) return cudaSuccess;
+template <typename Function>
+cudaError_t launch_function(const ActivationLaunch& launch, cudaStream_t stream) {
   with_packed_type(launch.dtype, [&](auto* type) {
     using Scalar = std::remove_pointer_t<decltype(type)>;
-    gelu_kernel<Scalar><<<blocks_of(launch.elements), kThreads, 0, stream>>>(launch);
+    activation_kernel<Function, Scalar>
+        <<<blocks_of(launch.elements), kThreads, 0, stream>>>(launch);
   });
   return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t launch_activation(const ActivationLaunch& launch, cudaStream_t stream) {
+  if (launch.elements % kPack != 0) return cudaErrorInvalidValue;
+  if (launch.elements == 0) return cudaSuccess;
+  return with_activation(launch.activation, [&](auto function) {
+    return launch_function<decltype(function)>(launch, stream);
+  });
 }
 
 cudaError_t launch_silu_gated(const SiluGatedLaunch& launch, cudaStream_t stream) {

@@ -6,18 +6,19 @@
 
 #include <cstdint>
 
+#include "engine/model/activation.h"
 #include "engine/model/kernels/cuda_launch.h"
 
 namespace sluice::engine {
 
-// The tanh GELU.
-struct GeluLaunch {
+struct ActivationLaunch {
   const void* from = nullptr;
   void* to = nullptr;
   std::int64_t elements = 0;
+  Activation activation = Activation::kGeluTanh;
   CudaDtype dtype = CudaDtype::kBfloat16;
 };
-cudaError_t launch_gelu(const GeluLaunch& launch, cudaStream_t stream);
+cudaError_t launch_activation(const ActivationLaunch& launch, cudaStream_t stream);
 
 // sum = masked sum + residual.
 struct AddResidualLaunch {

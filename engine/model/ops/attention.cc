@@ -45,10 +45,14 @@ at::Tensor gather(const HeadGradients& heads, const HeadShape& shape,
   return gathered;
 }
 
+PlainAttentionOptions plain_options(const AttentionOptions& options) {
+  return {.reach = options.reach, .dropout = options.dropout, .scale = options.scale};
+}
+
 at::Tensor plain_backward(const at::Tensor& grad_heads, const HeadViews& heads,
                           const AttentionOptions& options, const at::Tensor& bias_gradient) {
   const at::Tensor gradient = packed_like(heads.query, options.heads);
-  plain_attention_backward(grad_heads, heads, options.reach, options.dropout,
+  plain_attention_backward(grad_heads, heads, plain_options(options),
                            HeadViews(gradient, options.heads));
   accumulate_bias_gradient(bias_gradient, gradient);
   return gradient;
@@ -78,7 +82,7 @@ HeadGradients flash_cpu_backward(const at::Tensor& grad_heads, const HeadViews& 
   auto [query, key, value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       grad_heads, heads.query, flash.key, flash.value,
       split_heads(attended.output, options.heads.heads), attended.logsumexp, 0.0, flash.is_causal(),
-      flash.mask);
+      flash.mask, options.scale);
   return {std::move(query), sum_groups(key, options.heads.kv_heads),
           sum_groups(value, options.heads.kv_heads)};
 }
@@ -89,12 +93,12 @@ Attended attention(const HeadViews& heads, const AttentionOptions& options) {
   Attended attended;
   switch (kernel_for(heads.query, options)) {
     case Kernel::kPlain:
-      attended.output = plain_attention(heads, options.reach, options.dropout);
+      attended.output = plain_attention(heads, plain_options(options));
       return attended;
     case Kernel::kFlashCpu: {
       const FlashCpu flash(heads, options.reach);
       auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
-          heads.query, flash.key, flash.value, 0.0, flash.is_causal(), flash.mask);
+          heads.query, flash.key, flash.value, 0.0, flash.is_causal(), flash.mask, options.scale);
       attended.output = merge_heads(output);
       attended.logsumexp = std::move(logsumexp);
       return attended;

@@ -1,4 +1,4 @@
-// Causal self-attention of packed queries, keys and values, scale 1 / sqrt(head_dim).
+// Causal self-attention of packed queries, keys and values.
 //
 // ATen's fused kernels where they serve: on the CPU without dropout; on CUDA from Ampere on in
 // 16-bit dtypes (cuda_attention.h), where dropout is the kernel's own, from the same seed.
@@ -7,6 +7,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+
+#include <optional>
 
 #include "engine/model/ops/attention_reach.h"
 #include "engine/model/ops/dropout.h"
@@ -19,6 +21,7 @@ struct AttentionOptions {
   AttentionReach reach;
   Dropout dropout;
   bool deterministic = false;
+  std::optional<double> scale = {};  // of the scores; none: 1 / sqrt(head_dim)
 };
 
 struct Attended {

@@ -91,9 +91,13 @@ Attended attended_of(const Result& result) {
 // micro-batch in one row and where its documents begin.
 class ReachingFlash {
  public:
-  ReachingFlash(const at::Tensor& query, const AttentionReach& reach)
-      : documents_(reach.documents), batch_(query.size(0)), tokens_(query.size(2)) {
-    if (reach.window != 0) window_ = reach.window - 1;
+  ReachingFlash(const at::Tensor& query, const AttentionOptions& options)
+      : documents_(options.reach.documents),
+        batch_(query.size(0)),
+        tokens_(query.size(2)),
+        dropout_(options.dropout.probability),
+        scale_(options.scale) {
+    if (options.reach.window != 0) window_ = options.reach.window - 1;
   }
 
   at::Tensor laid(const at::Tensor& split) const {
@@ -104,13 +108,12 @@ class ReachingFlash {
     return (documents_ == nullptr ? laid : laid.unflatten(0, {batch_, tokens_})).transpose(1, 2);
   }
 
-  Attended forward(const HeadViews& heads, double dropout) const {
+  Attended forward(const HeadViews& heads) const {
     const std::optional<at::Tensor> starts =
         documents_ == nullptr ? std::nullopt : std::optional(documents_->starts);
     auto [output, logsumexp, state, unused, mask] = at::_flash_attention_forward(
         laid(heads.query), laid(heads.key), laid(heads.value), starts, starts, longest(), longest(),
-        dropout, /*is_causal=*/true, /*return_debug_mask=*/false, std::nullopt, window_,
-        kNoneAhead);
+        dropout_, /*is_causal=*/true, /*return_debug_mask=*/false, scale_, window_, kNoneAhead);
     return {.output = merge_heads(split(output)),
             .logsumexp = std::move(logsumexp),
             .philox_seed = std::move(state),
@@ -118,13 +121,13 @@ class ReachingFlash {
   }
 
   HeadGradients backward(const at::Tensor& grad_heads, const HeadViews& heads,
-                         const Attended& attended, double dropout) const {
+                         const Attended& attended) const {
     const at::Tensor starts = documents_ == nullptr ? at::Tensor() : documents_->starts;
     const at::Tensor output = split_heads(attended.output, heads.query.size(1));
     auto [query, key, value] = at::_flash_attention_backward(
         laid(grad_heads), laid(heads.query), laid(heads.key), laid(heads.value), laid(output),
-        attended.logsumexp, starts, starts, longest(), longest(), dropout, /*is_causal=*/true,
-        attended.philox_seed, attended.philox_offset, std::nullopt, window_, kNoneAhead);
+        attended.logsumexp, starts, starts, longest(), longest(), dropout_, /*is_causal=*/true,
+        attended.philox_seed, attended.philox_offset, scale_, window_, kNoneAhead);
     return {split(query), split(key), split(value)};
   }
 
@@ -136,6 +139,8 @@ class ReachingFlash {
   const Documents* documents_;
   std::int64_t batch_;
   std::int64_t tokens_;
+  double dropout_;
+  std::optional<double> scale_;
   std::optional<std::int64_t> window_;
 };
 
@@ -150,14 +155,15 @@ Attended cuda_attention(const HeadViews& heads, const AttentionOptions& options)
   const SeededGenerator seeded(heads.query.device(), options.dropout.seed);
   const double probability = options.dropout.probability;
   if (options.reach.is_short(heads.query.size(2)))
-    return ReachingFlash(heads.query, options.reach).forward(heads, probability);
+    return ReachingFlash(heads.query, options).forward(heads);
   if (takes_cudnn(heads.query, options)) {
     return attended_of(at::_scaled_dot_product_cudnn_attention(
         heads.query, heads.key, heads.value, std::nullopt, /*compute_log_sumexp=*/true, probability,
-        /*is_causal=*/true));
+        /*is_causal=*/true, /*return_debug_mask=*/false, options.scale));
   }
-  return attended_of(at::_scaled_dot_product_flash_attention(heads.query, heads.key, heads.value,
-                                                             probability, /*is_causal=*/true));
+  return attended_of(at::_scaled_dot_product_flash_attention(
+      heads.query, heads.key, heads.value, probability, /*is_causal=*/true,
+      /*return_debug_mask=*/false, options.scale));
 }
 
 HeadGradients cuda_attention_backward(const at::Tensor& grad_heads, const HeadViews& heads,
@@ -165,8 +171,7 @@ HeadGradients cuda_attention_backward(const at::Tensor& grad_heads, const HeadVi
   const std::int64_t length = heads.query.size(2);
   if (options.reach.is_short(length)) {
     const DeterministicScope scope(options.deterministic);
-    return ReachingFlash(heads.query, options.reach)
-        .backward(grad_heads, heads, attended, options.dropout.probability);
+    return ReachingFlash(heads.query, options).backward(grad_heads, heads, attended);
   }
   const at::Tensor output = split_heads(attended.output, options.heads.heads);
   HeadGradients gradients;
@@ -176,7 +181,7 @@ HeadGradients cuda_attention_backward(const at::Tensor& grad_heads, const HeadVi
         at::_scaled_dot_product_cudnn_attention_backward(
             grad_heads, heads.query, heads.key, heads.value, output, attended.logsumexp,
             attended.philox_seed, attended.philox_offset, {}, {}, {}, length, length,
-            options.dropout.probability, /*is_causal=*/true);
+            options.dropout.probability, /*is_causal=*/true, options.scale);
     return gradients;
   }
   const DeterministicScope scope(options.deterministic);
@@ -185,7 +190,7 @@ HeadGradients cuda_attention_backward(const at::Tensor& grad_heads, const HeadVi
       at::_scaled_dot_product_flash_attention_backward(
           grad_heads, heads.query, heads.key, heads.value, output, logsumexp, {}, {}, length,
           length, options.dropout.probability, /*is_causal=*/true, attended.philox_seed,
-          attended.philox_offset);
+          attended.philox_offset, options.scale);
   return gradients;
 }
 

@@ -162,24 +162,28 @@ void fused_norm_backward(at::Tensor& gradient, const FusedNormBackward& norm,
       stream));
 }
 
-at::Tensor fused_gelu(const at::Tensor& input) {
+at::Tensor fused_activation(const at::Tensor& input, Activation activation) {
   const c10::cuda::CUDAGuard guard(input.device());
   at::Tensor output = at::empty_like(input);
-  C10_CUDA_CHECK(launch_gelu({.from = input.const_data_ptr(),
-                              .to = output.mutable_data_ptr(),
-                              .elements = input.numel(),
-                              .dtype = dtype_of(input)},
-                             c10::cuda::getCurrentCUDAStream()));
+  C10_CUDA_CHECK(launch_activation({.from = input.const_data_ptr(),
+                                    .to = output.mutable_data_ptr(),
+                                    .elements = input.numel(),
+                                    .activation = activation,
+                                    .dtype = dtype_of(input)},
+                                   c10::cuda::getCurrentCUDAStream()));
   return output;
 }
 
-void fused_gelu_backward(at::Tensor& input, at::Tensor& gradient, const at::Tensor& bias_gradient) {
+void fused_activation_backward(at::Tensor& input, at::Tensor& gradient, Activation activation,
+                               const at::Tensor& bias_gradient) {
   const c10::cuda::CUDAGuard guard(input.device());
   const at::Tensor partials = partials_for(input);
-  C10_CUDA_CHECK(launch_gelu_backward({.input = input.mutable_data_ptr(),
-                                       .gradient = gradient.mutable_data_ptr(),
-                                       .partials = partials.mutable_data_ptr<float>()},
-                                      column_shape(input), c10::cuda::getCurrentCUDAStream()));
+  C10_CUDA_CHECK(launch_activation_backward({.input = input.mutable_data_ptr(),
+                                             .gradient = gradient.mutable_data_ptr(),
+                                             .partials = partials.mutable_data_ptr<float>(),
+                                             .activation = activation},
+                                            column_shape(input),
+                                            c10::cuda::getCurrentCUDAStream()));
   if (bias_gradient.defined()) add_partials(partials, bias_gradient);
 }
 

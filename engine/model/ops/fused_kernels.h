@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/model/activation.h"
 #include "engine/model/ops/dropout.h"
 #include "engine/model/ops/rotary.h"
 
@@ -49,11 +50,10 @@ struct FusedNormGradients {
 void fused_norm_backward(at::Tensor& gradient, const FusedNormBackward& norm,
                          const FusedNormGradients& gradients);
 
-// The tanh GELU.
-at::Tensor fused_gelu(const at::Tensor& input);
-// Replaces the GELU's input by its output, and its output's gradient by its input's, whose columns
-// are added to bias_gradient.
-void fused_gelu_backward(at::Tensor& input, at::Tensor& gradient, const at::Tensor& bias_gradient);
+// activate.h
+at::Tensor fused_activation(const at::Tensor& input, Activation activation);
+void fused_activation_backward(at::Tensor& input, at::Tensor& gradient, Activation activation,
+                               const at::Tensor& bias_gradient);
 
 // Whether each half of the rows, side by side, is fit for a kernel on its own.
 bool cuda_fuses_halves(const at::Tensor& rows);

@@ -23,9 +23,9 @@ void fused_norm_backward(at::Tensor& /*gradient*/, const FusedNormBackward& /*no
                          const FusedNormGradients& /*gradients*/) {
   refuse();
 }
-at::Tensor fused_gelu(const at::Tensor& /*input*/) { refuse(); }
-void fused_gelu_backward(at::Tensor& /*input*/, at::Tensor& /*gradient*/,
-                         const at::Tensor& /*bias_gradient*/) {
+at::Tensor fused_activation(const at::Tensor& /*input*/, Activation /*activation*/) { refuse(); }
+void fused_activation_backward(at::Tensor& /*input*/, at::Tensor& /*gradient*/,
+                               Activation /*activation*/, const at::Tensor& /*bias_gradient*/) {
   refuse();
 }
 bool cuda_fuses_halves(const at::Tensor& /*rows*/) { return false; }

@@ -8,8 +8,6 @@
 namespace sluice::engine {
 namespace {
 
-constexpr double kEpsilon = 1e-5;
-
 // ATen's CPU kernel keeps statistics in 16 bits unless the parameters are fp32; its CUDA kernel
 // wants parameters and input of one dtype and has fp32 statistics anyway.
 at::Tensor as_kernel_wants(const at::Tensor& parameter) {
@@ -24,21 +22,22 @@ Normed normed_of(FusedNorm fused) {
 
 }  // namespace
 
-Normed layer_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
-  if (cuda_fuses(input)) return normed_of(fused_norm(input, {weight, bias, kEpsilon}));
+Normed layer_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                  double epsilon) {
+  if (cuda_fuses(input)) return normed_of(fused_norm(input, {weight, bias, epsilon}));
   auto [output, mean, rstd] = at::native_layer_norm(input, weight.sizes(), as_kernel_wants(weight),
-                                                    as_kernel_wants(bias), kEpsilon);
+                                                    as_kernel_wants(bias), epsilon);
   return {std::move(output), std::move(mean), std::move(rstd)};
 }
 
 Normed add_and_norm(at::Tensor& branch, const at::Tensor& residual, const Dropout& dropout,
-                    const at::Tensor& weight, const at::Tensor& bias) {
+                    const at::Tensor& weight, const at::Tensor& bias, double epsilon) {
   if (cuda_fuses(branch) && cuda_fuses(residual)) {
-    return normed_of(fused_add_and_norm(branch, residual, dropout, {weight, bias, kEpsilon}));
+    return normed_of(fused_add_and_norm(branch, residual, dropout, {weight, bias, epsilon}));
   }
   drop_in_place(branch, dropout);
   branch.add_(residual);
-  return layer_norm(branch, weight, bias);
+  return layer_norm(branch, weight, bias, epsilon);
 }
 
 at::Tensor layer_norm_backward(at::Tensor grad_output, const at::Tensor& input,

@@ -1,4 +1,4 @@
-// LayerNorm over the last dimension, epsilon 1e-5, statistics in fp32 (float64 for float64).
+// LayerNorm over the last dimension, statistics in fp32 (float64 for float64).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,11 +12,12 @@ struct Normed {
   at::Tensor mean;
   at::Tensor rstd;
 };
-Normed layer_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias);
+Normed layer_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                  double epsilon);
 
 // `branch` becomes the residual stream, its own dropout plus `residual`, whose norm is returned.
 Normed add_and_norm(at::Tensor& branch, const at::Tensor& residual, const Dropout& dropout,
-                    const at::Tensor& weight, const at::Tensor& bias);
+                    const at::Tensor& weight, const at::Tensor& bias, double epsilon);
 
 struct NormGradients {
   const at::Tensor& weight;  // fp32, added to

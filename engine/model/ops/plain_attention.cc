@@ -19,16 +19,16 @@ namespace {
 // All heads of a batch, as [B * heads, T, head_dim] in the dtype of the arithmetic.
 class Plain {
  public:
-  Plain(const HeadViews& heads, const AttentionReach& reach, const Dropout& dropout)
-      : dropout_(dropout),
+  Plain(const HeadViews& heads, const PlainAttentionOptions& options)
+      : dropout_(options.dropout),
         dtype_(at::toOpMathType(heads.query.scalar_type())),
         length_(heads.query.size(2)),
-        scale_(1 / std::sqrt(static_cast<double>(heads.query.size(3)))),
+        scale_(options.scale.value_or(1 / std::sqrt(static_cast<double>(heads.query.size(3))))),
         heads_(heads.query.size(1)),
         query_(flat(heads.query)),
         key_(flat(repeat_heads(heads.key, heads_))),
         value_(flat(repeat_heads(heads.value, heads_))),
-        hidden_(hidden_keys(reach, length_, heads.query.device())) {}
+        hidden_(hidden_keys(options.reach, length_, heads.query.device())) {}
 
   at::Tensor flat(const at::Tensor& heads) const {
     return heads.to(dtype_).reshape({-1, heads.size(2), heads.size(3)}).contiguous();
@@ -106,9 +106,8 @@ void for_each_chunk(const Plain& plain, Visit visit) {
 
 }  // namespace
 
-at::Tensor plain_attention(const HeadViews& heads, const AttentionReach& reach,
-                           const Dropout& dropout) {
-  const Plain plain(heads, reach, dropout);
+at::Tensor plain_attention(const HeadViews& heads, const PlainAttentionOptions& options) {
+  const Plain plain(heads, options);
   const at::Tensor output = plain.like_flat();
   for_each_chunk(
       plain, [&](std::int64_t first, std::int64_t count) { plain.forward(first, count, output); });
@@ -116,9 +115,8 @@ at::Tensor plain_attention(const HeadViews& heads, const AttentionReach& reach,
 }
 
 void plain_attention_backward(const at::Tensor& grad_heads, const HeadViews& heads,
-                              const AttentionReach& reach, const Dropout& dropout,
-                              const HeadViews& gradients) {
-  const Plain plain(heads, reach, dropout);
+                              const PlainAttentionOptions& options, const HeadViews& gradients) {
+  const Plain plain(heads, options);
   const at::Tensor grad_output = plain.flat(grad_heads);
   const Plain::Gradients flat = {plain.like_flat(), plain.like_flat(), plain.like_flat()};
   for_each_chunk(plain, [&](std::int64_t first, std::int64_t count) {

@@ -5,18 +5,24 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "engine/model/ops/attention_reach.h"
 #include "engine/model/ops/dropout.h"
 #include "engine/model/ops/head_views.h"
 
 namespace sluice::engine {
 
+struct PlainAttentionOptions {
+  AttentionReach reach = {};
+  Dropout dropout = {};
+  std::optional<double> scale = {};  // of the scores; none: 1 / sqrt(head_dim)
+};
+
 // [B, T, width of the queries].
-at::Tensor plain_attention(const HeadViews& heads, const AttentionReach& reach,
-                           const Dropout& dropout);
+at::Tensor plain_attention(const HeadViews& heads, const PlainAttentionOptions& options);
 // Writes the gradients of queries, keys and values.
 void plain_attention_backward(const at::Tensor& grad_heads, const HeadViews& heads,
-                              const AttentionReach& reach, const Dropout& dropout,
-                              const HeadViews& gradients);
+                              const PlainAttentionOptions& options, const HeadViews& gradients);
 
 }  // namespace sluice::engine

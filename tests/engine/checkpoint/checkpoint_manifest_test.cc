@@ -94,8 +94,13 @@ TEST(CheckpointManifest, IsOfVersion2OnlyWhereThereAreSkippedSteps) {
   }
 }
 
-// A GPT-2's are as they always were, and others say that older programs cannot read them.
-TEST(CheckpointManifest, IsOfVersion3OnlyForModelsThatAreNoGpt2) {
+// A plain GPT-2's are as they always were, and others say that older programs cannot read them.
+TEST(CheckpointManifest, IsOfVersion3OnlyForModelsThatAreNoPlainGpt2) {
+  CheckpointManifest gpt2 = test_manifest();
+  gpt2.state.run.family_numbers = {{"activation", 1}};
+  EXPECT_EQ(content_of(gpt2)["version"], 3);
+  EXPECT_EQ(content_of(gpt2)["run"]["family"], "gpt2");
+  EXPECT_EQ(*parse_checkpoint_manifest(to_text(gpt2)), gpt2);
   EXPECT_FALSE(content_of(test_manifest())["run"].contains("family"));
   CheckpointManifest manifest = test_manifest();
   manifest.state.position.skipped_in_a_row = 3;

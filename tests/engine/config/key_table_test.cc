@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 #include <type_traits>
 
 #include "engine/config/nearest_key.h"
@@ -211,6 +212,48 @@ TEST(KeyTable, LlamaNumbersAreTakenAsWordsSwitchesAndCountsAndGivenBack) {
   EXPECT_THAT(refused("kv_heads", 2.5), HasSubstr("kv_heads is 2.5"));
   EXPECT_THAT(refused("kv_heads", 5), HasSubstr("cannot share 5"));
   EXPECT_THAT(refused("mlp_bias", true), HasSubstr("mlp_bias is of the architecture llama alone"));
+}
+
+// A file says them where they are not what every GPT-2 had before they were keys, so that older
+// programs read the others.
+TEST(KeyTable, Gpt2NumbersAreTakenAndGivenBackWhereTheyAreNotTheDefault) {
+  const auto resolved = [](const std::string& key, const Json& value) {
+    Json root = {{"train_batch_size", 1}};
+    put(root, "model." + key, value);
+    return accepted(resolve_run(root.dump()));
+  };
+  const std::string usual = to_json(resolved("preset", "gpt2-medium").config);
+  for (const auto& [key, value, of_openai] : std::vector<std::tuple<std::string, Json, Json>>{
+           {"activation", "relu", "gelu_new"},
+           {"norm_epsilon", 1e-6, 1e-5},
+           {"tied_head", false, true},
+           {"scale_attention", false, true},
+           {"scale_attention_by_layer", true, false}}) {
+    SCOPED_TRACE(key);
+    EXPECT_FALSE(Json::parse(usual).at("model").contains(key));
+    const Resolved other = resolved(key, value);
+    EXPECT_EQ(report_on(other, "model." + key).outcome, Outcome::kHonoured);
+    const std::string text = to_json(other.config);
+    EXPECT_EQ(Json::parse(text).at("model").at(key), value);
+    EXPECT_EQ(to_json(accepted(resolve_run(text)).config), text);
+    const Resolved same = resolved(key, of_openai);
+    EXPECT_FALSE(Json::parse(to_json(same.config)).at("model").contains(key));
+    EXPECT_EQ(report_on(same, "model." + key).outcome, Outcome::kHonoured);
+  }
+  EXPECT_EQ(resolved("activation", "silu").config.model.shape().numbers.at("activation"), 3);
+  const auto refused = [](const std::string& key, const Json& value) {
+    Json root = {{"train_batch_size", 1}};
+    put(root, "model." + key, value);
+    return refusal(resolve_run(root.dump()));
+  };
+  EXPECT_THAT(refused("activation", "rely"), HasSubstr("did you mean \"relu\"?"));
+  EXPECT_THAT(refused("norm_epsilon", 0), HasSubstr("model.norm_epsilon must be"));
+  EXPECT_THAT(refused("kv_heads", 2), HasSubstr("belongs to models of the family llama"));
+  Json llama = {{"train_batch_size", 1}};
+  put(llama, "model.preset", "qwen3-8b");
+  put(llama, "model.activation", "relu");
+  EXPECT_THAT(refusal(resolve_run(llama.dump())),
+              HasSubstr("model.activation belongs to models of the family gpt2"));
 }
 
 TEST(KeyTable, EveryHonouredKeyRefusesWhatItCannotBe) {

@@ -99,6 +99,45 @@ TEST_F(DescribedModel, IsAnErrorWhereTheFileIsDamaged) {
   EXPECT_EQ(checked.error().code(), ErrorCode::kCorrupt);
 }
 
+TEST_F(DescribedModel, IsOneWhereItsNumbersAreTheConfigurations) {
+  ModelShape shape = kShape;
+  shape.numbers = {{"activation", 1}, {"tied_head", 0}};
+  const auto check = [&](const json& changes) {
+    put("theirs/config.json", hugging_face(changes));
+    const Status checked = check_described_model(queue(), path("theirs"), shape);
+    return checked.ok() ? std::string("accepted") : checked.error().message();
+  };
+  EXPECT_EQ(check({{"activation_function", "gelu"}, {"tie_word_embeddings", false}}), "accepted");
+  EXPECT_THAT(check({{"activation_function", "silu"}}),
+              AllOf(HasSubstr("activation_function is silu there, and gelu in the configuration "
+                              "(model.activation)"),
+                    HasSubstr("tie_word_embeddings is true there, and false in the configuration "
+                              "(model.tied_head)")));
+  put("run/config.json", json{{"model", {{"layers", 2}, {"activation", "gelu"}}}});
+  const Status of_run = check_described_model(queue(), path("run"), shape);
+  ASSERT_FALSE(of_run.ok());
+  EXPECT_THAT(of_run.error().message(), HasSubstr("model.tied_head is true there"));
+}
+
+// Of a model that there has always been nothing more is stored, so that its checkpoints stay what
+// they were; and of others what sets them apart.
+TEST(StoredShape, HasWhatSetsAGpt2Apart) {
+  StoredRun run;
+  store_shape(complete(kShape), run);
+  EXPECT_TRUE(run.family_numbers.empty());
+  EXPECT_EQ(stored_shape(run)->numbers, complete(kShape).numbers);
+  EXPECT_EQ(complete(run).family_numbers, complete(kShape).numbers);
+  ModelShape other = kShape;
+  other.numbers = {{"activation", 2}, {"tied_head", 0}};
+  store_shape(complete(other), run);
+  EXPECT_EQ(run.family_numbers, other.numbers);
+  EXPECT_EQ(stored_shape(run)->numbers, complete(other).numbers);
+  run.family_numbers["activation"] = 9;  // of a later program
+  const auto later = stored_shape(run);
+  ASSERT_FALSE(later.ok());
+  EXPECT_THAT(later.error().message(), HasSubstr("activation is 9"));
+}
+
 // 40,000 rows are more than is read of a head before a command's work.
 TEST_F(DescribedModel, HasItsHeadReadWholeWhereItsWeightsAreUsedAlone) {
   const ModelShape shape{

@@ -176,6 +176,17 @@ TEST(ModelCards, SayWhatTheCheckpointSays) {
   EXPECT_THAT(text, AllOf(Not(HasSubstr("/home/me")), Not(HasSubstr("AutoTokenizer"))));
 }
 
+TEST(ModelCards, SayWhatSetsAGpt2Apart) {
+  ModelCard card = trained_card();
+  card.shape.family = "gpt2";
+  card.shape.numbers = {{"activation", 0}, {"tied_head", 1}};
+  EXPECT_THAT(model_card_text(card), HasSubstr("a context of 96 tokens), trained"));
+  card.shape.numbers = {{"activation", 2}, {"norm_epsilon", 1e-6}, {"tied_head", 0}};
+  EXPECT_THAT(model_card_text(card),
+              HasSubstr("a context of 96 tokens; activation relu, norm_epsilon 1e-06, tied_head "
+                        "false), trained"));
+}
+
 TEST(ModelCards, LeaveOutWhatIsNotKnown) {
   ModelCard card = trained_card();
   card.state.configuration = "of another version";

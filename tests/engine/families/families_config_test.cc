@@ -72,6 +72,9 @@ TEST(FamiliesInConfigurations, HaveThePresetsDropoutAndFeedForwardLayerOrTheirOw
   const engine::ModelShape given = shape_of(with(kAnte, R"("dropout": 0, "ffn_multiplier": 0.5)"));
   EXPECT_EQ(given.dropout, 0);
   EXPECT_EQ(given.ffn(), 16);
+  // Hugging Face's files may have any width.
+  EXPECT_EQ(shape_of(with(kAnte, R"("hidden": 64, "ffn_multiplier": 2000)")).ffn(), 128000);
+  EXPECT_EQ(shape_of(with(kAnte, R"("hidden": 640, "ffn_multiplier": 0.0015625)")).ffn(), 1);
   const engine::ModelShape bellum = shape_of(kBellum);
   EXPECT_EQ(bellum.dropout, 0);
   EXPECT_EQ(bellum.ffn(), 25);

@@ -7,8 +7,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/ones.h>
@@ -21,10 +20,14 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/model/ops/activate.h"
 #include "engine/model/ops/attention.h"
 #include "engine/model/ops/cross_entropy.h"
 #include "engine/model/ops/fused_kernels.h"
@@ -207,37 +210,60 @@ TEST_P(FusedKernelsCuda, SiluGateAndItsGradientMatchFloat64) {
   EXPECT_TRUE(ours[1].isfinite().all().item<bool>());
 }
 
-TEST_P(FusedKernelsCuda, GeluAndItsGradientMatchFloat64) {
+constexpr Activation kActivations[] = {Activation::kGeluTanh, Activation::kGelu, Activation::kRelu,
+                                       Activation::kSilu};
+
+// By ATen, on the CPU in float64: the function of x, and its gradient.
+std::array<at::Tensor, 2> expected_activation(const at::Tensor& x, const at::Tensor& gradient,
+                                              Activation activation) {
+  at::Tensor value = x.to(at::kDouble);
+  at::Tensor slope = gradient.to(at::kDouble);
+  activate_backward(value, slope, activation, {});
+  EXPECT_TRUE(activate(x.to(at::kDouble), activation).equal(value));
+  return {value, slope};
+}
+
+TEST_P(FusedKernelsCuda, ActivationsAndTheirGradientsMatchFloat64) {
   // Far into both tails.
   const at::Tensor input = (rows().to(at::kFloat) * 4).to(GetParam().dtype);
   const at::Tensor gradient = rows();
   const at::Tensor before = sums(GetParam().columns);
-  const std::vector<at::Tensor> ours = twice([&] {
-    at::Tensor activation = input.cuda();
-    at::Tensor grad = gradient.cuda();
-    const at::Tensor of_bias = before.cuda();
-    fused_gelu_backward(activation, grad, of_bias);
-    return std::vector<at::Tensor>{activation, grad, of_bias, fused_gelu(input.cuda())};
-  });
-  const at::Tensor x = input.to(at::kDouble);
-  const at::Tensor expected = at::gelu_backward(gradient.to(at::kDouble), x, "tanh");
-  EXPECT_LT(error(ours[0], at::gelu(x, "tanh")), rounding());
-  EXPECT_LT(error(ours[1], expected), rounding());
-  EXPECT_LT(error(ours[2], expected.sum(0) + before), 10 * kSumRounding);
-  EXPECT_TRUE(ours[3].equal(ours[0]));
+  for (const Activation activation : kActivations) {
+    SCOPED_TRACE(static_cast<int>(activation));
+    const std::vector<at::Tensor> ours = twice([&] {
+      at::Tensor value = input.cuda();
+      at::Tensor grad = gradient.cuda();
+      const at::Tensor of_bias = before.cuda();
+      fused_activation_backward(value, grad, activation, of_bias);
+      return std::vector<at::Tensor>{value, grad, of_bias,
+                                     fused_activation(input.cuda(), activation)};
+    });
+    const auto [value, slope] = expected_activation(input, gradient, activation);
+    EXPECT_LT(error(ours[0], value), rounding());
+    EXPECT_LT(error(ours[1], slope), rounding());
+    EXPECT_LT(error(ours[2], slope.sum(0) + before), 10 * kSumRounding);
+    EXPECT_TRUE(ours[3].equal(ours[0]));
+  }
 }
 
-TEST_P(FusedKernelsCuda, GeluKeepsItsTails) {
+TEST_P(FusedKernelsCuda, ActivationsKeepTheirTailsAndWhatIsNoNumber) {
   const std::vector<float> far = {-60000, -100, -20, 0, 20, 100, 60000, -5};
-  at::Tensor x = at::tensor(at::ArrayRef<float>(far)).to(GetParam().dtype).unsqueeze(0).cuda();
-  at::Tensor slope = at::ones_like(x);
-  fused_gelu_backward(x, slope, at::zeros({8}, x.options().dtype(at::kFloat)));
-  const at::Tensor expected = at::gelu_backward(
-      at::ones({1, 8}, at::kDouble),
-      at::tensor(at::ArrayRef<float>(far)).to(GetParam().dtype).to(at::kDouble).unsqueeze(0),
-      "tanh");
-  EXPECT_TRUE(slope.cpu().to(at::kDouble).allclose(expected, rounding(), 1e-4)) << slope;
-  EXPECT_TRUE(x.isfinite().all().item<bool>());
+  const at::Tensor input = at::tensor(at::ArrayRef<float>(far)).to(GetParam().dtype).unsqueeze(0);
+  for (const Activation activation : kActivations) {
+    SCOPED_TRACE(static_cast<int>(activation));
+    at::Tensor x = input.cuda();
+    at::Tensor slope = at::ones_like(x);
+    const at::Tensor sums = at::zeros({8}, x.options().dtype(at::kFloat));
+    fused_activation_backward(x, slope, activation, sums);
+    const auto [value, expected] = expected_activation(input, at::ones_like(input), activation);
+    EXPECT_TRUE(slope.cpu().to(at::kDouble).allclose(expected, rounding(), 1e-4)) << slope;
+    EXPECT_TRUE(x.cpu().to(at::kDouble).allclose(value, rounding(), 1e-4)) << x;
+    const at::Tensor none = at::full_like(x, std::nan(""));
+    EXPECT_TRUE(fused_activation(none, activation).isnan().all().item<bool>());
+    at::Tensor after = none.clone();
+    fused_activation_backward(after, slope, activation, sums);
+    EXPECT_TRUE(after.isnan().all().item<bool>());
+  }
 }
 
 TEST_P(FusedKernelsCuda, ResidualIsAddedBehindTheMaskOfDropout) {
@@ -342,7 +368,7 @@ Documents on_cuda(const Documents& documents) {
 
 // Long enough for every kernel that serves; with and without a fixed order of sums.
 void expect_matches_plain(at::ScalarType dtype, const HeadShape& heads, std::int64_t window,
-                          bool packed) {
+                          bool packed, std::optional<double> scale = {}) {
   for (const std::int64_t tokens : {96, 640}) {
     const at::Tensor qkv = at::randn({2, tokens, heads.width()}).to(dtype);
     const at::Tensor gradient = at::randn({2, tokens, heads.query_width()}).to(dtype);
@@ -350,16 +376,18 @@ void expect_matches_plain(at::ScalarType dtype, const HeadShape& heads, std::int
     const Documents there = on_cuda(documents);
     const at::Tensor wide = qkv.to(at::kDouble);
     const AttentionReach reach = {.window = window, .documents = packed ? &documents : nullptr};
-    const at::Tensor expected = plain_attention(HeadViews(wide, heads), reach, {});
+    const PlainAttentionOptions plain = {.reach = reach, .scale = scale};
+    const at::Tensor expected = plain_attention(HeadViews(wide, heads), plain);
     at::Tensor grad_wide = at::empty_like(wide);
     plain_attention_backward(split_heads(gradient.to(at::kDouble), heads.heads),
-                             HeadViews(wide, heads), reach, {}, HeadViews(grad_wide, heads));
+                             HeadViews(wide, heads), plain, HeadViews(grad_wide, heads));
     const HeadViews given(qkv.cuda(), heads);
     for (const bool deterministic : {false, true}) {
       const AttentionOptions options = {
           .heads = heads,
           .reach = {.window = window, .documents = packed ? &there : nullptr},
-          .deterministic = deterministic};
+          .deterministic = deterministic,
+          .scale = scale};
       const Attended ours = attention(given, options);
       const at::Tensor of_bias = at::zeros({qkv.size(-1)}, ours.output.options().dtype(at::kFloat));
       const at::Tensor grad = attention_backward(gradient.cuda(), given, ours, options, of_bias);
@@ -377,6 +405,15 @@ void expect_matches_plain(at::ScalarType dtype, const HeadShape& heads, std::int
 
 TEST_P(CudaAttention, MatchesPlainAttentionInFloat64) {
   expect_matches_plain(GetParam(), equal_heads(3, 3 * 64), 0, false);
+}
+
+// Half as steep as by the heads' width, and twice.
+TEST_P(CudaAttention, OtherScalesOfScoresMatchPlainAttention) {
+  for (const double scale : {0.0625, 0.25}) {
+    expect_matches_plain(GetParam(), equal_heads(3, 3 * 64), 0, false, scale);
+    expect_matches_plain(GetParam(), equal_heads(3, 3 * 64), 17, false, scale);
+    expect_matches_plain(GetParam(), equal_heads(3, 3 * 64), 0, true, scale);
+  }
 }
 
 TEST_P(CudaAttention, SharedKeysMatchPlainAttention) {

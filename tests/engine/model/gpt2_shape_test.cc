@@ -1,8 +1,12 @@
+#include "engine/model/gpt2/gpt2_shape.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/families/families.h"
 #include "engine/model/gpt2/gpt2_family.h"
@@ -66,6 +70,67 @@ TEST(ModelShape, IsRefusedWithTheNumberAtFault) {
     shape.dropout = dropout;
     EXPECT_THAT(refusal(shape), HasSubstr("dropout is")) << dropout;
   }
+}
+
+TEST(ModelShape, AGpt2MayLackItsNumbersAndHasOpenAisThen) {
+  const Gpt2Variant usual = gpt2_variant(kTiny);
+  EXPECT_EQ(usual.activation, Activation::kGeluTanh);
+  EXPECT_EQ(usual.epsilon, 1e-5);
+  EXPECT_TRUE(usual.tied);
+  EXPECT_EQ(numbers_of(usual), complete(kTiny).numbers);
+  EXPECT_EQ(refusal(complete(kTiny)), "");
+  ModelShape shape = kTiny;
+  shape.numbers = {{"activation", 2}, {"norm_epsilon", 1e-12}, {"tied_head", 0}};
+  EXPECT_EQ(refusal(shape), "");
+  EXPECT_EQ(gpt2_variant(shape).activation, Activation::kRelu);
+  EXPECT_EQ(gpt2_variant(shape).epsilon, 1e-12);
+  EXPECT_FALSE(gpt2_variant(shape).tied);
+  EXPECT_EQ(numbers_of(gpt2_variant(shape)), complete(shape).numbers);
+  for (const auto& [name, value] :
+       std::vector<std::pair<std::string, double>>{{"activation", 4},
+                                                   {"activation", 0.5},
+                                                   {"norm_epsilon", 0},
+                                                   {"norm_epsilon", std::nan("")},
+                                                   {"tied_head", 2},
+                                                   {"scale_attention", -1},
+                                                   {"kv_heads", 1}}) {
+    shape.numbers = {{name, value}};
+    EXPECT_THAT(refusal(shape), HasSubstr(name + " is ")) << value;
+  }
+}
+
+TEST(ModelShape, AGpt2sScoresAreScaledByItsBlock) {
+  EXPECT_EQ(Gpt2Variant{}.attention_scale(16, 3), std::nullopt);
+  EXPECT_EQ((Gpt2Variant{.scales_by_layer = true}.attention_scale(16, 3)), 1.0 / 16);
+  EXPECT_EQ((Gpt2Variant{.scales_attention = false}.attention_scale(16, 3)), 1.0);
+  EXPECT_EQ(
+      (Gpt2Variant{.scales_attention = false, .scales_by_layer = true}.attention_scale(16, 3)),
+      0.25);
+}
+
+TEST(ModelShape, AHeadOfItsOwnIsTheFirstOfItsUnitAndIsNotPadded) {
+  ModelShape shape = kTiny;
+  shape.numbers = {{"tied_head", 0}};
+  const ModelLayout tied = gpt2_layout({.shape = kTiny, .padded_vocab = 64});
+  const ModelLayout own = gpt2_layout({.shape = shape, .padded_vocab = 64});
+  EXPECT_EQ(own.parameter_elements(), tied.parameter_elements() + 7 * 12);
+  EXPECT_TRUE(own.borrowed(own.head()).empty());
+  EXPECT_FALSE(own.lends(0));
+  const ParameterSpec& head = own.layout(own.head()).parameters.front();
+  EXPECT_EQ(head.name, "lm_head.weight");
+  EXPECT_EQ(head.group, kDecayed);
+  EXPECT_FALSE(head.gradient_is_product);  // chunks of the loss add to it
+  EXPECT_EQ(head.slot_shape(), (std::vector<std::int64_t>{7, 12}));
+  EXPECT_EQ(own.layout(0).slot_elements, own.layout(0).elements);
+  const PassShape pass = {.micro_batch = 2, .tokens = 5, .number_bytes = 2};
+  EXPECT_LT(own.kind(own.head()).flops(5).forward, tied.kind(tied.head()).flops(5).forward);
+  EXPECT_LT(own.kind(own.head()).peak_bytes(pass, {}), tied.kind(tied.head()).peak_bytes(pass, {}));
+  EXPECT_EQ(own.kind(1).flops(5).forward, tied.kind(1).flops(5).forward);
+  const ParameterNames& names = gpt2_family().parameter_names(shape);
+  EXPECT_FALSE(names.is_tied);
+  EXPECT_EQ(names.exported("lm_head.weight"), "lm_head.weight");
+  EXPECT_EQ(names.exported("wte.weight"), "transformer.wte.weight");
+  EXPECT_EQ(gpt2_family().parameter_names(kTiny).exported("wte.weight"), "wte.weight");
 }
 
 TEST(UnitLayout, ParametersFollowEachOtherAlignedAndGroupByGroup) {

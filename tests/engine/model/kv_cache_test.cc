@@ -23,6 +23,17 @@ void stir(const WholeModel& whole) {
       });
 }
 
+// Each block with another scale, and a head of its own.
+const ModelShape kOther = [] {
+  ModelShape shape = kShape;
+  shape.numbers = {{"activation", 2},
+                   {"norm_epsilon", 0.01},
+                   {"tied_head", 0},
+                   {"scale_attention", 0},
+                   {"scale_attention_by_layer", 1}};
+  return shape;
+}();
+
 at::Tensor tokens(std::int64_t count, at::Device device) {
   return at::arange(count).mul(37).add(11).remainder(kShape.vocab).unsqueeze(0).to(device);
 }
@@ -37,14 +48,15 @@ at::Tensor extend(const WholeModel& whole, const at::Tensor& input, KvCache& cac
   return model.head().logits(whole.parameters(model.head_index()), flow, 1);
 }
 
-double worst_difference(at::ScalarType dtype, at::Device device, std::int64_t first) {
+double worst_difference(at::ScalarType dtype, at::Device device, std::int64_t first,
+                        const ModelShape& shape = kShape) {
   const auto options = at::TensorOptions().dtype(dtype).device(device);
-  const WholeModel whole({.shape = kShape, .padded_vocab = 128}, options);
+  const WholeModel whole({.shape = shape, .padded_vocab = 128}, options);
   stir(whole);
   const at::Tensor ids = tokens(kShape.context_tokens, device);
   const PassContext context{.training = false};
   const at::Tensor expected = whole.logits(context, ids, kShape.context_tokens).to(at::kDouble);
-  KvCache cache(model_layout({.shape = kShape}), kShape.context_tokens, options);
+  KvCache cache(model_layout({.shape = shape}), kShape.context_tokens, options);
   double worst = 0;
   const auto compare = [&](const at::Tensor& logits) {
     const at::Tensor wanted = expected.narrow(1, cache.length() - 1, 1);
@@ -65,6 +77,7 @@ TEST(KvCache, GivesTheLogitsOfTheWholeSequenceAtEveryPosition) {
     EXPECT_LT(worst_difference(at::kDouble, at::kCPU, first), 1e-13);
     EXPECT_LT(worst_difference(at::kFloat, at::kCPU, first), 2e-6);
     EXPECT_LT(worst_difference(at::kBFloat16, at::kCPU, first), 0.03);
+    EXPECT_LT(worst_difference(at::kDouble, at::kCPU, first, kOther), 1e-13);
   }
 }
 
@@ -72,6 +85,7 @@ TEST(ModelCudaKvCache, GivesTheLogitsOfTheWholeSequenceAtEveryPosition) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no GPU that LibTorch can use";
   EXPECT_LT(worst_difference(at::kFloat, at::kCUDA, 7), 1e-4);
   EXPECT_LT(worst_difference(at::kBFloat16, at::kCUDA, 7), 0.03);
+  EXPECT_LT(worst_difference(at::kFloat, at::kCUDA, 7, kOther), 1e-4);
 }
 
 TEST(KvCache, RefusesMoreThanTheContextAndSeveralPositionsAtOnceInTheMiddle) {

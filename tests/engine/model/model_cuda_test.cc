@@ -9,6 +9,7 @@
 #include <ATen/ops/randn.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <map>
 #include <string>
 
 #include "engine/model/ops/cross_entropy.h"
@@ -18,13 +19,16 @@
 namespace sluice::engine {
 namespace {
 
-ModelOptions options_with(double dropout) {
+using Numbers = std::map<std::string, double>;
+
+ModelOptions options_with(double dropout, const Numbers& numbers = {}) {
   return {.shape = {.layers = 2,
                     .hidden = 128,
                     .heads = 2,
                     .context_tokens = 128,
                     .vocab = 531,
-                    .dropout = dropout},
+                    .dropout = dropout,
+                    .numbers = numbers},
           .padded_vocab = 576,
           .chunk_rows = 192};
 }
@@ -97,9 +101,10 @@ double error(const at::Tensor& ours, const at::Tensor& expected) {
   return ((host - reference).abs().max() / reference.abs().max()).item<double>();
 }
 
-void expect_matches_cpu(at::ScalarType dtype, double dropout, double bound) {
-  const WholeModel cpu(options_with(dropout), at::TensorOptions().dtype(at::kFloat));
-  const WholeModel cuda(options_with(dropout), on_cuda(dtype));
+void expect_matches_cpu(at::ScalarType dtype, double dropout, double bound,
+                        const Numbers& numbers = {}) {
+  const WholeModel cpu(options_with(dropout, numbers), at::TensorOptions().dtype(at::kFloat));
+  const WholeModel cuda(options_with(dropout, numbers), on_cuda(dtype));
   cpu.initialise(1);
   cuda.copy_parameters_from(cpu);
   cpu.copy_parameters_from(cuda);  // rounded alike
@@ -129,6 +134,19 @@ TEST_F(ModelCuda, FlashAttentionInBf16MatchesTheCpuInFp32) {
 
 TEST_F(ModelCuda, FlashAttentionInFp16MatchesTheCpuInFp32) {
   expect_matches_cpu(at::kHalf, 0, 0.01);
+}
+
+TEST_F(ModelCuda, OtherGpt2sMatchTheCpuInFp32) {
+  for (const double activation : {1, 2, 3}) {
+    const Numbers numbers = {{"activation", activation},
+                             {"norm_epsilon", 1e-3},
+                             {"tied_head", activation == 2 ? 1 : 0},
+                             {"scale_attention_by_layer", 1}};
+    SCOPED_TRACE(activation);
+    expect_matches_cpu(at::kFloat, 0.1, 1e-4, numbers);
+    expect_matches_cpu(at::kBFloat16, 0, 0.05, numbers);
+    expect_matches_cpu(at::kHalf, 0, 0.01, numbers);
+  }
 }
 
 TEST_F(ModelCuda, OverwritingPutsTheSameGradientInProductsWhateverWasThere) {

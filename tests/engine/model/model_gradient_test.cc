@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,13 +22,16 @@ namespace {
 
 constexpr std::uint64_t kSeed = 11;
 
-ModelOptions options_with(double dropout) {
+using Numbers = std::map<std::string, double>;
+
+ModelOptions options_with(double dropout, const Numbers& numbers = {}) {
   return {.shape = {.layers = 2,
                     .hidden = 24,
                     .heads = 3,
                     .context_tokens = 9,
                     .vocab = 31,
-                    .dropout = dropout},
+                    .dropout = dropout,
+                    .numbers = numbers},
           .padded_vocab = 40,
           .chunk_rows = 5};
 }
@@ -53,13 +58,14 @@ void make_lively(const WholeModel& model) {
 }
 
 // Of a whole parameter along one random direction: every element takes part.
-void expect_gradients_match_differences(double dropout, bool recompute) {
-  const WholeModel model(options_with(dropout), at::TensorOptions().dtype(at::kDouble));
+void expect_gradients_match_differences(double dropout, bool recompute,
+                                        const Numbers& numbers = {}) {
+  const WholeModel model(options_with(dropout, numbers), at::TensorOptions().dtype(at::kDouble));
   make_lively(model);
   const PassContext context = {.run_seed = kSeed, .step = 2, .micro_batch = 1};
   const Batch batch = batch_of(2, 7, 31);
   model.forward_backward(context, batch.tokens, batch.targets, 1, recompute);
-  const double step = 1e-5;
+  const double step = 2e-6;
   model.for_each_parameter(
       [&](const ParameterSpec& spec, const at::Tensor& parameter, const at::Tensor& gradient) {
         const at::Tensor direction = at::randn(spec.shape, parameter.options());
@@ -87,26 +93,72 @@ TEST(ModelGradient, MatchesFiniteDifferencesUnderDropoutFromRecomputedActivation
   expect_gradients_match_differences(0.2, true);
 }
 
+// GPT-2s that are not OpenAI's: each activation with something else.
+const Numbers kVariants[] = {
+    {{"activation", 1}, {"norm_epsilon", 0.25}},
+    {{"activation", 2}, {"tied_head", 0}},
+    {{"activation", 3}, {"scale_attention", 0}, {"scale_attention_by_layer", 1}},
+    {{"scale_attention_by_layer", 1}, {"tied_head", 0}, {"norm_epsilon", 1e-12}}};
+
+TEST(ModelGradient, OfOtherGpt2sMatchesFiniteDifferences) {
+  for (const Numbers& numbers : kVariants) {
+    SCOPED_TRACE(testing::PrintToString(numbers));
+    expect_gradients_match_differences(0, false, numbers);
+    expect_gradients_match_differences(0.2, true, numbers);
+  }
+}
+
+TEST(ModelGradient, EveryNumberOfAGpt2ChangesItsLoss) {
+  const auto loss = [](const Numbers& numbers) {
+    const WholeModel model(options_with(0, numbers), at::TensorOptions().dtype(at::kDouble));
+    make_lively(model);
+    const Batch batch = batch_of(2, 7, 31);
+    return model.loss_sum({}, batch.tokens, batch.targets).item<double>();
+  };
+  std::set<double> losses = {loss({})};
+  const std::vector<Numbers> changes = {{{"activation", 1}},
+                                        {{"activation", 2}},
+                                        {{"activation", 3}},
+                                        {{"norm_epsilon", 0.01}},
+                                        {{"tied_head", 0}},
+                                        {{"scale_attention", 0}},
+                                        {{"scale_attention_by_layer", 1}},
+                                        {{"scale_attention", 0}, {"scale_attention_by_layer", 1}}};
+  for (const Numbers& numbers : changes) losses.insert(loss(numbers));
+  EXPECT_EQ(losses.size(), 1 + changes.size());
+  // What is said and what is left out.
+  EXPECT_TRUE(losses.contains(loss({{"activation", 0},
+                                    {"norm_epsilon", 1e-5},
+                                    {"tied_head", 1},
+                                    {"scale_attention", 1},
+                                    {"scale_attention_by_layer", 0}})));
+}
+
 struct Case {
   at::ScalarType dtype;
   double dropout;
+  Numbers numbers = {};
 };
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
-  return std::string(c10::toString(info.param.dtype)) +
-         (info.param.dropout > 0 ? "WithDropout" : "");
+  std::string name = c10::toString(info.param.dtype);
+  if (info.param.dropout > 0) name += "WithDropout";
+  if (!info.param.numbers.empty()) name += "Variant" + std::to_string(info.index);
+  return name;
 }
 
 class ModelPass : public testing::TestWithParam<Case> {};
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, ModelPass,
-                         testing::Values(Case{at::kFloat, 0}, Case{at::kFloat, 0.1},
-                                         Case{at::kBFloat16, 0}, Case{at::kBFloat16, 0.1},
-                                         Case{at::kHalf, 0}, Case{at::kHalf, 0.1}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Dtypes, ModelPass,
+    testing::Values(Case{at::kFloat, 0}, Case{at::kFloat, 0.1}, Case{at::kBFloat16, 0},
+                    Case{at::kBFloat16, 0.1}, Case{at::kHalf, 0}, Case{at::kHalf, 0.1},
+                    Case{at::kFloat, 0.1, kVariants[0]}, Case{at::kBFloat16, 0, kVariants[1]},
+                    Case{at::kHalf, 0.1, kVariants[2]}, Case{at::kBFloat16, 0.1, kVariants[3]}),
+    name_of);
 
 TEST_P(ModelPass, RecomputedActivationsGiveTheSameBitsAsSavedOnes) {
-  const ModelOptions options = options_with(GetParam().dropout);
+  const ModelOptions options = options_with(GetParam().dropout, GetParam().numbers);
   const auto tensor_options = at::TensorOptions().dtype(GetParam().dtype);
   const WholeModel saving(options, tensor_options);
   const WholeModel recomputing(options, tensor_options);
@@ -128,7 +180,7 @@ TEST_P(ModelPass, RecomputedActivationsGiveTheSameBitsAsSavedOnes) {
 }
 
 TEST_P(ModelPass, GradientsAreAddedAndGapsStayZero) {
-  const WholeModel model(options_with(GetParam().dropout),
+  const WholeModel model(options_with(GetParam().dropout, GetParam().numbers),
                          at::TensorOptions().dtype(GetParam().dtype));
   make_lively(model);
   const Batch batch = batch_of(3, 9, 31);
@@ -157,7 +209,7 @@ TEST_P(ModelPass, GradientsAreAddedAndGapsStayZero) {
 
 // What was in them is not even read; everything else is still added to.
 TEST_P(ModelPass, OverwritingPutsTheSameGradientInProductsWhateverWasThere) {
-  const WholeModel model(options_with(GetParam().dropout),
+  const WholeModel model(options_with(GetParam().dropout, GetParam().numbers),
                          at::TensorOptions().dtype(GetParam().dtype));
   make_lively(model);
   const Batch batch = batch_of(3, 9, 31);

@@ -109,6 +109,9 @@ const std::vector<std::string> kFp16 = {"bf16.enabled=false", "fp16.enabled=true
                                         "fp16.hysteresis=1"};
 
 const std::vector<std::string> kLlama = of_llama(kBf16);
+const std::vector<std::string> kOtherGpt2 = {
+    "bf16.enabled=true",     "model.activation=relu",       "model.norm_epsilon=1e-3",
+    "model.tied_head=false", "model.scale_attention=false", "model.scale_attention_by_layer=true"};
 const std::vector<std::string> kAdapters = of_adapters(kBf16);
 
 class Resume : public testing::TestWithParam<Case> {};
@@ -152,6 +155,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"bf16_in_groups_cpu_to_nvme", kInGroups, {}, kOnNvme},
         Case{"fp32_nvme_to_cpu", kFp32, kOnNvme, {"placement.recompute=off"}},
         Case{"fp16_cpu_to_nvme", kFp16, {"zero_optimization.sub_group_size=777"}, kOnNvme},
+        Case{"other_gpt2_cpu_to_nvme", kOtherGpt2, {}, kOnNvme, true},
+        Case{"other_gpt2_nvme_to_cpu", kOtherGpt2, kOnNvme, {}},
         Case{"llama_cpu_to_nvme", kLlama, {}, kOnNvme},
         Case{"llama_nvme_to_cpu_in_background", kLlama, kOnNvme, {}, true},
         Case{"adapters", kAdapters, {}, {}}, Case{"adapters_cpu_to_nvme", kAdapters, {}, kOnNvme},
@@ -171,6 +176,9 @@ TEST(ResumeRefuses, ARunThatIsAnother) {
                 {"bf16.enabled=false", "precision"},
                 {"model.layers=2", "layers"},
                 {"model.dropout=0.2", "dropout"},
+                {"model.activation=silu", "the model's activation is silu, and was gelu_new"},
+                {"model.norm_epsilon=1e-6", "the model's norm_epsilon is 1e-06, and was 1e-05"},
+                {"model.tied_head=false", "the model's tied_head is false, and was true"},
                 {"data.sequence_length=8", "data.sequence_length was 16 and is 8"}};
   for (const auto& other : others) {
     const SmallRun changed({other.override});

@@ -5,9 +5,9 @@
 #include <ATen/ops/zeros.h>
 
 #include "engine/model/kv_cache.h"
+#include "engine/model/ops/activate.h"
 #include "engine/model/ops/attention.h"
 #include "engine/model/ops/cross_entropy.h"
-#include "engine/model/ops/gelu.h"
 #include "engine/model/ops/head_views.h"
 #include "engine/model/ops/linear.h"
 #include "engine/model/ops/rms_norm.h"
@@ -147,7 +147,8 @@ class ToyFeedForward final : public ModelUnit {
     const RmsNormed normed = rms_norm(input, w[toy_feed_forward::kNorm], epsilon_);
     const at::Tensor up = linear(normed.output, w[toy_feed_forward::kUp], {}, kOutIn);
     if (saved != nullptr) saved->assign({normed.rstd, up});
-    return linear(gelu(up), w[toy_feed_forward::kDown], {}, kOutIn).add_(input);
+    return linear(activate(up, Activation::kGeluTanh), w[toy_feed_forward::kDown], {}, kOutIn)
+        .add_(input);
   }
   void recompute(const PassContext& /*context*/, const UnitViews& w, const at::Tensor& input,
                  Saved& saved) const override {
@@ -163,7 +164,7 @@ class ToyFeedForward final : public ModelUnit {
     at::Tensor inner = saved.take(1);
     saved.clear();
     at::Tensor gradient = linear_input_gradient(grad_output, w[toy_feed_forward::kDown], kOutIn);
-    gelu_backward(inner, gradient, {});
+    activate_backward(inner, gradient, Activation::kGeluTanh, {});
     put(context, g[toy_feed_forward::kDown], grad_output, inner);
     const at::Tensor normed = rms_norm(input, w[toy_feed_forward::kNorm], epsilon_).output;
     put(context, g[toy_feed_forward::kUp], gradient, normed);

@@ -1,0 +1,12 @@
+// Activation: the function between the two products of a feed-forward layer. Without LibTorch.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::engine {
+
+// By transformers' names: gelu_new (by a tanh), gelu (by erf, exact), relu, silu. Checkpoints have
+// them as numbers: the list only grows at its end.
+enum class Activation : std::uint8_t { kGeluTanh, kGelu, kRelu, kSilu };
+
+}  // namespace sluice::engine

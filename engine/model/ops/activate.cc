@@ -1,0 +1,59 @@
+#include "engine/model/ops/activate.h"
+
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/silu_backward.h>
+#include <ATen/ops/threshold_backward.h>
+
+#include "engine/model/ops/bias_gradient.h"
+#include "engine/model/ops/fused_kernels.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr const char* kTanh = "tanh";
+constexpr const char* kErf = "none";
+
+const char* form_of(Activation gelu) { return gelu == Activation::kGeluTanh ? kTanh : kErf; }
+
+}  // namespace
+
+at::Tensor activate(const at::Tensor& input, Activation activation) {
+  if (cuda_fuses(input)) return fused_activation(input, activation);
+  switch (activation) {
+    case Activation::kRelu:
+      return at::relu(input);
+    case Activation::kSilu:
+      return at::silu(input);
+    case Activation::kGeluTanh:
+    case Activation::kGelu:
+      break;
+  }
+  return at::gelu(input, form_of(activation));
+}
+
+void activate_backward(at::Tensor& input, at::Tensor& gradient, Activation activation,
+                       const at::Tensor& bias_gradient) {
+  if (cuda_fuses(input) && cuda_fuses(gradient))
+    return fused_activation_backward(input, gradient, activation, bias_gradient);
+  switch (activation) {
+    case Activation::kRelu:
+      at::threshold_backward_out(gradient, gradient, input, 0);
+      at::relu_(input);
+      break;
+    case Activation::kSilu:
+      at::silu_backward_out(gradient, gradient, input);
+      at::silu_(input);
+      break;
+    case Activation::kGeluTanh:
+    case Activation::kGelu:
+      at::gelu_backward_out(gradient, gradient, input, form_of(activation));
+      at::gelu_(input, form_of(activation));
+      break;
+  }
+  accumulate_bias_gradient(bias_gradient, gradient);
+}
+
+}  // namespace sluice::engine
