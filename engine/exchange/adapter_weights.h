@@ -39,6 +39,10 @@ std::string peft_name(const ModelShape& shape, const std::string& parameter);
 inline constexpr std::string_view kPeftConfigName = "adapter_config.json";
 inline constexpr std::string_view kPeftWeightsName = "adapter_model.safetensors";
 
+// kInvalidArgument where a folder that is named as a model's holds an adapter alone, with what to
+// name instead.
+Status check_is_no_adapter(aio::FileSystem& files, const std::string& folder);
+
 class AdapterWeights {
  public:
   // With the targets that the file's tensors have. `queue` must outlive it.

@@ -9,6 +9,7 @@
 #include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/checkpoint/checkpoint_names.h"
+#include "engine/exchange/adapter_weights.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/families/families.h"
 
@@ -136,6 +137,7 @@ Status check_described_model(aio::IoQueue& queue, const std::string& weights,
   SLUICE_ASSIGN_OR_RETURN(const bool is_checkpoint,
                           files.exists(folder + "/" + std::string(kManifestName)));
   if (is_checkpoint) return check_manifest(queue, folder, wanted);
+  if (folder == weights) SLUICE_RETURN_IF_ERROR(check_is_no_adapter(files, folder));
   const std::string path = folder + "/config.json";
   SLUICE_ASSIGN_OR_RETURN(const bool described, files.exists(path));
   if (!described) return {};

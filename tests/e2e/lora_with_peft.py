@@ -169,8 +169,14 @@ class Adapters(LlamaRuns):
         config.write_text(deep, encoding="utf-8")
         self.assertIn("adapter_config.json", self.refused(*words))
         config.write_text(kept[:50], encoding="utf-8")
-        self.assertIn("adapter_config.json: it is not a JSON object", self.refused(*words, code=1))
+        self.assertIn("adapter_config.json: it is not JSON at byte 50", self.refused(*words, code=1))
         config.write_text(kept, encoding="utf-8")
+        # An adapter's folder is no model's.
+        named = "and not the model that it belongs to: name that model"
+        self.assertIn(named, self.refused("import", adapter, self.path / "run"))
+        self.assertIn(named, self.refused("eval", file, "--weights", adapter, *self.words()))
+        self.assertIn("this one, which holds an adapter, as recipe.lora.adapter", self.refused(
+            *words, "--set", f"model.path={adapter}"))
         self.assertIn("recipe.lora.targets is [q_proj]", self.refused(
             *words, "--set", 'recipe.lora.targets=["q_proj"]'))
         self.assertIn("without which the model itself would be trained", self.refused(
@@ -200,6 +206,31 @@ class Adapters(LlamaRuns):
         shutil.rmtree(adapter)
         self.assertIn("there is no", self.refused(*words))
         self.assertFalse((self.path / "run").exists())
+
+    def test_what_is_accepted_of_a_configuration_means_what_it_does_to_peft(self):
+        _, base, adapter = self.folders("llama", stir=0.3)
+        file = self.run_file("llama", base)
+        config = adapter / "adapter_config.json"
+        kept = json.loads(config.read_text(encoding="utf-8"))
+        modules = [f"model.layers.{layer}.{part}.{name}" for layer in range(3)
+                   for part, names in (("self_attn", EVERY[:4]), ("mlp", EVERY[4:]))
+                   for name in names]
+        losses = set()
+        for keys in ({"target_modules": "all-linear"},
+                     {"target_modules": r".*\.(q|k|v|o|gate|up|down)_proj"},
+                     {"target_modules": [f"self_attn.{name}" for name in EVERY[:4]] +
+                                        [f"mlp.{name}" for name in EVERY[4:]]},
+                     {"target_modules": modules},
+                     {"use_rslora": True}, {"lora_alpha": 2.5}, {"lora_dropout": 0.4},
+                     {"modules_to_save": [], "layers_to_transform": []},
+                     {"init_lora_weights": "gaussian", "use_dora": None}):
+            with self.subTest(keys=list(keys), first=str(list(keys.values())[0])[:40]):
+                config.write_text(json.dumps({**kept, **keys}), encoding="utf-8")
+                theirs = mean_loss(PeftModel.from_pretrained(loaded(base), adapter), self.text,
+                                   LENGTH)
+                self.assert_close(self.evaluate(base, file, "--adapter", adapter), theirs, 1e-5)
+                losses.add(round(theirs, 4))
+        self.assertEqual(len(losses), 3)  # the scale matters, and nothing else
 
     def test_a_run_goes_on_beside_its_own_base_alone(self):
         _, base, adapter = self.folders("llama")
