@@ -89,8 +89,10 @@ Status merge_weights(const MergedWeights& merged, const TakeValues& take) {
   }
   const auto& stored = merged.adapters.state().run.adapters;
   if (stored && stored->base == fingerprint.text()) return {};
-  return Error(ErrorCode::kInvalidArgument,
-               "the adapters were trained beside other weights than these (--base names them)");
+  return Error(
+      ErrorCode::kInvalidArgument,
+      merged.base_path +
+          ": the adapters were trained beside other weights than these (--base names them)");
 }
 
 }  // namespace sluice::engine

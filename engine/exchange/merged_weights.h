@@ -19,6 +19,7 @@ namespace sluice::engine {
 
 struct MergedWeights {
   ModelWeights& base;
+  std::string base_path;
   CheckpointReader& adapters;
   LoraRecipe recipe;
   aio::Executor& executor;
