@@ -90,16 +90,24 @@ Result<Exported> write_stored(CheckpointReader& checkpoint, const ExportOptions&
   return written(writer);
 }
 
-Result<Exported> write_merged(aio::IoQueue& queue, CheckpointReader& checkpoint,
-                              const ModelOptions& model, const ExportOptions& options) {
-  auto opened = open_model_weights(queue, options.base, model.shape, HeadCheck::kWhole);
+// Where a sample of its values is what the adapters were trained beside.
+Result<ModelWeights> open_base(aio::IoQueue& queue, const StoredRun& stored,
+                               const ModelShape& shape, const AskedBase& asked) {
+  auto opened = open_model_weights(queue, asked.path, shape, HeadCheck::kBeginning);
   if (!opened.ok() && opened.error().code() == ErrorCode::kNotFound)
     return Error(ErrorCode::kNotFound,
-                 "the weights that the adapters were trained beside are no "
-                 "longer in " +
-                     options.base + ": name their folder with --base");
+                 "the weights that the adapters were trained beside are no longer in " +
+                     asked.path + ": name their folder with --base");
   if (!opened.ok()) return std::move(opened).error().with_context("the adapters' base");
-  ModelWeights base = *std::move(opened);
+  SLUICE_RETURN_IF_ERROR(check_base_sample(*opened, stored, asked));
+  return open_model_weights(queue, asked.path, shape, HeadCheck::kWhole);
+}
+
+Result<Exported> write_merged(aio::IoQueue& queue, CheckpointReader& checkpoint,
+                              const ModelOptions& model, const ExportOptions& options) {
+  const AskedBase asked{.path = options.base, .advice = "name theirs with --base"};
+  SLUICE_ASSIGN_OR_RETURN(ModelWeights base,
+                          open_base(queue, checkpoint.state().run, model.shape, asked));
   SLUICE_ASSIGN_OR_RETURN(
       const auto executor,
       aio::make_executor(static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U))));
@@ -117,7 +125,7 @@ Result<Exported> write_merged(aio::IoQueue& queue, CheckpointReader& checkpoint,
     return {};
   };
   SLUICE_RETURN_IF_ERROR(merge_weights({.base = base,
-                                        .base_path = options.base,
+                                        .asked = asked,
                                         .adapters = checkpoint,
                                         .recipe = model.lora,
                                         .executor = *executor},

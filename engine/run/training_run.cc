@@ -264,9 +264,6 @@ Status TrainingRun::set_initial_state(const Progress& progress) {
 
 Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progress) {
   CheckpointState now = checkpoint_state();
-  // Which weights the base has is only known when they have been read.
-  if (now.run.adapters && checkpoint.state().run.adapters)
-    now.run.adapters->base = checkpoint.state().run.adapters->base;
   SLUICE_RETURN_IF_ERROR(check_same_run(checkpoint.state(), now));
   if (base_) {
     SLUICE_RETURN_IF_ERROR(load_base(progress));
@@ -311,7 +308,7 @@ Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
 
 CheckpointState TrainingRun::checkpoint_state() const {
   return {.position = stored_position(trainer_->state()),
-          .run = stored_run(config_, data_->order(), base_ ? base_->fingerprint() : std::string()),
+          .run = stored_run(config_, data_->order(), base_ ? &base_->fingerprint() : nullptr),
           .configuration = stored_configuration_,
           .program_version = SLUICE_VERSION};
 }

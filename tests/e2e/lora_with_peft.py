@@ -241,9 +241,25 @@ class Adapters(LlamaRuns):
         base.rename(self.path / "moved")
         self.assertIn("there is no file or folder", self.refused(*more))
         make_model("llama", seed=8).save_pretrained(base)
-        self.assertIn("beside other weights than those of", self.refused(*more))
-        self.assertIn("(--base names them)", self.refused(
-            "export", run, self.path / "x", "--merged", code=1))
+        other = f"beside other weights than those of {base}: "
+        generate = ("generate", run, "--prompt", "once", "--tokenizer", "bytes", "--tokens", 1)
+        merge = ("export", run, self.path / "x", "--merged")
+        for command in (more, generate):
+            told = self.refused(*command)
+            self.assertIn(other + "give model.path", told)
+            self.assertNotIn("on the CPU", told)  # before it was planned
+        self.assertIn(other + "name theirs with --base", self.refused(*merge))
+        # One number that no sample has is found on the way.
+        shutil.rmtree(base)
+        shutil.copytree(self.path / "moved", base)
+        weights = load_file(base / "model.safetensors")
+        weights["model.layers.1.self_attn.q_proj.weight"].view(-1)[300] += 1e-3
+        save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+        for command in (more, generate):
+            told = self.refused(*command)
+            self.assertIn(other, told)
+            self.assertIn("on the CPU", told)
+        self.assertIn(other, self.refused(*merge, code=1))
         self.assertFalse((self.path / "x").exists())
         # A checkpoint of adapters is no model's weights.
         newest = sorted((run / "checkpoints").iterdir())[-1]
