@@ -3,6 +3,8 @@
 The programs are the environment's SLUICE and PRINT_SAMPLES.
 """
 
+import contextlib
+import copy
 import json
 import shutil
 import sys
@@ -10,14 +12,16 @@ import unittest
 
 import torch
 
-from llama_with_transformers import LENGTH, NVME, STEPS, LlamaRuns, loaded, make_model
-from reference_gpt import MISSING, mean_loss
+from llama_with_transformers import (ACCUMULATION, ADAMW, CLIP, LENGTH, MICRO, NVME, STEPS,
+                                     LlamaRuns, loaded, make_model)
+from reference_gpt import MISSING, Training, mean_loss, windows
 
 if not MISSING:
-    from peft import LoraConfig, PeftModel, get_peft_model
+    from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
     from safetensors.torch import load_file, save_file
 
 EVERY = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+WORSE_THAN_PEER = 1.5  # in bf16, judged by fp32
 # Joined products with one part adapted, and with all; tied and not; both scales.
 RECIPES = {
     "llama": {"r": 4, "lora_alpha": 12, "target_modules": EVERY},
@@ -29,10 +33,15 @@ RECIPES = {
 
 @unittest.skipIf(MISSING, MISSING)
 class Adapters(LlamaRuns):
-    def folders(self, case, seed=1, stir=0.05):
-        """A base's folder, and one of adapters beside it that already do something."""
+    def folders(self, case, seed=1, stir=0.05, halves=False):
+        """A base's folder, and one of adapters beside it that already do something. With `halves`
+        the base's numbers are ones that bf16 has."""
         base = self.path / f"{case}-base"
         model = make_model(case)
+        if halves:
+            with torch.no_grad():
+                for value in model.parameters():
+                    value.copy_(value.bfloat16())
         model.save_pretrained(base)
         torch.manual_seed(seed)
         adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **RECIPES[case]))
@@ -72,6 +81,49 @@ class Adapters(LlamaRuns):
                 self.assertEqual(ours.keys(), theirs.keys())
                 for key, value in theirs.items():
                     self.assertLess((ours[key] - value).norm(), 1e-3 * value.norm(), key)
+
+    def trained_by_peft(self, adapted, computing):
+        """Losses and adapters of the steps that sluice takes; `computing` makes a context."""
+        training = Training(adapted, ADAMW, lambda applied: ADAMW["lr"])
+        firsts = self.samples(STEPS * ACCUMULATION * MICRO)
+        losses = []
+        for _ in range(STEPS):
+            batch = [windows(self.text, [next(firsts) for _ in range(MICRO)], LENGTH)
+                     for _ in range(ACCUMULATION)]
+            with computing():
+                losses.append(training.step(batch, CLIP)[0])
+        return losses, get_peft_model_state_dict(adapted)
+
+    def test_is_as_close_to_fp32_as_peft_is_in_bf16(self):
+        def distances(made, exact):
+            """Of the losses, and of all adapters together."""
+            losses = sum((a - b) ** 2 for a, b in zip(made[0], exact[0])) ** 0.5
+            self.assertEqual(made[1].keys(), exact[1].keys())
+            return losses, sum((made[1][key] - value).norm() ** 2
+                               for key, value in exact[1].items()).item() ** 0.5
+
+        for case in RECIPES:
+            with self.subTest(case=case):
+                adapted, base, adapter = self.folders(case, halves=True)
+                # As transformers' Trainer does: a base in bf16, adapters in fp32, autocast.
+                halves = copy.deepcopy(adapted)
+                for name, value in halves.named_parameters():
+                    if "lora_" not in name:
+                        value.data = value.data.bfloat16()
+                exact = self.trained_by_peft(adapted, contextlib.nullcontext)
+                theirs = distances(self.trained_by_peft(
+                    halves, lambda: torch.autocast("cpu", torch.bfloat16)), exact)
+                self.sluice("train", self.run_file(case, base, adapter), "--out",
+                            self.path / case, "--steps", STEPS,
+                            *self.words(**{"bf16.enabled": "true"}))
+                self.sluice("export", self.path / case, self.path / f"{case}-ours")
+                ours = distances(([step["loss"] for step in self.metrics(case)], load_file(
+                    self.path / f"{case}-ours/adapter_model.safetensors")), exact)
+                print(f"{case} bf16: losses {ours[0]:.1e} from fp32, PEFT's {theirs[0]:.1e}; "
+                      f"adapters {ours[1]:.1e}, PEFT's {theirs[1]:.1e}")
+                self.assertGreater(min(ours), 0)  # it was not fp32
+                for our, their in zip(ours, theirs):
+                    self.assertLess(our, WORSE_THAN_PEER * their)
 
     def test_peft_gives_the_loss_of_what_is_exported_and_sluice_of_what_peft_saves(self):
         for case in RECIPES:
