@@ -89,8 +89,9 @@ Status check_manifest(aio::IoQueue& queue, const std::string& folder, const Mode
   if (manifest.state.run.adapters)
     return Error(ErrorCode::kInvalidArgument,
                  folder +
-                     " holds adapters, and not the weights of a model: export it merged with "
-                     "its base (sluice export --merged), or name the base");
+                     " holds adapters, and not the weights of a model: name its base, export it "
+                     "merged with that (sluice export --merged), or give it to sluice eval as "
+                     "--adapter");
   SLUICE_RETURN_IF_ERROR(check_family(path, manifest.state.run.family, wanted));
   const StoredRun run = complete(manifest.state.run);
   return compare(path, {.sizes = run.model, .numbers = run.family_numbers}, run_names(wanted),

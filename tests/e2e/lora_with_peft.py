@@ -145,6 +145,9 @@ class Adapters(LlamaRuns):
                 self.assertNotAlmostEqual(after, theirs, 4)
                 self.assert_close(
                     self.evaluate(base, run, "--adapter", self.path / f"{case}-ours"), after, 1e-5)
+                # The run itself, and its checkpoint, are as good as what is exported of it.
+                for named in (run, run / "checkpoints/step-000000003"):
+                    self.assert_close(self.evaluate(None, run, "--adapter", named), after, 1e-5)
                 # Merged it is a model like any other.
                 self.sluice("export", run, self.path / f"{case}-merged", "--merged")
                 self.assert_close(mean_loss(loaded(self.path / f"{case}-merged"), self.text,
@@ -154,6 +157,10 @@ class Adapters(LlamaRuns):
                 base.rename(self.path / f"{case}-moved")
                 self.assertIn("name their folder with --base", self.refused(
                     "export", run, self.path / "x", "--merged"))
+                self.assertIn("--weights: there is no file or folder", self.refused(
+                    "eval", run / "config.json", "--adapter", run, *self.words()))
+                self.assert_close(self.evaluate(self.path / f"{case}-moved", run, "--adapter",
+                                                run), after, 1e-5)
                 self.sluice("export", run, self.path / f"{case}-again", "--merged", "--base",
                             self.path / f"{case}-moved")
                 weights = "model.safetensors"
@@ -301,13 +308,18 @@ class Adapters(LlamaRuns):
             self.assertIn(other + "give model.path", told)
             self.assertNotIn("on the CPU", told)  # before it was planned
         self.assertIn(other + "name theirs with --base", self.refused(*merge))
+        evaluation = ("eval", run / "config.json", "--adapter", run, "--data",
+                      self.path / "text.bin", *self.words())
+        told = self.refused(*evaluation)
+        self.assertIn(other + "name those that the run began with with --weights", told)
+        self.assertNotIn("on the CPU", told)
         # One number that no sample has is found on the way.
         shutil.rmtree(base)
         shutil.copytree(self.path / "moved", base)
         weights = load_file(base / "model.safetensors")
         weights["model.layers.1.self_attn.q_proj.weight"].view(-1)[300] += 1e-3
         save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
-        for command in (more, generate):
+        for command in (more, generate, evaluation):
             told = self.refused(*command)
             self.assertIn(other, told)
             self.assertIn("on the CPU", told)
@@ -321,6 +333,15 @@ class Adapters(LlamaRuns):
         shutil.rmtree(base)
         (self.path / "moved").rename(base)
         self.sluice(*more)
+        # What --adapter may be, and what not.
+        evaluate = ("eval", run / "config.json", *self.words())
+        self.assertIn("nothing is named that is to be evaluated", self.refused(*evaluate))
+        self.assertIn("is no folder of PEFT's", self.refused(*evaluate, "--adapter", base))
+        self.assertIn("is no folder of PEFT's", self.refused(*evaluate, "--adapter", "gone"))
+        self.assertIn("belongs to a model", self.refused(*evaluate, "--adapter", adapter))
+        self.sluice("import", base, self.path / "whole")
+        self.assertIn("holds a whole model, and no adapters", self.refused(
+            *evaluate, "--adapter", self.path / "whole"))
 
 
 if __name__ == "__main__":
