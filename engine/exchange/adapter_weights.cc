@@ -169,8 +169,8 @@ Result<std::vector<std::string>> targets_of(const Json& json) {
   return value.get<std::vector<std::string>>();
 }
 
-// "model.layers.0.self_attn.q_proj" of that with PEFT's prefix and ".lora_A.weight"; empty: it is no
-// adapter's.
+// "model.layers.0.self_attn.q_proj" of that with PEFT's prefix and ".lora_A.weight"; empty: it is
+// no adapter's.
 std::string_view module_in(std::string_view name) {
   for (const std::string_view infix : {kInfixA, kInfixB}) {
     const std::size_t end = name.find(infix);
@@ -228,7 +228,8 @@ Status check_tensor(const TensorInfo* found, const TensorSpec& wanted, const std
   return {};
 }
 
-// Where the file lists them, by the ends of their names: PEFT would leave out the adapters of others.
+// Where the file lists them, by the ends of their names: PEFT would leave out the adapters of
+// others.
 Status check_targets(const std::string& path, const std::vector<std::string>& listed,
                      const std::vector<std::string>& found, std::span<const TensorInfo> tensors) {
   if (listed.empty()) return {};

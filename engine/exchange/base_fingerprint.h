@@ -1,8 +1,8 @@
 // BaseFingerprint: which weights a model has that adapters were trained beside: they are worth
 // something beside these only. It depends on their values as fp32, in the model's order, and on
-// nothing else: not on a run's precision, on tiers, or on how files are cut. A sample of them, which
-// is read in moments, shows nearly every other base before any work; all of them, on their way
-// through that work, show every one.
+// nothing else: not on a run's precision, on tiers, or on how files are cut. A sample of them,
+// which is read in moments, shows nearly every other base before any work; all of them, on their
+// way through that work, show every one.
 //
 // Threads: one at a time.
 #pragma once

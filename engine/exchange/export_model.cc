@@ -216,7 +216,9 @@ Status remove_export(aio::FileSystem& files, const std::string& folder) {
   bool all = true;
   for (const std::string& name : names) {
     all = all && is_of_an_export(name);
-    if (is_of_an_export(name)) SLUICE_RETURN_IF_ERROR(files.remove(folder + "/" + name));
+    if (!is_of_an_export(name)) continue;
+    std::string path = folder;
+    SLUICE_RETURN_IF_ERROR(files.remove(path.append("/").append(name)));
   }
   return all ? files.remove(folder) : Status();
 }

@@ -437,7 +437,7 @@ class AdapterFuzz : public Adapters {
            {"use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform",
             "fan_in_fan_out", "lora_bias", "use_qalora", "exclude_modules", "new"}) {
         const json value = kept.value(key, json());
-        EXPECT_TRUE(value.is_null() || value == false || value == "" || value.empty()) << key;
+        EXPECT_TRUE(value.is_null() || value == false || value == json("") || value.empty()) << key;
       }
     }
     std::cout << accepted << " of " << inputs << " accepted\n";

@@ -8,10 +8,10 @@
 // rank=4 alpha=8 targets=q_proj,v_proj (and rank_stabilised=1) it is frozen beside adapters.
 //
 // A file of parameters has every parameter in the order of `layout` (unit by unit, adapters behind
-// the model's own), without gaps, fp32, row by row; one of gradients has those that are trained. tokens: int64, batch * (tokens + 1), each row its sequence and
-// the target of its last position. Output: logits [batch, tokens, vocab], the mean loss, all
-// gradients; fp32, or float64 with dtype=fp64. documents=0,5;0: where the documents of each row
-// begin.
+// the model's own), without gaps, fp32, row by row. tokens: int64, batch * (tokens + 1), each row
+// its sequence and the target of its last position. Output: logits [batch, tokens, vocab], the mean
+// loss, the gradients of all that is trained; fp32, or float64 with dtype=fp64. documents=0,5;0:
+// where the documents of each row begin.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
