@@ -21,6 +21,7 @@ constexpr std::string_view kPrefix = "base_model.model.";  // PEFT's, before the
 constexpr std::string_view kInfixA = ".lora_A.";
 constexpr std::string_view kInfixB = ".lora_B.";
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
+constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
 constexpr int kMostDepth = 8;  // of a file that PEFT wrote; writing out what is deep recurses
 constexpr std::size_t kMostShown = 80;
 constexpr std::size_t kMostListed = 10;
@@ -228,6 +229,24 @@ Status check_tensor(const TensorInfo* found, const TensorSpec& wanted, const std
   return {};
 }
 
+// A run that began with such a number would stop at its first step, and blame its data.
+Status check_finite(SafetensorsReader& reader, const TensorInfo& tensor) {
+  std::vector<float> values;
+  for (std::uint64_t first = 0; first < tensor.elements; first += values.size()) {
+    values.resize(std::min(kElementsAtOnce, tensor.elements - first));
+    SLUICE_RETURN_IF_ERROR(reader.read(tensor.name, first, values));
+    const auto bad = std::find_if_not(values.begin(), values.end(),
+                                      [](float value) { return std::isfinite(value); });
+    if (bad == values.end()) continue;
+    return corrupt("element " +
+                   std::to_string(first + static_cast<std::uint64_t>(bad - values.begin())) +
+                   " of " + tensor.name +
+                   " is not finite in fp32: the adapter's training diverged, or the file is "
+                   "damaged; take another one");
+  }
+  return {};
+}
+
 // Where the file lists them, by the ends of their names: PEFT would leave out the adapters of
 // others.
 Status check_targets(const std::string& path, const std::vector<std::string>& listed,
@@ -370,8 +389,9 @@ Result<AdapterWeights> AdapterWeights::open(aio::IoQueue& queue, const std::stri
        parameter_specs(model_layout({.shape = shape, .lora = recipe}), DType::kF32)) {
     const std::string name = peft_name(shape, spec.name);
     const TensorInfo* const found = adapters.reader_->find(name);
-    const Status fits = check_tensor(found, spec, name);
-    if (!fits.ok()) return Error(fits.error()).with_context(path);
+    Status fits = check_tensor(found, spec, name);
+    if (fits.ok()) fits = check_finite(*adapters.reader_, *found);
+    if (!fits.ok()) return std::move(fits).error().with_context(path);
     adapters.name_in_file_[spec.name] = name;
     wanted.insert(name);
   }

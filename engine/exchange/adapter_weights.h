@@ -4,7 +4,7 @@
 //
 // Memory, threads: as SafetensorsReader's.
 // Errors:  name the file. kInvalidArgument: adapters that Sluice does not have, or others than were
-//          asked for.
+//          asked for. kCorrupt: a number that is not finite; open() reads all of them.
 #pragma once
 
 #include <memory>

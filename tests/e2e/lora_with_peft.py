@@ -260,6 +260,8 @@ class Adapters(LlamaRuns):
         self.assertIn("lm_head.lora_A.weight, which is no adapter", self.refused(*words))
         save_file({key: value.to(torch.int32) for key, value in tensors.items()}, weights)
         self.assertIn("lora_A.weight is I32, and adapters are F32", self.refused(*words))
+        save_file({**tensors, first: torch.full_like(tensors[first], torch.inf)}, weights)
+        self.assertIn(f"element 0 of {first} is not finite", self.refused(*words, code=1))
         weights.unlink()
         self.assertIn("adapter_model.safetensors", self.refused(*words))
         shutil.rmtree(adapter)

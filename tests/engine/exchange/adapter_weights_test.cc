@@ -288,7 +288,11 @@ TEST_F(Adapters, AreRefusedByTheNameOfTheTensorThatIsAnother) {
   for (TensorSpec& tensor : halves) tensor.dtype = DType::kBF16;
   EXPECT_EQ(of_tensors(halves), "accepted");
   expect_consistent();
-  const std::string whole = file_of(tensors);
+  std::string whole = file_of(tensors);
+  whole[whole.size() - 2] = whole[whole.size() - 1] = '\x7f';  // the last number's: a NaN
+  EXPECT_THAT(open(peft_config().dump(), whole),
+              HasSubstr("element 23 of " + tensors.back().name + " is not finite"));
+  whole = file_of(tensors);
   for (std::size_t bytes = 0; bytes < whole.size(); bytes += 101)
     expect_a_sentence(open(peft_config().dump(), whole.substr(0, bytes)));
 }
