@@ -20,7 +20,8 @@ constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kVersionWithSkips = 2;     // skipped_in_a_row is there
 constexpr std::int64_t kVersionWithFamilies = 3;  // and family, family_numbers: no plain GPT-2
 constexpr std::int64_t kVersionWithAdapters = 4;  // and adapters, whose parameters are all it holds
-constexpr std::int64_t kNewestVersion = kVersionWithAdapters;
+constexpr std::int64_t kVersionWithSamples = 5;   // and base_sample in adapters
+constexpr std::int64_t kNewestVersion = kVersionWithSamples;
 constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that do not say
 constexpr std::int64_t kWorldSize = 1;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
@@ -57,7 +58,8 @@ bool names_family(const StoredRun& run) {
 }
 
 std::int64_t version_of(const CheckpointState& state) {
-  if (state.run.adapters) return kVersionWithAdapters;
+  if (state.run.adapters)
+    return state.run.adapters->base_sample.empty() ? kVersionWithAdapters : kVersionWithSamples;
   if (names_family(state.run)) return kVersionWithFamilies;
   return state.position.skipped_in_a_row > 0 ? kVersionWithSkips : kVersion;
 }
@@ -76,6 +78,8 @@ json to_json(const StoredRun& run) {
                         {"rank_stabilised", run.adapters->rank_stabilised},
                         {"targets", run.adapters->targets},
                         {"base", run.adapters->base}};
+  if (run.adapters && !run.adapters->base_sample.empty())
+    text["adapters"]["base_sample"] = run.adapters->base_sample;
   return text;
 }
 
@@ -112,7 +116,8 @@ std::optional<StoredAdapters> adapters_from_json(const json& run) {
                         .alpha = found->at("alpha").get<double>(),
                         .rank_stabilised = found->at("rank_stabilised").get<bool>(),
                         .targets = found->at("targets").get<std::vector<std::string>>(),
-                        .base = found->at("base").get<std::string>()};
+                        .base = found->at("base").get<std::string>(),
+                        .base_sample = found->value("base_sample", std::string())};
 }
 
 StoredRun run_from_json(const json& content) {

@@ -36,14 +36,15 @@ struct StoredPosition {
 // Stands in place of a run's precision: no run wrote it, it was made from weights alone.
 inline constexpr std::string_view kImportedPrecision = "imported";
 
-// Adapters that a run trains beside a frozen model: their recipe (LoraRecipe), and a fingerprint of
-// the model's weights, which no checkpoint holds.
+// Adapters that a run trains beside a frozen model: their recipe (LoraRecipe), and fingerprints of
+// the model's weights, which no checkpoint holds: of all, and of a sample (empty: of an older one).
 struct StoredAdapters {
   std::int64_t rank = 0;
   double alpha = 0;
   bool rank_stabilised = false;
   std::vector<std::string> targets;
   std::string base;
+  std::string base_sample;
 
   friend bool operator==(const StoredAdapters&, const StoredAdapters&) = default;
 };

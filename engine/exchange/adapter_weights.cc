@@ -10,6 +10,7 @@
 #include "aio/small_file.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/families/families.h"
+#include "engine/weights/quoting.h"
 
 namespace sluice::engine {
 namespace {
@@ -20,8 +21,10 @@ constexpr std::string_view kPrefix = "base_model.model.";  // PEFT's, before the
 constexpr std::string_view kInfixA = ".lora_A.";
 constexpr std::string_view kInfixB = ".lora_B.";
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
+constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
 constexpr int kMostDepth = 8;  // of a file that PEFT wrote; writing out what is deep recurses
 constexpr std::size_t kMostShown = 80;
+constexpr std::size_t kMostListed = 10;
 
 Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }
 Error unknown(std::string what) { return Error(ErrorCode::kInvalidArgument, std::move(what)); }
@@ -32,10 +35,67 @@ bool is_off(const Json& value) {
          value == Json("");
 }
 
+// Whatever a file holds, in a form that a terminal shows.
 std::string shown(const Json& value) {
-  const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text =
+      value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
   return text.size() <= kMostShown ? text : text.substr(0, kMostShown) + "...";
 }
+
+// As it is where it is a name like any other, else in quotes.
+std::string shown_name(const std::string& name) {
+  const auto is_plain = [](unsigned char c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_' ||
+           c == '.' || c == '-';
+  };
+  const bool plain =
+      !name.empty() && name.size() <= kMostShown && std::all_of(name.begin(), name.end(), is_plain);
+  return plain ? name : in_quotes(name);
+}
+
+// Finds where a text is no JSON that PEFT could have written.
+class FaultFinder final : public nlohmann::json_sax<Json> {
+ public:
+  Status find(std::string_view text) {
+    if (Json::sax_parse(text, this)) return {};
+    if (depth_ > kMostDepth)
+      return unknown("it is nested deeper than " + std::to_string(kMostDepth) +
+                     " levels, which no adapter_config.json of PEFT's is" + std::string(kAgain));
+    const std::size_t at = std::min(position_ > 0 ? position_ - 1 : 0, text.size());
+    const std::size_t before = text.rfind('\n', at == 0 ? 0 : at - 1);
+    const std::size_t first = before == std::string_view::npos ? 0 : before + 1;
+    // Of a file in one line only what is around the fault.
+    const std::size_t from = std::max(first, at > kMostShown / 2 ? at - kMostShown / 2 : 0);
+    const std::string_view line =
+        text.substr(from, std::min(text.find('\n', at), at + kMostShown / 2) - from);
+    return corrupt("it is not JSON at byte " + std::to_string(at) + ", in " + in_quotes(line) +
+                   (at >= text.size() ? " (is it cut short?)" : "") + std::string(kAgain));
+  }
+
+  bool null() override { return true; }
+  bool boolean(bool /*value*/) override { return true; }
+  bool number_integer(number_integer_t /*value*/) override { return true; }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
+  bool string(string_t& /*value*/) override { return true; }
+  bool binary(binary_t& /*value*/) override { return true; }
+  bool start_object(std::size_t /*elements*/) override { return ++depth_ <= kMostDepth; }
+  bool start_array(std::size_t /*elements*/) override { return ++depth_ <= kMostDepth; }
+  bool key(string_t& /*value*/) override { return true; }
+  bool end_object() override { return --depth_ >= 0; }
+  bool end_array() override { return --depth_ >= 0; }
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const nlohmann::json::exception& /*error*/) override {
+    position_ = position;
+    return false;
+  }
+
+ private:
+  static constexpr std::string_view kAgain = ": save the adapter by PEFT's save_pretrained()";
+
+  int depth_ = 0;
+  std::size_t position_ = 0;  // bytes read when it was found
+};
 
 // What is read here, and what says nothing about what adapters compute. Any other key that is used
 // is a variant that Sluice does not have.
@@ -65,16 +125,19 @@ constexpr std::string_view kKnown[] = {"auto_mapping",
 Status check_known(const Json& json) {
   const Json type = json.value("peft_type", Json());
   if (type != Json("LORA"))
-    return unknown("peft_type is " + shown(type) + ", and Sluice has \"LORA\" alone");
+    return unknown("peft_type is " + shown(type) +
+                   ", and Sluice has \"LORA\" alone: train or convert the adapter to that");
   for (const auto& [key, value] : json.items()) {
     if (std::find(std::begin(kKnown), std::end(kKnown), key) != std::end(kKnown) || is_off(value))
       continue;
-    return unknown(key + " is " + shown(value) +
+    return unknown(shown_name(key) + " is " + shown(value) +
                    ", which Sluice does not compute: train or convert the adapter without it");
   }
   const Json bias = json.value("bias", Json("none"));
   if (bias != Json("none"))
-    return unknown("bias is " + shown(bias) + ", and Sluice trains no biases beside adapters");
+    return unknown(
+        "bias is " + shown(bias) +
+        ", and Sluice trains no biases beside adapters: train the adapter with \"none\"");
   // These start from a changed base, to which the saved adapter belongs.
   const Json begun = json.value("init_lora_weights", Json(true));
   if (begun.is_string() && begun != Json("gaussian") && begun != Json("eva") &&
@@ -87,27 +150,34 @@ Status check_known(const Json& json) {
 
 Result<double> number_of(const Json& json, const char* key, double usual) {
   const Json value = json.value(key, Json(usual));
-  if (!value.is_number()) return corrupt(std::string(key) + " is " + shown(value) + ", no number");
+  if (!value.is_number())
+    return corrupt(std::string(key) + " is " + shown(value) + ", which is no number: give it one");
   return value.get<double>();
 }
 
-std::vector<std::string> targets_of(const Json& json) {
-  std::vector<std::string> targets;
+Result<std::vector<std::string>> targets_of(const Json& json) {
   const Json value = json.value("target_modules", Json());
-  if (!value.is_array()) return targets;
-  for (const Json& target : value)
-    if (target.is_string()) targets.push_back(target.get<std::string>());
-  return targets;
+  // A pattern: which products it meant is seen by the tensors.
+  if (value.is_null() || (value.is_string() && value != Json("")))
+    return std::vector<std::string>();
+  const bool is_list =
+      value.is_array() && !value.empty() &&
+      std::all_of(value.begin(), value.end(), [](const Json& one) { return one.is_string(); });
+  if (!is_list)
+    return corrupt(
+        "target_modules is " + shown(value) +
+        ": it is a list of the products that have adapters, or a pattern of their names");
+  return value.get<std::vector<std::string>>();
 }
 
-// "q_proj" of "layers.0.self_attn.q_proj.lora_A.weight"; empty: it is no adapter's.
-std::string target_in(std::string_view name) {
+// "model.layers.0.self_attn.q_proj" of that with PEFT's prefix and ".lora_A.weight"; empty: it is
+// no adapter's.
+std::string_view module_in(std::string_view name) {
   for (const std::string_view infix : {kInfixA, kInfixB}) {
     const std::size_t end = name.find(infix);
     if (end == std::string_view::npos) continue;
-    const std::size_t dot = name.rfind('.', end - 1);
-    return std::string(name.substr(dot == std::string_view::npos ? 0 : dot + 1,
-                                   end - (dot == std::string_view::npos ? 0 : dot + 1)));
+    name = name.substr(0, end);
+    return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
   }
   return {};
 }
@@ -117,12 +187,13 @@ Result<std::vector<std::string>> targets_in(std::span<const TensorInfo> tensors,
                                             const ModelFamily& family) {
   std::set<std::string> found;
   for (const TensorInfo& tensor : tensors) {
-    const std::string target = target_in(tensor.name);
+    const std::string_view module = module_in(tensor.name);
+    const std::string_view target = module.substr(module.rfind('.') + 1);
     const auto known = family.adapter_targets();
-    if (target.empty() || std::find(known.begin(), known.end(), target) == known.end())
-      return unknown("it has a tensor " + tensor.name +
-                     ", which is no adapter of this model's products");
-    found.insert(target);
+    if (std::find(known.begin(), known.end(), target) == known.end())
+      return unknown("it has a tensor " + shown_name(tensor.name) +
+                     ", which is no adapter of this model's products: train the adapter without");
+    found.insert(std::string(target));
   }
   std::vector<std::string> targets;
   for (const std::string_view target : family.adapter_targets())
@@ -138,30 +209,68 @@ std::string shape_text(const std::vector<std::uint64_t>& shape) {
 
 std::string list_of(const std::vector<std::string>& items) {
   std::string text;
-  for (const std::string& item : items) text += (text.empty() ? "" : ", ") + item;
-  return text;
+  for (std::size_t i = 0; i < std::min(items.size(), kMostListed); ++i)
+    text += (text.empty() ? "" : ", ") + shown_name(items[i]);
+  return items.size() > kMostListed ? text + ", ..." : text;
 }
 
 // `found`: null where the file has no such tensor.
 Status check_tensor(const TensorInfo* found, const TensorSpec& wanted, const std::string& name) {
-  if (found == nullptr) return unknown("it has no tensor " + name);
+  if (found == nullptr)
+    return unknown("it has no tensor " + name +
+                   ": a product of this model has an adapter, lora_A and lora_B, in every layer or "
+                   "in none");
   if (found->shape != wanted.shape)
     return unknown(name + " is " + shape_text(found->shape) +
                    ", and beside this model it would be " + shape_text(wanted.shape));
   if (!is_weight_dtype(found->dtype))
     return unknown(name + " is " + std::string(to_string(found->dtype)) +
-                   ", and adapters are F32, BF16, F16 or F64");
+                   ", and adapters are F32, BF16, F16 or F64: save it as one of these");
   return {};
 }
 
-// Where the file lists them: PEFT would leave out the adapters of others.
+// A run that began with such a number would stop at its first step, and blame its data.
+Status check_finite(SafetensorsReader& reader, const TensorInfo& tensor) {
+  std::vector<float> values;
+  for (std::uint64_t first = 0; first < tensor.elements; first += values.size()) {
+    values.resize(std::min(kElementsAtOnce, tensor.elements - first));
+    SLUICE_RETURN_IF_ERROR(reader.read(tensor.name, first, values));
+    const auto bad = std::find_if_not(values.begin(), values.end(),
+                                      [](float value) { return std::isfinite(value); });
+    if (bad == values.end()) continue;
+    return corrupt("element " +
+                   std::to_string(first + static_cast<std::uint64_t>(bad - values.begin())) +
+                   " of " + tensor.name +
+                   " is not finite in fp32: the adapter's training diverged, or the file is "
+                   "damaged; take another one");
+  }
+  return {};
+}
+
+// Where the file lists them, by the ends of their names: PEFT would leave out the adapters of
+// others.
 Status check_targets(const std::string& path, const std::vector<std::string>& listed,
-                     const std::vector<std::string>& found) {
-  const std::set<std::string> one(listed.begin(), listed.end());
-  const std::set<std::string> other(found.begin(), found.end());
-  if (listed.empty() || one == other) return {};
+                     const std::vector<std::string>& found, std::span<const TensorInfo> tensors) {
+  if (listed.empty()) return {};
+  const std::set<std::string_view> wanted(listed.begin(), listed.end());
+  std::set<std::string_view> met;
+  bool all = true;
+  for (const TensorInfo& tensor : tensors) {
+    bool is_wanted = false;
+    for (std::string_view end = module_in(tensor.name); !end.empty();) {
+      if (const auto one = wanted.find(end); one != wanted.end()) {
+        met.insert(*one);
+        is_wanted = true;
+      }
+      const std::size_t dot = end.find('.');
+      end = dot == std::string_view::npos ? std::string_view() : end.substr(dot + 1);
+    }
+    all = all && is_wanted;
+  }
+  if (all && met.size() == wanted.size()) return {};
   return unknown(path + ": target_modules is [" + list_of(listed) +
-                 "], and the adapters beside it are of [" + list_of(found) + "]");
+                 "], and the adapters beside it are of [" + list_of(found) +
+                 "]: bring back the file that was saved with them");
 }
 
 Status check_recipe(const LoraRecipe& there, const LoraRecipe& wanted) {
@@ -178,29 +287,34 @@ Status check_recipe(const LoraRecipe& there, const LoraRecipe& wanted) {
   add("recipe.lora.targets", "[" + list_of(there.targets) + "]",
       "[" + list_of(wanted.targets) + "]");
   if (differences.empty()) return {};
-  return unknown("it is of another recipe than the configuration: " + differences);
+  return unknown("it is of another recipe than the configuration: " + differences +
+                 ". Give recipe.lora what the adapter has, or another adapter");
 }
 
 }  // namespace
 
 Result<PeftConfig> parse_peft_config(std::string_view text) {
-  const auto shallow = [](int depth, Json::parse_event_t, const Json&) {
-    return depth <= kMostDepth;
-  };
-  const Json json = Json::parse(text, shallow, /*allow_exceptions=*/false);
-  if (!json.is_object()) return corrupt("it is not a JSON object");
+  SLUICE_RETURN_IF_ERROR(FaultFinder().find(text));
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object())
+    return corrupt("it is not a JSON object: save the adapter by PEFT's save_pretrained()");
   SLUICE_RETURN_IF_ERROR(check_known(json));
-  PeftConfig config{.recipe = {.targets = targets_of(json)}};
+  PeftConfig config;
+  SLUICE_ASSIGN_OR_RETURN(config.recipe.targets, targets_of(json));
   const Json rank = json.value("r", Json(8));
   if (!rank.is_number_integer() || rank.get<std::int64_t>() < 1 ||
       rank.get<std::int64_t>() > kMostAdapterRank)
-    return corrupt("r is " + shown(rank) + ", which is no rank");
+    return corrupt("r is " + shown(rank) + ", which is no rank: it is a whole number from 1 to " +
+                   std::to_string(kMostAdapterRank));
   config.recipe.rank = rank.get<std::int64_t>();
   SLUICE_ASSIGN_OR_RETURN(config.recipe.alpha, number_of(json, "lora_alpha", 8));
   SLUICE_ASSIGN_OR_RETURN(config.dropout, number_of(json, "lora_dropout", 0));
+  if (config.dropout < 0 || config.dropout > 1)
+    return corrupt("lora_dropout is " + shown(json["lora_dropout"]) +
+                   ", which is no share: it is a number from 0 to 1");
   const Json stabilised = json.value("use_rslora", Json(false));
   if (!stabilised.is_boolean())
-    return corrupt("use_rslora is " + shown(stabilised) + ", and not true or false");
+    return corrupt("use_rslora is " + shown(stabilised) + ": it is true or false");
   config.recipe.rank_stabilised = stabilised.get<bool>();
   const Json base = json.value("base_model_name_or_path", Json());
   if (base.is_string()) config.base = base.get<std::string>();
@@ -229,6 +343,17 @@ std::string peft_name(const ModelShape& shape, const std::string& parameter) {
   return std::string(kPrefix) + family_of(shape).parameter_names(shape).exported(parameter);
 }
 
+Status check_is_no_adapter(aio::FileSystem& files, const std::string& folder) {
+  SLUICE_ASSIGN_OR_RETURN(const bool adapter,
+                          files.exists(folder + "/" + std::string(kPeftConfigName)));
+  if (!adapter) return {};
+  SLUICE_ASSIGN_OR_RETURN(const bool model, files.exists(folder + "/config.json"));
+  if (model) return {};
+  return unknown(folder +
+                 " holds an adapter, and not the model that it belongs to: name that model, and "
+                 "this folder as recipe.lora.adapter (sluice train) or --adapter (sluice eval)");
+}
+
 Result<AdapterWeights> AdapterWeights::open(aio::IoQueue& queue, const std::string& folder,
                                             const ModelShape& shape) {
   AdapterWeights adapters;
@@ -252,25 +377,28 @@ Result<AdapterWeights> AdapterWeights::open(aio::IoQueue& queue, const std::stri
   auto targets = targets_in(adapters.reader_->tensors(), family_of(shape));
   if (!targets.ok()) return std::move(targets).error().with_context(path);
   LoraRecipe& recipe = adapters.config_.recipe;
-  if (targets->empty()) return corrupt(path + " holds no adapters");
-  SLUICE_RETURN_IF_ERROR(check_targets(config_path, recipe.targets, *targets));
+  if (targets->empty())
+    return corrupt(path + " holds no adapters: save the adapter by PEFT's save_pretrained()");
+  SLUICE_RETURN_IF_ERROR(
+      check_targets(config_path, recipe.targets, *targets, adapters.reader_->tensors()));
   recipe.targets = *std::move(targets);
   const Status valid = validate(recipe, shape);
   if (!valid.ok()) return Error(valid.error()).with_context(config_path);
-  std::size_t wanted = 0;
+  std::set<std::string> wanted;
   for (const TensorSpec& spec :
        parameter_specs(model_layout({.shape = shape, .lora = recipe}), DType::kF32)) {
     const std::string name = peft_name(shape, spec.name);
     const TensorInfo* const found = adapters.reader_->find(name);
-    const Status fits = check_tensor(found, spec, name);
-    if (!fits.ok()) return Error(fits.error()).with_context(path);
+    Status fits = check_tensor(found, spec, name);
+    if (fits.ok()) fits = check_finite(*adapters.reader_, *found);
+    if (!fits.ok()) return std::move(fits).error().with_context(path);
     adapters.name_in_file_[spec.name] = name;
-    ++wanted;
+    wanted.insert(name);
   }
-  if (adapters.reader_->tensors().size() != wanted)
-    return unknown(path + " has " + std::to_string(adapters.reader_->tensors().size()) +
-                   " tensors, and adapters of this model have " + std::to_string(wanted) +
-                   ": it is another model's");
+  for (const TensorInfo& tensor : adapters.reader_->tensors())
+    if (!wanted.contains(tensor.name))
+      return unknown(path + ": it has a tensor " + shown_name(tensor.name) +
+                     ", for which this model has no place: it is another model's adapter");
   return adapters;
 }
 

@@ -4,7 +4,7 @@
 //
 // Memory, threads: as SafetensorsReader's.
 // Errors:  name the file. kInvalidArgument: adapters that Sluice does not have, or others than were
-//          asked for.
+//          asked for. kCorrupt: a number that is not finite; open() reads all of them.
 #pragma once
 
 #include <memory>
@@ -38,6 +38,10 @@ std::string peft_name(const ModelShape& shape, const std::string& parameter);
 
 inline constexpr std::string_view kPeftConfigName = "adapter_config.json";
 inline constexpr std::string_view kPeftWeightsName = "adapter_model.safetensors";
+
+// kInvalidArgument where a folder that is named as a model's holds an adapter alone, with what to
+// name instead.
+Status check_is_no_adapter(aio::FileSystem& files, const std::string& folder);
 
 class AdapterWeights {
  public:

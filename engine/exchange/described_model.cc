@@ -9,6 +9,7 @@
 #include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/checkpoint/checkpoint_names.h"
+#include "engine/exchange/adapter_weights.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/families/families.h"
 
@@ -87,8 +88,9 @@ Status check_manifest(aio::IoQueue& queue, const std::string& folder, const Mode
   if (manifest.state.run.adapters)
     return Error(ErrorCode::kInvalidArgument,
                  folder +
-                     " holds adapters, and not the weights of a model: export it merged with "
-                     "its base (sluice export --merged), or name the base");
+                     " holds adapters, and not the weights of a model: name its base, export it "
+                     "merged with that (sluice export --merged), or give it to sluice eval as "
+                     "--adapter");
   SLUICE_RETURN_IF_ERROR(check_family(path, manifest.state.run.family, wanted));
   const StoredRun run = complete(manifest.state.run);
   return compare(path, {.sizes = run.model, .numbers = run.family_numbers}, run_names(wanted),
@@ -135,6 +137,7 @@ Status check_described_model(aio::IoQueue& queue, const std::string& weights,
   SLUICE_ASSIGN_OR_RETURN(const bool is_checkpoint,
                           files.exists(folder + "/" + std::string(kManifestName)));
   if (is_checkpoint) return check_manifest(queue, folder, wanted);
+  if (folder == weights) SLUICE_RETURN_IF_ERROR(check_is_no_adapter(files, folder));
   const std::string path = folder + "/config.json";
   SLUICE_ASSIGN_OR_RETURN(const bool described, files.exists(path));
   if (!described) return {};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,6 +22,9 @@ namespace sluice::engine {
 namespace {
 
 constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
+constexpr std::string_view kModelConfigName = "config.json";
+constexpr std::string_view kWeightsEnding = ".safetensors";
+constexpr std::string_view kFresh = ".new";  // write_small_file()'s, and SafetensorsWriter's
 
 std::string config_text(const ModelShape& shape, const ExportOptions& options) {
   return family_of(shape).write_config({.shape = shape,
@@ -86,16 +90,24 @@ Result<Exported> write_stored(CheckpointReader& checkpoint, const ExportOptions&
   return written(writer);
 }
 
-Result<Exported> write_merged(aio::IoQueue& queue, CheckpointReader& checkpoint,
-                              const ModelOptions& model, const ExportOptions& options) {
-  auto opened = open_model_weights(queue, options.base, model.shape, HeadCheck::kWhole);
+// Where a sample of its values is what the adapters were trained beside.
+Result<ModelWeights> open_base(aio::IoQueue& queue, const StoredRun& stored,
+                               const ModelShape& shape, const AskedBase& asked) {
+  auto opened = open_model_weights(queue, asked.path, shape, HeadCheck::kBeginning);
   if (!opened.ok() && opened.error().code() == ErrorCode::kNotFound)
     return Error(ErrorCode::kNotFound,
-                 "the weights that the adapters were trained beside are no "
-                 "longer in " +
-                     options.base + ": name their folder with --base");
+                 "the weights that the adapters were trained beside are no longer in " +
+                     asked.path + ": name their folder with --base");
   if (!opened.ok()) return std::move(opened).error().with_context("the adapters' base");
-  ModelWeights base = *std::move(opened);
+  SLUICE_RETURN_IF_ERROR(check_base_sample(*opened, stored, asked));
+  return open_model_weights(queue, asked.path, shape, HeadCheck::kWhole);
+}
+
+Result<Exported> write_merged(aio::IoQueue& queue, CheckpointReader& checkpoint,
+                              const ModelOptions& model, const ExportOptions& options) {
+  const AskedBase asked{.path = options.base, .advice = "name theirs with --base"};
+  SLUICE_ASSIGN_OR_RETURN(ModelWeights base,
+                          open_base(queue, checkpoint.state().run, model.shape, asked));
   SLUICE_ASSIGN_OR_RETURN(
       const auto executor,
       aio::make_executor(static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U))));
@@ -112,9 +124,12 @@ Result<Exported> write_merged(aio::IoQueue& queue, CheckpointReader& checkpoint,
     if (options.progress) options.progress(done, total);
     return {};
   };
-  Status merged = merge_weights(
-      {.base = base, .adapters = checkpoint, .recipe = model.lora, .executor = *executor}, take);
-  if (!merged.ok()) return std::move(merged).error().with_context(options.base);
+  SLUICE_RETURN_IF_ERROR(merge_weights({.base = base,
+                                        .asked = asked,
+                                        .adapters = checkpoint,
+                                        .recipe = model.lora,
+                                        .executor = *executor},
+                                       take));
   return written(*writer);
 }
 
@@ -134,7 +149,7 @@ Result<Exported> write_adapters(aio::IoQueue& queue, CheckpointReader& checkpoin
 // The file that makes a folder a model's, or an adapter's.
 Status write_last(aio::IoQueue& queue, const ModelOptions& model, const ExportOptions& options) {
   if (!model.lora.exists() || options.merged)
-    return aio::write_small_file(queue, options.folder + "/config.json",
+    return aio::write_small_file(queue, options.folder + "/" + std::string(kModelConfigName),
                                  config_text(model.shape, options));
   SLUICE_ASSIGN_OR_RETURN(const BaseModel base,
                           base_model_of_run(queue, options.run_directory, options.base));
@@ -184,6 +199,43 @@ Result<Exported> write_folder(aio::IoQueue& queue, CheckpointReader& checkpoint,
   return exported;
 }
 
+// Whether an export writes files of that name, or of that one and ".new" before they are whole.
+bool is_of_an_export(std::string name) {
+  if (name.ends_with(kFresh)) name.resize(name.size() - kFresh.size());
+  return name == kModelConfigName || name == kPeftConfigName || name == "README.md" ||
+         name.ends_with(kWeightsEnding) || name.ends_with(".safetensors.index.json") ||
+         is_tokenizer_file(name);
+}
+
+// Once one has failed in a folder that was empty before; what makes the folder count goes first.
+Status remove_export(aio::FileSystem& files, const std::string& folder) {
+  SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> names, files.list(folder));
+  std::stable_partition(names.begin(), names.end(), [](const std::string& name) {
+    return name == kModelConfigName || name == kPeftConfigName;
+  });
+  bool all = true;
+  for (const std::string& name : names) {
+    all = all && is_of_an_export(name);
+    if (!is_of_an_export(name)) continue;
+    std::string path = folder;
+    SLUICE_RETURN_IF_ERROR(files.remove(path.append("/").append(name)));
+  }
+  return all ? files.remove(folder) : Status();
+}
+
+// Weights that are not whole, or have nothing beside them that says what they are: the first of
+// their names.
+std::optional<std::string> left_by_an_export(const std::vector<std::string>& names) {
+  const bool counts = std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return name == kModelConfigName || name == kPeftConfigName;
+  });
+  for (const std::string& name : names)
+    if (is_of_an_export(name) &&
+        (name.ends_with(kFresh) || (!counts && name.ends_with(kWeightsEnding))))
+      return name;
+  return std::nullopt;
+}
+
 }  // namespace
 
 Status check_empty(aio::FileSystem& files, const std::string& folder) {
@@ -191,6 +243,11 @@ Status check_empty(aio::FileSystem& files, const std::string& folder) {
   if (!listed.ok())
     return listed.error().code() == ErrorCode::kNotFound ? Status() : Status(listed.error());
   if (listed->empty()) return {};
+  if (const auto left = left_by_an_export(*listed))
+    return Error(ErrorCode::kAlreadyExists,
+                 folder + " is not empty: it holds " + *left +
+                     " of an export that has not ended, or was stopped. Then remove the folder, or "
+                     "name another one");
   return Error(ErrorCode::kAlreadyExists,
                folder + " is not empty: name a folder that is empty or not there");
 }
@@ -202,11 +259,8 @@ Result<Exported> export_model(aio::IoQueue& queue, CheckpointReader& checkpoint,
   SLUICE_RETURN_IF_ERROR(files.make_directories(options.folder));
   auto exported = write_folder(queue, checkpoint, options);
   if (exported.ok()) return exported;
-  const auto left = files.list(options.folder);
-  if (left.ok() && left->empty()) {
-    const Status removed = files.remove(options.folder);
-    if (!removed.ok()) log::warning(removed.error().message());
-  }
+  const Status removed = remove_export(files, options.folder);
+  if (!removed.ok()) log::warning(removed.error().message());
   return exported;
 }
 

@@ -7,9 +7,11 @@
 // and adapter_config.json, which is written last; or, merged with its base, a model's as above.
 //
 // Memory:  a few MiB, whatever the size of the model; merged, the adapter of one product.
-// Errors:  name the file. kAlreadyExists: the folder is not empty. After any error the folder holds
-//          no config.json, and is removed where nothing else is in it. kInvalidArgument: adapters
-//          are to be merged with another base than theirs.
+// Errors:  name the file. kAlreadyExists: the folder is not empty. After any error nothing is left
+//          of what was written, and the folder is removed where nothing else is in it.
+//          kInvalidArgument: adapters are to be merged with another base than theirs.
+// Killed:  the folder counts for no library, and the next export into it is refused with what to
+//          remove.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +47,8 @@ struct Exported {
 Result<Exported> export_model(aio::IoQueue& queue, CheckpointReader& checkpoint,
                               const ExportOptions& options);
 
-// kAlreadyExists unless the folder is empty, or not there.
+// kAlreadyExists unless the folder is empty, or not there; of what an export left that was stopped
+// it says so.
 Status check_empty(aio::FileSystem& files, const std::string& folder);
 
 }  // namespace sluice::engine

@@ -8,6 +8,7 @@
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/config/resolve.h"
+#include "engine/exchange/adapter_weights.h"
 #include "engine/exchange/base_model.h"
 #include "engine/exchange/described_model.h"
 #include "engine/exchange/export_model.h"
@@ -22,6 +23,7 @@ namespace {
 constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
 
 Result<HuggingFaceModel> read_config(aio::IoQueue& queue, const std::string& folder) {
+  SLUICE_RETURN_IF_ERROR(check_is_no_adapter(queue.backend().files(), folder));
   const std::string path = folder + "/config.json";
   const auto text = aio::read_small_file(queue, path, kMaxModelConfigBytes);
   if (!text.ok() && text.error().code() == ErrorCode::kNotFound)

@@ -82,15 +82,13 @@ Status merge_weights(const MergedWeights& merged, const TakeValues& take) {
     for (std::uint64_t first = 0; first < elements; first += at_once) {
       values.resize(std::min(at_once, elements - first));
       SLUICE_RETURN_IF_ERROR(merged.base.reader->read(in_file, first, values));
-      fingerprint.add(values);
+      fingerprint.add(elements, first, values);
       if (adapted) add_rows(merged, adapter, first / spec.shape[1], spec.shape[1], values);
       SLUICE_RETURN_IF_ERROR(take(spec.name, values));
     }
   }
   const auto& stored = merged.adapters.state().run.adapters;
-  if (stored && stored->base == fingerprint.text()) return {};
-  return Error(ErrorCode::kInvalidArgument,
-               "the adapters were trained beside other weights than these (--base names them)");
+  return stored && stored->base == fingerprint.all() ? Status() : other_base(merged.asked);
 }
 
 }  // namespace sluice::engine

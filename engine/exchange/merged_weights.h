@@ -12,6 +12,7 @@
 #include "aio/executor.h"
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_reader.h"
+#include "engine/exchange/base_fingerprint.h"
 #include "engine/exchange/model_weights.h"
 #include "engine/model/lora_recipe.h"
 
@@ -19,6 +20,7 @@ namespace sluice::engine {
 
 struct MergedWeights {
   ModelWeights& base;
+  AskedBase asked;  // where it is
   CheckpointReader& adapters;
   LoraRecipe recipe;
   aio::Executor& executor;

@@ -72,12 +72,11 @@ Result<LoraRecipe> stored_recipe(const StoredRun& run, const ModelShape& shape) 
   return recipe;
 }
 
-StoredAdapters stored_adapters(const LoraRecipe& recipe, const std::string& base) {
+StoredAdapters stored_adapters(const LoraRecipe& recipe) {
   return {.rank = recipe.rank,
           .alpha = recipe.alpha,
           .rank_stabilised = recipe.rank_stabilised,
-          .targets = recipe.targets,
-          .base = base};
+          .targets = recipe.targets};
 }
 
 std::vector<TensorSpec> parameter_specs(const ModelLayout& model, DType dtype) {

@@ -28,8 +28,8 @@ Result<ModelShape> stored_shape(const StoredRun& run);
 
 // What a run trains beside its model; rank 0: the model itself. kCorrupt where it cannot be.
 Result<LoraRecipe> stored_recipe(const StoredRun& run, const ModelShape& shape);
-// `base`: BaseFingerprint::text().
-StoredAdapters stored_adapters(const LoraRecipe& recipe, const std::string& base);
+// Without the base's fingerprints.
+StoredAdapters stored_adapters(const LoraRecipe& recipe);
 
 // All parameters of a model that are trained, in the order of its units and of their flat order.
 std::vector<TensorSpec> parameter_specs(const ModelLayout& model, DType dtype);

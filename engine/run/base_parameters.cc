@@ -6,7 +6,6 @@
 
 #include "aio/check.h"
 #include "aio/log.h"
-#include "engine/exchange/base_fingerprint.h"
 #include "engine/model/initial_values.h"
 #include "engine/run/load_parameters.h"
 #include "engine/run/weights_file.h"
@@ -88,7 +87,7 @@ Status BaseParameters::load(const config::Config& config, aio::IoQueue& queue,
     weights = *std::move(opened);
   }
   const auto seed = static_cast<std::uint64_t>(config.model.init_seed);
-  BaseFingerprint fingerprint;
+  fingerprint_ = BaseFingerprint();
   Load load{.read = [&](const ParameterSpec& parameter, std::uint64_t first,
                         std::span<float> values) -> Status {
               if (weights)
@@ -97,12 +96,11 @@ Status BaseParameters::load(const config::Config& config, aio::IoQueue& queue,
                 fill_initial(parameter, seed, first, values, *executor_);
               else
                 fill_initial(parameter, seed, first, values);
-              fingerprint.add(values);
+              fingerprint_.add(parameter.elements, first, values);
               return {};
             },
             .progress = progress};
   for (int unit = 0; unit < layout_.units(); ++unit) SLUICE_RETURN_IF_ERROR(load_unit(unit, load));
-  fingerprint_ = fingerprint.text();
   return params_->drain();
 }
 

@@ -16,6 +16,7 @@
 #include "aio/result.h"
 #include "engine/budget/memory_plan.h"
 #include "engine/config/config.h"
+#include "engine/exchange/base_fingerprint.h"
 #include "engine/run/run_resources.h"
 #include "engine/step/unit_parameters.h"
 #include "offload/params/param_offloader.h"
@@ -43,8 +44,7 @@ class BaseParameters {
   Status load(const config::Config& config, aio::IoQueue& queue, const ModelShape& shape,
               const std::function<Status(std::uint64_t done)>& progress);
   std::uint64_t elements() const { return elements_; }
-  // Once loaded: BaseFingerprint.
-  const std::string& fingerprint() const { return fingerprint_; }
+  const BaseFingerprint& fingerprint() const { return fingerprint_; }  // once loaded
 
   offload::ParamStats stats() const { return params_->stats(); }
 
@@ -58,7 +58,7 @@ class BaseParameters {
   const offload::ParamForm form_;
   aio::Executor* const executor_;  // may be null
   std::uint64_t elements_ = 0;
-  std::string fingerprint_;
+  BaseFingerprint fingerprint_;
   std::unique_ptr<offload::ParamOffloader> params_;
   std::unique_ptr<UnitParameters> made_;  // until beside()
   UnitParameters* device_ = nullptr;      // the same, for as long as it lives

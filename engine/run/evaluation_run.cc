@@ -6,16 +6,10 @@
 #include <span>
 #include <utility>
 
-#include "aio/log.h"
 #include "engine/budget/configured_model.h"
-#include "engine/exchange/adapter_weights.h"
 #include "engine/families/make_model.h"
-#include "engine/run/load_parameters.h"
-#include "engine/run/weights_file.h"
 
 namespace sluice::engine {
-
-using offload::ParamOffloader;
 
 Result<std::unique_ptr<EvaluationRun>> EvaluationRun::create(const config::Config& config,
                                                              const MemoryPlan& plan) {
@@ -32,58 +26,26 @@ Result<std::unique_ptr<EvaluationRun>> EvaluationRun::create(const config::Confi
   const int threads = compute_threads(config);
   at::set_num_threads(threads);
   SLUICE_ASSIGN_OR_RETURN(run->executor_, aio::make_executor(threads));
-  SLUICE_ASSIGN_OR_RETURN(run->params_, ParamOffloader::create(param_options(plan),
-                                                               {.reads = run->drives_.reads.get(),
-                                                                .writes = run->drives_.writes.get(),
-                                                                .executor = run->executor_.get()}));
   SLUICE_ASSIGN_OR_RETURN(run->parameters_,
-                          make_unit_parameters(plan, run->model_->layout(), *run->params_));
-  if (!plan.base) return run;
-  SLUICE_ASSIGN_OR_RETURN(run->base_, BaseParameters::create(plan, run->model_->layout(),
-                                                             {.drives = &run->drives_,
-                                                              .executor = run->executor_.get()}));
-  run->parameters_ = run->base_->beside(std::move(run->parameters_));
+                          ModelParameters::create(plan, run->model_->layout(),
+                                                  {.drives = &run->drives_,
+                                                   .executor = run->executor_.get(),
+                                                   .base_executor = run->executor_.get()}));
   return run;
 }
 
-EvaluationRun::~EvaluationRun() {
-  parameters_.reset();
-  const Status removed = params_ ? params_->remove() : Status();
-  if (!removed.ok()) log::warning(removed.error().message());
-}
-
-Status EvaluationRun::load_beside_base(const Progress& progress) {
-  auto opened = AdapterWeights::open(*drives_.reads, config_.lora.adapter,
-                                     configured_model(config_, plan_.cuda));
-  if (!opened.ok()) return std::move(opened).error().with_context("recipe.lora.adapter");
-  AdapterWeights adapters = *std::move(opened);
-  const std::uint64_t total = base_->elements();
-  SLUICE_RETURN_IF_ERROR(
-      base_->load(config_, *drives_.reads, model_->shape(), [&](std::uint64_t done) -> Status {
-        if (progress) progress(done, total);
-        return {};
-      }));
-  return load_parameters(
-      {.model = &model_->layout(),
-       .form = plan_.types.form,
-       .params = params_.get(),
-       .read = [&](const ParameterSpec& parameter, std::uint64_t first, std::span<float> values) {
-         return adapters.read(parameter.name, first, values);
-       }});
-}
-
 Status EvaluationRun::load(const Progress& progress) {
-  if (base_) return load_beside_base(progress);
-  auto opened = WeightsFile::open(*drives_.reads, config_.model.init_from, model_->shape());
-  if (!opened.ok()) return std::move(opened).error().with_context("model.init_from");
-  WeightsFile weights = *std::move(opened);
-  return load_parameters(
-      {.model = &model_->layout(),
-       .form = plan_.types.form,
-       .params = params_.get(),
-       .read = [&](const ParameterSpec& parameter, std::uint64_t first,
-                   std::span<float> values) { return weights.read(parameter, first, values); },
-       .progress = shown(progress, model_->layout())});
+  return parameters_->load(config_, model_->shape(), progress);
+}
+
+Status EvaluationRun::load(CheckpointReader& checkpoint, const Progress& progress) {
+  return parameters_->load(checkpoint, config_, model_->shape(), progress);
+}
+
+EvaluationParts EvaluationRun::parts() const {
+  return {.model = model_.get(),
+          .parameters = &parameters_->units(),
+          .params = &parameters_->trained()};
 }
 
 LossSum EvaluationRun::evaluate(const Progress& progress) {
@@ -93,9 +55,7 @@ LossSum EvaluationRun::evaluate(const Progress& progress) {
   LossSum loss;
   for (std::uint64_t first = 0; first < total; first += group) {
     const std::uint64_t samples = std::min(group, total - first);
-    loss += evaluate_batch(
-        {.model = model_.get(), .parameters = parameters_.get(), .params = params_.get()},
-        data_->validation_batch(first, samples, compute_device(plan_)));
+    loss += evaluate_batch(parts(), data_->validation_batch(first, samples, compute_device(plan_)));
     if (progress) progress(first + samples, total);
   }
   return loss;
@@ -104,8 +64,7 @@ LossSum EvaluationRun::evaluate(const Progress& progress) {
 // Of samples from `first` on.
 void EvaluationRun::add_losses(std::uint64_t first, const StepBatch& batch,
                                DocumentLosses& losses) {
-  const std::vector<at::Tensor> all = evaluate_tokens(
-      {.model = model_.get(), .parameters = parameters_.get(), .params = params_.get()}, batch);
+  const std::vector<at::Tensor> all = evaluate_tokens(parts(), batch);
   for (std::size_t m = 0; m < all.size(); ++m) {
     const at::Tensor targets = batch.targets[m].cpu();
     const auto row_tokens = static_cast<std::size_t>(all[m].size(1));

@@ -18,8 +18,8 @@
 #include "engine/budget/memory_plan.h"
 #include "engine/config/config.h"
 #include "engine/model/model.h"
-#include "engine/run/base_parameters.h"
 #include "engine/run/document_losses.h"
+#include "engine/run/model_parameters.h"
 #include "engine/run/run_data.h"
 #include "engine/run/run_resources.h"
 #include "engine/step/evaluation_pass.h"
@@ -31,7 +31,6 @@ class EvaluationRun {
   // `plan` is that of an evaluation with this configuration, whose model.init_from are the weights.
   static Result<std::unique_ptr<EvaluationRun>> create(const config::Config& config,
                                                        const MemoryPlan& plan);
-  ~EvaluationRun();  // removes the store
   EvaluationRun(const EvaluationRun&) = delete;
   EvaluationRun& operator=(const EvaluationRun&) = delete;
 
@@ -40,6 +39,8 @@ class EvaluationRun {
   // The weights: elements. Where the configuration has adapters, those of recipe.lora.adapter
   // beside model.init_from.
   Status load(const Progress& progress);
+  // Instead: those of a checkpoint (ModelParameters::load()).
+  Status load(CheckpointReader& checkpoint, const Progress& progress);
   // Over run.eval_batches micro-batches of the validation data, or all of it if that is less;
   // counts samples.
   LossSum evaluate(const Progress& progress);
@@ -52,12 +53,13 @@ class EvaluationRun {
   };
   Result<Documents> evaluate_documents(const Progress& progress);
 
-  offload::ParamStats stats() const { return params_->stats(); }
+  RunDrives& drives() { return drives_; }
+  offload::ParamStats stats() const { return parameters_->stats(); }
 
  private:
   EvaluationRun(const config::Config& config, const MemoryPlan& plan)
       : config_(config), plan_(plan) {}
-  Status load_beside_base(const Progress& progress);
+  EvaluationParts parts() const;
   void add_losses(std::uint64_t first, const StepBatch& batch, DocumentLosses& losses);
 
   const config::Config config_;
@@ -66,9 +68,7 @@ class EvaluationRun {
   std::unique_ptr<RunData> data_;
   RunDrives drives_;
   std::unique_ptr<aio::Executor> executor_;
-  std::unique_ptr<BaseParameters> base_;  // null: there are no adapters
-  std::unique_ptr<offload::ParamOffloader> params_;
-  std::unique_ptr<UnitParameters> parameters_;
+  std::unique_ptr<ModelParameters> parameters_;
 };
 
 }  // namespace sluice::engine

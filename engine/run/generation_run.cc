@@ -7,13 +7,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "aio/log.h"
 #include "engine/budget/configured_model.h"
-#include "engine/exchange/stored_shape.h"
 #include "engine/families/make_model.h"
 #include "engine/model/torch_types.h"
-#include "engine/run/load_parameters.h"
-#include "engine/run/stored_state.h"
 #include "engine/step/train_error.h"
 
 namespace sluice::engine {
@@ -26,19 +22,11 @@ Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Confi
   const int threads = compute_threads(config);
   at::set_num_threads(threads);
   SLUICE_ASSIGN_OR_RETURN(run->executor_, aio::make_executor(threads));
-  SLUICE_ASSIGN_OR_RETURN(
-      run->params_,
-      offload::ParamOffloader::create(param_options(plan), {.reads = run->drives_.reads.get(),
-                                                            .writes = run->drives_.writes.get(),
-                                                            .executor = run->executor_.get()}));
   SLUICE_ASSIGN_OR_RETURN(run->parameters_,
-                          make_unit_parameters(plan, run->model_->layout(), *run->params_));
-  if (plan.base) {
-    SLUICE_ASSIGN_OR_RETURN(run->base_, BaseParameters::create(plan, run->model_->layout(),
-                                                               {.drives = &run->drives_,
-                                                                .executor = run->executor_.get()}));
-    run->parameters_ = run->base_->beside(std::move(run->parameters_));
-  }
+                          ModelParameters::create(plan, run->model_->layout(),
+                                                  {.drives = &run->drives_,
+                                                   .executor = run->executor_.get(),
+                                                   .base_executor = run->executor_.get()}));
   run->cache_ =
       std::make_unique<KvCache>(run->model_->layout(), generation_context(config),
                                 at::TensorOptions()
@@ -47,41 +35,8 @@ Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Confi
   return run;
 }
 
-GenerationRun::~GenerationRun() {
-  parameters_.reset();
-  const Status removed = params_ ? params_->remove() : Status();
-  if (!removed.ok()) log::warning(removed.error().message());
-}
-
 Status GenerationRun::load(CheckpointReader& checkpoint, const Progress& progress) {
-  SLUICE_ASSIGN_OR_RETURN(const ModelShape stored, stored_shape(checkpoint.state().run));
-  if (!(stored_model(stored) == stored_model(model_->shape())) ||
-      stored.family != model_->shape().family || stored.numbers != model_->shape().numbers) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "the checkpoint is of a different model than the configuration's: leave out --set "
-                 "model...");
-  }
-  SLUICE_ASSIGN_OR_RETURN(const LoraRecipe recipe,
-                          stored_recipe(checkpoint.state().run, model_->shape()));
-  if (!(recipe == config_.lora.recipe()))
-    return Error(ErrorCode::kInvalidArgument,
-                 "the checkpoint's adapters are of another recipe than the configuration's: leave "
-                 "out --set recipe.lora...");
-  if (base_) {
-    SLUICE_RETURN_IF_ERROR(base_->load(config_, *drives_.reads, model_->shape(),
-                                       shown(progress, model_->layout().base())));
-    SLUICE_RETURN_IF_ERROR(
-        check_base(checkpoint.state().run, base_->fingerprint(), config_.model.init_from));
-  }
-  return load_parameters(
-      {.model = &model_->layout(),
-       .form = plan_.types.form,
-       .params = params_.get(),
-       .read =
-           [&](const ParameterSpec& parameter, std::uint64_t first, std::span<float> values) {
-             return checkpoint.read_master(parameter.name, first, values);
-           },
-       .progress = base_ ? nullptr : shown(progress, model_->layout())});
+  return parameters_->load(checkpoint, config_, model_->shape(), progress);
 }
 
 std::vector<float> GenerationRun::feed(std::span<const std::int64_t> tokens) {
@@ -103,8 +58,9 @@ std::vector<float> GenerationRun::pass(std::span<const std::int64_t> tokens) {
   const at::NoGradGuard no_tape;
   const ModelLayout& layout = model_->layout();
   const offload::StepProgram program = offload::forward_pass(program_units(layout));
-  expect_passes({parameters_.get(), params_.get()}, program);
-  FetchedUnits fetched(*parameters_);
+  UnitParameters& units = parameters_->units();
+  expect_passes({&units, &parameters_->trained()}, program);
+  FetchedUnits fetched(units);
   std::vector<std::int64_t> ids(tokens.begin(), tokens.end());
   const auto count = static_cast<std::int64_t>(ids.size());
   at::Tensor flow =
@@ -123,7 +79,7 @@ std::vector<float> GenerationRun::pass(std::span<const std::int64_t> tokens) {
       numbers = logits.flatten().to(at::kCPU, at::kFloat).contiguous();
     }
     fetched.release();
-    if (op == offload::StepOp::kForward) must(parameters_->prefetch(unit + 1));
+    if (op == offload::StepOp::kForward) must(units.prefetch(unit + 1));
   }
   cache_->advance(count);
   const auto* const first = numbers.const_data_ptr<float>();

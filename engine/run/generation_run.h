@@ -23,7 +23,7 @@
 #include "engine/config/config.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
-#include "engine/run/base_parameters.h"
+#include "engine/run/model_parameters.h"
 #include "engine/run/run_resources.h"
 
 namespace sluice::engine {
@@ -33,12 +33,11 @@ class GenerationRun {
   // `plan` is that of a generation with this configuration.
   static Result<std::unique_ptr<GenerationRun>> create(const config::Config& config,
                                                        const MemoryPlan& plan);
-  ~GenerationRun();  // removes the store
   GenerationRun(const GenerationRun&) = delete;
   GenerationRun& operator=(const GenerationRun&) = delete;
 
   using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
-  // kInvalidArgument where the checkpoint is of another shape than the configuration's.
+  // ModelParameters::load().
   Status load(CheckpointReader& checkpoint, const Progress& progress);
 
   // The tokens that come next: first one or more, later one at a time. Returns the logits of what
@@ -46,7 +45,7 @@ class GenerationRun {
   std::vector<float> feed(std::span<const std::int64_t> tokens);
 
   RunDrives& drives() { return drives_; }
-  offload::ParamStats stats() const { return params_->stats(); }
+  offload::ParamStats stats() const { return parameters_->stats(); }
 
  private:
   GenerationRun(const config::Config& config, const MemoryPlan& plan)
@@ -58,9 +57,7 @@ class GenerationRun {
   std::unique_ptr<Model> model_;
   RunDrives drives_;
   std::unique_ptr<aio::Executor> executor_;
-  std::unique_ptr<BaseParameters> base_;  // null: there are no adapters
-  std::unique_ptr<offload::ParamOffloader> params_;
-  std::unique_ptr<UnitParameters> parameters_;
+  std::unique_ptr<ModelParameters> parameters_;
   std::unique_ptr<KvCache> cache_;
   std::vector<std::int64_t> seen_;  // the tokens in the cache
 };

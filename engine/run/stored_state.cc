@@ -50,6 +50,11 @@ std::string data_difference(const CheckpointState& stored, const CheckpointState
                "written";
 }
 
+AskedBase asked_base(const std::string& path) {
+  return {.path = path.empty() ? "this run, which are drawn at random" : path,
+          .advice = "give model.path (or model.init_from) the weights that the run began with"};
+}
+
 }  // namespace
 
 StoredPosition stored_position(const TrainState& state) {
@@ -75,24 +80,31 @@ TrainState train_state(const StoredPosition& position) {
 }
 
 StoredRun stored_run(const config::Config& config, const std::string& data_order,
-                     const std::string& base) {
+                     const BaseFingerprint* base) {
   StoredRun run{.seed = static_cast<std::uint64_t>(config.run.seed),
                 .data_order = data_order,
                 .precision = precision_name(config.precision),
                 .cpu_threads = compute_threads(config)};
   store_shape(config.model.shape(), run);
   const engine::LoraRecipe recipe = config.lora.recipe();
-  if (recipe.exists()) run.adapters = stored_adapters(recipe, base);
+  if (!recipe.exists()) return run;
+  run.adapters = stored_adapters(recipe);
+  run.adapters->base = base->all();
+  run.adapters->base_sample = base->sample();
   return run;
 }
 
-Status check_base(const StoredRun& stored, const std::string& fingerprint,
+Status check_base(const StoredRun& stored, const BaseFingerprint& values, const std::string& path) {
+  if (!stored.adapters || stored.adapters->base == values.all()) return {};
+  return other_base(asked_base(path));
+}
+
+Status check_base(aio::IoQueue& queue, const StoredRun& stored, const ModelShape& shape,
                   const std::string& path) {
-  if (!stored.adapters || stored.adapters->base == fingerprint) return {};
-  return Error(ErrorCode::kInvalidArgument,
-               "the checkpoint's adapters were trained beside other weights than those of " +
-                   (path.empty() ? "this run, which are drawn at random" : path) +
-                   ": give model.path (or model.init_from) the weights that the run began with");
+  if (path.empty() || !stored.adapters) return {};
+  SLUICE_ASSIGN_OR_RETURN(const ModelWeights weights,
+                          open_model_weights(queue, path, shape, HeadCheck::kBeginning));
+  return check_base_sample(weights, stored, asked_base(path));
 }
 
 Status check_same_run(const CheckpointState& stored_state, const CheckpointState& state_now) {

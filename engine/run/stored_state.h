@@ -6,6 +6,7 @@
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
+#include "engine/exchange/base_fingerprint.h"
 #include "engine/step/trainer.h"
 
 namespace sluice::engine {
@@ -13,15 +14,18 @@ namespace sluice::engine {
 StoredPosition stored_position(const TrainState& state);
 TrainState train_state(const StoredPosition& position);
 
-// `data_order`: RunData::order(). `base`: of a run of adapters, BaseParameters::fingerprint().
+// `data_order`: RunData::order(). `base`: of a run of adapters; else null.
 StoredRun stored_run(const config::Config& config, const std::string& data_order,
-                     const std::string& base);
+                     const BaseFingerprint* base);
 
 // kInvalidArgument names everything that keeps `now` from continuing where `stored` stopped; for
 // data, what changed between the two configurations. A different number of CPU threads does not: it
 // only causes a warning, because it may change the last bits.
 Status check_same_run(const CheckpointState& stored, const CheckpointState& now);
-// kInvalidArgument: its adapters were trained beside other weights than those of `path`.
-Status check_base(const StoredRun& stored, const std::string& fingerprint, const std::string& path);
+// kInvalidArgument: its adapters were trained beside other weights than those of `path` (empty:
+// random ones), of which these are the values, or a sample that is read for it.
+Status check_base(const StoredRun& stored, const BaseFingerprint& values, const std::string& path);
+Status check_base(aio::IoQueue& queue, const StoredRun& stored, const ModelShape& shape,
+                  const std::string& path);
 
 }  // namespace sluice::engine

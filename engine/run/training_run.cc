@@ -65,11 +65,9 @@ TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan)
 
 TrainingRun::~TrainingRun() {
   trainer_.reset();
-  parameters_.reset();  // after an error in the middle of a pass it holds leases
-  for (const Status& removed :
-       {optimizer_ ? optimizer_->remove() : Status(), params_ ? params_->remove() : Status()}) {
-    if (!removed.ok()) log::warning(removed.error().message());
-  }
+  if (parameters_) parameters_->end_passes();
+  const Status removed = optimizer_ ? optimizer_->remove() : Status();
+  if (!removed.ok()) log::warning(removed.error().message());
 }
 
 Status TrainingRun::make_offloaders() {
@@ -77,15 +75,11 @@ Status TrainingRun::make_offloaders() {
   at::set_num_threads(threads);
   SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(gradient_executor_, aio::make_executor(threads));
-  if (plan_.base) {
-    SLUICE_ASSIGN_OR_RETURN(
-        base_, BaseParameters::create(
-                   plan_, model(),
-                   {.drives = &drives_, .executor = gradient_executor_.get(), .trace = &trace_}));
-  }
-  SLUICE_ASSIGN_OR_RETURN(params_, offload::ParamOffloader::create(
-                                       param_options(plan_), {.reads = drives_.reads.get(),
-                                                              .writes = drives_.writes.get()}));
+  SLUICE_ASSIGN_OR_RETURN(
+      parameters_,
+      ModelParameters::create(
+          plan_, model(),
+          {.drives = &drives_, .base_executor = gradient_executor_.get(), .trace = &trace_}));
   if (plan_.state.gpu_bytes > 0) {
     SLUICE_ASSIGN_OR_RETURN(gpu_tier_, make_cuda_state_tier(plan_.state.gpu_bytes));
   }
@@ -111,8 +105,6 @@ Status TrainingRun::limit_gpu() {
 
 Status TrainingRun::make_device() {
   unit_inputs_ = std::make_unique<PlainUnitInputStore>(model_->units());
-  SLUICE_ASSIGN_OR_RETURN(parameters_, make_unit_parameters(plan_, model(), *params_, &trace_));
-  if (base_) parameters_ = base_->beside(std::move(parameters_));
   if (plan_.cuda) {
     SLUICE_ASSIGN_OR_RETURN(gradients_,
                             make_cuda_gradient_sink(model(), sink_options(plan_), &trace_));
@@ -164,10 +156,10 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .prefetch_units = plan.fetching.prefetch_units,
                        .hash_widths = hash_widths(config, plan)},
       Trainer::Parts{.model = run->model_.get(),
-                     .parameters = run->parameters_.get(),
+                     .parameters = &run->parameters_->units(),
                      .gradients = run->gradients_.get(),
                      .unit_inputs = run->unit_inputs_.get(),
-                     .params = run->params_.get(),
+                     .params = &run->parameters_->trained(),
                      .optimizer = run->optimizer_.get(),
                      .clock = run->clock_.get(),
                      .trace = &run->trace_},
@@ -180,7 +172,8 @@ Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>
   const std::uint64_t total = trained_elements();
   std::uint64_t done = 0;
   std::mutex progress_mutex;  // guards done, and the calls
-  UnitBinding units({params_.get(), parameters_.get()}, UnitBinding::Access::kReplace, model());
+  UnitBinding units({&parameters_->trained(), &parameters_->units()}, UnitBinding::Access::kReplace,
+                    model());
   const auto fill_range = [&](const offload::StateRange& range) -> Status {
     SLUICE_RETURN_IF_ERROR(for_each_parameter(
         model_->layout(range.unit), range.first_element, range.master.size(),
@@ -206,21 +199,21 @@ std::uint64_t TrainingRun::trained_elements() const {
 }
 
 Status TrainingRun::load_base(const Progress& progress) {
-  const std::uint64_t total = base_->elements() + trained_elements();
-  return base_->load(config_, *drives_.reads, model_->shape(), [&](std::uint64_t done) {
+  const std::uint64_t total = base()->elements() + trained_elements();
+  return base()->load(config_, *drives_.reads, model_->shape(), [&](std::uint64_t done) {
     return progress ? progress(done, total) : Status();
   });
 }
 
 TrainingRun::Progress TrainingRun::behind_base(const Progress& progress) const {
-  if (!base_ || !progress) return progress;
+  if (base() == nullptr || !progress) return progress;
   return [this, progress](std::uint64_t done, std::uint64_t total) {
-    return progress(base_->elements() + done, base_->elements() + total);
+    return progress(base()->elements() + done, base()->elements() + total);
   };
 }
 
 Status TrainingRun::initialise(const Progress& progress) {
-  if (!base_) return set_initial_state(progress);
+  if (base() == nullptr) return set_initial_state(progress);
   SLUICE_RETURN_IF_ERROR(load_base(progress));
   std::optional<AdapterWeights> adapters;
   if (!config_.lora.adapter.empty()) {
@@ -264,14 +257,11 @@ Status TrainingRun::set_initial_state(const Progress& progress) {
 
 Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progress) {
   CheckpointState now = checkpoint_state();
-  // Which weights the base has is only known when they have been read.
-  if (now.run.adapters && checkpoint.state().run.adapters)
-    now.run.adapters->base = checkpoint.state().run.adapters->base;
   SLUICE_RETURN_IF_ERROR(check_same_run(checkpoint.state(), now));
-  if (base_) {
+  if (base() != nullptr) {
     SLUICE_RETURN_IF_ERROR(load_base(progress));
     SLUICE_RETURN_IF_ERROR(
-        check_base(checkpoint.state().run, base_->fingerprint(), config_.model.init_from));
+        check_base(checkpoint.state().run, base()->fingerprint(), config_.model.init_from));
   }
   // Imported weights are at the beginning of this run, whose loss scale has not begun to move.
   TrainState state = checkpoint.state().run.imported() ? trainer_->state()
@@ -294,7 +284,8 @@ Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progres
 
 Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
   trainer_->drain();
-  UnitBinding units({params_.get(), parameters_.get()}, UnitBinding::Access::kRead, model());
+  UnitBinding units({&parameters_->trained(), &parameters_->units()}, UnitBinding::Access::kRead,
+                    model());
   const auto take_range = [&](const offload::StateRange& range) -> Status {
     return for_each_parameter(model_->layout(range.unit), range.first_element, range.master.size(),
                               [&](const ParameterSpec& parameter, std::uint64_t first,
@@ -311,7 +302,8 @@ Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
 
 CheckpointState TrainingRun::checkpoint_state() const {
   return {.position = stored_position(trainer_->state()),
-          .run = stored_run(config_, data_->order(), base_ ? base_->fingerprint() : std::string()),
+          .run = stored_run(config_, data_->order(),
+                            base() != nullptr ? &base()->fingerprint() : nullptr),
           .configuration = stored_configuration_,
           .program_version = SLUICE_VERSION};
 }
@@ -320,7 +312,7 @@ Status TrainingRun::save_weights(const std::string& path, DType dtype) {
   SafetensorsWriter::Options options;
   options.path = path;
   const auto name = [this](const std::string& parameter) {
-    return base_ ? peft_name(model_->shape(), parameter) : parameter;
+    return base() != nullptr ? peft_name(model_->shape(), parameter) : parameter;
   };
   std::vector<TensorSpec> tensors = parameter_specs(model(), dtype);
   for (TensorSpec& tensor : tensors) tensor.name = name(tensor.name);
@@ -363,12 +355,12 @@ std::uint64_t TrainingRun::gpu_pinned_bytes() const { return plan_.cuda ? cuda_p
 std::uint64_t TrainingRun::gpu_peak_bytes() const { return plan_.cuda ? cuda_peak_bytes() : 0; }
 
 TrainingRun::Traffic TrainingRun::traffic() const {
-  const offload::ParamStats params = params_->stats();
+  const offload::ParamStats params = parameters_->stats();
   const swap::SwapStats state = optimizer_->stats();
-  const offload::ParamStats base = base_ ? base_->stats() : offload::ParamStats{};
-  return {.nvme_read_bytes = params.bytes_read + state.bytes_read + base.bytes_read,
-          .nvme_write_bytes = params.bytes_written + state.bytes_written + base.bytes_written,
-          .h2d_bytes = parameters_->copied_bytes() + unit_inputs_->from_host_bytes(),
+  const offload::ParamStats of_base = base() != nullptr ? base()->stats() : offload::ParamStats{};
+  return {.nvme_read_bytes = params.bytes_read + state.bytes_read + of_base.bytes_read,
+          .nvme_write_bytes = params.bytes_written + state.bytes_written + of_base.bytes_written,
+          .h2d_bytes = parameters_->units().copied_bytes() + unit_inputs_->from_host_bytes(),
           .d2h_bytes = gradients_->copied_bytes() + unit_inputs_->to_host_bytes()};
 }
 

@@ -23,7 +23,7 @@
 #include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
 #include "engine/observe/io_trace.h"
-#include "engine/run/base_parameters.h"
+#include "engine/run/model_parameters.h"
 #include "engine/run/run_data.h"
 #include "engine/run/run_resources.h"
 #include "engine/step/trainer.h"
@@ -113,7 +113,8 @@ class TrainingRun {
   // Of what load_base() leaves to do.
   Progress behind_base(const Progress& progress) const;
   Status load_base(const Progress& progress);
-  std::uint64_t trained_elements() const;  // with the gaps
+  std::uint64_t trained_elements() const;                       // with the gaps
+  BaseParameters* base() const { return parameters_->base(); }  // null: the model is trained
 
   const config::Config config_;
   const MemoryPlan plan_;
@@ -126,12 +127,10 @@ class TrainingRun {
   RunDrives drives_;
   std::unique_ptr<aio::Executor> update_executor_;    // AdamW, under the next forward
   std::unique_ptr<aio::Executor> gradient_executor_;  // casts
-  std::unique_ptr<BaseParameters> base_;              // null: the model itself is trained
-  std::unique_ptr<offload::ParamOffloader> params_;
+  std::unique_ptr<ModelParameters> parameters_;
   std::unique_ptr<offload::DeviceTier> gpu_tier_;  // null: no state is there
   std::unique_ptr<offload::OptimizerOffloader> optimizer_;
 
-  std::unique_ptr<UnitParameters> parameters_;
   std::unique_ptr<GradientSink> gradients_;
   std::unique_ptr<UnitInputStore> unit_inputs_;
   std::unique_ptr<PhaseClock> clock_;

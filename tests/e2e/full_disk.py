@@ -6,8 +6,11 @@ The program is the environment's SLUICE.
 
 import errno
 import fcntl
+import json
 import os
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,6 +141,117 @@ class AFullDisk(DiskTest):
         self.assertIn("saves every 7 minutes", told)
         told = self.train(self.out, "--overwrite", "--set", "run.checkpoint_minutes=0", steps=1)
         self.assertNotIn("may not fit", told)
+
+
+class AnExport(DiskTest):
+    """Of adapters, alone or merged with their base."""
+
+    def setUp(self):
+        super().setUp()
+        model = {"preset": "custom", "family": "llama", "layers": 2, "hidden": 32, "heads": 2,
+                 "context": 16, "vocab": 257, "ffn_multiplier": 3}
+        self.edit_run(model=model)
+        self.train("whole", steps=1)
+        self.export("whole", "base")
+        self.edit_run(model={"path": "base"}, recipe={"lora": {"rank": 4}})
+        self.train("adapters", steps=1)
+
+    def edit_run(self, **keys):
+        file = self.path / "run.json"
+        file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), **keys}),
+                        encoding="utf-8")
+
+    def begin(self, *words):
+        process = subprocess.Popen(
+            [SLUICE, "export", *map(str, words), "--tokenizer", "bytes"], cwd=self.path,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        return process
+
+    def export(self, *words, code=0):
+        """What it said, if it ends with that code; else nothing."""
+        process = self.begin(*words)
+        _, told = process.communicate(timeout=WAIT_S)
+        if code is not None:
+            self.assertEqual(process.returncode, code, told)
+        return told if process.returncode != 0 else ""
+
+    def content(self, folder):
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def exported(self, *words):
+        """Undisturbed: a name, and what is there then."""
+        name = "of-" + "".join(words)
+        self.export("adapters", name, *words)
+        return name, self.content(self.path / name)
+
+    @unittest.skipIf(FullDisk.unavailable(), FullDisk.unavailable())
+    def test_is_whole_or_not_there_however_much_room_is_left(self):
+        disk = FullDisk(4 * MIB)
+        self.addCleanup(disk.close)
+        for words in ([], ["--merged"], ["--merged", "--max-shard-size", "20K"]):
+            with self.subTest(words=words):
+                name, whole = self.exported(*words)
+                out = disk.path / name
+                needed = sum(map(len, whole.values()))
+                refusals = set()
+                for leave in range(0, needed + 128 * KIB, needed // 12):
+                    disk.fill(leave_bytes=leave)
+                    told = self.export("adapters", out, *words, code=None)
+                    disk.free()
+                    if not told:
+                        break
+                    told = told.splitlines()[-1]
+                    self.assertRegex(told, r"^sluice: (no room for [\d.]+K? at |.* \(ENOSPC\))")
+                    self.assertRegex(told, rf" ((at|in) {out}/|folder {out} failed)")
+                    self.assertFalse(out.exists(), os.listdir(disk.path))
+                    refusals.add(re.sub(r"[\d.]+K?", "N", told))
+                else:
+                    self.fail("it never had enough room")
+                self.assertEqual(self.content(out), whole)
+                self.assertGreater(len(refusals), 1)  # of several files
+                # And one that is there stays as it is.
+                disk.fill()
+                told = self.export("adapters", out, *words, code=2)
+                self.assertIn(f"{out} is not empty: name a folder", told)
+                self.assertEqual(self.content(out), whole)
+                disk.free()
+                shutil.rmtree(out)
+
+    @unittest.skipIf(FailingMount.unavailable(), FailingMount.unavailable())
+    def test_counts_when_it_is_whole_and_not_before_whenever_it_is_killed(self):
+        mount = FailingMount(self.path)
+        self.addCleanup(mount.close)
+        changes = ("mkdir", "create", "fallocate", "truncate", "write", "rename", "fsync",
+                   "fsyncdir", "unlink")
+        for words, stride in ([], 1), (["--merged", "--max-shard-size", "80K"], 4):
+            with self.subTest(words=words):
+                name, whole = self.exported(*words)
+                kills = 0
+                for change in range(0, 1000, stride):
+                    out = mount.path / f"{stride}-{change}" / name
+                    (self.path / f"{stride}-{change}").mkdir()
+                    hung = mount.hang(changes, after=change, times=1)
+                    process = self.begin("adapters", out, *words)
+                    while hung.hits() == 0 and process.poll() is None:
+                        time.sleep(0.005)
+                    process.kill()
+                    hung.remove()  # the one that it is in still happens
+                    _, told = process.communicate(timeout=WAIT_S)
+                    if process.returncode == 0:
+                        break
+                    self.assertEqual(process.returncode, -signal.SIGKILL, told)
+                    kills += 1
+                    there = self.content(out) if out.exists() else {}
+                    counts = there.keys() & {"config.json", "adapter_config.json"}
+                    if counts:
+                        self.assertEqual(there, whole)
+                    # What was left is refused, and not taken for anything.
+                    told = self.export("adapters", out, *words, code=2 if there else 0)
+                    self.assertEqual("of an export that" in told, bool(there and not counts), told)
+                    self.assertEqual(self.content(out), there or whole)
+                self.assertEqual(self.content(out), whole)
+                self.assertGreater(kills, 10)
 
 
 class OtherFailures(DiskTest):

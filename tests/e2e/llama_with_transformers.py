@@ -159,8 +159,9 @@ class LlamaRuns(SluiceRuns):
 
     def evaluate(self, weights, run, *more):
         file = run / "config.json" if run.is_dir() else run
-        shown = self.sluice("eval", file, "--weights", weights, "--data",
-                            self.path / "text.bin", *self.words(), *more).stdout
+        named = () if weights is None else ("--weights", weights)
+        shown = self.sluice("eval", file, *named, "--data", self.path / "text.bin", *self.words(),
+                            *more).stdout
         return float(re.match(r"loss (\S+) ", shown).group(1))
 
     def assert_close(self, ours, expected, bound):

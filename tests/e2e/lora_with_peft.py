@@ -3,6 +3,8 @@
 The programs are the environment's SLUICE and PRINT_SAMPLES.
 """
 
+import contextlib
+import copy
 import json
 import shutil
 import sys
@@ -10,14 +12,16 @@ import unittest
 
 import torch
 
-from llama_with_transformers import LENGTH, NVME, STEPS, LlamaRuns, loaded, make_model
-from reference_gpt import MISSING, mean_loss
+from llama_with_transformers import (ACCUMULATION, ADAMW, CLIP, LENGTH, MICRO, NVME, STEPS,
+                                     LlamaRuns, loaded, make_model)
+from reference_gpt import MISSING, Training, mean_loss, windows
 
 if not MISSING:
-    from peft import LoraConfig, PeftModel, get_peft_model
+    from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
     from safetensors.torch import load_file, save_file
 
 EVERY = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+WORSE_THAN_PEER = 1.5  # in bf16, judged by fp32
 # Joined products with one part adapted, and with all; tied and not; both scales.
 RECIPES = {
     "llama": {"r": 4, "lora_alpha": 12, "target_modules": EVERY},
@@ -29,10 +33,15 @@ RECIPES = {
 
 @unittest.skipIf(MISSING, MISSING)
 class Adapters(LlamaRuns):
-    def folders(self, case, seed=1, stir=0.05):
-        """A base's folder, and one of adapters beside it that already do something."""
+    def folders(self, case, seed=1, stir=0.05, halves=False):
+        """A base's folder, and one of adapters beside it that already do something. With `halves`
+        the base's numbers are ones that bf16 has."""
         base = self.path / f"{case}-base"
         model = make_model(case)
+        if halves:
+            with torch.no_grad():
+                for value in model.parameters():
+                    value.copy_(value.bfloat16())
         model.save_pretrained(base)
         torch.manual_seed(seed)
         adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **RECIPES[case]))
@@ -73,6 +82,49 @@ class Adapters(LlamaRuns):
                 for key, value in theirs.items():
                     self.assertLess((ours[key] - value).norm(), 1e-3 * value.norm(), key)
 
+    def trained_by_peft(self, adapted, computing):
+        """Losses and adapters of the steps that sluice takes; `computing` makes a context."""
+        training = Training(adapted, ADAMW, lambda applied: ADAMW["lr"])
+        firsts = self.samples(STEPS * ACCUMULATION * MICRO)
+        losses = []
+        for _ in range(STEPS):
+            batch = [windows(self.text, [next(firsts) for _ in range(MICRO)], LENGTH)
+                     for _ in range(ACCUMULATION)]
+            with computing():
+                losses.append(training.step(batch, CLIP)[0])
+        return losses, get_peft_model_state_dict(adapted)
+
+    def test_is_as_close_to_fp32_as_peft_is_in_bf16(self):
+        def distances(made, exact):
+            """Of the losses, and of all adapters together."""
+            losses = sum((a - b) ** 2 for a, b in zip(made[0], exact[0])) ** 0.5
+            self.assertEqual(made[1].keys(), exact[1].keys())
+            return losses, sum((made[1][key] - value).norm() ** 2
+                               for key, value in exact[1].items()).item() ** 0.5
+
+        for case in RECIPES:
+            with self.subTest(case=case):
+                adapted, base, adapter = self.folders(case, halves=True)
+                # As transformers' Trainer does: a base in bf16, adapters in fp32, autocast.
+                halves = copy.deepcopy(adapted)
+                for name, value in halves.named_parameters():
+                    if "lora_" not in name:
+                        value.data = value.data.bfloat16()
+                exact = self.trained_by_peft(adapted, contextlib.nullcontext)
+                theirs = distances(self.trained_by_peft(
+                    halves, lambda: torch.autocast("cpu", torch.bfloat16)), exact)
+                self.sluice("train", self.run_file(case, base, adapter), "--out",
+                            self.path / case, "--steps", STEPS,
+                            *self.words(**{"bf16.enabled": "true"}))
+                self.sluice("export", self.path / case, self.path / f"{case}-ours")
+                ours = distances(([step["loss"] for step in self.metrics(case)], load_file(
+                    self.path / f"{case}-ours/adapter_model.safetensors")), exact)
+                print(f"{case} bf16: losses {ours[0]:.1e} from fp32, PEFT's {theirs[0]:.1e}; "
+                      f"adapters {ours[1]:.1e}, PEFT's {theirs[1]:.1e}")
+                self.assertGreater(min(ours), 0)  # it was not fp32
+                for our, their in zip(ours, theirs):
+                    self.assertLess(our, WORSE_THAN_PEER * their)
+
     def test_peft_gives_the_loss_of_what_is_exported_and_sluice_of_what_peft_saves(self):
         for case in RECIPES:
             with self.subTest(case=case):
@@ -93,6 +145,9 @@ class Adapters(LlamaRuns):
                 self.assertNotAlmostEqual(after, theirs, 4)
                 self.assert_close(
                     self.evaluate(base, run, "--adapter", self.path / f"{case}-ours"), after, 1e-5)
+                # The run itself, and its checkpoint, are as good as what is exported of it.
+                for named in (run, run / "checkpoints/step-000000003"):
+                    self.assert_close(self.evaluate(None, run, "--adapter", named), after, 1e-5)
                 # Merged it is a model like any other.
                 self.sluice("export", run, self.path / f"{case}-merged", "--merged")
                 self.assert_close(mean_loss(loaded(self.path / f"{case}-merged"), self.text,
@@ -102,6 +157,10 @@ class Adapters(LlamaRuns):
                 base.rename(self.path / f"{case}-moved")
                 self.assertIn("name their folder with --base", self.refused(
                     "export", run, self.path / "x", "--merged"))
+                self.assertIn("--weights: there is no file or folder", self.refused(
+                    "eval", run / "config.json", "--adapter", run, *self.words()))
+                self.assert_close(self.evaluate(self.path / f"{case}-moved", run, "--adapter",
+                                                run), after, 1e-5)
                 self.sluice("export", run, self.path / f"{case}-again", "--merged", "--base",
                             self.path / f"{case}-moved")
                 weights = "model.safetensors"
@@ -169,8 +228,14 @@ class Adapters(LlamaRuns):
         config.write_text(deep, encoding="utf-8")
         self.assertIn("adapter_config.json", self.refused(*words))
         config.write_text(kept[:50], encoding="utf-8")
-        self.assertIn("adapter_config.json: it is not a JSON object", self.refused(*words, code=1))
+        self.assertIn("adapter_config.json: it is not JSON at byte 50", self.refused(*words, code=1))
         config.write_text(kept, encoding="utf-8")
+        # An adapter's folder is no model's.
+        named = "and not the model that it belongs to: name that model"
+        self.assertIn(named, self.refused("import", adapter, self.path / "run"))
+        self.assertIn(named, self.refused("eval", file, "--weights", adapter, *self.words()))
+        self.assertIn("this one, which holds an adapter, as recipe.lora.adapter", self.refused(
+            *words, "--set", f"model.path={adapter}"))
         self.assertIn("recipe.lora.targets is [q_proj]", self.refused(
             *words, "--set", 'recipe.lora.targets=["q_proj"]'))
         self.assertIn("without which the model itself would be trained", self.refused(
@@ -195,11 +260,38 @@ class Adapters(LlamaRuns):
         self.assertIn("lm_head.lora_A.weight, which is no adapter", self.refused(*words))
         save_file({key: value.to(torch.int32) for key, value in tensors.items()}, weights)
         self.assertIn("lora_A.weight is I32, and adapters are F32", self.refused(*words))
+        save_file({**tensors, first: torch.full_like(tensors[first], torch.inf)}, weights)
+        self.assertIn(f"element 0 of {first} is not finite", self.refused(*words, code=1))
         weights.unlink()
         self.assertIn("adapter_model.safetensors", self.refused(*words))
         shutil.rmtree(adapter)
         self.assertIn("there is no", self.refused(*words))
         self.assertFalse((self.path / "run").exists())
+
+    def test_what_is_accepted_of_a_configuration_means_what_it_does_to_peft(self):
+        _, base, adapter = self.folders("llama", stir=0.3)
+        file = self.run_file("llama", base)
+        config = adapter / "adapter_config.json"
+        kept = json.loads(config.read_text(encoding="utf-8"))
+        modules = [f"model.layers.{layer}.{part}.{name}" for layer in range(3)
+                   for part, names in (("self_attn", EVERY[:4]), ("mlp", EVERY[4:]))
+                   for name in names]
+        losses = set()
+        for keys in ({"target_modules": "all-linear"},
+                     {"target_modules": r".*\.(q|k|v|o|gate|up|down)_proj"},
+                     {"target_modules": [f"self_attn.{name}" for name in EVERY[:4]] +
+                                        [f"mlp.{name}" for name in EVERY[4:]]},
+                     {"target_modules": modules},
+                     {"use_rslora": True}, {"lora_alpha": 2.5}, {"lora_dropout": 0.4},
+                     {"modules_to_save": [], "layers_to_transform": []},
+                     {"init_lora_weights": "gaussian", "use_dora": None}):
+            with self.subTest(keys=list(keys), first=str(list(keys.values())[0])[:40]):
+                config.write_text(json.dumps({**kept, **keys}), encoding="utf-8")
+                theirs = mean_loss(PeftModel.from_pretrained(loaded(base), adapter), self.text,
+                                   LENGTH)
+                self.assert_close(self.evaluate(base, file, "--adapter", adapter), theirs, 1e-5)
+                losses.add(round(theirs, 4))
+        self.assertEqual(len(losses), 3)  # the scale matters, and nothing else
 
     def test_a_run_goes_on_beside_its_own_base_alone(self):
         _, base, adapter = self.folders("llama")
@@ -210,9 +302,30 @@ class Adapters(LlamaRuns):
         base.rename(self.path / "moved")
         self.assertIn("there is no file or folder", self.refused(*more))
         make_model("llama", seed=8).save_pretrained(base)
-        self.assertIn("beside other weights than those of", self.refused(*more))
-        self.assertIn("(--base names them)", self.refused(
-            "export", run, self.path / "x", "--merged", code=1))
+        other = f"beside other weights than those of {base}: "
+        generate = ("generate", run, "--prompt", "once", "--tokenizer", "bytes", "--tokens", 1)
+        merge = ("export", run, self.path / "x", "--merged")
+        for command in (more, generate):
+            told = self.refused(*command)
+            self.assertIn(other + "give model.path", told)
+            self.assertNotIn("on the CPU", told)  # before it was planned
+        self.assertIn(other + "name theirs with --base", self.refused(*merge))
+        evaluation = ("eval", run / "config.json", "--adapter", run, "--data",
+                      self.path / "text.bin", *self.words())
+        told = self.refused(*evaluation)
+        self.assertIn(other + "name those that the run began with with --weights", told)
+        self.assertNotIn("on the CPU", told)
+        # One number that no sample has is found on the way.
+        shutil.rmtree(base)
+        shutil.copytree(self.path / "moved", base)
+        weights = load_file(base / "model.safetensors")
+        weights["model.layers.1.self_attn.q_proj.weight"].view(-1)[300] += 1e-3
+        save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+        for command in (more, generate, evaluation):
+            told = self.refused(*command)
+            self.assertIn(other, told)
+            self.assertIn("on the CPU", told)
+        self.assertIn(other, self.refused(*merge, code=1))
         self.assertFalse((self.path / "x").exists())
         # A checkpoint of adapters is no model's weights.
         newest = sorted((run / "checkpoints").iterdir())[-1]
@@ -222,6 +335,15 @@ class Adapters(LlamaRuns):
         shutil.rmtree(base)
         (self.path / "moved").rename(base)
         self.sluice(*more)
+        # What --adapter may be, and what not.
+        evaluate = ("eval", run / "config.json", *self.words())
+        self.assertIn("nothing is named that is to be evaluated", self.refused(*evaluate))
+        self.assertIn("is no folder of PEFT's", self.refused(*evaluate, "--adapter", base))
+        self.assertIn("is no folder of PEFT's", self.refused(*evaluate, "--adapter", "gone"))
+        self.assertIn("belongs to a model", self.refused(*evaluate, "--adapter", adapter))
+        self.sluice("import", base, self.path / "whole")
+        self.assertIn("holds a whole model, and no adapters", self.refused(
+            *evaluate, "--adapter", self.path / "whole"))
 
 
 if __name__ == "__main__":

@@ -58,10 +58,16 @@ Status answer_model(config::Sources& sources) {
   if (!resolved.ok() || !resolved->questions.model) return {};
   const std::string& folder = resolved->config.model.path;
   auto read = config::read_source(folder + "/config.json");
-  if (!read.ok() && read.error().code() == ErrorCode::kNotFound)
-    return Error(ErrorCode::kNotFound, "model.path: there is no " + folder +
-                                           "/config.json: name a folder of a model as "
-                                           "transformers' save_pretrained() leaves it");
+  if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
+    aio::RealFileSystem files;
+    SLUICE_ASSIGN_OR_RETURN(const bool adapter, files.exists(folder + "/adapter_config.json"));
+    return Error(
+        ErrorCode::kNotFound,
+        "model.path: there is no " + folder +
+            "/config.json: name a folder of a model as transformers' save_pretrained() "
+            "leaves it" +
+            (adapter ? ", and this one, which holds an adapter, as recipe.lora.adapter" : ""));
+  }
   if (!read.ok()) return std::move(read).error().with_context("model.path");
   sources.answers.model = *std::move(read);
   return {};

@@ -5,8 +5,15 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
+#include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/config/stored_config.h"
 #include "engine/exchange/adapter_weights.h"
+#include "engine/exchange/base_fingerprint.h"
+#include "engine/exchange/stored_shape.h"
+#include "tools/cli/checkpoint_argument.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
 #include "tools/cli/document_report.h"
@@ -52,10 +59,11 @@ void print(const Options& options, const engine::LossSum& loss) {
   const double perplexity = std::exp(loss.mean());
   const auto tokens = static_cast<std::uint64_t>(loss.tokens);
   if (options.json) {
-    const nlohmann::ordered_json result = {{"weights", options.weights},
-                                           {"loss", loss.mean()},
-                                           {"perplexity", perplexity},
-                                           {"tokens", tokens}};
+    nlohmann::ordered_json result = {{"weights", options.weights},
+                                     {"loss", loss.mean()},
+                                     {"perplexity", perplexity},
+                                     {"tokens", tokens}};
+    if (!options.adapter.empty()) result["adapter"] = options.adapter;
     std::cout << result.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
               << "\n";
     return;
@@ -103,49 +111,124 @@ Result<double> evaluate(const Options& options, engine::EvaluationRun& run) {
   return engine::summary_of(evaluated.losses).mean;
 }
 
-// Weights are whole unless an adapter is named, whatever the run of the configuration trained; and
-// what kind of adapter it is, the adapter itself says.
-Status add_adapter(const Options& options, aio::IoWatchdog& watchdog, ConfigOptions& config) {
-  const auto add = [&](const std::string& key, const std::string& value) {
-    config.overrides.push_back("recipe.lora." + key + "=" + value);
-  };
-  if (options.adapter.empty()) {
-    add("rank", "0");
-    return {};
-  }
-  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config));
+// What is evaluated: weights, alone or beneath adapters of a folder of PEFT's or of a checkpoint.
+struct Evaluated {
+  std::string weights;
+  engine::LoraRecipe recipe;  // none: weights are whole, whatever the run of CONFIG trained
+  std::string peft;           // or
+  std::optional<CheckpointArgument> checkpoint;
+  std::optional<engine::CheckpointManifest> manifest;  // of that
+};
+
+Result<Evaluated> evaluated_checkpoint(aio::IoQueue& queue, const Options& options) {
+  Evaluated wanted{.weights = options.weights};
+  auto found = find_checkpoint(queue, options.adapter, "");
+  if (!found.ok() && found.error().code() == ErrorCode::kNotFound)
+    return Error(ErrorCode::kNotFound,
+                 options.adapter +
+                     " is no folder of PEFT's (there is no adapter_config.json), and "
+                     "no run or checkpoint: " +
+                     found.error().message());
+  if (!found.ok()) return std::move(found).error();
+  wanted.checkpoint = *std::move(found);
+  SLUICE_ASSIGN_OR_RETURN(wanted.manifest,
+                          engine::read_checkpoint_manifest(queue, wanted.checkpoint->path));
+  const engine::CheckpointState& state = wanted.manifest->state;
+  if (!state.run.adapters)
+    return Error(ErrorCode::kInvalidArgument, wanted.checkpoint->path +
+                                                  " holds a whole model, and no adapters: name "
+                                                  "it with --weights, without --adapter");
+  SLUICE_ASSIGN_OR_RETURN(const engine::ModelShape shape, engine::stored_shape(state.run));
+  SLUICE_ASSIGN_OR_RETURN(wanted.recipe, engine::stored_recipe(state.run, shape));
+  if (!wanted.weights.empty()) return wanted;
+  const auto config = config::resolve_stored(state.configuration);
+  if (config.ok()) wanted.weights = config->model.init_from;
+  if (!wanted.weights.empty()) return wanted;
+  return Error(ErrorCode::kInvalidArgument,
+               "where the weights are that these adapters were trained beside is not known: name "
+               "them with --weights");
+}
+
+// What kind of adapter it is, the adapter itself says.
+Result<Evaluated> evaluated(const Options& options, aio::IoWatchdog& watchdog) {
+  if (options.adapter.empty() && options.weights.empty())
+    return Error(ErrorCode::kInvalidArgument,
+                 "nothing is named that is to be evaluated: give --weights, or --adapter a run or "
+                 "a checkpoint of adapters");
+  if (options.adapter.empty()) return Evaluated{.weights = options.weights};
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
+  SLUICE_ASSIGN_OR_RETURN(
+      const bool is_peft,
+      files.backend->files().exists(options.adapter + "/" + std::string(engine::kPeftConfigName)));
+  if (!is_peft) {
+    auto wanted = evaluated_checkpoint(*files.queue, options);
+    if (!wanted.ok()) return std::move(wanted).error().with_context("--adapter");
+    return wanted;
+  }
+  if (options.weights.empty())
+    return Error(ErrorCode::kInvalidArgument,
+                 "--adapter " + options.adapter +
+                     " belongs to a model: name the model's weights with --weights");
+  Evaluated wanted{.weights = options.weights, .peft = options.adapter};
+  ConfigOptions config = options.config;
+  config.overrides.push_back("model.init_from=" + options.weights);
+  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config));
   auto adapters =
       engine::AdapterWeights::open(*files.queue, options.adapter, resolved.config.model.shape());
   if (!adapters.ok()) return std::move(adapters).error().with_context("--adapter");
-  const engine::LoraRecipe& recipe = adapters->config().recipe;
-  add("rank", std::to_string(recipe.rank));
-  add("alpha", nlohmann::json(recipe.alpha).dump());
-  add("rank_stabilised", recipe.rank_stabilised ? "true" : "false");
-  add("targets", json_list(recipe.targets));
-  add("adapter", options.adapter);
-  return {};
+  wanted.recipe = adapters->config().recipe;
+  return wanted;
 }
 
-Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
-  SLUICE_RETURN_IF_ERROR(check_weights(options.weights));
-  ConfigOptions config_options = options.config;
-  const auto add = [&](const std::string& override) {
-    config_options.overrides.push_back(override);
-  };
-  add("model.init_from=" + options.weights);
-  SLUICE_RETURN_IF_ERROR(add_adapter(options, watchdog, config_options));
+void add_overrides(const Evaluated& wanted, const Options& options, ConfigOptions& config) {
+  const auto add = [&](const std::string& override) { config.overrides.push_back(override); };
+  add("model.init_from=" + wanted.weights);
+  add("recipe.lora.rank=" + std::to_string(wanted.recipe.rank));
+  if (wanted.recipe.exists()) {
+    add("recipe.lora.alpha=" + nlohmann::json(wanted.recipe.alpha).dump());
+    add(std::string("recipe.lora.rank_stabilised=") +
+        (wanted.recipe.rank_stabilised ? "true" : "false"));
+    add("recipe.lora.targets=" + json_list(wanted.recipe.targets));
+    add("recipe.lora.adapter=" + wanted.peft);
+  }
   if (!options.data.empty()) add("data.validation=" + json_list(options.data));
-  if (!options.data.empty()) add("data.train=" + json_list(options.data));
   // Data named here is evaluated in full.
   const bool all = !options.data.empty() || options.by_document;
   const std::int64_t batches = options.batches == 0 && all ? kAllBatches : options.batches;
   if (batches > 0) add("run.eval_batches=" + std::to_string(batches));
   if (options.by_document) add("data.long_documents=split");
+}
+
+// Before a plan is made.
+Status check(const Evaluated& wanted, const Options& options, const config::Config& config,
+             aio::IoWatchdog& watchdog) {
+  SLUICE_RETURN_IF_ERROR(check_data(config, options, watchdog));
+  if (!wanted.manifest) return {};
+  SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
+  SLUICE_ASSIGN_OR_RETURN(
+      const engine::ModelWeights weights,
+      engine::open_model_weights(*files.queue, wanted.weights, config.model.shape(),
+                                 engine::HeadCheck::kBeginning));
+  return engine::check_base_sample(
+      weights, wanted.manifest->state.run,
+      {.path = wanted.weights, .advice = "name those that the run began with with --weights"});
+}
+
+Result<int> run(const Options& asked, aio::IoWatchdog& watchdog) {
+  Options options = asked;
+  if (!options.weights.empty()) SLUICE_RETURN_IF_ERROR(check_weights(options.weights));
+  SLUICE_ASSIGN_OR_RETURN(const Evaluated wanted, evaluated(options, watchdog));
+  options.weights = wanted.weights;
+  if (wanted.checkpoint) options.adapter = wanted.checkpoint->path;
+  SLUICE_RETURN_IF_ERROR(check_weights(options.weights));
+  ConfigOptions config_options = options.config;
+  add_overrides(wanted, options, config_options);
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
   watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
-  SLUICE_RETURN_IF_ERROR(check_data(resolved.config, options, watchdog));
-  SLUICE_ASSIGN_OR_RETURN(const auto run, set_up_evaluation(resolved.config));
+  SLUICE_RETURN_IF_ERROR(check(wanted, options, resolved.config, watchdog));
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto run, set_up_evaluation(resolved.config, wanted.checkpoint ? wanted.checkpoint->path
+                                                                           : std::string()));
   SLUICE_ASSIGN_OR_RETURN(const double loss, evaluate(options, *run));
   if (std::isfinite(loss)) return 0;
   std::cerr << "sluice: the loss is not finite: the weights hold NaN or infinity, or what comes of "
@@ -162,6 +245,7 @@ Command add_eval_command(CLI::App& sluice) {
   command->footer(
       "  sluice eval configs/demo.json --weights model.safetensors --data val.bin\n"
       "  sluice eval run.json --weights hf/ --data sft/val.bin --by-document --csv\n"
+      "  sluice eval runs/lora/config.json --adapter runs/lora\n"
       "CONFIG says what the model is. A config.json beside the weights has to agree with it: what\n"
       "sluice import refuses is refused here. --by-document needs data of tools/prepare --chat, "
       "and takes each\n"
@@ -170,10 +254,12 @@ Command add_eval_command(CLI::App& sluice) {
       "row as a piece of its own, which sees nothing of the text before it but one token.");
   const auto options = std::make_shared<Options>();
   add_config_options(*command, options->config);
-  command->add_option("--weights", options->weights, "A safetensors file, index or folder")
-      ->required();
+  command->add_option("--weights", options->weights,
+                      "A safetensors file, index or folder; of a run's adapters, where their base "
+                      "no longer lies where the run found it");
   command->add_option("--adapter", options->adapter,
-                      "A PEFT folder: its adapters beside the weights");
+                      "A PEFT folder, whose adapters are evaluated beside the weights; or a run of "
+                      "adapters (its newest checkpoint), or one of its checkpoints");
   command->add_option("--data", options->data,
                       "Token files; else the configuration's validation data");
   CLI::Option* const batches =

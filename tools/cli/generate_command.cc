@@ -6,6 +6,7 @@
 #include "engine/config/stored_config.h"
 #include "engine/exchange/tokenizer_files.h"
 #include "engine/generate/token_sampler.h"
+#include "engine/run/stored_state.h"
 #include "tools/cli/checkpoint_argument.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
@@ -55,6 +56,15 @@ Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
   // The store on NVMe is named after it.
   resolved.config.run.dir = from.run_directory.empty() ? from.path : from.run_directory;
   return std::move(resolved.config);
+}
+
+// Before a plan is made for adapters beside another base.
+Status check_base(aio::IoQueue& queue, const CheckpointArgument& from,
+                  const config::Config& config) {
+  if (config.lora.rank == 0) return {};
+  SLUICE_ASSIGN_OR_RETURN(const auto manifest, engine::read_checkpoint_manifest(queue, from.path));
+  return engine::check_base(queue, manifest.state.run, config.model.shape(),
+                            config.model.init_from);
 }
 
 struct Language {
@@ -128,6 +138,7 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   if (prompt.empty())
     return Error(ErrorCode::kInvalidArgument,
                  "--prompt is empty, and a model only continues: give it a word or two");
+  SLUICE_RETURN_IF_ERROR(check_base(*files.queue, from, config));
   SLUICE_ASSIGN_OR_RETURN(const auto model, set_up_generation(config, from.path));
   return at_work(continue_text(options, *model, language, prompt));
 }

@@ -214,12 +214,21 @@ Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
   return run;
 }
 
-Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::Config& config) {
+Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::Config& config,
+                                                                 const std::string& checkpoint) {
   SLUICE_ASSIGN_OR_RETURN(const CheckedPlan plan,
                           checked_plan(config, engine::RunPurpose::kEvaluation));
   SLUICE_ASSIGN_OR_RETURN(auto run, engine::EvaluationRun::create(config, plan.memory));
   TerminalLine line;
-  SLUICE_RETURN_IF_ERROR(run->load(show_share(line, "reading the weights")));
+  const auto progress = show_share(line, "reading the weights");
+  if (checkpoint.empty()) {
+    SLUICE_RETURN_IF_ERROR(run->load(progress));
+    return run;
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto reader,
+      engine::CheckpointReader::open(*run->drives().reads, checkpoint, {.moments = false}));
+  SLUICE_RETURN_IF_ERROR(run->load(*reader, progress));
   return run;
 }
 

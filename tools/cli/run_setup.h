@@ -46,7 +46,9 @@ struct SetUpOptions {
 Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
     const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
     const SetUpOptions& options = {});
-Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::Config& config);
+// `checkpoint`: the folder of the one whose weights are used; empty: what the configuration names.
+Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::Config& config,
+                                                                 const std::string& checkpoint);
 // `checkpoint`: the folder of the one whose weights are used.
 Result<std::unique_ptr<engine::GenerationRun>> set_up_generation(const config::Config& config,
                                                                  const std::string& checkpoint);

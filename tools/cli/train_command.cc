@@ -13,6 +13,7 @@
 #include "engine/config/report.h"
 #include "engine/preflight/nvme_folders.h"
 #include "engine/run/run_checkpoints.h"
+#include "engine/run/stored_state.h"
 #include "engine/run/training_run.h"
 #include "tools/cli/change_notice.h"
 #include "tools/cli/command.h"
@@ -170,7 +171,11 @@ Result<ResumePoint> resume_point(const RunFolder& folder, const Options& options
     return point;
   }
   // Checkpoints of adapters do not have it.
-  if (config.lora.rank > 0) SLUICE_RETURN_IF_ERROR(check_init_from(config));
+  if (config.lora.rank > 0) {
+    SLUICE_RETURN_IF_ERROR(check_init_from(config));
+    SLUICE_RETURN_IF_ERROR(engine::check_base(folder.queue(), point.stored.run,
+                                              config.model.shape(), config.model.init_from));
+  }
   keep_what_it_had(point, wanted.resolved);
   SLUICE_ASSIGN_OR_RETURN(wanted.tokenizer,
                           check_resumed_data(folder.queue(), {.checkpoint = point.checkpoint->path,

@@ -78,7 +78,7 @@ TEST_F(CheckpointList, IsByStepNotByName) {
 
 TEST_F(CheckpointList, SaysWhyOneIsNotComplete) {
   for (const std::int64_t step : {1, 2, 3, 4, 5, 6}) save(step);
-  set_version(6, 5);
+  set_version(6, 99);
   ASSERT_OK(drive_.files().remove(folder_.path_of(5) + "/checkpoint.json"));
   put(folder_.path_of(4) + "/checkpoint.json", "{}");
   put(folder_.path_of(3) + "/exp_avg-00002-of-00004.safetensors", "short");
@@ -93,7 +93,7 @@ TEST_F(CheckpointList, SaysWhyOneIsNotComplete) {
   EXPECT_THAT(problem(3), HasSubstr("checkpoint.json: it has no checksum"));
   EXPECT_THAT(problem(4), HasSubstr("still being copied"));
   EXPECT_THAT(problem(5),
-              HasSubstr("format version 5, and this program reads versions up to 4; use"));
+              HasSubstr("format version 99, and this program reads versions up to 5; use"));
   EXPECT_EQ((*entries)[4].status.error().code(), ErrorCode::kCorrupt);
   EXPECT_EQ((*entries)[5].status.error().code(), ErrorCode::kNewerVersion);
   EXPECT_EQ(folder_.find("3").error().code(), ErrorCode::kCorrupt);
@@ -122,7 +122,7 @@ TEST_F(CheckpointList, HasNoNewestWhileTheNewestCannotBeRead) {
   put(manifest, whole.substr(0, whole.size() / 2));
   EXPECT_THAT(refused(ErrorCode::kCorrupt), HasSubstr("not JSON"));
   put(manifest, whole);
-  set_version(2, 7);
+  set_version(2, 99);
   EXPECT_THAT(refused(ErrorCode::kNewerVersion), HasSubstr("written by a newer version"));
   ASSERT_OK(drive_.files().remove(manifest));
   EXPECT_THAT(refused(ErrorCode::kCorrupt), HasSubstr("still being copied"));
@@ -179,7 +179,7 @@ TEST_F(CheckpointList, IsPrunedOfWhatARemovalThatFailedHasLeft) {
 
 TEST_F(CheckpointList, IsPrunedOfNothingLaterAndOfNothingThatCannotBeRead) {
   for (const std::int64_t step : {1, 2, 3, 4, 5, 6, 7}) save(step);
-  set_version(1, 5);
+  set_version(1, 99);
   put(folder_.path_of(2) + "/checkpoint.json", "{}");
   EXPECT_EQ(folder_.beyond(1, 5)->size(), 2U);
   EXPECT_THAT(*folder_.prune(1, 5), ElementsAre("step-000000003", "step-000000004"));
@@ -216,7 +216,7 @@ TEST_F(CheckpointList, IsCleanedOfLeftoversAndOfNothingElse) {
 TEST_F(CheckpointList, KeepsWhatCannotBeReadWhateverIsRemoved) {
   for (const std::int64_t step : {1, 2, 3, 4}) save(step);
   ASSERT_OK(drive_.files().remove(folder_.path_of(1) + "/checkpoint.json"));  // not copied yet
-  set_version(2, 5);
+  set_version(2, 99);
   ASSERT_OK(drive_.files().remove(folder_.path_of(3) + "/master-00001-of-00004.safetensors"));
   ASSERT_OK(drive_.files().rename(folder_.path_of(4), folder_.path_of(5) + ".new"));
   const auto content = [&] {
@@ -241,7 +241,7 @@ TEST_F(CheckpointList, KeepsWhatCannotBeReadWhateverIsRemoved) {
 // A run that has come this far has to save: what lies in the way gets another name.
 TEST_F(CheckpointList, SetsAsideWhatIsInTheWayOfASave) {
   save(1);
-  set_version(1, 5);
+  set_version(1, 99);
   save(2);
   ASSERT_OK(drive_.files().rename(folder_.path_of(2), folder_.path_of(1) + ".new"));
   for (const std::uint64_t version : {5, 6}) {
@@ -251,7 +251,7 @@ TEST_F(CheckpointList, SetsAsideWhatIsInTheWayOfASave) {
   }
   EXPECT_THAT(names(), ElementsAre("step-000000001", "step-000000001.new.set-aside",
                                    "step-000000001.set-aside"));
-  set_version(1, 5);
+  set_version(1, 99);
   EXPECT_EQ(save_checkpoint(*queue_, folder_.path_of(1), {.step = 1}).error().code(),
             ErrorCode::kAlreadyExists);
   ASSERT_OK(save_checkpoint(*queue_, folder_.path_of(1), {.step = 1, .replace = true}));
@@ -264,7 +264,7 @@ TEST_F(CheckpointList, SetsLaterOnesAsideInAFolderOfTheirOwn) {
     for (const std::int64_t step : {1, 2, 3}) {
       if (life == 1 || step > 1) save(step);
     }
-    set_version(3, 5);  // whatever it is
+    set_version(3, 99);  // whatever it is
     const auto aside = folder_.set_aside(*folder_.later_than(1), 1);
     ASSERT_OK(aside);
     EXPECT_EQ(*aside,

@@ -133,7 +133,7 @@ TEST(CheckpointManifest, IsOfVersion3OnlyForModelsThatAreNoPlainGpt2) {
 }
 
 // Programs that take a checkpoint for a whole model cannot read one of adapters.
-TEST(CheckpointManifest, IsOfVersion4OnlyForAdapters) {
+TEST(CheckpointManifest, IsOfVersion4Or5OnlyForAdapters) {
   CheckpointManifest manifest = test_manifest();
   manifest.state.run.family = "other";
   manifest.state.run.adapters = StoredAdapters{.rank = 8,
@@ -164,6 +164,18 @@ TEST(CheckpointManifest, IsOfVersion4OnlyForAdapters) {
     content["run"]["adapters"][part] = {{"no", "such"}};
     EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << part;
   }
+  // A sample of the base makes it version 5.
+  manifest.state.run.adapters->base_sample = "fedcba9876543210";
+  const auto sampled = parse_checkpoint_manifest(to_text(manifest));
+  ASSERT_OK(sampled);
+  EXPECT_EQ(*sampled, manifest);
+  content = content_of(manifest);
+  EXPECT_EQ(content["version"], 5);
+  content["version"] = 4;
+  EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok());
+  content["version"] = 5;
+  content["run"]["adapters"].erase("base_sample");
+  EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok());
 }
 
 // Each with a right checksum: what the seal does not find has to be found by looking.
@@ -181,7 +193,7 @@ TEST(CheckpointManifest, RefusesWhatCannotBe) {
   using nlohmann::json;
   constexpr ErrorCode kNewer = ErrorCode::kNewerVersion;
   EXPECT_THAT(refusal([](json& c) { c["format"] = "else"; }), HasSubstr("not a checkpoint"));
-  EXPECT_THAT(refusal([](json& c) { c["version"] = 5; }, kNewer),
+  EXPECT_THAT(refusal([](json& c) { c["version"] = 99; }, kNewer),
               HasSubstr("that wrote it, 0.1.0"));
   EXPECT_THAT(refusal(
                   [](json& c) {

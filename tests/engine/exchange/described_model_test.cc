@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <span>
 #include <vector>
 
+#include "engine/exchange/base_fingerprint.h"
 #include "engine/exchange/model_weights.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/weights/parameter_names.h"
@@ -159,6 +162,86 @@ TEST_F(DescribedModel, HasItsHeadReadWholeWhereItsWeightsAreUsedAlone) {
   const auto refused = open_model_weights(queue(), options.path, shape, HeadCheck::kWhole);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message(), HasSubstr("token 39999 is the first that differs"));
+}
+
+// Which values a base has, and not only which shape.
+class BaseOfAdapters : public FolderUnderTest {
+ protected:
+  // Element i of parameter p is a function of both, except for one.
+  void write(std::size_t changed, std::uint64_t element) const {
+    const auto specs = parameter_specs(kShape, DType::kF32);
+    SafetensorsWriter::Options options;
+    options.path = path("base.safetensors");
+    auto writer = SafetensorsWriter::create(queue(), options, specs);
+    ASSERT_TRUE(writer.ok()) << writer.error().message();
+    for (std::size_t p = 0; p < specs.size(); ++p) {
+      std::vector<float> values = values_of(p);
+      if (p == changed) values[element] += 0.5F;
+      ASSERT_TRUE((*writer)->append(specs[p].name, values).ok());
+    }
+    ASSERT_TRUE((*writer)->finish().ok());
+  }
+  static std::vector<float> values_of(std::size_t parameter) {
+    const std::vector<std::uint64_t> shape = parameter_specs(kShape, DType::kF32)[parameter].shape;
+    std::uint64_t elements = 1;
+    for (const std::uint64_t size : shape) elements *= size;
+    std::vector<float> values(elements);
+    for (std::uint64_t i = 0; i < elements; ++i)
+      values[i] = static_cast<float>((i * 31 + parameter) % 1009);
+    return values;
+  }
+  static BaseFingerprint fingerprint(std::uint64_t at_once) {
+    BaseFingerprint fingerprint;
+    for (std::size_t p = 0; p < parameter_specs(kShape, DType::kF32).size(); ++p) {
+      const std::vector<float> values = values_of(p);
+      for (std::uint64_t first = 0; first < values.size(); first += at_once)
+        fingerprint.add(values.size(), first,
+                        std::span(values).subspan(
+                            first, std::min<std::uint64_t>(at_once, values.size() - first)));
+    }
+    return fingerprint;
+  }
+  std::string check(const StoredRun& stored) const {
+    auto weights = open_model_weights(queue(), path("base.safetensors"), kShape, HeadCheck::kWhole);
+    if (!weights.ok()) return weights.error().message();
+    const Status checked = check_base_sample(*weights, stored, {.path = "X", .advice = "ADVICE"});
+    return checked.ok() ? "accepted" : checked.error().message();
+  }
+};
+
+TEST_F(BaseOfAdapters, IsTheSameHoweverItsValuesCome) {
+  const BaseFingerprint whole = fingerprint(1 << 20);
+  EXPECT_EQ(whole.all().size(), 16U);
+  EXPECT_NE(whole.all(), whole.sample());
+  for (const std::uint64_t at_once : {1, 255, 256, 257, 1000}) {
+    const BaseFingerprint pieces = fingerprint(at_once);
+    EXPECT_EQ(pieces.all(), whole.all());
+    EXPECT_EQ(pieces.sample(), whole.sample()) << at_once;
+  }
+}
+
+TEST_F(BaseOfAdapters, IsKnownByASampleOfEveryParameter) {
+  StoredRun stored;
+  stored.adapters = StoredAdapters{.rank = 1, .base_sample = fingerprint(1 << 20).sample()};
+  write(1000, 0);
+  EXPECT_EQ(check(stored), "accepted");
+  for (std::size_t p = 0; p < parameter_specs(kShape, DType::kF32).size(); ++p) {
+    const std::uint64_t elements = values_of(p).size();
+    for (const std::uint64_t element : {std::uint64_t{0}, elements / 3, elements - 1}) {
+      write(p, element);
+      EXPECT_THAT(check(stored), HasSubstr("beside other weights than those of X: ADVICE")) << p;
+    }
+  }
+  // Between the ranges there is what only all of them show, and an older checkpoint has no sample.
+  std::size_t large = 0;
+  while (values_of(large).size() < 3000) ++large;
+  write(large, 300);
+  EXPECT_EQ(check(stored), "accepted");
+  write(0, 0);
+  stored.adapters->base_sample.clear();
+  EXPECT_EQ(check(stored), "accepted");
+  stored.adapters.reset();
+  EXPECT_EQ(check(stored), "accepted");
 }
 
 }  // namespace

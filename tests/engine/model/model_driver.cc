@@ -4,13 +4,14 @@
 //   model_driver layout key=value...   prints "name dimension..." of every parameter, in file order
 //   model_driver run key=value...
 //
-// The model is that of config=FILE, a Hugging Face config.json, or of the keys of a GPT-2.
+// The model is that of config=FILE, a Hugging Face config.json, or of the keys of a GPT-2; with
+// rank=4 alpha=8 targets=q_proj,v_proj (and rank_stabilised=1) it is frozen beside adapters.
 //
-// A file of parameters or gradients has every parameter in the order of `layout` (unit by unit),
-// without gaps, fp32, row by row. tokens: int64, batch * (tokens + 1), each row its sequence and
-// the target of its last position. Output: logits [batch, tokens, vocab], the mean loss, all
-// gradients; fp32, or float64 with dtype=fp64. documents=0,5;0: where the documents of each row
-// begin.
+// A file of parameters has every parameter in the order of `layout` (unit by unit, adapters behind
+// the model's own), without gaps, fp32, row by row. tokens: int64, batch * (tokens + 1), each row
+// its sequence and the target of its last position. Output: logits [batch, tokens, vocab], the mean
+// loss, the gradients of all that is trained; fp32, or float64 with dtype=fp64. documents=0,5;0:
+// where the documents of each row begin.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -51,11 +52,22 @@ ModelShape shape_in(const std::string& path) {
   return model->shape;
 }
 
+LoraRecipe recipe_of(const Options& options) {
+  LoraRecipe recipe{.rank = number(options, "rank"),
+                    .alpha = std::stod(options.at("alpha")),
+                    .rank_stabilised = options.at("rank_stabilised") == "1",
+                    .targets = {}};
+  std::stringstream names(options.at("targets"));
+  for (std::string name; std::getline(names, name, ',');) recipe.targets.push_back(name);
+  return recipe;
+}
+
 ModelOptions model_options(const Options& options) {
   if (options.contains("config"))
     return {.shape = shape_in(options.at("config")),
             .padded_vocab = number(options, "padded_vocab"),
-            .chunk_rows = number(options, "chunk_rows")};
+            .chunk_rows = number(options, "chunk_rows"),
+            .lora = recipe_of(options)};
   return {.shape = {.layers = number(options, "layers"),
                     .hidden = number(options, "hidden"),
                     .heads = number(options, "heads"),
@@ -118,18 +130,14 @@ std::optional<Documents> documents_of(const std::string& text, std::int64_t rows
 }
 
 void print_layout(const Options& options) {
-  const ModelOptions wanted = model_options(options);
-  const ModelLayout model = model_layout(wanted);
-  for (int unit = 0; unit < model.units(); ++unit) {
-    const UnitLayout& layout = model.layout(unit);
-    for (const ParameterSpec& parameter : layout.parameters) {
-      std::printf("%s", parameter.name.c_str());
-      for (const std::int64_t size : parameter.shape) {
-        std::printf(" %lld", static_cast<long long>(size));
-      }
-      std::printf("\n");
-    }
-  }
+  const WholeModel model(model_options(options), at::TensorOptions().dtype(at::kHalf));
+  model.for_each_parameter(
+      [](const ParameterSpec& spec, const at::Tensor& /*view*/, const at::Tensor& /*gradient*/) {
+        std::printf("%s", spec.name.c_str());
+        for (const std::int64_t size : spec.shape)
+          std::printf(" %lld", static_cast<long long>(size));
+        std::printf("\n");
+      });
 }
 
 void run(const Options& options) {
@@ -159,18 +167,17 @@ void run(const Options& options) {
   write_tensor(out, loss.mul(grad_scale), written);
   model.for_each_parameter(
       [&](const ParameterSpec& /*spec*/, const at::Tensor& /*view*/, const at::Tensor& gradient) {
-        write_tensor(out, gradient, written);
+        if (gradient.defined()) write_tensor(out, gradient, written);
       });
   if (!out.flush()) throw std::runtime_error("the output could not be written");
 }
 
 int main_of(const std::vector<std::string>& arguments) {
   if (arguments.empty()) throw std::invalid_argument("layout or run is missing");
-  Options options = {{"ffn", "0"},
-                     {"padded_vocab", "0"},
-                     {"chunk_rows", "0"},
-                     {"recompute", "0"},
-                     {"documents", ""}};
+  Options options = {
+      {"ffn", "0"},     {"padded_vocab", "0"}, {"chunk_rows", "0"},      {"recompute", "0"},
+      {"rank", "0"},    {"alpha", "0"},        {"rank_stabilised", "0"}, {"targets", ""},
+      {"documents", ""}};
   for (std::size_t i = 1; i < arguments.size(); ++i) {
     const std::size_t equals = arguments[i].find('=');
     if (equals == std::string::npos) throw std::invalid_argument("not key=value: " + arguments[i]);

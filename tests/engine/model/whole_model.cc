@@ -14,31 +14,46 @@ WholeModel::WholeModel(const ModelOptions& options, const at::TensorOptions& ten
     : made_(make_model(options)), model_(*made_) {
   const at::ScalarType dtype = c10::typeMetaToScalarType(tensor_options.dtype());
   const at::ScalarType gradient_dtype = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  const ModelLayout& model = model_.layout();
+  const auto zeros = [](const UnitLayout& layout, const at::TensorOptions& of) {
+    return at::zeros({static_cast<std::int64_t>(layout.slot_elements)}, of);
+  };
+  std::vector<UnitViews> own_gradients;
   for (int unit = 0; unit < model_.units(); ++unit) {
     const UnitLayout& layout = model_.layout(unit);
-    const auto elements = static_cast<std::int64_t>(layout.slot_elements);
-    parameters_.emplace_back(layout, at::zeros({elements}, tensor_options));
-    flat_gradients_.push_back(at::zeros({elements}, tensor_options.dtype(gradient_dtype)));
-    gradients_.emplace_back(layout, flat_gradients_.back());
+    const UnitLayout& base = model.base_layout(unit);
+    parameters_.emplace_back(base, zeros(base, tensor_options));
+    if (model.has_frozen())
+      parameters_.back() =
+          with_adapters(parameters_.back(), UnitViews(layout, zeros(layout, tensor_options)));
+    flat_gradients_.push_back(zeros(layout, tensor_options.dtype(gradient_dtype)));
+    own_gradients.emplace_back(layout, flat_gradients_.back());
   }
-  const int head = model_.head_index();
-  std::vector<const UnitViews*> parameters;
-  std::vector<const UnitViews*> gradients;
-  for (const int lender : model_.layout().lenders(head)) {
-    parameters.push_back(&parameters_[index(lender)]);
-    gradients.push_back(&gradients_[index(lender)]);
+  for (int unit = 0; unit < model_.units(); ++unit) {
+    std::vector<const UnitViews*> parameters;
+    std::vector<const UnitViews*> gradients;
+    for (const int lender : model.lenders(unit)) {
+      parameters.push_back(&parameters_[index(lender)]);
+      gradients.push_back(&own_gradients[index(lender)]);
+    }
+    parameters_[index(unit)] = with_borrowed(model, unit, parameters_[index(unit)], parameters);
+    gradients_.push_back(gradient_views(model, unit, own_gradients[index(unit)], gradients));
   }
-  parameters_.back() = with_borrowed(model_.layout(), head, parameters_.back(), parameters);
-  gradients_.back() = with_borrowed(model_.layout(), head, gradients_.back(), gradients);
 }
 
 void WholeModel::for_each_parameter(const Visit& visit) const {
+  const ModelLayout& model = model_.layout();
   for (int unit = 0; unit < model_.units(); ++unit) {
-    const UnitLayout& layout = model_.layout(unit);
-    for (int i = 0; i < static_cast<int>(layout.parameters.size()); ++i) {
-      const ParameterSpec& spec = layout.parameters[index(i)];
+    std::vector<ParameterSpec> specs = model.base_layout(unit).parameters;
+    if (model.has_frozen()) {
+      const std::vector<ParameterSpec>& adapters = model.layout(unit).parameters;
+      specs.insert(specs.end(), adapters.begin(), adapters.end());
+    }
+    for (int i = 0; i < static_cast<int>(specs.size()); ++i) {
+      const ParameterSpec& spec = specs[index(i)];
+      const at::Tensor& gradient = gradients(unit)[i];
       visit(spec, parameters(unit)[i].narrow(0, 0, spec.shape[0]),
-            gradients(unit)[i].narrow(0, 0, spec.shape[0]));
+            gradient.defined() ? gradient.narrow(0, 0, spec.shape[0]) : gradient);
     }
   }
 }

@@ -13,7 +13,8 @@ namespace sluice::engine {
 
 class WholeModel {
  public:
-  // Parameters of the options' dtype and device, zero; gradients fp32 (fp64 with fp64), zero.
+  // Parameters of the options' dtype and device, zero; gradients fp32 (fp64 with fp64), zero. With
+  // adapters those of the model itself have none.
   WholeModel(const ModelOptions& options, const at::TensorOptions& tensor_options);
 
   const Model& model() const { return model_; }
@@ -23,7 +24,8 @@ class WholeModel {
   // A unit's whole gradient, gaps and padding too.
   const at::Tensor& flat_gradient(int unit) const { return flat_gradients_[index(unit)]; }
 
-  // In file order; views have the parameter's own shape, without padding.
+  // In file order, unit by unit: the model's own, then adapters. Views have the parameter's own
+  // shape, without padding; the gradient of what is frozen is undefined.
   using Visit = std::function<void(const ParameterSpec& spec, const at::Tensor& parameter,
                                    const at::Tensor& gradient)>;
   void for_each_parameter(const Visit& visit) const;

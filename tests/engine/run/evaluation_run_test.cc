@@ -3,8 +3,11 @@
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "engine/budget/configured_model.h"
 #include "engine/device/gpu.h"
+#include "engine/run/run_checkpoints.h"
 #include "tests/engine/run/run_under_test.h"
 
 namespace sluice::engine {
@@ -15,15 +18,20 @@ const std::vector<std::string> kOnNvme = {"zero_optimization.offload_param.devic
                                           "zero_optimization.stage3_param_persistence_threshold=0",
                                           "zero_optimization.offload_param.buffer_count=3"};
 
-Result<std::unique_ptr<EvaluationRun>> evaluation(const SmallRun& small,
-                                                  std::uint64_t together = 0) {
+// Without weights yet.
+Result<std::unique_ptr<EvaluationRun>> made(const SmallRun& small, std::uint64_t together = 0) {
   const config::Config config = small.config();
   const bool on_gpu = uses_cuda(config);
   const ModelLayout model = configured_layout(config, on_gpu);
   auto plan = plan_memory(config, model, {.purpose = RunPurpose::kEvaluation, .on_gpu = on_gpu});
   if (!plan.ok()) return plan.error();
   if (together > 0) plan->activations.evaluation_micro_batches = together;
-  SLUICE_ASSIGN_OR_RETURN(auto run, EvaluationRun::create(config, *plan));
+  return EvaluationRun::create(config, *plan);
+}
+
+Result<std::unique_ptr<EvaluationRun>> evaluation(const SmallRun& small,
+                                                  std::uint64_t together = 0) {
+  SLUICE_ASSIGN_OR_RETURN(auto run, made(small, together));
   SLUICE_RETURN_IF_ERROR(run->load({}));
   return run;
 }
@@ -73,6 +81,47 @@ TEST_P(EvaluationIn, GivesTheLossOfTheRunThatMadeTheWeights) {
 
 INSTANTIATE_TEST_SUITE_P(Precisions, EvaluationIn, testing::Values("fp32", "bf16", "fp16"),
                          [](const auto& precision) { return std::string(precision.param); });
+
+// Of adapters, whose base is read from elsewhere.
+TEST_P(EvaluationIn, GivesTheLossOfACheckpointOfAdapters) {
+  std::vector<std::string> overrides =
+      of_adapters({"run.device=cpu", "data.validation_fraction=0.02"});
+  for (const std::string& one : precision()) overrides.push_back(one);
+  const SmallRun small(overrides);
+  const auto training = small.start();
+  for (int i = 0; i < 3; ++i) training->step();
+  const double loss = training->evaluate();
+  const auto checkpoints =
+      RunCheckpoints::create(*training, *training->drives().saves,
+                             {.directory = training->config().run.dir, .background = false});
+  ASSERT_OK(checkpoints);
+  ASSERT_OK((*checkpoints)->save({}));
+  const std::string path = (*checkpoints)->finished().at(0).path;
+  const auto load = [&](const SmallRun& of, std::unique_ptr<EvaluationRun>& run) -> Status {
+    SLUICE_ASSIGN_OR_RETURN(run, made(of));
+    SLUICE_ASSIGN_OR_RETURN(const auto reader,
+                            CheckpointReader::open(*run->drives().reads, path, {.moments = false}));
+    return run->load(*reader, {});
+  };
+  std::vector<std::string> elsewhere = overrides;
+  elsewhere.insert(elsewhere.end(), kOnNvme.begin(), kOnNvme.end());
+  const SmallRun on_nvme(elsewhere);
+  std::unique_ptr<EvaluationRun> run;
+  ASSERT_OK(load(small, run));
+  EXPECT_EQ(run->evaluate({}).mean(), loss);
+  ASSERT_OK(load(on_nvme, run));
+  EXPECT_EQ(run->evaluate({}).mean(), loss);
+  for (const auto& [changed, says] :
+       std::map<std::string, std::string>{{"model.init_seed=9", "beside other weights than those"},
+                                          {"recipe.lora.rank=2", "of another recipe than"},
+                                          {"model.hidden=64", "of a different model than"}}) {
+    std::vector<std::string> other = overrides;
+    other.push_back(changed);
+    const Status loaded = load(SmallRun(other), run);
+    ASSERT_FALSE(loaded.ok()) << changed;
+    EXPECT_NE(loaded.error().message().find(says), std::string::npos) << loaded.error().message();
+  }
+}
 
 TEST(EvaluationCuda, GivesTheLossOfTheRunThatMadeTheWeights) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no GPU that LibTorch can use";
