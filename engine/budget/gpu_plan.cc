@@ -22,6 +22,13 @@ std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type) {
   return align_up(unit.slot_elements * offload::element_bytes(type), kPlaceAlignment);
 }
 
+Int8CpuSlots::Int8CpuSlots(const ModelLayout& base, offload::ElementType type) {
+  for (int unit = 0; unit < base.units(); ++unit) {
+    std::uint64_t& largest = base.lends(unit) ? lender_ : other_;
+    largest = std::max(largest, place_bytes(base.layout(unit), type));
+  }
+}
+
 UnitRole slot_role(const ModelLayout& model, int unit, bool ends_take_turns) {
   const UnitRole role = model.kind(unit).role();
   const bool joins = ends_take_turns && role == UnitRole::kHead && model.borrowed(unit).empty();
@@ -56,6 +63,12 @@ std::uint64_t SlotFootprint::all_slot_bytes(int block_slots) const {
   for (const UnitRole role : kSlotRoles)
     total += slot_bytes(role) * static_cast<std::uint64_t>(slots(role, block_slots));
   return total;
+}
+
+std::uint64_t SlotFootprint::staging_bytes(const BaseForm& base) const {
+  const bool streams = std::any_of(streamed_.begin(), streamed_.end(),
+                                   [](const Streamed& role) { return role.units > 0; });
+  return base.is_int8 && streams ? kInt8StagingBytes : 0;
 }
 
 // ---- gradients -------------------------------------------------------------------------------

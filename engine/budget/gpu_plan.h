@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "engine/budget/base_form.h"
 #include "engine/model/model_layout.h"
 #include "offload/element_types.h"
 #include "offload/unit_residency.h"
@@ -26,13 +27,32 @@ struct CudaSlotOptions {
   // same parameters would copy them each time.
   bool ends_take_turns = false;
   offload::UnitResidency residency;
+  BaseForm base;  // of frozen parameters: what is copied into the slots
 };
+// Of a base in 8 bits a piece lies there, with its scales, until it has become a part of a slot.
+inline constexpr std::uint64_t kInt8StagingElements = std::uint64_t{32} << 20;
+inline constexpr std::uint64_t kInt8StagingBytes =
+    offload::Int8Blocks{.elements = kInt8StagingElements}.bytes();
 inline constexpr UnitRole kSlotRoles[] = {UnitRole::kEmbedding, UnitRole::kBlock, UnitRole::kHead};
 // Units with the same one take turns in slots.
 UnitRole slot_role(const ModelLayout& model, int unit, bool ends_take_turns);
 
 // A unit's place: in a slot, or of its own.
 std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type);
+
+// On the CPU a base in 8 bits is made into these: the embedding, where it lends, has one, and all
+// other units take turns in another.
+class Int8CpuSlots {
+ public:
+  Int8CpuSlots(const ModelLayout& base, offload::ElementType type);
+  std::uint64_t lender_bytes() const { return lender_; }
+  std::uint64_t other_bytes() const { return other_; }
+  std::uint64_t bytes() const { return lender_ + other_; }
+
+ private:
+  std::uint64_t lender_ = 0;
+  std::uint64_t other_ = 0;
+};
 
 // What slots and places take, as units are added. The parts are made of just this, and plans add it
 // up for placements that they only consider; so does SinkFootprint.
@@ -46,6 +66,7 @@ class SlotFootprint {
   int slots(UnitRole role, int block_slots) const;
   std::uint64_t slot_bytes(UnitRole role) const { return at(role).largest_bytes; }
   std::uint64_t all_slot_bytes(int block_slots) const;
+  std::uint64_t staging_bytes(const BaseForm& base) const;  // beside the slots
   std::uint64_t resident_bytes() const { return resident_bytes_; }
 
  private:

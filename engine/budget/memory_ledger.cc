@@ -5,6 +5,7 @@
 
 #include "aio/check.h"
 #include "aio/units.h"
+#include "engine/budget/base_form.h"
 #include "engine/budget/configured_model.h"
 #include "engine/budget/cpu_sink_plan.h"
 #include "engine/budget/param_plan.h"
@@ -48,9 +49,9 @@ offload::TierBytes MemoryAmounts::by_tier(bool on_gpu) const {
   return {.gpu = on_gpu ? gpu.state + gpu.resident_params + gpu.slots + gpu.gradients +
                               gpu.context + gpu.libraries + of_compute
                         : 0,
-          .cpu = host.params + host.param_cache + host.state + host.swap_buffers +
-                 host.state_transfer + host.program + host.unit_inputs + host.gradients +
-                 (on_gpu ? 0 : of_compute),
+          .cpu = host.params + host.param_cache + host.param_slots + host.state +
+                 host.swap_buffers + host.state_transfer + host.program + host.unit_inputs +
+                 host.gradients + (on_gpu ? 0 : of_compute),
           .nvme = nvme.params + nvme.state};
 }
 
@@ -73,6 +74,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
       storage_{.form = spec.types().form, .record_elements = record_elements(spec.config)},
       swap_buffers_(engine::swap_buffers(spec.config)),
       params_(spec.config.zero.offload_param),
+      base_form_(BaseForm::of(spec)),
       activations_(spec) {
   fixed_.host.program = on_gpu_ ? kCudaProgramBytes : kProgramBytes;
   if (on_gpu_) {
@@ -81,6 +83,8 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
   } else if (trains_) {
     fixed_.host.gradients = planned_cpu_sink_bytes(spec.model, spec.types().gradient);
   }
+  if (!on_gpu_ && has_frozen_ && base_form_.is_int8)
+    fixed_.host.param_slots = Int8CpuSlots(spec.model.base(), spec.types().compute()).bytes();
   if (spec.purpose == RunPurpose::kGeneration) {
     fixed_.compute.kv_cache = spec.model.kv_cache_bytes(
         generation_context(spec.config), offload::element_bytes(spec.types().compute()));
@@ -93,13 +97,14 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
   const std::vector<TierElements> elements = tier_elements(spec.model.units(), asked);
   const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(types.form));
   for (int index = 0; index < spec.model.units(); ++index) {
-    const std::uint64_t of_unit = spec.model.base_layout(index).elements;
+    const UnitLayout& base = spec.model.base_layout(index);
+    const std::uint64_t host_bytes = has_frozen_ ? base_form_.bytes(base) : base.elements * width;
     const std::uint64_t of_adapters = has_frozen_ ? spec.model.layout(index).elements : 0;
     units_.push_back({.role = slot_role(spec.model, index, trains_ && !has_frozen_),
-                      .elements = of_unit,
-                      .place_bytes = place_bytes(spec.model.base_layout(index), types.compute()),
-                      .mapping_bytes = offload::param_mapping_bytes(of_unit * width),
-                      .image_bytes = offload::param_image_bytes(of_unit * width),
+                      .elements = base.elements,
+                      .place_bytes = place_bytes(base, types.compute()),
+                      .mapping_bytes = offload::param_mapping_bytes(host_bytes),
+                      .image_bytes = offload::param_image_bytes(host_bytes),
                       .adapter_place_bytes =
                           has_frozen_ ? place_bytes(spec.model.layout(index), types.compute()) : 0,
                       .adapter_mapping_bytes = offload::param_mapping_bytes(of_adapters * width),
@@ -192,7 +197,7 @@ void MemoryLedger::add_gpu(Places places, MemoryAmounts& amounts) const {
     if (trains_) gradients.add(unit.gradient, places[i].gpu_elements > 0, host_updates(places[i]));
   }
   amounts.gpu.resident_params = slots.resident_bytes();
-  amounts.gpu.slots = slots.all_slot_bytes(block_slots_);
+  amounts.gpu.slots = slots.all_slot_bytes(block_slots_) + slots.staging_bytes(base_form_);
   amounts.gpu.gradients = gradients.gpu_bytes();
   amounts.host.gradients = gradients.host_bytes();
 }
@@ -205,7 +210,8 @@ SlotFootprint MemoryLedger::slots(Places places) const {
 }
 
 std::uint64_t MemoryLedger::slot_bytes(Places places, int block_slots) const {
-  return slots(places).all_slot_bytes(block_slots);
+  const SlotFootprint all = slots(places);
+  return all.all_slot_bytes(block_slots) + all.staging_bytes(base_form_);
 }
 
 int MemoryLedger::streamed_blocks(Places places) const {

@@ -30,6 +30,7 @@ struct MemoryAmounts {
   struct Host {
     std::uint64_t params = 0;
     std::uint64_t param_cache = 0;  // of those on NVMe
+    std::uint64_t param_slots = 0;  // that those in 8 bits are computed from
     std::uint64_t state = 0;
     std::uint64_t swap_buffers = 0;    // of state on NVMe
     std::uint64_t state_transfer = 0;  // while it is set or saved
@@ -110,6 +111,7 @@ class MemoryLedger final : public offload::PlacementLedger {
   offload::StateFootprint::Storage storage_;
   int swap_buffers_;
   config::OffloadParam params_;
+  BaseForm base_form_;
   ActivationBytes activations_;
   MemoryAmounts fixed_;  // whatever the placement
   std::vector<Unit> units_;

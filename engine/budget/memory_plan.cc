@@ -34,7 +34,8 @@ MemoryPlan::Base plan_base(const RunSpec& spec, std::span<const offload::UnitPla
   for (const offload::UnitPlacement& place : places) resident.push_back(place.resident);
   return {
       .params = plan_base_params(spec, places, fetching.prefetch_units, std::move(nvme_weights)),
-      .residency = offload::UnitResidency(spec.model.units(), {}, resident)};
+      .residency = offload::UnitResidency(spec.model.units(), {}, resident),
+      .form = BaseForm::of(spec)};
 }
 
 // The parameters that come and go.
@@ -55,6 +56,8 @@ void add_host_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPla
   plan.host.push_back({"parameters in memory", MemoryUse::kParameters, host.params, kLocked});
   plan.host.push_back(
       {"parameters, cache of those on NVMe", MemoryUse::kParameters, host.param_cache, kLocked});
+  if (host.param_slots > 0)
+    plan.host.push_back({"parameters, slots", MemoryUse::kParameters, host.param_slots});
   if (spec.trains()) {
     plan.host.push_back({"optimizer state in memory", MemoryUse::kState, host.state});
     plan.host.push_back({"optimizer state, buffers of what is on NVMe", MemoryUse::kState,
@@ -144,7 +147,8 @@ CudaSlotOptions slot_options(const MemoryPlan& plan) {
 CudaSlotOptions base_slot_options(const MemoryPlan& plan) {
   return {.type = plan.types.compute(),
           .block_slots = plan.fetching.block_slots,
-          .residency = plan.base->residency};
+          .residency = plan.base->residency,
+          .base = plan.base->form};
 }
 
 CudaSinkOptions sink_options(const MemoryPlan& plan) {

@@ -20,6 +20,7 @@
 
 #include "aio/result.h"
 #include "engine/budget/activation_plan.h"
+#include "engine/budget/base_form.h"
 #include "engine/budget/fetch_plan.h"
 #include "engine/budget/gpu_plan.h"
 #include "engine/budget/param_plan.h"
@@ -61,6 +62,7 @@ struct MemoryPlan {
   struct Base {
     ParamPlan params;
     offload::UnitResidency residency;
+    BaseForm form;
   };
   std::optional<Base> base;
   ActivationPlan activations;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/budget/base_form.h"
 #include "engine/budget/raised_note.h"
 #include "engine/budget/stripe_plan.h"
 
@@ -88,29 +89,31 @@ std::vector<offload::ParamUnit> trained_units(const RunSpec& spec,
 
 std::vector<offload::ParamUnit> base_units(const RunSpec& spec,
                                            std::span<const offload::UnitPlacement> places) {
+  const BaseForm form = BaseForm::of(spec);
   std::vector<offload::ParamUnit> units;
   for (int unit = 0; unit < spec.model.units(); ++unit) {
     const UnitLayout& layout = spec.model.frozen(unit);
     units.push_back({.name = layout.name,
-                     .elements = layout.elements,
+                     .elements = form.is_int8 ? form.bytes(layout) : layout.elements,
                      .tier = base_tier(places[static_cast<std::size_t>(unit)])});
   }
   return units;
 }
 
 // From NVMe, units reach the host one ahead of those being copied to the GPU.
-ParamPlan plan_units(const RunSpec& spec, std::vector<offload::ParamUnit> units, int prefetch_units,
-                     std::vector<int> nvme_weights) {
+ParamPlan plan_units(const RunSpec& spec, std::vector<offload::ParamUnit> units, int element_bytes,
+                     int prefetch_units, std::vector<int> nvme_weights) {
   const config::Config& config = spec.config;
   ParamPlan plan;
   offload::ParamOffloader::Options& options = plan.options;
   std::uint64_t largest = 0;
-  for (const offload::ParamUnit& unit : units)
-    if (unit.tier == offload::Tier::kNvme) largest = std::max(largest, unit.elements);
+  for (std::size_t unit = 0; unit < units.size(); ++unit)
+    if (units[unit].tier == offload::Tier::kNvme)
+      largest = std::max(largest, spec.model.base_layout(static_cast<int>(unit)).elements);
   options.units = std::move(units);
   const config::OffloadParam& asked = config.zero.offload_param;
   if (largest > 0) note_raised_buffers(asked, largest, plan.notes);
-  options.element_bytes = offload::param_bytes_per_element(spec.types().form);
+  options.element_bytes = element_bytes;
   options.cache_buffers = param_cache_buffers(asked, largest);
   // Into all buffers but that of the unit in use: beyond that, units evict each other unused.
   options.read_ahead = std::min(prefetch_units + (spec.on_gpu ? 1 : 0), options.cache_buffers - 1);
@@ -126,12 +129,17 @@ ParamPlan plan_units(const RunSpec& spec, std::vector<offload::ParamUnit> units,
 
 ParamPlan plan_params(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
                       int prefetch_units, std::vector<int> nvme_weights) {
-  return plan_units(spec, trained_units(spec, places), prefetch_units, std::move(nvme_weights));
+  return plan_units(spec, trained_units(spec, places),
+                    offload::param_bytes_per_element(spec.types().form), prefetch_units,
+                    std::move(nvme_weights));
 }
 
 ParamPlan plan_base_params(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
                            int prefetch_units, std::vector<int> nvme_weights) {
-  return plan_units(spec, base_units(spec, places), prefetch_units, std::move(nvme_weights));
+  const BaseForm form = BaseForm::of(spec);
+  return plan_units(spec, base_units(spec, places),
+                    form.is_int8 ? 1 : offload::param_bytes_per_element(form.form), prefetch_units,
+                    std::move(nvme_weights));
 }
 
 }  // namespace sluice::engine

@@ -20,8 +20,8 @@ constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kVersionWithSkips = 2;     // skipped_in_a_row is there
 constexpr std::int64_t kVersionWithFamilies = 3;  // and family, family_numbers: no plain GPT-2
 constexpr std::int64_t kVersionWithAdapters = 4;  // and adapters, whose parameters are all it holds
-constexpr std::int64_t kVersionWithSamples = 5;   // and base_sample in adapters
-constexpr std::int64_t kNewestVersion = kVersionWithSamples;
+constexpr std::int64_t kVersionWithAdapterOptions = 5;  // dropout, base_bits, base_sample
+constexpr std::int64_t kNewestVersion = kVersionWithAdapterOptions;
 constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that do not say
 constexpr std::int64_t kWorldSize = 1;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
@@ -58,8 +58,12 @@ bool names_family(const StoredRun& run) {
 }
 
 std::int64_t version_of(const CheckpointState& state) {
-  if (state.run.adapters)
-    return state.run.adapters->base_sample.empty() ? kVersionWithAdapters : kVersionWithSamples;
+  if (state.run.adapters) {
+    const StoredAdapters& adapters = *state.run.adapters;
+    const bool plain = adapters.dropout == 0 && adapters.base_bits == StoredAdapters{}.base_bits &&
+                       adapters.base_sample.empty();
+    return plain ? kVersionWithAdapters : kVersionWithAdapterOptions;
+  }
   if (names_family(state.run)) return kVersionWithFamilies;
   return state.position.skipped_in_a_row > 0 ? kVersionWithSkips : kVersion;
 }
@@ -72,14 +76,18 @@ json to_json(const StoredRun& run) {
     text["family"] = run.family;
     text["family_numbers"] = run.family_numbers;
   }
-  if (run.adapters)
+  if (run.adapters) {
     text["adapters"] = {{"rank", run.adapters->rank},
                         {"alpha", run.adapters->alpha},
                         {"rank_stabilised", run.adapters->rank_stabilised},
                         {"targets", run.adapters->targets},
                         {"base", run.adapters->base}};
-  if (run.adapters && !run.adapters->base_sample.empty())
-    text["adapters"]["base_sample"] = run.adapters->base_sample;
+    if (run.adapters->dropout != 0) text["adapters"]["dropout"] = run.adapters->dropout;
+    if (run.adapters->base_bits != StoredAdapters{}.base_bits)
+      text["adapters"]["base_bits"] = run.adapters->base_bits;
+    if (!run.adapters->base_sample.empty())
+      text["adapters"]["base_sample"] = run.adapters->base_sample;
+  }
   return text;
 }
 
@@ -115,6 +123,8 @@ std::optional<StoredAdapters> adapters_from_json(const json& run) {
   return StoredAdapters{.rank = found->at("rank").get<std::int64_t>(),
                         .alpha = found->at("alpha").get<double>(),
                         .rank_stabilised = found->at("rank_stabilised").get<bool>(),
+                        .dropout = found->value("dropout", 0.0),
+                        .base_bits = found->value("base_bits", StoredAdapters{}.base_bits),
                         .targets = found->at("targets").get<std::vector<std::string>>(),
                         .base = found->at("base").get<std::string>(),
                         .base_sample = found->value("base_sample", std::string())};

@@ -55,6 +55,11 @@ void compare_adapters(const StoredRun& stored, const StoredRun& now, Differences
   if (was.rank_stabilised != is.rank_stabilised)
     differences.add("recipe.lora.rank_stabilised", was.rank_stabilised ? "true" : "false",
                     is.rank_stabilised ? "true" : "false");
+  if (!stored.imported() && was.base_bits != is.base_bits)
+    differences.add("recipe.lora.base_bits", std::to_string(was.base_bits),
+                    std::to_string(is.base_bits));
+  if (!stored.imported() && was.dropout != is.dropout)
+    differences.add("recipe.lora.dropout", number_text(was.dropout), number_text(is.dropout));
   if (was.targets != is.targets) differences.add("recipe.lora.targets", list(was), list(is));
 }
 

@@ -42,6 +42,8 @@ struct StoredAdapters {
   std::int64_t rank = 0;
   double alpha = 0;
   bool rank_stabilised = false;
+  double dropout = 0;
+  std::int64_t base_bits = 16;
   std::vector<std::string> targets;
   std::string base;
   std::string base_sample;

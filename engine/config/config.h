@@ -145,6 +145,8 @@ struct Lora {
   std::int64_t rank = 0;  // 0: the model itself
   double alpha = 0;
   bool rank_stabilised = false;
+  double dropout = 0;
+  std::int64_t base_bits = 16;
   std::vector<std::string> targets;  // resolved: in the family's order
   std::string adapter;               // PEFT's folder, whose adapters training begins with; or none
 

@@ -88,6 +88,20 @@ constexpr Key kLoraRows[] = {
      .field = SLUICE_FIELD(lora.rank_stabilised),
      .default_json = "false",
      .meaning = "scales by alpha / sqrt(rank) instead (PEFT's use_rslora)"},
+    {.path = "recipe.lora.dropout",
+     .field = SLUICE_FIELD(lora.dropout),
+     .default_json = "0.0",
+     .range = {.minimum = 0, .maximum = 0.999},
+     .meaning = "in training, the share of what an adapter is given that is left out (PEFT's "
+                "lora_dropout)"},
+    {.path = "recipe.lora.base_bits",
+     .field = SLUICE_FIELD(lora.base_bits),
+     .default_json = "16",
+     .range = {.minimum = 8, .maximum = 16},
+     .meaning =
+         "8 keeps the model's matrices in 8 bits with a scale for each 128 numbers: half the "
+         "memory and traffic, and another model by what that rounds; 16 keeps them as they "
+         "are computed with"},
     {.path = "recipe.lora.targets",
      .field = SLUICE_FIELD(lora.targets),
      .default_json = "\"auto\"",

@@ -79,6 +79,9 @@ void derive_lora(Derivation& derivation) {
     return;
   }
   settle_targets(derivation, family->adapter_targets());
+  if (lora.base_bits != 8 && lora.base_bits != 16)
+    derivation.reject("recipe.lora.base_bits is " + std::to_string(lora.base_bits) +
+                      ": it is 16, or 8");
   if (derivation.config.model.init_from.empty())
     derivation.note(kRank, "beside a model of random weights: name one by model.path");
 }
@@ -88,7 +91,12 @@ bool matters_to_adapters(const Key& key, const Config& config) {
 }
 
 engine::LoraRecipe Lora::recipe() const {
-  return {.rank = rank, .alpha = alpha, .rank_stabilised = rank_stabilised, .targets = targets};
+  return {.rank = rank,
+          .alpha = alpha,
+          .rank_stabilised = rank_stabilised,
+          .dropout = dropout,
+          .base_bits = base_bits,
+          .targets = targets};
 }
 
 }  // namespace sluice::config

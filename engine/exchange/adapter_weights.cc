@@ -308,10 +308,11 @@ Result<PeftConfig> parse_peft_config(std::string_view text) {
                    std::to_string(kMostAdapterRank));
   config.recipe.rank = rank.get<std::int64_t>();
   SLUICE_ASSIGN_OR_RETURN(config.recipe.alpha, number_of(json, "lora_alpha", 8));
-  SLUICE_ASSIGN_OR_RETURN(config.dropout, number_of(json, "lora_dropout", 0));
-  if (config.dropout < 0 || config.dropout > 1)
+  double& dropout = config.recipe.dropout;
+  SLUICE_ASSIGN_OR_RETURN(dropout, number_of(json, "lora_dropout", 0));
+  if (dropout < 0 || dropout >= 1)
     return corrupt("lora_dropout is " + shown(json["lora_dropout"]) +
-                   ", which is no share: it is a number from 0 to 1");
+                   ", which is no share to leave out: it is at least 0 and below 1");
   const Json stabilised = json.value("use_rslora", Json(false));
   if (!stabilised.is_boolean())
     return corrupt("use_rslora is " + shown(stabilised) + ": it is true or false");
@@ -328,7 +329,7 @@ std::string peft_config_text(const PeftConfig& config) {
       {"base_model_name_or_path", config.base.empty() ? Json() : Json(config.base)},
       {"r", config.recipe.rank},
       {"lora_alpha", config.recipe.alpha},
-      {"lora_dropout", 0.0},
+      {"lora_dropout", config.recipe.dropout},
       {"use_rslora", config.recipe.rank_stabilised},
       {"target_modules", config.recipe.targets},
       {"bias", "none"},

@@ -24,9 +24,8 @@ namespace sluice::engine {
 
 // adapter_config.json as far as Sluice has it.
 struct PeftConfig {
-  LoraRecipe recipe;   // targets as they are written, unless that is a pattern: then none
-  double dropout = 0;  // which Sluice does not apply
-  std::string base;    // the model that it names; may be empty
+  LoraRecipe recipe;  // targets as they are written, unless that is a pattern: then none
+  std::string base;   // the model that it names; may be empty
 };
 // A sentence without the file's name, for any text. kCorrupt where a value is none.
 Result<PeftConfig> parse_peft_config(std::string_view text);

@@ -117,7 +117,8 @@ std::string metadata(const ModelCard& card) {
 // "rank 16, alpha 32, beside q_proj, v_proj"
 std::string recipe_text(const LoraRecipe& lora) {
   std::string text = "rank " + std::to_string(lora.rank) + ", alpha " + number(lora.alpha) +
-                     (lora.rank_stabilised ? ", rank-stabilised" : "");
+                     (lora.rank_stabilised ? ", rank-stabilised" : "") +
+                     (lora.dropout > 0 ? ", dropout " + number(lora.dropout) : std::string());
   for (std::size_t i = 0; i < lora.targets.size(); ++i)
     text += (i == 0 ? ", beside " : ", ") + lora.targets[i];
   return text;

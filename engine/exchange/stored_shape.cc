@@ -65,6 +65,8 @@ Result<LoraRecipe> stored_recipe(const StoredRun& run, const ModelShape& shape) 
   const LoraRecipe recipe = {.rank = run.adapters->rank,
                              .alpha = run.adapters->alpha,
                              .rank_stabilised = run.adapters->rank_stabilised,
+                             .dropout = run.adapters->dropout,
+                             .base_bits = run.adapters->base_bits,
                              .targets = run.adapters->targets};
   const Status valid = validate(recipe, shape);
   if (!valid.ok()) return Error(ErrorCode::kCorrupt, valid.error().message());
@@ -76,6 +78,8 @@ StoredAdapters stored_adapters(const LoraRecipe& recipe) {
   return {.rank = recipe.rank,
           .alpha = recipe.alpha,
           .rank_stabilised = recipe.rank_stabilised,
+          .dropout = recipe.dropout,
+          .base_bits = recipe.base_bits,
           .targets = recipe.targets};
 }
 

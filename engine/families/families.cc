@@ -138,6 +138,12 @@ Status validate(const LoraRecipe& lora, const ModelShape& shape) {
   if (!(lora.alpha > 0) || !std::isfinite(static_cast<float>(lora.alpha)))
     return cannot_build("the alpha of its adapters is " + number_text(lora.alpha) +
                         "; it must be above 0, and a number that fp32 has");
+  if (lora.base_bits != 8 && lora.base_bits != 16)
+    return cannot_build("the base of its adapters has " + std::to_string(lora.base_bits) +
+                        " bits; it has 16 or 8");
+  if (!(lora.dropout >= 0 && lora.dropout < 1))
+    return cannot_build("the dropout of its adapters is " + number_text(lora.dropout) +
+                        "; it must be at least 0 and below 1");
   return {};
 }
 

@@ -17,6 +17,8 @@ struct LoraRecipe {
   std::int64_t rank = 0;  // 0: there are no adapters, and the model itself is trained
   double alpha = 0;
   bool rank_stabilised = false;      // Kalajdzievski, "A Rank Stabilization Scaling Factor", 2023
+  double dropout = 0;                // of what an adapter is given, in training
+  std::int64_t base_bits = 16;       // of the frozen matrices: 16, or 8 (Int8Blocks)
   std::vector<std::string> targets;  // of ModelFamily::adapter_targets(), in that order
 
   bool exists() const { return rank > 0; }

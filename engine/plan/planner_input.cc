@@ -76,6 +76,7 @@ class Input {
     const RunSpec spec{
         .config = question_.config, .model = question_.model, .on_gpu = question_.on_gpu};
     const Widths widths = widths_of(sizes.types.form);
+    base_form_ = BaseForm::of(spec);
     input_.speeds = question_.machine.speeds;
     input_.budget = question_.budget;
     if (!question_.on_gpu) input_.budget.gpu = 0;
@@ -144,6 +145,7 @@ class Input {
     offload::UnitCost cost{.name = layout.name,
                            .elements = layout.elements,
                            .frozen_elements = question_.model.frozen(unit).elements,
+                           .frozen_bytes = base_form_.bytes(question_.model.frozen(unit)),
                            .forward_s = micro_batches * seconds.forward_s,
                            .recompute_s = recomputes ? micro_batches * seconds.recompute_s : 0,
                            .backward_s = micro_batches * seconds.backward_s + gradient_s,
@@ -170,6 +172,7 @@ class Input {
   }
 
   const PlannerQuestion& question_;
+  BaseForm base_form_;
   offload::PlannerInput input_;
 };
 

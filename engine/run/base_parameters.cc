@@ -1,5 +1,8 @@
 #include "engine/run/base_parameters.h"
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -15,9 +18,30 @@ namespace sluice::engine {
 
 using offload::ParamOffloader;
 
+namespace {
+
+// Read at once, and the least that a thread is woken for.
+constexpr std::uint64_t kTileElements = std::uint64_t{1} << 20;
+constexpr std::uint64_t kLeastPiece = std::uint64_t{1} << 14;
+
+// How many of a unit's elements [first, first + count) are in 8 bits; the rest are behind them.
+std::uint64_t quantised_of(const offload::Int8Blocks& blocks, std::uint64_t first,
+                           std::uint64_t count) {
+  return std::clamp(blocks.elements, first, first + count) - first;
+}
+
+Error not_finite(const UnitLayout& unit) {
+  return {ErrorCode::kCorrupt, "unit " + unit.name +
+                                   " of the model has a number that is not finite, which 8 bits "
+                                   "cannot hold: repair the weights, or set recipe.lora.base_bits "
+                                   "to 16 to look at what they compute"};
+}
+
+}  // namespace
+
 BaseParameters::BaseParameters(const MemoryPlan& plan, const ModelLayout& model,
                                aio::Executor* executor)
-    : model_(model), layout_(model.base()), form_(plan.types.form), executor_(executor) {
+    : model_(model), layout_(model.base()), form_(plan.base->form), executor_(executor) {
   for (int unit = 0; unit < layout_.units(); ++unit) elements_ += layout_.layout(unit).elements;
 }
 
@@ -56,25 +80,90 @@ struct BaseParameters::Load {
   std::uint64_t done = 0;
 };
 
+// Elements [first, first + values.size()) of the unit, in the bytes that the host has of it. False
+// where 8 bits cannot hold them.
+bool BaseParameters::put(const UnitLayout& unit, std::uint64_t first, std::span<const float> values,
+                         std::span<std::byte> to) const {
+  if (!form_.is_int8) {
+    const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(form_.form));
+    offload::pack_parameters(form_.form, values, to.data() + first * width);
+    return true;
+  }
+  const offload::Int8Blocks blocks = form_.blocks(unit);
+  const std::uint64_t quantised = quantised_of(blocks, first, values.size());
+  const std::uint64_t scale = first / offload::kInt8Block * sizeof(float);
+  if (quantised > 0 &&
+      !offload::quantise_int8(values.first(quantised),
+                              reinterpret_cast<std::int8_t*>(to.data() + first),
+                              reinterpret_cast<float*>(to.data() + blocks.scales_offset() + scale)))
+    return false;
+  if (quantised < values.size()) {
+    const std::uint64_t plain = first + quantised - blocks.elements;
+    offload::pack_parameters(form_.form, values.subspan(quantised),
+                             to.data() + blocks.plain_offset() + plain * blocks.plain_bytes);
+  }
+  return true;
+}
+
+// The same elements as they are computed with, which is what a unit that lives on the device has.
+bool BaseParameters::put_computed(const UnitLayout& unit, std::uint64_t first,
+                                  std::span<const float> values, std::byte* to) const {
+  const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(form_.form));
+  const std::uint64_t quantised =
+      form_.is_int8 ? quantised_of(form_.blocks(unit), first, values.size()) : 0;
+  std::array<std::int8_t, offload::kInt8Block> numbers{};
+  std::array<float, offload::kInt8Block> rounded{};
+  float scale = 0;
+  for (std::uint64_t at = 0; at < quantised; at += offload::kInt8Block) {
+    if (!offload::quantise_int8(values.subspan(at, rounded.size()), numbers.data(), &scale))
+      return false;
+    offload::dequantise_int8(numbers.data(), &scale, rounded);
+    offload::pack_parameters(form_.form, rounded, to + at * width);
+  }
+  offload::pack_parameters(form_.form, values.subspan(quantised), to + quantised * width);
+  return true;
+}
+
+// With all threads: work(begin, end), in whole blocks. False where any of it is.
+bool BaseParameters::in_pieces(std::uint64_t elements, const PieceWork& work) const {
+  const std::uint64_t most = elements / kLeastPiece;
+  const int pieces = executor_ == nullptr
+                         ? 1
+                         : static_cast<int>(std::clamp<std::uint64_t>(
+                               most, 1, static_cast<std::uint64_t>(executor_->threads())));
+  if (pieces == 1) return work(0, elements);
+  const std::uint64_t blocks = elements / offload::kInt8Block;
+  std::atomic<bool> done{true};
+  executor_->run(pieces, [&](int piece) {
+    const auto at = [&](int index) {
+      return blocks * static_cast<std::uint64_t>(index) / static_cast<std::uint64_t>(pieces) *
+             offload::kInt8Block;
+    };
+    if (!work(at(piece), piece + 1 == pieces ? elements : at(piece + 1))) done = false;
+  });
+  return done;
+}
+
 Status BaseParameters::load_unit(int unit, Load& load) {
-  const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(form_));
   ParamOffloader::Lease lease;
   if (params_->on_host(unit)) {
     SLUICE_ASSIGN_OR_RETURN(lease, params_->acquire(unit, ParamOffloader::Access::kReplace));
   }
-  return read_unit(
-      layout_.layout(unit), load.read, load.values,
-      [&](std::uint64_t first, std::span<const float> values) -> Status {
-        if (lease) {
-          offload::pack_parameters(form_, values, lease.bytes().subspan(first * width).data());
-        } else {
-          load.packed.resize(values.size() * width);
-          offload::pack_parameters(form_, values, load.packed.data());
-          SLUICE_RETURN_IF_ERROR(device_->fill_resident(unit, first * width, load.packed));
-        }
-        load.done += values.size();
-        return load.progress ? load.progress(load.done) : Status();
-      });
+  const UnitLayout& layout = layout_.layout(unit);
+  const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(form_.form));
+  const auto visit = [&](std::uint64_t first, std::span<const float> values) -> Status {
+    if (!lease) load.packed.resize(values.size() * width);
+    const bool done = in_pieces(values.size(), [&](std::uint64_t begin, std::uint64_t end) {
+      const auto piece = values.subspan(begin, end - begin);
+      return lease ? put(layout, first + begin, piece, lease.bytes())
+                   : put_computed(layout, first + begin, piece, load.packed.data() + begin * width);
+    });
+    if (!done) return not_finite(layout);
+    if (!lease) SLUICE_RETURN_IF_ERROR(device_->fill_resident(unit, first * width, load.packed));
+    load.done += values.size();
+    return load.progress ? load.progress(load.done) : Status();
+  };
+  return read_unit(layout, load.read, load.values, visit, kTileElements);
 }
 
 Status BaseParameters::load(const config::Config& config, aio::IoQueue& queue,

@@ -52,10 +52,16 @@ class BaseParameters {
   BaseParameters(const MemoryPlan& plan, const ModelLayout& model, aio::Executor* executor);
   struct Load;
   Status load_unit(int unit, Load& load);
+  bool put(const UnitLayout& unit, std::uint64_t first, std::span<const float> values,
+           std::span<std::byte> to) const;
+  bool put_computed(const UnitLayout& unit, std::uint64_t first, std::span<const float> values,
+                    std::byte* to) const;
+  using PieceWork = std::function<bool(std::uint64_t begin, std::uint64_t end)>;
+  bool in_pieces(std::uint64_t elements, const PieceWork& work) const;
 
   const ModelLayout& model_;
   const ModelLayout layout_;  // of the base
-  const offload::ParamForm form_;
+  const BaseForm form_;
   aio::Executor* const executor_;  // may be null
   std::uint64_t elements_ = 0;
   BaseFingerprint fingerprint_;

@@ -9,9 +9,9 @@ namespace sluice::engine {
 using offload::ParamOffloader;
 
 Status read_unit(const UnitLayout& unit, const ReadParameter& read, std::vector<float>& scratch,
-                 const VisitTile& visit) {
-  for (std::uint64_t first = 0; first < unit.elements; first += offload::kTileElements) {
-    const std::uint64_t elements = std::min(offload::kTileElements, unit.elements - first);
+                 const VisitTile& visit, std::uint64_t tile_elements) {
+  for (std::uint64_t first = 0; first < unit.elements; first += tile_elements) {
+    const std::uint64_t elements = std::min(tile_elements, unit.elements - first);
     scratch.assign(elements, 0);
     SLUICE_RETURN_IF_ERROR(for_each_parameter(
         unit, first, elements,

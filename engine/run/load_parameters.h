@@ -17,11 +17,11 @@ namespace sluice::engine {
 using ReadParameter =
     std::function<Status(const ParameterSpec&, std::uint64_t first, std::span<float> values)>;
 
-// The values of a unit in its flat order, a tile at a time (kTileElements), zero in the gaps
-// between parameters. `scratch` holds them meanwhile.
+// The values of a unit in its flat order, a tile at a time, zero in the gaps between parameters.
+// `scratch` holds them meanwhile.
 using VisitTile = std::function<Status(std::uint64_t first, std::span<const float> values)>;
 Status read_unit(const UnitLayout& unit, const ReadParameter& read, std::vector<float>& scratch,
-                 const VisitTile& visit);
+                 const VisitTile& visit, std::uint64_t tile_elements = offload::kTileElements);
 
 struct LoadParameters {
   const ModelLayout* model = nullptr;

@@ -34,11 +34,10 @@ Status clear_leftovers(aio::IoQueue& queue, std::vector<std::string> paths) {
   return {};
 }
 
-std::unique_ptr<UnitParameters> make_cpu_unit_parameters(const MemoryPlan& plan,
+std::unique_ptr<UnitParameters> make_cpu_unit_parameters(const BaseForm& form,
                                                          const ModelLayout& model,
                                                          offload::ParamOffloader& params) {
-  return std::make_unique<CpuUnitParameters>(
-      model, scalar_type(offload::compute_type(plan.types.form)), params);
+  return std::make_unique<CpuUnitParameters>(model, form, params);
 }
 
 }  // namespace
@@ -94,7 +93,7 @@ Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& p
                                                              offload::ParamOffloader& params,
                                                              TraceLog* trace) {
   if (plan.cuda) return make_cuda_unit_parameters(model, slot_options(plan), params, trace);
-  return make_cpu_unit_parameters(plan, model, params);
+  return make_cpu_unit_parameters({.form = plan.types.form}, model, params);
 }
 
 Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(const MemoryPlan& plan,
@@ -102,7 +101,7 @@ Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(const MemoryPl
                                                                   offload::ParamOffloader& params,
                                                                   TraceLog* trace) {
   if (plan.cuda) return make_cuda_unit_parameters(base, base_slot_options(plan), params, trace);
-  return make_cpu_unit_parameters(plan, base, params);
+  return make_cpu_unit_parameters(plan.base->form, base, params);
 }
 
 }  // namespace sluice::engine

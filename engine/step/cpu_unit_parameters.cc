@@ -1,14 +1,50 @@
+#include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <array>
+
+#include "engine/budget/gpu_plan.h"
+#include "engine/model/torch_types.h"
 #include "engine/step/unit_parameters.h"
+#include "offload/state/state_tiles.h"
 
 namespace sluice::engine {
+namespace {
 
-CpuUnitParameters::CpuUnitParameters(const ModelLayout& model, at::ScalarType dtype,
+constexpr std::int64_t kBlocksPerTask = 512;
+
+at::Tensor zeroed(std::uint64_t bytes) {
+  return at::zeros({static_cast<std::int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte));
+}
+
+// Of blocks [first, end) of the unit.
+void unpack_blocks(offload::ParamForm form, const offload::Int8Blocks& blocks,
+                   const std::byte* from, std::byte* to, std::uint64_t first, std::uint64_t end) {
+  constexpr std::uint64_t kBlock = offload::kInt8Block;
+  const auto* const quantised = reinterpret_cast<const std::int8_t*>(from);
+  const auto* const scales = reinterpret_cast<const float*>(from + blocks.scales_offset());
+  std::array<float, kBlock> values;
+  for (std::uint64_t block = first; block < end; ++block) {
+    offload::dequantise_int8(quantised + block * kBlock, scales + block, values);
+    offload::pack_parameters(form, values, to + block * kBlock * blocks.plain_bytes);
+  }
+}
+
+}  // namespace
+
+CpuUnitParameters::CpuUnitParameters(const ModelLayout& model, const BaseForm& form,
                                      offload::ParamOffloader& params)
-    : params_(params), slots_(static_cast<std::size_t>(model.units())) {
+    : model_(model), form_(form), params_(params), slots_(static_cast<std::size_t>(model.units())) {
+  const offload::ElementType type = offload::compute_type(form.form);
   for (int unit = 0; unit < model.units(); ++unit) {
     slots_[static_cast<std::size_t>(unit)].storage =
-        std::make_unique<SlotStorage>(model.layout(unit), dtype, at::Device(at::kCPU));
+        std::make_unique<SlotStorage>(model.layout(unit), scalar_type(type), at::Device(at::kCPU));
   }
+  if (!form.is_int8) return;
+  const Int8CpuSlots slots(model, type);
+  lender_ = zeroed(slots.lender_bytes());
+  other_ = zeroed(slots.other_bytes());
 }
 
 Status CpuUnitParameters::prefetch(int unit) {
@@ -16,11 +52,30 @@ Status CpuUnitParameters::prefetch(int unit) {
   return {};
 }
 
+void* CpuUnitParameters::made_of(int unit, std::span<const std::byte> bytes) {
+  const offload::Int8Blocks blocks = form_.blocks(model_.layout(unit));
+  auto* const to = static_cast<std::byte*>((model_.lends(unit) ? lender_ : other_).data_ptr());
+  at::parallel_for(0, static_cast<std::int64_t>(blocks.elements / offload::kInt8Block),
+                   kBlocksPerTask, [&](std::int64_t first, std::int64_t end) {
+                     unpack_blocks(form_.form, blocks, bytes.data(), to,
+                                   static_cast<std::uint64_t>(first),
+                                   static_cast<std::uint64_t>(end));
+                   });
+  const auto plain = bytes.subspan(blocks.plain_offset(), blocks.plain * blocks.plain_bytes);
+  std::copy(plain.begin(), plain.end(), to + blocks.elements * blocks.plain_bytes);
+  return to;
+}
+
 Result<const UnitViews*> CpuUnitParameters::acquire(int unit) {
   Slot& slot = slots_[static_cast<std::size_t>(unit)];
   SLUICE_ASSIGN_OR_RETURN(slot.lease,
                           params_.acquire(unit, offload::ParamOffloader::Access::kRead));
-  slot.storage->acquire(slot.lease.bytes().data());
+  if (form_.is_int8 && !slot.lease.bytes().empty()) {
+    slot.storage->acquire(made_of(unit, slot.lease.bytes()));
+    slot.lease.release();
+  } else {
+    slot.storage->acquire(slot.lease.bytes().data());
+  }
   return &slot.storage->views();
 }
 

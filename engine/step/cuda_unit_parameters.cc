@@ -12,6 +12,7 @@
 #include "engine/device/cuda_copy_span.h"
 #include "engine/model/torch_types.h"
 #include "engine/step/cuda_step.h"
+#include "offload/params/int8_blocks_cuda.h"
 
 namespace sluice::engine {
 namespace {
@@ -47,6 +48,7 @@ class CudaUnitParameters final : public UnitParameters {
         add_slot(of, shared_.back().data_ptr());
       }
     }
+    staging_ = zeroed(footprint_.staging_bytes(options_.base));
     rank_streamed_blocks();
   }
 
@@ -207,6 +209,7 @@ class CudaUnitParameters final : public UnitParameters {
   // The part of the unit that the host updates: all of it, unless some of its state is on the GPU.
   Status copy_to(Slot& slot, int unit, std::span<const std::byte> from) {
     const UnitLayout& layout = model_.layout(unit);
+    if (options_.base.is_int8) return copy_int8_to(slot, unit, from);
     const offload::ElementRange whole[] = {{.first = 0, .elements = layout.elements}};
     const bool partly = slot.owner != kNobody;
     const auto ranges = partly ? options_.residency.on_host(unit) : std::span(whole);
@@ -228,6 +231,48 @@ class CudaUnitParameters final : public UnitParameters {
     }
     slot.loaded.record(copies_);
     copied_bytes_ += bytes;
+    return {};
+  }
+
+  // A base in 8 bits, piece by piece; all of it in the order of one stream.
+  Status copy_int8_to(Slot& slot, int unit, std::span<const std::byte> from) {
+    const UnitLayout& layout = model_.layout(unit);
+    const offload::Int8Blocks blocks = options_.base.blocks(layout);
+    const CudaCopySpan span({.trace = trace_,
+                             .track = TraceTrack::kH2d,
+                             .name = layout.name.c_str(),
+                             .bytes = from.size()},
+                            copies_.stream());
+    const auto copy = [&](void* to, std::uint64_t offset, std::uint64_t bytes) -> Status {
+      const cudaError_t copied = cudaMemcpyAsync(to, from.data() + offset, bytes,
+                                                 cudaMemcpyHostToDevice, copies_.stream());
+      if (copied == cudaSuccess) return {};
+      return Error(ErrorCode::kInternal, "copying the parameters of " + layout.name +
+                                             " to the GPU failed: " + cudaGetErrorString(copied));
+    };
+    auto* const memory = static_cast<std::byte*>(slot.memory);
+    auto* const staged = static_cast<std::byte*>(staging_.data_ptr());
+    auto* const staged_scales = staged + kInt8StagingElements;
+    for (std::uint64_t first = 0; first < blocks.elements; first += kInt8StagingElements) {
+      const std::uint64_t elements = std::min(kInt8StagingElements, blocks.elements - first);
+      const std::uint64_t scale_bytes = elements / offload::kInt8Block * sizeof(float);
+      const std::uint64_t first_scale = first / offload::kInt8Block * sizeof(float);
+      SLUICE_RETURN_IF_ERROR(copy(staged, first, elements));
+      SLUICE_RETURN_IF_ERROR(
+          copy(staged_scales, blocks.scales_offset() + first_scale, scale_bytes));
+      SLUICE_RETURN_IF_ERROR(
+          offload::dequantise_int8_cuda({.quantised = reinterpret_cast<const std::int8_t*>(staged),
+                                         .scales = reinterpret_cast<const float*>(staged_scales),
+                                         .elements = elements,
+                                         .form = options_.base.form,
+                                         .out = memory + first * blocks.plain_bytes},
+                                        copies_.stream()));
+    }
+    if (blocks.plain > 0)
+      SLUICE_RETURN_IF_ERROR(copy(memory + blocks.elements * blocks.plain_bytes,
+                                  blocks.plain_offset(), blocks.plain * blocks.plain_bytes));
+    slot.loaded.record(copies_);
+    copied_bytes_ += from.size();
     return {};
   }
 
@@ -259,6 +304,7 @@ class CudaUnitParameters final : public UnitParameters {
   c10::cuda::CUDAStream copies_;
   at::Tensor resident_;             // the places of resident units, consecutively
   std::vector<at::Tensor> shared_;  // one a slot
+  at::Tensor staging_;              // of a base in 8 bits; else empty
   std::vector<Unit> units_;
   std::vector<std::unique_ptr<Slot>> slots_;
   int streamed_blocks_ = 0;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "aio/result.h"
+#include "engine/budget/base_form.h"
 #include "engine/model/model_layout.h"
 #include "engine/model/slot_storage.h"
 #include "offload/params/param_offloader.h"
@@ -93,11 +94,15 @@ struct ExpectedParts {
 };
 void expect_passes(const ExpectedParts& parts, const offload::StepProgram& program);
 
-// On the CPU the parameters are used where the offloader has them: nothing is copied.
+// On the CPU the parameters are used where the offloader has them: nothing is copied, unless they
+// are there in 8 bits. Then they are made into what is computed with each time they are acquired,
+// by all of LibTorch's threads.
+//
+// Memory:  Int8CpuSlots of a base in 8 bits; else none.
 class CpuUnitParameters final : public UnitParameters {
  public:
-  // All must outlive it.
-  CpuUnitParameters(const ModelLayout& model, at::ScalarType dtype,
+  // All but `form` must outlive it. `form`: is_int8 only for a base.
+  CpuUnitParameters(const ModelLayout& model, const BaseForm& form,
                     offload::ParamOffloader& params);
 
   Status prefetch(int unit) override;
@@ -111,8 +116,15 @@ class CpuUnitParameters final : public UnitParameters {
     offload::ParamOffloader::Lease lease;
   };
 
+  // Into one of the two below.
+  void* made_of(int unit, std::span<const std::byte> bytes);
+
+  const ModelLayout& model_;
+  const BaseForm form_;
   offload::ParamOffloader& params_;
   std::vector<Slot> slots_;  // by unit
+  at::Tensor lender_;        // of a base in 8 bits: Int8CpuSlots
+  at::Tensor other_;
 };
 
 }  // namespace sluice::engine

@@ -65,8 +65,8 @@ bool ParamBuffers::add(std::uint64_t image_bytes) {
 
 Result<ParamLayout> ParamLayout::create(std::span<const ParamUnit> units, int element_bytes,
                                         int buffers_of_a_class) {
-  if (element_bytes != 2 && element_bytes != 4)
-    return invalid("a parameter has 2 or 4 bytes, not " + std::to_string(element_bytes));
+  if (element_bytes != 1 && element_bytes != 2 && element_bytes != 4)
+    return invalid("a parameter has 1, 2 or 4 bytes, not " + std::to_string(element_bytes));
   const auto bytes_each = static_cast<std::uint64_t>(element_bytes);
   SLUICE_RETURN_IF_ERROR(check(units, bytes_each, buffers_of_a_class));
   ParamLayout layout;

@@ -27,9 +27,7 @@ struct StepInputs {
   double host_elements(int index) const {
     return static_cast<double>(place(index).cpu_elements + place(index).nvme_elements);
   }
-  double param_bytes(int index) const {
-    return static_cast<double>(unit(index).streamed_elements()) * options.bytes.param;
-  }
+  double param_bytes(int index) const { return unit(index).streamed_bytes(options.bytes.param); }
   bool has_bus() const { return speeds.bus.in_bytes_per_s > 0; }
   bool uses_drives() const {
     return std::any_of(places.begin(), places.end(), [](const UnitPlacement& place) {

@@ -33,6 +33,7 @@ struct UnitCost {
   std::string name;
   std::uint64_t elements = 0;         // that are trained, and so have state and a gradient
   std::uint64_t frozen_elements = 0;  // that are not; then these pass through the slots
+  std::uint64_t frozen_bytes = 0;     // of those, on the host
   double forward_s = 0;               // of the GPU
   double recompute_s = 0;
   double backward_s = 0;               // without recomputing; the cast of the gradient included
@@ -44,6 +45,10 @@ struct UnitCost {
   // What comes and goes: parameters that are trained beside frozen ones are few, and stay.
   bool is_frozen() const { return frozen_elements > 0; }
   std::uint64_t streamed_elements() const { return is_frozen() ? frozen_elements : elements; }
+  // `width`: of a parameter that is trained.
+  double streamed_bytes(double width) const {
+    return is_frozen() ? static_cast<double>(frozen_bytes) : static_cast<double>(elements) * width;
+  }
 };
 
 // Where a unit's state lies. Elements of gpu, cpu and nvme state add up to the unit's. Of a unit

@@ -36,8 +36,8 @@ inline std::vector<std::string> of_llama(const std::vector<std::string>& more = 
   return all;
 }
 inline std::vector<std::string> of_adapters(const std::vector<std::string>& more = {}) {
-  std::vector<std::string> all =
-      of_llama({"recipe.lora.rank=4", "scheduler.params.warmup_max_lr=0.1"});
+  std::vector<std::string> all = of_llama(
+      {"recipe.lora.rank=4", "recipe.lora.dropout=0.2", "scheduler.params.warmup_max_lr=0.1"});
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }

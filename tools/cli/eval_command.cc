@@ -188,6 +188,9 @@ void add_overrides(const Evaluated& wanted, const Options& options, ConfigOption
     add("recipe.lora.alpha=" + nlohmann::json(wanted.recipe.alpha).dump());
     add(std::string("recipe.lora.rank_stabilised=") +
         (wanted.recipe.rank_stabilised ? "true" : "false"));
+    add("recipe.lora.dropout=" + nlohmann::json(wanted.recipe.dropout).dump());
+    // A folder of PEFT's does not say beside what kind of numbers it was trained.
+    if (wanted.checkpoint) add("recipe.lora.base_bits=" + std::to_string(wanted.recipe.base_bits));
     add("recipe.lora.targets=" + json_list(wanted.recipe.targets));
     add("recipe.lora.adapter=" + wanted.peft);
   }

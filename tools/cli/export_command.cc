@@ -87,6 +87,12 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(wanted.base, base_of(options, checkpoint->state()));
   wanted.run_directory = from.run_directory;
   const bool is_adapter = checkpoint->state().run.adapters && !options.merged;
+  const auto& adapters = checkpoint->state().run.adapters;
+  if (options.merged && adapters && adapters->base_bits < engine::StoredAdapters{}.base_bits)
+    log::info("the adapters were trained beside this model in " +
+              std::to_string(adapters->base_bits) +
+              " bits, and are merged into its own numbers: what is written differs from what was "
+              "trained by what that rounded");
   TerminalLine line;
   bool has_begun = false;
   wanted.progress = show_share(line, "exporting", &has_begun);

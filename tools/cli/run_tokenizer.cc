@@ -79,10 +79,11 @@ Status check_adapter(aio::IoQueue& queue, const config::Config& config) {
       queue, config.lora.adapter,
       engine::ModelOptions{.shape = config.model.shape(), .lora = config.lora.recipe()});
   if (!adapters.ok()) return std::move(adapters).error().with_context("recipe.lora.adapter");
-  if (adapters->config().dropout > 0)
-    log::info(config.lora.adapter +
-              " was trained with lora_dropout: Sluice continues without, so its training loss is "
-              "not comparable with what it was");
+  if (adapters->config().recipe.dropout != config.lora.dropout)
+    log::info(
+        config.lora.adapter +
+        " was trained with another lora_dropout than recipe.lora.dropout: training losses are "
+        "not comparable with what they were");
   return {};
 }
 

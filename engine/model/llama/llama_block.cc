@@ -44,10 +44,12 @@ class LlamaBlock::Pass {
       : shape_(block.shape_),
         places_(block.places_),
         w_(parameters),
-        qkv_(places_.qkv, w_, block.adapter_scale_),
-        projection_(places_.projection, w_, block.adapter_scale_),
-        gated_(places_.gated, w_, block.adapter_scale_),
-        down_(places_.down, w_, block.adapter_scale_),
+        adapters_{.scale = block.adapter_scale_,
+                  .dropout = dropout_at(context, DropoutSite::kAdapter, block.adapter_dropout_)},
+        qkv_(places_.qkv, w_, adapters_),
+        projection_(places_.projection, w_, adapters_),
+        gated_(places_.gated, w_, adapters_),
+        down_(places_.down, w_, adapters_),
         input_(input),
         options_{
             .heads = block.heads_,
@@ -194,6 +196,7 @@ class LlamaBlock::Pass {
   const LlamaShape& shape_;
   const LlamaBlockParameters& places_;
   const UnitViews& w_;
+  const ProductsPass::Adapters adapters_;
   const ProductsPass qkv_;
   const ProductsPass projection_;
   const ProductsPass gated_;
@@ -210,6 +213,7 @@ LlamaBlock::LlamaBlock(const LlamaShape& shape, const LoraRecipe& lora, std::int
       shape_(shape),
       places_(llama_block_parameters(shape, lora)),
       adapter_scale_(lora.exists() ? lora.scale() : 0),
+      adapter_dropout_(lora.dropout),
       heads_{.heads = shape.heads, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
       layer_(layer),
       window_(shape.window.has(layer) ? shape.window.tokens : 0),

@@ -40,6 +40,7 @@ class LlamaBlock final : public ModelUnit {
   LlamaShape shape_;
   LlamaBlockParameters places_;
   double adapter_scale_;
+  double adapter_dropout_;
   HeadShape heads_;
   std::int64_t layer_;
   std::int64_t window_;            // 0: none

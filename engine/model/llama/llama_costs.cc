@@ -45,11 +45,12 @@ class EmbeddingKind final : public UnitKind {
 };
 
 // Numbers of the adapters of one block, on the products' side of what goes in and of what comes
-// out; and the widest output that has one.
+// out; and the widest input and output that have one.
 struct AdapterNumbers {
   double in = 0;
   double out = 0;
-  std::int64_t widest = 0;
+  std::int64_t widest_in = 0;
+  std::int64_t widest_out = 0;
 };
 
 AdapterNumbers adapter_numbers(const LlamaShape& shape, const LoraRecipe& lora) {
@@ -59,7 +60,8 @@ AdapterNumbers adapter_numbers(const LlamaShape& shape, const LoraRecipe& lora) 
   for (std::size_t a = 0; a < layout.parameters.size(); a += 2) {
     numbers.in += static_cast<double>(layout.parameters[a].elements);
     numbers.out += static_cast<double>(layout.parameters[a + 1].elements);
-    numbers.widest = std::max(numbers.widest, layout.parameters[a + 1].shape.front());
+    numbers.widest_in = std::max(numbers.widest_in, layout.parameters[a].shape.back());
+    numbers.widest_out = std::max(numbers.widest_out, layout.parameters[a + 1].shape.front());
   }
   return numbers;
 }
@@ -70,6 +72,7 @@ class BlockKind final : public UnitKind {
       : UnitKind(windowed ? "windowed block" : "block", UnitRole::kBlock),
         shape_(shape),
         rank_(lora.rank),
+        drops_(lora.dropout > 0),
         adapters_(adapter_numbers(shape, lora)),
         attention_{.heads = shape.heads,
                    .kv_heads = shape.kv_heads,
@@ -118,9 +121,12 @@ class BlockKind final : public UnitKind {
     return bytes(pass.rows() * of_token * pass.number_bytes);
   }
 
-  // The gradient of one product's output by itself, and two products with A or B.
+  // The gradient of one product's output by itself, two products with A or B, and what dropout
+  // leaves of an input, or of its gradient.
   std::uint64_t adapter_bytes(const PassShape& pass) const {
-    return rank_ == 0 ? 0 : numbers_bytes(pass, adapters_.widest + 2 * rank_);
+    if (rank_ == 0) return 0;
+    const std::int64_t dropped = drops_ ? adapters_.widest_in : 0;
+    return numbers_bytes(pass, adapters_.widest_out + 2 * rank_ + dropped);
   }
 
   // In the feed-forward's backward, beside what was saved: its product and gradient in one (where
@@ -171,6 +177,7 @@ class BlockKind final : public UnitKind {
 
   LlamaShape shape_;
   std::int64_t rank_;
+  bool drops_;
   AdapterNumbers adapters_;
   AttentionCosts attention_;
 };

@@ -16,9 +16,14 @@ namespace sluice::engine {
 // Products of one input, their outputs side by side.
 class ProductsPass {
  public:
-  // All must outlive it. `adapter_scale`: LoraRecipe::scale().
-  ProductsPass(const LlamaProducts& places, const UnitViews& parameters, double adapter_scale)
-      : places_(places), w_(parameters), adapter_scale_(adapter_scale) {}
+  // What the adapters of a unit have in common: LoraRecipe::scale(), and the pass's dropout.
+  struct Adapters {
+    double scale = 0;
+    Dropout dropout = {};
+  };
+  // All must outlive it.
+  ProductsPass(const LlamaProducts& places, const UnitViews& parameters, const Adapters& adapters)
+      : places_(places), w_(parameters), adapters_(adapters) {}
 
   at::Tensor output(const at::Tensor& input) const;
 
@@ -49,7 +54,10 @@ class ProductsPass {
   bool has_adapter(int part) const { return place(part) != kNoParameter; }
   int place(int part) const { return places_.adapters[static_cast<std::size_t>(part)]; }
   Adapter adapter(int part) const {
-    return {.a = w_[place(part)], .b = w_[place(part) + 1], .scale = adapter_scale_};
+    return {.a = w_[place(part)],
+            .b = w_[place(part) + 1],
+            .scale = adapters_.scale,
+            .dropout = numbered(adapters_.dropout, place(part))};
   }
   std::int64_t width(int part) const { return w_[places_.weight + part].size(0); }
   std::int64_t first_column(int part) const;
@@ -57,7 +65,7 @@ class ProductsPass {
 
   const LlamaProducts& places_;
   const UnitViews& w_;
-  const double adapter_scale_;
+  const Adapters adapters_;
 };
 
 }  // namespace sluice::engine

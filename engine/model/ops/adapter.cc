@@ -10,6 +10,12 @@ namespace {
 
 at::Tensor as_rows(const at::Tensor& tensor) { return tensor.reshape({-1, tensor.size(-1)}); }
 
+// What A is given.
+at::Tensor dropped_rows(const at::Tensor& input, const Dropout& dropout) {
+  const at::Tensor rows = as_rows(input);
+  return dropout.active() ? with_dropout(rows.contiguous(), dropout) : rows;
+}
+
 // A view, also of columns.
 at::Tensor view_as_rows(const at::Tensor& tensor) { return tensor.flatten(0, -2); }
 
@@ -22,7 +28,7 @@ at::Tensor scaled_product(const at::Tensor& left, const at::Tensor& right, doubl
 }  // namespace
 
 void add_adapter(const at::Tensor& output, const at::Tensor& input, const Adapter& adapter) {
-  const at::Tensor inner = at::mm(as_rows(input), adapter.a.t());
+  const at::Tensor inner = at::mm(dropped_rows(input, adapter.dropout), adapter.a.t());
   view_as_rows(output).addmm_(inner, adapter.b.t(), /*beta=*/1, /*alpha=*/adapter.scale);
 }
 
@@ -32,13 +38,20 @@ at::Tensor adapter_inner_gradient(const at::Tensor& grad_output, const Adapter& 
 
 void add_adapter_input_gradient(at::Tensor& grad_input, const at::Tensor& inner,
                                 const Adapter& adapter) {
-  view_as_rows(grad_input).addmm_(inner, adapter.a);
+  const at::Tensor rows = view_as_rows(grad_input);
+  if (!adapter.dropout.active()) {
+    rows.addmm_(inner, adapter.a);
+    return;
+  }
+  at::Tensor of_dropped = at::mm(inner, adapter.a);
+  drop_in_place(of_dropped, adapter.dropout);
+  rows.add_(of_dropped);
 }
 
 void put_adapter_gradients(const AdapterGradients& gradients, const at::Tensor& inner,
                            const at::Tensor& grad_output, const at::Tensor& input,
                            const Adapter& adapter) {
-  const at::Tensor rows = as_rows(input);
+  const at::Tensor rows = dropped_rows(input, adapter.dropout);
   const at::Tensor product = scaled_product(rows, adapter.a.t(), adapter.scale);
   const auto put = gradients.overwrite ? &write_weight_gradient : &accumulate_weight_gradient;
   put(gradients.a, inner, rows);

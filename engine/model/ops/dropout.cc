@@ -64,6 +64,11 @@ Dropout dropout_at(const PassContext& context, DropoutSite site, double probabil
   return {.probability = probability, .seed = seed};
 }
 
+Dropout numbered(const Dropout& dropout, int number) {
+  return {.probability = dropout.probability,
+          .seed = extend_seed(dropout.seed, static_cast<std::uint64_t>(number))};
+}
+
 void drop_in_place(at::Tensor& tensor, const Dropout& dropout, std::uint64_t first_position) {
   if (!dropout.active()) return;
   TORCH_CHECK(tensor.is_contiguous() && first_position % 2 == 0,

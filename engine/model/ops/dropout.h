@@ -15,7 +15,13 @@
 
 namespace sluice::engine {
 
-enum class DropoutSite : std::uint8_t { kEmbedding, kAttention, kProjection, kFcProjection };
+enum class DropoutSite : std::uint8_t {
+  kEmbedding,
+  kAttention,
+  kProjection,
+  kFcProjection,
+  kAdapter
+};
 
 struct Dropout {
   double probability = 0;  // 0: does nothing
@@ -26,6 +32,8 @@ struct Dropout {
 
 // With probability 0 unless the pass is training.
 Dropout dropout_at(const PassContext& context, DropoutSite site, double probability);
+// Of one of several at the same site, each with a mask of its own.
+Dropout numbered(const Dropout& dropout, int number);
 
 // Of a tensor whose first element has the given even position.
 DropoutMask dropout_mask(const Dropout& dropout, std::uint64_t first_position = 0);

@@ -83,12 +83,11 @@ class Simulation {
     bool params = false;
     for (std::size_t unit = 0; unit < plan_.input.units.size(); ++unit) {
       const offload::UnitCost& cost = plan_.input.units[unit];
+      const auto bytes =
+          static_cast<std::uint64_t>(cost.streamed_bytes(plan_.input.step.bytes.param));
       params = params || plan_.placement.places[unit].params_on_nvme;
       options.params.push_back(
-          {.parameter = cost.name,
-           .elements = cost.streamed_elements(),
-           .payload_bytes = static_cast<std::uint64_t>(
-               static_cast<double>(cost.streamed_elements()) * plan_.input.step.bytes.param)});
+          {.parameter = cost.name, .elements = cost.streamed_elements(), .payload_bytes = bytes});
     }
     if (!params) options.params.clear();
     return options;

@@ -78,7 +78,8 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
         plan.base ? SlotFootprint::of(model_.base(), base_slot_options(plan)) : SlotFootprint();
     EXPECT_EQ(amounts.gpu.resident_params, slots.resident_bytes() + of_base.resident_bytes());
     EXPECT_EQ(amounts.gpu.slots, slots.all_slot_bytes(plan.fetching.block_slots) +
-                                     of_base.all_slot_bytes(plan.fetching.block_slots));
+                                     of_base.all_slot_bytes(plan.fetching.block_slots) +
+                                     (plan.base ? of_base.staging_bytes(plan.base->form) : 0));
     const SinkFootprint gradients = SinkFootprint::of(model_, sink_options(plan));
     EXPECT_EQ(amounts.gpu.gradients, gradients.gpu_bytes());
     EXPECT_EQ(amounts.host.gradients, gradients.host_bytes());
@@ -139,6 +140,7 @@ std::vector<std::string> devices(const std::string& params, const std::string& o
 
 const std::vector<std::string> kLlama = {"model.preset=qwen2.5-1.5b"};
 const std::vector<std::string> kUntied = {"model.preset=qwen2.5-7b"};
+const std::vector<std::string> kInt8 = {"recipe.lora.base_bits=8"};
 const std::vector<std::string> kAdapters = {"model.preset=qwen3-8b", "recipe.lora.rank=16"};
 
 // What a vocabulary of 152,064 rows takes when the host updates all of it.
@@ -174,6 +176,12 @@ INSTANTIATE_TEST_SUITE_P(
              kAdapters +
                  std::vector<std::string>{"zero_optimization.offload_param.device=none",
                                           "zero_optimization.offload_optimizer.device=none"}},
+        Case{"adapters_int8", kAdapters + kInt8},
+        Case{"adapters_int8_nvme",
+             kAdapters + kInt8 +
+                 std::vector<std::string>{"zero_optimization.offload_param.device=nvme"}},
+        Case{"adapters_int8_host", kAdapters + kInt8 + std::vector<std::string>{"run.device=cpu"},
+             false},
         Case{"adapters_host", kAdapters + std::vector<std::string>{"run.device=cpu"}, false},
         Case{"xl", {}}, Case{"xl_fp16", {"fp16.enabled=true", "bf16.enabled=false"}},
         Case{"xl_fp32", {"bf16.enabled=false"}},

@@ -150,6 +150,24 @@ TEST(CheckpointManifest, IsOfVersion4Or5OnlyForAdapters) {
     content["version"] = older;
     EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << older;
   }
+  // Nor can those that know no dropout of adapters, or no base in 8 bits, continue a run with it.
+  CheckpointManifest dropping = manifest;
+  dropping.state.run.adapters->dropout = 0.1;
+  EXPECT_EQ(content_of(dropping)["version"], 5);
+  const auto again = parse_checkpoint_manifest(to_text(dropping));
+  ASSERT_OK(again);
+  EXPECT_EQ(*again, dropping);
+  EXPECT_THAT(run_differences(dropping.state.run, manifest.state.run),
+              testing::ElementsAre(HasSubstr("recipe.lora.dropout is 0")));
+  CheckpointManifest rounded = manifest;
+  rounded.state.run.adapters->base_bits = 8;
+  EXPECT_EQ(content_of(rounded)["version"], 5);
+  const auto rounded_again = parse_checkpoint_manifest(to_text(rounded));
+  ASSERT_OK(rounded_again);
+  EXPECT_EQ(*rounded_again, rounded);
+  EXPECT_THAT(run_differences(rounded.state.run, manifest.state.run),
+              testing::ElementsAre(HasSubstr("recipe.lora.base_bits is 16")));
+
   content["version"] = 4;
   content["run"].erase("adapters");
   const auto without = parse_checkpoint_manifest(swap::to_sealed_text(content));

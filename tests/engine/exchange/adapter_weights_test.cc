@@ -120,7 +120,7 @@ void Adapters::expect_consistent() const {
   const PeftConfig& config = opened->config();
   EXPECT_TRUE(validate(config.recipe, shape()).ok());
   EXPECT_TRUE(config.recipe.exists());
-  EXPECT_TRUE(config.dropout >= 0 && config.dropout <= 1) << config.dropout;
+  EXPECT_TRUE(config.recipe.dropout >= 0 && config.recipe.dropout < 1) << config.recipe.dropout;
   const auto again = parse_peft_config(peft_config_text(config));
   ASSERT_TRUE(again.ok()) << again.error().message();
   EXPECT_EQ(again->recipe, config.recipe);

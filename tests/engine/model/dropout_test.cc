@@ -3,9 +3,11 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,6 +15,7 @@
 #include <set>
 
 #include "engine/model/counter_random.h"
+#include "engine/model/ops/adapter.h"
 
 namespace sluice::engine {
 namespace {
@@ -89,6 +92,44 @@ TEST(Dropout, IsItsOwnBackward) {
   const double forward = (with_dropout(x, dropout) * y).sum().item<double>();
   const double backward = (x * with_dropout(y, dropout)).sum().item<double>();
   EXPECT_NEAR(forward, backward, 1e-9);
+}
+
+// Autograd on the same mask.
+TEST(Dropout, OfAnAdaptersInputIsInItsGradients) {
+  const auto wide = at::TensorOptions().dtype(at::kDouble);
+  const auto variable = [](at::Tensor tensor) { return tensor.requires_grad_(); };
+  const at::Tensor input = variable(at::randn({2, 7, 12}, wide));
+  const at::Tensor a = variable(at::randn({3, 12}, wide));
+  const at::Tensor b = variable(at::randn({10, 3}, wide));
+  const at::Tensor grad_output = at::randn({2, 7, 10}, wide);
+  const Dropout dropout = {.probability = 0.4, .seed = 9};
+  const at::Tensor left = with_dropout(at::ones({2, 7, 12}, wide), dropout);
+  const at::Tensor expected = (input * left).matmul(a.t()).matmul(b.t()) * 0.5;
+  expected.backward(grad_output);
+
+  const at::NoGradGuard no_grad;
+  const Adapter adapter = {.a = a, .b = b, .scale = 0.5, .dropout = dropout};
+  const at::Tensor output = at::zeros({2, 7, 10}, wide);
+  add_adapter(output, input, adapter);
+  EXPECT_TRUE(output.allclose(expected, 1e-12));
+  const at::Tensor inner = adapter_inner_gradient(grad_output, adapter);
+  at::Tensor grad_input = at::zeros({2, 7, 12}, wide);
+  add_adapter_input_gradient(grad_input, inner, adapter);
+  EXPECT_TRUE(grad_input.allclose(input.grad(), 1e-12));
+  EXPECT_TRUE(grad_input.ne(0).equal(left.ne(0)));
+  const at::Tensor grad_a = at::zeros({3, 12}, wide);
+  const at::Tensor grad_b = at::zeros({10, 3}, wide);
+  put_adapter_gradients({.a = grad_a, .b = grad_b}, inner, grad_output, input, adapter);
+  EXPECT_TRUE(grad_a.allclose(a.grad(), 1e-12));
+  EXPECT_TRUE(grad_b.allclose(b.grad(), 1e-12));
+}
+
+TEST(Dropout, NumbersAtASiteAreIndependent) {
+  const Dropout site = {.probability = 0.3, .seed = 1};
+  EXPECT_NE(numbered(site, 0).seed, numbered(site, 1).seed);
+  EXPECT_NE(numbered(site, 0).seed, site.seed);
+  EXPECT_EQ(numbered(site, 1).seed, numbered(site, 1).seed);
+  EXPECT_EQ(numbered(site, 1).probability, 0.3);
 }
 
 TEST(Dropout, EverythingThatNamesAPassChangesTheSeed) {

@@ -203,6 +203,8 @@ TEST(ResumeRefuses, AdaptersOfAnotherRecipeOrBase) {
       {of_adapters({"recipe.lora.rank=2"}), "recipe.lora.rank is 2, and was 4"},
       {of_adapters({"recipe.lora.alpha=5"}), "recipe.lora.alpha is 5, and was 8"},
       {of_adapters({"recipe.lora.rank_stabilised=true"}), "rank_stabilised is true"},
+      {of_adapters({"recipe.lora.base_bits=8"}), "recipe.lora.base_bits is 8, and was 16"},
+      {of_adapters({"recipe.lora.dropout=0"}), "recipe.lora.dropout is 0, and was 0.2"},
       {of_adapters({R"(recipe.lora.targets=["q_proj"])"}), "recipe.lora.targets is [q_proj]"},
       {of_adapters({"model.init_seed=9"}), "beside other weights than those of this run"}};
   for (const auto& other : others) {

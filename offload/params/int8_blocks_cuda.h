@@ -1,0 +1,24 @@
+// Int8Blocks on a GPU: what dequantise_int8() gives, as the type that is computed with, bit for bit
+// as the host makes it (pack_parameters()).
+#pragma once
+
+#include <cstdint>
+
+#include "aio/result.h"
+#include "offload/element_types.h"
+
+namespace sluice::offload {
+
+struct Int8Unpacking {
+  const std::int8_t* quantised = nullptr;  // on the GPU, at a multiple of 16 bytes, as the next
+  const float* scales = nullptr;           // one for each block
+  std::uint64_t elements = 0;              // whole blocks
+  ParamForm form = ParamForm::kSplit;
+  void* out = nullptr;  // on the GPU, at a multiple of 16 bytes
+};
+
+// Enqueues the work on `stream` (a cudaStream_t) of the current device and returns. Allocates
+// nothing, waits for nothing. kInternal: the launch failed, with CUDA's message.
+Status dequantise_int8_cuda(const Int8Unpacking& unpacking, void* stream);
+
+}  // namespace sluice::offload
