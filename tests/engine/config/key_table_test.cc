@@ -104,6 +104,7 @@ std::vector<Json> right_values(const Key& key) {
         using A = decltype(accessor);
         if constexpr (std::is_same_v<A, Accessor<bool>>) return {!standard.get<bool>()};
         if constexpr (std::is_same_v<A, Accessor<std::int64_t>>) {
+          if (key.path == "recipe.lora.base_bits") return {8, 16};
           const auto first = static_cast<std::int64_t>(low);
           return {standard == first ? first + 1 : first, first + 2};
         }
