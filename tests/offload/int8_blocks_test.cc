@@ -91,10 +91,10 @@ TEST(Int8Blocks, RefuseWhatIsNotFinite) {
 }
 
 TEST(Int8Blocks, SayWhereAUnitsBytesLie) {
-  constexpr Int8Blocks blocks{.elements = 512, .plain = 128, .plain_bytes = 2};
-  EXPECT_EQ(blocks.scales_offset(), 512U);
-  EXPECT_EQ(blocks.plain_offset(), 512U + 4 * 4);
-  EXPECT_EQ(blocks.bytes(), 512U + 16 + 256);
+  constexpr Int8Blocks kBlocks{.elements = 512, .plain = 128, .plain_bytes = 2};
+  EXPECT_EQ(kBlocks.scales_offset(), 512U);
+  EXPECT_EQ(kBlocks.plain_offset(), 512U + 4 * 4);
+  EXPECT_EQ(kBlocks.bytes(), 512U + 16 + 256);
 }
 
 }  // namespace

@@ -386,8 +386,9 @@ class Mutator {
       case 4:
         for (TensorSpec& tensor : tensors)
           tensor.dtype = std::vector{DType::kBF16, DType::kF16, DType::kF64, DType::kI64}[below(4)];
-        std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
-          return element_bytes(a.dtype) > element_bytes(b.dtype);
+        std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
+          return std::pair(element_bytes(b.dtype), a.name) <
+                 std::pair(element_bytes(a.dtype), b.name);
         });
         return;
       default:
