@@ -10,6 +10,7 @@
 #include <iostream>
 #include <map>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "engine/exchange/stored_shape.h"
