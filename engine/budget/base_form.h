@@ -30,7 +30,10 @@ struct BaseForm {
   }
   // Of a unit on the host.
   std::uint64_t bytes(const UnitLayout& unit) const {
-    if (is_int8) return blocks(unit).bytes();
+    return is_int8 ? blocks(unit).bytes() : unpacked_bytes(unit);
+  }
+  // Of one that is computed with.
+  std::uint64_t unpacked_bytes(const UnitLayout& unit) const {
     return unit.elements * offload::element_bytes(offload::compute_type(form));
   }
 

@@ -22,11 +22,19 @@ std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type) {
   return align_up(unit.slot_elements * offload::element_bytes(type), kPlaceAlignment);
 }
 
-Int8CpuSlots::Int8CpuSlots(const ModelLayout& base, offload::ElementType type) {
-  for (int unit = 0; unit < base.units(); ++unit) {
-    std::uint64_t& largest = base.lends(unit) ? lender_ : other_;
-    largest = std::max(largest, place_bytes(base.layout(unit), type));
-  }
+std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
+                             const BaseForm& base) {
+  return base.is_int8 ? align_up(base.bytes(unit), kPlaceAlignment) : place_bytes(unit, type);
+}
+
+UnpackedPlaces::UnpackedPlaces(const ModelLayout& base, offload::ElementType type) {
+  for (int unit = 0; unit < base.units(); ++unit)
+    add(place_bytes(base.layout(unit), type), base.lends(unit));
+}
+
+void UnpackedPlaces::add(std::uint64_t place_bytes, bool lends) {
+  std::uint64_t& largest = lends ? lender_ : other_;
+  largest = std::max(largest, place_bytes);
 }
 
 UnitRole slot_role(const ModelLayout& model, int unit, bool ends_take_turns) {
@@ -35,21 +43,28 @@ UnitRole slot_role(const ModelLayout& model, int unit, bool ends_take_turns) {
   return joins ? UnitRole::kEmbedding : role;
 }
 
-void SlotFootprint::add(UnitRole role, std::uint64_t place_bytes, bool resident) {
-  if (resident || place_bytes == 0) {
-    resident_bytes_ += place_bytes;
+void SlotFootprint::add(const Unit& unit, bool resident) {
+  if (resident || unit.place_bytes == 0) {
+    resident_bytes_ += unit.place_bytes;
     return;
   }
-  Streamed& streamed = streamed_[static_cast<std::size_t>(role)];
+  Streamed& streamed = streamed_[static_cast<std::size_t>(unit.role)];
   ++streamed.units;
-  streamed.largest_bytes = std::max(streamed.largest_bytes, place_bytes);
+  streamed.largest_bytes = std::max(streamed.largest_bytes, unit.streamed_bytes);
+  if (unit.is_packed) unpacked_.add(unit.place_bytes, unit.lends);
 }
 
 SlotFootprint SlotFootprint::of(const ModelLayout& model, const CudaSlotOptions& options) {
   SlotFootprint all;
-  for (int unit = 0; unit < model.units(); ++unit)
-    all.add(slot_role(model, unit, options.ends_take_turns),
-            place_bytes(model.layout(unit), options.type), options.residency.resident(unit));
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const UnitLayout& layout = model.layout(unit);
+    all.add({.role = slot_role(model, unit, options.ends_take_turns),
+             .lends = model.lends(unit),
+             .place_bytes = place_bytes(layout, options.type),
+             .streamed_bytes = streamed_bytes(layout, options.type, options.base),
+             .is_packed = options.base.is_int8},
+            options.residency.resident(unit));
+  }
   return all;
 }
 
@@ -59,16 +74,10 @@ int SlotFootprint::slots(UnitRole role, int block_slots) const {
 }
 
 std::uint64_t SlotFootprint::all_slot_bytes(int block_slots) const {
-  std::uint64_t total = 0;
+  std::uint64_t total = unpacked_.bytes();
   for (const UnitRole role : kSlotRoles)
     total += slot_bytes(role) * static_cast<std::uint64_t>(slots(role, block_slots));
   return total;
-}
-
-std::uint64_t SlotFootprint::staging_bytes(const BaseForm& base) const {
-  const bool streams = std::any_of(streamed_.begin(), streamed_.end(),
-                                   [](const Streamed& role) { return role.units > 0; });
-  return base.is_int8 && streams ? kInt8StagingBytes : 0;
 }
 
 // ---- gradients -------------------------------------------------------------------------------

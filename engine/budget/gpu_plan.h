@@ -29,22 +29,25 @@ struct CudaSlotOptions {
   offload::UnitResidency residency;
   BaseForm base;  // of frozen parameters: what is copied into the slots
 };
-// Of a base in 8 bits a piece lies there, with its scales, until it has become a part of a slot.
-inline constexpr std::uint64_t kInt8StagingElements = std::uint64_t{32} << 20;
-inline constexpr std::uint64_t kInt8StagingBytes =
-    offload::Int8Blocks{.elements = kInt8StagingElements}.bytes();
 inline constexpr UnitRole kSlotRoles[] = {UnitRole::kEmbedding, UnitRole::kBlock, UnitRole::kHead};
 // Units with the same one take turns in slots.
 UnitRole slot_role(const ModelLayout& model, int unit, bool ends_take_turns);
 
 // A unit's place: in a slot, or of its own.
 std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type);
+// In a slot, as it comes from the host: of a base in 8 bits less than its place.
+std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
+                             const BaseForm& base);
 
-// On the CPU a base in 8 bits is made into these: the embedding, where it lends, has one, and all
-// other units take turns in another.
-class Int8CpuSlots {
+// Where a base in 8 bits becomes what is computed with, each time a unit is acquired: a unit that
+// lends parameters has a place of its own, since it is acquired beside the one that borrows them;
+// all others take turns in another.
+class UnpackedPlaces {
  public:
-  Int8CpuSlots(const ModelLayout& base, offload::ElementType type);
+  UnpackedPlaces() = default;
+  UnpackedPlaces(const ModelLayout& base, offload::ElementType type);  // of all units
+
+  void add(std::uint64_t place_bytes, bool lends);
   std::uint64_t lender_bytes() const { return lender_; }
   std::uint64_t other_bytes() const { return other_; }
   std::uint64_t bytes() const { return lender_ + other_; }
@@ -58,15 +61,21 @@ class Int8CpuSlots {
 // up for placements that they only consider; so does SinkFootprint.
 class SlotFootprint {
  public:
-  // `role`: slot_role().
-  void add(UnitRole role, std::uint64_t place_bytes, bool resident);
+  struct Unit {
+    UnitRole role = UnitRole::kBlock;  // slot_role()
+    bool lends = false;
+    std::uint64_t place_bytes = 0;
+    std::uint64_t streamed_bytes = 0;
+    bool is_packed = false;  // in 8 bits: it is computed with in UnpackedPlaces
+  };
+  void add(const Unit& unit, bool resident);
   static SlotFootprint of(const ModelLayout& model, const CudaSlotOptions& options);
 
   // Of units of a role, where blocks have at most so many; and the bytes of one.
   int slots(UnitRole role, int block_slots) const;
   std::uint64_t slot_bytes(UnitRole role) const { return at(role).largest_bytes; }
-  std::uint64_t all_slot_bytes(int block_slots) const;
-  std::uint64_t staging_bytes(const BaseForm& base) const;  // beside the slots
+  const UnpackedPlaces& unpacked() const { return unpacked_; }
+  std::uint64_t all_slot_bytes(int block_slots) const;  // and those
   std::uint64_t resident_bytes() const { return resident_bytes_; }
 
  private:
@@ -77,6 +86,7 @@ class SlotFootprint {
   const Streamed& at(UnitRole role) const { return streamed_[static_cast<std::size_t>(role)]; }
 
   std::array<Streamed, std::size(kSlotRoles)> streamed_{};
+  UnpackedPlaces unpacked_;
   std::uint64_t resident_bytes_ = 0;
 };
 

@@ -84,7 +84,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
     fixed_.host.gradients = planned_cpu_sink_bytes(spec.model, spec.types().gradient);
   }
   if (!on_gpu_ && has_frozen_ && base_form_.is_int8)
-    fixed_.host.param_slots = Int8CpuSlots(spec.model.base(), spec.types().compute()).bytes();
+    fixed_.host.param_slots = UnpackedPlaces(spec.model.base(), spec.types().compute()).bytes();
   if (spec.purpose == RunPurpose::kGeneration) {
     fixed_.compute.kv_cache = spec.model.kv_cache_bytes(
         generation_context(spec.config), offload::element_bytes(spec.types().compute()));
@@ -100,9 +100,13 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
     const UnitLayout& base = spec.model.base_layout(index);
     const std::uint64_t host_bytes = has_frozen_ ? base_form_.bytes(base) : base.elements * width;
     const std::uint64_t of_adapters = has_frozen_ ? spec.model.layout(index).elements : 0;
-    units_.push_back({.role = slot_role(spec.model, index, trains_ && !has_frozen_),
+    const ModelLayout& passing = has_frozen_ ? spec.model.base() : spec.model;
+    units_.push_back({.slot = {.role = slot_role(spec.model, index, trains_ && !has_frozen_),
+                               .lends = passing.lends(index),
+                               .place_bytes = place_bytes(base, types.compute()),
+                               .streamed_bytes = streamed_bytes(base, types.compute(), base_form_),
+                               .is_packed = base_form_.is_int8},
                       .elements = base.elements,
-                      .place_bytes = place_bytes(base, types.compute()),
                       .mapping_bytes = offload::param_mapping_bytes(host_bytes),
                       .image_bytes = offload::param_image_bytes(host_bytes),
                       .adapter_place_bytes =
@@ -192,26 +196,24 @@ void MemoryLedger::add_gpu(Places places, MemoryAmounts& amounts) const {
   SinkFootprint gradients;
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const Unit& unit = units_[i];
-    slots.add(unit.role, unit.place_bytes, is_resident(places[i]));
-    if (unit.adapter_place_bytes > 0) slots.add(unit.role, unit.adapter_place_bytes, true);
+    slots.add(unit.slot, is_resident(places[i]));
+    slots.add({.place_bytes = unit.adapter_place_bytes}, true);
     if (trains_) gradients.add(unit.gradient, places[i].gpu_elements > 0, host_updates(places[i]));
   }
   amounts.gpu.resident_params = slots.resident_bytes();
-  amounts.gpu.slots = slots.all_slot_bytes(block_slots_) + slots.staging_bytes(base_form_);
+  amounts.gpu.slots = slots.all_slot_bytes(block_slots_);
   amounts.gpu.gradients = gradients.gpu_bytes();
   amounts.host.gradients = gradients.host_bytes();
 }
 
 SlotFootprint MemoryLedger::slots(Places places) const {
   SlotFootprint slots;
-  for (std::size_t i = 0; i < units_.size(); ++i)
-    slots.add(units_[i].role, units_[i].place_bytes, is_resident(places[i]));
+  for (std::size_t i = 0; i < units_.size(); ++i) slots.add(units_[i].slot, is_resident(places[i]));
   return slots;
 }
 
 std::uint64_t MemoryLedger::slot_bytes(Places places, int block_slots) const {
-  const SlotFootprint all = slots(places);
-  return all.all_slot_bytes(block_slots) + all.staging_bytes(base_form_);
+  return slots(places).all_slot_bytes(block_slots);
 }
 
 int MemoryLedger::streamed_blocks(Places places) const {

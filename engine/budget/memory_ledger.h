@@ -78,10 +78,9 @@ class MemoryLedger final : public offload::PlacementLedger {
 
  private:
   struct Unit {
-    UnitRole role = UnitRole::kBlock;  // slot_role()
     // Of its parameters that come and go.
+    SlotFootprint::Unit slot;  // on the GPU
     std::uint64_t elements = 0;
-    std::uint64_t place_bytes = 0;    // on the GPU
     std::uint64_t mapping_bytes = 0;  // in RAM
     std::uint64_t image_bytes = 0;    // of their record
     // Of those that are trained beside them, where they are frozen.

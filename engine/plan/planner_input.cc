@@ -146,6 +146,7 @@ class Input {
                            .elements = layout.elements,
                            .frozen_elements = question_.model.frozen(unit).elements,
                            .frozen_bytes = base_form_.bytes(question_.model.frozen(unit)),
+                           .unpack_s = unpack_s(question_.model.frozen(unit)),
                            .forward_s = micro_batches * seconds.forward_s,
                            .recompute_s = recomputes ? micro_batches * seconds.recompute_s : 0,
                            .backward_s = micro_batches * seconds.backward_s + gradient_s,
@@ -161,6 +162,14 @@ class Input {
       cost.kept_bytes = count * question_.model.kind(unit).saved_bytes(pass);
     }
     input_.units.push_back(std::move(cost));
+  }
+
+  // Of a base in 8 bits: read, and written as what is computed with.
+  double unpack_s(const UnitLayout& frozen) const {
+    const double rate =
+        question_.on_gpu ? input_.speeds.gpu_copy_bytes_per_s : input_.speeds.host_copy_bytes_per_s;
+    if (!base_form_.is_int8 || rate <= 0) return 0;
+    return static_cast<double>(base_form_.bytes(frozen) + base_form_.unpacked_bytes(frozen)) / rate;
   }
 
   // As many buffers as where all parameters are on NVMe: with fewer there the run may have more.

@@ -42,7 +42,7 @@ CpuUnitParameters::CpuUnitParameters(const ModelLayout& model, const BaseForm& f
         std::make_unique<SlotStorage>(model.layout(unit), scalar_type(type), at::Device(at::kCPU));
   }
   if (!form.is_int8) return;
-  const Int8CpuSlots slots(model, type);
+  const UnpackedPlaces slots(model, type);
   lender_ = zeroed(slots.lender_bytes());
   other_ = zeroed(slots.other_bytes());
 }

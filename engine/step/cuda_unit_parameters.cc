@@ -48,7 +48,8 @@ class CudaUnitParameters final : public UnitParameters {
         add_slot(of, shared_.back().data_ptr());
       }
     }
-    staging_ = zeroed(footprint_.staging_bytes(options_.base));
+    unpacked_lender_ = zeroed(footprint_.unpacked().lender_bytes());
+    unpacked_ = zeroed(footprint_.unpacked().other_bytes());
     rank_streamed_blocks();
   }
 
@@ -79,16 +80,23 @@ class CudaUnitParameters final : public UnitParameters {
     }
     Slot& slot = slot_at(index);
     slot.loaded.block(c10::cuda::getCurrentCUDAStream());
-    slot.acquired = true;
     slot.last_use = ++uses_;
-    unit_at(unit).slot = index;
-    unit_at(unit).storage->acquire(slot.memory);
+    void* memory = slot.memory;
+    if (is_packed(slot)) {
+      SLUICE_ASSIGN_OR_RETURN(memory, unpack(unit, slot));
+    } else {
+      slot.acquired = true;
+      unit_at(unit).slot = index;
+    }
+    unit_at(unit).storage->acquire(memory);
     return &unit_at(unit).storage->views();
   }
 
   void release(int unit) override {
-    Slot& slot = slot_at(std::exchange(unit_at(unit).slot, kNobody));
     unit_at(unit).storage->release();
+    const int index = std::exchange(unit_at(unit).slot, kNobody);
+    if (index == kNobody) return;  // it was unpacked, and its slot is free since
+    Slot& slot = slot_at(index);
     slot.used.record(c10::cuda::getCurrentCUDAStream());
     slot.acquired = false;
   }
@@ -145,7 +153,7 @@ class CudaUnitParameters final : public UnitParameters {
   };
   struct Unit {
     std::unique_ptr<SlotStorage> storage;
-    int slot = kNobody;  // while acquired
+    int slot = kNobody;  // while acquired, and computed with there
     int own_slot = kNobody;
     int streamed_rank = 0;  // of a block that shares slots: how many such blocks precede it
   };
@@ -209,7 +217,7 @@ class CudaUnitParameters final : public UnitParameters {
   // The part of the unit that the host updates: all of it, unless some of its state is on the GPU.
   Status copy_to(Slot& slot, int unit, std::span<const std::byte> from) {
     const UnitLayout& layout = model_.layout(unit);
-    if (options_.base.is_int8) return copy_int8_to(slot, unit, from);
+    if (is_packed(slot)) return copy_packed_to(slot, unit, from);
     const offload::ElementRange whole[] = {{.first = 0, .elements = layout.elements}};
     const bool partly = slot.owner != kNobody;
     const auto ranges = partly ? options_.residency.on_host(unit) : std::span(whole);
@@ -234,46 +242,52 @@ class CudaUnitParameters final : public UnitParameters {
     return {};
   }
 
-  // A base in 8 bits, piece by piece; all of it in the order of one stream.
-  Status copy_int8_to(Slot& slot, int unit, std::span<const std::byte> from) {
-    const UnitLayout& layout = model_.layout(unit);
-    const offload::Int8Blocks blocks = options_.base.blocks(layout);
-    const CudaCopySpan span({.trace = trace_,
-                             .track = TraceTrack::kH2d,
-                             .name = layout.name.c_str(),
-                             .bytes = from.size()},
-                            copies_.stream());
-    const auto copy = [&](void* to, std::uint64_t offset, std::uint64_t bytes) -> Status {
-      const cudaError_t copied = cudaMemcpyAsync(to, from.data() + offset, bytes,
-                                                 cudaMemcpyHostToDevice, copies_.stream());
-      if (copied == cudaSuccess) return {};
-      return Error(ErrorCode::kInternal, "copying the parameters of " + layout.name +
+  // Units of a base in 8 bits pass through the slots so.
+  bool is_packed(const Slot& slot) const { return options_.base.is_int8 && slot.owner == kNobody; }
+
+  Status copy_packed_to(Slot& slot, int unit, std::span<const std::byte> from) {
+    const std::string& name = model_.layout(unit).name;
+    const CudaCopySpan span(
+        {.trace = trace_, .track = TraceTrack::kH2d, .name = name.c_str(), .bytes = from.size()},
+        copies_.stream());
+    const cudaError_t copied = cudaMemcpyAsync(slot.memory, from.data(), from.size(),
+                                               cudaMemcpyHostToDevice, copies_.stream());
+    if (copied != cudaSuccess) {
+      return Error(ErrorCode::kInternal, "copying the parameters of " + name +
                                              " to the GPU failed: " + cudaGetErrorString(copied));
-    };
-    auto* const memory = static_cast<std::byte*>(slot.memory);
-    auto* const staged = static_cast<std::byte*>(staging_.data_ptr());
-    auto* const staged_scales = staged + kInt8StagingElements;
-    for (std::uint64_t first = 0; first < blocks.elements; first += kInt8StagingElements) {
-      const std::uint64_t elements = std::min(kInt8StagingElements, blocks.elements - first);
-      const std::uint64_t scale_bytes = elements / offload::kInt8Block * sizeof(float);
-      const std::uint64_t first_scale = first / offload::kInt8Block * sizeof(float);
-      SLUICE_RETURN_IF_ERROR(copy(staged, first, elements));
-      SLUICE_RETURN_IF_ERROR(
-          copy(staged_scales, blocks.scales_offset() + first_scale, scale_bytes));
-      SLUICE_RETURN_IF_ERROR(
-          offload::dequantise_int8_cuda({.quantised = reinterpret_cast<const std::int8_t*>(staged),
-                                         .scales = reinterpret_cast<const float*>(staged_scales),
-                                         .elements = elements,
-                                         .form = options_.base.form,
-                                         .out = memory + first * blocks.plain_bytes},
-                                        copies_.stream()));
     }
-    if (blocks.plain > 0)
-      SLUICE_RETURN_IF_ERROR(copy(memory + blocks.elements * blocks.plain_bytes,
-                                  blocks.plain_offset(), blocks.plain * blocks.plain_bytes));
     slot.loaded.record(copies_);
     copied_bytes_ += from.size();
     return {};
+  }
+
+  // Between what is computed, not beside it: a kernel of the copies' stream would take
+  // multiprocessors from a product until its last tiles wait for them. The slot is free after it.
+  Result<void*> unpack(int unit, Slot& slot) {
+    const UnitLayout& layout = model_.layout(unit);
+    const offload::Int8Blocks blocks = options_.base.blocks(layout);
+    const c10::cuda::CUDAStream compute = c10::cuda::getCurrentCUDAStream();
+    const auto* const packed = static_cast<const std::byte*>(slot.memory);
+    at::Tensor& place = model_.lends(unit) ? unpacked_lender_ : unpacked_;
+    auto* const out = static_cast<std::byte*>(place.data_ptr());
+    SLUICE_RETURN_IF_ERROR(offload::dequantise_int8_cuda(
+        {.quantised = reinterpret_cast<const std::int8_t*>(packed),
+         .scales = reinterpret_cast<const float*>(packed + blocks.scales_offset()),
+         .elements = blocks.elements,
+         .form = options_.base.form,
+         .out = out},
+        compute.stream()));
+    if (blocks.plain > 0) {
+      const cudaError_t copied = cudaMemcpyAsync(
+          out + blocks.elements * blocks.plain_bytes, packed + blocks.plain_offset(),
+          blocks.plain * blocks.plain_bytes, cudaMemcpyDeviceToDevice, compute.stream());
+      if (copied != cudaSuccess) {
+        return Error(ErrorCode::kInternal, "copying the parameters of " + layout.name +
+                                               " on the GPU failed: " + cudaGetErrorString(copied));
+      }
+    }
+    slot.used.record(compute);
+    return static_cast<void*>(out);
   }
 
   Status load(int unit, int index) {
@@ -304,7 +318,8 @@ class CudaUnitParameters final : public UnitParameters {
   c10::cuda::CUDAStream copies_;
   at::Tensor resident_;             // the places of resident units, consecutively
   std::vector<at::Tensor> shared_;  // one a slot
-  at::Tensor staging_;              // of a base in 8 bits; else empty
+  at::Tensor unpacked_lender_;      // UnpackedPlaces of a base in 8 bits; else empty
+  at::Tensor unpacked_;
   std::vector<Unit> units_;
   std::vector<std::unique_ptr<Slot>> slots_;
   int streamed_blocks_ = 0;

@@ -98,7 +98,7 @@ void expect_passes(const ExpectedParts& parts, const offload::StepProgram& progr
 // are there in 8 bits. Then they are made into what is computed with each time they are acquired,
 // by all of LibTorch's threads.
 //
-// Memory:  Int8CpuSlots of a base in 8 bits; else none.
+// Memory:  UnpackedPlaces of a base in 8 bits; else none.
 class CpuUnitParameters final : public UnitParameters {
  public:
   // All but `form` must outlive it. `form`: is_int8 only for a base.
@@ -123,7 +123,7 @@ class CpuUnitParameters final : public UnitParameters {
   const BaseForm form_;
   offload::ParamOffloader& params_;
   std::vector<Slot> slots_;  // by unit
-  at::Tensor lender_;        // of a base in 8 bits: Int8CpuSlots
+  at::Tensor lender_;        // of a base in 8 bits: UnpackedPlaces
   at::Tensor other_;
 };
 

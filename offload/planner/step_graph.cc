@@ -159,13 +159,22 @@ void StepGraph::used_by(TaskId task) {
   fetched_.own = fetched_.lender = kNoTask;
 }
 
+// Of what was fetched for the next task, before it.
+double StepGraph::unpack_s() const {
+  double seconds = 0;
+  for (const int unit : fetched_.units)
+    if (!inputs_.place(unit).resident) seconds += inputs_.unit(unit).unpack_s;
+  return seconds;
+}
+
 void StepGraph::add_forward(int index) {
   const TaskId before = tasks_.last_compute();
   const TaskId adamw = add_gpu_adamw(index);
   const int leaver = ring_leaver_[at(index)];
   const TaskId place_free = leaver >= 0 ? inputs_out_[at(leaver)] : kNoTask;
-  const TaskId forward = tasks_.add(Kind::kForward, index, inputs_.unit(index).forward_s,
-                                    {gate(index), fetched_.own, place_free, fetched_.lender});
+  const TaskId forward =
+      tasks_.add(Kind::kForward, index, inputs_.unit(index).forward_s + unpack_s(),
+                 {gate(index), fetched_.own, place_free, fetched_.lender});
   gpu_begins_.push_back(adamw == kNoTask ? forward : adamw);
   used_by(forward);
   if (inputs_.place(index).activations == ActivationPlace::kOffload && inputs_.has_bus()) {
@@ -179,7 +188,7 @@ void StepGraph::add_forward(int index) {
 void StepGraph::add_head(int index) {
   const UnitCost& unit = inputs_.unit(index);
   const TaskId adamw = add_gpu_adamw(index);
-  head_ = tasks_.add(Kind::kHead, index, unit.forward_s + unit.backward_s,
+  head_ = tasks_.add(Kind::kHead, index, unit.forward_s + unit.backward_s + unpack_s(),
                      {gate(index), fetched_.own, fetched_.lender, kNoTask});
   gpu_begins_.push_back(adamw == kNoTask ? head_ : adamw);
   used_by(head_);
@@ -203,7 +212,7 @@ void StepGraph::add_backward(int index) {
                             {place_free, inputs_out_[at(index)], kNoTask, kNoTask});
   }
   const double again_s = activations == ActivationPlace::kKeep ? 0 : unit.recompute_s;
-  const TaskId backward = tasks_.add(Kind::kBackward, index, unit.backward_s + again_s,
+  const TaskId backward = tasks_.add(Kind::kBackward, index, unit.backward_s + again_s + unpack_s(),
                                      {fetched_.own, unit_input, stage_free(), fetched_.lender});
   backwards_[at(index)] = backward;
   used_by(backward);

@@ -75,6 +75,7 @@ class StepGraph {
   void add_forward(int unit);
   void add_head(int unit);
   TaskId add_gpu_adamw(int unit);
+  double unpack_s() const;
   void add_backward(int unit);
   void add_gradient(int unit);
   void add_norm();

@@ -34,6 +34,7 @@ struct UnitCost {
   std::uint64_t elements = 0;         // that are trained, and so have state and a gradient
   std::uint64_t frozen_elements = 0;  // that are not; then these pass through the slots
   std::uint64_t frozen_bytes = 0;     // of those, on the host
+  double unpack_s = 0;                // of the GPU, each time those came from there
   double forward_s = 0;               // of the GPU
   double recompute_s = 0;
   double backward_s = 0;               // without recomputing; the cast of the gradient included

@@ -25,6 +25,17 @@ std::vector<UnitCost> three_units() {
           {.name = "head", .elements = 10, .forward_s = 1, .backward_s = 2, .lenders = {0}}};
 }
 
+// With 2 seconds for what comes in 8 bits of the embedding, and 1 of the block.
+std::vector<UnitCost> packed_units() {
+  std::vector<UnitCost> units = three_units();
+  units[0].frozen_elements = 10;
+  units[0].unpack_s = 2;
+  units[1].frozen_elements = 20;
+  units[1].unpack_s = 1;
+  units[2].frozen_elements = 10;
+  return units;
+}
+
 // Two blocks that recompute nothing.
 std::vector<UnitCost> four_units() {
   const UnitCost block{.name = "h0", .elements = 20, .forward_s = 3, .backward_s = 6};
@@ -60,6 +71,17 @@ TEST(StepModel, IsTheGpusWorkWhenAllIsOnTheGpu) {
   EXPECT_EQ(recomputed.update_exposed_s, 0);
   places[1].activations = ActivationPlace::kKeep;
   EXPECT_NEAR(predict_step(units, places, speeds, {}).step_s, 19, kClose);
+}
+
+TEST(StepModel, UnpacksEachTimeWhatPassesThrough) {
+  const auto units = packed_units();
+  auto places = each(units, [](const UnitCost& unit) { return on_cpu(unit, false); });
+  // Forward 2 + 1 and 1 + 3, head 2 + 3 with what the embedding lends, backward 1 + 2 + 6 and 2.
+  EXPECT_NEAR(predict_step(units, places, instant_machine(), {}).step_s, 23, kClose);
+  places[1].resident = true;
+  EXPECT_NEAR(predict_step(units, places, instant_machine(), {}).step_s, 21, kClose);
+  places[0].resident = true;
+  EXPECT_NEAR(predict_step(units, places, instant_machine(), {}).step_s, 17, kClose);
 }
 
 TEST(StepModel, HidesUpdatesUnderForwardUnitByUnit) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/budget/base_form.h"
 #include "engine/plan/report/plan_words.h"
 #include "offload/planner/zero_estimates.h"
 
@@ -140,6 +141,13 @@ std::string zero_table(const RunPlan& plan, const ClusterShape& cluster) {
   return aligned(rows);
 }
 
+std::string adapters_text(const config::Config& config, const RunPlan& plan) {
+  if (!plan.trains_adapters) return "";
+  const bool in_8_bits = config.lora.base_bits == BaseForm::kInt8Bits;
+  return std::string(in_8_bits ? "kept in 8 bits, " : "") + "and " +
+         compact(static_cast<double>(plan.trained)) + " in adapters, ";
+}
+
 }  // namespace
 
 std::string memory_table(const RunPlan& plan) {
@@ -156,12 +164,9 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
   const StepPrediction& step = plan.placement.prediction;
   std::string text =
       config.model.family + " model of " + compact(static_cast<double>(plan.parameters)) +
-      " parameters, " +
-      (plan.trains_adapters ? "and " + compact(static_cast<double>(plan.trained)) + " in adapters, "
-                            : std::string()) +
-      std::to_string(plan.tokens_per_step) + " tokens a step, on " +
-      (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) + "\n\n" +
-      memory_table(plan) + "\n" + nvme_path_table(plan);
+      " parameters, " + adapters_text(config, plan) + std::to_string(plan.tokens_per_step) +
+      " tokens a step, on " + (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) +
+      "\n\n" + memory_table(plan) + "\n" + nvme_path_table(plan);
   if (!plan.placement.fits) return text + does_not_fit(config, plan) + "\n";
   text += placement_text(plan) + "\n" + resource_table(step) + "\n" + plan_summary(plan) + "\n";
   if (step.nvme_write_bytes > 0) {

@@ -78,8 +78,7 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
         plan.base ? SlotFootprint::of(model_.base(), base_slot_options(plan)) : SlotFootprint();
     EXPECT_EQ(amounts.gpu.resident_params, slots.resident_bytes() + of_base.resident_bytes());
     EXPECT_EQ(amounts.gpu.slots, slots.all_slot_bytes(plan.fetching.block_slots) +
-                                     of_base.all_slot_bytes(plan.fetching.block_slots) +
-                                     (plan.base ? of_base.staging_bytes(plan.base->form) : 0));
+                                     of_base.all_slot_bytes(plan.fetching.block_slots));
     const SinkFootprint gradients = SinkFootprint::of(model_, sink_options(plan));
     EXPECT_EQ(amounts.gpu.gradients, gradients.gpu_bytes());
     EXPECT_EQ(amounts.host.gradients, gradients.host_bytes());
