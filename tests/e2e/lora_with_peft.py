@@ -82,6 +82,30 @@ class Adapters(LlamaRuns):
                 for key, value in theirs.items():
                     self.assertLess((ours[key] - value).norm(), 1e-3 * value.norm(), key)
 
+    def test_a_base_in_8_bits_is_the_numbers_that_it_stands_for(self):
+        def rounded(matrix, block=128):
+            flat = matrix.flatten()
+            blocks = torch.nn.functional.pad(flat, (0, -len(flat) % block)).view(-1, block)
+            scale = blocks.abs().amax(1, keepdim=True) / 127
+            return (torch.round(blocks / scale) * scale).flatten()[:len(flat)].view_as(matrix)
+
+        for case in ("llama", "qwen2"):
+            with self.subTest(case=case):
+                adapted, base, adapter = self.folders(case)
+                file = self.run_file(case, base, adapter)
+                self.sluice("train", file, "--out", self.path / case, "--steps", STEPS,
+                            "--set", "recipe.lora.base_bits=8", *self.words())
+                as_it_was = mean_loss(adapted, self.text, LENGTH)
+                with torch.no_grad():
+                    for name, value in adapted.named_parameters():
+                        if value.dim() == 2 and "lora_" not in name:
+                            value.copy_(rounded(value))
+                in_8_bits = mean_loss(adapted, self.text, LENGTH)
+                self.assertGreater(abs(in_8_bits - as_it_was), 3e-5 * as_it_was)
+                self.assert_close(self.evaluate(base, file, "--adapter", adapter, "--set",
+                                                "recipe.lora.base_bits=8"), in_8_bits, 1e-5)
+                self.assert_steps_are_those_of(adapted, case)
+
     def trained_by_peft(self, adapted, computing):
         """Losses and adapters of the steps that sluice takes; `computing` makes a context."""
         training = Training(adapted, ADAMW, lambda applied: ADAMW["lr"])
