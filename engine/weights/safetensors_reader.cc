@@ -103,8 +103,14 @@ Status SafetensorsReader::add_set(const std::string& index_path) {
   std::set<std::string> names;
   for (const auto& [tensor, file] : *index) names.insert(file);
   const std::string folder = index_path.substr(0, index_path.rfind('/') + 1);
-  for (const std::string& name : names)
-    SLUICE_RETURN_IF_ERROR(add_file(folder + name, name, &*index));
+  for (const std::string& name : names) {
+    Status added = add_file(folder + name, name, &*index);
+    if (added.ok()) continue;
+    if (added.error().code() != ErrorCode::kNotFound) return added;
+    return Error(ErrorCode::kNotFound, index_path + ": it names " + name + ", 1 of " +
+                                           std::to_string(names.size()) +
+                                           " files, which is not beside it: copy it there too");
+  }
   if (tensors_.size() == index->size()) return {};
   std::set<std::string_view> found;
   for (const TensorInfo& tensor : tensors_) found.insert(tensor.name);
