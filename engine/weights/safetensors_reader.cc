@@ -107,9 +107,9 @@ Status SafetensorsReader::add_set(const std::string& index_path) {
     Status added = add_file(folder + name, name, &*index);
     if (added.ok()) continue;
     if (added.error().code() != ErrorCode::kNotFound) return added;
-    return Error(ErrorCode::kNotFound, index_path + ": it names " + name + ", 1 of " +
-                                           std::to_string(names.size()) +
-                                           " files, which is not beside it: copy it there too");
+    return Error(ErrorCode::kNotFound, index_path + ": it names " + name +
+                                           ", which is not beside it; all of its " +
+                                           std::to_string(names.size()) + " files are needed");
   }
   if (tensors_.size() == index->size()) return {};
   std::set<std::string_view> found;

@@ -95,8 +95,9 @@ TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
   EXPECT_THAT(refusal("bad.json"),
               HasSubstr("bad.json: tensor \"in a\" is said to be in b.safetensors, and is not"));
   put("lost.json", R"({"weight_map":{"in a":"c.safetensors"}})");
-  EXPECT_THAT(refusal("lost.json"),
-              HasSubstr("lost.json: it names c.safetensors, 1 of 1 files, which is not beside it"));
+  EXPECT_THAT(
+      refusal("lost.json"),
+      HasSubstr("lost.json: it names c.safetensors, which is not beside it; all of its 1 files"));
   put("broken.json", R"({"weight_map")");
   EXPECT_THAT(refusal("broken.json"), HasSubstr("broken.json: it is not JSON"));
   std::filesystem::remove(folder_.file("model.safetensors.index.json"));
