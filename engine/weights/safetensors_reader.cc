@@ -18,6 +18,12 @@ constexpr std::uint64_t kMinStagingBytes = 64 * kKiB;
 constexpr std::string_view kFileName = "model.safetensors";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
+Error missing_file(const std::string& index_path, const std::string& name, std::size_t files) {
+  return Error(ErrorCode::kNotFound, index_path + ": it names " + name +
+                                         ", which is not beside it; all of its " +
+                                         std::to_string(files) + " files are needed");
+}
+
 struct OpenedFile {
   SafetensorsHeader header;
   std::uint64_t data_offset_bytes = 0;
@@ -107,9 +113,7 @@ Status SafetensorsReader::add_set(const std::string& index_path) {
     Status added = add_file(folder + name, name, &*index);
     if (added.ok()) continue;
     if (added.error().code() != ErrorCode::kNotFound) return added;
-    return Error(ErrorCode::kNotFound, index_path + ": it names " + name +
-                                           ", which is not beside it; all of its " +
-                                           std::to_string(names.size()) + " files are needed");
+    return missing_file(index_path, name, names.size());
   }
   if (tensors_.size() == index->size()) return {};
   std::set<std::string_view> found;
