@@ -288,6 +288,18 @@ class Templates(Prepared):
             "template_sha256": hashlib.sha256(MARKED.encode()).hexdigest(),
             "train_on": "assistant", "mask": "generation markers"})
 
+    def test_trains_on_an_end_of_turn_that_swallows_the_line_behind_it(self):
+        for template in (MARKED, CHATML):
+            folder = self.tokenizer(template)
+            made = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+            for token in made["added_tokens"]:
+                token["rstrip"] = True
+            self.write("tok/tokenizer.json", json.dumps(made))
+            self.rows([{"messages": messages(*TALK)}])
+            self.prepare("chat.jsonl", "--overwrite")
+            self.assertEqual([text.strip() for text in self.trained()[0]],
+                             ["Water. 水 🌊 <|im_end|>", "The wind.\nAnd time.<|im_end|>"])
+
     def test_gives_templates_what_transformers_gives_them(self):
         template = ("  {% if true %}\n{% endif %}\n{{ bos_token }}{{ pad_token }}{{ image_token }}"
                     "{{ unk_token is defined }}"
@@ -410,6 +422,20 @@ class Forms(Prepared):
                                 "<|im_end|>\n<|im_start|>assistant\n", False),
                                ("done<|im_end|>\n", True)])
 
+    def test_reads_a_system_text_beside_any_form(self):
+        said = messages(("user", "q"), ("assistant", "a"))
+        self.rows([{"system": "s", "messages": said}, {"system_prompt": "s", "messages": said},
+                   {"system_prompt": "s", "conversations": [{"from": "human", "value": "q"},
+                                                            {"from": "gpt", "value": "a"}]},
+                   {"system": "other", "messages": messages(("system", "s")) + said}])
+        self.prepare("chat.jsonl", "--overwrite")
+        pieces = self.pieces()
+        self.assertEqual(len(pieces), 4)
+        for each in pieces:
+            self.assertEqual(each, [("<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nq"
+                                     "<|im_end|>\n<|im_start|>assistant\n", False),
+                                    ("a<|im_end|>\n", True)])
+
     def test_obeys_a_form_that_is_named(self):
         self.rows([{**asked("A"), "instruction": "do", "output": "done"}, asked("B")])
         said = self.prepare("chat.jsonl", "--chat-format", "alpaca", "--overwrite").stderr
@@ -523,6 +549,19 @@ class Reasons(Prepared):
         self.assertRegex(counts, r"\n +2 content that is not text\n")
         self.assertIn("chat.jsonl:1: content that is not text (a part of type 'image_url', and "
                       "only text can be trained on)", names)
+
+    def test_turns_that_are_weighed(self):
+        self.tokenizer()
+        turn = {"role": "assistant", "content": "bad"}
+        human = {"from": "human", "value": "q"}
+        counts, names = self.left_out([
+            {"messages": [*messages(("user", "q")), {**turn, "weight": 0}]},
+            {"messages": [*messages(("user", "q")), {**turn, "weight": 0.5}]},
+            {"messages": [*messages(("user", "q")), {**turn, "train": False}]},
+            {"conversations": [human, {"from": "gpt", "value": "bad", "train": False}]}])
+        self.assertRegex(counts, r"\n +4 a turn that its data weigh \('weight' or 'train'\)\n")
+        self.assertIn("chat.jsonl:1: a turn that its data weigh ('weight' or 'train') "
+                      "('weight' is 0)", names)
 
     def test_turns_that_say_nothing(self):
         self.tokenizer()

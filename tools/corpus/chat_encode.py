@@ -49,6 +49,10 @@ class ChatEncoder:
                                       settings.name)
         self._specials = [token.content for token in
                           self._tokenizer.get_added_tokens_decoder().values() if token.special]
+        # Their offsets include the white space beside them, which they swallow.
+        self._swallowing = {number: token.content for number, token in
+                            self._tokenizer.get_added_tokens_decoder().items()
+                            if token.lstrip or token.rstrip}
         self._type = "I" if settings.wide else "H"
         self._side_of = side_by_hash(settings.validation_fraction)
 
@@ -82,7 +86,7 @@ class ChatEncoder:
         if settings.train_on == "all":
             mask = bytearray(b"\1") * len(ids)
         else:
-            mask = chat_spans.token_mask(encoding.offsets, each.spans)
+            mask = chat_spans.token_mask(self._offsets(encoding, each.text), each.spans)
         trained = self._decoded([token for token, is_trained in zip(ids, mask) if is_trained])
         chat_spans.check_turns(each.conversation.messages, settings.train_on, trained,
                                self._as_decoded)
@@ -102,6 +106,18 @@ class ChatEncoder:
         if each.conversation.replaced:
             batch.replaced.append(each.number)
         batch.spell_specials += self._spells_special(each.conversation.messages)
+
+    def _offsets(self, encoding, text):
+        """Where each token stands; of one that swallows white space, where it itself does."""
+        offsets = encoding.offsets
+        if not self._swallowing:
+            return offsets
+        for at, (token, (begin, end)) in enumerate(zip(encoding.ids, offsets)):
+            content = self._swallowing.get(token)
+            place = text.find(content, begin, end) if content else -1
+            if place >= 0:
+                offsets[at] = (place, place + len(content))
+        return offsets
 
     def _decoded(self, ids):
         return self._tokenizer.decode(ids, skip_special_tokens=False)

@@ -18,7 +18,8 @@ from toolbox import Failure
 GLOBS = ("*.jsonl", "*.ndjson", "*.parquet")
 FORMS = ("messages", "sharegpt", "alpaca")
 TURN_KEYS = ("messages", "conversations", "conversation")
-ROW_KEYS = (*TURN_KEYS, "instruction", "input", "output", "system", "history", "tools")
+SYSTEM_KEYS = ("system", "system_prompt")
+ROW_KEYS = (*TURN_KEYS, "instruction", "input", "output", *SYSTEM_KEYS, "history", "tools")
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
             "chatgpt": "assistant", "model": "assistant", "system": "system", "tool": "tool",
             "observation": "tool"}
@@ -28,6 +29,7 @@ NO_FORM = "in none of the known forms"
 NOT_TEXT = "content that is not text"
 NO_ASSISTANT = "no assistant turn"
 EMPTY_TURN = "an empty assistant turn"
+WEIGHED = "a turn that its data weigh ('weight' or 'train')"
 
 # content: a line of JSON as bytes, or a dict.
 Row = namedtuple("Row", "where content size_bytes done_bytes")
@@ -185,7 +187,9 @@ def parse(content, form=None):
     else:
         if found is None:
             raise LeftOut(NO_FORM, f"it has no list under {' or '.join(TURN_KEYS)}")
-        messages = _sharegpt(row, found) if form == "sharegpt" else list(map(_message, found))
+        messages = list(map(_said_by if form == "sharegpt" else _message, found))
+        if not messages or messages[0]["role"] != "system":
+            messages = _system(row) + messages
     tools = _tools(row.get("tools"))
     _check_assistant(messages)
     try:
@@ -245,6 +249,8 @@ def _form(row, turns):
 def _message(turn):
     if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
         raise LeftOut(NO_FORM, "a message without 'role'")
+    if turn["role"] == "assistant":
+        _check_weight(turn)
     message = {key: value for key, value in turn.items() if value is not None}
     if "content" in message:
         message["content"] = _text(message["content"])
@@ -265,17 +271,24 @@ def _text(content):
     return "".join(part["text"] for part in content)
 
 
-def _sharegpt(row, turns):
-    messages = []
-    for turn in turns:
-        name = turn.get("from") if isinstance(turn, dict) else None
-        if not isinstance(name, str) or name not in SPEAKERS:
-            raise LeftOut(NO_FORM, f"a turn from '{name}'; known are {', '.join(SPEAKERS)}")
-        if turn.get("value") is None:
-            raise LeftOut(NO_FORM, f"a turn from '{name}' without 'value'")
-        messages.append({"role": SPEAKERS[name], "content": _text(turn["value"])})
-    spoken = messages and messages[0]["role"] == "system"
-    return messages if spoken else _system(row) + messages
+def _said_by(turn):
+    """A message of a ShareGPT turn."""
+    name = turn.get("from") if isinstance(turn, dict) else None
+    if not isinstance(name, str) or name not in SPEAKERS:
+        raise LeftOut(NO_FORM, f"a turn from '{name}'; known are {', '.join(SPEAKERS)}")
+    if turn.get("value") is None:
+        raise LeftOut(NO_FORM, f"a turn from '{name}' without 'value'")
+    if SPEAKERS[name] == "assistant":
+        _check_weight(turn)
+    return {"role": SPEAKERS[name], "content": _text(turn["value"])}
+
+
+def _check_weight(turn):
+    """Every turn of the assistant's counts alike: one that its data want left out, or weighed, is
+    not trained on as if they did not."""
+    for key in ("weight", "train"):
+        if turn.get(key) is not None and turn[key] not in (1, True):
+            raise LeftOut(WEIGHED, f"'{key}' is {json.dumps(turn[key])[:40]}")
 
 
 def _alpaca(row):
@@ -293,8 +306,11 @@ def _alpaca(row):
 
 
 def _system(row):
-    text = row.get("system")
-    return [{"role": "system", "content": text}] if isinstance(text, str) and text else []
+    for key in SYSTEM_KEYS:
+        text = row.get(key)
+        if isinstance(text, str) and text:
+            return [{"role": "system", "content": text}]
+    return []
 
 
 def _tools(tools):
