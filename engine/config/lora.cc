@@ -11,7 +11,6 @@ namespace {
 constexpr std::string_view kRank = "recipe.lora.rank";
 constexpr std::string_view kAlpha = "recipe.lora.alpha";
 constexpr std::string_view kTargets = "recipe.lora.targets";
-constexpr std::string_view kAdapter = "recipe.lora.adapter";
 // PEFT's word for every product.
 constexpr std::string_view kAllLinear = "all-linear";
 
@@ -52,9 +51,10 @@ void settle_targets(Derivation& derivation, std::span<const std::string_view> kn
 void derive_lora(Derivation& derivation) {
   Lora& lora = derivation.config.lora;
   if (lora.rank == 0) {
-    for (const std::string_view asked : {kTargets, kAdapter}) {
-      if (!derivation.given(kRank) && derivation.given(asked))
-        return derivation.reject(std::string(asked) +
+    for (const Key& asked : all_keys()) {
+      if (asked.path.starts_with("recipe.lora.") && !derivation.given(kRank) &&
+          derivation.given(asked.path))
+        return derivation.reject(std::string(asked.path) +
                                  " is given without recipe.lora.rank, without which the model "
                                  "itself would be trained: give the adapters a rank, or leave "
                                  "recipe.lora out");

@@ -307,7 +307,13 @@ TEST(ResolveConfig, AdaptersHaveAScaleAndTargetsOfTheirModel) {
   EXPECT_THAT(refusal(resolve_run(file(R"("rank": 4)", "gpt2-small"))),
               HasSubstr("models of the family gpt2 are trained whole"));
   // Without a rank nothing else is said of adapters, and a run's own file says nothing.
-  const Resolved none = accepted(resolve_run(file(R"("alpha": 6)")));
+  for (const char* const asked :
+       {R"("alpha": 6)", R"("dropout": 0.1)", R"("base_bits": 8)", R"("targets": "all-linear")",
+        R"("rank_stabilised": true)", R"("adapter": "peft")"})
+    EXPECT_THAT(refusal(resolve_run(file(asked))),
+                HasSubstr("is given without recipe.lora.rank, without which the model itself"))
+        << asked;
+  const Resolved none = accepted(resolve_run(file(R"("rank": 0, "alpha": 6)")));
   EXPECT_EQ(none.config.lora.rank, 0);
   EXPECT_THAT(report_on(none, "recipe.lora.alpha").reason,
               HasSubstr("recipe.lora.rank is 0: the model itself is trained"));
