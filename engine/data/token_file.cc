@@ -52,6 +52,14 @@ bool looks_like_uint32(std::span<const std::byte> head, std::uint64_t file_bytes
   return low_halves_vary;
 }
 
+// Bytes of which none is a control character but those that texts have.
+bool looks_like_text(std::span<const std::byte> head) {
+  return !head.empty() && std::none_of(head.begin(), head.end(), [](std::byte byte) {
+    const auto letter = std::to_integer<unsigned char>(byte);
+    return letter == 0x7F || (letter < ' ' && letter != '\n' && letter != '\r' && letter != '\t');
+  });
+}
+
 Result<std::unique_ptr<aio::File>> open_regular(const std::string& path) {
   // Opening a pipe would wait for its writer.
   std::error_code error;
@@ -103,8 +111,23 @@ Status TokenFile::find_layout(const Options& options) {
   const std::string sidecar_path = path() + ".json";
   SLUICE_ASSIGN_OR_RETURN(const bool has_sidecar, aio::RealFileSystem().exists(sidecar_path));
   if (has_sidecar) return take_sidecar(sidecar_path, options.type);
+  for (const char* const part : {".documents", ".mask"}) {
+    SLUICE_ASSIGN_OR_RETURN(const bool is_there, aio::RealFileSystem().exists(path() + part));
+    if (is_there)
+      return Error(ErrorCode::kInvalidArgument,
+                   path() + part + " says what of " + path() + " is trained on, and " +
+                       sidecar_path +
+                       ", without which it cannot be read, is not there: copy it there too, or "
+                       "remove the former to train on all of the text as one");
+  }
+  if (!options.type && looks_like_text(head))
+    return Error(ErrorCode::kInvalidArgument,
+                 path() +
+                     " is no token file: it begins as text. tools/prepare makes tokens of text; if "
+                     "tokens it is, say of which type (data.dtype; sluice data: --dtype)");
   SLUICE_RETURN_IF_ERROR(take_raw(options.type.value_or(TokenType::kUint16)));
   if (options.type) return {};
+  assumes_type_ = true;
   note_ = path() + " has no header and no " + sidecar_path + ": its tokens are taken as uint16";
   if (looks_like_uint32(head, file_bytes_)) {
     note_ +=

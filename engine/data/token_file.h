@@ -42,6 +42,8 @@ class TokenFile {
   std::uint64_t vocab_size() const { return vocab_size_; }
   // Of files that have them; null: the file is one text.
   const TokenDocuments* documents() const { return documents_.get(); }
+  // Nothing says of which type its tokens are; note() says of which they are taken to be.
+  bool assumes_type() const { return assumes_type_; }
   // What the user should know about how the file was interpreted; mostly empty.
   const std::string& note() const { return note_; }
 
@@ -68,6 +70,7 @@ class TokenFile {
   TokenLayout layout_;
   std::uint64_t vocab_size_ = 0;
   std::unique_ptr<TokenDocuments> documents_;
+  bool assumes_type_ = false;
   std::string note_;
 };
 

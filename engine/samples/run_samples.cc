@@ -109,9 +109,17 @@ Status RunSamples::add_corpus(const config::Config& config, const char* key,
                               const std::vector<std::string>& paths, bool reads_all_tokens) {
   auto corpus = data::TokenCorpus::open(paths, file_options(config.data));
   if (!corpus.ok()) return std::move(corpus).error().with_context(key);
-  if (reads_all_tokens) {
-    for (const data::TokenFile& file : corpus->files())
-      SLUICE_RETURN_IF_ERROR(file.check_vocab(static_cast<std::uint64_t>(config.model.vocab)));
+  const auto vocab = static_cast<std::uint64_t>(config.model.vocab);
+  for (const data::TokenFile& file : corpus->files()) {
+    // Whatever bytes are there would be tokens of this vocabulary.
+    if (file.assumes_type() && vocab > data::max_token_of(file.type()) + 1)
+      return Error(ErrorCode::kInvalidArgument,
+                   std::string(key) + ": " + file.path() + " has no header and no " + file.path() +
+                       ".json, and tokens of a vocabulary of " + std::to_string(vocab) +
+                       " may be uint16 or uint32: copy its .json there too, or say data.dtype");
+    if (!reads_all_tokens) continue;
+    if (!file.note().empty()) log::warning(file.note());
+    SLUICE_RETURN_IF_ERROR(file.check_vocab(vocab));
   }
   corpora_.push_back(*std::move(corpus));
   return {};

@@ -86,6 +86,19 @@ class Train(Training):
         told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "2").stderr
         self.assertRegex(told, r"(?m)^weights: from a/checkpoints/step-0+1, ")
 
+    def test_guesses_no_type_of_token_of_which_there_may_be_two(self):
+        settings = json.loads((self.path / "run.json").read_text())
+        del settings["data"]["dtype"]
+        self.write("untold.json", settings)
+        told = self.sluice("train", "untold.json", "--out", "a", "--steps", "1").stderr
+        self.assertEqual(told.count("its tokens are taken as uint16"), 1)
+        large = ["untold.json", "--set", "model.vocab=70000"]
+        for told in (self.refused("train", *large, "--out", "b"),
+                     self.sluice("plan", *large).stderr):
+            self.assertIn("a vocabulary of 70000 may be uint16 or uint32: copy its .json there "
+                          "too, or say data.dtype", told)
+        self.sluice("train", *large, "--set", "data.dtype=uint16", "--out", "b", "--steps", "1")
+
     def test_says_what_has_changed_since_the_checkpoint(self):
         self.sluice("train", "run.json", "--out", "a", "--steps", "1")
         same = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "2", "--set",

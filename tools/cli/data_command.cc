@@ -1,10 +1,8 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -104,30 +102,7 @@ Result<Opened> open_file(const Options& options) {
   return opened;
 }
 
-// What has no sidecar is taken for tokens, whatever it is, unless it is plainly text.
-Status check_is_no_text(const std::string& path) {
-  constexpr std::size_t kBytes = 4096;
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored) ||
-      std::filesystem::exists(path + ".json", ignored))
-    return {};
-  std::ifstream in(path, std::ios::binary);
-  std::string head(kBytes, '\0');
-  in.read(head.data(), static_cast<std::streamsize>(head.size()));
-  head.resize(static_cast<std::size_t>(in.gcount()));
-  const bool is_text = std::none_of(head.begin(), head.end(), [](unsigned char letter) {
-    return letter == 0x7F || (letter < ' ' && letter != '\n' && letter != '\r' && letter != '\t');
-  });
-  if (!is_text || head.empty()) return {};
-  return Error(ErrorCode::kInvalidArgument,
-               path +
-                   " is no token file: it begins as text. tools/prepare makes tokens of text; if "
-                   "tokens it is, --dtype says of which type");
-}
-
 Result<Opened> open(const Options& options) {
-  if (options.dtype.empty() && !options.file.empty())
-    SLUICE_RETURN_IF_ERROR(check_is_no_text(options.file));
   if (!options.config.file.empty()) return open_run(options);
   if (!options.file.empty()) return open_file(options);
   return Error(ErrorCode::kInvalidArgument,

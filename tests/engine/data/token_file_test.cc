@@ -66,6 +66,22 @@ TEST_F(TokenFileTest, ReadsRawUint32WhenToldAndSuspectsItWhenNot) {
   EXPECT_THAT(untold->note(), HasSubstr("as in a file of uint32"));
 }
 
+TEST_F(TokenFileTest, RefusesATextAndPartsWithoutTheirSidecar) {
+  write_text(path(), "{\"messages\": [{\"role\": \"user\"}]}\n");
+  EXPECT_THAT(open().error().message(), HasSubstr("is no token file: it begins as text"));
+  EXPECT_OK(open(TokenType::kUint16));
+  write_file(path(), bytes_of(narrow_));
+  EXPECT_TRUE(open()->assumes_type());
+  EXPECT_FALSE(open(TokenType::kUint16)->assumes_type());
+  for (const char* const part : {".mask", ".documents"}) {
+    write_text(path() + part, "x");
+    for (const auto type : {std::optional<TokenType>(), std::optional(TokenType::kUint16)})
+      EXPECT_THAT(open(type).error().message(),
+                  AllOf(HasSubstr(part), HasSubstr(".json, without which it cannot be read")));
+    std::filesystem::remove(path() + part);
+  }
+}
+
 TEST_F(TokenFileTest, ReadsBothOfLlmcsFormats) {
   write_file(path(), llmc_file(20240520, 1, narrow_));
   auto file = open();
