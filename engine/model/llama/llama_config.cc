@@ -321,8 +321,14 @@ void check_class(HuggingFaceConfig& config, const Class& of) {
   config.expect("is_causal", {true});
 }
 
+// Of a Mistral that says which of its layers have a window transformers makes a Ministral
+// (AutoConfig, since 5.0): its own Mistral has the same one everywhere.
+const Class& computed_class(const Json& json, const Class& said) {
+  const bool by_layer = said.architecture == Architecture::kMistral && json.contains("layer_types");
+  return by_layer ? class_of(Architecture::kMinistral) : said;
+}
+
 HuggingFaceModel parse(HuggingFaceConfig& config, const Class& of) {
-  check_class(config, of);
   HuggingFaceModel model;
   ModelShape& shape = model.shape;
   shape.family = kLlamaFamily;
@@ -407,7 +413,8 @@ Result<HuggingFaceModel> parse_llama_config(std::string_view text) {
   for (const Class& of : kClasses) {
     if (type != of.model_type) continue;
     HuggingFaceConfig config(json, of.models);
-    HuggingFaceModel model = parse(config, of);
+    check_class(config, of);
+    HuggingFaceModel model = parse(config, computed_class(json, of));
     SLUICE_RETURN_IF_ERROR(config.status());
     SLUICE_ASSIGN_OR_RETURN(model.special, special_tokens(json, of, model.shape.vocab));
     return model;

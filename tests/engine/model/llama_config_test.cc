@@ -143,6 +143,13 @@ TEST(LlamaConfig, KnowsWhichLayersHaveAWindow) {
   EXPECT_EQ(
       windows(config_of("mistral", {{"num_key_value_heads", 4}, {"sliding_window", nullptr}})),
       "----");
+  // As a Ministral.
+  const json mixed = {{"num_key_value_heads", 4},
+                      {"sliding_window", 8},
+                      {"architectures", {"MistralForCausalLM"}},
+                      {"layer_types", {kSliding, kFull, kSliding, kFull}}};
+  EXPECT_EQ(windows(config_of("mistral", mixed)), "w-w-");
+  EXPECT_EQ(shape_of(config_of("mistral", mixed)).architecture, LlamaArchitecture::kMinistral);
 }
 
 TEST(LlamaConfig, WhatIsWrittenIsReadAgain) {
