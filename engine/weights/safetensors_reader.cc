@@ -49,11 +49,11 @@ Result<OpenedFile> read_header(aio::IoQueue& queue, const std::string& path) {
   return OpenedFile{std::move(*header), data_offset, file->size_bytes()};
 }
 
-// The file or index that a folder is meant by.
+// The file or index that a folder is meant by: as transformers, the one file where both are there.
 Result<std::string> find_in_folder(aio::FileSystem& files, const std::string& path) {
   const auto names = files.list(path);
   if (!names.ok()) return path;  // no folder
-  for (const std::string_view name : {kIndexName, kFileName}) {
+  for (const std::string_view name : {kFileName, kIndexName}) {
     if (std::find(names->begin(), names->end(), name) != names->end())
       return path + "/" + std::string(name);
   }

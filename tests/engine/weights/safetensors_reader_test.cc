@@ -100,6 +100,12 @@ TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
       HasSubstr("lost.json: it names c.safetensors, which is not beside it; all of its 1 files"));
   put("broken.json", R"({"weight_map")");
   EXPECT_THAT(refusal("broken.json"), HasSubstr("broken.json: it is not JSON"));
+  // As transformers takes it, where a merged model was saved over shards.
+  put("model.safetensors", shard("in the one", '\0'));
+  ASSERT_NE(open(""), nullptr);
+  EXPECT_NE(open("")->find("in the one"), nullptr);
+  EXPECT_EQ(open("")->find("in a"), nullptr);
+  std::filesystem::remove(folder_.file("model.safetensors"));
   std::filesystem::remove(folder_.file("model.safetensors.index.json"));
   EXPECT_THAT(refusal(""), HasSubstr("there is neither model.safetensors nor"));
   put("model.safetensors", shard("alone", '\0'));
