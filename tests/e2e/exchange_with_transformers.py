@@ -17,6 +17,7 @@ from sluice_runs import SLUICE, SluiceRuns
 
 if not MISSING:
     from safetensors.torch import load_file
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 MICRO, LENGTH = 4, 24
@@ -405,6 +406,60 @@ class Generate(Exchange):
                 expected = tokenizer.decode(ids + new)[len(prompt):]
                 self.assertEqual(self.generate(run, prompt, "--temperature", "0", "--tokens",
                                                "20"), expected + "\n")
+
+    def test_a_chat_is_what_transformers_makes_of_its_template(self):
+        own = Tokenizer(models.BPE())
+        own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        own.decoder = decoders.ByteLevel()
+        own.train_from_iterator(["What is a sluice? A gate. " * 9], trainers.BpeTrainer(
+            vocab_size=280, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+        own.add_special_tokens(["<s>", "</s>", "<|turn|>"])
+        own.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", special_tokens=[("<s>", own.token_to_id("<s>")),
+                                                  ("</s>", own.token_to_id("</s>"))])
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=own, bos_token="<s>", eos_token="</s>")
+        tokenizer.chat_template = """{{ bos_token }}{% for each in messages %}<|turn|>{{ each.role
+            }}: {{ each.content | trim }}{{ eos_token }}
+            {% endfor %}{% if add_generation_prompt %}<|turn|>assistant:{% endif %}"""
+        model = stirred({**SHAPE, "vocab": len(tokenizer), "context": 128}, seed=8, by=0.3).eval()
+        model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
+        model.save_pretrained(self.path / "theirs")
+        tokenizer.save_pretrained(self.path / "theirs")
+        run = self.imported()
+        words = ("--temperature", "0", "--tokens", "20")
+        asked, told = "What is a </s>?", {"role": "system", "content": "Öl"}
+        chat = [{"role": "user", "content": asked}]
+
+        def expected(ids):
+            new = self.greedy(model, ids, 20)
+            new = new[:new.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in new else new
+            return tokenizer.decode(ids + new)[len(tokenizer.decode(ids)):] + "\n"
+
+        def templated(messages):
+            return tokenizer.apply_chat_template(messages, add_generation_prompt=True,
+                                                 return_dict=False)
+        self.assertEqual(self.generate(run, asked, "--chat", *words), expected(templated(chat)))
+        self.assertEqual(self.generate(run, asked, "--chat", "--system", "Öl", *words),
+                         expected(templated([told, *chat])))
+        # A bare text begins as the tokenizer begins texts, and does not end.
+        self.assertEqual(self.generate(run, "a sluice", *words),
+                         expected([tokenizer.bos_token_id,
+                                   *tokenizer.encode("a sluice", add_special_tokens=False)]))
+        (self.path / "other.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
+        other = ("--chat", "--chat-template", self.path / "other.jinja")
+        self.assertEqual(self.generate(run, "a sluice", *other, *words),
+                         expected(tokenizer.encode("a sluice", add_special_tokens=False)))
+        (self.path / "other.jinja").write_text("{{ raise_exception('not so') }}")
+        self.assertIn("--chat: the template refuses it: not so", self.refused(
+            "generate", run, "--prompt", "x", *other))
+        self.assertIn("give --chat as well",
+                      self.refused("generate", run, "--prompt", "x", "--system", "y"))
+        self.assertIn("bytes, which have no chat template", self.refused(
+            "generate", run, "--prompt", "x", "--chat", "--tokenizer", "bytes"))
+        for name in ("chat_template.jinja", "tokenizer_config.json"):
+            (run / "tokenizer" / name).unlink()
+        self.assertIn("has no chat template",
+                      self.refused("generate", run, "--prompt", "x", "--chat", code=1))
 
     def test_a_seed_is_a_text_and_what_cannot_be_is_refused(self):
         stirred({**SHAPE, "vocab": 257}, seed=6).save_pretrained(self.path / "theirs")

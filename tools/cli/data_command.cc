@@ -204,7 +204,7 @@ Result<std::unique_ptr<TextTokens>> words_of(const Options& options,
   if (tokenizer.kind == Kind::kBytes)
     return std::unique_ptr<TextTokens>(std::make_unique<VisibleBytes>());
   SLUICE_ASSIGN_OR_RETURN(const std::string tool, find_tokens_tool(options.tokens_tool));
-  return tool_tokens(tool, tokenizer.path);
+  return tool_tokens({.tool = tool, .json = tokenizer.path});
 }
 
 Status add_samples(const Options& options, const Opened& opened, DataReport& report) {

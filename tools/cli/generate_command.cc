@@ -25,6 +25,9 @@ struct Options {
   std::string checkpoint;
   ConfigOptions config;  // the run's, with overrides
   std::string prompt;
+  bool chat = false;
+  std::string system;
+  std::string chat_template;
   std::int64_t tokens = 100;
   engine::SamplingOptions sampling;
   std::uint64_t seed = 0;
@@ -88,9 +91,29 @@ Result<Language> open_language(aio::IoQueue& queue, const Options& options,
     language.tokens = byte_tokens();
     return language;
   }
-  SLUICE_ASSIGN_OR_RETURN(const std::string tool, find_tokens_tool(options.tokens_tool));
-  SLUICE_ASSIGN_OR_RETURN(language.tokens, tool_tokens(tool, tokenizer.path));
+  SLUICE_ASSIGN_OR_RETURN(std::string tool, find_tokens_tool(options.tokens_tool));
+  SLUICE_ASSIGN_OR_RETURN(language.tokens, tool_tokens({.tool = std::move(tool),
+                                                        .json = tokenizer.path,
+                                                        .chat = options.chat,
+                                                        .chat_template = options.chat_template}));
   return language;
+}
+
+Status check_prompt(const Options& options) {
+  if (options.prompt.empty())
+    return Error(ErrorCode::kInvalidArgument,
+                 "--prompt is empty, and a model only continues: give it a word or two");
+  if (!options.chat && !(options.system.empty() && options.chat_template.empty()))
+    return Error(ErrorCode::kInvalidArgument,
+                 "--system and --chat-template are for conversations: give --chat as well");
+  return {};
+}
+
+Result<std::vector<std::int64_t>> encode(TextTokens& tokens, const Options& options) {
+  if (!options.chat) return tokens.encode(options.prompt);
+  auto encoded = tokens.encode_chat(ChatPrompt{.system = options.system, .user = options.prompt});
+  if (!encoded.ok()) return std::move(encoded).error().with_context("--chat");
+  return encoded;
 }
 
 Status check_vocabulary(const std::vector<std::int64_t>& tokens, std::int64_t vocab) {
@@ -127,17 +150,15 @@ Result<int> continue_text(const Options& options, engine::GenerationRun& model, 
 
 Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(engine::validate(options.sampling));
+  SLUICE_RETURN_IF_ERROR(check_prompt(options));
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   SLUICE_ASSIGN_OR_RETURN(const CheckpointArgument from,
                           find_checkpoint(*files.queue, options.from, options.checkpoint));
   SLUICE_ASSIGN_OR_RETURN(const config::Config config, resolve_run(*files.queue, options, from));
   watchdog.set_limit_s(config.run.io_watchdog_s);
   SLUICE_ASSIGN_OR_RETURN(Language language, open_language(*files.queue, options, from, config));
-  SLUICE_ASSIGN_OR_RETURN(const auto prompt, language.tokens->encode(options.prompt));
+  SLUICE_ASSIGN_OR_RETURN(const auto prompt, encode(*language.tokens, options));
   SLUICE_RETURN_IF_ERROR(check_vocabulary(prompt, config.model.vocab));
-  if (prompt.empty())
-    return Error(ErrorCode::kInvalidArgument,
-                 "--prompt is empty, and a model only continues: give it a word or two");
   SLUICE_RETURN_IF_ERROR(check_base(*files.queue, from, config));
   SLUICE_ASSIGN_OR_RETURN(const auto model, set_up_generation(config, from.path));
   return at_work(continue_text(options, *model, language, prompt));
@@ -151,6 +172,10 @@ Command add_generate_command(CLI::App& sluice) {
   command->footer(
       "  sluice generate runs/demo --prompt 'def main' --tokens 200 --temperature 0.8\n"
       "  sluice generate runs/gpt2 --prompt 'The drive' --temperature 0 --set bf16.enabled=false\n"
+      "  sluice generate runs/qwen --chat --prompt 'What is a sluice?'\n"
+      "A prompt is text to continue. With --chat it is what a user says, in the chat template "
+      "that\n"
+      "lies beside the run's tokenizer, as tools/prepare --chat writes conversations.\n"
       "Follows DIR/config.json: parameters whose device is nvme are written to a store on those\n"
       "paths and read from it unit by unit, once for each token. Keys and values are cached. When\n"
       "the context (data.sequence_length) is full, its last half is fed again. Stops after "
@@ -162,7 +187,12 @@ Command add_generate_command(CLI::App& sluice) {
   const auto options = std::make_shared<Options>();
   command->add_option("DIR", options->from, "A run's directory, or the folder of one checkpoint")
       ->required();
-  command->add_option("--prompt", options->prompt, "The text to continue")->required();
+  command->add_option("--prompt", options->prompt, "The text to continue, or to answer")
+      ->required();
+  command->add_flag("--chat", options->chat, "The prompt is what a user says; the model answers");
+  command->add_option("--system", options->system, "With --chat: a system message before it");
+  command->add_option("--chat-template", options->chat_template,
+                      "With --chat: the file of another template (Jinja)");
   command->add_option("--tokens", options->tokens, "How many at most (default 100)")
       ->check(at_least(1));
   command->add_option("--temperature", options->sampling.temperature,

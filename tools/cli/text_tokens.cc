@@ -40,16 +40,26 @@ class ToolTokens final : public TextTokens {
   explicit ToolTokens(ChildProcess tool) : tool_(std::move(tool)) {}
 
   Result<std::vector<std::int64_t>> encode(const std::string& text) override {
-    SLUICE_ASSIGN_OR_RETURN(const json ids, ask({{"encode", text}}, "ids"));
-    auto tokens = ids.get<std::vector<std::int64_t>>();
-    SLUICE_ASSIGN_OR_RETURN(const json begun, ask({{"begin", tokens}}, "text"));
-    return tokens;
+    return begin({{"encode", text}});
+  }
+  Result<std::vector<std::int64_t>> encode_chat(const ChatPrompt& prompt) override {
+    json messages = json::array();
+    if (!prompt.system.empty())
+      messages.push_back({{"role", "system"}, {"content", prompt.system}});
+    messages.push_back({{"role", "user"}, {"content", prompt.user}});
+    return begin({{"chat", messages}});
   }
   Result<std::string> decode(std::int64_t token) override { return text_of({{"next", token}}); }
   Result<std::string> finish() override { return text_of({{"end", true}}); }
   Status restart() override { return ask({{"begin", json::array()}}, "text").status(); }
 
  private:
+  Result<std::vector<std::int64_t>> begin(const json& request) {
+    SLUICE_ASSIGN_OR_RETURN(const json ids, ask(request, "ids"));
+    auto tokens = ids.get<std::vector<std::int64_t>>();
+    SLUICE_ASSIGN_OR_RETURN(const json begun, ask({{"begin", tokens}}, "text"));
+    return tokens;
+  }
   Result<std::string> text_of(const json& request) {
     SLUICE_ASSIGN_OR_RETURN(const json text, ask(request, "text"));
     return text.get<std::string>();
@@ -64,7 +74,7 @@ class ToolTokens final : public TextTokens {
     SLUICE_ASSIGN_OR_RETURN(const std::string answer, tool_.ask(line));
     json reply = json::parse(answer, nullptr, false);
     if (reply.is_object() && reply.contains("error"))
-      return Error(ErrorCode::kInvalidArgument, reply["error"].dump());
+      return Error(ErrorCode::kInvalidArgument, reply["error"].get<std::string>());
     if (!reply.is_object() || !reply.contains(key))
       return Error(ErrorCode::kIo, "tools/tokens answers " + answer);
     return reply[key];
@@ -74,6 +84,10 @@ class ToolTokens final : public TextTokens {
 };
 
 }  // namespace
+
+Result<std::vector<std::int64_t>> TextTokens::encode_chat(const ChatPrompt& /*prompt*/) {
+  return Error(ErrorCode::kInvalidArgument, "these tokens are bytes, which have no chat template");
+}
 
 Result<std::string> find_tokens_tool(const std::string& named) {
   if (!named.empty()) return named;
@@ -93,8 +107,11 @@ Result<std::string> find_tokens_tool(const std::string& named) {
 
 std::unique_ptr<TextTokens> byte_tokens() { return std::make_unique<ByteTokens>(); }
 
-Result<std::unique_ptr<TextTokens>> tool_tokens(const std::string& tool, const std::string& file) {
-  SLUICE_ASSIGN_OR_RETURN(auto child, ChildProcess::start({tool, file, "--reply-fd", "0"}));
+Result<std::unique_ptr<TextTokens>> tool_tokens(const ToolTokensOptions& options) {
+  std::vector<std::string> words = {options.tool, options.json, "--reply-fd", "0"};
+  if (options.chat) words.emplace_back("--chat");
+  if (!options.chat_template.empty()) words.push_back("--chat-template=" + options.chat_template);
+  SLUICE_ASSIGN_OR_RETURN(auto child, ChildProcess::start(words));
   return std::unique_ptr<TextTokens>(std::make_unique<ToolTokens>(std::move(child)));
 }
 
