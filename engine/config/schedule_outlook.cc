@@ -134,14 +134,29 @@ std::optional<std::int64_t> first_difference(const Config& was, const Config& no
   return other;
 }
 
+// Steps that are too few for the warm-up to leave 0.
+Status check_warmup(const Schedule& schedule, std::int64_t left, std::int64_t last) {
+  if (last >= warmup_of(schedule) || learning_rate(schedule, last) != 0) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               (left == 1 ? "the one step that is left"
+                          : "all " + steps_text(left) + " that are left") +
+                   " would have a learning rate of exactly 0, with which the warm-up begins, and "
+                   "change nothing: train for longer (run.epochs, run.steps, more data), take "
+                   "fewer samples in a step (gradient_accumulation_steps), or --set "
+                   "scheduler.params." +
+                   (is_of_transformers(schedule.type) ? "warmup_num_steps=0"
+                                                      : "warmup_min_lr to more than 0"));
+}
+
 }  // namespace
 
 Status check_steps_left(const Config& config, const RunPosition& position) {
   const Schedule& schedule = config.schedule;
   const std::int64_t left = steps_left(config, position);
+  if (left == 0 || !ever_moves_weights(schedule)) return {};
+  SLUICE_RETURN_IF_ERROR(check_warmup(schedule, left, position.applied_step + left - 1));
   const auto end = end_of(schedule);
-  if (left == 0 || !end || position.applied_step < end->step || !ever_moves_weights(schedule))
-    return {};
+  if (!end || position.applied_step < end->step) return {};
   // The rate at a linear decay's very end is not yet 0, but all that follow are.
   const std::int64_t last = position.applied_step + left - 1;
   const bool one_is_left = learning_rate(schedule, position.applied_step) != 0;

@@ -151,6 +151,33 @@ TEST(RunLength, RefusesToGoOnWhereTheScheduleIsOver) {
                                        "cycle_first_step_size": 40})"));
 }
 
+TEST(RunLength, RefusesARunThatNeverLeavesTheFirstRateOfItsWarmUp) {
+  const auto checked = [](const std::string& scheduler, std::int64_t steps,
+                          const RunPosition& position = {}) {
+    const Config config =
+        resolved_with(R"({"train_batch_size": 8, "optimizer": {"params": {"lr": 0.5}},
+                          "scheduler": {)" +
+                          scheduler + "}}",
+                      {"run.steps=" + std::to_string(steps)})
+            .config;
+    return check_steps_left(config, position);
+  };
+  const std::string cosine = R"("type": "cosine", "params": {"warmup_ratio": 0.03})";
+  EXPECT_THAT(checked(cosine, 1).error().message(),
+              AllOf(HasSubstr("the one step that is left would have a learning rate of exactly 0"),
+                    HasSubstr("run.epochs"), HasSubstr("scheduler.params.warmup_num_steps=0")));
+  EXPECT_TRUE(checked(cosine, 2).ok());
+  EXPECT_TRUE(checked(R"("type": "cosine", "params": {"warmup_num_steps": 0})", 1).ok());
+  const std::string linear =
+      R"("type": "WarmupLR", "params": {"warmup_num_steps": 9, "warmup_type": "linear")";
+  EXPECT_THAT(checked(linear + "}", 2).error().message(),
+              AllOf(HasSubstr("all 2 steps"), HasSubstr("warmup_min_lr to more than 0")));
+  EXPECT_TRUE(checked(linear + R"(, "warmup_min_lr": 0.1})", 2).ok());
+  EXPECT_TRUE(checked(linear + R"(, "warmup_max_lr": 0})", 2).ok());  // who asks for nothing gets it
+  EXPECT_TRUE(checked(linear + "}", 3).ok());
+  EXPECT_TRUE(checked(linear + "}", 4, {.global_step = 3, .applied_step = 3}).ok());
+}
+
 TEST(RunLength, SaysWhatASchedulesEndLeavesOfARun) {
   const auto said = [](const std::string& params, const char* steps) {
     const Config config =
