@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/families/families.h"
+
 namespace sluice::config {
 namespace {
 
@@ -161,6 +163,16 @@ void derive_offload(Derivation& derivation) {
   }
 }
 
+// Behind advice to shorten sequences.
+std::string raised_context(const Model& model) {
+  const engine::ModelShape shape = model.shape();
+  if (!engine::validate(shape).ok()) return {};
+  if (engine::has_learned_positions(shape))
+    return model.init_from.empty() ? ", or raise model.context too"
+                                   : "; the model has no parameters for more positions";
+  return ", or raise model.context too, though the model was not made for positions beyond it";
+}
+
 void derive_run(Derivation& derivation) {
   Config& config = derivation.config;
   if (!derivation.given("run.log_every")) {
@@ -186,7 +198,8 @@ void derive_run(Derivation& derivation) {
   } else if (config.data.sequence_tokens > config.model.context_tokens) {
     derivation.reject("data.sequence_length " + std::to_string(config.data.sequence_tokens) +
                       " is longer than model.context " +
-                      std::to_string(config.model.context_tokens) + ": shorten it, or raise both");
+                      std::to_string(config.model.context_tokens) + ": shorten it" +
+                      raised_context(config.model));
   }
   if (config.cpu_checkpointing && config.placement.boundaries_to_cpu == Tristate::kAuto) {
     config.placement.boundaries_to_cpu = Tristate::kOn;

@@ -57,9 +57,12 @@ void add_differences(const std::map<std::string, Number>& said, const Names& nam
   }
 }
 
-Status compare(const std::string& path, const Said& said, const Names& names,
-               const ModelShape& given) {
+Status compare(const std::string& path, Said said, const Names& names, const ModelShape& given) {
   const ModelShape wanted = complete(given);
+  const auto context = said.sizes.find("context");
+  if (context != said.sizes.end() && context->second < wanted.context_tokens &&
+      !has_learned_positions(wanted))
+    said.sizes.erase(context);
   std::string differences;
   const auto size = [](const std::string& /*key*/, std::int64_t value) {
     return std::to_string(value);
@@ -119,6 +122,16 @@ Status check_run_file(const std::string& path, const Json& model, const ModelSha
     if (!value.is_string()) continue;
     if (const auto place = number.place(value.get<std::string>())) said.numbers[name] = *place;
   }
+  const auto size = [&](const char* key) {
+    const auto found = said.sizes.find(key);
+    return found == said.sizes.end() ? 0 : found->second;
+  };
+  said.numbers = complete({.hidden = size("hidden"),
+                           .heads = size("heads"),
+                           .context_tokens = size("context"),
+                           .family = shape.family,
+                           .numbers = std::move(said.numbers)})
+                     .numbers;
   return compare(path, said, run_names(wanted), wanted);
 }
 

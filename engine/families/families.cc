@@ -151,6 +151,13 @@ ModelLayout model_layout(const ModelOptions& options) {
   return family_of(options.shape).layout(options);
 }
 
+bool has_learned_positions(const ModelShape& shape) {
+  ModelShape longer = shape;
+  ++longer.context_tokens;
+  return model_layout({.shape = longer}).parameter_elements() !=
+         model_layout({.shape = shape}).parameter_elements();
+}
+
 Result<HuggingFaceModel> read_hugging_face_config(std::string_view text) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return Error(ErrorCode::kCorrupt, "it is not a JSON object");

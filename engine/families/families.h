@@ -42,6 +42,10 @@ Status validate(const LoraRecipe& lora, const ModelShape& shape);
 // The shape must be valid.
 ModelLayout model_layout(const ModelOptions& options);
 
+// Whether positions have parameters of their own, as many as the context is long. Else a model can
+// read further than its context says. The shape must be valid.
+bool has_learned_positions(const ModelShape& shape);
+
 inline constexpr std::uint64_t kMaxModelConfigBytes = 16 << 20;
 // Of a Hugging Face folder: by its "model_type". Errors: ModelFamily::read_config().
 Result<HuggingFaceModel> read_hugging_face_config(std::string_view text);

@@ -270,6 +270,40 @@ class Llamas(LlamaRuns):
         self.sluice("export", self.path / "run", self.path / "ours")
         loaded(self.path / "ours")
 
+    def test_sequences_may_be_longer_than_a_model_was_made_for(self):
+        for scaling in ("dynamic", "default"):
+            with self.subTest(scaling=scaling):
+                rope = {"rope_type": scaling, "rope_theta": 1000.0}
+                if scaling == "dynamic":
+                    rope["factor"] = 2.0
+                model = make_model("qwen3", max_position_embeddings=16, rope_parameters=rope)
+                folder, run = self.path / scaling, self.path / f"{scaling}-run"
+                model.save_pretrained(folder)
+                file = self.write_run({"model": {"path": str(folder)}})
+                words = ("train", file, "--out", run, "--steps", 2, *self.words())
+                self.assertIn("data.sequence_length 24 is longer than model.context 16: shorten "
+                              "it, or raise model.context too", self.refused(*words))
+                self.assertIn("max_position_embeddings is 16 there, and 12 in the configuration",
+                              self.refused(*words, "--set", "model.context=12", "--set",
+                                           "data.sequence_length=8"))
+                self.sluice(*words, "--set", f"model.context={LENGTH}")
+                training = Training(model, ADAMW, lambda applied: ADAMW["lr"])
+                firsts = self.samples(2 * ACCUMULATION * MICRO)
+                for step in self.metrics(run.name):
+                    batch = [windows(self.text, [next(firsts) for _ in range(MICRO)], LENGTH)
+                             for _ in range(ACCUMULATION)]
+                    loss, norm, _ = training.step(batch, CLIP)
+                    self.assert_close(step["loss"], loss, 1e-5)
+                    self.assert_close(step["grad_norm"], norm, 2e-4)
+                ours = self.path / f"{scaling}-ours"
+                self.sluice("export", run, ours)
+                expected = mean_loss(loaded(ours), self.text, LENGTH)
+                self.assert_close(expected, mean_loss(model, self.text, LENGTH), 1e-5)
+                # Where its scaling begins is what the model was made with.
+                self.assertEqual(loaded(ours).config.max_position_embeddings,
+                                 16 if scaling == "dynamic" else LENGTH)
+                self.assert_close(self.evaluate(ours, run), expected, 1e-5)
+
     def test_conversations_are_prepared_and_learned_as_transformers_would(self):
         folder = self.path / "theirs"
         model = make_model("qwen2", max_position_embeddings=512)

@@ -217,10 +217,11 @@ LlamaBlock::LlamaBlock(const LlamaShape& shape, const LoraRecipe& lora, std::int
       heads_{.heads = shape.heads, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
       layer_(layer),
       window_(shape.window.has(layer) ? shape.window.tokens : 0),
-      frequencies_(rope_frequencies(shape.rope, shape.head_dim, shape.rope.context)) {}
+      frequencies_(rope_frequencies(shape.rope, shape.head_dim, shape.rope.original_context)) {}
 
 RotaryFrequencies LlamaBlock::frequencies_at(std::int64_t tokens) const {
-  if (!grows_with_sequence(shape_.rope) || tokens <= shape_.rope.context) return frequencies_;
+  if (!grows_with_sequence(shape_.rope) || tokens <= shape_.rope.original_context)
+    return frequencies_;
   return rope_frequencies(shape_.rope, shape_.head_dim, tokens);
 }
 

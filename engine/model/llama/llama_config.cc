@@ -377,6 +377,9 @@ std::string llama_config_text(const HuggingFaceModel& model) {
   const LlamaShape shape = llama_shape(of);
   const Class& its = class_of(shape.architecture);
   const Json rope = rope_text(shape, of.numbers);
+  // Beyond these the scaling begins; to the others they only say what the model was made for.
+  const bool grows = shape.rope.scaling == RopeScaling::kDynamic;
+  const std::int64_t max_positions = grows ? shape.rope.original_context : of.context_tokens;
   Json json = {{"architectures", {std::string(its.name) + "ForCausalLM"}},
                {"model_type", its.model_type},
                {"vocab_size", of.vocab},
@@ -387,7 +390,7 @@ std::string llama_config_text(const HuggingFaceModel& model) {
                {"num_key_value_heads", shape.kv_heads},
                {"head_dim", shape.head_dim},
                {"hidden_act", "silu"},
-               {"max_position_embeddings", of.context_tokens},
+               {"max_position_embeddings", max_positions},
                {"rms_norm_eps", shape.epsilon},
                {"tie_word_embeddings", shape.tied},
                {"attention_dropout", shape.attention_dropout},

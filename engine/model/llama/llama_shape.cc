@@ -122,7 +122,6 @@ Rope rope_of(const ModelShape& shape) {
   return {.theta = numbers.number(kTheta),
           .scaling = numbers.word<RopeScaling>(kScaling),
           .factor = numbers.number(kFactor),
-          .context = shape.context_tokens,
           .original_context = original == 0 ? shape.context_tokens : original,
           .low_frequency_factor = numbers.number(kLowFactor),
           .high_frequency_factor = numbers.number(kHighFactor),
@@ -245,7 +244,12 @@ void settle_llama(ModelShape& shape) {
   };
   settle(kKvHeads, shape.heads);
   if (shape.heads > 0) settle(kHeadDim, shape.hidden / shape.heads);
-  settle(kOriginalContext, shape.context_tokens);
+  const double scaling = shape.numbers[kScaling];
+  if (scaling == static_cast<double>(RopeScaling::kNone) ||
+      scaling == static_cast<double>(RopeScaling::kLinear))
+    shape.numbers[kOriginalContext] = 0;  // which they do not read
+  else
+    settle(kOriginalContext, shape.context_tokens);
 }
 
 }  // namespace sluice::engine

@@ -27,7 +27,6 @@ struct Rope {
   double theta = 0;
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1;
-  std::int64_t context = 0;           // the model's
   std::int64_t original_context = 0;  // that of the first training
   double low_frequency_factor = 1;    // llama3
   double high_frequency_factor = 4;

@@ -26,10 +26,11 @@ std::vector<float> plain(float base, std::int64_t head_dim) {
 
 float dynamic_base(const Rope& rope, std::int64_t head_dim, std::int64_t tokens) {
   const auto theta = static_cast<float>(rope.theta);
-  if (tokens <= rope.context) return theta;
+  if (tokens <= rope.original_context) return theta;
   const auto factor = static_cast<float>(rope.factor);
-  const float stretch = factor * static_cast<float>(tokens) / static_cast<float>(rope.context) -
-                        static_cast<float>(rope.factor - 1);
+  const float stretch =
+      factor * static_cast<float>(tokens) / static_cast<float>(rope.original_context) -
+      static_cast<float>(rope.factor - 1);
   const double exponent = static_cast<double>(head_dim) / static_cast<double>(head_dim - 2);
   return theta * static_cast<float>(std::pow(static_cast<double>(stretch),
                                              static_cast<double>(static_cast<float>(exponent))));

@@ -15,7 +15,7 @@
 
 namespace sluice::engine {
 
-// `tokens`: of the longest sequence so far, which matters to kDynamic beyond the model's context.
+// `tokens`: of the longest sequence so far, which matters to kDynamic beyond the original context.
 RotaryFrequencies rope_frequencies(const Rope& rope, std::int64_t head_dim, std::int64_t tokens);
 
 // Whether they depend on `tokens` at all.

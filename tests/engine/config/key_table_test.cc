@@ -195,6 +195,8 @@ TEST(KeyTable, LlamaNumbersAreTakenAsWordsSwitchesAndCountsAndGivenBack) {
     Json root = {{"train_batch_size", 1}};
     put(root, "model.preset", "qwen3-8b");
     put(root, "model." + key, value);
+    // Kept only where a scaling reads it.
+    if (key == "rope_original_context") put(root, "model.rope_scaling", "yarn");
     const auto resolved = accepted(resolve_run(root.dump()));
     EXPECT_EQ(report_on(resolved, "model." + key).outcome, Outcome::kHonoured);
     const std::string text = to_json(resolved.config);
