@@ -1,7 +1,11 @@
 #include "engine/config/kept_keys.h"
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
+#include <span>
 #include <string_view>
+#include <utility>
 
 #include "engine/config/json_text.h"
 #include "engine/config/key_value.h"
@@ -29,6 +33,10 @@ bool read_key(const std::string& stored, std::string_view path, Config& had) {
 
 const char* name_of(DecayedParameters decayed) {
   return decayed == DecayedParameters::kAll ? "all" : "matrices";
+}
+
+std::string absolute_path(const std::string& path, const std::string& here) {
+  return (std::filesystem::path(here) / path).lexically_normal().string();
 }
 
 }  // namespace
@@ -66,6 +74,33 @@ std::string keep_number_of_checkpoints(const std::string& stored, Resolved& reso
                    : "the newest " + std::to_string(had) +
                          (had == 1 ? " checkpoint is kept" : " checkpoints are kept")) +
          ", as so far in this run; --set " + kKeepLast + "=" + of_new_runs + " changes that";
+}
+
+std::string keep_origin(const std::string& stored, const std::string& here, Resolved& resolved) {
+  Config before;
+  Config& config = resolved.config;
+  struct Origin {
+    const char* key;
+    std::string& now;
+    const std::string& had;
+  };
+  const std::array<Origin, 2> of_model = {
+      Origin{"model.path", config.model.path, before.model.path},
+      Origin{"model.init_from", config.model.init_from, before.model.init_from}};
+  const std::array<Origin, 1> of_adapters = {
+      Origin{"recipe.lora.adapter", config.lora.adapter, before.lora.adapter}};
+  std::string said;
+  for (const Origin& origin : config.lora.rank > 0 ? std::span<const Origin>(of_adapters)
+                                                   : std::span<const Origin>(of_model)) {
+    if (!read_key(stored, origin.key, before) || origin.had == origin.now) continue;
+    const bool names_other = !origin.now.empty() && absolute_path(origin.now, here) != absolute_path(origin.had, here);
+    const std::string now = std::exchange(origin.now, origin.had);
+    if (names_other && is_given(resolved, origin.key))
+      said += (said.empty() ? "" : "; ") + std::string(origin.key) + " " + now +
+              " has no effect: the weights are the checkpoint's" +
+              (origin.had.empty() ? "" : ", which began with " + origin.had);
+  }
+  return said;
 }
 
 }  // namespace sluice::config

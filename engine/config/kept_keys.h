@@ -1,5 +1,6 @@
-// What a run that continues from a checkpoint keeps of its configuration where the new one does not
-// say otherwise: what weight decay applies to, and how many checkpoints stay.
+// What a run that continues from a checkpoint keeps of its configuration: where the new one does not
+// say otherwise, what weight decay applies to and how many checkpoints stay; and in any case where
+// its weights came from.
 //
 // `stored` is the configuration that the checkpoint holds. It is not resolved for this: an older
 // program's may contain what is refused today. Each returns a sentence where the outcome is not
@@ -20,6 +21,11 @@ std::string keep_decayed_parameters(const std::string& stored, Resolved& resolve
 
 // run.keep_last: checkpoints that a run was told to keep are not removed because it is resumed.
 std::string keep_number_of_checkpoints(const std::string& stored, Resolved& resolved);
+
+// model.path and model.init_from, or of adapters recipe.lora.adapter: what the checkpoint's weights
+// began with stays what it was. (The base beside adapters may have been moved.) `here`: the folder
+// of relative paths in the new configuration.
+std::string keep_origin(const std::string& stored, const std::string& here, Resolved& resolved);
 
 inline constexpr const char* kDecayedKey = "optimizer.params.decayed";
 

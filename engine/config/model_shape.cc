@@ -86,7 +86,8 @@ Origin folder_origin(Derivation& derivation) {
     derivation.reject("model.path names a model with a shape of its own: leave model.preset out");
   model.preset = kCustomPreset;
   derivation.note("model.preset", "model.path");
-  if (!derivation.given("model.init_from")) {
+  // A run's own file has both; a path from a later source is where the model is now.
+  if (derivation.rank("model.path") > derivation.rank("model.init_from")) {
     model.init_from = model.path;
     derivation.note("model.init_from", "model.path");
   }

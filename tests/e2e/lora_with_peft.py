@@ -324,10 +324,14 @@ class Adapters(LlamaRuns):
                     *self.words())
         more = ("train", run / "config.json", "--out", run, "--resume", "--steps", 3)
         base.rename(self.path / "moved")
-        self.assertIn("there is no file or folder", self.refused(*more))
+        generate = ("generate", run, "--prompt", "once", "--tokenizer", "bytes", "--tokens", 1)
+        for command in (more, generate):
+            self.assertIn(f"model.path: there is no file or folder {base}, beside which adapters "
+                          "are trained: --set model.path=FOLDER says where it is now",
+                          self.refused(*command))
+        self.sluice(*generate, "--set", f"model.path={self.path / 'moved'}")
         make_model("llama", seed=8).save_pretrained(base)
         other = f"beside other weights than those of {base}: "
-        generate = ("generate", run, "--prompt", "once", "--tokenizer", "bytes", "--tokens", 1)
         merge = ("export", run, self.path / "x", "--merged")
         for command in (more, generate):
             told = self.refused(*command)

@@ -15,6 +15,7 @@
 #include "tools/cli/run_setup.h"
 #include "tools/cli/run_tokenizer.h"
 #include "tools/cli/text_tokens.h"
+#include "tools/cli/train_checks.h"
 #include "tools/support/interrupt.h"
 
 namespace sluice::tools {
@@ -65,6 +66,7 @@ Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
 Status check_base(aio::IoQueue& queue, const CheckpointArgument& from,
                   const config::Config& config) {
   if (config.lora.rank == 0) return {};
+  SLUICE_RETURN_IF_ERROR(check_init_from(config));
   SLUICE_ASSIGN_OR_RETURN(const auto manifest, engine::read_checkpoint_manifest(queue, from.path));
   return engine::check_base(queue, manifest.state.run, config.model.shape(),
                             config.model.init_from);

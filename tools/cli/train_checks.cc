@@ -38,11 +38,16 @@ Status check_init_from(const config::Config& config) {
   std::error_code error;
   if (path.empty()) return {};
   const auto status = fs::status(path, error);
+  const std::string key = path == config.model.path ? "model.path" : "model.init_from";
   if (!fs::exists(status))
-    return Error(ErrorCode::kNotFound, "model.init_from: there is no file or folder " + path);
+    return Error(ErrorCode::kNotFound,
+                 key + ": there is no file or folder " + path +
+                     (config.lora.rank == 0 ? ""
+                                            : ", beside which adapters are trained: --set " + key +
+                                                  "=FOLDER says where it is now"));
   if (fs::is_regular_file(status) || fs::is_directory(status)) return {};
   return Error(ErrorCode::kInvalidArgument,
-               "model.init_from: " + path + " is neither a regular file nor a folder");
+               key + ": " + path + " is neither a regular file nor a folder");
 }
 
 Status check_traced_steps(const engine::TraceLog::Options& trace, std::int64_t done,

@@ -144,8 +144,11 @@ void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved) {
   if (threads == 0) threads = point.stored.run.cpu_threads;
   if (point.stored.run.imported()) return;
   const std::string& stored = point.stored.configuration;
+  std::error_code error;
+  const std::string here = std::filesystem::current_path(error).string();
   for (const std::string& said : {config::keep_decayed_parameters(stored, resolved),
-                                  config::keep_number_of_checkpoints(stored, resolved)})
+                                  config::keep_number_of_checkpoints(stored, resolved),
+                                  config::keep_origin(stored, here, resolved)})
     if (!said.empty()) std::cerr << said << "\n";
 }
 

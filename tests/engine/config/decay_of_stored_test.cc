@@ -1,4 +1,5 @@
-// What weight decay applies to: by default, in a file for DeepSpeed, and in a run that goes on.
+// What weight decay applies to: by default, in a file for DeepSpeed, and in a run that goes on; and
+// where the weights of such a run came from.
 #include "engine/config/kept_keys.h"
 #include "engine/config/report.h"
 #include "tests/engine/config/resolving.h"
@@ -53,6 +54,50 @@ TEST(DecayedParameters, AreNotMentionedWhereNothingChangesOrDecays) {
   Resolved without = accepted(resolve_run(R"({"train_batch_size": 8})"));
   EXPECT_EQ(keep_decayed_parameters(kRun, without), "");
   EXPECT_EQ(decayed(without), DecayedParameters::kAll);
+}
+
+std::string of_llama(const std::string& model, const std::string& recipe = "") {
+  return R"({"train_batch_size": 8, "model": {"preset": "qwen3-8b")" + model + "}" + recipe + "}";
+}
+
+// A path of a later source than the run's own file is where the model lies now.
+TEST(Origin, OfWeightsIsTheModelsPathUnlessItIsSaidBesideOrAfter) {
+  const std::string kept = R"({"train_batch_size": 8, "model": {"path": "a", "init_from": "b",
+      "family": "llama", "layers": 2, "hidden": 64, "heads": 4, "context": 32, "vocab": 99}})";
+  EXPECT_EQ(accepted(resolve_run(kept)).config.model.init_from, "b");
+  EXPECT_EQ(accepted(resolve_run(kept, {"model.path=c"})).config.model.init_from, "c");
+  EXPECT_EQ(accepted(resolve_run(kept, {"model.path=c", "model.init_from=d"}))
+                .config.model.init_from,
+            "d");
+  EXPECT_EQ(accepted(resolve_run(kept, {"model.init_from=d"})).config.model.init_from, "d");
+}
+
+TEST(Origin, OfAResumedRunStaysWhatItWas) {
+  const std::string stored = of_llama(R"(, "init_from": "/models/a")");
+  Resolved same = accepted(resolve_run(of_llama(R"(, "init_from": "a")")));
+  EXPECT_EQ(keep_origin(stored, "/models", same), "");
+  EXPECT_EQ(same.config.model.init_from, "/models/a");
+  Resolved other = accepted(resolve_run(of_llama(R"(, "init_from": "a")")));
+  EXPECT_EQ(keep_origin(stored, "/data", other),
+            "model.init_from a has no effect: the weights are the checkpoint's, which began with "
+            "/models/a");
+  EXPECT_EQ(other.config.model.init_from, "/models/a");
+  Resolved silent = accepted(resolve_run(of_llama("")));
+  EXPECT_EQ(keep_origin(stored, "/models", silent), "");
+  EXPECT_EQ(silent.config.model.init_from, "/models/a");
+}
+
+TEST(Origin, OfResumedAdaptersStaysAndTheirBaseMayMove) {
+  const auto recipe = [](const std::string& adapter) {
+    return R"(, "recipe": {"lora": {"rank": 4, "adapter": ")" + adapter + R"("}})";
+  };
+  const std::string stored = of_llama(R"(, "init_from": "/models/a")", recipe("/models/first"));
+  Resolved now =
+      accepted(resolve_run(of_llama(R"(, "init_from": "/moved/a")", recipe("/models/second"))));
+  EXPECT_THAT(keep_origin(stored, "/", now),
+              HasSubstr("recipe.lora.adapter /models/second has no effect"));
+  EXPECT_EQ(now.config.lora.adapter, "/models/first");
+  EXPECT_EQ(now.config.model.init_from, "/moved/a");
 }
 
 // Of an older program, say, with what is refused today.
