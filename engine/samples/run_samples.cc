@@ -8,6 +8,8 @@
 namespace sluice::engine {
 namespace {
 
+constexpr std::string_view kValidation = "data.validation";
+
 data::LongDocuments longer_of(config::LongDocuments longer) {
   switch (longer) {
     case config::LongDocuments::kCut:
@@ -95,7 +97,7 @@ Result<RunSamples> RunSamples::open(const config::Config& config, const Wanted& 
     SLUICE_RETURN_IF_ERROR(
         samples.add_corpus(config, "data.train", config.data.train, wanted.reads_all_tokens));
   if (own_files)
-    SLUICE_RETURN_IF_ERROR(samples.add_corpus(config, "data.validation", config.data.validation,
+    SLUICE_RETURN_IF_ERROR(samples.add_corpus(config, kValidation, config.data.validation,
                                               wanted.reads_all_tokens));
   SLUICE_RETURN_IF_ERROR(samples.split(config, wanted.training));
   if (wanted.reads_all_tokens) {
@@ -105,10 +107,16 @@ Result<RunSamples> RunSamples::open(const config::Config& config, const Wanted& 
   return samples;
 }
 
-Status RunSamples::add_corpus(const config::Config& config, const char* key,
+Status RunSamples::add_corpus(const config::Config& config, std::string_view key,
                               const std::vector<std::string>& paths, bool reads_all_tokens) {
   auto corpus = data::TokenCorpus::open(paths, file_options(config.data));
-  if (!corpus.ok()) return std::move(corpus).error().with_context(key);
+  if (!corpus.ok()) {
+    const bool can_do_without = key == kValidation && corpus.error().code() == ErrorCode::kNotFound;
+    return std::move(corpus).error().with_context(key).with_suffix(
+        can_do_without ? "; tools/prepare writes no val.bin where there are too few texts, and "
+                         "--set 'data.validation=[]' leaves it out"
+                       : "");
+  }
   const auto vocab = static_cast<std::uint64_t>(config.model.vocab);
   for (const data::TokenFile& file : corpus->files()) {
     // Whatever bytes are there would be tokens of this vocabulary.

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "aio/result.h"
@@ -42,7 +43,7 @@ class RunSamples {
 
  private:
   RunSamples() = default;
-  Status add_corpus(const config::Config& config, const char* key,
+  Status add_corpus(const config::Config& config, std::string_view key,
                     const std::vector<std::string>& paths, bool reads_all_tokens);
   Status split(const config::Config& config, bool trains);
 

@@ -184,6 +184,13 @@ class Train(Training):
         self.sluice("train", "run.json", "--out", "a", "--steps", "2", "--overwrite")
         self.assertEqual(len(self.metrics("a")), 2)
 
+    def test_says_what_to_do_without_a_part_to_validate_on(self):
+        lacking = ["train", "run.json", "--out", "a", "--steps", "1", "--set",
+                   "data.validation_fraction=auto", "--set", 'data.validation=["val.bin"]']
+        self.assertIn("writes no val.bin where there are too few texts, and --set "
+                      "'data.validation=[]' leaves it out", self.refused(*lacking))
+        self.sluice(*lacking, "--set", "data.validation=[]")
+
     def test_refuses_what_cannot_be_with_a_sentence(self):
         for arguments, says in (
                 (["--set", "data.train=[\"absent.bin\"]"], "absent.bin"),

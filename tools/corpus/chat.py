@@ -94,7 +94,7 @@ class ChatPreparation:
             writers = {"train": writers["val"], "val": writers["train"]}
         if options.default_fraction and writers["val"].tokens == 0:
             self._report.note("there are too few conversations for a part to validate on, so there "
-                              "is no val.bin")
+                              "is no val.bin: leave data.validation out of the run's file")
             writers.pop("val").discard()
         for side, writer in writers.items():
             if writer.tokens == 0:
