@@ -14,6 +14,12 @@ void derive_optimizer(Derivation& derivation) {
     optimizer.adam_w_mode = true;
     derivation.note("optimizer.params.adam_w_mode", "optimizer.type AdamW is AdamW always");
   }
+  constexpr std::string_view kRate = "optimizer.params.lr";
+  if (derivation.says_auto(kRate)) {
+    constexpr double kOfTrainer = 5e-5;
+    optimizer.learning_rate = kOfTrainer;
+    derivation.note(kRate, "Hugging Face's learning_rate");
+  }
   constexpr std::string_view kDecay = "optimizer.params.weight_decay";
   const bool mentioned = derivation.given(kDecay) || derivation.is_auto(kDecay);
   if (optimizer.torch_adam && optimizer.adam_w_mode && !mentioned) {

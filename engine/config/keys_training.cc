@@ -42,6 +42,7 @@ constexpr Key kKeys[] = {
      .field = SLUICE_FIELD(optimizer.learning_rate),
      .default_json = "0.001",
      .range = kNotNegative,
+     .auto_rule = "5e-05, as Hugging Face's trainer fills it in",
      .meaning = "learning rate, unless the scheduler sets one"},
     {.path = "optimizer.params.betas",
      .field = SLUICE_FIELD(optimizer.betas),

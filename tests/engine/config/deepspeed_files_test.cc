@@ -246,7 +246,7 @@ TEST(DeepSpeedFiles, Zero2Fp16) {
   EXPECT_EQ(config.fp16.static_loss_scale, 0);
   EXPECT_EQ(config.fp16.loss_scale_window_steps, 1000);
   EXPECT_EQ(config.fp16.hysteresis, 2);
-  EXPECT_EQ(config.optimizer.learning_rate, 1e-3);
+  EXPECT_EQ(config.optimizer.learning_rate, 5e-5);  // "auto", likewise as the trainer's
   EXPECT_TRUE(config.optimizer.adam_w_mode);
   EXPECT_EQ(config.gradient_clipping_norm, 1.0);  // "auto"
   EXPECT_EQ(config.batch.micro, 1);

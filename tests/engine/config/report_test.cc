@@ -45,7 +45,7 @@ TEST(ConfigReport, EndsWithWhatEachAutoBecameAndHowToChooseIt) {
   EXPECT_EQ(text.substr(list),
             "\"auto\" became\n"
             "  train_batch_size     4      [run.json] ds.json leaves it to this file\n"
-            "  optimizer.params.lr  0.001  [ds.json] the default, for \"auto\"\n"
+            "  optimizer.params.lr  5e-05  [ds.json] Hugging Face's learning_rate\n"
             "  gradient_clipping    1.0    [ds.json] Hugging Face's max_grad_norm\n"
             "  to choose one of them: --set KEY=VALUE, or the key in a run file\n");
 }
