@@ -121,6 +121,8 @@ std::string recipe_text(const LoraRecipe& lora) {
                      (lora.dropout > 0 ? ", dropout " + number(lora.dropout) : std::string());
   for (std::size_t i = 0; i < lora.targets.size(); ++i)
     text += (i == 0 ? ", beside " : ", ") + lora.targets[i];
+  if (lora.base_bits != 16)
+    text += ", which had " + std::to_string(lora.base_bits) + " bits in training";
   return text;
 }
 

@@ -138,13 +138,16 @@ ModelCard trained_card() {
 TEST(ModelCards, SayWhatAdaptersAreAndWhatTheyBelongTo) {
   ModelCard card = trained_card();
   card.base = {.name = "some/Model", .folder = "/models/x", .license = "mit"};
-  card.lora = {.rank = 16, .alpha = 32, .targets = {"q_proj", "v_proj"}};
+  card.lora = {.rank = 16, .alpha = 32, .base_bits = 16, .targets = {"q_proj", "v_proj"}};
   const std::string adapters = model_card_text(card);
   for (const char* const part :
        {"base_model: \"some/Model\"\nbase_model_relation: adapter\nlibrary_name: peft\n",
         "- lora\n", "LoRA adapters (rank 16, alpha 32, beside q_proj, v_proj; 12345 parameters)",
         "for `some/Model`", "from peft import AutoPeftModelForCausalLM"})
     EXPECT_THAT(adapters, testing::HasSubstr(part));
+  card.lora.base_bits = 8;
+  EXPECT_THAT(model_card_text(card),
+              testing::HasSubstr("beside q_proj, v_proj, which had 8 bits in training; 12345"));
   card.merged = true;
   const std::string merged = model_card_text(card);
   EXPECT_THAT(merged, testing::HasSubstr("library_name: transformers\n"));
