@@ -189,9 +189,11 @@ Result<TokenizerFiles> tokenizer_of_tokens(aio::IoQueue& queue, const std::strin
                           aio::read_small_file(queue, found.source, data::kMaxSidecarBytes));
   auto sidecar = data::parse_token_sidecar(text);
   if (!sidecar.ok()) return std::move(sidecar).error().with_context(found.source);
-  // Documents are parted by it: it is what comes before one as well.
-  if (sidecar->end_of_text)
-    found.special = {.begin = sidecar->end_of_text, .ends = {*sidecar->end_of_text}};
+  if (sidecar->end_of_text) {
+    found.special.ends = {*sidecar->end_of_text};
+    // It parts texts that lie in a row: it is what comes before one as well.
+    if (sidecar->documents == 0) found.special.begin = sidecar->end_of_text;
+  }
   if (sidecar->tokenizer == "bytes") {
     set_bytes(found);
     return found;

@@ -343,6 +343,9 @@ class Llamas(LlamaRuns):
         self.sluice("export", self.path / "all", self.path / "ours")
         self.assertEqual(AutoTokenizer.from_pretrained(self.path / "ours").encode("What is 7?"),
                          tokenizer.encode("What is 7?"))
+        said = json.loads((self.path / "ours/generation_config.json").read_text(encoding="utf-8"))
+        self.assertEqual(said["eos_token_id"], tokenizer.eos_token_id)
+        self.assertIsNone(said.get("bos_token_id"))
 
     def test_folders_that_are_not_such_models_are_refused_by_name(self):
         make_model("llama").save_pretrained(self.path / "theirs", max_shard_size="40KB")

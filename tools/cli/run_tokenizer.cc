@@ -40,10 +40,10 @@ Result<TokenizerFiles> tokenizer_of(aio::IoQueue& queue, const std::vector<std::
 }
 
 // A model's tokenizer and that of the data that it continues with, as one. A model that learns to
-// end texts with another token ends them with either.
+// end texts with another token ends them with either; what begins them is the model's to say.
 TokenizerFiles joined(const TokenizerFiles& of_model, const TokenizerFiles& of_data) {
   TokenizerFiles both = engine::fuller_of(of_model, of_data);
-  both.special = of_model.special.or_else(of_data.special);
+  both.special = of_model.special.empty() ? of_data.special : of_model.special;
   for (const std::int64_t end : of_data.special.ends)
     if (!both.special.ends_text(end)) both.special.ends.push_back(end);
   return both;

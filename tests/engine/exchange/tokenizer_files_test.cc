@@ -214,6 +214,7 @@ TEST_F(Tokenizers, OfTokenFilesAreKnownByFingerprintOrByTheFileBeside) {
   const TokenizerFiles alone = of("data/train.bin");
   EXPECT_EQ(alone.kind, Kind::kUnknown);
   EXPECT_EQ(alone.fingerprint, "f00");
+  EXPECT_EQ(alone.special, (SpecialTokens{.begin = 2, .ends = {2}}));
   EXPECT_THAT(alone.note, HasSubstr("data/tokenizer.json"));
 
   put_sidecar("data/train.bin", {{"kind", "bpe"}});  // an older one
@@ -223,6 +224,16 @@ TEST_F(Tokenizers, OfTokenFilesAreKnownByFingerprintOrByTheFileBeside) {
   put_sidecar("data/train.bin", {{"kind", "bpe"}, {"sha256", std::string(64, '0')}});
   EXPECT_THAT(of("data/train.bin").note, HasSubstr("it was changed"));
   EXPECT_EQ(of("none.bin").kind, Kind::kUnknown);
+  // What ends a conversation does not begin one.
+  put("chat.bin.json", json{{"format", "sluice-tokens"},
+                            {"version", 2},
+                            {"dtype", "uint16"},
+                            {"documents", 3},
+                            {"trained_tokens", 2},
+                            {"tokens", 5},
+                            {"vocab_size", 257},
+                            {"tokenizer", about}});
+  EXPECT_EQ(of("chat.bin").special, (SpecialTokens{.ends = {2}}));
 }
 
 TEST_F(Tokenizers, OfOneCorpusAreOne) {
