@@ -111,7 +111,8 @@ constexpr Key kLoraRows[] = {
      .field = SLUICE_FIELD(lora.adapter),
      .default_json = "\"\"",
      .meaning = "a folder of PEFT's (adapter_config.json, adapter_model.safetensors): training "
-                "continues with its adapters; empty draws them"},
+                "continues with its adapters, by its rank, alpha, dropout and targets; empty draws "
+                "them"},
 };
 
 std::string preset_choices() {

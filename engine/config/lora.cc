@@ -1,5 +1,6 @@
 // What recipe.lora leaves open, and whether there can be such adapters.
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "engine/config/derive.h"
@@ -11,6 +12,9 @@ namespace {
 constexpr std::string_view kRank = "recipe.lora.rank";
 constexpr std::string_view kAlpha = "recipe.lora.alpha";
 constexpr std::string_view kTargets = "recipe.lora.targets";
+constexpr std::string_view kDropout = "recipe.lora.dropout";
+constexpr std::string_view kStabilised = "recipe.lora.rank_stabilised";
+constexpr std::string_view kAdapter = "recipe.lora.adapter";
 // PEFT's word for every product.
 constexpr std::string_view kAllLinear = "all-linear";
 
@@ -42,14 +46,43 @@ void settle_targets(Derivation& derivation, std::span<const std::string_view> kn
   for (const std::string_view name : known)
     if (all || std::find(targets.begin(), targets.end(), name) != targets.end())
       settled.emplace_back(name);
-  if (!derivation.given(kTargets)) derivation.note(kTargets, "every product of the model's blocks");
+  if (all && !derivation.given(kTargets))
+    derivation.note(kTargets, "every product of the model's blocks");
   targets = std::move(settled);
+}
+
+// What is not given is as in the adapter that is continued.
+void fill_from_adapter(Derivation& derivation) {
+  Lora& lora = derivation.config.lora;
+  const bool has_rank = derivation.given(kRank);
+  if (lora.adapter.empty() || (has_rank && lora.rank == 0)) return;
+  const auto is_open = [&](std::string_view key) { return !derivation.given(key); };
+  constexpr std::array<std::string_view, 5> kOfAdapter = {kRank, kAlpha, kStabilised, kDropout,
+                                                          kTargets};
+  if (std::none_of(kOfAdapter.begin(), kOfAdapter.end(), is_open)) return;
+  if (!derivation.answers.adapter) {
+    derivation.questions.adapter = true;
+    return;
+  }
+  const engine::LoraRecipe& there = *derivation.answers.adapter;
+  const auto fill = [&](std::string_view key, auto& number, const auto& of_adapter) {
+    if (!is_open(key)) return;
+    number = of_adapter;
+    derivation.note(key, std::string(kAdapter));
+  };
+  fill(kRank, lora.rank, there.rank);
+  fill(kAlpha, lora.alpha, there.alpha);
+  fill(kStabilised, lora.rank_stabilised, there.rank_stabilised);
+  fill(kDropout, lora.dropout, there.dropout);
+  if (!there.targets.empty()) fill(kTargets, lora.targets, there.targets);
 }
 
 }  // namespace
 
 void derive_lora(Derivation& derivation) {
   Lora& lora = derivation.config.lora;
+  fill_from_adapter(derivation);
+  if (lora.rank == 0 && derivation.questions.adapter) return;
   if (lora.rank == 0) {
     for (const Key& asked : all_keys()) {
       if (asked.path.starts_with("recipe.lora.") && !derivation.given(kRank) &&
@@ -66,7 +99,8 @@ void derive_lora(Derivation& derivation) {
     lora = {};
     return;
   }
-  if (!derivation.given(kAlpha)) {
+  const bool has_alpha = derivation.given(kAlpha) || derivation.notes().contains(kAlpha);
+  if (!has_alpha) {
     lora.alpha = 2 * static_cast<double>(lora.rank);
     derivation.note(kAlpha, "twice recipe.lora.rank");
   }

@@ -179,10 +179,14 @@ Result<Resolved> resolve(const Sources& sources) {
   if (!collected.rejections.empty()) return rejection(collected.rejections);
   Derivation derivation(collected, config, sources.answers);
   derive_all(derivation);
-  const bool is_open = derivation.questions.model;
-  if (is_open && !sources.leaves_model_open)
-    return invalid("model.path is " + config.model.path +
-                   ", and the config.json in it was not read: sizes of the model are open");
+  const bool has_open_rank = derivation.questions.adapter && config.lora.rank == 0;
+  const bool is_open = derivation.questions.model || has_open_rank;
+  if (is_open && !sources.leaves_folders_open)
+    return invalid(derivation.questions.model
+                       ? "model.path is " + config.model.path +
+                             ", and the config.json in it was not read: sizes of the model are open"
+                       : "recipe.lora.adapter is " + config.lora.adapter +
+                             ", and the adapter_config.json in it was not read: its rank is open");
   if (!collected.rejections.empty() && !is_open) return rejection(collected.rejections);
   std::vector<KeyReport> reports = reports_of(collected, derivation);
   return Resolved{std::move(config), std::move(reports), derivation.questions,

@@ -46,6 +46,8 @@ struct Answers {
   std::optional<GpuKind> gpu;  // that run.device allows
   std::optional<std::uint64_t> samples_per_epoch;
   std::optional<Source> model;  // the config.json in model.path
+  // What recipe.lora.adapter says of itself; without targets where these are no plain names.
+  std::optional<engine::LoraRecipe> adapter;
 };
 
 // Which answers would make a difference and are missing.
@@ -54,6 +56,8 @@ struct Questions {
   bool samples_per_epoch = false;
   // The shape is a stand-in then, and what is wrong with it is not said.
   bool model = false;
+  // Numbers of its recipe are defaults then, and its rank 0 where that is not given.
+  bool adapter = false;
 };
 
 // A number of steps that waits for the length of an epoch. As JSON it is "auto".
@@ -65,8 +69,9 @@ struct Sources {
   std::vector<std::string> overrides;  // "a.b=c": c as JSON, else as a string
   std::int64_t world_size = 1;
   Answers answers = {};
-  // Questions::model may stay open: of who asks what is open. Otherwise that is an error.
-  bool leaves_model_open = false;
+  // Questions about folders may stay open: of who asks what is open. Otherwise an open model, or
+  // an open rank of adapters, is an error.
+  bool leaves_folders_open = false;
 };
 
 enum class Outcome : std::uint8_t {

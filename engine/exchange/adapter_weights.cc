@@ -355,15 +355,18 @@ Status check_is_no_adapter(aio::FileSystem& files, const std::string& folder) {
                  "this folder as recipe.lora.adapter (sluice train) or --adapter (sluice eval)");
 }
 
+Error no_adapter(const std::string& folder) {
+  return {ErrorCode::kNotFound,
+          "there is no " + folder + "/" + std::string(kPeftConfigName) +
+              ": name the folder of an adapter as PEFT's save_pretrained() leaves it"};
+}
+
 Result<AdapterWeights> AdapterWeights::open(aio::IoQueue& queue, const std::string& folder,
                                             const ModelShape& shape) {
   AdapterWeights adapters;
   const std::string config_path = folder + "/" + std::string(kPeftConfigName);
   const auto text = aio::read_small_file(queue, config_path, kMaxConfigBytes);
-  if (!text.ok() && text.error().code() == ErrorCode::kNotFound)
-    return Error(ErrorCode::kNotFound,
-                 "there is no " + config_path +
-                     ": name the folder of an adapter as PEFT's save_pretrained() leaves it");
+  if (!text.ok() && text.error().code() == ErrorCode::kNotFound) return no_adapter(folder);
   if (!text.ok()) return text.error();
   auto config = parse_peft_config(*text);
   if (!config.ok()) return std::move(config).error().with_context(config_path);

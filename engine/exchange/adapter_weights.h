@@ -38,6 +38,9 @@ std::string peft_name(const ModelShape& shape, const std::string& parameter);
 inline constexpr std::string_view kPeftConfigName = "adapter_config.json";
 inline constexpr std::string_view kPeftWeightsName = "adapter_model.safetensors";
 
+// That `folder` has no adapter_config.json, and what to name.
+Error no_adapter(const std::string& folder);
+
 // kInvalidArgument where a folder that is named as a model's holds an adapter alone, with what to
 // name instead.
 Status check_is_no_adapter(aio::FileSystem& files, const std::string& folder);

@@ -1,10 +1,14 @@
 #include "tools/cli/config_options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include "aio/real_file_system.h"
 #include "engine/config/stored_config.h"
+#include "engine/exchange/adapter_weights.h"
+#include "engine/families/families.h"
 
 #ifdef SLUICE_HAS_ENGINE
 #include "engine/run/config_answers.h"
@@ -53,7 +57,7 @@ Result<std::string> run_directory_of(const ConfigOptions& options) {
 // The model in model.path. What is wrong otherwise is said by whoever resolves the sources.
 Status answer_model(config::Sources& sources) {
   config::Sources asking = sources;
-  asking.leaves_model_open = true;
+  asking.leaves_folders_open = true;
   const auto resolved = config::resolve(asking);
   if (!resolved.ok() || !resolved->questions.model) return {};
   const std::string& folder = resolved->config.model.path;
@@ -73,9 +77,40 @@ Status answer_model(config::Sources& sources) {
   return {};
 }
 
+// The recipe of the adapters in recipe.lora.adapter.
+Status answer_adapter(config::Sources& sources) {
+  config::Sources asking = sources;
+  asking.leaves_folders_open = true;
+  const auto resolved = config::resolve(asking);
+  if (!resolved.ok() || !resolved->questions.adapter) return {};
+  constexpr const char* kKey = "recipe.lora.adapter";
+  const auto read = config::read_source(resolved->config.lora.adapter + "/" +
+                                        std::string(engine::kPeftConfigName));
+  if (!read.ok() && read.error().code() == ErrorCode::kNotFound)
+    return engine::no_adapter(resolved->config.lora.adapter).with_context(kKey);
+  if (!read.ok()) return Error(read.error()).with_context(kKey);
+  auto adapter = engine::parse_peft_config(read->text);
+  if (!adapter.ok()) return std::move(adapter).error().with_context(read->name).with_context(kKey);
+  const engine::ModelFamily* const family = engine::find_family(resolved->config.model.family);
+  const auto known =
+      family == nullptr ? std::span<const std::string_view>() : family->adapter_targets();
+  std::vector<std::string>& targets = adapter->recipe.targets;
+  const bool are_plain = std::all_of(targets.begin(), targets.end(), [&](const auto& target) {
+    return std::find(known.begin(), known.end(), target) != known.end();
+  });
+  if (!are_plain) targets.clear();
+  sources.answers.adapter = adapter->recipe;
+  return {};
+}
+
+Status answer_folders(config::Sources& sources) {
+  SLUICE_RETURN_IF_ERROR(answer_model(sources));
+  return answer_adapter(sources);
+}
+
 #ifdef SLUICE_HAS_ENGINE
 Status answer_questions(LookAtData data, config::Sources& sources) {
-  SLUICE_RETURN_IF_ERROR(answer_model(sources));
+  SLUICE_RETURN_IF_ERROR(answer_folders(sources));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
   if (resolved.questions.gpu) sources.answers.gpu = engine::gpu_kind(resolved.config);
   if (!resolved.questions.samples_per_epoch || data == LookAtData::kNo) return {};
@@ -88,7 +123,7 @@ Status answer_questions(LookAtData data, config::Sources& sources) {
 }
 #else
 Status answer_questions(LookAtData /*data*/, config::Sources& sources) {
-  return answer_model(sources);
+  return answer_folders(sources);
 }
 #endif
 

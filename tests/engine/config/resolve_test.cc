@@ -307,17 +307,47 @@ TEST(ResolveConfig, AdaptersHaveAScaleAndTargetsOfTheirModel) {
   EXPECT_THAT(refusal(resolve_run(file(R"("rank": 4)", "gpt2-small"))),
               HasSubstr("models of the family gpt2 are trained whole"));
   // Without a rank nothing else is said of adapters, and a run's own file says nothing.
-  for (const char* const asked :
-       {R"("alpha": 6)", R"("dropout": 0.1)", R"("base_bits": 8)", R"("targets": "all-linear")",
-        R"("rank_stabilised": true)", R"("adapter": "peft")"})
+  for (const char* const asked : {R"("alpha": 6)", R"("dropout": 0.1)", R"("base_bits": 8)",
+                                  R"("targets": "all-linear")", R"("rank_stabilised": true)"})
     EXPECT_THAT(refusal(resolve_run(file(asked))),
                 HasSubstr("is given without recipe.lora.rank, without which the model itself"))
         << asked;
-  const Resolved none = accepted(resolve_run(file(R"("rank": 0, "alpha": 6)")));
+  EXPECT_THAT(refusal(resolve_run(file(R"("adapter": "peft")"))),
+              HasSubstr("recipe.lora.adapter is peft, and the adapter_config.json in it was not"));
+  const Resolved none = accepted(resolve_run(file(R"("rank": 0, "alpha": 6, "adapter": "peft")")));
   EXPECT_EQ(none.config.lora.rank, 0);
   EXPECT_THAT(report_on(none, "recipe.lora.alpha").reason,
               HasSubstr("recipe.lora.rank is 0: the model itself is trained"));
   EXPECT_THAT(to_json(none.config), Not(HasSubstr("rank_stabilised")));
+}
+
+TEST(ResolveConfig, AdaptersThatGoOnAreWhatTheyWere) {
+  const auto resolved = [](const std::string& lora) {
+    Sources sources = {.run_file = Source{"run.json", run_with(R"("model": {"preset": "qwen3-0.6b"},
+                                                   "recipe": {"lora": {"adapter": "peft")" +
+                                                               lora + "}}")}};
+    sources.answers.adapter = engine::LoraRecipe{.rank = 3,
+                                                 .alpha = 5,
+                                                 .rank_stabilised = true,
+                                                 .dropout = 0.25,
+                                                 .targets = {"q_proj", "o_proj"}};
+    return accepted(resolve(sources));
+  };
+  const Resolved as_it_was = resolved("");
+  EXPECT_EQ(as_it_was.config.lora.rank, 3);
+  EXPECT_EQ(as_it_was.config.lora.alpha, 5);
+  EXPECT_TRUE(as_it_was.config.lora.rank_stabilised);
+  EXPECT_EQ(as_it_was.config.lora.dropout, 0.25);
+  EXPECT_THAT(as_it_was.config.lora.targets, testing::ElementsAre("q_proj", "o_proj"));
+  EXPECT_EQ(as_it_was.config.lora.adapter, "peft");
+  EXPECT_EQ(report_on(as_it_was, "recipe.lora.alpha").reason, "recipe.lora.adapter");
+  const Resolved changed = resolved(R"(, "rank": 3, "dropout": 0)");
+  EXPECT_EQ(changed.config.lora.alpha, 5);
+  EXPECT_EQ(changed.config.lora.dropout, 0);
+  // A run's own file has all of it, and asks for nothing.
+  const Resolved again = accepted(resolve_run(to_json(as_it_was.config)));
+  EXPECT_FALSE(again.questions.adapter);
+  EXPECT_EQ(to_json(again.config), to_json(as_it_was.config));
 }
 
 TEST(ResolveConfig, NvmeNeedsAFolderAndTheBudgetsComesFirst) {
