@@ -67,6 +67,41 @@ std::string sections_with(std::string_view word) {
   return text;
 }
 
+struct OtherWord {
+  std::string_view word;
+  std::string_view key;  // ours
+};
+// What transformers' trainer, TRL and PEFT call what has another name here.
+constexpr OtherWord kOtherWords[] = {
+    {"learning_rate", "optimizer.params.lr"},
+    {"adam_beta1", "optimizer.params.betas"},
+    {"adam_beta2", "optimizer.params.betas"},
+    {"adam_epsilon", "optimizer.params.eps"},
+    {"max_grad_norm", "gradient_clipping"},
+    {"lr_scheduler_type", "scheduler.type"},
+    {"num_train_epochs", "run.epochs"},
+    {"max_steps", "run.steps"},
+    {"per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
+    {"max_seq_length", "data.sequence_length"},
+    {"max_length", "data.sequence_length"},
+    {"model_name_or_path", "model.path"},
+    {"name_or_path", "model.path"},
+    {"output_dir", "run.dir"},
+    {"logging_steps", "run.log_every"},
+    {"eval_steps", "run.eval_every"},
+    {"save_steps", "run.checkpoint_every"},
+    {"save_total_limit", "run.keep_last"},
+    {"data_seed", "data.shuffle_seed"},
+    {"load_in_8bit", "recipe.lora.base_bits (8)"},
+};
+
+// Empty: it is none of theirs.
+std::string_view key_of_other_word(std::string_view word) {
+  for (const OtherWord& other : kOtherWords)
+    if (other.word == word) return other.key;
+  return {};
+}
+
 }  // namespace
 
 int edit_distance(std::string_view a, std::string_view b) {
@@ -91,6 +126,8 @@ std::string suggest_key(std::string_view unknown_path) {
   const std::string_view section = section_of(unknown_path);
   const std::string_view word = last_of(unknown_path);
   const std::string prefix = section.empty() ? "" : std::string(section) + ".";
+  if (const std::string_view ours = key_of_other_word(word); !ours.empty())
+    return "here that is " + std::string(ours);
   const auto words = words_of(section);
   if (const std::string nearest = nearest_word(word, words); !nearest.empty()) {
     return "did you mean " + prefix + nearest + "?";

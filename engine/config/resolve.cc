@@ -76,10 +76,19 @@ Result<Document> override_document(const std::string& text, int rank) {
   return Document{"--set", std::move(nested), rank, false};
 }
 
+// The config.json of a Hugging Face folder has nothing that could be told about key by key.
+Status check_is_no_model(const std::string& name, const Json& root) {
+  if (!root.is_object() || !root.contains("model_type") || root.contains("model")) return {};
+  return invalid(name +
+                 " describes a model, and no run: a run's file names the folder of that as "
+                 "model.path (configs/ has examples)");
+}
+
 Result<std::vector<Document>> documents_of(const Sources& sources) {
   std::vector<Document> documents;
   if (sources.run_file) {
     SLUICE_ASSIGN_OR_RETURN(Json root, parse_json(sources.run_file->name, sources.run_file->text));
+    SLUICE_RETURN_IF_ERROR(check_is_no_model(sources.run_file->name, root));
     documents.push_back({sources.run_file->name, std::move(root), kRunFile, false});
   }
   if (sources.deepspeed) {

@@ -229,20 +229,11 @@ Status check_tensor(const TensorInfo* found, const TensorSpec& wanted, const std
   return {};
 }
 
-// A run that began with such a number would stop at its first step, and blame its data.
 Status check_finite(SafetensorsReader& reader, const TensorInfo& tensor) {
   std::vector<float> values;
   for (std::uint64_t first = 0; first < tensor.elements; first += values.size()) {
     values.resize(std::min(kElementsAtOnce, tensor.elements - first));
-    SLUICE_RETURN_IF_ERROR(reader.read(tensor.name, first, values));
-    const auto bad = std::find_if_not(values.begin(), values.end(),
-                                      [](float value) { return std::isfinite(value); });
-    if (bad == values.end()) continue;
-    return corrupt("element " +
-                   std::to_string(first + static_cast<std::uint64_t>(bad - values.begin())) +
-                   " of " + tensor.name +
-                   " is not finite in fp32: the adapter's training diverged, or the file is "
-                   "damaged; take another one");
+    SLUICE_RETURN_IF_ERROR(reader.read_finite(tensor.name, first, values));
   }
   return {};
 }
@@ -394,8 +385,8 @@ Result<AdapterWeights> AdapterWeights::open(aio::IoQueue& queue, const std::stri
     const std::string name = peft_name(shape, spec.name);
     const TensorInfo* const found = adapters.reader_->find(name);
     Status fits = check_tensor(found, spec, name);
-    if (fits.ok()) fits = check_finite(*adapters.reader_, *found);
     if (!fits.ok()) return std::move(fits).error().with_context(path);
+    SLUICE_RETURN_IF_ERROR(check_finite(*adapters.reader_, *found));
     adapters.name_in_file_[spec.name] = name;
     wanted.insert(name);
   }

@@ -30,6 +30,11 @@ Result<HuggingFaceModel> read_config(aio::IoQueue& queue, const std::string& fol
     return Error(ErrorCode::kNotFound, "there is no " + path +
                                            ": name the folder of a model as transformers' "
                                            "save_pretrained() leaves it");
+  if (!text.ok() && text.error().error_number() == ENOTDIR)
+    return Error(ErrorCode::kInvalidArgument,
+                 folder +
+                     " is a file: name the folder that it lies in, with the config.json that says "
+                     "what model it is of");
   if (!text.ok()) return text.error();
   auto config = read_hugging_face_config(*text);
   if (!config.ok()) return std::move(config).error().with_context(path);
@@ -87,7 +92,7 @@ Status copy_weights(const ModelWeights& weights, const ImportOptions& options,
     const std::uint64_t elements = weights.reader->find(weights.names[i])->elements;
     for (std::uint64_t first = 0; first < elements; first += kElementsAtOnce) {
       masters.resize(std::min(kElementsAtOnce, elements - first));
-      SLUICE_RETURN_IF_ERROR(weights.reader->read(weights.names[i], first, masters));
+      SLUICE_RETURN_IF_ERROR(weights.reader->read_finite(weights.names[i], first, masters));
       const auto moments = std::span(zeros).first(masters.size());
       SLUICE_RETURN_IF_ERROR(writer.append({.parameter = wanted[i].name,
                                             .first_element = first,

@@ -30,13 +30,6 @@ std::uint64_t quantised_of(const offload::Int8Blocks& blocks, std::uint64_t firs
   return std::clamp(blocks.elements, first, first + count) - first;
 }
 
-Error not_finite(const UnitLayout& unit) {
-  return {ErrorCode::kCorrupt, "unit " + unit.name +
-                                   " of the model has a number that is not finite, which 8 bits "
-                                   "cannot hold: repair the weights, or set recipe.lora.base_bits "
-                                   "to 16 to look at what they compute"};
-}
-
 }  // namespace
 
 BaseParameters::BaseParameters(const MemoryPlan& plan, const ModelLayout& model,
@@ -158,7 +151,7 @@ Status BaseParameters::load_unit(int unit, Load& load) {
       return lease ? put(layout, first + begin, piece, lease.bytes())
                    : put_computed(layout, first + begin, piece, load.packed.data() + begin * width);
     });
-    if (!done) return not_finite(layout);
+    SLUICE_CHECK(done, "weights that are not finite were not refused");
     if (!lease) SLUICE_RETURN_IF_ERROR(device_->fill_resident(unit, first * width, load.packed));
     load.done += values.size();
     return load.progress ? load.progress(load.done) : Status();

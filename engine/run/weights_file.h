@@ -28,9 +28,9 @@ class WeightsFile {
   static Result<WeightsFile> open(aio::IoQueue& queue, const std::string& path,
                                   const ModelShape& shape);
 
-  // Elements [first, first + values.size()) of a parameter.
+  // Elements [first, first + values.size()) of a parameter; kCorrupt where one is not finite.
   Status read(const ParameterSpec& parameter, std::uint64_t first, std::span<float> values) {
-    return reader_->read(name_in_file_[parameter.name], first, values);
+    return reader_->read_finite(name_in_file_[parameter.name], first, values);
   }
 
  private:

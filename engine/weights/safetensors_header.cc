@@ -193,6 +193,13 @@ Result<std::uint64_t> safetensors_json_bytes(std::span<const std::byte, kHeaderP
   std::uint64_t length = 0;
   for (std::size_t i = kHeaderPrefixBytes; i-- > 0;)
     length = length << 8 | std::to_integer<std::uint64_t>(prefix[i]);
+  constexpr std::string_view kPointer = "version ";
+  if (std::equal(prefix.begin(), prefix.end(), kPointer.begin(), [](std::byte byte, char letter) {
+        return std::to_integer<char>(byte) == letter;
+      }))
+    return corrupt(
+        "it is a pointer of git-lfs, and not the file that this stands for: git lfs pull brings "
+        "that");
   if (length > kMaxHeaderJsonBytes)
     return corrupt("its first 8 bytes give a header of " + std::to_string(length) +
                    " bytes, so it is not a safetensors file");

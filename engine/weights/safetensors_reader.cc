@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -57,8 +59,17 @@ Result<std::string> find_in_folder(aio::FileSystem& files, const std::string& pa
     if (std::find(names->begin(), names->end(), name) != names->end())
       return path + "/" + std::string(name);
   }
-  return Error(ErrorCode::kNotFound, "there is neither " + std::string(kFileName) + " nor " +
-                                         std::string(kIndexName) + " in the folder " + path);
+  const bool has_pickles = std::any_of(names->begin(), names->end(), [](std::string_view name) {
+    return name.starts_with("pytorch_model") && name.find(".bin") != std::string_view::npos;
+  });
+  return Error(ErrorCode::kNotFound,
+               "there is neither " + std::string(kFileName) + " nor " + std::string(kIndexName) +
+                   " in the folder " + path +
+                   (has_pickles ? ": its pytorch_model*.bin are programs that are run when they "
+                                  "are read, so save it anew by transformers "
+                                  "(AutoModelForCausalLM.from_pretrained(FOLDER)."
+                                  "save_pretrained(OTHER))"
+                                : ""));
 }
 
 }  // namespace
@@ -169,6 +180,26 @@ Status SafetensorsReader::read(std::string_view name, std::uint64_t first_elemen
       tensor,
       shard.data_offset_bytes + tensor.begin_bytes + first_element * element_bytes(tensor.dtype),
       values);
+}
+
+Status SafetensorsReader::read_finite(std::string_view name, std::uint64_t first_element,
+                                      std::span<float> values) {
+  SLUICE_RETURN_IF_ERROR(read(name, first_element, values));
+  // All of them without a branch first, at the speed of memory: of billions none is expected.
+  constexpr std::uint32_t kExponent = 0x7F800000;
+  std::uint32_t any = 0;
+  for (const float value : values)
+    any |= static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(value) & kExponent) ==
+                                      kExponent);
+  if (any == 0) return {};
+  const auto bad = std::find_if_not(values.begin(), values.end(),
+                                    [](float value) { return std::isfinite(value); });
+  const auto at = first_element + static_cast<std::uint64_t>(bad - values.begin());
+  return Error(ErrorCode::kCorrupt,
+               shards_[shard_of_[by_name_.find(name)->second]].path + ": element " +
+                   std::to_string(at) + " of " + std::string(name) +
+                   " is not finite in fp32: the training that wrote it diverged, or the file is "
+                   "damaged; take another one");
 }
 
 void SafetensorsReader::start(Piece& piece, std::uint64_t offset_bytes,

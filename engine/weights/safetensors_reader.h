@@ -48,6 +48,9 @@ class SafetensorsReader {
   // Elements [first_element, first_element + values.size()) of a tensor, row by row. kUnsupported
   // for a tensor that is no F16, BF16, F32 or F64.
   Status read(std::string_view name, std::uint64_t first_element, std::span<float> values);
+  // Likewise of weights to begin with; kCorrupt where one is not finite: a run that began with it
+  // would stop at its first step, and blame its data.
+  Status read_finite(std::string_view name, std::uint64_t first_element, std::span<float> values);
 
  private:
   struct Shard {

@@ -351,6 +351,15 @@ class Llamas(LlamaRuns):
         make_model("llama").save_pretrained(self.path / "theirs", max_shard_size="40KB")
         file = self.write_run({"model": {"path": str(self.path / "theirs")}})
         words = ("train", file, "--out", self.path / "run", "--steps", 3, *self.words())
+        # A model is no run.
+        theirs = self.path / "theirs"
+        for command in (("generate", theirs, "--prompt", "x"), ("export", theirs, self.path / "x")):
+            self.assertIn(f"sluice import {theirs} RUN makes one of it", self.refused(*command))
+        for command in (("plan", theirs / "config.json"), ("train", theirs / "config.json")):
+            self.assertIn("describes a model, and no run", self.refused(*command))
+        first = sorted(theirs.glob("*.safetensors"))[0]
+        self.assertIn("is a file: name the folder", self.refused("import", first, self.path / "x"))
+        self.assertFalse((self.path / "x").exists())
         self.assertIn("there is no nowhere/config.json",
                       self.refused(*words, "--set", "model.path=nowhere"))
         self.assertIn("leave model.preset out",

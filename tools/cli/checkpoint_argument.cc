@@ -1,9 +1,12 @@
 #include "tools/cli/checkpoint_argument.h"
 
+#include <algorithm>
 #include <optional>
+#include <string_view>
 
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/checkpoint_names.h"
+#include "engine/exchange/adapter_weights.h"
 
 namespace sluice::tools {
 namespace {
@@ -33,6 +36,26 @@ Result<std::optional<engine::CheckpointEntry>> newest_of(
                                                      : "; there is no older one that is complete");
 }
 
+// Where a folder without checkpoints is of another kind.
+Status check_is_run(aio::FileSystem& files, const std::string& folder) {
+  const auto names = files.list(folder);
+  if (!names.ok()) return {};
+  const auto has = [&](std::string_view name) {
+    return std::find(names->begin(), names->end(), name) != names->end();
+  };
+  if (has(engine::kCheckpointsFolder)) return {};
+  if (has(engine::kPeftConfigName))
+    return Error(ErrorCode::kInvalidArgument,
+                 folder +
+                     " holds an adapter, and is no run's directory: sluice eval --adapter takes "
+                     "it, and sluice train continues it (recipe.lora.adapter)");
+  if (has("model.safetensors") || has("model.safetensors.index.json"))
+    return Error(ErrorCode::kInvalidArgument,
+                 folder + " is a model's folder, and no run's directory: sluice import " + folder +
+                     " RUN makes one of it");
+  return {};
+}
+
 }  // namespace
 
 Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::string& directory,
@@ -60,6 +83,7 @@ Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::strin
   }
   SLUICE_ASSIGN_OR_RETURN(const auto newest, newest_of(checkpoints));
   if (newest) return argument_of(newest->path);
+  SLUICE_RETURN_IF_ERROR(check_is_run(queue.backend().files(), clean));
   return Error(ErrorCode::kNotFound,
                "there is no checkpoint in " + checkpoints.path() +
                    " yet: sluice train writes them as run.checkpoint_every and "

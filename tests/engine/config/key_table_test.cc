@@ -364,6 +364,8 @@ TEST(NearestKey, PointsAtTheSectionThatHasTheKey) {
   EXPECT_EQ(suggest_key("thread_count"), "thread_count is a key of aio");
   EXPECT_EQ(suggest_key("model.queue_depth"), "queue_depth is a key of aio");
   EXPECT_EQ(suggest_key("run.train_batch_size"), "train_batch_size is at the top level");
+  EXPECT_EQ(suggest_key("num_train_epochs"), "here that is run.epochs");
+  EXPECT_EQ(suggest_key("optimizer.params.learning_rate"), "here that is optimizer.params.lr");
 }
 
 TEST(NearestKey, ListsASmallSectionWhenNothingIsNear) {

@@ -299,6 +299,11 @@ TEST(ResolveConfig, AdaptersHaveAScaleAndTargetsOfTheirModel) {
                                    "targets": ["v_proj", "q_proj", "v_proj"])")))
                           .config;
   EXPECT_THAT(some.lora.targets, testing::ElementsAre("q_proj", "v_proj"));
+  // By PEFT's words.
+  EXPECT_EQ(to_json(accepted(resolve_run(file(R"("r": 4, "lora_alpha": 6, "use_rslora": true,
+                                   "lora_dropout": 0, "target_modules": ["v_proj", "q_proj"])")))
+                        .config),
+            to_json(some));
   EXPECT_EQ(some.lora.recipe().scale(), 3);
   const Config all = accepted(resolve_run(file(R"("rank": 4, "targets": "all-linear")"))).config;
   EXPECT_EQ(all.lora.targets, usual.config.lora.targets);

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <filesystem>
+#include <span>
 
 #include "tests/engine/weights/weights_under_test.h"
 
@@ -69,6 +71,33 @@ TEST_P(SafetensorsReading, ConvertsWhatIsStored) {
   EXPECT_THAT(error("h", 3), HasSubstr("has 3 elements, and 1 from 3 on"));
   EXPECT_THAT(error("h", ~0ULL), HasSubstr("has 3 elements"));
   EXPECT_THAT(error("x", 0), HasSubstr("no tensor \"x\" in " + folder_.file("m.safetensors")));
+}
+
+TEST_P(SafetensorsReading, RefusesWhatIsNotFiniteWhereWeightsAreBegunWith) {
+  // 1, then one that is not finite in any of its bits' forms.
+  for (const char* const bad : {"\x80\x7F", "\x80\xFF", "\xC0\x7F", "\x81\x7F"}) {
+    put("m.safetensors", file_of(R"({"w":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})",
+                                 std::string("\x80\x3F") + bad));
+    const auto reader = open("m.safetensors");
+    ASSERT_NE(reader, nullptr);
+    std::array<float, 2> values{};
+    EXPECT_OK(reader->read("w", 0, values));
+    EXPECT_OK(reader->read_finite("w", 0, std::span(values).first(1)));
+    const Status status = reader->read_finite("w", 0, values);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code(), ErrorCode::kCorrupt);
+    EXPECT_THAT(status.error().message(),
+                HasSubstr("m.safetensors: element 1 of w is not finite in fp32"));
+    EXPECT_FALSE(reader->read_finite("w", 1, std::span(values).first(1)).ok());
+  }
+}
+
+TEST_P(SafetensorsReading, SaysWhatIsThereInPlaceOfWeights) {
+  put("m.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n");
+  EXPECT_THAT(refusal("m.safetensors"), HasSubstr("m.safetensors: it is a pointer of git-lfs"));
+  std::filesystem::remove(folder_.file("m.safetensors"));
+  put("pytorch_model-00001-of-00002.bin", "x");
+  EXPECT_THAT(refusal(""), HasSubstr("save it anew by transformers"));
 }
 
 TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
