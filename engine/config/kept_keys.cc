@@ -93,7 +93,8 @@ std::string keep_origin(const std::string& stored, const std::string& here, Reso
   for (const Origin& origin : config.lora.rank > 0 ? std::span<const Origin>(of_adapters)
                                                    : std::span<const Origin>(of_model)) {
     if (!read_key(stored, origin.key, before) || origin.had == origin.now) continue;
-    const bool names_other = !origin.now.empty() && absolute_path(origin.now, here) != absolute_path(origin.had, here);
+    const bool names_other =
+        !origin.now.empty() && absolute_path(origin.now, here) != absolute_path(origin.had, here);
     const std::string now = std::exchange(origin.now, origin.had);
     if (names_other && is_given(resolved, origin.key))
       said += (said.empty() ? "" : "; ") + std::string(origin.key) + " " + now +

@@ -1,6 +1,6 @@
-// What a run that continues from a checkpoint keeps of its configuration: where the new one does not
-// say otherwise, what weight decay applies to and how many checkpoints stay; and in any case where
-// its weights came from.
+// What a run that continues from a checkpoint keeps of its configuration: where the new one does
+// not say otherwise, what weight decay applies to and how many checkpoints stay; and in any case
+// where its weights came from.
 //
 // `stored` is the configuration that the checkpoint holds. It is not resolved for this: an older
 // program's may contain what is refused today. Each returns a sentence where the outcome is not

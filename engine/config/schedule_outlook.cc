@@ -137,15 +137,15 @@ std::optional<std::int64_t> first_difference(const Config& was, const Config& no
 // Steps that are too few for the warm-up to leave 0.
 Status check_warmup(const Schedule& schedule, std::int64_t left, std::int64_t last) {
   if (last >= warmup_of(schedule) || learning_rate(schedule, last) != 0) return {};
-  return Error(ErrorCode::kInvalidArgument,
-               (left == 1 ? "the one step that is left"
-                          : "all " + steps_text(left) + " that are left") +
-                   " would have a learning rate of exactly 0, with which the warm-up begins, and "
-                   "change nothing: train for longer (run.epochs, run.steps, more data), take "
-                   "fewer samples in a step (gradient_accumulation_steps), or --set "
-                   "scheduler.params." +
-                   (is_of_transformers(schedule.type) ? "warmup_num_steps=0"
-                                                      : "warmup_min_lr to more than 0"));
+  return Error(
+      ErrorCode::kInvalidArgument,
+      (left == 1 ? "the one step that is left" : "all " + steps_text(left) + " that are left") +
+          " would have a learning rate of exactly 0, with which the warm-up begins, and "
+          "change nothing: train for longer (run.epochs, run.steps, more data), take "
+          "fewer samples in a step (gradient_accumulation_steps), or --set "
+          "scheduler.params." +
+          (is_of_transformers(schedule.type) ? "warmup_num_steps=0"
+                                             : "warmup_min_lr to more than 0"));
 }
 
 }  // namespace

@@ -97,8 +97,8 @@ Result<RunSamples> RunSamples::open(const config::Config& config, const Wanted& 
     SLUICE_RETURN_IF_ERROR(
         samples.add_corpus(config, "data.train", config.data.train, wanted.reads_all_tokens));
   if (own_files)
-    SLUICE_RETURN_IF_ERROR(samples.add_corpus(config, kValidation, config.data.validation,
-                                              wanted.reads_all_tokens));
+    SLUICE_RETURN_IF_ERROR(
+        samples.add_corpus(config, kValidation, config.data.validation, wanted.reads_all_tokens));
   SLUICE_RETURN_IF_ERROR(samples.split(config, wanted.training));
   if (wanted.reads_all_tokens) {
     say_outcome("training data", samples.training());

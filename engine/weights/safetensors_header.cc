@@ -194,9 +194,8 @@ Result<std::uint64_t> safetensors_json_bytes(std::span<const std::byte, kHeaderP
   for (std::size_t i = kHeaderPrefixBytes; i-- > 0;)
     length = length << 8 | std::to_integer<std::uint64_t>(prefix[i]);
   constexpr std::string_view kPointer = "version ";
-  if (std::equal(prefix.begin(), prefix.end(), kPointer.begin(), [](std::byte byte, char letter) {
-        return std::to_integer<char>(byte) == letter;
-      }))
+  if (std::equal(prefix.begin(), prefix.end(), kPointer.begin(),
+                 [](std::byte byte, char letter) { return std::to_integer<char>(byte) == letter; }))
     return corrupt(
         "it is a pointer of git-lfs, and not the file that this stands for: git lfs pull brings "
         "that");

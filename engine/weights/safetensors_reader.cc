@@ -189,8 +189,8 @@ Status SafetensorsReader::read_finite(std::string_view name, std::uint64_t first
   constexpr std::uint32_t kExponent = 0x7F800000;
   std::uint32_t any = 0;
   for (const float value : values)
-    any |= static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(value) & kExponent) ==
-                                      kExponent);
+    any |=
+        static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent);
   if (any == 0) return {};
   const auto bad = std::find_if_not(values.begin(), values.end(),
                                     [](float value) { return std::isfinite(value); });

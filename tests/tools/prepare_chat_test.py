@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from array import array
 from itertools import groupby
 from pathlib import Path
@@ -453,6 +454,30 @@ class Forms(Prepared):
                                        for question, answer in self.questions],
                                       pyarrow.list_(turn))})
 
+    def test_reads_json_that_is_one_list_or_has_a_row_in_each_line(self):
+        rows = [asked(f"good {i} é 🌊") for i in range(9)]
+        self.write("list.json", "\ufeff \n" + json.dumps(rows, indent=1) + "\n")
+        self.write("wide.json", json.dumps(rows, ensure_ascii=False))
+        self.write("lines.json", "".join(json.dumps(row) + "\n" for row in rows))
+        self.rows(rows)
+        self.prepare("chat.jsonl", "--overwrite")
+        expected = self.contents()
+        for name in ("list.json", "wide.json", "lines.json"):
+            with self.subTest(name=name):
+                self.prepare(name, "--overwrite")
+                self.assertEqual(self.contents(), expected)
+        self.write("odd.json", json.dumps([rows[0], "no row", 7]))
+        counts = self.prepare("odd.json", "--overwrite").stderr
+        self.assertIn("odd.json, row 2: in none of the known forms", counts)
+        shutil.rmtree(self.out)
+        for text, said in (('[{"messages": []} {', "row 1 of its list: there is no comma"),
+                           (json.dumps(rows)[:-9], "row 9 of its list: "),
+                           ("[1, 2,", "row 3 of its list: "),
+                           (json.dumps(rows) + "x", "goes on behind the end of its list, after 9")):
+            with self.subTest(said=said):
+                self.write("bad.json", text)
+                self.assertIn(said, self.refused("bad.json"))
+
     def test_reads_parquet(self):
         from pyarrow import parquet
         parquet.write_table(self.table(), self.folder / "chat.parquet", row_group_size=7)
@@ -614,6 +639,15 @@ class Reasons(Prepared):
                        "{% if add_generation_prompt %}assistant: {% endif %}")
         counts, _ = self.left_out([asked("Water.")])
         self.assertRegex(counts, r"\n +1 an assistant turn that is not among the trained tokens\n")
+
+    def test_a_token_across_the_border_of_generation_markers(self):
+        self.tokenizer("{% for message in messages %}{{ message.role }}: "
+                       "{% if message.role == 'assistant' %}{% generation %}{{ message.content }}"
+                       "{% endgeneration %}{% else %}{{ message.content }}{% endif %}<|im_end|>\n"
+                       "{% endfor %}")
+        self.rows([asked("Water.")])
+        self.prepare("chat.jsonl")
+        self.assertEqual(self.trained(), [[" Water."]])
 
     def test_markers_that_leave_a_turn_out(self):
         self.tokenizer(MARKED)
@@ -908,6 +942,21 @@ class Parts(unittest.TestCase):
                  [0, 0, 1, 1, 1, 1, 0, 0]),
                 ([], [])):
             self.assertEqual(list(token_mask(offsets, spans)), expected)
+
+    def test_takes_a_list_apart_wherever_what_is_read_ends(self):
+        from corpus import documents
+        rows = [{"a": "é🌊\n\"]", "b": [1.5e3, {"c": None}]}, [], "x" * 99, 12345, True, {}]
+        with tempfile.TemporaryDirectory() as folder, \
+                unittest.mock.patch.object(documents, "READ_BYTES", 1):
+            path = Path(folder) / "rows.json"
+            source = documents.Source("rows.json", path, 0, "json list")
+            for text in (json.dumps(rows), json.dumps(rows, ensure_ascii=False, indent=2),
+                         "\ufeff\n [ ]", "[]\n"):
+                path.write_text(text, encoding="utf-8")
+                digest = hashlib.sha256()
+                made = [json.loads(row) for _, row, _ in documents.json_list(source, digest)]
+                self.assertEqual(made, json.loads(text.lstrip("\ufeff")))
+                self.assertEqual(digest.digest(), hashlib.sha256(text.encode()).digest())
 
     def test_finds_the_longest_end_that_begins_a_text(self):
         import random

@@ -118,7 +118,7 @@ Command add_export_command(CLI::App& sluice) {
       "  sluice export runs/demo exported-bf16 --checkpoint 400 --dtype bf16\n"
       "  python3 -c 'from transformers import AutoModelForCausalLM as M; "
       "M.from_pretrained(\"exported\")'\n"
-      "OUT gets model.safetensors (or shards and their index), config.json (GPT2LMHeadModel),\n"
+      "OUT gets model.safetensors (or shards and their index), config.json,\n"
       "generation_config.json with the tokens that end a text, README.md, which says how it was\n"
       "trained, and the tokenizer that the run keeps in DIR/tokenizer, or the one that "
       "tools/prepare\n"

@@ -36,11 +36,11 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
 
 Command add_import_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "import", "Import a GPT-2 from a Hugging Face folder into a new run's directory");
+      "import", "Import a model from a Hugging Face folder into a new run's directory");
   command->footer(
-      "  sluice import gpt2 runs/gpt2\n"
-      "  sluice generate runs/gpt2 --prompt 'The drive'\n"
-      "  sluice train runs/gpt2/config.json --resume --steps 100 \\\n"
+      "  sluice import Qwen3-0.6B runs/qwen\n"
+      "  sluice generate runs/qwen --prompt 'The drive'\n"
+      "  sluice train runs/qwen/config.json --resume --steps 100 \\\n"
       "      --set data.train='[\"data/train.bin\"]'\n"
       "HF_FOLDER is what transformers' save_pretrained() or a download from the hub leaves:\n"
       "config.json, and model.safetensors or shards with their index, in fp32 or 16 bits. DIR "

@@ -318,10 +318,11 @@ Result<int> run(const Options& options, const CLI::App& app, aio::IoWatchdog& wa
 
 Command add_train_command(CLI::App& sluice) {
   CLI::App* const command =
-      sluice.add_subcommand("train", "Train a GPT whose state may be larger than memory");
+      sluice.add_subcommand("train", "Train a transformer whose state may be larger than memory");
   command->footer(
       "  sluice train configs/demo.json --out runs/demo\n"
       "  sluice train configs/demo.json --out runs/demo --resume --steps 400\n"
+      "  sluice train configs/qwen3_0.6b.json --set model.path=Qwen3-0.6B --out runs/qwen\n"
       "  sluice train configs/demo.json --out runs/nvme --steps 100 \\\n"
       "      --set zero_optimization.offload_param.device=nvme --set "
       "budget.nvme_paths='[\"/nvme\"]'\n"

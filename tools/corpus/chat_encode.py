@@ -86,7 +86,9 @@ class ChatEncoder:
         if settings.train_on == "all":
             mask = bytearray(b"\1") * len(ids)
         else:
-            mask = chat_spans.token_mask(self._offsets(encoding, each.text), each.spans)
+            marked = self.has_markers
+            offsets = encoding.offsets if marked else self._offsets(encoding, each.text)
+            mask = chat_spans.token_mask(offsets, each.spans, partly=marked)
         trained = self._decoded([token for token, is_trained in zip(ids, mask) if is_trained])
         chat_spans.check_turns(each.conversation.messages, settings.train_on, trained,
                                self._as_decoded)

@@ -96,8 +96,10 @@ def _merged(spans):
     return merged
 
 
-def token_mask(offsets, spans):
-    """A 1 for each token whose characters lie wholly inside one of the spans, else a 0."""
+def token_mask(offsets, spans, partly=False):
+    """A 1 for each token whose characters lie inside one of the spans, wholly or also in part, else
+    a 0. What a prompt shares with what follows it is no answer; of what generation markers enclose
+    transformers takes all tokens that have any of it."""
     mask = bytearray(len(offsets))
     spans = iter([*spans, (float("inf"), float("inf"))])
     span_begin, span_end = next(spans)
@@ -107,7 +109,8 @@ def token_mask(offsets, spans):
             begin = end = max(begin, before)
         while span_end <= begin:
             span_begin, span_end = next(spans)
-        mask[token] = span_begin <= begin and end <= span_end
+        inside = span_begin <= begin and end <= span_end
+        mask[token] = inside or (partly and begin < span_end and span_begin < end)
         before = max(before, end)
     return mask
 

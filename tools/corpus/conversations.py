@@ -1,6 +1,6 @@
 """Conversations out of files: their rows, and the three forms in which a row tells who said what.
 
-Rows come from JSON-lines, Parquet, and folders that the package datasets wrote by save_to_disk()
+Rows come from JSON-lines, files that are one JSON list, Parquet, and folders that the package datasets wrote by save_to_disk()
 (Arrow streams, which pyarrow reads alone). A row stays as it was read until a worker process takes
 it apart, so parsing is parallel and memory is bounded by the batches in flight.
 
@@ -76,13 +76,21 @@ def find_sources(arguments, globs, fixed_format, report):
         if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
             sources += _saved_dataset(path, report)
         else:
-            sources += documents.find_sources([argument], globs or GLOBS, fixed_format, report)
+            found = documents.find_sources([argument], globs or GLOBS, fixed_format, report)
+            sources += map(_of_json, found)
     for source in sources:
         if source.format == "text":
-            raise Failure(f"{source.name} is neither JSON-lines nor Parquet by its name, and no "
-                          "folder of the package datasets: --format says which it is. A JSON file "
-                          "that is one list becomes JSON-lines by: jq -c '.[]' FILE > FILE.jsonl")
+            raise Failure(f"{source.name} is neither JSON nor Parquet by its name, and no folder "
+                          "of the package datasets: --format says which it is")
     return sources
+
+
+def _of_json(source):
+    """A .json file is a list of rows, or has one in each line."""
+    if source.path.suffix.lower() != ".json" or source.format != "text":
+        return source
+    is_list = source.path.is_file() and documents.is_json_list(source.path)
+    return source._replace(format="json list" if is_list else "jsonl")
 
 
 def _saved_dataset(folder, report):
@@ -122,6 +130,10 @@ def _rows(source, digest, report):
     if source.format == "jsonl":
         for where, line, at_bytes in documents.json_lines(source, digest):
             yield where, line, len(line), at_bytes
+        return
+    if source.format == "json list":
+        for where, row, at_bytes in documents.json_list(source, digest):
+            yield where, row, len(row), at_bytes
         return
     documents.add_content(digest, source.path)
     number = 0

@@ -253,6 +253,65 @@ def json_lines(source, digest):
                 yield where, line, at_bytes
 
 
+def json_list(source, digest):
+    """Likewise of every element of a file that is one JSON list, as its bytes."""
+    decoder, text, at_bytes, number, failed = json.JSONDecoder(), "", 0, 0, None
+    reader = codecs.getincrementaldecoder("utf-8")(_replaced.NAME)
+    with open(source.path, "rb") as handle:
+        place = None  # in `text`, of the next element; none before the list has begun
+        while True:
+            # As much again as did not suffice, so that a long element is not parsed too often.
+            raw = handle.read(max(READ_BYTES, len(text) - (place or 0)))
+            digest.update(raw)
+            at_bytes += len(raw)
+            text = text[place or 0:] + reader.decode(raw, final=not raw)
+            if place is None:
+                text = text.lstrip("\ufeff" + _JSON_SPACE)
+                if raw and not text:
+                    continue
+                text = text.removeprefix("[")
+            place = 0
+            while True:
+                begin = _behind_space(text, place)
+                if text[begin:begin + 1] == "]":
+                    rest = handle.read()
+                    digest.update(rest)
+                    if text[begin + 1:].strip(_JSON_SPACE) or rest.strip():
+                        raise Failure(f"{source.name} goes on behind the end of its list, after "
+                                      f"{number} rows: save it as one list, or as JSON-lines")
+                    return
+                try:
+                    _, end = decoder.raw_decode(text, begin)
+                except (ValueError, RecursionError) as error:
+                    failed = error
+                    break
+                after = _behind_space(text, end)
+                if text[after:after + 1] not in (",", "]"):
+                    failed = "there is no comma behind it"
+                    break
+                number += 1
+                yield f"{source.name}, row {number}", text[begin:end].encode(), at_bytes
+                place = after + (text[after] == ",")
+            if not raw or len(text) - place > LONGEST_LINE_BYTES:
+                raise Failure(f"{source.name}, row {number + 1} of its list: {failed}. Nothing "
+                              "from there on can be read: mend it, or save it as JSON-lines")
+
+
+_JSON_SPACE = " \t\r\n"
+
+
+def _behind_space(text, place):
+    while text[place:place + 1] in _JSON_SPACE and place < len(text):
+        place += 1
+    return place
+
+
+def is_json_list(path):
+    """By how it begins. Only of a regular file: of a pipe that would be lost."""
+    with open(path, "rb") as handle:
+        return handle.read(4096).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+
+
 def _json_lines(source, key, digest, report):
     for where, line, at_bytes in json_lines(source, digest):
         try:

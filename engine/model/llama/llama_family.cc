@@ -89,7 +89,10 @@ std::vector<NamedShape> make_presets() {
 }
 
 // Older files carry what can be computed.
-bool is_rotary_buffer(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
+// Of each block, or of the model.
+bool is_rotary_buffer(std::string_view name) {
+  return name == "rotary_emb.inv_freq" || name.ends_with(".rotary_emb.inv_freq");
+}
 
 class LlamaFamily final : public ModelFamily {
  public:

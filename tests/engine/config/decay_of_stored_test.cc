@@ -66,9 +66,9 @@ TEST(Origin, OfWeightsIsTheModelsPathUnlessItIsSaidBesideOrAfter) {
       "family": "llama", "layers": 2, "hidden": 64, "heads": 4, "context": 32, "vocab": 99}})";
   EXPECT_EQ(accepted(resolve_run(kept)).config.model.init_from, "b");
   EXPECT_EQ(accepted(resolve_run(kept, {"model.path=c"})).config.model.init_from, "c");
-  EXPECT_EQ(accepted(resolve_run(kept, {"model.path=c", "model.init_from=d"}))
-                .config.model.init_from,
-            "d");
+  EXPECT_EQ(
+      accepted(resolve_run(kept, {"model.path=c", "model.init_from=d"})).config.model.init_from,
+      "d");
   EXPECT_EQ(accepted(resolve_run(kept, {"model.init_from=d"})).config.model.init_from, "d");
 }
 

@@ -173,7 +173,7 @@ TEST(RunLength, RefusesARunThatNeverLeavesTheFirstRateOfItsWarmUp) {
   EXPECT_THAT(checked(linear + "}", 2).error().message(),
               AllOf(HasSubstr("all 2 steps"), HasSubstr("warmup_min_lr to more than 0")));
   EXPECT_TRUE(checked(linear + R"(, "warmup_min_lr": 0.1})", 2).ok());
-  EXPECT_TRUE(checked(linear + R"(, "warmup_max_lr": 0})", 2).ok());  // who asks for nothing gets it
+  EXPECT_TRUE(checked(linear + R"(, "warmup_max_lr": 0})", 2).ok());
   EXPECT_TRUE(checked(linear + "}", 3).ok());
   EXPECT_TRUE(checked(linear + "}", 4, {.global_step = 3, .applied_step = 3}).ok());
 }

@@ -95,5 +95,19 @@ TEST(Families, FillInWhatAHuggingFaceConfigLeavesOut) {
   EXPECT_EQ(refusal(read->shape), "accepted");
 }
 
+TEST(Families, KnowWhoseContextIsNoLimit) {
+  EXPECT_FALSE(has_learned_positions(preset_shape("qwen3-0.6b").value()));
+  EXPECT_TRUE(has_learned_positions(preset_shape("gpt2-small").value()));
+}
+
+// Frequencies that older files hold, of each block or of the model.
+TEST(Families, NeedNoFrequenciesOfALlama) {
+  const ModelShape shape = preset_shape("qwen3-0.6b").value();
+  const ParameterNames& names = family_of(shape).parameter_names(shape);
+  EXPECT_TRUE(names.is_buffer("rotary_emb.inv_freq"));
+  EXPECT_TRUE(names.is_buffer("layers.0.self_attn.rotary_emb.inv_freq"));
+  EXPECT_FALSE(names.is_buffer("layers.0.self_attn.q_proj.weight"));
+}
+
 }  // namespace
 }  // namespace sluice::engine
