@@ -134,7 +134,8 @@ std::optional<std::int64_t> first_difference(const Config& was, const Config& no
   return other;
 }
 
-// Steps that are too few for the warm-up to leave 0.
+// Steps that are too few for the warm-up to leave 0, as many as there happened to be data for. Who
+// counts them out, to try one, is only told.
 Status check_warmup(const Schedule& schedule, std::int64_t left, std::int64_t last) {
   if (last >= warmup_of(schedule) || learning_rate(schedule, last) != 0) return {};
   return Error(
@@ -154,7 +155,8 @@ Status check_steps_left(const Config& config, const RunPosition& position) {
   const Schedule& schedule = config.schedule;
   const std::int64_t left = steps_left(config, position);
   if (left == 0 || !ever_moves_weights(schedule)) return {};
-  SLUICE_RETURN_IF_ERROR(check_warmup(schedule, left, position.applied_step + left - 1));
+  if (config.run.epochs)
+    SLUICE_RETURN_IF_ERROR(check_warmup(schedule, left, position.applied_step + left - 1));
   const auto end = end_of(schedule);
   if (!end || position.applied_step < end->step) return {};
   // The rate at a linear decay's very end is not yet 0, but all that follow are.

@@ -25,8 +25,8 @@ struct RunPosition {
 };
 
 // kInvalidArgument where all steps that are left would have a learning rate of exactly 0 because
-// the schedule is over, or because they are too few to leave the beginning of its warm-up, with the
-// setting that fixes it. A rate of 0 that was asked for is not refused.
+// the schedule is over, or because a run of epochs (run.epochs) is too short to leave the beginning
+// of its warm-up, with the setting that fixes it. A rate of 0 that was asked for is not refused.
 Status check_steps_left(const Config& config, const RunPosition& position);
 
 // One sentence each, empty where there is nothing to say: steps beyond the end of the schedule, or

@@ -105,7 +105,6 @@ constexpr std::string_view kKnown[] = {"auto_mapping",
                                        "corda_config",
                                        "ensure_weight_tying",
                                        "eva_config",
-                                       "exclude_modules",
                                        "inference_mode",
                                        "init_lora_weights",
                                        "layers_pattern",
@@ -158,9 +157,8 @@ Result<double> number_of(const Json& json, const char* key, double usual) {
 
 Result<std::vector<std::string>> targets_of(const Json& json) {
   const Json value = json.value("target_modules", Json());
-  // A pattern, or names but for others: which products that meant is seen by the tensors.
-  const bool has_exceptions = !is_off(json.value("exclude_modules", Json()));
-  if (has_exceptions || value.is_null() || (value.is_string() && value != Json("")))
+  // A pattern: which products it meant is seen by the tensors.
+  if (value.is_null() || (value.is_string() && value != Json("")))
     return std::vector<std::string>();
   const bool is_list =
       value.is_array() && !value.empty() &&

@@ -305,7 +305,6 @@ class Adapters(LlamaRuns):
                      {"target_modules": [f"self_attn.{name}" for name in EVERY[:4]] +
                                         [f"mlp.{name}" for name in EVERY[4:]]},
                      {"target_modules": modules},
-                     {"exclude_modules": ["lm_head"]},
                      {"use_rslora": True}, {"lora_alpha": 2.5}, {"lora_dropout": 0.4},
                      {"modules_to_save": [], "layers_to_transform": []},
                      {"init_lora_weights": "gaussian", "use_dora": None}):

@@ -887,7 +887,7 @@ class Files(Prepared):
         self.rows([])
         self.assertIn("there is no conversation in what was given", self.refused("chat.jsonl"))
         self.write("chat.txt", "text")
-        self.assertIn("chat.txt is neither JSON-lines nor Parquet", self.refused("chat.txt"))
+        self.assertIn("chat.txt is neither JSON nor Parquet", self.refused("chat.txt"))
 
     def test_says_which_columns_a_file_has(self):
         import pyarrow

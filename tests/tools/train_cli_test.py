@@ -343,12 +343,20 @@ class Train(Training):
 
     def test_an_evaluation_without_a_finite_loss_is_no_success(self):
         self.sluice("train", "run.json", "--out", "a", "--save-weights", "a.safetensors")
-        content = bytearray((self.path / "a.safetensors").read_bytes())
-        content[-4:] = struct.pack("<f", float("nan"))
-        (self.path / "a.safetensors").write_bytes(content)
+        whole = bytearray((self.path / "a.safetensors").read_bytes())
+        header = int.from_bytes(whole[:8], "little")
+        values = (len(whole) - 8 - header) // 4
+        (self.path / "a.safetensors").write_bytes(
+            whole[:8 + header] + struct.pack(f"<{values}f", *([3e38, -3e38] * values)[:values]))
         result = self.sluice("eval", "run.json", "--weights", "a.safetensors", code=1)
-        self.assertIn("loss nan", result.stdout)
+        self.assertRegex(result.stdout, "loss -?nan")
         self.assertIn("the loss is not finite", result.stderr.splitlines()[-1])
+        # What is not finite to begin with is named.
+        whole[-4:] = struct.pack("<f", float("nan"))
+        (self.path / "a.safetensors").write_bytes(whole)
+        self.assertRegex(self.sluice("eval", "run.json", "--weights", "a.safetensors",
+                                     code=1).stderr,
+                         r"a\.safetensors: element \d+ of \S+ is not finite in fp32: ")
 
     def test_does_not_train_where_another_process_does(self):
         process = self.start("train", "run.json", "--out", "a", "--steps", "100000")

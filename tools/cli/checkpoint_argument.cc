@@ -45,12 +45,12 @@ Status check_is_run(aio::FileSystem& files, const std::string& folder) {
   };
   if (has(engine::kCheckpointsFolder)) return {};
   if (has(engine::kPeftConfigName))
-    return Error(ErrorCode::kInvalidArgument,
+    return Error(ErrorCode::kNotFound,
                  folder +
                      " holds an adapter, and is no run's directory: sluice eval --adapter takes "
                      "it, and sluice train continues it (recipe.lora.adapter)");
   if (has("model.safetensors") || has("model.safetensors.index.json"))
-    return Error(ErrorCode::kInvalidArgument,
+    return Error(ErrorCode::kNotFound,
                  folder + " is a model's folder, and no run's directory: sluice import " + folder +
                      " RUN makes one of it");
   return {};

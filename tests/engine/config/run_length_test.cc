@@ -151,15 +151,14 @@ TEST(RunLength, RefusesToGoOnWhereTheScheduleIsOver) {
                                        "cycle_first_step_size": 40})"));
 }
 
-TEST(RunLength, RefusesARunThatNeverLeavesTheFirstRateOfItsWarmUp) {
-  const auto checked = [](const std::string& scheduler, std::int64_t steps,
-                          const RunPosition& position = {}) {
-    const Config config =
-        resolved_with(R"({"train_batch_size": 8, "optimizer": {"params": {"lr": 0.5}},
-                          "scheduler": {)" +
-                          scheduler + "}}",
-                      {"run.steps=" + std::to_string(steps)})
-            .config;
+TEST(RunLength, RefusesEpochsThatNeverLeaveTheFirstRateOfTheWarmUp) {
+  const auto text = [](const std::string& scheduler) {
+    return R"({"train_batch_size": 8, "optimizer": {"params": {"lr": 0.5}}, "scheduler": {)" +
+           scheduler + "}}";
+  };
+  const auto checked = [&](const std::string& scheduler, std::uint64_t steps,
+                           const RunPosition& position = {}) {
+    const Config config = resolved_with(text(scheduler), {"run.epochs=1"}, 8 * steps).config;
     return check_steps_left(config, position);
   };
   const std::string cosine = R"("type": "cosine", "params": {"warmup_ratio": 0.03})";
@@ -176,6 +175,10 @@ TEST(RunLength, RefusesARunThatNeverLeavesTheFirstRateOfItsWarmUp) {
   EXPECT_TRUE(checked(linear + R"(, "warmup_max_lr": 0})", 2).ok());
   EXPECT_TRUE(checked(linear + "}", 3).ok());
   EXPECT_TRUE(checked(linear + "}", 4, {.global_step = 3, .applied_step = 3}).ok());
+  // Who counts out a step to try one is told, and gets it.
+  const Config counted = resolved_with(text(cosine), {"run.steps=1"}).config;
+  EXPECT_TRUE(check_steps_left(counted, {}).ok());
+  EXPECT_THAT(end_of_schedule(counted, {}), HasSubstr("gets to exactly 0"));
 }
 
 TEST(RunLength, SaysWhatASchedulesEndLeavesOfARun) {

@@ -165,7 +165,8 @@ TEST_F(SampleSourceTest, FilesThatDoNotFitTheTokensAreRefusedByName) {
 
 TEST_F(SampleSourceTest, WindowsOfATextAreAsBefore) {
   write({30}, std::vector<bool>(30, true));
-  std::filesystem::remove(path() + ".json");
+  for (const char* const part : {".json", ".documents", ".mask"})
+    std::filesystem::remove(path() + part);
   const TokenCorpus all = corpus();
   const auto source = window_source(all, all.whole(), {.sequence_tokens = 4, .shuffle_seed = 5});
   ASSERT_OK(source);

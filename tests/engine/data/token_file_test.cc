@@ -67,7 +67,7 @@ TEST_F(TokenFileTest, ReadsRawUint32WhenToldAndSuspectsItWhenNot) {
 }
 
 TEST_F(TokenFileTest, RefusesATextAndPartsWithoutTheirSidecar) {
-  write_text(path(), "{\"messages\": [{\"role\": \"user\"}]}\n");
+  write_text(path(), "{\"messages\": [{\"role\": \"user\"}]} \n");
   EXPECT_THAT(open().error().message(), HasSubstr("is no token file: it begins as text"));
   EXPECT_OK(open(TokenType::kUint16));
   write_file(path(), bytes_of(narrow_));
