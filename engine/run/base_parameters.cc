@@ -30,6 +30,13 @@ std::uint64_t quantised_of(const offload::Int8Blocks& blocks, std::uint64_t firs
   return std::clamp(blocks.elements, first, first + count) - first;
 }
 
+// All of them are finite.
+Error too_large(const UnitLayout& unit) {
+  return {ErrorCode::kCorrupt, "unit " + unit.name +
+                                   " of the model has a number that is too large for 8 bits with "
+                                   "a scale: set recipe.lora.base_bits to 16"};
+}
+
 }  // namespace
 
 BaseParameters::BaseParameters(const MemoryPlan& plan, const ModelLayout& model,
@@ -151,7 +158,7 @@ Status BaseParameters::load_unit(int unit, Load& load) {
       return lease ? put(layout, first + begin, piece, lease.bytes())
                    : put_computed(layout, first + begin, piece, load.packed.data() + begin * width);
     });
-    SLUICE_CHECK(done, "weights that are not finite were not refused");
+    if (!done) return too_large(layout);
     if (!lease) SLUICE_RETURN_IF_ERROR(device_->fill_resident(unit, first * width, load.packed));
     load.done += values.size();
     return load.progress ? load.progress(load.done) : Status();

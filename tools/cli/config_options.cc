@@ -86,8 +86,11 @@ Status answer_adapter(config::Sources& sources) {
   constexpr const char* kKey = "recipe.lora.adapter";
   const auto read = config::read_source(resolved->config.lora.adapter + "/" +
                                         std::string(engine::kPeftConfigName));
-  if (!read.ok() && read.error().code() == ErrorCode::kNotFound)
+  if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
+    // A run that is resumed has no need of it; one that begins is refused later.
+    if (resolved->config.lora.rank > 0) return {};
     return engine::no_adapter(resolved->config.lora.adapter).with_context(kKey);
+  }
   if (!read.ok()) return Error(read.error()).with_context(kKey);
   auto adapter = engine::parse_peft_config(read->text);
   if (!adapter.ok()) return std::move(adapter).error().with_context(read->name).with_context(kKey);

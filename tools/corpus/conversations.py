@@ -1,8 +1,9 @@
 """Conversations out of files: their rows, and the three forms in which a row tells who said what.
 
-Rows come from JSON-lines, files that are one JSON list, Parquet, and folders that the package datasets wrote by save_to_disk()
-(Arrow streams, which pyarrow reads alone). A row stays as it was read until a worker process takes
-it apart, so parsing is parallel and memory is bounded by the batches in flight.
+Rows come from JSON-lines, files that are one JSON list, Parquet, and folders that the package
+datasets wrote by save_to_disk() (Arrow streams, which pyarrow reads alone). A row stays as it was
+read until a worker process takes it apart, so parsing is parallel and memory is bounded by the
+batches in flight.
 
 What cannot be trained on is left out with one of the reasons below, by the exception LeftOut.
 """
