@@ -466,6 +466,12 @@ class Forms(Prepared):
             with self.subTest(name=name):
                 self.prepare(name, "--overwrite")
                 self.assertEqual(self.contents(), expected)
+        raw, good = (json.dumps(asked(text)).encode() for text in ("bad @", "good"))
+        (self.folder / "raw.json").write_bytes(
+            b"[%s,\r\n%s]\r\n" % (raw.replace(b"@", b"\xff"), good))
+        self.assertIn("raw.json, row 1: not JSON ('utf-8'",
+                      self.prepare("raw.json", "--overwrite").stderr)
+        self.assertEqual(self.trained(), [["good<|im_end|>\n"]])
         self.write("odd.json", json.dumps([rows[0], "no row", 7]))
         counts = self.prepare("odd.json", "--overwrite").stderr
         self.assertIn("odd.json, row 2: in none of the known forms", counts)

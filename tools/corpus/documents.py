@@ -256,7 +256,8 @@ def json_lines(source, digest):
 def json_list(source, digest):
     """Likewise of every element of a file that is one JSON list, as its bytes."""
     decoder, text, at_bytes, number, failed = json.JSONDecoder(), "", 0, 0, None
-    reader = codecs.getincrementaldecoder("utf-8")(_replaced.NAME)
+    # What is not UTF-8 is given on as it was: whoever takes the row apart says so.
+    reader = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     with open(source.path, "rb") as handle:
         place = None  # in `text`, of the next element; none before the list has begun
         while True:
@@ -290,7 +291,7 @@ def json_list(source, digest):
                     failed = "there is no comma behind it"
                     break
                 number += 1
-                yield f"{source.name}, row {number}", text[begin:end].encode(), at_bytes
+                yield f"{source.name}, row {number}", text[begin:end].encode(errors="surrogateescape"), at_bytes
                 place = after + (text[after] == ",")
             if not raw or len(text) - place > LONGEST_LINE_BYTES:
                 raise Failure(f"{source.name}, row {number + 1} of its list: {failed}. Nothing "
