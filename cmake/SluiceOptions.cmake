@@ -51,6 +51,10 @@ endif()
 if(SLUICE_WERROR)
   list(APPEND cxx_options -Werror)
 endif()
+if(CMAKE_UNITY_BUILD)
+  # What a file keeps to itself may have the name of what a later one declares in a function.
+  list(APPEND cxx_options -Wno-shadow)
+endif()
 if(SLUICE_SANITIZE)
   list(APPEND cxx_options -fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all)
@@ -72,6 +76,13 @@ endfunction()
 function(sluice_program name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE sluice_options)
+endfunction()
+
+# compiled_alone(files...): files of this folder that a unity build compiles each by itself, since they
+# keep to themselves what others of the room have under the same name. The presets are unity builds,
+# which read headers once for eight files; tools/lint sees each file by itself.
+function(compiled_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 # precompiled_headers(name HEADERS... LINK targets...): headers that are compiled once, for targets that
@@ -112,7 +123,7 @@ function(sluice_room name)
   target_link_libraries(${name} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE})
   add_executable(${name}_walls "${CMAKE_BINARY_DIR}/walls.cc")
   target_link_libraries(${name}_walls PRIVATE sluice_options "$<LINK_LIBRARY:WHOLE_ARCHIVE,${name}>")
-  set_target_properties(${name}_walls PROPERTIES
+  set_target_properties(${name}_walls PROPERTIES UNITY_BUILD OFF
     RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/walls")
   add_room(${name})
 endfunction()

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kLeavesPerBlock = kSumBlockElements / kLeafElements;
 
-LeafSumsKernel* kernel_for(Isa isa) {
+LeafSumsKernel* sums_kernel_for(Isa isa) {
   switch (isa) {
     case Isa::kAvx512:
       return leaf_sums_avx512;
@@ -75,7 +75,7 @@ void cast_and_sum(aio::Executor& executor, Isa isa, const GradCast& cast, Square
   SLUICE_CHECK(cast.to == GradType::kFp32 || cast.out != nullptr, "a place for the cast gradient");
   const std::uint64_t first = sum.end();
   const std::uint64_t end = first + cast.elements;
-  const Pass pass(kernel_for(isa), cast, first);
+  const Pass pass(sums_kernel_for(isa), cast, first);
 
   const std::uint64_t blocks_begin = align_up(first, kSumBlockElements);
   if (first < blocks_begin) pass.part_of_block(std::min(end, blocks_begin), sum);

@@ -10,14 +10,14 @@
 namespace sluice::tools {
 namespace {
 
-struct Options {
+struct ConfigCommandOptions {
   ConfigOptions config;
   bool verbose = false;
   bool json = false;
   bool keys = false;
 };
 
-Result<int> run(const Options& options) {
+Result<int> run(const ConfigCommandOptions& options) {
   if (options.keys) {
     const ConfigOptions& config = options.config;
     if (!config.file.empty() || !config.deepspeed.empty() || !config.overrides.empty())
@@ -45,7 +45,7 @@ Command add_config_command(CLI::App& sluice) {
       "an error that names the nearest known one. A DeepSpeed file is read unchanged; with --json\n"
       "  sluice config --deepspeed ds_config.json --set model.preset=gpt2-xl\n"
       "prints a run file that means the same.");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ConfigCommandOptions>();
   add_config_options(*command, options->config);
   auto* const verbose =
       command->add_flag("--verbose", options->verbose, "Shows the keys that were not given, too");

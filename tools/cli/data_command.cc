@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::uint64_t kTokensShown = 400;
 
-struct Options {
+struct DataOptions {
   std::string file;
   ConfigOptions config;
   std::int64_t sequence_tokens = 0;  // 0: not given
@@ -61,7 +61,7 @@ bool is_only_file(const std::vector<std::string>& files, const std::string& file
 }
 
 // The rows of a run; of a file that is not its training data, as if it were.
-Result<Opened> open_run(const Options& options) {
+Result<Opened> open_run(const DataOptions& options) {
   ConfigOptions asked = options.config;
   if (options.sequence_tokens > 0)
     asked.overrides.push_back("data.sequence_length=" + std::to_string(options.sequence_tokens));
@@ -80,7 +80,7 @@ Result<Opened> open_run(const Options& options) {
   return opened;
 }
 
-Result<Opened> open_file(const Options& options) {
+Result<Opened> open_file(const DataOptions& options) {
   const std::string files[] = {options.file};
   Opened opened;
   SLUICE_ASSIGN_OR_RETURN(
@@ -102,7 +102,7 @@ Result<Opened> open_file(const Options& options) {
   return opened;
 }
 
-Result<Opened> open(const Options& options) {
+Result<Opened> open(const DataOptions& options) {
   if (!options.config.file.empty()) return open_run(options);
   if (!options.file.empty()) return open_file(options);
   return Error(ErrorCode::kInvalidArgument,
@@ -114,7 +114,7 @@ std::string tokenizer_path(const std::string& name) {
   return std::filesystem::is_directory(name, ignored) ? name + "/tokenizer.json" : name;
 }
 
-Result<engine::TokenizerFiles> tokenizer_of(aio::IoQueue& queue, const Options& options,
+Result<engine::TokenizerFiles> tokenizer_of(aio::IoQueue& queue, const DataOptions& options,
                                             const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(engine::TokenizerFiles beside, engine::tokenizer_of_tokens(queue, path));
   if (options.tokenizer.empty()) return beside;
@@ -139,7 +139,7 @@ Status check_tokenizer(const FileReport& file) {
                    ": the text is of another tokenizer, which --tokenizer FILE names");
 }
 
-Result<FileReport> look_at(aio::IoQueue& queue, const Options& options,
+Result<FileReport> look_at(aio::IoQueue& queue, const DataOptions& options,
                            const data::TokenFile& file) {
   FileReport report{.path = file.path(),
                     .type = std::string(data::to_string(file.type())),
@@ -197,7 +197,7 @@ class VisibleBytes final : public TextTokens {
 };
 
 // Null: tokens are shown as numbers.
-Result<std::unique_ptr<TextTokens>> words_of(const Options& options,
+Result<std::unique_ptr<TextTokens>> words_of(const DataOptions& options,
                                              const engine::TokenizerFiles& tokenizer) {
   using Kind = engine::TokenizerFiles::Kind;
   if (tokenizer.kind == Kind::kUnknown) return std::unique_ptr<TextTokens>();
@@ -207,7 +207,7 @@ Result<std::unique_ptr<TextTokens>> words_of(const Options& options,
   return tool_tokens({.tool = tool, .json = tokenizer.path});
 }
 
-Status add_samples(const Options& options, const Opened& opened, DataReport& report) {
+Status add_samples(const DataOptions& options, const Opened& opened, DataReport& report) {
   const std::uint64_t shown = options.tokens == 0 ? ~std::uint64_t{0} : options.tokens;
   const std::uint64_t length = opened.rows() != nullptr ? opened.row_tokens
                                : options.tokens == 0    ? kTokensShown
@@ -225,7 +225,7 @@ Status add_samples(const Options& options, const Opened& opened, DataReport& rep
   return {};
 }
 
-Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
+Result<int> run(const DataOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   SLUICE_ASSIGN_OR_RETURN(const Opened opened, open(options));
   DataReport report;
@@ -257,7 +257,7 @@ Command add_data_command(CLI::App& sluice) {
       "tokenizer\n"
       "that tools/prepare left beside the file. Characters that would change a terminal are shown\n"
       "as \\x1b or \\u202e.");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DataOptions>();
   command
       ->add_option("FILE", options->file, "A token file; without it the training data of --config")
       ->check(not_empty());

@@ -10,7 +10,7 @@
 namespace sluice::tools {
 namespace {
 
-struct Options {
+struct DiffOptions {
   std::string a;
   std::string b;
 };
@@ -31,7 +31,7 @@ void print_units(const char* what, const std::vector<std::string>& units) {
   std::cout << (units.size() > kMost ? ", ...\n" : "\n");
 }
 
-Result<int> run(const Options& options) {
+Result<int> run(const DiffOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(const auto a, metrics_of(options.a));
   SLUICE_ASSIGN_OR_RETURN(const auto b, metrics_of(options.b));
   const engine::RunComparison compared = engine::compare_runs(a, b);
@@ -73,7 +73,7 @@ Command add_diff_command(CLI::App& sluice) {
       "Compares losses, norms, scales and hashes, which are the same bits wherever the state "
       "lies;\n"
       "never times. Exit code 1: the runs differ.");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DiffOptions>();
   command->add_option("RUN_A", options->a, "A run's directory, or a metrics.jsonl")->required();
   command->add_option("RUN_B", options->b, "The other one")->required();
   return [options](aio::IoWatchdog& /*watchdog*/) { return run(*options); };

@@ -16,7 +16,7 @@ using Documents = engine::EvaluationRun::Documents;
 using Json = nlohmann::ordered_json;
 
 constexpr int kTableDigits = 6;
-constexpr int kLossDigits = 9;  // as eval's own line
+constexpr int kDigits = 9;      // as eval's own line
 constexpr int kAllDigits = 17;  // a double's
 
 std::string digits(double value, int count) {
@@ -26,8 +26,7 @@ std::string digits(double value, int count) {
 }
 
 std::string loss_and_perplexity(double loss) {
-  return "loss " + digits(loss, kLossDigits) + " (perplexity " +
-         digits(std::exp(loss), kLossDigits) + ")";
+  return "loss " + digits(loss, kDigits) + " (perplexity " + digits(std::exp(loss), kDigits) + ")";
 }
 
 std::string counted(std::uint64_t number, const std::string& noun) {

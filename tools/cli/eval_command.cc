@@ -28,7 +28,7 @@ namespace {
 constexpr std::int64_t kAllBatches = 1'000'000'000;
 constexpr int kLossDigits = 9;  // an fp32 number's
 
-struct Options {
+struct EvalOptions {
   ConfigOptions config;
   std::string weights;
   std::string adapter;
@@ -55,7 +55,7 @@ Status check_weights(const std::string& path) {
                "--weights: " + path + " is neither a regular file nor a folder");
 }
 
-void print(const Options& options, const engine::LossSum& loss) {
+void print(const EvalOptions& options, const engine::LossSum& loss) {
   const double perplexity = std::exp(loss.mean());
   const auto tokens = static_cast<std::uint64_t>(loss.tokens);
   if (options.json) {
@@ -87,14 +87,15 @@ Status check_has_documents(const config::Config& config) {
   return {};
 }
 
-Status check_data(const config::Config& config, const Options& options, aio::IoWatchdog& watchdog) {
+Status check_data(const config::Config& config, const EvalOptions& options,
+                  aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   SLUICE_RETURN_IF_ERROR(check_evaluation_data(*files.queue, config, options.any_tokenizer));
   return options.by_document ? check_has_documents(config) : Status();
 }
 
 // The mean loss, once it is shown.
-Result<double> evaluate(const Options& options, engine::EvaluationRun& run) {
+Result<double> evaluate(const EvalOptions& options, engine::EvaluationRun& run) {
   TerminalLine line;
   const auto progress = show_share(line, "evaluating");
   if (!options.by_document) {
@@ -120,7 +121,7 @@ struct Evaluated {
   std::optional<engine::CheckpointManifest> manifest;  // of that
 };
 
-Result<Evaluated> evaluated_checkpoint(aio::IoQueue& queue, const Options& options) {
+Result<Evaluated> evaluated_checkpoint(aio::IoQueue& queue, const EvalOptions& options) {
   Evaluated wanted{.weights = options.weights};
   auto found = find_checkpoint(queue, options.adapter, "");
   if (!found.ok() && found.error().code() == ErrorCode::kNotFound)
@@ -150,7 +151,7 @@ Result<Evaluated> evaluated_checkpoint(aio::IoQueue& queue, const Options& optio
 }
 
 // What kind of adapter it is, the adapter itself says.
-Result<Evaluated> evaluated(const Options& options, aio::IoWatchdog& watchdog) {
+Result<Evaluated> evaluated(const EvalOptions& options, aio::IoWatchdog& watchdog) {
   if (options.adapter.empty() && options.weights.empty())
     return Error(ErrorCode::kInvalidArgument,
                  "nothing is named that is to be evaluated: give --weights, or --adapter a run or "
@@ -180,7 +181,7 @@ Result<Evaluated> evaluated(const Options& options, aio::IoWatchdog& watchdog) {
   return wanted;
 }
 
-void add_overrides(const Evaluated& wanted, const Options& options, ConfigOptions& config) {
+void add_overrides(const Evaluated& wanted, const EvalOptions& options, ConfigOptions& config) {
   const auto add = [&](const std::string& override) { config.overrides.push_back(override); };
   add("model.init_from=" + wanted.weights);
   add("recipe.lora.rank=" + std::to_string(wanted.recipe.rank));
@@ -203,7 +204,7 @@ void add_overrides(const Evaluated& wanted, const Options& options, ConfigOption
 }
 
 // Before a plan is made.
-Status check(const Evaluated& wanted, const Options& options, const config::Config& config,
+Status check(const Evaluated& wanted, const EvalOptions& options, const config::Config& config,
              aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(check_data(config, options, watchdog));
   if (!wanted.manifest) return {};
@@ -217,8 +218,8 @@ Status check(const Evaluated& wanted, const Options& options, const config::Conf
       {.path = wanted.weights, .advice = "name those that the run began with with --weights"});
 }
 
-Result<int> run(const Options& asked, aio::IoWatchdog& watchdog) {
-  Options options = asked;
+Result<int> run(const EvalOptions& asked, aio::IoWatchdog& watchdog) {
+  EvalOptions options = asked;
   if (!options.weights.empty()) SLUICE_RETURN_IF_ERROR(check_weights(options.weights));
   SLUICE_ASSIGN_OR_RETURN(const Evaluated wanted, evaluated(options, watchdog));
   options.weights = wanted.weights;
@@ -255,7 +256,7 @@ Command add_eval_command(CLI::App& sluice) {
       "document whole (data.long_documents: split): what a row's end cuts off continues in "
       "another\n"
       "row as a piece of its own, which sees nothing of the text before it but one token.");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<EvalOptions>();
   add_config_options(*command, options->config);
   command->add_option("--weights", options->weights,
                       "A safetensors file, index or folder; of a run's adapters, where their base "

@@ -16,7 +16,7 @@
 namespace sluice::tools {
 namespace {
 
-struct Options {
+struct ExportCommandOptions {
   std::string from;
   std::string to;
   std::string checkpoint;
@@ -28,7 +28,8 @@ struct Options {
 };
 
 // The base of adapters: as it is named, or where the run has it.
-Result<std::string> base_of(const Options& options, const engine::CheckpointState& state) {
+Result<std::string> base_of(const ExportCommandOptions& options,
+                            const engine::CheckpointState& state) {
   if (!state.run.adapters) {
     if (options.base.empty()) return std::string();
     return Error(ErrorCode::kInvalidArgument,
@@ -66,7 +67,7 @@ void tell_tokenizer(const engine::TokenizerFiles& tokenizer) {
     log::warning("which token ends a text is not known: generation continues to its limit");
 }
 
-Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
+Result<int> run(const ExportCommandOptions& options, aio::IoWatchdog& watchdog) {
   engine::ExportOptions wanted{.folder = options.to};
   SLUICE_ASSIGN_OR_RETURN(wanted.dtype, weight_dtype(options.dtype));
   auto shard = parse_bytes(options.max_shard_size);
@@ -125,7 +126,7 @@ Command add_export_command(CLI::App& sluice) {
       "left beside its token files. A damaged checkpoint is refused, and leaves no config.json. A\n"
       "checkpoint of adapters (recipe.lora) becomes a folder of PEFT's, or with --merged a whole\n"
       "model.");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ExportCommandOptions>();
   command->add_option("DIR", options->from, "A run's directory, or the folder of one checkpoint")
       ->required();
   command->add_option("OUT", options->to, "The folder to make; not there yet, or empty")

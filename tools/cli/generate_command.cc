@@ -21,7 +21,7 @@
 namespace sluice::tools {
 namespace {
 
-struct Options {
+struct GenerateOptions {
   std::string from;
   std::string checkpoint;
   ConfigOptions config;  // the run's, with overrides
@@ -38,7 +38,7 @@ struct Options {
 };
 
 // The run's file, or what the checkpoint says where it has been moved out of its run.
-Result<config::Config> resolve_run(aio::IoQueue& queue, const Options& options,
+Result<config::Config> resolve_run(aio::IoQueue& queue, const GenerateOptions& options,
                                    const CheckpointArgument& from) {
   config::Sources sources;
   sources.overrides = overrides_of(options.config);
@@ -77,7 +77,7 @@ struct Language {
   engine::SpecialTokens special;
 };
 
-Result<Language> open_language(aio::IoQueue& queue, const Options& options,
+Result<Language> open_language(aio::IoQueue& queue, const GenerateOptions& options,
                                const CheckpointArgument& from, const config::Config& config) {
   SLUICE_ASSIGN_OR_RETURN(const engine::TokenizerFiles tokenizer,
                           chosen_tokenizer(queue, {.name = options.tokenizer,
@@ -101,7 +101,7 @@ Result<Language> open_language(aio::IoQueue& queue, const Options& options,
   return language;
 }
 
-Status check_prompt(const Options& options) {
+Status check_prompt(const GenerateOptions& options) {
   if (options.prompt.empty())
     return Error(ErrorCode::kInvalidArgument,
                  "--prompt is empty, and a model only continues: give it a word or two");
@@ -111,7 +111,7 @@ Status check_prompt(const Options& options) {
   return {};
 }
 
-Result<std::vector<std::int64_t>> encode(TextTokens& tokens, const Options& options) {
+Result<std::vector<std::int64_t>> encode(TextTokens& tokens, const GenerateOptions& options) {
   if (!options.chat) return tokens.encode(options.prompt);
   auto encoded = tokens.encode_chat(ChatPrompt{.system = options.system, .user = options.prompt});
   if (!encoded.ok()) return std::move(encoded).error().with_context("--chat");
@@ -135,8 +135,8 @@ Status write(const std::string& text) {
 }
 
 // The exit code.
-Result<int> continue_text(const Options& options, engine::GenerationRun& model, Language& language,
-                          std::vector<std::int64_t> tokens) {
+Result<int> continue_text(const GenerateOptions& options, engine::GenerationRun& model,
+                          Language& language, std::vector<std::int64_t> tokens) {
   const Interrupt interrupt;
   engine::TokenSampler sampler(options.sampling, options.seed);
   for (std::int64_t made = 0; made < options.tokens && !interrupt.requested(); ++made) {
@@ -150,7 +150,7 @@ Result<int> continue_text(const Options& options, engine::GenerationRun& model, 
   return interrupt.requested() ? kInterruptedExitCode : 0;
 }
 
-Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
+Result<int> run(const GenerateOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(engine::validate(options.sampling));
   SLUICE_RETURN_IF_ERROR(check_prompt(options));
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
@@ -186,7 +186,7 @@ Command add_generate_command(CLI::App& sluice) {
       "DIR/tokenizer/generation_config.json names. The same seed, weights and precision give the "
       "same\n"
       "text.");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<GenerateOptions>();
   command->add_option("DIR", options->from, "A run's directory, or the folder of one checkpoint")
       ->required();
   command->add_option("--prompt", options->prompt, "The text to continue, or to answer")

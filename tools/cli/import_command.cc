@@ -10,12 +10,12 @@
 namespace sluice::tools {
 namespace {
 
-struct Options {
+struct ImportOptions {
   std::string from;
   std::string to;
 };
 
-Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
+Result<int> run(const ImportOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   TerminalLine line;
   bool has_begun = false;
@@ -47,7 +47,7 @@ Command add_import_command(CLI::App& sluice) {
       "gets\n"
       "checkpoints/step-000000000 (with moments of zero), config.json with the model's shape, and\n"
       "in DIR/tokenizer the tokenizer and the tokens that end a text.");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ImportOptions>();
   command->add_option("HF_FOLDER", options->from, "The model's folder")->required();
   command->add_option("DIR", options->to, "The run's directory; not there yet, or empty")
       ->required();

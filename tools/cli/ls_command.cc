@@ -15,7 +15,7 @@
 namespace sluice::tools {
 namespace {
 
-struct Options {
+struct LsOptions {
   std::string directory;
   bool verify = false;
   bool json = false;
@@ -70,7 +70,7 @@ std::string table_of(const std::vector<Row>& rows) {
   return engine::aligned(cells) + problems;
 }
 
-std::string json_of(const Options& options, const std::vector<Row>& rows) {
+std::string json_of(const LsOptions& options, const std::vector<Row>& rows) {
   using Json = nlohmann::ordered_json;
   Json list = Json::array();
   for (const Row& row : rows) {
@@ -86,7 +86,7 @@ std::string json_of(const Options& options, const std::vector<Row>& rows) {
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
+Result<int> run(const LsOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   SLUICE_ASSIGN_OR_RETURN(const bool there, files.backend->files().exists(options.directory));
   if (!there) return Error(ErrorCode::kNotFound, "there is no " + options.directory);
@@ -117,7 +117,7 @@ Command add_ls_command(CLI::App& sluice) {
       "  sluice ls runs/demo            reads manifests and sizes only\n"
       "  sluice ls runs/demo --verify   reads every byte and checks it\n"
       "Exit code 1: a checkpoint is damaged or cannot be read.");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<LsOptions>();
   command->add_option("DIR", options->directory, "The run's directory")->required();
   command->add_flag("--verify", options->verify, "Reads every byte, as sluice scrub DIR does");
   command->add_flag("--json", options->json, "Prints one JSON object");

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kDoesNotFit = 2;
 
-struct Options {
+struct PlanOptions {
   ConfigOptions config;
   engine::DescribedMachine machine;
   engine::ClusterShape cluster;
@@ -35,7 +35,7 @@ struct Options {
 
 Result<std::vector<engine::StepMetrics>> simulate(const config::Config& config,
                                                   const engine::RunPlan& plan,
-                                                  const Options& options) {
+                                                  const PlanOptions& options) {
   engine::TraceLog trace;
   const bool traced = !options.trace.empty();
   if (traced) trace.start({.first_step = 1, .last_step = options.simulated_steps});
@@ -67,7 +67,7 @@ std::vector<std::string> budget_warnings(const config::Config& config, const eng
   return engine::budget_warnings(budget, plan.facts);
 }
 
-Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
+Result<int> run(const PlanOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(check_output_file(
       {.option = "--trace", .path = options.trace, .replaces = options.force, .made_folder = {}}));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(options.config));
@@ -115,7 +115,7 @@ Command add_plan_command(CLI::App& sluice) {
       "Measures this machine the first time (sluice probe). For a GPU that it does not have:\n"
       "  sluice plan CONFIG --gpu-gib 24 --h2d-gb-per-s 12 --tflops 30\n"
       "Exit code 2: the run does not fit; the nearest setting that does is named.");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PlanOptions>();
   add_config_options(*command, options->config);
   command->add_flag("--json", options->json, "Prints one JSON object");
   command->add_flag("--refresh", options->refresh, "Measures this machine again");

@@ -14,7 +14,7 @@
 namespace sluice::tools {
 namespace {
 
-struct Options {
+struct ProbeOptions {
   ConfigOptions config;
   bool refresh = false;
   bool json = false;
@@ -31,7 +31,7 @@ Result<config::Resolved> resolve_or_default(const ConfigOptions& options) {
   return config::resolve(sources);
 }
 
-Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
+Result<int> run(const ProbeOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve_or_default(options.config));
   watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
   const std::int64_t now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(
@@ -70,7 +70,7 @@ Command add_probe_command(CLI::App& sluice) {
       "without one,\n"
       "  sluice probe --set 'budget.nvme_paths=[\"/nvme\"]'\n"
       "measures that path, and the units of GPT-2 small in bf16.");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ProbeOptions>();
   add_config_options(*command, options->config);
   command->add_flag("--refresh", options->refresh, "Measures again, whatever is kept");
   command->add_flag("--json", options->json, "Prints one JSON object");

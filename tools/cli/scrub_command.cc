@@ -21,7 +21,7 @@
 namespace sluice::tools {
 namespace {
 
-struct Options {
+struct ScrubOptions {
   std::vector<std::string> paths;
   std::string run;
   bool clean = false;
@@ -57,7 +57,7 @@ Status clean(aio::IoQueue& queue, const std::vector<std::string>& paths) {
 }
 
 // Whether everything is sound.
-Result<bool> scrub_one(aio::IoQueue& queue, const Options& options) {
+Result<bool> scrub_one(aio::IoQueue& queue, const ScrubOptions& options) {
   const int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
   SLUICE_ASSIGN_OR_RETURN(const auto executor, aio::make_executor(threads));
   ProgressLine progress;
@@ -83,7 +83,7 @@ Result<bool> scrub_one(aio::IoQueue& queue, const Options& options) {
 
 // Answers what was asked about the stores of NVMe paths; returns whether everything checked is
 // sound.
-Result<bool> look_at_stores(aio::IoQueue& queue, const Options& options) {
+Result<bool> look_at_stores(aio::IoQueue& queue, const ScrubOptions& options) {
   if (options.remove) {
     SLUICE_ASSIGN_OR_RETURN(const auto removed,
                             swap::remove_run(queue, options.paths, options.run));
@@ -96,11 +96,11 @@ Result<bool> look_at_stores(aio::IoQueue& queue, const Options& options) {
   return true;
 }
 
-Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
+Result<int> run(const ScrubOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   aio::IoQueue& queue = *files.queue;
   // Runs' directories first; the rest are NVMe paths.
-  Options of_stores = options;
+  ScrubOptions of_stores = options;
   of_stores.paths.clear();
   std::vector<std::string> runs;
   for (const std::string& path : options.paths) {
@@ -144,7 +144,7 @@ Command add_scrub_command(CLI::App& sluice) {
       "                                          nothing else; says why it keeps the others\n"
       "  sluice scrub /nvme0 --run NAME --remove removes that store, whatever is in it, unless\n"
       "                                          it is in use here");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ScrubOptions>();
   command
       ->add_option("PATH", options->paths,
                    "Run directories, and NVMe paths as in budget.nvme_paths")

@@ -42,7 +42,7 @@ using engine::TrainingRun;
 constexpr const char* kInterruptNotice =
     "\nfinishing the step, if one has begun, and saving it; interrupt again to stop immediately\n";
 
-struct Options {
+struct TrainOptions {
   ConfigOptions config;
   std::string out;
   std::string steps;  // as they are given: the keys' own checks apply
@@ -59,7 +59,7 @@ struct Options {
 };
 
 // --out DIR and the like are other names for keys.
-void add_overrides(const Options& options, ConfigOptions& config) {
+void add_overrides(const TrainOptions& options, ConfigOptions& config) {
   const auto add = [&](const std::string& key, const std::string& value) {
     config.overrides.push_back(key + "=" + value);
   };
@@ -71,14 +71,14 @@ void add_overrides(const Options& options, ConfigOptions& config) {
   if (options.set_aside_later) add("run.later_checkpoints", "set_aside");
 }
 
-RunFolder::Entry entry_of(const Options& options, const config::Config& config) {
+RunFolder::Entry entry_of(const TrainOptions& options, const config::Config& config) {
   if (!config.run.resume.empty()) return RunFolder::Entry::kResume;
   return options.overwrite ? RunFolder::Entry::kOverwrite : RunFolder::Entry::kNew;
 }
 
 // run.resume says in a file, or through --set, what --resume says; what CLI11 refuses beside one
 // must be refused beside the other.
-Status check_beside_resume(const Options& options, const config::Config& config) {
+Status check_beside_resume(const TrainOptions& options, const config::Config& config) {
   if (config.run.resume.empty()) return {};
   const auto refused = [&](const std::string& option, const std::string& why) {
     return Error(ErrorCode::kInvalidArgument, option + " cannot be combined with run.resume (" +
@@ -106,7 +106,7 @@ Result<engine::TokenizerFiles> data_tokenizer(const config::Config& config, bool
   return check_training_data(*files.queue, config, any);
 }
 
-Result<Wanted> check(const Options& options, aio::IoWatchdog& watchdog) {
+Result<Wanted> check(const TrainOptions& options, aio::IoWatchdog& watchdog) {
   ConfigOptions config_options = options.config;
   add_overrides(options, config_options);
   Wanted wanted;
@@ -155,7 +155,7 @@ void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved) {
 // Where to continue, with `wanted` adjusted for that. The request is removed from the
 // configuration, which is kept with the run: starting another run from it does not mean resuming
 // this one.
-Result<ResumePoint> resume_point(const RunFolder& folder, const Options& options,
+Result<ResumePoint> resume_point(const RunFolder& folder, const TrainOptions& options,
                                  const ResumeCommand& command, Wanted& wanted) {
   config::Config& config = wanted.resolved.config;
   SLUICE_ASSIGN_OR_RETURN(ResumePoint point, find_resume_point(folder, config.run, command));
@@ -275,7 +275,7 @@ Result<SetUp> set_up(const Wanted& wanted, const RunFolder& folder, const Resume
   return made;
 }
 
-Result<int> run(const Options& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
+Result<int> run(const TrainOptions& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
   const ResumeCommand command = [&](const std::string& name, const std::string& more) {
     return resume_command(app, name, more);
   };
@@ -336,7 +336,7 @@ Command add_train_command(CLI::App& sluice) {
       "Ctrl-C, SIGTERM or SIGHUP finishes the step, saves it and exits with 0; a second Ctrl-C or\n"
       "SIGTERM stops at once. Exit code 1: a checkpoint, metrics or another file could not be "
       "written.");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<TrainOptions>();
   add_config_options(*command, options->config);
   command->add_option("--out", options->out, "The run's directory (run.dir)");
   auto* const overwrite = command->add_flag("--overwrite", options->overwrite,

@@ -38,7 +38,7 @@ constexpr const char* kInterruptNotice =
     "\nending the trial, and keeping the best so far; interrupt again to stop immediately\n";
 constexpr int kNothingRan = 1;
 
-struct Options {
+struct TuneOptions {
   ConfigOptions config;
   VaryOptions vary;
   std::string out;
@@ -77,7 +77,7 @@ class LogFile {
 };
 
 // Before minutes are spent. A log is only ever added to.
-Status check_out(const Options& options) {
+Status check_out(const TuneOptions& options) {
   if (!options.out.empty() && options.out == options.log)
     return Error(ErrorCode::kInvalidArgument, "--out and --log name one file: " + options.out);
   SLUICE_RETURN_IF_ERROR(check_output_file(
@@ -88,8 +88,8 @@ Status check_out(const Options& options) {
 
 class Tuning {
  public:
-  Tuning(const Options& options, const config::Sources& sources, const config::Resolved& resolved,
-         int log, aio::IoWatchdog& watchdog)
+  Tuning(const TuneOptions& options, const config::Sources& sources,
+         const config::Resolved& resolved, int log, aio::IoWatchdog& watchdog)
       : watchdog_(watchdog),
         options_(options),
         sources_(sources),
@@ -185,7 +185,7 @@ class Tuning {
 
   const Interrupt interrupt_{kInterruptNotice};
   aio::IoWatchdog& watchdog_;
-  const Options& options_;
+  const TuneOptions& options_;
   const config::Sources& sources_;
   const config::Resolved& resolved_;
   ProgressLine line_;
@@ -195,7 +195,7 @@ class Tuning {
   double best_step_s_ = 0;
 };
 
-Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
+Result<int> run(const TuneOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(check_out(options));
   SLUICE_ASSIGN_OR_RETURN(const config::Sources sources, sources_of(options.config));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
@@ -209,7 +209,7 @@ Result<int> run(const Options& options, aio::IoWatchdog& watchdog) {
   return Tuning(options, sources, resolved, log.descriptor(), watchdog).run();
 }
 
-void add_search_options(CLI::App& command, Options& options) {
+void add_search_options(CLI::App& command, TuneOptions& options) {
   command.add_option("--budget-minutes", options.budget_minutes, "For the whole search [15]")
       ->check(above_zero());
   command.add_option("--trials", options.trials, "How many at most [60]")
@@ -246,7 +246,7 @@ Command add_tune_command(CLI::App& sluice) {
       "keys of `placement` that the configuration gives, unless --vary names them. A trial that\n"
       "does not fit, fails or hangs is a row of the table. Ctrl-C keeps the best so far and exits\n"
       "with 130.");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<TuneOptions>();
   add_config_options(*command, options->config);
   auto* const out =
       command->add_option("--out", options->out, "Writes the fastest configuration to this file");
