@@ -1,67 +1,97 @@
 #include "offload/step_program.h"
 
+#include <utility>
+
 namespace sluice::offload {
 namespace {
 
-void fetch_lenders(const ProgramUnits& units, int unit, StepProgram& program) {
-  for (const int lender : units.lenders(unit)) program.push_back({StepOp::kFetchAgain, lender});
-}
+class Builder {
+ public:
+  explicit Builder(const ProgramUnits& units) : units_(units) {}
 
-void compute(const ProgramUnits& units, int unit, StepProgram& program) {
-  program.push_back({StepOp::kFetch, unit});
-  fetch_lenders(units, unit, program);
-  program.push_back({unit + 1 < units.count ? StepOp::kForward : StepOp::kHead, unit});
-}
+  // Forward of one unit, or both passes of the last. `fetch`: as the first that fetches it, or not.
+  void forward(int unit, StepOp fetch, bool adds = false) {
+    add(fetch, unit);
+    fetch_lenders(unit);
+    if (adds) add(StepOp::kFetchSum, unit);
+    add(unit < head() ? StepOp::kForward : StepOp::kHead, unit);
+  }
+
+  // One wave: all passes of its micro-batches. What is updated and what is sent depends on which.
+  void wave(bool is_first, bool is_last) {
+    for (int unit = 0; unit < units_.count; ++unit) {
+      if (is_first) add(StepOp::kAwaitUpdate, unit);
+      forward(unit, is_first ? StepOp::kFetch : StepOp::kFetchAgain, unit == head() && !is_first);
+    }
+    const StepOp close = is_last ? StepOp::kSendGradient : StepOp::kKeepSum;
+    add(close, head());
+    if (is_last) add(StepOp::kReadState, head());
+    for (int unit = head() - 1; unit >= 0; --unit) {
+      if (unit > 0) {
+        add(StepOp::kFetchAgain, unit);
+        fetch_lenders(unit);
+      }
+      if (!is_first) add(StepOp::kFetchSum, unit);
+      add(StepOp::kBackward, unit);
+      add(close, unit);
+    }
+    ++wave_;
+  }
+
+  void reserve(std::size_t operations) { program_.reserve(operations); }
+  void add(StepOp op, int unit) { program_.push_back({op, unit, wave_}); }
+  StepProgram take() { return std::move(program_); }
+
+ private:
+  int head() const { return units_.count - 1; }
+  void fetch_lenders(int unit) {
+    for (const int lender : units_.lenders(unit)) add(StepOp::kFetchAgain, lender);
+  }
+
+  const ProgramUnits& units_;
+  int wave_ = 0;
+  StepProgram program_;
+};
 
 }  // namespace
 
-StepProgram training_step(const ProgramUnits& units, bool overlap_update) {
-  constexpr std::size_t kOperationsOfUnit = 6;
-  StepProgram program;
-  program.reserve(kOperationsOfUnit * static_cast<std::size_t>(units.count) + 4);
-  if (!overlap_update) program.push_back({StepOp::kAwaitUpdates, 0});
-  for (int unit = 0; unit < units.count; ++unit) {
-    program.push_back({StepOp::kAwaitUpdate, unit});
-    compute(units, unit, program);
-  }
-  const int head = units.count - 1;
-  program.push_back({StepOp::kSendGradient, head});
-  program.push_back({StepOp::kReadState, head});
-  for (int unit = head - 1; unit >= 0; --unit) {
-    if (unit > 0) {
-      program.push_back({StepOp::kFetchAgain, unit});
-      fetch_lenders(units, unit, program);
-    }
-    program.push_back({StepOp::kBackward, unit});
-    program.push_back({StepOp::kSendGradient, unit});
-  }
-  program.push_back({StepOp::kNorm, 0});
-  program.push_back({StepOp::kUpdate, 0});
+StepProgram training_step(const ProgramUnits& units, bool overlap_update, int waves) {
+  constexpr int kOperationsOfUnit = 7;
+  Builder builder(units);
+  builder.reserve(static_cast<std::size_t>(kOperationsOfUnit * units.count * waves + 4));
+  if (!overlap_update) builder.add(StepOp::kAwaitUpdates, 0);
+  for (int wave = 0; wave < waves; ++wave) builder.wave(wave == 0, wave == waves - 1);
+  StepProgram program = builder.take();
+  program.push_back({StepOp::kNorm, 0, waves - 1});
+  program.push_back({StepOp::kUpdate, 0, waves - 1});
   return program;
 }
 
 StepProgram forward_pass(const ProgramUnits& units) {
-  StepProgram program;
-  for (int unit = 0; unit < units.count; ++unit) compute(units, unit, program);
-  return program;
+  Builder builder(units);
+  for (int unit = 0; unit < units.count; ++unit) builder.forward(unit, StepOp::kFetch);
+  return builder.take();
 }
 
-std::vector<int> host_order(const StepProgram& program, bool updates_too,
-                            const std::function<bool(int unit)>& keeps) {
+std::vector<int> host_order(const StepProgram& program, bool updates_too, const KeepsUnit& keeps) {
   std::vector<int> order;
   order.reserve(program.size());
-  for (const auto& [op, unit] : program) {
-    const bool asks = op == StepOp::kFetch || (op == StepOp::kAwaitUpdate && updates_too) ||
-                      (op == StepOp::kFetchAgain && !keeps(unit));
-    if (asks) order.push_back(unit);
+  auto direction = PassDirection::kForward;
+  int wave = 0;
+  for (const StepOperation& it : program) {
+    if (std::exchange(wave, it.wave) != it.wave) direction = PassDirection::kForward;
+    if (it.op == StepOp::kHead) direction = PassDirection::kBackward;
+    const bool asks = it.op == StepOp::kFetch || (it.op == StepOp::kAwaitUpdate && updates_too) ||
+                      (it.op == StepOp::kFetchAgain && !keeps(it.unit, direction));
+    if (asks) order.push_back(it.unit);
   }
   return order;
 }
 
 std::vector<int> update_order(const StepProgram& program) {
   std::vector<int> order;
-  for (const auto& [op, unit] : program)
-    if (op == StepOp::kAwaitUpdate) order.push_back(unit);
+  for (const StepOperation& it : program)
+    if (it.op == StepOp::kAwaitUpdate) order.push_back(it.unit);
   return order;
 }
 

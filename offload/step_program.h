@@ -6,9 +6,14 @@
 // micro-batches are inside an operation. The first unit's backward computes with none: what it was
 // given are token ids.
 //
+// A step is one or more waves: consecutive micro-batches that go through the model together, so
+// that what is kept between forward and backward is that of a wave, however large the step. From
+// one wave to the next each unit's sum of gradients is kept.
+//
 // Threads: pure functions.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -23,7 +28,9 @@ enum class StepOp : std::uint8_t {
   kForward,       // of a unit but the last; where there is a backward, its input is kept
   kHead,          // of the last unit; where there is a backward, loss and gradient at once
   kReadState,     // optimizer state begins to come from NVMe
+  kFetchSum,      // what earlier waves added up of the unit's gradient
   kBackward,      // of a unit but the last
+  kKeepSum,       // of the unit's gradient, for the next wave
   kSendGradient,  // the unit's gradient is complete: to where the optimizer wants it
   kNorm,          // all gradients are where they belong
   kUpdate,        // of all units, in forward order
@@ -32,6 +39,7 @@ enum class StepOp : std::uint8_t {
 struct StepOperation {
   StepOp op = StepOp::kNorm;
   int unit = 0;
+  int wave = 0;
   friend bool operator==(const StepOperation&, const StepOperation&) = default;
 };
 using StepProgram = std::vector<StepOperation>;
@@ -42,17 +50,31 @@ struct ProgramUnits {
   std::function<const std::vector<int>&(int unit)> lenders;
 };
 
-// `overlap_update`: a unit's update need not be done before its own forward; else all are done
-// before the first.
-StepProgram training_step(const ProgramUnits& units, bool overlap_update);
+// The micro-batches of a step, cut into waves of at most so many: all but the last have just these.
+struct Waves {
+  std::int64_t micro_batches = 1;  // of a step
+  std::int64_t of_a_wave = 1;      // at most micro_batches
+
+  int count() const { return static_cast<int>((micro_batches + of_a_wave - 1) / of_a_wave); }
+  std::int64_t first(int wave) const { return wave * of_a_wave; }
+  std::int64_t size(int wave) const { return std::min(of_a_wave, micro_batches - first(wave)); }
+};
+
+// `overlap_update`: a unit's update need not be done before its own forward in the first wave; else
+// all are done before the first.
+StepProgram training_step(const ProgramUnits& units, bool overlap_update, int waves = 1);
 // One forward pass: evaluation, generation.
 StepProgram forward_pass(const ProgramUnits& units);
 
+// Which way the units are passed: whose parameters are still there depends on who came last.
+enum class PassDirection : std::uint8_t { kForward, kBackward };
+// Whether a unit's parameters are still there when a pass in this direction fetches them again.
+using KeepsUnit = std::function<bool(int unit, PassDirection direction)>;
+
 // The units whose parameters a program asks the host for, in this order: what is fetched, except
-// what `keeps` says is still there when it is fetched again. In a step whose update runs beside it
+// what is still there when it is fetched again. In a step whose update runs beside it
 // (`updates_too`), the update asks for each unit first.
-std::vector<int> host_order(const StepProgram& program, bool updates_too,
-                            const std::function<bool(int unit)>& keeps);
+std::vector<int> host_order(const StepProgram& program, bool updates_too, const KeepsUnit& keeps);
 // Units in the order of their updates.
 std::vector<int> update_order(const StepProgram& program);
 

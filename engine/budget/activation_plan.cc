@@ -26,13 +26,13 @@ int ring_blocks(const config::Config& config) {
 
 ActivationBytes::ActivationBytes(const RunSpec& spec)
     : purpose_(spec.purpose),
-      inputs_{.micro_batches = spec.config.batch.accumulation,
+      inputs_{.micro_batches = spec.waves().of_a_wave,
               .micro_batch = spec.config.batch.micro,
               .tokens = spec.config.data.sequence_tokens,
               .type = spec.types().compute(),
               .slots = 1},
       blocks_(spec.model.blocks()),
-      micro_batches_(static_cast<std::uint64_t>(spec.config.batch.accumulation)) {
+      micro_batches_(static_cast<std::uint64_t>(spec.waves().of_a_wave)) {
   const config::Config& config = spec.config;
   const PassShape pass{.micro_batch = purpose_ == RunPurpose::kGeneration ? 1 : config.batch.micro,
                        .tokens = config.data.sequence_tokens,

@@ -41,13 +41,13 @@ class ActivationBytes {
   RunPurpose purpose_;
   UnitInputOptions inputs_;  // without slots
   int blocks_ = 0;
-  std::optional<int> asked_ring_;  // slots, where the configuration sends away whatever can go
-  std::uint64_t micro_batches_ = 1;
+  std::optional<int> asked_ring_;    // slots, where the configuration sends away whatever can go
+  std::uint64_t micro_batches_ = 1;  // of a wave
   std::uint64_t evaluated_together_ = 1;  // in an evaluation on its own
   std::uint64_t input_bytes_ = 0;         // of a unit and micro-batch
-  std::uint64_t moved_bytes_ = 0;         // that a unit's inputs of a step take in a ring
+  std::uint64_t moved_bytes_ = 0;         // that a unit's inputs of a wave take in a ring
   std::uint64_t call_bytes_ = 0;
-  std::vector<std::uint64_t> saved_bytes_;  // of a step, by unit
+  std::vector<std::uint64_t> saved_bytes_;  // of a wave, by unit
   // Where the host computes, the configuration alone says what is kept: a planner has no choice.
   bool keeps_all_ = false;
 };

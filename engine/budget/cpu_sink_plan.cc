@@ -13,24 +13,34 @@ std::uint64_t cpu_sink_gradient_bytes(const ModelLayout& model, offload::GradTyp
   return total;
 }
 
-std::uint64_t cpu_sink_shared_bytes(const ModelLayout& model, offload::GradType type) {
-  if (type == offload::GradType::kFp32) return 0;
-  return align_up(shared_accumulator_elements(model) * sizeof(float), kCpuSinkAlignment);
+std::uint64_t cpu_sink_sum_bytes(const UnitLayout& unit) {
+  return align_up(unit.slot_elements * sizeof(float), kCpuSinkAlignment);
 }
 
-std::uint64_t cpu_sink_own_bytes(const ModelLayout& model, offload::GradType type, int unit) {
+std::uint64_t cpu_sink_unit_sum_bytes(const ModelLayout& model, offload::GradType type,
+                                      bool keeps_sums) {
   if (type == offload::GradType::kFp32) return 0;
-  return align_up(own_accumulator_elements(model, unit) * sizeof(float), kCpuSinkAlignment);
-}
-
-std::uint64_t cpu_sink_accumulator_bytes(const ModelLayout& model, offload::GradType type) {
-  std::uint64_t total = cpu_sink_shared_bytes(model, type);
-  for (int unit = 0; unit < model.units(); ++unit) total += cpu_sink_own_bytes(model, type, unit);
+  if (!keeps_sums)
+    return align_up(shared_accumulator_elements(model) * sizeof(float), kCpuSinkAlignment);
+  std::uint64_t total = 0;
+  for (int unit = 0; unit < model.units(); ++unit) total += cpu_sink_sum_bytes(model.layout(unit));
   return total;
 }
 
-std::uint64_t planned_cpu_sink_bytes(const ModelLayout& model, offload::GradType type) {
-  return cpu_sink_gradient_bytes(model, type) + cpu_sink_accumulator_bytes(model, type);
+std::uint64_t cpu_sink_borrowed_bytes(const ModelLayout& model, int unit) {
+  return align_up(model.borrowed_sums(unit).slot_elements * sizeof(float), kCpuSinkAlignment);
+}
+
+std::uint64_t cpu_sink_accumulator_bytes(const ModelLayout& model, offload::GradType type,
+                                         bool keeps_sums) {
+  std::uint64_t total = cpu_sink_unit_sum_bytes(model, type, keeps_sums);
+  for (int unit = 0; unit < model.units(); ++unit) total += cpu_sink_borrowed_bytes(model, unit);
+  return total;
+}
+
+std::uint64_t planned_cpu_sink_bytes(const ModelLayout& model, offload::GradType type,
+                                     bool keeps_sums) {
+  return cpu_sink_gradient_bytes(model, type) + cpu_sink_accumulator_bytes(model, type, keeps_sums);
 }
 
 }  // namespace sluice::engine

@@ -82,14 +82,10 @@ std::uint64_t SlotFootprint::all_slot_bytes(int block_slots) const {
 
 // ---- gradients -------------------------------------------------------------------------------
 
-std::uint64_t own_accumulator_elements(const ModelLayout& model, int unit) {
-  return model.lends(unit) ? model.layout(unit).slot_elements : 0;
-}
-
 std::uint64_t shared_accumulator_elements(const ModelLayout& model) {
   std::uint64_t elements = 0;
   for (int unit = 0; unit < model.units(); ++unit)
-    if (!model.lends(unit)) elements = std::max(elements, model.layout(unit).slot_elements);
+    elements = std::max(elements, model.layout(unit).slot_elements);
   return elements;
 }
 
@@ -97,17 +93,21 @@ UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradTyp
   const UnitLayout& layout = model.layout(unit);
   const std::uint64_t gradient = layout.elements * offload::element_bytes(type);
   return {.is_block = model.is_block(unit),
-          .own_accumulator = own_accumulator_elements(model, unit) * sizeof(float),
-          .shared_accumulator = model.lends(unit) ? 0 : layout.slot_elements * sizeof(float),
+          .borrowed_sums = model.borrowed_sums(unit).slot_elements * sizeof(float),
+          .shared_accumulator = layout.slot_elements * sizeof(float),
           .stage = gradient,
           .gradient = align_up(gradient, kGradientAlignment),
+          .sum = align_up(layout.elements * sizeof(float), kGradientAlignment),
           .square_sums = align_up(offload::sum_node_count(0, layout.elements) * sizeof(double),
                                   kGradientAlignment)};
 }
 
 void SinkFootprint::add(const UnitGradientBytes& unit, bool gpu_state, bool host_state) {
-  own_ += unit.own_accumulator;
-  shared_ = std::max(shared_, unit.shared_accumulator);
+  borrowed_sums_ += unit.borrowed_sums;
+  if (takes_turns(host_state))
+    shared_ = std::max(shared_, unit.shared_accumulator);
+  else
+    own_sums_ += unit.shared_accumulator;
   if (!gpu_state) {
     largest_stage_ = std::max(largest_stage_, unit.stage);
     if (unit.is_block) block_stage_ = std::max(block_stage_, unit.stage);
@@ -122,7 +122,7 @@ std::uint64_t SinkFootprint::stage_bytes() const {
 }
 
 SinkFootprint SinkFootprint::of(const ModelLayout& model, const CudaSinkOptions& options) {
-  SinkFootprint all;
+  SinkFootprint all(options.keeps_sums);
   for (int unit = 0; unit < model.units(); ++unit)
     all.add(unit_gradient_bytes(model, options.type, unit), options.residency.has_gpu_state(unit),
             options.residency.has_host_state(unit));

@@ -5,6 +5,7 @@
 // Threads: pure functions.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -93,33 +94,40 @@ class SlotFootprint {
 // The gradient of a unit with state on the GPU is kept there until its update; that of others
 // passes through stages to the host. A stage holds a block's; a larger gradient, of a head or an
 // embedding with many rows, goes through them in pieces, so that no stage is sized by it.
+//
+// Where a step has several waves, the fp32 sum of a unit without state on the host is kept where it
+// is; those of others pass through slots, and lie in pinned memory where their gradient will lie.
 struct CudaSinkOptions {
   offload::GradType type = offload::GradType::kBf16;
   offload::UnitResidency residency;
+  bool keeps_sums = false;  // from wave to wave
 };
+inline constexpr int kSumSlots = 2;  // one is added to; the other's sum leaves, and the next comes
 inline constexpr int kGradientStages = 2;  // one is filled while the other is copied out
 // The least that a stage holds of a gradient that is larger: whole blocks of SquareSum, and enough
 // that a copy costs little to start.
 inline constexpr std::uint64_t kLeastPieceBytes = std::uint64_t{128} << 20;
 
-// fp32. Of a unit that lends parameters: its own, since later units add to them before it does.
-// The others take turns.
-std::uint64_t own_accumulator_elements(const ModelLayout& model, int unit);  // 0: it has none
+// fp32. Units take turns in one accumulator, for the largest of them. What a unit adds up for a
+// parameter that it borrows (ModelLayout::borrowed_sums) is there until the lender takes it over.
 std::uint64_t shared_accumulator_elements(const ModelLayout& model);
 
 // What the gradient of one unit takes, wherever its state is.
 struct UnitGradientBytes {
   bool is_block = false;
-  std::uint64_t own_accumulator = 0;
+  std::uint64_t borrowed_sums = 0;
   std::uint64_t shared_accumulator = 0;  // that it takes turns in
   std::uint64_t stage = 0;
   std::uint64_t gradient = 0;     // kept on the GPU, or pinned
+  std::uint64_t sum = 0;          // fp32, kept from wave to wave: pinned
   std::uint64_t square_sums = 0;  // pinned
 };
 UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradType type, int unit);
 
 class SinkFootprint {
  public:
+  explicit SinkFootprint(bool keeps_sums = false) : keeps_sums_(keeps_sums) {}
+
   // A unit with state on the GPU, on the host, or both.
   void add(const UnitGradientBytes& unit, bool gpu_state, bool host_state);
   static SinkFootprint of(const ModelLayout& model, const CudaSinkOptions& options);
@@ -128,21 +136,29 @@ class SinkFootprint {
   std::uint64_t stage_bytes() const;
   std::uint64_t kept_bytes() const { return kept_; }
   std::uint64_t gpu_bytes() const {
-    return own_ + shared_ + kGradientStages * stage_bytes() + kept_;
+    return own_sums_ + borrowed_sums_ + static_cast<std::uint64_t>(shared_slots()) * shared_ +
+           kGradientStages * stage_bytes() + kept_;
   }
   std::uint64_t host_bytes() const { return host_; }
+  // Of accumulators that units take turns in; and whether a unit does.
+  std::uint64_t shared_elements() const { return shared_ / sizeof(float); }
+  int shared_slots() const { return keeps_sums_ ? kSumSlots : 1; }
+  bool takes_turns(bool host_state) const { return host_state || !keeps_sums_; }
 
   // Of that, a unit's: nothing is pinned for the gradient where the GPU updates all of the unit.
   static std::uint64_t kept_bytes(const UnitGradientBytes& unit, bool gpu_state) {
     return gpu_state ? unit.gradient : 0;
   }
-  static std::uint64_t host_gradient_bytes(const UnitGradientBytes& unit, bool gpu_state,
-                                           bool host_state) {
-    return gpu_state && !host_state ? 0 : unit.gradient;
+  std::uint64_t host_gradient_bytes(const UnitGradientBytes& unit, bool gpu_state,
+                                    bool host_state) const {
+    if (gpu_state && !host_state) return 0;
+    return keeps_sums_ && host_state ? std::max(unit.gradient, unit.sum) : unit.gradient;
   }
 
  private:
-  std::uint64_t own_ = 0;
+  bool keeps_sums_;
+  std::uint64_t own_sums_ = 0;
+  std::uint64_t borrowed_sums_ = 0;
   std::uint64_t shared_ = 0;
   std::uint64_t block_stage_ = 0;    // the largest, of a block
   std::uint64_t largest_stage_ = 0;  // of any unit

@@ -69,6 +69,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
     : on_gpu_(spec.on_gpu),
       trains_(spec.trains()),
       has_frozen_(spec.model.has_frozen()),
+      keeps_sums_(spec.keeps_sums()),
       block_slots_(block_slots),
       sub_group_elements_(engine::sub_group_elements(spec.config)),
       storage_{.form = spec.types().form, .record_elements = record_elements(spec.config)},
@@ -81,7 +82,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
     fixed_.gpu.context = kCudaContextBytes;
     fixed_.gpu.libraries = kCudaLibraryBytes;
   } else if (trains_) {
-    fixed_.host.gradients = planned_cpu_sink_bytes(spec.model, spec.types().gradient);
+    fixed_.host.gradients = planned_cpu_sink_bytes(spec.model, spec.types().gradient, keeps_sums_);
   }
   if (!on_gpu_ && has_frozen_ && base_form_.is_int8)
     fixed_.host.param_slots = UnpackedPlaces(spec.model.base(), spec.types().compute()).bytes();
@@ -193,7 +194,7 @@ void MemoryLedger::add_params(Places places, MemoryAmounts& amounts) const {
 
 void MemoryLedger::add_gpu(Places places, MemoryAmounts& amounts) const {
   SlotFootprint slots;
-  SinkFootprint gradients;
+  SinkFootprint gradients(keeps_sums_);
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const Unit& unit = units_[i];
     slots.add(unit.slot, is_resident(places[i]));

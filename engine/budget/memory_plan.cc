@@ -113,11 +113,15 @@ std::vector<PathBytes> MemoryPlan::nvme_paths() const {
 
 Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& model,
                                const PlanOptions& options) {
-  const RunSpec spec{
-      .config = config, .model = model, .purpose = options.purpose, .on_gpu = options.on_gpu};
+  const RunSpec spec{.config = config,
+                     .model = model,
+                     .purpose = options.purpose,
+                     .on_gpu = options.on_gpu,
+                     .wave_micro_batches = options.wave_micro_batches};
   SLUICE_ASSIGN_OR_RETURN(const auto places, settle_places(spec, options.places));
   SLUICE_ASSIGN_OR_RETURN(const auto ledger, MemoryLedger::create(spec, /*block_slots=*/1));
   MemoryPlan plan{.purpose = options.purpose, .cuda = options.on_gpu, .types = spec.types()};
+  if (spec.trains()) plan.waves = spec.waves();
   plan.fetching = plan_fetching(
       spec, *ledger, places, {.gpu_bytes = options.gpu_room_bytes, .slots = options.block_slots});
   ledger->set_block_slots(plan.fetching.block_slots);
@@ -152,7 +156,9 @@ CudaSlotOptions base_slot_options(const MemoryPlan& plan) {
 }
 
 CudaSinkOptions sink_options(const MemoryPlan& plan) {
-  return {.type = plan.types.gradient, .residency = plan.state.residency};
+  return {.type = plan.types.gradient,
+          .residency = plan.state.residency,
+          .keeps_sums = plan.waves.count() > 1};
 }
 
 }  // namespace sluice::engine

@@ -66,6 +66,7 @@ struct MemoryPlan {
   };
   std::optional<Base> base;
   ActivationPlan activations;
+  offload::Waves waves;  // of a step
 
   std::vector<MemoryLine> host;  // resident
   std::vector<MemoryLine> gpu;
@@ -92,6 +93,8 @@ struct PlanOptions {
   // Slots for blocks on the GPU that the planner counted with; 0: by the configuration, and by the
   // room.
   int block_slots = 0;
+  // Of a wave, where the configuration leaves it open; 0: all micro-batches of a step.
+  std::int64_t wave_micro_batches = 0;
   // Of budget.nvme_paths, where the configuration leaves them open ("auto"). Empty: equal.
   std::vector<int> nvme_weights;
 };

@@ -4,11 +4,13 @@
 // Threads: values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "engine/config/config.h"
 #include "engine/model/model_layout.h"
 #include "offload/element_types.h"
+#include "offload/step_program.h"
 
 namespace sluice::engine {
 
@@ -39,7 +41,17 @@ struct RunSpec {
   const ModelLayout& model;  // of configured_layout() for the same device
   RunPurpose purpose = RunPurpose::kTraining;
   bool on_gpu = false;
+  // Of a wave, as the planner chose it where the configuration leaves it open; 0: all of a step's.
+  std::int64_t wave_micro_batches = 0;
 
+  offload::Waves waves() const {
+    const std::int64_t all = config.batch.accumulation;
+    const std::int64_t asked = config.placement.wave_micro_batches;
+    const std::int64_t chosen = asked > 0 ? asked : wave_micro_batches;
+    return {.micro_batches = all, .of_a_wave = chosen > 0 ? std::min(chosen, all) : all};
+  }
+  // Gradients are added up from wave to wave.
+  bool keeps_sums() const { return trains() && waves().count() > 1; }
   bool trains() const { return purpose == RunPurpose::kTraining; }
   NumberTypes types() const { return number_types(config.precision); }
 };

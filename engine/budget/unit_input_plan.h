@@ -38,7 +38,7 @@ class UnitInputRing {
 };
 
 struct UnitInputOptions {
-  std::int64_t micro_batches = 1;  // at most, of a step
+  std::int64_t micro_batches = 1;  // at most, of a wave
   std::int64_t micro_batch = 1;    // sequences
   std::int64_t tokens = 0;         // of a sequence
   offload::ElementType type = offload::ElementType::kBf16;

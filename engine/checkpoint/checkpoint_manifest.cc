@@ -21,7 +21,8 @@ constexpr std::int64_t kVersionWithSkips = 2;     // skipped_in_a_row is there
 constexpr std::int64_t kVersionWithFamilies = 3;  // and family, family_numbers: no plain GPT-2
 constexpr std::int64_t kVersionWithAdapters = 4;  // and adapters, whose parameters are all it holds
 constexpr std::int64_t kVersionWithAdapterOptions = 5;  // dropout, base_bits, base_sample
-constexpr std::int64_t kNewestVersion = kVersionWithAdapterOptions;
+constexpr std::int64_t kVersionWithSums = 6;            // sums_by_use is there
+constexpr std::int64_t kNewestVersion = kVersionWithSums;
 constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that do not say
 constexpr std::int64_t kWorldSize = 1;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
@@ -58,6 +59,7 @@ bool names_family(const StoredRun& run) {
 }
 
 std::int64_t version_of(const CheckpointState& state) {
+  if (state.run.sums_by_use) return kVersionWithSums;
   if (state.run.adapters) {
     const StoredAdapters& adapters = *state.run.adapters;
     const bool plain = adapters.dropout == 0 && adapters.base_bits == StoredAdapters{}.base_bits &&
@@ -76,6 +78,7 @@ json to_json(const StoredRun& run) {
     text["family"] = run.family;
     text["family_numbers"] = run.family_numbers;
   }
+  if (run.sums_by_use) text["sums_by_use"] = true;
   if (run.adapters) {
     text["adapters"] = {{"rank", run.adapters->rank},
                         {"alpha", run.adapters->alpha},
@@ -137,6 +140,7 @@ StoredRun run_from_json(const json& content) {
           .cpu_threads = content.at("cpu_threads").get<int>(),
           .model = content.at("model").get<std::map<std::string, std::int64_t>>(),
           .dropout = content.at("dropout").get<double>(),
+          .sums_by_use = content.value("sums_by_use", false),
           .family = content.value("family", std::string(kFirstFamily)),
           .family_numbers = content.value("family_numbers", std::map<std::string, double>()),
           .adapters = adapters_from_json(content)};
@@ -205,10 +209,16 @@ Status check_format(const json& content) {
                                                ", and this program reads versions up to " +
                                                std::to_string(kNewestVersion) +
                                                use_its_version(content));
-  if (version >= kVersionWithFamilies && !content.at("run").contains("family"))
+  const bool has_sums = content.at("run").contains("sums_by_use");
+  if ((version >= kVersionWithSums) != has_sums)
+    return corrupt("it is of format version " + std::to_string(version) + ", and it " +
+                   (has_sums ? "says" : "does not say") +
+                   " how the gradients of a shared parameter are added up");
+  const bool names_all = version >= kVersionWithFamilies && version < kVersionWithSums;
+  if (names_all && !content.at("run").contains("family"))
     return corrupt("it is of format version " + std::to_string(version) +
                    ", which names the model's family, and it names none");
-  if (version >= kVersionWithAdapters && !content.at("run").contains("adapters"))
+  if (names_all && version >= kVersionWithAdapters && !content.at("run").contains("adapters"))
     return corrupt("it is of format version " + std::to_string(version) +
                    ", which says which adapters it holds, and it says none");
   if (version < kVersion)

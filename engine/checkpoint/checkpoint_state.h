@@ -59,6 +59,9 @@ struct StoredRun {
   int cpu_threads = 0;
   std::map<std::string, std::int64_t> model;  // the shape: {"layers", 12}, ...
   double dropout = 0;
+  // Of tied weights: each use of a parameter has a sum of gradients of its own. Unset: of a program
+  // that added them up together, whose next step had other last bits; or no parameter is shared.
+  bool sums_by_use = false;
   std::string family = "gpt2";
   std::map<std::string, double> family_numbers;  // what only this family has
   std::optional<StoredAdapters> adapters;        // unset: the model itself is trained

@@ -212,6 +212,7 @@ struct Placement {
   std::int64_t record_elements = 0;                  // largest; at most a sub-group
   std::int64_t swap_buffers = 0;                     // records in flight; 0: the planner's
   std::int64_t prefetch_units = 0;                   // fetched ahead; 0: the planner's
+  std::int64_t wave_micro_batches = 0;               // at most; 0: the planner's
   std::optional<PathWeights> nvme_weights;           // unset: by speed, where that is measured
 };
 

@@ -237,6 +237,14 @@ constexpr Key kRows[] = {
      .unit = "units",
      .meaning = "units fetched ahead of their use; 0: by stage3_prefetch_bucket_size and "
                 "stage3_max_live_parameters"},
+    {.path = "placement.wave_micro_batches",
+     .field = SLUICE_FIELD(placement.wave_micro_batches),
+     .default_json = "0",
+     .range = {.minimum = 0, .maximum = 1 << 24},
+     .unit = "micro-batches",
+     .meaning = "how many of a step's micro-batches go through the model together; fewer take less "
+                "memory for activations, and more traffic; 0 lets the plan choose. Results do not "
+                "depend on it"},
     {.path = "placement.nvme_weights",
      .field = SLUICE_FIELD(placement.nvme_weights),
      .default_json = "\"auto\"",

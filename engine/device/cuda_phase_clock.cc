@@ -3,6 +3,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <memory>
+#include <vector>
 
 #include "engine/device/phase_clock.h"
 
@@ -11,11 +12,10 @@ namespace {
 
 class CudaPhaseClock final : public PhaseClock {
  public:
-  CudaPhaseClock() {
-    for (auto& mark : marks_) mark = at::cuda::CUDAEvent(cudaEventDefault);
-  }
   void mark(int index) override {
-    marks_[static_cast<std::size_t>(index)].record(c10::cuda::getCurrentCUDAStream());
+    const auto i = static_cast<std::size_t>(index);
+    while (i >= marks_.size()) marks_.emplace_back(cudaEventDefault);
+    marks_[i].record(c10::cuda::getCurrentCUDAStream());
   }
   std::int64_t elapsed_ns(int from, int to) override {
     marks_[static_cast<std::size_t>(to)].synchronize();
@@ -31,7 +31,7 @@ class CudaPhaseClock final : public PhaseClock {
   }
 
  private:
-  std::array<at::cuda::CUDAEvent, kMarks> marks_;
+  std::vector<at::cuda::CUDAEvent> marks_;
 };
 
 }  // namespace

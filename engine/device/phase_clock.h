@@ -4,10 +4,10 @@
 // Threads: the one that trains.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "aio/clock.h"
 
@@ -15,8 +15,8 @@ namespace sluice::engine {
 
 class PhaseClock {
  public:
-  static constexpr int kMarks = 4;
   virtual ~PhaseClock() = default;
+  // Numbers count from 0; a mark that was there is made anew.
   virtual void mark(int index) = 0;
   // Between two marks, once the device has reached the second.
   virtual std::int64_t elapsed_ns(int from, int to) = 0;
@@ -28,7 +28,9 @@ class PhaseClock {
 class CpuPhaseClock final : public PhaseClock {
  public:
   void mark(int index) override {
-    marks_[static_cast<std::size_t>(index)] = std::chrono::steady_clock::now();
+    const auto i = static_cast<std::size_t>(index);
+    if (i >= marks_.size()) marks_.resize(i + 1);
+    marks_[i] = std::chrono::steady_clock::now();
   }
   std::int64_t elapsed_ns(int from, int to) override {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -39,7 +41,7 @@ class CpuPhaseClock final : public PhaseClock {
 
  private:
   const SteadyClock clock_{};
-  std::array<std::chrono::steady_clock::time_point, kMarks> marks_{};
+  std::vector<std::chrono::steady_clock::time_point> marks_;
 };
 
 // Of the stream that is current; null in a build without CUDA.

@@ -16,7 +16,11 @@ UnitRole role_at(std::size_t unit, std::size_t units) {
 }  // namespace
 
 ModelLayout::ModelLayout(const Sizes& sizes, std::vector<Unit> units)
-    : sizes_(sizes), units_(std::move(units)), lenders_(units_.size()), lends_(units_.size()) {
+    : sizes_(sizes),
+      units_(std::move(units)),
+      lenders_(units_.size()),
+      borrowed_sums_(units_.size()),
+      lends_(units_.size()) {
   SLUICE_CHECK(units_.size() > 2, "a model has an embedding, blocks and a head");
   has_frozen_ = units_.front().frozen.elements > 0;
   for (std::size_t i = 0; i < units_.size(); ++i) {
@@ -28,11 +32,13 @@ ModelLayout::ModelLayout(const Sizes& sizes, std::vector<Unit> units)
     for (const BorrowedParameter& it : unit.borrowed) {
       // Slots and caches have room for one unit of each role at a time.
       SLUICE_CHECK(it.unit == 0 && i > 0, "the embedding lends");
-      const std::vector<ParameterSpec>& lent = base_layout(it.unit).parameters;
-      SLUICE_CHECK(it.parameter >= 0 && static_cast<std::size_t>(it.parameter) < lent.size(),
+      const std::vector<ParameterSpec>& of_lender = base_layout(it.unit).parameters;
+      SLUICE_CHECK(it.parameter >= 0 && static_cast<std::size_t>(it.parameter) < of_lender.size(),
                    "a parameter that the lender has");
-      SLUICE_CHECK(!lent[static_cast<std::size_t>(it.parameter)].gradient_is_product,
-                   "the gradient of a parameter that is lent is a sum");
+      const ParameterSpec& lent = of_lender[static_cast<std::size_t>(it.parameter)];
+      SLUICE_CHECK(!lent.gradient_is_product, "the gradient of a parameter that is lent is a sum");
+      if (!has_frozen_)
+        borrowed_sums_[i].add({.name = lent.name, .shape = lent.slot_shape(), .group = lent.group});
       std::vector<int>& lenders = lenders_[i];
       if (std::find(lenders.begin(), lenders.end(), it.unit) == lenders.end())
         lenders.push_back(it.unit);

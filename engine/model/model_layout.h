@@ -34,8 +34,8 @@ class ModelLayout {
     std::shared_ptr<const UnitKind> kind;
     UnitLayout layout;
     UnitLayout frozen = {};  // of all units, or of none
-    // Of the embedding, with the shape that they have in its slot. Their gradients are sums of all
-    // uses, so none may be ParameterSpec::gradient_is_product.
+    // Of the embedding, with the shape that they have in its slot. None may be
+    // ParameterSpec::gradient_is_product: what a borrower adds to it is no product's.
     std::vector<BorrowedParameter> borrowed;
   };
   struct Sizes {
@@ -70,6 +70,12 @@ class ModelLayout {
   const std::vector<int>& lenders(int unit) const {
     return lenders_[static_cast<std::size_t>(unit)];
   }
+  // How the fp32 sums of a unit's own lie that it adds to for what it borrows, with the shapes of
+  // the lender's slot: every use of a parameter has a sum of its own. Empty where it borrows
+  // nothing, and in a frozen model.
+  const UnitLayout& borrowed_sums(int unit) const {
+    return borrowed_sums_[static_cast<std::size_t>(unit)];
+  }
   // Whether a later unit uses one of its parameters.
   bool lends(int unit) const { return lends_[static_cast<std::size_t>(unit)]; }
 
@@ -94,6 +100,7 @@ class ModelLayout {
   std::vector<std::size_t> kind_of_;  // by unit
   std::vector<int> first_of_kinds_;
   std::vector<std::vector<int>> lenders_;  // by unit
+  std::vector<UnitLayout> borrowed_sums_;  // by unit
   std::vector<bool> lends_;
 };
 

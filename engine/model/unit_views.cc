@@ -34,9 +34,13 @@ UnitViews with_adapters(const UnitViews& base, const UnitViews& trained) {
 }
 
 UnitViews gradient_views(const ModelLayout& model, int unit, const UnitViews& own,
-                         std::span<const UnitViews* const> of_lenders) {
-  if (!model.has_frozen()) return with_borrowed(model, unit, own, of_lenders);
+                         const UnitViews& borrowed_sums) {
   UnitViews views;
+  if (!model.has_frozen()) {
+    views = own;
+    for (int i = 0; i < borrowed_sums.size(); ++i) views.append(borrowed_sums[i]);
+    return views;
+  }
   for (std::size_t i = 0; i < model.frozen(unit).parameters.size(); ++i) views.append({});
   for (int i = 0; i < own.size(); ++i) views.append(own[i]);
   for (std::size_t i = 0; i < model.borrowed(unit).size(); ++i) views.append({});

@@ -41,8 +41,9 @@ UnitViews with_borrowed(const ModelLayout& model, int unit, const UnitViews& own
                         std::span<const UnitViews* const> of_lenders);
 
 // The gradients of a unit in the same order, those of frozen parameters undefined: the views of
-// what it trains, and those of model.lenders(unit), which are not looked at in a frozen model.
+// what it trains, and its own sums for what it borrows (model.borrowed_sums(unit)), which are not
+// looked at in a frozen model.
 UnitViews gradient_views(const ModelLayout& model, int unit, const UnitViews& own,
-                         std::span<const UnitViews* const> of_lenders);
+                         const UnitViews& borrowed_sums);
 
 }  // namespace sluice::engine

@@ -69,12 +69,16 @@ class Input {
 
   Result<offload::PlannerInput> make() {
     // Sizes that do not depend on the placement.
-    SLUICE_ASSIGN_OR_RETURN(
-        const MemoryPlan sizes,
-        plan_memory(question_.config, question_.model,
-                    {.on_gpu = question_.on_gpu, .gpu_room_bytes = question_.budget.gpu}));
-    const RunSpec spec{
-        .config = question_.config, .model = question_.model, .on_gpu = question_.on_gpu};
+    SLUICE_ASSIGN_OR_RETURN(const MemoryPlan sizes,
+                            plan_memory(question_.config, question_.model,
+                                        {.on_gpu = question_.on_gpu,
+                                         .gpu_room_bytes = question_.budget.gpu,
+                                         .wave_micro_batches = question_.wave_micro_batches}));
+    const RunSpec spec{.config = question_.config,
+                       .model = question_.model,
+                       .on_gpu = question_.on_gpu,
+                       .wave_micro_batches = question_.wave_micro_batches};
+    input_.step.waves = spec.waves();
     const Widths widths = widths_of(sizes.types.form);
     base_form_ = BaseForm::of(spec);
     input_.speeds = question_.machine.speeds;
@@ -157,7 +161,7 @@ class Input {
       const PassShape pass{.micro_batch = question_.config.batch.micro,
                            .tokens = question_.config.data.sequence_tokens,
                            .number_bytes = widths.param == 4 ? 4 : 2};
-      const auto count = static_cast<std::uint64_t>(question_.config.batch.accumulation);
+      const auto count = static_cast<std::uint64_t>(input_.step.waves.of_a_wave);
       cost.unit_input_bytes = count * question_.model.unit_input_bytes(pass);
       cost.kept_bytes = count * question_.model.kind(unit).saved_bytes(pass);
     }

@@ -19,6 +19,7 @@ struct PlannerQuestion {
   const ProbeReport& machine;
   bool on_gpu = false;
   offload::TierBytes budget;
+  std::int64_t wave_micro_batches = 0;  // as PlanOptions::wave_micro_batches
 };
 
 Result<offload::PlannerInput> planner_input(const PlannerQuestion& question);

@@ -61,22 +61,23 @@ class BoundUnit {
   BoundUnit(const ModelLayout& layout, int unit, const UnitTimerOptions& options)
       : own_(layout.layout(unit), options, UnitMemory::Gradients::kYes) {
     const bool frozen = layout.has_frozen();
-    const auto lent_gradients_too =
-        frozen ? UnitMemory::Gradients::kNo : UnitMemory::Gradients::kYes;
-    std::vector<const UnitViews*> lent, lent_gradients;
+    std::vector<const UnitViews*> lent;
     for (const int lender : layout.lenders(unit)) {
-      lenders_.push_back(
-          std::make_unique<UnitMemory>(layout.base_layout(lender), options, lent_gradients_too));
+      lenders_.push_back(std::make_unique<UnitMemory>(layout.base_layout(lender), options,
+                                                      UnitMemory::Gradients::kNo));
       lent.push_back(&lenders_.back()->parameters);
-      lent_gradients.push_back(&lenders_.back()->gradients);
     }
+    const UnitLayout& borrowed = layout.borrowed_sums(unit);
+    if (borrowed.slot_elements > 0)
+      borrowed_ = std::make_unique<UnitMemory>(borrowed, options, UnitMemory::Gradients::kYes);
     if (frozen)
       base_ =
           std::make_unique<UnitMemory>(layout.frozen(unit), options, UnitMemory::Gradients::kNo);
     parameters = with_borrowed(
         layout, unit, frozen ? with_adapters(base_->parameters, own_.parameters) : own_.parameters,
         lent);
-    gradients = gradient_views(layout, unit, own_.gradients, lent_gradients);
+    gradients = gradient_views(layout, unit, own_.gradients,
+                               borrowed_ ? borrowed_->gradients : UnitViews());
   }
 
   UnitViews parameters;
@@ -84,7 +85,8 @@ class BoundUnit {
 
  private:
   UnitMemory own_;
-  std::unique_ptr<UnitMemory> base_;  // of a frozen model
+  std::unique_ptr<UnitMemory> base_;      // of a frozen model
+  std::unique_ptr<UnitMemory> borrowed_;  // whose gradients are its sums of what is borrowed
   std::vector<std::unique_ptr<UnitMemory>> lenders_;
 };
 

@@ -66,7 +66,7 @@ std::vector<float> GenerationRun::pass(std::span<const std::int64_t> tokens) {
   at::Tensor flow =
       at::from_blob(ids.data(), {1, count}, at::kLong).to(compute_device(plan_)).clone();
   at::Tensor numbers;
-  for (const auto& [op, unit] : program) {
+  for (const auto& [op, unit, wave] : program) {
     if (op == offload::StepOp::kFetch || op == offload::StepOp::kFetchAgain) {
       fetched.acquire(unit);
       continue;

@@ -79,12 +79,14 @@ TrainState train_state(const StoredPosition& position) {
                          .hysteresis_left = position.loss_scale.hysteresis_left}};
 }
 
-StoredRun stored_run(const config::Config& config, const std::string& data_order,
-                     const BaseFingerprint* base) {
+StoredRun stored_run(const config::Config& config, const ModelLayout& model,
+                     const std::string& data_order, const BaseFingerprint* base) {
   StoredRun run{.seed = static_cast<std::uint64_t>(config.run.seed),
                 .data_order = data_order,
                 .precision = precision_name(config.precision),
                 .cpu_threads = compute_threads(config)};
+  for (int unit = 0; unit < model.units(); ++unit)
+    if (model.borrowed_sums(unit).elements > 0) run.sums_by_use = true;
   store_shape(config.model.shape(), run);
   const engine::LoraRecipe recipe = config.lora.recipe();
   if (!recipe.exists()) return run;
@@ -133,6 +135,13 @@ Status check_same_run(const CheckpointState& stored_state, const CheckpointState
     log::warning("the checkpoint was written with " + std::to_string(stored.cpu_threads) +
                  " CPU threads, and this run has " + std::to_string(now.cpu_threads) +
                  ": results may differ in their last bits (run.cpu_threads)");
+  }
+  if (!stored.imported() && !stored.sums_by_use && now.sums_by_use) {
+    log::warning(
+        "the checkpoint is of an earlier version, which added up the gradients of the embedding "
+        "and "
+        "of the head, as they share a parameter, in another order: the run continues, and its "
+        "results may differ from that version's in their last bits");
   }
   return {};
 }

@@ -15,12 +15,13 @@ StoredPosition stored_position(const TrainState& state);
 TrainState train_state(const StoredPosition& position);
 
 // `data_order`: RunData::order(). `base`: of a run of adapters; else null.
-StoredRun stored_run(const config::Config& config, const std::string& data_order,
-                     const BaseFingerprint* base);
+StoredRun stored_run(const config::Config& config, const ModelLayout& model,
+                     const std::string& data_order, const BaseFingerprint* base);
 
 // kInvalidArgument names everything that keeps `now` from continuing where `stored` stopped; for
-// data, what changed between the two configurations. A different number of CPU threads does not: it
-// only causes a warning, because it may change the last bits.
+// data, what changed between the two configurations. A different number of CPU threads does not,
+// nor the order of additions of an earlier version: they only cause a warning, because they may
+// change the last bits.
 Status check_same_run(const CheckpointState& stored, const CheckpointState& now);
 // kInvalidArgument: its adapters were trained beside other weights than those of `path` (empty:
 // random ones), of which these are the values, or a sample that is read for it.

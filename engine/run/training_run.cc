@@ -115,9 +115,11 @@ Status TrainingRun::make_device() {
     clock_ = make_cuda_phase_clock();
     return {};
   }
-  SLUICE_ASSIGN_OR_RETURN(gradients_, CpuGradientSink::create(model(), *gradient_executor_,
-                                                              {.type = plan_.types.gradient,
-                                                               .isa = plan_.state.optimizer.isa}));
+  SLUICE_ASSIGN_OR_RETURN(gradients_,
+                          CpuGradientSink::create(model(), *gradient_executor_,
+                                                  {.type = plan_.types.gradient,
+                                                   .isa = plan_.state.optimizer.isa,
+                                                   .keeps_sums = plan_.waves.count() > 1}));
   clock_ = std::make_unique<CpuPhaseClock>();
   return {};
 }
@@ -150,6 +152,7 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .max_skipped_steps = config.run.max_skipped_steps,
                        .keeps_activations = plan.activations.kept,
                        .residency = plan.state.residency,
+                       .waves = plan.waves,
                        .overlap_update = config.placement.overlap_update,
                        .deterministic = config.run.deterministic,
                        .run_seed = static_cast<std::uint64_t>(config.run.seed),
@@ -302,7 +305,7 @@ Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
 
 CheckpointState TrainingRun::checkpoint_state() const {
   return {.position = stored_position(trainer_->state()),
-          .run = stored_run(config_, data_->order(),
+          .run = stored_run(config_, model_->layout(), data_->order(),
                             base() != nullptr ? &base()->fingerprint() : nullptr),
           .configuration = stored_configuration_,
           .program_version = SLUICE_VERSION};
@@ -360,7 +363,8 @@ TrainingRun::Traffic TrainingRun::traffic() const {
   const offload::ParamStats of_base = base() != nullptr ? base()->stats() : offload::ParamStats{};
   return {.nvme_read_bytes = params.bytes_read + state.bytes_read + of_base.bytes_read,
           .nvme_write_bytes = params.bytes_written + state.bytes_written + of_base.bytes_written,
-          .h2d_bytes = parameters_->units().copied_bytes() + unit_inputs_->from_host_bytes(),
+          .h2d_bytes = parameters_->units().copied_bytes() + gradients_->fetched_bytes() +
+                       unit_inputs_->from_host_bytes(),
           .d2h_bytes = gradients_->copied_bytes() + unit_inputs_->to_host_bytes()};
 }
 

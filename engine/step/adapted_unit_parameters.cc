@@ -37,7 +37,9 @@ class AdaptedUnitParameters final : public UnitParameters {
     base_->release(unit);
   }
 
-  bool keeps(int unit) const override { return base_->keeps(unit); }
+  bool keeps(int unit, offload::PassDirection direction) const override {
+    return base_->keeps(unit, direction);
+  }
   void* resident_place(int unit) const override {
     return is_adapted(unit) ? adapters_->resident_place(unit) : nullptr;
   }

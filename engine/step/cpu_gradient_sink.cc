@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "aio/check.h"
 #include "aio/units.h"
@@ -11,13 +12,24 @@
 #include "offload/adamw/grad_stats.h"
 
 namespace sluice::engine {
+namespace {
+
+UnitViews views_at(const UnitLayout& layout, std::byte* memory) {
+  if (layout.parameters.empty()) return {};
+  return {layout,
+          at::from_blob(memory, {static_cast<std::int64_t>(layout.slot_elements)}, at::kFloat)};
+}
+
+}  // namespace
+
 Result<std::unique_ptr<CpuGradientSink>> CpuGradientSink::create(const ModelLayout& model,
                                                                  aio::Executor& executor,
                                                                  const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(auto host,
                           aio::PageMemory::map(cpu_sink_gradient_bytes(model, options.type),
                                                options.huge_pages, &executor));
-  const std::uint64_t accumulator_bytes = cpu_sink_accumulator_bytes(model, options.type);
+  const std::uint64_t accumulator_bytes =
+      cpu_sink_accumulator_bytes(model, options.type, options.keeps_sums);
   aio::PageMemory accumulators;
   if (accumulator_bytes > 0) {
     SLUICE_ASSIGN_OR_RETURN(accumulators,
@@ -36,7 +48,10 @@ CpuGradientSink::CpuGradientSink(const ModelLayout& model, aio::Executor& execut
       accumulators_(std::move(accumulators)),
       units_(static_cast<std::size_t>(model.units())) {
   std::uint64_t offset_bytes = 0;
-  std::byte* own = accumulators_.data() + cpu_sink_shared_bytes(model, options.type);
+  std::byte* borrowed =
+      accumulators_.data() + cpu_sink_unit_sum_bytes(model, options.type, options.keeps_sums);
+  std::uint64_t sum_offset_bytes = 0;  // of the unit's accumulators, where each has its own
+  std::vector<UnitViews> own(units_.size()), sums(units_.size());
   for (int index = 0; index < model.units(); ++index) {
     const UnitLayout& layout = model.layout(index);
     Unit& unit = at(index);
@@ -45,32 +60,48 @@ CpuGradientSink::CpuGradientSink(const ModelLayout& model, aio::Executor& execut
     unit.offset_bytes = offset_bytes;
     offset_bytes +=
         align_up(layout.elements * offload::element_bytes(options.type), kCpuSinkAlignment);
-    unit.lends = model.lends(index);
-    std::byte* buffer = unit.lends ? own : accumulators_.data();
-    own += cpu_sink_own_bytes(model, options.type, index);
-    if (options.type == offload::GradType::kFp32) buffer = host_.data() + unit.offset_bytes;
+    std::byte* const buffer = options.type == offload::GradType::kFp32
+                                  ? host_.data() + unit.offset_bytes
+                                  : accumulators_.data() + sum_offset_bytes;
+    if (options.keeps_sums) sum_offset_bytes += cpu_sink_sum_bytes(layout);
     unit.first = reinterpret_cast<float*>(buffer);
-    unit.accumulators = UnitViews(
-        layout,
-        at::from_blob(buffer, {static_cast<std::int64_t>(layout.slot_elements)}, at::kFloat));
+    const auto i = static_cast<std::size_t>(index);
+    own[i] = views_at(layout, buffer);
+    const UnitLayout& of_borrowed = model.borrowed_sums(index);
+    sums[i] = views_at(of_borrowed, borrowed);
+    unit.borrowed_sums = {reinterpret_cast<float*>(borrowed), of_borrowed.slot_elements};
+    borrowed += cpu_sink_borrowed_bytes(model, index);
+    unit.gradients = gradient_views(model, index, own[i], sums[i]);
     unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
+    for (const int lender : model.lenders(index)) {
+      at(lender).borrowed_by.add(model, lender, own[static_cast<std::size_t>(lender)], index,
+                                 sums[i]);
+    }
   }
 }
 
 const UnitViews& CpuGradientSink::open(int index) {
   Unit& unit = at(index);
   if (!unit.is_open) {
-    for (const Unit& other : units_)
-      SLUICE_CHECK(unit.lends || other.lends || !other.is_open,
-                   "one unit at a time accumulates, but for those that lend");
+    for (const Unit& other : units_) SLUICE_CHECK(!other.is_open, "one unit at a time accumulates");
     // The first gradient of a step: what was summed before is from the previous step.
     if (unit.finished)
       for (Unit& each : units_) each.finished = false;
+    unit.is_open = true;
+    if (std::exchange(unit.is_kept, false)) return unit.gradients;
     for (const offload::ElementRange& range : unit.zeroed)
       std::memset(unit.first + range.first, 0, range.elements * sizeof(float));
-    unit.is_open = true;
+    std::fill(unit.borrowed_sums.begin(), unit.borrowed_sums.end(), 0.0F);
   }
-  return unit.accumulators;
+  return unit.gradients;
+}
+
+Status CpuGradientSink::keep(int index) {
+  Unit& unit = at(index);
+  SLUICE_CHECK(unit.is_open && options_.keeps_sums, "keep() of an open unit, in a step of waves");
+  unit.is_open = false;
+  unit.is_kept = true;
+  return {};
 }
 
 Status CpuGradientSink::finish(int index) {
@@ -80,6 +111,7 @@ Status CpuGradientSink::finish(int index) {
   unit.finished = true;
   unit.sum->reset(0);
   if (unit.elements == 0) return {};
+  unit.borrowed_by.take_over();
   std::byte* const out = host_.data() + unit.offset_bytes;
   const bool cast = options_.type != offload::GradType::kFp32;
   offload::cast_and_sum(executor_, options_.isa,

@@ -25,6 +25,8 @@ at::Tensor on_gpu(std::uint64_t elements, at::ScalarType dtype) {
                    at::TensorOptions().dtype(dtype).device(at::kCUDA, c10::cuda::current_device()));
 }
 
+constexpr int kNoUnit = -1;
+
 class CudaGradientSink final : public GradientSink {
  public:
   CudaGradientSink(const ModelLayout& model, CudaSinkOptions options,
@@ -37,23 +39,24 @@ class CudaGradientSink final : public GradientSink {
         pool_(std::move(pool)),
         host_(pool_->acquire()),
         copies_(c10::cuda::getStreamFromPool(false)),
-        shared_(on_gpu(shared_accumulator_elements(model), at::kFloat)),
+        fetches_(c10::cuda::getStreamFromPool(false)),
         kept_(on_gpu(footprint.kept_bytes(), at::kByte)),
         units_(static_cast<std::size_t>(model.units())) {
     for (Stage& stage : stages_) stage.memory = on_gpu(footprint.stage_bytes(), at::kByte);
     std::byte* on_host = host_.bytes().data();
     auto* on_device = static_cast<std::byte*>(kept_.data_ptr());
+    slots_.resize(static_cast<std::size_t>(footprint.shared_slots()));
+    for (Slot& slot : slots_) slot.memory = on_gpu(footprint.shared_elements(), at::kFloat);
     for (int index = 0; index < model.units(); ++index) {
       const UnitLayout& layout = model.layout(index);
       Unit& unit = at(index);
-      const std::uint64_t own = own_accumulator_elements(model, index);
-      unit.flat = own > 0 ? on_gpu(own, at::kFloat) : shared_;
-      unit.accumulators = UnitViews(layout, unit.flat);
       unit.zeroed = zeroed_ranges(layout);
       const UnitGradientBytes bytes = unit_gradient_bytes(model, options_.type, index);
       const bool gpu_state = options_.residency.has_gpu_state(index);
-      const std::uint64_t host_bytes = SinkFootprint::host_gradient_bytes(
-          bytes, gpu_state, options_.residency.has_host_state(index));
+      const bool host_state = options_.residency.has_host_state(index);
+      const std::uint64_t host_bytes = footprint.host_gradient_bytes(bytes, gpu_state, host_state);
+      if (!footprint.takes_turns(host_state))
+        unit.own_sum = on_gpu(layout.slot_elements, at::kFloat);
       const std::uint64_t kept_bytes = SinkFootprint::kept_bytes(bytes, gpu_state);
       unit.gradient = host_bytes > 0 ? on_host : nullptr;
       unit.kept = kept_bytes > 0 ? on_device : nullptr;
@@ -62,18 +65,57 @@ class CudaGradientSink final : public GradientSink {
       on_device += kept_bytes;
       unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
     }
+    bind_views();
   }
-  ~CudaGradientSink() override { static_cast<void>(cudaStreamSynchronize(copies_.stream())); }
+  ~CudaGradientSink() override {
+    static_cast<void>(cudaStreamSynchronize(copies_.stream()));
+    static_cast<void>(cudaStreamSynchronize(fetches_.stream()));
+  }
 
   const UnitViews& open(int index) override {
     Unit& unit = at(index);
-    if (!std::exchange(unit.is_open, true)) {
-      auto* const memory = static_cast<float*>(unit.flat.data_ptr());
-      for (const offload::ElementRange& range : unit.zeroed) {
-        must(cudaMemsetAsync(memory + range.first, 0, range.elements * sizeof(float), compute()));
-      }
+    SLUICE_CHECK(!unit.is_open, "open() of a unit that is closed");
+    unit.is_open = true;
+    const bool goes_on = std::exchange(unit.is_kept, false);
+    if (goes_on) fetch(index);
+    if (!unit.own_sum.defined()) take_slot(index, goes_on);
+    const Bound& bound = bound_of(unit);
+    if (goes_on) return bound.gradients;
+    for (const offload::ElementRange& range : unit.zeroed) {
+      must(cudaMemsetAsync(sum_of(unit) + range.first, 0, range.elements * sizeof(float),
+                           compute()));
     }
-    return unit.accumulators;
+    if (unit.borrowed_sums.defined()) unit.borrowed_sums.zero_();
+    return bound.gradients;
+  }
+
+  Status keep(int index) override {
+    Unit& unit = at(index);
+    SLUICE_CHECK(unit.is_open && options_.keeps_sums, "keep() of an open unit, in a step of waves");
+    unit.is_open = false;
+    unit.is_kept = true;
+    if (unit.own_sum.defined()) return {};
+    Slot& slot = slot_of(unit);
+    const std::uint64_t bytes = model_.layout(index).elements * sizeof(float);
+    filled_.record(c10::cuda::getCurrentCUDAStream());
+    filled_.block(copies_);
+    const CudaCopySpan span({.trace = trace_,
+                             .track = TraceTrack::kD2h,
+                             .name = model_.layout(index).name.c_str(),
+                             .bytes = bytes},
+                            copies_.stream());
+    must(cudaMemcpyAsync(unit.gradient, slot.memory.data_ptr(), bytes, cudaMemcpyDeviceToHost,
+                         copies_.stream()));
+    copied_bytes_ += bytes;
+    unit.returned.record(copies_);
+    slot.free.record(copies_);
+    leave_slot(unit);
+    return {};
+  }
+
+  Status prefetch(int index) override {
+    if (at(index).is_kept) fetch(index);
+    return {};
   }
 
   Status finish(int index) override {
@@ -81,21 +123,11 @@ class CudaGradientSink final : public GradientSink {
     SLUICE_CHECK(unit.is_open, "finish() of a unit that is open");
     unit.is_open = false;
     const std::uint64_t elements = model_.layout(index).elements;
-    if (elements == 0) return {};
-    const auto* const from = static_cast<const float*>(unit.flat.data_ptr());
-    if (unit.kept != nullptr) {  // totals() has seen the copies of the previous step end
-      SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, unit.sums, elements));
-      return unit.gradient == nullptr
-                 ? Status()
-                 : copy_to_host(index, unit.kept, 0, options_.residency.on_host(index));
-    }
-    // A stage holds all of it, or whole blocks of the sums.
-    for (std::uint64_t first = 0; first < elements; first += stage_elements_) {
-      const offload::ElementRange piece = {.first = first,
-                                           .elements = std::min(stage_elements_, elements - first)};
-      SLUICE_RETURN_IF_ERROR(send(index, from + first, piece));
-    }
-    return {};
+    const Status sent = elements > 0 ? send_gradient(index, elements) : Status();
+    if (unit.own_sum.defined()) return sent;
+    slot_of(unit).free.record(c10::cuda::getCurrentCUDAStream());
+    leave_slot(unit);
+    return sent;
   }
 
   Result<GradientTotals> totals() override {
@@ -130,22 +162,151 @@ class CudaGradientSink final : public GradientSink {
   }
   std::uint64_t host_bytes() const override { return pool_->buffer_bytes(); }
   std::uint64_t copied_bytes() const override { return copied_bytes_; }
+  std::uint64_t fetched_bytes() const override { return fetched_bytes_; }
 
  private:
+  struct Bound {
+    UnitViews gradients;  // gradient_views()
+    BorrowedSums borrowed_by;
+  };
   struct Unit {
-    at::Tensor flat;  // fp32; of a unit that lends, its own
-    UnitViews accumulators;
+    at::Tensor own_sum;        // fp32; undefined where it takes turns in the slots
+    std::vector<Bound> bound;  // to the slots, or to own_sum
+    int slot = kNoUnit;
+    at::cuda::CUDAEvent returned;  // the kept sum, to the host
+    at::Tensor borrowed_sums;      // fp32; undefined where it borrows nothing
     std::vector<offload::ElementRange> zeroed;
     std::byte* gradient = nullptr;  // on the host; null: the GPU updates all of it
     std::byte* kept = nullptr;      // on the GPU; null: none of it
     double* sums = nullptr;         // written by the GPU
     std::unique_ptr<offload::SquareSum> sum;
     bool is_open = false;
+    bool is_kept = false;
+  };
+  // Accumulators, in which units take turns.
+  struct Slot {
+    at::Tensor memory;
+    int unit = kNoUnit;  // whose sum is there, or on its way there
+    std::uint64_t last_use = 0;
+    at::cuda::CUDAEvent loaded;
+    at::cuda::CUDAEvent free;
   };
   struct Stage {
     at::Tensor memory;
     at::cuda::CUDAEvent copied;
   };
+
+  // Of an open unit, whose sum is complete.
+  Status send_gradient(int index, std::uint64_t elements) {
+    Unit& unit = at(index);
+    bound_of(unit).borrowed_by.take_over();
+    const float* const from = sum_of(unit);
+    if (unit.kept != nullptr) {  // totals() has seen the copies of the previous step end
+      SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, unit.sums, elements));
+      return unit.gradient == nullptr
+                 ? Status()
+                 : copy_to_host(index, unit.kept, 0, options_.residency.on_host(index));
+    }
+    // A stage holds all of it, or whole blocks of the sums.
+    for (std::uint64_t first = 0; first < elements; first += stage_elements_) {
+      const offload::ElementRange piece = {.first = first,
+                                           .elements = std::min(stage_elements_, elements - first)};
+      SLUICE_RETURN_IF_ERROR(send(index, from + first, piece));
+    }
+    return {};
+  }
+
+  // ---- sums, from wave to wave
+
+  static bool is_free(const Slot& slot) { return slot.unit == kNoUnit; }
+  Slot& slot_of(const Unit& unit) { return slots_[static_cast<std::size_t>(unit.slot)]; }
+  const Bound& bound_of(const Unit& unit) const {
+    return unit.bound[unit.slot == kNoUnit ? 0 : static_cast<std::size_t>(unit.slot)];
+  }
+  float* sum_of(const Unit& unit) {
+    const at::Tensor& memory = unit.own_sum.defined() ? unit.own_sum : slot_of(unit).memory;
+    return static_cast<float*>(memory.data_ptr());
+  }
+
+  // The free slot that was used least recently; kNoUnit: there is none.
+  int free_slot() const {
+    int best = kNoUnit;
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      if (!is_free(slots_[i])) continue;
+      if (best == kNoUnit || slots_[i].last_use < slots_[static_cast<std::size_t>(best)].last_use)
+        best = static_cast<int>(i);
+    }
+    return best;
+  }
+
+  void occupy(int index, int slot) {
+    at(index).slot = slot;
+    slots_[static_cast<std::size_t>(slot)].unit = index;
+    slots_[static_cast<std::size_t>(slot)].last_use = ++uses_;
+  }
+  void leave_slot(Unit& unit) {
+    slot_of(unit).unit = kNoUnit;
+    unit.slot = kNoUnit;
+  }
+
+  // For what is enqueued next. A sum that comes from the host is on its way.
+  void take_slot(int index, bool is_fetched) {
+    Unit& unit = at(index);
+    if (!is_fetched) {
+      const int slot = free_slot();
+      SLUICE_CHECK(slot != kNoUnit, "one unit at a time accumulates");
+      occupy(index, slot);
+    }
+    Slot& slot = slot_of(unit);
+    (is_fetched ? slot.loaded : slot.free).block(c10::cuda::getCurrentCUDAStream());
+  }
+
+  // Begins to bring a kept sum back, unless it is on the GPU, on its way, or no slot is free.
+  void fetch(int index) {
+    Unit& unit = at(index);
+    if (unit.own_sum.defined() || unit.slot != kNoUnit) return;
+    const int free = free_slot();
+    if (free == kNoUnit) return;
+    occupy(index, free);
+    Slot& slot = slot_of(unit);
+    const std::uint64_t bytes = model_.layout(index).elements * sizeof(float);
+    slot.free.block(fetches_);
+    unit.returned.block(fetches_);
+    const CudaCopySpan span({.trace = trace_,
+                             .track = TraceTrack::kH2d,
+                             .name = model_.layout(index).name.c_str(),
+                             .bytes = bytes},
+                            fetches_.stream());
+    must(cudaMemcpyAsync(slot.memory.data_ptr(), unit.gradient, bytes, cudaMemcpyHostToDevice,
+                         fetches_.stream()));
+    fetched_bytes_ += bytes;
+    slot.loaded.record(fetches_);
+  }
+
+  // Every unit's views in each slot that it may be in.
+  void bind_views() {
+    std::vector<UnitViews> borrowed(units_.size());
+    for (int index = 0; index < model_.units(); ++index) {
+      const UnitLayout& sums = model_.borrowed_sums(index);
+      if (sums.slot_elements == 0) continue;
+      at(index).borrowed_sums = on_gpu(sums.slot_elements, at::kFloat);
+      borrowed[static_cast<std::size_t>(index)] = UnitViews(sums, at(index).borrowed_sums);
+    }
+    for (int index = 0; index < model_.units(); ++index) {
+      Unit& unit = at(index);
+      const std::size_t places = unit.own_sum.defined() ? 1 : slots_.size();
+      for (std::size_t i = 0; i < places; ++i) {
+        const UnitViews own(model_.layout(index),
+                            unit.own_sum.defined() ? unit.own_sum : slots_[i].memory);
+        Bound& bound = unit.bound.emplace_back();
+        bound.gradients =
+            gradient_views(model_, index, own, borrowed[static_cast<std::size_t>(index)]);
+        for (int borrower = 0; borrower < model_.units(); ++borrower)
+          bound.borrowed_by.add(model_, index, own, borrower,
+                                borrowed[static_cast<std::size_t>(borrower)]);
+      }
+    }
+  }
 
   // A piece of a unit's gradient, through the next stage.
   Status send(int index, const float* from, const offload::ElementRange& piece) {
@@ -210,14 +371,17 @@ class CudaGradientSink final : public GradientSink {
   TraceLog* const trace_;
   const std::unique_ptr<aio::PinnedPool> pool_;
   aio::PinnedPool::Lease host_;
-  c10::cuda::CUDAStream copies_;
-  at::Tensor shared_;  // the accumulators of units that lend nothing
-  at::Tensor kept_;    // gradients that stay on the GPU, consecutively
+  c10::cuda::CUDAStream copies_;   // to the host
+  c10::cuda::CUDAStream fetches_;  // from it
+  at::Tensor kept_;                // gradients that stay on the GPU, consecutively
   at::cuda::CUDAEvent filled_;
+  std::vector<Slot> slots_;
+  std::uint64_t uses_ = 0;
   std::array<Stage, kGradientStages> stages_;
   std::size_t next_stage_ = 0;
   std::vector<Unit> units_;
   std::uint64_t copied_bytes_ = 0;
+  std::uint64_t fetched_bytes_ = 0;
 };
 
 }  // namespace

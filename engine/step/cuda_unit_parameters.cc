@@ -101,11 +101,14 @@ class CudaUnitParameters final : public UnitParameters {
     slot.acquired = false;
   }
 
-  bool keeps(int unit) const override {
+  bool keeps(int unit, offload::PassDirection direction) const override {
     const Unit& it = units_[static_cast<std::size_t>(unit)];
-    if (it.own_slot != kNobody || model_.kind(unit).role() != UnitRole::kBlock) return true;
-    return it.streamed_rank >=
-           streamed_blocks_ - footprint_.slots(UnitRole::kBlock, options_.block_slots);
+    const bool forward = direction == offload::PassDirection::kForward;
+    if (it.own_slot != kNobody) return true;
+    if (model_.kind(unit).role() != UnitRole::kBlock)
+      return !(forward && options_.ends_take_turns && model_.borrowed(model_.head()).empty());
+    const int slots = footprint_.slots(UnitRole::kBlock, options_.block_slots);
+    return forward ? it.streamed_rank < slots : it.streamed_rank >= streamed_blocks_ - slots;
   }
   void changed() override {
     for (auto& slot : slots_) {

@@ -31,7 +31,7 @@ std::vector<at::Tensor> run_units(const EvaluationParts& parts, const StepBatch&
   FetchedUnits fetched(*parts.parameters);
   std::vector<at::Tensor> flow = batch.inputs;
   std::vector<at::Tensor> losses;
-  for (const auto& [op, unit] : program) {
+  for (const auto& [op, unit, wave] : program) {
     if (op == StepOp::kFetch || op == StepOp::kFetchAgain) {
       fetched.acquire(unit);
       continue;

@@ -7,12 +7,20 @@
 // stays there until the unit's update has consumed it, so no gradient touches the disk. What the
 // GPU updates stays there instead.
 //
-// The gradient of a parameter that others borrow is begun by the last of them and finished by its
-// own unit: units that lend stay open meanwhile; of the others, one is open at a time. A unit of
-// which nothing is trained is opened and finished like the others, and has no views.
+// Where a step has several waves, keep() closes a unit in all but the last one, and the sum is
+// there again when open() comes: on the device for units whose state is all there, and in the
+// unit's place in host memory for others, fetched ahead and returned beside what is computed. It is
+// the fp32 sum itself that comes and goes: sums of waves, added on the host, would be another
+// order.
 //
-// Memory:  host_bytes() of pinned host memory; on the device a buffer for each unit that lends, and
-//          one for the largest of the others.
+// One unit is open at a time. What it adds up for parameters that it borrows has sums of its own,
+// so that the order of additions does not depend on which unit's backward comes between which
+// micro-batches: the lender's finish() adds them to its gradient, in forward order of the
+// borrowers.
+// A unit of which nothing is trained is opened and finished like the others, and has no views.
+//
+// Memory:  host_bytes() of pinned host memory; on the device a buffer for the largest unit, and one
+//          for each unit that borrows.
 // Threads: the one that trains; host_gradient() from any.
 #pragma once
 
@@ -46,11 +54,19 @@ struct GradientTotals {
 
 class GradientSink {
  public:
+  static constexpr int kSumsAhead = 2;  // that prefetch() is worth being called for
+
   virtual ~GradientSink() = default;
 
-  // The unit's accumulators, zeroed unless it is open; but those that are products
-  // (ParameterSpec::gradient_is_product) hold arbitrary values, for the first pass to overwrite.
+  // The unit's accumulators as gradient_views(): zeroed, but for those that are products
+  // (ParameterSpec::gradient_is_product), which hold arbitrary values for the first pass to
+  // overwrite; or what they held at keep().
   virtual const UnitViews& open(int unit) = 0;
+  // More will be added to it in the next wave. The update of the previous step must have consumed
+  // the last gradient.
+  virtual Status keep(int unit) = 0;
+  // A kept unit will be opened soon. Never waits.
+  virtual Status prefetch(int /*unit*/) { return {}; }
   // Its gradient is complete. The update of the previous step must have consumed the last one.
   virtual Status finish(int unit) = 0;
   // Waits until every unit's gradient is where the optimizer wants it. The only wait of a step.
@@ -65,17 +81,27 @@ class GradientSink {
     return Error(ErrorCode::kUnsupported, "no gradient stays on this device");
   }
   virtual std::uint64_t host_bytes() const = 0;
-  virtual std::uint64_t copied_bytes() const { return 0; }
+  virtual std::uint64_t copied_bytes() const { return 0; }   // to the host so far
+  virtual std::uint64_t fetched_bytes() const { return 0; }  // from it, of sums
 };
 
-// Opens the unit, and those whose parameters it borrows, for views of all of their accumulators. In
-// a frozen model nothing that is lent has a gradient.
-inline UnitViews open_with_lenders(GradientSink& sink, const ModelLayout& model, int unit) {
-  std::vector<const UnitViews*> of_lenders;
-  if (!model.has_frozen())
-    for (const int lender : model.lenders(unit)) of_lenders.push_back(&sink.open(lender));
-  return gradient_views(model, unit, sink.open(unit), of_lenders);
-}
+// What others have added up for parameters that they borrow of a unit, and where it belongs.
+class BorrowedSums {
+ public:
+  // In forward order of the borrowers. `own`: of the lender's gradients; `sums`: of the borrower's
+  // ModelLayout::borrowed_sums().
+  void add(const ModelLayout& model, int lender, const UnitViews& own, int borrower,
+           const UnitViews& sums);
+  // Adds the sums to the lender's gradient.
+  void take_over() const;
+
+ private:
+  struct Use {
+    at::Tensor gradient;
+    at::Tensor sum;
+  };
+  std::vector<Use> uses_;
+};
 
 class CpuGradientSink final : public GradientSink {
  public:
@@ -83,6 +109,7 @@ class CpuGradientSink final : public GradientSink {
     offload::GradType type = offload::GradType::kBf16;
     offload::Isa isa = offload::Isa::kScalar;
     bool huge_pages = true;
+    bool keeps_sums = false;  // for keep()
   };
   // Model and executor must outlive it; during finish() the executor is exclusive to it.
   static Result<std::unique_ptr<CpuGradientSink>> create(const ModelLayout& model,
@@ -94,18 +121,21 @@ class CpuGradientSink final : public GradientSink {
   Status finish(int unit) override;
   Result<GradientTotals> totals() override;
   const void* host_gradient(int unit) const override;
+  Status keep(int unit) override;
   std::uint64_t host_bytes() const override { return host_.size_bytes(); }
 
  private:
   struct Unit {
-    UnitViews accumulators;
-    float* first = nullptr;          // of the accumulators
+    UnitViews gradients;             // gradient_views()
+    float* first = nullptr;          // of its own
+    std::span<float> borrowed_sums;  // of what it borrows
+    BorrowedSums borrowed_by;        // of what others borrow
     std::uint64_t offset_bytes = 0;  // in host_
     std::uint64_t elements = 0;
     std::vector<offload::ElementRange> zeroed;
     std::unique_ptr<offload::SquareSum> sum;
-    bool lends = false;
     bool is_open = false;
+    bool is_kept = false;
     bool finished = false;
   };
 

@@ -15,7 +15,9 @@
 namespace sluice::engine {
 namespace {
 
-enum Mark : int { kBegin, kBackward, kEnd };
+// Of a phase clock: where a wave's passes begin; the step ends where one more wave would begin.
+constexpr int forward_mark(int wave) { return 2 * wave; }
+constexpr int backward_mark(int wave) { return 2 * wave + 1; }
 
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -31,8 +33,8 @@ Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& s
       update_units_({parts.params, parts.parameters, parts.gradients}, UnitBinding::Access::kUpdate,
                     parts.model->layout(), parts.trace),
       fetched_(*parts.parameters),
-      program_(
-          offload::training_step(program_units(parts.model->layout()), options.overlap_update)),
+      program_(offload::training_step(program_units(parts.model->layout()), options.overlap_update,
+                                      options.waves.count())),
       state_(state),
       saved_(static_cast<std::size_t>(parts.model->units())) {
   if (options.hash_widths) update_units_.hash_units(*options.hash_widths);
@@ -76,12 +78,12 @@ void Trainer::trace_units() {
 PassContext Trainer::context(int unit, std::size_t micro_batch) const {
   return {.run_seed = options_.run_seed,
           .step = state_.global_step,
-          .micro_batch = static_cast<std::int64_t>(micro_batch),
+          .micro_batch = static_cast<std::int64_t>(first_ + micro_batch),
           .unit = unit,
           .rank = 0,
           .training = true,
           .deterministic = options_.deterministic,
-          .documents = batch_->documents_of(micro_batch)};
+          .documents = batch_->documents_of(first_ + micro_batch)};
 }
 
 // How long it took.
@@ -98,14 +100,15 @@ std::int64_t Trainer::wait_for_update(int unit) {
 // The order in which the host's parameters will be wanted, up to the next step's update. What the
 // device keeps is not asked for again.
 void Trainer::expect_units() const {
-  std::vector<int> order = offload::host_order(
-      program_, options_.overlap_update, [&](int unit) { return parts_.parameters->keeps(unit); });
+  const offload::KeepsUnit keeps = [&](int unit, offload::PassDirection direction) {
+    return parts_.parameters->keeps(unit, direction);
+  };
+  std::vector<int> order = offload::host_order(program_, options_.overlap_update, keeps);
   const std::vector<int> next = offload::update_order(program_);
   order.insert(order.end(), next.begin(), next.end());
   expect_on_host(*parts_.params, order);
   // What no update changes is asked for by passes alone.
-  std::vector<int> passes = offload::host_order(
-      program_, /*updates_too=*/false, [&](int unit) { return parts_.parameters->keeps(unit); });
+  std::vector<int> passes = offload::host_order(program_, /*updates_too=*/false, keeps);
   passes.insert(passes.end(), next.begin(), next.end());
   parts_.parameters->expect_base(passes);
 }
@@ -122,6 +125,15 @@ at::Tensor Trainer::run_unit(int unit, std::size_t micro_batch, const UnitViews&
   return parts_.model->unit(unit).forward(context(unit, micro_batch), views, input, saved);
 }
 
+// The tokens of its micro-batches, of which all may be in one.
+void Trainer::begin_wave(int wave) {
+  first_ = static_cast<std::size_t>(options_.waves.first(wave));
+  const auto size = static_cast<std::size_t>(options_.waves.size(wave));
+  const auto begin = batch_->inputs.begin() + static_cast<std::ptrdiff_t>(first_);
+  flow_.assign(begin, begin + static_cast<std::ptrdiff_t>(size));
+  parts_.clock->mark(forward_mark(wave));
+}
+
 void Trainer::forward(int unit, const UnitViews& views) {
   parts_.unit_inputs->keep(unit, flow_);
   if (keeps_activations(unit)) {
@@ -132,12 +144,11 @@ void Trainer::forward(int unit, const UnitViews& views) {
 }
 
 // Forward and backward in one, so that the logits need not be kept.
-void Trainer::head(int unit, const UnitViews& views, const StepBatch& batch) {
-  const UnitViews gradients = open(unit);
-  losses_.clear();
+void Trainer::head(int unit, const UnitViews& views) {
+  const UnitViews& gradients = parts_.gradients->open(unit);
   for (std::size_t m = 0; m < flow_.size(); ++m) {
-    HeadUnit::Loss loss = parts_.model->head().loss_and_gradient(views, flow_[m], batch.targets[m],
-                                                                 grad_scale_, gradients);
+    HeadUnit::Loss loss = parts_.model->head().loss_and_gradient(
+        views, flow_[m], batch_->targets[first_ + m], grad_scale_, gradients);
     losses_.push_back(std::move(loss.loss_sum));
     flow_[m] = std::move(loss.grad_input);
   }
@@ -145,10 +156,10 @@ void Trainer::head(int unit, const UnitViews& views, const StepBatch& batch) {
 
 void Trainer::backward(int unit, const UnitViews& views) {
   const ModelUnit& code = parts_.model->unit(unit);
-  const UnitViews gradients = open(unit);
+  const UnitViews& gradients = parts_.gradients->open(unit);
   for (std::size_t m = 0; m < flow_.size(); ++m) {
     PassContext pass = context(unit, m);
-    pass.overwrites = m == 0;  // open() leaves those gradients as they are
+    pass.overwrites = first_ + m == 0;  // open() leaves those gradients as they are
     const at::Tensor input = parts_.unit_inputs->take(unit, m);
     Saved recomputed;
     const bool kept = keeps_activations(unit);
@@ -159,50 +170,63 @@ void Trainer::backward(int unit, const UnitViews& views) {
   parts_.unit_inputs->release(unit);
 }
 
-UnitViews Trainer::open(int unit) {
-  return open_with_lenders(*parts_.gradients, parts_.model->layout(), unit);
-}
-
 // What the program fetches next; in forward only as far as the updates of the previous step have
 // come.
 void Trainer::prefetch_behind(std::size_t position) {
-  const bool in_backward = program_[position].op == offload::StepOp::kSendGradient;
-  const offload::StepOp wanted =
-      in_backward ? offload::StepOp::kFetchAgain : offload::StepOp::kFetch;
+  using offload::StepOp;
+  const offload::StepOperation& done = program_[position];
+  const bool before_updates = done.wave == 0 && done.op == StepOp::kForward;
+  const StepOp wanted = before_updates ? StepOp::kFetch : StepOp::kFetchAgain;
   int left = options_.prefetch_units;
   for (std::size_t next = position + 1; next < program_.size() && left > 0; ++next) {
-    const auto& [op, unit] = program_[next];
-    if (op == offload::StepOp::kReadState) return;
-    if (op != wanted) continue;
-    if (!in_backward && !parts_.optimizer->is_ready(unit)) return;
-    must(parts_.parameters->prefetch(unit));
+    const offload::StepOperation& it = program_[next];
+    if (it.op == StepOp::kReadState) return;
+    if (it.op != wanted) continue;
+    if (before_updates && !parts_.optimizer->is_ready(it.unit)) return;
+    must(parts_.parameters->prefetch(it.unit));
+    --left;
+  }
+}
+
+// What earlier waves have added up for the units whose gradients come next.
+void Trainer::prefetch_sums(std::size_t position) {
+  using offload::StepOp;
+  int left = GradientSink::kSumsAhead;
+  for (std::size_t next = position + 1; next < program_.size() && left > 0; ++next) {
+    const offload::StepOperation& it = program_[next];
+    const bool begins_a_sum =
+        it.wave == 0 && (it.op == StepOp::kHead || it.op == StepOp::kBackward);
+    if (begins_a_sum) return;  // it needs a place before any that is fetched
+    if (it.op != StepOp::kFetchSum) continue;
+    must(parts_.gradients->prefetch(it.unit));
     --left;
   }
 }
 
 // One operation that computes, with the parameters that were fetched for it.
-void Trainer::compute(std::size_t position, const StepBatch& batch) {
-  const auto& [op, unit] = program_[position];
+void Trainer::compute(std::size_t position) {
+  const auto& [op, unit, wave] = program_[position];
   const bool reads = op != offload::StepOp::kBackward || unit > 0;
   const UnitViews views = reads ? fetched_.views(parts_.model->layout(), unit) : UnitViews();
   if (op == offload::StepOp::kForward)
     forward(unit, views);
   else if (op == offload::StepOp::kHead)
-    head(unit, views, batch);
+    head(unit, views);
   else
     backward(unit, views);
   fetched_.release();
 }
 
 // Forward, backward, and the gradient's totals; the update is up to those.
-GradientTotals Trainer::passes(const StepBatch& batch) {
+GradientTotals Trainer::passes() {
   using offload::StepOp;
   GradientTotals totals;
   std::optional<SpanScope> span;  // until the unit's gradient is sent, where it has one
-  flow_ = batch.inputs;
-  parts_.clock->mark(kBegin);
+  losses_.clear();
+  int waves_begun = 0;
   for (std::size_t position = 0; position < program_.size(); ++position) {
-    const auto& [op, unit] = program_[position];
+    const auto& [op, unit, wave] = program_[position];
+    if (wave == waves_begun) begin_wave(waves_begun++);
     switch (op) {
       case StepOp::kAwaitUpdates:  // the previous step has
         break;
@@ -217,22 +241,28 @@ GradientTotals Trainer::passes(const StepBatch& batch) {
       case StepOp::kHead:
       case StepOp::kBackward:
         span.emplace(*this, unit);
-        compute(position, batch);
+        compute(position);
+        if (op == StepOp::kHead) parts_.clock->mark(backward_mark(wave));
         if (op != StepOp::kForward) break;
         span.reset();
         prefetch_behind(position);
         break;
+      case StepOp::kFetchSum:  // open() waits for it
+        must(parts_.gradients->prefetch(unit));
+        break;
+      case StepOp::kKeepSum:
       case StepOp::kSendGradient:
-        must(parts_.gradients->finish(unit));
+        must(op == StepOp::kKeepSum ? parts_.gradients->keep(unit)
+                                    : parts_.gradients->finish(unit));
         span.reset();
         prefetch_behind(position);
+        prefetch_sums(position);
         break;
       case StepOp::kReadState:
-        parts_.clock->mark(kBackward);
         must(parts_.optimizer->prefetch());
         break;
       case StepOp::kNorm:
-        parts_.clock->mark(kEnd);
+        parts_.clock->mark(forward_mark(wave + 1));
         flow_.clear();
         totals = must(parts_.gradients->totals());
         break;
@@ -241,6 +271,17 @@ GradientTotals Trainer::passes(const StepBatch& batch) {
     }
   }
   return totals;
+}
+
+// Once the step's gradients are complete, of all waves. So far the waits are forward's, and are
+// counted only as such.
+void Trainer::measure_passes() {
+  times_.forward_ns = -times_.update_exposed_ns;
+  for (int wave = 0; wave < options_.waves.count(); ++wave) {
+    times_.forward_ns += parts_.clock->elapsed_ns(forward_mark(wave), backward_mark(wave));
+    times_.backward_ns += parts_.clock->elapsed_ns(backward_mark(wave), forward_mark(wave + 1));
+  }
+  times_.forward_ns = std::max<std::int64_t>(0, times_.forward_ns);
 }
 
 double Trainer::mean_loss(const StepBatch& batch) const {
@@ -371,14 +412,13 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   double tokens = 0;
   for (std::size_t m = 0; m < batch.targets.size(); ++m) tokens += batch.count(m);
   SLUICE_CHECK(tokens > 0, "a step has a target that counts");
+  SLUICE_CHECK(static_cast<std::int64_t>(batch.inputs.size()) == options_.waves.micro_batches,
+               "the waves are cut for a step's micro-batches");
   grad_scale_ = outcome.loss_scale / tokens;
   batch_ = &batch;
   expect_units();
-  const GradientTotals totals = passes(batch);
-  // So far the waits are forward's, and are counted only as such.
-  times_.forward_ns = std::max<std::int64_t>(
-      0, parts_.clock->elapsed_ns(kBegin, kBackward) - times_.update_exposed_ns);
-  times_.backward_ns = parts_.clock->elapsed_ns(kBackward, kEnd);
+  const GradientTotals totals = passes();
+  measure_passes();
   trace_units();  // the device has reached the last mark, and so every stamp
 
   outcome.loss = mean_loss(batch);

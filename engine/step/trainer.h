@@ -1,13 +1,17 @@
 // Trainer: one optimizer step of a GPT whose parameters and optimizer state come and go, in the
 // four phases of ZeRO-3 with offload ("ZeRO-Infinity", SC 2021), in the order of the step's program
-// (offload/step_program.h). That order is vertical: all micro-batches go through a unit before the
-// next unit is fetched, so parameters cross the bus once a pass however large the batch is.
+// (offload/step_program.h). That order is vertical: all micro-batches of a wave go through a unit
+// before the next unit is fetched, so parameters cross the bus once a pass however large the wave
+// is.
 //
-//   Forward   unit by unit: wait for its deferred update, fetch, run all micro-batches, release.
+//   Forward   unit by unit: wait for its deferred update, fetch, run the micro-batches, release.
 //             What a unit was given is kept (its input, the activation checkpoint); the head makes
 //             loss and first gradient.
 //   Backward  in reverse: fetch again, recompute or use what was saved, accumulate in fp32, hand
 //             the gradient to the sink. Optimizer state starts to be read.
+//   Waves     after the first, forward and backward once more for the next micro-batches: a unit's
+//             sum of gradients is kept from wave to wave, and added to in the order of
+//             micro-batches.
 //   Norm      the global norm, the clip factor, and whether the step overflowed.
 //   Update    AdamW, unit by unit in forward order; under the next forward when `overlap_update`.
 //
@@ -88,6 +92,7 @@ class Trainer {
     std::int64_t max_skipped_steps = 0;
     std::vector<bool> keeps_activations;  // by unit, between forward and backward; empty: none
     offload::UnitResidency residency;
+    offload::Waves waves;
     bool overlap_update = true;
     bool deterministic = false;
     std::uint64_t run_seed = 0;
@@ -130,14 +135,16 @@ class Trainer {
   bool keeps_activations(int unit) const;
   at::Tensor run_unit(int unit, std::size_t micro_batch, const UnitViews& views,
                       const at::Tensor& input);
-  UnitViews open(int unit);  // its gradients, with those of what it borrows
-  GradientTotals passes(const StepBatch& batch);
-  void compute(std::size_t position, const StepBatch& batch);
+  GradientTotals passes();
+  void begin_wave(int wave);
+  void compute(std::size_t position);
   void forward(int unit, const UnitViews& views);
-  void head(int unit, const UnitViews& views, const StepBatch& batch);
+  void head(int unit, const UnitViews& views);
   void backward(int unit, const UnitViews& views);
   void expect_units() const;
+  void measure_passes();
   void prefetch_behind(std::size_t position);
+  void prefetch_sums(std::size_t position);
   double mean_loss(const StepBatch& batch) const;
   std::string suspects(const StepBatch& batch) const;
   void handle_overflow(const StepBatch& batch, const GradientTotals& totals, StepOutcome& outcome);
@@ -152,9 +159,10 @@ class Trainer {
   TrainState state_;
 
   // Of the step in progress.
-  std::vector<std::vector<Saved>> saved_;       // by unit and micro-batch
-  std::vector<at::Tensor> flow_;                // what passes from unit to unit, by micro-batch
-  std::vector<at::Tensor> losses_;              // by micro-batch
+  std::size_t first_ = 0;                       // micro-batch of the wave
+  std::vector<std::vector<Saved>> saved_;       // by unit and micro-batch of the wave
+  std::vector<at::Tensor> flow_;                // what passes from unit to unit, likewise
+  std::vector<at::Tensor> losses_;              // by micro-batch of the step
   std::vector<offload::AdamwScalars> scalars_;  // of its update, by Options::settings
   const StepBatch* batch_ = nullptr;            // of the step that runs
   StepTimes times_;

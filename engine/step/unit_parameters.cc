@@ -42,7 +42,8 @@ void expect_on_host(offload::ParamOffloader& params, std::span<const int> order)
 
 void expect_passes(const ExpectedParts& parts, const offload::StepProgram& program) {
   std::vector<int> order = offload::host_order(
-      program, /*updates_too=*/false, [&](int unit) { return parts.parameters->keeps(unit); });
+      program, /*updates_too=*/false,
+      [&](int unit, auto direction) { return parts.parameters->keeps(unit, direction); });
   const std::size_t once = order.size();
   order.reserve(2 * once);
   for (std::size_t i = 0; i < once; ++i) order.push_back(order[i]);

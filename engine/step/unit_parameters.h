@@ -35,8 +35,9 @@ class UnitParameters {
   virtual Result<const UnitViews*> acquire(int unit) = 0;
   // What was enqueued before may still use them; nothing that comes later may.
   virtual void release(int unit) = 0;
-  // Whether backward finds the unit where forward left it, so that the host is not asked again.
-  virtual bool keeps(int /*unit*/) const { return false; }
+  // Whether a pass in this direction finds the unit where the one before it, in the other, left it,
+  // so that the host is not asked again.
+  virtual bool keeps(int /*unit*/, offload::PassDirection /*direction*/) const { return false; }
   // For a unit that lives on the device: where, for the whole run; else null. The optimizer updates
   // in place there what has its state on the device.
   virtual void* resident_place(int /*unit*/) const { return nullptr; }

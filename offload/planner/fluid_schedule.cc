@@ -50,6 +50,7 @@ Resource resource_of(Stream stream) {
       return Resource::kGpu;
     case Stream::kParamsIn:
     case Stream::kInputsIn:
+    case Stream::kSumsIn:
       return Resource::kHostToGpu;
     case Stream::kGradientsOut:
     case Stream::kInputsOut:

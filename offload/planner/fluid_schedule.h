@@ -25,6 +25,7 @@ enum class Stream : std::uint8_t {
   kCompute,
   kParamsIn,
   kInputsIn,
+  kSumsIn,
   kGradientsOut,
   kInputsOut,
   kUpdates,
@@ -34,7 +35,7 @@ enum class Stream : std::uint8_t {
   kParamWrites,
   kHost,  // decisions: tasks without work
 };
-inline constexpr int kStreams = 11;
+inline constexpr int kStreams = 12;
 Resource resource_of(Stream stream);
 
 // What each resource does per second while certain others are active: seconds for the GPU, elements

@@ -25,12 +25,15 @@ StepGraph::StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitP
                               .lenders = [&units](int unit) -> const std::vector<int>& {
                                 return units[at(unit)].lenders;
                               }},
-                             options.overlap_update)),
-      tasks_(12 * units.size() * at(steps_to_steady_state(inputs_)), graph.drives_outside),
+                             options.overlap_update, options.waves.count())),
+      tasks_(12 * units.size() * at(steps_to_steady_state(inputs_) * options.waves.count()),
+             graph.drives_outside),
       records_(inputs_, tasks_),
       params_(inputs_, tasks_),
       inputs_out_(units.size(), kNoTask),
-      backwards_(units.size(), kNoTask) {
+      backwards_(units.size(), kNoTask),
+      sums_out_(units.size(), kNoTask),
+      sums_in_(units.size(), kNoTask) {
   plan_ring();
   const int steps = graph.steps > 0 ? graph.steps : steps_to_steady_state(inputs_);
   for (int step = 0; step < steps; ++step) {
@@ -72,9 +75,14 @@ void StepGraph::add_step(bool mark_units) {
   updated_.clear();
   gpu_begins_.clear();
   gradients_.clear();
+  closed_.clear();
+  heads_.clear();
+  ends_.clear();
   params_.begin_step();
   for (const StepOperation& it : program_) add(it);
-  marks.head = head_;
+  marks.head = heads_.front();
+  marks.heads = heads_;
+  marks.backwards = ends_;
   marks.last = last_;
   if (mark_units) {
     for (int index = 0; index < inputs_.count(); ++index) marks.gates.push_back(gate(index));
@@ -103,13 +111,21 @@ void StepGraph::add(const StepOperation& it) {
       return;
     }
     case StepOp::kForward:
-      return add_forward(it.unit);
+      return add_forward(it.unit, it.wave);
     case StepOp::kHead:
-      return add_head(it.unit);
+      add_head(it.unit, it.wave);
+      if (it.unit == 0) ends_.push_back(computed_);
+      return;
     case StepOp::kReadState:
       return records_.read_ahead(head_);
+    case StepOp::kFetchSum:
+      return add_fetched_sum(it.unit);
     case StepOp::kBackward:
-      return add_backward(it.unit);
+      add_backward(it.unit, it.wave);
+      if (it.unit == 0) ends_.push_back(computed_);
+      return;
+    case StepOp::kKeepSum:
+      return add_kept_sum(it.unit);
     case StepOp::kSendGradient:
       return add_gradient(it.unit);
     case StepOp::kNorm:
@@ -167,30 +183,43 @@ double StepGraph::unpack_s() const {
   return seconds;
 }
 
-void StepGraph::add_forward(int index) {
+// Of a wave's micro-batches.
+double StepGraph::input_bytes(int unit, int wave) const {
+  const Waves& waves = inputs_.options.waves;
+  return static_cast<double>(inputs_.unit(unit).unit_input_bytes) *
+         static_cast<double>(waves.size(wave)) / static_cast<double>(waves.of_a_wave);
+}
+
+double StepGraph::share(int wave) const {
+  const Waves& waves = inputs_.options.waves;
+  return static_cast<double>(waves.size(wave)) / static_cast<double>(waves.micro_batches);
+}
+
+void StepGraph::add_forward(int index, int wave) {
   const TaskId before = tasks_.last_compute();
-  const TaskId adamw = add_gpu_adamw(index);
+  const TaskId adamw = wave == 0 ? add_gpu_adamw(index) : kNoTask;
   const int leaver = ring_leaver_[at(index)];
   const TaskId place_free = leaver >= 0 ? inputs_out_[at(leaver)] : kNoTask;
   const TaskId forward =
-      tasks_.add(Kind::kForward, index, inputs_.unit(index).forward_s + unpack_s(),
+      tasks_.add(Kind::kForward, index, share(wave) * inputs_.unit(index).forward_s + unpack_s(),
                  {gate(index), fetched_.own, place_free, fetched_.lender});
-  gpu_begins_.push_back(adamw == kNoTask ? forward : adamw);
+  if (wave == 0) gpu_begins_.push_back(adamw == kNoTask ? forward : adamw);
   used_by(forward);
   if (inputs_.place(index).activations == ActivationPlace::kOffload && inputs_.has_bus()) {
-    inputs_out_[at(index)] = tasks_.add(Kind::kInputOut, index,
-                                        static_cast<double>(inputs_.unit(index).unit_input_bytes),
+    inputs_out_[at(index)] = tasks_.add(Kind::kInputOut, index, input_bytes(index, wave),
                                         {before, gate(index), kNoTask, kNoTask});
   }
 }
 
 // Forward and backward in one.
-void StepGraph::add_head(int index) {
+void StepGraph::add_head(int index, int wave) {
   const UnitCost& unit = inputs_.unit(index);
-  const TaskId adamw = add_gpu_adamw(index);
-  head_ = tasks_.add(Kind::kHead, index, unit.forward_s + unit.backward_s + unpack_s(),
-                     {gate(index), fetched_.own, fetched_.lender, kNoTask});
-  gpu_begins_.push_back(adamw == kNoTask ? head_ : adamw);
+  const TaskId adamw = wave == 0 ? add_gpu_adamw(index) : kNoTask;
+  head_ =
+      tasks_.add(Kind::kHead, index, share(wave) * (unit.forward_s + unit.backward_s) + unpack_s(),
+                 {gate(index), fetched_.own, fetched_.lender, sum_ready(index, wave)});
+  heads_.push_back(head_);
+  if (wave == 0) gpu_begins_.push_back(adamw == kNoTask ? head_ : adamw);
   used_by(head_);
   computed_ = head_;
 }
@@ -201,19 +230,49 @@ TaskId StepGraph::stage_free() const {
   return gradients_.size() > stages ? gradients_[gradients_.size() - 1 - stages] : kNoTask;
 }
 
-void StepGraph::add_backward(int index) {
+// A unit whose state is all on the GPU has its sum there, too; where there is no bus, all have.
+bool StepGraph::sum_moves(int unit) const {
+  return inputs_.has_bus() && inputs_.options.waves.count() > 1 && inputs_.host_elements(unit) > 0;
+}
+
+void StepGraph::add_kept_sum(int unit) {
+  if (!sum_moves(unit)) return;
+  const double bytes = static_cast<double>(inputs_.unit(unit).elements) * inputs_.options.bytes.sum;
+  sums_out_[at(unit)] =
+      tasks_.add(Kind::kSumOut, unit, bytes, {computed_, kNoTask, kNoTask, kNoTask});
+  closed_.push_back(sums_out_[at(unit)]);
+}
+
+// Into the slot that the unit before the one in use has left.
+void StepGraph::add_fetched_sum(int unit) {
+  if (!sum_moves(unit)) return;
+  const double bytes = static_cast<double>(inputs_.unit(unit).elements) * inputs_.options.bytes.sum;
+  const TaskId slot = closed_.size() > 1 ? closed_[closed_.size() - 2] : kNoTask;
+  sums_in_[at(unit)] =
+      tasks_.add(Kind::kSumIn, unit, bytes, {sums_out_[at(unit)], slot, stage_free(), kNoTask});
+}
+
+// When backward may begin to add to the unit's sum.
+TaskId StepGraph::sum_ready(int unit, int wave) const {
+  if (!sum_moves(unit)) return stage_free();
+  if (wave > 0) return sums_in_[at(unit)];
+  return closed_.size() > 1 ? closed_[closed_.size() - 2] : kNoTask;
+}
+
+void StepGraph::add_backward(int index, int wave) {
   const UnitCost& unit = inputs_.unit(index);
   const ActivationPlace activations = inputs_.place(index).activations;
   TaskId unit_input = kNoTask;
   if (activations == ActivationPlace::kOffload && inputs_.has_bus()) {
     const int follower = ring_follower_[at(index)];
     const TaskId place_free = follower >= 0 ? backwards_[at(follower)] : head_;
-    unit_input = tasks_.add(Kind::kInputIn, index, static_cast<double>(unit.unit_input_bytes),
+    unit_input = tasks_.add(Kind::kInputIn, index, input_bytes(index, wave),
                             {place_free, inputs_out_[at(index)], kNoTask, kNoTask});
   }
   const double again_s = activations == ActivationPlace::kKeep ? 0 : unit.recompute_s;
-  const TaskId backward = tasks_.add(Kind::kBackward, index, unit.backward_s + again_s + unpack_s(),
-                                     {fetched_.own, unit_input, stage_free(), fetched_.lender});
+  const TaskId backward =
+      tasks_.add(Kind::kBackward, index, share(wave) * (unit.backward_s + again_s) + unpack_s(),
+                 {fetched_.own, unit_input, sum_ready(index, wave), fetched_.lender});
   backwards_[at(index)] = backward;
   used_by(backward);
   computed_ = backward;
@@ -224,6 +283,7 @@ void StepGraph::add_gradient(int index) {
       inputs_.has_bus() ? inputs_.host_elements(index) * inputs_.options.bytes.grad : 0;
   gradients_.push_back(
       tasks_.add(Kind::kGradientOut, index, bytes, {computed_, kNoTask, kNoTask, kNoTask}));
+  if (sum_moves(index)) closed_.push_back(computed_);
 }
 
 void StepGraph::add_norm() {
@@ -235,6 +295,17 @@ void StepGraph::add_norm() {
 
 double StepGraph::begin_s(const Marks& step) const {
   return step.first == kNoTask ? 0 : tasks_.schedule().times(step.first).end_s;
+}
+
+double StepGraph::forward_s(const Marks& step) const {
+  const FluidSchedule& schedule = tasks_.schedule();
+  double seconds = 0;
+  double begin = begin_s(step);
+  for (std::size_t wave = 0; wave < step.heads.size(); ++wave) {
+    seconds += schedule.times(step.heads[wave]).end_s - begin;
+    begin = schedule.times(step.backwards[wave]).end_s;
+  }
+  return seconds;
 }
 
 double StepGraph::exposed_s(const Marks& step) const {

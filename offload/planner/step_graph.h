@@ -46,7 +46,9 @@ class StepGraph {
   // update that its forward waits for, and its first task on the GPU.
   struct Marks {
     TaskId first = kNoTask;
-    TaskId head = kNoTask;
+    TaskId head = kNoTask;          // of the first wave
+    std::vector<TaskId> heads;      // of each wave
+    std::vector<TaskId> backwards;  // where a wave's backward ends
     TaskId last = kNoTask;
     std::vector<TaskId> gates;
     std::vector<TaskId> gpu_begins;
@@ -56,6 +58,7 @@ class StepGraph {
   // Once it has run: how long the GPU stood still because a unit's host update was not done.
   double exposed_s(const Marks& step) const;
   double begin_s(const Marks& step) const;
+  double forward_s(const Marks& step) const;  // of all waves
   // Work of one step, by resource.
   const std::array<double, kResources>& work() const { return tasks_.work(); }
 
@@ -72,16 +75,22 @@ class StepGraph {
   void add_step(bool mark_units);
   void add(const StepOperation& it);
   void add_update(int unit);
-  void add_forward(int unit);
-  void add_head(int unit);
+  void add_forward(int unit, int wave);
+  void add_head(int unit, int wave);
   TaskId add_gpu_adamw(int unit);
   double unpack_s() const;
-  void add_backward(int unit);
+  void add_backward(int unit, int wave);
   void add_gradient(int unit);
   void add_norm();
   void used_by(TaskId task);
   TaskId gate(int unit) const;
   TaskId stage_free() const;
+  bool sum_moves(int unit) const;
+  double share(int wave) const;
+  double input_bytes(int unit, int wave) const;
+  void add_kept_sum(int unit);
+  void add_fetched_sum(int unit);
+  TaskId sum_ready(int unit, int wave) const;
 
   // For the next task that computes.
   struct Fetched {
@@ -108,6 +117,11 @@ class StepGraph {
   std::vector<TaskId> inputs_out_;
   std::vector<TaskId> backwards_;  // by unit
   std::vector<TaskId> gradients_;  // in their order, of the step being built
+  std::vector<TaskId> sums_out_;   // by unit, to the host; of the latest wave
+  std::vector<TaskId> sums_in_;    // likewise, back
+  std::vector<TaskId> closed_;     // when a slot for sums was free again, in their order
+  std::vector<TaskId> heads_;      // of the step being built
+  std::vector<TaskId> ends_;       // of backward, likewise
 };
 
 }  // namespace sluice::offload

@@ -116,7 +116,7 @@ StepPrediction predict_step(const std::vector<UnitCost>& units,
   const double begin_s = graph.begin_s(step);
   const double end_s = schedule.times(step.last).end_s;
   prediction.step_s = end_s - begin_s;
-  prediction.forward_s = schedule.times(step.head).end_s - begin_s;
+  prediction.forward_s = graph.forward_s(step);
   prediction.busy_s = schedule.busy_s();
   prediction.bottleneck =
       static_cast<Resource>(std::max_element(prediction.busy_s.begin(), prediction.busy_s.end()) -

@@ -8,6 +8,11 @@
 // first is the steady state. With drives, writes and reads extend across the norm, so three are
 // simulated and the last one is reported.
 //
+// Where a step has several waves, costs of a unit that follow from the batch are of all of them,
+// and a wave has its share; what is kept between forward and backward is that of one wave. fp32
+// sums of gradients come and go between waves for units with state on the host, over the bus where
+// there is one.
+//
 // Threads: pure functions.
 #pragma once
 
@@ -18,6 +23,7 @@
 #include <vector>
 
 #include "offload/planner/machine_speeds.h"
+#include "offload/step_program.h"
 
 namespace sluice::offload {
 
@@ -37,11 +43,12 @@ struct UnitCost {
   double unpack_s = 0;                // of the GPU, each time those came from there
   double forward_s = 0;               // of the GPU
   double recompute_s = 0;
-  double backward_s = 0;               // without recomputing; the cast of the gradient included
-  std::uint64_t unit_input_bytes = 0;  // its input; 0 where backward does not need it: at both ends
-  std::uint64_t kept_bytes = 0;        // what kKeep keeps besides the input
-  std::vector<int> lenders;            // earlier units whose parameters it uses besides its own
-  bool params_stay_in_ram = false;     // the host's copy of them, whatever the rules
+  double backward_s = 0;  // without recomputing; the cast of the gradient included
+  // Of a wave: its input; 0 where backward does not need it: at both ends.
+  std::uint64_t unit_input_bytes = 0;
+  std::uint64_t kept_bytes = 0;     // likewise, what kKeep keeps besides
+  std::vector<int> lenders;         // earlier units whose parameters it uses besides its own
+  bool params_stay_in_ram = false;  // the host's copy of them, whatever the rules
 
   // What comes and goes: parameters that are trained beside frozen ones are few, and stay.
   bool is_frozen() const { return frozen_elements > 0; }
@@ -67,6 +74,7 @@ struct UnitPlacement {
 struct StepBytes {        // a parameter's, by what the numbers are
   double param = 2;       // on the bus and, if so placed, on the drives
   double grad = 2;        // on the bus
+  double sum = 4;         // of gradients, between waves
   double nvme_read = 10;  // state of an element on the drives
   double nvme_write = 10;
   double cpu_adamw_dram = 34;  // what the CPU's AdamW moves of DRAM
@@ -74,6 +82,7 @@ struct StepBytes {        // a parameter's, by what the numbers are
 
 struct StepModelOptions {
   bool overlap_update = true;
+  Waves waves;
   // Streamed units that are on the GPU, or on their way, besides the one in use: one less than
   // there are slots. The host enqueues far ahead of the GPU, so slots are what limits it.
   int prefetch_units = 2;

@@ -19,7 +19,10 @@ Stream stream_of(StepTask kind) {
     case Kind::kInputIn:
       return Stream::kInputsIn;
     case Kind::kGradientOut:
+    case Kind::kSumOut:
       return Stream::kGradientsOut;
+    case Kind::kSumIn:
+      return Stream::kSumsIn;
     case Kind::kInputOut:
       return Stream::kInputsOut;
     case Kind::kStateRead:
@@ -62,6 +65,9 @@ const char* words(StepTask kind) {
       return "unit input ";
     case Kind::kGradientOut:
       return "gradient ";
+    case Kind::kSumOut:
+    case Kind::kSumIn:
+      return "sum of gradients ";
     case Kind::kStateRead:
       return "read state ";
     case Kind::kStateWrite:

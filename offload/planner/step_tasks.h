@@ -21,6 +21,8 @@ enum class StepTask : std::uint8_t {
   kParamsIn,
   kInputIn,
   kGradientOut,
+  kSumOut,  // of gradients, between waves
+  kSumIn,
   kInputOut,
   kStateRead,
   kStateWrite,

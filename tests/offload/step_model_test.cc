@@ -73,6 +73,30 @@ TEST(StepModel, IsTheGpusWorkWhenAllIsOnTheGpu) {
   EXPECT_NEAR(predict_step(units, places, speeds, {}).step_s, 19, kClose);
 }
 
+// Sums of gradients go to the host after each wave but the last, and come back; updates happen
+// once.
+TEST(StepModel, PassesAgainForEachWave) {
+  const auto units = three_units();
+  const MachineSpeeds speeds = instant_machine();
+  StepModelOptions in_two;
+  in_two.waves = {.micro_batches = 4, .of_a_wave = 2};
+  const auto resident = all_resident_on_cpu(units);
+  const StepPrediction one = predict_step(units, resident, speeds, {});
+  const StepPrediction two = predict_step(units, resident, speeds, in_two);
+  EXPECT_NEAR(two.busy(Resource::kGpu), one.busy(Resource::kGpu), kClose);
+  EXPECT_NEAR(two.step_s, one.step_s, kClose);
+  EXPECT_NEAR(two.forward_s, one.forward_s, kClose);
+  EXPECT_EQ(two.h2d_bytes, one.h2d_bytes + 4 * 40);
+  EXPECT_EQ(two.d2h_bytes, one.d2h_bytes + 4 * 40);
+  // What the GPU updates stays there with its sum.
+  EXPECT_EQ(predict_step(units, each(units, on_gpu), speeds, in_two).d2h_bytes, 0);
+  // The last of three is smaller.
+  in_two.waves = {.micro_batches = 5, .of_a_wave = 2};
+  const StepPrediction uneven = predict_step(units, resident, speeds, in_two);
+  EXPECT_NEAR(uneven.busy(Resource::kGpu), one.busy(Resource::kGpu), kClose);
+  EXPECT_EQ(uneven.d2h_bytes, one.d2h_bytes + 2 * 4 * 40);
+}
+
 TEST(StepModel, UnpacksEachTimeWhatPassesThrough) {
   const auto units = packed_units();
   auto places = each(units, [](const UnitCost& unit) { return on_cpu(unit, false); });

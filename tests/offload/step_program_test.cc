@@ -43,6 +43,51 @@ TEST(StepProgram, WaitsForAllUpdatesFirstWhereTheyAreNotOverlapped) {
   EXPECT_EQ(program, training_step(tied(), /*overlap_update=*/true));
 }
 
+TEST(StepProgram, PassesAgainForEachWaveAndUpdatesOnce) {
+  const StepProgram program = training_step(untied(3), /*overlap_update=*/true, /*waves=*/3);
+  StepProgram of_middle;
+  for (const O& it : program)
+    if (it.wave == 1) of_middle.push_back(it);
+  EXPECT_THAT(of_middle,
+              ElementsAre(O{Op::kFetchAgain, 0, 1}, O{Op::kForward, 0, 1},  //
+                          O{Op::kFetchAgain, 1, 1}, O{Op::kForward, 1, 1},  //
+                          O{Op::kFetchAgain, 2, 1}, O{Op::kFetchSum, 2, 1}, O{Op::kHead, 2, 1},
+                          O{Op::kKeepSum, 2, 1},  //
+                          O{Op::kFetchAgain, 1, 1}, O{Op::kFetchSum, 1, 1}, O{Op::kBackward, 1, 1},
+                          O{Op::kKeepSum, 1, 1},  //
+                          O{Op::kFetchSum, 0, 1}, O{Op::kBackward, 0, 1}, O{Op::kKeepSum, 0, 1}));
+  const auto count = [&](Op op, int wave) {
+    return std::count_if(program.begin(), program.end(),
+                         [&](const O& it) { return it.op == op && it.wave == wave; });
+  };
+  for (const Op once : {Op::kAwaitUpdate, Op::kFetch}) {
+    EXPECT_EQ(count(once, 0), 3);
+    EXPECT_EQ(count(once, 1) + count(once, 2), 0);
+  }
+  EXPECT_EQ(count(Op::kFetchSum, 0) + count(Op::kKeepSum, 2), 0);
+  EXPECT_EQ(count(Op::kSendGradient, 0) + count(Op::kSendGradient, 1), 0);
+  EXPECT_EQ(count(Op::kSendGradient, 2), 3);
+  EXPECT_EQ(count(Op::kReadState, 2), 1);
+  EXPECT_EQ(training_step(untied(3), true, 1), training_step(untied(3), true));
+}
+
+TEST(StepProgram, CutsWavesOfWhichTheLastMayBeSmaller) {
+  const Waves waves{.micro_batches = 7, .of_a_wave = 3};
+  EXPECT_EQ(waves.count(), 3);
+  EXPECT_EQ(waves.first(2), 6);
+  EXPECT_EQ(waves.size(1), 3);
+  EXPECT_EQ(waves.size(2), 1);
+}
+
+// What a pass leaves is what the next one, in the other direction, begins with.
+TEST(StepProgram, AsksTheHostByTheDirectionOfThePass) {
+  const auto ends = [](int unit, PassDirection direction) {
+    return direction == PassDirection::kForward ? unit == 0 : unit == 2;
+  };
+  const StepProgram step = training_step(untied(4), true, 2);
+  EXPECT_THAT(host_order(step, false, ends), ElementsAre(0, 1, 2, 3, 1, 1, 2, 3, 1));
+}
+
 TEST(StepProgram, OfAForwardPassIsTheTrainingStepsUpToItsHead) {
   for (const ProgramUnits& units : {tied(), untied(7)}) {
     StepProgram expected = training_step(units, true);
@@ -62,8 +107,8 @@ TEST(StepProgram, AnUntiedHeadFetchesNothingElse) {
 }
 
 TEST(StepProgram, TellsInWhichOrderTheHostIsAsked) {
-  const auto nothing = [](int /*unit*/) { return false; };
-  const auto first = [](int unit) { return unit == 0; };
+  const auto nothing = [](int /*unit*/, PassDirection /*direction*/) { return false; };
+  const auto first = [](int unit, PassDirection /*direction*/) { return unit == 0; };
   const StepProgram step = training_step(tied(), true);
   EXPECT_THAT(host_order(step, true, nothing), ElementsAre(0, 0, 1, 1, 2, 2, 0, 1));
   EXPECT_THAT(host_order(step, true, first), ElementsAre(0, 0, 1, 1, 2, 2, 1));

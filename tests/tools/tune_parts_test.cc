@@ -121,6 +121,19 @@ TEST(TuneSpace, VariesOnlyWhatHasAnEffect) {
                           "overlap_update"));
 }
 
+TEST(TuneSpace, CutsAStepOfSeveralMicroBatchesIntoWaves) {
+  PlanFacts facts = kAllTiers;
+  facts.wave_micro_batches = 3;  // the plan's
+  EXPECT_THAT(labels(named(space(facts), "wave_micro_batches")), ElementsAre("1", "2", "3", "4"));
+  EXPECT_THAT(names(space(facts)), testing::Contains("wave_micro_batches"));
+  EXPECT_THAT(names(space(facts, {.keep = {"placement.wave_micro_batches"}})),
+              testing::Not(testing::Contains("wave_micro_batches")));
+  const auto in_one = tune_space(
+      resolved(with_changes(sources(), {{"train_micro_batch_size_per_gpu", "12"}})), facts, {});
+  ASSERT_TRUE(in_one.ok());
+  EXPECT_THAT(names(*in_one), testing::Not(testing::Contains("wave_micro_batches")));
+}
+
 TEST(TuneSpace, LeavesAWishAloneUnlessItIsNamed) {
   const TuneSpace by_default = space(kAllTiers);
   EXPECT_THAT(by_default.kept, ElementsAre("placement.recompute"));

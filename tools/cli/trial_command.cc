@@ -62,6 +62,7 @@ PlanFacts facts_of(const engine::RunPlan& plan) {
       .state_on_nvme = elements_on(memory, offload::Tier::kNvme) > 0,
       .params_on_nvme = has_params_on_nvme(memory),
       .prefetch_units = memory.fetching.prefetch_units,
+      .wave_micro_batches = memory.waves.of_a_wave,
       .swap_buffers = memory.state.optimizer.swap.buffers,
       .record_elements = static_cast<std::int64_t>(memory.state.optimizer.record_elements)};
   const auto parameters = static_cast<double>(std::max<std::uint64_t>(plan.parameters, 1));

@@ -35,6 +35,7 @@ json json_of(const PlanFacts& facts) {
           {"largest_unit_elements", facts.largest_unit_elements},
           {"units", facts.units},
           {"prefetch_units", facts.prefetch_units},
+          {"wave_micro_batches", facts.wave_micro_batches},
           {"swap_buffers", facts.swap_buffers},
           {"record_elements", facts.record_elements}};
 }
@@ -49,6 +50,7 @@ PlanFacts facts_of(const json& object) {
           .largest_unit_elements = object.at("largest_unit_elements"),
           .units = object.at("units"),
           .prefetch_units = object.at("prefetch_units"),
+          .wave_micro_batches = object.value("wave_micro_batches", std::int64_t{0}),
           .swap_buffers = object.at("swap_buffers"),
           .record_elements = object.at("record_elements")};
 }

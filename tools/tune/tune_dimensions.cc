@@ -18,6 +18,7 @@ constexpr std::string_view kRecompute = "placement.recompute";
 constexpr std::string_view kUnitInputs = "placement.boundaries_to_cpu";
 constexpr std::string_view kOverlap = "placement.overlap_update";
 constexpr std::string_view kPrefetch = "placement.prefetch_units";
+constexpr std::string_view kWave = "placement.wave_micro_batches";
 constexpr std::string_view kRecord = "placement.record_elements";
 constexpr std::string_view kBuffers = "placement.swap_buffers";
 constexpr std::string_view kBlock = "aio.block_size";
@@ -29,7 +30,8 @@ struct Tunable {
   bool is_wish = false;  // stays, where the configuration gives it
 };
 
-constexpr std::array<Tunable, 12> kTunables = {{{kMicro},
+constexpr std::array<Tunable, 13> kTunables = {{{kMicro},
+                                                {kWave, true},
                                                 {kRecompute, true},
                                                 {kUnitInputs, true},
                                                 {kFractions, true},
@@ -123,6 +125,7 @@ class Space {
 
   TuneSpace build() && {
     if (may_vary(kMicro) && !contains(options_.keep, kAccumulation)) batch();
+    if (config_.batch.accumulation > 1 && facts_.wave_micro_batches > 0 && may_vary(kWave)) waves();
     if (may_vary(kRecompute)) add(switches(kRecompute, config_.placement.recompute));
     if (facts_.cuda && may_vary(kUnitInputs))
       add(switches(kUnitInputs, config_.placement.boundaries_to_cpu));
@@ -168,6 +171,15 @@ class Space {
       dimension.choices.push_back(std::move(choice));
     }
     add(std::move(dimension));
+  }
+
+  // All of a step's micro-batches, a half of them, ..., one.
+  void waves() {
+    std::vector<std::int64_t> values;
+    for (std::int64_t wave = config_.batch.accumulation; wave > 1; wave = (wave + 1) / 2)
+      values.push_back(wave);
+    values.push_back(1);
+    add(numbers(kWave, facts_.wave_micro_batches, std::move(values)));
   }
 
   void shift(std::string name, Shift shifts) {

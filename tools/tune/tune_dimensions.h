@@ -29,6 +29,7 @@ struct PlanFacts {
   std::int64_t largest_unit_elements = 0;
   std::int64_t units = 0;
   std::int64_t prefetch_units = 0;
+  std::int64_t wave_micro_batches = 0;  // 0: not told
   std::int64_t swap_buffers = 0;
   std::int64_t record_elements = 0;
 

@@ -62,6 +62,8 @@ Json step_json(const RunPlan& plan) {
     busy[resource_name(resource)] = step.busy(resource);
   }
   return {{"step_s", step.step_s},
+          {"waves", plan.memory.waves.count()},
+          {"wave_micro_batches", plan.memory.waves.of_a_wave},
           {"tokens_per_s", tokens_per_s(plan)},
           {"busy_s", busy},
           {"bottleneck", resource_name(step.bottleneck)},

@@ -85,6 +85,12 @@ std::string placement_text(const RunPlan& plan) {
   std::string text = "optimizer state: " + percent_text(shares.gpu) + " GPU, " +
                      percent_text(shares.cpu) + " host memory, " + percent_text(shares.nvme) +
                      " NVMe\n";
+  const offload::Waves& waves = plan.memory.waves;
+  if (waves.count() > 1)
+    text += "waves: a step is " + std::to_string(waves.count()) + ", of " +
+            std::to_string(waves.of_a_wave) + " of its " + std::to_string(waves.micro_batches) +
+            " micro-batches each" + (waves.micro_batches % waves.of_a_wave == 0 ? "" : " at most") +
+            "\n";
   if (!plan.memory.cuda) return text;
   text += "parameters: " + std::to_string(shares.resident) + " of " + std::to_string(shares.units) +
           " units stay on the GPU\n";
@@ -184,7 +190,9 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
 
 std::string plan_summary(const RunPlan& plan) {
   const StepPrediction& step = plan.placement.prediction;
-  std::string text = "plan: " + milliseconds_text(step.step_s) + " a step, " +
+  const int waves = plan.memory.waves.count();
+  std::string text = "plan: " + milliseconds_text(step.step_s) + " a step" +
+                     (waves > 1 ? " in " + std::to_string(waves) + " waves" : "") + ", " +
                      compact(tokens_per_s(plan)) + " tokens/s; held by " +
                      resource_name(step.bottleneck) + " (busy " +
                      percent_text(step.busy(step.bottleneck) / step.step_s) + ")";

@@ -209,7 +209,7 @@ class Simulation {
     const auto index = static_cast<std::size_t>(step);
     const StepGraph::Marks& marks = graph_.steps()[index];
     const double begin_s = graph_.begin_s(marks);
-    const double head_s = schedule().times(marks.head).end_s;
+    const double forward_s = graph_.forward_s(marks);
     const double end_s = schedule().times(marks.last).end_s;
     const double exposed_s = graph_.exposed_s(marks);
     // If not overlapped, the update precedes forward and is not part of it.
@@ -222,8 +222,8 @@ class Simulation {
     metrics.loss = std::numeric_limits<double>::quiet_NaN();
     metrics.step_ms = 1e3 * (end_s - begin_s);
     metrics.tokens_per_s = static_cast<double>(plan_.tokens_per_step) / (end_s - begin_s);
-    metrics.forward_ms = 1e3 * (head_s - begin_s - before_forward_s);
-    metrics.backward_ms = 1e3 * (end_s - head_s);
+    metrics.forward_ms = 1e3 * (forward_s - before_forward_s);
+    metrics.backward_ms = 1e3 * (end_s - begin_s - forward_s);
     metrics.update_ms = 1e3 * (schedule().times(marks.gates.back()).end_s - begin_s);
     metrics.update_exposed_ms = 1e3 * exposed_s;
     metrics.nvme_read_bytes = ended_[index].bytes_read - ended_[index - 1].bytes_read;

@@ -70,7 +70,8 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
     EXPECT_EQ(amounts.gpu.state, plan.state.gpu_bytes);
     EXPECT_EQ(amounts.nvme.state, state->nvme_bytes);
     if (!spec_.on_gpu) {
-      EXPECT_EQ(amounts.host.gradients, planned_cpu_sink_bytes(model_, plan.types.gradient));
+      EXPECT_EQ(amounts.host.gradients,
+                planned_cpu_sink_bytes(model_, plan.types.gradient, plan.waves.count() > 1));
       return;
     }
     const SlotFootprint slots = SlotFootprint::of(model_, slot_options(plan));
@@ -202,6 +203,19 @@ INSTANTIATE_TEST_SUITE_P(
                                "zero_optimization.sub_group_size=1e5"})},
         Case{"kept_and_leaving",
              devices("cpu", "cpu", {"placement.boundaries_to_cpu=on", "placement.recompute=off"})},
+        Case{"waves", devices("auto", "auto",
+                              {"gradient_accumulation_steps=6", "placement.wave_micro_batches=2"})},
+        Case{"waves_inputs_leave",
+             devices("cpu", "auto",
+                     {"gradient_accumulation_steps=6", "placement.wave_micro_batches=4",
+                      "placement.boundaries_to_cpu=on"})},
+        Case{"waves_adapters",
+             kAdapters + std::vector<std::string>{"gradient_accumulation_steps=4",
+                                                  "placement.wave_micro_batches=1"}},
+        Case{"waves_on_the_cpu",
+             devices("cpu", "cpu",
+                     {"gradient_accumulation_steps=6", "placement.wave_micro_batches=2"}),
+             /*on_gpu=*/false},
         Case{"few_buffers", devices("nvme", "auto",
                                     {"zero_optimization.offload_param.buffer_count=7",
                                      "zero_optimization.offload_param.max_in_cpu=1e7"})}),

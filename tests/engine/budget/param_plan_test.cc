@@ -100,14 +100,21 @@ TEST(ParamPlan, RaisesTheBuffersOfStateOnNvme) {
   EXPECT_THAT(plan_of(on_nvme).notes, Contains(HasSubstr("offload_optimizer.buffer_count 1")));
 }
 
-// What others add to is there until its own backward; all others take turns.
-TEST(GradientAccumulators, AreOwnOfTheEmbeddingAndSharedByTheRest) {
+// Units take turns; what the head adds up for the embedding's parameter is there beside them.
+TEST(GradientAccumulators, AreSharedButForSumsOfWhatIsBorrowed) {
   const ModelLayout model =
       configured_layout(SmallConfig({"run.device=cpu"}).config(), /*on_gpu=*/false);
-  EXPECT_EQ(own_accumulator_elements(model, 0), model.layout(0).slot_elements);
-  for (int unit = 1; unit < model.units(); ++unit)
-    EXPECT_EQ(own_accumulator_elements(model, unit), 0U);
-  EXPECT_EQ(shared_accumulator_elements(model), model.layout(1).slot_elements);
+  const auto lent_index = static_cast<std::size_t>(model.borrowed(model.head()).at(0).parameter);
+  const ParameterSpec& lent = model.layout(0).parameters[lent_index];
+  for (int unit = 0; unit < model.head(); ++unit)
+    EXPECT_EQ(model.borrowed_sums(unit).slot_elements, 0U);
+  const UnitLayout& sums = model.borrowed_sums(model.head());
+  ASSERT_EQ(sums.parameters.size(), 1U);
+  EXPECT_EQ(sums.parameters[0].shape, lent.slot_shape());
+  EXPECT_EQ(shared_accumulator_elements(model),
+            std::max(model.layout(0).slot_elements, model.layout(1).slot_elements));
+  EXPECT_EQ(unit_gradient_bytes(model, offload::GradType::kBf16, model.head()).borrowed_sums,
+            sums.slot_elements * sizeof(float));
 }
 
 }  // namespace

@@ -132,6 +132,37 @@ TEST(CheckpointManifest, IsOfVersion3OnlyForModelsThatAreNoPlainGpt2) {
   EXPECT_THAT(run_differences(stored, now), testing::Contains(HasSubstr("the model's family is")));
 }
 
+// Programs that add up the gradients of tied weights in another order do not continue from it.
+TEST(CheckpointManifest, IsOfVersion6OnlyWithSumsByUse) {
+  CheckpointManifest manifest = test_manifest();
+  manifest.state.run.sums_by_use = true;
+  nlohmann::json content = content_of(manifest);
+  EXPECT_EQ(content["version"], 6);
+  EXPECT_FALSE(content["run"].contains("family"));
+  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
+  manifest.state.position.skipped_in_a_row = 3;
+  manifest.state.run.family = "other";
+  EXPECT_EQ(content_of(manifest)["version"], 6);
+  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
+  for (const int older : {1, 2, 3, 5}) {
+    content["version"] = older;
+    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << older;
+  }
+  content = content_of(test_manifest());
+  content["version"] = 6;
+  const auto silent = parse_checkpoint_manifest(swap::to_sealed_text(content));
+  ASSERT_FALSE(silent.ok());
+  EXPECT_THAT(silent.error().message(), HasSubstr("does not say how the gradients"));
+  // A run continues from one of an older program: only its last bits may differ from that one's.
+  EXPECT_THAT(run_differences(test_manifest().state.run,
+                              [] {
+                                StoredRun now = test_manifest().state.run;
+                                now.sums_by_use = true;
+                                return now;
+                              }()),
+              testing::IsEmpty());
+}
+
 // Programs that take a checkpoint for a whole model cannot read one of adapters.
 TEST(CheckpointManifest, IsOfVersion4Or5OnlyForAdapters) {
   CheckpointManifest manifest = test_manifest();

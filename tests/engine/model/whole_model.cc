@@ -31,13 +31,13 @@ WholeModel::WholeModel(const ModelOptions& options, const at::TensorOptions& ten
   }
   for (int unit = 0; unit < model_.units(); ++unit) {
     std::vector<const UnitViews*> parameters;
-    std::vector<const UnitViews*> gradients;
-    for (const int lender : model.lenders(unit)) {
-      parameters.push_back(&parameters_[index(lender)]);
-      gradients.push_back(&own_gradients[index(lender)]);
-    }
+    for (const int lender : model.lenders(unit)) parameters.push_back(&parameters_[index(lender)]);
     parameters_[index(unit)] = with_borrowed(model, unit, parameters_[index(unit)], parameters);
-    gradients_.push_back(gradient_views(model, unit, own_gradients[index(unit)], gradients));
+    UnitViews borrowed;  // straight into the lender's, which one pass can
+    if (!model.has_frozen())
+      for (const BorrowedParameter& it : model.borrowed(unit))
+        borrowed.append(own_gradients[index(it.unit)][it.parameter]);
+    gradients_.push_back(gradient_views(model, unit, own_gradients[index(unit)], borrowed));
   }
 }
 

@@ -143,6 +143,45 @@ TEST_P(PlacementIn, ChangesNoBitOfTheWeights) {
   }
 }
 
+class WavesIn : public testing::TestWithParam<const char*> {};
+
+// However a step's micro-batches are cut into waves, wherever sums of gradients are meanwhile.
+TEST_P(WavesIn, ChangeNoBitOfTheWeights) {
+  static const std::vector<Variant> kCuts = {
+      {"waves of one", {"placement.wave_micro_batches=1"}},
+      {"waves of two and one", {"placement.wave_micro_batches=2"}},
+      {"of two, updates not overlapped",
+       {"placement.wave_micro_batches=2", "placement.overlap_update=false"}},
+      {"of two, all on NVMe",
+       {"placement.wave_micro_batches=2", "zero_optimization.offload_optimizer.device=nvme",
+        "zero_optimization.offload_param.device=nvme",
+        "zero_optimization.stage3_param_persistence_threshold=0",
+        "zero_optimization.offload_param.buffer_count=3"}},
+      {"of four, activations kept", {"placement.wave_micro_batches=4", "placement.recompute=off"}},
+      {"of two, unit inputs on the host",
+       {"placement.wave_micro_batches=2", "placement.boundaries_to_cpu=on"}},
+      {"of one, all on the GPU",
+       {"placement.wave_micro_batches=1", "zero_optimization.offload_optimizer.device=none",
+        "zero_optimization.offload_param.device=none"}},
+      {"of three, a third on each tier",
+       {"placement.wave_micro_batches=3", "zero_optimization.offload_optimizer.device=auto",
+        "zero_optimization.sub_group_size=1000",
+        R"(placement.optimizer_fractions={"gpu": 0.4, "cpu": 0.3, "nvme": 0.3})"}},
+      {"more than there are", {"placement.wave_micro_batches=1000"}},
+  };
+  std::vector<std::string> base = overrides_of(GetParam());
+  for (const char* const more :
+       {"model.dropout=0.1", "model.layers=4", "gradient_accumulation_steps=5"})
+    base.emplace_back(more);
+  const Trained expected = train(base);
+  EXPECT_NE(expected.masters, masters_of(*SmallRun(base).start()));
+  for (const Variant& cut : kCuts) {
+    std::vector<std::string> overrides = base;
+    overrides.insert(overrides.end(), cut.overrides.begin(), cut.overrides.end());
+    expect_equal(expected, train(overrides), cut.name);
+  }
+}
+
 // What the test above would not notice if it were left out.
 TEST(ParameterGroupsIn, ASmallRunEachMakeADifference) {
   const Trained with = train(kInGroups);
@@ -197,7 +236,8 @@ TEST_P(PlannedPlaces, ChangeNoBitOfTheWeights) {
   aio::SplitMix random(23);
   for (int round = 0; round < 8; ++round) {
     const auto places = random_places(model, uses_cuda(small.config()), random);
-    expect_equal(expected, train_on(*small.start({.places = places})),
+    const auto wave = static_cast<std::int64_t>(random.below(3));
+    expect_equal(expected, train_on(*small.start({.places = places, .wave_micro_batches = wave})),
                  "round " + std::to_string(round));
   }
 }
@@ -206,6 +246,10 @@ const auto kNameOf = [](const auto& name) { return std::string(name.param); };
 INSTANTIATE_TEST_SUITE_P(Precisions, PlacementIn,
                          testing::Values("fp32", "bf16", "fp16", "bf16InGroups", "bf16Llama",
                                          "bf16Adapters", "fp32Adapters", "bf16BesideInt8"),
+                         kNameOf);
+INSTANTIATE_TEST_SUITE_P(Models, WavesIn,
+                         testing::Values("fp32", "bf16", "fp16", "bf16InGroups", "bf16Llama",
+                                         "bf16Adapters", "bf16BesideInt8"),
                          kNameOf);
 INSTANTIATE_TEST_SUITE_P(Models, PlannedPlaces,
                          testing::Values("bf16", "bf16Llama", "bf16Adapters", "fp16Adapters",

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstring>
+#include <fstream>
 
 #include "aio/fault_backend.h"
 #include "aio/log.h"
@@ -159,6 +160,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"other_gpt2_nvme_to_cpu", kOtherGpt2, kOnNvme, {}},
         Case{"llama_cpu_to_nvme", kLlama, {}, kOnNvme},
         Case{"llama_nvme_to_cpu_in_background", kLlama, kOnNvme, {}, true},
+        Case{"waves",
+             {"gradient_accumulation_steps=5", "model.dropout=0.1"},
+             {"placement.wave_micro_batches=2"},
+             {"placement.wave_micro_batches=1"}},
         Case{"adapters", kAdapters, {}, {}}, Case{"adapters_cpu_to_nvme", kAdapters, {}, kOnNvme},
         Case{"adapters_nvme_to_cpu_in_background", kAdapters, kOnNvme, {}, true}),
     [](const auto& test) { return test.param.name; });
@@ -247,6 +252,27 @@ TEST(ResumeWarns, OfAnotherNumberOfThreads) {
   log::set_sink({});
   EXPECT_TRUE(resumed.ok());
   EXPECT_THAT(warnings, HasSubstr("with 1 CPU threads, and this run has 2"));
+}
+
+// Of tied weights, by a program that added up both uses of a parameter in one sum.
+TEST(ResumeFromAnEarlierVersion, SaysThatTheLastBitsMayDiffer) {
+  const SmallRun small;
+  const auto run = small.start();
+  const std::string path = save(*run, false);
+  auto manifest = read_checkpoint_manifest(*run->drives().reads, path);
+  ASSERT_OK(manifest);
+  EXPECT_TRUE(manifest->state.run.sums_by_use);
+  const auto warnings_of_a_resume = [&] {
+    std::string warnings;
+    log::set_sink([&](log::Level, std::string_view message) { warnings += message; });
+    EXPECT_TRUE(resume(*SmallRun().make(), path).ok());
+    log::set_sink({});
+    return warnings;
+  };
+  EXPECT_EQ(warnings_of_a_resume(), "");
+  manifest->state.run.sums_by_use = false;
+  std::ofstream(path + "/checkpoint.json", std::ios::trunc) << to_text(*manifest);
+  EXPECT_THAT(warnings_of_a_resume(), HasSubstr("in another order: the run continues"));
 }
 
 // Whatever the run's precision, seed and order: the same as beginning with those weights.
