@@ -8,6 +8,7 @@
 
 #include "engine/model/model_layout.h"
 #include "offload/element_types.h"
+#include "offload/sum_order.h"
 
 namespace sluice::engine {
 
@@ -16,17 +17,19 @@ inline constexpr std::uint64_t kCpuSinkAlignment = 4096;  // of each gradient an
 // What the optimizer reads: every unit's gradient.
 std::uint64_t cpu_sink_gradient_bytes(const ModelLayout& model, offload::GradType type);
 
-// fp32: a buffer that the units take turns in, or one for each of them where sums are kept from
-// wave to wave; fp32 gradients need neither, as they are accumulated where the optimizer wants
-// them. Behind it the sums of each unit that borrows parameters.
-std::uint64_t cpu_sink_sum_bytes(const UnitLayout& unit);
+// fp32: accumulators that the units take turns in, or some for each of them where sums are kept
+// from wave to wave, as many as there are sums of a unit at a time; fp32 gradients need one less,
+// as the first of them is accumulated where the optimizer wants it. Behind them the sums of each
+// unit that borrows parameters.
+int cpu_sink_accumulators(offload::GradType type, const offload::HeldSums& sums);
+std::uint64_t cpu_sink_sum_bytes(const UnitLayout& unit);  // of one
 std::uint64_t cpu_sink_unit_sum_bytes(const ModelLayout& model, offload::GradType type,
-                                      bool keeps_sums);
-std::uint64_t cpu_sink_borrowed_bytes(const ModelLayout& model, int unit);
+                                      const offload::HeldSums& sums);
+std::uint64_t cpu_sink_borrowed_bytes(const ModelLayout& model, int unit);  // of one
 std::uint64_t cpu_sink_accumulator_bytes(const ModelLayout& model, offload::GradType type,
-                                         bool keeps_sums);
+                                         const offload::HeldSums& sums);
 
 std::uint64_t planned_cpu_sink_bytes(const ModelLayout& model, offload::GradType type,
-                                     bool keeps_sums);
+                                     const offload::HeldSums& sums);
 
 }  // namespace sluice::engine

@@ -89,15 +89,18 @@ std::uint64_t shared_accumulator_elements(const ModelLayout& model) {
   return elements;
 }
 
-UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradType type, int unit) {
+UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradType type,
+                                      const offload::HeldSums& sums, int unit) {
   const UnitLayout& layout = model.layout(unit);
   const std::uint64_t gradient = layout.elements * offload::element_bytes(type);
+  const auto levels = static_cast<std::uint64_t>(sums.levels) * sizeof(float);
+  const auto kept = static_cast<std::uint64_t>(sums.kept) * sizeof(float);
   return {.is_block = model.is_block(unit),
-          .borrowed_sums = model.borrowed_sums(unit).slot_elements * sizeof(float),
-          .shared_accumulator = layout.slot_elements * sizeof(float),
+          .borrowed_sums = levels * model.borrowed_sums(unit).slot_elements,
+          .accumulators = levels * layout.slot_elements,
           .stage = gradient,
           .gradient = align_up(gradient, kGradientAlignment),
-          .sum = align_up(layout.elements * sizeof(float), kGradientAlignment),
+          .kept_sums = align_up(kept * layout.elements, kGradientAlignment),
           .square_sums = align_up(offload::sum_node_count(0, layout.elements) * sizeof(double),
                                   kGradientAlignment)};
 }
@@ -105,9 +108,9 @@ UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradTyp
 void SinkFootprint::add(const UnitGradientBytes& unit, bool gpu_state, bool host_state) {
   borrowed_sums_ += unit.borrowed_sums;
   if (takes_turns(host_state))
-    shared_ = std::max(shared_, unit.shared_accumulator);
+    shared_ = std::max(shared_, unit.accumulators);
   else
-    own_sums_ += unit.shared_accumulator;
+    own_sums_ += unit.accumulators;
   if (!gpu_state) {
     largest_stage_ = std::max(largest_stage_, unit.stage);
     if (unit.is_block) block_stage_ = std::max(block_stage_, unit.stage);
@@ -122,10 +125,10 @@ std::uint64_t SinkFootprint::stage_bytes() const {
 }
 
 SinkFootprint SinkFootprint::of(const ModelLayout& model, const CudaSinkOptions& options) {
-  SinkFootprint all(options.keeps_sums);
+  SinkFootprint all(options.sums);
   for (int unit = 0; unit < model.units(); ++unit)
-    all.add(unit_gradient_bytes(model, options.type, unit), options.residency.has_gpu_state(unit),
-            options.residency.has_host_state(unit));
+    all.add(unit_gradient_bytes(model, options.type, options.sums, unit),
+            options.residency.has_gpu_state(unit), options.residency.has_host_state(unit));
   return all;
 }
 

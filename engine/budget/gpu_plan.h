@@ -14,6 +14,7 @@
 #include "engine/budget/base_form.h"
 #include "engine/model/model_layout.h"
 #include "offload/element_types.h"
+#include "offload/sum_order.h"
 #include "offload/unit_residency.h"
 
 namespace sluice::engine {
@@ -95,12 +96,14 @@ class SlotFootprint {
 // passes through stages to the host. A stage holds a block's; a larger gradient, of a head or an
 // embedding with many rows, goes through them in pieces, so that no stage is sized by it.
 //
-// Where a step has several waves, the fp32 sum of a unit without state on the host is kept where it
-// is; those of others pass through slots, and lie in pinned memory where their gradient will lie.
+// Where a step has several waves, the fp32 sums of a unit without state on the host are kept where
+// they are; those of others pass through slots, and lie in pinned memory where their gradient will
+// lie.
 struct CudaSinkOptions {
   offload::GradType type = offload::GradType::kBf16;
   offload::UnitResidency residency;
-  bool keeps_sums = false;  // from wave to wave
+  offload::SumOrder order;
+  offload::HeldSums sums;
 };
 inline constexpr int kSumSlots = 2;  // one is added to; the other's sum leaves, and the next comes
 inline constexpr int kGradientStages = 2;  // one is filled while the other is copied out
@@ -108,25 +111,27 @@ inline constexpr int kGradientStages = 2;  // one is filled while the other is c
 // that a copy costs little to start.
 inline constexpr std::uint64_t kLeastPieceBytes = std::uint64_t{128} << 20;
 
-// fp32. Units take turns in one accumulator, for the largest of them. What a unit adds up for a
-// parameter that it borrows (ModelLayout::borrowed_sums) is there until the lender takes it over.
+// fp32. Units take turns in one accumulator, or as many as there are sums at a time, for the
+// largest of them. What a unit adds up for a parameter that it borrows
+// (ModelLayout::borrowed_sums) is there until the lender takes it over.
 std::uint64_t shared_accumulator_elements(const ModelLayout& model);
 
 // What the gradient of one unit takes, wherever its state is.
 struct UnitGradientBytes {
   bool is_block = false;
   std::uint64_t borrowed_sums = 0;
-  std::uint64_t shared_accumulator = 0;  // that it takes turns in
+  std::uint64_t accumulators = 0;
   std::uint64_t stage = 0;
   std::uint64_t gradient = 0;     // kept on the GPU, or pinned
-  std::uint64_t sum = 0;          // fp32, kept from wave to wave: pinned
+  std::uint64_t kept_sums = 0;    // fp32, from wave to wave: pinned
   std::uint64_t square_sums = 0;  // pinned
 };
-UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradType type, int unit);
+UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradType type,
+                                      const offload::HeldSums& sums, int unit);
 
 class SinkFootprint {
  public:
-  explicit SinkFootprint(bool keeps_sums = false) : keeps_sums_(keeps_sums) {}
+  explicit SinkFootprint(const offload::HeldSums& sums) : keeps_sums_(sums.kept > 0) {}
 
   // A unit with state on the GPU, on the host, or both.
   void add(const UnitGradientBytes& unit, bool gpu_state, bool host_state);
@@ -140,7 +145,7 @@ class SinkFootprint {
            kGradientStages * stage_bytes() + kept_;
   }
   std::uint64_t host_bytes() const { return host_; }
-  // Of accumulators that units take turns in; and whether a unit does.
+  // Of the accumulators of one slot that units take turns in; and whether a unit does.
   std::uint64_t shared_elements() const { return shared_ / sizeof(float); }
   int shared_slots() const { return keeps_sums_ ? kSumSlots : 1; }
   bool takes_turns(bool host_state) const { return host_state || !keeps_sums_; }
@@ -152,7 +157,7 @@ class SinkFootprint {
   std::uint64_t host_gradient_bytes(const UnitGradientBytes& unit, bool gpu_state,
                                     bool host_state) const {
     if (gpu_state && !host_state) return 0;
-    return keeps_sums_ && host_state ? std::max(unit.gradient, unit.sum) : unit.gradient;
+    return keeps_sums_ && host_state ? std::max(unit.gradient, unit.kept_sums) : unit.gradient;
   }
 
  private:

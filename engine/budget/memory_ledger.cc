@@ -69,7 +69,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
     : on_gpu_(spec.on_gpu),
       trains_(spec.trains()),
       has_frozen_(spec.model.has_frozen()),
-      keeps_sums_(spec.keeps_sums()),
+      sums_(spec.sums()),
       block_slots_(block_slots),
       sub_group_elements_(engine::sub_group_elements(spec.config)),
       storage_{.form = spec.types().form, .record_elements = record_elements(spec.config)},
@@ -82,7 +82,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
     fixed_.gpu.context = kCudaContextBytes;
     fixed_.gpu.libraries = kCudaLibraryBytes;
   } else if (trains_) {
-    fixed_.host.gradients = planned_cpu_sink_bytes(spec.model, spec.types().gradient, keeps_sums_);
+    fixed_.host.gradients = planned_cpu_sink_bytes(spec.model, spec.types().gradient, sums_);
   }
   if (!on_gpu_ && has_frozen_ && base_form_.is_int8)
     fixed_.host.param_slots = UnpackedPlaces(spec.model.base(), spec.types().compute()).bytes();
@@ -113,7 +113,7 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
                       .adapter_place_bytes =
                           has_frozen_ ? place_bytes(spec.model.layout(index), types.compute()) : 0,
                       .adapter_mapping_bytes = offload::param_mapping_bytes(of_adapters * width),
-                      .gradient = unit_gradient_bytes(spec.model, types.gradient, index),
+                      .gradient = unit_gradient_bytes(spec.model, types.gradient, sums_, index),
                       .ranges = specs[static_cast<std::size_t>(index)].ranges,
                       .asked = elements[static_cast<std::size_t>(index)],
                       .asked_state = {}});
@@ -194,7 +194,7 @@ void MemoryLedger::add_params(Places places, MemoryAmounts& amounts) const {
 
 void MemoryLedger::add_gpu(Places places, MemoryAmounts& amounts) const {
   SlotFootprint slots;
-  SinkFootprint gradients(keeps_sums_);
+  SinkFootprint gradients(sums_);
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const Unit& unit = units_[i];
     slots.add(unit.slot, is_resident(places[i]));

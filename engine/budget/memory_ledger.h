@@ -105,7 +105,7 @@ class MemoryLedger final : public offload::PlacementLedger {
   bool on_gpu_;
   bool trains_;
   bool has_frozen_;
-  bool keeps_sums_;
+  offload::HeldSums sums_;
   int block_slots_;
   std::uint64_t sub_group_elements_;
   offload::StateFootprint::Storage storage_;

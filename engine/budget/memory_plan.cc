@@ -121,7 +121,11 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
   SLUICE_ASSIGN_OR_RETURN(const auto places, settle_places(spec, options.places));
   SLUICE_ASSIGN_OR_RETURN(const auto ledger, MemoryLedger::create(spec, /*block_slots=*/1));
   MemoryPlan plan{.purpose = options.purpose, .cuda = options.on_gpu, .types = spec.types()};
-  if (spec.trains()) plan.waves = spec.waves();
+  if (spec.trains()) {
+    plan.waves = spec.waves();
+    plan.sum_order = spec.sum_order();
+    plan.sums = spec.sums();
+  }
   plan.fetching = plan_fetching(
       spec, *ledger, places, {.gpu_bytes = options.gpu_room_bytes, .slots = options.block_slots});
   ledger->set_block_slots(plan.fetching.block_slots);
@@ -158,7 +162,8 @@ CudaSlotOptions base_slot_options(const MemoryPlan& plan) {
 CudaSinkOptions sink_options(const MemoryPlan& plan) {
   return {.type = plan.types.gradient,
           .residency = plan.state.residency,
-          .keeps_sums = plan.waves.count() > 1};
+          .order = plan.sum_order,
+          .sums = plan.sums};
 }
 
 }  // namespace sluice::engine

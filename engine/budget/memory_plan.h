@@ -67,6 +67,8 @@ struct MemoryPlan {
   std::optional<Base> base;
   ActivationPlan activations;
   offload::Waves waves;  // of a step
+  offload::SumOrder sum_order;
+  offload::HeldSums sums;  // of each unit's gradients
 
   std::vector<MemoryLine> host;  // resident
   std::vector<MemoryLine> gpu;

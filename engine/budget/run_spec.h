@@ -11,6 +11,7 @@
 #include "engine/model/model_layout.h"
 #include "offload/element_types.h"
 #include "offload/step_program.h"
+#include "offload/sum_order.h"
 
 namespace sluice::engine {
 
@@ -50,8 +51,15 @@ struct RunSpec {
     const std::int64_t chosen = asked > 0 ? asked : wave_micro_batches;
     return {.micro_batches = all, .of_a_wave = chosen > 0 ? std::min(chosen, all) : all};
   }
-  // Gradients are added up from wave to wave.
-  bool keeps_sums() const { return trains() && waves().count() > 1; }
+  offload::SumOrder sum_order() const {
+    return offload::SumOrder({.micro_batches = config.batch.accumulation,
+                              .lanes = config.run.lanes,
+                              .rounds = config.run.rounds});
+  }
+  // Of a unit's gradients.
+  offload::HeldSums sums() const {
+    return trains() ? sum_order().held(waves()) : offload::HeldSums{};
+  }
   bool trains() const { return purpose == RunPurpose::kTraining; }
   NumberTypes types() const { return number_types(config.precision); }
 };

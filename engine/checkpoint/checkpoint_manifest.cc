@@ -21,7 +21,7 @@ constexpr std::int64_t kVersionWithSkips = 2;     // skipped_in_a_row is there
 constexpr std::int64_t kVersionWithFamilies = 3;  // and family, family_numbers: no plain GPT-2
 constexpr std::int64_t kVersionWithAdapters = 4;  // and adapters, whose parameters are all it holds
 constexpr std::int64_t kVersionWithAdapterOptions = 5;  // dropout, base_bits, base_sample
-constexpr std::int64_t kVersionWithSums = 6;            // sums_by_use is there
+constexpr std::int64_t kVersionWithSums = 6;            // sums is there
 constexpr std::int64_t kNewestVersion = kVersionWithSums;
 constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that do not say
 constexpr std::int64_t kWorldSize = 1;
@@ -59,7 +59,7 @@ bool names_family(const StoredRun& run) {
 }
 
 std::int64_t version_of(const CheckpointState& state) {
-  if (state.run.sums_by_use) return kVersionWithSums;
+  if (state.run.sums != SumsOfRun{}) return kVersionWithSums;
   if (state.run.adapters) {
     const StoredAdapters& adapters = *state.run.adapters;
     const bool plain = adapters.dropout == 0 && adapters.base_bits == StoredAdapters{}.base_bits &&
@@ -78,7 +78,10 @@ json to_json(const StoredRun& run) {
     text["family"] = run.family;
     text["family_numbers"] = run.family_numbers;
   }
-  if (run.sums_by_use) text["sums_by_use"] = true;
+  if (run.sums != SumsOfRun{}) {
+    text["sums"] = {
+        {"by_use", run.sums.by_use}, {"lanes", run.sums.lanes}, {"rounds", run.sums.rounds}};
+  }
   if (run.adapters) {
     text["adapters"] = {{"rank", run.adapters->rank},
                         {"alpha", run.adapters->alpha},
@@ -133,6 +136,14 @@ std::optional<StoredAdapters> adapters_from_json(const json& run) {
                         .base_sample = found->value("base_sample", std::string())};
 }
 
+SumsOfRun sums_from_json(const json& run) {
+  const auto found = run.find("sums");
+  if (found == run.end()) return {};
+  return {.by_use = found->at("by_use").get<bool>(),
+          .lanes = found->at("lanes").get<std::int64_t>(),
+          .rounds = found->at("rounds").get<std::int64_t>()};
+}
+
 StoredRun run_from_json(const json& content) {
   return {.seed = content.at("seed").get<std::uint64_t>(),
           .data_order = content.at("data_order").get<std::string>(),
@@ -140,7 +151,7 @@ StoredRun run_from_json(const json& content) {
           .cpu_threads = content.at("cpu_threads").get<int>(),
           .model = content.at("model").get<std::map<std::string, std::int64_t>>(),
           .dropout = content.at("dropout").get<double>(),
-          .sums_by_use = content.value("sums_by_use", false),
+          .sums = sums_from_json(content),
           .family = content.value("family", std::string(kFirstFamily)),
           .family_numbers = content.value("family_numbers", std::map<std::string, double>()),
           .adapters = adapters_from_json(content)};
@@ -172,6 +183,12 @@ Status check_position(const StoredPosition& position) {
                         position.skipped_in_a_row <= position.global_step - position.applied_step &&
                         position.loss_scale.steps >= 0 && position.loss_scale.scale > 0;
   return possible ? Status() : corrupt("its step and loss scale cannot be those of a run");
+}
+
+Status check_sums(const SumsOfRun& sums) {
+  if (sums.lanes > 0 && sums.rounds > 0) return {};
+  return corrupt("it says that gradients are added up in " + std::to_string(sums.lanes) +
+                 " lanes and " + std::to_string(sums.rounds) + " rounds");
 }
 
 // The names are those that the writer gives, in its order.
@@ -209,11 +226,10 @@ Status check_format(const json& content) {
                                                ", and this program reads versions up to " +
                                                std::to_string(kNewestVersion) +
                                                use_its_version(content));
-  const bool has_sums = content.at("run").contains("sums_by_use");
+  const bool has_sums = content.at("run").contains("sums");
   if ((version >= kVersionWithSums) != has_sums)
     return corrupt("it is of format version " + std::to_string(version) + ", and it " +
-                   (has_sums ? "says" : "does not say") +
-                   " how the gradients of a shared parameter are added up");
+                   (has_sums ? "says" : "does not say") + " how gradients are added up");
   const bool names_all = version >= kVersionWithFamilies && version < kVersionWithSums;
   if (names_all && !content.at("run").contains("family"))
     return corrupt("it is of format version " + std::to_string(version) +
@@ -244,6 +260,7 @@ Result<CheckpointManifest> manifest_from_json(const json& content) {
                     .configuration = content.at("configuration").get<std::string>(),
                     .program_version = content.at("program_version").get<std::string>()};
   SLUICE_RETURN_IF_ERROR(check_position(manifest.state.position));
+  SLUICE_RETURN_IF_ERROR(check_sums(manifest.state.run.sums));
   manifest.parameters = content.at("parameters").get<std::uint64_t>();
   manifest.elements = content.at("elements").get<std::uint64_t>();
   manifest.chunk_bytes = content.at("chunk_bytes").get<std::uint64_t>();

@@ -51,6 +51,17 @@ struct StoredAdapters {
   friend bool operator==(const StoredAdapters&, const StoredAdapters&) = default;
 };
 
+// How gradients are added up: offload::SumOrder. Others have other last bits.
+struct SumsOfRun {
+  // Of tied weights: each use of a parameter has a sum of its own. Unset: of a program that added
+  // them up together; or no parameter is shared.
+  bool by_use = false;
+  std::int64_t lanes = 1;
+  std::int64_t rounds = 1;
+
+  friend bool operator==(const SumsOfRun&, const SumsOfRun&) = default;
+};
+
 // What a run must have in common with the one that wrote it, to continue with the same bits.
 struct StoredRun {
   std::uint64_t seed = 0;
@@ -59,9 +70,7 @@ struct StoredRun {
   int cpu_threads = 0;
   std::map<std::string, std::int64_t> model;  // the shape: {"layers", 12}, ...
   double dropout = 0;
-  // Of tied weights: each use of a parameter has a sum of gradients of its own. Unset: of a program
-  // that added them up together, whose next step had other last bits; or no parameter is shared.
-  bool sums_by_use = false;
+  SumsOfRun sums;
   std::string family = "gpt2";
   std::map<std::string, double> family_numbers;  // what only this family has
   std::optional<StoredAdapters> adapters;        // unset: the model itself is trained

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "engine/config/derive.h"
+#include "offload/sum_order.h"
 
 namespace sluice::config {
 namespace {
@@ -130,8 +131,42 @@ class Batch {
   Size accumulation_;
 };
 
+// The divisors of a number that are nearest to another, below and above it.
+std::string nearest_divisors(std::int64_t number, std::int64_t to) {
+  std::int64_t below = 1;
+  std::int64_t above = number;
+  for (std::int64_t it = 1; it <= number / it; ++it) {
+    if (number % it != 0) continue;
+    for (const std::int64_t divisor : {it, number / it}) {
+      if (divisor <= to) below = std::max(below, divisor);
+      if (divisor >= to) above = std::min(above, divisor);
+    }
+  }
+  return below == above || above < to ? std::to_string(below)
+                                      : std::to_string(below) + " or " + std::to_string(above);
+}
+
 }  // namespace
 
 void derive_batch_sizes(Derivation& derivation) { Batch(derivation).complete(); }
+
+void check_lanes(Derivation& derivation) {
+  const BatchSizes& batch = derivation.config.batch;
+  const Run& run = derivation.config.run;
+  const std::int64_t micro_batches = batch.accumulation * derivation.config.world_size;
+  if (micro_batches <= 0 ||
+      offload::SumOrder::divides(
+          {.micro_batches = micro_batches, .lanes = run.lanes, .rounds = run.rounds}))
+    return;
+  const std::string of_rounds =
+      run.rounds > 1 ? " x run.rounds " + std::to_string(run.rounds) : std::string();
+  const std::string advice =
+      micro_batches % run.rounds == 0
+          ? "set run.lanes to " + nearest_divisors(micro_batches / run.rounds, run.lanes)
+          : "set run.rounds to " + nearest_divisors(micro_batches, run.rounds);
+  derivation.reject("run.lanes " + std::to_string(run.lanes) + of_rounds + " does not divide the " +
+                    std::to_string(micro_batches) +
+                    " micro-batches of a step (gradient_accumulation_steps): " + advice);
+}
 
 }  // namespace sluice::config

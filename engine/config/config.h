@@ -170,6 +170,8 @@ struct Run {
   std::int64_t seed = 0;
   bool deterministic = false;
   std::int64_t cpu_threads = 0;  // 0: one for each core
+  std::int64_t lanes = 1;        // of gradients: offload::SumOrder
+  std::int64_t rounds = 1;
   Device device = Device::kAuto;
   std::int64_t eval_every_steps = 0;  // 0: only at the end
   std::int64_t eval_batches = 0;

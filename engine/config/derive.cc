@@ -231,6 +231,7 @@ void Derivation::drop(std::string_view path, const std::string& reason) {
 
 void derive_all(Derivation& derivation) {
   derive_batch_sizes(derivation);
+  check_lanes(derivation);
   derive_run_length(derivation);
   derive_precision(derivation);
   derive_optimizer(derivation);

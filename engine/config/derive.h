@@ -64,6 +64,7 @@ class Derivation {
 };
 
 void derive_batch_sizes(Derivation& derivation);       // batch.cc
+void check_lanes(Derivation& derivation);              // batch.cc: after them
 void derive_model(Derivation& derivation);             // model_shape.cc
 void derive_lora(Derivation& derivation);              // lora.cc: after the model
 void derive_parameter_groups(Derivation& derivation);  // parameter_groups.cc: after both

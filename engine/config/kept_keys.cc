@@ -9,6 +9,7 @@
 
 #include "engine/config/json_text.h"
 #include "engine/config/key_value.h"
+#include "offload/sum_order.h"
 
 namespace sluice::config {
 namespace {
@@ -60,6 +61,17 @@ std::string keep_decayed_parameters(const std::string& stored, Resolved& resolve
   return std::string("weight decay still applies to ") +
          (had == DecayedParameters::kAll ? "all parameters" : "matrices alone") +
          ", as it did so far in this run; --set " + kDecayedKey + "=" + now + " changes that";
+}
+
+void keep_lanes(const KeptLanes& had, Resolved& resolved) {
+  if (is_given(resolved, "run.lanes") || is_given(resolved, "run.rounds")) return;
+  const std::int64_t micro_batches =
+      resolved.config.batch.accumulation * resolved.config.world_size;
+  if (!offload::SumOrder::divides(
+          {.micro_batches = micro_batches, .lanes = had.lanes, .rounds = had.rounds}))
+    return;
+  resolved.config.run.lanes = had.lanes;
+  resolved.config.run.rounds = had.rounds;
 }
 
 std::string keep_number_of_checkpoints(const std::string& stored, Resolved& resolved) {

@@ -1,6 +1,6 @@
 // What a run that continues from a checkpoint keeps of its configuration: where the new one does
-// not say otherwise, what weight decay applies to and how many checkpoints stay; and in any case
-// where its weights came from.
+// not say otherwise, what weight decay applies to, how many checkpoints stay and in which order
+// gradients are added up; and in any case where its weights came from.
 //
 // `stored` is the configuration that the checkpoint holds. It is not resolved for this: an older
 // program's may contain what is refused today. Each returns a sentence where the outcome is not
@@ -9,6 +9,7 @@
 // Threads: any.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "engine/config/resolve.h"
@@ -21,6 +22,13 @@ std::string keep_decayed_parameters(const std::string& stored, Resolved& resolve
 
 // run.keep_last: checkpoints that a run was told to keep are not removed because it is resumed.
 std::string keep_number_of_checkpoints(const std::string& stored, Resolved& resolved);
+
+// run.lanes and run.rounds, where they divide the step's micro-batches as it is now.
+struct KeptLanes {
+  std::int64_t lanes = 1;
+  std::int64_t rounds = 1;
+};
+void keep_lanes(const KeptLanes& had, Resolved& resolved);
 
 // model.path and model.init_from, or of adapters recipe.lora.adapter: what the checkpoint's weights
 // began with stays what it was. (The base beside adapters may have been moved.) `here`: the folder

@@ -84,6 +84,21 @@ constexpr Key kRows[] = {
      .unit = "threads",
      .meaning = "CPU threads for compute and updates; 0 is one for each core that affinity and "
                 "the quota of a container leave"},
+    {.path = "run.lanes",
+     .field = SLUICE_FIELD(run.lanes),
+     .default_json = "1",
+     .range = {.minimum = 1, .maximum = 4096},
+     .unit = "lanes",
+     .meaning = "in how many consecutive parts a step's gradients are added up before the parts "
+                "are added to each other; changes last bits. A run on one GPU with N of them has "
+                "the bits of a run on as many"},
+    {.path = "run.rounds",
+     .field = SLUICE_FIELD(run.rounds),
+     .default_json = "1",
+     .range = {.minimum = 1, .maximum = 4096},
+     .unit = "rounds",
+     .meaning = "in how many consecutive parts a step is cut before each is cut into lanes; "
+                "changes last bits"},
     {.path = "run.device",
      .field = SLUICE_FIELD(run.device),
      .default_json = "\"auto\"",

@@ -79,6 +79,7 @@ class Input {
                        .on_gpu = question_.on_gpu,
                        .wave_micro_batches = question_.wave_micro_batches};
     input_.step.waves = spec.waves();
+    input_.step.sums = spec.sum_order();
     const Widths widths = widths_of(sizes.types.form);
     base_form_ = BaseForm::of(spec);
     input_.speeds = question_.machine.speeds;
@@ -123,15 +124,19 @@ class Input {
   }
 
   // What a step reads and writes of a unit's fp32 accumulators besides the timed backward: what is
-  // set to zero, what is read to be added to from the second micro-batch on, and the cast.
-  static double accumulator_bytes(const UnitLayout& layout, double micro_batches,
-                                  double gradient_width) {
+  // set to zero, what is read to be added to from a lane's second micro-batch on, lanes added to
+  // each other, and the cast.
+  double accumulator_bytes(const UnitLayout& layout, double gradient_width) const {
     constexpr double kFp32Bytes = 4;
+    constexpr double kAddedBytes = 3 * kFp32Bytes;
+    const auto micro_batches = static_cast<double>(question_.config.batch.accumulation);
+    const auto lanes = static_cast<double>(input_.step.sums.lanes());
     double zeroed = 0;
     for (const offload::ElementRange& range : zeroed_ranges(layout))
       zeroed += static_cast<double>(range.elements);
     const double products = static_cast<double>(layout.slot_elements) - zeroed;
-    return kFp32Bytes * zeroed + kFp32Bytes * (micro_batches - 1) * products +
+    return lanes * kFp32Bytes * zeroed + (micro_batches - lanes) * kFp32Bytes * products +
+           (lanes - 1) * kAddedBytes * static_cast<double>(layout.slot_elements) +
            (kFp32Bytes + gradient_width) * static_cast<double>(layout.elements);
   }
 
@@ -145,7 +150,7 @@ class Input {
     const auto micro_batches = static_cast<double>(question_.config.batch.accumulation);
     const double copy_rate = input_.speeds.gpu_copy_bytes_per_s;
     const double gradient_s =
-        copy_rate > 0 ? accumulator_bytes(layout, micro_batches, widths.grad) / copy_rate : 0;
+        copy_rate > 0 ? accumulator_bytes(layout, widths.grad) / copy_rate : 0;
     offload::UnitCost cost{.name = layout.name,
                            .elements = layout.elements,
                            .frozen_elements = question_.model.frozen(unit).elements,

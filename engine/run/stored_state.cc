@@ -55,6 +55,24 @@ AskedBase asked_base(const std::string& path) {
           .advice = "give model.path (or model.init_from) the weights that the run began with"};
 }
 
+std::string lanes_text(const SumsOfRun& sums) {
+  return std::to_string(sums.lanes) + (sums.lanes == 1 ? " lane" : " lanes") +
+         (sums.rounds == 1 ? "" : " in each of " + std::to_string(sums.rounds) + " rounds");
+}
+
+void warn_of_other_sums(const SumsOfRun& stored, const SumsOfRun& now) {
+  if (!stored.by_use && now.by_use) {
+    log::warning(
+        "the checkpoint is of an earlier version, which added up the gradients of the embedding "
+        "and of the head, as they share a parameter, in another order: the run continues, and its "
+        "results may differ from that version's in their last bits");
+  }
+  if (stored.lanes == now.lanes && stored.rounds == now.rounds) return;
+  log::warning("until this checkpoint the run added up gradients in " + lanes_text(stored) +
+               ", and from here on in " + lanes_text(now) +
+               ": results may differ from here in their last bits (run.lanes, run.rounds)");
+}
+
 }  // namespace
 
 StoredPosition stored_position(const TrainState& state) {
@@ -86,7 +104,9 @@ StoredRun stored_run(const config::Config& config, const ModelLayout& model,
                 .precision = precision_name(config.precision),
                 .cpu_threads = compute_threads(config)};
   for (int unit = 0; unit < model.units(); ++unit)
-    if (model.borrowed_sums(unit).elements > 0) run.sums_by_use = true;
+    if (model.borrowed_sums(unit).elements > 0) run.sums.by_use = true;
+  run.sums.lanes = config.run.lanes;
+  run.sums.rounds = config.run.rounds;
   store_shape(config.model.shape(), run);
   const engine::LoraRecipe recipe = config.lora.recipe();
   if (!recipe.exists()) return run;
@@ -136,13 +156,7 @@ Status check_same_run(const CheckpointState& stored_state, const CheckpointState
                  " CPU threads, and this run has " + std::to_string(now.cpu_threads) +
                  ": results may differ in their last bits (run.cpu_threads)");
   }
-  if (!stored.imported() && !stored.sums_by_use && now.sums_by_use) {
-    log::warning(
-        "the checkpoint is of an earlier version, which added up the gradients of the embedding "
-        "and "
-        "of the head, as they share a parameter, in another order: the run continues, and its "
-        "results may differ from that version's in their last bits");
-  }
+  if (!stored.imported()) warn_of_other_sums(stored.sums, now.sums);
   return {};
 }
 

@@ -115,11 +115,11 @@ Status TrainingRun::make_device() {
     clock_ = make_cuda_phase_clock();
     return {};
   }
-  SLUICE_ASSIGN_OR_RETURN(gradients_,
-                          CpuGradientSink::create(model(), *gradient_executor_,
-                                                  {.type = plan_.types.gradient,
-                                                   .isa = plan_.state.optimizer.isa,
-                                                   .keeps_sums = plan_.waves.count() > 1}));
+  SLUICE_ASSIGN_OR_RETURN(gradients_, CpuGradientSink::create(model(), *gradient_executor_,
+                                                              {.type = plan_.types.gradient,
+                                                               .isa = plan_.state.optimizer.isa,
+                                                               .order = plan_.sum_order,
+                                                               .sums = plan_.sums}));
   clock_ = std::make_unique<CpuPhaseClock>();
   return {};
 }

@@ -7,6 +7,7 @@
 #include "aio/check.h"
 #include "aio/units.h"
 #include "engine/budget/cpu_sink_plan.h"
+#include "engine/budget/gpu_plan.h"
 #include "engine/model/zeroed_ranges.h"
 #include "engine/step/gradient_sink.h"
 #include "offload/adamw/grad_stats.h"
@@ -14,13 +15,67 @@
 namespace sluice::engine {
 namespace {
 
-UnitViews views_at(const UnitLayout& layout, std::byte* memory) {
+UnitViews views_at(const UnitLayout& layout, float* memory) {
   if (layout.parameters.empty()) return {};
   return {layout,
           at::from_blob(memory, {static_cast<std::int64_t>(layout.slot_elements)}, at::kFloat)};
 }
 
+void add(std::span<float> to, std::span<float> sum) {
+  if (to.empty()) return;
+  const auto tensor = [](std::span<float> values) {
+    return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kFloat);
+  };
+  tensor(to).add_(tensor(sum));
+}
+
 }  // namespace
+
+// Where a unit's sums lie, as cpu_sink_accumulator_bytes() counts them.
+class CpuGradientSink::Places {
+ public:
+  Places(const ModelLayout& model, const Options& options, std::byte* gradients,
+         std::byte* accumulators)
+      : model_(model),
+        options_(options),
+        gradient_(gradients),
+        own_(accumulators),
+        borrowed_(accumulators + cpu_sink_unit_sum_bytes(model, options.type, options.sums)) {}
+
+  // Of the next unit, whose gradient takes so many bytes.
+  std::vector<Sum> next(int unit, std::uint64_t gradient_bytes) {
+    const UnitLayout& layout = model_.layout(unit);
+    const UnitLayout& of_borrowed = model_.borrowed_sums(unit);
+    std::byte* own = own_;
+    std::vector<Sum> sums(static_cast<std::size_t>(options_.sums.levels));
+    for (std::size_t level = 0; level < sums.size(); ++level) {
+      const bool is_gradient = level == 0 && options_.type == offload::GradType::kFp32;
+      std::byte* const first = is_gradient ? gradient_ : own;
+      if (!is_gradient) own += stride_bytes(layout);
+      Sum& sum = sums[level];
+      sum.own = {reinterpret_cast<float*>(first), layout.slot_elements};
+      sum.borrowed = {reinterpret_cast<float*>(borrowed_), of_borrowed.slot_elements};
+      sum.gradients = gradient_views(model_, unit, views_at(layout, sum.own.data()),
+                                     views_at(of_borrowed, sum.borrowed.data()));
+      borrowed_ += cpu_sink_borrowed_bytes(model_, unit);
+    }
+    if (options_.sums.kept > 0) own_ = own;
+    gradient_ += gradient_bytes;
+    return sums;
+  }
+
+ private:
+  std::uint64_t stride_bytes(const UnitLayout& layout) const {
+    if (options_.sums.kept > 0) return cpu_sink_sum_bytes(layout);
+    return align_up(shared_accumulator_elements(model_) * sizeof(float), kCpuSinkAlignment);
+  }
+
+  const ModelLayout& model_;
+  const Options& options_;
+  std::byte* gradient_;
+  std::byte* own_;
+  std::byte* borrowed_;
+};
 
 Result<std::unique_ptr<CpuGradientSink>> CpuGradientSink::create(const ModelLayout& model,
                                                                  aio::Executor& executor,
@@ -29,7 +84,7 @@ Result<std::unique_ptr<CpuGradientSink>> CpuGradientSink::create(const ModelLayo
                           aio::PageMemory::map(cpu_sink_gradient_bytes(model, options.type),
                                                options.huge_pages, &executor));
   const std::uint64_t accumulator_bytes =
-      cpu_sink_accumulator_bytes(model, options.type, options.keeps_sums);
+      cpu_sink_accumulator_bytes(model, options.type, options.sums);
   aio::PageMemory accumulators;
   if (accumulator_bytes > 0) {
     SLUICE_ASSIGN_OR_RETURN(accumulators,
@@ -42,65 +97,66 @@ Result<std::unique_ptr<CpuGradientSink>> CpuGradientSink::create(const ModelLayo
 CpuGradientSink::CpuGradientSink(const ModelLayout& model, aio::Executor& executor,
                                  const Options& options, aio::PageMemory host,
                                  aio::PageMemory accumulators)
-    : executor_(executor),
+    : GradientSink(options.order, model.units()),
+      executor_(executor),
       options_(options),
       host_(std::move(host)),
       accumulators_(std::move(accumulators)),
       units_(static_cast<std::size_t>(model.units())) {
+  Places places(model, options_, host_.data(), accumulators_.data());
   std::uint64_t offset_bytes = 0;
-  std::byte* borrowed =
-      accumulators_.data() + cpu_sink_unit_sum_bytes(model, options.type, options.keeps_sums);
-  std::uint64_t sum_offset_bytes = 0;  // of the unit's accumulators, where each has its own
-  std::vector<UnitViews> own(units_.size()), sums(units_.size());
   for (int index = 0; index < model.units(); ++index) {
     const UnitLayout& layout = model.layout(index);
     Unit& unit = at(index);
     unit.elements = layout.elements;
     unit.zeroed = zeroed_ranges(layout);
     unit.offset_bytes = offset_bytes;
-    offset_bytes +=
+    const std::uint64_t gradient_bytes =
         align_up(layout.elements * offload::element_bytes(options.type), kCpuSinkAlignment);
-    std::byte* const buffer = options.type == offload::GradType::kFp32
-                                  ? host_.data() + unit.offset_bytes
-                                  : accumulators_.data() + sum_offset_bytes;
-    if (options.keeps_sums) sum_offset_bytes += cpu_sink_sum_bytes(layout);
-    unit.first = reinterpret_cast<float*>(buffer);
-    const auto i = static_cast<std::size_t>(index);
-    own[i] = views_at(layout, buffer);
-    const UnitLayout& of_borrowed = model.borrowed_sums(index);
-    sums[i] = views_at(of_borrowed, borrowed);
-    unit.borrowed_sums = {reinterpret_cast<float*>(borrowed), of_borrowed.slot_elements};
-    borrowed += cpu_sink_borrowed_bytes(model, index);
-    unit.gradients = gradient_views(model, index, own[i], sums[i]);
+    offset_bytes += gradient_bytes;
+    unit.sums = places.next(index, gradient_bytes);
     unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
     for (const int lender : model.lenders(index)) {
-      at(lender).borrowed_by.add(model, lender, own[static_cast<std::size_t>(lender)], index,
-                                 sums[i]);
+      const UnitViews own = views_at(model.layout(lender), at(lender).sums[0].own.data());
+      const UnitViews sums = views_at(model.borrowed_sums(index), unit.sums[0].borrowed.data());
+      at(lender).borrowed_by.add(model, lender, own, index, sums);
     }
   }
 }
 
-const UnitViews& CpuGradientSink::open(int index) {
+void CpuGradientSink::open(int index) {
   Unit& unit = at(index);
-  if (!unit.is_open) {
-    for (const Unit& other : units_) SLUICE_CHECK(!other.is_open, "one unit at a time accumulates");
-    // The first gradient of a step: what was summed before is from the previous step.
-    if (unit.finished)
-      for (Unit& each : units_) each.finished = false;
-    unit.is_open = true;
-    if (std::exchange(unit.is_kept, false)) return unit.gradients;
-    for (const offload::ElementRange& range : unit.zeroed)
-      std::memset(unit.first + range.first, 0, range.elements * sizeof(float));
-    std::fill(unit.borrowed_sums.begin(), unit.borrowed_sums.end(), 0.0F);
-  }
-  return unit.gradients;
+  for (const Unit& other : units_) SLUICE_CHECK(!other.is_open, "one unit at a time accumulates");
+  // The first gradient of a step: what was summed before is from the previous step.
+  if (unit.finished)
+    for (Unit& each : units_) each.finished = false;
+  unit.is_open = true;
+}
+
+const UnitViews& CpuGradientSink::sums(int index, int level) {
+  return at(index).sums[static_cast<std::size_t>(level)].gradients;
+}
+
+void CpuGradientSink::zero(int index, int level) {
+  const Unit& unit = at(index);
+  const Sum& sum = unit.sums[static_cast<std::size_t>(level)];
+  for (const offload::ElementRange& range : unit.zeroed)
+    std::memset(sum.own.data() + range.first, 0, range.elements * sizeof(float));
+  std::fill(sum.borrowed.begin(), sum.borrowed.end(), 0.0F);
+}
+
+void CpuGradientSink::fold(int index, int level) {
+  const auto above = static_cast<std::size_t>(level);
+  const Unit& unit = at(index);
+  add(unit.sums[above - 1].own, unit.sums[above].own);
+  add(unit.sums[above - 1].borrowed, unit.sums[above].borrowed);
 }
 
 Status CpuGradientSink::keep(int index) {
   Unit& unit = at(index);
-  SLUICE_CHECK(unit.is_open && options_.keeps_sums, "keep() of an open unit, in a step of waves");
+  SLUICE_CHECK(unit.is_open && options_.sums.kept > 0,
+               "keep() of an open unit, in a step of waves");
   unit.is_open = false;
-  unit.is_kept = true;
   return {};
 }
 
@@ -115,7 +171,7 @@ Status CpuGradientSink::finish(int index) {
   std::byte* const out = host_.data() + unit.offset_bytes;
   const bool cast = options_.type != offload::GradType::kFp32;
   offload::cast_and_sum(executor_, options_.isa,
-                        {.grad = unit.first,
+                        {.grad = unit.sums[0].own.data(),
                          .to = options_.type,
                          .out = cast ? reinterpret_cast<std::uint16_t*>(out) : nullptr,
                          .elements = unit.elements},

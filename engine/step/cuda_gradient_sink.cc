@@ -1,5 +1,6 @@
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
@@ -32,7 +33,8 @@ class CudaGradientSink final : public GradientSink {
   CudaGradientSink(const ModelLayout& model, CudaSinkOptions options,
                    const SinkFootprint& footprint, TraceLog* trace,
                    std::unique_ptr<aio::PinnedPool> pool)
-      : model_(model),
+      : GradientSink(options.order, model.units()),
+        model_(model),
         options_(std::move(options)),
         stage_elements_(footprint.stage_bytes() / offload::element_bytes(options_.type)),
         trace_(trace),
@@ -47,16 +49,18 @@ class CudaGradientSink final : public GradientSink {
     auto* on_device = static_cast<std::byte*>(kept_.data_ptr());
     slots_.resize(static_cast<std::size_t>(footprint.shared_slots()));
     for (Slot& slot : slots_) slot.memory = on_gpu(footprint.shared_elements(), at::kFloat);
+    slot_stride_ = footprint.shared_elements() / levels();
     for (int index = 0; index < model.units(); ++index) {
       const UnitLayout& layout = model.layout(index);
       Unit& unit = at(index);
       unit.zeroed = zeroed_ranges(layout);
-      const UnitGradientBytes bytes = unit_gradient_bytes(model, options_.type, index);
+      const UnitGradientBytes bytes =
+          unit_gradient_bytes(model, options_.type, options_.sums, index);
       const bool gpu_state = options_.residency.has_gpu_state(index);
       const bool host_state = options_.residency.has_host_state(index);
       const std::uint64_t host_bytes = footprint.host_gradient_bytes(bytes, gpu_state, host_state);
       if (!footprint.takes_turns(host_state))
-        unit.own_sum = on_gpu(layout.slot_elements, at::kFloat);
+        unit.own_sums = on_gpu(levels() * layout.slot_elements, at::kFloat);
       const std::uint64_t kept_bytes = SinkFootprint::kept_bytes(bytes, gpu_state);
       unit.gradient = host_bytes > 0 ? on_host : nullptr;
       unit.kept = kept_bytes > 0 ? on_device : nullptr;
@@ -72,49 +76,45 @@ class CudaGradientSink final : public GradientSink {
     static_cast<void>(cudaStreamSynchronize(fetches_.stream()));
   }
 
-  const UnitViews& open(int index) override {
+  void open(int index) override {
     Unit& unit = at(index);
     SLUICE_CHECK(!unit.is_open, "open() of a unit that is closed");
     unit.is_open = true;
-    const bool goes_on = std::exchange(unit.is_kept, false);
+    const bool goes_on = unit.kept_sums > 0;
     if (goes_on) fetch(index);
-    if (!unit.own_sum.defined()) take_slot(index, goes_on);
-    const Bound& bound = bound_of(unit);
-    if (goes_on) return bound.gradients;
-    for (const offload::ElementRange& range : unit.zeroed) {
-      must(cudaMemsetAsync(sum_of(unit) + range.first, 0, range.elements * sizeof(float),
-                           compute()));
-    }
-    if (unit.borrowed_sums.defined()) unit.borrowed_sums.zero_();
-    return bound.gradients;
+    if (!unit.own_sums.defined()) take_slot(index, goes_on);
+    unit.kept_sums = 0;
   }
 
   Status keep(int index) override {
     Unit& unit = at(index);
-    SLUICE_CHECK(unit.is_open && options_.keeps_sums, "keep() of an open unit, in a step of waves");
+    SLUICE_CHECK(unit.is_open && options_.sums.kept > 0,
+                 "keep() of an open unit, in a step of waves");
     unit.is_open = false;
-    unit.is_kept = true;
-    if (unit.own_sum.defined()) return {};
-    Slot& slot = slot_of(unit);
-    const std::uint64_t bytes = model_.layout(index).elements * sizeof(float);
+    unit.kept_sums = open_sums(index);
+    if (unit.own_sums.defined()) return {};
     filled_.record(c10::cuda::getCurrentCUDAStream());
     filled_.block(copies_);
+    const std::uint64_t bytes = kept_bytes(index);
     const CudaCopySpan span({.trace = trace_,
                              .track = TraceTrack::kD2h,
                              .name = model_.layout(index).name.c_str(),
                              .bytes = bytes},
                             copies_.stream());
-    must(cudaMemcpyAsync(unit.gradient, slot.memory.data_ptr(), bytes, cudaMemcpyDeviceToHost,
-                         copies_.stream()));
+    const std::uint64_t elements = model_.layout(index).elements;
+    for (int level = 0; level < unit.kept_sums; ++level) {
+      must(cudaMemcpyAsync(host_sum(index, level), sum_of(index, level), elements * sizeof(float),
+                           cudaMemcpyDeviceToHost, copies_.stream()));
+    }
     copied_bytes_ += bytes;
     unit.returned.record(copies_);
-    slot.free.record(copies_);
+    slot_of(unit).free.record(copies_);
     leave_slot(unit);
     return {};
   }
 
   Status prefetch(int index) override {
-    if (at(index).is_kept) fetch(index);
+    if (at(index).kept_sums > 0) fetch(index);
     return {};
   }
 
@@ -124,7 +124,7 @@ class CudaGradientSink final : public GradientSink {
     unit.is_open = false;
     const std::uint64_t elements = model_.layout(index).elements;
     const Status sent = elements > 0 ? send_gradient(index, elements) : Status();
-    if (unit.own_sum.defined()) return sent;
+    if (unit.own_sums.defined()) return sent;
     slot_of(unit).free.record(c10::cuda::getCurrentCUDAStream());
     leave_slot(unit);
     return sent;
@@ -165,15 +165,16 @@ class CudaGradientSink final : public GradientSink {
   std::uint64_t fetched_bytes() const override { return fetched_bytes_; }
 
  private:
+  // The sums of a unit in one of the places where they may be.
   struct Bound {
-    UnitViews gradients;  // gradient_views()
+    std::vector<UnitViews> gradients;  // gradient_views(), by level
     BorrowedSums borrowed_by;
   };
   struct Unit {
-    at::Tensor own_sum;        // fp32; undefined where it takes turns in the slots
-    std::vector<Bound> bound;  // to the slots, or to own_sum
+    at::Tensor own_sums;       // fp32; undefined where it takes turns in the slots
+    std::vector<Bound> bound;  // to the slots, or to own_sums
     int slot = kNoUnit;
-    at::cuda::CUDAEvent returned;  // the kept sum, to the host
+    at::cuda::CUDAEvent returned;  // the kept sums, to the host
     at::Tensor borrowed_sums;      // fp32; undefined where it borrows nothing
     std::vector<offload::ElementRange> zeroed;
     std::byte* gradient = nullptr;  // on the host; null: the GPU updates all of it
@@ -181,12 +182,12 @@ class CudaGradientSink final : public GradientSink {
     double* sums = nullptr;         // written by the GPU
     std::unique_ptr<offload::SquareSum> sum;
     bool is_open = false;
-    bool is_kept = false;
+    int kept_sums = 0;  // from the last wave
   };
   // Accumulators, in which units take turns.
   struct Slot {
     at::Tensor memory;
-    int unit = kNoUnit;  // whose sum is there, or on its way there
+    int unit = kNoUnit;  // whose sums are there, or on their way there
     std::uint64_t last_use = 0;
     at::cuda::CUDAEvent loaded;
     at::cuda::CUDAEvent free;
@@ -200,7 +201,7 @@ class CudaGradientSink final : public GradientSink {
   Status send_gradient(int index, std::uint64_t elements) {
     Unit& unit = at(index);
     bound_of(unit).borrowed_by.take_over();
-    const float* const from = sum_of(unit);
+    const float* const from = sum_of(index, 0);
     if (unit.kept != nullptr) {  // totals() has seen the copies of the previous step end
       SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, unit.sums, elements));
       return unit.gradient == nullptr
@@ -223,9 +224,52 @@ class CudaGradientSink final : public GradientSink {
   const Bound& bound_of(const Unit& unit) const {
     return unit.bound[unit.slot == kNoUnit ? 0 : static_cast<std::size_t>(unit.slot)];
   }
-  float* sum_of(const Unit& unit) {
-    const at::Tensor& memory = unit.own_sum.defined() ? unit.own_sum : slot_of(unit).memory;
-    return static_cast<float*>(memory.data_ptr());
+  std::uint64_t levels() const { return static_cast<std::uint64_t>(options_.sums.levels); }
+  // Of a level: where a unit's own sum begins, here and on the host, and of what it borrows.
+  float* sum_of(int index, int level) {
+    const Unit& unit = at(index);
+    const bool is_own = unit.own_sums.defined();
+    const at::Tensor& memory = is_own ? unit.own_sums : slot_of(unit).memory;
+    const std::uint64_t stride = is_own ? model_.layout(index).slot_elements : slot_stride_;
+    return static_cast<float*>(memory.data_ptr()) + static_cast<std::uint64_t>(level) * stride;
+  }
+  std::byte* host_sum(int index, int level) {
+    const std::uint64_t bytes = model_.layout(index).elements * sizeof(float);
+    return at(index).gradient + static_cast<std::uint64_t>(level) * bytes;
+  }
+  at::Tensor borrowed_sum(int index, int level) {
+    const auto elements = static_cast<std::int64_t>(model_.borrowed_sums(index).slot_elements);
+    return at(index).borrowed_sums.narrow(0, level * elements, elements);
+  }
+  std::uint64_t kept_bytes(int index) {
+    return static_cast<std::uint64_t>(at(index).kept_sums) * model_.layout(index).elements *
+           sizeof(float);
+  }
+
+  const UnitViews& sums(int index, int level) override {
+    return bound_of(at(index)).gradients[static_cast<std::size_t>(level)];
+  }
+  void zero(int index, int level) override {
+    const Unit& unit = at(index);
+    if (model_.layout(index).slot_elements > 0) {
+      float* const sum = sum_of(index, level);
+      for (const offload::ElementRange& range : unit.zeroed)
+        must(cudaMemsetAsync(sum + range.first, 0, range.elements * sizeof(float), compute()));
+    }
+    if (unit.borrowed_sums.defined()) borrowed_sum(index, level).zero_();
+  }
+  void fold(int index, int level) override {
+    const auto elements = static_cast<std::int64_t>(model_.layout(index).slot_elements);
+    if (elements > 0) {
+      const auto own = [&](int of_level) {
+        return at::from_blob(
+            sum_of(index, of_level), {elements},
+            at::TensorOptions().dtype(at::kFloat).device(at::kCUDA, c10::cuda::current_device()));
+      };
+      own(level - 1).add_(own(level));
+    }
+    if (at(index).borrowed_sums.defined())
+      borrowed_sum(index, level - 1).add_(borrowed_sum(index, level));
   }
 
   // The free slot that was used least recently; kNoUnit: there is none.
@@ -249,7 +293,7 @@ class CudaGradientSink final : public GradientSink {
     unit.slot = kNoUnit;
   }
 
-  // For what is enqueued next. A sum that comes from the host is on its way.
+  // For what is enqueued next. Sums that come from the host are on their way.
   void take_slot(int index, bool is_fetched) {
     Unit& unit = at(index);
     if (!is_fetched) {
@@ -261,50 +305,64 @@ class CudaGradientSink final : public GradientSink {
     (is_fetched ? slot.loaded : slot.free).block(c10::cuda::getCurrentCUDAStream());
   }
 
-  // Begins to bring a kept sum back, unless it is on the GPU, on its way, or no slot is free.
+  // Begins to bring kept sums back, unless they are on the GPU, on their way, or no slot is free.
   void fetch(int index) {
     Unit& unit = at(index);
-    if (unit.own_sum.defined() || unit.slot != kNoUnit) return;
+    if (unit.own_sums.defined() || unit.slot != kNoUnit) return;
     const int free = free_slot();
     if (free == kNoUnit) return;
     occupy(index, free);
     Slot& slot = slot_of(unit);
-    const std::uint64_t bytes = model_.layout(index).elements * sizeof(float);
     slot.free.block(fetches_);
     unit.returned.block(fetches_);
+    const std::uint64_t bytes = kept_bytes(index);
     const CudaCopySpan span({.trace = trace_,
                              .track = TraceTrack::kH2d,
                              .name = model_.layout(index).name.c_str(),
                              .bytes = bytes},
                             fetches_.stream());
-    must(cudaMemcpyAsync(slot.memory.data_ptr(), unit.gradient, bytes, cudaMemcpyHostToDevice,
-                         fetches_.stream()));
+    const std::uint64_t elements = model_.layout(index).elements;
+    for (int level = 0; level < unit.kept_sums; ++level) {
+      must(cudaMemcpyAsync(sum_of(index, level), host_sum(index, level), elements * sizeof(float),
+                           cudaMemcpyHostToDevice, fetches_.stream()));
+    }
     fetched_bytes_ += bytes;
     slot.loaded.record(fetches_);
   }
 
-  // Every unit's views in each slot that it may be in.
+  // Every unit's views in each place that its sums may be in.
   void bind_views() {
-    std::vector<UnitViews> borrowed(units_.size());
+    std::vector<UnitViews> borrowed(units_.size());  // of level 0
     for (int index = 0; index < model_.units(); ++index) {
       const UnitLayout& sums = model_.borrowed_sums(index);
       if (sums.slot_elements == 0) continue;
-      at(index).borrowed_sums = on_gpu(sums.slot_elements, at::kFloat);
-      borrowed[static_cast<std::size_t>(index)] = UnitViews(sums, at(index).borrowed_sums);
+      at(index).borrowed_sums = on_gpu(levels() * sums.slot_elements, at::kFloat);
+      borrowed[static_cast<std::size_t>(index)] = UnitViews(sums, borrowed_sum(index, 0));
     }
     for (int index = 0; index < model_.units(); ++index) {
-      Unit& unit = at(index);
-      const std::size_t places = unit.own_sum.defined() ? 1 : slots_.size();
-      for (std::size_t i = 0; i < places; ++i) {
-        const UnitViews own(model_.layout(index),
-                            unit.own_sum.defined() ? unit.own_sum : slots_[i].memory);
-        Bound& bound = unit.bound.emplace_back();
-        bound.gradients =
-            gradient_views(model_, index, own, borrowed[static_cast<std::size_t>(index)]);
-        for (int borrower = 0; borrower < model_.units(); ++borrower)
-          bound.borrowed_by.add(model_, index, own, borrower,
-                                borrowed[static_cast<std::size_t>(borrower)]);
-      }
+      const Unit& unit = at(index);
+      if (unit.own_sums.defined())
+        bind(index, unit.own_sums, model_.layout(index).slot_elements, borrowed);
+      else
+        for (const Slot& slot : slots_) bind(index, slot.memory, slot_stride_, borrowed);
+    }
+  }
+
+  void bind(int index, const at::Tensor& place, std::uint64_t stride,
+            std::span<const UnitViews> borrowed) {
+    const UnitLayout& layout = model_.layout(index);
+    const UnitLayout& of_borrowed = model_.borrowed_sums(index);
+    Bound& bound = at(index).bound.emplace_back();
+    for (int level = 0; level < options_.sums.levels; ++level) {
+      const UnitViews own(layout, place.narrow(0, level * static_cast<std::int64_t>(stride),
+                                               static_cast<std::int64_t>(layout.slot_elements)));
+      const UnitViews sums = of_borrowed.slot_elements > 0
+                                 ? UnitViews(of_borrowed, borrowed_sum(index, level))
+                                 : UnitViews();
+      bound.gradients.push_back(gradient_views(model_, index, own, sums));
+      if (level > 0) continue;
+      for (std::size_t borrower = 0; borrower < borrowed.size(); ++borrower)
+        bound.borrowed_by.add(model_, index, own, static_cast<int>(borrower), borrowed[borrower]);
     }
   }
 
@@ -376,6 +434,7 @@ class CudaGradientSink final : public GradientSink {
   at::Tensor kept_;                // gradients that stay on the GPU, consecutively
   at::cuda::CUDAEvent filled_;
   std::vector<Slot> slots_;
+  std::uint64_t slot_stride_ = 0;  // elements from the sum of one level to that of the next
   std::uint64_t uses_ = 0;
   std::array<Stage, kGradientStages> stages_;
   std::size_t next_stage_ = 0;

@@ -2,6 +2,19 @@
 
 namespace sluice::engine {
 
+GradientSink::Target GradientSink::target(int unit, std::int64_t micro_batch) {
+  const int level = order_.level(micro_batch);
+  const bool begins = order_.begins_lane(micro_batch);
+  if (begins) zero(unit, level);
+  return {.sums = sums(unit, level), .overwrites = begins};
+}
+
+void GradientSink::added(int unit, std::int64_t micro_batch) {
+  int level = order_.level(micro_batch);
+  for (int folds = order_.folds_behind(micro_batch); folds > 0; --folds) fold(unit, level--);
+  added_[static_cast<std::size_t>(unit)] = micro_batch + 1;
+}
+
 void BorrowedSums::add(const ModelLayout& model, int lender, const UnitViews& own, int borrower,
                        const UnitViews& sums) {
   const std::vector<BorrowedParameter>& borrowed = model.borrowed(borrower);

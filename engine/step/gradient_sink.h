@@ -7,10 +7,13 @@
 // stays there until the unit's update has consumed it, so no gradient touches the disk. What the
 // GPU updates stays there instead.
 //
-// Where a step has several waves, keep() closes a unit in all but the last one, and the sum is
+// Additions follow offload::SumOrder: a unit has as many sums at a time as that says, and a
+// micro-batch is added to the last of them.
+//
+// Where a step has several waves, keep() closes a unit in all but the last one, and the sums are
 // there again when open() comes: on the device for units whose state is all there, and in the
 // unit's place in host memory for others, fetched ahead and returned beside what is computed. It is
-// the fp32 sum itself that comes and goes: sums of waves, added on the host, would be another
+// the fp32 sums themselves that come and go: sums of waves, added on the host, would be another
 // order.
 //
 // One unit is open at a time. What it adds up for parameters that it borrows has sums of its own,
@@ -19,8 +22,8 @@
 // borrowers.
 // A unit of which nothing is trained is opened and finished like the others, and has no views.
 //
-// Memory:  host_bytes() of pinned host memory; on the device a buffer for the largest unit, and one
-//          for each unit that borrows.
+// Memory:  host_bytes() of pinned host memory; on the device sums for the largest unit, and for
+//          each unit that borrows.
 // Threads: the one that trains; host_gradient() from any.
 #pragma once
 
@@ -41,6 +44,7 @@
 #include "offload/adamw/adamw_arrays.h"
 #include "offload/adamw/isa.h"
 #include "offload/adamw/square_sum.h"
+#include "offload/sum_order.h"
 #include "offload/unit_residency.h"
 
 namespace sluice::engine {
@@ -56,12 +60,21 @@ class GradientSink {
  public:
   static constexpr int kSumsAhead = 2;  // that prefetch() is worth being called for
 
+  // Where a pass adds the gradient of a micro-batch.
+  struct Target {
+    const UnitViews& sums;    // as gradient_views()
+    bool overwrites = false;  // PassContext::overwrites: those that are products hold any values
+  };
+
+  GradientSink(const offload::SumOrder& order, int units)
+      : order_(order), added_(static_cast<std::size_t>(units)) {}
   virtual ~GradientSink() = default;
 
-  // The unit's accumulators as gradient_views(): zeroed, but for those that are products
-  // (ParameterSpec::gradient_is_product), which hold arbitrary values for the first pass to
-  // overwrite; or what they held at keep().
-  virtual const UnitViews& open(int unit) = 0;
+  // For the micro-batches of a wave: each gets its target(), and is added() once its pass is
+  // enqueued, in ascending order over the step.
+  virtual void open(int unit) = 0;
+  Target target(int unit, std::int64_t micro_batch);
+  void added(int unit, std::int64_t micro_batch);
   // More will be added to it in the next wave. The update of the previous step must have consumed
   // the last gradient.
   virtual Status keep(int unit) = 0;
@@ -83,6 +96,22 @@ class GradientSink {
   virtual std::uint64_t host_bytes() const = 0;
   virtual std::uint64_t copied_bytes() const { return 0; }   // to the host so far
   virtual std::uint64_t fetched_bytes() const { return 0; }  // from it, of sums
+
+ protected:
+  const offload::SumOrder& order() const { return order_; }
+  // Of an open unit, after the micro-batches that were added.
+  int open_sums(int unit) const { return order_.open_sums(added_[static_cast<std::size_t>(unit)]); }
+
+ private:
+  // Of an open unit: the sum of a level of SumOrder.
+  virtual const UnitViews& sums(int unit, int level) = 0;
+  // All but the products, which the first pass overwrites.
+  virtual void zero(int unit, int level) = 0;
+  // Adds it to the one below.
+  virtual void fold(int unit, int level) = 0;
+
+  const offload::SumOrder order_;
+  std::vector<std::int64_t> added_;  // micro-batches of the step, by unit
 };
 
 // What others have added up for parameters that they borrow of a unit, and where it belongs.
@@ -109,7 +138,8 @@ class CpuGradientSink final : public GradientSink {
     offload::GradType type = offload::GradType::kBf16;
     offload::Isa isa = offload::Isa::kScalar;
     bool huge_pages = true;
-    bool keeps_sums = false;  // for keep()
+    offload::SumOrder order;
+    offload::HeldSums sums;
   };
   // Model and executor must outlive it; during finish() the executor is exclusive to it.
   static Result<std::unique_ptr<CpuGradientSink>> create(const ModelLayout& model,
@@ -117,27 +147,35 @@ class CpuGradientSink final : public GradientSink {
                                                          const Options& options);
   // Takes planned_cpu_sink_bytes() (engine/budget/cpu_sink_plan.h) of the host.
 
-  const UnitViews& open(int unit) override;
+  void open(int unit) override;
+  Status keep(int unit) override;
   Status finish(int unit) override;
   Result<GradientTotals> totals() override;
   const void* host_gradient(int unit) const override;
-  Status keep(int unit) override;
   std::uint64_t host_bytes() const override { return host_.size_bytes(); }
 
  private:
+  // One of a unit's sums.
+  struct Sum {
+    UnitViews gradients;  // gradient_views()
+    std::span<float> own;
+    std::span<float> borrowed;  // of what it borrows
+  };
   struct Unit {
-    UnitViews gradients;             // gradient_views()
-    float* first = nullptr;          // of its own
-    std::span<float> borrowed_sums;  // of what it borrows
+    std::vector<Sum> sums;           // by level
     BorrowedSums borrowed_by;        // of what others borrow
     std::uint64_t offset_bytes = 0;  // in host_
     std::uint64_t elements = 0;
     std::vector<offload::ElementRange> zeroed;
     std::unique_ptr<offload::SquareSum> sum;
     bool is_open = false;
-    bool is_kept = false;
     bool finished = false;
   };
+  class Places;
+
+  const UnitViews& sums(int unit, int level) override;
+  void zero(int unit, int level) override;
+  void fold(int unit, int level) override;
 
   CpuGradientSink(const ModelLayout& model, aio::Executor& executor, const Options& options,
                   aio::PageMemory host, aio::PageMemory accumulators);

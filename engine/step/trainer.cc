@@ -145,10 +145,13 @@ void Trainer::forward(int unit, const UnitViews& views) {
 
 // Forward and backward in one, so that the logits need not be kept.
 void Trainer::head(int unit, const UnitViews& views) {
-  const UnitViews& gradients = parts_.gradients->open(unit);
+  parts_.gradients->open(unit);
   for (std::size_t m = 0; m < flow_.size(); ++m) {
+    const auto of_step = static_cast<std::int64_t>(first_ + m);
     HeadUnit::Loss loss = parts_.model->head().loss_and_gradient(
-        views, flow_[m], batch_->targets[first_ + m], grad_scale_, gradients);
+        views, flow_[m], batch_->targets[first_ + m], grad_scale_,
+        parts_.gradients->target(unit, of_step).sums);
+    parts_.gradients->added(unit, of_step);
     losses_.push_back(std::move(loss.loss_sum));
     flow_[m] = std::move(loss.grad_input);
   }
@@ -156,16 +159,18 @@ void Trainer::head(int unit, const UnitViews& views) {
 
 void Trainer::backward(int unit, const UnitViews& views) {
   const ModelUnit& code = parts_.model->unit(unit);
-  const UnitViews& gradients = parts_.gradients->open(unit);
+  parts_.gradients->open(unit);
   for (std::size_t m = 0; m < flow_.size(); ++m) {
     PassContext pass = context(unit, m);
-    pass.overwrites = first_ + m == 0;  // open() leaves those gradients as they are
+    const GradientSink::Target target = parts_.gradients->target(unit, pass.micro_batch);
+    pass.overwrites = target.overwrites;
     const at::Tensor input = parts_.unit_inputs->take(unit, m);
     Saved recomputed;
     const bool kept = keeps_activations(unit);
     if (!kept) code.recompute(pass, views, input, recomputed);
     Saved& saved = kept ? saved_[static_cast<std::size_t>(unit)][m] : recomputed;
-    flow_[m] = code.backward(pass, views, input, saved, flow_[m], gradients);
+    flow_[m] = code.backward(pass, views, input, saved, flow_[m], target.sums);
+    parts_.gradients->added(unit, pass.micro_batch);
   }
   parts_.unit_inputs->release(unit);
 }

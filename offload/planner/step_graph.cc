@@ -119,13 +119,13 @@ void StepGraph::add(const StepOperation& it) {
     case StepOp::kReadState:
       return records_.read_ahead(head_);
     case StepOp::kFetchSum:
-      return add_fetched_sum(it.unit);
+      return add_fetched_sum(it.unit, it.wave);
     case StepOp::kBackward:
       add_backward(it.unit, it.wave);
       if (it.unit == 0) ends_.push_back(computed_);
       return;
     case StepOp::kKeepSum:
-      return add_kept_sum(it.unit);
+      return add_kept_sum(it.unit, it.wave);
     case StepOp::kSendGradient:
       return add_gradient(it.unit);
     case StepOp::kNorm:
@@ -235,18 +235,24 @@ bool StepGraph::sum_moves(int unit) const {
   return inputs_.has_bus() && inputs_.options.waves.count() > 1 && inputs_.host_elements(unit) > 0;
 }
 
-void StepGraph::add_kept_sum(int unit) {
+// Of all sums of a unit that a wave leaves.
+double StepGraph::sum_bytes(int unit, int wave) const {
+  const StepModelOptions& options = inputs_.options;
+  const int sums = options.sums.open_sums(options.waves.first(wave + 1));
+  return sums * static_cast<double>(inputs_.unit(unit).elements) * options.bytes.sum;
+}
+
+void StepGraph::add_kept_sum(int unit, int wave) {
   if (!sum_moves(unit)) return;
-  const double bytes = static_cast<double>(inputs_.unit(unit).elements) * inputs_.options.bytes.sum;
-  sums_out_[at(unit)] =
-      tasks_.add(Kind::kSumOut, unit, bytes, {computed_, kNoTask, kNoTask, kNoTask});
+  sums_out_[at(unit)] = tasks_.add(Kind::kSumOut, unit, sum_bytes(unit, wave),
+                                   {computed_, kNoTask, kNoTask, kNoTask});
   closed_.push_back(sums_out_[at(unit)]);
 }
 
 // Into the slot that the unit before the one in use has left.
-void StepGraph::add_fetched_sum(int unit) {
+void StepGraph::add_fetched_sum(int unit, int wave) {
   if (!sum_moves(unit)) return;
-  const double bytes = static_cast<double>(inputs_.unit(unit).elements) * inputs_.options.bytes.sum;
+  const double bytes = sum_bytes(unit, wave - 1);
   const TaskId slot = closed_.size() > 1 ? closed_[closed_.size() - 2] : kNoTask;
   sums_in_[at(unit)] =
       tasks_.add(Kind::kSumIn, unit, bytes, {sums_out_[at(unit)], slot, stage_free(), kNoTask});

@@ -88,8 +88,9 @@ class StepGraph {
   bool sum_moves(int unit) const;
   double share(int wave) const;
   double input_bytes(int unit, int wave) const;
-  void add_kept_sum(int unit);
-  void add_fetched_sum(int unit);
+  double sum_bytes(int unit, int wave) const;
+  void add_kept_sum(int unit, int wave);
+  void add_fetched_sum(int unit, int wave);
   TaskId sum_ready(int unit, int wave) const;
 
   // For the next task that computes.

@@ -24,6 +24,7 @@
 
 #include "offload/planner/machine_speeds.h"
 #include "offload/step_program.h"
+#include "offload/sum_order.h"
 
 namespace sluice::offload {
 
@@ -83,6 +84,7 @@ struct StepBytes {        // a parameter's, by what the numbers are
 struct StepModelOptions {
   bool overlap_update = true;
   Waves waves;
+  SumOrder sums;  // of gradients
   // Streamed units that are on the GPU, or on their way, besides the one in use: one less than
   // there are slots. The host enqueues far ahead of the GPU, so slots are what limits it.
   int prefetch_units = 2;

@@ -138,11 +138,13 @@ Result<Wanted> check(const TrainOptions& options, aio::IoWatchdog& watchdog) {
 }
 
 // What the run has had so far, where the configuration does not say otherwise: the number of
-// threads, which may change last bits, and the keys of kept_keys.h.
+// threads and the order of additions, which may change last bits, and the keys of kept_keys.h.
 void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved) {
   std::int64_t& threads = resolved.config.run.cpu_threads;
   if (threads == 0) threads = point.stored.run.cpu_threads;
   if (point.stored.run.imported()) return;
+  const engine::SumsOfRun& sums = point.stored.run.sums;
+  config::keep_lanes({.lanes = sums.lanes, .rounds = sums.rounds}, resolved);
   const std::string& stored = point.stored.configuration;
   std::error_code error;
   const std::string here = std::filesystem::current_path(error).string();

@@ -71,7 +71,7 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
     EXPECT_EQ(amounts.nvme.state, state->nvme_bytes);
     if (!spec_.on_gpu) {
       EXPECT_EQ(amounts.host.gradients,
-                planned_cpu_sink_bytes(model_, plan.types.gradient, plan.waves.count() > 1));
+                planned_cpu_sink_bytes(model_, plan.types.gradient, plan.sums));
       return;
     }
     const SlotFootprint slots = SlotFootprint::of(model_, slot_options(plan));
@@ -209,6 +209,15 @@ INSTANTIATE_TEST_SUITE_P(
              devices("cpu", "auto",
                      {"gradient_accumulation_steps=6", "placement.wave_micro_batches=4",
                       "placement.boundaries_to_cpu=on"})},
+        Case{"waves_in_lanes", devices("auto", "auto",
+                                       {"gradient_accumulation_steps=8", "run.lanes=4",
+                                        "run.rounds=2", "placement.wave_micro_batches=3"})},
+        Case{"lanes", devices("auto", "auto", {"gradient_accumulation_steps=6", "run.lanes=3"})},
+        Case{"lanes_on_the_cpu",
+             devices("cpu", "cpu",
+                     {"gradient_accumulation_steps=6", "run.lanes=3",
+                      "placement.wave_micro_batches=1"}),
+             /*on_gpu=*/false},
         Case{"waves_adapters",
              kAdapters + std::vector<std::string>{"gradient_accumulation_steps=4",
                                                   "placement.wave_micro_batches=1"}},

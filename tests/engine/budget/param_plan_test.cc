@@ -113,8 +113,11 @@ TEST(GradientAccumulators, AreSharedButForSumsOfWhatIsBorrowed) {
   EXPECT_EQ(sums.parameters[0].shape, lent.slot_shape());
   EXPECT_EQ(shared_accumulator_elements(model),
             std::max(model.layout(0).slot_elements, model.layout(1).slot_elements));
-  EXPECT_EQ(unit_gradient_bytes(model, offload::GradType::kBf16, model.head()).borrowed_sums,
-            sums.slot_elements * sizeof(float));
+  const auto bytes_with = [&](const offload::HeldSums& held) {
+    return unit_gradient_bytes(model, offload::GradType::kBf16, held, model.head()).borrowed_sums;
+  };
+  EXPECT_EQ(bytes_with({}), sums.slot_elements * sizeof(float));
+  EXPECT_EQ(bytes_with({.levels = 3, .kept = 2}), 3 * sums.slot_elements * sizeof(float));
 }
 
 }  // namespace

@@ -135,29 +135,37 @@ TEST(CheckpointManifest, IsOfVersion3OnlyForModelsThatAreNoPlainGpt2) {
 // Programs that add up the gradients of tied weights in another order do not continue from it.
 TEST(CheckpointManifest, IsOfVersion6OnlyWithSumsByUse) {
   CheckpointManifest manifest = test_manifest();
-  manifest.state.run.sums_by_use = true;
+  manifest.state.run.sums.by_use = true;
   nlohmann::json content = content_of(manifest);
   EXPECT_EQ(content["version"], 6);
+  EXPECT_EQ(content["run"]["sums"],
+            nlohmann::json({{"by_use", true}, {"lanes", 1}, {"rounds", 1}}));
   EXPECT_FALSE(content["run"].contains("family"));
   EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
   manifest.state.position.skipped_in_a_row = 3;
   manifest.state.run.family = "other";
+  manifest.state.run.sums = {.lanes = 4, .rounds = 3};
   EXPECT_EQ(content_of(manifest)["version"], 6);
   EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
   for (const int older : {1, 2, 3, 5}) {
     content["version"] = older;
     EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << older;
   }
+  content = content_of(manifest);
+  content["run"]["sums"]["lanes"] = 0;
+  const auto laneless = parse_checkpoint_manifest(swap::to_sealed_text(content));
+  ASSERT_FALSE(laneless.ok());
+  EXPECT_THAT(laneless.error().message(), HasSubstr("in 0 lanes and 3 rounds"));
   content = content_of(test_manifest());
   content["version"] = 6;
   const auto silent = parse_checkpoint_manifest(swap::to_sealed_text(content));
   ASSERT_FALSE(silent.ok());
-  EXPECT_THAT(silent.error().message(), HasSubstr("does not say how the gradients"));
+  EXPECT_THAT(silent.error().message(), HasSubstr("does not say how gradients are added up"));
   // A run continues from one of an older program: only its last bits may differ from that one's.
   EXPECT_THAT(run_differences(test_manifest().state.run,
                               [] {
                                 StoredRun now = test_manifest().state.run;
-                                now.sums_by_use = true;
+                                now.sums.by_use = true;
                                 return now;
                               }()),
               testing::IsEmpty());

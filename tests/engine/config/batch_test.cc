@@ -97,5 +97,25 @@ TEST(BatchSizes, OfALaterSourceAreCheckedWhenItGivesOneAlone) {
               HasSubstr("set train_batch_size to 16"));
 }
 
+TEST(Lanes, DivideTheMicroBatchesOfAStepOrAreRefusedWithTheNearestThatDo) {
+  const auto refusal_of = [](const std::vector<std::string>& overrides) {
+    return refusal(resolve_run(
+        R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 12})", overrides));
+  };
+  EXPECT_THAT(refusal_of({"run.lanes=5"}),
+              HasSubstr("run.lanes 5 does not divide the 12 micro-batches of a step "
+                        "(gradient_accumulation_steps): set run.lanes to 4 or 6"));
+  EXPECT_THAT(refusal_of({"run.lanes=4", "run.rounds=2"}),
+              HasSubstr("run.lanes 4 x run.rounds 2 does not divide the 12 micro-batches of a step "
+                        "(gradient_accumulation_steps): set run.lanes to 3 or 6"));
+  EXPECT_THAT(refusal_of({"run.rounds=5"}), HasSubstr("set run.rounds to 4 or 6"));
+  EXPECT_THAT(refusal_of({"run.lanes=13"}), HasSubstr("set run.lanes to 12"));
+  const Config config = resolve_run(R"({"train_micro_batch_size_per_gpu": 2,
+      "gradient_accumulation_steps": 12, "run": {"lanes": 3, "rounds": 4}})")
+                            ->config;
+  EXPECT_EQ(config.run.lanes, 3);
+  EXPECT_EQ(config.run.rounds, 4);
+}
+
 }  // namespace
 }  // namespace sluice::config

@@ -50,8 +50,10 @@ bool is_batch_size(const Key& key) {
 // A run file in which the key may stand: what it needs beside it.
 Json surroundings(const Key& key) {
   Json root = Json::object();
-  if (!is_batch_size(key)) put(root, "train_batch_size", 8);
+  if (!is_batch_size(key)) put(root, "train_batch_size", 24);
   if (key.path == "gradient_accumulation_steps") put(root, "train_micro_batch_size_per_gpu", 1);
+  if (key.path == "run.lanes" || key.path == "run.rounds")
+    put(root, "gradient_accumulation_steps", 24);  // what any small number divides
   if (!key.applies_to.empty()) put(root, "scheduler.type", split_choices(key.applies_to).front());
   if (key.applies_to == "OneCycle" || key.path == "scheduler.type") {
     put(root, "scheduler.params.cycle_min_lr", 0.25);

@@ -193,6 +193,42 @@ TEST(ParameterGroupsIn, ASmallRunEachMakeADifference) {
   }
 }
 
+class LanesIn : public testing::TestWithParam<const char*> {};
+
+// Lanes and rounds are another order of additions; waves and tiers are not.
+TEST_P(LanesIn, ChangeBitsByThemselvesAlone) {
+  static const std::vector<Variant> kOrders = {
+      {"lanes", {"run.lanes=4"}},
+      {"rounds", {"run.rounds=3"}},
+      {"odd lanes in rounds", {"run.lanes=3", "run.rounds=2"}}};
+  static const std::vector<Variant> kCuts = {
+      {"waves of one", {"placement.wave_micro_batches=1"}},
+      {"waves of five, all on NVMe",
+       {"placement.wave_micro_batches=5", "zero_optimization.offload_optimizer.device=nvme",
+        "zero_optimization.offload_param.device=nvme",
+        "zero_optimization.stage3_param_persistence_threshold=0",
+        "zero_optimization.offload_param.buffer_count=3"}},
+      {"waves of two, all on the GPU",
+       {"placement.wave_micro_batches=2", "zero_optimization.offload_optimizer.device=none",
+        "zero_optimization.offload_param.device=none"}}};
+  std::vector<std::string> base = overrides_of(GetParam());
+  base.insert(base.end(), {"model.dropout=0.1", "gradient_accumulation_steps=12"});
+  const Trained plain = train(base);
+  for (const Variant& order : kOrders) {
+    std::vector<std::string> in_order = base;
+    in_order.insert(in_order.end(), order.overrides.begin(), order.overrides.end());
+    const Trained expected = train(in_order);
+    // Some 16-bit products of a core's are added up without rounding, in any order.
+    if (GetParam() == std::string_view("fp32"))
+      EXPECT_NE(expected.masters, plain.masters) << order.name;
+    for (const Variant& cut : kCuts) {
+      std::vector<std::string> overrides = in_order;
+      overrides.insert(overrides.end(), cut.overrides.begin(), cut.overrides.end());
+      expect_equal(expected, train(overrides), std::string(order.name) + ", " + cut.name);
+    }
+  }
+}
+
 // Any answer of a planner: each unit's state cut over the tiers, some units resident, some
 // activations kept, some inputs on the host. Without a GPU its share is in RAM.
 std::vector<offload::UnitPlacement> random_places(const ModelLayout& model, bool on_gpu,
@@ -250,6 +286,9 @@ INSTANTIATE_TEST_SUITE_P(Precisions, PlacementIn,
 INSTANTIATE_TEST_SUITE_P(Models, WavesIn,
                          testing::Values("fp32", "bf16", "fp16", "bf16InGroups", "bf16Llama",
                                          "bf16Adapters", "bf16BesideInt8"),
+                         kNameOf);
+INSTANTIATE_TEST_SUITE_P(Models, LanesIn,
+                         testing::Values("fp32", "bf16", "fp16", "bf16Llama", "bf16Adapters"),
                          kNameOf);
 INSTANTIATE_TEST_SUITE_P(Models, PlannedPlaces,
                          testing::Values("bf16", "bf16Llama", "bf16Adapters", "fp16Adapters",

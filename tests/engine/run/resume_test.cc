@@ -164,6 +164,10 @@ INSTANTIATE_TEST_SUITE_P(
              {"gradient_accumulation_steps=5", "model.dropout=0.1"},
              {"placement.wave_micro_batches=2"},
              {"placement.wave_micro_batches=1"}},
+        Case{"lanes",
+             {"gradient_accumulation_steps=6", "run.lanes=3", "run.rounds=2"},
+             {"placement.wave_micro_batches=4"},
+             {"placement.wave_micro_batches=1"}},
         Case{"adapters", kAdapters, {}, {}}, Case{"adapters_cpu_to_nvme", kAdapters, {}, kOnNvme},
         Case{"adapters_nvme_to_cpu_in_background", kAdapters, kOnNvme, {}, true}),
     [](const auto& test) { return test.param.name; });
@@ -261,7 +265,7 @@ TEST(ResumeFromAnEarlierVersion, SaysThatTheLastBitsMayDiffer) {
   const std::string path = save(*run, false);
   auto manifest = read_checkpoint_manifest(*run->drives().reads, path);
   ASSERT_OK(manifest);
-  EXPECT_TRUE(manifest->state.run.sums_by_use);
+  EXPECT_TRUE(manifest->state.run.sums.by_use);
   const auto warnings_of_a_resume = [&] {
     std::string warnings;
     log::set_sink([&](log::Level, std::string_view message) { warnings += message; });
@@ -270,9 +274,23 @@ TEST(ResumeFromAnEarlierVersion, SaysThatTheLastBitsMayDiffer) {
     return warnings;
   };
   EXPECT_EQ(warnings_of_a_resume(), "");
-  manifest->state.run.sums_by_use = false;
+  manifest->state.run.sums.by_use = false;
   std::ofstream(path + "/checkpoint.json", std::ios::trunc) << to_text(*manifest);
   EXPECT_THAT(warnings_of_a_resume(), HasSubstr("in another order: the run continues"));
+}
+
+TEST(ResumeWarns, OfAnotherOrderOfAdditions) {
+  const std::vector<std::string> base = {"gradient_accumulation_steps=4"};
+  const auto run = SmallRun({base[0], "run.lanes=2"}).start();
+  const std::string path = save(*run, false);
+  std::string warnings;
+  log::set_sink([&](log::Level, std::string_view message) { warnings += message; });
+  EXPECT_TRUE(resume(*SmallRun({base[0], "run.lanes=2"}).make(), path).ok());
+  EXPECT_EQ(warnings, "");
+  EXPECT_TRUE(resume(*SmallRun({base[0], "run.rounds=4"}).make(), path).ok());
+  log::set_sink({});
+  EXPECT_THAT(warnings, HasSubstr("added up gradients in 2 lanes, and from here on in 1 lane in "
+                                  "each of 4 rounds: results may differ"));
 }
 
 // Whatever the run's precision, seed and order: the same as beginning with those weights.

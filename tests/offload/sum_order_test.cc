@@ -1,0 +1,109 @@
+#include "offload/sum_order.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace sluice::offload {
+namespace {
+
+using Parts = SumOrder::Parts;
+
+std::string added(const std::string& a, const std::string& b) { return "(" + a + "+" + b + ")"; }
+
+// What is added to what, written out: the definition, level by level.
+std::string definition(const Parts& parts) {
+  const std::int64_t of_a_lane = parts.micro_batches / (parts.lanes * parts.rounds);
+  std::int64_t micro_batch = 0;
+  std::string sum;
+  for (std::int64_t round = 0; round < parts.rounds; ++round) {
+    std::vector<std::string> nodes;
+    for (std::int64_t lane = 0; lane < parts.lanes; ++lane) {
+      std::string of_lane = std::to_string(micro_batch++);
+      for (std::int64_t i = 1; i < of_a_lane; ++i)
+        of_lane = added(of_lane, std::to_string(micro_batch++));
+      nodes.push_back(of_lane);
+    }
+    while (nodes.size() > 1) {
+      std::vector<std::string> above;
+      for (std::size_t i = 0; i < nodes.size(); i += 2)
+        above.push_back(i + 1 < nodes.size() ? added(nodes[i], nodes[i + 1]) : nodes[i]);
+      nodes = above;
+    }
+    sum = sum.empty() ? nodes[0] : added(sum, nodes[0]);
+  }
+  return sum;
+}
+
+// The same by one who goes through the micro-batches, and how many sums that held at most.
+struct Walked {
+  std::string sum;
+  int levels = 0;
+};
+Walked walk(const SumOrder& order, std::int64_t micro_batches) {
+  std::vector<std::string> sums;
+  Walked walked;
+  for (std::int64_t m = 0; m < micro_batches; ++m) {
+    const auto level = static_cast<std::size_t>(order.level(m));
+    if (order.begins_lane(m)) {
+      EXPECT_EQ(level, sums.size()) << m;
+      sums.push_back(std::to_string(m));
+    } else {
+      EXPECT_EQ(level + 1, sums.size()) << m;
+      sums.back() = added(sums.back(), std::to_string(m));
+    }
+    walked.levels = std::max(walked.levels, static_cast<int>(sums.size()));
+    for (int fold = 0; fold < order.folds_behind(m); ++fold) {
+      const std::string top = sums.back();
+      sums.pop_back();
+      sums.back() = added(sums.back(), top);
+    }
+    EXPECT_EQ(order.open_sums(m + 1), static_cast<int>(sums.size())) << m;
+  }
+  EXPECT_EQ(sums.size(), 1U);
+  walked.sum = sums.front();
+  return walked;
+}
+
+TEST(SumOrder, IsItsDefinitionForEveryNumberOfLanesAndRounds) {
+  int orders = 0;
+  for (std::int64_t micro_batches = 1; micro_batches <= 48; ++micro_batches) {
+    for (std::int64_t lanes = 1; lanes <= micro_batches; ++lanes) {
+      for (std::int64_t rounds = 1; rounds <= micro_batches; ++rounds) {
+        const Parts parts{.micro_batches = micro_batches, .lanes = lanes, .rounds = rounds};
+        if (!SumOrder::divides(parts)) continue;
+        const SumOrder order(parts);
+        const Walked walked = walk(order, micro_batches);
+        ASSERT_EQ(walked.sum, definition(parts)) << lanes << " lanes, " << rounds << " rounds";
+        EXPECT_EQ(order.held({.micro_batches = micro_batches, .of_a_wave = micro_batches}),
+                  (HeldSums{.levels = walked.levels, .kept = 0}));
+        ++orders;
+      }
+    }
+  }
+  EXPECT_GT(orders, 500);
+}
+
+TEST(SumOrder, KeepsNoMoreThanALogarithmOfSumsFromWaveToWave) {
+  const Waves waves{.micro_batches = 64, .of_a_wave = 1};
+  const auto held = [&](std::int64_t lanes, std::int64_t rounds) {
+    return SumOrder({.micro_batches = 64, .lanes = lanes, .rounds = rounds}).held(waves);
+  };
+  EXPECT_EQ(held(1, 1), (HeldSums{.levels = 1, .kept = 1}));
+  EXPECT_EQ(held(4, 1), (HeldSums{.levels = 3, .kept = 3}));
+  EXPECT_EQ(held(64, 1), (HeldSums{.levels = 7, .kept = 6}));
+  EXPECT_EQ(held(1, 64), (HeldSums{.levels = 2, .kept = 1}));
+  EXPECT_EQ(held(4, 2), (HeldSums{.levels = 4, .kept = 4}));
+}
+
+TEST(SumOrder, IsRefusedWhereItDoesNotDivideTheMicroBatches) {
+  EXPECT_TRUE(SumOrder::divides({.micro_batches = 12, .lanes = 3, .rounds = 2}));
+  EXPECT_FALSE(SumOrder::divides({.micro_batches = 12, .lanes = 5, .rounds = 1}));
+  EXPECT_FALSE(SumOrder::divides({.micro_batches = 12, .lanes = 4, .rounds = 2}));
+  EXPECT_FALSE(SumOrder::divides({.micro_batches = 12, .lanes = 0, .rounds = 1}));
+  EXPECT_FALSE(SumOrder::divides({.micro_batches = 2, .lanes = 4, .rounds = 1}));
+}
+
+}  // namespace
+}  // namespace sluice::offload
