@@ -134,7 +134,9 @@ class Program {
     const SteadyClock clock;
     const engine::ModelShape shape = report_.config.model.shape();
     SLUICE_RETURN_IF_ERROR(engine::validate(shape));
-    report_.parameters = engine::model_layout({.shape = shape}).parameter_elements();
+    const engine::ModelLayout model = engine::model_layout({.shape = shape});
+    report_.parameters = model.parameter_elements();
+    if (!model.lends(0)) report_.untied_embedding = model.layout(0).parameter_elements();
     SLUICE_ASSIGN_OR_RETURN(const tools::SyntheticTokens tokens,
                             tools::use_synthetic_tokens(report_.config));
     const std::int64_t begin_ns = clock.now_ns();
@@ -144,9 +146,14 @@ class Program {
     report_.setup_seconds = static_cast<double>(clock.now_ns() - begin_ns) * 1e-9;
     report_.tokens_per_step = run->tokens_per_step();
     report_.planned_gpu_bytes = run->plan().gpu_bytes();
-    if (planned) report_.predicted_step_s = planned->step_s;
+    if (planned) {
+      report_.predicted_step_s = planned->step_s;
+      report_.gpu = planned->machine.gpu;
+      report_.gpu_product_flops_per_s = planned->machine.speeds.gpu_matmul_flops_per_s;
+    }
     report_.planned_host_bytes = run->plan().host_bytes();
     report_.planned_nvme_bytes = run->plan().nvme_bytes();
+    report_.waves = run->plan().waves;
     return run;
   }
 

@@ -199,6 +199,10 @@ std::string StepReport::table() const {
     text += "predicted " + decimals(1e3 * *predicted_step_s, 1) + " ms; step / prediction " +
             decimals(median_step_seconds() / *predicted_step_s, 3) + "\n";
   }
+  if (waves && waves->count() > 1) {
+    text += std::to_string(waves->count()) + " waves of " + std::to_string(waves->of_a_wave) +
+            " of the step's " + std::to_string(waves->micro_batches) + " micro-batches\n";
+  }
   text += '\n';
   text += time_table(*this) + "\n" + memory_table(*this);
   if (const std::string flows = flow_table(*this); !flows.empty()) text += "\n" + flows;
@@ -210,12 +214,19 @@ std::string StepReport::json(const aio::MachineInfo& machine, const std::string&
   Json json = result_header(machine, command);
   if (!options.commit.empty()) json["commit"] = options.commit;
   json["parameters"] = parameters;
+  json["untied_embedding_parameters"] = untied_embedding;
   json["tokens_per_step"] = tokens_per_step;
   json["out_of_memory"] = out_of_memory.has_value();
   if (out_of_memory) json["error"] = *out_of_memory;
   json["interrupted"] = measured.interrupted;
   json["setup_s"] = setup_seconds;
   if (predicted_step_s) json["predicted_step_s"] = *predicted_step_s;
+  if (!gpu.empty()) json["gpu"] = {{"name", gpu}, {"product_flops_per_s", gpu_product_flops_per_s}};
+  if (waves) {
+    json["micro_batches"] = waves->micro_batches;
+    json["waves"] = waves->count();
+    json["wave_micro_batches"] = waves->of_a_wave;
+  }
   json["planned"] = {{"gpu_bytes", planned_gpu_bytes},
                      {"host_bytes", planned_host_bytes},
                      {"nvme_bytes", planned_nvme_bytes}};

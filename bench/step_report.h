@@ -9,6 +9,7 @@
 #include "bench/gpu_profile.h"
 #include "bench/step_options.h"
 #include "engine/config/config.h"
+#include "offload/step_program.h"
 #include "tools/measure/step_measure.h"
 
 namespace sluice::bench {
@@ -17,12 +18,16 @@ struct StepReport {
   StepBenchOptions options;
   config::Config config;
   std::uint64_t parameters = 0;
+  std::uint64_t untied_embedding = 0;  // of them, in an embedding that no head multiplies with
   std::uint64_t tokens_per_step = 0;
   double setup_seconds = 0;  // plan, memory, first weights
   std::uint64_t planned_gpu_bytes = 0;
   std::optional<double> predicted_step_s;
+  std::string gpu;                     // that the plan was made for; empty: none
+  double gpu_product_flops_per_s = 0;  // its large products, as the probe measured them
   std::uint64_t planned_host_bytes = 0;
   std::uint64_t planned_nvme_bytes = 0;
+  std::optional<offload::Waves> waves;  // once a plan is made
   tools::MemoryUse before;  // once a GPU has its context, and before the run took anything
   tools::StepMeasurement measured;
   std::optional<GpuProfile> profile;

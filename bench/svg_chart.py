@@ -14,6 +14,7 @@ class Curve:
     colour: str
     values: list          # one for each x; what is not finite leaves a gap
     dashed: bool = False
+    marked: bool = False  # each value has a dot
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,34 @@ class Panel:
     height: int
     curves: list
     from_zero: bool = False
+    legend: str = "top"   # or "bottom", or "" for none
+    legend_width: int = 200
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From left to right: numbers that ascend, at distances as they are."""
+    label: str
+    xs: list
+    logarithmic: bool = False  # of their logarithms, and each has its own mark
+
+    def place(self, x):
+        def scaled(number):
+            return math.log(number) if self.logarithmic else number
+        first, last = scaled(self.xs[0]), scaled(self.xs[-1])
+        share = (scaled(x) - first) / (last - first) if last > first else 0.5
+        return LEFT + share * (WIDTH - LEFT - RIGHT - 2 * self.margin) + self.margin
+
+    @property
+    def margin(self):
+        """So that marks at the ends have room for their numbers."""
+        return 30 if self.logarithmic else 0
+
+    def marks(self):
+        if self.logarithmic:
+            return [(x, f"{x:,}") for x in self.xs]
+        return [(x, f"{x:g}") for x in ticks(self.xs[0], self.xs[-1], 8)
+                if self.xs[0] <= x <= self.xs[-1]]
 
 
 def ticks(low, high, most=6):
@@ -39,17 +68,21 @@ def finite(panel):
     return values or [0.0]
 
 
-def path_of(curve, place_x, place_y):
-    pieces, drawing = [], False
-    for index, value in enumerate(curve.values):
+def curve_lines(curve, axis, place_y):
+    pieces, dots, drawing = [], [], False
+    for x, value in zip(axis.xs, curve.values):
         if not math.isfinite(value):
             drawing = False
             continue
-        pieces.append(f"{'L' if drawing else 'M'}{place_x(index):.1f} {place_y(value):.1f}")
+        at_x, at_y = f"{axis.place(x):.1f}", f"{place_y(value):.1f}"
+        pieces.append(f"{'L' if drawing else 'M'}{at_x} {at_y}")
+        dots.append(f'<circle cx="{at_x}" cy="{at_y}" r="3.2" fill="{curve.colour}"/>')
         drawing = True
+    if not pieces:
+        return []
     dash = ' stroke-dasharray="5 4"' if curve.dashed else ""
-    return (f'<path d="{" ".join(pieces)}" fill="none" stroke="{curve.colour}" '
-            f'stroke-width="1.6"{dash}/>')
+    return [f'<path d="{" ".join(pieces)}" fill="none" stroke="{curve.colour}" '
+            f'stroke-width="1.6"{dash}/>', *(dots if curve.marked else [])]
 
 
 def text(x, y, words, anchor="start", more=""):
@@ -57,7 +90,7 @@ def text(x, y, words, anchor="start", more=""):
             f'{escape(words)}</text>')
 
 
-def panel_lines(panel, top, xs, place_x):
+def panel_lines(panel, top, axis):
     values = finite(panel)
     marks = ticks(0.0 if panel.from_zero else min(values), max(values))
     low, high = marks[0], marks[-1]
@@ -72,26 +105,28 @@ def panel_lines(panel, top, xs, place_x):
         lines.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
                      'stroke="#ddd"/>')
         lines.append(text(LEFT - 8, y + 4, f"{mark:g}", "end"))
-    for mark in ticks(xs[0], xs[-1], 8):
-        if xs[0] <= mark <= xs[-1]:
-            x = place_x(mark - xs[0])
-            lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 5}" '
-                         'stroke="#666"/>')
-            lines.append(text(x, bottom + 18, f"{mark:g}", "middle"))
+    for mark, words in axis.marks():
+        x = axis.place(mark)
+        lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 5}" '
+                     'stroke="#666"/>')
+        lines.append(text(x, bottom + 18, words, "middle"))
     lines.append(f'<rect x="{LEFT}" y="{top}" width="{WIDTH - LEFT - RIGHT}" '
                  f'height="{panel.height}" fill="none" stroke="#666"/>')
     middle = top + panel.height / 2
     lines.append(text(16, middle, panel.label, "middle", f' transform="rotate(-90 16 {middle})"'))
-    lines += [path_of(curve, place_x, place_y) for curve in panel.curves]
-    return lines + legend(panel, top)
+    for curve in panel.curves:
+        lines += curve_lines(curve, axis, place_y)
+    return lines + (legend(panel, top) if panel.legend else [])
 
 
 def legend(panel, top):
-    x = WIDTH - RIGHT - 200
-    lines = [f'<rect x="{x - 8}" y="{top + 5}" width="200" height="{18 * len(panel.curves) + 4}" '
+    x = WIDTH - RIGHT - panel.legend_width
+    height = 18 * len(panel.curves) + 4
+    y_first = top + 5 if panel.legend == "top" else top + panel.height - height - 5
+    lines = [f'<rect x="{x - 8}" y="{y_first}" width="{panel.legend_width}" height="{height}" '
              'fill="white" fill-opacity="0.8"/>']
     for number, curve in enumerate(panel.curves):
-        y = top + 20 + 18 * number
+        y = y_first + 15 + 18 * number
         dash = ' stroke-dasharray="5 4"' if curve.dashed else ""
         lines.append(f'<line x1="{x}" x2="{x + 26}" y1="{y - 4}" y2="{y - 4}" '
                      f'stroke="{curve.colour}" stroke-width="2"{dash}/>')
@@ -99,19 +134,15 @@ def legend(panel, top):
     return lines
 
 
-def chart(title, x_label, xs, panels):
-    """xs: equally spaced by 1, at least two; as many values in each curve."""
+def chart(title, axis, panels):
+    """As many values in each curve as the axis has xs."""
     height = TOP + sum(panel.height for panel in panels) + GAP * (len(panels) - 1) + BOTTOM
-
-    def place_x(steps):
-        return LEFT + steps / (xs[-1] - xs[0]) * (WIDTH - LEFT - RIGHT)
-
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
              f'viewBox="0 0 {WIDTH} {height}">', '<rect width="100%" height="100%" fill="white"/>',
              text(WIDTH / 2, 28, title, "middle", ' font-weight="bold"')]
     top = TOP
     for panel in panels:
-        lines += panel_lines(panel, top, xs, place_x)
+        lines += panel_lines(panel, top, axis)
         top += panel.height + GAP
-    lines.append(text(WIDTH / 2, height - 8, x_label, "middle"))
+    lines.append(text(WIDTH / 2, height - 8, axis.label, "middle"))
     return "\n".join([*lines, "</svg>"]) + "\n"

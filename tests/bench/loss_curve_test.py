@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 
 import reference_packages  # noqa: E402
 import svg_chart  # noqa: E402
-from svg_chart import Curve, Panel  # noqa: E402
+from svg_chart import Axis, Curve, Panel  # noqa: E402
 
 reference_packages.use()
 MISSING = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
@@ -50,7 +50,7 @@ class Charts(unittest.TestCase):
 
     def test_a_chart_is_xml_and_curves_stay_in_their_panels(self):
         values = [1.0, 3.0, math.nan, 2.0, math.inf, 4.0]
-        text = svg_chart.chart("a < b", "step", list(range(1, 7)), [
+        text = svg_chart.chart("a < b", Axis("step", list(range(1, 7))), [
             Panel("loss", 200, [Curve("one & two", "#000", values)]),
             Panel("difference", 100, [Curve("three", "#111", [-0.5] * 6, dashed=True)])])
         tree = xml.etree.ElementTree.fromstring(text)

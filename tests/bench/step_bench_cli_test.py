@@ -69,6 +69,9 @@ class Results(StepBenchTest):
         self.assertEqual((data["parameters"], data["tokens_per_step"], data["commit"]),
                          (PARAMETERS, 128, "abc"))
         self.assertEqual((len(data["steps"]), len(data["warmup_s"])), (4, 2))
+        self.assertEqual((data["micro_batches"], data["waves"], data["wave_micro_batches"],
+                          data["untied_embedding_parameters"]), (2, 1, 2, 0))
+        self.assertNotIn("gpu", data)
         self.assertEqual((data["out_of_memory"], data["interrupted"]), (False, False))
         self.assertAlmostEqual(data["median"]["tokens_per_s"] * data["median"]["step_s"], 128)
         for step in data["steps"]:
@@ -88,6 +91,14 @@ class Results(StepBenchTest):
             self.assertLess(moved[flow]["a_step"], least + 4 * (4096 + 4096 + 10 * 128 * 12))
             self.assertAlmostEqual(moved[flow]["a_parameter"] * PARAMETERS, moved[flow]["a_step"])
         self.assertEqual(os.listdir(self.path("nvme")), [])
+
+    def test_waves_and_what_is_only_looked_up(self):
+        result = self.run_it("--steps", 1, "--json", self.path("out.json"), "--set",
+                             "placement.wave_micro_batches=1", "--set", "model.family=llama")
+        self.assertIn("2 waves of 1 of the step's 2 micro-batches", result.stdout)
+        data = self.results()
+        self.assertEqual((data["micro_batches"], data["waves"], data["wave_micro_batches"],
+                          data["untied_embedding_parameters"]), (2, 2, 1, VOCAB * HIDDEN))
 
     def test_seconds_end_it(self):
         self.run_it("--steps", 100000, "--seconds", 0.5, "--json", self.path("out.json"))

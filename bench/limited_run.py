@@ -1,0 +1,85 @@
+"""One run of a program within a time limit, the machine it ran on, and what is shown meanwhile."""
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TAIL_BYTES = 16_000
+
+
+def last_words(output):
+    """The line that says why: for Python the last one, for step_bench its own sentence."""
+    lines = [line.strip() for line in output.strip().splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith("step_bench:") or "Error" in line]
+    return (told or lines or ["no words"])[-1][:300]
+
+
+def stop(process):
+    """With all that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def run_limited(command, limit_s, show):
+    """(exit code or None where the time was up, the end of its output, seconds)."""
+    begin = time.monotonic()
+    with tempfile.TemporaryFile() as said:
+        # A session of its own, so that whatever it started ends with it.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said,
+                                   stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            while process.poll() is None and time.monotonic() - begin < limit_s:
+                show(time.monotonic() - begin)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.5)
+        finally:
+            timed_out = process.poll() is None
+            stop(process)
+        said.seek(max(0, said.seek(0, os.SEEK_END) - TAIL_BYTES))
+        text = said.read().decode("utf-8", "replace")
+    return None if timed_out else process.returncode, text, time.monotonic() - begin
+
+
+class Progress:
+    """One line on a terminal, a plain line for each run elsewhere."""
+
+    def __init__(self):
+        self.on = sys.stderr.isatty()
+
+    def show(self, text):
+        if self.on:
+            width = shutil.get_terminal_size().columns - 1
+            print("\r\033[K" + text[:width], end="", file=sys.stderr, flush=True)
+
+    def say(self, text):
+        print(("\r\033[K" if self.on else "") + text, file=sys.stderr, flush=True)
+
+
+def first_line(command):
+    """Of what it prints; None where it fails."""
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True,
+                              check=True).stdout.strip().splitlines()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return None
+
+
+def machine():
+    cpu = "unknown"
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        match = re.search(r"model name\s*:\s*(.+)", file.read())
+        cpu = match[1] if match else cpu
+    return {"cpu": cpu, "cores": len(os.sched_getaffinity(0)),
+            "ram_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "kernel": f"{platform.system()} {platform.release()}",
+            "gpu": first_line(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"])}
