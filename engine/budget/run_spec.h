@@ -19,7 +19,9 @@ enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
 struct NumberTypes {
   offload::ParamForm form = offload::ParamForm::kSplit;
   offload::GradType gradient = offload::GradType::kBf16;
+  offload::ElementType moments = offload::ElementType::kFp32;
 
+  offload::StateForm state() const { return {.param = form, .moments = moments}; }
   offload::ElementType compute() const { return offload::compute_type(form); }
 };
 
@@ -53,7 +55,12 @@ struct RunSpec {
   // Gradients are added up from wave to wave.
   bool keeps_sums() const { return trains() && waves().count() > 1; }
   bool trains() const { return purpose == RunPurpose::kTraining; }
-  NumberTypes types() const { return number_types(config.precision); }
+  NumberTypes types() const {
+    NumberTypes types = number_types(config.precision);
+    if (config.optimizer.moments == config::MomentType::kBf16)
+      types.moments = offload::ElementType::kBf16;
+    return types;
+  }
 };
 
 }  // namespace sluice::engine
