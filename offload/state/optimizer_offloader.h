@@ -124,9 +124,9 @@ class OptimizerOffloader {
   struct Step {
     // By SubGroup::group, or what UnitSpec::scalars says instead; copied.
     std::span<const AdamwScalars> groups;
-    std::int64_t number = 1;  // AdamwOptions::step; bf16 moments are rounded with its random bits
     UnitSource* source = nullptr;  // until the step is done
     bool background = false;
+    std::int64_t number = 1;  // AdamwOptions::step; bf16 moments are rounded with its random bits
   };
   // Foreground: returns when all host updates are done. Background: returns immediately, or when
   // the previous step is done.

@@ -268,7 +268,7 @@ class Rig {
     source_->ready_order.clear();
     const std::vector<AdamwScalars> groups = problem_.scalars(step);  // captured by step()
     return offloader_->step(
-        {.groups = groups, .number = step + 1, .source = source_.get(), .background = background});
+        {.groups = groups, .source = source_.get(), .background = background, .number = step + 1});
   }
   // As the next forward would: unit by unit, each with its new parameters.
   Status forward(int step) {

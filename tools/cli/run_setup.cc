@@ -21,6 +21,7 @@
 #include "engine/preflight/shared_file_systems.h"
 #include "engine/run/run_checkpoints.h"
 #include "engine/run/state_image.h"
+#include "engine/run/stored_state.h"
 #include "tools/cli/plan_here.h"
 
 namespace sluice::tools {
