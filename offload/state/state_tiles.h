@@ -47,8 +47,8 @@ struct StateTile {
 // `tile` is the tile's first byte, aligned to 64; `elements` how many it has.
 StateTile state_tile(StateForm form, std::byte* tile, std::uint64_t elements);
 
-// Of fields that lie elsewhere than in a tile; `master`: of lo or the master, or whatever where the
-// form has neither.
+// Of fields that lie anywhere; `master` is lo's or the master's place, and not used where the form
+// has neither.
 StateTile fields_at(StateForm form, std::byte* master, std::byte* m, std::byte* v);
 
 // What a kernel is given of a tile, except the gradient: its fields, and the parameter that begins
@@ -64,8 +64,8 @@ struct StateRange {
   std::span<float> v;
 };
 // To and from the form's own arrays, bit for bit except for NaNs of a split master, which become
-// the canonical one, and for moments that bf16 ones cannot represent: they are rounded as in a step,
-// with the keys of the arrays. pack_state() makes the 16-bit parameter too.
+// the canonical one, and for moments that bf16 cannot represent, which are rounded as in a step, by
+// the keys in the arrays. pack_state() makes the 16-bit parameter too.
 void pack_state(const StateRange& from, const AdamwArrays& to);
 void unpack_state(const AdamwArrays& from, const StateRange& to);
 

@@ -133,9 +133,10 @@ TEST_F(Checkpoint, KeepsBf16MomentsInHalfTheBytes) {
     ASSERT_OK((*writer)->commit(test_state(6, 12)));
     if (moments == DType::kF32) wide_bytes = (*writer)->total_bytes();
     // Headers may differ by some padding.
-    if (moments == DType::kBF16)
+    if (moments == DType::kBF16) {
       EXPECT_NEAR(static_cast<double>(wide_bytes - (*writer)->total_bytes()),
                   4.0 * static_cast<double>(elements), 200);
+    }
   }
   const auto reader = CheckpointReader::open(*queue_, kPath, {.chunks_ahead = 2});
   ASSERT_OK(reader);
