@@ -40,8 +40,8 @@ class StateSweep {
 
   enum class Direction : std::uint8_t { kRestore, kSnapshot };
   using Visit = std::function<Status(const StateRange& range)>;
-  // Both must outlive it. `rounding`: of kRestore, for moments that bf16 cannot represent, where they
-  // are stored so.
+  // Both must outlive it. `rounding`: of kRestore, for moments that are stored as bf16 and that it
+  // cannot represent.
   StateSweep(aio::Executor& executor, const Visit& visit, Direction direction, Calls calls,
              const MomentSeed& rounding = {});
   StateSweep(const StateSweep&) = delete;
