@@ -75,8 +75,8 @@ constexpr Key kKeys[] = {
      .field = SLUICE_FIELD(optimizer.moments),
      .default_json = "\"fp32\"",
      .choices = "fp32|bf16",
-     .meaning = "how the two moments are stored; bf16, rounded stochastically, makes the state 4 "
-                "bytes a parameter smaller, with which results change"},
+     .meaning = "how the two moments are stored: bf16 ones are rounded stochastically, take 4 "
+                "bytes a parameter less, and lead to other results"},
     {.path = "optimizer.params.bias_correction",
      .field = SLUICE_FIELD(optimizer.bias_correction),
      .default_json = "true",

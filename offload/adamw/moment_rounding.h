@@ -20,6 +20,7 @@
 #include <bit>
 #include <cfloat>
 #include <cstdint>
+#include <initializer_list>
 
 #include "offload/adamw/adamw_arrays.h"
 #include "offload/adamw/half.h"
@@ -34,7 +35,7 @@ struct MomentSeed {
 };
 
 // By SplitMix64's output function (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
-// Generators", 2014), over one value after the other.
+// Generators", 2014), over one value after the other. `unit`: its number in forward order.
 constexpr MomentKeys moment_keys(const MomentSeed& seed, int unit) {
   constexpr std::uint64_t kPurpose = 0x6d6f'6d65'6e74'7331;  // no other use of the seed has it
   std::uint64_t key = kPurpose;
