@@ -25,7 +25,8 @@ constexpr const char* kDescription =
 
 constexpr const char* kExamples =
     "Bytes moved per parameter (read + written): gradient 4 or 2, master, m and v 8 each, a\n"
-    "16-bit copy 2 more. fp32 gradient: 28; 16-bit gradient: 26.\n"
+    "16-bit copy 2 more. fp32 gradient: 28; 16-bit gradient: 26. With --moments bf16 m and v are\n"
+    "4 each: 18 with a 16-bit gradient.\n"
     "\n"
     "--cast reads 4 bytes an element and writes 2, or none. A copy is the wrong limit for it: "
     "reads\n"
@@ -45,8 +46,8 @@ constexpr const char* kExamples =
 
 // An empty optional was not given.
 struct AdamArguments {
-  std::optional<std::string> elements, grad, master, copy_out, threads, isa, seconds, runs, json,
-      cast, stagger;
+  std::optional<std::string> elements, grad, master, moments, copy_out, threads, isa, seconds, runs,
+      json, cast, stagger;
 };
 
 Error wrong(const char* option, const std::string& value, const std::string& allowed) {
@@ -96,7 +97,7 @@ Status parse_kernel(const AdamArguments& arguments, AdamBenchOptions& options) {
   if (arguments.cast) {
     for (const auto& [name, value] :
          {std::pair("--grad", &arguments.grad), std::pair("--master", &arguments.master),
-          std::pair("--copy-out", &arguments.copy_out)})
+          std::pair("--copy-out", &arguments.copy_out), std::pair("--moments", &arguments.moments)})
       if (*value) return wrong(name, **value, "left out with --cast, which measures no AdamW");
     options.kernel = BenchKernel::kCast;
     options.grad_name = *arguments.cast;
@@ -107,7 +108,11 @@ Status parse_kernel(const AdamArguments& arguments, AdamBenchOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(options.grad, type_of("--grad", options.grad_name, "fp32"));
   const std::string copy_out = arguments.copy_out.value_or("none");
   options.master_name = arguments.master.value_or("fp32");
-  SLUICE_ASSIGN_OR_RETURN(options.form, form_of(options.master_name, copy_out));
+  SLUICE_ASSIGN_OR_RETURN(options.form.param, form_of(options.master_name, copy_out));
+  options.moments_name = arguments.moments.value_or("fp32");
+  if (options.moments_name != "fp32" && options.moments_name != "bf16")
+    return wrong("--moments", options.moments_name, "fp32 or bf16");
+  if (options.moments_name == "bf16") options.form.moments = offload::ElementType::kBf16;
   if (copy_out != "none") options.master_name += "+" + copy_out;
   return {};
 }
@@ -157,8 +162,9 @@ int AdamBenchOptions::bytes_per_element() const {
 std::uint64_t AdamBenchOptions::plain_pass_bytes() const {
   std::uint64_t bytes = elements * 4;
   if (kernel == BenchKernel::kAdamw) {
-    const std::uint64_t copy = form == ParamForm::kFp32AndFp16 ? 2 : 0;
-    bytes = elements * (offload::element_bytes(grad) + 3 * 4 + copy) / 2;
+    const std::uint64_t copy = form.param == ParamForm::kFp32AndFp16 ? 2 : 0;
+    const std::uint64_t moments = 2 * offload::element_bytes(form.moments);
+    bytes = elements * (offload::element_bytes(grad) + 4 + moments + copy) / 2;
   }
   return align_up(bytes, 4 * kKiB);
 }
@@ -175,6 +181,7 @@ Result<std::optional<AdamBenchOptions>> parse_adam_command_line(int argc, const 
   add("--elements", to.elements, "N", "parameters [64M; --cast: 256M]");
   add("--grad", to.grad, "TYPE", "gradient: fp32, bf16 or fp16 [fp32]");
   add("--master", to.master, "FORM", "master weight: fp32 or split [fp32]");
+  add("--moments", to.moments, "TYPE", "both moments: fp32 or bf16 [fp32]");
   add("--copy-out", to.copy_out, "TYPE", "16-bit copy of an fp32 master: none, fp16 [none]");
   add("--cast", to.cast, "TYPE", "no AdamW: the fp32 gradient's cast to bf16, fp16 or none");
   add("--threads", to.threads, "N", "[the cores this process may use]");

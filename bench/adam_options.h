@@ -20,9 +20,10 @@ enum class BenchKernel : std::uint8_t {
 struct AdamBenchOptions {
   BenchKernel kernel = BenchKernel::kAdamw;
   std::uint64_t elements = 0;
-  offload::GradType grad = offload::GradType::kFp32;    // kCast: the type cast to
-  offload::ParamForm form = offload::ParamForm::kFp32;  // of kAdamw
-  std::string grad_name, master_name;                   // for the report
+  offload::GradType grad = offload::GradType::kFp32;  // kCast: the type cast to
+  // Of kAdamw.
+  offload::StateForm form = {.param = offload::ParamForm::kFp32};
+  std::string grad_name, master_name, moments_name;  // for the report
   int threads = 0;
   offload::Isa isa = offload::Isa::kScalar;
   double seconds = 0;  // of one measurement

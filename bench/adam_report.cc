@@ -86,9 +86,9 @@ std::string note_on(PlainPass pass) {
 
 std::string heading(const AdamBenchOptions& options, aio::PageKind page_kind) {
   const bool adamw = options.kernel == BenchKernel::kAdamw;
-  std::string text =
-      adamw ? "AdamW: " + options.grad_name + " gradient, " + options.master_name + " master, "
-            : "fp32 gradient, cast to " + options.grad_name + ", and its squares: ";
+  std::string text = adamw ? "AdamW: " + options.grad_name + " gradient, " + options.master_name +
+                                 " master, " + options.moments_name + " moments, "
+                           : "fp32 gradient, cast to " + options.grad_name + ", and its squares: ";
   text += format_bytes(options.elements) + " elements, " + std::string(to_string(options.isa)) +
           ", " + std::to_string(options.threads) +
           (options.threads == 1 ? " thread, " : " threads, ") + std::string(to_string(page_kind));
@@ -132,6 +132,7 @@ std::string AdamReport::json(const aio::MachineInfo& machine, const std::string&
   if (adamw) {
     json["grad"] = options.grad_name;
     json["master"] = options.master_name;
+    json["moments"] = options.moments_name;
   } else {
     json["cast"] = options.grad_name;
   }

@@ -1,10 +1,12 @@
 #include "bench/adam_workload.h"
 
 #include "offload/adamw/half.h"
+#include "offload/adamw/moment_rounding.h"
 #include "offload/adamw/split_master.h"
 
 namespace sluice::bench {
 
+using offload::ElementType;
 using offload::GradType;
 using offload::ParamForm;
 
@@ -19,7 +21,9 @@ AdamWorkload::AdamWorkload(const AdamBenchOptions& options, aio::Executor& execu
                                             .clip_norm = 1})
                    .value()) {
   arrays_.grad_type = options.grad;
-  arrays_.param_form = options.form;
+  arrays_.param_form = options.form.param;
+  arrays_.moment_type = options.form.moments;
+  arrays_.moment_keys = offload::moment_keys({.run_seed = 1, .step = 1000}, 0);
 }
 
 Result<std::unique_ptr<KernelWorkload>> AdamWorkload::create(const AdamBenchOptions& options,
@@ -43,8 +47,12 @@ Status AdamWorkload::map_arrays() {
     SLUICE_RETURN_IF_ERROR(map_array(arrays_.lo, 2));
   else
     SLUICE_RETURN_IF_ERROR(map_array(arrays_.master, 4));
-  SLUICE_RETURN_IF_ERROR(map_array(arrays_.m, 4));
-  return map_array(arrays_.v, 4);
+  if (arrays_.moment_type == ElementType::kFp32) {
+    SLUICE_RETURN_IF_ERROR(map_array(arrays_.m, 4));
+    return map_array(arrays_.v, 4);
+  }
+  SLUICE_RETURN_IF_ERROR(map_array(arrays_.m16, 2));
+  return map_array(arrays_.v16, 2);
 }
 
 void AdamWorkload::fill(std::uint64_t begin, std::uint64_t end) {
@@ -65,8 +73,15 @@ void AdamWorkload::fill(std::uint64_t begin, std::uint64_t end) {
     } else {
       arrays_.master[i] = weight;
     }
-    arrays_.m[i] = 1e-4F * noise(i + 2 * elements_);
-    arrays_.v[i] = 1e-6F * (1 + noise(i + 3 * elements_));
+    const float m = 1e-4F * noise(i + 2 * elements_);
+    const float v = 1e-6F * (1 + noise(i + 3 * elements_));
+    if (arrays_.moment_type == ElementType::kFp32) {
+      arrays_.m[i] = m;
+      arrays_.v[i] = v;
+    } else {
+      arrays_.m16[i] = offload::bf16_from_float(m);
+      arrays_.v16[i] = offload::bf16_from_float(v);
+    }
   }
 }
 

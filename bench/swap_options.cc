@@ -62,14 +62,17 @@ Status parse_state(const SwapArguments& given, SwapBenchOptions& options) {
                                                         1, std::uint64_t{1} << 40));
   const std::string bytes = given.bytes_per_element.value_or("10");
   if (bytes == "8") {
-    options.form = ParamForm::kFp32;
+    options.form = {ParamForm::kFp32};
   } else if (bytes == "10") {
-    options.form = ParamForm::kSplit;
+    options.form = {ParamForm::kSplit};
   } else if (bytes == "12") {
-    options.form = ParamForm::kFp32AndFp16;
+    options.form = {ParamForm::kFp32AndFp16};
+  } else if (bytes == "6") {
+    options.form = {ParamForm::kSplit, offload::ElementType::kBf16};
   } else {
-    return wrong("--bytes-per-element", bytes,
-                 "choose 10 (bf16 mode), 12 (fp16 mode) or 8 (fp32 mode)");
+    return wrong(
+        "--bytes-per-element", bytes,
+        "choose 10 (bf16 mode), 12 (fp16 mode), 8 (fp32 mode) or 6 (bf16 mode and moments)");
   }
   const std::string record = given.record_elements.value_or("4M");
   SLUICE_ASSIGN_OR_RETURN(options.record_elements, elements_of("--record-elements", record,
@@ -216,8 +219,8 @@ Result<std::optional<SwapBenchOptions>> parse_swap_command_line(int argc, const 
   add(kWhere, "--weights", to.weights, "W:W", "share of each --path [equal]");
   constexpr const char* kWhat = "State";
   add(kWhat, "--elements", to.elements, "N", "parameters [1G]");
-  add(kWhat, "--bytes-per-element", to.bytes_per_element, "8|10|12",
-      "fp32, bf16 or fp16 mode [10]");
+  add(kWhat, "--bytes-per-element", to.bytes_per_element, "6|8|10|12",
+      "bf16 mode and moments, fp32, bf16 or fp16 mode [10]");
   add(kWhat, "--record-elements", to.record_elements, "N", "read and written at once [4M]");
   constexpr const char* kMemory = "Memory and order";
   add(kMemory, "--pinned-budget", to.pinned_budget, "BYTES", "as many buffers as fit [512M]");

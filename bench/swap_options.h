@@ -20,7 +20,7 @@ struct SwapBenchOptions {
   // size is that of the reference's file.
   AioOptions io;
   std::uint64_t elements = 0;
-  offload::ParamForm form = offload::ParamForm::kSplit;
+  offload::StateForm form;
   std::uint64_t record_elements = 0;
   int buffers = 0;
   std::uint64_t pinned_budget_bytes = 0;  // 0: --buffers was given

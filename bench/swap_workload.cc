@@ -77,7 +77,7 @@ Status SwapWorkload::take_memory() {
   const std::uint64_t elements = options_.record_elements_of(0);
   SLUICE_ASSIGN_OR_RETURN(gradient_, aio::PageMemory::map(2 * elements, /*huge_pages=*/true));
   const auto parameter_bytes =
-      static_cast<std::uint64_t>(offload::param_bytes_per_element(options_.form));
+      static_cast<std::uint64_t>(offload::param_bytes_per_element(options_.form.param));
   SLUICE_ASSIGN_OR_RETURN(parameters_,
                           aio::PageMemory::map(parameter_bytes * elements, /*huge_pages=*/true));
   auto* gradient = reinterpret_cast<std::uint16_t*>(gradient_.bytes().data());
@@ -126,8 +126,15 @@ Status SwapWorkload::fill(const tools::Interrupt& interrupt, const OnProgress& o
     for (std::uint64_t i = 0; i < count; ++i) {
       if (fields.lo != nullptr) fields.lo[i] = static_cast<std::uint16_t>((first + i) * 40503);
       if (fields.master != nullptr) fields.master[i] = 0.05F * noise(first + i);
-      fields.m[i] = 1e-4F * noise(first + i + elements);
-      fields.v[i] = 1e-6F * (1 + noise(first + i + 2 * elements));
+      const float m = 1e-4F * noise(first + i + elements);
+      const float v = 1e-6F * (1 + noise(first + i + 2 * elements));
+      if (options_.form.moments == offload::ElementType::kFp32) {
+        fields.m[i] = m;
+        fields.v[i] = v;
+      } else {
+        fields.m16[i] = offload::bf16_from_float(m);
+        fields.v16[i] = offload::bf16_from_float(v);
+      }
     }
   });
   SLUICE_ASSIGN_OR_RETURN(const auto writer,
@@ -151,7 +158,7 @@ void SwapWorkload::work_on_tile(std::uint64_t record_elements, int tile,
   const std::uint64_t elements = elements_of_tile(record_elements, tile);
   const std::uint64_t first = static_cast<std::uint64_t>(tile) * kTileElements;
   const auto param_bytes =
-      static_cast<std::uint64_t>(offload::param_bytes_per_element(options_.form));
+      static_cast<std::uint64_t>(offload::param_bytes_per_element(options_.form.param));
   offload::AdamwArrays arrays =
       offload::tile_arrays(options_.form, offload::state_tile(options_.form, data.data(), elements),
                            parameters_.bytes().data() + first * param_bytes);

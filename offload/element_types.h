@@ -1,5 +1,6 @@
 // ElementType: the types of numbers that parameters in use, gradients and activations are made of,
 // and the bytes of each. ParamForm: how a parameter is stored, with its 16-bit form if it has one.
+// StateForm: how all that AdamW keeps of a parameter is stored.
 //
 // Plain data (CUDA code includes this file).
 #pragma once
@@ -38,6 +39,21 @@ constexpr ElementType compute_type(ParamForm form) {
 
 constexpr int param_bytes_per_element(ParamForm form) {
   return static_cast<int>(element_bytes(compute_type(form)));
+}
+
+struct StateForm {
+  ParamForm param = ParamForm::kSplit;
+  ElementType moments = ElementType::kFp32;  // of m and v: kFp32, or kBf16 (moment_rounding.h)
+};
+
+// Of lo or the master, as far as it is state; 0: the parameter itself is the master.
+constexpr std::uint64_t master_bytes_per_element(ParamForm form) {
+  return form == ParamForm::kSplit ? 2 : form == ParamForm::kFp32 ? 0 : 4;
+}
+
+// Of the state of one parameter, besides the parameter itself.
+constexpr int state_bytes_per_element(StateForm form) {
+  return static_cast<int>(master_bytes_per_element(form.param) + 2 * element_bytes(form.moments));
 }
 
 }  // namespace sluice::offload

@@ -72,7 +72,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
       sums_(spec.sums()),
       block_slots_(block_slots),
       sub_group_elements_(engine::sub_group_elements(spec.config)),
-      storage_{.form = spec.types().form, .record_elements = record_elements(spec.config)},
+      storage_{.form = spec.types().state(), .record_elements = record_elements(spec.config)},
       swap_buffers_(engine::swap_buffers(spec.config)),
       params_(spec.config.zero.offload_param),
       base_form_(BaseForm::of(spec)),

@@ -20,7 +20,9 @@ enum class RunPurpose : std::uint8_t { kTraining, kEvaluation, kGeneration };
 struct NumberTypes {
   offload::ParamForm form = offload::ParamForm::kSplit;
   offload::GradType gradient = offload::GradType::kBf16;
+  offload::ElementType moments = offload::ElementType::kFp32;
 
+  offload::StateForm state() const { return {.param = form, .moments = moments}; }
   offload::ElementType compute() const { return offload::compute_type(form); }
 };
 
@@ -61,7 +63,12 @@ struct RunSpec {
     return trains() ? sum_order().held(waves()) : offload::HeldSums{};
   }
   bool trains() const { return purpose == RunPurpose::kTraining; }
-  NumberTypes types() const { return number_types(config.precision); }
+  NumberTypes types() const {
+    NumberTypes types = number_types(config.precision);
+    if (config.optimizer.moments == config::MomentType::kBf16)
+      types.moments = offload::ElementType::kBf16;
+    return types;
+  }
 };
 
 }  // namespace sluice::engine

@@ -88,9 +88,10 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement>
   }
   const config::Config& config = spec.config;
   offload::OptimizerOffloader::Options& optimizer = plan.optimizer;
-  optimizer.form = spec.types().form;
+  optimizer.form = spec.types().state();
   optimizer.grad_type = spec.types().gradient;
   optimizer.isa = offload::best_isa();
+  optimizer.run_seed = static_cast<std::uint64_t>(config.run.seed);
   optimizer.units = unit_specs(spec.model);
   SLUICE_RETURN_IF_ERROR(apply_settings(spec, plan));
   SLUICE_ASSIGN_OR_RETURN(optimizer.placement, sub_groups(spec, optimizer.units, places));

@@ -21,7 +21,7 @@ constexpr std::int64_t kVersionWithSkips = 2;     // skipped_in_a_row is there
 constexpr std::int64_t kVersionWithFamilies = 3;  // and family, family_numbers: no plain GPT-2
 constexpr std::int64_t kVersionWithAdapters = 4;  // and adapters, whose parameters are all it holds
 constexpr std::int64_t kVersionWithAdapterOptions = 5;  // dropout, base_bits, base_sample
-constexpr std::int64_t kVersionWithSums = 6;            // sums is there
+constexpr std::int64_t kVersionWithSums = 6;            // sums is there, or moments
 constexpr std::int64_t kNewestVersion = kVersionWithSums;
 constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that do not say
 constexpr std::int64_t kWorldSize = 1;
@@ -58,8 +58,9 @@ bool names_family(const StoredRun& run) {
   return run.adapters || run.family != kFirstFamily || !run.family_numbers.empty();
 }
 
-std::int64_t version_of(const CheckpointState& state) {
-  if (state.run.sums != SumsOfRun{}) return kVersionWithSums;
+std::int64_t version_of(const CheckpointManifest& manifest) {
+  const CheckpointState& state = manifest.state;
+  if (state.run.sums != SumsOfRun{} || manifest.moments != DType::kF32) return kVersionWithSums;
   if (state.run.adapters) {
     const StoredAdapters& adapters = *state.run.adapters;
     const bool plain = adapters.dropout == 0 && adapters.base_bits == StoredAdapters{}.base_bits &&
@@ -176,6 +177,14 @@ Result<StoredFile> file_from_json(const json& content, std::uint64_t chunk_bytes
   return file;
 }
 
+Result<DType> moments_from_json(const json& content) {
+  const auto found = content.find("moments");
+  if (found == content.end()) return DType::kF32;
+  const auto name = found->get<std::string>();
+  if (name == to_string(DType::kBF16)) return DType::kBF16;
+  return corrupt("it says that its moments are " + name + ", and not BF16 or nothing of them");
+}
+
 Status check_position(const StoredPosition& position) {
   const bool possible = position.global_step >= 0 && position.applied_step >= 0 &&
                         position.applied_step <= position.global_step &&
@@ -226,10 +235,11 @@ Status check_format(const json& content) {
                                                ", and this program reads versions up to " +
                                                std::to_string(kNewestVersion) +
                                                use_its_version(content));
-  const bool has_sums = content.at("run").contains("sums");
-  if ((version >= kVersionWithSums) != has_sums)
+  const bool has_news = content.at("run").contains("sums") || content.contains("moments");
+  if ((version >= kVersionWithSums) != has_news)
     return corrupt("it is of format version " + std::to_string(version) + ", and it " +
-                   (has_sums ? "says" : "does not say") + " how gradients are added up");
+                   (has_news ? "says" : "does not say") +
+                   " how gradients are added up, or how moments are stored");
   const bool names_all = version >= kVersionWithFamilies && version < kVersionWithSums;
   if (names_all && !content.at("run").contains("family"))
     return corrupt("it is of format version " + std::to_string(version) +
@@ -263,6 +273,7 @@ Result<CheckpointManifest> manifest_from_json(const json& content) {
   SLUICE_RETURN_IF_ERROR(check_sums(manifest.state.run.sums));
   manifest.parameters = content.at("parameters").get<std::uint64_t>();
   manifest.elements = content.at("elements").get<std::uint64_t>();
+  SLUICE_ASSIGN_OR_RETURN(manifest.moments, moments_from_json(content));
   manifest.chunk_bytes = content.at("chunk_bytes").get<std::uint64_t>();
   if (manifest.chunk_bytes < kMinChunkBytes || manifest.chunk_bytes > kMaxChunkBytes ||
       manifest.chunk_bytes % kMinChunkBytes != 0)
@@ -294,19 +305,21 @@ std::uint64_t checkpoint_hash(std::span<const std::byte> bytes, const Checkpoint
 std::string to_text(const CheckpointManifest& manifest) {
   json files = json::array();
   for (const StoredFile& file : manifest.files) files.push_back(to_json(file));
-  return swap::to_sealed_text({{"format", kFormat},
-                               {"version", version_of(manifest.state)},
-                               {"world_size", kWorldSize},
-                               {"program_version", manifest.state.program_version},
-                               {"train", to_json(manifest.state.position)},
-                               {"run", to_json(manifest.state.run)},
-                               {"loss", finite_or_null(manifest.state.loss)},
-                               {"validation_loss", finite_or_null(manifest.state.validation_loss)},
-                               {"configuration", manifest.state.configuration},
-                               {"parameters", manifest.parameters},
-                               {"elements", manifest.elements},
-                               {"chunk_bytes", manifest.chunk_bytes},
-                               {"files", std::move(files)}});
+  json content = {{"format", kFormat},
+                  {"version", version_of(manifest)},
+                  {"world_size", kWorldSize},
+                  {"program_version", manifest.state.program_version},
+                  {"train", to_json(manifest.state.position)},
+                  {"run", to_json(manifest.state.run)},
+                  {"loss", finite_or_null(manifest.state.loss)},
+                  {"validation_loss", finite_or_null(manifest.state.validation_loss)},
+                  {"configuration", manifest.state.configuration},
+                  {"parameters", manifest.parameters},
+                  {"elements", manifest.elements},
+                  {"chunk_bytes", manifest.chunk_bytes},
+                  {"files", std::move(files)}};
+  if (manifest.moments != DType::kF32) content["moments"] = to_string(manifest.moments);
+  return swap::to_sealed_text(content);
 }
 
 Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text) {

@@ -11,7 +11,9 @@
 
 #include "aio/io_queue.h"
 #include "aio/result.h"
+#include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/checkpoint_state.h"
+#include "engine/weights/dtype.h"
 
 namespace sluice::engine {
 
@@ -31,6 +33,7 @@ struct CheckpointManifest {
   CheckpointState state;
   std::uint64_t parameters = 0;  // how many tensors the model has
   std::uint64_t elements = 0;    // of all of them
+  DType moments = DType::kF32;   // of both moments' files: or kBF16
   std::uint64_t chunk_bytes = kDefaultChunkBytes;
   // The families' shards in order, family by family, then the weights' index. A file's number in
   // this list is part of its chunks' checksums.
@@ -38,6 +41,7 @@ struct CheckpointManifest {
 
   std::uint64_t total_bytes() const;                         // of all files
   std::uint64_t shards() const { return files.size() / 3; }  // of each family
+  DType dtype_of(Family family) const { return family == Family::kMaster ? DType::kF32 : moments; }
 
   friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;
 };

@@ -1,6 +1,8 @@
 #include "engine/checkpoint/checkpoint_reader.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <utility>
 
 #include "engine/checkpoint/chunked_reader.h"
@@ -71,10 +73,12 @@ Result<std::vector<TensorInfo>> CheckpointReader::read_header(Family family, std
   auto header = parse_safetensors_json(json, file->size_bytes() - data_offset_bytes);
   if (!header.ok()) return in_file(std::move(header).error());
   for (const TensorInfo& tensor : header->tensors) {
-    if (tensor.dtype != DType::kF32)
+    const DType expected = manifest_.dtype_of(family);
+    if (tensor.dtype != expected)
       return in_file(Error(ErrorCode::kCorrupt, "tensor " + in_quotes(tensor.name) + " is " +
                                                     std::string(to_string(tensor.dtype)) +
-                                                    ", and a checkpoint has F32"));
+                                                    ", and the checkpoint has " +
+                                                    std::string(to_string(expected)) + " there"));
   }
   return std::move(header->tensors);
 }
@@ -88,9 +92,11 @@ Status CheckpointReader::add_shard(std::size_t shard) {
       places_.resize(first + tensors.size(), Place{.shard = shard});
       parameters_.insert(parameters_.end(), tensors.begin(), tensors.end());
     }
-    const bool same = std::equal(
-        tensors.begin(), tensors.end(), parameters_.begin() + static_cast<std::ptrdiff_t>(first),
-        parameters_.end(), [](const TensorSpec& a, const TensorSpec& b) { return a == b; });
+    const bool same = std::equal(tensors.begin(), tensors.end(),
+                                 parameters_.begin() + static_cast<std::ptrdiff_t>(first),
+                                 parameters_.end(), [](const TensorSpec& a, const TensorSpec& b) {
+                                   return a.name == b.name && a.shape == b.shape;
+                                 });
     if (!same)
       return Error(ErrorCode::kCorrupt,
                    files_[f]->path() + " has other parameters than " + files_[0]->path());
@@ -139,8 +145,19 @@ Status CheckpointReader::read_family(Family family, std::string_view parameter,
   if (values.empty()) return {};
   const Place& place = places_[entry->second];
   SLUICE_ASSIGN_OR_RETURN(ChunkedReader* const file, file_of(family, place.shard));
-  return file->read(place.offset_bytes[index_of(family)] + first_element * sizeof(float),
-                    std::as_writable_bytes(values));
+  // The narrower numbers lie in the end of the room until each has become one of the values.
+  const DType dtype = manifest_.dtype_of(family);
+  const std::span<std::byte> stored =
+      std::as_writable_bytes(values).last(values.size() * element_bytes(dtype));
+  SLUICE_RETURN_IF_ERROR(file->read(
+      place.offset_bytes[index_of(family)] + first_element * element_bytes(dtype), stored));
+  if (dtype == DType::kF32) return {};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint16_t half = 0;
+    std::memcpy(&half, stored.data() + i * sizeof(half), sizeof(half));
+    values[i] = std::bit_cast<float>(std::uint32_t{half} << 16);
+  }
+  return {};
 }
 
 Status CheckpointReader::read(std::string_view parameter, std::uint64_t first_element,

@@ -1,6 +1,7 @@
 #include "engine/checkpoint/checkpoint_writer.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <utility>
 
@@ -28,6 +29,9 @@ Status check_options(const CheckpointWriter::Options& options) {
       options.chunk_bytes % kMinChunkBytes != 0)
     return invalid("a checkpoint's chunks have a multiple of 4096 bytes up to 64M, not " +
                    std::to_string(options.chunk_bytes));
+  if (options.moments != DType::kF32 && options.moments != DType::kBF16)
+    return invalid("a checkpoint's moments are F32 or BF16, not " +
+                   std::string(to_string(options.moments)));
   if (options.chunks_in_flight < 2 || options.chunks_in_flight > kMaxChunksInFlight)
     return invalid("2 to " + std::to_string(kMaxChunksInFlight) +
                    " chunks of a checkpoint can be in flight, not " +
@@ -95,17 +99,19 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 Status CheckpointWriter::prepare(std::span<const TensorSpec> parameters) {
-  SLUICE_ASSIGN_OR_RETURN(shards_, plan_shards(parameters, options_.max_shard_bytes));
+  SLUICE_ASSIGN_OR_RETURN(shards_, plan_shards(parameters, {.max_bytes = options_.max_shard_bytes,
+                                                            .moments = options_.moments}));
   manifest_.parameters = parameters.size();
   manifest_.chunk_bytes = options_.chunk_bytes;
+  manifest_.moments = options_.moments;
   for (const ShardPlan& shard : shards_) {
-    total_bytes_ += kFamilies.size() * shard.file_bytes;
+    for (const Family family : kFamilies) total_bytes_ += shard.file(family).bytes;
     for (const TensorInfo& tensor : shard.tensors) manifest_.elements += tensor.elements;
   }
   for (const Family family : kFamilies) {
     for (std::size_t shard = 0; shard < shards_.size(); ++shard)
-      manifest_.files.push_back(
-          {.name = shard_name(family, shard, shards_.size()), .bytes = shards_[shard].file_bytes});
+      manifest_.files.push_back({.name = shard_name(family, shard, shards_.size()),
+                                 .bytes = shards_[shard].file(family).bytes});
   }
   SLUICE_ASSIGN_OR_RETURN(staging_, aio::PageMemory::map(staging_bytes(options_), true));
   SLUICE_RETURN_IF_ERROR(take_folder());
@@ -162,11 +168,11 @@ Status CheckpointWriter::begin_shard() {
     SLUICE_ASSIGN_OR_RETURN(
         file, ChunkedWriter::open(queue_,
                                   {.path = path_in(manifest_.files[number].name),
-                                   .bytes = shard.file_bytes,
+                                   .bytes = shard.file(family).bytes,
                                    .file_number = number,
                                    .chunk_bytes = options_.chunk_bytes},
                                   staging_.bytes().subspan(index_of(family) * staging, staging)));
-    SLUICE_RETURN_IF_ERROR(file->write(std::as_bytes(std::span(shard.header))));
+    SLUICE_RETURN_IF_ERROR(file->write(std::as_bytes(std::span(shard.file(family).header))));
   }
   return {};
 }
@@ -219,6 +225,26 @@ Status CheckpointWriter::check_next(const StateValues& values) const {
   return {};
 }
 
+Status CheckpointWriter::append_to(Family family, std::span<const float> values) {
+  ChunkedWriter& file = *files_[index_of(family)];
+  const DType dtype = manifest_.dtype_of(family);
+  if (dtype == DType::kF32) return file.write(std::as_bytes(values));
+  constexpr std::uint64_t kPieceElements = 32 * 1024;
+  for (; !values.empty(); values = values.subspan(std::min(values.size(), kPieceElements))) {
+    const auto piece = values.first(std::min(values.size(), kPieceElements));
+    for (const float value : piece) {
+      if ((std::bit_cast<std::uint32_t>(value) & 0xFFFF) != 0)
+        return invalid("checkpoint " + folder_ + ": a moment of " +
+                       in_quotes(shards_[shard_].tensors[tensor_].name) +
+                       " is no bf16 number, and the files are to hold bf16 ones");
+    }
+    narrowed_.resize(piece.size() * element_bytes(dtype));
+    from_floats(dtype, piece, narrowed_);
+    SLUICE_RETURN_IF_ERROR(file.write(narrowed_));
+  }
+  return {};
+}
+
 Status CheckpointWriter::append(const StateValues& values) {
   if (!status_.ok()) return status_;
   if (committed_) return invalid("checkpoint " + folder_ + " is finished");
@@ -226,7 +252,7 @@ Status CheckpointWriter::append(const StateValues& values) {
   SLUICE_RETURN_IF_ERROR(fail(check_next(values)));
   const std::array spans = {values.master, values.exp_avg, values.exp_avg_sq};
   for (std::size_t i = 0; i < spans.size(); ++i)
-    SLUICE_RETURN_IF_ERROR(fail(files_[i]->write(std::as_bytes(spans[i]))));
+    SLUICE_RETURN_IF_ERROR(fail(append_to(kFamilies[i], spans[i])));
   elements_done_ += values.master.size();
   return fail(skip_full());
 }

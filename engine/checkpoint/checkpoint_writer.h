@@ -17,7 +17,7 @@
 // With options.replace an existing complete checkpoint stays until the new one is whole. What
 // cannot be read there is set aside, with a warning, and never removed.
 //
-// Memory:  staging_bytes(options), whatever the size of the model.
+// Memory:  staging_bytes(options), whatever the size of the model; for bf16 moments 64 KiB more.
 // Threads: one at a time; the queue's other users are not disturbed. `queue` must outlive it.
 // Errors:  after a failed append() or commit() the writer can only be destroyed. Destroyed without
 //          a successful commit() it removes what it made. begin(): kNoSpace leaves nothing behind;
@@ -59,12 +59,14 @@ class CheckpointWriter {
     // Of tensor data in one file; a larger parameter has a shard of its own.
     std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;
     std::uint64_t chunk_bytes = kDefaultChunkBytes;  // a multiple of 4096
+    DType moments = DType::kF32;                     // or kBF16, of moments that it represents
     int chunks_in_flight = 4;                        // of each of the three files; at least 2
     bool replace = false;
   };
   static std::uint64_t staging_bytes(const Options& options);
 
-  // `parameters`: each under its name, in flat order; stored as F32 whatever their dtype.
+  // `parameters`: each under its name, in flat order; stored as F32 whatever their dtype, and their
+  // moments as the options say.
   static Result<std::unique_ptr<CheckpointWriter>> begin(aio::IoQueue& queue,
                                                          const std::string& folder,
                                                          std::span<const TensorSpec> parameters,
@@ -73,7 +75,8 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // The next values in flat order. kInvalidArgument says which come next instead.
+  // The next values in flat order. kInvalidArgument says which come next instead, or which moment
+  // would lose bits.
   Status append(const StateValues& values);
   // After the last one: durable when it returns ok. kInvalidArgument says what is missing.
   Status commit(const CheckpointState& state);
@@ -88,6 +91,7 @@ class CheckpointWriter {
   Status begin_shard();
   Status skip_full();
   Status check_next(const StateValues& values) const;
+  Status append_to(Family family, std::span<const float> values);
   Status write_index();
   Status publish(const CheckpointState& state);
   Status fail(Status status);
@@ -102,7 +106,8 @@ class CheckpointWriter {
   aio::PageMemory staging_;
   std::vector<ShardPlan> shards_;
   std::uint64_t total_bytes_ = 0;
-  CheckpointManifest manifest_;  // grows as files are finished
+  CheckpointManifest manifest_;      // grows as files are finished
+  std::vector<std::byte> narrowed_;  // bf16 moments on their way
 
   std::array<std::unique_ptr<ChunkedWriter>, kFamilies.size()> files_;  // of the current shard
   std::size_t shard_ = 0;

@@ -1,4 +1,4 @@
-// ShardPlan: which parameters lie in which file of a family, and the header of that file.
+// ShardPlan: which parameters lie in which file of each family, and the headers of these files.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +7,31 @@
 #include <vector>
 
 #include "aio/result.h"
+#include "engine/checkpoint/checkpoint_names.h"
 #include "engine/weights/safetensors_header.h"
 
 namespace sluice::engine {
 
 struct ShardPlan {
-  std::vector<TensorInfo> tensors;
-  std::string header;
-  std::uint64_t file_bytes = 0;
+  struct File {
+    std::string header;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<TensorInfo> tensors;  // as F32
+  File master;
+  File moment;  // of each of the two
+
+  const File& file(Family family) const { return family == Family::kMaster ? master : moment; }
 };
 
-// In the order given, as many to a shard as fit into max_shard_bytes of data, and at least one; all
-// as F32. kInvalidArgument for names that clash, and for no parameters or too many shards.
+struct ShardOptions {
+  std::uint64_t max_bytes = 0;  // of data in the master's file
+  DType moments = DType::kF32;
+};
+
+// In the order given, as many to a shard as fit, and at least one; masters as F32. kInvalidArgument
+// for names that clash, and for no parameters or too many shards.
 Result<std::vector<ShardPlan>> plan_shards(std::span<const TensorSpec> parameters,
-                                           std::uint64_t max_shard_bytes);
+                                           const ShardOptions& options);
 
 }  // namespace sluice::engine

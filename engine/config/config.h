@@ -28,6 +28,8 @@ enum class Device : std::uint8_t { kAuto, kCpu, kCuda };
 enum class IoBackendChoice : std::uint8_t { kAuto, kUring, kPosix };
 // Which parameters weight decay applies to; kMatrices leaves out biases and norms.
 enum class DecayedParameters : std::uint8_t { kAll, kMatrices };
+// How the optimizer stores its two moments.
+enum class MomentType : std::uint8_t { kFp32, kBf16 };
 // What happens to a step whose gradient is not finite; fp16's dynamic loss scale has its own rule.
 enum class NonFiniteStep : std::uint8_t { kStop, kSkip };
 // What happens to later checkpoints when a run continues from an older one.
@@ -60,6 +62,7 @@ struct Optimizer {
   double weight_decay = 0;
   DecayedParameters decayed_parameters = DecayedParameters::kAll;
   bool adam_w_mode = false;  // resolved: true for AdamW whatever the file says
+  MomentType moments = MomentType::kFp32;
   bool bias_correction = false;
   bool torch_adam = false;  // changes only defaults: see the key table
   std::vector<ParameterGroup> groups;

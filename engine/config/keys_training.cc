@@ -6,7 +6,9 @@ namespace {
 constexpr std::string_view kOneAdam =
     "there is one Adam, whose results are the same on every tier; nothing is to choose";
 constexpr std::string_view kMasterWeights =
-    "master weights and moments are fp32 in every mode, which is the more exact choice";
+    "master weights are fp32 in every mode, which is the more exact choice";
+constexpr std::string_view kMoments =
+    "optimizer.params.moments says how the two moments are stored: as fp32 unless it is bf16";
 
 constexpr Range kBatch = {.minimum = 1, .maximum = 1 << 30};
 
@@ -68,6 +70,13 @@ constexpr Key kKeys[] = {
      .auto_rule = "matrices, as GPT-2 and Hugging Face's trainer have it; all with a --deepspeed "
                   "file, as DeepSpeed has it; a resumed run keeps what it had",
      .meaning = "what weight_decay applies to: matrices leaves out biases and norms"},
+    {.path = "optimizer.params.moments",
+     .source = KeySource::kSluice,
+     .field = SLUICE_FIELD(optimizer.moments),
+     .default_json = "\"fp32\"",
+     .choices = "fp32|bf16",
+     .meaning = "how the two moments are stored: bf16 ones are rounded stochastically, take 4 "
+                "bytes a parameter less, and lead to other results"},
     {.path = "optimizer.params.bias_correction",
      .field = SLUICE_FIELD(optimizer.bias_correction),
      .default_json = "true",
@@ -88,7 +97,7 @@ constexpr Key kKeys[] = {
      .reason = "gradients lie in buffers of the loop, which reuses them"},
     {.path = "optimizer.params.fp32_optimizer_states",
      .treatment = Treatment::kIgnored,
-     .reason = kMasterWeights},
+     .reason = kMoments},
     {.path = "optimizer.params.amsgrad",
      .treatment = Treatment::kRefusedIfTrue,
      .reason = "the AMSGrad variant of Adam is not implemented (DeepSpeed's Adam has none either)"},
@@ -173,9 +182,7 @@ constexpr Key kKeys[] = {
     {.path = "bf16.bf16_master_weights_and_grads",
      .treatment = Treatment::kIgnored,
      .reason = kMasterWeights},
-    {.path = "bf16.bf16_optimizer_states",
-     .treatment = Treatment::kIgnored,
-     .reason = kMasterWeights},
+    {.path = "bf16.bf16_optimizer_states", .treatment = Treatment::kIgnored, .reason = kMoments},
     {.path = "bfloat16",
      .treatment = Treatment::kAlias,
      .source = KeySource::kOlder,

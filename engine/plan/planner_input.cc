@@ -19,11 +19,11 @@ struct Widths {
   double state = 10;  // besides the parameter
 };
 
-Widths widths_of(offload::ParamForm form) {
-  const auto param = static_cast<double>(offload::param_bytes_per_element(form));
+Widths widths_of(const NumberTypes& types) {
+  const auto param = static_cast<double>(offload::param_bytes_per_element(types.form));
   return {.param = param,
           .grad = param,
-          .state = static_cast<double>(offload::state_bytes_per_element(form))};
+          .state = static_cast<double>(offload::state_bytes_per_element(types.state()))};
 }
 
 std::optional<offload::Tier> tier_of(OffloadDevice device) {
@@ -80,7 +80,7 @@ class Input {
                        .wave_micro_batches = question_.wave_micro_batches};
     input_.step.waves = spec.waves();
     input_.step.sums = spec.sum_order();
-    const Widths widths = widths_of(sizes.types.form);
+    const Widths widths = widths_of(sizes.types);
     base_form_ = BaseForm::of(spec);
     input_.speeds = question_.machine.speeds;
     input_.budget = question_.budget;

@@ -194,24 +194,31 @@ Result<double> measure_adamw(const GpuProbeOptions& options, double seconds) {
   };
   const at::Tensor grad =
       array(options.grad_type == offload::GradType::kFp32 ? at::kFloat : at::kShort);
-  const at::Tensor m = array(at::kFloat);
-  const at::Tensor v = array(at::kFloat);
+  const bool wide_moments = options.form.moments == offload::ElementType::kFp32;
+  const at::Tensor m = array(wide_moments ? at::kFloat : at::kShort);
+  const at::Tensor v = array(wide_moments ? at::kFloat : at::kShort);
   at::Tensor master;
   at::Tensor param16;
   at::Tensor lo;
   offload::AdamwArrays arrays{.grad_type = options.grad_type,
-                              .param_form = options.form,
-                              .grad = grad.data_ptr(),
-                              .m = m.mutable_data_ptr<float>(),
-                              .v = v.mutable_data_ptr<float>()};
-  if (options.form != offload::ParamForm::kSplit) {
+                              .param_form = options.form.param,
+                              .moment_type = options.form.moments,
+                              .grad = grad.data_ptr()};
+  if (wide_moments) {
+    arrays.m = m.mutable_data_ptr<float>();
+    arrays.v = v.mutable_data_ptr<float>();
+  } else {
+    arrays.m16 = static_cast<std::uint16_t*>(m.mutable_data_ptr());
+    arrays.v16 = static_cast<std::uint16_t*>(v.mutable_data_ptr());
+  }
+  if (options.form.param != offload::ParamForm::kSplit) {
     master = array(at::kFloat);
     arrays.master = master.mutable_data_ptr<float>();
   } else {
     lo = array(at::kShort);
     arrays.lo = static_cast<std::uint16_t*>(lo.mutable_data_ptr());
   }
-  if (options.form != offload::ParamForm::kFp32) {
+  if (options.form.param != offload::ParamForm::kFp32) {
     param16 = array(at::kShort);
     arrays.param16 = static_cast<std::uint16_t*>(param16.mutable_data_ptr());
   }

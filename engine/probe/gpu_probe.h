@@ -23,7 +23,7 @@
 namespace sluice::engine {
 
 struct GpuProbeOptions {
-  offload::ParamForm form = offload::ParamForm::kSplit;
+  offload::StateForm form;
   offload::GradType grad_type = offload::GradType::kBf16;
   offload::ElementType type = offload::ElementType::kBf16;  // of the matrix product
   std::uint64_t memory_limit_bytes = kGiB;

@@ -9,6 +9,7 @@
 #include "aio/units.h"
 #include "engine/probe/memory_copy.h"
 #include "offload/adamw/adamw.h"
+#include "offload/adamw/half.h"
 #include "offload/state/state_tiles.h"
 
 namespace sluice::engine {
@@ -36,7 +37,8 @@ class TiledState {
   TiledState(const HostProbeOptions& options, const aio::PageMemory& memory)
       : options_(options),
         grad_bytes_(offload::element_bytes(options.grad_type)),
-        param_bytes_(static_cast<std::uint64_t>(offload::param_bytes_per_element(options.form))),
+        param_bytes_(
+            static_cast<std::uint64_t>(offload::param_bytes_per_element(options.form.param))),
         tiles_(memory.size_bytes() /
                (offload::tile_bytes(options.form) + kTileElements * (grad_bytes_ + param_bytes_))),
         state_(memory.data()),
@@ -49,8 +51,15 @@ class TiledState {
   // Ordinary numbers: what memory held before may be denormal or NaN.
   void fill(std::uint64_t tile) const {
     const offload::AdamwArrays arrays = arrays_of(tile);
-    std::fill_n(arrays.m, kTileElements, 1e-4F);
-    std::fill_n(arrays.v, kTileElements, 1e-6F);
+    constexpr float kFirstMoment = 1e-4F;
+    constexpr float kSecondMoment = 1e-6F;
+    if (options_.form.moments == offload::ElementType::kFp32) {
+      std::fill_n(arrays.m, kTileElements, kFirstMoment);
+      std::fill_n(arrays.v, kTileElements, kSecondMoment);
+    } else {
+      std::fill_n(arrays.m16, kTileElements, offload::bf16_from_float(kFirstMoment));
+      std::fill_n(arrays.v16, kTileElements, offload::bf16_from_float(kSecondMoment));
+    }
     if (arrays.master != nullptr) std::fill_n(arrays.master, kTileElements, 0.05F);
     if (arrays.lo != nullptr) std::fill_n(arrays.lo, kTileElements, std::uint16_t{0});
     constexpr std::uint16_t kSmall = 0x2000;  // 1e-19 as bf16, 0.008 as fp16

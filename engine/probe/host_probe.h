@@ -18,7 +18,7 @@
 namespace sluice::engine {
 
 struct HostProbeOptions {
-  offload::ParamForm form = offload::ParamForm::kSplit;
+  offload::StateForm form;
   offload::GradType grad_type = offload::GradType::kBf16;
   offload::Isa isa = offload::Isa::kScalar;
   std::uint64_t memory_bytes = 0;  // what the probe works on

@@ -34,21 +34,24 @@ namespace sluice::engine {
 namespace {
 
 struct RunTypes {
-  offload::ParamForm form;
+  offload::StateForm form;
   offload::GradType grad_type;
   const char* name;
 };
 
-RunTypes types_of(config::Precision precision) {
-  switch (precision) {
+RunTypes types_of(const config::Config& config) {
+  const offload::ElementType moments = config.optimizer.moments == config::MomentType::kBf16
+                                           ? offload::ElementType::kBf16
+                                           : offload::ElementType::kFp32;
+  switch (config.precision) {
     case config::Precision::kBf16:
-      return {offload::ParamForm::kSplit, offload::GradType::kBf16, "bf16"};
+      return {{offload::ParamForm::kSplit, moments}, offload::GradType::kBf16, "bf16"};
     case config::Precision::kFp16:
-      return {offload::ParamForm::kFp32AndFp16, offload::GradType::kFp16, "fp16"};
+      return {{offload::ParamForm::kFp32AndFp16, moments}, offload::GradType::kFp16, "fp16"};
     case config::Precision::kFp32:
       break;
   }
-  return {offload::ParamForm::kFp32, offload::GradType::kFp32, "fp32"};
+  return {{offload::ParamForm::kFp32, moments}, offload::GradType::kFp32, "fp32"};
 }
 
 template <typename Speeds>
@@ -69,7 +72,7 @@ class MachineProbe {
                              .refresh = options.refresh,
                              .unix_s = options.unix_s,
                              .disturbed_max_age_s = options.disturbed_max_age_s}),
-        types_(types_of(config.precision)),
+        types_(types_of(config)),
         machine_(aio::machine_info()),
         cores_(options.cores > 0 ? options.cores : aio::usable_cores()),
         facts_(machine_facts(config)),
@@ -224,7 +227,7 @@ class MachineProbe {
     report_.gpu = gpu_->name;
     GpuProbeOptions options{.form = types_.form,
                             .grad_type = types_.grad_type,
-                            .type = offload::compute_type(types_.form)};
+                            .type = offload::compute_type(types_.form.param)};
     const auto room = gpu_room(config_.budget, facts_);
     if (room) options.memory_limit_bytes = std::min(options.memory_limit_bytes, *room / 2);
     SLUICE_ASSIGN_OR_RETURN(const auto found,
@@ -250,7 +253,7 @@ class MachineProbe {
             .padded_vocab = model.padded_vocab,
             .pass = {.micro_batch = config_.batch.micro,
                      .tokens = config_.data.sequence_tokens,
-                     .number_bytes = offload::param_bytes_per_element(types_.form)},
+                     .number_bytes = offload::param_bytes_per_element(types_.form.param)},
             .dtype = types_.name,
             .device = gpu_ ? gpu_->name + ", " + gpu_->driver : report_.cpu,
             .torch_version = TORCH_VERSION,
@@ -281,7 +284,7 @@ class MachineProbe {
                        std::to_string(subject.pass.micro_batch) + " x " +
                        std::to_string(subject.pass.tokens) + " tokens, " + subject.dtype;
     UnitTimerOptions options{.device = gpu_ ? at::kCUDA : at::kCPU,
-                             .type = offload::compute_type(types_.form),
+                             .type = offload::compute_type(types_.form.param),
                              .micro_batch = subject.pass.micro_batch,
                              .tokens = subject.pass.tokens,
                              .deterministic = subject.deterministic,

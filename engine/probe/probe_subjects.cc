@@ -40,6 +40,14 @@ std::string name_of(offload::GradType type) {
   return "fp16";
 }
 
+// What an AdamW step is timed on.
+void add_types(offload::StateForm form, offload::GradType grad_type, MeasuredOf& of) {
+  of["parameters"] = name_of(form.param);
+  of["gradients"] = name_of(grad_type);
+  // fp32 is not named: entries from before it could differ are of that.
+  if (form.moments != offload::ElementType::kFp32) of["moments"] = name_of(form.moments);
+}
+
 // Any two numbers apart.
 std::string exact(double value) {
   std::array<char, 32> text{};
@@ -51,11 +59,11 @@ std::string exact(double value) {
 
 MeasuredOf host_subject(const aio::MachineInfo& machine, int threads,
                         const HostProbeOptions& options) {
-  return {{"cpu", cpu_of(machine)},
-          {"threads", std::to_string(threads)},
-          {"instructions", std::string(to_string(options.isa))},
-          {"parameters", name_of(options.form)},
-          {"gradients", name_of(options.grad_type)}};
+  MeasuredOf of = {{"cpu", cpu_of(machine)},
+                   {"threads", std::to_string(threads)},
+                   {"instructions", std::string(to_string(options.isa))}};
+  add_types(options.form, options.grad_type, of);
+  return of;
 }
 
 MeasuredOf drive_subject(const aio::MachineInfo& machine, const DriveProbeOptions& options,
@@ -88,11 +96,14 @@ MeasuredOf drive_subject(const aio::MachineInfo& machine, const DriveProbeOption
 }
 
 MeasuredOf gpu_subject(const aio::MachineInfo& machine, const GpuIdentity& gpu,
-                       const std::string& torch_version, offload::ParamForm form,
+                       const std::string& torch_version, offload::StateForm form,
                        offload::GradType grad_type) {
-  return {{"cpu", cpu_of(machine)},      {"gpu", gpu.name},
-          {"driver", gpu.driver},        {"libtorch", torch_version},
-          {"parameters", name_of(form)}, {"gradients", name_of(grad_type)}};
+  MeasuredOf of = {{"cpu", cpu_of(machine)},
+                   {"gpu", gpu.name},
+                   {"driver", gpu.driver},
+                   {"libtorch", torch_version}};
+  add_types(form, grad_type, of);
+  return of;
 }
 
 MeasuredOf unit_subject(const UnitSubject& units) {

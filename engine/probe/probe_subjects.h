@@ -33,7 +33,7 @@ struct GpuIdentity {
   std::string driver;
 };
 MeasuredOf gpu_subject(const aio::MachineInfo& machine, const GpuIdentity& gpu,
-                       const std::string& torch_version, offload::ParamForm form,
+                       const std::string& torch_version, offload::StateForm form,
                        offload::GradType grad_type);
 
 // What computes the units: a GPU, or some number of CPU threads.

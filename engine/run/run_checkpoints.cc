@@ -7,6 +7,7 @@
 #include "aio/log.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/exchange/stored_shape.h"
+#include "engine/run/stored_state.h"
 
 namespace sluice::engine {
 namespace {
@@ -15,8 +16,8 @@ std::int64_t now_ns() { return SteadyClock().now_ns(); }
 
 }  // namespace
 
-std::uint64_t RunCheckpoints::image_bytes(const ModelLayout& model) {
-  return aio::PageMemory::mapped_bytes(StateImage::bytes_for(model.trained_elements()));
+std::uint64_t RunCheckpoints::image_bytes(const ModelLayout& model, DType moments) {
+  return aio::PageMemory::mapped_bytes(StateImage::bytes_for(model.trained_elements(), moments));
 }
 
 RunCheckpoints::RunCheckpoints(TrainingRun& run, aio::IoQueue& queue, const Options& options)
@@ -41,7 +42,8 @@ Status RunCheckpoints::write_files(const Plan& plan, const Source& source,
   SLUICE_RETURN_IF_ERROR(queue_.backend().files().make_directories(folder.path()));
   SLUICE_ASSIGN_OR_RETURN(
       const auto writer,
-      CheckpointWriter::begin(queue_, saved.path, plan.parameters, {.replace = true}));
+      CheckpointWriter::begin(queue_, saved.path, plan.parameters,
+                              {.moments = stored_moments(run_.plan().types), .replace = true}));
   saved.bytes = writer->total_bytes();
   SLUICE_RETURN_IF_ERROR(source([&](const TrainingRun::ParameterState& state) {
     return writer->append({.parameter = state.parameter->name,

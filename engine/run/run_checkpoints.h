@@ -68,7 +68,7 @@ class RunCheckpoints {
   RunCheckpoints& operator=(const RunCheckpoints&) = delete;
 
   // What the copy of a background save takes.
-  static std::uint64_t image_bytes(const ModelLayout& model);
+  static std::uint64_t image_bytes(const ModelLayout& model, DType moments);
   static std::string folder_of(const std::string& directory) { return directory + "/checkpoints"; }
 
   // Saves the state after the last step. The previous save's result is in finished() before that.

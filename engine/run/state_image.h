@@ -1,7 +1,8 @@
 // StateImage: a copy in memory of a run's master weights and moments, to be written while the run
-// continues.
+// continues. Moments are kept as its checkpoints store them.
 //
-// Memory:  bytes_for(elements of the model's parameters), mapped and touched at create().
+// Memory:  bytes_for(elements of the model's parameters), mapped and touched at create(); a tile's
+//          state as fp32 during replay().
 // Threads: one at a time; copy() works with all threads of the run's executor.
 #pragma once
 
@@ -13,13 +14,15 @@
 #include "aio/page_memory.h"
 #include "aio/result.h"
 #include "engine/run/training_run.h"
+#include "engine/weights/dtype.h"
 
 namespace sluice::engine {
 
 class StateImage {
  public:
-  static constexpr std::uint64_t bytes_for(std::uint64_t elements) {
-    return elements * 3 * sizeof(float);
+  // `moments`: stored_moments().
+  static std::uint64_t bytes_for(std::uint64_t elements, DType moments) {
+    return elements * (sizeof(float) + 2 * element_bytes(moments));
   }
   // Of the run, whose model must outlive it.
   static Result<std::unique_ptr<StateImage>> create(TrainingRun& run);
@@ -35,11 +38,14 @@ class StateImage {
     const ParameterSpec* parameter = nullptr;
     std::uint64_t first = 0;
   };
-  StateImage(const ModelLayout& model, std::uint64_t elements, aio::PageMemory memory);
-  // Master weights, or one of the moments.
-  std::span<float> values(std::size_t field, std::uint64_t first, std::uint64_t count) const;
+  StateImage(const ModelLayout& model, std::uint64_t elements, DType moments,
+             aio::PageMemory memory);
+  DType dtype_of(std::size_t field) const { return field == 0 ? DType::kF32 : moments_; }
+  // Of master weights (0), or of one of the moments.
+  std::span<std::byte> bytes(std::size_t field, std::uint64_t first, std::uint64_t count) const;
 
   const std::uint64_t elements_;
+  const DType moments_;
   aio::PageMemory memory_;
   std::vector<Place> places_;
   std::unordered_map<const ParameterSpec*, std::uint64_t> first_of_;

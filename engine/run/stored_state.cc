@@ -75,6 +75,23 @@ void warn_of_other_sums(const SumsOfRun& stored, const SumsOfRun& now) {
 
 }  // namespace
 
+DType stored_moments(const NumberTypes& types) {
+  return types.moments == offload::ElementType::kBf16 ? DType::kBF16 : DType::kF32;
+}
+
+void report_moments(DType stored, DType now) {
+  if (stored == now) return;
+  if (now == DType::kF32) {
+    log::info(
+        "the checkpoint has the moments as bf16, and this run keeps them as fp32: they begin with "
+        "the same values (optimizer.params.moments)");
+    return;
+  }
+  log::warning(
+      "the checkpoint has the moments as fp32, and this run keeps them as bf16: each is rounded up "
+      "or down at random, as in a step (optimizer.params.moments)");
+}
+
 StoredPosition stored_position(const TrainState& state) {
   return {.global_step = state.global_step,
           .applied_step = state.applied_step,

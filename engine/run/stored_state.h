@@ -4,12 +4,20 @@
 #include <string>
 
 #include "aio/result.h"
+#include "engine/budget/run_spec.h"
 #include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
 #include "engine/exchange/base_fingerprint.h"
 #include "engine/step/trainer.h"
+#include "engine/weights/dtype.h"
 
 namespace sluice::engine {
+
+// How a run's checkpoints store its moments: as the run does.
+DType stored_moments(const NumberTypes& types);
+// Says what becomes of moments that a run stores otherwise than the checkpoint that it continues
+// from.
+void report_moments(DType stored, DType now);
 
 StoredPosition stored_position(const TrainState& state);
 TrainState train_state(const StoredPosition& position);

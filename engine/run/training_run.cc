@@ -171,7 +171,8 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
 }
 
 Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>& fill,
-                              offload::Calls calls, const Progress& progress) {
+                              offload::Calls calls, const Progress& progress,
+                              std::int64_t after_step) {
   const std::uint64_t total = trained_elements();
   std::uint64_t done = 0;
   std::mutex progress_mutex;  // guards done, and the calls
@@ -192,7 +193,7 @@ Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>
     done += range.master.size();
     return progress ? progress(done, total) : Status();
   };
-  return optimizer_->restore(units, fill_range, calls);
+  return optimizer_->restore(units, fill_range, calls, after_step);
 }
 
 std::uint64_t TrainingRun::trained_elements() const {
@@ -261,6 +262,8 @@ Status TrainingRun::set_initial_state(const Progress& progress) {
 Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progress) {
   CheckpointState now = checkpoint_state();
   SLUICE_RETURN_IF_ERROR(check_same_run(checkpoint.state(), now));
+  if (!checkpoint.state().run.imported())
+    report_moments(checkpoint.manifest().moments, stored_moments(plan_.types));
   if (base() != nullptr) {
     SLUICE_RETURN_IF_ERROR(load_base(progress));
     SLUICE_RETURN_IF_ERROR(
@@ -280,7 +283,7 @@ Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progres
       [&](const ParameterSpans& to) {
         return checkpoint.read(to.parameter.name, to.first, to.values);
       },
-      offload::Calls::kInOrder, behind_base(progress)));
+      offload::Calls::kInOrder, behind_base(progress), state.applied_step));
   trainer_->set_state(state);
   return {};
 }

@@ -101,14 +101,15 @@ class TrainingRun {
   Status limit_gpu();
   Status make_offloaders();
   Status make_device();
-  // Sets the state of one parameter's elements; the moments are zero before.
+  // Sets the state of one parameter's elements; the moments are zero before. `after_step`: see
+  // OptimizerOffloader::restore().
   struct ParameterSpans {
     const ParameterSpec& parameter;
     std::uint64_t first;
     StateSpans values;
   };
   Status set_state(const std::function<Status(const ParameterSpans&)>& fill, offload::Calls calls,
-                   const Progress& progress);
+                   const Progress& progress, std::int64_t after_step = 0);
   Status set_initial_state(const Progress& progress);
   // Of what load_base() leaves to do.
   Progress behind_base(const Progress& progress) const;

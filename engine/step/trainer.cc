@@ -402,8 +402,10 @@ void Trainer::update(const GradientTotals& totals, StepOutcome& outcome) {
   ++state_.applied_step;
   state_.skipped_in_a_row = 0;
   const std::int64_t begin_ns = now_ns();
-  must(parts_.optimizer->step(
-      {.groups = scalars_, .source = &update_units_, .background = options_.overlap_update}));
+  must(parts_.optimizer->step({.groups = scalars_,
+                               .source = &update_units_,
+                               .background = options_.overlap_update,
+                               .number = state_.applied_step}));  // this one counts by now
   times_.update_exposed_ns += now_ns() - begin_ns;
   parts_.parameters->changed();
 }

@@ -46,7 +46,11 @@ void check_arrays(const AdamwArrays& arrays) {
   const auto* grad = static_cast<const std::uint8_t*>(arrays.grad);
   SLUICE_CHECK(usable(grad, element_bytes(arrays.grad_type)),
                "a gradient array, aligned to its type");
-  SLUICE_CHECK(usable(arrays.m) && usable(arrays.v), "aligned moments");
+  const bool wide = arrays.moment_type == ElementType::kFp32;
+  SLUICE_CHECK(wide || arrays.moment_type == ElementType::kBf16, "moments of fp32 or bf16");
+  SLUICE_CHECK(
+      wide ? usable(arrays.m) && usable(arrays.v) : usable(arrays.m16) && usable(arrays.v16),
+      "aligned moments");
   const bool split = arrays.param_form == ParamForm::kSplit;
   SLUICE_CHECK(split ? usable(arrays.lo) : usable(arrays.master), "an aligned master");
   SLUICE_CHECK(arrays.param_form == ParamForm::kFp32 || usable(arrays.param16),

@@ -16,8 +16,13 @@
 //   nan(x)   = 0x7FC00000 where x is any NaN, else x
 //   store(x) = +0 where |x| < 2^-126 (-0 included), else nan(x)
 //
-// So m and v are used as they are stored: a step depends only on stored state. p is not flushed,
-// its denormals and -0 are kept. The 16-bit parameter is made from the stored p.
+// So fp32 m and v are used as they are stored: a step depends only on stored state. p is not
+// flushed, its denormals and -0 are kept. The 16-bit parameter is made from the stored p.
+//
+// bf16 moments: m and v are widened, the step is the same, and p is made from the fp32 m and v.
+// Then each is rounded, stochastically (moment_rounding.h): rounding to nearest would undo a decay
+// of v by 1 - b2, 0.001 of it, since bf16 has steps of 2^-8. So a step depends on stored state and
+// on random bits, which are a function of (run seed, step, unit, element) alone.
 //
 // Bits: the same from every Isa, from CUDA, for every division of the arrays and number of threads,
 // for any input: denormals, infinities, NaNs, negative v. MXCSR is set to its default for each

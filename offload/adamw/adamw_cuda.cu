@@ -39,6 +39,34 @@ __device__ float grad_value(typename GradElement<kGrad>::Type grad) {
   if constexpr (kGrad == GradType::kFp16) return __half2float(__ushort_as_half(grad));
 }
 
+template <ElementType kMoments>
+struct MomentElement {
+  using Type = float;
+};
+template <>
+struct MomentElement<ElementType::kBf16> {
+  using Type = std::uint16_t;
+};
+
+__device__ float moment_value(float moment) { return moment; }
+__device__ float moment_value(std::uint16_t moment) {
+  return __uint_as_float(std::uint32_t{moment} << 16);
+}
+
+// The next two are moment_rounding.h's.
+__device__ std::uint32_t moment_bits(const MomentKeys& keys, std::uint64_t element) {
+  std::uint32_t x = static_cast<std::uint32_t>(element) + keys.first;
+  x = (x ^ (x >> 16)) * 0x7FEB352DU;
+  x = ((x ^ (x >> 15)) + keys.second) * 0x846CA68BU;
+  return x ^ (x >> 16);
+}
+
+__device__ std::uint16_t round_moment(float stored, std::uint32_t random) {
+  const std::uint32_t bits = __float_as_uint(stored);
+  const bool keeps = (bits & 0x7FFFFFFF) >= 0x7F7F0000;
+  return static_cast<std::uint16_t>((bits + (keeps ? 0 : random)) >> 16);
+}
+
 // What a thread holds of one element in registers. The master is `p` in all forms.
 struct Element {
   float p, m, v;
@@ -71,6 +99,34 @@ __device__ void make_halves(Element& e) {
   if (kForm == ParamForm::kFp32AndFp16 && e.p != e.p) e.param16 = 0x7E00;
 }
 
+// Element i's moments as they are stored.
+__device__ void set_moments(const AdamwArrays&, std::uint64_t, const Element& e, float& m,
+                            float& v) {
+  m = e.m;
+  v = e.v;
+}
+__device__ void set_moments(const AdamwArrays& a, std::uint64_t i, const Element& e,
+                            std::uint16_t& m, std::uint16_t& v) {
+  const std::uint32_t random = moment_bits(a.moment_keys, a.first_element + i);
+  m = round_moment(e.m, random & 0xFFFF);
+  v = round_moment(e.v, random >> 16);
+}
+
+template <ElementType kMoments>
+__device__ auto* m_of(const AdamwArrays& a) {
+  if constexpr (kMoments == ElementType::kFp32)
+    return a.m;
+  else
+    return a.m16;
+}
+template <ElementType kMoments>
+__device__ auto* v_of(const AdamwArrays& a) {
+  if constexpr (kMoments == ElementType::kFp32)
+    return a.v;
+  else
+    return a.v16;
+}
+
 // kGroup values from or to memory, in 16-byte pieces.
 template <typename T>
 struct alignas(16) Group {
@@ -93,29 +149,32 @@ __device__ void store_group(T* to, const Group<T>& group) {
   for (int i = 0; i < static_cast<int>(sizeof(group) / sizeof(uint4)); ++i) target[i] = source[i];
 }
 
-template <GradType kGrad, ParamForm kForm, bool kL2>
+template <GradType kGrad, ParamForm kForm, ElementType kMoments, bool kL2>
 __device__ void step_one(const AdamwScalars& s, const AdamwArrays& a, std::uint64_t i) {
   constexpr bool kSplit = kForm == ParamForm::kSplit;
   Element e;
   e.p = kSplit ? join(a.param16[i], a.lo[i]) : a.master[i];
-  e.m = a.m[i];
-  e.v = a.v[i];
+  auto* const m = m_of<kMoments>(a);
+  auto* const v = v_of<kMoments>(a);
+  e.m = moment_value(m[i]);
+  e.v = moment_value(v[i]);
   const auto* grad = static_cast<const typename GradElement<kGrad>::Type*>(a.grad);
   update<kL2>(s, grad_value<kGrad>(grad[i]), e);
   make_halves<kForm>(e);
   if constexpr (kForm != ParamForm::kFp32) a.param16[i] = e.param16;
   if constexpr (kSplit) a.lo[i] = e.lo;
   if constexpr (!kSplit) a.master[i] = e.p;
-  a.m[i] = e.m;
-  a.v[i] = e.v;
+  set_moments(a, i, e, m[i], v[i]);
 }
 
-template <GradType kGrad, ParamForm kForm, bool kL2>
+template <GradType kGrad, ParamForm kForm, ElementType kMoments, bool kL2>
 __device__ void step_group(const AdamwScalars& s, const AdamwArrays& a, std::uint64_t i) {
   constexpr bool kSplit = kForm == ParamForm::kSplit;
   using Grad = typename GradElement<kGrad>::Type;
   const Group<Grad> grad = load_group(static_cast<const Grad*>(a.grad) + i);
-  Group<float> p, m = load_group(a.m + i), v = load_group(a.v + i);
+  using Moment = typename MomentElement<kMoments>::Type;
+  Group<float> p;
+  Group<Moment> m = load_group(m_of<kMoments>(a) + i), v = load_group(v_of<kMoments>(a) + i);
   Group<std::uint16_t> param16, lo;
   if constexpr (kSplit) {
     param16 = load_group(a.param16 + i);
@@ -125,55 +184,68 @@ __device__ void step_group(const AdamwScalars& s, const AdamwArrays& a, std::uin
   }
 #pragma unroll
   for (int j = 0; j < kGroup; ++j) {
-    Element e{kSplit ? join(param16.values[j], lo.values[j]) : p.values[j], m.values[j],
-              v.values[j], 0, 0};
+    Element e{kSplit ? join(param16.values[j], lo.values[j]) : p.values[j],
+              moment_value(m.values[j]), moment_value(v.values[j]), 0, 0};
     update<kL2>(s, grad_value<kGrad>(grad.values[j]), e);
     make_halves<kForm>(e);
     p.values[j] = e.p;
-    m.values[j] = e.m;
-    v.values[j] = e.v;
+    set_moments(a, i + j, e, m.values[j], v.values[j]);
     param16.values[j] = e.param16;
     lo.values[j] = e.lo;
   }
   if constexpr (kForm != ParamForm::kFp32) store_group(a.param16 + i, param16);
   if constexpr (kSplit) store_group(a.lo + i, lo);
   if constexpr (!kSplit) store_group(a.master + i, p);
-  store_group(a.m + i, m);
-  store_group(a.v + i, v);
+  store_group(m_of<kMoments>(a) + i, m);
+  store_group(v_of<kMoments>(a) + i, v);
 }
 
 // Groups first, up to `grouped` elements; then the rest one by one.
-template <GradType kGrad, ParamForm kForm, bool kL2>
+template <GradType kGrad, ParamForm kForm, ElementType kMoments, bool kL2>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(AdamwScalars s, AdamwArrays a, std::uint64_t grouped, std::uint64_t elements) {
   const std::uint64_t thread = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::uint64_t threads = std::uint64_t{gridDim.x} * blockDim.x;
   for (std::uint64_t i = thread * kGroup; i < grouped; i += threads * kGroup)
-    step_group<kGrad, kForm, kL2>(s, a, i);
+    step_group<kGrad, kForm, kMoments, kL2>(s, a, i);
   for (std::uint64_t i = grouped + thread; i < elements; i += threads)
-    step_one<kGrad, kForm, kL2>(s, a, i);
+    step_one<kGrad, kForm, kMoments, kL2>(s, a, i);
 }
 
 bool aligned(const void* array) { return reinterpret_cast<std::uintptr_t>(array) % 16 == 0; }
 
 bool in_groups(const AdamwArrays& a) {
   const bool split = a.param_form == ParamForm::kSplit;
-  return aligned(a.grad) && aligned(a.m) && aligned(a.v) && aligned(split ? a.lo : nullptr) &&
-         aligned(split ? nullptr : a.master) &&
+  const bool wide = a.moment_type == ElementType::kFp32;
+  return aligned(a.grad) &&
+         (wide ? aligned(a.m) && aligned(a.v) : aligned(a.m16) && aligned(a.v16)) &&
+         aligned(split ? a.lo : nullptr) && aligned(split ? nullptr : a.master) &&
          aligned(a.param_form == ParamForm::kFp32 ? nullptr : a.param16);
 }
 
-template <GradType kGrad, ParamForm kForm>
+template <GradType kGrad, ParamForm kForm, ElementType kMoments>
 void launch(const AdamwScalars& s, const AdamwArrays& a, std::uint64_t elements,
             cudaStream_t stream) {
   const std::uint64_t grouped = in_groups(a) ? elements / kGroup * kGroup : 0;
   const std::uint64_t items = grouped > 0 ? grouped / kGroup : elements;
   const auto blocks =
       static_cast<unsigned>(std::min(kMaxBlocks, (items + kThreads - 1) / kThreads));
-  if (s.use_l2)
-    adamw_kernel<kGrad, kForm, true><<<blocks, kThreads, 0, stream>>>(s, a, grouped, elements);
+  if (s.use_l2) {
+    adamw_kernel<kGrad, kForm, kMoments, true>
+        <<<blocks, kThreads, 0, stream>>>(s, a, grouped, elements);
+  } else {
+    adamw_kernel<kGrad, kForm, kMoments, false>
+        <<<blocks, kThreads, 0, stream>>>(s, a, grouped, elements);
+  }
+}
+
+template <GradType kGrad, ParamForm kForm>
+void choose_moments(const AdamwScalars& s, const AdamwArrays& a, std::uint64_t elements,
+                    cudaStream_t stream) {
+  if (a.moment_type == ElementType::kFp32)
+    launch<kGrad, kForm, ElementType::kFp32>(s, a, elements, stream);
   else
-    adamw_kernel<kGrad, kForm, false><<<blocks, kThreads, 0, stream>>>(s, a, grouped, elements);
+    launch<kGrad, kForm, ElementType::kBf16>(s, a, elements, stream);
 }
 
 template <GradType kGrad>
@@ -181,11 +253,11 @@ void choose_form(const AdamwScalars& s, const AdamwArrays& a, std::uint64_t elem
                  cudaStream_t stream) {
   switch (a.param_form) {
     case ParamForm::kSplit:
-      return launch<kGrad, ParamForm::kSplit>(s, a, elements, stream);
+      return choose_moments<kGrad, ParamForm::kSplit>(s, a, elements, stream);
     case ParamForm::kFp32:
-      return launch<kGrad, ParamForm::kFp32>(s, a, elements, stream);
+      return choose_moments<kGrad, ParamForm::kFp32>(s, a, elements, stream);
     case ParamForm::kFp32AndFp16:
-      return launch<kGrad, ParamForm::kFp32AndFp16>(s, a, elements, stream);
+      return choose_moments<kGrad, ParamForm::kFp32AndFp16>(s, a, elements, stream);
   }
 }
 

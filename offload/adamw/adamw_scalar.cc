@@ -6,6 +6,7 @@
 
 #include "offload/adamw/adamw_kernels.h"
 #include "offload/adamw/half.h"
+#include "offload/adamw/moment_rounding.h"
 #include "offload/adamw/split_master.h"
 
 namespace sluice::offload {
@@ -30,6 +31,27 @@ float load_grad(const AdamwArrays& arrays, std::size_t i) {
       break;
   }
   return static_cast<const float*>(arrays.grad)[i];
+}
+
+struct Moments {
+  float m;
+  float v;
+};
+
+Moments load_moments(const AdamwArrays& arrays, std::size_t i) {
+  if (arrays.moment_type == ElementType::kFp32) return {arrays.m[i], arrays.v[i]};
+  return {float_from_bf16(arrays.m16[i]), float_from_bf16(arrays.v16[i])};
+}
+
+void store_moments(const AdamwArrays& arrays, std::size_t i, const Moments& moments) {
+  if (arrays.moment_type == ElementType::kFp32) {
+    arrays.m[i] = moments.m;
+    arrays.v[i] = moments.v;
+    return;
+  }
+  const std::uint32_t random = moment_bits(arrays.moment_keys, arrays.first_element + i);
+  arrays.m16[i] = round_moment(moments.m, random & 0xFFFF);
+  arrays.v16[i] = round_moment(moments.v, random >> 16);
 }
 
 float load_param(const AdamwArrays& arrays, std::size_t i) {
@@ -57,15 +79,13 @@ void adamw_scalar(const AdamwScalars& s, const AdamwArrays& arrays, std::size_t 
     const float p = load_param(arrays, i);
     float g = limited(load_grad(arrays, i) * s.grad_scale, s.grad_limit);
     if (s.use_l2) g = std::fma(s.l2, p, g);
-    const float m0 = arrays.m[i];
-    const float v0 = arrays.v[i];
+    const auto [m0, v0] = load_moments(arrays, i);
     const float m = as_stored(std::fma(s.one_minus_beta1, g - m0, m0));
     const float v = as_stored(std::fma(s.one_minus_beta2, std::fma(g, g, -v0), v0));
     const float d = std::fma(std::sqrt(v), s.inv_sqrt_c2, s.eps);
     const float step = std::fma(s.decay, p, s.step_size * (m / d));
     store_param(arrays, i, canonical_nan(p - step));
-    arrays.m[i] = m;
-    arrays.v[i] = v;
+    store_moments(arrays, i, {.m = m, .v = v});
   }
 }
 

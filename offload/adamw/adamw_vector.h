@@ -19,10 +19,11 @@ struct Extras {
   bool limit;
 };
 
-template <class V, GradType kGrad, ParamForm kForm, Extras kExtras>
+template <class V, GradType kGrad, StateForm kForm, Extras kExtras>
 class VectorAdamw {
  public:
   using F = typename V::F;
+  using I = typename V::I;
 
   VectorAdamw(const AdamwScalars& s, const AdamwArrays& arrays)
       : arrays_(arrays),
@@ -35,7 +36,9 @@ class VectorAdamw {
         decay_(V::set(s.decay)),
         l2_(V::set(s.l2)),
         grad_limit_(V::set(s.grad_limit)),
-        minus_grad_limit_(V::set(-s.grad_limit)) {}
+        minus_grad_limit_(V::set(-s.grad_limit)),
+        first_key_(V::set_bits(arrays.moment_keys.first)),
+        second_key_(V::set_bits(arrays.moment_keys.second)) {}
 
   // The elements from i on, a vector's worth.
   [[gnu::always_inline]] void step(std::size_t i) const {
@@ -43,32 +46,60 @@ class VectorAdamw {
     F g = V::mul(load_grad(i), grad_scale_);
     if constexpr (kExtras.limit) g = limited(g);
     if constexpr (kExtras.l2) g = V::fma(l2_, p, g);
-    const F m0 = V::load(arrays_.m + i);
-    const F v0 = V::load(arrays_.v + i);
+    const F m0 = load_moment(arrays_.m, arrays_.m16, i);
+    const F v0 = load_moment(arrays_.v, arrays_.v16, i);
     const F m = as_stored(V::fma(one_minus_beta1_, V::sub(g, m0), m0));
     const F v = as_stored(V::fma(one_minus_beta2_, V::fms(g, g, v0), v0));
     const F d = V::fma(V::sqrt(v), inv_sqrt_c2_, eps_);
     const F change = V::fma(decay_, p, V::mul(step_size_, V::div(m, d)));
     store_param(i, V::canonical_nan(V::sub(p, change)));
-    V::store(arrays_.m + i, m);
-    V::store(arrays_.v + i, v);
+    if constexpr (kForm.moments == ElementType::kFp32) {
+      V::store(arrays_.m + i, m);
+      V::store(arrays_.v + i, v);
+    } else {
+      const I random = moment_bits(i);
+      V::store_bf16(arrays_.m16 + i, m, V::lower_halves(random));
+      V::store_bf16(arrays_.v16 + i, v, V::upper_halves(random));
+    }
   }
 
   // Of the elements from i on, two vectors' worth.
   [[gnu::always_inline]] void prefetch_lines(std::size_t i) const {
     constexpr std::size_t kCount = 2 * V::kLanes;
     prefetch<kGrad == GradType::kFp32 ? 4 : 2>(arrays_.grad, i, kCount);
-    if constexpr (kForm != ParamForm::kFp32) prefetch<2>(arrays_.param16, i, kCount);
-    if constexpr (kForm == ParamForm::kSplit)
+    if constexpr (kForm.param != ParamForm::kFp32) prefetch<2>(arrays_.param16, i, kCount);
+    if constexpr (kForm.param == ParamForm::kSplit)
       prefetch<2>(arrays_.lo, i, kCount);
     else
       prefetch<4>(arrays_.master, i, kCount);
-    prefetch<4>(arrays_.m, i, kCount);
-    prefetch<4>(arrays_.v, i, kCount);
+    if constexpr (kForm.moments == ElementType::kFp32) {
+      prefetch<4>(arrays_.m, i, kCount);
+      prefetch<4>(arrays_.v, i, kCount);
+    } else {
+      prefetch<2>(arrays_.m16, i, kCount);
+      prefetch<2>(arrays_.v16, i, kCount);
+    }
   }
 
  private:
   [[gnu::always_inline]] static F as_stored(F x) { return V::canonical_nan(V::tiny_to_zero(x)); }
+
+  [[gnu::always_inline]] static F load_moment(const float* fp32, const std::uint16_t* bf16,
+                                              std::size_t i) {
+    if constexpr (kForm.moments == ElementType::kFp32)
+      return V::load(fp32 + i);
+    else
+      return V::load_bf16(bf16 + i);
+  }
+
+  // moment_rounding.h's, of the elements from i on.
+  [[gnu::always_inline]] I moment_bits(std::size_t i) const {
+    const auto element = static_cast<std::uint32_t>(arrays_.first_element + i);
+    I x = V::add_bits(V::lane_numbers(), V::add_bits(V::set_bits(element), first_key_));
+    x = V::mul_bits(V::template xor_shifted<16>(x), V::set_bits(0x7FEB352DU));
+    x = V::add_bits(V::template xor_shifted<15>(x), second_key_);
+    return V::template xor_shifted<16>(V::mul_bits(x, V::set_bits(0x846CA68BU)));
+  }
 
   // In this order of operands a NaN passes: the second is returned where they do not compare.
   [[gnu::always_inline]] F limited(F x) const {
@@ -84,18 +115,18 @@ class VectorAdamw {
   }
 
   [[gnu::always_inline]] F load_param(std::size_t i) const {
-    if constexpr (kForm == ParamForm::kSplit)
+    if constexpr (kForm.param == ParamForm::kSplit)
       return V::load_split(arrays_.param16 + i, arrays_.lo + i);
     else
       return V::load(arrays_.master + i);
   }
 
   [[gnu::always_inline]] void store_param(std::size_t i, F p) const {
-    if constexpr (kForm == ParamForm::kSplit) {
+    if constexpr (kForm.param == ParamForm::kSplit) {
       V::store_hi(arrays_.param16 + i, p);
       V::store_lo(arrays_.lo + i, p);
     } else {
-      if constexpr (kForm == ParamForm::kFp32AndFp16) V::store_fp16(arrays_.param16 + i, p);
+      if constexpr (kForm.param == ParamForm::kFp32AndFp16) V::store_fp16(arrays_.param16 + i, p);
       V::store(arrays_.master + i, p);
     }
   }
@@ -104,9 +135,10 @@ class VectorAdamw {
   const AdamwArrays arrays_;
   const F grad_scale_, one_minus_beta1_, one_minus_beta2_, inv_sqrt_c2_, eps_, step_size_, decay_,
       l2_, grad_limit_, minus_grad_limit_;
+  const I first_key_, second_key_;
 };
 
-template <class V, GradType kGrad, ParamForm kForm, Extras kExtras>
+template <class V, GradType kGrad, StateForm kForm, Extras kExtras>
 void run_adamw(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size_t begin,
                std::size_t end) {
   const VectorAdamw<V, kGrad, kForm, kExtras> adamw(scalars, arrays);
@@ -123,7 +155,7 @@ void run_adamw(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size
   adamw_scalar(scalars, arrays, i, end);  // less than a vector is left
 }
 
-template <class V, GradType kGrad, ParamForm kForm, bool kL2>
+template <class V, GradType kGrad, StateForm kForm, bool kL2>
 void choose_limit(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size_t begin,
                   std::size_t end) {
   if (scalars.grad_limit < std::numeric_limits<float>::infinity())
@@ -132,7 +164,7 @@ void choose_limit(const AdamwScalars& scalars, const AdamwArrays& arrays, std::s
     run_adamw<V, kGrad, kForm, {.l2 = kL2, .limit = false}>(scalars, arrays, begin, end);
 }
 
-template <class V, GradType kGrad, ParamForm kForm>
+template <class V, GradType kGrad, StateForm kForm>
 void choose_mode(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size_t begin,
                  std::size_t end) {
   if (scalars.use_l2)
@@ -141,16 +173,25 @@ void choose_mode(const AdamwScalars& scalars, const AdamwArrays& arrays, std::si
     choose_limit<V, kGrad, kForm, false>(scalars, arrays, begin, end);
 }
 
+template <class V, GradType kGrad, ParamForm kParam>
+void choose_moments(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size_t begin,
+                    std::size_t end) {
+  if (arrays.moment_type == ElementType::kFp32)
+    choose_mode<V, kGrad, {kParam, ElementType::kFp32}>(scalars, arrays, begin, end);
+  else
+    choose_mode<V, kGrad, {kParam, ElementType::kBf16}>(scalars, arrays, begin, end);
+}
+
 template <class V, GradType kGrad>
 void choose_form(const AdamwScalars& scalars, const AdamwArrays& arrays, std::size_t begin,
                  std::size_t end) {
   switch (arrays.param_form) {
     case ParamForm::kSplit:
-      return choose_mode<V, kGrad, ParamForm::kSplit>(scalars, arrays, begin, end);
+      return choose_moments<V, kGrad, ParamForm::kSplit>(scalars, arrays, begin, end);
     case ParamForm::kFp32:
-      return choose_mode<V, kGrad, ParamForm::kFp32>(scalars, arrays, begin, end);
+      return choose_moments<V, kGrad, ParamForm::kFp32>(scalars, arrays, begin, end);
     case ParamForm::kFp32AndFp16:
-      return choose_mode<V, kGrad, ParamForm::kFp32AndFp16>(scalars, arrays, begin, end);
+      return choose_moments<V, kGrad, ParamForm::kFp32AndFp16>(scalars, arrays, begin, end);
   }
 }
 

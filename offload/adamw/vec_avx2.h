@@ -23,6 +23,17 @@ struct VecAvx2 {
   static F load(const float* from) { return _mm256_loadu_ps(from); }
   static void store(float* to, F x) { _mm256_storeu_ps(to, x); }
 
+  static I set_bits(std::uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
+  static I lane_numbers() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
+  static I add_bits(I a, I b) { return _mm256_add_epi32(a, b); }
+  static I mul_bits(I a, I b) { return _mm256_mullo_epi32(a, b); }  // the lower 32 bits
+  template <int kShift>
+  static I xor_shifted(I x) {
+    return _mm256_xor_si256(x, _mm256_srli_epi32(x, kShift));
+  }
+  static I lower_halves(I x) { return _mm256_and_si256(x, _mm256_set1_epi32(0xFFFF)); }
+  static I upper_halves(I x) { return _mm256_srli_epi32(x, 16); }
+
   static F add(F a, F b) { return _mm256_add_ps(a, b); }
   static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
@@ -61,6 +72,15 @@ struct VecAvx2 {
     store16(to, _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0xFFFF)));
   }
   static void store_fp16(std::uint16_t* to, F x) { store128(to, to_fp16(x)); }
+
+  // Rounds as moment_rounding.h does, by random numbers below 2^16; x as it is stored.
+  static void store_bf16(std::uint16_t* to, F x, I random) {
+    const I bits = _mm256_castps_si256(x);
+    const I magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7FFFFFFF));
+    const I keeps = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7F7EFFFF));
+    const I rounded = _mm256_add_epi32(bits, _mm256_andnot_si256(keeps, random));
+    store16(to, _mm256_srli_epi32(rounded, 16));
+  }
 
   // Rounds to nearest even, stores, and returns the rounded values; x as for store_hi().
   static F cast_bf16(std::uint16_t* to, F x) {

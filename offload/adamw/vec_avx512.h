@@ -20,6 +20,19 @@ struct VecAvx512 {
   static F load(const float* from) { return _mm512_loadu_ps(from); }
   static void store(float* to, F x) { _mm512_storeu_ps(to, x); }
 
+  static I set_bits(std::uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
+  static I lane_numbers() {
+    return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  }
+  static I add_bits(I a, I b) { return _mm512_add_epi32(a, b); }
+  static I mul_bits(I a, I b) { return _mm512_mullo_epi32(a, b); }
+  template <int kShift>
+  static I xor_shifted(I x) {
+    return _mm512_xor_si512(x, _mm512_srli_epi32(x, kShift));
+  }
+  static I lower_halves(I x) { return _mm512_and_si512(x, _mm512_set1_epi32(0xFFFF)); }
+  static I upper_halves(I x) { return _mm512_srli_epi32(x, 16); }
+
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
   static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
@@ -56,6 +69,14 @@ struct VecAvx512 {
     store256(to, _mm512_cvtepi32_epi16(_mm512_castps_si512(x)));
   }
   static void store_fp16(std::uint16_t* to, F x) { store256(to, to_fp16(x)); }
+
+  static void store_bf16(std::uint16_t* to, F x, I random) {
+    const I bits = _mm512_castps_si512(x);
+    const I magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7FFFFFFF));
+    const __mmask16 rounds = _mm512_cmple_epi32_mask(magnitude, _mm512_set1_epi32(0x7F7EFFFF));
+    const I rounded = _mm512_mask_add_epi32(bits, rounds, bits, random);
+    store256(to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+  }
 
   static F cast_bf16(std::uint16_t* to, F x) {
     const I bits = _mm512_castps_si512(x);

@@ -97,10 +97,10 @@ void CpuState::update_part(const Part& part, std::uint64_t begin, std::uint64_t 
     const std::uint64_t first = align_down(i, kTileElements);
     const std::uint64_t stop = std::min(end, first + kTileElements);
     const std::uint64_t in_unit = part.first_element + first;
-    AdamwArrays arrays = tile_arrays(kind_.form, tile_of(part, first),
-                                     param_at(kind_.form, update.arrays.param, in_unit));
-    arrays.grad_type = kind_.grad_type;
-    arrays.grad = grad_at(kind_.grad_type, update.arrays.grad, in_unit);
+    const AdamwArrays arrays =
+        step_arrays(tile_arrays(kind_.form, tile_of(part, first),
+                                param_at(kind_.form.param, update.arrays.param, in_unit)),
+                    kind_, update, update.arrays.grad, in_unit);
     while (i < stop) {
       const auto piece =
           update.piece(part.group, part.first_element + i, part.first_element + stop);
@@ -120,7 +120,7 @@ Status CpuState::restore(const SubGroup& sub_group, const UnitArrays& arrays, St
                     .at = [&](std::uint64_t index) -> StateSweep::Tile {
                       const std::uint64_t first = index * kTileElements;
                       const std::uint64_t in_unit = part.first_element + first;
-                      void* const param = param_at(kind_.form, arrays.param, in_unit);
+                      void* const param = param_at(kind_.form.param, arrays.param, in_unit);
                       return {in_unit, std::min(kTileElements, part.elements - first),
                               tile_arrays(kind_.form, tile_of(part, first), param)};
                     }});

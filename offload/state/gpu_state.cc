@@ -18,9 +18,9 @@ std::uint64_t field_bytes(std::uint64_t elements, std::uint64_t element_bytes) {
   return align_up(elements * element_bytes, kFieldAlignment);
 }
 
-// lo, or the master; 0: neither is part of the state.
-std::uint64_t first_field_bytes(ParamForm form, std::uint64_t elements) {
-  return field_bytes(elements, form == ParamForm::kSplit ? 2 : form == ParamForm::kFp32 ? 0 : 4);
+// Of lo, or the master; 0: neither is part of the state.
+std::uint64_t first_field_bytes(StateForm form, std::uint64_t elements) {
+  return field_bytes(elements, master_bytes_per_element(form.param));
 }
 
 // As many as there is room for, in whole rounds of the threads, and no more than exist.
@@ -38,6 +38,8 @@ AdamwArrays arrays_at(const AdamwArrays& arrays, std::uint64_t first) {
   move(at.master);
   move(at.m);
   move(at.v);
+  move(at.m16);
+  move(at.v16);
   return at;
 }
 
@@ -47,8 +49,8 @@ GpuState::GpuState(const StateKind& kind, DeviceTier& device) : kind_(kind), dev
 
 GpuState::~GpuState() = default;
 
-std::uint64_t GpuState::device_bytes(ParamForm form, std::uint64_t elements) {
-  return first_field_bytes(form, elements) + 2 * field_bytes(elements, sizeof(float));
+std::uint64_t GpuState::device_bytes(StateForm form, std::uint64_t elements) {
+  return first_field_bytes(form, elements) + 2 * field_bytes(elements, element_bytes(form.moments));
 }
 
 Result<std::unique_ptr<GpuState>> GpuState::create(const StateKind& kind,
@@ -80,18 +82,15 @@ Result<std::unique_ptr<GpuState>> GpuState::create(const StateKind& kind,
 
 // The part's arrays from its element `first` on.
 AdamwArrays GpuState::arrays_from(const Part& part, std::uint64_t first, void* gpu_param) const {
-  std::byte* const state = device_.memory().data() + part.offset_bytes;
-  std::byte* const moments = state + first_field_bytes(kind_.form, part.elements);
-  StateTile fields;
-  if (kind_.form == ParamForm::kSplit) {
-    fields.lo = reinterpret_cast<std::uint16_t*>(state) + first;
-  } else if (kind_.form != ParamForm::kFp32) {
-    fields.master = reinterpret_cast<float*>(state) + first;
-  }
-  fields.m = reinterpret_cast<float*>(moments) + first;
-  fields.v = reinterpret_cast<float*>(moments + field_bytes(part.elements, sizeof(float))) + first;
+  const std::uint64_t moment_bytes = element_bytes(kind_.form.moments);
+  std::byte* const master = device_.memory().data() + part.offset_bytes;
+  std::byte* const m = master + first_field_bytes(kind_.form, part.elements);
+  std::byte* const v = m + field_bytes(part.elements, moment_bytes);
+  const StateTile fields =
+      fields_at(kind_.form, master + first * master_bytes_per_element(kind_.form.param),
+                m + first * moment_bytes, v + first * moment_bytes);
   return tile_arrays(kind_.form, fields,
-                     param_at(kind_.form, gpu_param, part.first_element + first));
+                     param_at(kind_.form.param, gpu_param, part.first_element + first));
 }
 
 Status GpuState::update(const UnitUpdate& update) {
@@ -99,9 +98,8 @@ Status GpuState::update(const UnitUpdate& update) {
     for (std::uint64_t i = 0; i < part.elements;) {
       const std::uint64_t in_unit = part.first_element + i;
       const auto piece = update.piece(part.group, in_unit, part.first_element + part.elements);
-      AdamwArrays arrays = arrays_from(part, i, update.arrays.gpu_param);
-      arrays.grad_type = kind_.grad_type;
-      arrays.grad = grad_at(kind_.grad_type, update.arrays.gpu_grad, in_unit);
+      const AdamwArrays arrays = step_arrays(arrays_from(part, i, update.arrays.gpu_param), kind_,
+                                             update, update.arrays.gpu_grad, in_unit);
       SLUICE_RETURN_IF_ERROR(device_.step(piece.scalars, arrays, piece.end - in_unit));
       i = piece.end - part.first_element;
     }
@@ -111,7 +109,7 @@ Status GpuState::update(const UnitUpdate& update) {
 
 // ---- all of the state ------------------------------------------------------------------------
 
-std::uint64_t GpuState::max_staging_bytes(ParamForm form) {
+std::uint64_t GpuState::max_staging_bytes(StateForm form) {
   return StagingBuffers::bytes_of(form, StateSweep::kMaxThreads);
 }
 
@@ -166,7 +164,9 @@ Status GpuState::start_copy(const Batch& batch, bool to_device) {
   SLUICE_RETURN_IF_ERROR(copy(batch.on_host.lo, batch.on_device.lo));
   SLUICE_RETURN_IF_ERROR(copy(batch.on_host.master, batch.on_device.master));
   SLUICE_RETURN_IF_ERROR(copy(batch.on_host.m, batch.on_device.m));
-  return copy(batch.on_host.v, batch.on_device.v);
+  SLUICE_RETURN_IF_ERROR(copy(batch.on_host.v, batch.on_device.v));
+  SLUICE_RETURN_IF_ERROR(copy(batch.on_host.m16, batch.on_device.m16));
+  return copy(batch.on_host.v16, batch.on_device.v16);
 }
 
 // Whatever happened, no copy that needs a buffer continues.

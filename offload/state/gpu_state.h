@@ -19,14 +19,14 @@ class StagingBuffers;
 class GpuState final : public TierState {
  public:
   // How much of the GPU's memory a sub-group takes.
-  static std::uint64_t device_bytes(ParamForm form, std::uint64_t elements);
+  static std::uint64_t device_bytes(StateForm form, std::uint64_t elements);
   // kOutOfMemory: the device tier has less. `device` must outlive it.
   static Result<std::unique_ptr<GpuState>> create(const StateKind& kind,
                                                   std::span<const SubGroup> placement,
                                                   DeviceTier& device);
 
   // Host memory of the two buffers, at most.
-  static std::uint64_t max_staging_bytes(ParamForm form);
+  static std::uint64_t max_staging_bytes(StateForm form);
   // Before and after restore() or snapshot(): takes the buffers, and gives them back. `pin` may be
   // empty; if it fails, copies are slower.
   Status begin_transfer(int threads, const aio::PinHook& pin);

@@ -167,10 +167,10 @@ void NvmeState::update_tile(const Part& part, int tile, std::span<std::byte> dat
   const std::uint64_t first = static_cast<std::uint64_t>(tile) * kTileElements;
   const std::uint64_t elements = std::min(kTileElements, part.elements - first);
   const std::uint64_t in_unit = part.first_element + first;
-  AdamwArrays arrays = tile_arrays(kind_.form, state_tile(kind_.form, data.data(), elements),
-                                   param_at(kind_.form, update.arrays.param, in_unit));
-  arrays.grad_type = kind_.grad_type;
-  arrays.grad = grad_at(kind_.grad_type, update.arrays.grad, in_unit);
+  const AdamwArrays arrays =
+      step_arrays(tile_arrays(kind_.form, state_tile(kind_.form, data.data(), elements),
+                              param_at(kind_.form.param, update.arrays.param, in_unit)),
+                  kind_, update, update.arrays.grad, in_unit);
   for (std::uint64_t i = 0; i < elements;) {
     const auto piece = update.piece(part.group, in_unit + i, in_unit + elements);
     adamw_range(kind_.isa, piece.scalars, arrays, i, piece.end - in_unit);
@@ -186,7 +186,7 @@ StateSweep::Tile NvmeState::tile_of(const Part& part, std::span<std::byte> paylo
   std::byte* const tile = payload.data() + index * tile_bytes(kind_.form);
   return {in_unit, elements,
           tile_arrays(kind_.form, state_tile(kind_.form, tile, elements),
-                      param_at(kind_.form, arrays.param, in_unit))};
+                      param_at(kind_.form.param, arrays.param, in_unit))};
 }
 
 Status NvmeState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {

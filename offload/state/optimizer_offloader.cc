@@ -145,6 +145,7 @@ Status OptimizerOffloader::step(const Step& step) {
   SLUICE_RETURN_IF_ERROR(check_step(step));
   groups_.assign(step.groups.begin(),
                  step.groups.begin() + static_cast<std::ptrdiff_t>(group_count_));
+  rounding_ = {.run_seed = options_.run_seed, .step = step.number};
   source_ = step.source;
   progress_->begin_step();
   if (nvme_ != nullptr) nvme_->begin_pass();
@@ -172,7 +173,8 @@ UnitUpdate OptimizerOffloader::update_of(int unit, const UnitArrays& arrays) con
   return {.unit = unit,
           .groups = groups_,
           .ranges = ranges_[static_cast<std::size_t>(unit)],
-          .arrays = arrays};
+          .arrays = arrays,
+          .moment_keys = moment_keys(rounding_, unit)};
 }
 
 Result<UnitArrays> OptimizerOffloader::update_on_host(int unit) {
@@ -264,9 +266,11 @@ Status OptimizerOffloader::begin_restore(const StateSweep& sweep) {
   return nvme_ != nullptr ? nvme_->begin_restore() : Status();
 }
 
-Status OptimizerOffloader::restore(UnitSource& source, const Fill& fill, Calls calls) {
+Status OptimizerOffloader::restore(UnitSource& source, const Fill& fill, Calls calls,
+                                   std::int64_t after_step) {
   SLUICE_RETURN_IF_ERROR(drain());
-  StateSweep sweep(*environment_.executor, fill, StateSweep::Direction::kRestore, calls);
+  StateSweep sweep(*environment_.executor, fill, StateSweep::Direction::kRestore, calls,
+                   {.run_seed = options_.run_seed, .step = after_step});
   Status restored = begin_restore(sweep);
   if (restored.ok()) {
     restored = for_each_unit(source, [&](const SubGroup& sub_group, const UnitArrays& arrays) {

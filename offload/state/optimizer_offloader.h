@@ -41,6 +41,7 @@
 #include "aio/result.h"
 #include "offload/adamw/adamw_arrays.h"
 #include "offload/adamw/isa.h"
+#include "offload/adamw/moment_rounding.h"
 #include "offload/state/device_tier.h"
 #include "offload/state/state_sweep.h"
 #include "offload/state/state_tiles.h"
@@ -62,9 +63,10 @@ class UpdateWorker;
 class OptimizerOffloader {
  public:
   struct Options {
-    ParamForm form = ParamForm::kSplit;
+    StateForm form;
     GradType grad_type = GradType::kBf16;
     Isa isa = Isa::kScalar;
+    std::uint64_t run_seed = 0;  // of what bf16 moments are rounded with
     std::vector<UnitSpec> units;
     std::vector<SubGroup> placement;
     std::uint64_t record_elements = 16 << 20;  // at most; a multiple of 65,536
@@ -103,8 +105,12 @@ class OptimizerOffloader {
   // allows it, kAnyOrder: several calls at once, in any order, but unit after unit; either way on
   // any thread of the executor. It must not throw. Parameters come out through `source`, as in a
   // step. The first error of `fill` or `source` poisons the offloader: its state is half set.
+  //
+  // Where bf16 moments cannot represent what they are set to, they are rounded with the random bits
+  // of step `after_step`: how many the state has seen.
   using Fill = std::function<Status(const StateRange& range)>;
-  Status restore(UnitSource& source, const Fill& fill, Calls calls = Calls::kInOrder);
+  Status restore(UnitSource& source, const Fill& fill, Calls calls = Calls::kInOrder,
+                 std::int64_t after_step = 0);
   // Takes all of it, likewise, as it is after the last step. Drains first; what prefetch() has read
   // is read again. An error of `take` or `source` is returned and changes nothing.
   using Take = std::function<Status(const StateRange& range)>;
@@ -120,6 +126,7 @@ class OptimizerOffloader {
     std::span<const AdamwScalars> groups;
     UnitSource* source = nullptr;  // until the step is done
     bool background = false;
+    std::int64_t number = 1;  // AdamwOptions::step; bf16 moments are rounded with its random bits
   };
   // Foreground: returns when all host updates are done. Background: returns immediately, or when
   // the previous step is done.
@@ -169,6 +176,7 @@ class OptimizerOffloader {
 
   // Of the step in progress: set before it begins.
   std::vector<AdamwScalars> groups_;
+  MomentSeed rounding_;
   UnitSource* source_ = nullptr;
 
   std::unique_ptr<CpuState> cpu_;  // null, like the next two: nothing is placed there

@@ -19,9 +19,9 @@ namespace sluice::offload {
 class StagingBuffers {
  public:
   // Of both, parameters included.
-  static std::uint64_t bytes_of(ParamForm form, std::uint64_t tiles);
+  static std::uint64_t bytes_of(StateForm form, std::uint64_t tiles);
   // Of `tiles` whole tiles each. `pin` may be empty.
-  static Result<std::unique_ptr<StagingBuffers>> create(ParamForm form, std::uint64_t tiles,
+  static Result<std::unique_ptr<StagingBuffers>> create(StateForm form, std::uint64_t tiles,
                                                         const aio::PinHook& pin);
   ~StagingBuffers();
   StagingBuffers(const StagingBuffers&) = delete;
@@ -32,10 +32,10 @@ class StagingBuffers {
   AdamwArrays arrays(std::uint64_t turn) const;
 
  private:
-  StagingBuffers(ParamForm form, std::uint64_t tiles, aio::PageMemory memory,
+  StagingBuffers(StateForm form, std::uint64_t tiles, aio::PageMemory memory,
                  const aio::PinHook& pin);
 
-  const ParamForm form_;
+  const StateForm form_;
   const std::uint64_t elements_;
   aio::PageMemory memory_;
   const aio::PinHook pin_;

@@ -12,7 +12,7 @@
 namespace sluice::offload {
 namespace {
 
-std::uint64_t record_bytes(ParamForm form, std::uint64_t elements) {
+std::uint64_t record_bytes(StateForm form, std::uint64_t elements) {
   return swap::RecordShape{.payload_bytes = state_bytes(form, elements)}.image_bytes();
 }
 
@@ -59,7 +59,7 @@ std::uint64_t StateFootprint::swap_buffer_bytes(int swap_buffers) const {
   return largest_record_ == 0 ? 0 : aio::PinnedPool::mapped_bytes(largest_record_, swap_buffers);
 }
 
-std::uint64_t StateFootprint::transfer_bytes(ParamForm form) const {
+std::uint64_t StateFootprint::transfer_bytes(StateForm form) const {
   return StateSweep::bytes_of(StateSweep::kMaxThreads) +
          (gpu_ > 0 ? GpuState::max_staging_bytes(form) : 0);
 }

@@ -19,7 +19,7 @@ class StateFootprint {
   // How the state is stored. `record_elements`: of a record on nvme, at most; a multiple of
   // kTileElements.
   struct Storage {
-    ParamForm form = ParamForm::kSplit;
+    StateForm form;
     std::uint64_t record_elements = 16 << 20;
   };
 
@@ -33,7 +33,7 @@ class StateFootprint {
   std::uint64_t nvme_bytes() const { return nvme_; }        // of records on all paths
   std::uint64_t swap_buffer_bytes(int swap_buffers) const;  // pinned
   // Host memory while all of it is set or saved, at most.
-  std::uint64_t transfer_bytes(ParamForm form) const;
+  std::uint64_t transfer_bytes(StateForm form) const;
 
  private:
   std::uint64_t gpu_ = 0;

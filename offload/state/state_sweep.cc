@@ -7,11 +7,12 @@
 namespace sluice::offload {
 
 StateSweep::StateSweep(aio::Executor& executor, const Visit& visit, Direction direction,
-                       Calls calls)
+                       Calls calls, const MomentSeed& rounding)
     : executor_(executor),
       visit_(visit),
       direction_(direction),
       calls_(calls),
+      rounding_(rounding),
       threads_(std::min(executor.threads(), kMaxThreads)) {}
 
 Status StateSweep::run(const Tiles& tiles) {
@@ -46,7 +47,11 @@ void StateSweep::work(const Tiles& tiles, CanonicalTile& canonical) noexcept {
         std::fill(array.begin(), array.end(), 0.0F);
     }
     if (!show(index, range).ok()) return;
-    if (direction_ == Direction::kRestore) pack_state(range, tile.arrays);
+    if (direction_ == Direction::kSnapshot) continue;
+    AdamwArrays arrays = tile.arrays;
+    arrays.moment_keys = moment_keys(rounding_, tiles.unit);
+    arrays.first_element = tile.first_element;
+    pack_state(range, arrays);
   }
 }
 

@@ -23,6 +23,7 @@
 #include "aio/executor.h"
 #include "aio/result.h"
 #include "offload/adamw/adamw_arrays.h"
+#include "offload/adamw/moment_rounding.h"
 #include "offload/state/state_tiles.h"
 
 namespace sluice::offload {
@@ -39,8 +40,10 @@ class StateSweep {
 
   enum class Direction : std::uint8_t { kRestore, kSnapshot };
   using Visit = std::function<Status(const StateRange& range)>;
-  // Both must outlive it.
-  StateSweep(aio::Executor& executor, const Visit& visit, Direction direction, Calls calls);
+  // Both must outlive it. `rounding`: of kRestore, for moments that are stored as bf16 and that it
+  // cannot represent.
+  StateSweep(aio::Executor& executor, const Visit& visit, Direction direction, Calls calls,
+             const MomentSeed& rounding = {});
   StateSweep(const StateSweep&) = delete;
   StateSweep& operator=(const StateSweep&) = delete;
 
@@ -75,6 +78,7 @@ class StateSweep {
   const Visit& visit_;
   const Direction direction_;
   const Calls calls_;
+  const MomentSeed rounding_;
   const int threads_;
   std::vector<CanonicalTile> canonical_;  // by thread
 

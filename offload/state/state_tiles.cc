@@ -1,10 +1,12 @@
 #include "offload/state/state_tiles.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "aio/check.h"
 #include "aio/units.h"
 #include "offload/adamw/half.h"
+#include "offload/adamw/moment_rounding.h"
 #include "offload/adamw/split_master.h"
 
 namespace sluice::offload {
@@ -17,38 +19,69 @@ struct FieldSizes {
   std::uint64_t moment;
 };
 
-FieldSizes field_sizes(ParamForm form, std::uint64_t elements) {
-  const std::uint64_t first_bytes = form == ParamForm::kSplit  ? 2
-                                    : form == ParamForm::kFp32 ? 0
-                                                               : 4;
-  return {.first = align_up(first_bytes * elements, kFieldAlignment),
-          .moment = align_up(sizeof(float) * elements, kFieldAlignment)};
+FieldSizes field_sizes(StateForm form, std::uint64_t elements) {
+  return {.first = align_up(master_bytes_per_element(form.param) * elements, kFieldAlignment),
+          .moment = align_up(element_bytes(form.moments) * elements, kFieldAlignment)};
+}
+
+std::uint16_t narrowed(float moment, std::uint32_t random) {
+  const std::uint32_t bits = stored_moment_bits(std::bit_cast<std::uint32_t>(moment));
+  return round_moment(std::bit_cast<float>(bits), random);
+}
+
+void pack_moments(const StateRange& from, const AdamwArrays& to) {
+  if (to.moment_type == ElementType::kFp32) {
+    std::copy(from.m.begin(), from.m.end(), to.m);
+    std::copy(from.v.begin(), from.v.end(), to.v);
+    return;
+  }
+  for (std::size_t i = 0; i < from.m.size(); ++i) {
+    const std::uint32_t random = moment_bits(to.moment_keys, to.first_element + i);
+    to.m16[i] = narrowed(from.m[i], random & 0xFFFF);
+    to.v16[i] = narrowed(from.v[i], random >> 16);
+  }
 }
 
 }  // namespace
 
-std::uint64_t state_bytes(ParamForm form, std::uint64_t elements) {
+std::uint64_t state_bytes(StateForm form, std::uint64_t elements) {
   const FieldSizes last = field_sizes(form, elements % kTileElements);
   return elements / kTileElements * tile_bytes(form) + last.first + 2 * last.moment;
 }
 
-StateTile state_tile(ParamForm form, std::byte* tile, std::uint64_t elements) {
-  SLUICE_DCHECK(reinterpret_cast<std::uintptr_t>(tile) % kFieldAlignment == 0, "an aligned tile");
-  const FieldSizes sizes = field_sizes(form, elements);
+StateTile fields_at(StateForm form, std::byte* master, std::byte* m, std::byte* v) {
   StateTile fields;
-  if (form == ParamForm::kSplit) {
-    fields.lo = reinterpret_cast<std::uint16_t*>(tile);
-  } else if (form != ParamForm::kFp32) {
-    fields.master = reinterpret_cast<float*>(tile);
+  if (form.param == ParamForm::kSplit) {
+    fields.lo = reinterpret_cast<std::uint16_t*>(master);
+  } else if (form.param != ParamForm::kFp32) {
+    fields.master = reinterpret_cast<float*>(master);
   }
-  fields.m = reinterpret_cast<float*>(tile + sizes.first);
-  fields.v = reinterpret_cast<float*>(tile + sizes.first + sizes.moment);
+  if (form.moments == ElementType::kFp32) {
+    fields.m = reinterpret_cast<float*>(m);
+    fields.v = reinterpret_cast<float*>(v);
+  } else {
+    fields.m16 = reinterpret_cast<std::uint16_t*>(m);
+    fields.v16 = reinterpret_cast<std::uint16_t*>(v);
+  }
   return fields;
 }
 
-AdamwArrays tile_arrays(ParamForm form, const StateTile& tile, void* param) {
-  AdamwArrays arrays{.param_form = form, .lo = tile.lo, .m = tile.m, .v = tile.v};
-  if (form == ParamForm::kFp32) {
+StateTile state_tile(StateForm form, std::byte* tile, std::uint64_t elements) {
+  SLUICE_DCHECK(reinterpret_cast<std::uintptr_t>(tile) % kFieldAlignment == 0, "an aligned tile");
+  const FieldSizes sizes = field_sizes(form, elements);
+  std::byte* const m = tile + sizes.first;
+  return fields_at(form, tile, m, m + sizes.moment);
+}
+
+AdamwArrays tile_arrays(StateForm form, const StateTile& tile, void* param) {
+  AdamwArrays arrays{.param_form = form.param,
+                     .moment_type = form.moments,
+                     .lo = tile.lo,
+                     .m = tile.m,
+                     .v = tile.v,
+                     .m16 = tile.m16,
+                     .v16 = tile.v16};
+  if (form.param == ParamForm::kFp32) {
     arrays.master = static_cast<float*>(param);
   } else {
     arrays.master = tile.master;
@@ -58,8 +91,7 @@ AdamwArrays tile_arrays(ParamForm form, const StateTile& tile, void* param) {
 }
 
 void pack_state(const StateRange& from, const AdamwArrays& to) {
-  std::copy(from.m.begin(), from.m.end(), to.m);
-  std::copy(from.v.begin(), from.v.end(), to.v);
+  pack_moments(from, to);
   if (to.master != nullptr) std::copy(from.master.begin(), from.master.end(), to.master);
   if (to.param_form == ParamForm::kFp32) return;
   pack_parameters(to.param_form, from.master, to.param16);
@@ -80,8 +112,13 @@ void pack_parameters(ParamForm form, std::span<const float> masters, void* param
 }
 
 void unpack_state(const AdamwArrays& from, const StateRange& to) {
-  std::copy_n(from.m, to.m.size(), to.m.data());
-  std::copy_n(from.v, to.v.size(), to.v.data());
+  if (from.moment_type == ElementType::kFp32) {
+    std::copy_n(from.m, to.m.size(), to.m.data());
+    std::copy_n(from.v, to.v.size(), to.v.data());
+  } else {
+    std::transform(from.m16, from.m16 + to.m.size(), to.m.begin(), float_from_bf16);
+    std::transform(from.v16, from.v16 + to.v.size(), to.v.begin(), float_from_bf16);
+  }
   if (from.param_form != ParamForm::kSplit) {
     std::copy_n(from.master, to.master.size(), to.master.data());
     return;

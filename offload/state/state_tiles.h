@@ -6,6 +6,8 @@
 //   kFp32AndFp16   master 256K | m 256K | v 256K       the fp16 copy, 2 B, only written
 //   kFp32          m 256K | v 256K                     the fp32 master itself, 4 B
 //
+// bf16 moments take half of that: m 128K | v 128K.
+//
 // A tile is a core's worth of work that fits its cache, so that checking, the optimizer's step and
 // sealing follow each other there (swap/record_work.h); its bytes are one checksum's chunk. The
 // last tile may have fewer elements; its fields then begin at multiples of 64 bytes, and it ends at
@@ -22,20 +24,16 @@ namespace sluice::offload {
 
 inline constexpr std::uint64_t kTileElements = 65'536;
 
-constexpr int state_bytes_per_element(ParamForm form) {
-  return form == ParamForm::kSplit ? 10 : form == ParamForm::kFp32 ? 8 : 12;
-}
-
 constexpr std::uint64_t tile_count(std::uint64_t elements) {
   return (elements + kTileElements - 1) / kTileElements;
 }
 
 // Of a whole tile: the store's chunk_bytes.
-constexpr std::uint64_t tile_bytes(ParamForm form) {
+constexpr std::uint64_t tile_bytes(StateForm form) {
   return kTileElements * static_cast<std::uint64_t>(state_bytes_per_element(form));
 }
 // Of the state of `elements` elements, the gaps of the last tile included.
-std::uint64_t state_bytes(ParamForm form, std::uint64_t elements);
+std::uint64_t state_bytes(StateForm form, std::uint64_t elements);
 
 // Where the fields of one tile begin. Null: the form has no such field.
 struct StateTile {
@@ -43,13 +41,19 @@ struct StateTile {
   float* master = nullptr;
   float* m = nullptr;
   float* v = nullptr;
+  std::uint16_t* m16 = nullptr;
+  std::uint16_t* v16 = nullptr;
 };
 // `tile` is the tile's first byte, aligned to 64; `elements` how many it has.
-StateTile state_tile(ParamForm form, std::byte* tile, std::uint64_t elements);
+StateTile state_tile(StateForm form, std::byte* tile, std::uint64_t elements);
+
+// Of fields that lie anywhere; `master` is lo's or the master's place, and not used where the form
+// has neither.
+StateTile fields_at(StateForm form, std::byte* master, std::byte* m, std::byte* v);
 
 // What a kernel is given of a tile, except the gradient: its fields, and the parameter that begins
 // at `param`.
-AdamwArrays tile_arrays(ParamForm form, const StateTile& tile, void* param);
+AdamwArrays tile_arrays(StateForm form, const StateTile& tile, void* param);
 
 // The canonical fp32 state of a range of one unit, whatever the form and the placement.
 struct StateRange {
@@ -60,7 +64,8 @@ struct StateRange {
   std::span<float> v;
 };
 // To and from the form's own arrays, bit for bit except for NaNs of a split master, which become
-// the canonical one. pack_state() makes the 16-bit parameter too.
+// the canonical one, and for moments that bf16 cannot represent, which are rounded as in a step, by
+// the keys in the arrays. pack_state() makes the 16-bit parameter too.
 void pack_state(const StateRange& from, const AdamwArrays& to);
 void unpack_state(const AdamwArrays& from, const StateRange& to);
 

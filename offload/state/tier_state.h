@@ -21,7 +21,7 @@
 namespace sluice::offload {
 
 struct StateKind {
-  ParamForm form;
+  StateForm form;
   GradType grad_type;
   Isa isa;
 };
@@ -78,8 +78,16 @@ inline void* param_at(ParamForm form, void* param, std::uint64_t element) {
   return static_cast<std::byte*>(param) +
          element * static_cast<std::uint64_t>(param_bytes_per_element(form));
 }
-inline const void* grad_at(GradType type, const void* grad, std::uint64_t element) {
-  return static_cast<const std::byte*>(grad) + element * element_bytes(type);
+
+// What a step needs of the arrays of a tier's state besides: `grad` is the unit's gradient, and the
+// arrays begin with the unit's `element`.
+inline AdamwArrays step_arrays(AdamwArrays arrays, const StateKind& kind, const UnitUpdate& update,
+                               const void* grad, std::uint64_t element) {
+  arrays.grad_type = kind.grad_type;
+  arrays.grad = static_cast<const std::byte*>(grad) + element * element_bytes(kind.grad_type);
+  arrays.moment_keys = update.moment_keys;
+  arrays.first_element = element;
+  return arrays;
 }
 
 }  // namespace sluice::offload

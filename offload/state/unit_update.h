@@ -28,6 +28,7 @@ struct UnitUpdate {
   std::span<const AdamwScalars> groups;  // by SubGroup::group or ScalarRange::group
   std::span<const ScalarRange> ranges;   // empty: a sub-group's own group applies
   UnitArrays arrays;
+  MomentKeys moment_keys;  // of the unit and the step; bf16 moments
 
   struct Piece {
     const AdamwScalars& scalars;

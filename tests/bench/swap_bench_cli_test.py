@@ -115,7 +115,8 @@ class BadInput(SwapBenchTest):
 
 class Results(SwapBenchTest):
     def test_every_number_is_there_and_adds_up(self):
-        for form, orders, queues in (("10", "both", 2), ("12", "mixed", 1), ("8", "bursts", 2)):
+        for form, orders, queues in (("10", "both", 2), ("12", "mixed", 1), ("8", "bursts", 2),
+                                     ("6", "mixed", 2)):
             with self.subTest(form=form):
                 out = self.path("out.json")
                 result = run("--path", self.folder, *SMALL, "--bytes-per-element", form, "--order",
@@ -129,7 +130,8 @@ class Results(SwapBenchTest):
                 self.assertEqual(sorted(data["medians"]), sorted(names))
                 image = 4096 + 65536 * int(form)
                 last = 1050000 - 16 * 65536
-                fields = {"10": (2, 4, 4), "12": (4, 4, 4), "8": (4, 4)}[form]
+                fields = {"10": (2, 4, 4), "12": (4, 4, 4), "8": (4, 4),
+                          "6": (2, 2, 2)}[form]
                 last_bytes = sum((size * last + 63) // 64 * 64 for size in fields)
                 moved = 16 * image + 4096 + (last_bytes + 4095) // 4096 * 4096
                 for one in data["rounds"]:

@@ -21,6 +21,8 @@ refused --master --master bf16
 refused --copy-out --copy-out fp32
 refused --copy-out --copy-out bf16
 refused --copy-out --master split --copy-out fp16
+refused --moments --moments fp16
+refused --moments --cast bf16 --moments bf16
 refused --threads --threads 0
 refused --threads --threads 1.5
 refused --isa --isa sse
@@ -47,6 +49,9 @@ json=$("$bench" $short --grad fp16 --copy-out fp16 --isa scalar --stagger 3 --js
   { echo "a measurement failed"; failed=1; }
 has "$json" '"bytes_per_param": 28' '"isa": "scalar"' '"master": "fp32+fp16"' '"adam_over_copy"' \
   '"version"' '"machine"' '"cores"' '"stagger_lines": 3' '"command": "adam_bench --elements 1003'
+json=$("$bench" $short --grad bf16 --master split --moments bf16 --json - 2>/dev/null) ||
+  { echo "--moments bf16 failed"; failed=1; }
+has "$json" '"bytes_per_param": 18' '"moments": "bf16"'
 for cast in bf16 fp16; do
   json=$("$bench" $short --cast $cast --json - 2>/dev/null) || { echo "--cast failed"; failed=1; }
   has "$json" "\"cast\": \"$cast\"" '"bytes_per_element": 6' '"cast_over_halve"' '"cast_over_copy"'

@@ -20,13 +20,16 @@ struct AdamwKind {
   GradType grad;
   ParamForm form;
   bool l2;
+  ElementType moments = ElementType::kFp32;
 };
 
 inline std::vector<AdamwKind> all_adamw_kinds() {
   std::vector<AdamwKind> kinds;
   for (const GradType grad : {GradType::kFp32, GradType::kBf16, GradType::kFp16})
     for (const ParamForm form : {ParamForm::kSplit, ParamForm::kFp32, ParamForm::kFp32AndFp16})
-      for (const bool l2 : {false, true}) kinds.push_back({grad, form, l2});
+      for (const bool l2 : {false, true})
+        for (const ElementType moments : {ElementType::kFp32, ElementType::kBf16})
+          kinds.push_back({grad, form, l2, moments});
   return kinds;
 }
 
@@ -34,7 +37,8 @@ inline std::string name_of(const AdamwKind& kind) {
   static constexpr const char* kGrads[] = {"Fp32", "Bf16", "Fp16"};
   static constexpr const char* kForms[] = {"Split", "Fp32", "Fp32AndFp16"};
   return std::string("Grad") + kGrads[static_cast<int>(kind.grad)] + "Master" +
-         kForms[static_cast<int>(kind.form)] + (kind.l2 ? "L2" : "Decoupled");
+         kForms[static_cast<int>(kind.form)] + (kind.l2 ? "L2" : "Decoupled") +
+         (kind.moments == ElementType::kBf16 ? "Bf16Moments" : "");
 }
 inline std::ostream& operator<<(std::ostream& out, const AdamwKind& kind) {
   return out << name_of(kind);
@@ -42,7 +46,7 @@ inline std::ostream& operator<<(std::ostream& out, const AdamwKind& kind) {
 
 struct AdamwCase {
   std::vector<float> grad32, master, m, v;
-  std::vector<std::uint16_t> grad16, param16, lo;
+  std::vector<std::uint16_t> grad16, param16, lo, m16, v16;
 
   explicit AdamwCase(std::size_t elements)
       : grad32(elements),
@@ -51,7 +55,9 @@ struct AdamwCase {
         v(elements),
         grad16(elements),
         param16(elements),
-        lo(elements) {}
+        lo(elements),
+        m16(elements),
+        v16(elements) {}
 
   void fill(std::uint64_t seed) {
     HostileNumbers numbers(seed);
@@ -67,19 +73,30 @@ struct AdamwCase {
       v[i] = numbers.hostile();
       if (numbers.bits() % 16 != 0)
         v[i] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(v[i]) & 0x7FFFFFFF);
+      // Denormals and any NaN among them, which no step stores.
+      m16[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(m[i]) >> 16);
+      v16[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(v[i]) >> 16);
     }
   }
+
+  // The elements' numbers in their unit pass 2^32.
+  static constexpr std::uint64_t kFirstElement = (std::uint64_t{1} << 32) - 77;
 
   AdamwArrays arrays(const AdamwKind& kind, std::size_t offset = 0) {
     return {.grad_type = kind.grad,
             .param_form = kind.form,
+            .moment_type = kind.moments,
             .grad = kind.grad == GradType::kFp32 ? static_cast<const void*>(grad32.data() + offset)
                                                  : grad16.data() + offset,
             .master = master.data() + offset,
             .param16 = param16.data() + offset,
             .lo = lo.data() + offset,
             .m = m.data() + offset,
-            .v = v.data() + offset};
+            .v = v.data() + offset,
+            .m16 = m16.data() + offset,
+            .v16 = v16.data() + offset,
+            .moment_keys = {.first = 0x9A3B51C7, .second = 0x48F0D2E6},
+            .first_element = kFirstElement + offset};
   }
 
   // The first element in which the two differ, in words; empty when none does.
@@ -87,7 +104,8 @@ struct AdamwCase {
     return first_difference("master", master, other.master) +
            first_difference("param16", param16, other.param16) +
            first_difference("lo", lo, other.lo) + first_difference("m", m, other.m) +
-           first_difference("v", v, other.v);
+           first_difference("v", v, other.v) + first_difference("m16", m16, other.m16) +
+           first_difference("v16", v16, other.v16);
   }
 
  private:

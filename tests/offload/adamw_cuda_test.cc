@@ -47,7 +47,8 @@ void step_on_gpu(AdamwCase& problem, const AdamwKind& kind, const AdamwScalars& 
   const OnGpu m(problem.m, offset), v(problem.v, offset);
   const OnGpu grad16(problem.grad16, offset), param16(problem.param16, offset);
   const OnGpu lo(problem.lo, offset);
-  AdamwArrays arrays{.grad_type = kind.grad, .param_form = kind.form};
+  const OnGpu m16(problem.m16, offset), v16(problem.v16, offset);
+  AdamwArrays arrays = problem.arrays(kind);  // types and keys; the addresses are the GPU's
   arrays.grad =
       kind.grad == GradType::kFp32 ? static_cast<const void*>(grad32.data()) : grad16.data();
   arrays.master = master.data();
@@ -55,6 +56,8 @@ void step_on_gpu(AdamwCase& problem, const AdamwKind& kind, const AdamwScalars& 
   arrays.lo = lo.data();
   arrays.m = m.data();
   arrays.v = v.data();
+  arrays.m16 = m16.data();
+  arrays.v16 = v16.data();
   cudaStream_t stream = nullptr;
   check(cudaStreamCreate(&stream));
   const Status launched = adamw_step_cuda(scalars, arrays, elements, stream);
@@ -66,6 +69,8 @@ void step_on_gpu(AdamwCase& problem, const AdamwKind& kind, const AdamwScalars& 
   lo.read(problem.lo);
   m.read(problem.m);
   v.read(problem.v);
+  m16.read(problem.m16);
+  v16.read(problem.v16);
 }
 
 class AdamwCuda : public OnAGpu<testing::TestWithParam<AdamwKind>> {};

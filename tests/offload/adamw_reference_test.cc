@@ -1,6 +1,7 @@
 // 100 steps against AdamW in float64, written after torch.optim.AdamW's and Adam's documentation.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "offload/adamw/adamw.h"
 #include "offload/adamw/half.h"
 #include "offload/adamw/isa.h"
+#include "offload/adamw/moment_rounding.h"
 #include "tests/offload/adamw_case.h"
 
 namespace sluice::offload {
@@ -44,7 +46,7 @@ double relative_distance(const std::vector<float>& x, const std::vector<double>&
 
 class AdamwReference : public testing::TestWithParam<AdamwKind> {};
 
-TEST_P(AdamwReference, IsFollowedForAHundredStepsWithinAMillionth) {
+TEST_P(AdamwReference, IsFollowedForAHundredSteps) {
   const AdamwKind kind = GetParam();
   HostileNumbers numbers(99);
   AdamwCase problem(kElements);
@@ -81,15 +83,26 @@ TEST_P(AdamwReference, IsFollowedForAHundredStepsWithinAMillionth) {
                                              .loss_scale = kScale,
                                              .grad_norm = kNorm - 1e-6,
                                              .clip_norm = kClip});
-    adamw_step(**executor, best_isa(), *scalars, problem.arrays(kind), kElements);
+    AdamwArrays arrays = problem.arrays(kind);
+    arrays.moment_keys = moment_keys({.run_seed = 1, .step = t}, 0);
+    adamw_step(**executor, best_isa(), *scalars, arrays, kElements);
     reference_step(reference, grad, t, kind.l2);
   }
   if (kind.form == ParamForm::kSplit)
     for (std::size_t i = 0; i < kElements; ++i)
       problem.master[i] = join_master({.hi = problem.param16[i], .lo = problem.lo[i]});
-  EXPECT_LT(relative_distance(problem.master, reference.p), 1e-6);
-  EXPECT_LT(relative_distance(problem.m, reference.m), 1e-6);
-  EXPECT_LT(relative_distance(problem.v, reference.v), 1e-6);
+  const bool narrow = kind.moments == ElementType::kBf16;
+  if (narrow) {
+    std::transform(problem.m16.begin(), problem.m16.end(), problem.m.begin(), float_from_bf16);
+    std::transform(problem.v16.begin(), problem.v16.end(), problem.v.begin(), float_from_bf16);
+  }
+  // bf16 moments are off by the roundings of the steps before, each of 2^-7 of it at most; with L2
+  // what they do to p comes back in its gradient.
+  const double p_limit = !narrow ? 1e-6 : kind.l2 ? 0.03 : 0.005;
+  const double moment_limit = !narrow ? 1e-6 : kind.l2 ? 0.05 : 0x1p-6;
+  EXPECT_LT(relative_distance(problem.master, reference.p), p_limit);
+  EXPECT_LT(relative_distance(problem.m, reference.m), moment_limit);
+  EXPECT_LT(relative_distance(problem.v, reference.v), moment_limit);
   RecordProperty("p_distance", std::to_string(relative_distance(problem.master, reference.p)));
 
   // The 16-bit parameter is torch's cast of the master, but for bf16's ties.

@@ -71,10 +71,10 @@ TEST_P(OptimizerOffloaderOnCuda, GivesTheOraclesBitsForEveryShareOfTheGpu) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(All, OptimizerOffloaderOnCuda, testing::ValuesIn(kProblemKinds),
-                         [](const auto& test) {
-                           return name_of(AdamwKind{test.param.grad, test.param.form, false});
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, OptimizerOffloaderOnCuda, testing::ValuesIn(kProblemKinds), [](const auto& test) {
+      return name_of(AdamwKind{test.param.grad, test.param.form, false, test.param.moments});
+    });
 
 class CudaDeviceTierTest : public OnAGpu<testing::Test> {};
 

@@ -196,9 +196,10 @@ class Rig {
     }
     faults_ = std::make_unique<aio::FaultBackend>(backend(), aio::FaultPlan{});
     queue_ = aio::make_queue_or_die(*faults_, {.block_bytes = 256 * kKiB, .queue_depth = 8});
-    options_ = {.form = problem.kind().form,
+    options_ = {.form = problem.kind().state(),
                 .grad_type = problem.kind().grad,
                 .isa = options.isa,
+                .run_seed = Problem::kRunSeed,
                 .units = problem.units(),
                 .placement = placement_,
                 .record_elements = options.record_elements,
@@ -266,7 +267,8 @@ class Rig {
     source_->set_gradients(step);
     source_->ready_order.clear();
     const std::vector<AdamwScalars> groups = problem_.scalars(step);  // captured by step()
-    return offloader_->step({.groups = groups, .source = source_.get(), .background = background});
+    return offloader_->step(
+        {.groups = groups, .source = source_.get(), .background = background, .number = step + 1});
   }
   // As the next forward would: unit by unit, each with its new parameters.
   Status forward(int step) {

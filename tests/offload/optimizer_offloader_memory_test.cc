@@ -86,7 +86,7 @@ TEST_P(OptimizerOffloaderMemory, IsWhatThePlanSaysAndDoesNotGrow) {
     const OptimizerOffloader::Options options = options_for(huge_pages);
     const auto plan = OptimizerOffloader::memory_plan(options);
     ASSERT_OK(plan);
-    EXPECT_EQ(plan->swap_buffer_bytes, 5U * (4096 + tile_bytes(ParamForm::kSplit)));
+    EXPECT_EQ(plan->swap_buffer_bytes, 5U * (4096 + tile_bytes({ParamForm::kSplit})));
     EXPECT_GT(plan->cpu_state_bytes, kElements / 2 * 9);
     const auto planned = static_cast<std::int64_t>(plan->cpu_state_bytes + plan->swap_buffer_bytes);
     const auto buffers = static_cast<std::int64_t>(plan->swap_buffer_bytes);

@@ -124,7 +124,7 @@ TEST_P(LongOptimizerOffloader, GivesTheSameBitsInEveryCombination) {
 }
 
 std::string kind_name(const testing::TestParamInfo<ProblemKind>& info) {
-  return name_of(AdamwKind{info.param.grad, info.param.form, false});
+  return name_of(AdamwKind{info.param.grad, info.param.form, false, info.param.moments});
 }
 INSTANTIATE_TEST_SUITE_P(All, OptimizerOffloaderOfEveryForm, testing::ValuesIn(kProblemKinds),
                          kind_name);

@@ -1,7 +1,9 @@
 // An optimizer problem of several units, with its solution: computed by the oracle on flat arrays.
 #pragma once
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <string>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "offload/adamw/adamw.h"
+#include "offload/adamw/moment_rounding.h"
 #include "offload/state/state_tiles.h"
 #include "offload/sub_groups.h"
 #include "swap/chunk_hash.h"
@@ -28,10 +31,17 @@ inline constexpr bool kSanitized = false;
 struct ProblemKind {
   ParamForm form;
   GradType grad;
+  ElementType moments = ElementType::kFp32;
+
+  StateForm state() const { return {.param = form, .moments = moments}; }
 };
-inline constexpr ProblemKind kProblemKinds[] = {{ParamForm::kSplit, GradType::kBf16},
-                                                {ParamForm::kFp32AndFp16, GradType::kFp16},
-                                                {ParamForm::kFp32, GradType::kFp32}};
+inline constexpr ProblemKind kProblemKinds[] = {
+    {ParamForm::kSplit, GradType::kBf16},
+    {ParamForm::kFp32AndFp16, GradType::kFp16},
+    {ParamForm::kFp32, GradType::kFp32},
+    {ParamForm::kSplit, GradType::kBf16, ElementType::kBf16},
+    {ParamForm::kFp32AndFp16, GradType::kFp16, ElementType::kBf16},
+    {ParamForm::kFp32, GradType::kFp32, ElementType::kBf16}};
 
 inline int grad_bytes(GradType type) { return type == GradType::kFp32 ? 4 : 2; }
 
@@ -48,13 +58,16 @@ class Problem {
     for (std::size_t u = 0; u < units_.size(); ++u) {
       AdamwCase state(units_[u].elements());
       fill_state(state, 100 + u);
+      initial_.push_back({state.master, state.m, state.v});
+      narrow_moments(state, u);
       flat_.push_back(std::move(state));
-      initial_.push_back(canonical(u));
       for (int set = 0; set < kGradientSets; ++set)
         gradients_.push_back(draw_gradients(units_[u].elements(), 1000 * u + set));
     }
     solve();
   }
+
+  static constexpr std::uint64_t kRunSeed = 0xFEDCBA9876543210U;
 
   const ProblemKind& kind() const { return kind_; }
   const std::vector<UnitSpec>& units() const { return units_; }
@@ -105,6 +118,20 @@ class Problem {
     }
   }
 
+  // As restoring the state after step 0 has to.
+  static void narrow_moments(AdamwCase& state, std::size_t unit) {
+    const MomentKeys keys = moment_keys({.run_seed = kRunSeed, .step = 0}, static_cast<int>(unit));
+    const auto narrowed = [](float x, std::uint32_t random) {
+      if (std::fabs(x) < 0x1p-126F) return std::uint16_t{0};
+      return std::isnan(x) ? std::uint16_t{0x7FC0} : round_moment(x, random);
+    };
+    for (std::size_t i = 0; i < state.m.size(); ++i) {
+      const std::uint32_t random = moment_bits(keys, i);
+      state.m16[i] = narrowed(state.m[i], random & 0xFFFF);
+      state.v16[i] = narrowed(state.v[i], random >> 16);
+    }
+  }
+
   Bytes draw_gradients(std::size_t elements, std::uint64_t seed) const {
     HostileNumbers numbers(seed);
     Bytes bytes(elements * static_cast<std::size_t>(grad_bytes(kind_.grad)));
@@ -128,6 +155,10 @@ class Problem {
     if (kind_.form == ParamForm::kSplit)
       for (std::size_t i = 0; i < unit.master.size(); ++i)
         unit.master[i] = join_master({.hi = state.param16[i], .lo = state.lo[i]});
+    if (kind_.moments == ElementType::kBf16) {
+      std::transform(state.m16.begin(), state.m16.end(), unit.m.begin(), float_from_bf16);
+      std::transform(state.v16.begin(), state.v16.end(), unit.v.begin(), float_from_bf16);
+    }
     return unit;
   }
 
@@ -139,7 +170,10 @@ class Problem {
         std::size_t first = 0;
         const UnitSpec& unit = units_[index(u)];
         for (const GroupRange& range : unit.scalars.empty() ? unit.ranges : unit.scalars) {
-          AdamwArrays arrays = flat_[index(u)].arrays({kind_.grad, kind_.form, false}, first);
+          AdamwArrays arrays =
+              flat_[index(u)].arrays({kind_.grad, kind_.form, false, kind_.moments}, first);
+          arrays.moment_keys = moment_keys({.run_seed = kRunSeed, .step = step + 1}, u);
+          arrays.first_element = first;
           arrays.grad =
               gradients(step, u).data() + first * static_cast<std::size_t>(grad_bytes(kind_.grad));
           adamw_step(*executor, Isa::kScalar, groups[static_cast<std::size_t>(range.group)], arrays,

@@ -30,8 +30,8 @@ std::vector<CanonicalUnit> initial_state(const Problem& problem) {
     CanonicalUnit& unit = state.back();
     for (std::size_t i = 0; i < unit.m.size(); ++i) {  // as if steps had been taken; no NaNs
       unit.master[i] = 0.001F * static_cast<float>(i % 65'521) - 30;
-      unit.m[i] = static_cast<float>(i % 1009) - 500;
-      unit.v[i] = static_cast<float>(i % 2003);
+      unit.m[i] = static_cast<float>(i % 509) - 254;  // which bf16 represents
+      unit.v[i] = static_cast<float>(i % 251);
     }
   }
   return state;

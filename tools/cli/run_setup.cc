@@ -21,6 +21,7 @@
 #include "engine/preflight/shared_file_systems.h"
 #include "engine/run/run_checkpoints.h"
 #include "engine/run/state_image.h"
+#include "engine/run/stored_state.h"
 #include "tools/cli/plan_here.h"
 
 namespace sluice::tools {
@@ -43,7 +44,8 @@ void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayou
       (run.checkpoint_every_steps == 0 && run.checkpoint_minutes.value_or(0) == 0 &&
        !run.checkpoint_at_end))
     return;
-  const std::uint64_t bytes = engine::RunCheckpoints::image_bytes(model);
+  const std::uint64_t bytes =
+      engine::RunCheckpoints::image_bytes(model, engine::stored_moments(plan.types));
   const auto room = engine::host_room(config.budget, facts);
   const bool fits = room && plan.host_bytes() + bytes <= *room;
   const bool wants_on_the_way =
@@ -86,7 +88,8 @@ engine::SavePlan saves_of(const config::Config& config,
       engine::room_beside(file_system, config.run.dir, others, engine::device_number_of);
   engine::SavePlan saves = engine::plan_saves(
       config.run, {.folder = config.run.dir,
-                   .checkpoint_bytes = engine::StateImage::bytes_for(model.trained_elements()),
+                   .checkpoint_bytes = engine::StateImage::bytes_for(
+                       model.trained_elements(), engine::stored_moments(plan.memory.types)),
                    .free_bytes = room.free_bytes,
                    .other_bytes = room.other_bytes,
                    .complete_checkpoints = files.complete_checkpoints,

@@ -70,15 +70,16 @@ class Simulation {
         .queue = {.block_bytes = static_cast<std::uint64_t>(config_.aio.block_bytes),
                   .queue_depth = static_cast<int>(config_.aio.queue_depth),
                   .observer = &io_trace_},
-        .state_chunk_bytes = offload::tile_bytes(memory.types.form),
+        .state_chunk_bytes = offload::tile_bytes(memory.types.state()),
         .swap = memory.state.optimizer.swap};
     std::uint64_t first = 0;
     for (const StepGraph::Record& record : graph_.records_of_a_step()) {
       const auto elements = static_cast<std::uint64_t>(record.elements);
-      options.state.push_back({.parameter = "state",
-                               .first_element = std::exchange(first, first + elements),
-                               .elements = elements,
-                               .payload_bytes = offload::state_bytes(memory.types.form, elements)});
+      options.state.push_back(
+          {.parameter = "state",
+           .first_element = std::exchange(first, first + elements),
+           .elements = elements,
+           .payload_bytes = offload::state_bytes(memory.types.state(), elements)});
     }
     bool params = false;
     for (std::size_t unit = 0; unit < plan_.input.units.size(); ++unit) {

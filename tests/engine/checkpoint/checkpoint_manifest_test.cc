@@ -171,6 +171,29 @@ TEST(CheckpointManifest, IsOfVersion6OnlyWithSumsByUse) {
               testing::IsEmpty());
 }
 
+// Programs that know fp32 moments alone cannot read it.
+TEST(CheckpointManifest, IsOfVersion6WithMomentsOf16Bits) {
+  CheckpointManifest manifest = test_manifest();
+  EXPECT_FALSE(content_of(manifest).contains("moments"));
+  manifest.moments = DType::kBF16;
+  nlohmann::json content = content_of(manifest);
+  EXPECT_EQ(content["version"], 6);
+  EXPECT_EQ(content["moments"], "BF16");
+  EXPECT_FALSE(content["run"].contains("sums"));
+  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
+  for (const int older : {1, 2, 3, 5}) {
+    content["version"] = older;
+    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << older;
+  }
+  content = content_of(manifest);
+  for (const char* const wrong : {"F16", "F32", "bf16", ""}) {
+    content["moments"] = wrong;
+    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << wrong;
+  }
+  manifest.state.run.sums.by_use = true;
+  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
+}
+
 // Programs that take a checkpoint for a whole model cannot read one of adapters.
 TEST(CheckpointManifest, IsOfVersion4Or5OnlyForAdapters) {
   CheckpointManifest manifest = test_manifest();

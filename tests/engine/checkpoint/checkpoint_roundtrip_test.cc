@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <random>
 
 #include "aio/sim_drive.h"
@@ -98,6 +100,82 @@ TEST_F(Checkpoint, IsReadInAnyOrder) {
     for (std::size_t f = 0; f < read.size(); ++f)
       ASSERT_TRUE(same_bits(read[f], std::span(expected[f]).subspan(first, count)));
   }
+}
+
+// In files of two bytes a moment, which other programs read; any range of them comes back as fp32.
+TEST_F(Checkpoint, KeepsBf16MomentsInHalfTheBytes) {
+  const auto moments_of = [](State state) {
+    for (const std::size_t f : {1, 2})
+      for (float& x : state[f]) {
+        const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0xFFFF0000;
+        x = std::isnan(x) ? std::bit_cast<float>(0x7FC00000) : std::bit_cast<float>(bits);
+      }
+    return state;
+  };
+  const auto append = [&](CheckpointWriter& writer, std::size_t p, const State& state) {
+    return writer.append({.parameter = parameters_[p].name,
+                          .master = state[0],
+                          .exp_avg = state[1],
+                          .exp_avg_sq = state[2]});
+  };
+  CheckpointWriter::Options options = small_chunks();
+  std::uint64_t elements = 0, wide_bytes = 0;
+  for (const DType moments : {DType::kF32, DType::kBF16}) {
+    options.moments = moments;
+    options.replace = true;
+    const auto writer = CheckpointWriter::begin(*queue_, kPath, parameters_, options);
+    ASSERT_OK(writer);
+    elements = 0;
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      elements += elements_of(parameters_[p]);
+      ASSERT_OK(append(**writer, p, moments_of(state_of(6, p, elements_of(parameters_[p])))));
+    }
+    ASSERT_OK((*writer)->commit(test_state(6, 12)));
+    if (moments == DType::kF32) wide_bytes = (*writer)->total_bytes();
+    // Headers may differ by some padding.
+    if (moments == DType::kBF16) {
+      EXPECT_NEAR(static_cast<double>(wide_bytes - (*writer)->total_bytes()),
+                  4.0 * static_cast<double>(elements), 200);
+    }
+  }
+  const auto reader = CheckpointReader::open(*queue_, kPath, {.chunks_ahead = 2});
+  ASSERT_OK(reader);
+  EXPECT_EQ((*reader)->manifest().moments, DType::kBF16);
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 400; ++i) {
+    const std::size_t p = random() % parameters_.size();
+    const std::uint64_t all = elements_of(parameters_[p]);
+    const std::uint64_t first = random() % (all + 1);
+    const std::uint64_t count = random() % (all - first + 1);
+    const State expected = moments_of(state_of(6, p, all));
+    State read;
+    for (auto& values : read) values.resize(count);
+    ASSERT_OK((*reader)->read(parameters_[p].name, first, {read[0], read[1], read[2]}));
+    for (std::size_t f = 0; f < read.size(); ++f)
+      ASSERT_TRUE(same_bits(read[f], std::span(expected[f]).subspan(first, count)));
+  }
+  const auto moment_file = SafetensorsReader::open(
+      *queue_,
+      std::string(kPath) + "/" + shard_name(Family::kExpAvg, 0, (*reader)->manifest().shards()));
+  ASSERT_OK(moment_file);
+  EXPECT_EQ((*moment_file)->tensors()[0].dtype, DType::kBF16);
+}
+
+TEST_F(Checkpoint, RefusesToLoseBitsOfAMoment) {
+  CheckpointWriter::Options options = small_chunks();
+  options.moments = DType::kBF16;
+  const auto writer = CheckpointWriter::begin(*queue_, kPath, parameters_, options);
+  ASSERT_OK(writer);
+  const float third = 1.0F / 3;
+  const float half = 0.5F;
+  const Status refused = (*writer)->append({.parameter = parameters_[0].name,
+                                            .master = std::span(&third, 1),
+                                            .exp_avg = std::span(&half, 1),
+                                            .exp_avg_sq = std::span(&third, 1)});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message(), HasSubstr("is no bf16 number"));
+  options.moments = DType::kF16;
+  EXPECT_FALSE(CheckpointWriter::begin(*queue_, "/run/other", parameters_, options).ok());
 }
 
 TEST_F(Checkpoint, GivesWeightsWithoutTheMomentsFiles) {

@@ -119,6 +119,30 @@ Fitted fitted(const std::vector<std::string>& overrides, double gpu_gib, double 
 }
 
 // As many slots as blocks are asked for, some blocks are resident, and there is room for few slots.
+// Moments of 16 bits: what crosses the drives and DRAM in a step, and what the state takes.
+TEST(PlannerInput, CountsTheBytesOfMomentsAsTheyAreStored) {
+  const auto step_bytes = [](const std::vector<std::string>& overrides) {
+    const config::Config config = planned_config(overrides);
+    const ModelLayout model = configured_layout(config, true);
+    ProbeReport machine;
+    machine.units = UnitTimes(model);
+    const auto made = planner_input({.config = config,
+                                     .model = model,
+                                     .machine = machine,
+                                     .on_gpu = true,
+                                     .budget = {.gpu = 1ULL << 40, .cpu = 1ULL << 42}});
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return made->step.bytes;
+  };
+  const auto wide = step_bytes({});
+  const auto narrow = step_bytes({"optimizer.params.moments=bf16"});
+  EXPECT_EQ(wide.nvme_read, 10);
+  EXPECT_EQ(narrow.nvme_read, 6);
+  EXPECT_EQ(narrow.nvme_write, 6);
+  EXPECT_EQ(wide.cpu_adamw_dram - narrow.cpu_adamw_dram, 8);
+  EXPECT_EQ(step_bytes({"bf16.enabled=false", "optimizer.params.moments=bf16"}).nvme_read, 4);
+}
+
 TEST(PlanWithinBudget, CountsSlotsAsThePlannerDid) {
   const std::vector<std::string> overrides =
       shape(24, 1024, 16) + std::vector<std::string>{"zero_optimization.offload_param.device=cpu",

@@ -64,7 +64,7 @@ TEST_F(ProbeCuda, FindsRatesWithinPhysicalBounds) {
   EXPECT_LT(speeds->matmul_flops_per_s, 20e15);
   // A step moves 26 bytes an element, and cannot be faster than memory.
   const int bytes =
-      offload::adamw_bytes_per_param(offload::GradType::kBf16, offload::ParamForm::kSplit);
+      offload::adamw_bytes_per_param(offload::GradType::kBf16, {offload::ParamForm::kSplit});
   EXPECT_GT(speeds->adamw_elements_per_s * bytes, 0.2 * speeds->copy_bytes_per_s);
   EXPECT_LT(speeds->adamw_elements_per_s * bytes, 1.3 * speeds->copy_bytes_per_s);
 }
@@ -72,13 +72,17 @@ TEST_F(ProbeCuda, FindsRatesWithinPhysicalBounds) {
 TEST_F(ProbeCuda, MeasuresEveryForm) {
   using offload::GradType;
   using offload::ParamForm;
-  const auto fp16 = probe_gpu({.form = ParamForm::kFp32AndFp16,
+  const auto fp16 = probe_gpu({.form = {ParamForm::kFp32AndFp16},
                                .grad_type = GradType::kFp16,
                                .type = offload::ElementType::kFp16,
                                .seconds = 0.1});
   ASSERT_OK(fp16);
   EXPECT_GT(fp16->adamw_elements_per_s, 1e9);
-  const auto fp32 = probe_gpu({.form = ParamForm::kFp32,
+  const auto narrow =
+      probe_gpu({.form = {ParamForm::kSplit, offload::ElementType::kBf16}, .seconds = 0.1});
+  ASSERT_OK(narrow);
+  EXPECT_GT(narrow->adamw_elements_per_s, 1e9);
+  const auto fp32 = probe_gpu({.form = {ParamForm::kFp32},
                                .grad_type = GradType::kFp32,
                                .type = offload::ElementType::kFp32,
                                .seconds = 0.1});

@@ -80,10 +80,11 @@ TEST(HostProbe, FindsRatesThatMemoryAndCoresCanHave) {
   ASSERT_OK(executor);
   using offload::GradType;
   using offload::ParamForm;
-  const std::vector<std::pair<ParamForm, GradType>> kinds = {
-      {ParamForm::kSplit, GradType::kBf16},
-      {ParamForm::kFp32AndFp16, GradType::kFp16},
-      {ParamForm::kFp32, GradType::kFp32}};
+  const std::vector<std::pair<offload::StateForm, GradType>> kinds = {
+      {{ParamForm::kSplit}, GradType::kBf16},
+      {{ParamForm::kSplit, offload::ElementType::kBf16}, GradType::kBf16},
+      {{ParamForm::kFp32AndFp16}, GradType::kFp16},
+      {{ParamForm::kFp32}, GradType::kFp32}};
   for (const auto& [form, grad] : kinds) {
     const auto speeds = probe_host(**executor, {.form = form,
                                                 .grad_type = grad,

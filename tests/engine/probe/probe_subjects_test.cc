@@ -23,10 +23,14 @@ TEST(ProbeSubjects, OfTheHostDifferByEverySetting) {
   expect_all_different<MeasuredOf>(
       {host_subject(machine, 8, options), host_subject(other_cpu, 8, options),
        host_subject(other_cores, 8, options), host_subject(machine, 7, options),
-       host_subject(machine, 8, {.form = offload::ParamForm::kFp32}),
+       host_subject(machine, 8, {.form = {offload::ParamForm::kFp32}}),
+       host_subject(machine, 8,
+                    {.form = {offload::ParamForm::kSplit, offload::ElementType::kBf16}}),
        host_subject(machine, 8, {.grad_type = offload::GradType::kFp16}),
        host_subject(machine, 8, {.isa = offload::Isa::kAvx2})},
-      7);
+      8);
+  // The cache has entries that say nothing of the moments.
+  EXPECT_EQ(host_subject(machine, 8, options).count("moments"), 0U);
 }
 
 TEST(ProbeSubjects, OfDrivesDifferByEverySetting) {
@@ -64,13 +68,15 @@ TEST(ProbeSubjects, OfAGpuDifferByEverySetting) {
   using offload::GradType;
   using offload::ParamForm;
   expect_all_different<MeasuredOf>(
-      {gpu_subject(machine, {"G", "1"}, "2.11", ParamForm::kSplit, GradType::kBf16),
-       gpu_subject(machine, {"H", "1"}, "2.11", ParamForm::kSplit, GradType::kBf16),
-       gpu_subject(machine, {"G", "2"}, "2.11", ParamForm::kSplit, GradType::kBf16),
-       gpu_subject(machine, {"G", "1"}, "2.12", ParamForm::kSplit, GradType::kBf16),
-       gpu_subject(machine, {"G", "1"}, "2.11", ParamForm::kFp32, GradType::kBf16),
-       gpu_subject(machine, {"G", "1"}, "2.11", ParamForm::kSplit, GradType::kFp32)},
-      6);
+      {gpu_subject(machine, {"G", "1"}, "2.11", {ParamForm::kSplit}, GradType::kBf16),
+       gpu_subject(machine, {"H", "1"}, "2.11", {ParamForm::kSplit}, GradType::kBf16),
+       gpu_subject(machine, {"G", "2"}, "2.11", {ParamForm::kSplit}, GradType::kBf16),
+       gpu_subject(machine, {"G", "1"}, "2.12", {ParamForm::kSplit}, GradType::kBf16),
+       gpu_subject(machine, {"G", "1"}, "2.11", {ParamForm::kFp32}, GradType::kBf16),
+       gpu_subject(machine, {"G", "1"}, "2.11", {ParamForm::kSplit}, GradType::kFp32),
+       gpu_subject(machine, {"G", "1"}, "2.11", {ParamForm::kSplit, offload::ElementType::kBf16},
+                   GradType::kBf16)},
+      7);
 }
 
 TEST(ProbeSubjects, OfUnitsDifferByEverySettingButTheNumberOfLayers) {

@@ -112,13 +112,15 @@ const std::vector<Variant>& variants() {
 
 class PlacementIn : public testing::TestWithParam<const char*> {};
 
-// "bf16Llama"
+// "bf16Llama", "fp16OfBf16Moments"
 std::vector<std::string> overrides_of(const std::string& name) {
   std::vector<std::string> all;
   if (name.ends_with("Llama")) all = of_llama();
   if (name.ends_with("Adapters")) all = of_adapters();
   if (name.ends_with("BesideInt8")) all = of_adapters({"recipe.lora.base_bits=8"});
   if (name.ends_with("InGroups")) all = kInGroups;
+  if (name.find("OfBf16Moments") != std::string::npos)
+    all.push_back("optimizer.params.moments=bf16");
   all.push_back(name.starts_with("bf16") ? "bf16.enabled=true" : "bf16.enabled=false");
   if (name.starts_with("fp16")) {
     all.push_back("fp16.enabled=true");
@@ -229,6 +231,24 @@ TEST_P(LanesIn, ChangeBitsByThemselvesAlone) {
   }
 }
 
+// Nor this of its key: the moments are others, and so is what they lead to.
+TEST(MomentsIn, ASmallRunMakeADifferenceThatStaysSmall) {
+  const Trained wide = train({});
+  const Trained narrow = train({"optimizer.params.moments=bf16"});
+  EXPECT_NE(wide.masters, narrow.masters);
+  EXPECT_EQ(wide.losses[0], narrow.losses[0]);
+  EXPECT_NEAR(wide.losses.back(), narrow.losses.back(), 0.02 * wide.losses.back());
+  // The random bits are those of the run's seed, which has no other effect here.
+  const auto with_seed = [](const std::string& seed) {
+    return train({"optimizer.params.moments=bf16", "model.dropout=0", "model.init_seed=5",
+                  "data.shuffle_seed=6", "run.seed=" + seed});
+  };
+  const Trained one = with_seed("1");
+  const Trained two = with_seed("2");
+  EXPECT_EQ(one.losses[0], two.losses[0]);
+  EXPECT_NE(one.masters, two.masters);
+}
+
 // Any answer of a planner: each unit's state cut over the tiers, some units resident, some
 // activations kept, some inputs on the host. Without a GPU its share is in RAM.
 std::vector<offload::UnitPlacement> random_places(const ModelLayout& model, bool on_gpu,
@@ -281,7 +301,9 @@ TEST_P(PlannedPlaces, ChangeNoBitOfTheWeights) {
 const auto kNameOf = [](const auto& name) { return std::string(name.param); };
 INSTANTIATE_TEST_SUITE_P(Precisions, PlacementIn,
                          testing::Values("fp32", "bf16", "fp16", "bf16InGroups", "bf16Llama",
-                                         "bf16Adapters", "fp32Adapters", "bf16BesideInt8"),
+                                         "bf16Adapters", "fp32Adapters", "bf16BesideInt8",
+                                         "fp32OfBf16Moments", "bf16OfBf16Moments",
+                                         "fp16OfBf16Moments", "bf16OfBf16MomentsAdapters"),
                          kNameOf);
 INSTANTIATE_TEST_SUITE_P(Models, WavesIn,
                          testing::Values("fp32", "bf16", "fp16", "bf16InGroups", "bf16Llama",
@@ -292,7 +314,8 @@ INSTANTIATE_TEST_SUITE_P(Models, LanesIn,
                          kNameOf);
 INSTANTIATE_TEST_SUITE_P(Models, PlannedPlaces,
                          testing::Values("bf16", "bf16Llama", "bf16Adapters", "fp16Adapters",
-                                         "bf16BesideInt8", "fp16BesideInt8", "fp32BesideInt8"),
+                                         "bf16OfBf16Moments", "bf16BesideInt8", "fp16BesideInt8",
+                                         "fp32BesideInt8"),
                          kNameOf);
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 
@@ -109,6 +111,12 @@ const std::vector<std::string> kFp16 = {"bf16.enabled=false", "fp16.enabled=true
                                         "fp16.initial_scale_power=32", "fp16.loss_scale_window=3",
                                         "fp16.hysteresis=1"};
 
+const std::vector<std::string> kBf16Moments = {"bf16.enabled=true",
+                                               "optimizer.params.moments=bf16"};
+const std::vector<std::string> kFp16OfBf16Moments = {
+    "bf16.enabled=false",       "fp16.enabled=true", "fp16.initial_scale_power=32",
+    "fp16.loss_scale_window=3", "fp16.hysteresis=1", "optimizer.params.moments=bf16"};
+
 const std::vector<std::string> kLlama = of_llama(kBf16);
 const std::vector<std::string> kOtherGpt2 = {
     "bf16.enabled=true",     "model.activation=relu",       "model.norm_epsilon=1e-3",
@@ -160,6 +168,18 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"other_gpt2_nvme_to_cpu", kOtherGpt2, kOnNvme, {}},
         Case{"llama_cpu_to_nvme", kLlama, {}, kOnNvme},
         Case{"llama_nvme_to_cpu_in_background", kLlama, kOnNvme, {}, true},
+        Case{"bf16_moments", kBf16Moments, {}, {}},
+        Case{"bf16_moments_cpu_to_nvme", kBf16Moments, {}, kOnNvme, true},
+        Case{"bf16_moments_nvme_to_cpu",
+             kBf16Moments,
+             kOnNvme,
+             {"zero_optimization.sub_group_size=777"}},
+        Case{"fp16_of_bf16_moments_nvme_to_cpu_in_background",
+             kFp16OfBf16Moments,
+             kOnNvme,
+             {},
+             true},
+        Case{"adapters_of_bf16_moments", of_adapters(kBf16Moments), {}, kOnNvme},
         Case{"waves",
              {"gradient_accumulation_steps=5", "model.dropout=0.1"},
              {"placement.wave_micro_batches=2"},
@@ -291,6 +311,57 @@ TEST(ResumeWarns, OfAnotherOrderOfAdditions) {
   log::set_sink({});
   EXPECT_THAT(warnings, HasSubstr("added up gradients in 2 lanes, and from here on in 1 lane in "
                                   "each of 4 rounds: results may differ"));
+}
+
+// Moments that are stored otherwise from here on: widened without loss; narrowed to the same bits
+// wherever the state lies, which is said.
+TEST(ResumeConverts, MomentsToTheTypeThatTheRunStores) {
+  const auto taken_over = [](const std::string& path, const std::vector<std::string>& overrides,
+                             std::string& said) {
+    const SmallRun small(overrides);
+    const auto run = small.make();
+    log::set_sink([&](log::Level, std::string_view message) { said += message; });
+    EXPECT_OK(resume(*run, path));
+    log::set_sink({});
+    std::vector<float> state = state_of(*run);
+    run->step();  // and it goes on
+    return state;
+  };
+  const auto saved = [](const SmallRun& small, std::vector<float>& state) {
+    const auto run = small.start();
+    for (int i = 0; i < kStop; ++i) run->step();
+    state = state_of(*run);
+    return save(*run, false);
+  };
+  std::string said;
+  std::vector<float> narrow, wide;
+  const SmallRun of_narrow(kBf16Moments), of_wide(kBf16);
+  const std::string narrow_path = saved(of_narrow, narrow);
+  const std::string wide_path = saved(of_wide, wide);
+  EXPECT_EQ(taken_over(narrow_path, kBf16Moments, said), narrow);
+  EXPECT_EQ(taken_over(wide_path, kBf16, said), wide);
+  EXPECT_EQ(said, "");
+  EXPECT_EQ(taken_over(narrow_path, kBf16, said), narrow);
+  EXPECT_THAT(said, HasSubstr("begin with the same values"));
+
+  said.clear();
+  std::vector<std::string> on_nvme = kBf16Moments;
+  on_nvme.insert(on_nvme.end(), kOnNvme.begin(), kOnNvme.end());
+  const std::vector<float> narrowed = taken_over(wide_path, kBf16Moments, said);
+  EXPECT_THAT(said, HasSubstr("each is rounded up or down at random"));
+  EXPECT_EQ(taken_over(wide_path, on_nvme, said), narrowed);
+  const std::size_t masters = wide.size() / 3;
+  EXPECT_TRUE(std::equal(wide.begin(), wide.begin() + static_cast<std::ptrdiff_t>(masters),
+                         narrowed.begin()));
+  std::size_t up = 0, down = 0;
+  for (std::size_t i = masters; i < wide.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(narrowed[i]) & 0xFFFF, 0U);
+    ASSERT_NEAR(narrowed[i], wide[i], 0x1p-7 * std::abs(wide[i]));
+    up += narrowed[i] > wide[i] ? 1 : 0;
+    down += narrowed[i] < wide[i] ? 1 : 0;
+  }
+  EXPECT_GT(up, wide.size() / 8);
+  EXPECT_GT(down, wide.size() / 8);
 }
 
 // Whatever the run's precision, seed and order: the same as beginning with those weights.
