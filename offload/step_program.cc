@@ -58,7 +58,9 @@ class Builder {
 StepProgram training_step(const ProgramUnits& units, bool overlap_update, int waves) {
   constexpr int kOperationsOfUnit = 7;
   Builder builder(units);
-  builder.reserve(static_cast<std::size_t>(kOperationsOfUnit * units.count * waves + 4));
+  builder.reserve(static_cast<std::size_t>(kOperationsOfUnit) *
+                      static_cast<std::size_t>(units.count) * static_cast<std::size_t>(waves) +
+                  4);
   if (!overlap_update) builder.add(StepOp::kAwaitUpdates, 0);
   for (int wave = 0; wave < waves; ++wave) builder.wave(wave == 0, wave == waves - 1);
   StepProgram program = builder.take();

@@ -182,7 +182,8 @@ Result<DType> moments_from_json(const json& content) {
   if (found == content.end()) return DType::kF32;
   const auto name = found->get<std::string>();
   if (name == to_string(DType::kBF16)) return DType::kBF16;
-  return corrupt("it says that its moments are " + name + ", and not BF16 or nothing of them");
+  return corrupt("it says that its moments are " + name +
+                 ", and a manifest says BF16 of them, or nothing");
 }
 
 Status check_position(const StoredPosition& position) {

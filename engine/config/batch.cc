@@ -164,7 +164,8 @@ void check_lanes(Derivation& derivation) {
       micro_batches % run.rounds == 0
           ? "set run.lanes to " + nearest_divisors(micro_batches / run.rounds, run.lanes)
           : "set run.rounds to " + nearest_divisors(micro_batches, run.rounds);
-  derivation.reject("run.lanes " + std::to_string(run.lanes) + of_rounds + " does not divide the " +
+  derivation.reject("run.lanes " + std::to_string(run.lanes) + of_rounds +
+                    (run.rounds > 1 ? " do" : " does") + " not divide the " +
                     std::to_string(micro_batches) +
                     " micro-batches of a step (gradient_accumulation_steps): " + advice);
 }

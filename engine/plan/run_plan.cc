@@ -187,6 +187,23 @@ Result<std::vector<offload::WhatIf>> what_ifs(const Question& question, const Ru
   return offload::find_what_ifs(plan.input, plan.placement, {.twice_micro_batch = twice});
 }
 
+// Where the configuration says how large waves are: the largest smaller ones with which it fits.
+Status hint_at_smaller_waves(const Question& question, RunPlan& plan) {
+  if (plan.placement.fits) return {};
+  config::Config config = question.config;
+  std::int64_t& wave = config.placement.wave_micro_batches;
+  wave = std::min(wave, config.batch.accumulation);
+  while (wave > 1) {
+    wave = (wave + 1) / 2;
+    SLUICE_ASSIGN_OR_RETURN(const bool fits, fits_with(question, config, plan));
+    if (!fits) continue;
+    plan.placement.hints.push_back(
+        {.change = offload::FitHint::Change::kSmallerWaves, .wave_micro_batches = wave});
+    return {};
+  }
+  return {};
+}
+
 // What makes activations smaller: the largest micro-batch with which it fits, with the same tokens
 // in a step; else the longest sequences.
 Status hint_at_a_smaller_batch(const Question& question, RunPlan& plan) {
@@ -266,6 +283,7 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   SLUICE_RETURN_IF_ERROR(place(question, plan));
   SLUICE_RETURN_IF_ERROR(place_in_room(question, plan));
   SLUICE_RETURN_IF_ERROR(hint_at_a_drive(question, plan));
+  SLUICE_RETURN_IF_ERROR(hint_at_smaller_waves(question, plan));
   SLUICE_RETURN_IF_ERROR(hint_at_a_smaller_batch(question, plan));
   if (options.with_what_ifs && plan.placement.fits) {
     SLUICE_ASSIGN_OR_RETURN(plan.what_if, what_ifs(question, plan));

@@ -198,12 +198,12 @@ class Check {
            "budget.nvme_paths)";
   }
 
-  // What is kept of all micro-batches between forward and backward, whatever their size.
+  // What is kept of a wave's micro-batches between forward and backward, whatever their size.
   std::uint64_t unit_input_bytes() const {
     if (!trains() || plan_.activations.unit_inputs) return 0;
     const std::int64_t numbers = (config_.model.layers + 2) * config_.model.hidden *
                                  config_.data.sequence_tokens * config_.batch.micro *
-                                 config_.batch.accumulation;
+                                 plan_.waves.of_a_wave;
     return static_cast<std::uint64_t>(numbers) *
            (plan_.types.form == offload::ParamForm::kFp32 ? 4U : 2U);
   }
@@ -224,10 +224,6 @@ class Check {
       return "let fewer of a step's micro-batches go through the model together "
              "(placement.wave_micro_batches, now " +
              std::to_string(plan_.waves.of_a_wave) + "), which trains the same";
-    }
-    if (between_passes && config_.batch.micro * config_.batch.accumulation > 1) {
-      return "take fewer sequences in a step (train_batch_size, now " +
-             std::to_string(config_.batch.micro * config_.batch.accumulation) + "), or " + shorter;
     }
     if (config_.batch.micro > 1) {
       return "take smaller micro-batches (train_micro_batch_size_per_gpu, now " + micro + ")" +

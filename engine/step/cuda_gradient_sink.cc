@@ -26,6 +26,13 @@ at::Tensor on_gpu(std::uint64_t elements, at::ScalarType dtype) {
                    at::TensorOptions().dtype(dtype).device(at::kCUDA, c10::cuda::current_device()));
 }
 
+// A tensor of its own over memory that another one keeps.
+at::Tensor floats_at(float* first, std::uint64_t elements) {
+  return at::from_blob(
+      first, {static_cast<std::int64_t>(elements)},
+      at::TensorOptions().dtype(at::kFloat).device(at::kCUDA, c10::cuda::current_device()));
+}
+
 constexpr int kNoUnit = -1;
 
 class CudaGradientSink final : public GradientSink {
@@ -238,8 +245,9 @@ class CudaGradientSink final : public GradientSink {
     return at(index).gradient + static_cast<std::uint64_t>(level) * bytes;
   }
   at::Tensor borrowed_sum(int index, int level) {
-    const auto elements = static_cast<std::int64_t>(model_.borrowed_sums(index).slot_elements);
-    return at(index).borrowed_sums.narrow(0, level * elements, elements);
+    const std::uint64_t elements = model_.borrowed_sums(index).slot_elements;
+    auto* const first = static_cast<float*>(at(index).borrowed_sums.data_ptr());
+    return floats_at(first + static_cast<std::uint64_t>(level) * elements, elements);
   }
   std::uint64_t kept_bytes(int index) {
     return static_cast<std::uint64_t>(at(index).kept_sums) * model_.layout(index).elements *
@@ -259,15 +267,9 @@ class CudaGradientSink final : public GradientSink {
     if (unit.borrowed_sums.defined()) borrowed_sum(index, level).zero_();
   }
   void fold(int index, int level) override {
-    const auto elements = static_cast<std::int64_t>(model_.layout(index).slot_elements);
-    if (elements > 0) {
-      const auto own = [&](int of_level) {
-        return at::from_blob(
-            sum_of(index, of_level), {elements},
-            at::TensorOptions().dtype(at::kFloat).device(at::kCUDA, c10::cuda::current_device()));
-      };
-      own(level - 1).add_(own(level));
-    }
+    const std::uint64_t elements = model_.layout(index).slot_elements;
+    if (elements > 0)
+      floats_at(sum_of(index, level - 1), elements).add_(floats_at(sum_of(index, level), elements));
     if (at(index).borrowed_sums.defined())
       borrowed_sum(index, level - 1).add_(borrowed_sum(index, level));
   }
@@ -353,9 +355,13 @@ class CudaGradientSink final : public GradientSink {
     const UnitLayout& layout = model_.layout(index);
     const UnitLayout& of_borrowed = model_.borrowed_sums(index);
     Bound& bound = at(index).bound.emplace_back();
+    auto* const first = static_cast<float*>(place.data_ptr());
     for (int level = 0; level < options_.sums.levels; ++level) {
-      const UnitViews own(layout, place.narrow(0, level * static_cast<std::int64_t>(stride),
-                                               static_cast<std::int64_t>(layout.slot_elements)));
+      const UnitViews own =
+          layout.parameters.empty()
+              ? UnitViews()
+              : UnitViews(layout, floats_at(first + static_cast<std::uint64_t>(level) * stride,
+                                            layout.slot_elements));
       const UnitViews sums = of_borrowed.slot_elements > 0
                                  ? UnitViews(of_borrowed, borrowed_sum(index, level))
                                  : UnitViews();

@@ -151,10 +151,10 @@ FluidSchedule::Shares FluidSchedule::shares(const ResourceRates& rates) const {
 }
 
 // Advances at most to the end of the task that ends next.
-void FluidSchedule::spend(const Shares& shares, double step_s, bool count_busy) {
+void FluidSchedule::spend(const Shares& shares, double step_s, double busy_weight) {
   now_s_ += step_s;
-  for (std::size_t r = 0; count_busy && r < kResources; ++r)
-    if (((shares.active >> r) & 1U) != 0) busy_s_[r] += step_s;
+  for (std::size_t r = 0; r < kResources; ++r)
+    if (((shares.active >> r) & 1U) != 0) busy_s_[r] += busy_weight * step_s;
   constexpr double kRounding = 1 + 1e-12;
   for (std::size_t s = 0; s < lines_.size(); ++s) {
     Line& line = lines_[s];
@@ -169,14 +169,17 @@ void FluidSchedule::spend(const Shares& shares, double step_s, bool count_busy) 
   }
 }
 
-void FluidSchedule::run(const ResourceRates& rates, TaskId first, TaskId last) {
+void FluidSchedule::run(const ResourceRates& rates, TaskId first, TaskId last,
+                        const Repeated& repeated) {
+  const auto is_done = [&](TaskId id) { return id == kNoTask || times(id).end_s >= 0; };
   times_.assign(tasks_.size(), {});
   begun_.assign(tasks_.size(), false);
   begin_all();
   while (times(last).end_s < 0) {
     const Shares now = shares(rates);
     SLUICE_CHECK(now.active != 0, "a schedule whose tasks come after each other goes on");
-    spend(now, now.next_s, first == kNoTask || times(first).end_s >= 0);
+    const bool repeats = repeated.more_times > 0 && is_done(repeated.from) && !is_done(repeated.to);
+    spend(now, now.next_s, is_done(first) ? 1 + (repeats ? repeated.more_times : 0) : 0);
     begin_all();
   }
 }
@@ -196,10 +199,10 @@ void FluidSchedule::advance_to(double time_s, ResourceRates::Mask outside) {
   for (;;) {
     const Shares now = shares(*rates_);
     if (now_s_ + now.next_s > time_s) {
-      if (time_s > now_s_) spend(now, time_s - now_s_, /*count_busy=*/true);
+      if (time_s > now_s_) spend(now, time_s - now_s_, /*busy_weight=*/1);
       break;
     }
-    spend(now, now.next_s, /*count_busy=*/true);
+    spend(now, now.next_s, /*busy_weight=*/1);
     begin_all();
   }
   outside_ = outside;

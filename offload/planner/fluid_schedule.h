@@ -73,8 +73,17 @@ class FluidSchedule {
   explicit FluidSchedule(std::size_t expected_tasks);
   TaskId add(const Task& task);
 
+  // A part of the time that stands for several alike: from the end of one task to that of another.
+  struct Repeated {
+    TaskId from = kNoTask;
+    TaskId to = kNoTask;
+    double more_times = 0;
+  };
   // Runs until `last` is done. busy_s() counts from the end of `first` on (kNoTask: from 0 on).
-  void run(const ResourceRates& rates, TaskId first, TaskId last);
+  void run(const ResourceRates& rates, TaskId first, TaskId last, const Repeated& repeated);
+  void run(const ResourceRates& rates, TaskId first, TaskId last) {
+    run(rates, first, last, Repeated());
+  }
 
   // ---- with tasks that are outside
 
@@ -116,7 +125,7 @@ class FluidSchedule {
     double next_s = 0;  // until a task ends; infinite: none runs
   };
   Shares shares(const ResourceRates& rates) const;
-  void spend(const Shares& shares, double step_s, bool count_busy);
+  void spend(const Shares& shares, double step_s, double busy_weight);
 
   std::vector<Task> tasks_;
   std::vector<Times> times_;

@@ -29,11 +29,13 @@ struct FitHint {
     kOptimizerAnywhere,  // let the planner place the state
     kParamsAnywhere,
     // Found by callers that know the model:
+    kSmallerWaves,       // of so many micro-batches, where the configuration gives larger ones
     kSmallerMicroBatch,  // micro_batch, and correspondingly more of them in a step
     kShorterSequences,   // of this many tokens
   };
   Change change = Change::kMoreGpu;
   std::uint64_t more_bytes = 0;
+  std::int64_t wave_micro_batches = 0;
   std::int64_t micro_batch = 0;
   std::int64_t sequence_tokens = 0;
 };

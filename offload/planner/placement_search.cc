@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "offload/planner/step_graph.h"
+
 namespace sluice::offload {
 namespace {
 
@@ -27,7 +29,9 @@ std::int64_t tasks_of(const PlannerInput& input, const std::vector<UnitPlacement
     records += static_cast<std::int64_t>((place.nvme_elements + record - 1) / record);
     drives = drives || place.nvme_elements > 0 || place.params_on_nvme;
   }
-  const std::int64_t once = kTasksOfUnit * static_cast<std::int64_t>(places.size()) + 3 * records;
+  const std::int64_t waves = std::min(input.step.waves.count(), StepGraph::kModelledWaves);
+  const std::int64_t once =
+      kTasksOfUnit * waves * static_cast<std::int64_t>(places.size()) + 3 * records;
   return drives ? 3 * once : once;
 }
 

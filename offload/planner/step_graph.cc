@@ -15,18 +15,29 @@ int steps_to_steady_state(const StepInputs& inputs) {
   return inputs.uses_drives() ? kStepsWithDrives : 1;
 }
 
+constexpr int kMiddleWave = 2;  // that stands for those left out
+
 }  // namespace
+
+Waves StepGraph::modelled(const Waves& waves, const StepGraphOptions& graph) {
+  const int count = waves.count();
+  if (graph.all_waves || count <= kModelledWaves) return waves;
+  return {.micro_batches = (kModelledWaves - 1) * waves.of_a_wave + waves.size(count - 1),
+          .of_a_wave = waves.of_a_wave};
+}
 
 StepGraph::StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitPlacement>& places,
                      const MachineSpeeds& speeds, const StepModelOptions& options,
                      const StepGraphOptions& graph)
     : inputs_{units, places, speeds, options},
+      waves_(modelled(options.waves, graph)),
+      not_modelled_(options.waves.count() - waves_.count()),
       program_(training_step({.count = static_cast<int>(units.size()),
                               .lenders = [&units](int unit) -> const std::vector<int>& {
                                 return units[at(unit)].lenders;
                               }},
-                             options.overlap_update, options.waves.count())),
-      tasks_(12 * units.size() * at(steps_to_steady_state(inputs_) * options.waves.count()),
+                             options.overlap_update, waves_.count())),
+      tasks_(12 * units.size() * at(steps_to_steady_state(inputs_) * waves_.count()),
              graph.drives_outside),
       records_(inputs_, tasks_),
       params_(inputs_, tasks_),
@@ -79,7 +90,11 @@ void StepGraph::add_step(bool mark_units) {
   heads_.clear();
   ends_.clear();
   params_.begin_step();
-  for (const StepOperation& it : program_) add(it);
+  for (const StepOperation& it : program_) {
+    const bool is_middle = not_modelled_ > 0 && it.wave == kMiddleWave;
+    tasks_.count_times(is_middle ? 1 + not_modelled_ : 1);
+    add(it);
+  }
   marks.head = heads_.front();
   marks.heads = heads_;
   marks.backwards = ends_;
@@ -185,14 +200,13 @@ double StepGraph::unpack_s() const {
 
 // Of a wave's micro-batches.
 double StepGraph::input_bytes(int unit, int wave) const {
-  const Waves& waves = inputs_.options.waves;
   return static_cast<double>(inputs_.unit(unit).unit_input_bytes) *
-         static_cast<double>(waves.size(wave)) / static_cast<double>(waves.of_a_wave);
+         static_cast<double>(waves_.size(wave)) / static_cast<double>(waves_.of_a_wave);
 }
 
 double StepGraph::share(int wave) const {
-  const Waves& waves = inputs_.options.waves;
-  return static_cast<double>(waves.size(wave)) / static_cast<double>(waves.micro_batches);
+  return static_cast<double>(waves_.size(wave)) /
+         static_cast<double>(inputs_.options.waves.micro_batches);
 }
 
 void StepGraph::add_forward(int index, int wave) {
@@ -232,13 +246,13 @@ TaskId StepGraph::stage_free() const {
 
 // A unit whose state is all on the GPU has its sum there, too; where there is no bus, all have.
 bool StepGraph::sum_moves(int unit) const {
-  return inputs_.has_bus() && inputs_.options.waves.count() > 1 && inputs_.host_elements(unit) > 0;
+  return inputs_.has_bus() && waves_.count() > 1 && inputs_.host_elements(unit) > 0;
 }
 
 // Of all sums of a unit that a wave leaves.
 double StepGraph::sum_bytes(int unit, int wave) const {
   const StepModelOptions& options = inputs_.options;
-  const int sums = options.sums.open_sums(options.waves.first(wave + 1));
+  const int sums = options.sums.open_sums(waves_.first(wave + 1));
   return sums * static_cast<double>(inputs_.unit(unit).elements) * options.bytes.sum;
 }
 
@@ -303,9 +317,31 @@ double StepGraph::begin_s(const Marks& step) const {
   return step.first == kNoTask ? 0 : tasks_.schedule().times(step.first).end_s;
 }
 
+FluidSchedule::Repeated StepGraph::repeated(const Marks& step) const {
+  if (not_modelled_ == 0) return {};
+  return {.from = step.backwards[kMiddleWave - 1],
+          .to = step.backwards[kMiddleWave],
+          .more_times = static_cast<double>(not_modelled_)};
+}
+
+double StepGraph::middle_s(const Marks& step) const {
+  const FluidSchedule& schedule = tasks_.schedule();
+  return schedule.times(step.backwards[kMiddleWave]).end_s -
+         schedule.times(step.backwards[kMiddleWave - 1]).end_s;
+}
+
+double StepGraph::end_s(const Marks& step) const {
+  const double modelled_s = tasks_.schedule().times(step.last).end_s;
+  return not_modelled_ == 0 ? modelled_s : modelled_s + not_modelled_ * middle_s(step);
+}
+
 double StepGraph::forward_s(const Marks& step) const {
   const FluidSchedule& schedule = tasks_.schedule();
   double seconds = 0;
+  if (not_modelled_ > 0) {
+    seconds = not_modelled_ * (schedule.times(step.heads[kMiddleWave]).end_s -
+                               schedule.times(step.backwards[kMiddleWave - 1]).end_s);
+  }
   double begin = begin_s(step);
   for (std::size_t wave = 0; wave < step.heads.size(); ++wave) {
     seconds += schedule.times(step.heads[wave]).end_s - begin;

@@ -26,10 +26,16 @@ struct StepGraphOptions {
   // Reads and writes on the drives are tasks outside (FluidSchedule): those of state are listed by
   // records(), and no task waits for its writes.
   bool drives_outside = false;
+  // Else of a step with more than four waves the first, the last and two between, of which the
+  // second stands for all that are left out: the first of them finds a bus that had time to spare.
+  bool all_waves = false;
 };
 
 class StepGraph {
  public:
+  // The first wave waits for updates, the last one sends gradients; those between are alike.
+  static constexpr int kModelledWaves = 4;
+
   using Kind = StepTask;
   using Record = StepRecords::Record;
   using RecordTasks = StepRecords::Tasks;
@@ -59,7 +65,10 @@ class StepGraph {
   double exposed_s(const Marks& step) const;
   double begin_s(const Marks& step) const;
   double forward_s(const Marks& step) const;  // of all waves
-  // Work of one step, by resource.
+  double end_s(const Marks& step) const;
+  // The wave that stands for several; empty where each stands for itself.
+  FluidSchedule::Repeated repeated(const Marks& step) const;
+  // Work of one step, of all its waves, by resource.
   const std::array<double, kResources>& work() const { return tasks_.work(); }
 
   // Of all steps, in their order: a part of a unit's state that is read, computed and written.
@@ -71,6 +80,8 @@ class StepGraph {
   int unit_of(TaskId id) const { return tasks_.unit_of(id); }
 
  private:
+  static Waves modelled(const Waves& waves, const StepGraphOptions& graph);
+  double middle_s(const Marks& step) const;
   void plan_ring();
   void add_step(bool mark_units);
   void add(const StepOperation& it);
@@ -101,6 +112,8 @@ class StepGraph {
   };
 
   const StepInputs inputs_;
+  const Waves waves_;       // that are tasks
+  const int not_modelled_;  // waves, for which the middle one stands
   const StepProgram program_;
   StepTasks tasks_;
   StepRecords records_;

@@ -112,17 +112,16 @@ StepPrediction predict_step(const std::vector<UnitCost>& units,
   }
   FluidSchedule& schedule = graph.schedule();
   const StepGraph::Marks& step = graph.reported();
-  schedule.run(rates, step.first, step.last);
+  schedule.run(rates, step.first, step.last, graph.repeated(step));
   const double begin_s = graph.begin_s(step);
-  const double end_s = schedule.times(step.last).end_s;
-  prediction.step_s = end_s - begin_s;
+  prediction.step_s = graph.end_s(step) - begin_s;
   prediction.forward_s = graph.forward_s(step);
   prediction.busy_s = schedule.busy_s();
   prediction.bottleneck =
       static_cast<Resource>(std::max_element(prediction.busy_s.begin(), prediction.busy_s.end()) -
                             prediction.busy_s.begin());
   prediction.update_exposed_s = graph.exposed_s(step);
-  if (with_spans) prediction.spans = spans_of(graph, begin_s, end_s);
+  if (with_spans) prediction.spans = spans_of(graph, begin_s, schedule.times(step.last).end_s);
   return prediction;
 }
 

@@ -96,7 +96,7 @@ TaskId StepTasks::add(StepTask kind, int unit, double work, const After& after) 
 }
 
 void StepTasks::count(Resource resource, double work) {
-  if (counting_) work_[static_cast<std::size_t>(resource)] += work;
+  if (counting_) work_[static_cast<std::size_t>(resource)] += times_ * work;
 }
 
 }  // namespace sluice::offload

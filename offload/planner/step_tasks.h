@@ -55,6 +55,8 @@ class StepTasks {
 
   // Work of the tasks that are added from now on, by resource.
   void begin_to_count() { counting_ = true; }
+  // How often those that come now happen.
+  void count_times(int times) { times_ = times; }
   void count(Resource resource, double work);
   const std::array<double, kResources>& work() const { return work_; }
 
@@ -69,6 +71,7 @@ class StepTasks {
   std::vector<Label> labels_;
   TaskId last_compute_ = kNoTask;
   bool counting_ = false;
+  int times_ = 1;
   std::array<double, kResources> work_{};
 };
 

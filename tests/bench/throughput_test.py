@@ -255,6 +255,7 @@ class Program(unittest.TestCase):
         return read_lines(self.out / "throughput.jsonl")[0]
 
     def test_measures_each_point_once_and_goes_on(self):
+        (self.folder / "nvme/mine").mkdir(parents=True)
         done = self.run_it("--models", "xl,13b", "--tokens", "8k,16384")
         self.assertEqual([rows.point_of(r) for r in self.records()],
                          [(model, count) for model in ("xl", "13b") for count in (8192, 16384)])
@@ -265,7 +266,7 @@ class Program(unittest.TestCase):
         self.assertNotIn("nvme", self.runs()[0])
         self.assertIn("budget.nvme_paths=", last)
         self.assertNotIn("budget.cpu_gib", last)  # what its configuration says
-        self.assertFalse((self.folder / "nvme/throughput").exists())
+        self.assertEqual([*(self.folder / "nvme").iterdir()], [self.folder / "nvme/mine"])
         self.assertIn("2,000", done.stdout)
         self.assertIn((self.out / "throughput.md").read_text(encoding="utf-8"), done.stdout)
         xml.etree.ElementTree.parse(self.out / "throughput.svg")

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "offload/planner/step_graph.h"
 #include "tests/offload/step_model_cases.h"
 
 namespace sluice::offload {
@@ -95,6 +96,39 @@ TEST(StepModel, PassesAgainForEachWave) {
   const StepPrediction uneven = predict_step(units, resident, speeds, in_two);
   EXPECT_NEAR(uneven.busy(Resource::kGpu), one.busy(Resource::kGpu), kClose);
   EXPECT_EQ(uneven.d2h_bytes, one.d2h_bytes + 2 * 4 * 40);
+}
+
+// Of many waves one stands for all between the first and the last, so that a step of a million
+// takes no longer to predict.
+TEST(StepModel, TakesTheTimeOfAllWavesFromFourOfThem) {
+  const auto units = three_units();
+  MachineSpeeds speeds = instant_machine();
+  speeds.bus = {.in_bytes_per_s = 20,
+                .out_bytes_per_s = 10,
+                .in_both_bytes_per_s = 15,
+                .out_both_bytes_per_s = 8};
+  speeds.cpu_adamw_elements_per_s = 10;
+  const auto streamed = each(units, [](const UnitCost& unit) { return on_cpu(unit, false); });
+  StepModelOptions options;
+  options.waves = {.micro_batches = 23, .of_a_wave = 2};
+  options.sums = SumOrder({.micro_batches = 23});
+  const StepPrediction predicted = predict_step(units, streamed, speeds, options);
+  StepGraph all(units, streamed, speeds, options, {.all_waves = true});
+  const StepGraph::Marks& step = all.reported();
+  all.schedule().run(ResourceRates(speeds, options.bytes.cpu_adamw_dram), step.first, step.last);
+  EXPECT_NEAR(predicted.step_s, all.end_s(step) - all.begin_s(step), 0.01 * predicted.step_s);
+  EXPECT_NEAR(predicted.forward_s, all.forward_s(step), 0.02 * predicted.forward_s);
+  for (int r = 0; r < kResources; ++r) {
+    const auto i = static_cast<std::size_t>(r);
+    EXPECT_NEAR(predicted.busy_s[i], all.schedule().busy_s()[i], 0.01 * predicted.step_s) << r;
+  }
+  EXPECT_NEAR(predicted.h2d_bytes, all.work()[static_cast<std::size_t>(Resource::kHostToGpu)],
+              kClose);
+  EXPECT_NEAR(predicted.d2h_bytes, all.work()[static_cast<std::size_t>(Resource::kGpuToHost)],
+              kClose);
+  options.waves = {.micro_batches = 1'000'000, .of_a_wave = 1};
+  options.sums = SumOrder({.micro_batches = 1'000'000});
+  EXPECT_GT(predict_step(units, streamed, speeds, options).h2d_bytes, 1e6 * 40);
 }
 
 TEST(StepModel, UnpacksEachTimeWhatPassesThrough) {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "aio/units.h"
+#include "offload/sum_order.h"
 
 namespace sluice::tools {
 namespace {
@@ -161,6 +162,10 @@ class Space {
     const std::int64_t product = config_.batch.micro * config_.batch.accumulation;
     Dimension dimension{.name = "micro-batch"};
     for (const std::int64_t micro : divisors(product)) {
+      if (!offload::SumOrder::divides({.micro_batches = product / micro,
+                                       .lanes = config_.run.lanes,
+                                       .rounds = config_.run.rounds}))
+        continue;
       const std::string accumulation = std::to_string(product / micro);
       Choice choice{.label = std::to_string(micro) + " x " + accumulation};
       if (micro == config_.batch.micro)

@@ -81,6 +81,9 @@ Advice advice_of(const config::Config& config, const RunPlan& plan, const offloa
                                                         : "")};
     case Change::kParamsAnywhere:
       return {state, "zero_optimization.offload_param.device \"auto\""};
+    case Change::kSmallerWaves:
+      return {activations,
+              "placement.wave_micro_batches " + std::to_string(hint.wave_micro_batches)};
     case Change::kSmallerMicroBatch:
       return {activations, micro_batch_text(config.batch, hint.micro_batch)};
     case Change::kShorterSequences:

@@ -87,10 +87,10 @@ std::string placement_text(const RunPlan& plan) {
                      " NVMe\n";
   const offload::Waves& waves = plan.memory.waves;
   if (waves.count() > 1)
-    text += "waves: a step is " + std::to_string(waves.count()) + ", of " +
+    text += "waves: " + std::to_string(waves.count()) + " a step, each of " +
+            (waves.micro_batches % waves.of_a_wave == 0 ? "" : "at most ") +
             std::to_string(waves.of_a_wave) + " of its " + std::to_string(waves.micro_batches) +
-            " micro-batches each" + (waves.micro_batches % waves.of_a_wave == 0 ? "" : " at most") +
-            "\n";
+            " micro-batches\n";
   if (!plan.memory.cuda) return text;
   text += "parameters: " + std::to_string(shares.resident) + " of " + std::to_string(shares.units) +
           " units stay on the GPU\n";

@@ -37,7 +37,7 @@ class Simulation {
         io_trace_(options.trace != nullptr ? *options.trace : no_trace_),
         rates_(plan.input.speeds, plan.input.step.bytes.cpu_adamw_dram),
         graph_(plan.input.units, plan.placement.places, plan.input.speeds, plan.input.step,
-               {.steps = options.steps + 1, .drives_outside = true}) {}
+               {.steps = options.steps + 1, .drives_outside = true, .all_waves = true}) {}
 
   Result<std::vector<StepMetrics>> run() {
     if (uses_drives()) {

@@ -106,7 +106,7 @@ TEST(Lanes, DivideTheMicroBatchesOfAStepOrAreRefusedWithTheNearestThatDo) {
               HasSubstr("run.lanes 5 does not divide the 12 micro-batches of a step "
                         "(gradient_accumulation_steps): set run.lanes to 4 or 6"));
   EXPECT_THAT(refusal_of({"run.lanes=4", "run.rounds=2"}),
-              HasSubstr("run.lanes 4 x run.rounds 2 does not divide the 12 micro-batches of a step "
+              HasSubstr("run.lanes 4 x run.rounds 2 do not divide the 12 micro-batches of a step "
                         "(gradient_accumulation_steps): set run.lanes to 3 or 6"));
   EXPECT_THAT(refusal_of({"run.rounds=5"}), HasSubstr("set run.rounds to 4 or 6"));
   EXPECT_THAT(refusal_of({"run.lanes=13"}), HasSubstr("set run.lanes to 12"));

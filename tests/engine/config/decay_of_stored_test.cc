@@ -1,5 +1,7 @@
 // What weight decay applies to: by default, in a file for DeepSpeed, and in a run that goes on; and
-// where the weights of such a run came from.
+// where the weights of such a run came from, and its lanes.
+#include <array>
+
 #include "engine/config/kept_keys.h"
 #include "engine/config/report.h"
 #include "tests/engine/config/resolving.h"
@@ -54,6 +56,23 @@ TEST(DecayedParameters, AreNotMentionedWhereNothingChangesOrDecays) {
   Resolved without = accepted(resolve_run(R"({"train_batch_size": 8})"));
   EXPECT_EQ(keep_decayed_parameters(kRun, without), "");
   EXPECT_EQ(decayed(without), DecayedParameters::kAll);
+}
+
+TEST(Lanes, StayWhatTheyWereUnlessTheyAreGivenOrDoNotDivideTheStep) {
+  const auto kept = [](const std::string& file, const KeptLanes& had) {
+    Resolved now = accepted(resolve_run(file));
+    keep_lanes(had, now);
+    return std::array{now.config.run.lanes, now.config.run.rounds};
+  };
+  const std::string plain =
+      R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 12})";
+  const std::string given = R"({"train_micro_batch_size_per_gpu": 1,
+      "gradient_accumulation_steps": 12, "run": {"lanes": 1}})";
+  using Both = std::array<std::int64_t, 2>;
+  EXPECT_EQ(kept(plain, {.lanes = 4, .rounds = 3}), (Both{4, 3}));
+  EXPECT_EQ(kept(given, {.lanes = 4, .rounds = 3}), (Both{1, 1}));
+  EXPECT_EQ(kept(plain, {.lanes = 5, .rounds = 1}), (Both{1, 1}));
+  EXPECT_EQ(kept(plain, {.lanes = 4, .rounds = std::int64_t{1} << 62}), (Both{1, 1}));
 }
 
 std::string of_llama(const std::string& model, const std::string& recipe = "") {

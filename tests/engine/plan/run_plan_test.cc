@@ -83,6 +83,10 @@ void apply(const FitHint& hint, const RunPlan& plan, DescribedMachine& machine,
           std::to_string(config.batch.accumulation * (config.batch.micro / hint.micro_batch)));
       return;
     }
+    case Change::kSmallerWaves:
+      overrides.push_back("placement.wave_micro_batches=" +
+                          std::to_string(hint.wave_micro_batches));
+      return;
     case Change::kShorterSequences:
       overrides.push_back("data.sequence_length=" + std::to_string(hint.sequence_tokens));
       return;
@@ -214,6 +218,17 @@ TEST(RunPlan, NamesASmallerMicroBatchWhereThatIsEnough) {
       if (it.change == Change::kSmallerMicroBatch) smallest = std::min(smallest, it.micro_batch);
   }
   EXPECT_LT(smallest, 128);
+}
+
+// It trains the same, so it comes before what does not.
+TEST(RunPlan, NamesSmallerWavesWhereThatIsEnough) {
+  const std::vector<std::string> large = {
+      "train_micro_batch_size_per_gpu=8", "gradient_accumulation_steps=64",
+      "placement.wave_micro_batches=64", "placement.boundaries_to_cpu=off"};
+  EXPECT_FALSE(check(large, described(10)));
+  const config::Config config = planned_config(large);
+  EXPECT_THAT(does_not_fit(config, planned(config, {.machine = described(10)})),
+              HasSubstr("placement.wave_micro_batches "));
 }
 
 // However the state could be moved: what is large is named, with what makes it smaller in front.

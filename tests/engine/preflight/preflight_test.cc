@@ -123,8 +123,12 @@ TEST_F(Preflight, NamesTheRemedyOfWhatTakesMost) {
   config_.model.hidden = 1 << 10;
   config_.data.sequence_tokens = 1 << 10;
   plan_.host = {{"kept for backward", MemoryUse::kActivations, 40 * kGiB}};
+  plan_.waves = {.micro_batches = 16, .of_a_wave = 16};
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
-              HasSubstr("take fewer sequences in a step (train_batch_size, now 16)"));
+              HasSubstr("let fewer of a step's micro-batches go through the model together "
+                        "(placement.wave_micro_batches, now 16), which trains the same"));
+  plan_.waves.of_a_wave = 1;
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), Not(HasSubstr("wave_micro_batches")));
 }
 
 TEST_F(Preflight, NeverAdvisesABudgetThatTheMachineDoesNotHave) {
