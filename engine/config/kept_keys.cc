@@ -64,14 +64,16 @@ std::string keep_decayed_parameters(const std::string& stored, Resolved& resolve
 }
 
 void keep_lanes(const KeptLanes& had, Resolved& resolved) {
-  if (is_given(resolved, "run.lanes") || is_given(resolved, "run.rounds")) return;
+  Run& run = resolved.config.run;
+  const KeptLanes now{.lanes = is_given(resolved, "run.lanes") ? run.lanes : had.lanes,
+                      .rounds = is_given(resolved, "run.rounds") ? run.rounds : had.rounds};
   const std::int64_t micro_batches =
       resolved.config.batch.accumulation * resolved.config.world_size;
   if (!offload::SumOrder::divides(
-          {.micro_batches = micro_batches, .lanes = had.lanes, .rounds = had.rounds}))
+          {.micro_batches = micro_batches, .lanes = now.lanes, .rounds = now.rounds}))
     return;
-  resolved.config.run.lanes = had.lanes;
-  resolved.config.run.rounds = had.rounds;
+  run.lanes = now.lanes;
+  run.rounds = now.rounds;
 }
 
 std::string keep_number_of_checkpoints(const std::string& stored, Resolved& resolved) {

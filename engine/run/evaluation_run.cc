@@ -55,7 +55,7 @@ LossSum EvaluationRun::evaluate(const Progress& progress) {
   LossSum loss;
   for (std::uint64_t first = 0; first < total; first += group) {
     const std::uint64_t samples = std::min(group, total - first);
-    loss += evaluate_batch(parts(), data_->validation_batch(first, samples, compute_device(plan_)));
+    evaluate_batch(parts(), data_->validation_batch(first, samples, compute_device(plan_)), loss);
     if (progress) progress(first + samples, total);
   }
   return loss;

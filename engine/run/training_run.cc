@@ -350,8 +350,9 @@ double TrainingRun::evaluate() {
       plan_.activations.evaluation_micro_batches * static_cast<std::uint64_t>(config_.batch.micro);
   LossSum loss;
   for (std::uint64_t first = 0; first < total; first += group) {
-    loss += trainer_->evaluate(
-        data_->validation_batch(first, std::min(group, total - first), compute_device(plan_)));
+    trainer_->evaluate(
+        data_->validation_batch(first, std::min(group, total - first), compute_device(plan_)),
+        loss);
   }
   return loss.mean();
 }

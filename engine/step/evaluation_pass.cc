@@ -53,13 +53,11 @@ std::vector<at::Tensor> run_units(const EvaluationParts& parts, const StepBatch&
 
 }  // namespace
 
-LossSum evaluate_batch(const EvaluationParts& parts, const StepBatch& batch) {
+void evaluate_batch(const EvaluationParts& parts, const StepBatch& batch, LossSum& total) {
   const std::vector<at::Tensor> losses = run_units(parts, batch, &HeadUnit::loss_sum);
-  LossSum total;
   for (std::size_t m = 0; m < losses.size(); ++m) {
     total += {.sum = losses[m].item<double>(), .tokens = batch.count(m)};
   }
-  return total;
 }
 
 std::vector<at::Tensor> evaluate_tokens(const EvaluationParts& parts, const StepBatch& batch) {

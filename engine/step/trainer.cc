@@ -438,10 +438,10 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   return outcome;
 }
 
-LossSum Trainer::evaluate(const StepBatch& batch) {
+void Trainer::evaluate(const StepBatch& batch, LossSum& total) {
   drain();
-  return evaluate_batch(
-      {.model = parts_.model, .parameters = parts_.parameters, .params = parts_.params}, batch);
+  evaluate_batch({.model = parts_.model, .parameters = parts_.parameters, .params = parts_.params},
+                 batch, total);
 }
 
 const std::vector<UnitHashes>& Trainer::unit_hashes() {

@@ -117,8 +117,8 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   StepOutcome step(const StepBatch& batch);
-  // Without dropout; drains updates first.
-  LossSum evaluate(const StepBatch& batch);
+  // evaluate_batch(): without dropout; drains updates first.
+  void evaluate(const StepBatch& batch, LossSum& total);
   // Every update applied, everything on its way written.
   void drain();
   // Of the last applied step; waits for its update. Empty without options.hash_widths.

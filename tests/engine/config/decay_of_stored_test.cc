@@ -70,7 +70,8 @@ TEST(Lanes, StayWhatTheyWereUnlessTheyAreGivenOrDoNotDivideTheStep) {
       "gradient_accumulation_steps": 12, "run": {"lanes": 1}})";
   using Both = std::array<std::int64_t, 2>;
   EXPECT_EQ(kept(plain, {.lanes = 4, .rounds = 3}), (Both{4, 3}));
-  EXPECT_EQ(kept(given, {.lanes = 4, .rounds = 3}), (Both{1, 1}));
+  EXPECT_EQ(kept(given, {.lanes = 4, .rounds = 3}), (Both{1, 3}));
+  EXPECT_EQ(kept(given, {.lanes = 4, .rounds = 5}), (Both{1, 1}));
   EXPECT_EQ(kept(plain, {.lanes = 5, .rounds = 1}), (Both{1, 1}));
   EXPECT_EQ(kept(plain, {.lanes = 4, .rounds = std::int64_t{1} << 62}), (Both{1, 1}));
 }
