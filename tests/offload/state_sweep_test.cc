@@ -24,14 +24,16 @@ std::vector<UnitSpec> many_tiles() {
 constexpr std::uint64_t kSubGroup = 4 * kTileElements + 7;
 
 std::vector<CanonicalUnit> initial_state(const Problem& problem) {
+  // What bf16 represents, where moments have no more.
+  const bool narrow = problem.kind().moments == ElementType::kBf16;
   std::vector<CanonicalUnit> state;
   for (std::size_t u = 0; u < problem.units().size(); ++u) {
     state.push_back(problem.initial(static_cast<int>(u)));
     CanonicalUnit& unit = state.back();
     for (std::size_t i = 0; i < unit.m.size(); ++i) {  // as if steps had been taken; no NaNs
       unit.master[i] = 0.001F * static_cast<float>(i % 65'521) - 30;
-      unit.m[i] = static_cast<float>(i % 509) - 254;  // which bf16 represents
-      unit.v[i] = static_cast<float>(i % 251);
+      unit.m[i] = narrow ? static_cast<float>(i % 509) - 254 : static_cast<float>(i % 1009) - 500;
+      unit.v[i] = static_cast<float>(i % (narrow ? 251 : 2003));
     }
   }
   return state;

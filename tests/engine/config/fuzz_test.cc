@@ -170,7 +170,8 @@ void resolve_mutated(int inputs, std::uint64_t seed) {
     for (std::size_t n = mutate.below(6) / 4; n > 0; --n) {
       sources.overrides.push_back(mutate.override_text());
     }
-    sources.world_size = static_cast<std::int64_t>(1 + mutate.below(3));
+    // Mostly one: files that give all batch sizes give them for that.
+    sources.world_size = static_cast<std::int64_t>(mutate.below(2) == 0 ? 1 : 1 + mutate.below(3));
     const auto result = resolve(sources);
     SCOPED_TRACE("input " + std::to_string(i));
     if (result.ok()) {
@@ -182,7 +183,7 @@ void resolve_mutated(int inputs, std::uint64_t seed) {
     if (testing::Test::HasFailure()) return;
   }
   // Both ways have to be taken often, or the mutations are too wild or too tame to find anything.
-  EXPECT_GT(accepted_count, inputs / 12);
+  EXPECT_GT(accepted_count, inputs / 10);
   EXPECT_LT(accepted_count, inputs * 9 / 10);
 }
 
