@@ -220,7 +220,7 @@ class Check {
       return "keep the inputs of units in RAM (placement.boundaries_to_cpu: \"on\")";
     const std::string shorter = "take shorter sequences (data.sequence_length, now " +
                                 std::to_string(config_.data.sequence_tokens) + ")";
-    if (between_passes && trains() && plan_.waves.of_a_wave > 1) {
+    if (between_passes && plan_.waves.of_a_wave > 1) {
       return "let fewer of a step's micro-batches go through the model together "
              "(placement.wave_micro_batches, now " +
              std::to_string(plan_.waves.of_a_wave) + "), which trains the same";

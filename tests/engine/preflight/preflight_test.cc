@@ -128,7 +128,8 @@ TEST_F(Preflight, NamesTheRemedyOfWhatTakesMost) {
               HasSubstr("let fewer of a step's micro-batches go through the model together "
                         "(placement.wave_micro_batches, now 16), which trains the same"));
   plan_.waves.of_a_wave = 1;
-  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), Not(HasSubstr("wave_micro_batches")));
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
+              HasSubstr("take smaller micro-batches (train_micro_batch_size_per_gpu, now "));
 }
 
 TEST_F(Preflight, NeverAdvisesABudgetThatTheMachineDoesNotHave) {
