@@ -51,8 +51,8 @@ offload::TierBytes MemoryAmounts::by_tier(bool on_gpu) const {
                         : 0,
           .cpu = host.params + host.param_cache + host.param_slots + host.state +
                  host.swap_buffers + host.state_transfer + host.program + host.unit_inputs +
-                 host.gradients + (on_gpu ? 0 : of_compute),
-          .nvme = nvme.params + nvme.state};
+                 host.input_buffers + host.gradients + (on_gpu ? 0 : of_compute),
+          .nvme = nvme.params + nvme.state + nvme.unit_inputs};
 }
 
 Result<std::shared_ptr<MemoryLedger>> MemoryLedger::create(const RunSpec& spec, int block_slots) {
@@ -152,6 +152,8 @@ MemoryAmounts MemoryLedger::amounts(Places places) const {
   }
   amounts.compute.activations = activations_.on_device(places);
   amounts.host.unit_inputs = activations_.on_host(places);
+  amounts.host.input_buffers = activations_.spill_buffers(places);
+  amounts.nvme.unit_inputs = activations_.on_nvme(places);
   if (on_gpu_) add_gpu(places, amounts);
   return amounts;
 }

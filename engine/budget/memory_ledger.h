@@ -35,7 +35,8 @@ struct MemoryAmounts {
     std::uint64_t swap_buffers = 0;    // of state on NVMe
     std::uint64_t state_transfer = 0;  // while it is set or saved
     std::uint64_t program = 0;
-    std::uint64_t unit_inputs = 0;  // that left the GPU
+    std::uint64_t unit_inputs = 0;    // that left the GPU
+    std::uint64_t input_buffers = 0;  // of those on NVMe
     std::uint64_t gradients = 0;
   } host;
   struct Gpu {
@@ -53,6 +54,7 @@ struct MemoryAmounts {
   struct Nvme {
     std::uint64_t params = 0;
     std::uint64_t state = 0;
+    std::uint64_t unit_inputs = 0;
   } nvme;
 
   offload::TierBytes by_tier(bool on_gpu) const;

@@ -25,6 +25,8 @@ Status check_stores(const MemoryPlan& plan) {
     SLUICE_RETURN_IF_ERROR(
         offload::ParamOffloader::memory_plan(plan.base->params.options).status());
   if (plan.purpose != RunPurpose::kTraining) return {};
+  if (!plan.activations.spill.units.empty())
+    SLUICE_RETURN_IF_ERROR(offload::InputSpill::check(plan.activations.spill));
   return offload::OptimizerOffloader::memory_plan(plan.state.optimizer).status();
 }
 
@@ -68,6 +70,9 @@ void add_host_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPla
   plan.host.push_back({"the program and LibTorch", MemoryUse::kOther, host.program});
   if (plan.activations.unit_inputs)
     plan.host.push_back({"unit inputs", MemoryUse::kUnitInputs, host.unit_inputs, kLocked});
+  if (host.input_buffers > 0)
+    plan.host.push_back({"unit inputs, buffers of those on NVMe", MemoryUse::kUnitInputs,
+                         host.input_buffers, kLocked});
   if (!spec.on_gpu) add_compute_lines(spec, amounts, plan.host);
   if (spec.trains()) plan.host.push_back({"gradients", MemoryUse::kOther, host.gradients});
 }
@@ -92,6 +97,9 @@ void add_nvme_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPla
   add("parameters", MemoryUse::kParameters, streamed(plan).options.store, amounts.nvme.params);
   if (spec.trains())
     add("optimizer state", MemoryUse::kState, plan.state.optimizer.store, amounts.nvme.state);
+  if (amounts.nvme.unit_inputs > 0)
+    add("unit inputs", MemoryUse::kUnitInputs, plan.activations.spill.store,
+        amounts.nvme.unit_inputs);
 }
 
 }  // namespace
@@ -133,7 +141,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
   SLUICE_ASSIGN_OR_RETURN(plan.state, plan_state(spec, places, weights));
   plan.params = plan_params(spec, places, plan.fetching.prefetch_units, weights);
   if (model.has_frozen()) plan.base = plan_base(spec, places, plan.fetching, weights);
-  plan.activations = ActivationBytes(spec).plan(places);
+  plan.activations = ActivationBytes(spec).plan(spec, places, weights);
   SLUICE_RETURN_IF_ERROR(check_stores(plan));
   const MemoryAmounts amounts = ledger->amounts(places);
   add_host_lines(spec, amounts, plan);

@@ -34,7 +34,7 @@ namespace sluice::engine {
 // What memory is for, insofar as remedies depend on it.
 enum class MemoryUse : std::uint8_t {
   kActivations,  // of the compute device: grows with the micro-batch
-  kUnitInputs,   // activations that went to the host
+  kUnitInputs,   // activations that went to the host, and on to the drives
   kState,
   kParameters,
   kCheckpointCopy,

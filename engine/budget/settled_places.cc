@@ -53,11 +53,15 @@ void settle_activations(const RunSpec& spec, std::vector<UnitPlacement>& places)
       activations = ActivationPlace::kRecompute;
       continue;
     }
-    if (asked.recompute == Tristate::kOff) activations = ActivationPlace::kKeep;
+    if (asked.boundaries_to_nvme == Tristate::kOff && activations == ActivationPlace::kSpill)
+      activations = ActivationPlace::kOffload;
+    // On the CPU what is kept has nothing to do with where inputs wait.
+    const bool spills_in_ram = !spec.on_gpu && activations == ActivationPlace::kSpill;
+    if (asked.recompute == Tristate::kOff && !spills_in_ram) activations = ActivationPlace::kKeep;
     if (asked.recompute == Tristate::kOn && activations == ActivationPlace::kKeep)
       activations = ActivationPlace::kRecompute;
     const bool may_leave = spec.on_gpu && asked.boundaries_to_cpu != Tristate::kOff;
-    if (activations == ActivationPlace::kOffload && !may_leave)
+    if (offload::input_leaves(activations) && !may_leave && !spills_in_ram)
       activations = ActivationPlace::kRecompute;
   }
 }

@@ -213,6 +213,7 @@ struct Placement {
   bool overlap_update = false;
   Tristate recompute = Tristate::kAuto;
   Tristate boundaries_to_cpu = Tristate::kAuto;
+  Tristate boundaries_to_nvme = Tristate::kAuto;
   std::optional<TierFractions> optimizer_fractions;  // unset: the planner's
   std::int64_t record_elements = 0;                  // largest; at most a sub-group
   std::int64_t swap_buffers = 0;                     // records in flight; 0: the planner's
@@ -246,6 +247,7 @@ struct Config {
   // Where the state of a tier that is nvme lies: budget.nvme_paths, else DeepSpeed's nvme_path.
   std::vector<std::string> param_nvme_paths() const;
   std::vector<std::string> optimizer_nvme_paths() const;
+  std::vector<std::string> unit_input_nvme_paths() const;
 };
 
 }  // namespace sluice::config

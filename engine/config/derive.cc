@@ -156,6 +156,18 @@ void derive_offload(Derivation& derivation) {
                       "DeepSpeed reads it at stage 3 alone; here it holds at every stage");
     }
   }
+  if (placement.boundaries_to_nvme == Tristate::kOn &&
+      derivation.config.unit_input_nvme_paths().empty()) {
+    derivation.reject(
+        "placement.boundaries_to_nvme is on, but no folder is given for it: set "
+        "budget.nvme_paths");
+  }
+  if (placement.boundaries_to_nvme == Tristate::kOn &&
+      placement.boundaries_to_cpu == Tristate::kOff) {
+    derivation.reject(
+        "placement.boundaries_to_nvme is on, and placement.boundaries_to_cpu is off: what goes to "
+        "the drives leaves the GPU, so set boundaries_to_cpu to \"auto\"");
+  }
   if (!placement.optimizer_fractions) return;
   if (zero.offload_optimizer.device != OffloadDevice::kAuto) {
     derivation.reject(
@@ -254,6 +266,11 @@ std::vector<std::string> Config::param_nvme_paths() const {
 
 std::vector<std::string> Config::optimizer_nvme_paths() const {
   return nvme_paths(*this, zero.offload_optimizer.nvme_path);
+}
+
+std::vector<std::string> Config::unit_input_nvme_paths() const {
+  std::vector<std::string> paths = optimizer_nvme_paths();
+  return paths.empty() ? param_nvme_paths() : paths;
 }
 
 }  // namespace sluice::config

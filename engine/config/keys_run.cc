@@ -227,6 +227,14 @@ constexpr Key kRows[] = {
      .auto_rule = "on with activation_checkpointing.cpu_checkpointing, else the plan's choice",
      .meaning = "keep the activations between units in pinned RAM until backward; for the GPU (on "
                 "the CPU they are in RAM anyway). What recompute off saves stays on the GPU"},
+    {.path = "placement.boundaries_to_nvme",
+     .field = SLUICE_FIELD(placement.boundaries_to_nvme),
+     .default_json = "\"auto\"",
+     .choices = "auto|on|off",
+     .auto_rule = "the plan's choice, where a folder is named",
+     .meaning =
+         "keep the activations between units on the nvme tier until backward: on a GPU those "
+         "that leave it, on the CPU all but the last block's"},
     {.path = "placement.optimizer_fractions",
      .field = SLUICE_FIELD(placement.optimizer_fractions),
      .default_json = "\"auto\"",

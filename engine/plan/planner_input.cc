@@ -53,10 +53,14 @@ offload::PlacementRules rules_of(const RunSpec& spec, const MemoryPlan& sizes) {
   if (!on_gpu && rules.params == offload::Tier::kGpu) rules.params = offload::Tier::kCpu;
   rules.recompute = config.placement.recompute;
   rules.boundaries_to_cpu = config.placement.boundaries_to_cpu;
+  rules.boundaries_to_nvme =
+      config.unit_input_nvme_paths().empty() ? Tristate::kOff : config.placement.boundaries_to_nvme;
+  const bool inputs_leave =
+      rules.boundaries_to_cpu == Tristate::kOn || rules.boundaries_to_nvme == Tristate::kOn;
   if (!on_gpu) {  // any activations are in RAM anyway
     rules.recompute = Tristate::kOn;
     rules.boundaries_to_cpu = Tristate::kOff;
-  } else if (rules.boundaries_to_cpu == Tristate::kOn && rules.recompute == Tristate::kAuto) {
+  } else if (inputs_leave && rules.recompute == Tristate::kAuto) {
     // The inputs of blocks that keep the rest would go as well.
     rules.recompute = Tristate::kOn;
   }
@@ -107,6 +111,7 @@ class Input {
     step.param_cache_units = param_cache_units();
     if (const auto& inputs = sizes.activations.unit_inputs)
       input_.unit_input_slots = UnitInputPlan(question_.model, *inputs).ring().slots();
+    step.spill_units = sizes.activations.spill_units;
     step.bytes.param = widths.param;
     step.bytes.grad = widths.grad;
     step.bytes.nvme_read = step.bytes.nvme_write = widths.state;
@@ -161,14 +166,14 @@ class Input {
                            .backward_s = micro_batches * seconds.backward_s + gradient_s,
                            .lenders = question_.model.lenders(unit),
                            .params_stay_in_ram = persistent};
-    // On the CPU nothing of a placement is on a GPU.
-    if (is_block && question_.on_gpu) {
+    if (is_block) {
       const PassShape pass{.micro_batch = question_.config.batch.micro,
                            .tokens = question_.config.data.sequence_tokens,
                            .number_bytes = widths.param == 4 ? 4 : 2};
       const auto count = static_cast<std::uint64_t>(input_.step.waves.of_a_wave);
       cost.unit_input_bytes = count * question_.model.unit_input_bytes(pass);
-      cost.kept_bytes = count * question_.model.kind(unit).saved_bytes(pass);
+      // On the CPU the configuration says what is kept.
+      if (question_.on_gpu) cost.kept_bytes = count * question_.model.kind(unit).saved_bytes(pass);
     }
     input_.units.push_back(std::move(cost));
   }

@@ -64,6 +64,8 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
   std::vector<std::string> paths = plan.params.options.store.paths;  // the base's as well
   paths.insert(paths.end(), plan.state.optimizer.store.paths.begin(),
                plan.state.optimizer.store.paths.end());
+  const std::vector<std::string>& of_inputs = plan.activations.spill.store.paths;
+  paths.insert(paths.end(), of_inputs.begin(), of_inputs.end());
   SLUICE_RETURN_IF_ERROR(clear_leftovers(*drives.reads, paths));
   return drives;
 }
@@ -82,6 +84,12 @@ offload::ParamOffloader::Options base_param_options(const MemoryPlan& plan) {
 
 offload::OptimizerOffloader::Options optimizer_options(const MemoryPlan& plan) {
   offload::OptimizerOffloader::Options options = plan.state.optimizer;
+  if (plan.cuda) options.hook = cuda_pin_hook();
+  return options;
+}
+
+offload::InputSpill::Options spill_options(const MemoryPlan& plan) {
+  offload::InputSpill::Options options = plan.activations.spill;
   if (plan.cuda) options.hook = cuda_pin_hook();
   return options;
 }

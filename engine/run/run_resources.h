@@ -35,6 +35,7 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
 offload::ParamOffloader::Options param_options(const MemoryPlan& plan);
 offload::ParamOffloader::Options base_param_options(const MemoryPlan& plan);  // plan.base is there
 offload::OptimizerOffloader::Options optimizer_options(const MemoryPlan& plan);
+offload::InputSpill::Options spill_options(const MemoryPlan& plan);
 
 at::Device compute_device(const MemoryPlan& plan);
 

@@ -66,8 +66,10 @@ TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan)
 TrainingRun::~TrainingRun() {
   trainer_.reset();
   if (parameters_) parameters_->end_passes();
-  const Status removed = optimizer_ ? optimizer_->remove() : Status();
-  if (!removed.ok()) log::warning(removed.error().message());
+  unit_inputs_.reset();  // may be using the spill
+  for (const Status& removed :
+       {optimizer_ ? optimizer_->remove() : Status(), spill_ ? spill_->remove() : Status()})
+    if (!removed.ok()) log::warning(removed.error().message());
 }
 
 Status TrainingRun::make_offloaders() {
@@ -103,15 +105,29 @@ Status TrainingRun::limit_gpu() {
   return limit_cuda_memory(cap > kCudaContextBytes ? cap - kCudaContextBytes : 0);
 }
 
+Status TrainingRun::make_unit_inputs() {
+  const ActivationPlan& plan = plan_.activations;
+  if (!plan.spill.units.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(spill_, offload::InputSpill::create(spill_options(plan_),
+                                                                {*drives_.reads, *drives_.writes}));
+  }
+  SpilledInputs spilled(plan, spill_.get());
+  if (plan.unit_inputs) {
+    SLUICE_ASSIGN_OR_RETURN(unit_inputs_, make_cuda_unit_input_store(model(), *plan.unit_inputs,
+                                                                     std::move(spilled), &trace_));
+  } else if (spill_ != nullptr) {
+    unit_inputs_ = make_spilling_unit_input_store(model(), std::move(spilled));
+  } else {
+    unit_inputs_ = std::make_unique<PlainUnitInputStore>(model_->units());
+  }
+  return {};
+}
+
 Status TrainingRun::make_device() {
-  unit_inputs_ = std::make_unique<PlainUnitInputStore>(model_->units());
+  SLUICE_RETURN_IF_ERROR(make_unit_inputs());
   if (plan_.cuda) {
     SLUICE_ASSIGN_OR_RETURN(gradients_,
                             make_cuda_gradient_sink(model(), sink_options(plan_), &trace_));
-    if (plan_.activations.unit_inputs) {
-      SLUICE_ASSIGN_OR_RETURN(unit_inputs_, make_cuda_unit_input_store(
-                                                model(), *plan_.activations.unit_inputs, &trace_));
-    }
     clock_ = make_cuda_phase_clock();
     return {};
   }
@@ -365,8 +381,11 @@ TrainingRun::Traffic TrainingRun::traffic() const {
   const offload::ParamStats params = parameters_->stats();
   const swap::SwapStats state = optimizer_->stats();
   const offload::ParamStats of_base = base() != nullptr ? base()->stats() : offload::ParamStats{};
-  return {.nvme_read_bytes = params.bytes_read + state.bytes_read + of_base.bytes_read,
-          .nvme_write_bytes = params.bytes_written + state.bytes_written + of_base.bytes_written,
+  const auto inputs = spill_ != nullptr ? spill_->stats() : offload::InputSpill::Stats{};
+  return {.nvme_read_bytes =
+              params.bytes_read + state.bytes_read + of_base.bytes_read + inputs.bytes_read,
+          .nvme_write_bytes = params.bytes_written + state.bytes_written + of_base.bytes_written +
+                              inputs.bytes_written,
           .h2d_bytes = parameters_->units().copied_bytes() + gradients_->fetched_bytes() +
                        unit_inputs_->from_host_bytes(),
           .d2h_bytes = gradients_->copied_bytes() + unit_inputs_->to_host_bytes()};

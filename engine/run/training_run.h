@@ -100,6 +100,7 @@ class TrainingRun {
   TrainingRun(const config::Config& config, const MemoryPlan& plan);
   Status limit_gpu();
   Status make_offloaders();
+  Status make_unit_inputs();
   Status make_device();
   // Sets the state of one parameter's elements; the moments are zero before. `after_step`: see
   // OptimizerOffloader::restore().
@@ -131,6 +132,8 @@ class TrainingRun {
   std::unique_ptr<ModelParameters> parameters_;
   std::unique_ptr<offload::DeviceTier> gpu_tier_;  // null: no state is there
   std::unique_ptr<offload::OptimizerOffloader> optimizer_;
+
+  std::unique_ptr<offload::InputSpill> spill_;  // null: no unit's input goes to the drives
 
   std::unique_ptr<GradientSink> gradients_;
   std::unique_ptr<UnitInputStore> unit_inputs_;

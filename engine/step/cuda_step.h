@@ -13,6 +13,7 @@
 #include "engine/budget/unit_input_plan.h"
 #include "engine/observe/trace_log.h"
 #include "engine/step/gradient_sink.h"
+#include "engine/step/spilled_inputs.h"
 #include "engine/step/unit_input_store.h"
 #include "engine/step/unit_parameters.h"
 
@@ -33,9 +34,11 @@ Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout&
                                                               const CudaSinkOptions& options,
                                                               TraceLog* trace = nullptr);
 
-// Units' inputs on the host; it takes what the UnitInputPlan of these options says.
+// Units' inputs on the host; it takes what the UnitInputPlan of these options says, less the places
+// in host memory of those that are spilled.
 Result<std::unique_ptr<UnitInputStore>> make_cuda_unit_input_store(const ModelLayout& model,
                                                                    const UnitInputOptions& options,
+                                                                   SpilledInputs spilled,
                                                                    TraceLog* trace = nullptr);
 
 }  // namespace sluice::engine

@@ -14,7 +14,7 @@ Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout&
 }
 Result<std::unique_ptr<UnitInputStore>> make_cuda_unit_input_store(const ModelLayout&,
                                                                    const UnitInputOptions&,
-                                                                   TraceLog*) {
+                                                                   SpilledInputs, TraceLog*) {
   return no_cuda();
 }
 

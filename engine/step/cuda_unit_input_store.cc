@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <deque>
 #include <string>
 #include <utility>
 
@@ -13,28 +14,42 @@
 #include "engine/device/gpu.h"
 #include "engine/model/torch_types.h"
 #include "engine/step/cuda_step.h"
+#include "engine/step/train_error.h"
 
 namespace sluice::engine {
 namespace {
 
+// Inputs that go on to the drives pass through the buffers of an InputSpill, as these become free:
+// copies to and from them are enqueued when there is one, or when nothing else can go on.
+//
 // What orders the streams, for a slot of the ring: a block's input is put in by the compute stream,
 // which first waits until the previous one has left; backward uses it there; the next one comes in
 // when it has been used. Each of these waits for an event of the compute stream, so a block's host
 // memory is also used in order (written, read, written by the next step).
 class CudaUnitInputStore final : public UnitInputStore {
  public:
-  CudaUnitInputStore(const ModelLayout& model, const UnitInputOptions& options, TraceLog* trace,
-                     std::unique_ptr<aio::PinnedPool> pool)
+  CudaUnitInputStore(const ModelLayout& model, const UnitInputOptions& options,
+                     SpilledInputs spilled, TraceLog* trace, std::unique_ptr<aio::PinnedPool> pool)
       : options_(options),
         plan_(model, options),
+        last_(model.blocks()),
+        spilled_(std::move(spilled)),
         trace_(trace),
         pool_(std::move(pool)),
         to_host_(c10::cuda::getStreamFromPool(false)),
         from_host_(c10::cuda::getStreamFromPool(false)),
+        ends_(c10::cuda::getStreamFromPool(false)),
         slots_(static_cast<std::size_t>(plan_.ring().slots())) {
     if (pool_ != nullptr) host_ = pool_->acquire();
-    for (int unit = 0; unit < model.units(); ++unit)
+    for (int unit = 0; unit < model.units(); ++unit) {
       names_.push_back(model.layout(unit).name + " input");
+      host_places_.push_back(in_ram_);
+      if (plan_.ring().moves(unit) && unit > 0 && !spilled_.has(unit)) ++in_ram_;
+      if (!spilled_.has(unit)) continue;
+      for (std::int64_t m = 0; m < options.micro_batches; ++m)
+        ends_of_copies_.push_back(
+            {&spilled_.spill(), spilled_.piece(unit, static_cast<std::size_t>(m))});
+    }
     const at::Device device(at::kCUDA, c10::cuda::current_device());
     const at::Tensor ring = at::zeros({static_cast<std::int64_t>(plan_.gpu_bytes())},
                                       at::TensorOptions().dtype(at::kByte).device(device));
@@ -52,6 +67,7 @@ class CudaUnitInputStore final : public UnitInputStore {
   ~CudaUnitInputStore() override {
     static_cast<void>(cudaStreamSynchronize(to_host_.stream()));
     static_cast<void>(cudaStreamSynchronize(from_host_.stream()));
+    static_cast<void>(cudaStreamSynchronize(ends_.stream()));
   }
 
   void keep(int unit, std::span<const at::Tensor> inputs) override {
@@ -63,6 +79,7 @@ class CudaUnitInputStore final : public UnitInputStore {
                  "no more micro-batches than were planned");
     const auto compute = c10::cuda::getCurrentCUDAStream();
     Slot& slot = slot_of(unit);
+    while (slot.leaving > 0) send_next();
     slot.left.block(compute);
     for (std::size_t m = 0; m < inputs.size(); ++m) {
       SLUICE_CHECK(inputs[m].nbytes() == plan_.unit_input_bytes() && inputs[m].is_contiguous(),
@@ -70,19 +87,18 @@ class CudaUnitInputStore final : public UnitInputStore {
       must(cudaMemcpyAsync(slot.inputs[m].data_ptr(), inputs[m].data_ptr(),
                            plan_.unit_input_bytes(), cudaMemcpyDeviceToDevice, compute.stream()));
     }
-    if (!plan_.ring().moves(unit)) return;
-    slot.filled.record(compute);
-    slot.filled.block(to_host_);
-    const CudaCopySpan span(copy(TraceTrack::kD2h, unit), to_host_.stream());
-    must(cudaMemcpyAsync(host_place(unit), slot.inputs.front().data_ptr(), plan_.unit_bytes(),
-                         cudaMemcpyDeviceToHost, to_host_.stream()));
-    slot.left.record(to_host_);
-    to_host_bytes_ += plan_.unit_bytes();
+    if (plan_.ring().moves(unit)) send(unit, inputs.size(), slot);
+    if (unit != last_) return;
+    while (!leaving_.empty()) send_next();
+    spilled_.turn_back(inputs.size());
   }
 
   at::Tensor take(int unit, std::size_t micro_batch) override {
     if (unit == 0) return std::move(tokens_[micro_batch]);
     Slot& slot = slot_of(unit);
+    while (slot.arriving_from <= micro_batch) bring_next();
+    while (!arriving_.empty() && spilled_.spill().is_here(piece_of(arriving_.front())))
+      bring_next();
     if (std::exchange(slot.arriving, false)) slot.arrived.block(c10::cuda::getCurrentCUDAStream());
     return slot.inputs[micro_batch];
   }
@@ -96,8 +112,13 @@ class CudaUnitInputStore final : public UnitInputStore {
     if (next == UnitInputRing::kNothing) return;
     Slot& slot = slot_of(unit);
     slot.used.record(c10::cuda::getCurrentCUDAStream());
+    if (spilled_.has(next)) {
+      slot.arriving_from = 0;
+      for (std::size_t m = 0; m < micro_batches_; ++m) arriving_.push_back({next, m});
+      return;
+    }
     slot.used.block(from_host_);
-    const CudaCopySpan span(copy(TraceTrack::kH2d, next), from_host_.stream());
+    const CudaCopySpan span(copy(TraceTrack::kH2d, next, plan_.unit_bytes()), from_host_.stream());
     must(cudaMemcpyAsync(slot.inputs.front().data_ptr(), host_place(next), plan_.unit_bytes(),
                          cudaMemcpyHostToDevice, from_host_.stream()));
     slot.arrived.record(from_host_);
@@ -109,36 +130,135 @@ class CudaUnitInputStore final : public UnitInputStore {
   std::uint64_t from_host_bytes() const override { return from_host_bytes_; }
 
  private:
+  static constexpr std::size_t kAll = ~std::size_t{0};
+
   struct Slot {
-    std::vector<at::Tensor> inputs;  // by micro-batch: consecutively
-    bool arriving = false;           // nothing has waited yet for what comes from the host
-    at::cuda::CUDAEvent filled;      // by the compute stream
-    at::cuda::CUDAEvent left;        // for the host
-    at::cuda::CUDAEvent used;        // by backward
-    at::cuda::CUDAEvent arrived;     // from the host
+    std::vector<at::Tensor> inputs;    // by micro-batch: consecutively
+    bool arriving = false;             // nothing has waited yet for what comes from the host
+    std::size_t leaving = 0;           // micro-batches that no copy has been enqueued for
+    std::size_t arriving_from = kAll;  // likewise, from this one on
+    at::cuda::CUDAEvent filled;        // by the compute stream
+    at::cuda::CUDAEvent left;          // for the host
+    at::cuda::CUDAEvent used;          // by backward
+    at::cuda::CUDAEvent arrived;       // from the host
+  };
+  // An input that passes a buffer of the spill, to which copies are enqueued as it has room.
+  struct Passing {
+    int unit = 0;
+    std::size_t micro_batch = 0;
+  };
+  // What a copy's end is told to.
+  struct EndOfCopy {
+    offload::InputSpill* spill = nullptr;
+    int piece = 0;
   };
 
   static void must(cudaError_t result) { C10_CUDA_CHECK(result); }
   Slot& slot_of(int unit) { return slots_[static_cast<std::size_t>(plan_.ring().slot_of(unit))]; }
-  std::byte* host_place(int unit) {
-    return host_.bytes().data() + static_cast<std::uint64_t>(unit - 1) * plan_.unit_bytes();
+  int piece_of(const Passing& it) const { return spilled_.piece(it.unit, it.micro_batch); }
+
+  void send(int unit, std::size_t micro_batches, Slot& slot) {
+    slot.filled.record(c10::cuda::getCurrentCUDAStream());
+    if (spilled_.has(unit)) {
+      micro_batches_ = micro_batches;
+      slot.leaving = micro_batches;
+      for (std::size_t m = 0; m < micro_batches; ++m) leaving_.push_back({unit, m});
+      while (!leaving_.empty() && try_send_next()) {
+      }
+      return;
+    }
+    slot.filled.block(to_host_);
+    const CudaCopySpan span(copy(TraceTrack::kD2h, unit, plan_.unit_bytes()), to_host_.stream());
+    must(cudaMemcpyAsync(host_place(unit), slot.inputs.front().data_ptr(), plan_.unit_bytes(),
+                         cudaMemcpyDeviceToHost, to_host_.stream()));
+    slot.left.record(to_host_);
+    to_host_bytes_ += plan_.unit_bytes();
   }
-  CudaCopySpan::Copy copy(TraceTrack track, int unit) const {
+
+  // ---- through the spill's buffers
+
+  bool try_send_next() {
+    const auto place = engine::must(spilled_.spill().try_begin(piece_of(leaving_.front())));
+    if (place) send_to(*place);
+    return place.has_value();
+  }
+  void send_next() { send_to(engine::must(spilled_.spill().begin(piece_of(leaving_.front())))); }
+
+  void send_to(std::span<std::byte> place) {
+    const Passing it = leaving_.front();
+    leaving_.pop_front();
+    Slot& slot = slot_of(it.unit);
+    slot.filled.block(to_host_);
+    const CudaCopySpan span(copy(TraceTrack::kD2h, it.unit, place.size()), to_host_.stream());
+    must(cudaMemcpyAsync(place.data(), slot.inputs[it.micro_batch].data_ptr(), place.size(),
+                         cudaMemcpyDeviceToHost, to_host_.stream()));
+    slot.left.record(to_host_);
+    --slot.leaving;
+    to_host_bytes_ += place.size();
+    tell(&write, to_host_, it);
+  }
+
+  void bring_next() {
+    const Passing it = arriving_.front();
+    const std::span<const std::byte> bytes = engine::must(spilled_.spill().take(piece_of(it)));
+    arriving_.pop_front();
+    Slot& slot = slot_of(it.unit);
+    slot.used.block(from_host_);
+    const CudaCopySpan span(copy(TraceTrack::kH2d, it.unit, bytes.size()), from_host_.stream());
+    must(cudaMemcpyAsync(slot.inputs[it.micro_batch].data_ptr(), bytes.data(), bytes.size(),
+                         cudaMemcpyHostToDevice, from_host_.stream()));
+    slot.arrived.record(from_host_);
+    slot.arriving = true;
+    slot.arriving_from = it.micro_batch + 1 < micro_batches_ ? it.micro_batch + 1 : kAll;
+    from_host_bytes_ += bytes.size();
+    tell(&release_buffer, from_host_, it);
+  }
+
+  // On a stream of its own: what the host does at a copy's end does not hold up the next copy.
+  void tell(cudaHostFn_t what, const c10::cuda::CUDAStream& stream, const Passing& it) {
+    copied_.record(stream);
+    copied_.block(ends_);
+    must(cudaLaunchHostFunc(ends_.stream(), what,
+                            &ends_of_copies_[static_cast<std::size_t>(piece_of(it))]));
+  }
+  static void write(void* it) noexcept {
+    const auto& end = *static_cast<const EndOfCopy*>(it);
+    end.spill->write(end.piece);
+  }
+  static void release_buffer(void* it) noexcept {
+    const auto& end = *static_cast<const EndOfCopy*>(it);
+    end.spill->release(end.piece);
+  }
+
+  std::byte* host_place(int unit) {
+    return host_.bytes().data() + host_places_[static_cast<std::size_t>(unit)] * plan_.unit_bytes();
+  }
+  CudaCopySpan::Copy copy(TraceTrack track, int unit, std::uint64_t bytes) const {
     return {.trace = trace_,
             .track = track,
             .name = names_[static_cast<std::size_t>(unit)].c_str(),
-            .bytes = plan_.unit_bytes()};
+            .bytes = bytes};
   }
 
   const UnitInputOptions options_;
   const UnitInputPlan plan_;
+  const int last_;  // unit whose input is kept
+  SpilledInputs spilled_;
   TraceLog* const trace_;
   std::vector<std::string> names_;               // of the trace's spans, by unit
+  std::vector<std::uint64_t> host_places_;       // by unit, of those that wait in host memory
+  std::uint64_t in_ram_ = 0;                     // units
+  std::vector<EndOfCopy> ends_of_copies_;        // by piece
   const std::unique_ptr<aio::PinnedPool> pool_;  // null: the ring holds everything
   aio::PinnedPool::Lease host_;                  // of the blocks that move, in their order
   c10::cuda::CUDAStream to_host_;
   c10::cuda::CUDAStream from_host_;
+  c10::cuda::CUDAStream ends_;  // of copies through the spill's buffers
+  at::cuda::CUDAEvent copied_;  // the latest of these
   std::vector<Slot> slots_;
+  std::deque<Passing> leaving_;     // in their order
+  std::deque<Passing> arriving_;    // likewise
+  std::size_t micro_batches_ = 0;   // of the wave
   std::vector<at::Tensor> tokens_;  // unit 0's inputs: the batch holds them anyway
   std::uint64_t to_host_bytes_ = 0;
   std::uint64_t from_host_bytes_ = 0;
@@ -148,16 +268,21 @@ class CudaUnitInputStore final : public UnitInputStore {
 
 Result<std::unique_ptr<UnitInputStore>> make_cuda_unit_input_store(const ModelLayout& model,
                                                                    const UnitInputOptions& options,
+                                                                   SpilledInputs spilled,
                                                                    TraceLog* trace) {
   std::unique_ptr<aio::PinnedPool> pool;
-  if (const std::uint64_t bytes = UnitInputPlan(model, options).host_bytes(); bytes > 0) {
+  const UnitInputPlan plan(model, options);
+  std::uint64_t bytes = plan.host_bytes();
+  for (int unit = 1; unit <= plan.ring().moved(); ++unit)
+    if (spilled.has(unit)) bytes -= plan.unit_bytes();
+  if (bytes > 0) {
     SLUICE_ASSIGN_OR_RETURN(pool, aio::PinnedPool::create({.buffer_bytes = bytes,
                                                            .capacity = 1,
                                                            .lock = aio::MemoryLock::kNone,
                                                            .hook = cuda_pin_hook()}));
   }
-  return std::unique_ptr<UnitInputStore>(
-      std::make_unique<CudaUnitInputStore>(model, options, trace, std::move(pool)));
+  return std::unique_ptr<UnitInputStore>(std::make_unique<CudaUnitInputStore>(
+      model, options, std::move(spilled), trace, std::move(pool)));
 }
 
 }  // namespace sluice::engine

@@ -9,8 +9,10 @@
 // out under the units' forward, back ahead of their backward. What a unit saves for itself where
 // nothing is recomputed (Saved) is not an input, and stays on the GPU.
 //
+// In either form those of some units may go on to the drives (spilled_inputs.h).
+//
 // Threads: the one that trains; nothing waits for the device.
-// Errors:  as LibTorch's, thrown.
+// Errors:  as LibTorch's, thrown; TrainError where a drive fails.
 #pragma once
 
 #include <ATen/core/Tensor.h>

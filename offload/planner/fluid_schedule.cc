@@ -57,9 +57,11 @@ Resource resource_of(Stream stream) {
       return Resource::kGpuToHost;
     case Stream::kStateReads:
     case Stream::kParamReads:
+    case Stream::kInputReads:
       return Resource::kDriveRead;
     case Stream::kStateWrites:
     case Stream::kParamWrites:
+    case Stream::kInputWrites:
       return Resource::kDriveWrite;
     case Stream::kUpdates:
     case Stream::kHost:

@@ -33,9 +33,11 @@ enum class Stream : std::uint8_t {
   kParamReads,
   kStateWrites,
   kParamWrites,
+  kInputReads,
+  kInputWrites,
   kHost,  // decisions: tasks without work
 };
-inline constexpr int kStreams = 12;
+inline constexpr int kStreams = 14;
 Resource resource_of(Stream stream);
 
 // What each resource does per second while certain others are active: seconds for the GPU, elements

@@ -52,6 +52,9 @@ struct PlacementRules {
   std::optional<Tier> params;
   Tristate recompute = Tristate::kAuto;          // kOff: every unit keeps its activations
   Tristate boundaries_to_cpu = Tristate::kAuto;  // kOn: all but those of the ring on the GPU
+  // kOn: all that leave the GPU, and where there is none all but one. kOff: as where no folder was
+  // named.
+  Tristate boundaries_to_nvme = Tristate::kOff;
 };
 
 struct PlannerInput {
@@ -64,6 +67,11 @@ struct PlannerInput {
   int unit_input_slots = 4;                 // inputs on the GPU, where others go to the host
   std::uint64_t granule_elements = 65'536;  // a unit's elements are split at multiples of it
 };
+
+// Whether the `index`-th of `all` is one of `count` that are chosen all through them.
+constexpr bool is_chosen_evenly(int index, int count, int all) {
+  return (index + 1) * count / all > index * count / all;
+}
 
 // Whether backward has anything to recompute, or to keep instead.
 inline bool has_activations(const UnitCost& unit) {

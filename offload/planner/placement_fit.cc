@@ -91,13 +91,18 @@ LeanestPlacement leanest_placement(const PlannerInput& input) {
   // are no slots, all.
   for (int share = 0; share <= kSharesTried; ++share) {
     for (int leaving = kOffloadsTried; leaving >= 0; --leaving) {
-      for (const int resident : {0, space.most_resident()}) {
+      const int offloaded = least + more * leaving / kOffloadsTried;
+      for (const int choice : {0, 1, 2, 3}) {
+        const bool spills = choice >= 2;
+        if (spills && space.most_spilled(offloaded) == space.least_spilled(offloaded)) break;
+        const int resident = choice % 2 == 0 ? 0 : space.most_resident();
         const PlacementKnobs knobs{
             .gpu_elements =
                 steps[(steps.size() - 1) * static_cast<std::size_t>(share) / kSharesTried],
             .resident = resident,
             .kept = kept,
-            .offloaded = least + more * leaving / kOffloadsTried};
+            .offloaded = offloaded,
+            .spilled = spills ? space.most_spilled(offloaded) : 0};
         std::vector<UnitPlacement> places = space.places(knobs);
         const TierBytes missing = input.ledger->bytes(places).beyond(input.budget);
         if (!leanest.places.empty() && !is_leaner(missing, leanest.missing)) continue;

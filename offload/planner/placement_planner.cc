@@ -25,6 +25,12 @@ Status check_input(const PlannerInput& input) {
         "units that recompute nothing keep their inputs on the GPU, so that these cannot go "
         "to the host: leave recompute or boundaries_to_cpu to \"auto\"");
   }
+  if (rules.state_on_gpu && rules.recompute == Tristate::kOff &&
+      rules.boundaries_to_nvme == Tristate::kOn) {
+    return invalid(
+        "units that recompute nothing keep their inputs on the GPU, so that these cannot go "
+        "to the drives: leave recompute or boundaries_to_nvme to \"auto\"");
+  }
   if (!rules.state.empty() && rules.state.size() != input.units.size())
     return invalid("each unit's state has its tiers");
   for (std::size_t i = 0; i < rules.state.size(); ++i) {

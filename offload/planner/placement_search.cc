@@ -12,6 +12,7 @@ namespace {
 constexpr std::int64_t kMostTasks = 6'000'000;
 constexpr std::int64_t kMostPoints = 1500;  // of the grid
 constexpr std::size_t kSeeds = 4;           // of the grid, from which the search continues
+constexpr int kEighths = 8;
 constexpr double kTie = 1e-6;
 constexpr double kNearly = 5e-4;  // what memory may be given back for
 
@@ -55,6 +56,7 @@ std::optional<PlacementSearch::Found> PlacementSearch::weigh(const PlacementKnob
                    static_cast<std::uint64_t>(knobs.resident),
                    static_cast<std::uint64_t>(knobs.kept),
                    static_cast<std::uint64_t>(knobs.offloaded),
+                   static_cast<std::uint64_t>(knobs.spilled),
                    static_cast<std::uint64_t>(knobs.resident_spread),
                    static_cast<std::uint64_t>(knobs.kept_spread),
                    static_cast<std::uint64_t>(knobs.head_first),
@@ -81,6 +83,7 @@ PlacementKnobs PlacementSearch::knobs_of(const Point& point) const {
           .nvme_last = point.nvme_last,
           .kept = point.kept,
           .offloaded = point.offloaded,
+          .spilled = space_.most_spilled(point.offloaded) * point.spilled_eighths / kEighths,
           .resident_spread = point.resident_spread,
           .kept_spread = point.kept_spread};
 }
@@ -132,18 +135,27 @@ void PlacementSearch::grid() {
     const auto points = static_cast<std::int64_t>(gpu.size() * kept.size() * offloaded.size());
     if (points <= kMostPoints && points * one * 3 <= kMostTasks) break;
   }
-  for (const int g : gpu) {
-    for (const int k : kept) {
-      for (const int o : offloaded) {
-        for (const bool gpu_even : {false, true}) {
-          const Point point{.gpu_step = g, .kept = k, .offloaded = o, .gpu_even = gpu_even};
-          const auto found = weigh_point(point);
-          if (found) seeds_.push_back({point, *found});
-          if (g == 0) break;
+  const auto weigh_all = [&](int spilled_eighths) {
+    for (const int g : gpu) {
+      for (const int k : kept) {
+        for (const int o : offloaded) {
+          for (const bool gpu_even : {false, true}) {
+            const Point point{.gpu_step = g,
+                              .kept = k,
+                              .offloaded = o,
+                              .spilled_eighths = spilled_eighths,
+                              .gpu_even = gpu_even};
+            const auto found = weigh_point(point);
+            if (found) seeds_.push_back({point, *found});
+            if (g == 0) break;
+          }
         }
       }
     }
-  }
+  };
+  weigh_all(0);
+  // Where RAM is too small for inputs, they may fit on the drives.
+  if (seeds_.empty()) weigh_all(kEighths);
   std::stable_sort(seeds_.begin(), seeds_.end(), [](const Seed& a, const Seed& b) {
     return a.found.step_s != b.found.step_s ? a.found.step_s < b.found.step_s
                                             : a.found.bytes < b.found.bytes;
@@ -182,6 +194,11 @@ void PlacementSearch::vary(Seed& seed) {
         keep_better(point);
       }
     }
+  }
+  for (const int eighths : {1, 2, 3, 4, 6, 8}) {
+    Point point = seed.point;
+    point.spilled_eighths = eighths;
+    if (space_.most_spilled(point.offloaded) > 0) keep_better(point);
   }
   const Point ordered = seed.point;
   for (const Spread resident : kSpreads) {
@@ -244,8 +261,8 @@ void PlacementSearch::fill_with_part() {
 void PlacementSearch::give_back() {
   if (!best_) return;
   const double most_s = best_->step_s * (1 + kNearly);
-  for (int PlacementKnobs::*const number :
-       {&PlacementKnobs::offloaded, &PlacementKnobs::resident, &PlacementKnobs::kept}) {
+  for (int PlacementKnobs::*const number : {&PlacementKnobs::spilled, &PlacementKnobs::offloaded,
+                                            &PlacementKnobs::resident, &PlacementKnobs::kept}) {
     int too_few = -1;
     for (int enough = best_->knobs.*number; enough - too_few > 1;) {
       const int middle = too_few + (enough - too_few) / 2;

@@ -27,12 +27,13 @@ class PlacementSearch {
   const PlacementSpace& space() const { return space_; }
 
  private:
-  using Key = std::array<std::uint64_t, 9>;
+  using Key = std::array<std::uint64_t, 10>;
   // Of the grid and of changes.
   struct Point {
     int gpu_step = 0;  // of the space's
     int kept = 0;
     int offloaded = 0;
+    int spilled_eighths = 0;  // of those that may be
     Spread resident_spread = Spread::kEven;
     Spread kept_spread = Spread::kEven;
     bool head_first = false;

@@ -16,8 +16,7 @@ std::vector<int> choose(const std::vector<int>& from, int count, Spread spread) 
   if (spread == Spread::kLast) return {from.end() - count, from.end()};
   std::vector<int> chosen;
   for (int i = 0; i < all; ++i)
-    if ((i + 1) * count / all > i * count / all)
-      chosen.push_back(from[static_cast<std::size_t>(i)]);
+    if (is_chosen_evenly(i, count, all)) chosen.push_back(from[static_cast<std::size_t>(i)]);
   return chosen;
 }
 
@@ -59,7 +58,20 @@ int PlacementSpace::most_offloaded(int kept) const {
 }
 
 int PlacementSpace::least_offloaded(int kept) const {
-  return input_.rules.boundaries_to_cpu == Tristate::kOn ? most_offloaded(kept) : 0;
+  const PlacementRules& rules = input_.rules;
+  const bool all =
+      rules.boundaries_to_cpu == Tristate::kOn || rules.boundaries_to_nvme == Tristate::kOn;
+  return all ? most_offloaded(kept) : 0;
+}
+
+int PlacementSpace::most_spilled(int offloaded) const {
+  if (input_.rules.boundaries_to_nvme == Tristate::kOff || input_.budget.nvme == 0) return 0;
+  if (input_.rules.state_on_gpu) return offloaded;
+  return std::max(static_cast<int>(with_inputs_.size()) - 1, 0);
+}
+
+int PlacementSpace::least_spilled(int offloaded) const {
+  return input_.rules.boundaries_to_nvme == Tristate::kOn ? most_spilled(offloaded) : 0;
 }
 
 void PlacementSpace::plan_gpu_steps() {
@@ -83,6 +95,8 @@ PlacementKnobs PlacementSpace::within_bounds(PlacementKnobs knobs) const {
   knobs.kept = std::clamp(knobs.kept, least_kept_, most_kept_);
   knobs.offloaded =
       std::clamp(knobs.offloaded, least_offloaded(knobs.kept), most_offloaded(knobs.kept));
+  knobs.spilled =
+      std::clamp(knobs.spilled, least_spilled(knobs.offloaded), most_spilled(knobs.offloaded));
   knobs.resident = std::clamp(knobs.resident, 0, most_resident_);
   return knobs;
 }
@@ -148,14 +162,17 @@ void PlacementSpace::place_activations(const PlacementKnobs& knobs,
                                        std::vector<UnitPlacement>& places) const {
   for (const int index : choose(with_activations_, knobs.kept, knobs.kept_spread))
     places[static_cast<std::size_t>(index)].activations = ActivationPlace::kKeep;
-  int left = knobs.offloaded;
+  std::vector<int> leaving;
+  const int most = input_.rules.state_on_gpu ? knobs.offloaded : most_spilled(0);
   for (const int index : with_inputs_) {
     UnitPlacement& place = places[static_cast<std::size_t>(index)];
-    if (left == 0) return;
+    if (static_cast<int>(leaving.size()) == most) break;
     if (place.activations == ActivationPlace::kKeep) continue;
-    place.activations = ActivationPlace::kOffload;
-    --left;
+    if (input_.rules.state_on_gpu) place.activations = ActivationPlace::kOffload;
+    leaving.push_back(index);
   }
+  for (const int index : choose(leaving, knobs.spilled, Spread::kEven))
+    places[static_cast<std::size_t>(index)].activations = ActivationPlace::kSpill;
 }
 
 // ---- the host -----------------------------------------------------------------------------------

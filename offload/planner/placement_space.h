@@ -13,7 +13,8 @@
 //   step.
 // - Parameters go to NVMe only where all state has left RAM: a byte of theirs costs three. Frozen
 //   ones go first: they are never written, and the state beside them is little.
-// - Inputs of the first units go to the host: they have the longest time to come back.
+// - Inputs of the first units go to the host: they have the longest time to come back. Of those, some
+//   all through the model go on to the drives, which thus have the time of all passes.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,7 @@ struct PlacementKnobs {
   int resident = 0;         // besides the ends and the units with state on the GPU
   int kept = 0;             // units whose activations are kept
   int offloaded = 0;        // units whose inputs go to the host
+  int spilled = 0;          // and of those to the drives; without a GPU: of all
   Spread resident_spread = Spread::kEven;
   Spread kept_spread = Spread::kEven;
 
@@ -53,6 +55,8 @@ class PlacementSpace {
   int most_resident() const { return most_resident_; }
   int least_offloaded(int kept) const;
   int most_offloaded(int kept) const;
+  int least_spilled(int offloaded) const;
+  int most_spilled(int offloaded) const;
   // The values tried for gpu_elements, in ascending order: where units end, and between if those
   // are few.
   const std::vector<std::uint64_t>& gpu_steps() const { return gpu_steps_; }

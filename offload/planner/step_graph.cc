@@ -42,6 +42,7 @@ StepGraph::StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitP
       records_(inputs_, tasks_),
       params_(inputs_, tasks_),
       inputs_out_(units.size(), kNoTask),
+      inputs_written_(units.size(), kNoTask),
       backwards_(units.size(), kNoTask),
       sums_out_(units.size(), kNoTask),
       sums_in_(units.size(), kNoTask) {
@@ -63,6 +64,7 @@ std::string StepGraph::name(TaskId id) const {
 void StepGraph::plan_ring() {
   ring_leaver_.assign(inputs_.units.size(), -1);
   ring_follower_.assign(inputs_.units.size(), -1);
+  if (!inputs_.has_bus()) return;
   std::vector<int> members;
   std::size_t places = 0;
   for (int index = 0; index < inputs_.count(); ++index) {
@@ -219,10 +221,48 @@ void StepGraph::add_forward(int index, int wave) {
                  {gate(index), fetched_.own, place_free, fetched_.lender});
   if (wave == 0) gpu_begins_.push_back(adamw == kNoTask ? forward : adamw);
   used_by(forward);
-  if (inputs_.place(index).activations == ActivationPlace::kOffload && inputs_.has_bus()) {
-    inputs_out_[at(index)] = tasks_.add(Kind::kInputOut, index, input_bytes(index, wave),
-                                        {before, gate(index), kNoTask, kNoTask});
+  if (input_leaves(inputs_.place(index).activations)) send_input(index, wave, before);
+}
+
+bool StepGraph::is_spilled(int unit) const {
+  return inputs_.place(unit).activations == ActivationPlace::kSpill;
+}
+
+// Inputs on their way to the drives and back pass through buffers for a few units'.
+TaskId StepGraph::spill_buffer_free() const {
+  const std::size_t units = at(std::max(inputs_.options.spill_units, 1));
+  return spills_.size() >= units ? spills_[spills_.size() - units] : kNoTask;
+}
+
+void StepGraph::send_input(int unit, int wave, TaskId before) {
+  const TaskId buffer = is_spilled(unit) ? spill_buffer_free() : kNoTask;
+  TaskId sent = before;
+  if (inputs_.has_bus()) {
+    sent = tasks_.add(Kind::kInputOut, unit, input_bytes(unit, wave),
+                      {before, gate(unit), buffer, kNoTask});
+    inputs_out_[at(unit)] = sent;
   }
+  if (!is_spilled(unit)) return;
+  inputs_written_[at(unit)] = tasks_.add(Kind::kInputWrite, unit, input_bytes(unit, wave),
+                                         {sent, gate(unit), buffer, kNoTask});
+  spills_.push_back(inputs_written_[at(unit)]);
+}
+
+// When backward may begin with it.
+TaskId StepGraph::bring_input(int unit, int wave) {
+  TaskId there = inputs_out_[at(unit)];
+  if (is_spilled(unit)) {
+    there = tasks_.add(Kind::kInputRead, unit, input_bytes(unit, wave),
+                       {inputs_written_[at(unit)], spill_buffer_free(), kNoTask, kNoTask});
+  }
+  if (inputs_.has_bus()) {
+    const int follower = ring_follower_[at(unit)];
+    const TaskId place_free = follower >= 0 ? backwards_[at(follower)] : head_;
+    there = tasks_.add(Kind::kInputIn, unit, input_bytes(unit, wave),
+                       {place_free, there, kNoTask, kNoTask});
+  }
+  if (is_spilled(unit)) spills_.push_back(there);
+  return there;
 }
 
 // Forward and backward in one.
@@ -282,13 +322,7 @@ TaskId StepGraph::sum_ready(int unit, int wave) const {
 void StepGraph::add_backward(int index, int wave) {
   const UnitCost& unit = inputs_.unit(index);
   const ActivationPlace activations = inputs_.place(index).activations;
-  TaskId unit_input = kNoTask;
-  if (activations == ActivationPlace::kOffload && inputs_.has_bus()) {
-    const int follower = ring_follower_[at(index)];
-    const TaskId place_free = follower >= 0 ? backwards_[at(follower)] : head_;
-    unit_input = tasks_.add(Kind::kInputIn, index, input_bytes(index, wave),
-                            {place_free, inputs_out_[at(index)], kNoTask, kNoTask});
-  }
+  const TaskId unit_input = input_leaves(activations) ? bring_input(index, wave) : kNoTask;
   const double again_s = activations == ActivationPlace::kKeep ? 0 : unit.recompute_s;
   const TaskId backward =
       tasks_.add(Kind::kBackward, index, share(wave) * (unit.backward_s + again_s) + unpack_s(),

@@ -99,6 +99,10 @@ class StepGraph {
   bool sum_moves(int unit) const;
   double share(int wave) const;
   double input_bytes(int unit, int wave) const;
+  bool is_spilled(int unit) const;
+  TaskId spill_buffer_free() const;
+  void send_input(int unit, int wave, TaskId before);
+  TaskId bring_input(int unit, int wave);
   double sum_bytes(int unit, int wave) const;
   void add_kept_sum(int unit, int wave);
   void add_fetched_sum(int unit, int wave);
@@ -128,14 +132,16 @@ class StepGraph {
   TaskId last_ = kNoTask;      // also the norm that the next step begins with
   std::vector<TaskId> updated_;
   std::vector<TaskId> gpu_begins_;
-  std::vector<TaskId> inputs_out_;
-  std::vector<TaskId> backwards_;  // by unit
-  std::vector<TaskId> gradients_;  // in their order, of the step being built
-  std::vector<TaskId> sums_out_;   // by unit, to the host; of the latest wave
-  std::vector<TaskId> sums_in_;    // likewise, back
-  std::vector<TaskId> closed_;     // when a slot for sums was free again, in their order
-  std::vector<TaskId> heads_;      // of the step being built
-  std::vector<TaskId> ends_;       // of backward, likewise
+  std::vector<TaskId> inputs_out_;      // by unit: off the GPU
+  std::vector<TaskId> inputs_written_;  // by unit, of those that are spilled
+  std::vector<TaskId> spills_;          // tasks that freed the buffers they pass, in their order
+  std::vector<TaskId> backwards_;       // by unit
+  std::vector<TaskId> gradients_;       // in their order, of the step being built
+  std::vector<TaskId> sums_out_;        // by unit, to the host; of the latest wave
+  std::vector<TaskId> sums_in_;         // likewise, back
+  std::vector<TaskId> closed_;          // when a slot for sums was free again, in their order
+  std::vector<TaskId> heads_;           // of the step being built
+  std::vector<TaskId> ends_;            // of backward, likewise
 };
 
 }  // namespace sluice::offload

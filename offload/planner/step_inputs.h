@@ -31,7 +31,8 @@ struct StepInputs {
   bool has_bus() const { return speeds.bus.in_bytes_per_s > 0; }
   bool uses_drives() const {
     return std::any_of(places.begin(), places.end(), [](const UnitPlacement& place) {
-      return place.nvme_elements > 0 || place.params_on_nvme;
+      return place.nvme_elements > 0 || place.params_on_nvme ||
+             place.activations == ActivationPlace::kSpill;
     });
   }
 };

@@ -33,7 +33,13 @@ enum class ActivationPlace : std::uint8_t {
   kKeep,       // everything that backward needs stays on the GPU
   kRecompute,  // the unit's input stays on the GPU, the rest is computed again
   kOffload,    // likewise, and the input goes to pinned RAM and back
+  kSpill,      // likewise, through buffers there to the drives and back
 };
+
+// Whether a unit's input is elsewhere between its passes.
+constexpr bool input_leaves(ActivationPlace place) {
+  return place == ActivationPlace::kOffload || place == ActivationPlace::kSpill;
+}
 
 // One unit of the model, over all micro-batches of a step.
 struct UnitCost {
@@ -94,6 +100,7 @@ struct StepModelOptions {
   std::uint64_t record_elements = std::uint64_t{16} << 20;
   std::uint64_t swap_buffer_elements = std::uint64_t{64} << 20;
   int param_cache_units = 3;  // pinned buffers for units whose parameters are on NVMe
+  int spill_units = 1;        // likewise, for inputs of units on NVMe, of a wave
   StepBytes bytes;
 
   int slots() const { return prefetch_units + 1; }

@@ -33,6 +33,10 @@ Stream stream_of(StepTask kind) {
       return Stream::kParamReads;
     case Kind::kParamWrite:
       return Stream::kParamWrites;
+    case Kind::kInputRead:
+      return Stream::kInputReads;
+    case Kind::kInputWrite:
+      return Stream::kInputWrites;
     case Kind::kNorm:
       break;
   }
@@ -41,7 +45,8 @@ Stream stream_of(StepTask kind) {
 
 bool is_on_drives(StepTask kind) {
   return kind == StepTask::kStateRead || kind == StepTask::kStateWrite ||
-         kind == StepTask::kParamRead || kind == StepTask::kParamWrite;
+         kind == StepTask::kParamRead || kind == StepTask::kParamWrite ||
+         kind == StepTask::kInputRead || kind == StepTask::kInputWrite;
 }
 
 }  // namespace
@@ -76,6 +81,10 @@ const char* words(StepTask kind) {
       return "read parameters ";
     case Kind::kParamWrite:
       return "write parameters ";
+    case Kind::kInputRead:
+      return "read unit input ";
+    case Kind::kInputWrite:
+      return "write unit input ";
     case Kind::kUpdated:
     case Kind::kNorm:
       break;

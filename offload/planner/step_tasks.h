@@ -24,6 +24,8 @@ enum class StepTask : std::uint8_t {
   kSumOut,  // of gradients, between waves
   kSumIn,
   kInputOut,
+  kInputWrite,  // of a unit's, to the drives
+  kInputRead,
   kStateRead,
   kStateWrite,
   kParamRead,

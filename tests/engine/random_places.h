@@ -47,7 +47,8 @@ class RandomPlaces {
       if (is_block && chance(kept))
         place.activations = offload::ActivationPlace::kKeep;
       else if (is_block && !is_last_block && chance(leaving))
-        place.activations = offload::ActivationPlace::kOffload;
+        place.activations = drives && chance(30) ? offload::ActivationPlace::kSpill
+                                                 : offload::ActivationPlace::kOffload;
       places.push_back(place);
     }
     return places;

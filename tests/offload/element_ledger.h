@@ -50,8 +50,8 @@ class ElementLedger final : public PlacementLedger {
                  bytes_of(sums.host_params + cached, each.host_param) +
                  bytes_of(sums.host_gradients, each.host_grad) + sums.activations_cpu;
     if (sums.nvme_state > 0) bytes.cpu += bytes_of(step_.swap_buffer_elements, each.nvme_state);
-    bytes.nvme +=
-        bytes_of(sums.nvme_state, each.nvme_state) + bytes_of(sums.nvme_params, each.nvme_param);
+    bytes.nvme += bytes_of(sums.nvme_state, each.nvme_state) +
+                  bytes_of(sums.nvme_params, each.nvme_param) + sums.activations_nvme;
     return bytes;
   }
 
@@ -77,6 +77,7 @@ class ElementLedger final : public PlacementLedger {
     std::uint64_t largest_on_nvme = 0;
     std::uint64_t activations_gpu = 0;  // bytes, like the next
     std::uint64_t activations_cpu = 0;
+    std::uint64_t activations_nvme = 0;
   };
 
   static void add_unit(const UnitCost& unit, const UnitPlacement& place, Sums& sums) {
@@ -102,7 +103,9 @@ class ElementLedger final : public PlacementLedger {
       sums.largest_streamed = std::max(sums.largest_streamed, unit.elements);
       ++sums.streamed_units;
     }
-    if (place.activations == ActivationPlace::kOffload)
+    if (place.activations == ActivationPlace::kSpill)
+      sums.activations_nvme += unit.unit_input_bytes;
+    else if (place.activations == ActivationPlace::kOffload)
       sums.activations_cpu += unit.unit_input_bytes;
     else
       sums.activations_gpu += unit.unit_input_bytes;

@@ -4,26 +4,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <iostream>
 #include <thread>
 
 #include "aio/fault_backend.h"
 #include "aio/log.h"
 #include "aio/sim_drive.h"
+#include "tests/offload/fault_matrix.h"
 #include "tests/offload/params_under_test.h"
 
 namespace sluice::offload {
 namespace {
 
-using aio::FaultKind;
 using aio::FaultPlan;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSimStride = 7;
-#else
-constexpr std::uint64_t kSimStride = 1;
-#endif
-constexpr std::uint64_t kRealStride = 17;
 
 class ParamFaults {
  public:
@@ -85,37 +77,19 @@ class ParamFaults {
 };
 
 int run_matrix(aio::IoBackend& inner, const std::string& folder, std::uint64_t stride) {
-  int runs = 0;
-  int errors = 0;
-  log::set_sink([](log::Level, std::string_view) {});  // warnings about retries
-  for (const FaultKind fault : {FaultKind::kEio, FaultKind::kShort, FaultKind::kTornWrite}) {
-    for (const bool persistent : {false, true}) {
-      for (std::uint64_t nth = 1;; nth += stride) {
-        SCOPED_TRACE(std::string(to_string(fault)) + " at operation " + std::to_string(nth) +
-                     (persistent ? " and from there on" : ""));
-        ParamFaults life(inner, folder);
-        const bool met = life.run(FaultPlan::of({.fault = fault,
-                                                 .nth = nth,
-                                                 .persistent = persistent,
-                                                 .path_contains = "/records"}),
-                                  persistent);
-        ++runs;
-        errors += life.errors();
-        if (!met || testing::Test::HasFailure()) break;
-      }
-    }
-  }
-  log::set_sink({});
-  std::cout << "parameter faults (" << inner.name() << "): " << runs << " runs, " << errors
-            << " ended in an error, 0 hung\n";
-  return errors;
+  return run_fault_matrix("parameter faults", inner.name(), stride,
+                          [&](const FaultPlan& plan, bool persistent) {
+                            ParamFaults life(inner, folder);
+                            const bool met = life.run(plan, persistent);
+                            return FaultLife{.met = met, .failed = life.errors() > 0};
+                          });
 }
 
 TEST(ParamOffloaderFaults, EveryTransferMayFailOnASimulatedDrive) {
   aio::VirtualLoop loop;
   aio::SimDrive drive(loop, {.half_duplex = false, .latency_jitter = 0.5});
   ASSERT_OK(drive.files().make_directories("/d"));
-  EXPECT_GT(run_matrix(drive, "/d", kSimStride), 20);
+  EXPECT_GT(run_matrix(drive, "/d", kFaultStrideSimulated), 20);
 }
 
 class ParamOffloaderFaultsOn : public aio::EveryBackend {};
@@ -123,7 +97,7 @@ class ParamOffloaderFaultsOn : public aio::EveryBackend {};
 TEST_P(ParamOffloaderFaultsOn, EveryTransferMayFailOnRealFiles) {
   aio::TemporaryFolder folder;
   const auto inner = backend(2, 8);
-  EXPECT_GT(run_matrix(*inner, folder.path(), kRealStride), 3);
+  EXPECT_GT(run_matrix(*inner, folder.path(), kFaultStrideReal), 3);
 }
 
 // The drive goes while two threads use it: both get the same error, whatever they wait for.

@@ -235,6 +235,41 @@ TEST(PlacementPlanner, TakesNoMoreMemoryThanMakesTheStepShorter) {
     EXPECT_FALSE(plan->places[i].resident) << i;
 }
 
+// As many as RAM does not hold, and none for nothing: drives wear out.
+TEST(PlacementPlanner, SendsInputsToTheDrivesWhereRamIsTooSmall) {
+  std::mt19937_64 random(11);
+  PlannerInput input = random_input(random, 6);
+  constexpr std::uint64_t kInputBytes = 1'000'000'000;
+  for (std::size_t i = 1; i + 1 < input.units.size(); ++i)
+    input.units[i].unit_input_bytes = kInputBytes;
+  input.speeds = instant_machine();
+  input.unit_input_slots = 1;
+  input.rules = {.state = all_state_on(Tier::kCpu, input.units),
+                 .recompute = Tristate::kOn,
+                 .boundaries_to_cpu = Tristate::kOn,
+                 .boundaries_to_nvme = Tristate::kAuto};
+  input.budget = {.gpu = 1ULL << 40, .cpu = 1ULL << 40, .nvme = 1ULL << 40};
+  count_elements(input);
+  const auto spilled = [&input] {
+    const auto plan = plan_placement(input);
+    EXPECT_TRUE(plan.ok() && plan->fits);
+    return std::count_if(plan->places.begin(), plan->places.end(), [](const UnitPlacement& place) {
+      return place.activations == ActivationPlace::kSpill;
+    });
+  };
+  EXPECT_EQ(spilled(), 0);
+  const auto roomy = plan_placement(input);
+  ASSERT_TRUE(roomy.ok());
+  input.budget.cpu = roomy->used.cpu - kInputBytes / 2;
+  EXPECT_EQ(spilled(), 1);
+  input.budget.cpu = roomy->used.cpu - 5 * kInputBytes;
+  EXPECT_EQ(spilled(), 5);
+  input.budget.nvme = 4 * kInputBytes;
+  const auto plan = plan_placement(input);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_FALSE(plan->fits);
+}
+
 // ---- rules --------------------------------------------------------------------------------------
 
 struct Totals {
@@ -246,6 +281,7 @@ struct Totals {
   int params_on_nvme = 0;
   int kept = 0;
   int offloaded = 0;
+  int spilled = 0;
 
   explicit Totals(const std::vector<UnitPlacement>& places) {
     for (const UnitPlacement& place : places) {
@@ -256,6 +292,7 @@ struct Totals {
       params_on_nvme += place.params_on_nvme ? 1 : 0;
       kept += place.activations == ActivationPlace::kKeep ? 1 : 0;
       offloaded += place.activations == ActivationPlace::kOffload ? 1 : 0;
+      spilled += place.activations == ActivationPlace::kSpill ? 1 : 0;
     }
     all = gpu + cpu + nvme;
   }
@@ -332,6 +369,16 @@ TEST_P(PlacementRulesTest, SendsInputsAwayAsItIsTold) {
   EXPECT_EQ(plan().offloaded, 0);
 }
 
+TEST_P(PlacementRulesTest, SendsInputsToTheDrivesAsItIsTold) {
+  input_.unit_input_slots = 3;
+  input_.rules.recompute = Tristate::kOn;
+  input_.rules.boundaries_to_nvme = Tristate::kOn;
+  EXPECT_EQ(plan().spilled, kBlocks - 3);
+  EXPECT_EQ(plan().offloaded, 0);
+  input_.rules.boundaries_to_nvme = Tristate::kOff;
+  EXPECT_EQ(plan().spilled, 0);
+}
+
 // What is told is not bent when it does not fit.
 TEST_P(PlacementRulesTest, ObeysEvenWhereItDoesNotFit) {
   input_.rules.state = all_state_on(Tier::kCpu, input_.units);
@@ -348,6 +395,9 @@ TEST_P(PlacementRulesTest, ObeysEvenWhereItDoesNotFit) {
 TEST_P(PlacementRulesTest, RefusesRulesThatContradictEachOther) {
   input_.rules.recompute = Tristate::kOff;
   input_.rules.boundaries_to_cpu = Tristate::kOn;
+  EXPECT_FALSE(plan_placement(input_).ok());
+  input_.rules.boundaries_to_cpu = Tristate::kAuto;
+  input_.rules.boundaries_to_nvme = Tristate::kOn;
   EXPECT_FALSE(plan_placement(input_).ok());
   input_.rules = {.state = all_state_on(Tier::kCpu, input_.units)};
   ++input_.rules.state[1].nvme;

@@ -352,6 +352,48 @@ TEST(StepModel, SendsInputsAwayAndBringsThemBack) {
   EXPECT_NEAR(predict_step(units, places, speeds, {}).step_s, 19, kClose);
 }
 
+// The same two places; the first block's input goes on to a drive, through buffers for one unit's.
+TEST(StepModel, SendsInputsOnToTheDrivesAndBringsThemBack) {
+  const UnitCost block{
+      .name = "h", .elements = 20, .forward_s = 1, .backward_s = 2, .unit_input_bytes = 10};
+  const std::vector<UnitCost> units = {
+      {.name = "embedding", .elements = 10, .forward_s = 1, .backward_s = 1},
+      block,
+      block,
+      block,
+      {.name = "head", .elements = 10, .forward_s = 1, .backward_s = 1}};
+  auto places = each(units, on_gpu);
+  places[1].activations = ActivationPlace::kSpill;
+  MachineSpeeds speeds = instant_machine();
+  speeds.bus = duplex(10);
+  speeds.drives = duplex(5);
+  // Out 1-2, written 2-4, read 4-6, back 8-9, wanted at 10: as if it had waited in RAM.
+  const StepPrediction hidden = predict_step(units, places, speeds, {});
+  EXPECT_NEAR(hidden.step_s, 13, kClose);
+  EXPECT_EQ(hidden.h2d_bytes, 10);
+  EXPECT_EQ(hidden.d2h_bytes, 10);
+  EXPECT_EQ(hidden.nvme_read_bytes, 10);
+  EXPECT_EQ(hidden.nvme_write_bytes, 10);
+  // Written 2-12, read 12-22, back 22-23; then backward of two units.
+  speeds.drives = duplex(1);
+  EXPECT_NEAR(predict_step(units, places, speeds, {}).step_s, 26, kClose);
+  // A second one waits until the buffer is free: out 12-13, written 13-23, read 23-33 and back; the
+  // other after that.
+  places[2].activations = ActivationPlace::kSpill;
+  const double one_buffer = predict_step(units, places, speeds, {}).step_s;
+  EXPECT_GT(one_buffer, 46);
+  EXPECT_LT(predict_step(units, places, speeds, {.spill_units = 2}).step_s, one_buffer);
+  // Where the host computes there is no bus, and no ring.
+  speeds.bus = {};
+  places = each(units, [](const UnitCost& unit) { return on_cpu(unit, true); });
+  places[1].activations = ActivationPlace::kSpill;
+  speeds.drives = duplex(5);
+  const StepPrediction on_host = predict_step(units, places, speeds, {});
+  EXPECT_EQ(on_host.nvme_read_bytes, 10);
+  EXPECT_EQ(on_host.nvme_write_bytes, 10);
+  EXPECT_EQ(on_host.h2d_bytes, 0);
+}
+
 TEST(StepModel, SharesDramBetweenAdamwAndTheBus) {
   const std::vector<UnitCost> units = {
       {.name = "embedding", .elements = 10, .forward_s = 0.1, .backward_s = 0.5},

@@ -38,6 +38,7 @@ Json units_json(const RunPlan& plan) {
     const offload::UnitPlacement& place = plan.placement.places[i];
     const bool keeps = place.activations == offload::ActivationPlace::kKeep;
     const bool leaves = place.activations == offload::ActivationPlace::kOffload;
+    const bool spills = place.activations == offload::ActivationPlace::kSpill;
     const bool has_any = has_activations(plan.input.units[i]);
     json.push_back({{"unit", plan.input.units[i].name},
                     {"elements", plan.input.units[i].elements},
@@ -49,6 +50,7 @@ Json units_json(const RunPlan& plan) {
                     {"activations", !has_any ? "none"
                                     : keeps  ? "kept"
                                     : leaves ? "input on the host"
+                                    : spills ? "input on NVMe"
                                              : "recomputed"}});
   }
   return json;

@@ -49,7 +49,7 @@ std::string nvme_path_table(const RunPlan& plan) {
 
 struct Shares {
   double gpu = 0, cpu = 0, nvme = 0;  // of the state
-  int resident = 0, kept = 0, offloaded = 0, blocks = 0, units = 0;
+  int resident = 0, kept = 0, offloaded = 0, spilled = 0, blocks = 0, units = 0;
 };
 
 Shares shares_of(const RunPlan& plan) {
@@ -63,6 +63,7 @@ Shares shares_of(const RunPlan& plan) {
     shares.nvme += static_cast<double>(place.nvme_elements);
     all += static_cast<double>(plan.input.units[unit].elements);
     shares.resident += place.resident ? 1 : 0;
+    shares.spilled += place.activations == offload::ActivationPlace::kSpill ? 1 : 0;
     if (!has_activations(plan.input.units[unit])) continue;
     ++shares.blocks;
     shares.kept += place.activations == offload::ActivationPlace::kKeep ? 1 : 0;
@@ -91,12 +92,16 @@ std::string placement_text(const RunPlan& plan) {
             (waves.micro_batches % waves.of_a_wave == 0 ? "" : "at most ") +
             std::to_string(waves.of_a_wave) + " of its " + std::to_string(waves.micro_batches) +
             " micro-batches\n";
-  if (!plan.memory.cuda) return text;
+  const std::string spilled =
+      shares.spilled > 0 ? std::to_string(shares.spilled) + " wait on NVMe" : "";
+  if (!plan.memory.cuda)
+    return spilled.empty() ? text : text + "activations: the inputs of " + spilled + "\n";
   text += "parameters: " + std::to_string(shares.resident) + " of " + std::to_string(shares.units) +
           " units stay on the GPU\n";
   text += "activations: " + activations_text(shares);
   if (shares.offloaded > 0)
     text += "; the inputs of " + std::to_string(shares.offloaded) + " wait in host memory";
+  if (!spilled.empty()) text += (shares.offloaded > 0 ? ", of " : "; the inputs of ") + spilled;
   return text + "\n";
 }
 

@@ -51,19 +51,24 @@ Result<std::unique_ptr<SimulatedDrives>> SimulatedDrives::create(aio::VirtualLoo
   SLUICE_ASSIGN_OR_RETURN(drives->reads_, aio::IoQueue::create(*drives->drive_, options.queue));
   SLUICE_ASSIGN_OR_RETURN(drives->writes_, aio::IoQueue::create(*drives->drive_, options.queue));
   if (!options.state.empty()) SLUICE_RETURN_IF_ERROR(drives->make_state(options));
-  if (!options.params.empty()) SLUICE_RETURN_IF_ERROR(drives->make_params(options));
+  SLUICE_RETURN_IF_ERROR(drives->make_lines(options.params, "parameters", Transfer::kReadParams,
+                                            drives->params_, drives->params_pool_));
+  SLUICE_RETURN_IF_ERROR(drives->make_lines(options.inputs, "unit inputs", Transfer::kReadInputs,
+                                            drives->inputs_, drives->inputs_pool_));
+  drives->inputs_of_unit_ = options.inputs_of_unit;
+  drives->spilled_ = options.spilled;
   return drives;
 }
 
 SimulatedDrives::~SimulatedDrives() {
-  for (ParamTransfer& transfer : transfers_)
-    if (transfer.done) transfer.done = [] {};
-  wait_for_params();
+  for (Line& line : lines_)
+    if (line.done) line.done = [] {};
+  wait_for_lines();
 }
 
-void SimulatedDrives::wait_for_params() {
-  const auto in_flight = [](const ParamTransfer& it) { return it.done != nullptr; };
-  while (std::any_of(transfers_.begin(), transfers_.end(), in_flight)) drive_->pump();
+void SimulatedDrives::wait_for_lines() {
+  const auto in_flight = [](const Line& it) { return it.done != nullptr; };
+  while (std::any_of(lines_.begin(), lines_.end(), in_flight)) drive_->pump();
 }
 
 Status SimulatedDrives::make_state(const Options& options) {
@@ -83,22 +88,27 @@ Status SimulatedDrives::make_state(const Options& options) {
   return {};
 }
 
-Status SimulatedDrives::make_params(const Options& options) {
+// One that reads, and behind it one that writes.
+Status SimulatedDrives::make_lines(const std::vector<swap::RecordSpec>& records, const char* what,
+                                   Transfer first, std::unique_ptr<swap::StateStore>& store,
+                                   std::unique_ptr<aio::PinnedPool>& pool) {
+  if (records.empty()) return {};
   constexpr std::uint64_t kChunkBytes = 16 * kMiB;
-  SLUICE_ASSIGN_OR_RETURN(params_, swap::StateStore::create({*reads_, *writes_},
-                                                            {.paths = {kFolder},
-                                                             .run = "parameters",
-                                                             .chunk_bytes = kChunkBytes,
-                                                             .label = "parameters"},
-                                                            options.params));
-  SLUICE_ASSIGN_OR_RETURN(params_pool_, make_pool(*params_, static_cast<int>(transfers_.size())));
-  for (ParamTransfer& transfer : transfers_) {
-    transfer.owner = this;
-    transfer.buffer = params_pool_->acquire();
-    transfer.io.set_callback(&SimulatedDrives::on_params_done, &transfer);
+  SLUICE_ASSIGN_OR_RETURN(
+      store,
+      swap::StateStore::create(
+          {*reads_, *writes_},
+          {.paths = {kFolder}, .run = what, .chunk_bytes = kChunkBytes, .label = what}, records));
+  SLUICE_ASSIGN_OR_RETURN(pool, make_pool(*store, 2));
+  for (std::size_t i = 0; i < 2; ++i) {
+    Line& line = lines_[static_cast<std::size_t>(first) + i];
+    line.owner = this;
+    line.store = store.get();
+    line.reads = i == 0;
+    line.buffer = pool->acquire();
+    line.io.set_callback(&SimulatedDrives::on_record_done, &line);
   }
-  transfers_[1].direction = Direction::kWrite;
-  return write_all(*params_, transfers_[0].buffer.bytes());
+  return write_all(*store, lines_[static_cast<std::size_t>(first)].buffer.bytes());
 }
 
 Status SimulatedDrives::write_all(swap::StateStore& store, std::span<std::byte> buffer) {
@@ -125,33 +135,42 @@ void SimulatedDrives::write(swap::SwapPipeline::Loan loan) {
 }
 
 Status SimulatedDrives::drain() {
-  wait_for_params();
+  wait_for_lines();
   SLUICE_RETURN_IF_ERROR(status_);
   return pipeline_ != nullptr ? pipeline_->drain() : Status();
 }
 
-void SimulatedDrives::transfer_params(int unit, Direction direction, std::function<void()> done) {
-  ParamTransfer& transfer = transfers_[static_cast<std::size_t>(direction)];
-  const auto id = static_cast<swap::RecordId>(unit);
-  transfer.bytes = params_->shape(id).image_bytes();
-  transfer.done = std::move(done);
-  const std::span<std::byte> image = transfer.buffer.bytes().first(transfer.bytes);
-  if (direction == Direction::kRead) {
-    params_->read(transfer.io, id, image);
-    return;
-  }
-  const auto generation = params_->generation(id);
-  SLUICE_CHECK(generation, "every unit's parameters were written");
-  params_->write(transfer.io, id, *generation + 1, image);
+void SimulatedDrives::transfer(Transfer what, int unit, std::function<void()> done) {
+  Line& line = lines_[static_cast<std::size_t>(what)];
+  const bool params = line.store == params_.get();
+  const int records = params ? 1 : inputs_of_unit_;
+  const int first = params ? unit : records * spilled_[static_cast<std::size_t>(unit)];
+  line.next = static_cast<swap::RecordId>(first);
+  line.end = static_cast<swap::RecordId>(first + records);
+  line.done = std::move(done);
+  go_on(line);
 }
 
-void SimulatedDrives::on_params_done(swap::RecordIo& io, void* context) noexcept {
-  auto& transfer = *static_cast<ParamTransfer*>(context);
-  SimulatedDrives& owner = *transfer.owner;
+void SimulatedDrives::go_on(Line& line) {
+  const swap::RecordId id = line.next++;
+  const std::span<std::byte> image = line.buffer.bytes().first(line.store->shape(id).image_bytes());
+  if (line.reads) {
+    line.store->read(line.io, id, image);
+    return;
+  }
+  const auto generation = line.store->generation(id);
+  SLUICE_CHECK(generation, "every record was written");
+  line.store->write(line.io, id, *generation + 1, image);
+}
+
+void SimulatedDrives::on_record_done(swap::RecordIo& io, void* context) noexcept {
+  auto& line = *static_cast<Line*>(context);
+  SimulatedDrives& owner = *line.owner;
   if (!io.status().ok() && owner.status_.ok()) owner.status_ = io.status();
-  const bool read = transfer.direction == Direction::kRead;
-  (read ? owner.bytes_read_ : owner.bytes_written_) += transfer.bytes;
-  std::exchange(transfer.done, nullptr)();
+  (line.reads ? owner.bytes_read_ : owner.bytes_written_) +=
+      line.store->shape(line.next - 1).image_bytes();
+  if (line.next < line.end) return go_on(line);
+  std::exchange(line.done, nullptr)();
 }
 
 }  // namespace sluice::engine

@@ -1,10 +1,11 @@
 // SimulatedDrives: the NVMe traffic of training steps on a drive in virtual time. The traffic is
 // the run's own: a StateStore and a SwapPipeline read and write the records of the optimizer's
 // state through IoQueues with the run's block size and queue depth; behind them is a SimDrive with
-// the measured rates, which keeps no data. Units' parameters are whole records of a second store.
+// the measured rates, which keeps no data. Units' parameters are whole records of a second store,
+// their inputs are some records each of a third.
 //
-// Memory:  the buffers that the run would have: the pipeline's, and one each to read and to write
-//          parameters.
+// Memory:  the pipeline's buffers, as the run would have; and one each to read and to write
+//          parameters, and inputs.
 // Threads: that of the loop.
 // Errors:  those of the store and the pipeline.
 #pragma once
@@ -35,6 +36,9 @@ class SimulatedDrives {
     std::uint64_t state_chunk_bytes = 1 << 20;
     swap::SwapPipeline::Options swap;
     std::vector<swap::RecordSpec> params;  // by unit; may be empty
+    std::vector<swap::RecordSpec> inputs;  // of units whose inputs are spilled, in their order
+    int inputs_of_unit = 0;                // records
+    std::vector<int> spilled;              // by unit: which of those it is
   };
   // Every record has been written once, by then.
   static Result<std::unique_ptr<SimulatedDrives>> create(aio::VirtualLoop& loop,
@@ -52,9 +56,10 @@ class SimulatedDrives {
   // Until every write has ended.
   Status drain();
 
-  // One at a time in each direction.
-  enum class Direction : std::uint8_t { kRead, kWrite };
-  void transfer_params(int unit, Direction direction, std::function<void()> done);
+  // Each one at a time.
+  enum class Transfer : std::uint8_t { kReadParams, kWriteParams, kReadInputs, kWriteInputs };
+  static constexpr std::size_t kTransfers = 4;
+  void transfer(Transfer what, int unit, std::function<void()> done);
   const Status& status() const { return status_; }  // the first transfer that failed
 
   bool busy() const { return drive_->ops_in_flight() > 0; }
@@ -62,24 +67,30 @@ class SimulatedDrives {
   std::uint64_t bytes_written() const { return bytes_written_ + swap_stats().bytes_written; }
 
  private:
-  struct ParamTransfer {
+  // Records one after another.
+  struct Line {
     SimulatedDrives* owner = nullptr;
-    Direction direction = Direction::kRead;
+    swap::StateStore* store = nullptr;
+    bool reads = false;
     swap::RecordIo io;
     aio::PinnedPool::Lease buffer;
-    std::uint64_t bytes = 0;
+    swap::RecordId next = 0;
+    swap::RecordId end = 0;
     std::function<void()> done;
   };
 
   SimulatedDrives() = default;
   Status make_state(const Options& options);
-  Status make_params(const Options& options);
-  void wait_for_params();
+  Status make_lines(const std::vector<swap::RecordSpec>& records, const char* what, Transfer first,
+                    std::unique_ptr<swap::StateStore>& store,
+                    std::unique_ptr<aio::PinnedPool>& pool);
+  void wait_for_lines();
+  static void go_on(Line& line);
   Status write_all(swap::StateStore& store, std::span<std::byte> buffer);
   swap::SwapStats swap_stats() const {
     return pipeline_ != nullptr ? pipeline_->stats() : swap::SwapStats{};
   }
-  static void on_params_done(swap::RecordIo& io, void* context) noexcept;
+  static void on_record_done(swap::RecordIo& io, void* context) noexcept;
 
   // In the order of their dependencies.
   std::unique_ptr<aio::SimDrive> drive_;
@@ -87,11 +98,15 @@ class SimulatedDrives {
   std::unique_ptr<aio::IoQueue> writes_;
   std::unique_ptr<aio::PinnedPool> state_pool_;
   std::unique_ptr<aio::PinnedPool> params_pool_;
+  std::unique_ptr<aio::PinnedPool> inputs_pool_;
   std::unique_ptr<swap::StateStore> state_;
   std::unique_ptr<swap::StateStore> params_;
+  std::unique_ptr<swap::StateStore> inputs_;
+  int inputs_of_unit_ = 0;
+  std::vector<int> spilled_;
   std::unique_ptr<swap::SwapPipeline> pipeline_;
   std::vector<swap::RecordId> order_;
-  std::array<ParamTransfer, 2> transfers_;
+  std::array<Line, kTransfers> lines_;
   Status status_;
   std::uint64_t bytes_read_ = 0;
   std::uint64_t bytes_written_ = 0;

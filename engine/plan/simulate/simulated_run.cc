@@ -91,7 +91,28 @@ class Simulation {
           {.parameter = cost.name, .elements = cost.streamed_elements(), .payload_bytes = bytes});
     }
     if (!params) options.params.clear();
+    add_inputs(options);
     return options;
+  }
+
+  // Of units whose inputs are spilled, a record for each micro-batch of a wave.
+  void add_inputs(SimulatedDrives::Options& options) const {
+    options.inputs_of_unit = static_cast<int>(plan_.input.step.waves.of_a_wave);
+    int spilled = 0;
+    for (std::size_t unit = 0; unit < plan_.input.units.size(); ++unit) {
+      const offload::UnitCost& cost = plan_.input.units[unit];
+      const bool is_spilled =
+          plan_.placement.places[unit].activations == offload::ActivationPlace::kSpill;
+      options.spilled.push_back(is_spilled ? spilled++ : -1);
+      const std::uint64_t bytes =
+          cost.unit_input_bytes / static_cast<std::uint64_t>(options.inputs_of_unit);
+      for (int m = 0; is_spilled && m < options.inputs_of_unit; ++m) {
+        options.inputs.push_back({.parameter = cost.name + " input",
+                                  .first_element = static_cast<std::uint64_t>(m),
+                                  .elements = 1,
+                                  .payload_bytes = bytes});
+      }
+    }
   }
 
   // ---- time
@@ -130,7 +151,7 @@ class Simulation {
   // ---- drives
 
   // Like the run: all of a step's state is announced when backward begins, and read as buffers
-  // allow; parameters one after another.
+  // allow; parameters and inputs one after another.
   void begin_transfers() {
     const TaskId state = schedule().begun_outside(Stream::kStateReads);
     if (state != offload::kNoTask && announced_ < graph_.records().size() &&
@@ -138,15 +159,18 @@ class Simulation {
       announced_ += graph_.records_of_a_step().size();
       drives_->announce();
     }
-    begin_params(Stream::kParamReads, SimulatedDrives::Direction::kRead);
-    begin_params(Stream::kParamWrites, SimulatedDrives::Direction::kWrite);
+    using Transfer = SimulatedDrives::Transfer;
+    begin(Stream::kParamReads, Transfer::kReadParams);
+    begin(Stream::kParamWrites, Transfer::kWriteParams);
+    begin(Stream::kInputReads, Transfer::kReadInputs);
+    begin(Stream::kInputWrites, Transfer::kWriteInputs);
   }
 
-  void begin_params(Stream stream, SimulatedDrives::Direction direction) {
+  void begin(Stream stream, SimulatedDrives::Transfer transfer) {
     const TaskId task = schedule().begun_outside(stream);
-    TaskId& begun = begun_params_[static_cast<std::size_t>(direction)];
+    TaskId& begun = begun_[static_cast<std::size_t>(transfer)];
     if (task == offload::kNoTask || std::exchange(begun, task) == task) return;
-    drives_->transfer_params(graph_.unit_of(task), direction, [this, task] {
+    drives_->transfer(transfer, graph_.unit_of(task), [this, task] {
       catch_up();
       schedule().end(task);
       go_on();
@@ -249,7 +273,8 @@ class Simulation {
   std::int64_t origin_ns_ = 0;
   std::uint64_t turn_ = 0;
   std::size_t announced_ = 0;  // records, of all steps
-  std::array<TaskId, 2> begun_params_ = {offload::kNoTask, offload::kNoTask};
+  std::array<TaskId, SimulatedDrives::kTransfers> begun_ = {offload::kNoTask, offload::kNoTask,
+                                                            offload::kNoTask, offload::kNoTask};
   std::vector<Ended> ended_;  // by step
 };
 

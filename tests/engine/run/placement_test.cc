@@ -68,6 +68,9 @@ const std::vector<Variant>& variants() {
       {"large sub-groups", {"zero_optimization.sub_group_size=1e9"}},
       {"activations kept", {"placement.recompute=off"}},
       {"unit inputs on the host", {"placement.boundaries_to_cpu=on"}},
+      {"unit inputs on NVMe", {"placement.boundaries_to_nvme=on"}},
+      {"unit inputs on NVMe, activations kept",
+       {"placement.boundaries_to_nvme=on", "placement.recompute=off"}},
       {"unit inputs on the host, activations kept",
        {"placement.boundaries_to_cpu=on", "placement.recompute=off"}},
       // Without a GPU its share is in RAM.
@@ -162,6 +165,8 @@ TEST_P(WavesIn, ChangeNoBitOfTheWeights) {
       {"of four, activations kept", {"placement.wave_micro_batches=4", "placement.recompute=off"}},
       {"of two, unit inputs on the host",
        {"placement.wave_micro_batches=2", "placement.boundaries_to_cpu=on"}},
+      {"of two, unit inputs on NVMe",
+       {"placement.wave_micro_batches=2", "placement.boundaries_to_nvme=on"}},
       {"of one, all on the GPU",
        {"placement.wave_micro_batches=1", "zero_optimization.offload_optimizer.device=none",
         "zero_optimization.offload_param.device=none"}},
@@ -251,7 +256,7 @@ TEST(MomentsIn, ASmallRunMakeADifferenceThatStaysSmall) {
 }
 
 // Any answer of a planner: each unit's state cut over the tiers, some units resident, some
-// activations kept, some inputs on the host. Without a GPU its share is in RAM.
+// activations kept, some inputs on the host or on NVMe. Without a GPU its share is in RAM.
 std::vector<offload::UnitPlacement> random_places(const ModelLayout& model, bool on_gpu,
                                                   aio::SplitMix& random) {
   std::vector<offload::UnitPlacement> places;
@@ -274,7 +279,8 @@ std::vector<offload::UnitPlacement> random_places(const ModelLayout& model, bool
     if (random.below(3) == 0)
       place.activations = offload::ActivationPlace::kKeep;
     else if (inputs_leave && model.is_block(unit))
-      place.activations = offload::ActivationPlace::kOffload;
+      place.activations = random.below(2) == 0 ? offload::ActivationPlace::kOffload
+                                               : offload::ActivationPlace::kSpill;
     places.push_back(place);
   }
   return places;

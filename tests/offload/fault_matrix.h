@@ -1,0 +1,61 @@
+// A life with every transfer made to fail in turn, once and for good.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <string_view>
+
+#include "aio/fault_backend.h"
+#include "aio/log.h"
+
+namespace sluice::offload {
+
+// Every how manieth operation fails.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr std::uint64_t kFaultStrideSimulated = 7;
+#else
+inline constexpr std::uint64_t kFaultStrideSimulated = 1;
+#endif
+inline constexpr std::uint64_t kFaultStrideReal = 17;
+
+struct FaultLife {
+  bool met = false;     // the plan's fault
+  bool failed = false;  // it ended in an error
+};
+
+// Lives begin anew, with the fault one stride later, until it is not met any more. How many of them
+// ended in an error.
+inline int run_fault_matrix(
+    const char* what, std::string_view backend, std::uint64_t stride,
+    const std::function<FaultLife(const aio::FaultPlan& plan, bool persistent)>& live) {
+  using aio::FaultKind;
+  int runs = 0;
+  int errors = 0;
+  log::set_sink([](log::Level, std::string_view) {});  // warnings about retries
+  for (const FaultKind fault : {FaultKind::kEio, FaultKind::kShort, FaultKind::kTornWrite}) {
+    for (const bool persistent : {false, true}) {
+      for (std::uint64_t nth = 1;; nth += stride) {
+        SCOPED_TRACE(std::string(to_string(fault)) + " at operation " + std::to_string(nth) +
+                     (persistent ? " and from there on" : ""));
+        const FaultLife life = live(aio::FaultPlan::of({.fault = fault,
+                                                        .nth = nth,
+                                                        .persistent = persistent,
+                                                        .path_contains = "/records"}),
+                                    persistent);
+        ++runs;
+        errors += life.failed ? 1 : 0;
+        if (!life.met || testing::Test::HasFailure()) break;
+      }
+    }
+  }
+  log::set_sink({});
+  std::cout << what << " (" << backend << "): " << runs << " runs, " << errors
+            << " ended in an error, 0 hung\n";
+  return errors;
+}
+
+}  // namespace sluice::offload
