@@ -3,6 +3,8 @@
 On a FUSE mount whose operations wait when told to. The program is the environment's SLUICE.
 """
 
+import errno
+import json
 import re
 import subprocess
 import sys
@@ -72,6 +74,29 @@ class HangingDrives(SluiceRuns):
             "removal of \\S+": hang(["unlink", "rmdir"], "*step-000000001*"),
         })
         self.assertEqual(running.end(), 0, running.text)
+
+    def test_a_drive_that_holds_inputs_of_units_hangs_and_fails_by_name(self):
+        drive = self.mount.path / "drive"
+        drive.mkdir()
+        config = json.loads(self.config.read_text(encoding="utf-8"))
+        config["model"]["layers"] = 4
+        config["budget"] = {"nvme_paths": [str(drive)]}
+        config["placement"] = {"boundaries_to_nvme": "on"}
+        self.config.write_text(json.dumps(config), encoding="utf-8")
+        records = "drive/sluice-*inputs*/records*"
+        hung = {f"{operation} of \\d+ bytes at offset \\d+ of \\S*inputs\\S*/records.*":
+                    self.mount.hang(operation, records, times=1)
+                for operation in ("write", "read")}
+        running = self.start("train", self.config, "--out", self.run_folder)
+        self.meet(running, hung)
+        self.assertEqual(running.end(), 0, running.text)
+        self.assertEqual(list(drive.glob("*")), [])
+        for operation in ("write", "read"):
+            self.mount.fail(errno.EIO, operation, records)
+            running = self.start("train", self.config, "--out", self.run_folder, "--overwrite")
+            self.assertEqual(running.end(), 1, running.text)
+            self.assertRegex(running.text, "ing record h\\.\\d input\\[")
+            self.mount.clear()
 
     def test_names_what_every_command_waits_for(self):
         self.sluice("train", self.config, "--out", self.run_folder)

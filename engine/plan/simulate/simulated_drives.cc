@@ -53,7 +53,7 @@ Result<std::unique_ptr<SimulatedDrives>> SimulatedDrives::create(aio::VirtualLoo
   if (!options.state.empty()) SLUICE_RETURN_IF_ERROR(drives->make_state(options));
   SLUICE_RETURN_IF_ERROR(drives->make_lines(options.params, "parameters", Transfer::kReadParams,
                                             drives->params_, drives->params_pool_));
-  SLUICE_RETURN_IF_ERROR(drives->make_lines(options.inputs, "unit inputs", Transfer::kReadInputs,
+  SLUICE_RETURN_IF_ERROR(drives->make_lines(options.inputs, "inputs", Transfer::kReadInputs,
                                             drives->inputs_, drives->inputs_pool_));
   drives->inputs_of_unit_ = options.inputs_of_unit;
   drives->spilled_ = options.spilled;
@@ -89,7 +89,7 @@ Status SimulatedDrives::make_state(const Options& options) {
 }
 
 // One that reads, and behind it one that writes.
-Status SimulatedDrives::make_lines(const std::vector<swap::RecordSpec>& records, const char* what,
+Status SimulatedDrives::make_lines(const std::vector<swap::RecordSpec>& records, const char* run,
                                    Transfer first, std::unique_ptr<swap::StateStore>& store,
                                    std::unique_ptr<aio::PinnedPool>& pool) {
   if (records.empty()) return {};
@@ -98,7 +98,7 @@ Status SimulatedDrives::make_lines(const std::vector<swap::RecordSpec>& records,
       store,
       swap::StateStore::create(
           {*reads_, *writes_},
-          {.paths = {kFolder}, .run = what, .chunk_bytes = kChunkBytes, .label = what}, records));
+          {.paths = {kFolder}, .run = run, .chunk_bytes = kChunkBytes, .label = run}, records));
   SLUICE_ASSIGN_OR_RETURN(pool, make_pool(*store, 2));
   for (std::size_t i = 0; i < 2; ++i) {
     Line& line = lines_[static_cast<std::size_t>(first) + i];

@@ -81,7 +81,7 @@ class SimulatedDrives {
 
   SimulatedDrives() = default;
   Status make_state(const Options& options);
-  Status make_lines(const std::vector<swap::RecordSpec>& records, const char* what, Transfer first,
+  Status make_lines(const std::vector<swap::RecordSpec>& records, const char* run, Transfer first,
                     std::unique_ptr<swap::StateStore>& store,
                     std::unique_ptr<aio::PinnedPool>& pool);
   void wait_for_lines();

@@ -69,6 +69,11 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
     EXPECT_EQ(amounts.gpu.state, state->gpu_state_bytes);
     EXPECT_EQ(amounts.gpu.state, plan.state.gpu_bytes);
     EXPECT_EQ(amounts.nvme.state, state->nvme_bytes);
+    const offload::InputSpill::Options& spill = plan.activations.spill;
+    const auto spilled = offload::InputSpill::footprint(spill.units.size() * spill.pieces_of_unit,
+                                                        spill.piece_bytes);
+    EXPECT_EQ(amounts.host.input_buffers, spilled.buffer_bytes);
+    EXPECT_EQ(amounts.nvme.unit_inputs, spilled.nvme_bytes);
     if (!spec_.on_gpu) {
       EXPECT_EQ(amounts.host.gradients,
                 planned_cpu_sink_bytes(model_, plan.types.gradient, plan.sums));
@@ -84,7 +89,10 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
     EXPECT_EQ(amounts.gpu.gradients, gradients.gpu_bytes());
     EXPECT_EQ(amounts.host.gradients, gradients.host_bytes());
     const auto& inputs = plan.activations.unit_inputs;
-    EXPECT_EQ(amounts.host.unit_inputs, inputs ? UnitInputPlan(model_, *inputs).host_bytes() : 0U);
+    const std::uint64_t unit_bytes = inputs ? UnitInputPlan(model_, *inputs).unit_bytes() : 0;
+    EXPECT_EQ(amounts.host.unit_inputs,
+              (inputs ? UnitInputPlan(model_, *inputs).host_bytes() : 0U) -
+                  spill.units.size() * unit_bytes);
   }
 
   const config::Config config_;
@@ -202,6 +210,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"short_records", {"placement.record_elements=1000000"}},
         Case{"host", shape(6, 256, 4, 5003) + std::vector<std::string>{"run.device=cpu"}, false},
         Case{"host_fp32", {"run.device=cpu", "bf16.enabled=false"}, false},
+        Case{"host_inputs_spilled",
+             {"run.device=cpu", "gradient_accumulation_steps=3", "placement.boundaries_to_nvme=on"},
+             false},
+        Case{"inputs_spilled",
+             {"gradient_accumulation_steps=5", "placement.wave_micro_batches=2",
+              "placement.boundaries_to_nvme=on"}},
         Case{"nvme_nvme", devices("nvme", "nvme")}, Case{"none_none", devices("none", "none")},
         Case{"cpu_nvme", devices("cpu", "nvme")}, Case{"none_cpu", devices("none", "cpu")},
         Case{"persistent",

@@ -360,6 +360,14 @@ TEST(ResolveConfig, NvmeNeedsAFolderAndTheBudgetsComesFirst) {
   EXPECT_THAT(refusal(resolve_run(run_with(nvme + "}}"))),
               AllOf(HasSubstr("budget.nvme_paths"), HasSubstr("offload_param.nvme_path")));
 
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("placement": {"boundaries_to_nvme": "on"})"))),
+              AllOf(HasSubstr("placement.boundaries_to_nvme"), HasSubstr("budget.nvme_paths")));
+  const std::string to_nvme =
+      R"("budget": {"nvme_paths": ["/a"]}, "placement": {"boundaries_to_nvme": "on"})";
+  EXPECT_EQ(accepted(resolve_run(run_with(to_nvme))).config.placement.boundaries_to_nvme,
+            Tristate::kOn);
+  EXPECT_THAT(refusal(resolve_run(run_with(to_nvme), {"placement.boundaries_to_cpu=off"})),
+              AllOf(HasSubstr("boundaries_to_nvme"), HasSubstr("boundaries_to_cpu to \"auto\"")));
   const std::string with_path = nvme + R"(, "nvme_path": "/a"}})";
   EXPECT_THAT(accepted(resolve_run(run_with(with_path))).config.param_nvme_paths(),
               ElementsAre("/a"));

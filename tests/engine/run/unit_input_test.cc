@@ -112,6 +112,29 @@ TEST(MemoryPlan, TakesNothingMoreForInputsOnTheCpu) {
   EXPECT_GT(line_of(on.host, "activations"), 0U);
 }
 
+// 4 micro-batches of 2 x 16 tokens, 32 bf16 numbers each, of the first two of three blocks; all of
+// it is written and, but for what the buffers still had, read in every step.
+TEST(SpilledUnitInputs, GoToTheDrivesAndBackWhereTheHostComputes) {
+  const std::vector<std::string> base = {"run.device=cpu", "gradient_accumulation_steps=4",
+                                         "placement.wave_micro_batches=2"};
+  std::vector<std::string> spilling = base;
+  spilling.emplace_back("placement.boundaries_to_nvme=on");
+  const MemoryPlan off = plan_of(base);
+  const MemoryPlan on = plan_of(spilling);
+  constexpr std::uint64_t kImage = 4096 + 4096;
+  EXPECT_EQ(line_of(on.nvme, "unit inputs"), 2 * 2 * kImage);
+  EXPECT_EQ(line_of(on.host, "unit inputs, buffers of those on NVMe"), 2 * 2 * kImage);
+  EXPECT_EQ(line_of(off.host, "activations") - line_of(on.host, "activations"),
+            2 * 2 * (2 * 16 * 32 * 2));
+  EXPECT_EQ(line_of(off.nvme, "unit inputs"), 0U);
+
+  const SmallRun small(spilling);
+  const auto run = small.start();
+  constexpr std::uint64_t kSteps = 3;
+  for (std::uint64_t i = 0; i < kSteps; ++i) run->step();
+  EXPECT_EQ(run->traffic().nvme_write_bytes, kSteps * 4 * 2 * kImage);
+}
+
 class UnitInputsCuda : public testing::Test {
  protected:
   void SetUp() override {
@@ -170,6 +193,23 @@ TEST_F(UnitInputsCuda, ChangeNoBitOnTheHostAndCrossTheBusOnceEachWay) {
     const std::uint64_t bytes = 8 * moved * widened * kUnitBytes;
     EXPECT_EQ(on.traffic.d2h_bytes - off.traffic.d2h_bytes, bytes) << base.back();
     EXPECT_EQ(on.traffic.h2d_bytes - off.traffic.h2d_bytes, bytes) << base.back();
+  }
+}
+
+TEST_F(UnitInputsCuda, ChangeNoBitOnTheDrives) {
+  for (const std::vector<std::string>& base :
+       {nine_blocks(), with(nine_blocks(), {"placement.recompute=off"}),
+        with(nine_blocks(), {"placement.wave_micro_batches=1"}),
+        with(nine_blocks(), {"bf16.enabled=false"})}) {
+    const std::uint64_t widened = base.back() == "bf16.enabled=false" ? 2 : 1;
+    const Trained off = train(base);
+    const Trained on = train(with(base, {"placement.boundaries_to_nvme=on"}));
+    EXPECT_EQ(off.losses, on.losses) << base.back();
+    EXPECT_EQ(off.masters, on.masters) << base.back();
+    const std::uint64_t bytes = 8 * 6 * widened * kUnitBytes;
+    EXPECT_EQ(on.traffic.d2h_bytes - off.traffic.d2h_bytes, bytes) << base.back();
+    EXPECT_EQ(on.traffic.h2d_bytes - off.traffic.h2d_bytes, bytes) << base.back();
+    EXPECT_GE(on.traffic.nvme_write_bytes - off.traffic.nvme_write_bytes, bytes) << base.back();
   }
 }
 
