@@ -3,10 +3,10 @@
 // one size, a unit's input of one micro-batch, each a record of a store of its own.
 //
 //   for (piece, in forward's order) {
-//     fill(*spill.begin(piece));                 // a free buffer; a copy by a GPU may fill it later
-//     spill.write(piece);                        // sealed, and written behind
+//     fill(*spill.begin(piece));     // a free buffer; a copy by a GPU may fill it later
+//     spill.write(piece);            // sealed, and written behind
 //   }
-//   spill.expect(pieces);                        // in backward's order: reading begins
+//   spill.expect(pieces);            // in backward's order: reading begins
 //   for (piece of pieces) { use(*spill.take(piece)); spill.release(piece); }
 //
 // Memory:  buffers of footprint().buffer_bytes in all, pinned, taken once in create(); what is

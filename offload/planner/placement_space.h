@@ -13,8 +13,8 @@
 //   step.
 // - Parameters go to NVMe only where all state has left RAM: a byte of theirs costs three. Frozen
 //   ones go first: they are never written, and the state beside them is little.
-// - Inputs of the first units go to the host: they have the longest time to come back. Of those, some
-//   all through the model go on to the drives, which thus have the time of all passes.
+// - Inputs of the first units go to the host: they have the longest time to come back. Some of
+//   those, all through the model, go on to the drives, which thus have the time of all passes.
 #pragma once
 
 #include <cstdint>

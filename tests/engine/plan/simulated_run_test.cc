@@ -84,10 +84,9 @@ TEST(SimulatedRun, SpillsInputsAtTheSpeedOfTheDrive) {
   slow.drive_read_gb_per_s = 0.5;
   slow.drive_write_gb_per_s = 0.5;
   const Simulated simulated =
-      simulate(devices("cpu", "cpu") +
-                   std::vector<std::string>{"gradient_accumulation_steps=6",
-                                            "placement.wave_micro_batches=3",
-                                            "placement.boundaries_to_nvme=on"},
+      simulate(devices("cpu", "cpu") + std::vector<std::string>{"gradient_accumulation_steps=6",
+                                                                "placement.wave_micro_batches=3",
+                                                                "placement.boundaries_to_nvme=on"},
                slow);
   const offload::StepPrediction& predicted = simulated.plan.placement.prediction;
   ASSERT_GT(predicted.nvme_write_bytes, 0);
