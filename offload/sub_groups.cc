@@ -113,6 +113,26 @@ std::uint64_t UnitSpec::elements() const {
   return sum;
 }
 
+UnitSpec shard_of(const UnitSpec& unit, const RankPart& part) {
+  const UnitShard shard = shard_of(unit.elements(), part);
+  const auto cut = [&](const std::vector<GroupRange>& ranges) {
+    std::vector<GroupRange> inside;
+    std::uint64_t begin = 0;
+    for (const GroupRange& range : ranges) {
+      const std::uint64_t end = begin + range.elements;
+      const std::uint64_t first = std::max(begin, shard.first_element);
+      const std::uint64_t last = std::min(end, shard.end());
+      if (first < last) inside.push_back({.group = range.group, .elements = last - first});
+      begin = end;
+    }
+    return inside;
+  };
+  return {.name = unit.name,
+          .ranges = cut(unit.ranges),
+          .scalars = cut(unit.scalars),
+          .first_element = unit.first_element + shard.first_element};
+}
+
 Result<std::vector<SubGroup>> place_by_fractions(std::span<const UnitSpec> units,
                                                  std::uint64_t sub_group_elements,
                                                  const TierFractions& fractions) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "aio/result.h"
+#include "offload/unit_shards.h"
 
 namespace sluice::offload {
 
@@ -31,8 +32,12 @@ struct UnitSpec {
   // Likewise, where they say which AdamwScalars apply in place of `ranges`: sub-groups are not cut
   // along them. Empty: none do.
   std::vector<GroupRange> scalars = {};
+  std::uint64_t first_element = 0;  // of the shard, in the unit
   std::uint64_t elements() const;
 };
+
+// A rank's part of a whole unit.
+UnitSpec shard_of(const UnitSpec& unit, const RankPart& part);
 
 struct SubGroup {
   int unit = 0;

@@ -96,11 +96,11 @@ void CpuState::update_part(const Part& part, std::uint64_t begin, std::uint64_t 
   for (std::uint64_t i = begin; i < end;) {
     const std::uint64_t first = align_down(i, kTileElements);
     const std::uint64_t stop = std::min(end, first + kTileElements);
-    const std::uint64_t in_unit = part.first_element + first;
+    const std::uint64_t in_shard = part.first_element + first;
     const AdamwArrays arrays =
         step_arrays(tile_arrays(kind_.form, tile_of(part, first),
-                                param_at(kind_.form.param, update.arrays.param, in_unit)),
-                    kind_, update, update.arrays.grad, in_unit);
+                                param_at(kind_.form.param, update.arrays.param, in_shard)),
+                    kind_, update, update.arrays.grad, in_shard);
     while (i < stop) {
       const auto piece =
           update.piece(part.group, part.first_element + i, part.first_element + stop);
@@ -119,9 +119,9 @@ Status CpuState::restore(const SubGroup& sub_group, const UnitArrays& arrays, St
                     .count = tile_count(part.elements),
                     .at = [&](std::uint64_t index) -> StateSweep::Tile {
                       const std::uint64_t first = index * kTileElements;
-                      const std::uint64_t in_unit = part.first_element + first;
-                      void* const param = param_at(kind_.form.param, arrays.param, in_unit);
-                      return {in_unit, std::min(kTileElements, part.elements - first),
+                      const std::uint64_t in_shard = part.first_element + first;
+                      void* const param = param_at(kind_.form.param, arrays.param, in_shard);
+                      return {in_shard, std::min(kTileElements, part.elements - first),
                               tile_arrays(kind_.form, tile_of(part, first), param)};
                     }});
 }

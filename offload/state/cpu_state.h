@@ -26,7 +26,7 @@ class CpuState final : public TierState {
  private:
   // A sub-group.
   struct Part {
-    std::uint64_t first_element;  // in the unit
+    std::uint64_t first_element;  // in the unit's shard
     std::uint64_t elements;
     int group;
     std::uint64_t before;  // elements of the unit's parts before this one

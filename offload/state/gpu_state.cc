@@ -96,11 +96,11 @@ AdamwArrays GpuState::arrays_from(const Part& part, std::uint64_t first, void* g
 Status GpuState::update(const UnitUpdate& update) {
   for (const Part& part : parts_.of(update.unit)) {
     for (std::uint64_t i = 0; i < part.elements;) {
-      const std::uint64_t in_unit = part.first_element + i;
-      const auto piece = update.piece(part.group, in_unit, part.first_element + part.elements);
+      const std::uint64_t in_shard = part.first_element + i;
+      const auto piece = update.piece(part.group, in_shard, part.first_element + part.elements);
       const AdamwArrays arrays = step_arrays(arrays_from(part, i, update.arrays.gpu_param), kind_,
-                                             update, update.arrays.gpu_grad, in_unit);
-      SLUICE_RETURN_IF_ERROR(device_.step(piece.scalars, arrays, piece.end - in_unit));
+                                             update, update.arrays.gpu_grad, in_shard);
+      SLUICE_RETURN_IF_ERROR(device_.step(piece.scalars, arrays, piece.end - in_shard));
       i = piece.end - part.first_element;
     }
   }

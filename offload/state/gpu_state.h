@@ -42,7 +42,7 @@ class GpuState final : public TierState {
  private:
   // A sub-group.
   struct Part {
-    std::uint64_t first_element;  // in the unit
+    std::uint64_t first_element;  // in the unit's shard
     std::uint64_t elements;
     int group;
     std::uint64_t offset_bytes;  // in the device's memory

@@ -166,15 +166,15 @@ void NvmeState::update_tile(const Part& part, int tile, std::span<std::byte> dat
                             const UnitUpdate& update) const {
   const std::uint64_t first = static_cast<std::uint64_t>(tile) * kTileElements;
   const std::uint64_t elements = std::min(kTileElements, part.elements - first);
-  const std::uint64_t in_unit = part.first_element + first;
+  const std::uint64_t in_shard = part.first_element + first;
   const AdamwArrays arrays =
       step_arrays(tile_arrays(kind_.form, state_tile(kind_.form, data.data(), elements),
-                              param_at(kind_.form.param, update.arrays.param, in_unit)),
-                  kind_, update, update.arrays.grad, in_unit);
+                              param_at(kind_.form.param, update.arrays.param, in_shard)),
+                  kind_, update, update.arrays.grad, in_shard);
   for (std::uint64_t i = 0; i < elements;) {
-    const auto piece = update.piece(part.group, in_unit + i, in_unit + elements);
-    adamw_range(kind_.isa, piece.scalars, arrays, i, piece.end - in_unit);
-    i = piece.end - in_unit;
+    const auto piece = update.piece(part.group, in_shard + i, in_shard + elements);
+    adamw_range(kind_.isa, piece.scalars, arrays, i, piece.end - in_shard);
+    i = piece.end - in_shard;
   }
 }
 
@@ -182,11 +182,11 @@ StateSweep::Tile NvmeState::tile_of(const Part& part, std::span<std::byte> paylo
                                     std::uint64_t index, const UnitArrays& arrays) const {
   const std::uint64_t first = index * kTileElements;
   const std::uint64_t elements = std::min(kTileElements, part.elements - first);
-  const std::uint64_t in_unit = part.first_element + first;
+  const std::uint64_t in_shard = part.first_element + first;
   std::byte* const tile = payload.data() + index * tile_bytes(kind_.form);
-  return {in_unit, elements,
+  return {in_shard, elements,
           tile_arrays(kind_.form, state_tile(kind_.form, tile, elements),
-                      param_at(kind_.form.param, arrays.param, in_unit))};
+                      param_at(kind_.form.param, arrays.param, in_shard))};
 }
 
 Status NvmeState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {

@@ -73,7 +73,7 @@ class NvmeState final : public TierState {
  private:
   // A record.
   struct Part {
-    std::uint64_t first_element;  // in the unit
+    std::uint64_t first_element;  // in the unit's shard
     std::uint64_t elements;
     int group;
     swap::RecordId id;

@@ -174,7 +174,8 @@ UnitUpdate OptimizerOffloader::update_of(int unit, const UnitArrays& arrays) con
           .groups = groups_,
           .ranges = ranges_[static_cast<std::size_t>(unit)],
           .arrays = arrays,
-          .moment_keys = moment_keys(rounding_, unit)};
+          .moment_keys = moment_keys(rounding_, unit),
+          .shard_element = options_.units[static_cast<std::size_t>(unit)].first_element};
 }
 
 Result<UnitArrays> OptimizerOffloader::update_on_host(int unit) {
@@ -270,7 +271,7 @@ Status OptimizerOffloader::restore(UnitSource& source, const Fill& fill, Calls c
                                    std::int64_t after_step) {
   SLUICE_RETURN_IF_ERROR(drain());
   StateSweep sweep(*environment_.executor, fill, StateSweep::Direction::kRestore, calls,
-                   {.run_seed = options_.run_seed, .step = after_step});
+                   options_.units, {.run_seed = options_.run_seed, .step = after_step});
   Status restored = begin_restore(sweep);
   if (restored.ok()) {
     restored = for_each_unit(source, [&](const SubGroup& sub_group, const UnitArrays& arrays) {
@@ -294,7 +295,8 @@ Status OptimizerOffloader::begin_snapshot(const StateSweep& sweep) {
 Status OptimizerOffloader::snapshot(UnitSource& source, const Take& take, Calls calls) {
   SLUICE_RETURN_IF_ERROR(drain());
   if (!restored_) return invalid("there is no optimizer state yet: restore() comes first");
-  StateSweep sweep(*environment_.executor, take, StateSweep::Direction::kSnapshot, calls);
+  StateSweep sweep(*environment_.executor, take, StateSweep::Direction::kSnapshot, calls,
+                   options_.units);
   SLUICE_RETURN_IF_ERROR(begin_snapshot(sweep));
   bool state_failed = false;  // else an error is the caller's own
   Status done = for_each_unit(source, [&](const SubGroup& sub_group, const UnitArrays& arrays) {

@@ -7,11 +7,12 @@
 namespace sluice::offload {
 
 StateSweep::StateSweep(aio::Executor& executor, const Visit& visit, Direction direction,
-                       Calls calls, const MomentSeed& rounding)
+                       Calls calls, std::span<const UnitSpec> units, const MomentSeed& rounding)
     : executor_(executor),
       visit_(visit),
       direction_(direction),
       calls_(calls),
+      units_(units),
       rounding_(rounding),
       threads_(std::min(executor.threads(), kMaxThreads)) {}
 
@@ -34,9 +35,11 @@ Status StateSweep::run(const Tiles& tiles) {
 void StateSweep::work(const Tiles& tiles, CanonicalTile& canonical) noexcept {
   for (std::uint64_t index = next_++; index < tiles.count && !failed_; index = next_++) {
     const Tile tile = tiles.at(index);
+    const std::uint64_t in_unit =
+        units_[static_cast<std::size_t>(tiles.unit)].first_element + tile.first_element;
     const std::span<float> floats(canonical);
     const StateRange range{.unit = tiles.unit,
-                           .first_element = tile.first_element,
+                           .first_element = in_unit,
                            .master = floats.first(tile.elements),
                            .m = floats.subspan(kTileElements, tile.elements),
                            .v = floats.subspan(2 * kTileElements, tile.elements)};
@@ -50,7 +53,7 @@ void StateSweep::work(const Tiles& tiles, CanonicalTile& canonical) noexcept {
     if (direction_ == Direction::kSnapshot) continue;
     AdamwArrays arrays = tile.arrays;
     arrays.moment_keys = moment_keys(rounding_, tiles.unit);
-    arrays.first_element = tile.first_element;
+    arrays.first_element = in_unit;
     pack_state(range, arrays);
   }
 }

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "aio/executor.h"
@@ -25,6 +26,7 @@
 #include "offload/adamw/adamw_arrays.h"
 #include "offload/adamw/moment_rounding.h"
 #include "offload/state/state_tiles.h"
+#include "offload/sub_groups.h"
 
 namespace sluice::offload {
 
@@ -40,10 +42,11 @@ class StateSweep {
 
   enum class Direction : std::uint8_t { kRestore, kSnapshot };
   using Visit = std::function<Status(const StateRange& range)>;
-  // Both must outlive it. `rounding`: of kRestore, for moments that are stored as bf16 and that it
+  // All must outlive it. `units`: whose first elements the ranges are counted from. `rounding`: of
+  // kRestore, for moments that are stored as bf16 and that it
   // cannot represent.
   StateSweep(aio::Executor& executor, const Visit& visit, Direction direction, Calls calls,
-             const MomentSeed& rounding = {});
+             std::span<const UnitSpec> units, const MomentSeed& rounding = {});
   StateSweep(const StateSweep&) = delete;
   StateSweep& operator=(const StateSweep&) = delete;
 
@@ -51,7 +54,7 @@ class StateSweep {
 
   // All of its arrays in host memory, but no gradient.
   struct Tile {
-    std::uint64_t first_element = 0;  // in the unit
+    std::uint64_t first_element = 0;  // in the unit's shard
     std::uint64_t elements = 0;
     AdamwArrays arrays;
   };
@@ -78,6 +81,7 @@ class StateSweep {
   const Visit& visit_;
   const Direction direction_;
   const Calls calls_;
+  const std::span<const UnitSpec> units_;
   const MomentSeed rounding_;
   const int threads_;
   std::vector<CanonicalTile> canonical_;  // by thread

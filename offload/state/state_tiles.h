@@ -58,7 +58,7 @@ AdamwArrays tile_arrays(StateForm form, const StateTile& tile, void* param);
 // The canonical fp32 state of a range of one unit, whatever the form and the placement.
 struct StateRange {
   int unit = 0;
-  std::uint64_t first_element = 0;  // in the unit's shard
+  std::uint64_t first_element = 0;  // in the unit
   std::span<float> master;
   std::span<float> m;
   std::span<float> v;

@@ -40,7 +40,7 @@ class TierState {
 };
 
 // A tier's pieces of state in ascending order, with the part of each unit at hand. `Part` has a
-// first_element, in the unit.
+// first_element, in the unit's shard.
 template <typename Part>
 class UnitParts {
  public:
@@ -80,13 +80,13 @@ inline void* param_at(ParamForm form, void* param, std::uint64_t element) {
 }
 
 // What a step needs of the arrays of a tier's state besides: `grad` is the unit's gradient, and the
-// arrays begin with the unit's `element`.
+// arrays begin with the shard's `element`.
 inline AdamwArrays step_arrays(AdamwArrays arrays, const StateKind& kind, const UnitUpdate& update,
                                const void* grad, std::uint64_t element) {
   arrays.grad_type = kind.grad_type;
   arrays.grad = static_cast<const std::byte*>(grad) + element * element_bytes(kind.grad_type);
   arrays.moment_keys = update.moment_keys;
-  arrays.first_element = element;
+  arrays.first_element = update.shard_element + element;
   return arrays;
 }
 

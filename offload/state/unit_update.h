@@ -16,7 +16,7 @@ namespace sluice::offload {
 
 // Begins where the one before ends.
 struct ScalarRange {
-  std::uint64_t end = 0;  // in the unit
+  std::uint64_t end = 0;  // in the unit's shard
   int group = 0;
 };
 
@@ -28,11 +28,12 @@ struct UnitUpdate {
   std::span<const AdamwScalars> groups;  // by SubGroup::group or ScalarRange::group
   std::span<const ScalarRange> ranges;   // empty: a sub-group's own group applies
   UnitArrays arrays;
-  MomentKeys moment_keys;  // of the unit and the step; bf16 moments
+  MomentKeys moment_keys;           // of the unit and the step; bf16 moments
+  std::uint64_t shard_element = 0;  // with which the arrays begin, in the unit; moments go by it
 
   struct Piece {
     const AdamwScalars& scalars;
-    std::uint64_t end;  // in the unit
+    std::uint64_t end;  // in the unit's shard
   };
   // Of a sub-group of `group` whose elements [begin, end) are to be stepped: what applies from
   // `begin` on, and how far.
