@@ -147,7 +147,7 @@ ActivationPlan ActivationBytes::plan(const RunSpec& spec, Places places,
     plan.spill.piece_bytes = input_bytes_;
     plan.spill.store.paths = spec.config.unit_input_nvme_paths();
     plan.spill.store.weights = std::move(nvme_weights);
-    plan.spill.store.run = store_name(spec.config, "inputs");
+    plan.spill.store.run = store_name(spec.config, "inputs", spec.ranks);
     plan.spill.store.label = "unit inputs";
     for (int unit = 0; unit < spec.model.units(); ++unit)
       if (plan.spilled[static_cast<std::size_t>(unit)])

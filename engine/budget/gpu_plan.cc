@@ -4,6 +4,7 @@
 
 #include "aio/units.h"
 #include "offload/adamw/sum_nodes.h"
+#include "offload/unit_shards.h"
 
 namespace sluice::engine {
 namespace {
@@ -81,6 +82,14 @@ std::uint64_t SlotFootprint::all_slot_bytes(int block_slots) const {
 }
 
 // ---- gradients -------------------------------------------------------------------------------
+
+GatheredPlaces::GatheredPlaces(const ModelLayout& model, offload::ElementType type, int world) {
+  for (int unit = 0; unit < model.units(); ++unit) {
+    std::uint64_t& most = model.lends(unit) ? lender_ : other_;
+    const std::uint64_t elements = offload::gathered_elements(model.layout(unit).elements, world);
+    most = std::max(most, elements * offload::element_bytes(type));
+  }
+}
 
 std::uint64_t shared_accumulator_elements(const ModelLayout& model) {
   std::uint64_t elements = 0;

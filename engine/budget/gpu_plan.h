@@ -59,6 +59,21 @@ class UnpackedPlaces {
   std::uint64_t other_ = 0;
 };
 
+// Where the host computes, of several ranks: one place for the unit that lends parameters, one for
+// all others, which are gathered there with the padding of shards.
+class GatheredPlaces {
+ public:
+  GatheredPlaces(const ModelLayout& model, offload::ElementType type, int world);
+
+  std::uint64_t lender_bytes() const { return lender_; }
+  std::uint64_t other_bytes() const { return other_; }
+  std::uint64_t bytes() const { return lender_ + other_; }
+
+ private:
+  std::uint64_t lender_ = 0;
+  std::uint64_t other_ = 0;
+};
+
 // What slots and places take, as units are added. The parts are made of just this, and plans add it
 // up for placements that they only consider; so does SinkFootprint.
 class SlotFootprint {

@@ -82,7 +82,11 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
     fixed_.gpu.context = kCudaContextBytes;
     fixed_.gpu.libraries = kCudaLibraryBytes;
   } else if (trains_) {
-    fixed_.host.gradients = planned_cpu_sink_bytes(spec.model, spec.types().gradient, sums_);
+    fixed_.host.gradients = planned_cpu_sink_bytes(spec.model, spec.types().gradient, sums_, spec.ranks);
+  }
+  if (!on_gpu_ && spec.ranks.world > 1) {
+    fixed_.host.param_slots =
+        GatheredPlaces(spec.model, spec.types().compute(), spec.ranks.world).bytes();
   }
   if (!on_gpu_ && has_frozen_ && base_form_.is_int8)
     fixed_.host.param_slots = UnpackedPlaces(spec.model.base(), spec.types().compute()).bytes();
@@ -94,12 +98,13 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
 
 void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGroup> asked) {
   const NumberTypes types = spec.types();
-  const std::vector<offload::UnitSpec> specs = unit_specs(spec.model);
+  const std::vector<offload::UnitSpec> specs = unit_specs(spec);
   const std::vector<TierElements> elements = tier_elements(spec.model.units(), asked);
   const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(types.form));
   for (int index = 0; index < spec.model.units(); ++index) {
     const UnitLayout& base = spec.model.base_layout(index);
-    const std::uint64_t host_bytes = has_frozen_ ? base_form_.bytes(base) : base.elements * width;
+    const std::uint64_t own_elements = has_frozen_ ? base.elements : spec.shard(index).elements;
+    const std::uint64_t host_bytes = has_frozen_ ? base_form_.bytes(base) : own_elements * width;
     const std::uint64_t of_adapters = has_frozen_ ? spec.model.layout(index).elements : 0;
     const ModelLayout& passing = has_frozen_ ? spec.model.base() : spec.model;
     units_.push_back({.slot = {.role = slot_role(spec.model, index, trains_ && !has_frozen_),
@@ -107,7 +112,7 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
                                .place_bytes = place_bytes(base, types.compute()),
                                .streamed_bytes = streamed_bytes(base, types.compute(), base_form_),
                                .is_packed = base_form_.is_int8},
-                      .elements = base.elements,
+                      .elements = own_elements,
                       .mapping_bytes = offload::param_mapping_bytes(host_bytes),
                       .image_bytes = offload::param_image_bytes(host_bytes),
                       .adapter_place_bytes =

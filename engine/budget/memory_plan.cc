@@ -125,7 +125,8 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
                      .model = model,
                      .purpose = options.purpose,
                      .on_gpu = options.on_gpu,
-                     .wave_micro_batches = options.wave_micro_batches};
+                     .wave_micro_batches = options.wave_micro_batches,
+                     .ranks = options.ranks};
   SLUICE_ASSIGN_OR_RETURN(const auto places, settle_places(spec, options.places));
   SLUICE_ASSIGN_OR_RETURN(const auto ledger, MemoryLedger::create(spec, /*block_slots=*/1));
   MemoryPlan plan{.purpose = options.purpose, .cuda = options.on_gpu, .types = spec.types()};
@@ -133,6 +134,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
     plan.waves = spec.waves();
     plan.sum_order = spec.sum_order();
     plan.sums = spec.sums();
+    plan.ranks = spec.ranks;
   }
   plan.fetching = plan_fetching(
       spec, *ledger, places, {.gpu_bytes = options.gpu_room_bytes, .slots = options.block_slots});

@@ -69,6 +69,7 @@ struct MemoryPlan {
   offload::Waves waves;  // of a step
   offload::SumOrder sum_order;
   offload::HeldSums sums;  // of each unit's gradients
+  offload::RankPart ranks;  // whose plan it is
 
   std::vector<MemoryLine> host;  // resident
   std::vector<MemoryLine> gpu;
@@ -97,6 +98,7 @@ struct PlanOptions {
   int block_slots = 0;
   // Of a wave, where the configuration leaves it open; 0: all micro-batches of a step.
   std::int64_t wave_micro_batches = 0;
+  offload::RankPart ranks = {};
   // Of budget.nvme_paths, where the configuration leaves them open ("auto"). Empty: equal.
   std::vector<int> nvme_weights;
 };

@@ -81,8 +81,10 @@ std::vector<offload::ParamUnit> trained_units(const RunSpec& spec,
     const UnitLayout& layout = spec.model.layout(unit);
     units.push_back(
         {.name = layout.name,
-         .elements = layout.elements,
-         .tier = param_tier(spec.model.has_frozen(), places[static_cast<std::size_t>(unit)])});
+         .elements = spec.shard(unit).elements,
+         .tier = spec.shard(unit).elements > 0 || layout.elements == 0
+                     ? param_tier(spec.model.has_frozen(), places[static_cast<std::size_t>(unit)])
+                     : offload::Tier::kCpu});
   }
   return units;
 }
@@ -120,7 +122,7 @@ ParamPlan plan_units(const RunSpec& spec, std::vector<offload::ParamUnit> units,
   options.store.paths = config.param_nvme_paths();
   options.store.weights = std::move(nvme_weights);
   // Weights may be used while the run that makes them continues.
-  options.store.run = store_name(config, store_suffix(spec.purpose));
+  options.store.run = store_name(config, store_suffix(spec.purpose), spec.ranks);
   options.store.label = "parameters";
   return plan;
 }

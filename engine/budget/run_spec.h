@@ -12,6 +12,7 @@
 #include "offload/element_types.h"
 #include "offload/step_program.h"
 #include "offload/sum_order.h"
+#include "offload/unit_shards.h"
 
 namespace sluice::engine {
 
@@ -46,16 +47,22 @@ struct RunSpec {
   bool on_gpu = false;
   // Of a wave, as the planner chose it where the configuration leaves it open; 0: all of a step's.
   std::int64_t wave_micro_batches = 0;
+  offload::RankPart ranks = {};  // which one plans; of a run that trains
 
+  // Of what is trained of a unit.
+  offload::UnitShard shard(int unit) const {
+    return offload::shard_of(model.layout(unit).elements, ranks);
+  }
   offload::Waves waves() const {
     const std::int64_t all = config.batch.accumulation;
     const std::int64_t asked = config.placement.wave_micro_batches;
     const std::int64_t chosen = asked > 0 ? asked : wave_micro_batches;
     return {.micro_batches = all, .of_a_wave = chosen > 0 ? std::min(chosen, all) : all};
   }
+  // Of this rank's micro-batches: its lanes are as many as any other's.
   offload::SumOrder sum_order() const {
     return offload::SumOrder({.micro_batches = config.batch.accumulation,
-                              .lanes = config.run.lanes,
+                              .lanes = config.run.lanes / ranks.world,
                               .rounds = config.run.rounds});
   }
   // Of a unit's gradients.

@@ -74,18 +74,18 @@ Result<std::vector<UnitPlacement>> settle_places(const RunSpec& spec,
   SLUICE_CHECK(chosen.empty() || chosen.size() == units, "each unit has its place");
   for (std::size_t unit = 0; unit < chosen.size(); ++unit) {
     const UnitPlacement& place = chosen[unit];
-    const UnitLayout& layout = spec.model.layout(static_cast<int>(unit));
-    if (place.gpu_elements + place.cpu_elements + place.nvme_elements != layout.elements) {
-      return Error(ErrorCode::kInvalidArgument, "the places of unit " + layout.name +
-                                                    " do not add up to its " +
-                                                    std::to_string(layout.elements) + " elements");
+    const std::uint64_t elements = spec.shard(static_cast<int>(unit)).elements;
+    if (place.gpu_elements + place.cpu_elements + place.nvme_elements != elements) {
+      return Error(ErrorCode::kInvalidArgument,
+                   "the places of unit " + spec.model.layout(static_cast<int>(unit)).name +
+                       " do not add up to its " + std::to_string(elements) + " elements");
     }
   }
   std::vector<UnitPlacement> places(units);
   std::copy(chosen.begin(), chosen.end(), places.begin());
   if (!spec.trains() || chosen.empty()) {
     for (std::size_t unit = 0; unit < units; ++unit)
-      places[unit] = {.cpu_elements = spec.model.layout(static_cast<int>(unit)).elements};
+      places[unit] = {.cpu_elements = spec.shard(static_cast<int>(unit)).elements};
   }
   if (spec.trains()) {
     SLUICE_ASSIGN_OR_RETURN(const auto asked, asked_sub_groups(spec));
@@ -101,10 +101,11 @@ Result<std::vector<UnitPlacement>> settle_places(const RunSpec& spec,
   return places;
 }
 
-std::vector<offload::UnitSpec> unit_specs(const ModelLayout& model) {
+std::vector<offload::UnitSpec> unit_specs(const RunSpec& spec) {
   std::vector<offload::UnitSpec> specs;
-  specs.reserve(static_cast<std::size_t>(model.units()));
-  for (int unit = 0; unit < model.units(); ++unit) specs.push_back(unit_spec(model.layout(unit)));
+  specs.reserve(static_cast<std::size_t>(spec.model.units()));
+  for (int unit = 0; unit < spec.model.units(); ++unit)
+    specs.push_back(offload::shard_of(unit_spec(spec.model.layout(unit)), spec.ranks));
   return specs;
 }
 
@@ -132,7 +133,7 @@ std::optional<offload::TierFractions> asked_fractions(const config::Config& conf
 Result<std::vector<offload::SubGroup>> asked_sub_groups(const RunSpec& spec) {
   const auto fractions = asked_fractions(spec.config, spec.on_gpu);
   if (!fractions) return std::vector<offload::SubGroup>();
-  return offload::place_by_fractions(unit_specs(spec.model), sub_group_elements(spec.config),
+  return offload::place_by_fractions(unit_specs(spec), sub_group_elements(spec.config),
                                      *fractions);
 }
 

@@ -23,7 +23,7 @@ Result<std::vector<offload::UnitPlacement>> settle_places(
     const RunSpec& spec, std::span<const offload::UnitPlacement> chosen);
 
 // The model's units, as the optimizer cuts them.
-std::vector<offload::UnitSpec> unit_specs(const ModelLayout& model);
+std::vector<offload::UnitSpec> unit_specs(const RunSpec& spec);
 std::uint64_t sub_group_elements(const config::Config& config);
 
 // The shares of the tiers that the configuration asks for; nothing: the planner's. A run on the CPU

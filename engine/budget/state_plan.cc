@@ -67,7 +67,11 @@ Status apply_settings(const RunSpec& spec, StatePlan& plan) {
           family_of(spec.config.model.shape()).parameter_names(spec.config.model.shape())));
   for (std::size_t unit = 0; unit < settings.of.size(); ++unit)
     plan.optimizer.units[unit].scalars =
-        scalars_of(spec.model.layout(static_cast<int>(unit)), settings.of[unit]);
+        offload::shard_of({.name = {},
+                           .ranges = scalars_of(spec.model.layout(static_cast<int>(unit)),
+                                                settings.of[unit])},
+                          spec.ranks)
+            .ranges;
   plan.settings = std::move(settings.each);
   return {};
 }
@@ -92,14 +96,14 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement>
   optimizer.grad_type = spec.types().gradient;
   optimizer.isa = offload::best_isa();
   optimizer.run_seed = static_cast<std::uint64_t>(config.run.seed);
-  optimizer.units = unit_specs(spec.model);
+  optimizer.units = unit_specs(spec);
   SLUICE_RETURN_IF_ERROR(apply_settings(spec, plan));
   SLUICE_ASSIGN_OR_RETURN(optimizer.placement, sub_groups(spec, optimizer.units, places));
   optimizer.record_elements = record_elements(config);
   optimizer.swap.buffers = swap_buffers(config);
   optimizer.store.paths = config.optimizer_nvme_paths();
   optimizer.store.weights = std::move(nvme_weights);
-  optimizer.store.run = store_name(config, "optimizer");
+  optimizer.store.run = store_name(config, "optimizer", spec.ranks);
   optimizer.store.label = "optimizer state";
 
   plan.gpu_bytes = offload::StateFootprint::of(

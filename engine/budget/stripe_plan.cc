@@ -7,7 +7,8 @@
 
 namespace sluice::engine {
 
-std::string store_name(const config::Config& config, const std::string& what) {
+std::string store_name(const config::Config& config, const std::string& what,
+                       const offload::RankPart& ranks) {
   std::string name;
   for (const char letter : config.run.dir) {
     const bool plain = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
@@ -20,7 +21,8 @@ std::string store_name(const config::Config& config, const std::string& what) {
   std::uint64_t hash = 1469598103934665603U;
   for (const char letter : config.run.dir)
     hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211U;
-  return "run" + name + "-" + std::to_string(hash % 1'000'000'000) + "-" + what;
+  return "run" + name + "-" + std::to_string(hash % 1'000'000'000) + "-" + what +
+         (ranks.world > 1 ? "-r" + std::to_string(ranks.rank) : "");
 }
 
 std::vector<int> stripe_weights(const config::Config& config, const std::vector<int>& chosen) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/config/config.h"
+#include "offload/unit_shards.h"
 #include "swap/state_store.h"
 
 namespace sluice::engine {
@@ -18,8 +19,9 @@ struct PathBytes {
 };
 
 // The name of a run's folders on its paths: the same for the same run directory, different for a
-// different one. `what` is kept there.
-std::string store_name(const config::Config& config, const std::string& what);
+// different one. `what` is kept there, of one of several ranks.
+std::string store_name(const config::Config& config, const std::string& what,
+                       const offload::RankPart& ranks = {});
 
 // The weights of a store on several of budget.nvme_paths: those that the configuration names, else
 // `chosen`. Empty: equal.

@@ -34,6 +34,7 @@ class ModelParameters {
     aio::Executor* executor = nullptr;
     aio::Executor* base_executor = nullptr;
     TraceLog* trace = nullptr;
+    RankLink ranks = {};  // of trained parameters
   };
   // Without content: load(), or whoever trains sets it.
   static Result<std::unique_ptr<ModelParameters>> create(const MemoryPlan& plan,

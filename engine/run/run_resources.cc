@@ -36,8 +36,9 @@ Status clear_leftovers(aio::IoQueue& queue, std::vector<std::string> paths) {
 
 std::unique_ptr<UnitParameters> make_cpu_unit_parameters(const BaseForm& form,
                                                          const ModelLayout& model,
-                                                         offload::ParamOffloader& params) {
-  return std::make_unique<CpuUnitParameters>(model, form, params);
+                                                         offload::ParamOffloader& params,
+                                                         const RankLink& ranks = {}) {
+  return std::make_unique<CpuUnitParameters>(model, form, params, ranks);
 }
 
 }  // namespace
@@ -99,9 +100,10 @@ at::Device compute_device(const MemoryPlan& plan) { return plan.cuda ? at::kCUDA
 Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& plan,
                                                              const ModelLayout& model,
                                                              offload::ParamOffloader& params,
+                                                             const RankLink& ranks,
                                                              TraceLog* trace) {
   if (plan.cuda) return make_cuda_unit_parameters(model, slot_options(plan), params, trace);
-  return make_cpu_unit_parameters({.form = plan.types.form}, model, params);
+  return make_cpu_unit_parameters({.form = plan.types.form}, model, params, ranks);
 }
 
 Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(const MemoryPlan& plan,

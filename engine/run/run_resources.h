@@ -43,6 +43,7 @@ at::Device compute_device(const MemoryPlan& plan);
 Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& plan,
                                                              const ModelLayout& model,
                                                              offload::ParamOffloader& params,
+                                                             const RankLink& ranks,
                                                              TraceLog* trace = nullptr);
 // Likewise of the plan's base; `base` is its layout.
 Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(const MemoryPlan& plan,

@@ -20,6 +20,7 @@
 #include "engine/families/make_model.h"
 #include "engine/model/initial_values.h"
 #include "engine/run/flat_ranges.h"
+#include "engine/run/gathered_state.h"
 #include "engine/run/stored_state.h"
 #include "engine/run/weights_file.h"
 #include "engine/step/cuda_step.h"
@@ -52,6 +53,31 @@ std::optional<UnitBinding::Widths> hash_widths(const config::Config& config,
       .grad_bytes = offload::element_bytes(plan.types.gradient)};
 }
 
+// What several ranks cannot do yet.
+Status check_ranks(const config::Config& config, const MemoryPlan& plan) {
+  const auto refused = [](const std::string& what) {
+    return Error(ErrorCode::kUnsupported, what + " with several ranks is not possible yet");
+  };
+  if (plan.cuda) return refused("training on GPUs");
+  if (plan.base) return refused("adapters (recipe.lora)");
+  if (config.run.hash_units) return refused("run.hash_units");
+  if (config.run.rounds > 1) return refused("run.rounds above 1");
+  return {};
+}
+
+Status take_parameters(const UnitLayout& layout, const offload::StateRange& range,
+                       const TrainingRun::TakeState& take) {
+  return for_each_parameter(layout, range.first_element, range.master.size(),
+                            [&](const ParameterSpec& parameter, std::uint64_t first,
+                                std::uint64_t offset, std::uint64_t count) -> Status {
+                              return take({.parameter = &parameter,
+                                           .first = first,
+                                           .master = range.master.subspan(offset, count),
+                                           .exp_avg = range.m.subspan(offset, count),
+                                           .exp_avg_sq = range.v.subspan(offset, count)});
+                            });
+}
+
 // Empty where it was removed.
 std::string working_folder() {
   std::error_code error;
@@ -60,8 +86,10 @@ std::string working_folder() {
 
 }  // namespace
 
-TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan)
-    : config_(config), plan_(plan) {}
+TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan, Communicator* link)
+    : config_(config), plan_(plan), ranks_{.part = plan.ranks, .link = link} {
+  SLUICE_CHECK(ranks_.is_alone() || link != nullptr, "several ranks have a link");
+}
 
 TrainingRun::~TrainingRun() {
   trainer_.reset();
@@ -81,7 +109,10 @@ Status TrainingRun::make_offloaders() {
       parameters_,
       ModelParameters::create(
           plan_, model(),
-          {.drives = &drives_, .base_executor = gradient_executor_.get(), .trace = &trace_}));
+          {.drives = &drives_,
+           .base_executor = gradient_executor_.get(),
+           .trace = &trace_,
+           .ranks = ranks_}));
   if (plan_.state.gpu_bytes > 0) {
     SLUICE_ASSIGN_OR_RETURN(gpu_tier_, make_cuda_state_tier(plan_.state.gpu_bytes));
   }
@@ -135,14 +166,17 @@ Status TrainingRun::make_device() {
                                                               {.type = plan_.types.gradient,
                                                                .isa = plan_.state.optimizer.isa,
                                                                .order = plan_.sum_order,
-                                                               .sums = plan_.sums}));
+                                                               .sums = plan_.sums,
+                                                               .ranks = ranks_}));
   clock_ = std::make_unique<CpuPhaseClock>();
   return {};
 }
 
 Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
-                                                         const MemoryPlan& plan) {
-  std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan));
+                                                         const MemoryPlan& plan,
+                                                         Communicator* link) {
+  if (plan.ranks.world > 1) SLUICE_RETURN_IF_ERROR(check_ranks(config, plan));
+  std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan, link));
   run->model_ = make_model(configured_model(config, plan.cuda));
   SLUICE_ASSIGN_OR_RETURN(run->stored_configuration_,
                           config::stored_json(config, working_folder()));
@@ -173,7 +207,8 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .deterministic = config.run.deterministic,
                        .run_seed = static_cast<std::uint64_t>(config.run.seed),
                        .prefetch_units = plan.fetching.prefetch_units,
-                       .hash_widths = hash_widths(config, plan)},
+                       .hash_widths = hash_widths(config, plan),
+                       .ranks = run->ranks_},
       Trainer::Parts{.model = run->model_.get(),
                      .parameters = &run->parameters_->units(),
                      .gradients = run->gradients_.get(),
@@ -214,7 +249,8 @@ Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>
 
 std::uint64_t TrainingRun::trained_elements() const {
   std::uint64_t elements = 0;
-  for (int unit = 0; unit < model_->units(); ++unit) elements += model_->layout(unit).elements;
+  for (int unit = 0; unit < model_->units(); ++unit)
+    elements += offload::shard_of(model_->layout(unit).elements, ranks_.part).elements;
   return elements;
 }
 
@@ -306,18 +342,26 @@ Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progres
 
 Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
   trainer_->drain();
+  return ranks_.is_alone() ? take_own_state(take, calls) : take_gathered_state(take);
+}
+
+Status TrainingRun::take_gathered_state(const TakeState& take) {
+  const GatheredState::Visit visit = [&](const offload::StateRange& unit) {
+    return take_parameters(model_->layout(unit.unit), unit, take);
+  };
+  GatheredState gathered(model(), ranks_, visit);
   UnitBinding units({&parameters_->trained(), &parameters_->units()}, UnitBinding::Access::kRead,
                     model());
-  const auto take_range = [&](const offload::StateRange& range) -> Status {
-    return for_each_parameter(model_->layout(range.unit), range.first_element, range.master.size(),
-                              [&](const ParameterSpec& parameter, std::uint64_t first,
-                                  std::uint64_t offset, std::uint64_t count) -> Status {
-                                return take({.parameter = &parameter,
-                                             .first = first,
-                                             .master = range.master.subspan(offset, count),
-                                             .exp_avg = range.m.subspan(offset, count),
-                                             .exp_avg_sq = range.v.subspan(offset, count)});
-                              });
+  Status taken = optimizer_->snapshot(
+      units, [&](const offload::StateRange& range) { return gathered.add(range); });
+  return taken.ok() ? gathered.finish() : taken;
+}
+
+Status TrainingRun::take_own_state(const TakeState& take, offload::Calls calls) {
+  UnitBinding units({&parameters_->trained(), &parameters_->units()}, UnitBinding::Access::kRead,
+                    model());
+  const auto take_range = [&](const offload::StateRange& range) {
+    return take_parameters(model_->layout(range.unit), range, take);
   };
   return optimizer_->snapshot(units, take_range, calls);
 }
@@ -338,24 +382,30 @@ Status TrainingRun::save_weights(const std::string& path, DType dtype) {
   };
   std::vector<TensorSpec> tensors = parameter_specs(model(), dtype);
   for (TensorSpec& tensor : tensors) tensor.name = name(tensor.name);
-  SLUICE_ASSIGN_OR_RETURN(const auto writer,
-                          SafetensorsWriter::create(*drives_.writes, options, std::move(tensors)));
+  std::unique_ptr<SafetensorsWriter> writer;  // of the first rank
+  if (is_first_rank()) {
+    SLUICE_ASSIGN_OR_RETURN(
+        writer, SafetensorsWriter::create(*drives_.writes, options, std::move(tensors)));
+  }
   SLUICE_RETURN_IF_ERROR(take_state([&](const ParameterState& state) {
     return writer->append(name(state.parameter->name), state.master);
   }));
-  return writer->finish();
+  return writer ? writer->finish() : Status();
 }
 
 std::uint64_t TrainingRun::tokens_per_step() const {
   return static_cast<std::uint64_t>(config_.batch.micro * config_.batch.accumulation *
-                                    config_.data.sequence_tokens);
+                                    ranks_.part.world * config_.data.sequence_tokens);
 }
 
 StepOutcome TrainingRun::step() {
   const auto samples = static_cast<std::uint64_t>(config_.batch.micro * config_.batch.accumulation);
-  const StepOutcome outcome = trainer_->step(
-      data_->training_batch(trainer_->state().samples_drawn, samples, compute_device(plan_)));
-  trainer_->count_samples(samples);
+  // Ranks have the step's samples one behind the other, as its lanes are.
+  const std::uint64_t first = trainer_->state().samples_drawn +
+                              samples * static_cast<std::uint64_t>(ranks_.part.rank);
+  const StepOutcome outcome =
+      trainer_->step(data_->training_batch(first, samples, compute_device(plan_)));
+  trainer_->count_samples(samples * static_cast<std::uint64_t>(ranks_.part.world));
   return outcome;
 }
 

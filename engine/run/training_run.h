@@ -33,9 +33,13 @@ namespace sluice::engine {
 
 class TrainingRun {
  public:
-  // `plan` is the one of this configuration. The state is not there yet: initialise().
+  // `plan` is the one of this configuration, and of this rank where there are several: then all of
+  // them make one, `link` is between them and must outlive it, and whatever computes or moves the
+  // model is for all of them to call. The state is not there yet: initialise().
   static Result<std::unique_ptr<TrainingRun>> create(const config::Config& config,
-                                                     const MemoryPlan& plan);
+                                                     const MemoryPlan& plan,
+                                                     Communicator* link = nullptr);
+  bool is_first_rank() const { return ranks_.part.rank == 0; }
   ~TrainingRun();  // removes the stores
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
@@ -64,7 +68,9 @@ class TrainingRun {
     std::span<const float> exp_avg_sq;
   };
   // After the last step, range by range in the order of the model's parameters; with kAnyOrder
-  // several ranges at once, in any order. Either way on any thread of executor().
+  // several ranges at once, in any order. Either way on any thread of executor(). With several ranks
+  // it is for all of them to call, and `take` is called on rank 0 alone, a unit at a time, in order,
+  // on the calling thread; where it fails there, all fail.
   using TakeState = std::function<Status(const ParameterState& state)>;
   Status take_state(const TakeState& take, offload::Calls calls = offload::Calls::kInOrder);
   // What else a checkpoint holds; without scores.
@@ -97,7 +103,9 @@ class TrainingRun {
   Traffic traffic() const;  // since create()
 
  private:
-  TrainingRun(const config::Config& config, const MemoryPlan& plan);
+  TrainingRun(const config::Config& config, const MemoryPlan& plan, Communicator* link);
+  Status take_own_state(const TakeState& take, offload::Calls calls);
+  Status take_gathered_state(const TakeState& take);
   Status limit_gpu();
   Status make_offloaders();
   Status make_unit_inputs();
@@ -120,6 +128,7 @@ class TrainingRun {
 
   const config::Config config_;
   const MemoryPlan plan_;
+  const RankLink ranks_;
   std::string stored_configuration_;  // in its checkpoints
   std::unique_ptr<Model> model_;
   TraceLog trace_;

@@ -11,6 +11,7 @@
 #include "engine/model/zeroed_ranges.h"
 #include "engine/step/gradient_sink.h"
 #include "offload/adamw/grad_stats.h"
+#include "offload/adamw/sum_nodes.h"
 
 namespace sluice::engine {
 namespace {
@@ -19,6 +20,13 @@ UnitViews views_at(const UnitLayout& layout, float* memory) {
   if (layout.parameters.empty()) return {};
   return {layout,
           at::from_blob(memory, {static_cast<std::int64_t>(layout.slot_elements)}, at::kFloat)};
+}
+
+std::uint64_t most_elements(const ModelLayout& model) {
+  std::uint64_t most = 0;
+  for (int unit = 0; unit < model.units(); ++unit)
+    most = std::max(most, model.layout(unit).elements);
+  return most;
 }
 
 void add(std::span<float> to, std::span<float> sum) {
@@ -40,7 +48,8 @@ class CpuGradientSink::Places {
         options_(options),
         gradient_(gradients),
         own_(accumulators),
-        borrowed_(accumulators + cpu_sink_unit_sum_bytes(model, options.type, options.sums)) {}
+        borrowed_(accumulators + cpu_sink_unit_sum_bytes(model, options.type, options.sums,
+                                                          options.ranks.part)) {}
 
   // Of the next unit, whose gradient takes so many bytes.
   std::vector<Sum> next(int unit, std::uint64_t gradient_bytes) {
@@ -49,7 +58,8 @@ class CpuGradientSink::Places {
     std::byte* own = own_;
     std::vector<Sum> sums(static_cast<std::size_t>(options_.sums.levels));
     for (std::size_t level = 0; level < sums.size(); ++level) {
-      const bool is_gradient = level == 0 && options_.type == offload::GradType::kFp32;
+      const bool is_gradient = level == 0 && options_.type == offload::GradType::kFp32 &&
+                               options_.ranks.is_alone();
       std::byte* const first = is_gradient ? gradient_ : own;
       if (!is_gradient) own += stride_bytes(layout);
       Sum& sum = sums[level];
@@ -66,8 +76,8 @@ class CpuGradientSink::Places {
 
  private:
   std::uint64_t stride_bytes(const UnitLayout& layout) const {
-    if (options_.sums.kept > 0) return cpu_sink_sum_bytes(layout);
-    return align_up(shared_accumulator_elements(model_) * sizeof(float), kCpuSinkAlignment);
+    if (options_.sums.kept > 0) return cpu_sink_sum_bytes(layout, options_.ranks.part);
+    return cpu_sink_shared_bytes(model_, options_.ranks.part);
   }
 
   const ModelLayout& model_;
@@ -81,10 +91,12 @@ Result<std::unique_ptr<CpuGradientSink>> CpuGradientSink::create(const ModelLayo
                                                                  aio::Executor& executor,
                                                                  const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(auto host,
-                          aio::PageMemory::map(cpu_sink_gradient_bytes(model, options.type),
-                                               options.huge_pages, &executor));
+                          aio::PageMemory::map(
+                                         cpu_sink_gradient_bytes(model, options.type,
+                                                                 options.ranks.part),
+                                         options.huge_pages, &executor));
   const std::uint64_t accumulator_bytes =
-      cpu_sink_accumulator_bytes(model, options.type, options.sums);
+      cpu_sink_accumulator_bytes(model, options.type, options.sums, options.ranks.part);
   aio::PageMemory accumulators;
   if (accumulator_bytes > 0) {
     SLUICE_ASSIGN_OR_RETURN(accumulators,
@@ -102,17 +114,23 @@ CpuGradientSink::CpuGradientSink(const ModelLayout& model, aio::Executor& execut
       options_(options),
       host_(std::move(host)),
       accumulators_(std::move(accumulators)),
-      units_(static_cast<std::size_t>(model.units())) {
+      units_(static_cast<std::size_t>(model.units())),
+      model_(model),
+      reduction_(options.ranks, most_elements(model)),
+      shard_(options.ranks.is_alone() ? 0
+                                      : offload::shard_piece_elements(most_elements(model),
+                                                                      options.ranks.part.world)) {
   Places places(model, options_, host_.data(), accumulators_.data());
   std::uint64_t offset_bytes = 0;
   for (int index = 0; index < model.units(); ++index) {
     const UnitLayout& layout = model.layout(index);
     Unit& unit = at(index);
     unit.elements = layout.elements;
+    unit.shard = offload::shard_of(layout.elements, options.ranks.part);
     unit.zeroed = zeroed_ranges(layout);
     unit.offset_bytes = offset_bytes;
     const std::uint64_t gradient_bytes =
-        align_up(layout.elements * offload::element_bytes(options.type), kCpuSinkAlignment);
+        align_up(unit.shard.elements * offload::element_bytes(options.type), kCpuSinkAlignment);
     offset_bytes += gradient_bytes;
     unit.sums = places.next(index, gradient_bytes);
     unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
@@ -165,22 +183,88 @@ Status CpuGradientSink::finish(int index) {
   SLUICE_CHECK(unit.is_open, "finish() of a unit that is open");
   unit.is_open = false;
   unit.finished = true;
-  unit.sum->reset(0);
+  unit.sum->reset(unit.shard.first_element);
   if (unit.elements == 0) return {};
-  unit.borrowed_by.take_over();
+  SLUICE_ASSIGN_OR_RETURN(const float* const gradient, reduced(index));
   std::byte* const out = host_.data() + unit.offset_bytes;
   const bool cast = options_.type != offload::GradType::kFp32;
+  if (!cast && !options_.ranks.is_alone())
+    std::memcpy(out, gradient, unit.shard.elements * sizeof(float));
   offload::cast_and_sum(executor_, options_.isa,
-                        {.grad = unit.sums[0].own.data(),
+                        {.grad = gradient,
                          .to = options_.type,
                          .out = cast ? reinterpret_cast<std::uint16_t*>(out) : nullptr,
-                         .elements = unit.elements},
+                         .elements = unit.shard.elements},
                         *unit.sum);
+  return {};
+}
+
+// The gradient of the unit's shard in fp32, of all ranks' micro-batches. Uses of a parameter are
+// reduced one after the other, and added last: the order of additions does not depend on ranks.
+Result<const float*> CpuGradientSink::reduced(int index) {
+  const Unit& unit = at(index);
+  if (options_.ranks.is_alone()) {
+    unit.borrowed_by.take_over();
+    return unit.sums[0].own.data();
+  }
+  const std::uint64_t gathered =
+      offload::gathered_elements(unit.elements, options_.ranks.part.world);
+  const std::span<float> own(unit.sums[0].own.data(), gathered);
+  SLUICE_ASSIGN_OR_RETURN(const std::span<float> first, reduction_.reduce(own));
+  if (unit.borrowed_by.uses() == 0) return first.data();
+  std::copy(first.begin(), first.end(), shard_.begin());
+  for (int use = 0; use < unit.borrowed_by.uses(); ++use) {
+    unit.borrowed_by.lay_out(use);
+    SLUICE_ASSIGN_OR_RETURN(const std::span<float> sum, reduction_.reduce(own));
+    for (const offload::ElementRange& range : unit.borrowed_by.ranges(use)) {
+      const std::uint64_t begin = std::max(range.first, unit.shard.first_element);
+      const std::uint64_t end = std::min(range.first + range.elements, unit.shard.end());
+      for (std::uint64_t i = begin; i < end; ++i)
+        shard_[i - unit.shard.first_element] += sum[i - unit.shard.first_element];
+    }
+  }
+  return shard_.data();
+}
+
+// Each rank's sums are of its shards: then all have all of them.
+Status CpuGradientSink::gather_square_sums() {
+  const offload::RankPart& part = options_.ranks.part;
+  std::vector<std::size_t> nodes(static_cast<std::size_t>(part.world));  // of each rank
+  for (int rank = 0; rank < part.world; ++rank) {
+    for (const Unit& unit : units_) {
+      const offload::UnitShard shard = offload::shard_of(unit.elements, {rank, part.world});
+      nodes[static_cast<std::size_t>(rank)] +=
+          offload::sum_node_count(shard.first_element, shard.elements);
+    }
+  }
+  const std::size_t most = *std::max_element(nodes.begin(), nodes.end());
+  std::vector<double> mine;
+  mine.reserve(most);
+  for (const Unit& unit : units_)
+    mine.insert(mine.end(), unit.sum->sums().begin(), unit.sum->sums().end());
+  mine.resize(most);
+  std::vector<double> all(most * static_cast<std::size_t>(part.world));
+  SLUICE_RETURN_IF_ERROR(options_.ranks.link->all_gather(
+      std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all))));
+  std::vector<std::size_t> next(static_cast<std::size_t>(part.world));
+  for (Unit& unit : units_) {
+    unit.sum->reset(0);
+    for (int rank = 0; rank < part.world; ++rank) {
+      const offload::UnitShard shard = offload::shard_of(unit.elements, {rank, part.world});
+      const std::size_t count = offload::sum_node_count(shard.first_element, shard.elements);
+      std::size_t& from = next[static_cast<std::size_t>(rank)];
+      unit.sum->append_sums(
+          shard.elements,
+          std::span(all).subspan(static_cast<std::size_t>(rank) * most + from, count));
+      from += count;
+    }
+  }
   return {};
 }
 
 Result<GradientTotals> CpuGradientSink::totals() {
   GradientTotals totals;
+  if (!options_.ranks.is_alone()) SLUICE_RETURN_IF_ERROR(gather_square_sums());
   for (int index = 0; index < static_cast<int>(units_.size()); ++index) {
     const Unit& unit = at(index);
     SLUICE_CHECK(unit.finished, "totals() of a step whose gradients are complete");

@@ -34,12 +34,21 @@ void unpack_blocks(offload::ParamForm form, const offload::Int8Blocks& blocks,
 }  // namespace
 
 CpuUnitParameters::CpuUnitParameters(const ModelLayout& model, const BaseForm& form,
-                                     offload::ParamOffloader& params)
-    : model_(model), form_(form), params_(params), slots_(static_cast<std::size_t>(model.units())) {
+                                     offload::ParamOffloader& params, const RankLink& ranks)
+    : model_(model),
+      form_(form),
+      params_(params),
+      ranks_(ranks),
+      slots_(static_cast<std::size_t>(model.units())) {
   const offload::ElementType type = offload::compute_type(form.form);
   for (int unit = 0; unit < model.units(); ++unit) {
     slots_[static_cast<std::size_t>(unit)].storage =
         std::make_unique<SlotStorage>(model.layout(unit), scalar_type(type), at::Device(at::kCPU));
+  }
+  if (!ranks.is_alone()) {
+    const GatheredPlaces places(model, type, ranks.part.world);
+    lender_ = zeroed(places.lender_bytes());
+    other_ = zeroed(places.other_bytes());
   }
   if (!form.is_int8) return;
   const UnpackedPlaces slots(model, type);
@@ -66,11 +75,30 @@ void* CpuUnitParameters::made_of(int unit, std::span<const std::byte> bytes) {
   return to;
 }
 
+Result<void*> CpuUnitParameters::gathered(int unit, std::span<const std::byte> shard) {
+  const std::uint64_t width = offload::element_bytes(offload::compute_type(form_.form));
+  const std::uint64_t piece =
+      offload::shard_piece_elements(model_.layout(unit).elements, ranks_.part.world) * width;
+  auto* const to = static_cast<std::byte*>((model_.lends(unit) ? lender_ : other_).data_ptr());
+  const std::span<std::byte> all(to, piece * static_cast<std::uint64_t>(ranks_.part.world));
+  const std::span<std::byte> mine =
+      all.subspan(piece * static_cast<std::uint64_t>(ranks_.part.rank), piece);
+  std::copy(shard.begin(), shard.end(), mine.begin());
+  Status done = ranks_.link->all_gather(mine, all);
+  if (!done.ok())
+    return std::move(done).error().with_context("gathering unit " + model_.layout(unit).name);
+  return static_cast<void*>(to);
+}
+
 Result<const UnitViews*> CpuUnitParameters::acquire(int unit) {
   Slot& slot = slots_[static_cast<std::size_t>(unit)];
   SLUICE_ASSIGN_OR_RETURN(slot.lease,
                           params_.acquire(unit, offload::ParamOffloader::Access::kRead));
-  if (form_.is_int8 && !slot.lease.bytes().empty()) {
+  if (!ranks_.is_alone()) {
+    SLUICE_ASSIGN_OR_RETURN(void* const place, gathered(unit, slot.lease.bytes()));
+    slot.storage->acquire(place);
+    slot.lease.release();
+  } else if (form_.is_int8 && !slot.lease.bytes().empty()) {
     slot.storage->acquire(made_of(unit, slot.lease.bytes()));
     slot.lease.release();
   } else {

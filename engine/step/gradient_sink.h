@@ -41,6 +41,7 @@
 #include "aio/result.h"
 #include "engine/model/model_layout.h"
 #include "engine/model/unit_views.h"
+#include "engine/step/rank_reduction.h"
 #include "offload/adamw/adamw_arrays.h"
 #include "offload/adamw/isa.h"
 #include "offload/adamw/square_sum.h"
@@ -123,13 +124,25 @@ class BorrowedSums {
            const UnitViews& sums);
   // Adds the sums to the lender's gradient.
   void take_over() const;
+  int uses() const { return static_cast<int>(uses_of_.size()); }  // borrowers
+  // Copies one borrower's sums to where the lender's gradient lay.
+  void lay_out(int use) const;
+  // Of the lender's elements, in which they then are.
+  const std::vector<offload::ElementRange>& ranges(int use) const {
+    return uses_of_[static_cast<std::size_t>(use)].ranges;
+  }
 
  private:
   struct Use {
     at::Tensor gradient;
     at::Tensor sum;
   };
+  struct UseOf {
+    std::vector<std::size_t> uses;
+    std::vector<offload::ElementRange> ranges;
+  };
   std::vector<Use> uses_;
+  std::vector<UseOf> uses_of_;  // by borrower
 };
 
 class CpuGradientSink final : public GradientSink {
@@ -140,7 +153,11 @@ class CpuGradientSink final : public GradientSink {
     bool huge_pages = true;
     offload::SumOrder order;
     offload::HeldSums sums;
+    RankLink ranks;
   };
+  // With several ranks the optimizer wants a shard of each unit, of the sum over all ranks: finish()
+  // and totals() are then for all of them to call, in one order.
+  //
   // Model and executor must outlive it; during finish() the executor is exclusive to it.
   static Result<std::unique_ptr<CpuGradientSink>> create(const ModelLayout& model,
                                                          aio::Executor& executor,
@@ -165,7 +182,8 @@ class CpuGradientSink final : public GradientSink {
     std::vector<Sum> sums;           // by level
     BorrowedSums borrowed_by;        // of what others borrow
     std::uint64_t offset_bytes = 0;  // in host_
-    std::uint64_t elements = 0;
+    std::uint64_t elements = 0;  // of the whole unit
+    offload::UnitShard shard;    // what the optimizer wants of it
     std::vector<offload::ElementRange> zeroed;
     std::unique_ptr<offload::SquareSum> sum;
     bool is_open = false;
@@ -173,6 +191,8 @@ class CpuGradientSink final : public GradientSink {
   };
   class Places;
 
+  Result<const float*> reduced(int unit);
+  Status gather_square_sums();
   const UnitViews& sums(int unit, int level) override;
   void zero(int unit, int level) override;
   void fold(int unit, int level) override;
@@ -186,6 +206,11 @@ class CpuGradientSink final : public GradientSink {
   aio::PageMemory host_;
   aio::PageMemory accumulators_;
   std::vector<Unit> units_;
+
+  // With several ranks.
+  const ModelLayout& model_;
+  RankReduction reduction_;
+  std::vector<float> shard_;  // what was reduced of a unit, while more is
 };
 
 }  // namespace sluice::engine

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -78,12 +79,18 @@ void Trainer::trace_units() {
 PassContext Trainer::context(int unit, std::size_t micro_batch) const {
   return {.run_seed = options_.run_seed,
           .step = state_.global_step,
-          .micro_batch = static_cast<std::int64_t>(first_ + micro_batch),
+          .micro_batch = number_in_step(first_ + micro_batch),
           .unit = unit,
           .rank = 0,
           .training = true,
           .deterministic = options_.deterministic,
           .documents = batch_->documents_of(first_ + micro_batch)};
+}
+
+// Over all ranks: each has as many, one behind the other.
+std::int64_t Trainer::number_in_step(std::size_t micro_batch) const {
+  return options_.ranks.part.rank * options_.waves.micro_batches +
+         static_cast<std::int64_t>(micro_batch);
 }
 
 // How long it took.
@@ -162,7 +169,8 @@ void Trainer::backward(int unit, const UnitViews& views) {
   parts_.gradients->open(unit);
   for (std::size_t m = 0; m < flow_.size(); ++m) {
     PassContext pass = context(unit, m);
-    const GradientSink::Target target = parts_.gradients->target(unit, pass.micro_batch);
+    const auto of_rank = static_cast<std::int64_t>(first_ + m);
+    const GradientSink::Target target = parts_.gradients->target(unit, of_rank);
     pass.overwrites = target.overwrites;
     const at::Tensor input = parts_.unit_inputs->take(unit, m);
     Saved recomputed;
@@ -170,7 +178,7 @@ void Trainer::backward(int unit, const UnitViews& views) {
     if (!kept) code.recompute(pass, views, input, recomputed);
     Saved& saved = kept ? saved_[static_cast<std::size_t>(unit)][m] : recomputed;
     flow_[m] = code.backward(pass, views, input, saved, flow_[m], target.sums);
-    parts_.gradients->added(unit, pass.micro_batch);
+    parts_.gradients->added(unit, of_rank);
   }
   parts_.unit_inputs->release(unit);
 }
@@ -289,14 +297,28 @@ void Trainer::measure_passes() {
   times_.forward_ns = std::max<std::int64_t>(0, times_.forward_ns);
 }
 
+// Of the whole step.
+double Trainer::counted_targets(const StepBatch& batch) const {
+  std::int64_t targets = 0;
+  for (std::size_t m = 0; m < batch.targets.size(); ++m)
+    targets += static_cast<std::int64_t>(batch.count(m));
+  if (!options_.ranks.is_alone()) must(options_.ranks.link->sum(std::span(&targets, 1)));
+  return static_cast<double>(targets);
+}
+
+// Added up in the order of the step's micro-batches, whichever ranks they are with.
 double Trainer::mean_loss(const StepBatch& batch) const {
-  double sum = 0;
-  double tokens = 0;
-  for (std::size_t m = 0; m < losses_.size(); ++m) {
-    sum += losses_[m].item<double>();
-    tokens += batch.count(m);
+  std::vector<double> sums;
+  for (const at::Tensor& loss : losses_) sums.push_back(loss.item<double>());
+  if (!options_.ranks.is_alone()) {
+    std::vector<double> all(sums.size() * static_cast<std::size_t>(options_.ranks.part.world));
+    must(options_.ranks.link->all_gather(std::as_bytes(std::span(sums)),
+                                         std::as_writable_bytes(std::span(all))));
+    sums = std::move(all);
   }
-  return sum / tokens;
+  double sum = 0;
+  for (const double of_micro_batch : sums) sum += of_micro_batch;
+  return sum / counted_targets(batch);
 }
 
 // The part of the step's data that the losses point to: the micro-batches whose loss is not finite,
@@ -416,8 +438,7 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   StepOutcome outcome;
   outcome.loss_scale = options_.loss_scale ? state_.loss_scale.scale : 1.0;
   outcome.learning_rate = config::learning_rate(options_.schedule, state_.applied_step);
-  double tokens = 0;
-  for (std::size_t m = 0; m < batch.targets.size(); ++m) tokens += batch.count(m);
+  const double tokens = counted_targets(batch);
   SLUICE_CHECK(tokens > 0, "a step has a target that counts");
   SLUICE_CHECK(static_cast<std::int64_t>(batch.inputs.size()) == options_.waves.micro_batches,
                "the waves are cut for a step's micro-batches");

@@ -98,6 +98,7 @@ class Trainer {
     std::uint64_t run_seed = 0;
     int prefetch_units = 1;
     std::optional<UnitBinding::Widths> hash_widths;  // run.hash_units
+    RankLink ranks;
   };
   // All must outlive it.
   struct Parts {
@@ -145,6 +146,8 @@ class Trainer {
   void measure_passes();
   void prefetch_behind(std::size_t position);
   void prefetch_sums(std::size_t position);
+  std::int64_t number_in_step(std::size_t micro_batch) const;
+  double counted_targets(const StepBatch& batch) const;
   double mean_loss(const StepBatch& batch) const;
   std::string suspects(const StepBatch& batch) const;
   void handle_overflow(const StepBatch& batch, const GradientTotals& totals, StepOutcome& outcome);

@@ -20,6 +20,7 @@
 #include "engine/budget/base_form.h"
 #include "engine/model/model_layout.h"
 #include "engine/model/slot_storage.h"
+#include "engine/step/rank_reduction.h"
 #include "offload/params/param_offloader.h"
 #include "offload/step_program.h"
 
@@ -99,12 +100,14 @@ void expect_passes(const ExpectedParts& parts, const offload::StepProgram& progr
 // are there in 8 bits. Then they are made into what is computed with each time they are acquired,
 // by all of LibTorch's threads.
 //
-// Memory:  UnpackedPlaces of a base in 8 bits; else none.
+// Memory:  UnpackedPlaces of a base in 8 bits, GatheredPlaces with several ranks; else none.
+// With several ranks each has shards of trained units, which are gathered when a unit is acquired:
+// acquire() is then for all ranks to call, in one order.
 class CpuUnitParameters final : public UnitParameters {
  public:
-  // All but `form` must outlive it. `form`: is_int8 only for a base.
-  CpuUnitParameters(const ModelLayout& model, const BaseForm& form,
-                    offload::ParamOffloader& params);
+  // All but `form` must outlive it. `form`: is_int8 only for a base, of which every rank has all.
+  CpuUnitParameters(const ModelLayout& model, const BaseForm& form, offload::ParamOffloader& params,
+                    const RankLink& ranks = {});
 
   Status prefetch(int unit) override;
   Result<const UnitViews*> acquire(int unit) override;
@@ -118,13 +121,15 @@ class CpuUnitParameters final : public UnitParameters {
   };
 
   // Into one of the two below.
+  Result<void*> gathered(int unit, std::span<const std::byte> shard);
   void* made_of(int unit, std::span<const std::byte> bytes);
 
   const ModelLayout& model_;
   const BaseForm form_;
   offload::ParamOffloader& params_;
+  const RankLink ranks_;
   std::vector<Slot> slots_;  // by unit
-  at::Tensor lender_;        // of a base in 8 bits: UnpackedPlaces
+  at::Tensor lender_;        // of a base in 8 bits: UnpackedPlaces; of shards: GatheredPlaces
   at::Tensor other_;
 };
 
