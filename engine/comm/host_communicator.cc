@@ -10,7 +10,7 @@
 namespace sluice::engine {
 namespace {
 
-constexpr std::uint64_t kScratchBytes = 4U << 20;
+constexpr std::uint64_t kScratchBytes = 1U << 20;
 // The least of a piece that travels at once, however many ranks share the scratch.
 constexpr std::uint64_t kLeastBlockBytes = 4096;
 

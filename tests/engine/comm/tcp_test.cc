@@ -14,6 +14,7 @@
 #include "engine/comm/tcp_communicator.h"
 #include "engine/comm/tcp_socket.h"
 #include "tests/engine/comm/collective_suite.h"
+#include "tests/engine/comm/tcp_ranks.h"
 
 namespace sluice::engine {
 namespace {
@@ -24,50 +25,6 @@ using std::chrono::steady_clock;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-
-// The options of each rank of a run; rank 0 gets the socket that listens.
-std::vector<TcpOptions> options_of(const std::vector<RankPlace>& places) {
-  auto listener = listen_at(true, 0);
-  EXPECT_TRUE(listener.ok());
-  std::vector<TcpOptions> all;
-  for (std::size_t rank = 0; rank < places.size(); ++rank) {
-    TcpOptions options;
-    const auto local_world = std::count_if(places.begin(), places.end(), [&](const RankPlace& p) {
-      return p.host == places[rank].host;
-    });
-    options.context = {.rank = static_cast<int>(rank),
-                       .world = static_cast<int>(places.size()),
-                       .local_rank = places[rank].local_rank,
-                       .local_world = static_cast<int>(local_world)};
-    options.master_address = "127.0.0.1";
-    options.master_port = port_of(*listener);
-    options.host = places[rank].host;
-    options.rendezvous_timeout = seconds(20);
-    options.collective_timeout = seconds(20);
-    all.push_back(options);
-  }
-  all[0].listening_socket = listener->release();
-  return all;
-}
-
-using RankBody = std::function<void(int rank, Communicator& comm)>;
-
-// Each rank in a thread; the status of each rendezvous.
-std::vector<Status> in_threads(const std::vector<TcpOptions>& options, const RankBody& body) {
-  std::vector<Status> statuses(options.size());
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < options.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      auto comm = make_tcp_communicator(options[rank]);
-      statuses[rank] = comm.status();
-      if (comm.ok()) body(static_cast<int>(rank), **comm);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return statuses;
-}
-
-std::string message_of(const Status& status) { return status.ok() ? "" : status.error().message(); }
 
 class TcpSuite : public testing::TestWithParam<std::vector<int>> {};
 
@@ -88,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(Hosts, TcpSuite,
                                          std::vector{2, 1, 2}));
 
 TEST(Tcp, MovesMoreThanItsScratchHolds) {
-  const SuiteOptions suite{.places = places_of(std::array{3}), .large_piece_bytes = 1'500'004};
+  const SuiteOptions suite{.places = places_of(std::array{3}), .large_piece_bytes = 400'004};
   std::vector<std::vector<std::string>> complaints(3);
   in_threads(options_of(suite.places), [&](int rank, Communicator& comm) {
     complaints[static_cast<std::size_t>(rank)] = check_collectives(comm, suite);
@@ -110,7 +67,8 @@ TEST(Tcp, TellsOthersWhyARankGivesUp) {
   std::vector<Status> ends(3);
   const auto begin = steady_clock::now();
   in_threads(options_of(places_of(std::array{2, 1})), [&](int rank, Communicator& comm) {
-    ASSERT_TRUE(comm.barrier().ok());
+    // The others may still be in it when rank 2 gives up.
+    static_cast<void>(comm.barrier());
     if (rank == 2) {
       comm.abort("the GPU ran out of memory");
       comm.abort("a second reason");
