@@ -63,7 +63,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 // How long an error of NCCL's waits for word from the rank that caused it.
-constexpr milliseconds kWordWithin{2000};
+constexpr milliseconds kWordWithin{1000};
 constexpr milliseconds kLookEvery{50};
 constexpr milliseconds kCloseWithin{5000};
 // A waiter looks often at first, then seldom.
