@@ -180,8 +180,8 @@ ControlChannel::ControlChannel(const TcpOptions& options)
       wake_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 Result<std::unique_ptr<ControlChannel>> ControlChannel::join(const TcpOptions& options,
+                                                             FileDescriptor listener,
                                                              std::uint16_t data_port) {
-  FileDescriptor listener(options.listening_socket);
   SLUICE_RETURN_IF_ERROR(check_context(options.context));
   std::unique_ptr<ControlChannel> channel(new ControlChannel(options));
   if (!channel->failure_event_.is_open() || !channel->wake_event_.is_open()) {
@@ -266,10 +266,9 @@ Status ControlChannel::gather_ranks(FileDescriptor listener, std::uint16_t data_
       // Nobody has a reason to speak before the table is out.
       if (!member.reader.read_some(member.socket)) {
         const auto index = static_cast<std::size_t>(member.rank);
-        return tell_all(
-            Error(ErrorCode::kIo, "rank " + std::to_string(member.rank) + " (" +
-                                      hellos[index]->host.substr(0, hellos[index]->host.find('/')) +
-                                      ") is gone: it left before all had come"));
+        return tell_all(Error(ErrorCode::kIo, "rank " + std::to_string(member.rank) + " (" +
+                                                  host_name(hellos[index]->host) +
+                                                  ") is gone: it left before all had come"));
       }
     }
     for (std::size_t i = 0; i < strangers.size();) {

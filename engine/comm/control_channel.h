@@ -41,8 +41,9 @@ class ControlChannel {
     std::vector<HostAndPort> targets;  // where each listens for data
   };
 
-  // data_port: where this rank listens for data.
+  // data_port: where this rank listens for data. Rank 0 may bring a socket that listens already.
   static Result<std::unique_ptr<ControlChannel>> join(const TcpOptions& options,
+                                                      FileDescriptor listener,
                                                       std::uint16_t data_port);
   // Says good-bye, unless there was a failure.
   ~ControlChannel();

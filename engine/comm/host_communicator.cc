@@ -315,11 +315,13 @@ class HostCommunicator final : public Communicator {
 
 }  // namespace
 
+std::string host_name(std::string_view host) { return std::string(host.substr(0, host.find('/'))); }
+
 std::string name_of_rank(std::span<const RankPlace> places, int rank) {
   std::string name = "rank " + std::to_string(rank);
   const auto index = static_cast<std::size_t>(rank);
   if (rank < 0 || index >= places.size()) return name;
-  return name + " (" + places[index].host.substr(0, places[index].host.find('/')) + ")";
+  return name + " (" + host_name(places[index].host) + ")";
 }
 
 std::string list_ranks(std::span<const int> ranks) {
@@ -388,12 +390,12 @@ Result<Groups> make_groups(std::span<const RankPlace> places, int own_rank) {
       return Error(ErrorCode::kInvalidArgument,
                    "ranks " + std::to_string(there->second) + " and " + std::to_string(rank) +
                        " are both local rank " + std::to_string(place.local_rank) + " of host " +
-                       place.host.substr(0, place.host.find('/')) + ", and would share a GPU");
+                       host_name(place.host) + ", and would share a GPU");
     }
   }
   for (const auto& [host, ranks] : hosts) {
     if (ranks.rbegin()->first + 1 != static_cast<int>(ranks.size()) || ranks.begin()->first != 0) {
-      return Error(ErrorCode::kInvalidArgument, "host " + host.substr(0, host.find('/')) + " has " +
+      return Error(ErrorCode::kInvalidArgument, "host " + host_name(host) + " has " +
                                                     std::to_string(ranks.size()) +
                                                     " ranks, whose local ranks are not 0 to " +
                                                     std::to_string(ranks.size() - 1));

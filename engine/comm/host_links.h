@@ -28,6 +28,8 @@ struct RankPlace {
   int local_rank = 0;
 };
 
+// Of RankPlace::host, the part for people.
+std::string host_name(std::string_view host);
 // "rank 2 (gpu01)".
 std::string name_of_rank(std::span<const RankPlace> places, int rank);
 // "rank 2", "ranks 2 and 5", "ranks 1, 2 and 5"; of very many, the first ones and their number.

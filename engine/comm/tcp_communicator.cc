@@ -272,9 +272,11 @@ class TcpLinks final : public HostLinks {
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> make_tcp_communicator(const TcpOptions& options) {
+  FileDescriptor listening(options.listening_socket);
   SLUICE_ASSIGN_OR_RETURN(const FileDescriptor listener,
                           listen_at(is_loopback(options.master_address), 0));
-  SLUICE_ASSIGN_OR_RETURN(auto control, ControlChannel::join(options, port_of(listener)));
+  SLUICE_ASSIGN_OR_RETURN(auto control,
+                          ControlChannel::join(options, std::move(listening), port_of(listener)));
   auto links = std::make_unique<TcpLinks>(options, std::move(control));
   SLUICE_RETURN_IF_ERROR(links->connect_all(listener, time_now() + options.rendezvous_timeout));
   return make_host_communicator(std::move(links));

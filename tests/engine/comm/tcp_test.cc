@@ -10,6 +10,7 @@
 #include <csignal>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include "engine/comm/tcp_communicator.h"
 #include "engine/comm/tcp_socket.h"
@@ -150,6 +151,65 @@ TEST(Tcp, RefusesAStreamAndSizesBeforeAnythingIsSent) {
   });
 }
 
+// Ranks as processes. Each ends with what `body` returns, which reaches the parent as text.
+class Processes {
+ public:
+  using Body = std::function<std::string(Communicator& comm, const std::function<void()>& ready)>;
+
+  Processes(const std::vector<TcpOptions>& options, const Body& body) {
+    for (const TcpOptions& of_rank : options) {
+      std::array<int, 2> pipe{};
+      EXPECT_EQ(::pipe(pipe.data()), 0);
+      const pid_t child = ::fork();
+      if (child == 0) {
+        auto comm = make_tcp_communicator(of_rank);
+        const auto say = [&](const std::string& text) {
+          static_cast<void>(::write(pipe[1], text.data(), text.size()) > 0);
+        };
+        if (comm.ok()) say(body(**comm, [&] { say("ready\n"); }));
+        if (!comm.ok()) say(comm.error().message());
+        if (comm.ok()) comm->reset();
+        ::_exit(0);
+      }
+      ::close(pipe[1]);
+      children_.push_back(child);
+      pipes_.emplace_back(pipe[0]);
+    }
+    if (options[0].listening_socket >= 0) ::close(options[0].listening_socket);
+  }
+  ~Processes() {
+    for (const pid_t child : children_) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+    }
+  }
+  Processes(const Processes&) = delete;
+  Processes& operator=(const Processes&) = delete;
+
+  void signal(int rank, int number) { ::kill(children_[static_cast<std::size_t>(rank)], number); }
+  void wait_until_ready() {
+    for (const FileDescriptor& pipe : pipes_) {
+      std::array<char, 6> word{};
+      EXPECT_EQ(::read(pipe.get(), word.data(), word.size()), 6);
+    }
+  }
+  // What a rank said at its end.
+  std::string last_words(int rank) {
+    std::string words;
+    std::array<char, 4096> chunk{};
+    while (true) {
+      const ssize_t got =
+          ::read(pipes_[static_cast<std::size_t>(rank)].get(), chunk.data(), chunk.size());
+      if (got <= 0) return words;
+      words.append(chunk.data(), static_cast<std::size_t>(got));
+    }
+  }
+
+ private:
+  std::vector<pid_t> children_;
+  std::vector<FileDescriptor> pipes_;
+};
+
 // --- rendezvous ----------------------------------------------------------------------------------
 
 TEST(Rendezvous, NamesRanksThatNeverCome) {
@@ -207,6 +267,31 @@ TEST(Rendezvous, NamesARankThatTwoProcessesClaim) {
   }
 }
 
+TEST(Rendezvous, SaysThatThePortIsTaken) {
+  auto options = options_of(places_of(std::array{2}));
+  const FileDescriptor taken(std::exchange(options[0].listening_socket, -1));
+  const auto comm = make_tcp_communicator(options[0]);
+  ASSERT_FALSE(comm.ok());
+  EXPECT_EQ(comm.error().code(), ErrorCode::kBusy);
+  EXPECT_THAT(comm.error().message(),
+              AllOf(HasSubstr("port " + std::to_string(options[0].master_port)),
+                    HasSubstr("choose another MASTER_PORT")));
+}
+
+TEST(Rendezvous, NamesARankThatLeavesBeforeAllHaveCome) {
+  auto options = options_of(places_of(std::array{3}));
+  Processes first({options[1]}, [](Communicator&, const auto&) { return "it came"; });
+  std::thread killer([&] {
+    std::this_thread::sleep_for(milliseconds(500));
+    first.signal(0, SIGKILL);
+  });
+  options.resize(1);
+  const auto statuses = in_threads(options, [](int, Communicator&) { FAIL(); });
+  killer.join();
+  EXPECT_THAT(message_of(statuses[0]),
+              HasSubstr("rank 1 (a) is gone: it left before all had come"));
+}
+
 TEST(Rendezvous, DropsStrangersAndTurnsAwayOtherRuns) {
   auto options = options_of(places_of(std::array{2}));
   const HostAndPort master{"127.0.0.1", options[0].master_port};
@@ -227,67 +312,6 @@ TEST(Rendezvous, DropsStrangersAndTurnsAwayOtherRuns) {
   EXPECT_THAT(message_of(statuses[2]),
               testing::AnyOf(HasSubstr("rank 0 of another run"), HasSubstr("rank 0")));
 }
-
-// --- processes -----------------------------------------------------------------------------------
-
-// Ranks as processes. Each ends with what `body` returns, which reaches the parent as text.
-class Processes {
- public:
-  using Body = std::function<std::string(Communicator& comm, const std::function<void()>& ready)>;
-
-  Processes(const std::vector<TcpOptions>& options, const Body& body) {
-    for (const TcpOptions& of_rank : options) {
-      std::array<int, 2> pipe{};
-      EXPECT_EQ(::pipe(pipe.data()), 0);
-      const pid_t child = ::fork();
-      if (child == 0) {
-        auto comm = make_tcp_communicator(of_rank);
-        const auto say = [&](const std::string& text) {
-          static_cast<void>(::write(pipe[1], text.data(), text.size()) > 0);
-        };
-        if (comm.ok()) say(body(**comm, [&] { say("ready\n"); }));
-        if (!comm.ok()) say(comm.error().message());
-        if (comm.ok()) comm->reset();
-        ::_exit(0);
-      }
-      ::close(pipe[1]);
-      children_.push_back(child);
-      pipes_.emplace_back(pipe[0]);
-    }
-    ::close(options[0].listening_socket);
-  }
-  ~Processes() {
-    for (const pid_t child : children_) {
-      ::kill(child, SIGKILL);
-      ::waitpid(child, nullptr, 0);
-    }
-  }
-  Processes(const Processes&) = delete;
-  Processes& operator=(const Processes&) = delete;
-
-  void signal(int rank, int number) { ::kill(children_[static_cast<std::size_t>(rank)], number); }
-  void wait_until_ready() {
-    for (const FileDescriptor& pipe : pipes_) {
-      std::array<char, 6> word{};
-      EXPECT_EQ(::read(pipe.get(), word.data(), word.size()), 6);
-    }
-  }
-  // What a rank said at its end.
-  std::string last_words(int rank) {
-    std::string words;
-    std::array<char, 4096> chunk{};
-    while (true) {
-      const ssize_t got =
-          ::read(pipes_[static_cast<std::size_t>(rank)].get(), chunk.data(), chunk.size());
-      if (got <= 0) return words;
-      words.append(chunk.data(), static_cast<std::size_t>(got));
-    }
-  }
-
- private:
-  std::vector<pid_t> children_;
-  std::vector<FileDescriptor> pipes_;
-};
 
 TEST(TcpProcesses, DoEveryCollectiveAsTheOracleSays) {
   const SuiteOptions suite{.places = places_of(std::array{2, 2})};
