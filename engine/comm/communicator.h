@@ -14,7 +14,8 @@
 // Sums:    in fp32, in ascending order of ranks where the implementation says deterministic();
 //          elsewhere in an order that is the same on all ranks. Either way all ranks get the same
 //          bits.
-// Threads: one at a time; all ranks have to make their calls in one order. abort() and health(): any.
+// Threads: one at a time; all ranks have to make their calls in one order. abort() and health():
+//          any.
 // Errors:  kInvalidArgument for sizes and overlaps that break these rules, before anything is sent;
 //          afterwards whatever the transport reports, naming the ranks that are to blame where it
 //          can know: kTimedOut (they did not come), kIo (they are gone), kCancelled (one called
@@ -98,15 +99,17 @@ class Communicator {
   // Texts of any lengths up to kMaxTextBytes.
   Result<std::vector<std::string>> all_gather_text(std::string_view mine,
                                                    ProcessGroup group = ProcessGroup::kWorld);
-  // In place, and exact: kInvalidArgument, on every rank, where a sum does not fit. There is none of
-  // doubles: their sum depends on the order, which is the caller's matter after all_gather_values().
+  // In place, and exact: kInvalidArgument, on every rank, where a sum does not fit. There is none
+  // of doubles: their sum depends on the order, which is the caller's matter after
+  // all_gather_values().
   Status sum(std::span<std::int64_t> values, ProcessGroup group = ProcessGroup::kWorld);
 
   // Waits until what was enqueued on the stream is done, but no longer than the time-out of
   // collectives, nor once another rank is known to have failed.
   virtual Status finish(void* stream) = 0;
-  // Ends the run: what other ranks wait in, and their later calls, return kCancelled with this reason
-  // within about a second. The first reason counts. MPI ends all processes, this one included.
+  // Ends the run: what other ranks wait in, and their later calls, return kCancelled with this
+  // reason within about a second. The first reason counts. MPI ends all processes, this one
+  // included.
   virtual void abort(std::string_view reason) noexcept = 0;
   // The first failure that is known of any rank, without waiting.
   virtual Status health() const = 0;

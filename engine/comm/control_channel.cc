@@ -124,7 +124,7 @@ std::optional<Hello> unpack_hello(std::string_view payload) {
 Frame failure_frame(int rank, const Error& error) {
   const std::string_view reason = error.message();
   return {kFailure, Packer()
-                        .number(static_cast<std::uint64_t>(rank + 1))
+                        .number(static_cast<std::uint64_t>(std::int64_t{rank} + 1))
                         .number(static_cast<std::uint64_t>(error.code()))
                         .text(reason.substr(0, kMaxReasonBytes))
                         .take()};
@@ -389,11 +389,11 @@ Status ControlChannel::ask_master(std::uint16_t data_port, Deadline deadline) {
   for (int rank = 0; rank < options_.context.world && from.good(); ++rank) {
     const int local_rank = from.small_number();
     std::string host = from.text();
-    std::string address = from.text();
+    const std::string address = from.text();
     const int port = from.small_number();
     table_.places.push_back({std::move(host), local_rank});
-    table_.targets.push_back({address.empty() ? options_.master_address : std::move(address),
-                              static_cast<std::uint16_t>(port)});
+    table_.targets.push_back(
+        {address.empty() ? options_.master_address : address, static_cast<std::uint16_t>(port)});
   }
   if (frame->type != kTable || !from.good()) {
     return Error(ErrorCode::kCorrupt,

@@ -1,15 +1,15 @@
 // ControlChannel: how the ranks of a run find each other and know that all are alive, over TCP.
 //
-// Rendezvous: rank 0 listens at the master's address and everyone connects to it, trying again until
-//             the time limit. When all have come they get a table of all: hosts, local ranks, and
-//             where each listens for data. Who is missing then is named to those who came.
-// Life:       a thread watches. A process that dies closes its connection, a host that vanishes sends
-//             no beats; rank 0 passes on to all what it sees or is told. The first failure of the run
-//             is the one that counts, everywhere.
+// Rendezvous: rank 0 listens at the master's address and everyone connects to it, trying again
+//             until the time limit. When all have come they get a table of all: hosts, local ranks,
+//             and where each listens for data. Who is missing then is named to those who came.
+// Life:       a thread watches. A process that dies closes its connection, a host that vanishes
+//             sends no beats; rank 0 passes on to all what it sees or is told. The first failure of
+//             the run is the one that counts, everywhere.
 // Threads:    join() once; the rest from any thread.
-// Trust:      the network is trusted, as NCCL's and PyTorch's rendezvous trust it: strangers who send
-//             something else are dropped, but nothing is encrypted or signed. With a master that is
-//             localhost, nothing listens beyond loopback.
+// Trust:      the network is trusted, as NCCL's and PyTorch's rendezvous trust it: strangers who
+//             send something else are dropped, but nothing is encrypted or signed. With a master
+//             that is localhost, nothing listens beyond loopback.
 // Errors:     kTimedOut (who did not come), kInvalidArgument (ranks that do not fit together),
 //             kBusy (the port is taken), else as communicator.h.
 #pragma once

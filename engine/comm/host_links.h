@@ -3,8 +3,8 @@
 //
 // Memory:  exchange() allocates nothing but what an error says.
 // Threads: exchange() one at a time; abort() and failure() any.
-// Errors:  as communicator.h has them. The first failure of the run, wherever it was, is the one that
-//          all later calls return.
+// Errors:  as communicator.h has them. The first failure of the run, wherever it was, is the one
+//          that all later calls return.
 #pragma once
 
 #include <array>
@@ -101,8 +101,9 @@ class HostLinks {
   virtual int rank() const = 0;
   virtual const std::vector<RankPlace>& places() const = 0;  // of every rank
 
-  // Sends and receives all of them at once, at most one each way with a rank, never this one; returns
-  // when the last is done. Every Outgoing meets an Incoming of the same size on the other side.
+  // Sends and receives all of them at once, at most one each way with a rank, never this one;
+  // returns when the last is done. Every Outgoing meets an Incoming of the same size on the other
+  // side.
   virtual Status exchange(const MessageLabel& label, std::span<const Outgoing> sends,
                           std::span<const Incoming> receives) = 0;
 

@@ -140,6 +140,7 @@ Result<std::unique_ptr<Communicator>> make_mpi_communicator(const MpiOptions& op
     return Error(ErrorCode::kIo, error.data());
   }
   std::vector<RankPlace> places;
+  places.reserve(first_of_host.size());
   for (std::size_t i = 0; i < first_of_host.size(); ++i) {
     places.push_back({"host of rank " + std::to_string(first_of_host[i]), local_rank[i]});
   }

@@ -1,5 +1,5 @@
-// What is used of NCCL, 2.18 or newer, written down here: the library is opened at run time, as most
-// builds and machines have none. Names and values are those of nccl.h.
+// What is used of NCCL, 2.18 or newer, written down here: the library is opened at run time, as
+// most builds and machines have none. Names and values are those of nccl.h.
 #pragma once
 
 #include <climits>
@@ -31,8 +31,8 @@ constexpr RedOp kRedSum = 0;
 constexpr int kSplitNoColor = -1;
 constexpr int kUndefined = INT_MIN;
 
-// ncclConfig_t as it was in 2.18: newer versions take it by its size and version, and set the rest as
-// if nobody had said anything.
+// ncclConfig_t as it was in 2.18: newer versions take it by its size and version, and set the rest
+// as if nobody had said anything.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned int magic = 0xcafebeef;

@@ -313,7 +313,7 @@ class NcclCommunicator final : public Communicator {
     while (true) {
       const Result<bool> is_done = done();
       if (!is_done.ok()) return give_up(is_done.error());
-      const Status known = health();
+      Status known = health();
       if (!known.ok()) {
         abort_nccl();
         return known;
@@ -342,8 +342,8 @@ class NcclCommunicator final : public Communicator {
     return Error(ErrorCode::kIo, words);
   }
 
-  // A failure that was seen here. A rank that died makes NCCL fail everywhere; who it was, the host's
-  // transport knows a moment later.
+  // A failure that was seen here. A rank that died makes NCCL fail everywhere; who it was, the
+  // host's transport knows a moment later.
   Status give_up(const Error& error) {
     if (error.code() != ErrorCode::kTimedOut) {
       const auto until = steady_clock::now() + kWordWithin;

@@ -330,7 +330,7 @@ Result<std::vector<std::string>> parse_node_list(std::string_view list) {
   if (list.size() > kMaxListChars) return wrong("a node list of more than 1 MiB");
   for (std::size_t begin = 0; begin <= list.size();) {
     const std::size_t stop = list.find_first_of(",[", begin);
-    std::size_t end = list.size();
+    std::size_t end = std::min(stop, list.size());
     if (stop != std::string_view::npos && list[stop] == '[') {
       const std::size_t close = list.find(']', stop);
       if (close == std::string_view::npos)
@@ -344,7 +344,6 @@ Result<std::vector<std::string>> parse_node_list(std::string_view list) {
                                            list.substr(stop + 1, close - stop - 1), suffix,
                                            &nodes));
     } else {
-      end = std::min(stop, list.size());
       const std::string_view name = list.substr(begin, end - begin);
       if (name.empty() || name.find_first_of("] \t\r\n") != std::string_view::npos) {
         return wrong(quoted(list) + " is no list of nodes");

@@ -24,8 +24,8 @@ struct TcpOptions {
   // Where rank 0 listens, as the others reach it.
   std::string master_address = "localhost";
   std::uint16_t master_port = kDefaultMasterPort;
-  // Rank 0: a socket that listens there already, which is taken over: a parent that starts the ranks
-  // can draw a free port and hand it down. -1: rank 0 makes one.
+  // Rank 0: a socket that listens there already, which is taken over: a parent that starts the
+  // ranks can draw a free port and hand it down. -1: rank 0 makes one.
   int listening_socket = -1;
   // The same for all ranks, and another for every run that might meet this one at its port.
   std::string job = {};

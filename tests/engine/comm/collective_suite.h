@@ -1,8 +1,9 @@
 // What every transport has to do: each collective, on each group, against sums and copies that the
 // suite works out by itself from what all ranks are known to give.
 //
-// Every rank calls check_collectives() with the same options; it returns what was wrong, in words, and
-// nothing when all was right. No GoogleTest here: ranks are threads, processes, or started by mpirun.
+// Every rank calls check_collectives() with the same options; it returns what was wrong, in words,
+// and nothing when all was right. No GoogleTest here: ranks are threads, processes, or started by
+// mpirun.
 #pragma once
 
 #include <cstddef>

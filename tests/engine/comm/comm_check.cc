@@ -2,11 +2,11 @@
 //
 //   comm_check [--ranks N] [--library PATH] [--no-kill]
 //
-// Checks every collective on every group against the suite's oracle, measures all_gather and all_to_all
-// at 32 and 256 MiB (the gathered whole; GB/s that reach a GPU from the others, median of 5 runs of 10),
-// and at last lets one rank be killed in the middle: all others have to name it within 5 s. Started by
-// itself it starts N ranks (2) on this host; started by a launcher it is one rank, and kills none.
-// Ends with 0 if all was right.
+// Checks every collective on every group against the suite's oracle, measures all_gather and
+// all_to_all at 32 and 256 MiB (the gathered whole; GB/s that reach a GPU from the others, median
+// of 5 runs of 10), and at last lets one rank be killed in the middle: all others have to name it
+// within 5 s. Started by itself it starts N ranks (2) on this host; started by a launcher it is one
+// rank, and kills none. Ends with 0 if all was right.
 #include <cuda_runtime.h>
 #include <sys/wait.h>
 #include <unistd.h>

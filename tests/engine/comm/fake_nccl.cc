@@ -1,7 +1,7 @@
-// NCCL's functions for ranks that are threads of one process, and whose device memory is host memory:
-// enough to see what the communicator does with them. Like NCCL they only enqueue: each communicator
-// has a thread that does one thing after another, and a stream is done when all of its things are.
-// Nothing completes before all ranks have come, so that "in progress" is seen as well.
+// NCCL's functions for ranks that are threads of one process, and whose device memory is host
+// memory: enough to see what the communicator does with them. Like NCCL they only enqueue: each
+// communicator has a thread that does one thing after another, and a stream is done when all of its
+// things are. Nothing completes before all ranks have come, so that "in progress" is seen as well.
 //
 // What tests do to it: fake_nccl_*() at the end.
 #include <algorithm>
@@ -341,7 +341,8 @@ int fake_nccl_stream_done(void* stream) {
   const std::scoped_lock lock(mutex);
   return under_way[stream] == 0 ? 1 : 0;
 }
-// The rank of the world that does nothing of what is enqueued on it, or that reports an error; -1: none.
+// The rank of the world that does nothing of what is enqueued on it, or that reports an error; -1:
+// none.
 void fake_nccl_set(int hangs, int fails) {
   const std::scoped_lock lock(mutex);
   hanging_rank = hangs;

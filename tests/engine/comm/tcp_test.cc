@@ -1,5 +1,5 @@
-// The collectives over TCP, with ranks as threads and as processes, and what becomes of a run in which
-// a rank dies, hangs, never comes, or calls something else.
+// The collectives over TCP, with ranks as threads and as processes, and what becomes of a run in
+// which a rank dies, hangs, never comes, or calls something else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
