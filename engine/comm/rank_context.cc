@@ -333,8 +333,9 @@ Result<std::vector<std::string>> parse_node_list(std::string_view list) {
     std::size_t end = std::min(stop, list.size());
     if (stop != std::string_view::npos && list[stop] == '[') {
       const std::size_t close = list.find(']', stop);
-      if (close == std::string_view::npos)
+      if (close == std::string_view::npos) {
         return wrong(quoted(list) + " has a '[' without its ']'");
+      }
       end = std::min(list.find(',', close), list.size());
       const std::string_view suffix = list.substr(close + 1, end - close - 1);
       if (suffix.find_first_of("[]") != std::string_view::npos) {

@@ -195,6 +195,7 @@ Message gather(FakeComm* comm, const void* from, std::size_t size) {
 
 }  // namespace
 
+// NOLINTBEGIN(readability-identifier-naming): they are NCCL's.
 extern "C" {
 
 int ncclGetVersion(int* version) {
@@ -364,3 +365,4 @@ std::size_t fake_nccl_largest_send() {
 }
 
 }  // extern "C"
+// NOLINTEND(readability-identifier-naming)

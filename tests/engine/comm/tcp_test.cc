@@ -25,7 +25,6 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::Not;
 
 class TcpSuite : public testing::TestWithParam<std::vector<int>> {};
 
