@@ -14,8 +14,7 @@
 // Sums:    in fp32, in ascending order of ranks where the implementation says deterministic();
 //          elsewhere in an order that is the same on all ranks. Either way all ranks get the same
 //          bits.
-// Threads: one at a time; all ranks have to make their calls in one order. abort() and health():
-//          any.
+// Threads: one at a time, and in one order on all ranks; abort() and health() from any thread.
 // Errors:  kInvalidArgument for sizes and overlaps that break these rules, before anything is sent;
 //          afterwards whatever the transport reports, naming the ranks that are to blame where it
 //          can know: kTimedOut (they did not come), kIo (they are gone), kCancelled (one called

@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // How long one that lost a connection waits to learn from the control channel why.
-constexpr seconds kVerdictWithin{2};
+constexpr seconds kVerdictWithin{1};
 constexpr seconds kConnectAttempt{1};
 
 // The first message on a connection for data.

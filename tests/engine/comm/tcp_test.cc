@@ -116,6 +116,19 @@ TEST(Tcp, NamesARankThatDoesNotCallWhatOthersDo) {
   }
 }
 
+TEST(Tcp, NamesARankThatLeftWithoutSayingWhy) {
+  std::vector<Status> ends(3);
+  in_threads(options_of(places_of(std::array{3})), [&](int rank, Communicator& comm) {
+    if (rank == 1) return;
+    std::array<int, 3> all{};
+    ends[static_cast<std::size_t>(rank)] = comm.all_gather_values(rank, all);
+  });
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(message_of(ends[static_cast<std::size_t>(rank)]),
+                HasSubstr("rank 1 (a) is not there any more for all_gather"));
+  }
+}
+
 TEST(Tcp, RefusesCollectivesOfDifferentKindsAndSizes) {
   for (const bool other_kind : {false, true}) {
     std::vector<Status> ends(2);
