@@ -1,5 +1,6 @@
 #include "engine/comm/communicator.h"
 
+#include <algorithm>
 #include <functional>
 #include <string>
 
@@ -61,9 +62,9 @@ Status Communicator::check_codec(const char* collective, std::uint64_t piece_byt
 std::uint64_t Communicator::workspace_bytes(std::uint64_t piece_bytes,
                                             const CollectiveOptions& options) const {
   if (options.codec == nullptr) return 0;
-  // What is sent to every rank, and what comes from every rank.
-  return 2 * static_cast<std::uint64_t>(world_size(options.group)) *
-         options.codec->encoded_bytes(piece_bytes);
+  // A decoded piece, what is sent to every rank, and what comes from every rank.
+  return piece_bytes + 2 * static_cast<std::uint64_t>(world_size(options.group)) *
+                           options.codec->encoded_bytes(piece_bytes);
 }
 
 Status Communicator::all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
@@ -112,5 +113,46 @@ Status Communicator::all_to_all(std::span<const std::byte> sent, std::span<std::
 }
 
 Status Communicator::barrier(ProcessGroup group) { return do_barrier(group); }
+
+Result<std::vector<std::string>> Communicator::all_gather_text(std::string_view mine,
+                                                               ProcessGroup group) {
+  if (mine.size() > kMaxTextBytes) {
+    return refuse("all_gather_text", std::to_string(mine.size()) + " bytes are more than the " +
+                                         std::to_string(kMaxTextBytes) + " that a rank may give");
+  }
+  const auto ranks = static_cast<std::size_t>(world_size(group));
+  std::vector<std::uint64_t> sizes_bytes(ranks);
+  SLUICE_RETURN_IF_ERROR(
+      all_gather_values(std::uint64_t{mine.size()}, std::span(sizes_bytes), group));
+  const std::uint64_t most_bytes = *std::max_element(sizes_bytes.begin(), sizes_bytes.end());
+  if (most_bytes > kMaxTextBytes) {
+    return Error(ErrorCode::kInternal, "all_gather_text: a rank gives more than it may");
+  }
+  std::string padded(mine);
+  padded.resize(most_bytes);
+  std::string all(most_bytes * ranks, '\0');
+  SLUICE_RETURN_IF_ERROR(all_gather(std::as_bytes(std::span(padded)),
+                                    std::as_writable_bytes(std::span(all)), {.group = group}));
+  std::vector<std::string> texts(ranks);
+  for (std::size_t i = 0; i < ranks; ++i) texts[i] = all.substr(i * most_bytes, sizes_bytes[i]);
+  return texts;
+}
+
+Status Communicator::sum(std::span<std::int64_t> values, ProcessGroup group) {
+  const auto ranks = static_cast<std::size_t>(world_size(group));
+  std::vector<std::int64_t> all(values.size() * ranks);
+  SLUICE_RETURN_IF_ERROR(
+      all_gather(std::as_bytes(values), std::as_writable_bytes(std::span(all)), {.group = group}));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::int64_t total = 0;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      if (__builtin_add_overflow(total, all[rank * values.size() + i], &total)) {
+        return refuse("sum", "value " + std::to_string(i) + " does not fit into 64 bits");
+      }
+    }
+    values[i] = total;
+  }
+  return {};
+}
 
 }  // namespace sluice::engine

@@ -1,4 +1,4 @@
-// Communicator: collectives between the ranks of a run, or of one node of it.
+// Communicator: collectives between the ranks of a run, or of a part of it.
 //
 // All ranks of the group call the same collective with the same sizes, in the same order; rank r's
 // piece of a whole is the r-th of world_size() equal pieces. World size 1 is not a special case:
@@ -10,20 +10,28 @@
 //          the input). Any other overlap is refused.
 // Streams: without a stream the spans are host memory and the call returns when it is done. With
 //          one they are device memory, the call enqueues there and returns; a later failure shows
-//          at the next call, or at the stream.
+//          at the next call, or at finish().
 // Sums:    in fp32, in ascending order of ranks where the implementation says deterministic();
 //          elsewhere in an order that is the same on all ranks. Either way all ranks get the same
 //          bits.
-// Threads: one at a time; all ranks have to make their calls in one order.
+// Threads: one at a time, and in one order on all ranks; abort() and health() from any thread.
 // Errors:  kInvalidArgument for sizes and overlaps that break these rules, before anything is sent;
-//          afterwards whatever the transport reports; then the communicator is of no further use:
-//          the other ranks may be waiting, so the run has to end.
+//          afterwards whatever the transport reports, naming the ranks that are to blame where it
+//          can know: kTimedOut (they did not come), kIo (they are gone), kCancelled (one called
+//          abort(); with its reason), kInvalidArgument (they called another collective, or with
+//          another size). Then the communicator is of no further use, and every later call returns
+//          that first error. A rank that ends for a reason of its own, a refused argument included,
+//          calls abort() before: the others are waiting.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
 
 #include "aio/result.h"
 #include "engine/comm/codec.h"
@@ -32,8 +40,13 @@ namespace sluice::engine {
 
 enum class ProcessGroup : std::uint8_t {
   kWorld,  // every rank of the run
-  kNode,   // those of this machine
+  kNode,   // those of this host, by local rank
+  kPeers,  // those of this local rank on all hosts
 };
+constexpr int kProcessGroups = 3;
+
+// What all_gather_text() takes of a rank.
+constexpr std::uint64_t kMaxTextBytes = 1U << 20;
 
 struct CollectiveOptions {
   ProcessGroup group = ProcessGroup::kWorld;
@@ -73,6 +86,33 @@ class Communicator {
   // Returns when every rank of the group has called it.
   Status barrier(ProcessGroup group = ProcessGroup::kWorld);
 
+  // Small values of the host, whatever memory else is moved. These allocate.
+  // all[r] = what rank r gave.
+  template <typename T>
+  Status all_gather_values(const T& mine, std::type_identity_t<std::span<T>> all,
+                           ProcessGroup group = ProcessGroup::kWorld) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    return all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(all),
+                      {.group = group});
+  }
+  // Texts of any lengths up to kMaxTextBytes.
+  Result<std::vector<std::string>> all_gather_text(std::string_view mine,
+                                                   ProcessGroup group = ProcessGroup::kWorld);
+  // In place, and exact: kInvalidArgument, on every rank, where a sum does not fit. There is none
+  // of doubles: their sum depends on the order, which is the caller's matter after
+  // all_gather_values().
+  Status sum(std::span<std::int64_t> values, ProcessGroup group = ProcessGroup::kWorld);
+
+  // Waits until what was enqueued on the stream is done, but no longer than the time-out of
+  // collectives, nor once another rank is known to have failed.
+  virtual Status finish(void* stream) = 0;
+  // Ends the run: what other ranks wait in, and their later calls, return kCancelled with this
+  // reason within about a second. The first reason counts. MPI ends all processes, this one
+  // included.
+  virtual void abort(std::string_view reason) noexcept = 0;
+  // The first failure that is known of any rank, without waiting.
+  virtual Status health() const = 0;
+
   // Scratch that a collective with options.codec needs, for pieces of piece_bytes: all_reduce and
   // broadcast have one piece, the whole.
   std::uint64_t workspace_bytes(std::uint64_t piece_bytes, const CollectiveOptions& options) const;
@@ -102,7 +142,7 @@ class Communicator {
                      const CollectiveOptions& options) const;
 };
 
-// One rank, and it is rank 0 of both groups: what is received is what is sent (through the codec,
+// One rank, and it is rank 0 of every group: what is received is what is sent (through the codec,
 // where there is one). It never moves device memory: with a stream the collectives have to be in
 // place, and a codec does its own moving.
 std::unique_ptr<Communicator> make_single_process_communicator();

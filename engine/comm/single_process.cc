@@ -1,4 +1,6 @@
 #include <cstring>
+#include <mutex>
+#include <optional>
 #include <string>
 
 #include "engine/comm/communicator.h"
@@ -11,6 +13,16 @@ class SingleProcess final : public Communicator {
   int rank(ProcessGroup /*group*/) const override { return 0; }
   int world_size(ProcessGroup /*group*/) const override { return 1; }
   bool deterministic() const override { return true; }
+
+  Status finish(void* /*stream*/) override { return health(); }
+  void abort(std::string_view reason) noexcept override {
+    const std::scoped_lock lock(mutex_);
+    if (!failure_) failure_.emplace(ErrorCode::kCancelled, std::string(reason));
+  }
+  Status health() const override {
+    const std::scoped_lock lock(mutex_);
+    return failure_ ? Status(*failure_) : Status();
+  }
 
  private:
   Status do_all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
@@ -33,11 +45,12 @@ class SingleProcess final : public Communicator {
                        const CollectiveOptions& options) override {
     return deliver("all_to_all", sent, received, options);
   }
-  Status do_barrier(ProcessGroup /*group*/) override { return {}; }
+  Status do_barrier(ProcessGroup /*group*/) override { return health(); }
 
   // What the only rank sends to itself.
-  static Status deliver(const char* collective, std::span<const std::byte> sent,
-                        std::span<std::byte> received, const CollectiveOptions& options) {
+  Status deliver(const char* collective, std::span<const std::byte> sent,
+                 std::span<std::byte> received, const CollectiveOptions& options) const {
+    SLUICE_RETURN_IF_ERROR(health());
     if (sent.empty()) return {};
     if (options.codec != nullptr) {
       const auto encoded = options.workspace.first(options.codec->encoded_bytes(sent.size()));
@@ -54,6 +67,9 @@ class SingleProcess final : public Communicator {
     std::memcpy(received.data(), sent.data(), sent.size());
     return {};
   }
+
+  mutable std::mutex mutex_;
+  std::optional<Error> failure_;
 };
 
 }  // namespace

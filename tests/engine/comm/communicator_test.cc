@@ -52,6 +52,9 @@ class RankOneOfThree final : public Communicator {
     return group == ProcessGroup::kWorld ? 3 : 1;
   }
   bool deterministic() const override { return true; }
+  Status finish(void* /*stream*/) override { return {}; }
+  void abort(std::string_view /*reason*/) noexcept override {}
+  Status health() const override { return {}; }
   int calls = 0;
 
  private:
@@ -143,17 +146,17 @@ TEST_F(CommunicatorRules, KnowTheRanksOfEachGroup) {
 TEST_F(CommunicatorRules, WantWholeElementsAndAWorkspaceForACodec) {
   const WholeNumbers codec;
   const CollectiveOptions enough{.codec = &codec, .workspace = other_};
-  EXPECT_EQ(comm_.workspace_bytes(8, enough), 2U * 3 * 2);
+  EXPECT_EQ(comm_.workspace_bytes(8, enough), 8 + 2U * 3 * 2);
   EXPECT_EQ(comm_.workspace_bytes(8, {}), 0U);
   accepted(comm_.all_gather(bytes(100, 8), bytes(0, 24), enough));
   refused(comm_.all_gather(bytes(100, 6), bytes(0, 18), enough), "codec's elements of 4");
-  const CollectiveOptions tight{.codec = &codec, .workspace = std::span(other_).first(12)};
+  const CollectiveOptions tight{.codec = &codec, .workspace = std::span(other_).first(20)};
   accepted(comm_.all_gather(bytes(100, 8), bytes(0, 24), tight));
-  const CollectiveOptions small{.codec = &codec, .workspace = std::span(other_).first(11)};
-  refused(comm_.all_gather(bytes(100, 8), bytes(0, 24), small), "of 12 bytes and was given 11");
+  const CollectiveOptions small{.codec = &codec, .workspace = std::span(other_).first(19)};
+  refused(comm_.all_gather(bytes(100, 8), bytes(0, 24), small), "of 20 bytes and was given 19");
   refused(comm_.reduce_scatter(floats(0, 6), floats(20, 2), small), "reduce_scatter: the codec");
   refused(comm_.all_to_all(bytes(0, 24), bytes(100, 24), small), "all_to_all: the codec");
-  refused(comm_.all_reduce(floats(0, 4), ReduceOp::kSum, small), "of 24 bytes and was given 11");
+  refused(comm_.all_reduce(floats(0, 4), ReduceOp::kSum, small), "of 40 bytes and was given 19");
   refused(comm_.broadcast(bytes(0, 16), 0, small), "broadcast: the codec");
   const CollectiveOptions inside{.codec = &codec, .workspace = bytes(20, 40)};
   refused(comm_.all_gather(bytes(100, 8), bytes(0, 24), inside), "workspace overlaps the data");
@@ -161,7 +164,7 @@ TEST_F(CommunicatorRules, WantWholeElementsAndAWorkspaceForACodec) {
 
 TEST(SingleProcess, IsRankZeroOfOneInEveryGroup) {
   const auto comm = make_single_process_communicator();
-  for (const auto group : {ProcessGroup::kWorld, ProcessGroup::kNode}) {
+  for (const auto group : {ProcessGroup::kWorld, ProcessGroup::kNode, ProcessGroup::kPeers}) {
     EXPECT_EQ(comm->rank(group), 0);
     EXPECT_EQ(comm->world_size(group), 1);
     EXPECT_TRUE(comm->barrier(group).ok());
@@ -199,7 +202,7 @@ TEST(SingleProcess, ReceivesWhatItSendsBitForBit) {
 TEST(SingleProcess, SeesWhatTheCodecMakesOfItsOwnPiece) {
   const auto comm = make_single_process_communicator();
   const WholeNumbers codec;
-  std::array<std::byte, 16> workspace{};
+  std::array<std::byte, 32> workspace{};
   int stream = 0;
   const CollectiveOptions options{.stream = &stream, .codec = &codec, .workspace = workspace};
   const std::vector<float> sent = {1.2F, 2.9F, 250};
@@ -210,6 +213,29 @@ TEST(SingleProcess, SeesWhatTheCodecMakesOfItsOwnPiece) {
   received = sent;
   ASSERT_TRUE(comm->all_reduce(received, ReduceOp::kSum, options).ok());
   EXPECT_THAT(received, ElementsAre(1, 3, 250));
+}
+
+TEST(SingleProcess, GathersSmallValuesAndEndsWithTheFirstReason) {
+  const auto comm = make_single_process_communicator();
+  std::array<double, 1> all{};
+  ASSERT_TRUE(comm->all_gather_values(0.1, all).ok());
+  EXPECT_EQ(all[0], 0.1);
+  std::array<std::int64_t, 2> sums = {-7, INT64_MAX};
+  ASSERT_TRUE(comm->sum(sums).ok());
+  EXPECT_THAT(sums, ElementsAre(-7, INT64_MAX));
+  const auto texts = comm->all_gather_text("a name");
+  ASSERT_TRUE(texts.ok());
+  EXPECT_THAT(*texts, ElementsAre("a name"));
+  EXPECT_FALSE(comm->all_gather_text(std::string(kMaxTextBytes + 1, 'x')).ok());
+  EXPECT_TRUE(comm->health().ok());
+  comm->abort("no room");
+  comm->abort("nor time");
+  for (const Status& status :
+       {comm->health(), comm->barrier(), comm->all_gather_values(0.1, all)}) {
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code(), ErrorCode::kCancelled);
+    EXPECT_EQ(status.error().message(), "no room");
+  }
 }
 
 TEST(SingleProcess, TouchesNoDeviceMemory) {

@@ -1,0 +1,427 @@
+#include "engine/comm/host_communicator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <utility>
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::uint64_t kScratchBytes = 1U << 20;
+// The least of a piece that travels at once, however many ranks share the scratch.
+constexpr std::uint64_t kLeastBlockBytes = 4096;
+
+using ConstBytes = std::span<const std::byte>;
+using MutableBytes = std::span<std::byte>;
+
+void add_to(MutableBytes sum, ConstBytes values) {
+  for (std::size_t at = 0; at < sum.size(); at += sizeof(float)) {
+    float a = 0;
+    float b = 0;
+    std::memcpy(&a, sum.data() + at, sizeof a);
+    std::memcpy(&b, values.data() + at, sizeof b);
+    a += b;
+    std::memcpy(sum.data() + at, &a, sizeof a);
+  }
+}
+
+void max_to(MutableBytes largest, ConstBytes values) {
+  for (std::size_t at = 0; at < largest.size(); at += sizeof(float)) {
+    float a = 0;
+    float b = 0;
+    std::memcpy(&a, largest.data() + at, sizeof a);
+    std::memcpy(&b, values.data() + at, sizeof b);
+    if (b > a || std::isnan(b)) std::memcpy(largest.data() + at, &b, sizeof b);
+  }
+}
+
+void combine(MutableBytes into, ConstBytes values, ReduceOp op) {
+  op == ReduceOp::kSum ? add_to(into, values) : max_to(into, values);
+}
+
+void copy(ConstBytes from, MutableBytes to) {
+  if (!from.empty() && from.data() != to.data()) std::memmove(to.data(), from.data(), from.size());
+}
+
+class HostCommunicator final : public Communicator {
+ public:
+  HostCommunicator(std::unique_ptr<HostLinks> links, Groups groups)
+      : links_(std::move(links)), groups_(std::move(groups)) {
+    const std::size_t world = links_->places().size();
+    sends_.reserve(world);
+    receives_.reserve(world);
+    block_bytes_ = std::max(kLeastBlockBytes, kScratchBytes / world / 64 * 64);
+    scratch_.resize(block_bytes_ * world);
+  }
+
+  int rank(ProcessGroup group) const override { return members(group).own_index; }
+  int world_size(ProcessGroup group) const override {
+    return static_cast<int>(members(group).world_ranks.size());
+  }
+  bool deterministic() const override { return true; }
+  Status finish(void* /*stream*/) override { return health(); }
+  void abort(std::string_view reason) noexcept override { links_->abort(reason); }
+  Status health() const override { return links_->failure(); }
+
+ private:
+  const GroupMembers& members(ProcessGroup group) const {
+    return groups_[static_cast<std::size_t>(group)];
+  }
+  std::size_t size(ProcessGroup group) const { return members(group).world_ranks.size(); }
+  std::size_t own(ProcessGroup group) const {
+    return static_cast<std::size_t>(members(group).own_index);
+  }
+  // Piece r of a whole of equal pieces.
+  template <typename T>
+  static std::span<T> piece(std::span<T> whole, std::size_t r, std::uint64_t piece_bytes) {
+    return whole.subspan(r * piece_bytes, piece_bytes);
+  }
+
+  static Status check_host(CollectiveKind kind, const CollectiveOptions& options) {
+    if (options.stream == nullptr) return {};
+    return Error(ErrorCode::kUnsupported,
+                 std::string(name_of(kind)) + ": this transport moves host memory only");
+  }
+
+  // A message to, and one from, each other rank of the group: out(r) and in(r) are their bytes.
+  template <typename Out, typename In>
+  Status with_all(CollectiveKind kind, ProcessGroup group, std::uint64_t whole_bytes,
+                  const Out& out, const In& in) {
+    sends_.clear();
+    receives_.clear();
+    // Begun at different ranks, so that not all send to the first one first.
+    for (std::size_t step = 1; step < size(group); ++step) {
+      const std::size_t to = (own(group) + step) % size(group);
+      const std::size_t from = (own(group) + size(group) - step) % size(group);
+      sends_.push_back({members(group).world_ranks[to], out(to)});
+      receives_.push_back({members(group).world_ranks[from], in(from)});
+    }
+    return exchange(kind, group, whole_bytes);
+  }
+
+  Status exchange(CollectiveKind kind, ProcessGroup group, std::uint64_t whole_bytes) {
+    return links_->exchange({.kind = kind,
+                             .group = group,
+                             .sequence = sequences_[static_cast<std::size_t>(group)]++,
+                             .whole_bytes = whole_bytes},
+                            sends_, receives_);
+  }
+
+  Status do_all_gather(ConstBytes mine, MutableBytes all,
+                       const CollectiveOptions& options) override {
+    constexpr auto kKind = CollectiveKind::kAllGather;
+    SLUICE_RETURN_IF_ERROR(check_host(kKind, options));
+    const ProcessGroup group = options.group;
+    if (options.codec == nullptr) {
+      copy(mine, piece(all, own(group), mine.size()));
+      return with_all(
+          kKind, group, all.size(), [&](std::size_t) { return mine; },
+          [&](std::size_t r) { return piece(all, r, mine.size()); });
+    }
+    const Encoded encoded = encoded_places(mine.size(), options);
+    SLUICE_RETURN_IF_ERROR(options.codec->encode(mine, encoded.received(own(group)), nullptr));
+    SLUICE_RETURN_IF_ERROR(with_all(
+        kKind, group, all.size(), [&](std::size_t) { return encoded.received(own(group)); },
+        [&](std::size_t r) { return encoded.received(r); }));
+    for (std::size_t r = 0; r < size(group); ++r) {
+      SLUICE_RETURN_IF_ERROR(
+          options.codec->decode(encoded.received(r), piece(all, r, mine.size()), nullptr));
+    }
+    return {};
+  }
+
+  Status do_all_to_all(ConstBytes sent, MutableBytes received,
+                       const CollectiveOptions& options) override {
+    constexpr auto kKind = CollectiveKind::kAllToAll;
+    SLUICE_RETURN_IF_ERROR(check_host(kKind, options));
+    const ProcessGroup group = options.group;
+    const std::uint64_t piece_bytes = sent.size() / size(group);
+    if (options.codec != nullptr) {
+      const Encoded encoded = encoded_places(piece_bytes, options);
+      SLUICE_RETURN_IF_ERROR(send_encoded(kKind, sent, encoded, options));
+      for (std::size_t r = 0; r < size(group); ++r) {
+        SLUICE_RETURN_IF_ERROR(
+            options.codec->decode(encoded.received(r), piece(received, r, piece_bytes), nullptr));
+      }
+      return {};
+    }
+    if (sent.data() != received.data()) {
+      copy(piece(sent, own(group), piece_bytes), piece(received, own(group), piece_bytes));
+      return with_all(
+          kKind, group, sent.size(), [&](std::size_t r) { return piece(sent, r, piece_bytes); },
+          [&](std::size_t r) { return piece(received, r, piece_bytes); });
+    }
+    // In place: blocks come into scratch while the same ones leave.
+    for (std::uint64_t begin = 0; begin == 0 || begin < piece_bytes; begin += block_bytes_) {
+      const std::uint64_t bytes = std::min(block_bytes_, piece_bytes - begin);
+      const auto block = [&](std::size_t r) {
+        return piece(received, r, piece_bytes).subspan(begin, bytes);
+      };
+      SLUICE_RETURN_IF_ERROR(with_all(kKind, group, sent.size(), block,
+                                      [&](std::size_t r) { return scratch_block(r, bytes); }));
+      for (std::size_t r = 0; r < size(group); ++r) {
+        if (r != own(group)) copy(scratch_block(r, bytes), block(r));
+      }
+    }
+    return {};
+  }
+
+  Status do_reduce_scatter(std::span<const float> all, std::span<float> mine,
+                           const CollectiveOptions& options) override {
+    constexpr auto kKind = CollectiveKind::kReduceScatter;
+    SLUICE_RETURN_IF_ERROR(check_host(kKind, options));
+    const ProcessGroup group = options.group;
+    const ConstBytes whole = std::as_bytes(all);
+    const MutableBytes sum = std::as_writable_bytes(mine);
+    const std::uint64_t piece_bytes = sum.size();
+    if (options.codec != nullptr) {
+      const Encoded encoded = encoded_places(piece_bytes, options);
+      SLUICE_RETURN_IF_ERROR(send_encoded(kKind, whole, encoded, options));
+      return sum_encoded(encoded, sum, ReduceOp::kSum, options);
+    }
+    for (std::uint64_t begin = 0; begin == 0 || begin < piece_bytes; begin += block_bytes_) {
+      const std::uint64_t bytes = std::min(block_bytes_, piece_bytes - begin);
+      const auto block = [&](std::size_t r) {
+        return piece(whole, r, piece_bytes).subspan(begin, bytes);
+      };
+      copy(block(own(group)), scratch_block(own(group), bytes));
+      SLUICE_RETURN_IF_ERROR(with_all(kKind, group, whole.size(), block,
+                                      [&](std::size_t r) { return scratch_block(r, bytes); }));
+      reduce_scratch(group, sum.subspan(begin, bytes), ReduceOp::kSum);
+    }
+    return {};
+  }
+
+  Status do_all_reduce(std::span<float> values, ReduceOp op,
+                       const CollectiveOptions& options) override {
+    constexpr auto kKind = CollectiveKind::kAllReduce;
+    SLUICE_RETURN_IF_ERROR(check_host(kKind, options));
+    const ProcessGroup group = options.group;
+    const MutableBytes whole = std::as_writable_bytes(values);
+    if (options.codec != nullptr) {
+      const Encoded encoded = encoded_places(whole.size(), options);
+      SLUICE_RETURN_IF_ERROR(options.codec->encode(whole, encoded.received(own(group)), nullptr));
+      SLUICE_RETURN_IF_ERROR(with_all(
+          kKind, group, whole.size(), [&](std::size_t) { return encoded.received(own(group)); },
+          [&](std::size_t r) { return encoded.received(r); }));
+      return sum_encoded(encoded, whole, op, options);
+    }
+    for (std::uint64_t begin = 0; begin == 0 || begin < whole.size(); begin += block_bytes_) {
+      const MutableBytes block = whole.subspan(begin, std::min(block_bytes_, whole.size() - begin));
+      copy(block, scratch_block(own(group), block.size()));
+      SLUICE_RETURN_IF_ERROR(with_all(
+          kKind, group, whole.size(), [&](std::size_t) { return block; },
+          [&](std::size_t r) { return scratch_block(r, block.size()); }));
+      reduce_scratch(group, block, op);
+    }
+    return {};
+  }
+
+  Status do_broadcast(MutableBytes bytes, int root, const CollectiveOptions& options) override {
+    constexpr auto kKind = CollectiveKind::kBroadcast;
+    SLUICE_RETURN_IF_ERROR(check_host(kKind, options));
+    const ProcessGroup group = options.group;
+    const auto from = static_cast<std::size_t>(root);
+    MutableBytes sent = bytes;
+    if (options.codec != nullptr) {
+      sent = encoded_places(bytes.size(), options).received(0);
+      if (from == own(group)) SLUICE_RETURN_IF_ERROR(options.codec->encode(bytes, sent, nullptr));
+    }
+    sends_.clear();
+    receives_.clear();
+    for (std::size_t r = 0; r < size(group); ++r) {
+      if (from == own(group) && r != from) sends_.push_back({members(group).world_ranks[r], sent});
+    }
+    if (from != own(group)) receives_.push_back({members(group).world_ranks[from], sent});
+    SLUICE_RETURN_IF_ERROR(exchange(kKind, group, bytes.size()));
+    return options.codec == nullptr ? Status() : options.codec->decode(sent, bytes, nullptr);
+  }
+
+  // By dissemination: after round k, a rank knows of the 2^(k+1) ranks up to itself.
+  Status do_barrier(ProcessGroup group) override {
+    SLUICE_RETURN_IF_ERROR(health());
+    for (std::size_t distance = 1; distance < size(group); distance *= 2) {
+      const std::size_t to = (own(group) + distance) % size(group);
+      const std::size_t from = (own(group) + size(group) - distance) % size(group);
+      sends_.assign(1, {members(group).world_ranks[to], {}});
+      receives_.assign(1, {members(group).world_ranks[from], {}});
+      SLUICE_RETURN_IF_ERROR(exchange(CollectiveKind::kBarrier, group, 0));
+    }
+    return {};
+  }
+
+  // The parts of a codec's workspace: a decoded piece, what is sent, and what is received.
+  struct Encoded {
+    MutableBytes workspace;
+    std::uint64_t piece_bytes = 0;
+    std::uint64_t encoded_bytes = 0;
+    std::size_t ranks = 0;
+
+    MutableBytes decoded() const { return workspace.first(piece_bytes); }
+    MutableBytes sent(std::size_t r) const {
+      return workspace.subspan(piece_bytes + r * encoded_bytes, encoded_bytes);
+    }
+    MutableBytes received(std::size_t r) const { return sent(ranks + r); }
+  };
+  Encoded encoded_places(std::uint64_t piece_bytes, const CollectiveOptions& options) const {
+    return {options.workspace, piece_bytes, options.codec->encoded_bytes(piece_bytes),
+            size(options.group)};
+  }
+
+  // An all-to-all of what the codec makes of each piece of `whole`.
+  Status send_encoded(CollectiveKind kind, ConstBytes whole, const Encoded& encoded,
+                      const CollectiveOptions& options) {
+    const ProcessGroup group = options.group;
+    for (std::size_t r = 0; r < size(group); ++r) {
+      SLUICE_RETURN_IF_ERROR(
+          options.codec->encode(piece(whole, r, encoded.piece_bytes),
+                                r == own(group) ? encoded.received(r) : encoded.sent(r), nullptr));
+    }
+    return with_all(
+        kind, group, whole.size(), [&](std::size_t r) { return encoded.sent(r); },
+        [&](std::size_t r) { return encoded.received(r); });
+  }
+
+  Status sum_encoded(const Encoded& encoded, MutableBytes sum, ReduceOp op,
+                     const CollectiveOptions& options) const {
+    for (std::size_t r = 0; r < size(options.group); ++r) {
+      const MutableBytes decoded = r == 0 ? sum : encoded.decoded();
+      SLUICE_RETURN_IF_ERROR(options.codec->decode(encoded.received(r), decoded, nullptr));
+      if (r > 0) combine(sum, decoded, op);
+    }
+    return {};
+  }
+
+  MutableBytes scratch_block(std::size_t r, std::uint64_t bytes) {
+    return MutableBytes(scratch_).subspan(r * block_bytes_, bytes);
+  }
+  // In ascending order of ranks.
+  void reduce_scratch(ProcessGroup group, MutableBytes into, ReduceOp op) {
+    copy(scratch_block(0, into.size()), into);
+    for (std::size_t r = 1; r < size(group); ++r) combine(into, scratch_block(r, into.size()), op);
+  }
+
+  const std::unique_ptr<HostLinks> links_;
+  const Groups groups_;
+  std::array<std::uint64_t, kProcessGroups> sequences_{};
+  std::uint64_t block_bytes_ = 0;
+  std::vector<std::byte> scratch_;
+  std::vector<Outgoing> sends_;
+  std::vector<Incoming> receives_;
+};
+
+}  // namespace
+
+std::string host_name(std::string_view host) { return std::string(host.substr(0, host.find('/'))); }
+
+std::string name_of_rank(std::span<const RankPlace> places, int rank) {
+  std::string name = "rank " + std::to_string(rank);
+  const auto index = static_cast<std::size_t>(rank);
+  if (rank < 0 || index >= places.size()) return name;
+  return name + " (" + host_name(places[index].host) + ")";
+}
+
+std::string list_ranks(std::span<const int> ranks) {
+  constexpr std::size_t kShown = 16;
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  const std::size_t shown = std::min(ranks.size(), kShown);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const bool last = i > 0 && i + 1 == ranks.size();
+    text += (i == 0 ? " " : last ? " and " : ", ") + std::to_string(ranks[i]);
+  }
+  if (shown < ranks.size()) text += " and " + std::to_string(ranks.size() - shown) + " more";
+  return text;
+}
+
+const char* name_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllGather:
+      return "all_gather";
+    case CollectiveKind::kReduceScatter:
+      return "reduce_scatter";
+    case CollectiveKind::kAllReduce:
+      return "all_reduce";
+    case CollectiveKind::kBroadcast:
+      return "broadcast";
+    case CollectiveKind::kAllToAll:
+      return "all_to_all";
+    case CollectiveKind::kBarrier:
+      return "barrier";
+  }
+  return "an unknown collective";
+}
+
+WireLabel to_wire(const MessageLabel& label, std::uint64_t message_bytes) {
+  return {.kind = static_cast<std::uint8_t>(label.kind),
+          .group = static_cast<std::uint8_t>(label.group),
+          .sequence = label.sequence,
+          .whole_bytes = label.whole_bytes,
+          .message_bytes = message_bytes};
+}
+
+Status check_label(int from, const WireLabel& came, const WireLabel& expected) {
+  const std::string them = "rank " + std::to_string(from);
+  if (came.magic != WireLabel::kMagic) {
+    return Error(ErrorCode::kCorrupt, them + " sent what is no message of a collective");
+  }
+  if (std::memcmp(&came, &expected, sizeof came) == 0) return {};
+  const auto said = [](const WireLabel& label) {
+    constexpr std::array kGroups = {"world", "node", "peers"};
+    const auto kind = static_cast<CollectiveKind>(label.kind);
+    return std::string(name_of(kind)) + " of " + std::to_string(label.whole_bytes) +
+           " bytes (message " + std::to_string(label.sequence) + " of the group " +
+           (label.group < kGroups.size() ? kGroups[label.group] : "?") + ", " +
+           std::to_string(label.message_bytes) + " bytes)";
+  };
+  return Error(ErrorCode::kInvalidArgument, "ranks do not call the same: " + them + " is in " +
+                                                said(came) + ", this rank in " + said(expected));
+}
+
+Result<Groups> make_groups(std::span<const RankPlace> places, int own_rank) {
+  std::map<std::string, std::map<int, int>, std::less<>> hosts;  // local rank -> rank
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    const RankPlace& place = places[rank];
+    const auto [there, is_new] =
+        hosts[place.host].emplace(place.local_rank, static_cast<int>(rank));
+    if (!is_new) {
+      return Error(ErrorCode::kInvalidArgument,
+                   "ranks " + std::to_string(there->second) + " and " + std::to_string(rank) +
+                       " are both local rank " + std::to_string(place.local_rank) + " of host " +
+                       host_name(place.host) + ", and would share a GPU");
+    }
+  }
+  for (const auto& [host, ranks] : hosts) {
+    if (ranks.rbegin()->first + 1 != static_cast<int>(ranks.size()) || ranks.begin()->first != 0) {
+      return Error(ErrorCode::kInvalidArgument, "host " + host_name(host) + " has " +
+                                                    std::to_string(ranks.size()) +
+                                                    " ranks, whose local ranks are not 0 to " +
+                                                    std::to_string(ranks.size() - 1));
+    }
+  }
+  Groups groups;
+  const auto add = [&](ProcessGroup group, int rank) {
+    GroupMembers& members = groups[static_cast<std::size_t>(group)];
+    if (rank == own_rank) members.own_index = static_cast<int>(members.world_ranks.size());
+    members.world_ranks.push_back(rank);
+  };
+  const RankPlace& own = places[static_cast<std::size_t>(own_rank)];
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    add(ProcessGroup::kWorld, static_cast<int>(rank));
+    if (places[rank].local_rank == own.local_rank)
+      add(ProcessGroup::kPeers, static_cast<int>(rank));
+  }
+  for (const auto& [local_rank, rank] : hosts.find(own.host)->second)
+    add(ProcessGroup::kNode, rank);
+  return groups;
+}
+
+Result<std::unique_ptr<Communicator>> make_host_communicator(std::unique_ptr<HostLinks> links) {
+  SLUICE_ASSIGN_OR_RETURN(Groups groups, make_groups(links->places(), links->rank()));
+  return std::unique_ptr<Communicator>(
+      std::make_unique<HostCommunicator>(std::move(links), std::move(groups)));
+}
+
+}  // namespace sluice::engine

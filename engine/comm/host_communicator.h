@@ -1,0 +1,21 @@
+// make_host_communicator: every collective of communicator.h on host memory, made of messages.
+//
+// How:     all_gather, all_to_all and broadcast go directly between each two ranks, all at once.
+//          Sums: the pieces of a block come from all ranks and are added in ascending order, so
+//          deterministic() is true; all_reduce sends everything to everyone and is meant for
+//          little. A broadcast leaves its root once for each rank.
+// Memory:  1 MiB of scratch; from 256 ranks on, 4 KiB a rank, taken here.
+// Errors:  make_groups()'s; a stream is refused (kUnsupported): this moves no device memory.
+#pragma once
+
+#include <memory>
+
+#include "aio/result.h"
+#include "engine/comm/communicator.h"
+#include "engine/comm/host_links.h"
+
+namespace sluice::engine {
+
+Result<std::unique_ptr<Communicator>> make_host_communicator(std::unique_ptr<HostLinks> links);
+
+}  // namespace sluice::engine

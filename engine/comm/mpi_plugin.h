@@ -1,0 +1,47 @@
+/* The table of functions of sluice_mpi, the shared library that alone is built with mpi.h.
+ *
+ * Programs open it at run time, so that they need no MPI where none is used; with RTLD_GLOBAL, as
+ * OpenMPI's handles are symbols that its own plug-ins look up. Functions return 0, or another number
+ * after writing a sentence into `error`, which has SLUICE_MPI_ERROR_BYTES.
+ *
+ * Threads: one at a time. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SLUICE_MPI_ERROR_BYTES 512
+#define SLUICE_MPI_LABEL_BYTES 32
+/* What exchange() returns beside 0 and 1. */
+#define SLUICE_MPI_TIMED_OUT 2
+#define SLUICE_MPI_OTHER_LABEL 3
+
+/* A message to, or from, another rank: its label goes ahead of it. */
+struct SluiceMpiMessage {
+  int peer;
+  int is_send;
+  void* bytes;
+  uint64_t size_bytes;
+  unsigned char label[SLUICE_MPI_LABEL_BYTES]; /* of an incoming one: the one that came */
+  const void* expected_label;                  /* of an incoming one */
+  int is_done;
+};
+
+struct SluiceMpi {
+  uint32_t version;
+  /* MPI_Init_thread, unless somebody else has done it; rank and size of the world. */
+  int (*start)(int* rank, int* world, char* error);
+  /* For every rank: the lowest rank of its host, and its place among that host's ranks. */
+  int (*places)(int* first_of_host, int* local_rank, char* error);
+  /* All at once. SLUICE_MPI_TIMED_OUT: is_done says which are; SLUICE_MPI_OTHER_LABEL: *wrong has
+   * another label than was expected. The run cannot go on after either. */
+  int (*exchange)(struct SluiceMpiMessage* messages, size_t count, int64_t timeout_ms,
+                  size_t* wrong, char* error);
+  /* Says the reason, and ends all ranks. */
+  void (*abort)(const char* reason);
+  /* MPI_Finalize, if start() began it. */
+  void (*finish)(void);
+};
+
+#define SLUICE_MPI_VERSION 1
+#define SLUICE_MPI_SYMBOL "sluice_mpi_table"

@@ -1,0 +1,448 @@
+#include "engine/comm/nccl_communicator.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "engine/comm/nccl_api.h"
+
+namespace sluice::engine {
+namespace nccl {
+
+Result<Api> open_nccl(const std::string& library) {
+  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  if (handle == nullptr) handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    return Error(ErrorCode::kUnsupported,
+                 std::string("several GPUs need NCCL, which cannot be loaded: ") + ::dlerror());
+  }
+  Api api{};
+  const char* missing = nullptr;
+  const auto look_up = [&]<typename Function>(Function*& function, const char* name) {
+    function = reinterpret_cast<Function*>(::dlsym(handle, name));
+    if (function == nullptr) missing = name;
+  };
+  look_up(api.get_version, "ncclGetVersion");
+  look_up(api.get_unique_id, "ncclGetUniqueId");
+  look_up(api.comm_init_rank_config, "ncclCommInitRankConfig");
+  look_up(api.comm_split, "ncclCommSplit");
+  look_up(api.comm_get_async_error, "ncclCommGetAsyncError");
+  look_up(api.comm_abort, "ncclCommAbort");
+  look_up(api.comm_finalize, "ncclCommFinalize");
+  look_up(api.comm_destroy, "ncclCommDestroy");
+  look_up(api.get_error_string, "ncclGetErrorString");
+  look_up(api.get_last_error, "ncclGetLastError");
+  look_up(api.group_start, "ncclGroupStart");
+  look_up(api.group_end, "ncclGroupEnd");
+  look_up(api.all_gather, "ncclAllGather");
+  look_up(api.reduce_scatter, "ncclReduceScatter");
+  look_up(api.all_reduce, "ncclAllReduce");
+  look_up(api.broadcast, "ncclBroadcast");
+  look_up(api.send, "ncclSend");
+  look_up(api.receive, "ncclRecv");
+  if (missing != nullptr) {
+    return Error(ErrorCode::kUnsupported,
+                 library + " has no " + missing + ": NCCL 2.18 or newer is needed");
+  }
+  return api;
+}
+
+}  // namespace nccl
+
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// How long an error of NCCL's waits for word from the rank that caused it.
+constexpr milliseconds kWordWithin{1000};
+constexpr milliseconds kLookEvery{50};
+constexpr milliseconds kCloseWithin{5000};
+// A waiter looks often at first, then seldom.
+constexpr milliseconds kSpinFor{1};
+constexpr microseconds kPause{50};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(std::unique_ptr<Communicator> host, const NcclOptions& options,
+                   const nccl::Api& api)
+      : host_(std::move(host)), options_(options), api_(api) {}
+
+  ~NcclCommunicator() override {
+    {
+      const std::scoped_lock lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    if (watcher_.joinable()) watcher_.join();
+    close();
+  }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  Status connect() {
+    nccl::UniqueId id{};
+    Status got;
+    if (host_->rank() == 0) got = judge(api_.get_unique_id(&id), nullptr, "ncclGetUniqueId");
+    if (!got.ok()) return give_up(got.error());
+    SLUICE_RETURN_IF_ERROR(host_->broadcast(std::as_writable_bytes(std::span(id.internal)), 0));
+    nccl::Config config;
+    nccl::Comm* world = nullptr;
+    const nccl::Code code =
+        api_.comm_init_rank_config(&world, host_->world_size(), id, host_->rank(), &config);
+    owned_.push_back(world);
+    of_group_[0] = world;
+    SLUICE_RETURN_IF_ERROR(settle(code, world, "connecting the GPUs"));
+    for (const ProcessGroup group : {ProcessGroup::kNode, ProcessGroup::kPeers}) {
+      SLUICE_RETURN_IF_ERROR(split(group));
+    }
+    watcher_ = std::thread([this] { watch(); });
+    return {};
+  }
+
+  int rank(ProcessGroup group) const override { return host_->rank(group); }
+  int world_size(ProcessGroup group) const override { return host_->world_size(group); }
+  bool deterministic() const override { return false; }
+
+  Status finish(void* stream) override {
+    if (stream == nullptr) return host_->finish(nullptr);
+    if (!options_.stream_done) {
+      return Error(ErrorCode::kUnsupported, "nothing was given that knows when a stream is done");
+    }
+    return wait_until([&]() -> Result<bool> { return options_.stream_done(stream); },
+                      options_.collective_timeout, "what is on a stream, a collective among it,");
+  }
+
+  void abort(std::string_view reason) noexcept override {
+    host_->abort(reason);
+    abort_nccl();
+  }
+  Status health() const override {
+    {
+      const std::scoped_lock lock(mutex_);
+      if (failure_) return *failure_;
+    }
+    return host_->health();
+  }
+
+ private:
+  // The communicator of a part of the world, or nothing where a rank is alone in its part.
+  Status split(ProcessGroup group) {
+    std::vector<int> members(static_cast<std::size_t>(world_size(group)));
+    SLUICE_RETURN_IF_ERROR(host_->all_gather_values(host_->rank(), members, group));
+    std::vector<int> whole(static_cast<std::size_t>(host_->world_size()));
+    std::iota(whole.begin(), whole.end(), 0);
+    const auto index = static_cast<std::size_t>(group);
+    const bool own_part = members.size() > 1 && members != whole;
+    if (members == whole) of_group_[index] = of_group_[0];
+    // Splitting is a collective of the world: all, or none.
+    std::vector<std::int64_t> parts = {own_part ? 1 : 0};
+    SLUICE_RETURN_IF_ERROR(host_->sum(parts));
+    if (parts[0] == 0) return {};
+    nccl::Config config;
+    const int color =
+        own_part ? *std::min_element(members.begin(), members.end()) : nccl::kSplitNoColor;
+    nccl::Comm* part = nullptr;
+    const nccl::Code code =
+        api_.comm_split(of_group_[0], color, host_->rank(group), &part, &config);
+    SLUICE_RETURN_IF_ERROR(settle(code, of_group_[0], "connecting a part of the GPUs"));
+    if (!own_part) return {};
+    owned_.push_back(part);
+    of_group_[index] = part;
+    return settle(nccl::kSuccess, part, "connecting a part of the GPUs");
+  }
+
+  static Status refuse_on_device(const char* what) {
+    return Error(ErrorCode::kUnsupported, std::string(what) + ": not on device memory by NCCL");
+  }
+
+  Status do_all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                       const CollectiveOptions& options) override {
+    if (options.stream == nullptr) return host_->all_gather(mine, all, options);
+    if (options.codec != nullptr) return refuse_on_device("all_gather with a codec");
+    if (world_size(options.group) == 1) return copy(mine, all, options.stream);
+    return enqueue(options.group, mine.size(), "ncclAllGather", [&](nccl::Comm* comm) {
+      return api_.all_gather(mine.data(), all.data(), mine.size(), nccl::kUint8, comm,
+                             options.stream);
+    });
+  }
+
+  Status do_reduce_scatter(std::span<const float> all, std::span<float> mine,
+                           const CollectiveOptions& options) override {
+    if (options.stream == nullptr) return host_->reduce_scatter(all, mine, options);
+    if (options.codec != nullptr) return refuse_on_device("reduce_scatter with a codec");
+    if (world_size(options.group) == 1) {
+      return copy(std::as_bytes(all), std::as_writable_bytes(mine), options.stream);
+    }
+    return enqueue(options.group, mine.size(), "ncclReduceScatter", [&](nccl::Comm* comm) {
+      return api_.reduce_scatter(all.data(), mine.data(), mine.size(), nccl::kFloat32,
+                                 nccl::kRedSum, comm, options.stream);
+    });
+  }
+
+  Status do_all_reduce(std::span<float> values, ReduceOp op,
+                       const CollectiveOptions& options) override {
+    if (options.stream == nullptr) return host_->all_reduce(values, op, options);
+    if (options.codec != nullptr) return refuse_on_device("all_reduce with a codec");
+    // NCCL's maximum loses a NaN.
+    if (op == ReduceOp::kMax) return refuse_on_device("all_reduce of a maximum");
+    if (world_size(options.group) == 1) return health();
+    return enqueue(options.group, values.size(), "ncclAllReduce", [&](nccl::Comm* comm) {
+      return api_.all_reduce(values.data(), values.data(), values.size(), nccl::kFloat32,
+                             nccl::kRedSum, comm, options.stream);
+    });
+  }
+
+  Status do_broadcast(std::span<std::byte> bytes, int root,
+                      const CollectiveOptions& options) override {
+    if (options.stream == nullptr) return host_->broadcast(bytes, root, options);
+    if (options.codec != nullptr) return refuse_on_device("broadcast with a codec");
+    if (world_size(options.group) == 1) return health();
+    return enqueue(options.group, bytes.size(), "ncclBroadcast", [&](nccl::Comm* comm) {
+      return api_.broadcast(bytes.data(), bytes.data(), bytes.size(), nccl::kUint8, root, comm,
+                            options.stream);
+    });
+  }
+
+  Status do_all_to_all(std::span<const std::byte> sent, std::span<std::byte> received,
+                       const CollectiveOptions& options) override {
+    if (options.stream == nullptr) return host_->all_to_all(sent, received, options);
+    if (options.codec != nullptr) return refuse_on_device("all_to_all with a codec");
+    if (world_size(options.group) == 1) return copy(sent, received, options.stream);
+    if (sent.data() == received.data() && !sent.empty()) {
+      return refuse_on_device("all_to_all in place");
+    }
+    const int ranks = world_size(options.group);
+    const std::uint64_t piece_bytes = sent.size() / static_cast<std::uint64_t>(ranks);
+    for (std::uint64_t begin = 0; begin < piece_bytes; begin += options_.max_send_bytes) {
+      const std::uint64_t bytes = std::min(options_.max_send_bytes, piece_bytes - begin);
+      SLUICE_RETURN_IF_ERROR(enqueue(
+          options.group, bytes, "an all_to_all of ncclSend and ncclRecv", [&](nccl::Comm* comm) {
+            nccl::Code code = api_.group_start();
+            for (int peer = 0; peer < ranks; ++peer) {
+              const auto at = static_cast<std::uint64_t>(peer) * piece_bytes + begin;
+              keep_worse(&code, api_.send(sent.data() + at, bytes, nccl::kUint8, peer, comm,
+                                          options.stream));
+              keep_worse(&code, api_.receive(received.data() + at, bytes, nccl::kUint8, peer, comm,
+                                             options.stream));
+            }
+            keep_worse(&code, api_.group_end());
+            return code;
+          }));
+    }
+    return {};
+  }
+
+  Status do_barrier(ProcessGroup group) override {
+    SLUICE_RETURN_IF_ERROR(health());
+    return host_->barrier(group);
+  }
+
+  // A rank that is alone sends to itself: nothing here copies device memory otherwise.
+  Status copy(std::span<const std::byte> from, std::span<std::byte> to, void* stream) {
+    if (from.data() == to.data()) return health();
+    const int self = rank(ProcessGroup::kWorld);
+    for (std::uint64_t begin = 0; begin < from.size(); begin += options_.max_send_bytes) {
+      const std::uint64_t bytes = std::min(options_.max_send_bytes, from.size() - begin);
+      SLUICE_RETURN_IF_ERROR(
+          enqueue(ProcessGroup::kWorld, bytes, "ncclSend to itself", [&](nccl::Comm* comm) {
+            nccl::Code code = api_.group_start();
+            keep_worse(&code,
+                       api_.send(from.data() + begin, bytes, nccl::kUint8, self, comm, stream));
+            keep_worse(&code,
+                       api_.receive(to.data() + begin, bytes, nccl::kUint8, self, comm, stream));
+            keep_worse(&code, api_.group_end());
+            return code;
+          }));
+    }
+    return health();
+  }
+
+  static void keep_worse(nccl::Code* code, nccl::Code next) {
+    if (*code == nccl::kSuccess || *code == nccl::kInProgress) {
+      if (next != nccl::kSuccess) *code = next;
+    }
+  }
+
+  template <typename Call>
+  Status enqueue(ProcessGroup group, std::uint64_t count, const char* what, const Call& call) {
+    SLUICE_RETURN_IF_ERROR(health());
+    if (count == 0) return {};
+    nccl::Code code = nccl::kSuccess;
+    nccl::Comm* comm = nullptr;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (aborted_) return failure_locked();
+      comm = of_group_[static_cast<std::size_t>(group)];
+      code = call(comm);
+    }
+    return settle(code, comm, what);
+  }
+
+  // Until NCCL has done what the call began: the first one with a peer connects to it.
+  Status settle(nccl::Code code, nccl::Comm* comm, const char* what) {
+    if (code != nccl::kSuccess && code != nccl::kInProgress) {
+      return give_up(judge(code, comm, what).error());
+    }
+    return wait_until(
+        [&]() -> Result<bool> {
+          const std::scoped_lock lock(mutex_);
+          if (aborted_) return failure_locked().error();
+          nccl::Code state = nccl::kSuccess;
+          const nccl::Code asked = api_.comm_get_async_error(comm, &state);
+          if (asked != nccl::kSuccess) state = asked;
+          if (state == nccl::kInProgress) return false;
+          SLUICE_RETURN_IF_ERROR(judge(state, comm, what));
+          return true;
+        },
+        options_.connect_timeout, what);
+  }
+
+  // done() says true, or an error; another rank fails; or the time is over. An error ends the run.
+  template <typename Done>
+  Status wait_until(const Done& done, milliseconds timeout, const char* what) {
+    const auto begin = steady_clock::now();
+    while (true) {
+      const Result<bool> is_done = done();
+      if (!is_done.ok()) return give_up(is_done.error());
+      Status known = health();
+      if (!known.ok()) {
+        abort_nccl();
+        return known;
+      }
+      if (*is_done) return {};
+      const auto waited = steady_clock::now() - begin;
+      if (waited > timeout) {
+        return give_up(
+            Error(ErrorCode::kTimedOut, "NCCL: rank " + std::to_string(host_->rank()) + " waited " +
+                                            std::to_string(timeout.count()) + " ms for " + what +
+                                            ", and no rank is known to have failed"));
+      }
+      if (waited < kSpinFor) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(kPause);
+      }
+    }
+  }
+
+  Status judge(nccl::Code code, nccl::Comm* comm, const char* what) const {
+    if (code == nccl::kSuccess || code == nccl::kInProgress) return {};
+    std::string words = std::string(what) + " failed: " + api_.get_error_string(code);
+    const char* const last = comm == nullptr ? nullptr : api_.get_last_error(comm);
+    if (last != nullptr && *last != '\0') words += std::string(" (") + last + ")";
+    return Error(ErrorCode::kIo, words);
+  }
+
+  // A failure that was seen here. A rank that died makes NCCL fail everywhere; who it was, the
+  // host's transport knows a moment later.
+  Status give_up(const Error& error) {
+    if (error.code() != ErrorCode::kTimedOut) {
+      const auto until = steady_clock::now() + kWordWithin;
+      while (host_->health().ok() && steady_clock::now() < until) {
+        std::this_thread::sleep_for(milliseconds(10));
+      }
+    }
+    const Status word = host_->health();
+    {
+      const std::scoped_lock lock(mutex_);
+      if (!failure_) failure_ = word.ok() ? error : word.error();
+    }
+    if (word.ok()) host_->abort(error.message());
+    abort_nccl();
+    return health();
+  }
+
+  Status failure_locked() const {
+    return failure_ ? *failure_ : Error(ErrorCode::kCancelled, "NCCL was aborted");
+  }
+
+  // Kernels that wait for other ranks end. What is enqueued later is refused.
+  void abort_nccl() {
+    const Status known = host_->health();
+    const std::scoped_lock lock(mutex_);
+    if (!failure_ && !known.ok()) failure_ = known.error();
+    if (aborted_) return;
+    aborted_ = true;
+    for (auto comm = owned_.rbegin(); comm != owned_.rend(); ++comm) {
+      if (*comm != nullptr) static_cast<void>(api_.comm_abort(*comm));
+    }
+    owned_.clear();
+    of_group_ = {};
+  }
+
+  void watch() {
+    std::unique_lock lock(mutex_);
+    while (!stopping_ && !aborted_) {
+      std::optional<Error> broken;
+      for (nccl::Comm* comm : owned_) {
+        nccl::Code state = nccl::kSuccess;
+        static_cast<void>(api_.comm_get_async_error(comm, &state));
+        const Status status = judge(state, comm, "a collective of NCCL's");
+        if (!status.ok() && !broken) broken = status.error();
+      }
+      lock.unlock();
+      if (broken) {
+        static_cast<void>(give_up(*broken));
+      } else if (!host_->health().ok()) {
+        abort_nccl();
+      }
+      lock.lock();
+      changed_.wait_for(lock, kLookEvery, [&] { return stopping_; });
+    }
+  }
+
+  // Parts of the world first.
+  void close() {
+    if (!health().ok()) abort_nccl();
+    for (auto comm = owned_.rbegin(); comm != owned_.rend(); ++comm) {
+      if (*comm == nullptr) continue;
+      nccl::Code state = api_.comm_finalize(*comm);
+      const auto until = steady_clock::now() + kCloseWithin;
+      while (state == nccl::kInProgress && steady_clock::now() < until && host_->health().ok()) {
+        std::this_thread::sleep_for(milliseconds(1));
+        if (api_.comm_get_async_error(*comm, &state) != nccl::kSuccess) break;
+      }
+      static_cast<void>(state == nccl::kSuccess ? api_.comm_destroy(*comm)
+                                                : api_.comm_abort(*comm));
+    }
+  }
+
+  const std::unique_ptr<Communicator> host_;
+  const NcclOptions options_;
+  const nccl::Api api_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<nccl::Comm*> owned_;                         // the world's first
+  std::array<nccl::Comm*, kProcessGroups> of_group_ = {};  // nullptr: a group of one rank
+  std::optional<Error> failure_;
+  bool aborted_ = false;
+  bool stopping_ = false;
+
+  std::thread watcher_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> make_nccl_communicator(std::unique_ptr<Communicator> host,
+                                                             const NcclOptions& options) {
+  const auto api = nccl::open_nccl(options.library);
+  if (!api.ok()) {
+    host->abort(api.error().message());
+    return api.error();
+  }
+  auto made = std::make_unique<NcclCommunicator>(std::move(host), options, *api);
+  SLUICE_RETURN_IF_ERROR(made->connect());
+  return std::unique_ptr<Communicator>(std::move(made));
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,426 @@
+#include "engine/comm/rank_context.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <initializer_list>
+#include <numeric>
+#include <optional>
+#include <set>
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::uint64_t kMaxListChars = 1U << 20;
+
+Error wrong(std::string what) { return Error(ErrorCode::kInvalidArgument, std::move(what)); }
+
+// What a hostile value may look like in a message: short, printable.
+std::string quoted(std::string_view text) {
+  constexpr std::size_t kShown = 80;
+  std::string shown = "'";
+  for (const char c : text.substr(0, kShown)) shown += c >= ' ' && c <= '~' ? c : '?';
+  return shown + (text.size() > kShown ? "...'" : "'");
+}
+
+// Decimal digits and nothing else.
+std::optional<int> whole_number(std::string_view text, int most) {
+  int value = 0;
+  if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value > most) return std::nullopt;
+  return value;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) text += i + 1 == names.size() ? " and " : ", ";
+    text += names[i];
+  }
+  return text;
+}
+
+class Reader {
+ public:
+  explicit Reader(const Environment& environment) : environment_(environment) {}
+
+  const std::string* find(std::string_view name) const {
+    const auto found = environment_.find(name);
+    return found == environment_.end() ? nullptr : &found->second;
+  }
+  Result<int> number(std::string_view name, int most) const {
+    const std::string* const text = find(name);
+    if (text == nullptr) return wrong(std::string(name) + " is not set");
+    const std::optional<int> value = whole_number(*text, most);
+    if (!value) {
+      return wrong(std::string(name) + " is " + quoted(*text) +
+                   "; it must be a whole number from " + "0 to " + std::to_string(most));
+    }
+    return *value;
+  }
+
+ private:
+  const Environment& environment_;
+};
+
+// The names of the four numbers under one launcher.
+struct Names {
+  Launcher launcher;
+  const char* title;
+  std::array<const char*, 4> numbers;  // rank, world, local rank, local world
+};
+
+constexpr std::array kNames = {
+    Names{
+        Launcher::kTorchrun, "torchrun", {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}},
+    Names{Launcher::kOpenMpi,
+          "OpenMPI",
+          {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+           "OMPI_COMM_WORLD_LOCAL_SIZE"}},
+    Names{
+        Launcher::kMpich, "MPICH", {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}},
+};
+
+Status check_numbers(const Names& names, const RankContext& context) {
+  const auto pair = [&](int first, int first_value, const char* relation, int second,
+                        int second_value) {
+    return std::string(names.numbers[static_cast<std::size_t>(first)]) + " is " +
+           std::to_string(first_value) + ", which is " + relation + " " +
+           names.numbers[static_cast<std::size_t>(second)] + ", " + std::to_string(second_value);
+  };
+  if (context.world < 1) return wrong(std::string(names.numbers[1]) + " is 0; a run has a rank");
+  if (context.rank >= context.world) {
+    return wrong(pair(0, context.rank, "not below", 1, context.world));
+  }
+  if (context.local_world < 1) return wrong(std::string(names.numbers[3]) + " is 0");
+  if (context.local_rank >= context.local_world) {
+    return wrong(pair(2, context.local_rank, "not below", 3, context.local_world));
+  }
+  if (context.local_world > context.world) {
+    return wrong(pair(3, context.local_world, "more than", 1, context.world));
+  }
+  if (context.local_rank > context.rank) {
+    return wrong(pair(2, context.local_rank, "more than", 0, context.rank));
+  }
+  return {};
+}
+
+Status half_set(const char* title, const std::vector<std::string>& there,
+                const std::vector<std::string>& missing) {
+  return wrong("the environment of " + std::string(title) + " is set by half: " + listed(there) +
+               (there.size() == 1 ? " is" : " are") + " there and " + listed(missing) +
+               (missing.size() == 1 ? " is" : " are") +
+               " not. Start every rank by one launcher, or unset them for a run of one rank");
+}
+
+// The ranks by the four plain numbers of a launcher; kNone where none of them is set.
+Result<Launch> read_plain(const Reader& reader, const Names& names) {
+  std::vector<std::string> there;
+  std::vector<std::string> missing;
+  for (const char* name : names.numbers) (reader.find(name) ? there : missing).emplace_back(name);
+  if (there.empty()) return Launch();
+  if (!missing.empty()) return half_set(names.title, there, missing).error();
+  Launch launch{.launcher = names.launcher};
+  RankContext& context = launch.context;
+  const std::array<int*, 4> values = {&context.rank, &context.world, &context.local_rank,
+                                      &context.local_world};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    SLUICE_ASSIGN_OR_RETURN(*values[i], reader.number(names.numbers[i], kMaxRanks));
+  }
+  SLUICE_RETURN_IF_ERROR(check_numbers(names, context));
+  return launch;
+}
+
+// How many tasks there are on this task's node, and under which variable that stands.
+Result<int> slurm_local_world(const Reader& reader, int world, const char** name) {
+  for (*name = "SLURM_STEP_TASKS_PER_NODE"; *name != nullptr;
+       *name = std::string_view(*name) == "SLURM_STEP_TASKS_PER_NODE" ? "SLURM_TASKS_PER_NODE"
+                                                                      : nullptr) {
+    const std::string* const text = reader.find(*name);
+    if (text == nullptr) continue;
+    auto counts = parse_tasks_per_node(*text);
+    if (!counts.ok()) return std::move(counts).error().with_context(*name);
+    const std::int64_t tasks = std::accumulate(counts->begin(), counts->end(), std::int64_t{0});
+    if (tasks != world) {
+      return wrong(std::string(*name) + " is " + quoted(*text) + ", which makes " +
+                   std::to_string(tasks) + " tasks, and SLURM_NTASKS is " + std::to_string(world) +
+                   ": start the run by srun");
+    }
+    if (std::adjacent_find(counts->begin(), counts->end(), std::not_equal_to<>()) ==
+        counts->end()) {
+      return counts->front();
+    }
+    SLUICE_ASSIGN_OR_RETURN(const int node, reader.number("SLURM_NODEID", kMaxRanks));
+    if (static_cast<std::size_t>(node) >= counts->size()) {
+      return wrong("SLURM_NODEID is " + std::to_string(node) + ", and " + *name + " has " +
+                   std::to_string(counts->size()) + " nodes");
+    }
+    return (*counts)[static_cast<std::size_t>(node)];
+  }
+  *name = "SLURM_NTASKS_PER_NODE";
+  return reader.number(*name, kMaxRanks);
+}
+
+Result<Launch> read_slurm(const Reader& reader) {
+  // In a shell of salloc the number of tasks is set and no task has been started.
+  if (reader.find("SLURM_PROCID") == nullptr && reader.find("SLURM_LOCALID") == nullptr) {
+    return Launch();
+  }
+  std::vector<std::string> there;
+  std::vector<std::string> missing;
+  for (const char* name : {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"}) {
+    (reader.find(name) ? there : missing).emplace_back(name);
+  }
+  const auto is_set = [&](const char* name) { return reader.find(name) != nullptr; };
+  if (!is_set("SLURM_STEP_TASKS_PER_NODE") && !is_set("SLURM_TASKS_PER_NODE") &&
+      !is_set("SLURM_NTASKS_PER_NODE")) {
+    missing.emplace_back("SLURM_TASKS_PER_NODE (or SLURM_NTASKS_PER_NODE)");
+  }
+  if (!missing.empty()) return half_set("Slurm", there, missing).error();
+
+  Launch launch{.launcher = Launcher::kSlurm};
+  RankContext& context = launch.context;
+  SLUICE_ASSIGN_OR_RETURN(context.rank, reader.number("SLURM_PROCID", kMaxRanks));
+  SLUICE_ASSIGN_OR_RETURN(context.world, reader.number("SLURM_NTASKS", kMaxRanks));
+  SLUICE_ASSIGN_OR_RETURN(context.local_rank, reader.number("SLURM_LOCALID", kMaxRanks));
+  Names names{
+      Launcher::kSlurm, "Slurm", {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr}};
+  SLUICE_ASSIGN_OR_RETURN(context.local_world,
+                          slurm_local_world(reader, context.world, &names.numbers[3]));
+  SLUICE_RETURN_IF_ERROR(check_numbers(names, context));
+
+  for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
+    if (!is_set(name)) continue;
+    auto nodes = parse_node_list(*reader.find(name));
+    if (!nodes.ok()) return std::move(nodes).error().with_context(name);
+    launch.master_address = nodes->front();
+    break;
+  }
+  if (const std::string* const job = reader.find("SLURM_JOB_ID")) {
+    // Two jobs that share a host should not meet at one port.
+    const std::optional<int> id = whole_number(*job, 2'000'000'000);
+    if (!id) return wrong("SLURM_JOB_ID is " + quoted(*job) + "; it must be a whole number");
+    launch.master_port = static_cast<std::uint16_t>(15'000 + *id % 15'000);
+  }
+  return launch;
+}
+
+// Where rank 0 is, if the environment says so.
+Status read_master(const Reader& reader, Launch* launch) {
+  if (const std::string* const address = reader.find("MASTER_ADDR")) {
+    const auto stray = [](unsigned char c) { return c <= ' ' || c > '~'; };
+    if (address->empty() || address->size() > 255 ||
+        std::any_of(address->begin(), address->end(), stray)) {
+      return wrong("MASTER_ADDR is " + quoted(*address) + "; it must be a host's name or address");
+    }
+    launch->master_address = *address;
+  }
+  if (reader.find("MASTER_PORT") != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(const int port, reader.number("MASTER_PORT", 65535));
+    if (port == 0) return wrong("MASTER_PORT is 0; it must be a port from 1 to 65535");
+    launch->master_port = static_cast<std::uint16_t>(port);
+  }
+  return {};
+}
+
+// Which of the GPUs that the process may see is its own.
+int choose_device(const Reader& reader, int local_rank) {
+  const std::string* const visible = reader.find("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr) return local_rank;
+  if (visible->empty() || visible->front() == '-') return -1;
+  // A launcher that gives each rank its own GPU shows it that one alone.
+  return visible->find(',') == std::string::npos ? 0 : local_rank;
+}
+
+const char* title_of(Launcher launcher) {
+  for (const Names& names : kNames) {
+    if (names.launcher == launcher) return names.title;
+  }
+  return launcher == Launcher::kSlurm ? "Slurm" : "no launcher";
+}
+
+std::string rank_of_world(const Launch& launch) {
+  return "rank " + std::to_string(launch.context.rank) + " of " +
+         std::to_string(launch.context.world);
+}
+
+}  // namespace
+
+Result<Launch> read_launch(const Environment& environment) {
+  const Reader reader(environment);
+  Launch chosen;
+  for (const Launcher launcher :
+       {Launcher::kTorchrun, Launcher::kOpenMpi, Launcher::kSlurm, Launcher::kMpich}) {
+    const bool is_chosen = chosen.launcher != Launcher::kNone;
+    // Slurm's own PMI sets two of MPICH's variables.
+    if (launcher == Launcher::kMpich && is_chosen) break;
+    // mpirun starts its tasks inside an allocation of Slurm's, whose variables are the node's.
+    if (launcher == Launcher::kSlurm && chosen.launcher == Launcher::kOpenMpi) break;
+    const auto* const names = std::find_if(
+        kNames.begin(), kNames.end(), [&](const Names& row) { return row.launcher == launcher; });
+    auto read = launcher == Launcher::kSlurm ? read_slurm(reader) : read_plain(reader, *names);
+    if (!read.ok()) return read.error();
+    if (!is_chosen) {
+      chosen = *read;
+      // torchrun itself is started once a host, by whatever launcher.
+      if (reader.find("TORCHELASTIC_RUN_ID") != nullptr && launcher == Launcher::kTorchrun &&
+          chosen.launcher == launcher) {
+        break;
+      }
+      continue;
+    }
+    // A launcher of one task may have started the other launcher.
+    if (read->context.world > 1 && (chosen.context.rank != read->context.rank ||
+                                    chosen.context.world != read->context.world)) {
+      return wrong(std::string("the environment has two launchers that disagree: ") +
+                   title_of(chosen.launcher) + " says " + rank_of_world(chosen) + " and " +
+                   title_of(launcher) + " says " + rank_of_world(*read) +
+                   ". Unset the variables of the one that did not start this run");
+    }
+  }
+  const bool alone = chosen.context.world == 1;
+  if (chosen.launcher != Launcher::kNone) {
+    SLUICE_RETURN_IF_ERROR(read_master(reader, &chosen));
+  }
+  if (chosen.launcher == Launcher::kTorchrun && !alone) {
+    std::vector<std::string> missing;
+    for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) {
+      if (reader.find(name) == nullptr) missing.emplace_back(name);
+    }
+    if (!missing.empty()) return half_set("torchrun", {"RANK", "WORLD_SIZE"}, missing).error();
+  }
+  chosen.context.device = choose_device(reader, chosen.context.local_rank);
+  return chosen;
+}
+
+namespace {
+
+// "01-03,7" after the prefix "gpu": gpu01 gpu02 gpu03 gpu7.
+Status expand_ranges(std::string_view prefix, std::string_view ranges, std::string_view suffix,
+                     std::vector<std::string>* nodes) {
+  while (true) {
+    const std::size_t comma = ranges.find(',');
+    const std::string_view range = ranges.substr(0, comma);
+    const std::size_t dash = range.find('-');
+    const std::string_view low = range.substr(0, dash);
+    const std::string_view high = dash == std::string_view::npos ? low : range.substr(dash + 1);
+    const std::optional<int> first = whole_number(low, 999'999'999);
+    const std::optional<int> last = whole_number(high, 999'999'999);
+    if (!first || !last || *first > *last) {
+      return wrong(quoted(range) + " is no range of nodes");
+    }
+    if (*last - *first >= kMaxRanks || nodes->size() > kMaxRanks) {
+      return wrong("more than " + std::to_string(kMaxRanks) + " nodes");
+    }
+    for (int number = *first; number <= *last; ++number) {
+      std::string digits = std::to_string(number);
+      if (digits.size() < low.size()) digits.insert(0, low.size() - digits.size(), '0');
+      nodes->push_back(std::string(prefix).append(digits).append(suffix));
+    }
+    if (comma == std::string_view::npos) return {};
+    ranges.remove_prefix(comma + 1);
+  }
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> parse_node_list(std::string_view list) {
+  std::vector<std::string> nodes;
+  if (list.size() > kMaxListChars) return wrong("a node list of more than 1 MiB");
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t stop = list.find_first_of(",[", begin);
+    std::size_t end = std::min(stop, list.size());
+    if (stop != std::string_view::npos && list[stop] == '[') {
+      const std::size_t close = list.find(']', stop);
+      if (close == std::string_view::npos) {
+        return wrong(quoted(list) + " has a '[' without its ']'");
+      }
+      end = std::min(list.find(',', close), list.size());
+      const std::string_view suffix = list.substr(close + 1, end - close - 1);
+      if (suffix.find_first_of("[]") != std::string_view::npos) {
+        return wrong(quoted(list) + " has two brackets in one name, which Sluice does not read");
+      }
+      SLUICE_RETURN_IF_ERROR(expand_ranges(list.substr(begin, stop - begin),
+                                           list.substr(stop + 1, close - stop - 1), suffix,
+                                           &nodes));
+    } else {
+      const std::string_view name = list.substr(begin, end - begin);
+      if (name.empty() || name.find_first_of("] \t\r\n") != std::string_view::npos) {
+        return wrong(quoted(list) + " is no list of nodes");
+      }
+      nodes.emplace_back(name);
+    }
+    if (nodes.size() > kMaxRanks) return wrong("more than " + std::to_string(kMaxRanks) + " nodes");
+    begin = end + 1;
+    if (end == list.size()) break;
+  }
+  return nodes;
+}
+
+Result<std::vector<int>> parse_tasks_per_node(std::string_view counts) {
+  std::vector<int> tasks;
+  if (counts.size() > kMaxListChars) return wrong("more than 1 MiB");
+  for (std::string_view rest = counts;;) {
+    const std::size_t comma = rest.find(',');
+    std::string_view item = rest.substr(0, comma);
+    int repeats = 1;
+    const std::size_t open = item.find("(x");
+    if (open != std::string_view::npos && item.ends_with(')')) {
+      repeats = whole_number(item.substr(open + 2, item.size() - open - 3), kMaxRanks).value_or(0);
+      item = item.substr(0, open);
+    }
+    const std::optional<int> count = whole_number(item, kMaxRanks);
+    if (!count || *count == 0 || repeats == 0 ||
+        tasks.size() + static_cast<std::size_t>(repeats) > kMaxRanks) {
+      return wrong(quoted(counts) + " is no list of tasks per node such as '2(x3),1'");
+    }
+    tasks.insert(tasks.end(), static_cast<std::size_t>(repeats), *count);
+    if (comma == std::string_view::npos) return tasks;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+Result<std::vector<HostSlots>> parse_hostfile(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r";
+  std::vector<HostSlots> hosts;
+  std::set<std::string, std::less<>> seen;
+  int ranks = 0;
+  for (int number = 1; !text.empty(); ++number) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    line = line.substr(0, line.find('#'));
+    std::vector<std::string_view> words;
+    while (true) {
+      const std::size_t begin = line.find_first_not_of(kBlank);
+      if (begin == std::string_view::npos) break;
+      line.remove_prefix(begin);
+      const std::size_t length = std::min(line.find_first_of(kBlank), line.size());
+      words.push_back(line.substr(0, length));
+      line.remove_prefix(length);
+    }
+    if (words.empty()) continue;
+    const std::string where = "line " + std::to_string(number) + " of the hostfile: ";
+    constexpr std::string_view kSlots = "slots=";
+    const std::optional<int> slots = words.size() == 2 && words[1].starts_with(kSlots)
+                                         ? whole_number(words[1].substr(kSlots.size()), kMaxRanks)
+                                         : std::nullopt;
+    if (!slots || *slots == 0) {
+      return wrong(where + "expected 'host slots=N' with N of 1 or more, and found " +
+                   quoted(words.front()) + (words.size() > 1 ? " " + quoted(words[1]) : ""));
+    }
+    if (!seen.emplace(words.front()).second) {
+      return wrong(where + "host " + quoted(words.front()) + " is there twice");
+    }
+    ranks += *slots;
+    if (ranks > kMaxRanks) {
+      return wrong(where + "more than " + std::to_string(kMaxRanks) + " slots in all");
+    }
+    hosts.push_back({std::string(words.front()), *slots});
+  }
+  if (hosts.empty()) return wrong("the hostfile names no host");
+  return hosts;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,69 @@
+// RankContext: which rank of a run this process is, and on which host and device; and reading it
+// from what a launcher left in the environment, or from DeepSpeed's hostfile.
+//
+// Launchers, in the order in which they are asked; the first whose variables are all there decides:
+//   torchrun  RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+//   OpenMPI   OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}
+//   Slurm     SLURM_PROCID SLURM_NTASKS SLURM_LOCALID, tasks per node, SLURM_NODEID, the node list
+//   MPICH     PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS (Hydra; Intel MPI too)
+// None of them: one rank. MASTER_ADDR and MASTER_PORT are obeyed under every launcher.
+//
+// All functions are pure: the environment is an argument, and only main() reads the process's own.
+// Threads: any. Errors: kInvalidArgument with a sentence that names the variables and their values:
+// a set that is half there, numbers that contradict each other, or two launchers that disagree.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "aio/result.h"
+
+namespace sluice::engine {
+
+constexpr int kMaxRanks = 65536;
+constexpr std::uint16_t kDefaultMasterPort = 29500;
+
+struct RankContext {
+  int rank = 0;         // in the world
+  int world = 1;        // ranks of the run
+  int local_rank = 0;   // on this host
+  int local_world = 1;  // ranks of this host
+  int device = 0;       // the CUDA device's number in this process; -1: it may see none
+
+  bool operator==(const RankContext&) const = default;
+};
+
+enum class Launcher : std::uint8_t { kNone, kTorchrun, kOpenMpi, kSlurm, kMpich };
+
+struct Launch {
+  Launcher launcher = Launcher::kNone;
+  RankContext context;
+  // Where rank 0 listens. Empty: this launcher does not say (MPI has means of its own).
+  std::string master_address = {};
+  std::uint16_t master_port = kDefaultMasterPort;
+};
+
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+Result<Launch> read_launch(const Environment& environment);
+
+// Slurm's node list, "gpu[01-03,7],login" -> gpu01 gpu02 gpu03 gpu7 login; at most kMaxRanks.
+Result<std::vector<std::string>> parse_node_list(std::string_view list);
+// Slurm's tasks per node, "2(x3),1" -> 2 2 2 1.
+Result<std::vector<int>> parse_tasks_per_node(std::string_view counts);
+
+// A line of DeepSpeed's hostfile: "host slots=N". '#' begins a comment; empty lines are skipped.
+struct HostSlots {
+  std::string host;
+  int slots = 0;
+
+  bool operator==(const HostSlots&) const = default;
+};
+// In the order of the file; errors name the line. No host at all, or one named twice, is refused.
+Result<std::vector<HostSlots>> parse_hostfile(std::string_view text);
+
+}  // namespace sluice::engine

@@ -1,0 +1,285 @@
+#include "engine/comm/tcp_communicator.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "engine/comm/control_channel.h"
+#include "engine/comm/host_communicator.h"
+#include "engine/comm/tcp_socket.h"
+
+namespace sluice::engine {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// How long one that lost a connection waits to learn from the control channel why.
+constexpr seconds kVerdictWithin{1};
+constexpr seconds kConnectAttempt{1};
+
+// The first message on a connection for data.
+struct DataHello {
+  std::uint32_t magic = 0x534c4431;
+  std::uint32_t rank = 0;
+  std::uint64_t token = 0;
+};
+static_assert(sizeof(DataHello) == 16);
+
+class TcpLinks final : public HostLinks {
+ public:
+  TcpLinks(const TcpOptions& options, std::unique_ptr<ControlChannel> control)
+      : rank_(options.context.rank),
+        timeout_(options.collective_timeout),
+        control_(std::move(control)),
+        sockets_(control_->table().places.size()) {
+    outs_.reserve(sockets_.size());
+    ins_.reserve(sockets_.size());
+    entries_.reserve(2 * sockets_.size() + 1);
+    waiting_.reserve(2 * sockets_.size());
+  }
+
+  // One connection to each other rank: this one connects to those below it.
+  Status connect_all(const FileDescriptor& listener, Deadline deadline) {
+    for (int peer = 0; peer < rank_; ++peer) SLUICE_RETURN_IF_ERROR(connect(peer, deadline));
+    std::size_t missing = sockets_.size() - static_cast<std::size_t>(rank_) - 1;
+    while (missing > 0) {
+      std::array<pollfd, 2> entries = {
+          {{listener.get(), POLLIN, 0}, {control_->failure_event(), POLLIN, 0}}};
+      static_cast<void>(::poll(entries.data(), entries.size(), poll_ms(deadline)));
+      SLUICE_RETURN_IF_ERROR(control_->failure());
+      while (auto socket = try_accept(listener)) {
+        DataHello hello;
+        // A stranger may stay silent; a rank has sent this already.
+        const auto bytes = std::as_writable_bytes(std::span(&hello, 1));
+        if (!receive_all(*socket, bytes, time_now() + kConnectAttempt).ok()) continue;
+        if (hello.magic != DataHello().magic || hello.token != control_->table().token) continue;
+        if (hello.rank >= sockets_.size() || sockets_[hello.rank].is_open()) continue;
+        sockets_[hello.rank] = std::move(*socket);
+        --missing;
+      }
+      if (missing > 0 && time_now() >= deadline) {
+        std::vector<int> absent;
+        for (std::size_t peer = static_cast<std::size_t>(rank_) + 1; peer < sockets_.size();
+             ++peer) {
+          if (!sockets_[peer].is_open()) absent.push_back(static_cast<int>(peer));
+        }
+        return failed(ErrorCode::kTimedOut, list_ranks(absent) + " did not connect to " +
+                                                own_name() +
+                                                " for data: is a firewall between them?");
+      }
+    }
+    return {};
+  }
+
+  int rank() const override { return rank_; }
+  const std::vector<RankPlace>& places() const override { return control_->table().places; }
+  void abort(std::string_view reason) noexcept override {
+    control_->fail(ErrorCode::kCancelled, reason);
+  }
+  Status failure() const override { return control_->failure(); }
+
+  Status exchange(const MessageLabel& label, std::span<const Outgoing> sends,
+                  std::span<const Incoming> receives) override {
+    SLUICE_RETURN_IF_ERROR(control_->failure());
+    outs_.clear();
+    ins_.clear();
+    for (const Outgoing& message : sends) {
+      outs_.push_back({.peer = message.to,
+                       .label = to_wire(label, message.bytes.size()),
+                       .bytes = message.bytes});
+    }
+    for (const Incoming& message : receives) {
+      ins_.push_back({.peer = message.from,
+                      .expected = to_wire(label, message.bytes.size()),
+                      .bytes = message.bytes});
+    }
+    const Deadline deadline = time_now() + timeout_;
+    while (true) {
+      bool moved = false;
+      bool done = true;
+      for (Out& out : outs_) {
+        if (out.is_done()) continue;
+        SLUICE_ASSIGN_OR_RETURN(const bool some, send_some(out, label));
+        moved |= some;
+        done &= out.is_done();
+      }
+      for (In& in : ins_) {
+        if (in.is_done()) continue;
+        SLUICE_ASSIGN_OR_RETURN(const bool some, receive_some(in, label));
+        moved |= some;
+        done &= in.is_done();
+      }
+      if (done) return {};
+      if (moved) continue;
+      wait(deadline);
+      SLUICE_RETURN_IF_ERROR(control_->failure());
+      if (time_now() >= deadline) return timed_out(label);
+    }
+  }
+
+ private:
+  struct Out {
+    int peer;
+    WireLabel label;
+    std::span<const std::byte> bytes;
+    std::size_t done_bytes = 0;  // of the label and the bytes together
+
+    bool is_done() const { return done_bytes == sizeof label + bytes.size(); }
+  };
+  struct In {
+    int peer;
+    WireLabel expected;
+    std::span<std::byte> bytes;
+    WireLabel came = {};
+    std::size_t done_bytes = 0;
+
+    bool is_done() const { return done_bytes == sizeof came + bytes.size(); }
+  };
+
+  std::string own_name() const { return name_of_rank(places(), rank_); }
+
+  Status connect(int peer, Deadline deadline) {
+    const auto index = static_cast<std::size_t>(peer);
+    const DataHello hello{.rank = static_cast<std::uint32_t>(rank_),
+                          .token = control_->table().token};
+    while (true) {
+      auto socket = connect_to(control_->table().targets[index],
+                               std::min(deadline, time_now() + kConnectAttempt));
+      Status sent = socket.ok() ? send_all(*socket, std::as_bytes(std::span(&hello, 1)), deadline)
+                                : socket.status();
+      if (sent.ok()) {
+        sockets_[index] = std::move(*socket);
+        return {};
+      }
+      SLUICE_RETURN_IF_ERROR(control_->failure());
+      if (time_now() >= deadline) {
+        return failed(ErrorCode::kTimedOut, name_of_rank(places(), peer) +
+                                                " cannot be reached for data from " + own_name() +
+                                                ": " + sent.error().message());
+      }
+    }
+  }
+
+  // The parts of a message that are left: of the label, and of its bytes.
+  template <typename Byte>
+  static std::size_t parts_left(std::array<iovec, 2>& parts, void* label, std::span<Byte> bytes,
+                                std::size_t done_bytes) {
+    std::size_t count = 0;
+    if (done_bytes < sizeof(WireLabel)) {
+      parts[count++] = {static_cast<char*>(label) + done_bytes, sizeof(WireLabel) - done_bytes};
+      done_bytes = sizeof(WireLabel);
+    }
+    const auto rest = bytes.subspan(done_bytes - sizeof(WireLabel));
+    if (!rest.empty()) {
+      parts[count++] = {const_cast<std::byte*>(rest.data()), rest.size()};  // NOLINT
+    }
+    return count;
+  }
+
+  // Whether anything could be moved.
+  Result<bool> send_some(Out& out, const MessageLabel& label) {
+    std::array<iovec, 2> parts{};
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts_left(parts, &out.label, out.bytes, out.done_bytes);
+    const FileDescriptor& socket = sockets_[static_cast<std::size_t>(out.peer)];
+    const ssize_t sent = ::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (sent < 0) return broken(out.peer, label, std::strerror(errno));
+    out.done_bytes += static_cast<std::size_t>(sent);
+    return true;
+  }
+
+  Result<bool> receive_some(In& in, const MessageLabel& label) {
+    std::array<iovec, 2> parts{};
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts_left(parts, &in.came, in.bytes, in.done_bytes);
+    const FileDescriptor& socket = sockets_[static_cast<std::size_t>(in.peer)];
+    const ssize_t got = ::recvmsg(socket.get(), &message, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (got <= 0)
+      return broken(in.peer, label, got == 0 ? "it closed the connection" : std::strerror(errno));
+    const bool had_label = in.done_bytes >= sizeof in.came;
+    in.done_bytes += static_cast<std::size_t>(got);
+    if (!had_label && in.done_bytes >= sizeof in.came) {
+      const Status fits = check_label(in.peer, in.came, in.expected);
+      if (!fits.ok()) return failed(fits.error().code(), fits.error().message()).error();
+    }
+    return true;
+  }
+
+  // Until something can be moved, there is a failure, or the deadline.
+  void wait(Deadline deadline) {
+    entries_.assign(1, {control_->failure_event(), POLLIN, 0});
+    for (const Out& out : outs_) add_entry(out, POLLOUT);
+    for (const In& in : ins_) add_entry(in, POLLIN);
+    static_cast<void>(::poll(entries_.data(), entries_.size(), poll_ms(deadline)));
+  }
+  template <typename Message>
+  void add_entry(const Message& message, short events) {
+    if (message.is_done()) return;
+    entries_.push_back({sockets_[static_cast<std::size_t>(message.peer)].get(), events, 0});
+  }
+
+  // Records the failure, unless there was one already, and returns the one that counts.
+  Status failed(ErrorCode code, const std::string& what) {
+    control_->fail(code, what);
+    return control_->failure();
+  }
+
+  Error broken(int peer, const MessageLabel& label, const std::string& how) {
+    const Status verdict = control_->wait_for_failure(kVerdictWithin);
+    if (!verdict.ok()) return verdict.error();
+    return failed(ErrorCode::kIo, name_of_rank(places(), peer) + " is not there any more for " +
+                                      name_of(label.kind) + ": " + how)
+        .error();
+  }
+
+  Status timed_out(const MessageLabel& label) {
+    waiting_.clear();
+    for (const Out& out : outs_) {
+      if (!out.is_done()) waiting_.push_back(out.peer);
+    }
+    for (const In& in : ins_) {
+      if (!in.is_done()) waiting_.push_back(in.peer);
+    }
+    std::sort(waiting_.begin(), waiting_.end());
+    waiting_.erase(std::unique(waiting_.begin(), waiting_.end()), waiting_.end());
+    return failed(ErrorCode::kTimedOut, std::string(name_of(label.kind)) + ": " + own_name() +
+                                            " waited " + std::to_string(timeout_.count()) +
+                                            " ms for " + list_ranks(waiting_));
+  }
+
+  const int rank_;
+  const milliseconds timeout_;
+  // Outlives the sockets: those who see them close look here for why.
+  const std::unique_ptr<ControlChannel> control_;
+  std::vector<FileDescriptor> sockets_;  // by rank
+  std::vector<Out> outs_;
+  std::vector<In> ins_;
+  std::vector<pollfd> entries_;
+  std::vector<int> waiting_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> make_tcp_communicator(const TcpOptions& options) {
+  FileDescriptor listening(options.listening_socket);
+  SLUICE_ASSIGN_OR_RETURN(const FileDescriptor listener,
+                          listen_at(is_loopback(options.master_address), 0));
+  SLUICE_ASSIGN_OR_RETURN(auto control,
+                          ControlChannel::join(options, std::move(listening), port_of(listener)));
+  auto links = std::make_unique<TcpLinks>(options, std::move(control));
+  SLUICE_RETURN_IF_ERROR(links->connect_all(listener, time_now() + options.rendezvous_timeout));
+  return make_host_communicator(std::move(links));
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,258 @@
+#include "engine/comm/tcp_socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+namespace sluice::engine {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kBacklog = 4096;
+constexpr milliseconds kRetryEvery{50};
+
+Error socket_error(const std::string& what, int error_number) {
+  return Error(ErrorCode::kIo, what + ": " + std::strerror(error_number));
+}
+
+void set_option(int fd, int level, int name, int value) {
+  static_cast<void>(::setsockopt(fd, level, name, &value, sizeof value));
+}
+
+// False at the deadline.
+bool wait_for(int fd, short events, Deadline deadline) {
+  do {
+    pollfd entry{.fd = fd, .events = events, .revents = 0};
+    if (::poll(&entry, 1, poll_ms(deadline)) > 0) return true;
+  } while (time_now() < deadline);
+  return false;
+}
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+// One attempt at one address.
+Result<FileDescriptor> connect_once(const addrinfo& address, Deadline deadline) {
+  FileDescriptor socket(
+      ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  if (!socket.is_open()) return socket_error("socket", errno);
+  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return socket_error("connect", errno);
+    if (!wait_for(socket.get(), POLLOUT,
+                  std::min(deadline, time_now() + std::chrono::seconds(5)))) {
+      return Error(ErrorCode::kTimedOut, "connect: no answer");
+    }
+    int error = 0;
+    socklen_t size = sizeof error;
+    static_cast<void>(::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size));
+    if (error != 0) return socket_error("connect", error);
+  }
+  // A port of this host that nobody listens at can be met by the connection's own other end.
+  sockaddr_storage local{};
+  sockaddr_storage remote{};
+  socklen_t local_size = sizeof local;
+  socklen_t remote_size = sizeof remote;
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &local_size) == 0 &&
+      ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&remote), &remote_size) == 0 &&
+      local_size == remote_size && std::memcmp(&local, &remote, local_size) == 0) {
+    return socket_error("connect", ECONNREFUSED);
+  }
+  set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  return socket;
+}
+
+}  // namespace
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::string HostAndPort::text() const {
+  const bool digits6 = host.find(':') != std::string::npos;
+  return (digits6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+bool is_loopback(std::string_view host) {
+  if (host.starts_with("::ffff:")) host.remove_prefix(7);
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+Result<FileDescriptor> listen_at(bool loopback_only, std::uint16_t port) {
+  int error = 0;
+  // Where there is no IPv6, IPv4 alone. Loopback is IPv4: "localhost" is tried at both.
+  for (const int family : {AF_INET6, AF_INET}) {
+    if (loopback_only && family == AF_INET6) continue;
+    FileDescriptor socket(
+        ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+    if (!socket.is_open()) {
+      error = errno;
+      continue;
+    }
+    set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    sockaddr_storage address{};
+    socklen_t size = 0;
+    if (family == AF_INET6) {
+      set_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+      auto* const in6 = reinterpret_cast<sockaddr_in6*>(&address);
+      in6->sin6_family = AF_INET6;
+      in6->sin6_addr = in6addr_any;
+      in6->sin6_port = htons(port);
+      size = sizeof *in6;
+    } else {
+      auto* const in4 = reinterpret_cast<sockaddr_in*>(&address);
+      in4->sin_family = AF_INET;
+      in4->sin_addr.s_addr = htonl(loopback_only ? INADDR_LOOPBACK : INADDR_ANY);
+      in4->sin_port = htons(port);
+      size = sizeof *in4;
+    }
+    if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+        ::listen(socket.get(), kBacklog) == 0) {
+      return socket;
+    }
+    error = errno;
+    if (error == EADDRINUSE) break;
+  }
+  return Error(error == EADDRINUSE ? ErrorCode::kBusy : ErrorCode::kIo,
+               "listening at port " + std::to_string(port) + " failed: " + std::strerror(error) +
+                   (error == EADDRINUSE ? "; another run has it: choose another MASTER_PORT" : ""));
+}
+
+std::uint16_t port_of(const FileDescriptor& listener) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
+                   : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
+std::string peer_address(const FileDescriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  std::array<char, NI_MAXHOST> host{};
+  if (::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host.data(), host.size(), nullptr,
+                    0, NI_NUMERICHOST) != 0) {
+    return {};
+  }
+  return host.data();
+}
+
+std::optional<FileDescriptor> try_accept(const FileDescriptor& listener) {
+  FileDescriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket.is_open()) return std::nullopt;
+  set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  return socket;
+}
+
+Result<FileDescriptor> connect_to(const HostAndPort& target, Deadline deadline) {
+  std::string last = "no answer";
+  while (true) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    const int result =
+        ::getaddrinfo(target.host.c_str(), std::to_string(target.port).c_str(), &hints, &found);
+    const Addresses addresses(found);
+    if (result != 0) {
+      last = "the name is not known: " + std::string(::gai_strerror(result));
+    } else {
+      for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+        auto socket = connect_once(*address, deadline);
+        if (socket.ok()) return socket;
+        last = socket.error().message();
+      }
+    }
+    if (time_now() + kRetryEvery >= deadline) break;
+    std::this_thread::sleep_for(kRetryEvery);
+  }
+  return Error(ErrorCode::kTimedOut, "no connection to " + target.text() + " (" + last + ")");
+}
+
+int poll_ms(Deadline deadline) {
+  const auto left = std::chrono::ceil<milliseconds>(deadline - time_now());
+  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
+}
+
+Status send_all(const FileDescriptor& socket, std::span<const std::byte> bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    const ssize_t sent =
+        ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(sent));
+    } else if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+      return socket_error("send", errno);
+    } else if (!wait_for(socket.get(), POLLOUT, deadline)) {
+      return Error(ErrorCode::kTimedOut, "send: the other side does not read");
+    }
+  }
+  return {};
+}
+
+Status receive_all(const FileDescriptor& socket, std::span<std::byte> bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    const ssize_t got = ::recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(got));
+    } else if (got == 0) {
+      return Error(ErrorCode::kIo, "receive: the other side closed the connection");
+    } else if (errno != EAGAIN && errno != EINTR) {
+      return socket_error("receive", errno);
+    } else if (!wait_for(socket.get(), POLLIN, deadline)) {
+      return Error(ErrorCode::kTimedOut, "receive: nothing came");
+    }
+  }
+  return {};
+}
+
+Status send_frame(const FileDescriptor& socket, const Frame& frame, Deadline deadline) {
+  const std::array<std::uint32_t, 3> head = {kFrameMagic, frame.type,
+                                             static_cast<std::uint32_t>(frame.payload.size())};
+  std::string bytes(reinterpret_cast<const char*>(head.data()), sizeof head);
+  bytes += frame.payload;
+  return send_all(socket, std::as_bytes(std::span(bytes)), deadline);
+}
+
+bool FrameReader::read_some(const FileDescriptor& socket) {
+  std::array<char, 16384> chunk;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  while (!broken_) {
+    const ssize_t got = ::recv(socket.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return true;
+    if (got <= 0) return false;
+    buffer_.append(chunk.data(), static_cast<std::size_t>(got));
+    // Bounded: a stranger may send for ever.
+    if (buffer_.size() > max_frame_bytes_ + chunk.size()) return true;
+  }
+  return false;
+}
+
+std::optional<Frame> FrameReader::next() {
+  std::array<std::uint32_t, 3> head{};
+  if (broken_ || buffer_.size() < sizeof head) return std::nullopt;
+  std::memcpy(head.data(), buffer_.data(), sizeof head);
+  const std::size_t size_bytes = head[2];
+  if (head[0] != kFrameMagic || size_bytes > max_frame_bytes_) {
+    broken_ = true;
+    return std::nullopt;
+  }
+  if (buffer_.size() - sizeof head < size_bytes) return std::nullopt;
+  Frame frame{.type = head[1], .payload = buffer_.substr(sizeof head, size_bytes)};
+  buffer_.erase(0, sizeof head + size_bytes);
+  return frame;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,344 @@
+#include "tests/engine/comm/collective_suite.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace sluice::engine {
+namespace {
+
+using Floats = std::vector<float>;
+
+// Keeps the upper half of each float, as bf16 does.
+class UpperHalves final : public Codec {
+ public:
+  std::uint64_t element_bytes() const override { return 4; }
+  std::uint64_t encoded_bytes(std::uint64_t value_bytes) const override { return value_bytes / 2; }
+  Status encode(std::span<const std::byte> values, std::span<std::byte> encoded,
+                void* /*stream*/) const override {
+    for (std::size_t i = 0; i < encoded.size(); i += 2) {
+      std::memcpy(encoded.data() + i, values.data() + 2 * i + 2, 2);
+    }
+    return {};
+  }
+  Status decode(std::span<const std::byte> encoded, std::span<std::byte> values,
+                void* /*stream*/) const override {
+    for (std::size_t i = 0; i < encoded.size(); i += 2) {
+      std::memset(values.data() + 2 * i, 0, 2);
+      std::memcpy(values.data() + 2 * i + 2, encoded.data() + i, 2);
+    }
+    return {};
+  }
+  static float rounded(float value) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    bits &= 0xffff0000U;
+    std::memcpy(&value, &bits, sizeof bits);
+    return value;
+  }
+};
+
+class Suite {
+ public:
+  Suite(Communicator& comm, const SuiteOptions& options)
+      : comm_(comm),
+        options_(options),
+        memory_(options.memory != nullptr ? *options.memory : host_memory_) {}
+
+  std::vector<std::string> run() {
+    for (const ProcessGroup group :
+         {ProcessGroup::kWorld, ProcessGroup::kNode, ProcessGroup::kPeers}) {
+      if (!enter(group)) return complaints_;
+      for (const std::size_t elements : {0, 1, 3, 1021}) check_all(elements);
+      if (group == ProcessGroup::kWorld && options_.large_piece_bytes > 0) {
+        check_all(options_.large_piece_bytes / sizeof(float));
+      }
+      check_small_values();
+      if (!complaints_.empty()) return complaints_;
+    }
+    return complaints_;
+  }
+
+ private:
+  // The members of the group, from the places alone.
+  bool enter(ProcessGroup group) {
+    group_ = group;
+    members_.clear();
+    const int own_rank = comm_.rank();
+    const auto& places = options_.places;
+    const RankPlace& own = places[static_cast<std::size_t>(own_rank)];
+    for (std::size_t rank = 0; rank < places.size(); ++rank) {
+      if ((group == ProcessGroup::kNode && places[rank].host != own.host) ||
+          (group == ProcessGroup::kPeers && places[rank].local_rank != own.local_rank)) {
+        continue;
+      }
+      members_.push_back(static_cast<int>(rank));
+    }
+    if (group == ProcessGroup::kNode) {
+      std::sort(members_.begin(), members_.end(), [&](int a, int b) {
+        return places[static_cast<std::size_t>(a)].local_rank <
+               places[static_cast<std::size_t>(b)].local_rank;
+      });
+    }
+    own_ = static_cast<std::size_t>(std::find(members_.begin(), members_.end(), own_rank) -
+                                    members_.begin());
+    expect(comm_.world_size(group) == static_cast<int>(members_.size()), "world_size");
+    expect(comm_.rank(group) == static_cast<int>(own_), "rank");
+    expect(comm_.deterministic() == options_.exact_sums, "deterministic");
+    return complaints_.empty();
+  }
+
+  void check_all(std::size_t elements) {
+    ++round_;
+    check_all_gather(elements);
+    check_all_to_all(elements);
+    check_broadcast(elements);
+    check_reduce(elements);
+    if (!options_.device) check_codec(elements);
+    good(comm_.barrier(group_), "barrier");
+  }
+
+  // What member r gives as its value number i.
+  float value(std::size_t r, std::size_t i) const {
+    std::uint64_t bits = (static_cast<std::uint64_t>(members_[r]) * 1'000'003 + i) * 64 + round_;
+    bits = (bits ^ (bits >> 31U)) * 0x9e3779b97f4a7c15U;
+    bits = (bits ^ (bits >> 29U)) * 0xbf58476d1ce4e5b9U;
+    const auto whole = static_cast<float>(static_cast<std::int32_t>(bits >> 40U) - (1 << 23));
+    // Sums of these depend on their order.
+    return options_.exact_sums ? whole * std::exp2f(static_cast<float>(bits % 20) - 30.0F)
+                               : std::floor(whole / 256);
+  }
+  Floats values(std::size_t r, std::size_t begin, std::size_t count) const {
+    Floats result(count);
+    for (std::size_t i = 0; i < count; ++i) result[i] = value(r, begin + i);
+    return result;
+  }
+  std::size_t ranks() const { return members_.size(); }
+
+  std::span<std::byte> place(const Floats& floats) {
+    const auto bytes = memory_.take(floats.size() * sizeof(float));
+    memory_.write(bytes, std::as_bytes(std::span(floats)));
+    return bytes;
+  }
+  static std::span<float> floats(std::span<std::byte> bytes) {
+    return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
+  }
+  CollectiveOptions options() { return {.group = group_, .stream = memory_.stream()}; }
+
+  void check_all_gather(std::size_t elements) {
+    Floats expected;
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      const Floats piece = values(r, 0, elements);
+      expected.insert(expected.end(), piece.begin(), piece.end());
+    }
+    const Floats mine = values(own_, 0, elements);
+    auto all = place(Floats(ranks() * elements));
+    good(comm_.all_gather(place(mine), all, options()), "all_gather");
+    same(all, expected, "all_gather");
+    Floats only_mine(ranks() * elements);
+    std::copy(mine.begin(), mine.end(),
+              only_mine.begin() + static_cast<std::ptrdiff_t>(own_ * elements));
+    all = place(only_mine);
+    const std::size_t piece_bytes = elements * sizeof(float);
+    good(comm_.all_gather(all.subspan(own_ * piece_bytes, piece_bytes), all, options()),
+         "all_gather in place");
+    same(all, expected, "all_gather in place");
+    memory_.reset();
+  }
+
+  void check_all_to_all(std::size_t elements) {
+    Floats expected;
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      const Floats piece = values(r, own_ * elements, elements);
+      expected.insert(expected.end(), piece.begin(), piece.end());
+    }
+    const Floats mine = values(own_, 0, ranks() * elements);
+    const auto sent = place(mine);
+    const auto received = place(Floats(mine.size()));
+    good(comm_.all_to_all(sent, received, options()), "all_to_all");
+    same(received, expected, "all_to_all");
+    same(sent, mine, "all_to_all's input");
+    if (!options_.device) {
+      good(comm_.all_to_all(sent, sent, options()), "all_to_all in place");
+      same(sent, expected, "all_to_all in place");
+    }
+    memory_.reset();
+  }
+
+  void check_broadcast(std::size_t elements) {
+    for (std::size_t root = 0; root < ranks(); ++root) {
+      const auto bytes = place(values(own_, 0, elements));
+      good(comm_.broadcast(bytes, static_cast<int>(root), options()), "broadcast");
+      same(bytes, values(root, 0, elements), "broadcast");
+      memory_.reset();
+    }
+  }
+
+  // In order of ranks, as fp32 adds.
+  Floats reduced(std::size_t begin, std::size_t count, ReduceOp op) const {
+    Floats result = values(0, begin, count);
+    for (std::size_t r = 1; r < ranks(); ++r) {
+      for (std::size_t i = 0; i < count; ++i) {
+        const float next = value(r, begin + i);
+        result[i] = op == ReduceOp::kSum ? result[i] + next : std::max(result[i], next);
+      }
+    }
+    return result;
+  }
+
+  void check_reduce(std::size_t elements) {
+    const Floats mine = values(own_, 0, ranks() * elements);
+    const Floats expected = reduced(own_ * elements, elements, ReduceOp::kSum);
+    auto all = place(mine);
+    const auto piece = place(Floats(elements));
+    good(comm_.reduce_scatter(floats(all), floats(piece), options()), "reduce_scatter");
+    same(piece, expected, "reduce_scatter");
+    const auto own_piece = floats(all).subspan(own_ * elements, elements);
+    good(comm_.reduce_scatter(floats(all), own_piece, options()), "reduce_scatter in place");
+    same(std::as_writable_bytes(own_piece), expected, "reduce_scatter in place");
+    memory_.reset();
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+      if (op == ReduceOp::kMax && !options_.max) continue;
+      all = place(mine);
+      good(comm_.all_reduce(floats(all), op, options()), "all_reduce");
+      same(all, reduced(0, mine.size(), op), "all_reduce");
+      memory_.reset();
+    }
+    if (!options_.max || elements == 0) return;
+    Floats with_nan = mine;
+    if (own_ + 1 == ranks()) with_nan[0] = std::numeric_limits<float>::quiet_NaN();
+    all = place(with_nan);
+    good(comm_.all_reduce(floats(all), ReduceOp::kMax, options()), "all_reduce of a NaN");
+    expect(std::isnan(floats(all)[0]), "all_reduce loses a NaN under kMax");
+    memory_.reset();
+  }
+
+  void check_codec(std::size_t elements) {
+    const UpperHalves codec;
+    CollectiveOptions with = options();
+    with.codec = &codec;
+    const auto coded = [](Floats input) {
+      for (float& number : input) number = UpperHalves::rounded(number);
+      return input;
+    };
+    const auto workspace = [&](std::size_t piece_elements) {
+      with.workspace = memory_.take(comm_.workspace_bytes(piece_elements * sizeof(float), with));
+    };
+    workspace(elements);
+    Floats gathered;
+    Floats exchanged;
+    Floats sum(elements);
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      const Floats piece = coded(values(r, 0, elements));
+      gathered.insert(gathered.end(), piece.begin(), piece.end());
+      const Floats for_me = coded(values(r, own_ * elements, elements));
+      exchanged.insert(exchanged.end(), for_me.begin(), for_me.end());
+      for (std::size_t i = 0; i < elements; ++i) sum[i] = r == 0 ? for_me[i] : sum[i] + for_me[i];
+    }
+    const auto all = place(Floats(ranks() * elements));
+    good(comm_.all_gather(place(values(own_, 0, elements)), all, with), "coded all_gather");
+    same(all, gathered, "coded all_gather");
+    const auto sent = place(values(own_, 0, ranks() * elements));
+    good(comm_.all_to_all(sent, all, with), "coded all_to_all");
+    same(all, exchanged, "coded all_to_all");
+    const auto piece = place(Floats(elements));
+    good(comm_.reduce_scatter(floats(sent), floats(piece), with), "coded reduce_scatter");
+    same(piece, sum, "coded reduce_scatter");
+    const auto one = place(values(own_, 0, elements));
+    good(comm_.broadcast(one, static_cast<int>(ranks()) - 1, with), "coded broadcast");
+    same(one, coded(values(ranks() - 1, 0, elements)), "coded broadcast");
+    Floats total(elements);
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      const Floats theirs = coded(values(r, 0, elements));
+      for (std::size_t i = 0; i < elements; ++i)
+        total[i] = r == 0 ? theirs[i] : total[i] + theirs[i];
+    }
+    const auto whole = place(values(own_, 0, elements));
+    good(comm_.all_reduce(floats(whole), ReduceOp::kSum, with), "coded all_reduce");
+    same(whole, total, "coded all_reduce");
+    memory_.reset();
+  }
+
+  void check_small_values() {
+    std::vector<double> gathered(ranks());
+    good(comm_.all_gather_values(0.1 * (members_[own_] + 1), gathered, group_),
+         "all_gather_values");
+    std::vector<std::int64_t> sums = {members_[own_], std::int64_t{1} << 55U, -1};
+    good(comm_.sum(sums, group_), "sum");
+    std::int64_t total = 0;
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      expect(gathered[r] == 0.1 * (members_[r] + 1), "all_gather_values");
+      total += members_[r];
+    }
+    const auto count = static_cast<std::int64_t>(ranks());
+    expect(sums == std::vector<std::int64_t>{total, count << 55U, -count}, "sum");
+    std::vector<std::int64_t> too_large = {std::numeric_limits<std::int64_t>::max()};
+    expect(comm_.sum(too_large, group_).ok() == (ranks() == 1), "sum of what does not fit");
+    const auto text = [](int rank) { return std::string(static_cast<std::size_t>(rank) * 7, 'x'); };
+    const auto texts = comm_.all_gather_text(text(members_[own_]), group_);
+    good(texts.status(), "all_gather_text");
+    for (std::size_t r = 0; texts.ok() && r < ranks(); ++r) {
+      expect((*texts)[r] == text(members_[r]), "all_gather_text");
+    }
+    good(comm_.finish(memory_.stream()), "finish");
+    good(comm_.health(), "health");
+  }
+
+  void same(std::span<const std::byte> bytes, const Floats& expected, const char* what) {
+    Floats got(expected.size());
+    if (bytes.size() != got.size() * sizeof(float)) return expect(false, what);
+    memory_.read(std::as_writable_bytes(std::span(got)), bytes);
+    expect(expected.empty() || std::memcmp(got.data(), expected.data(), bytes.size()) == 0, what);
+  }
+  void good(const Status& status, const char* what) {
+    if (!status.ok()) expect(false, std::string(what) + ": " + status.error().message());
+  }
+  void expect(bool right, const std::string& what) {
+    if (right || complaints_.size() > 10) return;
+    complaints_.push_back("rank " + std::to_string(comm_.rank()) + ", group " +
+                          std::to_string(static_cast<int>(group_)) + ", round " +
+                          std::to_string(round_) + ": " + what);
+  }
+
+  Communicator& comm_;
+  const SuiteOptions& options_;
+  SuiteMemory host_memory_;
+  SuiteMemory& memory_;
+  ProcessGroup group_ = ProcessGroup::kWorld;
+  std::vector<int> members_;
+  std::size_t own_ = 0;
+  std::uint64_t round_ = 0;
+  std::vector<std::string> complaints_;
+};
+
+}  // namespace
+
+std::span<std::byte> SuiteMemory::take(std::size_t size_bytes) {
+  taken_.push_back(std::make_unique<std::byte[]>(size_bytes));  // NOLINT(modernize-avoid-c-arrays)
+  return {taken_.back().get(), size_bytes};
+}
+
+void SuiteMemory::write(std::span<std::byte> to, std::span<const std::byte> from) {
+  if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
+}
+
+void SuiteMemory::read(std::span<std::byte> to, std::span<const std::byte> from) {
+  write(to, from);
+}
+
+std::vector<std::string> check_collectives(Communicator& comm, const SuiteOptions& options) {
+  return Suite(comm, options).run();
+}
+
+std::vector<RankPlace> places_of(std::span<const int> ranks_of_hosts) {
+  std::vector<RankPlace> places;
+  char host = 'a';
+  for (const int ranks : ranks_of_hosts) {
+    for (int local = 0; local < ranks; ++local) places.push_back({std::string(1, host), local});
+    ++host;
+  }
+  return places;
+}
+
+}  // namespace sluice::engine
