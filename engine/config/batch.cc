@@ -150,7 +150,27 @@ std::string nearest_divisors(std::int64_t number, std::int64_t to) {
 
 void derive_batch_sizes(Derivation& derivation) { Batch(derivation).complete(); }
 
+// Each rank has as many lanes, which are a whole subtree of theirs: a power of two of them.
+void check_lanes_of_ranks(Derivation& derivation) {
+  const std::int64_t world = derivation.config.world_size;
+  Run& run = derivation.config.run;
+  if (world == 1) return;
+  if (!derivation.given("run.lanes")) {
+    run.lanes = world;
+    derivation.note("run.lanes", "one for each of " + std::to_string(world) + " ranks");
+    return;
+  }
+  const std::int64_t each = run.lanes / world;
+  if (run.lanes % world == 0 && (each & (each - 1)) == 0) return;
+  std::int64_t below = world;
+  while (2 * below < run.lanes) below *= 2;
+  derivation.reject("run.lanes " + std::to_string(run.lanes) + " cannot be dealt to " +
+                    std::to_string(world) + " ranks, each with a power of two of them: set it to " +
+                    std::to_string(below) + " or " + std::to_string(2 * below));
+}
+
 void check_lanes(Derivation& derivation) {
+  check_lanes_of_ranks(derivation);
   const BatchSizes& batch = derivation.config.batch;
   const Run& run = derivation.config.run;
   const std::int64_t micro_batches = batch.accumulation * derivation.config.world_size;

@@ -44,7 +44,7 @@ std::unique_ptr<UnitParameters> make_cpu_unit_parameters(const BaseForm& form,
 }  // namespace
 
 Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan,
-                              aio::IoObserver* observer) {
+                              aio::IoObserver* observer, Leftovers leftovers) {
   RunDrives drives;
   SLUICE_ASSIGN_OR_RETURN(drives.backend, make_run_backend(config));
   const aio::IoQueue::Options options{
@@ -61,7 +61,7 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
         aio::IoWatchdog::Options{.limit_ns =
                                      static_cast<std::int64_t>(config.run.io_watchdog_s * 1e9)});
   }
-  if (plan.nvme_bytes() == 0) return drives;
+  if (plan.nvme_bytes() == 0 || leftovers == Leftovers::kLeave) return drives;
   std::vector<std::string> paths = plan.params.options.store.paths;  // the base's as well
   paths.insert(paths.end(), plan.state.optimizer.store.paths.begin(),
                plan.state.optimizer.store.paths.end());

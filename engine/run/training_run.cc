@@ -105,14 +105,12 @@ Status TrainingRun::make_offloaders() {
   at::set_num_threads(threads);
   SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(gradient_executor_, aio::make_executor(threads));
-  SLUICE_ASSIGN_OR_RETURN(
-      parameters_,
-      ModelParameters::create(
-          plan_, model(),
-          {.drives = &drives_,
-           .base_executor = gradient_executor_.get(),
-           .trace = &trace_,
-           .ranks = ranks_}));
+  SLUICE_ASSIGN_OR_RETURN(parameters_,
+                          ModelParameters::create(plan_, model(),
+                                                  {.drives = &drives_,
+                                                   .base_executor = gradient_executor_.get(),
+                                                   .trace = &trace_,
+                                                   .ranks = ranks_}));
   if (plan_.state.gpu_bytes > 0) {
     SLUICE_ASSIGN_OR_RETURN(gpu_tier_, make_cuda_state_tier(plan_.state.gpu_bytes));
   }
@@ -172,6 +170,17 @@ Status TrainingRun::make_device() {
   return {};
 }
 
+// One rank of a host removes what killed runs have left there, before any makes a store.
+Status TrainingRun::open_drives_in_turn() {
+  const bool is_alone = ranks_.is_alone();
+  const bool is_first = is_alone || ranks_.link->rank(ProcessGroup::kNode) == 0;
+  if (!is_first) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier(ProcessGroup::kNode));
+  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives(config_, plan_, &io_trace_,
+                                               is_first ? Leftovers::kRemove : Leftovers::kLeave));
+  if (is_first && !is_alone) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier(ProcessGroup::kNode));
+  return {};
+}
+
 Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
                                                          const MemoryPlan& plan,
                                                          Communicator* link) {
@@ -182,7 +191,7 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                           config::stored_json(config, working_folder()));
   SLUICE_ASSIGN_OR_RETURN(auto data, RunData::open(config, RunPurpose::kTraining));
   run->data_ = std::make_unique<RunData>(std::move(data));
-  SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config, plan, &run->io_trace_));
+  SLUICE_RETURN_IF_ERROR(run->open_drives_in_turn());
   SLUICE_RETURN_IF_ERROR(run->limit_gpu());
   SLUICE_RETURN_IF_ERROR(run->make_offloaders());
   SLUICE_RETURN_IF_ERROR(run->make_device());
@@ -401,8 +410,8 @@ std::uint64_t TrainingRun::tokens_per_step() const {
 StepOutcome TrainingRun::step() {
   const auto samples = static_cast<std::uint64_t>(config_.batch.micro * config_.batch.accumulation);
   // Ranks have the step's samples one behind the other, as its lanes are.
-  const std::uint64_t first = trainer_->state().samples_drawn +
-                              samples * static_cast<std::uint64_t>(ranks_.part.rank);
+  const std::uint64_t first =
+      trainer_->state().samples_drawn + samples * static_cast<std::uint64_t>(ranks_.part.rank);
   const StepOutcome outcome =
       trainer_->step(data_->training_batch(first, samples, compute_device(plan_)));
   trainer_->count_samples(samples * static_cast<std::uint64_t>(ranks_.part.world));

@@ -106,6 +106,7 @@ class TrainingRun {
   TrainingRun(const config::Config& config, const MemoryPlan& plan, Communicator* link);
   Status take_own_state(const TakeState& take, offload::Calls calls);
   Status take_gathered_state(const TakeState& take);
+  Status open_drives_in_turn();
   Status limit_gpu();
   Status make_offloaders();
   Status make_unit_inputs();

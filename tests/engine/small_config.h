@@ -67,8 +67,10 @@ class SmallConfig {
     }
   }
 
-  config::Config config() const {
+  // `world`: ranks of the launch.
+  config::Config config(int world = 1) const {
     config::Sources sources;
+    sources.world_size = world;
     sources.run_file = config::Source{"test", R"({
       "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
       "gradient_clipping": 0.5,

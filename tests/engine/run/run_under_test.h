@@ -17,20 +17,21 @@ class SmallRun : public SmallConfig {
   using SmallConfig::SmallConfig;
 
   // Without a state yet.
-  std::unique_ptr<TrainingRun> make(PlanOptions options = {}) const {
-    const config::Config configuration = config();
+  std::unique_ptr<TrainingRun> make(PlanOptions options = {}, Communicator* link = nullptr) const {
+    const config::Config configuration = config(options.ranks.world);
     options.on_gpu = uses_cuda(configuration);
     const ModelLayout model = configured_layout(configuration, options.on_gpu);
     const auto plan = plan_memory(configuration, model, options);
     if (!plan.ok()) throw std::runtime_error(plan.error().message());
-    auto run = TrainingRun::create(configuration, *plan);
+    auto run = TrainingRun::create(configuration, *plan, link);
     if (!run.ok()) throw std::runtime_error(run.error().message());
     return std::move(*run);
   }
 
   // Made and initialised.
-  std::unique_ptr<TrainingRun> start(const PlanOptions& options = {}) const {
-    auto run = make(options);
+  std::unique_ptr<TrainingRun> start(const PlanOptions& options = {},
+                                     Communicator* link = nullptr) const {
+    auto run = make(options, link);
     const Status initialised = run->initialise({});
     if (!initialised.ok()) throw std::runtime_error(initialised.error().message());
     return run;

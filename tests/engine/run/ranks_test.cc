@@ -1,0 +1,121 @@
+// Several ranks on this machine, as threads: with the same lanes, the same bits as one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "engine/step/rank_reduction.h"
+#include "tests/engine/comm/tcp_ranks.h"
+#include "tests/engine/run/run_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+TEST(AddPiecesByTree, PairsNeighboursLevelByLevel) {
+  // Numbers whose sum tells which were added first.
+  const auto sum = [](std::vector<float> pieces) {
+    add_pieces_by_tree(pieces, pieces.size());
+    return pieces.front();
+  };
+  constexpr float kTiny = 0x1p-24F;
+  EXPECT_EQ(sum({1}), 1);
+  EXPECT_EQ(sum({1, kTiny}), 1);
+  EXPECT_EQ(sum({1, kTiny, kTiny}), 1);                 // (1 + t) + t
+  EXPECT_EQ(sum({1, 0, kTiny, kTiny}), 1 + 2 * kTiny);  // (1 + 0) + (t + t)
+  EXPECT_EQ(sum({0, 0, 0, 1, kTiny}), 1);               // the odd one moves up
+  std::vector<float> wide = {1, 2, 10, 20, 100, 200};
+  add_pieces_by_tree(wide, 3);
+  EXPECT_EQ(wide[0], 111);
+  EXPECT_EQ(wide[1], 222);
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  double norm = 0;
+  double validation = 0;
+  std::vector<float> masters;
+
+  bool operator==(const Outcome&) const = default;
+};
+
+constexpr int kLanes = 4;
+constexpr int kSteps = 4;
+
+// A step of four micro-batches, by so many ranks; on this thread's rank.
+Outcome train_rank(const SmallRun& small, const offload::RankPart& part, Communicator* link) {
+  const auto run = small.start({.ranks = part}, link);
+  Outcome outcome;
+  for (int i = 0; i < kSteps; ++i) {
+    const StepOutcome step = run->step();
+    outcome.losses.push_back(step.loss);
+    outcome.norm = step.grad_norm;
+  }
+  outcome.validation = run->evaluate();
+  outcome.masters = masters_of(*run);
+  return outcome;
+}
+
+std::vector<Outcome> train_on(int world, std::vector<std::string> overrides) {
+  overrides.push_back("gradient_accumulation_steps=" + std::to_string(kLanes / world));
+  overrides.push_back("run.lanes=" + std::to_string(kLanes));
+  const SmallRun small(overrides);
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(world));
+  if (world == 1) return {train_rank(small, {}, nullptr)};
+  std::vector<RankPlace> places;
+  for (int rank = 0; rank < world; ++rank) places.push_back({.host = "here", .local_rank = rank});
+  const auto met = in_threads(options_of(places), [&](int rank, Communicator& link) {
+    try {
+      outcomes[static_cast<std::size_t>(rank)] = train_rank(small, {rank, world}, &link);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      link.abort(error.what());
+    }
+  });
+  for (const Status& status : met) EXPECT_TRUE(status.ok()) << message_of(status);
+  return outcomes;
+}
+
+struct RankVariant {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+
+class RanksIn : public testing::TestWithParam<RankVariant> {};
+
+TEST_P(RanksIn, ChangeNoBit) {
+  const Outcome one = train_on(1, GetParam().overrides).front();
+  ASSERT_FALSE(one.masters.empty());
+  for (const int world : {2, 4}) {
+    const std::vector<Outcome> many = train_on(world, GetParam().overrides);
+    EXPECT_EQ(many.front(), one) << world << " ranks";
+    for (std::size_t rank = 1; rank < many.size(); ++rank) {
+      EXPECT_EQ(many[rank].losses, one.losses);
+      EXPECT_EQ(many[rank].norm, one.norm);
+      EXPECT_EQ(many[rank].validation, one.validation);
+      EXPECT_TRUE(many[rank].masters.empty());
+    }
+  }
+}
+
+std::vector<RankVariant> rank_variants() {
+  const std::vector<std::string> on_nvme = {
+      "zero_optimization.offload_optimizer.device=nvme",
+      "zero_optimization.offload_param.device=nvme",
+      "zero_optimization.stage3_param_persistence_threshold=0",
+      "zero_optimization.sub_group_size=1000", "placement.boundaries_to_nvme=on"};
+  return {{"bf16", {}},
+          {"fp32", {"bf16.enabled=false"}},
+          {"fp16", {"bf16.enabled=false", "fp16.enabled=true", "fp16.initial_scale_power=8"}},
+          {"bf16Moments", {"optimizer.params.moments=bf16"}},
+          {"notOverlapped", {"placement.overlap_update=false"}},
+          {"onNvme", on_nvme},
+          {"groups", kInGroups},
+          {"waves", {"placement.wave_micro_batches=1"}}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, RanksIn, testing::ValuesIn(rank_variants()),
+                         [](const auto& name) { return std::string(name.param.name); });
+
+}  // namespace
+}  // namespace sluice::engine
