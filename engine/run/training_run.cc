@@ -92,6 +92,7 @@ TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan, C
 }
 
 TrainingRun::~TrainingRun() {
+  if (trainer_ != nullptr && is_first_rank()) static_cast<void>(lead(Order::kEnd));
   trainer_.reset();
   if (parameters_) parameters_->end_passes();
   unit_inputs_.reset();  // may be using the spill
@@ -349,7 +350,39 @@ Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progres
   return {};
 }
 
+Status TrainingRun::lead(Order order) {
+  if (ranks_.is_alone()) return {};
+  auto told = static_cast<std::byte>(order);
+  return ranks_.link->broadcast(std::span(&told, 1), /*root=*/0);
+}
+
+Status TrainingRun::follow() {
+  for (;;) {
+    std::byte told{};
+    SLUICE_RETURN_IF_ERROR(ranks_.link->broadcast(std::span(&told, 1), /*root=*/0));
+    switch (static_cast<Order>(told)) {
+      case Order::kStep:
+        static_cast<void>(one_step());
+        break;
+      case Order::kEvaluate:
+        static_cast<void>(evaluate_all());
+        break;
+      case Order::kTakeState:
+        trainer_->drain();
+        // What the first rank could not write is for that one to judge.
+        if (const Status taken = take_gathered_state({}); !taken.ok() &&
+            taken.error().code() != ErrorCode::kCancelled)
+          return taken;
+        SLUICE_RETURN_IF_ERROR(ranks_.link->health());
+        break;
+      case Order::kEnd:
+        return {};
+    }
+  }
+}
+
 Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
+  SLUICE_RETURN_IF_ERROR(lead(Order::kTakeState));
   trainer_->drain();
   return ranks_.is_alone() ? take_own_state(take, calls) : take_gathered_state(take);
 }
@@ -391,15 +424,12 @@ Status TrainingRun::save_weights(const std::string& path, DType dtype) {
   };
   std::vector<TensorSpec> tensors = parameter_specs(model(), dtype);
   for (TensorSpec& tensor : tensors) tensor.name = name(tensor.name);
-  std::unique_ptr<SafetensorsWriter> writer;  // of the first rank
-  if (is_first_rank()) {
-    SLUICE_ASSIGN_OR_RETURN(
-        writer, SafetensorsWriter::create(*drives_.writes, options, std::move(tensors)));
-  }
+  SLUICE_ASSIGN_OR_RETURN(const auto writer,
+                          SafetensorsWriter::create(*drives_.writes, options, std::move(tensors)));
   SLUICE_RETURN_IF_ERROR(take_state([&](const ParameterState& state) {
     return writer->append(name(state.parameter->name), state.master);
   }));
-  return writer ? writer->finish() : Status();
+  return writer->finish();
 }
 
 std::uint64_t TrainingRun::tokens_per_step() const {
@@ -408,6 +438,11 @@ std::uint64_t TrainingRun::tokens_per_step() const {
 }
 
 StepOutcome TrainingRun::step() {
+  must(lead(Order::kStep));
+  return one_step();
+}
+
+StepOutcome TrainingRun::one_step() {
   const auto samples = static_cast<std::uint64_t>(config_.batch.micro * config_.batch.accumulation);
   // Ranks have the step's samples one behind the other, as its lanes are.
   const std::uint64_t first =
@@ -420,6 +455,12 @@ StepOutcome TrainingRun::step() {
 
 double TrainingRun::evaluate() {
   if (!has_validation()) throw TrainError("there is no validation data to evaluate on");
+  must(lead(Order::kEvaluate));
+  return evaluate_all();
+}
+
+// All ranks evaluate all of it: parameters have to be gathered by all.
+double TrainingRun::evaluate_all() {
   const std::uint64_t total = data_->validation_samples();
   const std::uint64_t group =
       plan_.activations.evaluation_micro_batches * static_cast<std::uint64_t>(config_.batch.micro);

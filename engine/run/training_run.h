@@ -33,13 +33,18 @@ namespace sluice::engine {
 
 class TrainingRun {
  public:
-  // `plan` is the one of this configuration, and of this rank where there are several: then all of
-  // them make one, `link` is between them and must outlive it, and whatever computes or moves the
-  // model is for all of them to call. The state is not there yet: initialise().
+  // `plan` is the one of this configuration. The state is not there yet: initialise().
+  //
+  // With several ranks all of them make one with the plan of theirs, over `link`, which must outlive
+  // it, and all initialise or resume. Then the first rank leads: what it calls of the rest is done
+  // by the others in follow(), until it has gone. A rank that fails aborts the link, so that the
+  // others do not wait for it.
   static Result<std::unique_ptr<TrainingRun>> create(const config::Config& config,
                                                      const MemoryPlan& plan,
                                                      Communicator* link = nullptr);
   bool is_first_rank() const { return ranks_.part.rank == 0; }
+  // Of another rank. Throws as step() does.
+  Status follow();
   ~TrainingRun();  // removes the stores
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
@@ -69,8 +74,7 @@ class TrainingRun {
   };
   // After the last step, range by range in the order of the model's parameters; with kAnyOrder
   // several ranges at once, in any order. Either way on any thread of executor(). With several ranks
-  // it is for all of them to call, and `take` is called on rank 0 alone, a unit at a time, in order,
-  // on the calling thread; where it fails there, all fail.
+  // a unit at a time, in order, on the calling thread.
   using TakeState = std::function<Status(const ParameterState& state)>;
   Status take_state(const TakeState& take, offload::Calls calls = offload::Calls::kInOrder);
   // What else a checkpoint holds; without scores.
@@ -106,6 +110,10 @@ class TrainingRun {
   TrainingRun(const config::Config& config, const MemoryPlan& plan, Communicator* link);
   Status take_own_state(const TakeState& take, offload::Calls calls);
   Status take_gathered_state(const TakeState& take);
+  enum class Order : std::uint8_t { kStep, kEvaluate, kTakeState, kEnd };
+  Status lead(Order order);  // nothing where there is one rank
+  StepOutcome one_step();
+  double evaluate_all();
   Status open_drives_in_turn();
   Status limit_gpu();
   Status make_offloaders();

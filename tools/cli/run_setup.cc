@@ -137,8 +137,20 @@ std::string trained_share(const engine::ModelLayout& model) {
   return ", and " + engine::compact(static_cast<double>(model.trained_elements())) + " in adapters";
 }
 
-Result<CheckedPlan> checked_plan(const config::Config& config, engine::RunPurpose purpose,
+// What one of several ranks of this host may take of it.
+void divide_host(int ranks, config::Budget& budget, engine::MachineFacts& facts) {
+  const auto share = [ranks](std::optional<std::uint64_t>& bytes) {
+    if (bytes) *bytes /= static_cast<std::uint64_t>(ranks);
+  };
+  share(facts.available_bytes);
+  share(facts.cgroup_bytes);
+  if (budget.cpu_gib) *budget.cpu_gib /= ranks;
+  if (budget.nvme_gib) *budget.nvme_gib /= ranks;
+}
+
+Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose purpose,
                                  const SetUpOptions& options = {}) {
+  config::Config config = given;
   aio::RealFileSystem files;
   SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(config, files));
   const engine::ModelShape shape = config.model.shape();
@@ -146,16 +158,26 @@ Result<CheckedPlan> checked_plan(const config::Config& config, engine::RunPurpos
   SLUICE_RETURN_IF_ERROR(engine::check_device(config));
   const bool on_gpu = engine::uses_cuda(config);
   const engine::ModelLayout model = engine::configured_layout(config, on_gpu);
-  const engine::MachineFacts facts = engine::machine_facts(config);
-  const bool planned = purpose == engine::RunPurpose::kTraining && is_planned(config);
+  engine::MachineFacts facts = engine::machine_facts(config);
+  if (options.link != nullptr)
+    divide_host(options.link->world_size(engine::ProcessGroup::kNode), config.budget, facts);
+  const offload::RankPart ranks = options.link != nullptr
+                                      ? offload::RankPart{options.link->rank(),
+                                                          options.link->world_size()}
+                                      : offload::RankPart();
+  // What is open is in RAM then: placement is not planned over ranks yet.
+  const bool planned =
+      purpose == engine::RunPurpose::kTraining && is_planned(config) && ranks.world == 1;
   SLUICE_ASSIGN_OR_RETURN(
       CheckedPlan plan,
       planned ? planned_memory(config, options)
               : literal_memory(config, model,
                                {.purpose = purpose,
                                 .on_gpu = on_gpu,
-                                .gpu_room_bytes = engine::gpu_room(config.budget, facts)}));
-  plan_checkpoint_copy(config, model, facts, plan);
+                                .gpu_room_bytes = engine::gpu_room(config.budget, facts),
+                                .ranks = ranks}));
+  // Ranks save in the foreground: they gather for it what a copy would be of.
+  if (ranks.world == 1) plan_checkpoint_copy(config, model, facts, plan);
   std::cerr << shape.family << " model of "
             << engine::compact(static_cast<double>(model.parameter_elements())) << " parameters"
             << trained_share(model) << ": " << shape.layers << " layers x " << shape.hidden << ", "
@@ -199,7 +221,7 @@ Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
   if (options.saves != nullptr) *options.saves = saves;
   const SteadyClock clock;
   const std::int64_t begin_ns = clock.now_ns();
-  SLUICE_ASSIGN_OR_RETURN(auto run, engine::TrainingRun::create(config, plan.memory));
+  SLUICE_ASSIGN_OR_RETURN(auto run, engine::TrainingRun::create(config, plan.memory, options.link));
   const std::int64_t made_ns = clock.now_ns();
   if (!from) {
     SLUICE_RETURN_IF_ERROR(run->initialise(shown("setting the weights")));

@@ -12,6 +12,7 @@
 #include "engine/probe/probe_report.h"
 #include "engine/run/evaluation_run.h"
 #include "engine/run/generation_run.h"
+#include "engine/comm/communicator.h"
 #include "engine/run/training_run.h"
 #include "engine/weights/dtype.h"
 #include "tools/cli/show_share.h"
@@ -39,6 +40,7 @@ struct SetUpOptions {
   bool of_a_series = false;                       // plan_here.h
   const Interrupt* interrupt = nullptr;           // ends it early, with kCancelled
   bool* reads_checkpoint = nullptr;               // becomes true before the checkpoint is read
+  engine::Communicator* link = nullptr;           // between several ranks; null: there is one
 };
 
 // All print the preflight table and progress on standard error.
