@@ -6,120 +6,27 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
-#include <cstring>
-#include <random>
 #include <utility>
+
+#include "engine/comm/control_frames.h"
 
 namespace sluice::engine {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 
-enum FrameType : std::uint32_t { kHello = 1, kTable, kFailure, kBeat, kGoodbye };
-
-constexpr std::uint32_t kMaxHelloBytes = 4096;
-constexpr std::size_t kMaxStrangers = 1024;
 constexpr std::size_t kMaxReasonBytes = 4096;
-// A rank that has been told its end may need so long to say so to those who came.
-constexpr seconds kGrace{10};
-constexpr seconds kMostForTelling{1};
 constexpr milliseconds kBeatEvery{1000};
+// For the last words to arrive: of a rank that leaves as it should, and of one that does not.
+constexpr milliseconds kGoodbyeWithin{1000};
+constexpr milliseconds kFailureWithin{100};
 
-std::string seconds_of(milliseconds time) {
-  const std::string text = std::to_string(time.count() / 1000);
-  const auto rest = time.count() % 1000;
-  return rest == 0 ? text + " s" : std::to_string(time.count()) + " ms";
+void signal(const FileDescriptor& event) {
+  const std::uint64_t one = 1;
+  static_cast<void>(::write(event.get(), &one, sizeof one) == sizeof one);
 }
 
-class Packer {
- public:
-  Packer& number(std::uint64_t value) {
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-    return *this;
-  }
-  Packer& text(std::string_view value) {
-    number(value.size());
-    bytes_ += value;
-    return *this;
-  }
-  std::string take() { return std::move(bytes_); }
-
- private:
-  std::string bytes_;
-};
-
-// After what does not fit, good() is false and everything else is empty.
-class Unpacker {
- public:
-  explicit Unpacker(std::string_view bytes) : rest_(bytes) {}
-
-  std::uint64_t number() {
-    std::uint64_t value = 0;
-    if (rest_.size() < sizeof value) {
-      good_ = false;
-      return 0;
-    }
-    std::memcpy(&value, rest_.data(), sizeof value);
-    rest_.remove_prefix(sizeof value);
-    return value;
-  }
-  int small_number() {
-    const std::uint64_t value = number();
-    if (value > 1U << 20) good_ = false;
-    return good_ ? static_cast<int>(value) : 0;
-  }
-  std::string text() {
-    const std::uint64_t size = number();
-    if (size > rest_.size()) good_ = false;
-    if (!good_) return {};
-    std::string value(rest_.substr(0, size));
-    rest_.remove_prefix(size);
-    return value;
-  }
-  bool good() const { return good_; }
-
- private:
-  std::string_view rest_;
-  bool good_ = true;
-};
-
-struct Hello {
-  int rank = 0;
-  int world = 0;
-  int local_rank = 0;
-  int local_world = 0;
-  int data_port = 0;
-  std::string job;
-  std::string host;
-};
-
-std::string pack(const Hello& hello) {
-  return Packer()
-      .number(static_cast<std::uint64_t>(hello.rank))
-      .number(static_cast<std::uint64_t>(hello.world))
-      .number(static_cast<std::uint64_t>(hello.local_rank))
-      .number(static_cast<std::uint64_t>(hello.local_world))
-      .number(static_cast<std::uint64_t>(hello.data_port))
-      .text(hello.job)
-      .text(hello.host)
-      .take();
-}
-
-std::optional<Hello> unpack_hello(std::string_view payload) {
-  Unpacker from(payload);
-  Hello hello;
-  hello.rank = from.small_number();
-  hello.world = from.small_number();
-  hello.local_rank = from.small_number();
-  hello.local_world = from.small_number();
-  hello.data_port = from.small_number();
-  hello.job = from.text();
-  hello.host = from.text();
-  return from.good() ? std::optional(hello) : std::nullopt;
-}
+}  // namespace
 
 Frame failure_frame(int rank, const Error& error) {
   const std::string_view reason = error.message();
@@ -141,58 +48,30 @@ std::pair<int, Error> unpack_failure(std::string_view payload) {
   return {rank, Error(static_cast<ErrorCode>(code), std::move(reason))};
 }
 
-std::string this_host() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) name = {"?"};
-  std::array<char, 64> boot{};
-  // Containers of one machine have names of their own, machines of one name boots of their own.
-  if (FILE* const file = std::fopen("/proc/sys/kernel/random/boot_id", "re")) {
-    const std::size_t size = std::fread(boot.data(), 1, 36, file);
-    boot[size] = '\0';
-    static_cast<void>(std::fclose(file));
-  }
-  return std::string(name.data()) + "/" + boot.data();
+std::string in_seconds(milliseconds time) {
+  const std::string text = std::to_string(time.count() / 1000);
+  const auto rest = time.count() % 1000;
+  return rest == 0 ? text + " s" : std::to_string(time.count()) + " ms";
 }
 
-void signal(const FileDescriptor& event) {
-  const std::uint64_t one = 1;
-  static_cast<void>(::write(event.get(), &one, sizeof one) == sizeof one);
-}
-
-Status check_context(const RankContext& context) {
-  if (context.world >= 1 && context.world <= kMaxRanks && context.rank >= 0 &&
-      context.rank < context.world && context.local_rank >= 0 &&
-      context.local_rank < context.local_world && context.local_world <= context.world) {
-    return {};
-  }
-  return Error(ErrorCode::kInvalidArgument, "there is no rank " + std::to_string(context.rank) +
-                                                " of " + std::to_string(context.world) +
-                                                ", local rank " +
-                                                std::to_string(context.local_rank) + " of " +
-                                                std::to_string(context.local_world));
-}
-
-}  // namespace
-
-ControlChannel::ControlChannel(const TcpOptions& options)
+ControlChannel::ControlChannel(const TcpOptions& options, Meeting meeting)
     : options_(options),
+      table_(std::move(meeting.table)),
       failure_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      wake_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+      wake_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  for (ControlConnection& connection : meeting.connections) {
+    members_.push_back({std::move(connection), time_now()});
+  }
+}
 
 Result<std::unique_ptr<ControlChannel>> ControlChannel::join(const TcpOptions& options,
                                                              FileDescriptor listener,
                                                              std::uint16_t data_port) {
-  SLUICE_RETURN_IF_ERROR(check_context(options.context));
-  std::unique_ptr<ControlChannel> channel(new ControlChannel(options));
+  SLUICE_ASSIGN_OR_RETURN(Meeting meeting, meet(options, std::move(listener), data_port));
+  std::unique_ptr<ControlChannel> channel(new ControlChannel(options, std::move(meeting)));
   if (!channel->failure_event_.is_open() || !channel->wake_event_.is_open()) {
     return Error(ErrorCode::kOutOfMemory, "no file descriptor is left for an event");
   }
-  const Deadline deadline = time_now() + options.rendezvous_timeout;
-  Status status = options.context.rank == 0
-                      ? channel->gather_ranks(std::move(listener), data_port, deadline)
-                      : channel->ask_master(data_port, deadline);
-  if (!status.ok()) return std::move(status).error().with_context("rendezvous");
-  for (Member& member : channel->members_) member.last_heard = time_now();
   if (!channel->members_.empty()) {
     channel->watcher_ = std::thread([raw = channel.get()] { raw->watch(); });
   }
@@ -206,201 +85,6 @@ ControlChannel::~ControlChannel() {
   }
   signal(wake_event_);
   if (watcher_.joinable()) watcher_.join();
-}
-
-// --- rendezvous ----------------------------------------------------------------------------------
-
-Status ControlChannel::gather_ranks(FileDescriptor listener, std::uint16_t data_port,
-                                    Deadline deadline) {
-  const auto world = static_cast<std::size_t>(options_.context.world);
-  std::vector<std::optional<Hello>> hellos(world);
-  std::vector<std::string> addresses(world);
-  hellos[0] = Hello{.rank = 0,
-                    .world = options_.context.world,
-                    .local_rank = options_.context.local_rank,
-                    .local_world = options_.context.local_world,
-                    .data_port = data_port,
-                    .job = options_.job,
-                    .host = options_.host.empty() ? this_host() : options_.host};
-  if (world > 1 && !listener.is_open()) {
-    SLUICE_ASSIGN_OR_RETURN(listener,
-                            listen_at(is_loopback(options_.master_address), options_.master_port));
-  }
-  std::vector<Member> strangers;  // who has not said yet which rank it is
-
-  const auto tell_all = [&](const Error& error) {
-    for (Member& member : members_) {
-      static_cast<void>(
-          send_frame(member.socket, failure_frame(-1, error), time_now() + kMostForTelling));
-    }
-    return error;
-  };
-  const auto refuse = [&](Member& member, const std::string& why) {
-    Error error(ErrorCode::kInvalidArgument, why);
-    static_cast<void>(
-        send_frame(member.socket, failure_frame(-1, error), time_now() + kMostForTelling));
-    return error;
-  };
-
-  while (members_.size() + 1 < world) {
-    std::vector<pollfd> entries = {{listener.get(), POLLIN, 0}};
-    for (const auto* list : {&members_, &strangers}) {
-      for (const Member& member : *list) entries.push_back({member.socket.get(), POLLIN, 0});
-    }
-    if (::poll(entries.data(), entries.size(), poll_ms(deadline)) <= 0 && time_now() >= deadline) {
-      std::vector<int> missing;
-      for (std::size_t rank = 0; rank < world; ++rank) {
-        if (!hellos[rank]) missing.push_back(static_cast<int>(rank));
-      }
-      return tell_all(
-          Error(ErrorCode::kTimedOut, list_ranks(missing) + " of " + std::to_string(world) +
-                                          " did not come to rank 0 (" + options_.master_address +
-                                          ", port " + std::to_string(port_of(listener)) +
-                                          ") within " + seconds_of(options_.rendezvous_timeout)));
-    }
-    while (auto socket = try_accept(listener)) {
-      if (strangers.size() >= kMaxStrangers) strangers.erase(strangers.begin());
-      strangers.push_back({.socket = std::move(*socket), .reader = FrameReader(kMaxHelloBytes)});
-    }
-    for (Member& member : members_) {
-      // Nobody has a reason to speak before the table is out.
-      if (!member.reader.read_some(member.socket)) {
-        const auto index = static_cast<std::size_t>(member.rank);
-        return tell_all(Error(ErrorCode::kIo, "rank " + std::to_string(member.rank) + " (" +
-                                                  host_name(hellos[index]->host) +
-                                                  ") is gone: it left before all had come"));
-      }
-    }
-    for (std::size_t i = 0; i < strangers.size();) {
-      const bool open = strangers[i].reader.read_some(strangers[i].socket);
-      const std::optional<Frame> frame = strangers[i].reader.next();
-      if (!frame && open) {
-        ++i;
-        continue;
-      }
-      Member member = std::move(strangers[i]);
-      strangers.erase(strangers.begin() + static_cast<std::ptrdiff_t>(i));
-      const std::optional<Hello> hello =
-          frame && frame->type == kHello ? unpack_hello(frame->payload) : std::nullopt;
-      if (!hello) continue;
-      if (hello->job != options_.job) {
-        static_cast<void>(refuse(member, "at " + options_.master_address +
-                                             " there is rank 0 of "
-                                             "another run; choose another MASTER_PORT"));
-        continue;
-      }
-      if (hello->world != options_.context.world || hello->rank >= hello->world) {
-        return tell_all(refuse(member, "rank " + std::to_string(hello->rank) +
-                                           " says that there are " + std::to_string(hello->world) +
-                                           " ranks, and rank 0 that there are " +
-                                           std::to_string(world)));
-      }
-      const auto rank = static_cast<std::size_t>(hello->rank);
-      if (hellos[rank]) {
-        return tell_all(
-            refuse(member, "two processes say that they are rank " + std::to_string(rank)));
-      }
-      addresses[rank] = peer_address(member.socket);
-      hellos[rank] = hello;
-      member.rank = hello->rank;
-      member.reader = FrameReader();
-      members_.push_back(std::move(member));
-    }
-  }
-
-  std::random_device random;
-  table_.token = (std::uint64_t{random()} << 32U) | random();
-  Packer packer;
-  packer.number(table_.token);
-  for (std::size_t rank = 0; rank < world; ++rank) {
-    const Hello& hello = *hellos[rank];
-    // Who came by loopback is on this host, and others reach it as they reach this one.
-    const std::string address = is_loopback(addresses[rank]) ? "" : addresses[rank];
-    packer.number(static_cast<std::uint64_t>(hello.local_rank))
-        .text(hello.host)
-        .text(address)
-        .number(static_cast<std::uint64_t>(hello.data_port));
-    table_.places.push_back({hello.host, hello.local_rank});
-    table_.targets.push_back({address.empty() ? options_.master_address : address,
-                              static_cast<std::uint16_t>(hello.data_port)});
-  }
-  const auto groups = make_groups(table_.places, 0);
-  if (!groups.ok()) return tell_all(groups.error());
-  for (const std::optional<Hello>& hello : hellos) {
-    const auto on_host = std::count_if(table_.places.begin(), table_.places.end(),
-                                       [&](const RankPlace& p) { return p.host == hello->host; });
-    if (on_host != hello->local_world) {
-      return tell_all(Error(ErrorCode::kInvalidArgument,
-                            name_of_rank(hello->rank) + " says that its host has " +
-                                std::to_string(hello->local_world) + " ranks, and " +
-                                std::to_string(on_host) + " came from there"));
-    }
-  }
-  const Frame frame{kTable, packer.take()};
-  for (Member& member : members_) {
-    Status sent = send_frame(member.socket, frame, deadline + kGrace);
-    if (!sent.ok()) {
-      return tell_all(
-          std::move(sent).error().with_context("answering " + name_of_rank(member.rank)));
-    }
-  }
-  return {};
-}
-
-Status ControlChannel::ask_master(std::uint16_t data_port, Deadline deadline) {
-  const HostAndPort master{options_.master_address, options_.master_port};
-  auto connected = connect_to(master, deadline);
-  if (!connected.ok()) {
-    return Error(connected.error().code(), "rank 0 did not answer within " +
-                                               seconds_of(options_.rendezvous_timeout) + ": " +
-                                               connected.error().message());
-  }
-  Member member{.rank = 0, .socket = std::move(*connected)};
-  const Hello hello{.rank = options_.context.rank,
-                    .world = options_.context.world,
-                    .local_rank = options_.context.local_rank,
-                    .local_world = options_.context.local_world,
-                    .data_port = data_port,
-                    .job = options_.job,
-                    .host = options_.host.empty() ? this_host() : options_.host};
-  SLUICE_RETURN_IF_ERROR(send_frame(member.socket, {kHello, pack(hello)}, deadline));
-  // Rank 0 may have begun to wait later, and then says who is missing.
-  const Deadline last = deadline + kGrace;
-  std::optional<Frame> frame;
-  bool open = true;
-  while (!frame) {
-    pollfd entry{.fd = member.socket.get(), .events = POLLIN, .revents = 0};
-    const bool readable = ::poll(&entry, 1, poll_ms(last)) > 0;
-    if (readable) open = member.reader.read_some(member.socket);
-    frame = member.reader.next();
-    if (!frame && !open) {
-      return Error(ErrorCode::kIo, "rank 0 at " + master.text() +
-                                       " closed the connection: it is gone, or something else "
-                                       "listens there");
-    }
-    if (!frame && time_now() >= last) {
-      return Error(ErrorCode::kTimedOut,
-                   "rank 0 at " + master.text() + " let this rank connect and said nothing");
-    }
-  }
-  if (frame->type == kFailure) return unpack_failure(frame->payload).second;
-  Unpacker from(frame->payload);
-  table_.token = from.number();
-  for (int rank = 0; rank < options_.context.world && from.good(); ++rank) {
-    const int local_rank = from.small_number();
-    std::string host = from.text();
-    const std::string address = from.text();
-    const int port = from.small_number();
-    table_.places.push_back({std::move(host), local_rank});
-    table_.targets.push_back(
-        {address.empty() ? options_.master_address : address, static_cast<std::uint16_t>(port)});
-  }
-  if (frame->type != kTable || !from.good()) {
-    return Error(ErrorCode::kCorrupt,
-                 "what rank 0 sent is no table of ranks: is it another version?");
-  }
-  members_.push_back(std::move(member));
-  return {};
 }
 
 // --- watching ------------------------------------------------------------------------------------
@@ -442,7 +126,7 @@ void ControlChannel::watch() {
       // One that does not read any more has missed it; so be it.
       if (beat) static_cast<void>(send_frame(member.socket, {kBeat, {}}, time_now()));
       if (!failed && time_now() - member.last_heard > options_.silence_timeout) {
-        lost(member, "nothing was heard of it for " + seconds_of(options_.silence_timeout));
+        lost(member, "nothing was heard of it for " + in_seconds(options_.silence_timeout));
       }
     }
   }
@@ -520,7 +204,7 @@ void ControlChannel::say_goodbye() {
   }
   // A socket that is closed with something unread in it resets the connection, and what was said
   // last may be lost with that.
-  const Deadline deadline = time_now() + (failed ? milliseconds(100) : milliseconds(1000));
+  const Deadline deadline = time_now() + (failed ? kFailureWithin : kGoodbyeWithin);
   for (Member& member : members_) {
     while (member.socket.is_open() && time_now() < deadline) {
       pollfd entry{.fd = member.socket.get(), .events = POLLIN, .revents = 0};

@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "engine/comm/host_links.h"
+#include "engine/comm/rendezvous.h"
 #include "engine/comm/tcp_communicator.h"
 #include "engine/comm/tcp_socket.h"
 
@@ -34,13 +34,6 @@ namespace sluice::engine {
 
 class ControlChannel {
  public:
-  // What the rendezvous hands to every rank.
-  struct Table {
-    std::uint64_t token = 0;           // drawn by rank 0: a connection for data shows it
-    std::vector<RankPlace> places;     // by rank
-    std::vector<HostAndPort> targets;  // where each listens for data
-  };
-
   // data_port: where this rank listens for data. Rank 0 may bring a socket that listens already.
   static Result<std::unique_ptr<ControlChannel>> join(const TcpOptions& options,
                                                       FileDescriptor listener,
@@ -50,7 +43,7 @@ class ControlChannel {
   ControlChannel(const ControlChannel&) = delete;
   ControlChannel& operator=(const ControlChannel&) = delete;
 
-  const Table& table() const { return table_; }
+  const RankTable& table() const { return table_; }
 
   Status failure() const;
   // Becomes readable, for poll(), when there is a failure.
@@ -61,10 +54,7 @@ class ControlChannel {
   void fail(ErrorCode code, std::string_view reason) noexcept;
 
  private:
-  struct Member {
-    int rank = -1;
-    FileDescriptor socket;
-    FrameReader reader = FrameReader();
+  struct Member : ControlConnection {
     Deadline last_heard = {};
   };
   struct Failure {
@@ -74,9 +64,7 @@ class ControlChannel {
     Error seen_here{ErrorCode::kInternal, ""};
   };
 
-  explicit ControlChannel(const TcpOptions& options);
-  Status gather_ranks(FileDescriptor listener, std::uint16_t data_port, Deadline deadline);
-  Status ask_master(std::uint16_t data_port, Deadline deadline);
+  ControlChannel(const TcpOptions& options, Meeting meeting);
 
   // Of the watching thread.
   void watch();
@@ -89,7 +77,7 @@ class ControlChannel {
   std::string name_of_rank(int rank) const;
 
   const TcpOptions options_;
-  Table table_;
+  const RankTable table_;
   std::vector<Member> members_;  // rank 0: all others; else: rank 0
   FileDescriptor failure_event_;
   FileDescriptor wake_event_;

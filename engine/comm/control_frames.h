@@ -1,0 +1,80 @@
+// The frames of the control channel, and what is in them: for rendezvous.cc and control_channel.cc.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "aio/result.h"
+#include "engine/comm/tcp_socket.h"
+
+namespace sluice::engine {
+
+enum FrameType : std::uint32_t { kHello = 1, kTable, kFailure, kBeat, kGoodbye };
+
+// How long a rank may take to read what ends the run.
+constexpr std::chrono::seconds kMostForTelling{1};
+
+class Packer {
+ public:
+  Packer& number(std::uint64_t value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    return *this;
+  }
+  Packer& text(std::string_view value) {
+    number(value.size());
+    bytes_ += value;
+    return *this;
+  }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+// After what does not fit, good() is false and everything else is empty.
+class Unpacker {
+ public:
+  explicit Unpacker(std::string_view bytes) : rest_(bytes) {}
+
+  std::uint64_t number() {
+    std::uint64_t value = 0;
+    if (rest_.size() < sizeof value) {
+      good_ = false;
+      return 0;
+    }
+    std::memcpy(&value, rest_.data(), sizeof value);
+    rest_.remove_prefix(sizeof value);
+    return value;
+  }
+  int small_number() {
+    const std::uint64_t value = number();
+    if (value > 1U << 20) good_ = false;
+    return good_ ? static_cast<int>(value) : 0;
+  }
+  std::string text() {
+    const std::uint64_t size = number();
+    if (size > rest_.size()) good_ = false;
+    if (!good_) return {};
+    std::string value(rest_.substr(0, size));
+    rest_.remove_prefix(size);
+    return value;
+  }
+  bool good() const { return good_; }
+
+ private:
+  std::string_view rest_;
+  bool good_ = true;
+};
+
+// Which rank failed (-1: the rendezvous), and how.
+Frame failure_frame(int rank, const Error& error);
+std::pair<int, Error> unpack_failure(std::string_view payload);
+
+// "300 ms", "5 s".
+std::string in_seconds(std::chrono::milliseconds time);
+
+}  // namespace sluice::engine
