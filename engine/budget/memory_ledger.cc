@@ -82,7 +82,8 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
     fixed_.gpu.context = kCudaContextBytes;
     fixed_.gpu.libraries = kCudaLibraryBytes;
   } else if (trains_) {
-    fixed_.host.gradients = planned_cpu_sink_bytes(spec.model, spec.types().gradient, sums_, spec.ranks);
+    fixed_.host.gradients =
+        planned_cpu_sink_bytes(spec.model, spec.types().gradient, sums_, spec.ranks);
   }
   if (!on_gpu_ && spec.ranks.world > 1) {
     fixed_.host.param_slots =

@@ -68,7 +68,7 @@ struct MemoryPlan {
   ActivationPlan activations;
   offload::Waves waves;  // of a step
   offload::SumOrder sum_order;
-  offload::HeldSums sums;  // of each unit's gradients
+  offload::HeldSums sums;   // of each unit's gradients
   offload::RankPart ranks;  // whose plan it is
 
   std::vector<MemoryLine> host;  // resident

@@ -133,8 +133,7 @@ std::optional<offload::TierFractions> asked_fractions(const config::Config& conf
 Result<std::vector<offload::SubGroup>> asked_sub_groups(const RunSpec& spec) {
   const auto fractions = asked_fractions(spec.config, spec.on_gpu);
   if (!fractions) return std::vector<offload::SubGroup>();
-  return offload::place_by_fractions(unit_specs(spec), sub_group_elements(spec.config),
-                                     *fractions);
+  return offload::place_by_fractions(unit_specs(spec), sub_group_elements(spec.config), *fractions);
 }
 
 std::vector<offload::TierElements> tier_elements(int units,

@@ -67,10 +67,10 @@ Status apply_settings(const RunSpec& spec, StatePlan& plan) {
           family_of(spec.config.model.shape()).parameter_names(spec.config.model.shape())));
   for (std::size_t unit = 0; unit < settings.of.size(); ++unit)
     plan.optimizer.units[unit].scalars =
-        offload::shard_of({.name = {},
-                           .ranges = scalars_of(spec.model.layout(static_cast<int>(unit)),
-                                                settings.of[unit])},
-                          spec.ranks)
+        offload::shard_of(
+            {.name = {},
+             .ranges = scalars_of(spec.model.layout(static_cast<int>(unit)), settings.of[unit])},
+            spec.ranks)
             .ranges;
   plan.settings = std::move(settings.each);
   return {};

@@ -17,9 +17,9 @@ Status GatheredState::add(const StateRange& range) {
       offload::shard_of(model_.layout(unit_).elements, ranks_.part).first_element;
   const std::span<const float> fields[kFields] = {range.master, range.m, range.v};
   for (std::size_t field = 0; field < kFields; ++field)
-    std::copy(fields[field].begin(), fields[field].end(),
-              mine_.begin() + static_cast<std::ptrdiff_t>(field * piece() + range.first_element -
-                                                          begin));
+    std::copy(
+        fields[field].begin(), fields[field].end(),
+        mine_.begin() + static_cast<std::ptrdiff_t>(field * piece() + range.first_element - begin));
   return {};
 }
 
@@ -54,8 +54,7 @@ Status GatheredState::gather_unit() {
   ++unit_;
   if (unit_ < model_.units()) mine_.assign(kFields * piece(), 0);
   std::vector<int> failed(world);
-  SLUICE_RETURN_IF_ERROR(
-      ranks_.link->all_gather_values(visited.ok() ? 0 : 1, std::span(failed)));
+  SLUICE_RETURN_IF_ERROR(ranks_.link->all_gather_values(visited.ok() ? 0 : 1, std::span(failed)));
   SLUICE_RETURN_IF_ERROR(visited);
   if (failed.front() != 0)
     return Error(ErrorCode::kCancelled, "rank 0 could not take the state of all ranks");

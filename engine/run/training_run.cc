@@ -53,18 +53,6 @@ std::optional<UnitBinding::Widths> hash_widths(const config::Config& config,
       .grad_bytes = offload::element_bytes(plan.types.gradient)};
 }
 
-// What several ranks cannot do yet.
-Status check_ranks(const config::Config& config, const MemoryPlan& plan) {
-  const auto refused = [](const std::string& what) {
-    return Error(ErrorCode::kUnsupported, what + " with several ranks is not possible yet");
-  };
-  if (plan.cuda) return refused("training on GPUs");
-  if (plan.base) return refused("adapters (recipe.lora)");
-  if (config.run.hash_units) return refused("run.hash_units");
-  if (config.run.rounds > 1) return refused("run.rounds above 1");
-  return {};
-}
-
 Status take_parameters(const UnitLayout& layout, const offload::StateRange& range,
                        const TrainingRun::TakeState& take) {
   return for_each_parameter(layout, range.first_element, range.master.size(),
@@ -86,6 +74,19 @@ std::string working_folder() {
 
 }  // namespace
 
+Status check_ranks(const config::Config& config, int world) {
+  if (world == 1) return {};
+  const auto refused = [](const std::string& what) {
+    return Error(ErrorCode::kInvalidArgument, what + " on several ranks is not possible yet");
+  };
+  if (uses_cuda(config))
+    return refused("training with GPUs (run.device \"cpu\" trains without them)");
+  if (config.lora.rank > 0) return refused("training adapters (recipe.lora)");
+  if (config.run.hash_units) return refused("run.hash_units");
+  if (config.run.rounds > 1) return refused("run.rounds above 1");
+  return {};
+}
+
 TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan, Communicator* link)
     : config_(config), plan_(plan), ranks_{.part = plan.ranks, .link = link} {
   SLUICE_CHECK(ranks_.is_alone() || link != nullptr, "several ranks have a link");
@@ -93,6 +94,7 @@ TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan, C
 
 TrainingRun::~TrainingRun() {
   if (trainer_ != nullptr && is_first_rank()) static_cast<void>(lead(Order::kEnd));
+  if (!ranks_.is_alone()) static_cast<void>(ranks_.link->barrier());  // rank 0 is the last to go
   trainer_.reset();
   if (parameters_) parameters_->end_passes();
   unit_inputs_.reset();  // may be using the spill
@@ -185,7 +187,7 @@ Status TrainingRun::open_drives_in_turn() {
 Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
                                                          const MemoryPlan& plan,
                                                          Communicator* link) {
-  if (plan.ranks.world > 1) SLUICE_RETURN_IF_ERROR(check_ranks(config, plan));
+  SLUICE_RETURN_IF_ERROR(check_ranks(config, plan.ranks.world));
   std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan, link));
   run->model_ = make_model(configured_model(config, plan.cuda));
   SLUICE_ASSIGN_OR_RETURN(run->stored_configuration_,
@@ -370,8 +372,8 @@ Status TrainingRun::follow() {
       case Order::kTakeState:
         trainer_->drain();
         // What the first rank could not write is for that one to judge.
-        if (const Status taken = take_gathered_state({}); !taken.ok() &&
-            taken.error().code() != ErrorCode::kCancelled)
+        if (const Status taken = take_gathered_state({});
+            !taken.ok() && taken.error().code() != ErrorCode::kCancelled)
           return taken;
         SLUICE_RETURN_IF_ERROR(ranks_.link->health());
         break;

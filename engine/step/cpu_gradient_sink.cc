@@ -48,8 +48,8 @@ class CpuGradientSink::Places {
         options_(options),
         gradient_(gradients),
         own_(accumulators),
-        borrowed_(accumulators + cpu_sink_unit_sum_bytes(model, options.type, options.sums,
-                                                          options.ranks.part)) {}
+        borrowed_(accumulators +
+                  cpu_sink_unit_sum_bytes(model, options.type, options.sums, options.ranks.part)) {}
 
   // Of the next unit, whose gradient takes so many bytes.
   std::vector<Sum> next(int unit, std::uint64_t gradient_bytes) {
@@ -58,8 +58,8 @@ class CpuGradientSink::Places {
     std::byte* own = own_;
     std::vector<Sum> sums(static_cast<std::size_t>(options_.sums.levels));
     for (std::size_t level = 0; level < sums.size(); ++level) {
-      const bool is_gradient = level == 0 && options_.type == offload::GradType::kFp32 &&
-                               options_.ranks.is_alone();
+      const bool is_gradient =
+          level == 0 && options_.type == offload::GradType::kFp32 && options_.ranks.is_alone();
       std::byte* const first = is_gradient ? gradient_ : own;
       if (!is_gradient) own += stride_bytes(layout);
       Sum& sum = sums[level];
@@ -90,11 +90,10 @@ class CpuGradientSink::Places {
 Result<std::unique_ptr<CpuGradientSink>> CpuGradientSink::create(const ModelLayout& model,
                                                                  aio::Executor& executor,
                                                                  const Options& options) {
-  SLUICE_ASSIGN_OR_RETURN(auto host,
-                          aio::PageMemory::map(
-                                         cpu_sink_gradient_bytes(model, options.type,
-                                                                 options.ranks.part),
-                                         options.huge_pages, &executor));
+  SLUICE_ASSIGN_OR_RETURN(
+      auto host,
+      aio::PageMemory::map(cpu_sink_gradient_bytes(model, options.type, options.ranks.part),
+                           options.huge_pages, &executor));
   const std::uint64_t accumulator_bytes =
       cpu_sink_accumulator_bytes(model, options.type, options.sums, options.ranks.part);
   aio::PageMemory accumulators;
@@ -117,9 +116,9 @@ CpuGradientSink::CpuGradientSink(const ModelLayout& model, aio::Executor& execut
       units_(static_cast<std::size_t>(model.units())),
       model_(model),
       reduction_(options.ranks, most_elements(model)),
-      shard_(options.ranks.is_alone() ? 0
-                                      : offload::shard_piece_elements(most_elements(model),
-                                                                      options.ranks.part.world)) {
+      shard_(options.ranks.is_alone()
+                 ? 0
+                 : offload::shard_piece_elements(most_elements(model), options.ranks.part.world)) {
   Places places(model, options_, host_.data(), accumulators_.data());
   std::uint64_t offset_bytes = 0;
   for (int index = 0; index < model.units(); ++index) {
@@ -244,8 +243,8 @@ Status CpuGradientSink::gather_square_sums() {
     mine.insert(mine.end(), unit.sum->sums().begin(), unit.sum->sums().end());
   mine.resize(most);
   std::vector<double> all(most * static_cast<std::size_t>(part.world));
-  SLUICE_RETURN_IF_ERROR(options_.ranks.link->all_gather(
-      std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all))));
+  SLUICE_RETURN_IF_ERROR(options_.ranks.link->all_gather(std::as_bytes(std::span(mine)),
+                                                         std::as_writable_bytes(std::span(all))));
   std::vector<std::size_t> next(static_cast<std::size_t>(part.world));
   for (Unit& unit : units_) {
     unit.sum->reset(0);

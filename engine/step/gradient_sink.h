@@ -182,8 +182,8 @@ class CpuGradientSink final : public GradientSink {
     std::vector<Sum> sums;           // by level
     BorrowedSums borrowed_by;        // of what others borrow
     std::uint64_t offset_bytes = 0;  // in host_
-    std::uint64_t elements = 0;  // of the whole unit
-    offload::UnitShard shard;    // what the optimizer wants of it
+    std::uint64_t elements = 0;      // of the whole unit
+    offload::UnitShard shard;        // what the optimizer wants of it
     std::vector<offload::ElementRange> zeroed;
     std::unique_ptr<offload::SquareSum> sum;
     bool is_open = false;

@@ -150,6 +150,7 @@ Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data
     sources.deepspeed = *std::move(read);
   }
   sources.overrides = overrides_of(options);
+  sources.world_size = options.world_size;
   SLUICE_RETURN_IF_ERROR(answer_questions(data, sources));
   return sources;
 }

@@ -161,10 +161,9 @@ Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose
   engine::MachineFacts facts = engine::machine_facts(config);
   if (options.link != nullptr)
     divide_host(options.link->world_size(engine::ProcessGroup::kNode), config.budget, facts);
-  const offload::RankPart ranks = options.link != nullptr
-                                      ? offload::RankPart{options.link->rank(),
-                                                          options.link->world_size()}
-                                      : offload::RankPart();
+  const offload::RankPart ranks =
+      options.link != nullptr ? offload::RankPart{options.link->rank(), options.link->world_size()}
+                              : offload::RankPart();
   // What is open is in RAM then: placement is not planned over ranks yet.
   const bool planned =
       purpose == engine::RunPurpose::kTraining && is_planned(config) && ranks.world == 1;

@@ -11,6 +11,7 @@
 #include "aio/real_file_system.h"
 #include "engine/config/kept_keys.h"
 #include "engine/config/report.h"
+#include "engine/device/host.h"
 #include "engine/preflight/nvme_folders.h"
 #include "engine/run/run_checkpoints.h"
 #include "engine/run/stored_state.h"
@@ -29,6 +30,7 @@
 #include "tools/cli/same_command.h"
 #include "tools/cli/take_folder.h"
 #include "tools/cli/train_checks.h"
+#include "tools/cli/train_ranks.h"
 #include "tools/cli/train_session.h"
 #include "tools/cli/train_work.h"
 #include "tools/cli/weight_dtype.h"
@@ -106,13 +108,23 @@ Result<engine::TokenizerFiles> data_tokenizer(const config::Config& config, bool
   return check_training_data(*files.queue, config, any);
 }
 
-Result<Wanted> check(const TrainOptions& options, aio::IoWatchdog& watchdog) {
+// Ranks of a host share its cores. Threads change last bits, so their number is kept with the run.
+void deal_threads(const engine::RankContext& context, config::Config& config) {
+  if (context.local_world == 1 || config.run.cpu_threads > 0) return;
+  config.run.cpu_threads =
+      std::max<std::int64_t>(engine::compute_threads(config) / context.local_world, 1);
+}
+
+Result<Wanted> check(const TrainOptions& options, const engine::RankContext& context,
+                     aio::IoWatchdog& watchdog) {
   ConfigOptions config_options = options.config;
+  config_options.world_size = context.world;
   add_overrides(options, config_options);
   Wanted wanted;
   SLUICE_ASSIGN_OR_RETURN(wanted.resolved, resolve(config_options, LookAtData::kYes));
   config::Config& config = wanted.resolved.config;
   watchdog.set_limit_s(config.run.io_watchdog_s);
+  SLUICE_RETURN_IF_ERROR(engine::check_ranks(config, context.world));
   SLUICE_RETURN_IF_ERROR(check_beside_resume(options, config));
   wanted.entry = entry_of(options, config);
   SLUICE_ASSIGN_OR_RETURN(wanted.weight_dtype, weight_dtype(options.dtype));
@@ -144,8 +156,11 @@ void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved) {
   if (threads == 0) threads = point.stored.run.cpu_threads;
   if (point.stored.run.imported()) return;
   const engine::SumsOfRun& sums = point.stored.run.sums;
-  config::keep_lanes({.lanes = sums.lanes, .rounds = sums.rounds}, resolved);
   const std::string& stored = point.stored.configuration;
+  for (const std::string& said :
+       {config::keep_step(stored, resolved),
+        config::keep_lanes({.lanes = sums.lanes, .rounds = sums.rounds}, resolved)})
+    if (!said.empty()) std::cerr << said << "\n";
   std::error_code error;
   const std::string here = std::filesystem::current_path(error).string();
   for (const std::string& said : {config::keep_decayed_parameters(stored, resolved),
@@ -255,8 +270,10 @@ struct SetUp {
 // kCancelled: interrupted.
 Result<SetUp> set_up(const Wanted& wanted, const RunFolder& folder, const ResumePoint& from,
                      const std::string& weights, const ResumeCommand& command,
-                     const Interrupt& interrupt) {
+                     const Interrupt& interrupt, engine::Communicator* link) {
   SetUp made;
+  if (link != nullptr)
+    SLUICE_RETURN_IF_ERROR(hand_out(*link, wanted.resolved.config, from.checkpoint));
   SLUICE_ASSIGN_OR_RETURN(const std::int64_t there, count_checkpoints(folder, from));
   bool reads_checkpoint = false;
   auto run = set_up_run(wanted.resolved.config, from.checkpoint,
@@ -266,7 +283,8 @@ Result<SetUp> set_up(const Wanted& wanted, const RunFolder& folder, const Resume
                          .planned = &made.planned,
                          .saves = &made.saves,
                          .interrupt = &interrupt,
-                         .reads_checkpoint = &reads_checkpoint});
+                         .reads_checkpoint = &reads_checkpoint,
+                         .link = link});
   if (!run.ok() && reads_checkpoint)
     return with_older_one(std::move(run).error(), folder, *from.checkpoint, command);
   if (!run.ok()) return std::move(run).error();
@@ -277,19 +295,23 @@ Result<SetUp> set_up(const Wanted& wanted, const RunFolder& folder, const Resume
   return made;
 }
 
-Result<int> run(const TrainOptions& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
+// Of the first rank, or the only one.
+Result<int> run(const TrainOptions& options, const CLI::App& app,
+                const engine::RankContext& context, engine::Communicator* link,
+                aio::IoWatchdog& watchdog) {
   const ResumeCommand command = [&](const std::string& name, const std::string& more) {
     return resume_command(app, name, more);
   };
-  SLUICE_ASSIGN_OR_RETURN(Wanted wanted, check(options, watchdog));
+  SLUICE_ASSIGN_OR_RETURN(Wanted wanted, check(options, context, watchdog));
   const config::Config& config = wanted.resolved.config;
   const Interrupt interrupt(kInterruptNotice);
   fail_writes_without_reader();
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, wanted.entry, watchdog));
   SLUICE_ASSIGN_OR_RETURN(const ResumePoint from, resume_point(folder, options, command, wanted));
+  deal_threads(context, wanted.resolved.config);
   SLUICE_RETURN_IF_ERROR(check_steps(wanted, folder, from, options.config.file));
-  auto made = set_up(wanted, folder, from, options.save_weights, command, interrupt);
+  auto made = set_up(wanted, folder, from, options.save_weights, command, interrupt, link);
   if (!made.ok() && made.error().code() == ErrorCode::kCancelled) {
     std::cerr << "interrupted before the first step: nothing was changed\n";
     return kInterruptedExitCode;
@@ -314,6 +336,22 @@ Result<int> run(const TrainOptions& options, const CLI::App& app, aio::IoWatchdo
                        .planned = planned ? &*planned : nullptr,
                        .again = begin_again(app, wanted.entry, from)};
   return at_work(train_and_finish(work));
+}
+
+Result<int> run_rank(const TrainOptions& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
+  SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch, launch_of_this_process());
+  SLUICE_ASSIGN_OR_RETURN(const auto link, meet(launch));
+  if (launch.context.rank > 0) return follow_first_rank(*link, watchdog);
+  const auto failed = [&](Error error) {
+    if (link) link->abort(error.message());
+    return error;
+  };
+  try {
+    auto done = run(options, app, launch.context, link.get(), watchdog);
+    return done.ok() ? std::move(done) : failed(std::move(done).error());
+  } catch (const std::exception& error) {
+    return failed(error_of(error));
+  }
 }
 
 }  // namespace
@@ -377,11 +415,7 @@ Command add_train_command(CLI::App& sluice) {
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
   return [options, command](aio::IoWatchdog& watchdog) -> Result<int> {
-    try {
-      return run(*options, *command, watchdog);
-    } catch (const std::exception& error) {
-      return error_of(error);
-    }
+    return run_rank(*options, *command, watchdog);
   };
 }
 

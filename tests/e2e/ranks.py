@@ -1,0 +1,139 @@
+"""`sluice train` on several ranks of this machine, started as a launcher would.
+
+Ranks with the same lanes write the same weights; a checkpoint of any number of ranks is resumed by
+any other; a rank that dies or fails ends all of them, and is named. The program is the
+environment's SLUICE.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import unittest
+
+from sluice_runs import SLUICE, WAIT_S, SluiceRuns
+
+LANES = 4
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return listener.getsockname()[1]
+
+
+class Ranks(SluiceRuns):
+    def setUp(self):
+        super().setUp()
+        self.tokens("text.bin", 3000, seed=3)
+        (self.path / "drive").mkdir()
+        self.config = self.write_run({
+            "train_batch_size": LANES, "train_micro_batch_size_per_gpu": 1,
+            "bf16": {"enabled": True},
+            "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+            "model": {"layers": 2, "hidden": 32, "heads": 2, "context": 16, "vocab": 512,
+                      "dropout": 0.1},
+            "data": {"train": [str(self.path / "text.bin")], "dtype": "uint16"},
+            "budget": {"nvme_paths": [str(self.path / "drive")]},
+            "run": {"steps": 4, "device": "cpu", "cpu_threads": 1, "lanes": LANES,
+                    "checkpoint_every": 2, "deterministic": True}})
+
+    def start(self, world, *words):
+        """The processes, in order of their ranks."""
+        port, ranks = free_port(), []
+        for rank in range(world):
+            variables = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank,
+                         "LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "localhost",
+                         "MASTER_PORT": port} if world > 1 else {}
+            ranks.append(subprocess.Popen(
+                [SLUICE, "train", str(self.config), *map(str, words)], cwd=self.path,
+                env={**os.environ, **{key: str(value) for key, value in variables.items()}},
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                text=True))
+            self.addCleanup(ranks[-1].wait)
+            self.addCleanup(ranks[-1].kill)
+        return ranks
+
+    def train(self, world, *words, code=0):
+        """What the first rank said; the others say nothing."""
+        ranks = self.start(world, *words)
+        told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
+        self.assertEqual(ranks[0].returncode, code, told)
+        for rank, text in zip(ranks[1:], told[1:]):
+            self.assertEqual(rank.returncode, min(code, 1), text)
+            self.assertEqual(text.strip(), "")
+        return told[0]
+
+    def weights(self, name):
+        return (self.path / name).read_bytes()
+
+    def test_have_the_same_bits_and_go_on_on_any_number(self):
+        for world in (1, 2, 4):
+            self.train(world, "--out", f"run{world}", "--save-weights", f"{world}.safetensors")
+        one = self.weights("1.safetensors")
+        self.assertEqual(self.weights("2.safetensors"), one)
+        self.assertEqual(self.weights("4.safetensors"), one)
+        losses = [[step["loss"] for step in self.metrics(f"run{world}")] for world in (1, 2, 4)]
+        self.assertEqual(losses[0], losses[1])
+        self.assertEqual(losses[0], losses[2])
+        nvme = [f"--set=zero_optimization.offload_{what}.device=nvme"
+                for what in ("optimizer", "param")]
+        for begun, world in ((4, 1), (4, 2), (1, 4), (2, 4)):
+            told = self.train(world, "--out", f"run{begun}", "--resume=step-000000002",
+                              "--set-aside-later", "--save-weights", "again.safetensors",
+                              "--force", *nvme)
+            self.assertIn("continuing from", told)
+            self.assertEqual(self.weights("again.safetensors"), one, f"{begun} to {world}")
+            for left in (self.path / f"run{begun}/checkpoints").glob("set-aside*"):
+                subprocess.run(["rm", "-r", left], check=True)
+        self.assertEqual(list((self.path / "drive").glob("*")), [])
+
+    def test_a_rank_that_is_killed_ends_all_with_its_name(self):
+        ranks = self.start(3, "--out", "run", "--steps", 100000, "--set=run.lanes=3",
+                           "--set=train_batch_size=3", "--set=run.checkpoint_every=0")
+        self.wait_for(lambda: (self.path / "run/metrics.jsonl").exists())
+        ranks[1].kill()
+        begin = time.monotonic()
+        told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
+        self.assertLess(time.monotonic() - begin, 10)
+        for rank in (0, 2):
+            self.assertEqual(ranks[rank].returncode, 1, told[rank])
+            self.assertIn("rank 1", told[rank])
+        self.train(2, "--out", "run", "--resume", "--set=run.lanes=2", "--set=train_batch_size=2",
+                   "--steps", 2)
+
+    def test_an_interrupt_is_the_first_ranks_to_answer(self):
+        ranks = self.start(2, "--out", "run", "--steps", 100000)
+        self.wait_for(lambda: (self.path / "run/metrics.jsonl").exists())
+        for rank in reversed(ranks):
+            rank.send_signal(signal.SIGTERM)
+        told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, 0], told)
+        self.assertIn("--resume continues from here", told[0])
+
+    def test_what_cannot_be_is_said_before_the_work(self):
+        told = self.train(3, "--out", "run", code=2)
+        self.assertIn("train_batch_size 4 cannot be divided", told)
+        told = self.train(4, "--out", "run", "--set=run.lanes=6", "--set=train_batch_size=24",
+                          code=2)
+        self.assertIn("set it to 4 or 8", told)
+        self.assertFalse((self.path / "run").exists())
+        told = self.train(2, "--out", "run", "--set=run.rounds=2", "--set=train_batch_size=8",
+                          code=2)
+        self.assertIn("run.rounds above 1 on several ranks is not possible yet", told)
+        half = subprocess.run([SLUICE, "train", str(self.config), "--out", "run"], cwd=self.path,
+                              env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}, check=False,
+                              stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        self.assertEqual(half.returncode, 2, half.stderr)
+        self.assertIn("LOCAL_RANK", half.stderr)
+
+    def wait_for(self, condition):
+        end = time.monotonic() + WAIT_S
+        while not condition():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    unittest.main()

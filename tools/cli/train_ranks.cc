@@ -1,0 +1,128 @@
+#include "tools/cli/train_ranks.h"
+
+#include <csignal>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "aio/log.h"
+#include "engine/comm/mpi_communicator.h"
+#include "engine/comm/tcp_communicator.h"
+#include "engine/config/resolve.h"
+#include "tools/cli/error_text.h"
+#include "tools/cli/run_setup.h"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration): not every libc declares it
+
+namespace sluice::tools {
+namespace {
+
+using nlohmann::json;
+
+// What a terminal shows of the ranks that follow: warnings and errors, with their number.
+class QuietRank {
+ public:
+  explicit QuietRank(int rank) : stream_(std::cerr.rdbuf(nowhere_.rdbuf())) {
+    log::set_sink([rank, out = stream_](log::Level level, std::string_view message) {
+      if (level == log::Level::kInfo) return;
+      std::ostream(out) << "rank " << rank << ": " << message << "\n" << std::flush;
+    });
+  }
+  ~QuietRank() {
+    log::set_sink({});
+    std::cerr.rdbuf(stream_);
+  }
+  QuietRank(const QuietRank&) = delete;
+  QuietRank& operator=(const QuietRank&) = delete;
+
+ private:
+  std::ostringstream nowhere_;
+  std::streambuf* const stream_;
+};
+
+struct HandedOut {
+  config::Config config;
+  std::optional<engine::CheckpointEntry> from;
+};
+
+Result<HandedOut> receive(engine::Communicator& link) {
+  SLUICE_ASSIGN_OR_RETURN(const auto texts, link.all_gather_text(""));
+  const json content = json::parse(texts.front());
+  HandedOut handed;
+  config::Sources sources;
+  sources.run_file =
+      config::Source{"the first rank's configuration", content.at("config").get<std::string>()};
+  sources.world_size = link.world_size();
+  SLUICE_ASSIGN_OR_RETURN(auto resolved, config::resolve(sources));
+  handed.config = std::move(resolved.config);
+  if (content.contains("checkpoint")) {
+    engine::CheckpointEntry entry;
+    entry.path = content.at("checkpoint").get<std::string>();
+    entry.step = content.at("step").get<std::int64_t>();
+    handed.from = std::move(entry);
+  }
+  return handed;
+}
+
+}  // namespace
+
+Result<engine::Launch> launch_of_this_process() {
+  engine::Environment variables;
+  for (char** it = environ; *it != nullptr; ++it) {
+    const std::string_view variable(*it);
+    const std::size_t equals = variable.find('=');
+    if (equals != std::string_view::npos)
+      variables.emplace(variable.substr(0, equals), variable.substr(equals + 1));
+  }
+  return engine::read_launch(variables);
+}
+
+Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch) {
+  if (launch.context.world == 1) return std::unique_ptr<engine::Communicator>();
+  if (launch.master_address.empty()) return engine::make_mpi_communicator();
+  engine::TcpOptions options;
+  options.context = launch.context;
+  options.master_address = launch.master_address;
+  options.master_port = launch.master_port;
+  return engine::make_tcp_communicator(options);
+}
+
+Status hand_out(engine::Communicator& link, const config::Config& config,
+                const std::optional<engine::CheckpointEntry>& from) {
+  json content = {{"config", config::to_json(config)}};
+  if (from) {
+    content["checkpoint"] = from->path;
+    content["step"] = from->step;
+  }
+  return link.all_gather_text(content.dump()).status();
+}
+
+Result<int> follow_first_rank(engine::Communicator& link, aio::IoWatchdog& watchdog) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
+  bool has_begun = false;
+  const auto follow = [&]() -> Status {
+    const QuietRank quiet(link.rank());
+    SLUICE_ASSIGN_OR_RETURN(const HandedOut handed, receive(link));
+    has_begun = true;
+    watchdog.set_limit_s(handed.config.run.io_watchdog_s);
+    SLUICE_ASSIGN_OR_RETURN(const auto run,
+                            set_up_run(handed.config, handed.from, {.link = &link}));
+    return run->follow();
+  };
+  Status done;
+  try {
+    done = follow();
+  } catch (const std::exception& error) {
+    done = error_of(error);
+  }
+  if (done.ok()) return 0;
+  // The first rank refused to begin, and says why.
+  if (!has_begun && done.error().code() == ErrorCode::kCancelled) return 1;
+  link.abort(done.error().message());
+  return std::move(done).error().with_context("rank " + std::to_string(link.rank()));
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,34 @@
+// `sluice train` on several ranks: how they meet, and what all but the first do. The first rank has
+// the run's folder, reads the configuration, reports and saves; the others get their configuration
+// from it and follow.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "aio/io_watchdog.h"
+#include "aio/result.h"
+#include "engine/checkpoint/checkpoint_entry.h"
+#include "engine/comm/communicator.h"
+#include "engine/comm/rank_context.h"
+#include "engine/config/config.h"
+
+namespace sluice::tools {
+
+// As a launcher's variables say (rank_context.h). kUnsupported: by MPI without its plug-in.
+Result<engine::Launch> launch_of_this_process();
+
+// Null: there is one rank. Waits for the others.
+Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch);
+
+// Of the first rank, once it knows what will be trained: hands it to the others. `from`: the
+// checkpoint that the run continues from.
+Status hand_out(engine::Communicator& link, const config::Config& config,
+                const std::optional<engine::CheckpointEntry>& from);
+
+// All that another rank does, until the first one ends. Signals that a terminal or a launcher sends
+// to all ranks are the first one's to answer.
+Result<int> follow_first_rank(engine::Communicator& link, aio::IoWatchdog& watchdog);
+
+}  // namespace sluice::tools
