@@ -112,6 +112,18 @@ class Ranks(SluiceRuns):
         self.assertEqual([rank.returncode for rank in ranks], [0, 0], told)
         self.assertIn("--resume continues from here", told[0])
 
+    def test_are_started_by_the_program_itself(self):
+        self.sluice("train", self.config, "--out", self.path / "one", "--save-weights", self.path / "a.safetensors")
+        self.sluice("train", self.config, "--out", self.path / "two", "--save-weights", self.path / "b.safetensors",
+                    "--ranks", 2)
+        self.assertEqual(self.weights("a.safetensors"), self.weights("b.safetensors"))
+        (ranks,) = self.start(1, "--out", "three", "--ranks", 2, "--steps", 100000)
+        self.wait_for(lambda: (self.path / "three/metrics.jsonl").exists())
+        ranks.send_signal(signal.SIGINT)
+        told = ranks.communicate(timeout=WAIT_S)[1]
+        self.assertEqual(ranks.returncode, 0, told)
+        self.assertIn("--resume continues from here", told)
+
     def test_what_cannot_be_is_said_before_the_work(self):
         told = self.train(3, "--out", "run", code=2)
         self.assertIn("train_batch_size 4 cannot be divided", told)

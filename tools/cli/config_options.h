@@ -20,7 +20,7 @@ struct ConfigOptions {
   std::string file;
   std::string deepspeed;
   std::vector<std::string> overrides;
-  std::int64_t world_size = 1;  // ranks of the launch
+  std::int64_t world_size = 1;               // ranks of the launch
   const CLI::Option* io_watchdog = nullptr;  // the program's, which is the key run.io_watchdog
 };
 

@@ -28,6 +28,7 @@
 #include "tools/cli/run_setup.h"
 #include "tools/cli/run_tokenizer.h"
 #include "tools/cli/same_command.h"
+#include "tools/cli/start_ranks.h"
 #include "tools/cli/take_folder.h"
 #include "tools/cli/train_checks.h"
 #include "tools/cli/train_ranks.h"
@@ -41,7 +42,7 @@ namespace {
 
 using engine::TrainingRun;
 
-constexpr const char* kInterruptNotice =
+constexpr const char* kTrainInterruptNotice =
     "\nfinishing the step, if one has begun, and saving it; interrupt again to stop immediately\n";
 
 struct TrainOptions {
@@ -58,6 +59,7 @@ struct TrainOptions {
   bool force = false;
   std::string init_from;
   bool any_tokenizer = false;
+  int ranks = 0;  // 0: as launched
 };
 
 // --out DIR and the like are other names for keys.
@@ -304,7 +306,7 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
   };
   SLUICE_ASSIGN_OR_RETURN(Wanted wanted, check(options, context, watchdog));
   const config::Config& config = wanted.resolved.config;
-  const Interrupt interrupt(kInterruptNotice);
+  const Interrupt interrupt(kTrainInterruptNotice);
   fail_writes_without_reader();
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, wanted.entry, watchdog));
@@ -340,7 +342,18 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
 
 Result<int> run_rank(const TrainOptions& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch, launch_of_this_process());
-  SLUICE_ASSIGN_OR_RETURN(const auto link, meet(launch));
+  const bool is_launched = launch.launcher != engine::Launcher::kNone;
+  if (is_launched && options.ranks > 0 && options.ranks != launch.context.world) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "--ranks " + std::to_string(options.ranks) + ", but a launcher has started " +
+                     std::to_string(launch.context.world) + ": leave --ranks out");
+  }
+  if (!is_launched && options.ranks > 1) {
+    SLUICE_ASSIGN_OR_RETURN(const auto words, own_words());
+    return run_ranks(words, options.ranks);
+  }
+  const int listener = begin_as_rank();
+  SLUICE_ASSIGN_OR_RETURN(const auto link, meet(launch, listener));
   if (launch.context.rank > 0) return follow_first_rank(*link, watchdog);
   const auto failed = [&](Error error) {
     if (link) link->abort(error.message());
@@ -412,6 +425,13 @@ Command add_train_command(CLI::App& sluice) {
       ->needs(save);
   command->add_flag("--force", options->force, "Replaces the file of --save-weights")->needs(save);
   add_any_tokenizer(*command, options->any_tokenizer);
+  command
+      ->add_option(
+          "--ranks", options->ranks,
+          "Starts so many ranks on this machine, which share its cores, memory and drives; "
+          "torchrun --no-python, mpirun and srun start them, too")
+      ->type_name("N")
+      ->check(at_least(1));
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
   return [options, command](aio::IoWatchdog& watchdog) -> Result<int> {

@@ -80,13 +80,14 @@ Result<engine::Launch> launch_of_this_process() {
   return engine::read_launch(variables);
 }
 
-Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch) {
+Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch, int listener) {
   if (launch.context.world == 1) return std::unique_ptr<engine::Communicator>();
   if (launch.master_address.empty()) return engine::make_mpi_communicator();
   engine::TcpOptions options;
   options.context = launch.context;
   options.master_address = launch.master_address;
   options.master_port = launch.master_port;
+  options.listening_socket = listener;
   return engine::make_tcp_communicator(options);
 }
 

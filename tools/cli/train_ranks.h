@@ -19,8 +19,8 @@ namespace sluice::tools {
 // As a launcher's variables say (rank_context.h). kUnsupported: by MPI without its plug-in.
 Result<engine::Launch> launch_of_this_process();
 
-// Null: there is one rank. Waits for the others.
-Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch);
+// Null: there is one rank. Waits for the others. `listener`: of begin_as_rank().
+Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch, int listener);
 
 // Of the first rank, once it knows what will be trained: hands it to the others. `from`: the
 // checkpoint that the run continues from.
