@@ -76,7 +76,8 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
       swap_buffers_(engine::swap_buffers(spec.config)),
       params_(spec.config.zero.offload_param),
       base_form_(BaseForm::of(spec)),
-      activations_(spec) {
+      activations_(spec),
+      gathered_state_(gathered_state_bytes(spec)) {
   fixed_.host.program = on_gpu_ ? kCudaProgramBytes : kProgramBytes;
   if (on_gpu_) {
     fixed_.gpu.context = kCudaContextBytes;
@@ -152,7 +153,7 @@ MemoryAmounts MemoryLedger::amounts(Places places) const {
     const StateFootprint footprint = state(places);
     amounts.host.state = footprint.cpu_bytes();
     amounts.host.swap_buffers = footprint.swap_buffer_bytes(swap_buffers_);
-    amounts.host.state_transfer = footprint.transfer_bytes(storage_.form);
+    amounts.host.state_transfer = footprint.transfer_bytes(storage_.form) + gathered_state_;
     amounts.gpu.state = footprint.gpu_bytes();
     amounts.nvme.state = footprint.nvme_bytes();
   }

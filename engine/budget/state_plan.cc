@@ -130,6 +130,15 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement>
   return plan;
 }
 
+std::uint64_t gathered_state_bytes(const RunSpec& spec) {
+  constexpr std::uint64_t kStateBytes = 12;  // of an element, in fp32
+  if (spec.ranks.world == 1) return 0;
+  std::uint64_t largest = 0;
+  for (int unit = 0; unit < spec.model.units(); ++unit)
+    largest = std::max(largest, spec.shard(unit).elements);
+  return kStateBytes * (largest + kGatheredElements);
+}
+
 std::uint64_t record_elements(const config::Config& config) {
   constexpr std::uint64_t kMost = std::uint64_t{16} << 20;
   const std::uint64_t asked = config.placement.record_elements > 0

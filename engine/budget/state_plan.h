@@ -35,6 +35,11 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const offload::UnitP
                              std::vector<int> nvme_weights);
 
 // Of a record on NVMe, at most.
+// Elements of state that ranks send each other at once while one of them takes all of it; and what
+// that takes of each: a shard of the largest unit besides.
+inline constexpr std::uint64_t kGatheredElements = std::uint64_t{1} << 20;
+std::uint64_t gathered_state_bytes(const RunSpec& spec);
+
 std::uint64_t record_elements(const config::Config& config);
 // As many as the configuration asks for, within what swapping takes.
 int swap_buffers(const config::Config& config);

@@ -221,6 +221,11 @@ Status read_master(const Reader& reader, Launch* launch) {
     if (port == 0) return wrong("MASTER_PORT is 0; it must be a port from 1 to 65535");
     launch->master_port = static_cast<std::uint16_t>(port);
   }
+  // torchrun's own store has that port.
+  const std::string* const agent = reader.find("TORCHELASTIC_USE_AGENT_STORE");
+  if (launch->launcher == Launcher::kTorchrun && agent != nullptr && *agent == "True")
+    launch->master_port = static_cast<std::uint16_t>(
+        launch->master_port < 65535 ? launch->master_port + 1 : launch->master_port - 1);
   return {};
 }
 

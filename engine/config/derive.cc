@@ -269,8 +269,16 @@ std::vector<std::string> Config::optimizer_nvme_paths() const {
 }
 
 std::vector<std::string> Config::unit_input_nvme_paths() const {
-  std::vector<std::string> paths = optimizer_nvme_paths();
-  return paths.empty() ? param_nvme_paths() : paths;
+  // A folder of a tier that is named and is not nvme is a leftover.
+  const auto may_be_used = [this](OffloadDevice device) {
+    return placement.boundaries_to_nvme == Tristate::kOn || device == OffloadDevice::kAuto ||
+           device == OffloadDevice::kNvme;
+  };
+  if (!budget.nvme_paths.empty()) return budget.nvme_paths;
+  if (may_be_used(zero.offload_optimizer.device) && !zero.offload_optimizer.nvme_path.empty())
+    return optimizer_nvme_paths();
+  if (may_be_used(zero.offload_param.device)) return param_nvme_paths();
+  return {};
 }
 
 }  // namespace sluice::config

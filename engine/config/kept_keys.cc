@@ -63,35 +63,12 @@ std::string keep_decayed_parameters(const std::string& stored, Resolved& resolve
          ", as it did so far in this run; --set " + kDecayedKey + "=" + now + " changes that";
 }
 
-std::string keep_step(const std::string& stored, Resolved& resolved) {
-  Config before;
-  BatchSizes& batch = resolved.config.batch;
-  const bool is_read = read_key(stored, "train_batch_size", before) &&
-                       read_key(stored, "train_micro_batch_size_per_gpu", before);
-  if (!is_read || before.batch.micro != batch.micro || before.batch.train == batch.train ||
-      is_given(resolved, "train_batch_size"))
-    return {};
-  const std::int64_t of_a_rank = batch.micro * resolved.config.world_size;
-  const std::int64_t now = batch.train;
-  // More or fewer ranks alone change no step; other accumulation does, and is meant.
-  Config accumulated;
-  const bool same_key = batch.micro * batch.accumulation == before.batch.train ||
-                        (read_key(stored, "gradient_accumulation_steps", accumulated) &&
-                         accumulated.batch.accumulation == batch.accumulation);
-  if (!same_key || before.batch.train % of_a_rank != 0) return {};
-  batch.train = before.batch.train;
-  batch.accumulation = before.batch.train / of_a_rank;
-  return "a step still has " + std::to_string(batch.train) + " sequences, on " +
-         std::to_string(resolved.config.world_size) + " ranks now (not " + std::to_string(now) +
-         "): gradient_accumulation_steps is " + std::to_string(batch.accumulation);
-}
-
 std::string keep_lanes(const KeptLanes& had, Resolved& resolved) {
   Run& run = resolved.config.run;
   const std::int64_t world = resolved.config.world_size;
   const auto fits_ranks = [world](std::int64_t lanes) {
     const std::int64_t each = lanes / world;
-    return lanes % world == 0 && (each & (each - 1)) == 0;
+    return world == 1 || (lanes % world == 0 && (each & (each - 1)) == 0);
   };
   const KeptLanes now{.lanes = is_given(resolved, "run.lanes") ? run.lanes : had.lanes,
                       .rounds = is_given(resolved, "run.rounds") ? run.rounds : had.rounds};
@@ -100,11 +77,13 @@ std::string keep_lanes(const KeptLanes& had, Resolved& resolved) {
   if (!offload::SumOrder::divides(
           {.micro_batches = micro_batches, .lanes = now.lanes, .rounds = now.rounds}))
     return {};
-  if (!fits_ranks(now.lanes) || (world > 1 && now.rounds > 1)) {
-    return "gradients were added up in " + std::to_string(had.lanes) + " lanes, which " +
-           std::to_string(world) + " ranks cannot share; from here on in " +
-           std::to_string(run.lanes) +
-           ", so that the last bits differ from a run that went on as it was";
+  const bool has_rounds = world > 1 && now.rounds > 1;
+  if (!fits_ranks(now.lanes) || has_rounds) {
+    return "gradients were added up in " +
+           (has_rounds ? std::to_string(had.rounds) + " rounds"
+                       : std::to_string(had.lanes) + (had.lanes == 1 ? " lane" : " lanes")) +
+           ", which " + std::to_string(world) + " ranks cannot share; from here on in " +
+           std::to_string(run.lanes) + " lanes of one round";
   }
   run.lanes = now.lanes;
   run.rounds = now.rounds;

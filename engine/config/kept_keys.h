@@ -31,9 +31,6 @@ struct KeptLanes {
 // A sentence where the ranks cannot share them.
 std::string keep_lanes(const KeptLanes& had, Resolved& resolved);
 
-// How many sequences a step has, where nothing but the number of ranks is another one.
-std::string keep_step(const std::string& stored, Resolved& resolved);
-
 // model.path and model.init_from, or of adapters recipe.lora.adapter: what the checkpoint's weights
 // began with stays what it was. (The base beside adapters may have been moved.) `here`: the folder
 // of relative paths in the new configuration.

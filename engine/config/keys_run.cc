@@ -231,7 +231,7 @@ constexpr Key kRows[] = {
      .field = SLUICE_FIELD(placement.boundaries_to_nvme),
      .default_json = "\"auto\"",
      .choices = "auto|on|off",
-     .auto_rule = "the plan's choice, where a folder is named",
+     .auto_rule = "for a GPU the plan's choice, where a folder is named; on the CPU off",
      .meaning =
          "keep the activations between units on the nvme tier until backward: on a GPU those "
          "that leave it, on the CPU all but the last block's"},

@@ -96,9 +96,18 @@ Result<Config> stored_config(const Config& config, const std::string& working_fo
   return stored;
 }
 
+// Of several ranks: accumulation follows from the batch of a step and the number of ranks, which is
+// the launch's, and may be another one.
+std::string for_any_ranks(const Config& config) {
+  if (config.world_size == 1) return to_json(config);
+  Json json = Json::parse(to_json(config));
+  json.erase("gradient_accumulation_steps");
+  return json.dump(2) + "\n";
+}
+
 Result<std::string> stored_json(const Config& config, const std::string& working_folder) {
   SLUICE_ASSIGN_OR_RETURN(const Config stored, stored_config(config, working_folder));
-  return to_json(stored);
+  return for_any_ranks(stored);
 }
 
 Result<std::string> run_folder_json(const Resolved& resolved, const std::string& working_folder) {
@@ -107,7 +116,7 @@ Result<std::string> run_folder_json(const Resolved& resolved, const std::string&
   const fs::path folder = plain(fs::path(working_folder) / resolved.config.run.dir);
   for (std::string* const path : paths_of(stored.config))
     if (const auto below = relative_to(folder, *path)) *path = below->string();
-  return to_json(stored);
+  return for_any_ranks(stored.config);
 }
 
 Source in_run_folder(Source source, const std::string& folder) {

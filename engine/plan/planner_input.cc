@@ -57,6 +57,8 @@ offload::PlacementRules rules_of(const RunSpec& spec, const MemoryPlan& sizes) {
       config.unit_input_nvme_paths().empty() ? Tristate::kOff : config.placement.boundaries_to_nvme;
   const bool inputs_leave =
       rules.boundaries_to_cpu == Tristate::kOn || rules.boundaries_to_nvme == Tristate::kOn;
+  if (!on_gpu && rules.boundaries_to_nvme == Tristate::kAuto)
+    rules.boundaries_to_nvme = Tristate::kOff;
   if (!on_gpu) {  // any activations are in RAM anyway
     rules.recompute = Tristate::kOn;
     rules.boundaries_to_cpu = Tristate::kOff;

@@ -1,25 +1,31 @@
 #include "engine/run/gathered_state.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "engine/budget/state_plan.h"
 
 namespace sluice::engine {
 
 using offload::StateRange;
+using offload::UnitShard;
 
 GatheredState::GatheredState(const ModelLayout& model, const RankLink& ranks, const Visit& visit)
-    : model_(model), ranks_(ranks), visit_(visit) {
-  mine_.assign(kFields * piece(), 0);
+    : model_(model), ranks_(ranks), visit_(visit), message_(kFields * kGatheredElements) {
+  begin_unit();
 }
+
+void GatheredState::begin_unit() { mine_.assign(kFields * shard(ranks_.part.rank).elements, 0); }
 
 Status GatheredState::add(const StateRange& range) {
   while (unit_ < range.unit) SLUICE_RETURN_IF_ERROR(gather_unit());
-  const std::uint64_t begin =
-      offload::shard_of(model_.layout(unit_).elements, ranks_.part).first_element;
+  const UnitShard own = shard(ranks_.part.rank);
   const std::span<const float> fields[kFields] = {range.master, range.m, range.v};
-  for (std::size_t field = 0; field < kFields; ++field)
-    std::copy(
-        fields[field].begin(), fields[field].end(),
-        mine_.begin() + static_cast<std::ptrdiff_t>(field * piece() + range.first_element - begin));
+  for (std::size_t field = 0; field < kFields; ++field) {
+    const std::uint64_t at = field * own.elements + range.first_element - own.first_element;
+    std::copy(fields[field].begin(), fields[field].end(),
+              mine_.begin() + static_cast<std::ptrdiff_t>(at));
+  }
   return {};
 }
 
@@ -28,34 +34,37 @@ Status GatheredState::finish() {
   return {};
 }
 
-Status GatheredState::gather_unit() {
-  const std::uint64_t elements = model_.layout(unit_).elements;
-  const auto world = static_cast<std::size_t>(ranks_.part.world);
-  const std::uint64_t each = piece();
-  all_.resize(mine_.size() * world);
-  SLUICE_RETURN_IF_ERROR(ranks_.link->all_gather(std::as_bytes(std::span(mine_)),
-                                                 std::as_writable_bytes(std::span(all_))));
-  Status visited;
-  if (ranks_.part.rank == 0 && elements > 0) {
-    const std::uint64_t gathered = each * world;
-    whole_.resize(kFields * gathered);
-    for (std::size_t rank = 0; rank < world; ++rank)
-      for (std::size_t field = 0; field < kFields; ++field)
-        std::copy_n(all_.begin() + static_cast<std::ptrdiff_t>((rank * kFields + field) * each),
-                    each,
-                    whole_.begin() + static_cast<std::ptrdiff_t>(field * gathered + rank * each));
-    const std::span<float> whole(whole_);
-    visited = visit_({.unit = unit_,
-                      .first_element = 0,
-                      .master = whole.first(elements),
-                      .m = whole.subspan(gathered, elements),
-                      .v = whole.subspan(2 * gathered, elements)});
+// Part by part. Only rank 0 has a use for it; that the others get it too is the price of a
+// collective.
+Status GatheredState::send_shard(int rank) {
+  const UnitShard sent = shard(rank);
+  const bool is_mine = rank == ranks_.part.rank;
+  for (std::uint64_t done = 0; done < sent.elements;) {
+    const std::uint64_t count = std::min(kGatheredElements, sent.elements - done);
+    const std::span<float> message = std::span(message_).first(kFields * count);
+    for (std::size_t field = 0; is_mine && field < kFields; ++field)
+      std::copy_n(mine_.begin() + static_cast<std::ptrdiff_t>(field * sent.elements + done), count,
+                  message.begin() + static_cast<std::ptrdiff_t>(field * count));
+    if (rank > 0)
+      SLUICE_RETURN_IF_ERROR(ranks_.link->broadcast(std::as_writable_bytes(message), rank));
+    if (ranks_.part.rank == 0 && visited_.ok()) {
+      visited_ = visit_({.unit = unit_,
+                         .first_element = sent.first_element + done,
+                         .master = message.first(count),
+                         .m = message.subspan(count, count),
+                         .v = message.subspan(2 * count, count)});
+    }
+    done += count;
   }
-  ++unit_;
-  if (unit_ < model_.units()) mine_.assign(kFields * piece(), 0);
-  std::vector<int> failed(world);
-  SLUICE_RETURN_IF_ERROR(ranks_.link->all_gather_values(visited.ok() ? 0 : 1, std::span(failed)));
-  SLUICE_RETURN_IF_ERROR(visited);
+  return {};
+}
+
+Status GatheredState::gather_unit() {
+  for (int rank = 0; rank < ranks_.part.world; ++rank) SLUICE_RETURN_IF_ERROR(send_shard(rank));
+  if (++unit_ < model_.units()) begin_unit();
+  std::vector<int> failed(static_cast<std::size_t>(ranks_.part.world));
+  SLUICE_RETURN_IF_ERROR(ranks_.link->all_gather_values(visited_.ok() ? 0 : 1, std::span(failed)));
+  SLUICE_RETURN_IF_ERROR(visited_);
   if (failed.front() != 0)
     return Error(ErrorCode::kCancelled, "rank 0 could not take the state of all ranks");
   return {};

@@ -1,9 +1,9 @@
-// GatheredState: the state of shards of all ranks, unit by unit, at rank 0: as one rank would have
-// all of it.
+// GatheredState: the state of shards of all ranks at rank 0, range by range in ascending order, as
+// one rank would give it: each rank sends what it has of a unit in its turn.
 //
-// Memory:  12 bytes of each element of the largest unit, on every rank, and a shard's beside.
+// Memory:  gathered_state_bytes(): of the largest unit a rank's shard, and a message.
 // Threads: one. All ranks gather the same units, in one order.
-// Errors:  of the link; and where rank 0's visitor fails, it fails on every rank.
+// Errors:  of the link; and where rank 0's visitor fails, it fails on every rank: kCancelled.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace sluice::engine {
 
 class GatheredState {
  public:
-  // A whole unit; on rank 0.
-  using Visit = std::function<Status(const offload::StateRange& unit)>;
+  // On rank 0.
+  using Visit = std::function<Status(const offload::StateRange& range)>;
   // Both must outlive it.
   GatheredState(const ModelLayout& model, const RankLink& ranks, const Visit& visit);
 
@@ -32,18 +32,21 @@ class GatheredState {
 
  private:
   static constexpr std::size_t kFields = 3;  // master, m, v
-  std::uint64_t piece() const {
-    return offload::shard_piece_elements(model_.layout(unit_).elements, ranks_.part.world);
+
+  offload::UnitShard shard(int rank) const {
+    return offload::shard_of(model_.layout(unit_).elements, {rank, ranks_.part.world});
   }
+  void begin_unit();
   Status gather_unit();
+  Status send_shard(int rank);
 
   const ModelLayout& model_;
   const RankLink ranks_;
   const Visit& visit_;
-  int unit_ = 0;             // that is being added
-  std::vector<float> mine_;  // field by field, of the unit's piece
-  std::vector<float> all_;   // of each rank
-  std::vector<float> whole_;
+  int unit_ = 0;                // that is being added
+  std::vector<float> mine_;     // of its shard, field by field
+  std::vector<float> message_;  // likewise, of a part of a shard
+  Status visited_;              // rank 0's visitor
 };
 
 }  // namespace sluice::engine

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <mutex>
 #include <span>
@@ -93,8 +94,8 @@ TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan, C
 }
 
 TrainingRun::~TrainingRun() {
-  if (trainer_ != nullptr && is_first_rank()) static_cast<void>(lead(Order::kEnd));
-  if (!ranks_.is_alone()) static_cast<void>(ranks_.link->barrier());  // rank 0 is the last to go
+  if (is_in_step_ && is_first_rank()) static_cast<void>(lead(Order::kEnd));
+  if (is_in_step_ && !ranks_.is_alone()) static_cast<void>(ranks_.link->barrier());  // rank 0 last
   trainer_.reset();
   if (parameters_) parameters_->end_passes();
   unit_inputs_.reset();  // may be using the spill
@@ -358,7 +359,14 @@ Status TrainingRun::lead(Order order) {
   return ranks_.link->broadcast(std::span(&told, 1), /*root=*/0);
 }
 
+Status TrainingRun::begin_together() {
+  if (!ranks_.is_alone()) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier());
+  is_in_step_ = true;
+  return {};
+}
+
 Status TrainingRun::follow() {
+  is_in_step_ = false;
   for (;;) {
     std::byte told{};
     SLUICE_RETURN_IF_ERROR(ranks_.link->broadcast(std::span(&told, 1), /*root=*/0));
@@ -378,15 +386,19 @@ Status TrainingRun::follow() {
         SLUICE_RETURN_IF_ERROR(ranks_.link->health());
         break;
       case Order::kEnd:
+        is_in_step_ = true;
         return {};
     }
   }
 }
 
 Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
+  is_in_step_ = false;
   SLUICE_RETURN_IF_ERROR(lead(Order::kTakeState));
   trainer_->drain();
-  return ranks_.is_alone() ? take_own_state(take, calls) : take_gathered_state(take);
+  Status taken = ranks_.is_alone() ? take_own_state(take, calls) : take_gathered_state(take);
+  is_in_step_ = ranks_.is_alone() || ranks_.link->health().ok();
+  return taken;
 }
 
 Status TrainingRun::take_gathered_state(const TakeState& take) {
@@ -440,25 +452,32 @@ std::uint64_t TrainingRun::tokens_per_step() const {
 }
 
 StepOutcome TrainingRun::step() {
+  is_in_step_ = false;
   must(lead(Order::kStep));
-  return one_step();
+  const StepOutcome outcome = one_step();
+  is_in_step_ = true;
+  return outcome;
 }
 
 StepOutcome TrainingRun::one_step() {
   const auto samples = static_cast<std::uint64_t>(config_.batch.micro * config_.batch.accumulation);
-  // Ranks have the step's samples one behind the other, as its lanes are.
+  // The first rank has the step's first samples, as it has its first lanes.
   const std::uint64_t first =
       trainer_->state().samples_drawn + samples * static_cast<std::uint64_t>(ranks_.part.rank);
   const StepOutcome outcome =
       trainer_->step(data_->training_batch(first, samples, compute_device(plan_)));
   trainer_->count_samples(samples * static_cast<std::uint64_t>(ranks_.part.world));
+  must(share_traffic());
   return outcome;
 }
 
 double TrainingRun::evaluate() {
   if (!has_validation()) throw TrainError("there is no validation data to evaluate on");
+  is_in_step_ = false;
   must(lead(Order::kEvaluate));
-  return evaluate_all();
+  const double loss = evaluate_all();
+  is_in_step_ = true;
+  return loss;
 }
 
 // All ranks evaluate all of it: parameters have to be gathered by all.
@@ -480,6 +499,25 @@ std::uint64_t TrainingRun::gpu_pinned_bytes() const { return plan_.cuda ? cuda_p
 std::uint64_t TrainingRun::gpu_peak_bytes() const { return plan_.cuda ? cuda_peak_bytes() : 0; }
 
 TrainingRun::Traffic TrainingRun::traffic() const {
+  return ranks_.is_alone() ? own_traffic() : all_traffic_;
+}
+
+Status TrainingRun::share_traffic() {
+  if (ranks_.is_alone()) return {};
+  const Traffic own = own_traffic();
+  std::array<std::int64_t, 4> sums = {static_cast<std::int64_t>(own.nvme_read_bytes),
+                                      static_cast<std::int64_t>(own.nvme_write_bytes),
+                                      static_cast<std::int64_t>(own.h2d_bytes),
+                                      static_cast<std::int64_t>(own.d2h_bytes)};
+  SLUICE_RETURN_IF_ERROR(ranks_.link->sum(sums));
+  all_traffic_ = {.nvme_read_bytes = static_cast<std::uint64_t>(sums[0]),
+                  .nvme_write_bytes = static_cast<std::uint64_t>(sums[1]),
+                  .h2d_bytes = static_cast<std::uint64_t>(sums[2]),
+                  .d2h_bytes = static_cast<std::uint64_t>(sums[3])};
+  return {};
+}
+
+TrainingRun::Traffic TrainingRun::own_traffic() const {
   const offload::ParamStats params = parameters_->stats();
   const swap::SwapStats state = optimizer_->stats();
   const offload::ParamStats of_base = base() != nullptr ? base()->stats() : offload::ParamStats{};

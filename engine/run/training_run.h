@@ -46,6 +46,8 @@ class TrainingRun {
                                                      const MemoryPlan& plan,
                                                      Communicator* link = nullptr);
   bool is_first_rank() const { return ranks_.part.rank == 0; }
+  // Once the state is there, for all ranks to call: none goes on before all can.
+  Status begin_together();
   // Of another rank. Throws as step() does.
   Status follow();
   ~TrainingRun();  // removes the stores
@@ -107,14 +109,16 @@ class TrainingRun {
     std::uint64_t h2d_bytes = 0;
     std::uint64_t d2h_bytes = 0;
   };
-  Traffic traffic() const;  // since create()
+  Traffic traffic() const;  // since create(); of all ranks, after the last step
 
  private:
   TrainingRun(const config::Config& config, const MemoryPlan& plan, Communicator* link);
+  Traffic own_traffic() const;
   Status take_own_state(const TakeState& take, offload::Calls calls);
   Status take_gathered_state(const TakeState& take);
   enum class Order : std::uint8_t { kStep, kEvaluate, kTakeState, kEnd };
   Status lead(Order order);  // nothing where there is one rank
+  Status share_traffic();
   StepOutcome one_step();
   double evaluate_all();
   Status open_drives_in_turn();
@@ -141,6 +145,9 @@ class TrainingRun {
   const config::Config config_;
   const MemoryPlan plan_;
   const RankLink ranks_;
+  // Whether the other ranks are where this one is: else nothing is said to them at the end.
+  bool is_in_step_ = false;
+  Traffic all_traffic_;               // with several ranks
   std::string stored_configuration_;  // in its checkpoints
   std::unique_ptr<Model> model_;
   TraceLog trace_;

@@ -20,7 +20,7 @@
 
 namespace sluice::engine {
 
-// Pieces of equal size, one behind the other: pairs of neighbours, level by level, an odd last one
+// Consecutive pieces of equal size: pairs of neighbours, level by level, an odd last one
 // moving up unchanged. The sum is where the first piece was; the others are used up.
 void add_pieces_by_tree(std::span<float> pieces, std::size_t count);
 

@@ -87,7 +87,7 @@ PassContext Trainer::context(int unit, std::size_t micro_batch) const {
           .documents = batch_->documents_of(first_ + micro_batch)};
 }
 
-// Over all ranks: each has as many, one behind the other.
+// Over all ranks: those of the first come first, and each has as many.
 std::int64_t Trainer::number_in_step(std::size_t micro_batch) const {
   return options_.ranks.part.rank * options_.waves.micro_batches +
          static_cast<std::int64_t>(micro_batch);
@@ -310,26 +310,31 @@ double Trainer::counted_targets(const StepBatch& batch) const {
 double Trainer::mean_loss(const StepBatch& batch) const {
   std::vector<double> sums;
   for (const at::Tensor& loss : losses_) sums.push_back(loss.item<double>());
-  if (!options_.ranks.is_alone()) {
-    std::vector<double> all(sums.size() * static_cast<std::size_t>(options_.ranks.part.world));
-    must(options_.ranks.link->all_gather(std::as_bytes(std::span(sums)),
-                                         std::as_writable_bytes(std::span(all))));
-    sums = std::move(all);
-  }
   double sum = 0;
-  for (const double of_micro_batch : sums) sum += of_micro_batch;
+  for (const double of_micro_batch : all_of_step(sums)) sum += of_micro_batch;
   return sum / counted_targets(batch);
 }
 
+// Of all micro-batches of the step.
+std::vector<double> Trainer::all_of_step(const std::vector<double>& own) const {
+  if (options_.ranks.is_alone()) return own;
+  std::vector<double> all(own.size() * static_cast<std::size_t>(options_.ranks.part.world));
+  must(options_.ranks.link->all_gather(std::as_bytes(std::span(own)),
+                                       std::as_writable_bytes(std::span(all))));
+  return all;
+}
+
 // The part of the step's data that the losses point to: the micro-batches whose loss is not finite,
-// else the one with the largest.
+// else the one with the largest. Each rank knows where its own are from.
 std::string Trainer::suspects(const StepBatch& batch) const {
   constexpr std::size_t kMostNamed = 4;
+  std::vector<double> own;
+  for (std::size_t m = 0; m < losses_.size(); ++m)
+    own.push_back(losses_[m].item<double>() / std::max(batch.count(m), 1.0));
+  const std::vector<double> means = all_of_step(own);
   std::vector<std::size_t> accused;
   std::size_t largest = 0;
-  std::vector<double> means;
-  for (std::size_t m = 0; m < losses_.size(); ++m) {
-    means.push_back(losses_[m].item<double>() / std::max(batch.count(m), 1.0));
+  for (std::size_t m = 0; m < means.size(); ++m) {
     if (!std::isfinite(means[m])) accused.push_back(m);
     if (means[m] > means[largest]) largest = m;
   }
@@ -338,11 +343,23 @@ std::string Trainer::suspects(const StepBatch& batch) const {
     accused = {largest};
     text = means.size() > 1 ? "every micro-batch has a finite loss, and the largest has " : "";
   }
-  for (std::size_t i = 0; i < std::min(accused.size(), kMostNamed); ++i) {
+  const std::size_t named = std::min(accused.size(), kMostNamed);
+  const auto first = static_cast<std::size_t>(number_in_step(0));
+  std::string mine;
+  for (std::size_t i = 0; i < named; ++i) {
     const std::size_t m = accused[i];
-    text += (i > 0 ? "; " : "") + ("micro-batch " + std::to_string(m + 1)) + " of " +
+    if (m < first || m - first >= own.size()) continue;
+    mine += (mine.empty() ? "" : "; ") + ("micro-batch " + std::to_string(m + 1)) + " of " +
             std::to_string(means.size()) + ", loss " + std::to_string(means[m]);
-    if (batch.source_of) text += ", " + batch.source_of(m);
+    if (batch.source_of) mine += ", " + batch.source_of(m - first);
+  }
+  std::vector<std::string> of_ranks = {mine};
+  if (!options_.ranks.is_alone()) of_ranks = must(options_.ranks.link->all_gather_text(mine));
+  const char* separator = "";
+  for (const std::string& of_rank : of_ranks) {
+    if (of_rank.empty()) continue;
+    text += separator + of_rank;
+    separator = "; ";
   }
   if (accused.size() > kMostNamed)
     text += "; and " + std::to_string(accused.size() - kMostNamed) + " more micro-batches";

@@ -5,7 +5,9 @@ any other; a rank that dies or fails ends all of them, and is named. The program
 environment's SLUICE.
 """
 
+import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -39,8 +41,8 @@ class Ranks(SluiceRuns):
             "run": {"steps": 4, "device": "cpu", "cpu_threads": 1, "lanes": LANES,
                     "checkpoint_every": 2, "deterministic": True}})
 
-    def start(self, world, *words):
-        """The processes, in order of their ranks."""
+    def start(self, world, *words, file_limits=None):
+        """The processes, in order of their ranks; `file_limits`: of some, in bytes."""
         port, ranks = free_port(), []
         for rank in range(world):
             variables = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank,
@@ -50,10 +52,17 @@ class Ranks(SluiceRuns):
                 [SLUICE, "train", str(self.config), *map(str, words)], cwd=self.path,
                 env={**os.environ, **{key: str(value) for key, value in variables.items()}},
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                text=True))
+                text=True, preexec_fn=self.limited(rank, file_limits or {})))
             self.addCleanup(ranks[-1].wait)
             self.addCleanup(ranks[-1].kill)
         return ranks
+
+    @staticmethod
+    def limited(rank, file_limits):
+        def limit():
+            if rank in file_limits:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (file_limits[rank],) * 2)
+        return limit
 
     def train(self, world, *words, code=0):
         """What the first rank said; the others say nothing."""
@@ -77,12 +86,10 @@ class Ranks(SluiceRuns):
         losses = [[step["loss"] for step in self.metrics(f"run{world}")] for world in (1, 2, 4)]
         self.assertEqual(losses[0], losses[1])
         self.assertEqual(losses[0], losses[2])
-        nvme = [f"--set=zero_optimization.offload_{what}.device=nvme"
-                for what in ("optimizer", "param")]
         for begun, world in ((4, 1), (4, 2), (1, 4), (2, 4)):
             told = self.train(world, "--out", f"run{begun}", "--resume=step-000000002",
                               "--set-aside-later", "--save-weights", "again.safetensors",
-                              "--force", *nvme)
+                              "--force", *self.on_nvme())
             self.assertIn("continuing from", told)
             self.assertEqual(self.weights("again.safetensors"), one, f"{begun} to {world}")
             for left in (self.path / f"run{begun}/checkpoints").glob("set-aside*"):
@@ -103,6 +110,37 @@ class Ranks(SluiceRuns):
         self.train(2, "--out", "run", "--resume", "--set=run.lanes=2", "--set=train_batch_size=2",
                    "--steps", 2)
 
+    def test_a_rank_that_cannot_begin_is_named_and_costs_nothing(self):
+        self.train(1, "--out", "run")
+        before = sorted(path.name for path in (self.path / "run/checkpoints").iterdir())
+        ranks = self.start(2, "--out", "run", "--overwrite", *self.on_nvme(),
+                           file_limits={1: 20 * 1024})
+        told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
+        self.assertNotEqual(ranks[0].returncode, 0)
+        self.assertIn("rank 1", told[0])
+        self.assertIn("File too large", told[0])
+        self.assertEqual(
+            sorted(path.name for path in (self.path / "run/checkpoints").iterdir()), before)
+
+    def test_what_they_leave_is_a_run_like_any_other(self):
+        run = json.loads(self.config.read_text(encoding="utf-8"))
+        del run["train_batch_size"], run["run"]["lanes"]
+        run["gradient_accumulation_steps"] = 2
+        self.config.write_text(json.dumps(run), encoding="utf-8")
+        self.train(2, "--out", "run")
+        folder = self.path / "run"
+        stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.assertEqual(stored["train_batch_size"], 4)
+        self.assertEqual(stored["run"]["lanes"], 2)
+        for command in ("config", "plan"):
+            self.sluice(command, folder / "config.json")
+        self.sluice("export", folder, self.path / "exported")
+        # With its own file a step has as many sequences on any number of ranks.
+        self.config = folder / "config.json"
+        told = self.train(1, "--resume", "--steps", 5)
+        self.assertIn("continuing from", told)
+        self.assertEqual(len(self.metrics("run")), 5)
+
     def test_an_interrupt_is_the_first_ranks_to_answer(self):
         ranks = self.start(2, "--out", "run", "--steps", 100000)
         self.wait_for(lambda: (self.path / "run/metrics.jsonl").exists())
@@ -113,10 +151,10 @@ class Ranks(SluiceRuns):
         self.assertIn("--resume continues from here", told[0])
 
     def test_are_started_by_the_program_itself(self):
-        self.sluice("train", self.config, "--out", self.path / "one", "--save-weights", self.path / "a.safetensors")
-        self.sluice("train", self.config, "--out", self.path / "two", "--save-weights", self.path / "b.safetensors",
-                    "--ranks", 2)
-        self.assertEqual(self.weights("a.safetensors"), self.weights("b.safetensors"))
+        for name, ranks in ("one", 1), ("two", 2):
+            self.sluice("train", self.config, "--out", self.path / name, "--ranks", ranks,
+                        "--save-weights", self.path / f"{name}.safetensors")
+        self.assertEqual(self.weights("one.safetensors"), self.weights("two.safetensors"))
         (ranks,) = self.start(1, "--out", "three", "--ranks", 2, "--steps", 100000)
         self.wait_for(lambda: (self.path / "three/metrics.jsonl").exists())
         ranks.send_signal(signal.SIGINT)
@@ -139,6 +177,11 @@ class Ranks(SluiceRuns):
                               stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         self.assertEqual(half.returncode, 2, half.stderr)
         self.assertIn("LOCAL_RANK", half.stderr)
+
+    @staticmethod
+    def on_nvme():
+        return [f"--set=zero_optimization.offload_{what}.device=nvme"
+                for what in ("optimizer", "param")]
 
     def wait_for(self, condition):
         end = time.monotonic() + WAIT_S

@@ -145,7 +145,30 @@ void divide_host(int ranks, config::Budget& budget, engine::MachineFacts& facts)
   share(facts.available_bytes);
   share(facts.cgroup_bytes);
   if (budget.cpu_gib) *budget.cpu_gib /= ranks;
-  if (budget.nvme_gib) *budget.nvme_gib /= ranks;
+}
+
+// What is on the drives, of all of them: they share the room there.
+engine::MemoryPlan of_host(engine::MemoryPlan plan, int ranks) {
+  for (engine::MemoryLine& line : plan.nvme) {
+    line.bytes *= static_cast<std::uint64_t>(ranks);
+    for (engine::PathBytes& path : line.paths) path.bytes *= static_cast<std::uint64_t>(ranks);
+  }
+  return plan;
+}
+
+void note_ranks(const config::Config& config, const offload::RankPart& ranks, int of_host) {
+  if (ranks.world == 1) return;
+  if (of_host > 1)
+    log::info(
+        std::to_string(of_host) +
+        " ranks share this host: memory and what is advised about it are of one of them, which "
+        "may take as large a part of what the host has, or of the budget; NVMe is that of all");
+  if (is_planned(config))
+    log::info(
+        "placement is not planned over several ranks yet: what the configuration leaves open is "
+        "in host memory");
+  if (config.run.checkpoint_background == Tristate::kOn)
+    log::warning("run.checkpoint_background has no effect: several ranks save in the foreground");
 }
 
 Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose purpose,
@@ -159,12 +182,13 @@ Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose
   const bool on_gpu = engine::uses_cuda(config);
   const engine::ModelLayout model = engine::configured_layout(config, on_gpu);
   engine::MachineFacts facts = engine::machine_facts(config);
-  if (options.link != nullptr)
-    divide_host(options.link->world_size(engine::ProcessGroup::kNode), config.budget, facts);
+  const int host_ranks =
+      options.link != nullptr ? options.link->world_size(engine::ProcessGroup::kNode) : 1;
+  divide_host(host_ranks, config.budget, facts);
   const offload::RankPart ranks =
       options.link != nullptr ? offload::RankPart{options.link->rank(), options.link->world_size()}
                               : offload::RankPart();
-  // What is open is in RAM then: placement is not planned over ranks yet.
+  note_ranks(config, ranks, host_ranks);
   const bool planned =
       purpose == engine::RunPurpose::kTraining && is_planned(config) && ranks.world == 1;
   SLUICE_ASSIGN_OR_RETURN(
@@ -181,7 +205,8 @@ Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose
             << engine::compact(static_cast<double>(model.parameter_elements())) << " parameters"
             << trained_share(model) << ": " << shape.layers << " layers x " << shape.hidden << ", "
             << (on_gpu ? "on the GPU" : "on the CPU") << "\n";
-  const engine::PreflightReport report = engine::preflight(config, plan.memory, facts, files);
+  const engine::PreflightReport report =
+      engine::preflight(config, of_host(plan.memory, host_ranks), facts, files);
   std::cerr << report.table;
   for (const std::string& note : report.notes) log::info(note);
   for (const std::string& warning : report.warnings) log::warning(warning);
@@ -224,6 +249,7 @@ Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
   const std::int64_t made_ns = clock.now_ns();
   if (!from) {
     SLUICE_RETURN_IF_ERROR(run->initialise(shown("setting the weights")));
+    SLUICE_RETURN_IF_ERROR(run->begin_together());
     line.clear();
     say_how_long(made_ns - begin_ns, clock.now_ns() - made_ns);
     return run;
@@ -232,6 +258,7 @@ Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoint,
                           engine::CheckpointReader::open(*run->drives().reads, from->path, {}));
   SLUICE_RETURN_IF_ERROR(run->resume(*checkpoint, shown("reading the checkpoint")));
+  SLUICE_RETURN_IF_ERROR(run->begin_together());
   line.clear();
   say_how_long(made_ns - begin_ns, clock.now_ns() - made_ns);
   std::cerr << "continuing from " << from->path << ", after step " << from->step << "\n";

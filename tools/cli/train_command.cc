@@ -159,15 +159,13 @@ void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved) {
   if (point.stored.run.imported()) return;
   const engine::SumsOfRun& sums = point.stored.run.sums;
   const std::string& stored = point.stored.configuration;
-  for (const std::string& said :
-       {config::keep_step(stored, resolved),
-        config::keep_lanes({.lanes = sums.lanes, .rounds = sums.rounds}, resolved)})
-    if (!said.empty()) std::cerr << said << "\n";
   std::error_code error;
   const std::string here = std::filesystem::current_path(error).string();
-  for (const std::string& said : {config::keep_decayed_parameters(stored, resolved),
-                                  config::keep_number_of_checkpoints(stored, resolved),
-                                  config::keep_origin(stored, here, resolved)})
+  for (const std::string& said :
+       {config::keep_lanes({.lanes = sums.lanes, .rounds = sums.rounds}, resolved),
+        config::keep_decayed_parameters(stored, resolved),
+        config::keep_number_of_checkpoints(stored, resolved),
+        config::keep_origin(stored, here, resolved)})
     if (!said.empty()) std::cerr << said << "\n";
 }
 
@@ -314,7 +312,7 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
   deal_threads(context, wanted.resolved.config);
   SLUICE_RETURN_IF_ERROR(check_steps(wanted, folder, from, options.config.file));
   auto made = set_up(wanted, folder, from, options.save_weights, command, interrupt, link);
-  if (!made.ok() && made.error().code() == ErrorCode::kCancelled) {
+  if (!made.ok() && made.error().code() == ErrorCode::kCancelled && interrupt.requested()) {
     std::cerr << "interrupted before the first step: nothing was changed\n";
     return kInterruptedExitCode;
   }
@@ -361,7 +359,9 @@ Result<int> run_rank(const TrainOptions& options, const CLI::App& app, aio::IoWa
   };
   try {
     auto done = run(options, app, launch.context, link.get(), watchdog);
-    return done.ok() ? std::move(done) : failed(std::move(done).error());
+    if (!done.ok()) return failed(std::move(done).error());
+    if (link && *done != 0) link->abort("the first rank has ended");  // before there was a run
+    return done;
   } catch (const std::exception& error) {
     return failed(error_of(error));
   }

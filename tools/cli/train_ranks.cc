@@ -1,6 +1,8 @@
 #include "tools/cli/train_ranks.h"
 
+#include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -82,8 +84,18 @@ Result<engine::Launch> launch_of_this_process() {
 
 Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch, int listener) {
   if (launch.context.world == 1) return std::unique_ptr<engine::Communicator>();
-  if (launch.master_address.empty()) return engine::make_mpi_communicator();
+  // Another rank may be busy for as long as a checkpoint takes; one that has died is known at once.
+  constexpr std::chrono::hours kMostPatience(6);
+  if (launch.master_address.empty()) {
+    std::error_code error;
+    const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+    const auto beside = program.parent_path() / "libsluice_mpi.so";
+    engine::MpiOptions options{.collective_timeout = kMostPatience};
+    if (std::filesystem::exists(beside, error)) options.plugin = beside.string();
+    return engine::make_mpi_communicator(options);
+  }
   engine::TcpOptions options;
+  options.collective_timeout = kMostPatience;
   options.context = launch.context;
   options.master_address = launch.master_address;
   options.master_port = launch.master_port;
