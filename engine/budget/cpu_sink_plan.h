@@ -21,8 +21,8 @@ std::uint64_t cpu_sink_gradient_bytes(const ModelLayout& model, offload::GradTyp
 
 // fp32: accumulators that the units take turns in, or some for each of them where sums are kept
 // from wave to wave, as many as there are sums of a unit at a time; fp32 gradients need one less,
-// as the first of them is accumulated where the optimizer wants it, unless that wants a shard. Behind them the sums of each
-// unit that borrows parameters.
+// as the first of them is accumulated where the optimizer wants it, unless that wants a shard.
+// Behind them the sums of each unit that borrows parameters.
 int cpu_sink_accumulators(offload::GradType type, const offload::HeldSums& sums,
                           const offload::RankPart& ranks = {});
 // Of one; with several ranks padded to what they exchange.

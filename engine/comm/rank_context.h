@@ -6,8 +6,9 @@
 //   OpenMPI   OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}
 //   Slurm     SLURM_PROCID SLURM_NTASKS SLURM_LOCALID, tasks per node, SLURM_NODEID, the node list
 //   MPICH     PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS (Hydra; Intel MPI too)
-// None of them: one rank. MASTER_ADDR and MASTER_PORT are obeyed under every launcher; where torchrun
-// keeps the port for a store of its own (TORCHELASTIC_USE_AGENT_STORE), the next one is taken.
+// None of them: one rank. MASTER_ADDR and MASTER_PORT are obeyed under every launcher; where
+// torchrun keeps the port for a store of its own (TORCHELASTIC_USE_AGENT_STORE), the next one is
+// taken.
 //
 // All functions are pure: the environment is an argument, and only main() reads the process's own.
 // Threads: any. Errors: kInvalidArgument with a sentence that names the variables and their values:

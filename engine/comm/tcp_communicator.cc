@@ -276,9 +276,9 @@ class TcpLinks final : public HostLinks {
 Result<std::unique_ptr<Communicator>> make_tcp_communicator(const TcpOptions& options) {
   FileDescriptor listening(options.listening_socket);
   if (listening.is_open() && ::fcntl(listening.get(), F_SETFL, O_NONBLOCK) != 0) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "the socket to listen at, descriptor " + std::to_string(listening.get()) +
-                     ", cannot be used: " + std::strerror(errno));
+    return Error(ErrorCode::kInvalidArgument, "the socket to listen at, descriptor " +
+                                                  std::to_string(listening.get()) +
+                                                  ", cannot be used: " + std::strerror(errno));
   }
   SLUICE_ASSIGN_OR_RETURN(const FileDescriptor listener,
                           listen_at(is_loopback(options.master_address), 0));

@@ -26,8 +26,8 @@ struct RunDrives {
   std::unique_ptr<aio::IoQueue> saves;  // of checkpoints
   std::unique_ptr<aio::IoWatchdog> watchdog;
 };
-// Makes the NVMe paths that the plan uses, and removes what killed runs left on them, unless another
-// rank of this host has just done so. The observer, if there is one, must outlive them.
+// Makes the NVMe paths that the plan uses, and removes what killed runs left on them, unless
+// another rank of this host has just done so. The observer, if there is one, must outlive them.
 enum class Leftovers : std::uint8_t { kRemove, kLeave };
 Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan,
                               aio::IoObserver* observer = nullptr,

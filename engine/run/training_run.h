@@ -38,10 +38,10 @@ class TrainingRun {
  public:
   // `plan` is the one of this configuration. The state is not there yet: initialise().
   //
-  // With several ranks all of them make one with the plan of theirs, over `link`, which must outlive
-  // it, and all initialise or resume. Then the first rank leads: what it calls of the rest is done
-  // by the others in follow(), until it has gone. A rank that fails aborts the link, so that the
-  // others do not wait for it.
+  // With several ranks all of them make one with the plan of theirs, over `link`, which must
+  // outlive it, and all initialise or resume. Then the first rank leads: what it calls of the rest
+  // is done by the others in follow(), until it has gone. Whoever fails has to abort the link, once
+  // the run is gone, so that the others do not wait.
   static Result<std::unique_ptr<TrainingRun>> create(const config::Config& config,
                                                      const MemoryPlan& plan,
                                                      Communicator* link = nullptr);
@@ -78,8 +78,8 @@ class TrainingRun {
     std::span<const float> exp_avg_sq;
   };
   // After the last step, range by range in the order of the model's parameters; with kAnyOrder
-  // several ranges at once, in any order. Either way on any thread of executor(). With several ranks
-  // a unit at a time, in order, on the calling thread.
+  // several ranges at once, in any order. Either way on any thread of executor(). With several
+  // ranks range by range, in order, on the calling thread.
   using TakeState = std::function<Status(const ParameterState& state)>;
   Status take_state(const TakeState& take, offload::Calls calls = offload::Calls::kInOrder);
   // What else a checkpoint holds; without scores.

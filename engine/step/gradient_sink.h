@@ -155,8 +155,8 @@ class CpuGradientSink final : public GradientSink {
     offload::HeldSums sums;
     RankLink ranks;
   };
-  // With several ranks the optimizer wants a shard of each unit, of the sum over all ranks: finish()
-  // and totals() are then for all of them to call, in one order.
+  // With several ranks the optimizer wants a shard of each unit, of the sum over all ranks:
+  // finish() and totals() are then for all of them to call, in one order.
   //
   // Model and executor must outlive it; during finish() the executor is exclusive to it.
   static Result<std::unique_ptr<CpuGradientSink>> create(const ModelLayout& model,

@@ -6,7 +6,7 @@
 
 namespace sluice::offload {
 
-// Pointers to the first element of the unit's shard; null where the unit has no sub-group that needs it.
+// Pointers to the first element of the unit's shard; null where it has no sub-group that needs it.
 struct UnitArrays {
   void* param = nullptr;       // host: std::uint16_t, or float in fp32 mode; read and written
   const void* grad = nullptr;  // host, of the grad_type

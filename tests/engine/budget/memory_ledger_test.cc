@@ -10,6 +10,7 @@
 #include "engine/budget/cpu_sink_plan.h"
 #include "engine/budget/memory_plan.h"
 #include "engine/budget/settled_places.h"
+#include "engine/budget/state_plan.h"
 #include "tests/engine/planned_config.h"
 #include "tests/engine/random_places.h"
 
@@ -22,6 +23,7 @@ struct Case {
   const char* name;
   std::vector<std::string> overrides;
   bool on_gpu = true;
+  offload::RankPart ranks = {};
 
   friend std::ostream& operator<<(std::ostream& out, const Case& it) { return out << it.name; }
 };
@@ -31,10 +33,14 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
   MemoryLedgerTest()
       : config_(planned_config(GetParam().overrides)),
         model_(configured_layout(config_, GetParam().on_gpu)),
-        spec_{.config = config_, .model = model_, .on_gpu = GetParam().on_gpu} {}
+        spec_{.config = config_,
+              .model = model_,
+              .on_gpu = GetParam().on_gpu,
+              .ranks = GetParam().ranks} {}
 
   MemoryPlan plan(const std::vector<UnitPlacement>& places) const {
-    auto plan = plan_memory(config_, model_, {.on_gpu = spec_.on_gpu, .places = places});
+    auto plan = plan_memory(config_, model_,
+                            {.on_gpu = spec_.on_gpu, .places = places, .ranks = spec_.ranks});
     EXPECT_TRUE(plan.ok()) << plan.error().message();
     return *plan;
   }
@@ -45,7 +51,19 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
     EXPECT_TRUE(settled.ok());
     return (*ledger)->amounts(*settled);
   }
-  std::vector<UnitPlacement> some_places() { return random_.of(model_, spec_.on_gpu); }
+  std::vector<UnitPlacement> some_places() {
+    std::vector<UnitPlacement> places = random_.of(model_, spec_.on_gpu);
+    if (spec_.ranks.world == 1) return places;
+    // Of the rank's shards.
+    for (int unit = 0; unit < model_.units(); ++unit) {
+      UnitPlacement& place = places[static_cast<std::size_t>(unit)];
+      const std::uint64_t elements = spec_.shard(unit).elements;
+      place.nvme_elements = std::min(place.nvme_elements, elements);
+      place.cpu_elements = elements - place.nvme_elements;
+      place.gpu_elements = 0;
+    }
+    return places;
+  }
 
   // What each part says that it takes when it is made with these options.
   void expect_parts(const MemoryPlan& plan, const MemoryAmounts& amounts) const {
@@ -65,7 +83,7 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
     ASSERT_TRUE(state.ok()) << state.error().message();
     EXPECT_EQ(amounts.host.state, state->cpu_state_bytes);
     EXPECT_EQ(amounts.host.swap_buffers, state->swap_buffer_bytes);
-    EXPECT_EQ(amounts.host.state_transfer, state->transfer_bytes);
+    EXPECT_EQ(amounts.host.state_transfer, state->transfer_bytes + gathered_state_bytes(spec_));
     EXPECT_EQ(amounts.gpu.state, state->gpu_state_bytes);
     EXPECT_EQ(amounts.gpu.state, plan.state.gpu_bytes);
     EXPECT_EQ(amounts.nvme.state, state->nvme_bytes);
@@ -76,7 +94,7 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
     EXPECT_EQ(amounts.nvme.unit_inputs, spilled.nvme_bytes);
     if (!spec_.on_gpu) {
       EXPECT_EQ(amounts.host.gradients,
-                planned_cpu_sink_bytes(model_, plan.types.gradient, plan.sums));
+                planned_cpu_sink_bytes(model_, plan.types.gradient, plan.sums, plan.ranks));
       return;
     }
     const SlotFootprint slots = SlotFootprint::of(model_, slot_options(plan));
@@ -216,6 +234,15 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"inputs_spilled",
              {"gradient_accumulation_steps=5", "placement.wave_micro_batches=2",
               "placement.boundaries_to_nvme=on"}},
+        Case{"host_of_four",
+             {"run.device=cpu", "run.lanes=4", "gradient_accumulation_steps=4"},
+             false,
+             {.rank = 3, .world = 4}},
+        Case{"host_fp32_of_two",
+             {"run.device=cpu", "bf16.enabled=false", "run.lanes=4",
+              "gradient_accumulation_steps=4", "placement.wave_micro_batches=1"},
+             false,
+             {.rank = 0, .world = 2}},
         Case{"nvme_nvme", devices("nvme", "nvme")}, Case{"none_none", devices("none", "none")},
         Case{"cpu_nvme", devices("cpu", "nvme")}, Case{"none_cpu", devices("none", "cpu")},
         Case{"persistent",

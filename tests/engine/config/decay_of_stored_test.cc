@@ -76,6 +76,32 @@ TEST(Lanes, StayWhatTheyWereUnlessTheyAreGivenOrDoNotDivideTheStep) {
   EXPECT_EQ(kept(plain, {.lanes = 4, .rounds = std::int64_t{1} << 62}), (Both{1, 1}));
 }
 
+// What a run had on any number of ranks stays on one; several ranks keep what they can share.
+TEST(Lanes, StayOnAnotherNumberOfRanksThatCanShareThem) {
+  const std::string run = R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 1})";
+  const auto kept = [&](std::int64_t world, const KeptLanes& had, std::string& said) {
+    Resolved now = accepted(resolve_run(run, {}, world));
+    said = keep_lanes(had, now);
+    return now.config.run.lanes;
+  };
+  std::string said;
+  for (const std::int64_t lanes : {1, 3, 6, 12}) {
+    EXPECT_EQ(kept(1, {.lanes = lanes}, said), lanes);
+    EXPECT_EQ(said, "");
+  }
+  EXPECT_EQ(kept(2, {.lanes = 4}, said), 4);
+  EXPECT_EQ(kept(3, {.lanes = 6}, said), 6);
+  EXPECT_EQ(said, "");
+  EXPECT_EQ(kept(2, {.lanes = 6}, said), 2);  // three each are no power of two
+  EXPECT_EQ(said,
+            "gradients were added up in 6 lanes, which 2 ranks cannot share; from here on in 2 "
+            "lanes of one round");
+  EXPECT_EQ(kept(2, {.lanes = 1}, said), 2);
+  EXPECT_NE(said.find("in 1 lane, which"), std::string::npos);
+  EXPECT_EQ(kept(2, {.lanes = 2, .rounds = 2}, said), 2);
+  EXPECT_NE(said.find("in 2 rounds, which"), std::string::npos);
+}
+
 std::string of_llama(const std::string& model, const std::string& recipe = "") {
   return R"({"train_batch_size": 8, "model": {"preset": "qwen3-8b")" + model + "}" + recipe + "}";
 }
