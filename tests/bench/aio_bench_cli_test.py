@@ -8,6 +8,7 @@ import ctypes
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 import unittest
+from pathlib import Path
 
 AIO_BENCH = os.path.abspath(os.environ.get("AIO_BENCH", "build/bin/aio_bench"))
 BACKEND = os.environ.get("AIO_BENCH_BACKEND", "auto")
@@ -488,6 +490,18 @@ class Interrupted(AioBenchTest):
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 preexec_fn=default_sigint)
 
+    @staticmethod
+    def wait_until_it_takes_signals(process):
+        """A loaded machine may not have begun with the program yet; its main thread keeps SIGINT for
+        another one."""
+        kept = 1 << (signal.SIGINT - 1)
+        while process.poll() is None:
+            status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+            blocked = re.search(r"^SigBlk:\s+(\w+)", status, re.MULTILINE)
+            if int(blocked.group(1), 16) & kept:
+                return
+            time.sleep(0.01)
+
     def stop(self, process, number):
         begin = time.monotonic()
         process.send_signal(number)
@@ -508,6 +522,7 @@ class Interrupted(AioBenchTest):
 
     def test_while_filling_and_in_a_sweep(self):
         process = self.start("--size", "1G", "--seconds", "60")
+        self.wait_until_it_takes_signals(process)
         time.sleep(0.1)
         self.stop(process, signal.SIGINT)
         process = self.start("--size", "16M", "--sweep", "--seconds", "1")
