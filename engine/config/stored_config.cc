@@ -98,16 +98,16 @@ Result<Config> stored_config(const Config& config, const std::string& working_fo
 
 // Of several ranks: accumulation follows from the batch of a step and the number of ranks, which is
 // the launch's, and may be another one.
-std::string for_any_ranks(const Config& config) {
-  if (config.world_size == 1) return to_json(config);
-  Json json = Json::parse(to_json(config));
-  json.erase("gradient_accumulation_steps");
-  return json.dump(2) + "\n";
+std::string for_any_ranks(const std::string& json, std::int64_t world) {
+  if (world == 1) return json;
+  Json content = Json::parse(json);
+  content.erase("gradient_accumulation_steps");
+  return content.dump(2) + "\n";
 }
 
 Result<std::string> stored_json(const Config& config, const std::string& working_folder) {
   SLUICE_ASSIGN_OR_RETURN(const Config stored, stored_config(config, working_folder));
-  return for_any_ranks(stored);
+  return for_any_ranks(to_json(stored), config.world_size);
 }
 
 Result<std::string> run_folder_json(const Resolved& resolved, const std::string& working_folder) {
@@ -116,7 +116,7 @@ Result<std::string> run_folder_json(const Resolved& resolved, const std::string&
   const fs::path folder = plain(fs::path(working_folder) / resolved.config.run.dir);
   for (std::string* const path : paths_of(stored.config))
     if (const auto below = relative_to(folder, *path)) *path = below->string();
-  return for_any_ranks(stored.config);
+  return for_any_ranks(to_json(stored), resolved.config.world_size);
 }
 
 Source in_run_folder(Source source, const std::string& folder) {

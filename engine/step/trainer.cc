@@ -309,6 +309,7 @@ double Trainer::counted_targets(const StepBatch& batch) const {
 // Added up in the order of the step's micro-batches, whichever ranks they are with.
 double Trainer::mean_loss(const StepBatch& batch) const {
   std::vector<double> sums;
+  sums.reserve(losses_.size());
   for (const at::Tensor& loss : losses_) sums.push_back(loss.item<double>());
   double sum = 0;
   for (const double of_micro_batch : all_of_step(sums)) sum += of_micro_batch;
@@ -329,6 +330,7 @@ std::vector<double> Trainer::all_of_step(const std::vector<double>& own) const {
 std::string Trainer::suspects(const StepBatch& batch) const {
   constexpr std::size_t kMostNamed = 4;
   std::vector<double> own;
+  own.reserve(losses_.size());
   for (std::size_t m = 0; m < losses_.size(); ++m)
     own.push_back(losses_[m].item<double>() / std::max(batch.count(m), 1.0));
   const std::vector<double> means = all_of_step(own);

@@ -68,7 +68,8 @@ class SpillUnderTest {
   const std::vector<int>& back() const { return back_; }
   int pieces() const { return kSpilledUnits * kPiecesOfUnit; }
   std::vector<std::byte> content(int piece, int pass) const {
-    return aio::random_bytes(piece_bytes_, static_cast<std::uint64_t>(piece + 1000 * pass));
+    return aio::random_bytes(
+        piece_bytes_, static_cast<std::uint64_t>(piece) + 1000 * static_cast<std::uint64_t>(pass));
   }
 
   Status out(int pass) {
