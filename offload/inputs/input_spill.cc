@@ -75,10 +75,11 @@ Status InputSpill::check(const Options& options) {
 
 Result<std::unique_ptr<InputSpill>> InputSpill::create(const Options& options, Queues queues) {
   std::vector<swap::RecordSpec> records = records_of(options);
-  const Footprint footprint = InputSpill::footprint(records.size(), options.piece_bytes);
+  const int buffers =
+      std::min(footprint(records.size(), options.piece_bytes).buffers, options.most_buffers);
   std::unique_ptr<InputSpill> spill(new InputSpill());
   auto pool = aio::PinnedPool::create({.buffer_bytes = image_bytes(options.piece_bytes),
-                                       .capacity = footprint.buffers,
+                                       .capacity = buffers,
                                        .huge_pages = options.huge_pages,
                                        .lock = options.lock,
                                        .backend = &queues.reads.backend(),
@@ -87,7 +88,7 @@ Result<std::unique_ptr<InputSpill>> InputSpill::create(const Options& options, Q
     return std::move(pool).error().with_context("taking buffers for inputs of units on NVMe");
   spill->pool_ = *std::move(pool);
   spill->pieces_.resize(records.size());
-  spill->buffers_ = std::vector<Buffer>(static_cast<std::size_t>(footprint.buffers));
+  spill->buffers_ = std::vector<Buffer>(static_cast<std::size_t>(buffers));
   for (Buffer& buffer : spill->buffers_) {
     spill->leases_.push_back(spill->pool_->acquire());
     buffer.owner = spill.get();

@@ -44,6 +44,7 @@ class InputSpill {
     std::vector<std::string> units;    // names, of those whose inputs go to the drives
     std::uint64_t pieces_of_unit = 0;  // micro-batches of a wave; piece = place of unit * this + m
     std::uint64_t piece_bytes = 0;
+    int most_buffers = 64;            // of those in footprint()
     swap::StateStore::Options store;  // paths and run; chunk_bytes is set here
     bool huge_pages = true;
     aio::MemoryLock lock = aio::MemoryLock::kTry;
