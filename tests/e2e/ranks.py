@@ -8,6 +8,7 @@ environment's SLUICE.
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -161,6 +162,17 @@ class Ranks(SluiceRuns):
         told = ranks.communicate(timeout=WAIT_S)[1]
         self.assertEqual(ranks.returncode, 0, told)
         self.assertIn("--resume continues from here", told)
+
+    @unittest.skipIf(shutil.which("mpirun") is None, "no mpirun here")
+    def test_are_started_by_mpi_and_speak_by_it(self):
+        self.train(1, "--out", "one", "--save-weights", "one.safetensors")
+        done = subprocess.run(
+            ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", SLUICE, "train",
+             str(self.config), "--out", "two", "--save-weights", "two.safetensors"],
+            cwd=self.path, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=WAIT_S)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(self.weights("two.safetensors"), self.weights("one.safetensors"))
 
     def test_what_cannot_be_is_said_before_the_work(self):
         told = self.train(3, "--out", "run", code=2)
