@@ -24,6 +24,7 @@ constexpr std::array<std::string_view, 5> kOfTheRun = {
     "run.device", "run.deterministic", "run.seed", "run.non_finite", "run.max_skipped"};
 
 constexpr std::string_view kWarmupRatio = "scheduler.params.warmup_ratio";
+constexpr std::string_view kAccumulationSteps = "gradient_accumulation_steps";
 
 // Of lists of objects that are equally long, each entry is one, so that what differs is seen.
 bool by_entry(const Json& was, const Json& is) {
@@ -46,6 +47,10 @@ std::vector<KeyChange> changed_keys(const Config& was, const Config& is) {
     if (key.treatment != Treatment::kHonoured) continue;
     // A stored configuration has the number of steps that it came to instead.
     if (key.path == kWarmupRatio) continue;
+    // Of one rank: with another number of ranks the same step has another one.
+    if (key.path == kAccumulationSteps && was.batch.train == is.batch.train &&
+        was.batch.micro == is.batch.micro)
+      continue;
     // A key that neither reads makes no difference.
     const bool was_read = has_effect(key, was);
     const bool is_read = has_effect(key, is);

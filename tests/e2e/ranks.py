@@ -92,6 +92,7 @@ class Ranks(SluiceRuns):
                               "--set-aside-later", "--save-weights", "again.safetensors",
                               "--force", *self.on_nvme())
             self.assertIn("continuing from", told)
+            self.assertNotIn("gradient_accumulation_steps was", told)
             self.assertEqual(self.weights("again.safetensors"), one, f"{begun} to {world}")
             for left in (self.path / f"run{begun}/checkpoints").glob("set-aside*"):
                 subprocess.run(["rm", "-r", left], check=True)
