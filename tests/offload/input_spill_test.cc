@@ -144,11 +144,11 @@ TEST(InputSpill, WritesOnceAndReadsOnce) {
   ASSERT_OK(test.passes(3));
   const std::uint64_t image = InputSpill::footprint(1, 5000).nvme_bytes;
   const auto pieces = static_cast<std::uint64_t>(test.pieces());
-  constexpr std::uint64_t buffers = kSpillBuffers;
+  constexpr std::uint64_t kBuffers = kSpillBuffers;
   const InputSpill::Stats stats = test.spill().stats();
   EXPECT_EQ(stats.bytes_written, 3 * pieces * image);
   EXPECT_LE(stats.bytes_read, 3 * pieces * image);
-  EXPECT_GE(stats.bytes_read, 3 * (pieces - buffers) * image);
+  EXPECT_GE(stats.bytes_read, 3 * (pieces - kBuffers) * image);
 }
 
 // The order of a GPU's run: copies fill buffers later, in order, and are still using what was taken
