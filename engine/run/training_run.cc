@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <mutex>
 #include <span>
@@ -74,19 +73,6 @@ std::string working_folder() {
 }
 
 }  // namespace
-
-Status check_ranks(const config::Config& config, int world) {
-  if (world == 1) return {};
-  const auto refused = [](const std::string& what) {
-    return Error(ErrorCode::kInvalidArgument, what + " on several ranks is not possible yet");
-  };
-  if (uses_cuda(config))
-    return refused("training with GPUs (run.device \"cpu\" trains without them)");
-  if (config.lora.rank > 0) return refused("training adapters (recipe.lora)");
-  if (config.run.hash_units) return refused("run.hash_units");
-  if (config.run.rounds > 1) return refused("run.rounds above 1");
-  return {};
-}
 
 TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan, Communicator* link)
     : config_(config), plan_(plan), ranks_{.part = plan.ranks, .link = link} {
@@ -171,17 +157,6 @@ Status TrainingRun::make_device() {
                                                                .sums = plan_.sums,
                                                                .ranks = ranks_}));
   clock_ = std::make_unique<CpuPhaseClock>();
-  return {};
-}
-
-// One rank of a host removes what killed runs have left there, before any makes a store.
-Status TrainingRun::open_drives_in_turn() {
-  const bool is_alone = ranks_.is_alone();
-  const bool is_first = is_alone || ranks_.link->rank(ProcessGroup::kNode) == 0;
-  if (!is_first) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier(ProcessGroup::kNode));
-  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives(config_, plan_, &io_trace_,
-                                               is_first ? Leftovers::kRemove : Leftovers::kLeave));
-  if (is_first && !is_alone) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier(ProcessGroup::kNode));
   return {};
 }
 
@@ -353,45 +328,6 @@ Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progres
   return {};
 }
 
-Status TrainingRun::lead(Order order) {
-  if (ranks_.is_alone()) return {};
-  auto told = static_cast<std::byte>(order);
-  return ranks_.link->broadcast(std::span(&told, 1), /*root=*/0);
-}
-
-Status TrainingRun::begin_together() {
-  if (!ranks_.is_alone()) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier());
-  is_in_step_ = true;
-  return {};
-}
-
-Status TrainingRun::follow() {
-  is_in_step_ = false;
-  for (;;) {
-    std::byte told{};
-    SLUICE_RETURN_IF_ERROR(ranks_.link->broadcast(std::span(&told, 1), /*root=*/0));
-    switch (static_cast<Order>(told)) {
-      case Order::kStep:
-        static_cast<void>(one_step());
-        break;
-      case Order::kEvaluate:
-        static_cast<void>(evaluate_all());
-        break;
-      case Order::kTakeState:
-        trainer_->drain();
-        // What the first rank could not write is for that one to judge.
-        if (const Status taken = take_gathered_state({});
-            !taken.ok() && taken.error().code() != ErrorCode::kCancelled)
-          return taken;
-        SLUICE_RETURN_IF_ERROR(ranks_.link->health());
-        break;
-      case Order::kEnd:
-        is_in_step_ = true;
-        return {};
-    }
-  }
-}
-
 Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
   is_in_step_ = false;
   SLUICE_RETURN_IF_ERROR(lead(Order::kTakeState));
@@ -500,21 +436,6 @@ std::uint64_t TrainingRun::gpu_peak_bytes() const { return plan_.cuda ? cuda_pea
 
 TrainingRun::Traffic TrainingRun::traffic() const {
   return ranks_.is_alone() ? own_traffic() : all_traffic_;
-}
-
-Status TrainingRun::share_traffic() {
-  if (ranks_.is_alone()) return {};
-  const Traffic own = own_traffic();
-  std::array<std::int64_t, 4> sums = {static_cast<std::int64_t>(own.nvme_read_bytes),
-                                      static_cast<std::int64_t>(own.nvme_write_bytes),
-                                      static_cast<std::int64_t>(own.h2d_bytes),
-                                      static_cast<std::int64_t>(own.d2h_bytes)};
-  SLUICE_RETURN_IF_ERROR(ranks_.link->sum(sums));
-  all_traffic_ = {.nvme_read_bytes = static_cast<std::uint64_t>(sums[0]),
-                  .nvme_write_bytes = static_cast<std::uint64_t>(sums[1]),
-                  .h2d_bytes = static_cast<std::uint64_t>(sums[2]),
-                  .d2h_bytes = static_cast<std::uint64_t>(sums[3])};
-  return {};
 }
 
 TrainingRun::Traffic TrainingRun::own_traffic() const {

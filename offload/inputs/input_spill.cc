@@ -1,12 +1,11 @@
 #include "offload/inputs/input_spill.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "aio/check.h"
-#include "aio/executor.h"
 #include "aio/units.h"
+#include "swap/callers_thread.h"
 #include "swap/record_image.h"
 #include "swap/record_work.h"
 
@@ -40,15 +39,6 @@ std::vector<swap::RecordSpec> records_of(const InputSpill::Options& options) {
   }
   return records;
 }
-
-// A piece is sealed and checked by whoever writes or takes it.
-class CallersThread final : public aio::Executor {
- public:
-  int threads() const override { return 1; }
-  void run(int pieces, const std::function<void(int)>& work) override {
-    for (int piece = 0; piece < pieces; ++piece) work(piece);
-  }
-};
 
 }  // namespace
 
@@ -168,7 +158,7 @@ void InputSpill::write(int index) noexcept {
   const auto record = static_cast<swap::RecordId>(index);
   ++starting_;
   lock.unlock();
-  CallersThread alone;
+  swap::CallersThread alone;
   swap::RecordImage image(store_->shape(record), buffer.memory);
   Status sealed = swap::work_on_record(alone, image, {.check = {}, .seal = generation, .work = {}});
   SLUICE_CHECK(sealed.ok(), "sealing checks nothing");
@@ -265,7 +255,7 @@ Result<std::span<const std::byte>> InputSpill::take(int index) {
   const auto record = static_cast<swap::RecordId>(index);
   swap::RecordImage image(store_->shape(record), buffer.memory);
   if (was_read) {
-    CallersThread alone;
+    swap::CallersThread alone;
     Status intact =
         swap::work_on_record(alone, image, {.check = generation, .seal = {}, .work = {}});
     if (!intact.ok()) {

@@ -1,11 +1,11 @@
 // ParamOffloader's reads and writes: how they start, end and are checked, and how others wait for
 // that.
-#include <functional>
 #include <utility>
 
 #include "aio/check.h"
 #include "offload/params/param_offloader.h"
 #include "offload/params/param_offloader_parts.h"
+#include "swap/callers_thread.h"
 #include "swap/record_image.h"
 #include "swap/record_work.h"
 
@@ -13,15 +13,6 @@ namespace sluice::offload {
 namespace {
 
 constexpr int kNone = ParamCache::kNone;
-
-// Work done on the calling thread, from any thread at any time.
-class CallersThread final : public aio::Executor {
- public:
-  int threads() const override { return 1; }
-  void run(int pieces, const std::function<void(int)>& work) override {
-    for (int piece = 0; piece < pieces; ++piece) work(piece);
-  }
-};
 
 }  // namespace
 
@@ -116,7 +107,7 @@ Status ParamOffloader::work_on_image(int unit, bool seal) {
   swap::RecordWork work;
   (seal ? work.seal : work.check) = generation;
   if (executor_ == nullptr) {
-    CallersThread alone;
+    swap::CallersThread alone;
     return swap::work_on_record(alone, image, work);
   }
   const std::lock_guard one_at_a_time(executor_mutex_);
