@@ -1,0 +1,104 @@
+// Trainer: a step whose gradient is not finite. Which data it points to, and whether the run skips
+// it or ends.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/step/trainer.h"
+
+namespace sluice::engine {
+
+// The part of the step's data that the losses point to: the micro-batches whose loss is not finite,
+// else the one with the largest. Each rank knows where its own are from.
+std::string Trainer::suspects(const StepBatch& batch) const {
+  constexpr std::size_t kMostNamed = 4;
+  std::vector<double> own;
+  own.reserve(losses_.size());
+  for (std::size_t m = 0; m < losses_.size(); ++m)
+    own.push_back(losses_[m].item<double>() / std::max(batch.count(m), 1.0));
+  const std::vector<double> means = all_of_step(own);
+  std::vector<std::size_t> accused;
+  std::size_t largest = 0;
+  for (std::size_t m = 0; m < means.size(); ++m) {
+    if (!std::isfinite(means[m])) accused.push_back(m);
+    if (means[m] > means[largest]) largest = m;
+  }
+  std::string text;
+  if (accused.empty()) {
+    accused = {largest};
+    text = means.size() > 1 ? "every micro-batch has a finite loss, and the largest has " : "";
+  }
+  const std::size_t named = std::min(accused.size(), kMostNamed);
+  const auto first = static_cast<std::size_t>(number_in_step(0));
+  std::string mine;
+  for (std::size_t i = 0; i < named; ++i) {
+    const std::size_t m = accused[i];
+    if (m < first || m - first >= own.size()) continue;
+    mine += (mine.empty() ? "" : "; ") + ("micro-batch " + std::to_string(m + 1)) + " of " +
+            std::to_string(means.size()) + ", loss " + std::to_string(means[m]);
+    if (batch.source_of) mine += ", " + batch.source_of(m - first);
+  }
+  std::vector<std::string> of_ranks = {mine};
+  if (!options_.ranks.is_alone()) of_ranks = must(options_.ranks.link->all_gather_text(mine));
+  const char* separator = "";
+  for (const std::string& of_rank : of_ranks) {
+    if (of_rank.empty()) continue;
+    text += separator + of_rank;
+    separator = "; ";
+  }
+  if (accused.size() > kMostNamed)
+    text += "; and " + std::to_string(accused.size() - kMostNamed) + " more micro-batches";
+  return text;
+}
+
+// `what` says which step, where and on which data.
+void Trainer::skip_or_stop(const std::string& what, StepOutcome& outcome) {
+  const std::string limit = std::to_string(options_.max_skipped_steps);
+  const std::string scale =
+      options_.loss_scale ? ", a lower fp16.loss_scale (0 adapts it to the run)" : "";
+  if (options_.non_finite_step == config::NonFiniteStep::kStop) {
+    throw NonFiniteGradient(
+        what +
+        ". It has changed no weight. Resuming alone reaches the same step and stops again: "
+        "add --set run.non_finite_step=skip to leave its batch out, or continue with a lower "
+        "learning rate" +
+        scale + " or with gradient_clipping");
+  }
+  if (state_.skipped_in_a_row >= options_.max_skipped_steps) {
+    throw NonFiniteGradient(
+        what + ". The " + limit +
+        " steps before it were skipped for the same reason, and "
+        "run.max_skipped_steps allows no more: with this many in a row it is rarely the data. "
+        "Resuming alone reaches the same step and stops again: continue from an older "
+        "checkpoint, with a lower learning rate" +
+        scale + " or with gradient_clipping");
+  }
+  ++state_.skipped_in_a_row;
+  outcome.warning = what + ". The step is skipped, and its batch left out (" +
+                    std::to_string(state_.skipped_in_a_row) + " in a row, at most " + limit +
+                    ": run.max_skipped_steps)";
+}
+
+void Trainer::handle_overflow(const StepBatch& batch, const GradientTotals& totals,
+                              StepOutcome& outcome) {
+  const std::string unit = parts_.model->layout(*totals.first_not_finite).name;
+  if (options_.loss_scale && options_.loss_scale->dynamic()) {
+    const Status scaled = update_loss_scale(*options_.loss_scale, true, state_.loss_scale);
+    if (!scaled.ok()) {
+      throw NonFiniteGradient(
+          scaled.error().message() + "; the first unit with such a gradient is " + unit +
+          ", in step " + std::to_string(state_.global_step + 1) + " (" + suspects(batch) + ")");
+    }
+  } else {
+    skip_or_stop("the gradient of step " + std::to_string(state_.global_step + 1) +
+                     " is not finite, in unit " + unit + " first (" + suspects(batch) + ")",
+                 outcome);
+  }
+  outcome.skipped = true;
+  ++state_.global_step;
+}
+
+}  // namespace sluice::engine
