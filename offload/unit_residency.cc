@@ -5,14 +5,14 @@
 namespace sluice::offload {
 
 UnitResidency::UnitResidency(int units, std::span<const SubGroup> placement,
-                             const std::vector<bool>& resident)
+                             const std::vector<bool>& resident, bool is_sharded)
     : units_(static_cast<std::size_t>(units)) {
   SLUICE_CHECK(resident.empty() || resident.size() == units_.size(), "one answer for each unit");
   for (std::size_t i = 0; i < resident.size(); ++i) units_[i].resident = resident[i];
   for (const SubGroup& sub_group : placement) {
     Unit& unit = units_[static_cast<std::size_t>(sub_group.unit)];
     if (sub_group.tier == Tier::kGpu) {
-      unit.resident = true;
+      unit.resident |= !is_sharded;
       unit.gpu_state = true;
       continue;
     }

@@ -15,17 +15,39 @@ constexpr std::uint64_t kGradientAlignment = 4096;
 // Of a stage that holds pieces: whole blocks of sums in any type of gradient.
 constexpr std::uint64_t kPieceAlignment = offload::kSumBlockElements * sizeof(float);
 
+// Of all ranks' pieces, in one exchange of a unit's sum.
+std::uint64_t exchanged_elements(const UnitLayout& layout, int world) {
+  if (world == 1) return 0;
+  const auto ranks = static_cast<std::uint64_t>(world);
+  const std::uint64_t most =
+      std::max(align_down(kExchangedBytes / sizeof(float) / ranks, offload::kShardAlignment),
+               offload::kShardAlignment);
+  return std::min(offload::shard_piece_elements(layout.elements, world), most) * ranks;
+}
+
 }  // namespace
 
 // ---- parameters ------------------------------------------------------------------------------
 
-std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type) {
-  return align_up(unit.slot_elements * offload::element_bytes(type), kPlaceAlignment);
+std::uint64_t place_elements(const UnitLayout& unit, int world) {
+  return std::max(unit.slot_elements, offload::gathered_elements(unit.elements, world));
+}
+
+std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type, int world) {
+  return align_up(place_elements(unit, world) * offload::element_bytes(type), kPlaceAlignment);
+}
+
+std::uint64_t shard_place_bytes(const UnitLayout& unit, offload::ElementType type, int world) {
+  return world == 1 ? 0
+                    : align_up(offload::shard_piece_elements(unit.elements, world) *
+                                   offload::element_bytes(type),
+                               kPlaceAlignment);
 }
 
 std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
-                             const BaseForm& base) {
-  return base.is_int8 ? align_up(base.bytes(unit), kPlaceAlignment) : place_bytes(unit, type);
+                             const BaseForm& base, int world) {
+  return base.is_int8 ? align_up(base.bytes(unit), kPlaceAlignment)
+                      : place_bytes(unit, type, world);
 }
 
 UnpackedPlaces::UnpackedPlaces(const ModelLayout& base, offload::ElementType type) {
@@ -44,11 +66,12 @@ UnitRole slot_role(const ModelLayout& model, int unit, bool ends_take_turns) {
   return joins ? UnitRole::kEmbedding : role;
 }
 
-void SlotFootprint::add(const Unit& unit, bool resident) {
-  if (resident || unit.place_bytes == 0) {
+void SlotFootprint::add(const Unit& unit, Stays stays) {
+  if (stays == Stays::kAll || unit.place_bytes == 0) {
     resident_bytes_ += unit.place_bytes;
     return;
   }
+  if (stays == Stays::kShard) shard_bytes_ += unit.shard_bytes;
   Streamed& streamed = streamed_[static_cast<std::size_t>(unit.role)];
   ++streamed.units;
   streamed.largest_bytes = std::max(streamed.largest_bytes, unit.streamed_bytes);
@@ -57,14 +80,18 @@ void SlotFootprint::add(const Unit& unit, bool resident) {
 
 SlotFootprint SlotFootprint::of(const ModelLayout& model, const CudaSlotOptions& options) {
   SlotFootprint all;
+  const int world = options.ranks.world;
   for (int unit = 0; unit < model.units(); ++unit) {
     const UnitLayout& layout = model.layout(unit);
     all.add({.role = slot_role(model, unit, options.ends_take_turns),
              .lends = model.lends(unit),
-             .place_bytes = place_bytes(layout, options.type),
-             .streamed_bytes = streamed_bytes(layout, options.type, options.base),
-             .is_packed = options.base.is_int8},
-            options.residency.resident(unit));
+             .place_bytes = place_bytes(layout, options.type, world),
+             .streamed_bytes = streamed_bytes(layout, options.type, options.base, world),
+             .is_packed = options.base.is_int8,
+             .shard_bytes = shard_place_bytes(layout, options.type, world)},
+            options.residency.resident(unit)      ? Stays::kAll
+            : options.residency.keeps_shard(unit) ? Stays::kShard
+                                                  : Stays::kNothing);
   }
   return all;
 }
@@ -91,31 +118,41 @@ GatheredPlaces::GatheredPlaces(const ModelLayout& model, offload::ElementType ty
   }
 }
 
-std::uint64_t shared_accumulator_elements(const ModelLayout& model) {
+std::uint64_t shared_accumulator_elements(const ModelLayout& model, int world) {
   std::uint64_t elements = 0;
   for (int unit = 0; unit < model.units(); ++unit)
-    elements = std::max(elements, model.layout(unit).slot_elements);
+    elements = std::max(elements, place_elements(model.layout(unit), world));
   return elements;
 }
 
 UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradType type,
-                                      const offload::HeldSums& sums, int unit) {
+                                      const offload::HeldSums& sums, int unit,
+                                      const offload::RankPart& ranks) {
   const UnitLayout& layout = model.layout(unit);
-  const std::uint64_t gradient = layout.elements * offload::element_bytes(type);
+  const offload::UnitShard shard = offload::shard_of(layout.elements, ranks);
+  const std::uint64_t gradient = shard.elements * offload::element_bytes(type);
   const auto levels = static_cast<std::uint64_t>(sums.levels) * sizeof(float);
   const auto kept = static_cast<std::uint64_t>(sums.kept) * sizeof(float);
   return {.is_block = model.is_block(unit),
           .borrowed_sums = levels * model.borrowed_sums(unit).slot_elements,
-          .accumulators = levels * layout.slot_elements,
+          .accumulators = levels * place_elements(layout, ranks.world),
           .stage = gradient,
           .gradient = align_up(gradient, kGradientAlignment),
           .kept_sums = align_up(kept * layout.elements, kGradientAlignment),
-          .square_sums = align_up(offload::sum_node_count(0, layout.elements) * sizeof(double),
-                                  kGradientAlignment)};
+          .square_sums =
+              align_up(offload::sum_node_count(shard.first_element, shard.elements) * sizeof(double),
+                       kGradientAlignment),
+          .exchanged = exchanged_elements(layout, ranks.world) * sizeof(float),
+          .reduced_shard = ranks.world > 1 && model.lends(unit)
+                               ? offload::shard_piece_elements(layout.elements, ranks.world) *
+                                     sizeof(float)
+                               : 0};
 }
 
 void SinkFootprint::add(const UnitGradientBytes& unit, bool gpu_state, bool host_state) {
   borrowed_sums_ += unit.borrowed_sums;
+  exchanged_ = std::max(exchanged_, unit.exchanged);
+  reduced_shard_ = std::max(reduced_shard_, unit.reduced_shard);
   if (takes_turns(host_state))
     shared_ = std::max(shared_, unit.accumulators);
   else
@@ -134,9 +171,9 @@ std::uint64_t SinkFootprint::stage_bytes() const {
 }
 
 SinkFootprint SinkFootprint::of(const ModelLayout& model, const CudaSinkOptions& options) {
-  SinkFootprint all(options.sums);
+  SinkFootprint all(options.sums, options.ranks.world);
   for (int unit = 0; unit < model.units(); ++unit)
-    all.add(unit_gradient_bytes(model, options.type, options.sums, unit),
+    all.add(unit_gradient_bytes(model, options.type, options.sums, unit, options.ranks),
             options.residency.has_gpu_state(unit), options.residency.has_host_state(unit));
   return all;
 }

@@ -16,6 +16,7 @@
 #include "offload/element_types.h"
 #include "offload/sum_order.h"
 #include "offload/unit_residency.h"
+#include "offload/unit_shards.h"
 
 namespace sluice::engine {
 
@@ -30,16 +31,22 @@ struct CudaSlotOptions {
   bool ends_take_turns = false;
   offload::UnitResidency residency;
   BaseForm base;  // of frozen parameters: what is copied into the slots
+  // Of trained parameters: with several ranks a unit's shards are gathered in its place.
+  offload::RankPart ranks = {};
 };
 inline constexpr UnitRole kSlotRoles[] = {UnitRole::kEmbedding, UnitRole::kBlock, UnitRole::kHead};
 // Units with the same one take turns in slots.
 UnitRole slot_role(const ModelLayout& model, int unit, bool ends_take_turns);
 
+// Of a place where all of a unit is, of parameters or of a sum: with the padding of shards.
+std::uint64_t place_elements(const UnitLayout& unit, int world);
 // A unit's place: in a slot, or of its own.
-std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type);
+std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type, int world = 1);
+// Of a shard's parameters, where they stay on the GPU and the rest of the unit does not.
+std::uint64_t shard_place_bytes(const UnitLayout& unit, offload::ElementType type, int world);
 // In a slot, as it comes from the host: of a base in 8 bits less than its place.
 std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
-                             const BaseForm& base);
+                             const BaseForm& base, int world = 1);
 
 // Where a base in 8 bits becomes what is computed with, each time a unit is acquired: a unit that
 // lends parameters has a place of its own, since it is acquired beside the one that borrows them;
@@ -84,8 +91,10 @@ class SlotFootprint {
     std::uint64_t place_bytes = 0;
     std::uint64_t streamed_bytes = 0;
     bool is_packed = false;  // in 8 bits: it is computed with in UnpackedPlaces
+    std::uint64_t shard_bytes = 0;  // of a place of its shard's own
   };
-  void add(const Unit& unit, bool resident);
+  enum class Stays : std::uint8_t { kNothing, kShard, kAll };  // on the GPU, of parameters
+  void add(const Unit& unit, Stays stays);
   static SlotFootprint of(const ModelLayout& model, const CudaSlotOptions& options);
 
   // Of units of a role, where blocks have at most so many; and the bytes of one.
@@ -94,6 +103,7 @@ class SlotFootprint {
   const UnpackedPlaces& unpacked() const { return unpacked_; }
   std::uint64_t all_slot_bytes(int block_slots) const;  // and those
   std::uint64_t resident_bytes() const { return resident_bytes_; }
+  std::uint64_t shard_bytes() const { return shard_bytes_; }  // of places of shards
 
  private:
   struct Streamed {
@@ -105,6 +115,7 @@ class SlotFootprint {
   std::array<Streamed, std::size(kSlotRoles)> streamed_{};
   UnpackedPlaces unpacked_;
   std::uint64_t resident_bytes_ = 0;
+  std::uint64_t shard_bytes_ = 0;
 };
 
 // The gradient of a unit with state on the GPU is kept there until its update; that of others
@@ -114,12 +125,19 @@ class SlotFootprint {
 // Where a step has several waves, the fp32 sums of a unit without state on the host are kept where
 // they are; those of others pass through slots, and lie in pinned memory where their gradient will
 // lie.
+//
+// With several ranks the sum of a unit is exchanged for the sum of all ranks in the shard, piece by
+// piece, and what follows is about that. It happens beside the next unit's backward, so there are
+// two slots.
 struct CudaSinkOptions {
   offload::GradType type = offload::GradType::kBf16;
   offload::UnitResidency residency;
   offload::SumOrder order;
   offload::HeldSums sums;
+  offload::RankPart ranks = {};
 };
+// Of all ranks' pieces together, in one exchange.
+inline constexpr std::uint64_t kExchangedBytes = std::uint64_t{128} << 20;
 inline constexpr int kSumSlots = 2;  // one is added to; the other's sum leaves, and the next comes
 inline constexpr int kGradientStages = 2;  // one is filled while the other is copied out
 // The least that a stage holds of a gradient that is larger: whole blocks of SquareSum, and enough
@@ -129,7 +147,7 @@ inline constexpr std::uint64_t kLeastPieceBytes = std::uint64_t{128} << 20;
 // fp32. Units take turns in one accumulator, or as many as there are sums at a time, for the
 // largest of them. What a unit adds up for a parameter that it borrows
 // (ModelLayout::borrowed_sums) is there until the lender takes it over.
-std::uint64_t shared_accumulator_elements(const ModelLayout& model);
+std::uint64_t shared_accumulator_elements(const ModelLayout& model, int world = 1);
 
 // What the gradient of one unit takes, wherever its state is.
 struct UnitGradientBytes {
@@ -140,13 +158,19 @@ struct UnitGradientBytes {
   std::uint64_t gradient = 0;     // kept on the GPU, or pinned
   std::uint64_t kept_sums = 0;    // fp32, from wave to wave: pinned
   std::uint64_t square_sums = 0;  // pinned
+  // With several ranks, while the unit is reduced: what comes from them at a time; and its shard of
+  // the sum, where others borrow of it.
+  std::uint64_t exchanged = 0;
+  std::uint64_t reduced_shard = 0;
 };
 UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradType type,
-                                      const offload::HeldSums& sums, int unit);
+                                      const offload::HeldSums& sums, int unit,
+                                      const offload::RankPart& ranks = {});
 
 class SinkFootprint {
  public:
-  explicit SinkFootprint(const offload::HeldSums& sums) : keeps_sums_(sums.kept > 0) {}
+  explicit SinkFootprint(const offload::HeldSums& sums, int world = 1)
+      : keeps_sums_(sums.kept > 0), is_sharded_(world > 1) {}
 
   // A unit with state on the GPU, on the host, or both.
   void add(const UnitGradientBytes& unit, bool gpu_state, bool host_state);
@@ -157,12 +181,14 @@ class SinkFootprint {
   std::uint64_t kept_bytes() const { return kept_; }
   std::uint64_t gpu_bytes() const {
     return own_sums_ + borrowed_sums_ + static_cast<std::uint64_t>(shared_slots()) * shared_ +
-           kGradientStages * stage_bytes() + kept_;
+           kGradientStages * stage_bytes() + kept_ + exchanged_ + reduced_shard_;
   }
   std::uint64_t host_bytes() const { return host_; }
   // Of the accumulators of one slot that units take turns in; and whether a unit does.
   std::uint64_t shared_elements() const { return shared_ / sizeof(float); }
-  int shared_slots() const { return keeps_sums_ ? kSumSlots : 1; }
+  int shared_slots() const { return keeps_sums_ || is_sharded_ ? kSumSlots : 1; }
+  std::uint64_t exchanged_bytes() const { return exchanged_; }
+  std::uint64_t reduced_shard_bytes() const { return reduced_shard_; }
   bool takes_turns(bool host_state) const { return host_state || !keeps_sums_; }
 
   // Of that, a unit's: nothing is pinned for the gradient where the GPU updates all of the unit.
@@ -177,6 +203,9 @@ class SinkFootprint {
 
  private:
   bool keeps_sums_;
+  bool is_sharded_;
+  std::uint64_t exchanged_ = 0;
+  std::uint64_t reduced_shard_ = 0;
   std::uint64_t own_sums_ = 0;
   std::uint64_t borrowed_sums_ = 0;
   std::uint64_t shared_ = 0;

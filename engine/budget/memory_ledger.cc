@@ -32,6 +32,8 @@ constexpr std::uint64_t kProgramBytes = 512 * kMiB;
 constexpr std::uint64_t kCudaProgramBytes = 928 * kMiB;
 // On the GPU: cuBLAS' workspaces, kernels as they are loaded, what LibTorch's allocator rounds up.
 constexpr std::uint64_t kCudaLibraryBytes = 256 * kMiB;
+// Of several ranks: NCCL's buffers and kernels.
+constexpr std::uint64_t kNcclBytes = 512 * kMiB;
 
 bool is_cut_as(const TierElements& asked, const UnitPlacement& place) {
   return asked.gpu == place.gpu_elements && asked.cpu == place.cpu_elements &&
@@ -70,6 +72,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
       trains_(spec.trains()),
       has_frozen_(spec.model.has_frozen()),
       sums_(spec.sums()),
+      world_(spec.ranks.world),
       block_slots_(block_slots),
       sub_group_elements_(engine::sub_group_elements(spec.config)),
       storage_{.form = spec.types().state(), .record_elements = record_elements(spec.config)},
@@ -81,7 +84,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
   fixed_.host.program = on_gpu_ ? kCudaProgramBytes : kProgramBytes;
   if (on_gpu_) {
     fixed_.gpu.context = kCudaContextBytes;
-    fixed_.gpu.libraries = kCudaLibraryBytes;
+    fixed_.gpu.libraries = kCudaLibraryBytes + (world_ > 1 ? kNcclBytes : 0);
   } else if (trains_) {
     fixed_.host.gradients =
         planned_cpu_sink_bytes(spec.model, spec.types().gradient, sums_, spec.ranks);
@@ -107,20 +110,25 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
     const UnitLayout& base = spec.model.base_layout(index);
     const std::uint64_t own_elements = has_frozen_ ? base.elements : spec.shard(index).elements;
     const std::uint64_t host_bytes = has_frozen_ ? base_form_.bytes(base) : own_elements * width;
-    const std::uint64_t of_adapters = has_frozen_ ? spec.model.layout(index).elements : 0;
+    const std::uint64_t of_adapters = has_frozen_ ? spec.shard(index).elements : 0;
     const ModelLayout& passing = has_frozen_ ? spec.model.base() : spec.model;
+    const int world = has_frozen_ ? 1 : world_;  // of what passes through slots
     units_.push_back({.slot = {.role = slot_role(spec.model, index, trains_ && !has_frozen_),
                                .lends = passing.lends(index),
-                               .place_bytes = place_bytes(base, types.compute()),
-                               .streamed_bytes = streamed_bytes(base, types.compute(), base_form_),
-                               .is_packed = base_form_.is_int8},
+                               .place_bytes = place_bytes(base, types.compute(), world),
+                               .streamed_bytes =
+                                   streamed_bytes(base, types.compute(), base_form_, world),
+                               .is_packed = base_form_.is_int8,
+                               .shard_bytes = shard_place_bytes(base, types.compute(), world)},
                       .elements = own_elements,
                       .mapping_bytes = offload::param_mapping_bytes(host_bytes),
                       .image_bytes = offload::param_image_bytes(host_bytes),
                       .adapter_place_bytes =
-                          has_frozen_ ? place_bytes(spec.model.layout(index), types.compute()) : 0,
+                          has_frozen_
+                              ? place_bytes(spec.model.layout(index), types.compute(), world_)
+                              : 0,
                       .adapter_mapping_bytes = offload::param_mapping_bytes(of_adapters * width),
-                      .gradient = unit_gradient_bytes(spec.model, types.gradient, sums_, index),
+                      .gradient = unit_gradient_bytes(spec.model, types.gradient, sums_, index, spec.ranks),
                       .ranges = specs[static_cast<std::size_t>(index)].ranges,
                       .asked = elements[static_cast<std::size_t>(index)],
                       .asked_state = {}});
@@ -135,7 +143,14 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
 }
 
 bool MemoryLedger::is_resident(const UnitPlacement& place) const {
-  return on_gpu_ && trains_ && (place.resident || (place.gpu_elements > 0 && !has_frozen_));
+  const bool by_state = place.gpu_elements > 0 && !has_frozen_ && world_ == 1;
+  return on_gpu_ && trains_ && (place.resident || by_state);
+}
+
+SlotFootprint::Stays MemoryLedger::stays(const UnitPlacement& place) const {
+  using Stays = SlotFootprint::Stays;
+  if (is_resident(place)) return Stays::kAll;
+  return place.gpu_elements > 0 && !has_frozen_ ? Stays::kShard : Stays::kNothing;
 }
 
 Tier MemoryLedger::streamed_tier(const UnitPlacement& place) const {
@@ -203,14 +218,14 @@ void MemoryLedger::add_params(Places places, MemoryAmounts& amounts) const {
 
 void MemoryLedger::add_gpu(Places places, MemoryAmounts& amounts) const {
   SlotFootprint slots;
-  SinkFootprint gradients(sums_);
+  SinkFootprint gradients(sums_, world_);
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const Unit& unit = units_[i];
-    slots.add(unit.slot, is_resident(places[i]));
-    slots.add({.place_bytes = unit.adapter_place_bytes}, true);
+    slots.add(unit.slot, stays(places[i]));
+    slots.add({.place_bytes = unit.adapter_place_bytes}, SlotFootprint::Stays::kAll);
     if (trains_) gradients.add(unit.gradient, places[i].gpu_elements > 0, host_updates(places[i]));
   }
-  amounts.gpu.resident_params = slots.resident_bytes();
+  amounts.gpu.resident_params = slots.resident_bytes() + slots.shard_bytes();
   amounts.gpu.slots = slots.all_slot_bytes(block_slots_);
   amounts.gpu.gradients = gradients.gpu_bytes();
   amounts.host.gradients = gradients.host_bytes();
@@ -218,7 +233,7 @@ void MemoryLedger::add_gpu(Places places, MemoryAmounts& amounts) const {
 
 SlotFootprint MemoryLedger::slots(Places places) const {
   SlotFootprint slots;
-  for (std::size_t i = 0; i < units_.size(); ++i) slots.add(units_[i].slot, is_resident(places[i]));
+  for (std::size_t i = 0; i < units_.size(); ++i) slots.add(units_[i].slot, stays(places[i]));
   return slots;
 }
 

@@ -98,6 +98,7 @@ class MemoryLedger final : public offload::PlacementLedger {
   explicit MemoryLedger(const RunSpec& spec, int block_slots);
   void add_units(const RunSpec& spec, std::span<const offload::SubGroup> asked);
   bool is_resident(const offload::UnitPlacement& place) const;
+  SlotFootprint::Stays stays(const offload::UnitPlacement& place) const;
   offload::Tier streamed_tier(const offload::UnitPlacement& place) const;
   SlotFootprint slots(Places places) const;
   offload::StateFootprint state(Places places) const;
@@ -108,6 +109,7 @@ class MemoryLedger final : public offload::PlacementLedger {
   bool trains_;
   bool has_frozen_;
   offload::HeldSums sums_;
+  int world_;
   int block_slots_;
   std::uint64_t sub_group_elements_;
   offload::StateFootprint::Storage storage_;

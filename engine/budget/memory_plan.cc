@@ -159,7 +159,8 @@ CudaSlotOptions slot_options(const MemoryPlan& plan) {
   return {.type = plan.types.compute(),
           .block_slots = plan.fetching.block_slots,
           .ends_take_turns = plan.purpose == RunPurpose::kTraining && !plan.base,
-          .residency = plan.state.residency};
+          .residency = plan.state.residency,
+          .ranks = plan.ranks};
 }
 
 CudaSlotOptions base_slot_options(const MemoryPlan& plan) {
@@ -173,7 +174,8 @@ CudaSinkOptions sink_options(const MemoryPlan& plan) {
   return {.type = plan.types.gradient,
           .residency = plan.state.residency,
           .order = plan.sum_order,
-          .sums = plan.sums};
+          .sums = plan.sums,
+          .ranks = plan.ranks};
 }
 
 }  // namespace sluice::engine

@@ -22,6 +22,11 @@ offload::UnitSpec unit_spec(const UnitLayout& layout) {
   return unit;
 }
 
+// ZeRO's stage 3 with several ranks: between its uses a unit's parameters are a shard on each.
+bool shards_params(const RunSpec& spec) {
+  return spec.ranks.world > 1 && spec.config.zero.stage == 3;
+}
+
 // Where the configuration names a device, no unit but one with state on the GPU, or all of them,
 // has a place of its own there.
 void settle_params(const RunSpec& spec, std::vector<UnitPlacement>& places) {
@@ -32,13 +37,13 @@ void settle_params(const RunSpec& spec, std::vector<UnitPlacement>& places) {
     UnitPlacement& place = places[unit];
     if (device != OffloadDevice::kAuto) {
       place.params_on_nvme = device == OffloadDevice::kNvme && !persistent[unit];
-      place.resident = device == OffloadDevice::kNone;
+      place.resident = device == OffloadDevice::kNone && !shards_params(spec);
     }
     const bool may_stay = spec.on_gpu && spec.trains();
     if (frozen)  // the ends have places of their own in any case: so the host needs no copy of them
       place.resident |= unit == 0 || unit + 1 == places.size();
     else
-      place.resident |= place.gpu_elements > 0;
+      place.resident |= spec.ranks.world == 1 ? place.gpu_elements > 0 : !shards_params(spec);
     place.resident &= may_stay;
     if (frozen && place.resident) place.params_on_nvme = false;
   }

@@ -114,7 +114,8 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement>
   // What is trained beside frozen parameters is little, and always stays there.
   for (const UnitPlacement& place : places)
     resident.push_back(spec.model.has_frozen() ? spec.on_gpu : place.resident);
-  plan.residency = offload::UnitResidency(spec.model.units(), optimizer.placement, resident);
+  plan.residency = offload::UnitResidency(spec.model.units(), optimizer.placement, resident,
+                                          /*is_sharded=*/spec.ranks.world > 1);
   const OffloadDevice params = config.zero.offload_param.device;
   if ((params == OffloadDevice::kCpu || params == OffloadDevice::kNvme) &&
       plan.uses(offload::Tier::kGpu)) {

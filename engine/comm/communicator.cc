@@ -100,15 +100,21 @@ Status Communicator::broadcast(std::span<std::byte> bytes, int root,
 Status Communicator::all_to_all(std::span<const std::byte> sent, std::span<std::byte> received,
                                 const CollectiveOptions& options) {
   const auto ranks = static_cast<std::uint64_t>(world_size(options.group));
-  if (sent.size() != received.size() || sent.size() % ranks != 0) {
+  const std::uint64_t piece = received.size() / ranks;
+  const std::uint64_t stride =
+      options.sent_stride_bytes > 0 ? options.sent_stride_bytes : piece;
+  if (received.size() % ranks != 0 || stride < piece ||
+      sent.size() != (ranks - 1) * stride + piece) {
     return refuse("all_to_all", "spans of " + std::to_string(sent.size()) + " and " +
                                     std::to_string(received.size()) + " bytes are not " +
                                     std::to_string(ranks) + " equal pieces each");
   }
+  if (options.codec != nullptr && stride != piece)
+    return refuse("all_to_all", "a codec takes pieces that follow each other");
   if (overlap(sent, received) && !same(sent, received)) {
     return refuse("all_to_all", "input and output overlap without being in place");
   }
-  SLUICE_RETURN_IF_ERROR(check_codec("all_to_all", sent.size() / ranks, sent, received, options));
+  SLUICE_RETURN_IF_ERROR(check_codec("all_to_all", piece, sent, received, options));
   return do_all_to_all(sent, received, options);
 }
 

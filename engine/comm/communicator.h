@@ -54,6 +54,9 @@ struct CollectiveOptions {
   // Not for barrier(). Then `workspace` has at least workspace_bytes() and overlaps nothing.
   const Codec* codec = nullptr;
   std::span<std::byte> workspace = {};
+  // Of all_to_all without a codec: from one piece of what is sent to the next, where they do not
+  // follow each other; then it is at least a piece, and `sent` ends with the last one.
+  std::uint64_t sent_stride_bytes = 0;
 };
 
 enum class ReduceOp : std::uint8_t { kSum, kMax };
@@ -80,7 +83,7 @@ class Communicator {
   // In place: what rank `root` holds. With a codec, root too ends up with the decoded form.
   Status broadcast(std::span<std::byte> bytes, int root, const CollectiveOptions& options = {});
   // Piece r of `received` = piece number rank() of what rank r sends. Both have one size, which is
-  // a multiple of world_size.
+  // a multiple of world_size, unless sent_stride_bytes says where pieces are sent from.
   Status all_to_all(std::span<const std::byte> sent, std::span<std::byte> received,
                     const CollectiveOptions& options = {});
   // Returns when every rank of the group has called it.

@@ -136,7 +136,7 @@ class HostCommunicator final : public Communicator {
     constexpr auto kKind = CollectiveKind::kAllToAll;
     SLUICE_RETURN_IF_ERROR(check_host(kKind, options));
     const ProcessGroup group = options.group;
-    const std::uint64_t piece_bytes = sent.size() / size(group);
+    const std::uint64_t piece_bytes = received.size() / size(group);
     if (options.codec != nullptr) {
       const Encoded encoded = encoded_places(piece_bytes, options);
       SLUICE_RETURN_IF_ERROR(send_encoded(kKind, sent, encoded, options));
@@ -147,10 +147,12 @@ class HostCommunicator final : public Communicator {
       return {};
     }
     if (sent.data() != received.data()) {
-      copy(piece(sent, own(group), piece_bytes), piece(received, own(group), piece_bytes));
-      return with_all(
-          kKind, group, sent.size(), [&](std::size_t r) { return piece(sent, r, piece_bytes); },
-          [&](std::size_t r) { return piece(received, r, piece_bytes); });
+      const std::uint64_t stride =
+          options.sent_stride_bytes > 0 ? options.sent_stride_bytes : piece_bytes;
+      const auto from = [&](std::size_t r) { return sent.subspan(r * stride, piece_bytes); };
+      copy(from(own(group)), piece(received, own(group), piece_bytes));
+      return with_all(kKind, group, received.size(), from,
+                      [&](std::size_t r) { return piece(received, r, piece_bytes); });
     }
     // In place: blocks come into scratch while the same ones leave.
     for (std::uint64_t begin = 0; begin == 0 || begin < piece_bytes; begin += block_bytes_) {

@@ -28,9 +28,9 @@ constexpr microseconds kPause{50};
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(std::unique_ptr<Communicator> host, const NcclOptions& options,
-                   const nccl::Api& api)
-      : host_(std::move(host)), options_(options), api_(api) {}
+  NcclCommunicator(Communicator& host, std::unique_ptr<Communicator> owned,
+                   const NcclOptions& options, const nccl::Api& api)
+      : owned_host_(std::move(owned)), host_(&host), options_(options), api_(api) {}
 
   ~NcclCommunicator() override {
     {
@@ -177,18 +177,20 @@ class NcclCommunicator final : public Communicator {
       return refuse_on_device("all_to_all in place");
     }
     const int ranks = world_size(options.group);
-    const std::uint64_t piece_bytes = sent.size() / static_cast<std::uint64_t>(ranks);
+    const std::uint64_t piece_bytes = received.size() / static_cast<std::uint64_t>(ranks);
+    const std::uint64_t stride =
+        options.sent_stride_bytes > 0 ? options.sent_stride_bytes : piece_bytes;
     for (std::uint64_t begin = 0; begin < piece_bytes; begin += options_.max_send_bytes) {
       const std::uint64_t bytes = std::min(options_.max_send_bytes, piece_bytes - begin);
       SLUICE_RETURN_IF_ERROR(enqueue(
           options.group, bytes, "an all_to_all of ncclSend and ncclRecv", [&](nccl::Comm* comm) {
             nccl::Code code = api_.group_start();
             for (int peer = 0; peer < ranks; ++peer) {
-              const auto at = static_cast<std::uint64_t>(peer) * piece_bytes + begin;
-              keep_worse(&code, api_.send(sent.data() + at, bytes, nccl::kUint8, peer, comm,
-                                          options.stream));
-              keep_worse(&code, api_.receive(received.data() + at, bytes, nccl::kUint8, peer, comm,
-                                             options.stream));
+              const auto number = static_cast<std::uint64_t>(peer);
+              keep_worse(&code, api_.send(sent.data() + number * stride + begin, bytes,
+                                          nccl::kUint8, peer, comm, options.stream));
+              keep_worse(&code, api_.receive(received.data() + number * piece_bytes + begin, bytes,
+                                             nccl::kUint8, peer, comm, options.stream));
             }
             keep_worse(&code, api_.group_end());
             return code;
@@ -372,7 +374,8 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  const std::unique_ptr<Communicator> host_;
+  const std::unique_ptr<Communicator> owned_host_;  // null: somebody else's
+  Communicator* const host_;
   const NcclOptions options_;
   const nccl::Api api_;
 
@@ -389,16 +392,32 @@ class NcclCommunicator final : public Communicator {
 
 }  // namespace
 
-Result<std::unique_ptr<Communicator>> make_nccl_communicator(std::unique_ptr<Communicator> host,
-                                                             const NcclOptions& options) {
+namespace {
+
+Result<std::unique_ptr<Communicator>> connected(Communicator& host,
+                                                std::unique_ptr<Communicator> owned,
+                                                const NcclOptions& options) {
   const auto api = nccl::open_nccl(options.library);
   if (!api.ok()) {
-    host->abort(api.error().message());
+    host.abort(api.error().message());
     return api.error();
   }
-  auto made = std::make_unique<NcclCommunicator>(std::move(host), options, *api);
+  auto made = std::make_unique<NcclCommunicator>(host, std::move(owned), options, *api);
   SLUICE_RETURN_IF_ERROR(made->connect());
   return std::unique_ptr<Communicator>(std::move(made));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> make_nccl_communicator(std::unique_ptr<Communicator> host,
+                                                             const NcclOptions& options) {
+  Communicator& it = *host;
+  return connected(it, std::move(host), options);
+}
+
+Result<std::unique_ptr<Communicator>> make_nccl_communicator(Communicator& host,
+                                                             const NcclOptions& options) {
+  return connected(host, nullptr, options);
 }
 
 }  // namespace sluice::engine

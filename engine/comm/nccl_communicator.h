@@ -37,5 +37,8 @@ struct NcclOptions {
 // All ranks of `host` call it.
 Result<std::unique_ptr<Communicator>> make_nccl_communicator(std::unique_ptr<Communicator> host,
                                                              const NcclOptions& options);
+// `host` must outlive it.
+Result<std::unique_ptr<Communicator>> make_nccl_communicator(Communicator& host,
+                                                             const NcclOptions& options);
 
 }  // namespace sluice::engine

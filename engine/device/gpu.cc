@@ -21,10 +21,9 @@ std::atomic<std::uint64_t> pinned_bytes{0};  // by the hook
 
 class OwnedStateTier final : public offload::DeviceTier {
  public:
-  explicit OwnedStateTier(at::Tensor memory)
+  OwnedStateTier(at::Tensor memory, cudaStream_t stream)
       : memory_(std::move(memory)),
-        tier_({static_cast<std::byte*>(memory_.data_ptr()), memory_.nbytes()},
-              c10::cuda::getCurrentCUDAStream().stream()) {}
+        tier_({static_cast<std::byte*>(memory_.data_ptr()), memory_.nbytes()}, stream) {}
 
   std::span<std::byte> memory() const override { return tier_.memory(); }
   Status step(const offload::AdamwScalars& scalars, const offload::AdamwArrays& arrays,
@@ -50,11 +49,27 @@ bool has_cuda_code() { return true; }
 
 bool gpu_is_there() { return at::hasCUDA(); }
 
-Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t bytes) {
+Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t bytes,
+                                                                  void* stream) {
   at::Tensor memory = at::empty(
       {static_cast<std::int64_t>(bytes)},
       at::TensorOptions().dtype(at::kByte).device(at::kCUDA, c10::cuda::current_device()));
-  return std::unique_ptr<offload::DeviceTier>(std::make_unique<OwnedStateTier>(std::move(memory)));
+  if (stream == nullptr) stream = c10::cuda::getCurrentCUDAStream().stream();
+  return std::unique_ptr<offload::DeviceTier>(
+      std::make_unique<OwnedStateTier>(std::move(memory), static_cast<cudaStream_t>(stream)));
+}
+
+int gpu_count() { return c10::cuda::device_count(); }
+
+Status use_gpu(int number) {
+  const int count = gpu_count();
+  if (number < 0 || number >= count) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "there is no GPU number " + std::to_string(number) + ": this process sees " +
+                     std::to_string(count) + " (CUDA_VISIBLE_DEVICES)");
+  }
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(number));
+  return {};
 }
 
 Status limit_cuda_memory(std::uint64_t bytes) {

@@ -46,8 +46,14 @@ aio::PinHook cuda_pin_hook();
 // Host memory that cuda_pin_hook() has pinned, in this process and now.
 std::uint64_t cuda_pinned_bytes();
 
-// GPU memory for the optimizer state of tier gpu, whose steps go on the stream that is current now.
-Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t bytes);
+// GPU memory for the optimizer state of tier gpu, whose steps go on `stream` (a cudaStream_t), or
+// on the one that is current now.
+Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t bytes,
+                                                                  void* stream = nullptr);
+
+int gpu_count();  // that this process may see
+// From now on the current GPU of the calling thread, and of LibTorch there, is this one.
+Status use_gpu(int number);
 
 // "this build of Sluice has no CUDA code: ...".
 Error no_cuda();

@@ -13,8 +13,10 @@ void grow_cuda_segments() {}
 std::uint64_t cuda_peak_bytes() { return 0; }
 aio::PinHook cuda_pin_hook() { return {}; }
 std::uint64_t cuda_pinned_bytes() { return 0; }
-Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t) {
+Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t, void*) {
   return no_cuda();
 }
+int gpu_count() { return 0; }
+Status use_gpu(int) { return no_cuda(); }
 
 }  // namespace sluice::engine

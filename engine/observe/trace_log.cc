@@ -16,7 +16,7 @@ namespace {
 constexpr int kLanesOfTrack =
     10'000;  // thread numbers of one track; more than there is ever IO in flight
 constexpr std::array<const char*, kTraceTracks> kTrackNames = {
-    "compute", "H2D", "D2H", "AdamW", "NVMe read", "NVMe write"};
+    "compute", "H2D", "D2H", "AdamW", "NVMe read", "NVMe write", "link"};
 
 std::string json_text(const char* text) {
   return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);

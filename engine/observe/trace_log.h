@@ -25,8 +25,8 @@
 
 namespace sluice::engine {
 
-enum class TraceTrack : std::uint8_t { kCompute, kH2d, kD2h, kAdamw, kNvmeRead, kNvmeWrite };
-inline constexpr std::size_t kTraceTracks = 6;
+enum class TraceTrack : std::uint8_t { kCompute, kH2d, kD2h, kAdamw, kNvmeRead, kNvmeWrite, kLink };
+inline constexpr std::size_t kTraceTracks = 7;
 
 struct TraceArg {
   const char* key = nullptr;  // nullptr: none

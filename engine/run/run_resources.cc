@@ -101,8 +101,8 @@ Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& p
                                                              const ModelLayout& model,
                                                              offload::ParamOffloader& params,
                                                              const RankLink& ranks,
-                                                             TraceLog* trace) {
-  if (plan.cuda) return make_cuda_unit_parameters(model, slot_options(plan), params, trace);
+                                                             CudaRankLink* link, TraceLog* trace) {
+  if (plan.cuda) return make_cuda_unit_parameters(model, slot_options(plan), params, link, trace);
   return make_cpu_unit_parameters({.form = plan.types.form}, model, params, ranks);
 }
 
@@ -110,7 +110,8 @@ Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(const MemoryPl
                                                                   const ModelLayout& base,
                                                                   offload::ParamOffloader& params,
                                                                   TraceLog* trace) {
-  if (plan.cuda) return make_cuda_unit_parameters(base, base_slot_options(plan), params, trace);
+  if (plan.cuda)
+    return make_cuda_unit_parameters(base, base_slot_options(plan), params, nullptr, trace);
   return make_cpu_unit_parameters(plan.base->form, base, params);
 }
 

@@ -14,6 +14,7 @@
 #include "engine/config/config.h"
 #include "engine/device/host.h"
 #include "engine/observe/trace_log.h"
+#include "engine/step/cuda_step.h"
 #include "engine/step/unit_parameters.h"
 
 namespace sluice::engine {
@@ -41,11 +42,12 @@ offload::InputSpill::Options spill_options(const MemoryPlan& plan);
 
 at::Device compute_device(const MemoryPlan& plan);
 
-// All must outlive it.
+// All must outlive it. `link`: of several ranks with GPUs.
 Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& plan,
                                                              const ModelLayout& model,
                                                              offload::ParamOffloader& params,
                                                              const RankLink& ranks,
+                                                             CudaRankLink* link,
                                                              TraceLog* trace = nullptr);
 // Likewise of the plan's base; `base` is its layout.
 Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(const MemoryPlan& plan,

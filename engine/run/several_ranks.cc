@@ -7,6 +7,7 @@
 
 #include "engine/device/gpu.h"
 #include "engine/run/training_run.h"
+#include "engine/step/cuda_step.h"
 #include "engine/step/train_error.h"
 
 namespace sluice::engine {
@@ -16,8 +17,6 @@ Status check_ranks(const config::Config& config, int world) {
   const auto refused = [](const std::string& what) {
     return Error(ErrorCode::kInvalidArgument, what + " on several ranks is not possible yet");
   };
-  if (uses_cuda(config))
-    return refused("training with GPUs (run.device \"cpu\" trains without them)");
   if (config.lora.rank > 0) return refused("training adapters (recipe.lora)");
   if (config.run.hash_units) return refused("run.hash_units");
   if (config.run.rounds > 1) return refused("run.rounds above 1");
@@ -32,6 +31,15 @@ Status TrainingRun::open_drives_in_turn() {
   SLUICE_ASSIGN_OR_RETURN(drives_, open_drives(config_, plan_, &io_trace_,
                                                is_first ? Leftovers::kRemove : Leftovers::kLeave));
   if (is_first && !is_alone) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier(ProcessGroup::kNode));
+  return {};
+}
+
+// From here on what the ranks' GPUs exchange goes by NCCL, all else as before.
+Status TrainingRun::connect_gpus() {
+  if (ranks_.is_alone() || !plan_.cuda) return {};
+  SLUICE_ASSIGN_OR_RETURN(gpu_link_, make_gpu_communicator(*ranks_.link));
+  ranks_.link = gpu_link_.get();
+  cuda_ranks_ = make_cuda_rank_link(ranks_);
   return {};
 }
 

@@ -100,9 +100,10 @@ Status TrainingRun::make_offloaders() {
                                                   {.drives = &drives_,
                                                    .base_executor = gradient_executor_.get(),
                                                    .trace = &trace_,
-                                                   .ranks = ranks_}));
+                                                   .ranks = ranks_,
+                                                   .cuda_ranks = cuda_ranks_.get()}));
   if (plan_.state.gpu_bytes > 0) {
-    SLUICE_ASSIGN_OR_RETURN(gpu_tier_, make_cuda_state_tier(plan_.state.gpu_bytes));
+    SLUICE_ASSIGN_OR_RETURN(gpu_tier_, make_cuda_state_tier(plan_.state.gpu_bytes, stream_of(cuda_ranks_.get())));
   }
   SLUICE_ASSIGN_OR_RETURN(optimizer_,
                           offload::OptimizerOffloader::create(optimizer_options(plan_),
@@ -146,7 +147,8 @@ Status TrainingRun::make_device() {
   SLUICE_RETURN_IF_ERROR(make_unit_inputs());
   if (plan_.cuda) {
     SLUICE_ASSIGN_OR_RETURN(gradients_,
-                            make_cuda_gradient_sink(model(), sink_options(plan_), &trace_));
+                            make_cuda_gradient_sink(model(), sink_options(plan_),
+                                                    cuda_ranks_.get(), &trace_));
     clock_ = make_cuda_phase_clock();
     return {};
   }
@@ -171,6 +173,7 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
   SLUICE_ASSIGN_OR_RETURN(auto data, RunData::open(config, RunPurpose::kTraining));
   run->data_ = std::make_unique<RunData>(std::move(data));
   SLUICE_RETURN_IF_ERROR(run->open_drives_in_turn());
+  SLUICE_RETURN_IF_ERROR(run->connect_gpus());
   SLUICE_RETURN_IF_ERROR(run->limit_gpu());
   SLUICE_RETURN_IF_ERROR(run->make_offloaders());
   SLUICE_RETURN_IF_ERROR(run->make_device());

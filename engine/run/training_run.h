@@ -122,6 +122,7 @@ class TrainingRun {
   StepOutcome one_step();
   double evaluate_all();
   Status open_drives_in_turn();
+  Status connect_gpus();
   Status limit_gpu();
   Status make_offloaders();
   Status make_unit_inputs();
@@ -144,7 +145,9 @@ class TrainingRun {
 
   const config::Config config_;
   const MemoryPlan plan_;
-  const RankLink ranks_;
+  std::unique_ptr<Communicator> gpu_link_;  // of several ranks with GPUs
+  RankLink ranks_;
+  std::shared_ptr<CudaRankLink> cuda_ranks_;
   // Whether the other ranks are where this one is: else nothing is said to them at the end.
   bool is_in_step_ = false;
   Traffic all_traffic_;               // with several ranks

@@ -40,11 +40,11 @@ class AdaptedUnitParameters final : public UnitParameters {
   bool keeps(int unit, offload::PassDirection direction) const override {
     return base_->keeps(unit, direction);
   }
-  void* resident_place(int unit) const override {
-    return is_adapted(unit) ? adapters_->resident_place(unit) : nullptr;
+  void* shard_place(int unit) const override {
+    return is_adapted(unit) ? adapters_->shard_place(unit) : nullptr;
   }
-  Status read_resident(int unit, std::span<std::byte> to) const override {
-    return adapters_->read_resident(unit, to);
+  Status read_shard(int unit, std::span<std::byte> to) const override {
+    return adapters_->read_shard(unit, to);
   }
   void expect_base(std::span<const int> order) override { base_->expect_base(order); }
   void changed() override { adapters_->changed(); }

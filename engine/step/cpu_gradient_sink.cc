@@ -225,45 +225,13 @@ Result<const float*> CpuGradientSink::reduced(int index) {
   return shard_.data();
 }
 
-// Each rank's sums are of its shards: then all have all of them.
-Status CpuGradientSink::gather_square_sums() {
-  const offload::RankPart& part = options_.ranks.part;
-  std::vector<std::size_t> nodes(static_cast<std::size_t>(part.world));  // of each rank
-  for (int rank = 0; rank < part.world; ++rank) {
-    for (const Unit& unit : units_) {
-      const offload::UnitShard shard = offload::shard_of(unit.elements, {rank, part.world});
-      nodes[static_cast<std::size_t>(rank)] +=
-          offload::sum_node_count(shard.first_element, shard.elements);
-    }
-  }
-  const std::size_t most = *std::max_element(nodes.begin(), nodes.end());
-  std::vector<double> mine;
-  mine.reserve(most);
-  for (const Unit& unit : units_)
-    mine.insert(mine.end(), unit.sum->sums().begin(), unit.sum->sums().end());
-  mine.resize(most);
-  std::vector<double> all(most * static_cast<std::size_t>(part.world));
-  SLUICE_RETURN_IF_ERROR(options_.ranks.link->all_gather(std::as_bytes(std::span(mine)),
-                                                         std::as_writable_bytes(std::span(all))));
-  std::vector<std::size_t> next(static_cast<std::size_t>(part.world));
-  for (Unit& unit : units_) {
-    unit.sum->reset(0);
-    for (int rank = 0; rank < part.world; ++rank) {
-      const offload::UnitShard shard = offload::shard_of(unit.elements, {rank, part.world});
-      const std::size_t count = offload::sum_node_count(shard.first_element, shard.elements);
-      std::size_t& from = next[static_cast<std::size_t>(rank)];
-      unit.sum->append_sums(
-          shard.elements,
-          std::span(all).subspan(static_cast<std::size_t>(rank) * most + from, count));
-      from += count;
-    }
-  }
-  return {};
-}
-
 Result<GradientTotals> CpuGradientSink::totals() {
   GradientTotals totals;
-  if (!options_.ranks.is_alone()) SLUICE_RETURN_IF_ERROR(gather_square_sums());
+  if (!options_.ranks.is_alone()) {
+    std::vector<offload::SquareSum*> sums;
+    for (const Unit& unit : units_) sums.push_back(unit.sum.get());
+    SLUICE_RETURN_IF_ERROR(gather_square_sums(options_.ranks, model_, sums));
+  }
   for (int index = 0; index < static_cast<int>(units_.size()); ++index) {
     const Unit& unit = at(index);
     SLUICE_CHECK(unit.finished, "totals() of a step whose gradients are complete");

@@ -2,7 +2,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
@@ -14,6 +16,7 @@
 #include "engine/device/cuda_copy_span.h"
 #include "engine/device/gpu.h"
 #include "engine/model/zeroed_ranges.h"
+#include "engine/step/cuda_rank_link.h"
 #include "engine/step/cuda_step.h"
 #include "offload/adamw/grad_stats_cuda.h"
 #include "offload/adamw/sum_nodes.h"
@@ -38,12 +41,13 @@ constexpr int kNoUnit = -1;
 class CudaGradientSink final : public GradientSink {
  public:
   CudaGradientSink(const ModelLayout& model, CudaSinkOptions options,
-                   const SinkFootprint& footprint, TraceLog* trace,
+                   const SinkFootprint& footprint, CudaRankLink* link, TraceLog* trace,
                    std::unique_ptr<aio::PinnedPool> pool)
       : GradientSink(options.order, model.units()),
         model_(model),
         options_(std::move(options)),
         stage_elements_(footprint.stage_bytes() / offload::element_bytes(options_.type)),
+        link_(link),
         trace_(trace),
         pool_(std::move(pool)),
         host_(pool_->acquire()),
@@ -57,23 +61,26 @@ class CudaGradientSink final : public GradientSink {
     slots_.resize(static_cast<std::size_t>(footprint.shared_slots()));
     for (Slot& slot : slots_) slot.memory = on_gpu(footprint.shared_elements(), at::kFloat);
     slot_stride_ = footprint.shared_elements() / levels();
+    if (link_ != nullptr) link_->make_scratch(footprint.exchanged_bytes());
+    reduced_shard_ = on_gpu(footprint.reduced_shard_bytes() / sizeof(float), at::kFloat);
     for (int index = 0; index < model.units(); ++index) {
       const UnitLayout& layout = model.layout(index);
       Unit& unit = at(index);
       unit.zeroed = zeroed_ranges(layout);
       const UnitGradientBytes bytes =
-          unit_gradient_bytes(model, options_.type, options_.sums, index);
+          unit_gradient_bytes(model, options_.type, options_.sums, index, options_.ranks);
       const bool gpu_state = options_.residency.has_gpu_state(index);
       const bool host_state = options_.residency.has_host_state(index);
       const std::uint64_t host_bytes = footprint.host_gradient_bytes(bytes, gpu_state, host_state);
       if (!footprint.takes_turns(host_state))
-        unit.own_sums = on_gpu(levels() * layout.slot_elements, at::kFloat);
+        unit.own_sums = on_gpu(levels() * elements_of_place(index), at::kFloat);
       const std::uint64_t kept_bytes = SinkFootprint::kept_bytes(bytes, gpu_state);
       unit.gradient = host_bytes > 0 ? on_host : nullptr;
       unit.kept = kept_bytes > 0 ? on_device : nullptr;
       unit.sums = reinterpret_cast<double*>(on_host + host_bytes);
       on_host += host_bytes + bytes.square_sums;
       on_device += kept_bytes;
+      unit.shard = offload::shard_of(layout.elements, options_.ranks);
       unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
     }
     bind_views();
@@ -129,9 +136,13 @@ class CudaGradientSink final : public GradientSink {
     Unit& unit = at(index);
     SLUICE_CHECK(unit.is_open, "finish() of a unit that is open");
     unit.is_open = false;
-    const std::uint64_t elements = model_.layout(index).elements;
-    const Status sent = elements > 0 ? send_gradient(index, elements) : Status();
+    const Status sent = model_.layout(index).elements > 0 ? send_sum(index) : Status();
     if (unit.own_sums.defined()) return sent;
+    if (link_ != nullptr) {
+      slot_of(unit).free.record(link_->stream());
+      leave_slot(unit);
+      return sent;
+    }
     slot_of(unit).free.record(c10::cuda::getCurrentCUDAStream());
     leave_slot(unit);
     return sent;
@@ -140,14 +151,27 @@ class CudaGradientSink final : public GradientSink {
   Result<GradientTotals> totals() override {
     filled_.record(c10::cuda::getCurrentCUDAStream());
     filled_.block(copies_);
+    if (link_ != nullptr) {
+      filled_.record(link_->stream());
+      filled_.block(copies_);
+    }
     must(cudaStreamSynchronize(copies_.stream()));
+    for (Unit& unit : units_) {
+      const offload::UnitShard& shard = unit.shard;
+      unit.sum->reset(shard.first_element);
+      unit.sum->append_sums(
+          shard.elements,
+          {unit.sums, offload::sum_node_count(shard.first_element, shard.elements)});
+    }
+    if (link_ != nullptr) {
+      std::vector<offload::SquareSum*> sums;
+      for (int index = 0; index < model_.units(); ++index) sums.push_back(at(index).sum.get());
+      SLUICE_RETURN_IF_ERROR(gather_square_sums(link_->ranks(), model_, sums));
+    }
     GradientTotals totals;
     for (int index = 0; index < model_.units(); ++index) {
       Unit& unit = at(index);
-      const std::uint64_t elements = model_.layout(index).elements;
-      if (elements == 0) continue;
-      unit.sum->reset(0);
-      unit.sum->append_sums(elements, {unit.sums, offload::sum_node_count(0, elements)});
+      if (model_.layout(index).elements == 0) continue;
       totals.square_sum += unit.sum->total();
       if (unit.sum->finite()) continue;
       totals.finite = false;
@@ -164,6 +188,7 @@ class CudaGradientSink final : public GradientSink {
   }
   Status read_device(int unit, std::span<std::byte> to) const override {
     SLUICE_CHECK(device_gradient(unit) != nullptr, "a gradient that stays on the GPU");
+    if (link_ != nullptr) must(cudaStreamSynchronize(link_->stream().stream()));
     must(cudaMemcpy(to.data(), device_gradient(unit), to.size(), cudaMemcpyDeviceToHost));
     return {};
   }
@@ -187,6 +212,7 @@ class CudaGradientSink final : public GradientSink {
     std::byte* gradient = nullptr;  // on the host; null: the GPU updates all of it
     std::byte* kept = nullptr;      // on the GPU; null: none of it
     double* sums = nullptr;         // written by the GPU
+    offload::UnitShard shard;
     std::unique_ptr<offload::SquareSum> sum;
     bool is_open = false;
     int kept_sums = 0;  // from the last wave
@@ -204,22 +230,68 @@ class CudaGradientSink final : public GradientSink {
     at::cuda::CUDAEvent copied;
   };
 
-  // Of an open unit, whose sum is complete.
-  Status send_gradient(int index, std::uint64_t elements) {
+  // Of a unit whose sum is complete. What several ranks do with it happens beside the next backward.
+  Status send_sum(int index) {
+    if (link_ == nullptr) {
+      bound_of(at(index)).borrowed_by.take_over();
+      return send_gradient(index, sum_of(index, 0));
+    }
+    filled_.record(c10::cuda::getCurrentCUDAStream());
+    filled_.block(link_->stream());
+    const c10::cuda::CUDAStreamGuard guard(link_->stream());
+    SLUICE_ASSIGN_OR_RETURN(const float* const shard, reduced(index));
+    return send_gradient(index, shard);
+  }
+
+  // As CpuGradientSink::reduced().
+  Result<const float*> reduced(int index) {
+    const Unit& unit = at(index);
+    const BorrowedSums& borrowed_by = bound_of(unit).borrowed_by;
+    const CudaRankLink::Traced traced{.log = trace_, .name = model_.layout(index).name.c_str()};
+    float* const sum = sum_of(index, 0);
+    const std::uint64_t gathered =
+        offload::gathered_elements(model_.layout(index).elements, options_.ranks.world);
+    SLUICE_ASSIGN_OR_RETURN(const float* const first, link_->reduce(sum, gathered, traced));
+    if (borrowed_by.uses() == 0) return first;
+    auto* const shard = static_cast<float*>(reduced_shard_.data_ptr());
+    must(cudaMemcpyAsync(shard, first, unit.shard.elements * sizeof(float),
+                         cudaMemcpyDeviceToDevice, compute()));
+    for (int use = 0; use < borrowed_by.uses(); ++use) {
+      borrowed_by.lay_out(use);
+      SLUICE_ASSIGN_OR_RETURN(float* const of_use, link_->reduce(sum, gathered, traced));
+      for (const offload::ElementRange& range : borrowed_by.ranges(use)) {
+        const std::uint64_t begin = std::max(range.first, unit.shard.first_element);
+        const std::uint64_t end = std::min(range.first + range.elements, unit.shard.end());
+        if (begin >= end) continue;
+        const std::uint64_t at_shard = begin - unit.shard.first_element;
+        floats_at(shard + at_shard, end - begin).add_(floats_at(of_use + at_shard, end - begin));
+      }
+    }
+    return shard;
+  }
+
+  // Of its shard, on the stream that is current.
+  Status send_gradient(int index, const float* from) {
     Unit& unit = at(index);
-    bound_of(unit).borrowed_by.take_over();
-    const float* const from = sum_of(index, 0);
+    const std::uint64_t elements = unit.shard.elements;
+    if (elements == 0) return {};
     if (unit.kept != nullptr) {  // totals() has seen the copies of the previous step end
-      SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, unit.sums, elements));
+      SLUICE_RETURN_IF_ERROR(
+          cast_to(unit.kept, from, unit.sums, {.first = unit.shard.first_element, .elements = elements}));
       return unit.gradient == nullptr
                  ? Status()
                  : copy_to_host(index, unit.kept, 0, options_.residency.on_host(index));
     }
-    // A stage holds all of it, or whole blocks of the sums.
-    for (std::uint64_t first = 0; first < elements; first += stage_elements_) {
+    // A stage holds all of it, or whole blocks of the sums: those of the unit, wherever the shard
+    // begins.
+    const std::uint64_t before = unit.shard.first_element % offload::kSumBlockElements;
+    std::uint64_t most = stage_elements_ >= elements ? elements : stage_elements_ - before;
+    for (std::uint64_t first = 0; first < elements;) {
       const offload::ElementRange piece = {.first = first,
-                                           .elements = std::min(stage_elements_, elements - first)};
+                                           .elements = std::min(most, elements - first)};
       SLUICE_RETURN_IF_ERROR(send(index, from + first, piece));
+      first += piece.elements;
+      most = stage_elements_;
     }
     return {};
   }
@@ -232,12 +304,15 @@ class CudaGradientSink final : public GradientSink {
     return unit.bound[unit.slot == kNoUnit ? 0 : static_cast<std::size_t>(unit.slot)];
   }
   std::uint64_t levels() const { return static_cast<std::uint64_t>(options_.sums.levels); }
+  std::uint64_t elements_of_place(int index) const {
+    return place_elements(model_.layout(index), options_.ranks.world);
+  }
   // Of a level: where a unit's own sum begins, here and on the host, and of what it borrows.
   float* sum_of(int index, int level) {
     const Unit& unit = at(index);
     const bool is_own = unit.own_sums.defined();
     const at::Tensor& memory = is_own ? unit.own_sums : slot_of(unit).memory;
-    const std::uint64_t stride = is_own ? model_.layout(index).slot_elements : slot_stride_;
+    const std::uint64_t stride = is_own ? elements_of_place(index) : slot_stride_;
     return static_cast<float*>(memory.data_ptr()) + static_cast<std::uint64_t>(level) * stride;
   }
   std::byte* host_sum(int index, int level) {
@@ -344,7 +419,7 @@ class CudaGradientSink final : public GradientSink {
     for (int index = 0; index < model_.units(); ++index) {
       const Unit& unit = at(index);
       if (unit.own_sums.defined())
-        bind(index, unit.own_sums, model_.layout(index).slot_elements, borrowed);
+        bind(index, unit.own_sums, elements_of_place(index), borrowed);
       else
         for (const Slot& slot : slots_) bind(index, slot.memory, slot_stride_, borrowed);
     }
@@ -377,8 +452,10 @@ class CudaGradientSink final : public GradientSink {
     Stage& stage = stages_[next_stage_++ % kGradientStages];
     stage.copied.block(c10::cuda::getCurrentCUDAStream());
     auto* const staged = static_cast<std::byte*>(stage.memory.data_ptr());
-    double* const sums = at(index).sums + offload::sum_node_count(0, piece.first);
-    SLUICE_RETURN_IF_ERROR(cast_to(staged, from, sums, piece.elements));
+    const std::uint64_t begin = at(index).shard.first_element;
+    double* const sums = at(index).sums + offload::sum_node_count(begin, piece.first);
+    SLUICE_RETURN_IF_ERROR(
+        cast_to(staged, from, sums, {.first = begin + piece.first, .elements = piece.elements}));
     const offload::ElementRange whole[] = {piece};
     const std::uint64_t before = piece.first * offload::element_bytes(options_.type);
     SLUICE_RETURN_IF_ERROR(copy_to_host(index, staged, before, whole));
@@ -386,20 +463,21 @@ class CudaGradientSink final : public GradientSink {
     return {};
   }
 
-  // The cast gradient, and the sums of its squares, from a whole block of these on.
-  Status cast_to(std::byte* to, const float* from, double* sums, std::uint64_t elements) {
+  // The cast gradient of a range of the unit, and the sums of its squares.
+  Status cast_to(std::byte* to, const float* from, double* sums,
+                 const offload::ElementRange& range) {
     const bool cast = options_.type != offload::GradType::kFp32;
     SLUICE_RETURN_IF_ERROR(
         offload::cast_and_sum_cuda({.grad = from,
                                     .to = options_.type,
                                     .out = cast ? reinterpret_cast<std::uint16_t*>(to) : nullptr,
-                                    .first = 0,
-                                    .elements = elements,
+                                    .first = range.first,
+                                    .elements = range.elements,
                                     .node_sums = sums},
                                    compute()));
     if (!cast)
       must(
-          cudaMemcpyAsync(to, from, elements * sizeof(float), cudaMemcpyDeviceToDevice, compute()));
+          cudaMemcpyAsync(to, from, range.elements * sizeof(float), cudaMemcpyDeviceToDevice, compute()));
     return {};
   }
 
@@ -432,6 +510,7 @@ class CudaGradientSink final : public GradientSink {
   const ModelLayout& model_;
   const CudaSinkOptions options_;
   const std::uint64_t stage_elements_;
+  CudaRankLink* const link_;  // null: there is one rank
   TraceLog* const trace_;
   const std::unique_ptr<aio::PinnedPool> pool_;
   aio::PinnedPool::Lease host_;
@@ -442,6 +521,7 @@ class CudaGradientSink final : public GradientSink {
   std::vector<Slot> slots_;
   std::uint64_t slot_stride_ = 0;  // elements from the sum of one level to that of the next
   std::uint64_t uses_ = 0;
+  at::Tensor reduced_shard_;  // of a unit that lends parameters, while their sums are reduced
   std::array<Stage, kGradientStages> stages_;
   std::size_t next_stage_ = 0;
   std::vector<Unit> units_;
@@ -453,7 +533,7 @@ class CudaGradientSink final : public GradientSink {
 
 Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout& model,
                                                               const CudaSinkOptions& options,
-                                                              TraceLog* trace) {
+                                                              CudaRankLink* link, TraceLog* trace) {
   const SinkFootprint footprint = SinkFootprint::of(model, options);
   SLUICE_ASSIGN_OR_RETURN(auto pool,
                           aio::PinnedPool::create({.buffer_bytes = footprint.host_bytes(),
@@ -461,7 +541,7 @@ Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout&
                                                    .lock = aio::MemoryLock::kNone,
                                                    .hook = cuda_pin_hook()}));
   return std::unique_ptr<GradientSink>(
-      std::make_unique<CudaGradientSink>(model, options, footprint, trace, std::move(pool)));
+      std::make_unique<CudaGradientSink>(model, options, footprint, link, trace, std::move(pool)));
 }
 
 }  // namespace sluice::engine

@@ -3,7 +3,10 @@
 // computes. Copies are told to a trace where one is given, and cost
 // nothing more while it is not active.
 //
-// Without CUDA none of this is built; make_*() then return kUnsupported.
+// With several ranks a unit's shards are gathered in its slot, and its sum of gradients is reduced
+// to the shard, over a CudaRankLink; null where there is one rank.
+//
+// Without CUDA none of this is built; make_*() then return kUnsupported, or null.
 #pragma once
 
 #include <memory>
@@ -19,6 +22,16 @@
 
 namespace sluice::engine {
 
+// Host memory by `host`, which must outlive it, and memory of the current GPU by NCCL: for all
+// ranks to call.
+Result<std::unique_ptr<Communicator>> make_gpu_communicator(Communicator& host);
+
+class CudaRankLink;  // cuda_rank_link.h
+// `ranks.link` moves memory of the current GPU.
+std::shared_ptr<CudaRankLink> make_cuda_rank_link(const RankLink& ranks);
+// A cudaStream_t: where state on the GPU is updated. Null: the one that computes.
+void* stream_of(const CudaRankLink* link);
+
 // A unit that is still in a slot, and has not changed since, is not copied again: with as many
 // slots as blocks, a step copies each unit once. The slot whose unit was used or prefetched least
 // recently goes to the next unit. A resident unit has a place of its own, into which a step copies,
@@ -26,12 +39,14 @@ namespace sluice::engine {
 Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const ModelLayout& model,
                                                                   const CudaSlotOptions& options,
                                                                   offload::ParamOffloader& params,
+                                                                  CudaRankLink* link = nullptr,
                                                                   TraceLog* trace = nullptr);
 
 // The gradient of a unit with state on the GPU stays there until its update; only what the host
 // updates goes to the host.
 Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout& model,
                                                               const CudaSinkOptions& options,
+                                                              CudaRankLink* link = nullptr,
                                                               TraceLog* trace = nullptr);
 
 // Units' inputs on the host; it takes what the UnitInputPlan of these options says, less the places

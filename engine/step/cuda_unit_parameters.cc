@@ -11,6 +11,7 @@
 #include "aio/units.h"
 #include "engine/device/cuda_copy_span.h"
 #include "engine/model/torch_types.h"
+#include "engine/step/cuda_rank_link.h"
 #include "engine/step/cuda_step.h"
 #include "offload/params/int8_blocks_cuda.h"
 
@@ -30,11 +31,12 @@ at::Tensor zeroed(std::uint64_t bytes) {
 class CudaUnitParameters final : public UnitParameters {
  public:
   CudaUnitParameters(const ModelLayout& model, CudaSlotOptions options, ParamOffloader& params,
-                     TraceLog* trace)
+                     CudaRankLink* link, TraceLog* trace)
       : model_(model),
         options_(std::move(options)),
         footprint_(SlotFootprint::of(model, options_)),
         params_(params),
+        link_(link),
         trace_(trace),
         copies_(c10::cuda::getStreamFromPool(true)) {
     const at::Device device(at::kCUDA, c10::cuda::current_device());
@@ -42,6 +44,7 @@ class CudaUnitParameters final : public UnitParameters {
       units_.push_back(
           {std::make_unique<SlotStorage>(model.layout(unit), scalar_type(options_.type), device)});
     make_resident_places();
+    make_shard_places();
     for (const UnitRole of : kSlotRoles) {
       for (int i = 0; i < footprint_.slots(of, options_.block_slots); ++i) {
         shared_.push_back(zeroed(footprint_.slot_bytes(of)));
@@ -62,13 +65,15 @@ class CudaUnitParameters final : public UnitParameters {
       slot_at(there).last_use = ++uses_;  // it is wanted sooner than those used since
       return {};
     }
-    if (!params_.in_memory(unit)) {
+    if (link_ == nullptr && !params_.in_memory(unit)) {
       params_.prefetch(unit);
       return {};
     }
     const int index = free_slot(unit);
     return index == kNobody ? Status() : load(unit, index);
   }
+
+  bool prefetch_gathers() const override { return link_ != nullptr; }
 
   Result<const UnitViews*> acquire(int unit) override {
     int index = find(unit);
@@ -112,29 +117,31 @@ class CudaUnitParameters final : public UnitParameters {
   }
   void changed() override {
     for (auto& slot : slots_) {
-      const bool updated_here =
-          slot->owner != kNobody && !options_.residency.has_host_state(slot->owner);
+      const bool updated_here = link_ == nullptr && slot->owner != kNobody &&
+                                !options_.residency.has_host_state(slot->owner);
       if (!updated_here) slot->unit = kNobody;
     }
   }
 
-  void* resident_place(int unit) const override {
-    const int own = units_[static_cast<std::size_t>(unit)].own_slot;
-    return own == kNobody ? nullptr : slots_[static_cast<std::size_t>(own)]->memory;
+  void* shard_place(int unit) const override {
+    const Unit& it = units_[static_cast<std::size_t>(unit)];
+    if (it.own_slot == kNobody) return it.shard;
+    return piece_in(slots_[static_cast<std::size_t>(it.own_slot)]->memory, unit);
   }
-  Status read_resident(int unit, std::span<std::byte> to) const override {
-    SLUICE_CHECK(resident_place(unit) != nullptr, "a unit that lives on the GPU");
+  Status read_shard(int unit, std::span<std::byte> to) const override {
+    SLUICE_CHECK(shard_place(unit) != nullptr, "a unit that lives on the GPU");
+    if (link_ != nullptr) static_cast<void>(cudaStreamSynchronize(link_->stream().stream()));
     const cudaError_t copied =
-        cudaMemcpy(to.data(), resident_place(unit), to.size(), cudaMemcpyDeviceToHost);
+        cudaMemcpy(to.data(), shard_place(unit), to.size(), cudaMemcpyDeviceToHost);
     if (copied == cudaSuccess) return {};
     return Error(ErrorCode::kInternal, "copying the parameters of " + model_.layout(unit).name +
                                            " from the GPU failed: " + cudaGetErrorString(copied));
   }
   Status fill_resident(int unit, std::uint64_t offset_bytes,
                        std::span<const std::byte> from) override {
-    SLUICE_CHECK(resident_place(unit) != nullptr, "a unit that lives on the GPU");
+    SLUICE_CHECK(shard_place(unit) != nullptr, "a unit that lives on the GPU");
     const cudaError_t copied =
-        cudaMemcpy(static_cast<std::byte*>(resident_place(unit)) + offset_bytes, from.data(),
+        cudaMemcpy(static_cast<std::byte*>(shard_place(unit)) + offset_bytes, from.data(),
                    from.size(), cudaMemcpyHostToDevice);
     if (copied == cudaSuccess) return {};
     return Error(ErrorCode::kInternal, "copying the parameters of " + model_.layout(unit).name +
@@ -158,6 +165,7 @@ class CudaUnitParameters final : public UnitParameters {
     std::unique_ptr<SlotStorage> storage;
     int slot = kNobody;  // while acquired, and computed with there
     int own_slot = kNobody;
+    std::byte* shard = nullptr;  // a place of its shard's own, where it has no own slot
     int streamed_rank = 0;  // of a block that shares slots: how many such blocks precede it
   };
 
@@ -182,9 +190,59 @@ class CudaUnitParameters final : public UnitParameters {
       unit_at(unit).own_slot = static_cast<int>(slots_.size());
       Slot& slot = add_slot(role_of(unit), place);
       slot.owner = unit;
-      if (!options_.residency.has_host_state(unit)) slot.unit = unit;  // set and updated there
-      place += place_bytes(model_.layout(unit), options_.type);
+      if (link_ == nullptr && !options_.residency.has_host_state(unit))
+        slot.unit = unit;  // set and updated there
+      place += place_bytes(model_.layout(unit), options_.type, options_.ranks.world);
     }
+  }
+
+  void make_shard_places() {
+    const std::uint64_t bytes = footprint_.shard_bytes();
+    if (bytes == 0) return;
+    shards_ = zeroed(bytes);
+    auto* place = static_cast<std::byte*>(shards_.data_ptr());
+    for (int unit = 0; unit < model_.units(); ++unit) {
+      if (!options_.residency.keeps_shard(unit)) continue;
+      unit_at(unit).shard = place;
+      place += shard_place_bytes(model_.layout(unit), options_.type, options_.ranks.world);
+    }
+  }
+
+  // ---- shards
+
+  std::uint64_t width() const { return offload::element_bytes(options_.type); }
+  std::uint64_t shard_elements(int unit) const {
+    return offload::shard_of(model_.layout(unit).elements, options_.ranks).elements;
+  }
+  std::uint64_t piece_bytes(int unit) const {
+    return offload::shard_piece_elements(model_.layout(unit).elements, options_.ranks.world) *
+           width();
+  }
+  // Of a place where all of the unit is gathered: this rank's part.
+  std::byte* piece_in(void* place, int unit) const {
+    return static_cast<std::byte*>(place) +
+           static_cast<std::uint64_t>(options_.ranks.rank) * piece_bytes(unit);
+  }
+  // Where the shard is before it is gathered in the slot.
+  std::byte* shard_of(const Slot& slot, int unit) const {
+    std::byte* const own = units_[static_cast<std::size_t>(unit)].shard;
+    return own != nullptr ? own : piece_in(slot.memory, unit);
+  }
+  // Whether the host has parameters of the unit that the GPU does not.
+  bool comes_from_host(int unit) const {
+    if (link_ == nullptr) return true;  // else it would be in its slot
+    return shard_elements(unit) > 0 && params_.on_host(unit);
+  }
+
+  // Behind what is in the slot's piece once its copy, if any, is done.
+  Status gather(Slot& slot, int unit) {
+    if (link_ == nullptr) return {};
+    slot.used.block(link_->stream());
+    SLUICE_RETURN_IF_ERROR(link_->gather({shard_of(slot, unit), piece_bytes(unit)},
+                                         static_cast<std::byte*>(slot.memory),
+                                         {.log = trace_, .name = model_.layout(unit).name.c_str()}));
+    slot.loaded.record(link_->stream());
+    return {};
   }
 
   void rank_streamed_blocks() {
@@ -221,20 +279,20 @@ class CudaUnitParameters final : public UnitParameters {
   Status copy_to(Slot& slot, int unit, std::span<const std::byte> from) {
     const UnitLayout& layout = model_.layout(unit);
     if (is_packed(slot)) return copy_packed_to(slot, unit, from);
-    const offload::ElementRange whole[] = {{.first = 0, .elements = layout.elements}};
-    const bool partly = slot.owner != kNobody;
+    const offload::ElementRange whole[] = {{.first = 0, .elements = shard_elements(unit)}};
+    const bool partly = slot.owner != kNobody || unit_at(unit).shard != nullptr;
     const auto ranges = partly ? options_.residency.on_host(unit) : std::span(whole);
-    const std::uint64_t width = offload::element_bytes(options_.type);
+    std::byte* const to = shard_of(slot, unit);
     std::uint64_t bytes = 0;
-    for (const offload::ElementRange& range : ranges) bytes += range.elements * width;
+    for (const offload::ElementRange& range : ranges) bytes += range.elements * width();
     const CudaCopySpan span(
         {.trace = trace_, .track = TraceTrack::kH2d, .name = layout.name.c_str(), .bytes = bytes},
         copies_.stream());
     for (const offload::ElementRange& range : ranges) {
-      const auto part = from.subspan(range.first * width, range.elements * width);
+      const auto part = from.subspan(range.first * width(), range.elements * width());
       const cudaError_t copied =
-          cudaMemcpyAsync(static_cast<std::byte*>(slot.memory) + range.first * width, part.data(),
-                          part.size(), cudaMemcpyHostToDevice, copies_.stream());
+          cudaMemcpyAsync(to + range.first * width(), part.data(), part.size(),
+                          cudaMemcpyHostToDevice, copies_.stream());
       if (copied != cudaSuccess) {
         return Error(ErrorCode::kInternal, "copying the parameters of " + layout.name +
                                                " to the GPU failed: " + cudaGetErrorString(copied));
@@ -294,12 +352,24 @@ class CudaUnitParameters final : public UnitParameters {
   }
 
   Status load(int unit, int index) {
-    SLUICE_ASSIGN_OR_RETURN(auto lease, params_.acquire(unit, ParamOffloader::Access::kRead));
     Slot& slot = slot_at(index);
-    slot.used.block(copies_);  // nothing, where it was never used
-    SLUICE_RETURN_IF_ERROR(copy_to(slot, unit, lease.bytes()));
+    if (comes_from_host(unit)) SLUICE_RETURN_IF_ERROR(copy_from_host(slot, unit));
+    SLUICE_RETURN_IF_ERROR(gather(slot, unit));
     slot.unit = unit;
     slot.last_use = ++uses_;
+    return {};
+  }
+
+  Status copy_from_host(Slot& slot, int unit) {
+    SLUICE_ASSIGN_OR_RETURN(auto lease, params_.acquire(unit, ParamOffloader::Access::kRead));
+    slot.used.block(copies_);  // nothing, where it was never used
+    // What was last gathered from there has left.
+    if (link_ != nullptr && unit_at(unit).shard != nullptr) {
+      linked_.record(link_->stream());
+      linked_.block(copies_);
+    }
+    SLUICE_RETURN_IF_ERROR(copy_to(slot, unit, lease.bytes()));
+    if (link_ != nullptr) slot.loaded.block(link_->stream());
     // The host's copy may change only once the GPU has it.
     auto held = std::make_unique<ParamOffloader::Lease>(std::move(lease));
     const cudaError_t enqueued = cudaLaunchHostFunc(
@@ -317,9 +387,12 @@ class CudaUnitParameters final : public UnitParameters {
   const CudaSlotOptions options_;
   const SlotFootprint footprint_;
   ParamOffloader& params_;
+  CudaRankLink* const link_;  // null: there is one rank
   TraceLog* const trace_;
   c10::cuda::CUDAStream copies_;
+  at::cuda::CUDAEvent linked_;
   at::Tensor resident_;             // the places of resident units, consecutively
+  at::Tensor shards_;               // likewise, of shards
   std::vector<at::Tensor> shared_;  // one a slot
   at::Tensor unpacked_lender_;      // UnpackedPlaces of a base in 8 bits; else empty
   at::Tensor unpacked_;
@@ -335,9 +408,10 @@ class CudaUnitParameters final : public UnitParameters {
 Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const ModelLayout& model,
                                                                   const CudaSlotOptions& options,
                                                                   ParamOffloader& params,
+                                                                  CudaRankLink* link,
                                                                   TraceLog* trace) {
   return std::unique_ptr<UnitParameters>(
-      std::make_unique<CudaUnitParameters>(model, options, params, trace));
+      std::make_unique<CudaUnitParameters>(model, options, params, link, trace));
 }
 
 }  // namespace sluice::engine

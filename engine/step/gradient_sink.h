@@ -192,7 +192,6 @@ class CpuGradientSink final : public GradientSink {
   class Places;
 
   Result<const float*> reduced(int unit);
-  Status gather_square_sums();
   const UnitViews& sums(int unit, int level) override;
   void zero(int unit, int level) override;
   void fold(int unit, int level) override;

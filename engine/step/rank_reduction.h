@@ -16,6 +16,8 @@
 
 #include "aio/result.h"
 #include "engine/comm/communicator.h"
+#include "engine/model/model_layout.h"
+#include "offload/adamw/square_sum.h"
 #include "offload/unit_shards.h"
 
 namespace sluice::engine {
@@ -45,5 +47,9 @@ class RankReduction {
   const RankLink ranks_;
   std::vector<float> received_;
 };
+
+// By unit: each rank's sums are of its shards; then all have those of whole units.
+Status gather_square_sums(const RankLink& ranks, const ModelLayout& model,
+                          std::span<offload::SquareSum* const> sums);
 
 }  // namespace sluice::engine

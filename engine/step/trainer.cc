@@ -190,11 +190,17 @@ void Trainer::prefetch_behind(std::size_t position) {
   const offload::StepOperation& done = program_[position];
   const bool before_updates = done.wave == 0 && done.op == StepOp::kForward;
   const StepOp wanted = before_updates ? StepOp::kFetch : StepOp::kFetchAgain;
+  const bool gathers = parts_.parameters->prefetch_gathers();
   int left = options_.prefetch_units;
   for (std::size_t next = position + 1; next < program_.size() && left > 0; ++next) {
     const offload::StepOperation& it = program_[next];
     if (it.op == StepOp::kReadState) return;
     if (it.op != wanted) continue;
+    if (gathers && before_updates) {
+      // Whether an update is done is not for each rank to find: all wait, for the next one alone.
+      times_.update_exposed_ns += wait_for_update(it.unit);
+      left = 1;
+    }
     if (before_updates && !parts_.optimizer->is_ready(it.unit)) return;
     must(parts_.parameters->prefetch(it.unit));
     --left;

@@ -17,7 +17,7 @@ Status UnitBinding::hash_device_units(const offload::UnitResidency& residency) {
 
     const std::uint64_t width = widths_.param_bytes;
     bytes.resize(elements * width);
-    SLUICE_RETURN_IF_ERROR(places_.device->read_resident(unit, bytes));
+    SLUICE_RETURN_IF_ERROR(places_.device->read_shard(unit, bytes));
     if (places_.params->on_host(unit)) {
       SLUICE_ASSIGN_OR_RETURN(const auto lease, places_.params->acquire(unit, Access::kRead));
       for (const offload::ElementRange& range : residency.on_host(unit)) {

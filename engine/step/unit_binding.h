@@ -56,7 +56,7 @@ class UnitBinding final : public offload::UnitSource {
       SLUICE_ASSIGN_OR_RETURN(lease, places_.params->acquire(unit, access_));
       arrays.param = lease.bytes().data();
     }
-    arrays.gpu_param = places_.device->resident_place(unit);
+    arrays.gpu_param = places_.device->shard_place(unit);
     if (places_.gradients != nullptr) {
       arrays.grad = places_.gradients->host_gradient(unit);
       arrays.gpu_grad = places_.gradients->device_gradient(unit);

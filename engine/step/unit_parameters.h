@@ -30,8 +30,10 @@ class UnitParameters {
  public:
   virtual ~UnitParameters() = default;
 
-  // The unit will be acquired soon; its parameters are new. Never waits.
+  // The unit will be acquired soon; its parameters are new. Never waits, where there is one rank.
   virtual Status prefetch(int unit) = 0;
+  // Whether prefetch() is for all ranks to call, in one order: it gathers.
+  virtual bool prefetch_gathers() const { return false; }
   // The same views for the whole run; they throw when used after release().
   virtual Result<const UnitViews*> acquire(int unit) = 0;
   // What was enqueued before may still use them; nothing that comes later may.
@@ -39,11 +41,11 @@ class UnitParameters {
   // Whether a pass in this direction finds the unit where the one before it, in the other, left it,
   // so that the host is not asked again.
   virtual bool keeps(int /*unit*/, offload::PassDirection /*direction*/) const { return false; }
-  // For a unit that lives on the device: where, for the whole run; else null. The optimizer updates
-  // in place there what has its state on the device.
-  virtual void* resident_place(int /*unit*/) const { return nullptr; }
+  // Of a unit whose shard lives on the device: where its first parameter is, for the whole run;
+  // else null. The optimizer updates in place there what has its state on the device.
+  virtual void* shard_place(int /*unit*/) const { return nullptr; }
   // Copies it from there once everything enqueued is done; for inspection.
-  virtual Status read_resident(int /*unit*/, std::span<std::byte> /*to*/) const {
+  virtual Status read_shard(int /*unit*/, std::span<std::byte> /*to*/) const {
     return Error(ErrorCode::kUnsupported, "no unit lives on this device");
   }
   // Copies bytes of a unit that lives on the device to there, where no host has them: of frozen

@@ -11,6 +11,7 @@
 #include "aio/real_file_system.h"
 #include "engine/config/kept_keys.h"
 #include "engine/config/report.h"
+#include "engine/device/gpu.h"
 #include "engine/device/host.h"
 #include "engine/preflight/nvme_folders.h"
 #include "engine/run/run_checkpoints.h"
@@ -60,6 +61,7 @@ struct TrainOptions {
   std::string init_from;
   bool any_tokenizer = false;
   int ranks = 0;  // 0: as launched
+  int gpus = 0;   // likewise
 };
 
 // --out DIR and the like are other names for keys.
@@ -304,6 +306,7 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
   };
   SLUICE_ASSIGN_OR_RETURN(Wanted wanted, check(options, context, watchdog));
   const config::Config& config = wanted.resolved.config;
+  SLUICE_RETURN_IF_ERROR(take_gpu(config, context));
   const Interrupt interrupt(kTrainInterruptNotice);
   fail_writes_without_reader();
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
@@ -338,21 +341,35 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
   return at_work(train_and_finish(work));
 }
 
+// Of this machine, before ranks are started for them.
+Status check_gpus(int wanted) {
+  if (!engine::has_cuda_code()) return engine::no_cuda();
+  const int there = engine::gpu_count();
+  if (wanted <= there) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               "--gpus " + std::to_string(wanted) + ", but this process sees " +
+                   std::to_string(there) + (there == 1 ? " GPU" : " GPUs") +
+                   " (CUDA_VISIBLE_DEVICES): name as many, or --ranks with run.device \"cpu\"");
+}
+
 Result<int> run_rank(const TrainOptions& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch, launch_of_this_process());
   const bool is_launched = launch.launcher != engine::Launcher::kNone;
-  if (is_launched && options.ranks > 0 && options.ranks != launch.context.world) {
+  const std::string flag = options.gpus > 0 ? "--gpus" : "--ranks";
+  const int ranks = std::max(options.ranks, options.gpus);
+  if (is_launched && ranks > 0 && ranks != launch.context.world) {
     return Error(ErrorCode::kInvalidArgument,
-                 "--ranks " + std::to_string(options.ranks) + ", but a launcher has started " +
-                     std::to_string(launch.context.world) + ": leave --ranks out");
+                 flag + " " + std::to_string(ranks) + ", but a launcher has started " +
+                     std::to_string(launch.context.world) + ": leave " + flag + " out");
   }
-  if (!is_launched && options.ranks > 1) {
+  if (!is_launched && options.gpus > 0) SLUICE_RETURN_IF_ERROR(check_gpus(options.gpus));
+  if (!is_launched && ranks > 1) {
     SLUICE_ASSIGN_OR_RETURN(const auto words, own_words());
-    return run_ranks(words, options.ranks);
+    return run_ranks(words, ranks);
   }
   const int listener = begin_as_rank();
   SLUICE_ASSIGN_OR_RETURN(const auto link, meet(launch, listener));
-  if (launch.context.rank > 0) return follow_first_rank(*link, watchdog);
+  if (launch.context.rank > 0) return follow_first_rank(launch.context, *link, watchdog);
   const auto failed = [&](Error error) {
     if (link) link->abort(error.message());
     return error;
@@ -425,13 +442,20 @@ Command add_train_command(CLI::App& sluice) {
       ->needs(save);
   command->add_flag("--force", options->force, "Replaces the file of --save-weights")->needs(save);
   add_any_tokenizer(*command, options->any_tokenizer);
+  auto* const ranks =
+      command
+          ->add_option(
+              "--ranks", options->ranks,
+              "Starts so many ranks on this machine, which share its cores, memory and drives; "
+              "torchrun --no-python, mpirun and srun start them, too")
+          ->type_name("N")
+          ->check(at_least(1));
   command
-      ->add_option(
-          "--ranks", options->ranks,
-          "Starts so many ranks on this machine, which share its cores, memory and drives; "
-          "torchrun --no-python, mpirun and srun start them, too")
+      ->add_option("--gpus", options->gpus,
+                   "Trains on so many GPUs of this machine, with a rank for each")
       ->type_name("N")
-      ->check(at_least(1));
+      ->check(at_least(1))
+      ->excludes(ranks);
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
   return [options, command](aio::IoWatchdog& watchdog) -> Result<int> {

@@ -14,6 +14,7 @@
 #include "engine/comm/mpi_communicator.h"
 #include "engine/comm/tcp_communicator.h"
 #include "engine/config/resolve.h"
+#include "engine/device/gpu.h"
 #include "tools/cli/error_text.h"
 #include "tools/cli/run_setup.h"
 
@@ -113,7 +114,19 @@ Status hand_out(engine::Communicator& link, const config::Config& config,
   return link.all_gather_text(content.dump()).status();
 }
 
-Result<int> follow_first_rank(engine::Communicator& link, aio::IoWatchdog& watchdog) {
+Status take_gpu(const config::Config& config, const engine::RankContext& context) {
+  if (context.world == 1 || !engine::uses_cuda(config)) return {};
+  Status taken = engine::use_gpu(context.device);
+  if (taken.ok()) return {};
+  return Error(taken.error().code(),
+               taken.error().message() + ". Each rank of a host needs a GPU of its own, and " +
+                   std::to_string(context.local_world) +
+                   (context.local_world == 1 ? " runs" : " run") +
+                   " here: start fewer, or set run.device to \"cpu\"");
+}
+
+Result<int> follow_first_rank(const engine::RankContext& context, engine::Communicator& link,
+                              aio::IoWatchdog& watchdog) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
   bool has_begun = false;
   const auto follow = [&]() -> Status {
@@ -121,6 +134,7 @@ Result<int> follow_first_rank(engine::Communicator& link, aio::IoWatchdog& watch
     SLUICE_ASSIGN_OR_RETURN(const HandedOut handed, receive(link));
     has_begun = true;
     watchdog.set_limit_s(handed.config.run.io_watchdog_s);
+    SLUICE_RETURN_IF_ERROR(take_gpu(handed.config, context));
     SLUICE_ASSIGN_OR_RETURN(const auto run,
                             set_up_run(handed.config, handed.from, {.link = &link}));
     return run->follow();

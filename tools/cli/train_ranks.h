@@ -22,6 +22,10 @@ Result<engine::Launch> launch_of_this_process();
 // Null: there is one rank. Waits for the others. `listener`: of begin_as_rank().
 Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch, int listener);
 
+// Of each of several ranks, before it does anything with a GPU. kInvalidArgument: the run computes on
+// GPUs, and there is none for this rank.
+Status take_gpu(const config::Config& config, const engine::RankContext& context);
+
 // Of the first rank, once it knows what will be trained: hands it to the others. `from`: the
 // checkpoint that the run continues from.
 Status hand_out(engine::Communicator& link, const config::Config& config,
@@ -29,6 +33,7 @@ Status hand_out(engine::Communicator& link, const config::Config& config,
 
 // All that another rank does, until the first one ends. Signals that a terminal or a launcher sends
 // to all ranks are the first one's to answer.
-Result<int> follow_first_rank(engine::Communicator& link, aio::IoWatchdog& watchdog);
+Result<int> follow_first_rank(const engine::RankContext& context, engine::Communicator& link,
+                              aio::IoWatchdog& watchdog);
 
 }  // namespace sluice::tools

@@ -1,0 +1,110 @@
+#include "engine/step/cuda_rank_link.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "aio/check.h"
+#include "engine/comm/nccl_communicator.h"
+#include "engine/comm/nccl_cuda.h"
+#include "engine/device/cuda_copy_span.h"
+#include "engine/step/cuda_step.h"
+#include "offload/unit_shards.h"
+
+namespace sluice::engine {
+namespace {
+
+at::Device current_gpu() { return {at::kCUDA, c10::cuda::current_device()}; }
+
+at::Tensor numbers_at(float* first, std::uint64_t elements) {
+  return at::from_blob(first, {static_cast<std::int64_t>(elements)},
+                       at::TensorOptions().dtype(at::kFloat).device(current_gpu()));
+}
+
+std::uint64_t world_of(const RankLink& ranks) {
+  return static_cast<std::uint64_t>(ranks.part.world);
+}
+
+}  // namespace
+
+CudaRankLink::CudaRankLink(const RankLink& ranks)
+    : ranks_(ranks), stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true)) {
+  SLUICE_CHECK(!ranks.is_alone() && ranks.link != nullptr, "several ranks have a link");
+}
+
+CudaRankLink::~CudaRankLink() { static_cast<void>(cudaStreamSynchronize(stream_.stream())); }
+
+Status CudaRankLink::gather(std::span<const std::byte> piece, std::byte* place,
+                            const Traced& traced) {
+  const std::uint64_t bytes = piece.size() * world_of(ranks_);
+  const CudaCopySpan span(
+      {.trace = traced.log, .track = TraceTrack::kLink, .name = traced.name, .bytes = bytes},
+      stream_.stream());
+  return ranks_.link->all_gather(piece, {place, bytes}, {.stream = stream_.stream()});
+}
+
+void CudaRankLink::make_scratch(std::uint64_t bytes) {
+  scratch_ = at::empty({static_cast<std::int64_t>(bytes / sizeof(float))},
+                       at::TensorOptions().dtype(at::kFloat).device(current_gpu()));
+}
+
+Result<float*> CudaRankLink::reduce(float* sum, std::uint64_t elements, const Traced& traced) {
+  const std::uint64_t world = world_of(ranks_);
+  const std::uint64_t piece = elements / world;
+  const std::uint64_t at_once = static_cast<std::uint64_t>(scratch_.numel()) / world;
+  SLUICE_CHECK(elements % world == 0 && at_once > 0, "a gathered unit, and room for an exchange");
+  auto* const scratch = static_cast<float*>(scratch_.data_ptr());
+  float* const own = sum + static_cast<std::uint64_t>(ranks_.part.rank) * piece;
+  const c10::cuda::CUDAStreamGuard guard(stream_);
+  const CudaCopySpan span({.trace = traced.log,
+                           .track = TraceTrack::kLink,
+                           .name = traced.name,
+                           .bytes = elements * sizeof(float)},
+                          stream_.stream());
+  for (std::uint64_t first = 0; first < piece; first += at_once) {
+    const std::uint64_t count = std::min(at_once, piece - first);
+    const std::span<const float> sent(sum + first, (world - 1) * piece + count);
+    const std::span<float> received(scratch, world * count);
+    SLUICE_RETURN_IF_ERROR(ranks_.link->all_to_all(
+        std::as_bytes(sent), std::as_writable_bytes(received),
+        {.stream = stream_.stream(), .sent_stride_bytes = piece * sizeof(float)}));
+    add_up(own + first, count);
+  }
+  return own;
+}
+
+// The pieces in the scratch buffer, as add_pieces_by_tree(); the last addition writes the sum.
+void CudaRankLink::add_up(float* to, std::uint64_t elements) {
+  const std::uint64_t world = world_of(ranks_);
+  auto* const scratch = static_cast<float*>(scratch_.data_ptr());
+  const auto piece = [&](std::uint64_t number) {
+    return numbers_at(scratch + number * elements, elements);
+  };
+  for (std::uint64_t stride = 1; stride < world; stride *= 2) {
+    for (std::uint64_t left = 0; left + stride < world; left += 2 * stride) {
+      at::Tensor sum = left == 0 && 2 * stride >= world ? numbers_at(to, elements) : piece(left);
+      at::add_out(sum, piece(left), piece(left + stride));
+    }
+  }
+}
+
+Result<std::unique_ptr<Communicator>> make_gpu_communicator(Communicator& host) {
+  constexpr std::chrono::hours kMostPatience(6);  // as long as another rank may take to save
+  return make_nccl_communicator(
+      host, {.stream_done = cuda_stream_done, .collective_timeout = kMostPatience});
+}
+
+std::shared_ptr<CudaRankLink> make_cuda_rank_link(const RankLink& ranks) {
+  return ranks.is_alone() ? nullptr : std::make_shared<CudaRankLink>(ranks);
+}
+
+void* stream_of(const CudaRankLink* link) {
+  return link == nullptr ? nullptr : link->stream().stream();
+}
+
+}  // namespace sluice::engine
