@@ -139,14 +139,14 @@ UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradTyp
           .stage = gradient,
           .gradient = align_up(gradient, kGradientAlignment),
           .kept_sums = align_up(kept * layout.elements, kGradientAlignment),
-          .square_sums =
-              align_up(offload::sum_node_count(shard.first_element, shard.elements) * sizeof(double),
-                       kGradientAlignment),
+          .square_sums = align_up(
+              offload::sum_node_count(shard.first_element, shard.elements) * sizeof(double),
+              kGradientAlignment),
           .exchanged = exchanged_elements(layout, ranks.world) * sizeof(float),
-          .reduced_shard = ranks.world > 1 && model.lends(unit)
-                               ? offload::shard_piece_elements(layout.elements, ranks.world) *
-                                     sizeof(float)
-                               : 0};
+          .reduced_shard =
+              ranks.world > 1 && model.lends(unit)
+                  ? offload::shard_piece_elements(layout.elements, ranks.world) * sizeof(float)
+                  : 0};
 }
 
 void SinkFootprint::add(const UnitGradientBytes& unit, bool gpu_state, bool host_state) {

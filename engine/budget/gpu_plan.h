@@ -90,7 +90,7 @@ class SlotFootprint {
     bool lends = false;
     std::uint64_t place_bytes = 0;
     std::uint64_t streamed_bytes = 0;
-    bool is_packed = false;  // in 8 bits: it is computed with in UnpackedPlaces
+    bool is_packed = false;         // in 8 bits: it is computed with in UnpackedPlaces
     std::uint64_t shard_bytes = 0;  // of a place of its shard's own
   };
   enum class Stays : std::uint8_t { kNothing, kShard, kAll };  // on the GPU, of parameters

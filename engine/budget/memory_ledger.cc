@@ -113,25 +113,23 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
     const std::uint64_t of_adapters = has_frozen_ ? spec.shard(index).elements : 0;
     const ModelLayout& passing = has_frozen_ ? spec.model.base() : spec.model;
     const int world = has_frozen_ ? 1 : world_;  // of what passes through slots
-    units_.push_back({.slot = {.role = slot_role(spec.model, index, trains_ && !has_frozen_),
-                               .lends = passing.lends(index),
-                               .place_bytes = place_bytes(base, types.compute(), world),
-                               .streamed_bytes =
-                                   streamed_bytes(base, types.compute(), base_form_, world),
-                               .is_packed = base_form_.is_int8,
-                               .shard_bytes = shard_place_bytes(base, types.compute(), world)},
-                      .elements = own_elements,
-                      .mapping_bytes = offload::param_mapping_bytes(host_bytes),
-                      .image_bytes = offload::param_image_bytes(host_bytes),
-                      .adapter_place_bytes =
-                          has_frozen_
-                              ? place_bytes(spec.model.layout(index), types.compute(), world_)
-                              : 0,
-                      .adapter_mapping_bytes = offload::param_mapping_bytes(of_adapters * width),
-                      .gradient = unit_gradient_bytes(spec.model, types.gradient, sums_, index, spec.ranks),
-                      .ranges = specs[static_cast<std::size_t>(index)].ranges,
-                      .asked = elements[static_cast<std::size_t>(index)],
-                      .asked_state = {}});
+    units_.push_back(
+        {.slot = {.role = slot_role(spec.model, index, trains_ && !has_frozen_),
+                  .lends = passing.lends(index),
+                  .place_bytes = place_bytes(base, types.compute(), world),
+                  .streamed_bytes = streamed_bytes(base, types.compute(), base_form_, world),
+                  .is_packed = base_form_.is_int8,
+                  .shard_bytes = shard_place_bytes(base, types.compute(), world)},
+         .elements = own_elements,
+         .mapping_bytes = offload::param_mapping_bytes(host_bytes),
+         .image_bytes = offload::param_image_bytes(host_bytes),
+         .adapter_place_bytes =
+             has_frozen_ ? place_bytes(spec.model.layout(index), types.compute(), world_) : 0,
+         .adapter_mapping_bytes = offload::param_mapping_bytes(of_adapters * width),
+         .gradient = unit_gradient_bytes(spec.model, types.gradient, sums_, index, spec.ranks),
+         .ranges = specs[static_cast<std::size_t>(index)].ranges,
+         .asked = elements[static_cast<std::size_t>(index)],
+         .asked_state = {}});
   }
   for (const offload::SubGroup& it : asked)
     units_[static_cast<std::size_t>(it.unit)].asked_state.add(storage_, it.tier, it.elements);

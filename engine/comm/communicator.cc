@@ -101,8 +101,7 @@ Status Communicator::all_to_all(std::span<const std::byte> sent, std::span<std::
                                 const CollectiveOptions& options) {
   const auto ranks = static_cast<std::uint64_t>(world_size(options.group));
   const std::uint64_t piece = received.size() / ranks;
-  const std::uint64_t stride =
-      options.sent_stride_bytes > 0 ? options.sent_stride_bytes : piece;
+  const std::uint64_t stride = options.sent_stride_bytes > 0 ? options.sent_stride_bytes : piece;
   if (received.size() % ranks != 0 || stride < piece ||
       sent.size() != (ranks - 1) * stride + piece) {
     return refuse("all_to_all", "spans of " + std::to_string(sent.size()) + " and " +

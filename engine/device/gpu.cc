@@ -61,17 +61,6 @@ Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t 
 
 int gpu_count() { return c10::cuda::device_count(); }
 
-Status use_gpu(int number) {
-  const int count = gpu_count();
-  if (number < 0 || number >= count) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "there is no GPU number " + std::to_string(number) + ": this process sees " +
-                     std::to_string(count) + " (CUDA_VISIBLE_DEVICES)");
-  }
-  c10::cuda::set_device(static_cast<c10::DeviceIndex>(number));
-  return {};
-}
-
 Status limit_cuda_memory(std::uint64_t bytes) {
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;

@@ -52,8 +52,6 @@ Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t 
                                                                   void* stream = nullptr);
 
 int gpu_count();  // that this process may see
-// From now on the current GPU of the calling thread, and of LibTorch there, is this one.
-Status use_gpu(int number);
 
 // "this build of Sluice has no CUDA code: ...".
 Error no_cuda();

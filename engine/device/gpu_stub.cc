@@ -17,6 +17,5 @@ Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t,
   return no_cuda();
 }
 int gpu_count() { return 0; }
-Status use_gpu(int) { return no_cuda(); }
 
 }  // namespace sluice::engine

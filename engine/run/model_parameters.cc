@@ -34,10 +34,9 @@ Result<std::unique_ptr<ModelParameters>> ModelParameters::create(const MemoryPla
       ParamOffloader::create(param_options(plan), {.reads = environment.drives->reads.get(),
                                                    .writes = environment.drives->writes.get(),
                                                    .executor = environment.executor}));
-  SLUICE_ASSIGN_OR_RETURN(made->units_, make_unit_parameters(plan, model, *made->trained_,
-                                                             environment.ranks,
-                                                             environment.cuda_ranks,
-                                                             environment.trace));
+  SLUICE_ASSIGN_OR_RETURN(made->units_,
+                          make_unit_parameters(plan, model, *made->trained_, environment.ranks,
+                                               environment.cuda_ranks, environment.trace));
   if (made->base_) made->units_ = made->base_->beside(std::move(made->units_));
   return made;
 }

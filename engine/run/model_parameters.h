@@ -34,7 +34,7 @@ class ModelParameters {
     aio::Executor* executor = nullptr;
     aio::Executor* base_executor = nullptr;
     TraceLog* trace = nullptr;
-    RankLink ranks = {};                // of trained parameters
+    RankLink ranks = {};                 // of trained parameters
     CudaRankLink* cuda_ranks = nullptr;  // likewise, on GPUs
   };
   // Without content: load(), or whoever trains sets it.

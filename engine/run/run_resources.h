@@ -43,12 +43,9 @@ offload::InputSpill::Options spill_options(const MemoryPlan& plan);
 at::Device compute_device(const MemoryPlan& plan);
 
 // All must outlive it. `link`: of several ranks with GPUs.
-Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& plan,
-                                                             const ModelLayout& model,
-                                                             offload::ParamOffloader& params,
-                                                             const RankLink& ranks,
-                                                             CudaRankLink* link,
-                                                             TraceLog* trace = nullptr);
+Result<std::unique_ptr<UnitParameters>> make_unit_parameters(
+    const MemoryPlan& plan, const ModelLayout& model, offload::ParamOffloader& params,
+    const RankLink& ranks, CudaRankLink* link, TraceLog* trace = nullptr);
 // Likewise of the plan's base; `base` is its layout.
 Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(const MemoryPlan& plan,
                                                                   const ModelLayout& base,

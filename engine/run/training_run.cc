@@ -103,7 +103,8 @@ Status TrainingRun::make_offloaders() {
                                                    .ranks = ranks_,
                                                    .cuda_ranks = cuda_ranks_.get()}));
   if (plan_.state.gpu_bytes > 0) {
-    SLUICE_ASSIGN_OR_RETURN(gpu_tier_, make_cuda_state_tier(plan_.state.gpu_bytes, stream_of(cuda_ranks_.get())));
+    SLUICE_ASSIGN_OR_RETURN(
+        gpu_tier_, make_cuda_state_tier(plan_.state.gpu_bytes, stream_of(cuda_ranks_.get())));
   }
   SLUICE_ASSIGN_OR_RETURN(optimizer_,
                           offload::OptimizerOffloader::create(optimizer_options(plan_),
@@ -146,9 +147,8 @@ Status TrainingRun::make_unit_inputs() {
 Status TrainingRun::make_device() {
   SLUICE_RETURN_IF_ERROR(make_unit_inputs());
   if (plan_.cuda) {
-    SLUICE_ASSIGN_OR_RETURN(gradients_,
-                            make_cuda_gradient_sink(model(), sink_options(plan_),
-                                                    cuda_ranks_.get(), &trace_));
+    SLUICE_ASSIGN_OR_RETURN(gradients_, make_cuda_gradient_sink(model(), sink_options(plan_),
+                                                                cuda_ranks_.get(), &trace_));
     clock_ = make_cuda_phase_clock();
     return {};
   }

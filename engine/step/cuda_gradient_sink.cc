@@ -159,9 +159,8 @@ class CudaGradientSink final : public GradientSink {
     for (Unit& unit : units_) {
       const offload::UnitShard& shard = unit.shard;
       unit.sum->reset(shard.first_element);
-      unit.sum->append_sums(
-          shard.elements,
-          {unit.sums, offload::sum_node_count(shard.first_element, shard.elements)});
+      unit.sum->append_sums(shard.elements, {unit.sums, offload::sum_node_count(shard.first_element,
+                                                                                shard.elements)});
     }
     if (link_ != nullptr) {
       std::vector<offload::SquareSum*> sums;
@@ -276,8 +275,8 @@ class CudaGradientSink final : public GradientSink {
     const std::uint64_t elements = unit.shard.elements;
     if (elements == 0) return {};
     if (unit.kept != nullptr) {  // totals() has seen the copies of the previous step end
-      SLUICE_RETURN_IF_ERROR(
-          cast_to(unit.kept, from, unit.sums, {.first = unit.shard.first_element, .elements = elements}));
+      SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, unit.sums,
+                                     {.first = unit.shard.first_element, .elements = elements}));
       return unit.gradient == nullptr
                  ? Status()
                  : copy_to_host(index, unit.kept, 0, options_.residency.on_host(index));
@@ -442,8 +441,12 @@ class CudaGradientSink final : public GradientSink {
                                  : UnitViews();
       bound.gradients.push_back(gradient_views(model_, index, own, sums));
       if (level > 0) continue;
-      for (std::size_t borrower = 0; borrower < borrowed.size(); ++borrower)
-        bound.borrowed_by.add(model_, index, own, static_cast<int>(borrower), borrowed[borrower]);
+      for (int borrower = 0; borrower < model_.units(); ++borrower) {
+        const std::vector<int>& lenders = model_.lenders(borrower);
+        if (std::find(lenders.begin(), lenders.end(), index) == lenders.end()) continue;
+        bound.borrowed_by.add(model_, index, own, borrower,
+                              borrowed[static_cast<std::size_t>(borrower)]);
+      }
     }
   }
 
@@ -476,8 +479,8 @@ class CudaGradientSink final : public GradientSink {
                                     .node_sums = sums},
                                    compute()));
     if (!cast)
-      must(
-          cudaMemcpyAsync(to, from, range.elements * sizeof(float), cudaMemcpyDeviceToDevice, compute()));
+      must(cudaMemcpyAsync(to, from, range.elements * sizeof(float), cudaMemcpyDeviceToDevice,
+                           compute()));
     return {};
   }
 

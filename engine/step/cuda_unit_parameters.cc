@@ -140,9 +140,8 @@ class CudaUnitParameters final : public UnitParameters {
   Status fill_resident(int unit, std::uint64_t offset_bytes,
                        std::span<const std::byte> from) override {
     SLUICE_CHECK(shard_place(unit) != nullptr, "a unit that lives on the GPU");
-    const cudaError_t copied =
-        cudaMemcpy(static_cast<std::byte*>(shard_place(unit)) + offset_bytes, from.data(),
-                   from.size(), cudaMemcpyHostToDevice);
+    const cudaError_t copied = cudaMemcpy(static_cast<std::byte*>(shard_place(unit)) + offset_bytes,
+                                          from.data(), from.size(), cudaMemcpyHostToDevice);
     if (copied == cudaSuccess) return {};
     return Error(ErrorCode::kInternal, "copying the parameters of " + model_.layout(unit).name +
                                            " to the GPU failed: " + cudaGetErrorString(copied));
@@ -166,7 +165,7 @@ class CudaUnitParameters final : public UnitParameters {
     int slot = kNobody;  // while acquired, and computed with there
     int own_slot = kNobody;
     std::byte* shard = nullptr;  // a place of its shard's own, where it has no own slot
-    int streamed_rank = 0;  // of a block that shares slots: how many such blocks precede it
+    int streamed_rank = 0;       // of a block that shares slots: how many such blocks precede it
   };
 
   UnitRole role_of(int unit) const { return slot_role(model_, unit, options_.ends_take_turns); }
@@ -238,9 +237,9 @@ class CudaUnitParameters final : public UnitParameters {
   Status gather(Slot& slot, int unit) {
     if (link_ == nullptr) return {};
     slot.used.block(link_->stream());
-    SLUICE_RETURN_IF_ERROR(link_->gather({shard_of(slot, unit), piece_bytes(unit)},
-                                         static_cast<std::byte*>(slot.memory),
-                                         {.log = trace_, .name = model_.layout(unit).name.c_str()}));
+    SLUICE_RETURN_IF_ERROR(link_->gather(
+        {shard_of(slot, unit), piece_bytes(unit)}, static_cast<std::byte*>(slot.memory),
+        {.log = trace_, .name = model_.layout(unit).name.c_str()}));
     slot.loaded.record(link_->stream());
     return {};
   }

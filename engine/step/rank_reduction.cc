@@ -53,8 +53,8 @@ Status gather_square_sums(const RankLink& ranks, const ModelLayout& model,
     mine.insert(mine.end(), sum->sums().begin(), sum->sums().end());
   mine.resize(most);
   std::vector<double> all(most * static_cast<std::size_t>(world));
-  SLUICE_RETURN_IF_ERROR(
-      ranks.link->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all))));
+  SLUICE_RETURN_IF_ERROR(ranks.link->all_gather(std::as_bytes(std::span(mine)),
+                                                std::as_writable_bytes(std::span(all))));
   std::vector<std::size_t> next(static_cast<std::size_t>(world));
   for (int unit = 0; unit < model.units(); ++unit) {
     offload::SquareSum& sum = *sums[static_cast<std::size_t>(unit)];

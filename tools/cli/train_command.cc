@@ -306,7 +306,6 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
   };
   SLUICE_ASSIGN_OR_RETURN(Wanted wanted, check(options, context, watchdog));
   const config::Config& config = wanted.resolved.config;
-  SLUICE_RETURN_IF_ERROR(take_gpu(config, context));
   const Interrupt interrupt(kTrainInterruptNotice);
   fail_writes_without_reader();
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
@@ -367,6 +366,7 @@ Result<int> run_rank(const TrainOptions& options, const CLI::App& app, aio::IoWa
     SLUICE_ASSIGN_OR_RETURN(const auto words, own_words());
     return run_ranks(words, ranks);
   }
+  see_own_gpu(launch.context);
   const int listener = begin_as_rank();
   SLUICE_ASSIGN_OR_RETURN(const auto link, meet(launch, listener));
   if (launch.context.rank > 0) return follow_first_rank(launch.context, *link, watchdog);

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -49,6 +50,7 @@ class QuietRank {
 struct HandedOut {
   config::Config config;
   std::optional<engine::CheckpointEntry> from;
+  bool on_gpu = false;
 };
 
 Result<HandedOut> receive(engine::Communicator& link) {
@@ -61,6 +63,7 @@ Result<HandedOut> receive(engine::Communicator& link) {
   sources.world_size = link.world_size();
   SLUICE_ASSIGN_OR_RETURN(auto resolved, config::resolve(sources));
   handed.config = std::move(resolved.config);
+  handed.on_gpu = content.at("on_gpu").get<bool>();
   if (content.contains("checkpoint")) {
     engine::CheckpointEntry entry;
     entry.path = content.at("checkpoint").get<std::string>();
@@ -106,7 +109,7 @@ Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch,
 
 Status hand_out(engine::Communicator& link, const config::Config& config,
                 const std::optional<engine::CheckpointEntry>& from) {
-  json content = {{"config", config::to_json(config)}};
+  json content = {{"config", config::to_json(config)}, {"on_gpu", engine::uses_cuda(config)}};
   if (from) {
     content["checkpoint"] = from->path;
     content["step"] = from->step;
@@ -114,15 +117,17 @@ Status hand_out(engine::Communicator& link, const config::Config& config,
   return link.all_gather_text(content.dump()).status();
 }
 
-Status take_gpu(const config::Config& config, const engine::RankContext& context) {
-  if (context.world == 1 || !engine::uses_cuda(config)) return {};
-  Status taken = engine::use_gpu(context.device);
-  if (taken.ok()) return {};
-  return Error(taken.error().code(),
-               taken.error().message() + ". Each rank of a host needs a GPU of its own, and " +
-                   std::to_string(context.local_world) +
-                   (context.local_world == 1 ? " runs" : " run") +
-                   " here: start fewer, or set run.device to \"cpu\"");
+void see_own_gpu(const engine::RankContext& context) {
+  if (context.world == 1 || context.device <= 0) return;
+  constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+  const char* const given = std::getenv(kVisible);  // NOLINT(concurrency-mt-unsafe): at the start
+  std::string own = std::to_string(context.device);
+  if (given != nullptr) {
+    std::istringstream names(given);
+    for (int number = 0; number <= context.device; ++number)
+      if (!std::getline(names, own, ',')) own.clear();
+  }
+  setenv(kVisible, own.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): likewise
 }
 
 Result<int> follow_first_rank(const engine::RankContext& context, engine::Communicator& link,
@@ -134,7 +139,15 @@ Result<int> follow_first_rank(const engine::RankContext& context, engine::Commun
     SLUICE_ASSIGN_OR_RETURN(const HandedOut handed, receive(link));
     has_begun = true;
     watchdog.set_limit_s(handed.config.run.io_watchdog_s);
-    SLUICE_RETURN_IF_ERROR(take_gpu(handed.config, context));
+    if (handed.on_gpu != engine::uses_cuda(handed.config)) {
+      return Error(ErrorCode::kInvalidArgument,
+                   std::string(handed.on_gpu ? "there is no GPU for this rank, and the first one "
+                                               "computes on one"
+                                             : "this rank sees a GPU, and the first one none") +
+                       ": each rank of a host needs its own, and " +
+                       std::to_string(context.local_world) +
+                       " run here. Start fewer, or set run.device to \"cpu\"");
+    }
     SLUICE_ASSIGN_OR_RETURN(const auto run,
                             set_up_run(handed.config, handed.from, {.link = &link}));
     return run->follow();

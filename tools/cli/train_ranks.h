@@ -22,9 +22,9 @@ Result<engine::Launch> launch_of_this_process();
 // Null: there is one rank. Waits for the others. `listener`: of begin_as_rank().
 Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch, int listener);
 
-// Of each of several ranks, before it does anything with a GPU. kInvalidArgument: the run computes on
-// GPUs, and there is none for this rank.
-Status take_gpu(const config::Config& config, const engine::RankContext& context);
+// Of each of several ranks, before it does anything with a GPU: from now on this process sees one
+// alone, that of its local rank; none, where there are fewer.
+void see_own_gpu(const engine::RankContext& context);
 
 // Of the first rank, once it knows what will be trained: hands it to the others. `from`: the
 // checkpoint that the run continues from.
