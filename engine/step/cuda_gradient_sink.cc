@@ -229,7 +229,7 @@ class CudaGradientSink final : public GradientSink {
     at::cuda::CUDAEvent copied;
   };
 
-  // Of a unit whose sum is complete. What several ranks do with it happens beside the next backward.
+  // Of a unit whose sum is complete. What several ranks do with it is beside the next backward.
   Status send_sum(int index) {
     if (link_ == nullptr) {
       bound_of(at(index)).borrowed_by.take_over();
