@@ -118,10 +118,10 @@ GatheredPlaces::GatheredPlaces(const ModelLayout& model, offload::ElementType ty
   }
 }
 
-std::uint64_t shared_accumulator_elements(const ModelLayout& model, int world) {
+std::uint64_t shared_accumulator_elements(const ModelLayout& model) {
   std::uint64_t elements = 0;
   for (int unit = 0; unit < model.units(); ++unit)
-    elements = std::max(elements, place_elements(model.layout(unit), world));
+    elements = std::max(elements, model.layout(unit).slot_elements);
   return elements;
 }
 

@@ -390,10 +390,6 @@ class NcclCommunicator final : public Communicator {
   std::thread watcher_;
 };
 
-}  // namespace
-
-namespace {
-
 Result<std::unique_ptr<Communicator>> connected(Communicator& host,
                                                 std::unique_ptr<Communicator> owned,
                                                 const NcclOptions& options) {

@@ -150,7 +150,8 @@ void derive_offload(Derivation& derivation) {
     derivation.note("zero_optimization.stage",
                     derivation.config.world_size == 1
                         ? "one rank has nothing to divide: all stages train alike"
-                        : "run as stage 3, which gives the same numbers in less memory");
+                        : "the same numbers at every stage; without GPUs run as stage 3, and stage "
+                          "0 divides optimizer state and gradients as stages 1 and 2 do");
     if (zero.offload_param.device != OffloadDevice::kNone) {
       derivation.note("zero_optimization.offload_param.device",
                       "DeepSpeed reads it at stage 3 alone; here it holds at every stage");

@@ -185,6 +185,8 @@ class Ranks(SluiceRuns):
         told = self.train(2, "--out", "run", "--set=run.rounds=2", "--set=train_batch_size=8",
                           code=2)
         self.assertIn("run.rounds above 1 on several ranks is not possible yet", told)
+        told = self.train(1, "--out", "run", "--gpus", 999, "--set=run.device=auto", code=2)
+        self.assertRegex(told, "no CUDA code|--gpus 999, but this process sees ")
         half = subprocess.run([SLUICE, "train", str(self.config), "--out", "run"], cwd=self.path,
                               env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}, check=False,
                               stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)

@@ -31,6 +31,21 @@ TEST(UnitResidency, JoinsWhatTheHostUpdates) {
   EXPECT_FALSE(residency.resident(3));
 }
 
+TEST(UnitResidency, OfSeveralRanksKeepsAShardWhereNothingElseStays) {
+  const std::vector<SubGroup> placement = {
+      {.unit = 0, .first_element = 0, .elements = 4, .tier = Tier::kGpu},
+      {.unit = 0, .first_element = 4, .elements = 2, .tier = Tier::kCpu},
+      {.unit = 1, .first_element = 0, .elements = 4, .tier = Tier::kGpu},
+      {.unit = 2, .first_element = 0, .elements = 4, .tier = Tier::kCpu}};
+  const UnitResidency residency(3, placement, {false, true, false}, /*is_sharded=*/true);
+  EXPECT_FALSE(residency.resident(0)) << "only its shard has state there";
+  EXPECT_TRUE(residency.keeps_shard(0));
+  EXPECT_TRUE(residency.has_host_state(0));
+  EXPECT_TRUE(residency.resident(1));
+  EXPECT_FALSE(residency.keeps_shard(1)) << "it is part of the unit's place";
+  EXPECT_FALSE(residency.keeps_shard(2));
+}
+
 TEST(UnitResidency, IsNothingWithoutAPlacement) {
   const UnitResidency residency;
   EXPECT_FALSE(residency.resident(7));

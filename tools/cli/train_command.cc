@@ -129,6 +129,11 @@ Result<Wanted> check(const TrainOptions& options, const engine::RankContext& con
   config::Config& config = wanted.resolved.config;
   watchdog.set_limit_s(config.run.io_watchdog_s);
   SLUICE_RETURN_IF_ERROR(engine::check_ranks(config, context.world));
+  if (options.gpus > 0 && !engine::uses_cuda(config)) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "--gpus " + std::to_string(options.gpus) +
+                     ", but run.device is \"cpu\": set it to \"auto\", or name --ranks");
+  }
   SLUICE_RETURN_IF_ERROR(check_beside_resume(options, config));
   wanted.entry = entry_of(options, config);
   SLUICE_ASSIGN_OR_RETURN(wanted.weight_dtype, weight_dtype(options.dtype));

@@ -58,9 +58,9 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
     for (int unit = 0; unit < model_.units(); ++unit) {
       UnitPlacement& place = places[static_cast<std::size_t>(unit)];
       const std::uint64_t elements = spec_.shard(unit).elements;
-      place.nvme_elements = std::min(place.nvme_elements, elements);
-      place.cpu_elements = elements - place.nvme_elements;
-      place.gpu_elements = 0;
+      place.gpu_elements = std::min(place.gpu_elements, elements);
+      place.nvme_elements = std::min(place.nvme_elements, elements - place.gpu_elements);
+      place.cpu_elements = elements - place.gpu_elements - place.nvme_elements;
     }
     return places;
   }
@@ -100,7 +100,8 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
     const SlotFootprint slots = SlotFootprint::of(model_, slot_options(plan));
     const SlotFootprint of_base =
         plan.base ? SlotFootprint::of(model_.base(), base_slot_options(plan)) : SlotFootprint();
-    EXPECT_EQ(amounts.gpu.resident_params, slots.resident_bytes() + of_base.resident_bytes());
+    EXPECT_EQ(amounts.gpu.resident_params,
+              slots.resident_bytes() + slots.shard_bytes() + of_base.resident_bytes());
     EXPECT_EQ(amounts.gpu.slots, slots.all_slot_bytes(plan.fetching.block_slots) +
                                      of_base.all_slot_bytes(plan.fetching.block_slots));
     const SinkFootprint gradients = SinkFootprint::of(model_, sink_options(plan));
@@ -242,6 +243,20 @@ INSTANTIATE_TEST_SUITE_P(
              {"run.device=cpu", "bf16.enabled=false", "run.lanes=4",
               "gradient_accumulation_steps=4", "placement.wave_micro_batches=1"},
              false,
+             {.rank = 0, .world = 2}},
+        Case{"gpus_stage_1",
+             {"zero_optimization.stage=1", "run.lanes=4", "gradient_accumulation_steps=4"},
+             true,
+             {.rank = 1, .world = 2}},
+        Case{"gpus_stage_3",
+             kUntied + std::vector<std::string>{"zero_optimization.stage=3", "run.lanes=4",
+                                                "gradient_accumulation_steps=4"},
+             true,
+             {.rank = 3, .world = 4}},
+        Case{"gpus_waves_fp32",
+             {"zero_optimization.stage=3", "bf16.enabled=false", "run.lanes=2",
+              "gradient_accumulation_steps=4", "placement.wave_micro_batches=1"},
+             true,
              {.rank = 0, .world = 2}},
         Case{"nvme_nvme", devices("nvme", "nvme")}, Case{"none_none", devices("none", "none")},
         Case{"cpu_nvme", devices("cpu", "nvme")}, Case{"none_cpu", devices("none", "cpu")},

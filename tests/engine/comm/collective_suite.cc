@@ -164,6 +164,25 @@ class Suite {
       same(sent, expected, "all_to_all in place");
     }
     memory_.reset();
+    check_strided_all_to_all(elements, expected);
+  }
+
+  // The same pieces, of which each is followed by something else.
+  void check_strided_all_to_all(std::size_t elements, const Floats& expected) {
+    const std::size_t gap = 3;
+    Floats mine;
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      const Floats piece = values(own_, r * elements, elements);
+      mine.insert(mine.end(), piece.begin(), piece.end());
+      if (r + 1 < ranks()) mine.insert(mine.end(), gap, -1.0F);
+    }
+    const auto sent = place(mine);
+    const auto received = place(Floats(expected.size()));
+    CollectiveOptions strided = options();
+    strided.sent_stride_bytes = (elements + gap) * sizeof(float);
+    good(comm_.all_to_all(sent, received, strided), "strided all_to_all");
+    same(received, expected, "strided all_to_all");
+    memory_.reset();
   }
 
   void check_broadcast(std::size_t elements) {

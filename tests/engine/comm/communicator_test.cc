@@ -122,6 +122,11 @@ TEST_F(CommunicatorRules, WantEqualPiecesOfAWhole) {
   accepted(comm_.all_to_all(bytes(0, 9), bytes(100, 9)));
   refused(comm_.all_to_all(bytes(0, 10), bytes(100, 10)), "3 equal pieces each");
   refused(comm_.all_to_all(bytes(0, 9), bytes(100, 12)), "3 equal pieces each");
+  accepted(comm_.all_to_all(bytes(0, 23), bytes(100, 9), {.sent_stride_bytes = 10}));
+  refused(comm_.all_to_all(bytes(0, 24), bytes(100, 9), {.sent_stride_bytes = 10}),
+          "3 equal pieces each");
+  refused(comm_.all_to_all(bytes(0, 7), bytes(100, 9), {.sent_stride_bytes = 2}),
+          "3 equal pieces each");
 }
 
 TEST_F(CommunicatorRules, LetInputAndOutputBeApartOrInPlaceAndNothingElse) {

@@ -1,0 +1,135 @@
+"""`sluice train --gpus`: several GPUs of this machine, wherever parameters and state are.
+
+They write the weights that one GPU writes, and go on from each other's checkpoints. Skipped where
+there are not two GPUs. The program is the environment's SLUICE.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from sluice_runs import SLUICE, WAIT_S, SluiceRuns
+
+LANES = 4
+TYPES = {"bf16": [], "fp32": ["bf16.enabled=false"],
+         "fp16": ["bf16.enabled=false", "fp16.enabled=true"]}
+PLACES = {  # stage, parameters, optimizer state, and what else is set
+    "in RAM": (3, "cpu", "cpu", []),
+    "on NVMe": (3, "nvme", "nvme", []),
+    "shards on the GPUs": (3, "none", "none", []),
+    "parameters whole on each": (1, "none", "none", []),
+    "whole, and state in RAM": (2, "none", "cpu", []),
+    "on three tiers": (3, "cpu", "auto", [
+        'placement.optimizer_fractions={"gpu":0.4,"cpu":0.3,"nvme":0.3}']),
+    "inputs of units in RAM": (3, "cpu", "cpu", ["placement.boundaries_to_cpu=on"]),
+}
+
+
+def gpus():
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    listed = subprocess.run(["nvidia-smi", "-L"], check=False, capture_output=True, text=True)
+    return listed.stdout.count("GPU ")
+
+
+@unittest.skipIf(gpus() < 2, "there are not two GPUs here")
+class RanksOnGpus(SluiceRuns):
+    def setUp(self):
+        super().setUp()
+        self.tokens("text.bin", 30000, seed=3)
+        (self.path / "drive").mkdir()
+        self.config = self.write_run({
+            "train_batch_size": 2 * LANES, "train_micro_batch_size_per_gpu": 1,
+            "bf16": {"enabled": True}, "gradient_clipping": 1.0,
+            "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+            "model": {"layers": 4, "hidden": 128, "heads": 4, "context": 64, "vocab": 512,
+                      "dropout": 0.1},
+            "data": {"train": [str(self.path / "text.bin")], "dtype": "uint16"},
+            "budget": {"nvme_paths": [str(self.path / "drive")]},
+            "run": {"steps": 20, "lanes": LANES, "checkpoint_every": 10,
+                    "deterministic": True}})
+
+    def train(self, count, name, settings, *words):
+        """The weights that so many GPUs write."""
+        weights = self.path / f"{name}.safetensors"
+        self.sluice("train", self.config, "--out", self.path / name, "--gpus", count,
+                    "--save-weights", weights, "--force",
+                    *[f"--set={setting}" for setting in settings], *words)
+        return weights.read_bytes()
+
+    @staticmethod
+    def placed(place):
+        stage, params, state, more = PLACES[place]
+        return [f"zero_optimization.stage={stage}",
+                f"zero_optimization.offload_param.device={params}",
+                f"zero_optimization.offload_optimizer.device={state}", *more]
+
+    def test_have_the_bits_of_one_wherever_things_are(self):
+        cases = 0
+        for name, of_type in TYPES.items():
+            one = self.train(1, f"one-{name}", [*of_type, *self.placed("in RAM")])
+            for place in PLACES:
+                with self.subTest(type=name, place=place):
+                    two = self.train(2, f"two-{name}-{cases}", [*of_type, *self.placed(place)])
+                    self.assertEqual(two, one)
+                    cases += 1
+        print(f"{cases} cases")
+        self.assertEqual(list((self.path / "drive").glob("*")), [])
+
+    def test_have_the_bits_of_one_in_waves(self):
+        for wave in (1, 2):
+            waves = [*self.placed("in RAM"), f"placement.wave_micro_batches={wave}"]
+            self.assertEqual(self.train(2, f"two{wave}", waves), self.train(1, f"one{wave}", waves))
+
+    def test_go_on_from_each_others_checkpoints(self):
+        settings = self.placed("shards on the GPUs")
+        straight = self.train(1, "straight", settings)
+        for begun, goes_on in ((1, 2), (2, 1), (2, 2)):
+            name = f"{begun}-{goes_on}"
+            self.train(begun, name, settings)
+            again = self.train(goes_on, name, settings, "--resume=step-000000010",
+                               "--set-aside-later")
+            self.assertEqual(again, straight, name)
+
+    def test_a_rank_that_is_killed_ends_all_with_its_name(self):
+        run = subprocess.Popen(
+            [SLUICE, "train", self.config, "--out", "run", "--gpus", "2", "--steps", "1000000",
+             "--set=run.checkpoint_every=0"], cwd=self.path, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(run.kill)
+        metrics = self.path / "run/metrics.jsonl"
+        end = time.monotonic() + WAIT_S
+        while not metrics.exists() or not metrics.read_text(encoding="utf-8"):
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        os.kill(self.second_rank(run.pid), signal.SIGKILL)
+        begin = time.monotonic()
+        told = run.communicate(timeout=WAIT_S)[1]
+        self.assertLess(time.monotonic() - begin, 10)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("rank 1", told)
+
+    @staticmethod
+    def second_rank(launcher):
+        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(launcher)], check=True,
+                                capture_output=True, text=True)
+        return max(int(line) for line in listed.stdout.split())
+
+    def test_more_than_there_are_is_refused_before_the_work(self):
+        words = ["train", str(self.config), "--out", "run", "--gpus", str(gpus() + 1)]
+        refused = subprocess.run([SLUICE, *words], cwd=self.path, check=False,
+                                 capture_output=True, text=True)
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn(f"but this process sees {gpus()} GPUs", refused.stderr)
+        on_cpu = subprocess.run([SLUICE, *words[:-1], "2", "--set=run.device=cpu"],
+                                cwd=self.path, check=False, capture_output=True, text=True)
+        self.assertEqual(on_cpu.returncode, 2)
+        self.assertIn('run.device is "cpu"', on_cpu.stderr)
+        self.assertFalse((self.path / "run").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
