@@ -109,9 +109,12 @@ ParamPlan plan_units(const RunSpec& spec, std::vector<offload::ParamUnit> units,
   ParamPlan plan;
   offload::ParamOffloader::Options& options = plan.options;
   std::uint64_t largest = 0;
-  for (std::size_t unit = 0; unit < units.size(); ++unit)
-    if (units[unit].tier == offload::Tier::kNvme)
-      largest = std::max(largest, spec.model.base_layout(static_cast<int>(unit)).elements);
+  for (int unit = 0; unit < spec.model.units(); ++unit) {
+    if (units[static_cast<std::size_t>(unit)].tier != offload::Tier::kNvme) continue;
+    const bool is_whole = spec.model.has_frozen();  // frozen parameters are not divided among ranks
+    largest = std::max(
+        largest, is_whole ? spec.model.base_layout(unit).elements : spec.shard(unit).elements);
+  }
   options.units = std::move(units);
   const config::OffloadParam& asked = config.zero.offload_param;
   if (largest > 0) note_raised_buffers(asked, largest, plan.notes);
