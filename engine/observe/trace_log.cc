@@ -184,6 +184,8 @@ Status TraceLog::write_json(const std::string& path) const {
     const auto placed = place_in_lanes(std::move(tracks[track]), nested);
     std::size_t lanes = 0;
     for (const PlacedSpan& span : placed) lanes = std::max(lanes, span.lane + 1);
+    // One rank has no link.
+    if (placed.empty() && static_cast<TraceTrack>(track) == TraceTrack::kLink) continue;
     write_track(file, track, lanes);
     for (const PlacedSpan& span : placed) write_span(file, span, origin_ns);
   }

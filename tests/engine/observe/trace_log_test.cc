@@ -117,6 +117,18 @@ TEST(TraceLog, WritesATrackAResourceWithNamesTimesAndArguments) {
   EXPECT_EQ(trace.json.at("otherData").at("dropped_spans"), 0);
 }
 
+TEST(TraceLog, HasATrackOfTheLinkWhereRanksHaveUsedIt) {
+  TraceLog log;
+  log.start({.first_step = 3, .last_step = 3});
+  log.begin_step(3, kHour);
+  log.add({TraceTrack::kLink, "h.0", kHour + 1'000, kHour + 2'000, {{{"bytes", 7}}}});
+  const Written trace(log);
+  EXPECT_THAT(trace.thread_names(),
+              ElementsAre("AdamW", "D2H", "H2D", "NVMe read", "NVMe write", "compute", "link"));
+  ASSERT_EQ(trace.spans().size(), 1U);
+  EXPECT_EQ(trace.thread_name(trace.spans()[0]), "link");
+}
+
 TEST(TraceLog, KeepsWhatOverlapsTheStepsAskedFor) {
   TraceLog log;
   log.start({.first_step = 2, .last_step = 3});
