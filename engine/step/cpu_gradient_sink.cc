@@ -229,6 +229,7 @@ Result<GradientTotals> CpuGradientSink::totals() {
   GradientTotals totals;
   if (!options_.ranks.is_alone()) {
     std::vector<offload::SquareSum*> sums;
+    sums.reserve(units_.size());
     for (const Unit& unit : units_) sums.push_back(unit.sum.get());
     SLUICE_RETURN_IF_ERROR(gather_square_sums(options_.ranks, model_, sums));
   }

@@ -163,6 +163,7 @@ class CudaGradientSink final : public GradientSink {
     }
     if (link_ != nullptr) {
       std::vector<offload::SquareSum*> sums;
+      sums.reserve(units_.size());
       for (int index = 0; index < model_.units(); ++index) sums.push_back(at(index).sum.get());
       SLUICE_RETURN_IF_ERROR(gather_square_sums(link_->ranks(), model_, sums));
     }
