@@ -51,6 +51,7 @@ struct HandedOut {
   config::Config config;
   std::optional<engine::CheckpointEntry> from;
   bool on_gpu = false;
+  std::optional<engine::TraceLog::Options> trace;
 };
 
 Result<HandedOut> receive(engine::Communicator& link) {
@@ -70,6 +71,9 @@ Result<HandedOut> receive(engine::Communicator& link) {
     entry.step = content.at("step").get<std::int64_t>();
     handed.from = std::move(entry);
   }
+  if (content.contains("trace"))
+    handed.trace = {.first_step = content.at("trace").at(0).get<std::int64_t>(),
+                    .last_step = content.at("trace").at(1).get<std::int64_t>()};
   return handed;
 }
 
@@ -108,12 +112,14 @@ Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch,
 }
 
 Status hand_out(engine::Communicator& link, const config::Config& config,
-                const std::optional<engine::CheckpointEntry>& from) {
+                const std::optional<engine::CheckpointEntry>& from,
+                const std::optional<engine::TraceLog::Options>& trace) {
   json content = {{"config", config::to_json(config)}, {"on_gpu", engine::uses_cuda(config)}};
   if (from) {
     content["checkpoint"] = from->path;
     content["step"] = from->step;
   }
+  if (trace) content["trace"] = {trace->first_step, trace->last_step};
   return link.all_gather_text(content.dump()).status();
 }
 
@@ -150,6 +156,7 @@ Result<int> follow_first_rank(const engine::RankContext& context, engine::Commun
     }
     SLUICE_ASSIGN_OR_RETURN(const auto run,
                             set_up_run(handed.config, handed.from, {.link = &link}));
+    if (handed.trace) run->trace().start(*handed.trace);
     return run->follow();
   };
   Status done;
