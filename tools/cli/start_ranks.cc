@@ -152,18 +152,18 @@ struct Child {
 class Grace {
  public:
   void begin() {
-    if (!asks_at_) asks_at_ = Clock::now() + std::chrono::seconds(15);
+    if (!due_at_) due_at_ = Clock::now() + std::chrono::seconds(5);
   }
   // The signal that is due now, or 0.
   int due() {
-    if (!asks_at_ || Clock::now() < *asks_at_) return 0;
-    asks_at_ = Clock::now() + std::chrono::seconds(15);
+    if (!due_at_ || Clock::now() < *due_at_) return 0;
+    due_at_ = Clock::now() + std::chrono::minutes(1);
     return std::exchange(has_asked_, true) ? SIGKILL : SIGTERM;
   }
 
  private:
   using Clock = std::chrono::steady_clock;
-  std::optional<Clock::time_point> asks_at_;
+  std::optional<Clock::time_point> due_at_;
   bool has_asked_ = false;
 };
 
@@ -244,6 +244,7 @@ Result<std::string> remote_line(const std::vector<std::string>& words, const Hos
   for (char** it = environ; *it != nullptr; ++it) {
     const std::string_view variable(*it);
     const auto begins = [&](std::string_view name) { return variable.starts_with(name); };
+    if (begins("NCCL_HOSTID=")) continue;  // of this one
     if (begins("NCCL_") || begins("OMP_") || begins("PATH=") || begins("LD_LIBRARY_PATH="))
       line += " " + shell_word(std::string(variable));
   }

@@ -103,6 +103,9 @@ Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch,
     return engine::make_mpi_communicator(options);
   }
   engine::TcpOptions options;
+  // As NCCL has it, which would otherwise see other hosts than Sluice does.
+  const char* const host = std::getenv("NCCL_HOSTID");  // NOLINT(concurrency-mt-unsafe): likewise
+  if (host != nullptr) options.host = host;
   options.collective_timeout = kMostPatience;
   options.context = launch.context;
   options.master_address = launch.master_address;

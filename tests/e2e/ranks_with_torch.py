@@ -1,13 +1,14 @@
-"""30 steps of sluice train on several ranks beside PyTorch's DistributedDataParallel, in fp32.
+"""`sluice train` on several ranks beside PyTorch: DistributedDataParallel's losses, and torchrun.
 
-From the same weights, with the same micro-batches on each rank. The programs are the environment's
-SLUICE and PRINT_SAMPLES.
+The programs are the environment's SLUICE and PRINT_SAMPLES.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import unittest
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from reference_gpt import GPT2LMHeadModel, MISSING, loss_of, make_model, windows
-from sluice_runs import SluiceRuns
+from sluice_runs import SLUICE, WAIT_S, SluiceRuns
 
 PRINT_SAMPLES = os.path.abspath(os.environ.get("PRINT_SAMPLES", "build/bin/print_samples"))
 STEPS, MICRO, ACCUMULATION, CLIP, SHUFFLE_SEED = 30, 2, 2, 1.6, 11
@@ -75,6 +76,8 @@ def run_rank(path):
 
 @unittest.skipIf(MISSING, MISSING)
 class RanksAgainstDdp(SluiceRuns):
+    """In fp32, from the same weights, with the same micro-batches on each rank."""
+
     def ours(self, world):
         run = {"train_micro_batch_size_per_gpu": MICRO,
                "gradient_accumulation_steps": ACCUMULATION, "gradient_clipping": CLIP,
@@ -115,6 +118,52 @@ class RanksAgainstDdp(SluiceRuns):
             print(f"{world} ranks: loss {ours[0]:.3f} -> {ours[-1]:.3f}, "
                   f"worst difference {worst:.1e}")
             self.assertLess(worst, FURTHEST)
+
+
+def rank_of(launcher, rank):
+    """The process of that rank among the launcher's children."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((process / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1])
+            variables = (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if parent == launcher and f"RANK={rank}".encode() in variables:
+            return int(process.name)
+    raise AssertionError(f"no rank {rank}")
+
+
+class Torchrun(SluiceRuns):
+    def test_starts_ranks_again_which_go_on_from_the_last_checkpoint(self):
+        self.tokens("train.bin", 20000, seed=4)
+        run = {"train_batch_size": 4, "train_micro_batch_size_per_gpu": 1,
+               "optimizer": {"type": "AdamW", "params": ADAMW}, "model": {**SHAPE, "dropout": 0.1},
+               "data": {"train": [str(self.path / "train.bin")], "dtype": "uint16"},
+               "run": {"steps": 300, "device": "cpu", "cpu_threads": 1, "lanes": 2,
+                       "checkpoint_every": 20}}
+        config = self.write_run(run)
+        command = ["--nproc-per-node", "2", "--no-python", SLUICE, "train", str(config)]
+        weights = [self.path / f"{name}.safetensors" for name in ("undisturbed", "again")]
+        self.sluice("train", config, "--out", self.path / "undisturbed", "--save-weights",
+                    weights[0])
+        elastic = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", "--max-restarts", "2",
+             "--monitor-interval", "0.2", "--rdzv-backend", "c10d", "--rdzv-endpoint",
+             "localhost:0", *command, "--out", str(self.path / "again"), "--resume",
+             "--save-weights", str(weights[1])], stdin=subprocess.DEVNULL, text=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.addCleanup(elastic.kill)
+        checkpoints = self.path / "again/checkpoints"
+        end = time.monotonic() + WAIT_S
+        while not list(checkpoints.glob("step-*/checkpoint.json")):
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+        os.kill(rank_of(elastic.pid, 1), signal.SIGKILL)
+        told = elastic.communicate(timeout=WAIT_S)[1]
+        self.assertEqual(elastic.returncode, 0, told)
+        self.assertIn("continuing from", told)
+        self.assertEqual(weights[1].read_bytes(), weights[0].read_bytes())
 
 
 if __name__ == "__main__":
