@@ -98,6 +98,23 @@ class Ranks(SluiceRuns):
                 subprocess.run(["rm", "-r", left], check=True)
         self.assertEqual(list((self.path / "drive").glob("*")), [])
 
+    def test_have_the_same_bits_of_a_llama_in_waves_at_each_stage(self):
+        llama = [f"--set=model.{setting}" for setting in (
+            "preset=custom", "family=llama", "architecture=qwen3", "kv_heads=1", "head_dim=16",
+            "ffn_multiplier=3", "dropout=0")]
+        steps = ["--steps", 20, "--set=train_batch_size=8", "--set=run.checkpoint_at_end=false",
+                 "--set=run.checkpoint_every=0"]
+        self.train(1, "--out", "one", *llama, *steps, "--save-weights", "one.safetensors")
+        for number, (world, more) in enumerate((
+                (2, ["--set=zero_optimization.stage=0"]),
+                (4, ["--set=zero_optimization.stage=1", "--set=placement.wave_micro_batches=1"]),
+                (2, ["--set=zero_optimization.stage=2", "--set=placement.wave_micro_batches=2"]),
+                (4, self.on_nvme()))):
+            self.train(world, "--out", f"run{number}", *llama, *steps, *more, "--save-weights",
+                       f"{number}.safetensors")
+            self.assertEqual(self.weights(f"{number}.safetensors"), self.weights("one.safetensors"),
+                             more)
+
     def test_a_rank_that_is_killed_ends_all_with_its_name(self):
         ranks = self.start(3, "--out", "run", "--steps", 100000, "--set=run.lanes=3",
                            "--set=train_batch_size=3", "--set=run.checkpoint_every=0")

@@ -160,6 +160,7 @@ class Grace {
     due_at_ = Clock::now() + std::chrono::minutes(1);
     return std::exchange(has_asked_, true) ? SIGKILL : SIGTERM;
   }
+  bool has_asked() const { return has_asked_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -187,7 +188,7 @@ int wait_for_all(std::vector<Child> children) {
       if (code != 0) grace.begin();
       if (code != 0 && !child.host.empty())
         std::cerr << "host " << child.host << ": its ranks ended with exit code " << code << "\n";
-      (&child == children.data() ? first_code : other_code) = code;
+      if (!grace.has_asked()) (&child == children.data() ? first_code : other_code) = code;
       child.process = 0;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
