@@ -5,8 +5,8 @@
 // fits is counted and left out. A span belongs to the trace when it overlaps the time of the
 // requested steps, even when it ends after them.
 //
-// A trace of several ranks has a process for each: the others' events() are written with those of the
-// one that writes.
+// A trace of several ranks has a process for each: the others' events() are written with those of
+// the one that writes.
 //
 // Threads: add() and active() from any, at once, without locks; the rest from one, events() and
 //          write_json() when no thread adds any longer.

@@ -133,8 +133,8 @@ Status TrainingRun::write_trace(const std::string& path) {
   return trace_.write_json(path, own, others);
 }
 
-// Hosts have clocks of their own: those of two are compared when all leave a barrier. What is said
-// is of the first rank alone; the others send theirs and get back what was of no use.
+// Hosts have clocks of their own: those of two are compared when all leave a barrier. The result is
+// of use to the first rank alone.
 Result<TraceLog::Others> TrainingRun::gather_traces(TraceProcess& own) {
   const SteadyClock clock;
   trace_.end_steps(clock.now_ns());
