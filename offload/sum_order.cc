@@ -8,7 +8,22 @@
 namespace sluice::offload {
 namespace {
 
-int ones(std::int64_t number) { return std::popcount(static_cast<std::uint64_t>(number)); }
+std::uint64_t lowest_bit(std::int64_t number) {
+  const auto bits = static_cast<std::uint64_t>(number);
+  return bits & (~bits + 1);
+}
+
+// How many lanes the largest whole subtree has that begins with `first` and ends before `end`.
+std::int64_t subtree_at(std::int64_t first, std::int64_t end) {
+  const std::uint64_t room = std::bit_floor(static_cast<std::uint64_t>(end - first));
+  return static_cast<std::int64_t>(first == 0 ? room : std::min(room, lowest_bit(first)));
+}
+
+// What ends with the last lane is as whole as if more of them followed.
+std::int64_t end_of_tree(std::int64_t end, std::int64_t lanes) {
+  return end == lanes ? static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(lanes)))
+                      : end;
+}
 
 }  // namespace
 
@@ -23,9 +38,38 @@ bool SumOrder::divides(const Parts& parts) {
          parts.micro_batches % (parts.lanes * parts.rounds) == 0;
 }
 
+int SumOrder::subtrees(std::int64_t first, std::int64_t end) const {
+  const std::int64_t lanes = all_lanes();
+  const std::int64_t whole_end = end_of_tree(end, lanes);
+  int count = 0;
+  for (; first < end; first += subtree_at(first, whole_end)) ++count;
+  return count;
+}
+
+int SumOrder::roots_of(int rank) const {
+  return subtrees(rank * parts_.lanes, (rank + 1) * parts_.lanes);
+}
+
+int SumOrder::most_roots() const {
+  int most = 1;
+  for (int rank = 0; rank < parts_.ranks.world; ++rank) most = std::max(most, roots_of(rank));
+  return most;
+}
+
+// One rank has added them up; several have not yet.
+int SumOrder::below(std::int64_t round) const {
+  if (is_alone()) return round > 0 ? 1 : 0;
+  return static_cast<int>(round) * roots_of(parts_.ranks.rank);
+}
+
+int SumOrder::own_subtrees(std::int64_t lane) const {
+  const std::int64_t first = parts_.ranks.rank * parts_.lanes;
+  return subtrees(first, first + lane % parts_.lanes);
+}
+
 int SumOrder::level(std::int64_t micro_batch) const {
   const std::int64_t lane = micro_batch / of_a_lane_;
-  return below(lane / parts_.lanes) + ones(lane % parts_.lanes);
+  return below(lane / parts_.lanes) + own_subtrees(lane);
 }
 
 int SumOrder::folds_behind(std::int64_t micro_batch) const {
@@ -34,18 +78,68 @@ int SumOrder::folds_behind(std::int64_t micro_batch) const {
 
 int SumOrder::open_sums(std::int64_t micro_batches) const {
   const std::int64_t lane = micro_batches / of_a_lane_;
-  const std::int64_t round = lane / parts_.lanes;
-  const int complete = below(round) + ones(lane % parts_.lanes);
+  const int complete = below(lane / parts_.lanes) + own_subtrees(lane);
   return complete + (micro_batches % of_a_lane_ == 0 ? 0 : 1);
 }
 
 HeldSums SumOrder::held(const Waves& waves) const {
-  HeldSums held;
-  for (std::int64_t lane = 0; lane < lanes(); ++lane)
-    held.levels = std::max(held.levels, level(lane * of_a_lane_) + 1);
-  for (int wave = 1; wave < waves.count(); ++wave)
-    held.kept = std::max(held.kept, open_sums(waves.first(wave)));
+  HeldSums held{.exchanges = exchanges()};
+  Parts parts = parts_;
+  for (parts.ranks.rank = 0; parts.ranks.rank < parts.ranks.world; ++parts.ranks.rank) {
+    const SumOrder of_rank(parts);
+    for (std::int64_t lane = 0; lane < lanes(); ++lane)
+      held.levels = std::max(held.levels, of_rank.level(lane * of_a_lane_) + 1);
+    for (int wave = 1; wave < waves.count(); ++wave)
+      held.kept = std::max(held.kept, of_rank.open_sums(waves.first(wave)));
+  }
   return held;
+}
+
+std::int64_t SumOrder::number_in_step(std::int64_t micro_batch, int rank) const {
+  const std::int64_t of_a_round = of_a_lane_ * parts_.lanes;
+  const std::int64_t round = micro_batch / of_a_round;
+  return (round * parts_.ranks.world + rank) * of_a_round + micro_batch % of_a_round;
+}
+
+int SumOrder::roots() const {
+  return is_alone() ? 1 : static_cast<int>(parts_.rounds) * roots_of(parts_.ranks.rank);
+}
+
+int SumOrder::exchanges() const {
+  return is_alone() ? 1 : static_cast<int>(parts_.rounds) * most_roots();
+}
+
+int SumOrder::exchange(int number) const {
+  const int of_a_round = most_roots();
+  const int own = roots_of(parts_.ranks.rank);
+  const int root = number % of_a_round;
+  return number / of_a_round * own + std::min(root, own - 1);
+}
+
+std::vector<SumOrder::Addition> SumOrder::additions() const {
+  std::vector<Addition> all;
+  if (is_alone()) return all;
+  const int world = parts_.ranks.world;
+  const int of_a_round = most_roots();
+  for (int round = 0; round < static_cast<int>(parts_.rounds); ++round) {
+    std::vector<int> sums;  // of the round, that are not added up yet
+    const auto fold = [&] {
+      const int from = sums.back();
+      sums.pop_back();
+      all.push_back({.to = sums.back(), .from = from});
+    };
+    for (int rank = 0; rank < world; ++rank) {
+      const std::int64_t end = (rank + 1) * parts_.lanes;
+      std::int64_t lane = rank * parts_.lanes;
+      for (int root = 0; lane < end; ++root) {
+        lane = std::min(end, lane + subtree_at(lane, end_of_tree(end, all_lanes())));
+        sums.push_back((round * of_a_round + root) * world + rank);
+        while (static_cast<int>(sums.size()) > subtrees(0, lane)) fold();
+      }
+    }
+    if (round > 0) all.push_back({.to = 0, .from = sums.front()});
+  }
+  return all;
 }
 
 }  // namespace sluice::offload

@@ -61,12 +61,14 @@ std::uint64_t cpu_sink_accumulator_bytes(const ModelLayout& model, GradType type
          static_cast<std::uint64_t>(sums.levels) * borrowed;
 }
 
-std::uint64_t cpu_sink_exchange_bytes(const ModelLayout& model, const RankPart& ranks) {
+std::uint64_t cpu_sink_exchange_bytes(const ModelLayout& model, const HeldSums& sums,
+                                      const RankPart& ranks) {
   if (ranks.world == 1) return 0;
   std::uint64_t most = 0;
   for (int unit = 0; unit < model.units(); ++unit)
     most = std::max(most, model.layout(unit).elements);
-  return (offload::gathered_elements(most, ranks.world) +
+  return (static_cast<std::uint64_t>(sums.exchanges) *
+              offload::gathered_elements(most, ranks.world) +
           offload::shard_piece_elements(most, ranks.world)) *
          sizeof(float);
 }
@@ -75,7 +77,7 @@ std::uint64_t planned_cpu_sink_bytes(const ModelLayout& model, GradType type, co
                                      const RankPart& ranks) {
   return cpu_sink_gradient_bytes(model, type, ranks) +
          cpu_sink_accumulator_bytes(model, type, sums, ranks) +
-         cpu_sink_exchange_bytes(model, ranks);
+         cpu_sink_exchange_bytes(model, sums, ranks);
 }
 
 }  // namespace sluice::engine

@@ -38,7 +38,8 @@ std::uint64_t cpu_sink_accumulator_bytes(const ModelLayout& model, offload::Grad
                                          const offload::RankPart& ranks = {});
 
 // What ranks send each other of a unit, and what they have added up of it.
-std::uint64_t cpu_sink_exchange_bytes(const ModelLayout& model, const offload::RankPart& ranks);
+std::uint64_t cpu_sink_exchange_bytes(const ModelLayout& model, const offload::HeldSums& sums,
+                                      const offload::RankPart& ranks);
 
 std::uint64_t planned_cpu_sink_bytes(const ModelLayout& model, offload::GradType type,
                                      const offload::HeldSums& sums,

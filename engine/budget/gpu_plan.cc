@@ -142,7 +142,8 @@ UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradTyp
           .square_sums = align_up(
               offload::sum_node_count(shard.first_element, shard.elements) * sizeof(double),
               kGradientAlignment),
-          .exchanged = exchanged_elements(layout, ranks.world) * sizeof(float),
+          .exchanged = static_cast<std::uint64_t>(sums.exchanges) *
+                       exchanged_elements(layout, ranks.world) * sizeof(float),
           .reduced_shard =
               ranks.world > 1 && model.lends(unit)
                   ? offload::shard_piece_elements(layout.elements, ranks.world) * sizeof(float)

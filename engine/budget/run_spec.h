@@ -63,7 +63,8 @@ struct RunSpec {
   offload::SumOrder sum_order() const {
     return offload::SumOrder({.micro_batches = config.batch.accumulation,
                               .lanes = config.run.lanes / ranks.world,
-                              .rounds = config.run.rounds});
+                              .rounds = config.run.rounds,
+                              .ranks = ranks});
   }
   // Of a unit's gradients.
   offload::HeldSums sums() const {

@@ -150,7 +150,7 @@ std::string nearest_divisors(std::int64_t number, std::int64_t to) {
 
 void derive_batch_sizes(Derivation& derivation) { Batch(derivation).complete(); }
 
-// Each rank has as many lanes, which are a whole subtree of theirs: a power of two of them.
+// Each rank has as many lanes.
 void check_lanes_of_ranks(Derivation& derivation) {
   const std::int64_t world = derivation.config.world_size;
   Run& run = derivation.config.run;
@@ -160,13 +160,11 @@ void check_lanes_of_ranks(Derivation& derivation) {
     derivation.note("run.lanes", "one for each of " + std::to_string(world) + " ranks");
     return;
   }
-  const std::int64_t each = run.lanes / world;
-  if (run.lanes % world == 0 && (each & (each - 1)) == 0) return;
-  std::int64_t below = world;
-  while (2 * below < run.lanes) below *= 2;
+  if (run.lanes % world == 0) return;
+  const std::int64_t below = std::max(run.lanes / world, std::int64_t{1}) * world;
   derivation.reject("run.lanes " + std::to_string(run.lanes) + " cannot be dealt to " +
-                    std::to_string(world) + " ranks, each with a power of two of them: set it to " +
-                    std::to_string(below) + " or " + std::to_string(2 * below));
+                    std::to_string(world) + " ranks, as many to each: set it to " +
+                    std::to_string(below) + " or " + std::to_string(below + world));
 }
 
 void check_lanes(Derivation& derivation) {

@@ -66,10 +66,6 @@ std::string keep_decayed_parameters(const std::string& stored, Resolved& resolve
 std::string keep_lanes(const KeptLanes& had, Resolved& resolved) {
   Run& run = resolved.config.run;
   const std::int64_t world = resolved.config.world_size;
-  const auto fits_ranks = [world](std::int64_t lanes) {
-    const std::int64_t each = lanes / world;
-    return world == 1 || (lanes % world == 0 && (each & (each - 1)) == 0);
-  };
   const KeptLanes now{.lanes = is_given(resolved, "run.lanes") ? run.lanes : had.lanes,
                       .rounds = is_given(resolved, "run.rounds") ? run.rounds : had.rounds};
   const std::int64_t micro_batches =
@@ -77,13 +73,11 @@ std::string keep_lanes(const KeptLanes& had, Resolved& resolved) {
   if (!offload::SumOrder::divides(
           {.micro_batches = micro_batches, .lanes = now.lanes, .rounds = now.rounds}))
     return {};
-  const bool has_rounds = world > 1 && now.rounds > 1;
-  if (!fits_ranks(now.lanes) || has_rounds) {
-    return "gradients were added up in " +
-           (has_rounds ? std::to_string(had.rounds) + " rounds"
-                       : std::to_string(had.lanes) + (had.lanes == 1 ? " lane" : " lanes")) +
-           ", which " + std::to_string(world) + " ranks cannot share; from here on in " +
-           std::to_string(run.lanes) + " lanes of one round";
+  if (now.lanes % world != 0) {
+    return "gradients were added up in " + std::to_string(had.lanes) +
+           (had.lanes == 1 ? " lane" : " lanes") + ", which " + std::to_string(world) +
+           " ranks cannot share; from here on in " + std::to_string(run.lanes) +
+           ", so their last bits differ from those of the ranks before";
   }
   run.lanes = now.lanes;
   run.rounds = now.rounds;

@@ -55,7 +55,9 @@ LossSum EvaluationRun::evaluate(const Progress& progress) {
   LossSum loss;
   for (std::uint64_t first = 0; first < total; first += group) {
     const std::uint64_t samples = std::min(group, total - first);
-    evaluate_batch(parts(), data_->validation_batch(first, samples, compute_device(plan_)), loss);
+    for (const LossSum& of_micro_batch :
+         evaluate_batch(parts(), data_->validation_batch(first, samples, compute_device(plan_))))
+      loss += of_micro_batch;
     if (progress) progress(first + samples, total);
   }
   return loss;

@@ -57,13 +57,12 @@ std::uint64_t RunData::validation_samples() const {
   return validation_batches_ < all / rows ? validation_batches_ * rows : all;
 }
 
-StepBatch RunData::training_batch(std::uint64_t first, std::uint64_t samples,
-                                  at::Device device) const {
-  StepBatch batch = read(training(), first, samples, device);
-  batch.source_of = [this, first, samples](std::size_t micro_batch) {
-    const auto rows = static_cast<std::uint64_t>(micro_batch_);
-    const std::uint64_t begin = first + micro_batch * rows;
-    return source_of(begin, std::min(begin + rows, first + samples));
+StepBatch RunData::training_batch(std::vector<std::uint64_t> firsts, at::Device device) const {
+  StepBatch batch;
+  for (const std::uint64_t first : firsts) read(training(), first, micro_batch_, device, batch);
+  batch.source_of = [this, firsts = std::move(firsts)](std::size_t micro_batch) {
+    const std::uint64_t first = firsts[micro_batch];
+    return source_of(first, first + static_cast<std::uint64_t>(micro_batch_));
   };
   return batch;
 }
@@ -88,48 +87,48 @@ std::string RunData::source_of(std::uint64_t begin, std::uint64_t end) const {
 
 StepBatch RunData::validation_batch(std::uint64_t first, std::uint64_t samples,
                                     at::Device device) const {
-  return read(validation(), first, samples, device);
+  StepBatch batch;
+  const std::uint64_t end = first + samples;
+  for (const auto rows = static_cast<std::uint64_t>(micro_batch_); first < end; first += rows)
+    read(validation(), first, static_cast<std::int64_t>(std::min(rows, end - first)), device,
+         batch);
+  return batch;
 }
 
-StepBatch RunData::read(const data::SampleSource& source, std::uint64_t first,
-                        std::uint64_t samples, at::Device device) const {
+void RunData::read(const data::SampleSource& source, std::uint64_t first, std::int64_t rows,
+                   at::Device device, StepBatch& batch) const {
   static_assert(data::kIgnoredSample == kIgnoredTarget);
   const std::int64_t length = sequence_tokens_;
-  StepBatch batch;
-  for (const std::uint64_t end = first + samples; first < end;) {
-    const std::int64_t rows = std::min(micro_batch_, static_cast<std::int64_t>(end - first));
-    const at::Tensor inputs = at::empty({rows, length}, at::kLong);
-    const at::Tensor targets = at::empty({rows, length}, at::kLong);
-    const at::Tensor positions = at::empty({rows, length}, at::kLong);
-    std::vector<std::int32_t> starts;
-    std::int64_t counted = 0;
-    for (std::int64_t number = 0; number < rows; ++number) {
-      const auto of_row = [&](const at::Tensor& all) {
-        return std::span(all.data_ptr<std::int64_t>() + number * length,
-                         static_cast<std::size_t>(length));
-      };
-      data::SampleRow row{.inputs = of_row(inputs),
-                          .targets = of_row(targets),
-                          .positions = of_row(positions),
-                          .begins = {}};
-      must(source.read(first++, row));
-      counted += row.counted;
-      for (const std::int64_t begin : row.begins)
-        starts.push_back(static_cast<std::int32_t>(number * length + begin));
-    }
-    batch.inputs.push_back(inputs.to(device));
-    batch.targets.push_back(targets.to(device));
-    if (!source.has_documents()) continue;
-    batch.counted_targets.push_back(counted);
-    starts.push_back(static_cast<std::int32_t>(rows * length));
-    Documents documents;
-    for (std::size_t i = 0; i + 1 < starts.size(); ++i)
-      documents.longest = std::max<std::int64_t>(documents.longest, starts[i + 1] - starts[i]);
-    documents.positions = positions.to(device);
-    documents.starts = at::tensor(starts, at::kInt).to(device);
-    batch.documents.push_back(std::move(documents));
+  const at::Tensor inputs = at::empty({rows, length}, at::kLong);
+  const at::Tensor targets = at::empty({rows, length}, at::kLong);
+  const at::Tensor positions = at::empty({rows, length}, at::kLong);
+  std::vector<std::int32_t> starts;
+  std::int64_t counted = 0;
+  for (std::int64_t number = 0; number < rows; ++number) {
+    const auto of_row = [&](const at::Tensor& all) {
+      return std::span(all.data_ptr<std::int64_t>() + number * length,
+                       static_cast<std::size_t>(length));
+    };
+    data::SampleRow row{.inputs = of_row(inputs),
+                        .targets = of_row(targets),
+                        .positions = of_row(positions),
+                        .begins = {}};
+    must(source.read(first++, row));
+    counted += row.counted;
+    for (const std::int64_t begin : row.begins)
+      starts.push_back(static_cast<std::int32_t>(number * length + begin));
   }
-  return batch;
+  batch.inputs.push_back(inputs.to(device));
+  batch.targets.push_back(targets.to(device));
+  if (!source.has_documents()) return;
+  batch.counted_targets.push_back(counted);
+  starts.push_back(static_cast<std::int32_t>(rows * length));
+  Documents documents;
+  for (std::size_t i = 0; i + 1 < starts.size(); ++i)
+    documents.longest = std::max<std::int64_t>(documents.longest, starts[i + 1] - starts[i]);
+  documents.positions = positions.to(device);
+  documents.starts = at::tensor(starts, at::kInt).to(device);
+  batch.documents.push_back(std::move(documents));
 }
 
 }  // namespace sluice::engine

@@ -37,17 +37,19 @@ class RunData {
   // run.eval_batches micro-batches, or all there are if that is less.
   std::uint64_t validation_samples() const;
 
-  // Samples [first, first + samples) in micro-batches; the last one may be smaller. A batch to
-  // train on must not outlive this, which it asks for its source.
-  StepBatch training_batch(std::uint64_t first, std::uint64_t samples, at::Device device) const;
+  // Whole micro-batches, each of consecutive samples from the given one on. The batch must not
+  // outlive this, which it asks for its source.
+  StepBatch training_batch(std::vector<std::uint64_t> firsts, at::Device device) const;
+  // Samples [first, first + samples) in micro-batches; the last one may be smaller.
   StepBatch validation_batch(std::uint64_t first, std::uint64_t samples, at::Device device) const;
 
  private:
   RunData(const config::Config& config, RunSamples samples);
   const data::SampleSource& training() const { return *samples_.training(); }
   std::string source_of(std::uint64_t begin, std::uint64_t end) const;
-  StepBatch read(const data::SampleSource& source, std::uint64_t first, std::uint64_t samples,
-                 at::Device device) const;
+  // Adds a micro-batch of so many samples.
+  void read(const data::SampleSource& source, std::uint64_t first, std::int64_t rows,
+            at::Device device, StepBatch& batch) const;
 
   std::int64_t micro_batch_;
   std::int64_t sequence_tokens_;

@@ -22,7 +22,6 @@ Status check_ranks(const config::Config& config, int world) {
   };
   if (config.lora.rank > 0) return refused("training adapters (recipe.lora)");
   if (config.run.hash_units) return refused("run.hash_units");
-  if (config.run.rounds > 1) return refused("run.rounds above 1");
   return {};
 }
 

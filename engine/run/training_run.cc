@@ -200,7 +200,8 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .run_seed = static_cast<std::uint64_t>(config.run.seed),
                        .prefetch_units = plan.fetching.prefetch_units,
                        .hash_widths = hash_widths(config, plan),
-                       .ranks = run->ranks_},
+                       .ranks = run->ranks_,
+                       .order = plan.sum_order},
       Trainer::Parts{.model = run->model_.get(),
                      .parameters = &run->parameters_->units(),
                      .gradients = run->gradients_.get(),
@@ -400,13 +401,18 @@ StepOutcome TrainingRun::step() {
 }
 
 StepOutcome TrainingRun::one_step() {
-  const auto samples = static_cast<std::uint64_t>(config_.batch.micro * config_.batch.accumulation);
-  // The first rank has the step's first samples, as it has its first lanes.
-  const std::uint64_t first =
-      trainer_->state().samples_drawn + samples * static_cast<std::uint64_t>(ranks_.part.rank);
+  const auto rows = static_cast<std::uint64_t>(config_.batch.micro);
+  const auto micro_batches = static_cast<std::uint64_t>(config_.batch.accumulation);
+  std::vector<std::uint64_t> firsts;
+  firsts.reserve(micro_batches);
+  for (std::int64_t m = 0; m < config_.batch.accumulation; ++m) {
+    const auto number =
+        static_cast<std::uint64_t>(plan_.sum_order.number_in_step(m, ranks_.part.rank));
+    firsts.push_back(trainer_->state().samples_drawn + number * rows);
+  }
   StepOutcome outcome =
-      trainer_->step(data_->training_batch(first, samples, compute_device(plan_)));
-  trainer_->count_samples(samples * static_cast<std::uint64_t>(ranks_.part.world));
+      trainer_->step(data_->training_batch(std::move(firsts), compute_device(plan_)));
+  trainer_->count_samples(rows * micro_batches * static_cast<std::uint64_t>(ranks_.part.world));
   must(share_figures(outcome));
   return outcome;
 }
@@ -420,18 +426,39 @@ double TrainingRun::evaluate() {
   return loss;
 }
 
-// All ranks evaluate all of it: parameters have to be gathered by all.
+// All ranks pass as often, since all gather the parameters.
 double TrainingRun::evaluate_all() {
-  const std::uint64_t total = data_->validation_samples();
-  const std::uint64_t group =
-      plan_.activations.evaluation_micro_batches * static_cast<std::uint64_t>(config_.batch.micro);
+  const std::uint64_t of_a_pass =
+      evaluation_group() * static_cast<std::uint64_t>(ranks_.part.world);
   LossSum loss;
-  for (std::uint64_t first = 0; first < total; first += group) {
-    trainer_->evaluate(
-        data_->validation_batch(first, std::min(group, total - first), compute_device(plan_)),
-        loss);
-  }
+  for (std::uint64_t first = 0; first < data_->validation_samples(); first += of_a_pass)
+    loss = evaluate_pass(first, loss);
   return loss.mean();
+}
+
+// Samples of one rank that are evaluated together.
+std::uint64_t TrainingRun::evaluation_group() const {
+  return plan_.activations.evaluation_micro_batches *
+         static_cast<std::uint64_t>(config_.batch.micro);
+}
+
+// Of the samples from `first` on, a group of each rank, those of the first rank first. Micro-batches
+// are added in their order, whichever ranks they were with.
+LossSum TrainingRun::evaluate_pass(std::uint64_t first, LossSum total) {
+  const std::uint64_t end = data_->validation_samples();
+  const std::uint64_t begin =
+      std::min(first + evaluation_group() * static_cast<std::uint64_t>(ranks_.part.rank), end);
+  std::vector<LossSum> sums = trainer_->evaluate(data_->validation_batch(
+      begin, std::min(evaluation_group(), end - begin), compute_device(plan_)));
+  if (!ranks_.is_alone()) {
+    sums.resize(plan_.activations.evaluation_micro_batches);  // what there is not adds nothing
+    std::vector<LossSum> all(sums.size() * static_cast<std::size_t>(ranks_.part.world));
+    must(ranks_.link->all_gather(std::as_bytes(std::span(sums)),
+                                 std::as_writable_bytes(std::span(all))));
+    sums = std::move(all);
+  }
+  for (const LossSum& of_micro_batch : sums) total += of_micro_batch;
+  return total;
 }
 
 std::uint64_t TrainingRun::gpu_pinned_bytes() const { return plan_.cuda ? cuda_pinned_bytes() : 0; }

@@ -136,6 +136,8 @@ class TrainingRun {
   Result<TraceLog::Others> gather_traces(TraceProcess& own);
   StepOutcome one_step();
   double evaluate_all();
+  LossSum evaluate_pass(std::uint64_t first, LossSum total);
+  std::uint64_t evaluation_group() const;
   Status open_drives_in_turn();
   Status connect_gpus();
   Status limit_gpu();

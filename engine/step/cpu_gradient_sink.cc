@@ -115,10 +115,11 @@ CpuGradientSink::CpuGradientSink(const ModelLayout& model, aio::Executor& execut
       accumulators_(std::move(accumulators)),
       units_(static_cast<std::size_t>(model.units())),
       model_(model),
-      reduction_(options.ranks, most_elements(model)),
+      reduction_(options.ranks, options.order, most_elements(model)),
       shard_(options.ranks.is_alone()
                  ? 0
-                 : offload::shard_piece_elements(most_elements(model), options.ranks.part.world)) {
+                 : offload::shard_piece_elements(most_elements(model), options.ranks.part.world)),
+      roots_(static_cast<std::size_t>(options.order.roots())) {
   Places places(model, options_, host_.data(), accumulators_.data());
   std::uint64_t offset_bytes = 0;
   for (int index = 0; index < model.units(); ++index) {
@@ -134,9 +135,13 @@ CpuGradientSink::CpuGradientSink(const ModelLayout& model, aio::Executor& execut
     unit.sums = places.next(index, gradient_bytes);
     unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
     for (const int lender : model.lenders(index)) {
-      const UnitViews own = views_at(model.layout(lender), at(lender).sums[0].own.data());
-      const UnitViews sums = views_at(model.borrowed_sums(index), unit.sums[0].borrowed.data());
-      at(lender).borrowed_by.add(model, lender, own, index, sums);
+      at(lender).borrowed_by.resize(roots_.size());
+      for (std::size_t level = 0; level < roots_.size(); ++level) {
+        const UnitViews own = views_at(model.layout(lender), at(lender).sums[level].own.data());
+        const UnitViews sums =
+            views_at(model.borrowed_sums(index), unit.sums[level].borrowed.data());
+        at(lender).borrowed_by[level].add(model, lender, own, index, sums);
+      }
     }
   }
 }
@@ -203,19 +208,21 @@ Status CpuGradientSink::finish(int index) {
 Result<const float*> CpuGradientSink::reduced(int index) {
   const Unit& unit = at(index);
   if (options_.ranks.is_alone()) {
-    unit.borrowed_by.take_over();
+    for (const BorrowedSums& borrowed : unit.borrowed_by) borrowed.take_over();
     return unit.sums[0].own.data();
   }
   const std::uint64_t gathered =
       offload::gathered_elements(unit.elements, options_.ranks.part.world);
-  const std::span<float> own(unit.sums[0].own.data(), gathered);
-  SLUICE_ASSIGN_OR_RETURN(const std::span<float> first, reduction_.reduce(own));
-  if (unit.borrowed_by.uses() == 0) return first.data();
+  for (std::size_t level = 0; level < roots_.size(); ++level)
+    roots_[level] = unit.sums[level].own.data();
+  SLUICE_ASSIGN_OR_RETURN(const std::span<float> first, reduction_.reduce(roots_, gathered));
+  if (unit.borrowed_by.empty()) return first.data();
   std::copy(first.begin(), first.end(), shard_.begin());
-  for (int use = 0; use < unit.borrowed_by.uses(); ++use) {
-    unit.borrowed_by.lay_out(use);
-    SLUICE_ASSIGN_OR_RETURN(const std::span<float> sum, reduction_.reduce(own));
-    for (const offload::ElementRange& range : unit.borrowed_by.ranges(use)) {
+  const BorrowedSums& borrowed = unit.borrowed_by.front();
+  for (int use = 0; use < borrowed.uses(); ++use) {
+    for (const BorrowedSums& of_level : unit.borrowed_by) of_level.lay_out(use);
+    SLUICE_ASSIGN_OR_RETURN(const std::span<float> sum, reduction_.reduce(roots_, gathered));
+    for (const offload::ElementRange& range : borrowed.ranges(use)) {
       const std::uint64_t begin = std::max(range.first, unit.shard.first_element);
       const std::uint64_t end = std::min(range.first + range.elements, unit.shard.end());
       for (std::uint64_t i = begin; i < end; ++i)

@@ -53,14 +53,15 @@ class CudaGradientSink final : public GradientSink {
         copies_(c10::cuda::getStreamFromPool(false)),
         fetches_(c10::cuda::getStreamFromPool(false)),
         kept_(on_gpu(footprint.kept_bytes(), at::kByte)),
-        units_(static_cast<std::size_t>(model.units())) {
+        units_(static_cast<std::size_t>(model.units())),
+        roots_(static_cast<std::size_t>(options_.order.roots())) {
     for (Stage& stage : stages_) stage.memory = on_gpu(footprint.stage_bytes(), at::kByte);
     std::byte* on_host = host_.bytes().data();
     auto* on_device = static_cast<std::byte*>(kept_.data_ptr());
     slots_.resize(static_cast<std::size_t>(footprint.shared_slots()));
     for (Slot& slot : slots_) slot.memory = on_gpu(footprint.shared_elements(), at::kFloat);
     slot_stride_ = footprint.shared_elements() / levels();
-    if (link_ != nullptr) link_->make_scratch(footprint.exchanged_bytes());
+    if (link_ != nullptr) link_->make_scratch(footprint.exchanged_bytes(), options_.order);
     reduced_shard_ = on_gpu(footprint.reduced_shard_bytes() / sizeof(float), at::kFloat);
     for (int index = 0; index < model.units(); ++index) {
       const UnitLayout& layout = model.layout(index);
@@ -198,8 +199,8 @@ class CudaGradientSink final : public GradientSink {
  private:
   // The sums of a unit in one of the places where they may be.
   struct Bound {
-    std::vector<UnitViews> gradients;  // gradient_views(), by level
-    BorrowedSums borrowed_by;
+    std::vector<UnitViews> gradients;       // gradient_views(), by level
+    std::vector<BorrowedSums> borrowed_by;  // by root; none where nothing is lent
   };
   struct Unit {
     at::Tensor own_sums;       // fp32; undefined where it takes turns in the slots
@@ -232,7 +233,7 @@ class CudaGradientSink final : public GradientSink {
   // Of a unit whose sum is complete. What several ranks do with it is beside the next backward.
   Status send_sum(int index) {
     if (link_ == nullptr) {
-      bound_of(at(index)).borrowed_by.take_over();
+      for (const BorrowedSums& borrowed : bound_of(at(index)).borrowed_by) borrowed.take_over();
       return send_gradient(index, sum_of(index, 0));
     }
     filled_.record(c10::cuda::getCurrentCUDAStream());
@@ -245,20 +246,21 @@ class CudaGradientSink final : public GradientSink {
   // As CpuGradientSink::reduced().
   Result<const float*> reduced(int index) {
     const Unit& unit = at(index);
-    const BorrowedSums& borrowed_by = bound_of(unit).borrowed_by;
+    const std::vector<BorrowedSums>& borrowed_by = bound_of(unit).borrowed_by;
     const CudaRankLink::Traced traced{.log = trace_, .name = model_.layout(index).name.c_str()};
-    float* const sum = sum_of(index, 0);
+    for (std::size_t level = 0; level < roots_.size(); ++level)
+      roots_[level] = sum_of(index, static_cast<int>(level));
     const std::uint64_t gathered =
         offload::gathered_elements(model_.layout(index).elements, options_.ranks.world);
-    SLUICE_ASSIGN_OR_RETURN(const float* const first, link_->reduce(sum, gathered, traced));
-    if (borrowed_by.uses() == 0) return first;
+    SLUICE_ASSIGN_OR_RETURN(const float* const first, link_->reduce(roots_, gathered, traced));
+    if (borrowed_by.empty()) return first;
     auto* const shard = static_cast<float*>(reduced_shard_.data_ptr());
     must(cudaMemcpyAsync(shard, first, unit.shard.elements * sizeof(float),
                          cudaMemcpyDeviceToDevice, compute()));
-    for (int use = 0; use < borrowed_by.uses(); ++use) {
-      borrowed_by.lay_out(use);
-      SLUICE_ASSIGN_OR_RETURN(float* const of_use, link_->reduce(sum, gathered, traced));
-      for (const offload::ElementRange& range : borrowed_by.ranges(use)) {
+    for (int use = 0; use < borrowed_by.front().uses(); ++use) {
+      for (const BorrowedSums& of_root : borrowed_by) of_root.lay_out(use);
+      SLUICE_ASSIGN_OR_RETURN(float* const of_use, link_->reduce(roots_, gathered, traced));
+      for (const offload::ElementRange& range : borrowed_by.front().ranges(use)) {
         const std::uint64_t begin = std::max(range.first, unit.shard.first_element);
         const std::uint64_t end = std::min(range.first + range.elements, unit.shard.end());
         if (begin >= end) continue;
@@ -408,24 +410,21 @@ class CudaGradientSink final : public GradientSink {
 
   // Every unit's views in each place that its sums may be in.
   void bind_views() {
-    std::vector<UnitViews> borrowed(units_.size());  // of level 0
     for (int index = 0; index < model_.units(); ++index) {
       const UnitLayout& sums = model_.borrowed_sums(index);
-      if (sums.slot_elements == 0) continue;
-      at(index).borrowed_sums = on_gpu(levels() * sums.slot_elements, at::kFloat);
-      borrowed[static_cast<std::size_t>(index)] = UnitViews(sums, borrowed_sum(index, 0));
+      if (sums.slot_elements > 0)
+        at(index).borrowed_sums = on_gpu(levels() * sums.slot_elements, at::kFloat);
     }
     for (int index = 0; index < model_.units(); ++index) {
       const Unit& unit = at(index);
       if (unit.own_sums.defined())
-        bind(index, unit.own_sums, elements_of_place(index), borrowed);
+        bind(index, unit.own_sums, elements_of_place(index));
       else
-        for (const Slot& slot : slots_) bind(index, slot.memory, slot_stride_, borrowed);
+        for (const Slot& slot : slots_) bind(index, slot.memory, slot_stride_);
     }
   }
 
-  void bind(int index, const at::Tensor& place, std::uint64_t stride,
-            std::span<const UnitViews> borrowed) {
+  void bind(int index, const at::Tensor& place, std::uint64_t stride) {
     const UnitLayout& layout = model_.layout(index);
     const UnitLayout& of_borrowed = model_.borrowed_sums(index);
     Bound& bound = at(index).bound.emplace_back();
@@ -440,14 +439,21 @@ class CudaGradientSink final : public GradientSink {
                                  ? UnitViews(of_borrowed, borrowed_sum(index, level))
                                  : UnitViews();
       bound.gradients.push_back(gradient_views(model_, index, own, sums));
-      if (level > 0) continue;
-      for (int borrower = 0; borrower < model_.units(); ++borrower) {
-        const std::vector<int>& lenders = model_.lenders(borrower);
-        if (std::find(lenders.begin(), lenders.end(), index) == lenders.end()) continue;
-        bound.borrowed_by.add(model_, index, own, borrower,
-                              borrowed[static_cast<std::size_t>(borrower)]);
-      }
+      if (static_cast<std::size_t>(level) < roots_.size() && model_.lends(index))
+        bound.borrowed_by.push_back(borrowed_of(index, level, own));
     }
+  }
+
+  // What others have added up of this unit's parameters, in one level's sums.
+  BorrowedSums borrowed_of(int index, int level, const UnitViews& own) {
+    BorrowedSums borrowed;
+    for (int borrower = 0; borrower < model_.units(); ++borrower) {
+      const std::vector<int>& lenders = model_.lenders(borrower);
+      if (std::find(lenders.begin(), lenders.end(), index) == lenders.end()) continue;
+      borrowed.add(model_, index, own, borrower,
+                   UnitViews(model_.borrowed_sums(borrower), borrowed_sum(borrower, level)));
+    }
+    return borrowed;
   }
 
   // A piece of a unit's gradient, through the next stage.
@@ -528,6 +534,7 @@ class CudaGradientSink final : public GradientSink {
   std::array<Stage, kGradientStages> stages_;
   std::size_t next_stage_ = 0;
   std::vector<Unit> units_;
+  std::vector<float*> roots_;  // of the unit that is reduced
   std::uint64_t copied_bytes_ = 0;
   std::uint64_t fetched_bytes_ = 0;
 };

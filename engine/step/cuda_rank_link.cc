@@ -48,48 +48,53 @@ Status CudaRankLink::gather(std::span<const std::byte> piece, std::byte* place,
   return ranks_.link->all_gather(piece, {place, bytes}, {.stream = stream_.stream()});
 }
 
-void CudaRankLink::make_scratch(std::uint64_t bytes) {
+void CudaRankLink::make_scratch(std::uint64_t bytes, const offload::SumOrder& order) {
   scratch_ = at::empty({static_cast<std::int64_t>(bytes / sizeof(float))},
                        at::TensorOptions().dtype(at::kFloat).device(current_gpu()));
+  order_ = order;
+  additions_ = order.additions();
 }
 
-Result<float*> CudaRankLink::reduce(float* sum, std::uint64_t elements, const Traced& traced) {
+Result<float*> CudaRankLink::reduce(std::span<float* const> roots, std::uint64_t elements,
+                                    const Traced& traced) {
   const std::uint64_t world = world_of(ranks_);
+  const auto exchanges = static_cast<std::uint64_t>(order_.exchanges());
   const std::uint64_t piece = elements / world;
-  const std::uint64_t at_once = static_cast<std::uint64_t>(scratch_.numel()) / world;
+  const std::uint64_t at_once = static_cast<std::uint64_t>(scratch_.numel()) / (world * exchanges);
   SLUICE_CHECK(elements % world == 0 && at_once > 0, "a gathered unit, and room for an exchange");
   auto* const scratch = static_cast<float*>(scratch_.data_ptr());
-  float* const own = sum + static_cast<std::uint64_t>(ranks_.part.rank) * piece;
+  float* const own = roots.front() + static_cast<std::uint64_t>(ranks_.part.rank) * piece;
   const c10::cuda::CUDAStreamGuard guard(stream_);
   const CudaCopySpan span({.trace = traced.log,
                            .track = TraceTrack::kLink,
                            .name = traced.name,
-                           .bytes = elements * sizeof(float)},
+                           .bytes = exchanges * elements * sizeof(float)},
                           stream_.stream());
   for (std::uint64_t first = 0; first < piece; first += at_once) {
     const std::uint64_t count = std::min(at_once, piece - first);
-    const std::span<const float> sent(sum + first, (world - 1) * piece + count);
-    const std::span<float> received(scratch, world * count);
-    SLUICE_RETURN_IF_ERROR(ranks_.link->all_to_all(
-        std::as_bytes(sent), std::as_writable_bytes(received),
-        {.stream = stream_.stream(), .sent_stride_bytes = piece * sizeof(float)}));
+    for (std::uint64_t number = 0; number < exchanges; ++number) {
+      const auto root = static_cast<std::size_t>(order_.exchange(static_cast<int>(number)));
+      const std::span<const float> sent(roots[root] + first, (world - 1) * piece + count);
+      const std::span<float> received(scratch + number * world * count, world * count);
+      SLUICE_RETURN_IF_ERROR(ranks_.link->all_to_all(
+          std::as_bytes(sent), std::as_writable_bytes(received),
+          {.stream = stream_.stream(), .sent_stride_bytes = piece * sizeof(float)}));
+    }
     add_up(own + first, count);
   }
   return own;
 }
 
-// The pieces in the scratch buffer, as add_pieces_by_tree(); the last addition writes the sum.
+// The pieces in the scratch buffer, in their order; the last addition writes the sum.
 void CudaRankLink::add_up(float* to, std::uint64_t elements) {
-  const std::uint64_t world = world_of(ranks_);
   auto* const scratch = static_cast<float*>(scratch_.data_ptr());
-  const auto piece = [&](std::uint64_t number) {
-    return numbers_at(scratch + number * elements, elements);
+  const auto piece = [&](int number) {
+    return numbers_at(scratch + static_cast<std::uint64_t>(number) * elements, elements);
   };
-  for (std::uint64_t stride = 1; stride < world; stride *= 2) {
-    for (std::uint64_t left = 0; left + stride < world; left += 2 * stride) {
-      at::Tensor sum = left == 0 && 2 * stride >= world ? numbers_at(to, elements) : piece(left);
-      at::add_out(sum, piece(left), piece(left + stride));
-    }
+  for (const offload::SumOrder::Addition& addition : additions_) {
+    const bool is_last = &addition == &additions_.back();
+    at::Tensor sum = is_last ? numbers_at(to, elements) : piece(addition.to);
+    at::add_out(sum, piece(addition.to), piece(addition.from));
   }
 }
 

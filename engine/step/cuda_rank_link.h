@@ -14,10 +14,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "aio/result.h"
 #include "engine/observe/trace_log.h"
 #include "engine/step/rank_reduction.h"
+#include "offload/sum_order.h"
 
 namespace sluice::engine {
 
@@ -40,12 +42,13 @@ class CudaRankLink {
   // where it belongs already.
   Status gather(std::span<const std::byte> piece, std::byte* place, const Traced& traced);
 
-  // Before the first reduce().
-  void make_scratch(std::uint64_t bytes);
-  // Of a whole unit's sum with the padding of shards, `elements` in all: adds up the ranks' sums of
-  // this rank's piece, in the order of add_pieces_by_tree(). Returns where the piece lies in `sum`,
-  // of which nothing else is left.
-  Result<float*> reduce(float* sum, std::uint64_t elements, const Traced& traced);
+  // Before the first reduce(): for sums that are added in that order.
+  void make_scratch(std::uint64_t bytes, const offload::SumOrder& order);
+  // Of this rank's roots (SumOrder::roots()) of a whole unit's sum, each with the padding of shards,
+  // `elements` in all: adds up the ranks' sums of this rank's piece. Returns where the piece lies in
+  // the first root, of which nothing else is left.
+  Result<float*> reduce(std::span<float* const> roots, std::uint64_t elements,
+                        const Traced& traced);
 
  private:
   void add_up(float* to, std::uint64_t elements);
@@ -53,6 +56,8 @@ class CudaRankLink {
   const RankLink ranks_;
   c10::cuda::CUDAStream stream_;
   at::Tensor scratch_;
+  offload::SumOrder order_;
+  std::vector<offload::SumOrder::Addition> additions_;
 };
 
 }  // namespace sluice::engine

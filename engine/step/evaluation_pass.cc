@@ -53,11 +53,12 @@ std::vector<at::Tensor> run_units(const EvaluationParts& parts, const StepBatch&
 
 }  // namespace
 
-void evaluate_batch(const EvaluationParts& parts, const StepBatch& batch, LossSum& total) {
+std::vector<LossSum> evaluate_batch(const EvaluationParts& parts, const StepBatch& batch) {
   const std::vector<at::Tensor> losses = run_units(parts, batch, &HeadUnit::loss_sum);
-  for (std::size_t m = 0; m < losses.size(); ++m) {
-    total += {.sum = losses[m].item<double>(), .tokens = batch.count(m)};
-  }
+  std::vector<LossSum> sums;
+  for (std::size_t m = 0; m < losses.size(); ++m)
+    sums.push_back({.sum = losses[m].item<double>(), .tokens = batch.count(m)});
+  return sums;
 }
 
 std::vector<at::Tensor> evaluate_tokens(const EvaluationParts& parts, const StepBatch& batch) {

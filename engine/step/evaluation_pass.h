@@ -32,9 +32,10 @@ struct EvaluationParts {
   offload::ParamOffloader* params = nullptr;
 };
 
-// Adds the losses of the batch's micro-batches to `total`, one by one: so the sum does not depend
-// on how many are evaluated together. The parameters must be there: no update may be in progress.
-void evaluate_batch(const EvaluationParts& parts, const StepBatch& batch, LossSum& total);
+// Of each micro-batch of the batch, to be added one by one: so the sum does not depend on how many
+// are evaluated together. The parameters must be there: no update may be in progress. With none,
+// parameters are fetched all the same, as other ranks may have some.
+std::vector<LossSum> evaluate_batch(const EvaluationParts& parts, const StepBatch& batch);
 // The loss of each target instead: for each micro-batch fp32 [B, T] on the host, 0 where it is
 // ignored.
 std::vector<at::Tensor> evaluate_tokens(const EvaluationParts& parts, const StepBatch& batch);

@@ -179,8 +179,9 @@ class CpuGradientSink final : public GradientSink {
     std::span<float> borrowed;  // of what it borrows
   };
   struct Unit {
-    std::vector<Sum> sums;           // by level
-    BorrowedSums borrowed_by;        // of what others borrow
+    std::vector<Sum> sums;  // by level
+    // Of what others borrow, by level; with one rank only the first is of use.
+    std::vector<BorrowedSums> borrowed_by;
     std::uint64_t offset_bytes = 0;  // in host_
     std::uint64_t elements = 0;      // of the whole unit
     offload::UnitShard shard;        // what the optimizer wants of it
@@ -209,7 +210,8 @@ class CpuGradientSink final : public GradientSink {
   // With several ranks.
   const ModelLayout& model_;
   RankReduction reduction_;
-  std::vector<float> shard_;  // what was reduced of a unit, while more is
+  std::vector<float> shard_;         // what was reduced of a unit, while more is
+  std::vector<const float*> roots_;  // of the unit that is reduced
 };
 
 }  // namespace sluice::engine

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,14 +33,18 @@ std::string Trainer::suspects(const StepBatch& batch) const {
     text = means.size() > 1 ? "every micro-batch has a finite loss, and the largest has " : "";
   }
   const std::size_t named = std::min(accused.size(), kMostNamed);
-  const auto first = static_cast<std::size_t>(number_in_step(0));
+  // Of this rank, by their numbers in the step.
+  std::map<std::size_t, std::size_t> own_numbers;
+  for (std::size_t m = 0; m < own.size(); ++m)
+    own_numbers.emplace(static_cast<std::size_t>(number_in_step(m)), m);
   std::string mine;
   for (std::size_t i = 0; i < named; ++i) {
     const std::size_t m = accused[i];
-    if (m < first || m - first >= own.size()) continue;
+    const auto found = own_numbers.find(m);
+    if (found == own_numbers.end()) continue;
     mine += (mine.empty() ? "" : "; ") + ("micro-batch " + std::to_string(m + 1)) + " of " +
             std::to_string(means.size()) + ", loss " + std::to_string(means[m]);
-    if (batch.source_of) mine += ", " + batch.source_of(m - first);
+    if (batch.source_of) mine += ", " + batch.source_of(found->second);
   }
   std::vector<std::string> of_ranks = {mine};
   if (!options_.ranks.is_alone()) of_ranks = must(options_.ranks.link->all_gather_text(mine));

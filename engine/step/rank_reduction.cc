@@ -7,30 +7,35 @@
 
 namespace sluice::engine {
 
-void add_pieces_by_tree(std::span<float> pieces, std::size_t count) {
-  const std::size_t elements = pieces.size() / count;
-  for (std::size_t stride = 1; stride < count; stride *= 2) {
-    for (std::size_t left = 0; left + stride < count; left += 2 * stride) {
-      float* const to = pieces.data() + left * elements;
-      const float* const from = pieces.data() + (left + stride) * elements;
-      for (std::size_t i = 0; i < elements; ++i) to[i] += from[i];
-    }
-  }
-}
-
-RankReduction::RankReduction(const RankLink& ranks, std::uint64_t most_elements)
+RankReduction::RankReduction(const RankLink& ranks, const offload::SumOrder& order,
+                             std::uint64_t most_elements)
     : ranks_(ranks),
-      received_(ranks.is_alone() ? 0
-                                 : offload::gathered_elements(most_elements, ranks.part.world)) {}
+      order_(order),
+      additions_(order.additions()),
+      received_(ranks.is_alone()
+                    ? 0
+                    : static_cast<std::uint64_t>(order.exchanges()) *
+                          offload::gathered_elements(most_elements, ranks.part.world)) {}
 
-Result<std::span<float>> RankReduction::reduce(std::span<const float> sum) {
-  const auto world = static_cast<std::size_t>(ranks_.part.world);
-  SLUICE_CHECK(sum.size() % world == 0 && sum.size() <= received_.size(), "a gathered unit");
-  const std::span<float> received = std::span(received_).first(sum.size());
-  SLUICE_RETURN_IF_ERROR(
-      ranks_.link->all_to_all(std::as_bytes(sum), std::as_writable_bytes(received)));
-  add_pieces_by_tree(received, world);
-  return received.first(sum.size() / world);
+Result<std::span<float>> RankReduction::reduce(std::span<const float* const> roots,
+                                               std::uint64_t elements) {
+  const auto world = static_cast<std::uint64_t>(ranks_.part.world);
+  const auto exchanges = static_cast<std::uint64_t>(order_.exchanges());
+  SLUICE_CHECK(elements % world == 0 && exchanges * elements <= received_.size(),
+               "a gathered unit");
+  const std::uint64_t piece = elements / world;
+  for (std::uint64_t number = 0; number < exchanges; ++number) {
+    const auto root = static_cast<std::size_t>(order_.exchange(static_cast<int>(number)));
+    SLUICE_RETURN_IF_ERROR(ranks_.link->all_to_all(
+        std::as_bytes(std::span(roots[root], elements)),
+        std::as_writable_bytes(std::span(received_).subspan(number * elements, elements))));
+  }
+  for (const offload::SumOrder::Addition& addition : additions_) {
+    float* const to = received_.data() + static_cast<std::uint64_t>(addition.to) * piece;
+    const float* const from = received_.data() + static_cast<std::uint64_t>(addition.from) * piece;
+    for (std::uint64_t i = 0; i < piece; ++i) to[i] += from[i];
+  }
+  return std::span(received_).first(piece);
 }
 
 Status gather_square_sums(const RankLink& ranks, const ModelLayout& model,

@@ -87,10 +87,10 @@ PassContext Trainer::context(int unit, std::size_t micro_batch) const {
           .documents = batch_->documents_of(first_ + micro_batch)};
 }
 
-// Over all ranks: those of the first come first, and each has as many.
+// Over all ranks.
 std::int64_t Trainer::number_in_step(std::size_t micro_batch) const {
-  return options_.ranks.part.rank * options_.waves.micro_batches +
-         static_cast<std::int64_t>(micro_batch);
+  return options_.order.number_in_step(static_cast<std::int64_t>(micro_batch),
+                                       options_.ranks.part.rank);
 }
 
 // How long it took.
@@ -322,12 +322,18 @@ double Trainer::mean_loss(const StepBatch& batch) const {
   return sum / counted_targets(batch);
 }
 
-// Of all micro-batches of the step.
+// Of all micro-batches of the step, in their order.
 std::vector<double> Trainer::all_of_step(const std::vector<double>& own) const {
   if (options_.ranks.is_alone()) return own;
-  std::vector<double> all(own.size() * static_cast<std::size_t>(options_.ranks.part.world));
+  std::vector<double> by_rank(own.size() * static_cast<std::size_t>(options_.ranks.part.world));
   must(options_.ranks.link->all_gather(std::as_bytes(std::span(own)),
-                                       std::as_writable_bytes(std::span(all))));
+                                       std::as_writable_bytes(std::span(by_rank))));
+  std::vector<double> all(by_rank.size());
+  for (std::size_t i = 0; i < by_rank.size(); ++i) {
+    const auto micro_batch = static_cast<std::int64_t>(i % own.size());
+    const auto rank = static_cast<int>(i / own.size());
+    all[static_cast<std::size_t>(options_.order.number_in_step(micro_batch, rank))] = by_rank[i];
+  }
   return all;
 }
 
@@ -394,10 +400,10 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   return outcome;
 }
 
-void Trainer::evaluate(const StepBatch& batch, LossSum& total) {
+std::vector<LossSum> Trainer::evaluate(const StepBatch& batch) {
   drain();
-  evaluate_batch({.model = parts_.model, .parameters = parts_.parameters, .params = parts_.params},
-                 batch, total);
+  return evaluate_batch(
+      {.model = parts_.model, .parameters = parts_.parameters, .params = parts_.params}, batch);
 }
 
 const std::vector<UnitHashes>& Trainer::unit_hashes() {

@@ -99,6 +99,7 @@ class Trainer {
     int prefetch_units = 1;
     std::optional<UnitBinding::Widths> hash_widths;  // run.hash_units
     RankLink ranks;
+    offload::SumOrder order;  // of the micro-batches
   };
   // All must outlive it.
   struct Parts {
@@ -119,7 +120,7 @@ class Trainer {
 
   StepOutcome step(const StepBatch& batch);
   // evaluate_batch(): without dropout; drains updates first.
-  void evaluate(const StepBatch& batch, LossSum& total);
+  std::vector<LossSum> evaluate(const StepBatch& batch);
   // Every update applied, everything on its way written.
   void drain();
   // Of the last applied step; waits for its update. Empty without options.hash_widths.

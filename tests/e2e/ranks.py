@@ -115,6 +115,19 @@ class Ranks(SluiceRuns):
             self.assertEqual(self.weights(f"{number}.safetensors"), self.weights("one.safetensors"),
                              more)
 
+    def test_have_the_same_bits_with_any_share_of_the_lanes(self):
+        twelve = ["--set=run.lanes=12", "--set=train_batch_size=12"]
+        self.train(1, "--out", "one", *twelve, "--save-weights", "one.safetensors")
+        for world in (2, 3, 6):
+            self.train(world, "--out", f"run{world}", *twelve, "--save-weights",
+                       f"{world}.safetensors")
+            self.assertEqual(self.weights(f"{world}.safetensors"), self.weights("one.safetensors"))
+        # Five ranks cannot share them: from there on it is another run, and says so.
+        told = self.train(5, "--out", "run3", "--resume=step-000000002", "--set-aside-later",
+                          "--set=train_batch_size=15")
+        self.assertIn("added up in 12 lanes, which 5 ranks cannot share; from here on in 5", told)
+        self.assertIn("last bits differ", told)
+
     def test_a_rank_that_is_killed_ends_all_with_its_name(self):
         ranks = self.start(3, "--out", "run", "--steps", 100000, "--set=run.lanes=3",
                            "--set=train_batch_size=3", "--set=run.checkpoint_every=0")
@@ -259,9 +272,6 @@ class Ranks(SluiceRuns):
                           code=2)
         self.assertIn("set it to 4 or 8", told)
         self.assertFalse((self.path / "run").exists())
-        told = self.train(2, "--out", "run", "--set=run.rounds=2", "--set=train_batch_size=8",
-                          code=2)
-        self.assertIn("run.rounds above 1 on several ranks is not possible yet", told)
         told = self.train(1, "--out", "run", "--gpus", 999, "--set=run.device=auto", code=2)
         self.assertRegex(told, "no CUDA code|--gpus 999, but this process sees ")
         half = subprocess.run([SLUICE, "train", str(self.config), "--out", "run"], cwd=self.path,

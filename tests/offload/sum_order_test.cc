@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sluice::offload {
@@ -38,20 +40,21 @@ std::string definition(const Parts& parts) {
 
 // The same by one who goes through the micro-batches, and how many sums that held at most.
 struct Walked {
-  std::string sum;
+  std::vector<std::string> sums;
   int levels = 0;
 };
-Walked walk(const SumOrder& order, std::int64_t micro_batches) {
+Walked walk(const SumOrder& order, std::int64_t micro_batches, int rank = 0) {
   std::vector<std::string> sums;
   Walked walked;
   for (std::int64_t m = 0; m < micro_batches; ++m) {
     const auto level = static_cast<std::size_t>(order.level(m));
+    const std::string name = std::to_string(order.number_in_step(m, rank));
     if (order.begins_lane(m)) {
       EXPECT_EQ(level, sums.size()) << m;
-      sums.push_back(std::to_string(m));
+      sums.push_back(name);
     } else {
       EXPECT_EQ(level + 1, sums.size()) << m;
-      sums.back() = added(sums.back(), std::to_string(m));
+      sums.back() = added(sums.back(), name);
     }
     walked.levels = std::max(walked.levels, static_cast<int>(sums.size()));
     for (int fold = 0; fold < order.folds_behind(m); ++fold) {
@@ -61,8 +64,8 @@ Walked walk(const SumOrder& order, std::int64_t micro_batches) {
     }
     EXPECT_EQ(order.open_sums(m + 1), static_cast<int>(sums.size())) << m;
   }
-  EXPECT_EQ(sums.size(), 1U);
-  walked.sum = sums.front();
+  EXPECT_EQ(static_cast<int>(sums.size()), order.roots());
+  walked.sums = sums;
   return walked;
 }
 
@@ -75,7 +78,8 @@ TEST(SumOrder, IsItsDefinitionForEveryNumberOfLanesAndRounds) {
         if (!SumOrder::divides(parts)) continue;
         const SumOrder order(parts);
         const Walked walked = walk(order, micro_batches);
-        ASSERT_EQ(walked.sum, definition(parts)) << lanes << " lanes, " << rounds << " rounds";
+        ASSERT_EQ(walked.sums.front(), definition(parts))
+            << lanes << " lanes, " << rounds << " rounds";
         EXPECT_EQ(order.held({.micro_batches = micro_batches, .of_a_wave = micro_batches}),
                   (HeldSums{.levels = walked.levels, .kept = 0}));
         ++orders;
@@ -83,6 +87,65 @@ TEST(SumOrder, IsItsDefinitionForEveryNumberOfLanesAndRounds) {
     }
   }
   EXPECT_GT(orders, 500);
+}
+
+// By several ranks, each of which goes through its own, and by one that receives their roots.
+std::string reduced(const Parts& all, int world) {
+  Parts parts{.micro_batches = all.micro_batches / world,
+              .lanes = all.lanes / world,
+              .rounds = all.rounds,
+              .ranks = {0, world}};
+  std::vector<std::string> received;
+  HeldSums held;
+  for (int rank = 0; rank < world; ++rank) {
+    parts.ranks.rank = rank;
+    const SumOrder order(parts);
+    const Walked walked = walk(order, parts.micro_batches, rank);
+    held = order.held({.micro_batches = parts.micro_batches, .of_a_wave = parts.micro_batches});
+    EXPECT_LE(walked.levels, held.levels);
+    received.resize(static_cast<std::size_t>(order.exchanges() * world));
+    for (int number = 0; number < order.exchanges(); ++number)
+      received[static_cast<std::size_t>(number * world + rank)] =
+          walked.sums.at(static_cast<std::size_t>(order.exchange(number)));
+  }
+  const SumOrder order(parts);
+  EXPECT_EQ(held.exchanges, order.exchanges());
+  std::set<int> used = {0};
+  for (const auto& [to, from] : order.additions()) {
+    EXPECT_TRUE(used.insert(from).second) << "added twice";
+    std::string& sum = received[static_cast<std::size_t>(to)];
+    sum = added(sum, received[static_cast<std::size_t>(from)]);
+  }
+  return received.front();
+}
+
+TEST(SumOrder, IsItsDefinitionForEveryNumberOfRanksThatDividesTheLanes) {
+  int orders = 0;
+  for (std::int64_t lanes = 1; lanes <= 40; ++lanes) {
+    for (int world = 2; world <= lanes; ++world) {
+      if (lanes % world != 0) continue;
+      for (const auto& [rounds, of_a_lane] : {std::pair{1, 1}, {1, 2}, {2, 1}, {3, 2}}) {
+        const Parts parts{
+            .micro_batches = lanes * rounds * of_a_lane, .lanes = lanes, .rounds = rounds};
+        ASSERT_EQ(reduced(parts, world), definition(parts))
+            << lanes << " lanes, " << rounds << " rounds, " << world << " ranks";
+        ++orders;
+      }
+    }
+  }
+  EXPECT_GT(orders, 400);
+}
+
+TEST(SumOrder, SendsOneSumOfARankThatHasAPowerOfTwoOfTheLanes) {
+  const auto exchanges = [](std::int64_t lanes, int world) {
+    return SumOrder({.micro_batches = lanes / world, .lanes = lanes / world, .ranks = {0, world}})
+        .exchanges();
+  };
+  EXPECT_EQ(exchanges(8, 2), 1);
+  EXPECT_EQ(exchanges(12, 3), 1);
+  EXPECT_EQ(exchanges(12, 2), 2);
+  EXPECT_EQ(exchanges(12, 4), 2);
+  EXPECT_EQ(exchanges(120, 8), 4);  // lanes 15 to 29 are 1 + 8 + 4 + 2
 }
 
 TEST(SumOrder, KeepsNoMoreThanALogarithmOfSumsFromWaveToWave) {

@@ -12,24 +12,6 @@
 namespace sluice::engine {
 namespace {
 
-TEST(AddPiecesByTree, PairsNeighboursLevelByLevel) {
-  // Numbers whose sum tells which were added first.
-  const auto sum = [](std::vector<float> pieces) {
-    add_pieces_by_tree(pieces, pieces.size());
-    return pieces.front();
-  };
-  constexpr float kTiny = 0x1p-24F;
-  EXPECT_EQ(sum({1}), 1);
-  EXPECT_EQ(sum({1, kTiny}), 1);
-  EXPECT_EQ(sum({1, kTiny, kTiny}), 1);                 // (1 + t) + t
-  EXPECT_EQ(sum({1, 0, kTiny, kTiny}), 1 + 2 * kTiny);  // (1 + 0) + (t + t)
-  EXPECT_EQ(sum({0, 0, 0, 1, kTiny}), 1);               // the odd one moves up
-  std::vector<float> wide = {1, 2, 10, 20, 100, 200};
-  add_pieces_by_tree(wide, 3);
-  EXPECT_EQ(wide[0], 111);
-  EXPECT_EQ(wide[1], 222);
-}
-
 struct Outcome {
   std::vector<double> losses;
   double norm = 0;
@@ -39,10 +21,9 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-constexpr int kLanes = 4;
 constexpr int kSteps = 4;
 
-// A step of four micro-batches, by so many ranks; on this thread's rank.
+// By so many ranks; on this thread's rank.
 Outcome train_rank(const SmallRun& small, const offload::RankPart& part, Communicator* link) {
   const auto run = small.start({.ranks = part}, link);
   Outcome outcome;
@@ -60,9 +41,9 @@ Outcome train_rank(const SmallRun& small, const offload::RankPart& part, Communi
   return outcome;
 }
 
-std::vector<Outcome> train_on(int world, std::vector<std::string> overrides) {
-  overrides.push_back("gradient_accumulation_steps=" + std::to_string(kLanes / world));
-  overrides.push_back("run.lanes=" + std::to_string(kLanes));
+std::vector<Outcome> train_on(int world, std::vector<std::string> overrides,
+                              int micro_batches = 4) {
+  overrides.push_back("gradient_accumulation_steps=" + std::to_string(micro_batches / world));
   const SmallRun small(overrides);
   std::vector<Outcome> outcomes(static_cast<std::size_t>(world));
   if (world == 1) return {train_rank(small, {}, nullptr)};
@@ -83,15 +64,19 @@ std::vector<Outcome> train_on(int world, std::vector<std::string> overrides) {
 struct RankVariant {
   const char* name;
   std::vector<std::string> overrides;
+  std::vector<int> worlds = {2, 4};
+  int micro_batches = 4;
 };
 
 class RanksIn : public testing::TestWithParam<RankVariant> {};
 
 TEST_P(RanksIn, ChangeNoBit) {
-  const Outcome one = train_on(1, GetParam().overrides).front();
+  std::vector<std::string> overrides = {"run.lanes=4"};
+  overrides.insert(overrides.end(), GetParam().overrides.begin(), GetParam().overrides.end());
+  const Outcome one = train_on(1, overrides, GetParam().micro_batches).front();
   ASSERT_FALSE(one.masters.empty());
-  for (const int world : {2, 4}) {
-    const std::vector<Outcome> many = train_on(world, GetParam().overrides);
+  for (const int world : GetParam().worlds) {
+    const std::vector<Outcome> many = train_on(world, overrides, GetParam().micro_batches);
     EXPECT_EQ(many.front(), one) << world << " ranks";
   }
 }
@@ -109,7 +94,15 @@ std::vector<RankVariant> rank_variants() {
           {"notOverlapped", {"placement.overlap_update=false"}},
           {"onNvme", on_nvme},
           {"groups", kInGroups},
-          {"waves", {"placement.wave_micro_batches=1"}}};
+          {"waves", {"placement.wave_micro_batches=1"}},
+          {"twelveLanes", {"run.lanes=12"}, {2, 3, 4, 6}, 12},
+          {"twelveLanesInWaves", {"run.lanes=12", "placement.wave_micro_batches=1"}, {2, 4}, 12},
+          {"sixLanesOfTwo", {"run.lanes=6"}, {2, 3}, 12},
+          {"rounds", {"run.lanes=3", "run.rounds=2"}, {3}, 6},
+          {"roundsInWaves",
+           {"run.lanes=6", "run.rounds=2", "placement.wave_micro_batches=2"},
+           {2},
+           24}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, RanksIn, testing::ValuesIn(rank_variants()),
