@@ -8,10 +8,11 @@
 // sum of a round is added to that of the rounds before it.
 //
 // So lanes can be added up by different ranks, and any number of ranks that divides the lanes
-// returns the same bits. A rank has neighbouring lanes of each round, those of the first rank first.
-// It adds up the largest whole subtrees among them, whose roots are what it has in the end: one
-// where its lanes are a power of two, else at most twice the logarithm. Ranks exchange all their
-// roots, as exchange() numbers them, and each adds up what it has received as additions() says.
+// returns the same bits. A rank has neighbouring lanes of each round, those of the first rank
+// first. It adds up the largest whole subtrees among them, whose roots are what it has in the end:
+// one where its lanes are a power of two, else at most twice the logarithm. Ranks exchange all
+// their roots, as exchange() numbers them, and each adds up what it has received as additions()
+// says.
 //
 // Who goes through all of them holds the sums that are not added up yet on a stack, as a binary
 // counter holds its ones: a micro-batch is added to the topmost sum, its level; a lane that is

@@ -76,8 +76,7 @@ std::string keep_lanes(const KeptLanes& had, Resolved& resolved) {
   if (now.lanes % world != 0) {
     return "gradients were added up in " + std::to_string(had.lanes) +
            (had.lanes == 1 ? " lane" : " lanes") + ", which " + std::to_string(world) +
-           " ranks cannot share; from here on in " + std::to_string(run.lanes) +
-           ", so their last bits differ from those of the ranks before";
+           " ranks cannot share; from here on in " + std::to_string(run.lanes);
   }
   run.lanes = now.lanes;
   run.rounds = now.rounds;

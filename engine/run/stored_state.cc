@@ -168,13 +168,19 @@ Status check_same_run(const CheckpointState& stored_state, const CheckpointState
                      (stored.adapters ? "its adapters (sluice export, and recipe.lora.adapter)"
                                       : "its weights (model.init_from)"));
   }
-  if (!stored.imported() && stored.cpu_threads != now.cpu_threads) {
+  return {};
+}
+
+void warn_of_other_bits(const CheckpointState& stored_state, const CheckpointState& state_now) {
+  const StoredRun stored = complete(stored_state.run);
+  const StoredRun& now = state_now.run;
+  if (stored.imported()) return;
+  if (stored.cpu_threads != now.cpu_threads) {
     log::warning("the checkpoint was written with " + std::to_string(stored.cpu_threads) +
                  " CPU threads, and this run has " + std::to_string(now.cpu_threads) +
                  ": results may differ in their last bits (run.cpu_threads)");
   }
-  if (!stored.imported()) warn_of_other_sums(stored.sums, now.sums);
-  return {};
+  warn_of_other_sums(stored.sums, now.sums);
 }
 
 }  // namespace sluice::engine

@@ -27,10 +27,11 @@ StoredRun stored_run(const config::Config& config, const ModelLayout& model,
                      const std::string& data_order, const BaseFingerprint* base);
 
 // kInvalidArgument names everything that keeps `now` from continuing where `stored` stopped; for
-// data, what changed between the two configurations. A different number of CPU threads does not,
-// nor the order of additions of an earlier version: they only cause a warning, because they may
-// change the last bits.
+// data, what changed between the two configurations.
 Status check_same_run(const CheckpointState& stored, const CheckpointState& now);
+// Of what keeps no run from continuing, but may change last bits: a different number of CPU
+// threads, another order of additions.
+void warn_of_other_bits(const CheckpointState& stored, const CheckpointState& now);
 // kInvalidArgument: its adapters were trained beside other weights than those of `path` (empty:
 // random ones), of which these are the values, or a sample that is read for it.
 Status check_base(const StoredRun& stored, const BaseFingerprint& values, const std::string& path);

@@ -307,6 +307,7 @@ Status TrainingRun::set_initial_state(const Progress& progress) {
 Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progress) {
   CheckpointState now = checkpoint_state();
   SLUICE_RETURN_IF_ERROR(check_same_run(checkpoint.state(), now));
+  if (is_first_rank()) warn_of_other_bits(checkpoint.state(), now);
   if (!checkpoint.state().run.imported())
     report_moments(checkpoint.manifest().moments, stored_moments(plan_.types));
   if (base() != nullptr) {
@@ -442,8 +443,8 @@ std::uint64_t TrainingRun::evaluation_group() const {
          static_cast<std::uint64_t>(config_.batch.micro);
 }
 
-// Of the samples from `first` on, a group of each rank, those of the first rank first. Micro-batches
-// are added in their order, whichever ranks they were with.
+// Of the samples from `first` on, a group of each rank, those of the first rank first.
+// Micro-batches are added in their order, whichever ranks they were with.
 LossSum TrainingRun::evaluate_pass(std::uint64_t first, LossSum total) {
   const std::uint64_t end = data_->validation_samples();
   const std::uint64_t begin =

@@ -44,9 +44,9 @@ class CudaRankLink {
 
   // Before the first reduce(): for sums that are added in that order.
   void make_scratch(std::uint64_t bytes, const offload::SumOrder& order);
-  // Of this rank's roots (SumOrder::roots()) of a whole unit's sum, each with the padding of shards,
-  // `elements` in all: adds up the ranks' sums of this rank's piece. Returns where the piece lies in
-  // the first root, of which nothing else is left.
+  // Of this rank's roots (SumOrder::roots()) of a whole unit's sum, each with the padding of
+  // shards, `elements` in all: adds up the ranks' sums of this rank's piece. Returns where the
+  // piece lies in the first root, of which nothing else is left.
   Result<float*> reduce(std::span<float* const> roots, std::uint64_t elements,
                         const Traced& traced);
 
