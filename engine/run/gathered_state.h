@@ -2,7 +2,7 @@
 // one rank would give it: each rank sends what it has of a unit in its turn. For one file that one
 // rank writes; a checkpoint is written by all at once (joint_save.h).
 //
-// Memory:  gathered_state_bytes(): a message.
+// Memory:  a message: kGatheredElements of state.
 // Threads: one. All ranks gather the same units, in one order.
 // Errors:  of the link; and where rank 0's visitor fails, it fails on every rank: kCancelled.
 #pragma once
