@@ -88,9 +88,16 @@ std::string PartWriter::path_of(Family family, std::size_t shard) const {
 
 Status PartWriter::take_space() {
   for (const Family family : kFamilies) {
-    for (std::size_t shard = begin_shard_; shard < end_shard_; ++shard)
-      SLUICE_RETURN_IF_ERROR(ChunkedWriter::reserve(queue_, path_of(family, shard),
-                                                    plan_->shards[shard].file(family).bytes));
+    for (std::size_t shard = begin_shard_; shard < end_shard_; ++shard) {
+      const Status taken = ChunkedWriter::reserve(queue_, path_of(family, shard),
+                                                  plan_->shards[shard].file(family).bytes);
+      if (!taken.ok() && taken.error().code() == ErrorCode::kNotFound)
+        return Error(taken.error())
+            .with_suffix(
+                "; the first writer has made that folder, and it is not seen here: all "
+                "hosts of a run need the same folder for its checkpoints");
+      SLUICE_RETURN_IF_ERROR(taken);
+    }
   }
   return {};
 }
