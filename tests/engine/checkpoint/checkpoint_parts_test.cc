@@ -1,6 +1,6 @@
 // A checkpoint that several writers have written at once: it comes back bit for bit, whatever its
-// readers ask for and in whatever order; a part that is missing, damaged or of another checkpoint is
-// found out before any of it is used; and it counts only when every part is there.
+// readers ask for and in whatever order; a part that is missing, damaged or of another checkpoint
+// is found out before any of it is used; and it counts only when every part is there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

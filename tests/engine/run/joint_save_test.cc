@@ -1,4 +1,4 @@
-// A checkpoint that all ranks write at once, with a fault at each operation of each of them: all are
+// A checkpoint that all ranks write at once, with a fault at operations of each of them: all are
 // told the same, by the rank that failed; what counts is the old checkpoint or the new one, whole;
 // and the same ranks save again.
 #include "engine/run/joint_save.h"
