@@ -112,7 +112,7 @@ Status CheckpointWorkload::remove() {
 }
 
 std::uint64_t CheckpointWorkload::staging_bytes() const {
-  return engine::CheckpointWriter::staging_bytes({.chunks_in_flight = options_.chunks});
+  return engine::PartWriter::staging_bytes({.chunks_in_flight = options_.chunks});
 }
 
 std::span<const float> CheckpointWorkload::source(std::size_t family, std::uint64_t element,

@@ -80,7 +80,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
       params_(spec.config.zero.offload_param),
       base_form_(BaseForm::of(spec)),
       activations_(spec),
-      gathered_state_(gathered_state_bytes(spec)) {
+      joint_save_(joint_save_bytes(spec)) {
   fixed_.host.program = on_gpu_ ? kCudaProgramBytes : kProgramBytes;
   if (on_gpu_) {
     fixed_.gpu.context = kCudaContextBytes;
@@ -166,7 +166,7 @@ MemoryAmounts MemoryLedger::amounts(Places places) const {
     const StateFootprint footprint = state(places);
     amounts.host.state = footprint.cpu_bytes();
     amounts.host.swap_buffers = footprint.swap_buffer_bytes(swap_buffers_);
-    amounts.host.state_transfer = footprint.transfer_bytes(storage_.form) + gathered_state_;
+    amounts.host.state_transfer = footprint.transfer_bytes(storage_.form) + joint_save_;
     amounts.gpu.state = footprint.gpu_bytes();
     amounts.nvme.state = footprint.nvme_bytes();
   }

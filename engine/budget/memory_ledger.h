@@ -117,8 +117,8 @@ class MemoryLedger final : public offload::PlacementLedger {
   config::OffloadParam params_;
   BaseForm base_form_;
   ActivationBytes activations_;
-  std::uint64_t gathered_state_;  // with several ranks, while it is saved
-  MemoryAmounts fixed_;           // whatever the placement
+  std::uint64_t joint_save_;  // with several ranks
+  MemoryAmounts fixed_;       // whatever the placement
   std::vector<Unit> units_;
   std::vector<std::size_t> by_size_;  // units, from the largest image of parameters down
 };

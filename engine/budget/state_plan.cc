@@ -7,6 +7,7 @@
 #include "engine/budget/raised_note.h"
 #include "engine/budget/settled_places.h"
 #include "engine/budget/stripe_plan.h"
+#include "engine/checkpoint/part_writer.h"
 #include "engine/families/families.h"
 #include "offload/state/state_footprint.h"
 
@@ -131,13 +132,10 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement>
   return plan;
 }
 
-std::uint64_t gathered_state_bytes(const RunSpec& spec) {
+std::uint64_t joint_save_bytes(const RunSpec& spec) {
   constexpr std::uint64_t kStateBytes = 12;  // of an element, in fp32
   if (spec.ranks.world == 1) return 0;
-  std::uint64_t largest = 0;
-  for (int unit = 0; unit < spec.model.units(); ++unit)
-    largest = std::max(largest, spec.shard(unit).elements);
-  return kStateBytes * (largest + kGatheredElements);
+  return std::max(PartWriter::staging_bytes({}), kStateBytes * kGatheredElements);
 }
 
 std::uint64_t record_elements(const config::Config& config) {

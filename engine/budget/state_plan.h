@@ -34,12 +34,12 @@ struct StatePlan {
 Result<StatePlan> plan_state(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
                              std::vector<int> nvme_weights);
 
-// Of a record on NVMe, at most.
-// Elements of state that ranks send each other at once while one of them takes all of it; and what
-// that takes of each: a shard of the largest unit besides.
+// Elements of state that ranks send each other at once where one of them writes a file of weights.
 inline constexpr std::uint64_t kGatheredElements = std::uint64_t{1} << 20;
-std::uint64_t gathered_state_bytes(const RunSpec& spec);
+// What saving takes of each of several ranks: to write its part of a checkpoint, or such a message.
+std::uint64_t joint_save_bytes(const RunSpec& spec);
 
+// Of a record on NVMe, at most.
 std::uint64_t record_elements(const config::Config& config);
 // As many as the configuration asks for, within what swapping takes.
 int swap_buffers(const config::Config& config);

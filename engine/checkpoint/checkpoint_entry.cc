@@ -15,24 +15,6 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-Status check_files(aio::IoQueue& queue, const CheckpointManifest& manifest,
-                   const std::string& folder) {
-  for (const StoredFile& stored : manifest.files) {
-    if (stored.name == kWeightIndexName) continue;  // for other programs: loading does not need it
-    const std::string path = folder + "/" + stored.name;
-    const auto file = queue.backend().files().open(path, {});
-    if (!file.ok()) {
-      if (file.error().code() != ErrorCode::kNotFound) return file.error();
-      return Error(ErrorCode::kCorrupt, path + " is missing");
-    }
-    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t bytes, (*file)->size_bytes());
-    if (bytes != stored.bytes)
-      return Error(ErrorCode::kCorrupt, path + " has " + std::to_string(bytes) +
-                                            " bytes, and not " + std::to_string(stored.bytes));
-  }
-  return {};
-}
-
 // Saves write into folders with another name, and removals begin by renaming the manifest: a folder
 // that has neither is not ours, nor is one with only other files, which is how rsync begins.
 void judge_without_manifest(const std::vector<std::string>& names, bool replacement,
@@ -67,10 +49,28 @@ Status judge_manifest(aio::IoQueue& queue, std::optional<std::int64_t> named_ste
     return Error(ErrorCode::kCorrupt, entry.path + " holds a checkpoint of step " +
                                           std::to_string(step) + ": its folder was renamed");
   entry.step = step;
-  return check_files(queue, *manifest, entry.path);
+  return check_stored_files(queue, *manifest, entry.path);
 }
 
 }  // namespace
+
+Status check_stored_files(aio::IoQueue& queue, const CheckpointManifest& manifest,
+                          const std::string& folder) {
+  for (const StoredFile& stored : manifest.files) {
+    if (stored.name == kWeightIndexName) continue;  // for other programs: loading does not need it
+    const std::string path = folder + "/" + stored.name;
+    const auto file = queue.backend().files().open(path, {});
+    if (!file.ok()) {
+      if (file.error().code() != ErrorCode::kNotFound) return file.error();
+      return Error(ErrorCode::kCorrupt, path + " is missing");
+    }
+    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t bytes, (*file)->size_bytes());
+    if (bytes != stored.bytes)
+      return Error(ErrorCode::kCorrupt, path + " has " + std::to_string(bytes) +
+                                            " bytes, and not " + std::to_string(stored.bytes));
+  }
+  return {};
+}
 
 std::optional<CheckpointEntry> look_at_checkpoint(aio::IoQueue& queue, const std::string& path) {
   CheckpointEntry entry;

@@ -11,6 +11,7 @@
 
 #include "aio/io_queue.h"
 #include "aio/result.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
 
 namespace sluice::engine {
 
@@ -41,6 +42,10 @@ struct CheckpointEntry {
 // kCorrupt, since that is how a copy begins. A folder whose name is not a checkpoint's may hold one
 // of any step, and is nothing where it holds only other things.
 std::optional<CheckpointEntry> look_at_checkpoint(aio::IoQueue& queue, const std::string& path);
+
+// That all files that loading needs are there, as long as the manifest has them; kCorrupt.
+Status check_stored_files(aio::IoQueue& queue, const CheckpointManifest& manifest,
+                          const std::string& folder);
 
 // Why it is not complete: its status, preceded by a sentence that names it.
 Error why_not(const CheckpointEntry& entry);

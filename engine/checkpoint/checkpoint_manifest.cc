@@ -22,14 +22,14 @@ constexpr std::int64_t kVersionWithFamilies = 3;  // and family, family_numbers:
 constexpr std::int64_t kVersionWithAdapters = 4;  // and adapters, whose parameters are all it holds
 constexpr std::int64_t kVersionWithAdapterOptions = 5;  // dropout, base_bits, base_sample
 constexpr std::int64_t kVersionWithSums = 6;            // sums is there, or moments
-constexpr std::int64_t kNewestVersion = kVersionWithSums;
+constexpr std::int64_t kVersionWithParts = 7;  // of several ranks: tensors and pieces are there
+constexpr std::int64_t kNewestVersion = kVersionWithParts;
 constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that do not say
-constexpr std::int64_t kWorldSize = 1;
+constexpr std::int64_t kMaxWorldSize = 1 << 20;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 50;
 constexpr std::size_t kHexDigits = 16;
-constexpr std::size_t kMinFiles = kFamilies.size() + 1;
 
 Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }
 
@@ -60,6 +60,7 @@ bool names_family(const StoredRun& run) {
 
 std::int64_t version_of(const CheckpointManifest& manifest) {
   const CheckpointState& state = manifest.state;
+  if (manifest.in_parts()) return kVersionWithParts;
   if (state.run.sums != SumsOfRun{} || manifest.moments != DType::kF32) return kVersionWithSums;
   if (state.run.adapters) {
     const StoredAdapters& adapters = *state.run.adapters;
@@ -103,6 +104,22 @@ json to_json(const StoredFile& file) {
   chunks.reserve(file.chunks.size() * kHexDigits);
   for (const std::uint64_t hash : file.chunks) chunks += swap::to_hex(hash);
   return {{"name", file.name}, {"bytes", file.bytes}, {"xxh3_64", std::move(chunks)}};
+}
+
+json to_json(const TensorSpec& tensor) { return {{"name", tensor.name}, {"shape", tensor.shape}}; }
+
+json to_json(const StatePieces& pieces) {
+  json text = json::array();
+  for (const StatePiece& piece : pieces)
+    text.push_back({piece.parameter, piece.first_element, piece.elements});
+  return text;
+}
+
+template <typename Values>
+json list_json(const Values& values) {
+  json text = json::array();
+  for (const auto& value : values) text.push_back(to_json(value));
+  return text;
 }
 
 // ---- from text: anything of another type throws json::exception ---------------------------------
@@ -202,13 +219,13 @@ Status check_sums(const SumsOfRun& sums) {
 }
 
 // The names are those that the writer gives, in its order.
-Status check_files(const std::vector<StoredFile>& files) {
+Status check_files(const std::vector<StoredFile>& files, bool in_parts) {
   const std::size_t shards = files.size() / kFamilies.size();
-  if (files.size() < kMinFiles || files.size() % kFamilies.size() != 1 || shards > kMaxShards)
+  if (shards == 0 || files.size() % kFamilies.size() != (in_parts ? 0 : 1) || shards > kMaxShards)
     return corrupt("it lists " + std::to_string(files.size()) +
                    " files, and no checkpoint has that many");
   for (std::size_t i = 0; i < files.size(); ++i) {
-    const std::string expected = i + 1 == files.size()
+    const std::string expected = i == shards * kFamilies.size()
                                      ? std::string(kWeightIndexName)
                                      : shard_name(kFamilies[i / shards], i % shards, shards);
     if (files[i].name != expected)
@@ -226,6 +243,16 @@ std::string use_its_version(const json& content) {
          (known ? ", " + version->get<std::string>() + "," : std::string()) + " or a newer one";
 }
 
+Status check_world(std::int64_t version, std::int64_t world_size, const json& content) {
+  const bool in_parts = world_size > 1 && content.contains("tensors") && content.contains("pieces");
+  if (world_size < 1 || world_size > kMaxWorldSize)
+    return corrupt("it is of " + std::to_string(world_size) + " ranks, which cannot be");
+  if (in_parts == (version == kVersionWithParts) && in_parts == (world_size > 1)) return {};
+  return corrupt("it is of format version " + std::to_string(version) + " and of " +
+                 std::to_string(world_size) + (world_size == 1 ? " rank" : " ranks") + ", and it " +
+                 (in_parts ? "says" : "does not say") + " what each of several has written");
+}
+
 // That this program can read it. A format of a later version is not damage.
 Status check_format(const json& content) {
   if (content.at("format").get<std::string>() != kFormat)
@@ -237,7 +264,8 @@ Status check_format(const json& content) {
                                                std::to_string(kNewestVersion) +
                                                use_its_version(content));
   const bool has_news = content.at("run").contains("sums") || content.contains("moments");
-  if ((version >= kVersionWithSums) != has_news)
+  const bool may_have_news = version >= kVersionWithSums;
+  if (may_have_news != has_news && version != kVersionWithParts)
     return corrupt("it is of format version " + std::to_string(version) + ", and it " +
                    (has_news ? "says" : "does not say") +
                    " how gradients are added up, or how moments are stored");
@@ -251,13 +279,43 @@ Status check_format(const json& content) {
   if (version < kVersion)
     return corrupt("it is of format version " + content.at("version").dump() +
                    ", which does not exist");
-  const auto world_size = content.at("world_size").get<std::int64_t>();
-  if (world_size > kWorldSize)
-    return Error(ErrorCode::kNewerVersion, "it is of " + std::to_string(world_size) +
-                                               " ranks, and this program reads checkpoints of one" +
-                                               use_its_version(content));
-  if (world_size != kWorldSize)
-    return corrupt("it is of " + std::to_string(world_size) + " ranks, which cannot be");
+  return check_world(version, content.at("world_size").get<std::int64_t>(), content);
+}
+
+Result<StatePieces> pieces_from_json(const json& content) {
+  StatePieces pieces;
+  for (const json& piece : content) {
+    if (piece.size() != 3) return corrupt("a piece in it is not three numbers");
+    pieces.push_back({.parameter = piece.at(0).get<std::uint64_t>(),
+                      .first_element = piece.at(1).get<std::uint64_t>(),
+                      .elements = piece.at(2).get<std::uint64_t>()});
+  }
+  return pieces;
+}
+
+// Of several ranks: that together they have all of the state, once.
+Status parts_from_json(const json& content, CheckpointManifest& manifest) {
+  for (const json& tensor : content.at("tensors"))
+    manifest.tensors.push_back({.name = tensor.at("name").get<std::string>(),
+                                .dtype = DType::kF32,
+                                .shape = tensor.at("shape").get<std::vector<std::uint64_t>>()});
+  for (const json& of_shard : content.at("pieces")) {
+    SLUICE_ASSIGN_OR_RETURN(StatePieces pieces, pieces_from_json(of_shard));
+    manifest.pieces.push_back(std::move(pieces));
+  }
+  if (manifest.pieces.size() != manifest.shards())
+    return corrupt("it says what lies in " + std::to_string(manifest.pieces.size()) +
+                   " shards, and lists the files of " + std::to_string(manifest.shards()));
+  const auto parameters = lay_out(manifest.tensors);
+  if (!parameters.ok()) return corrupt(parameters.error().message());
+  std::uint64_t elements = 0;
+  for (const TensorInfo& parameter : *parameters) elements += parameter.elements;
+  if (parameters->size() != manifest.parameters || elements != manifest.elements)
+    return corrupt("it speaks of " + std::to_string(manifest.parameters) + " parameters with " +
+                   std::to_string(manifest.elements) + " elements, and lists " +
+                   std::to_string(parameters->size()) + " with " + std::to_string(elements));
+  if (const Status whole = check_pieces(*parameters, manifest.pieces); !whole.ok())
+    return corrupt(whole.error().message());
   return {};
 }
 
@@ -284,7 +342,9 @@ Result<CheckpointManifest> manifest_from_json(const json& content) {
     SLUICE_ASSIGN_OR_RETURN(StoredFile file, file_from_json(entry, manifest.chunk_bytes));
     manifest.files.push_back(std::move(file));
   }
-  SLUICE_RETURN_IF_ERROR(check_files(manifest.files));
+  manifest.world = content.at("world_size").get<int>();
+  SLUICE_RETURN_IF_ERROR(check_files(manifest.files, manifest.in_parts()));
+  if (manifest.in_parts()) SLUICE_RETURN_IF_ERROR(parts_from_json(content, manifest));
   return manifest;
 }
 
@@ -304,11 +364,9 @@ std::uint64_t checkpoint_hash(std::span<const std::byte> bytes, const Checkpoint
 }
 
 std::string to_text(const CheckpointManifest& manifest) {
-  json files = json::array();
-  for (const StoredFile& file : manifest.files) files.push_back(to_json(file));
   json content = {{"format", kFormat},
                   {"version", version_of(manifest)},
-                  {"world_size", kWorldSize},
+                  {"world_size", manifest.world},
                   {"program_version", manifest.state.program_version},
                   {"train", to_json(manifest.state.position)},
                   {"run", to_json(manifest.state.run)},
@@ -318,8 +376,12 @@ std::string to_text(const CheckpointManifest& manifest) {
                   {"parameters", manifest.parameters},
                   {"elements", manifest.elements},
                   {"chunk_bytes", manifest.chunk_bytes},
-                  {"files", std::move(files)}};
+                  {"files", list_json(manifest.files)}};
   if (manifest.moments != DType::kF32) content["moments"] = to_string(manifest.moments);
+  if (manifest.in_parts()) {
+    content["tensors"] = list_json(manifest.tensors);
+    content["pieces"] = list_json(manifest.pieces);
+  }
   return swap::to_sealed_text(content);
 }
 

@@ -13,6 +13,7 @@
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/checkpoint_state.h"
+#include "engine/checkpoint/state_pieces.h"
 #include "engine/weights/dtype.h"
 
 namespace sluice::engine {
@@ -35,12 +36,18 @@ struct CheckpointManifest {
   std::uint64_t elements = 0;    // of all of them
   DType moments = DType::kF32;   // of both moments' files: or kBF16
   std::uint64_t chunk_bytes = kDefaultChunkBytes;
-  // The families' shards in order, family by family, then the weights' index. A file's number in
-  // this list is part of its chunks' checksums.
+  // The families' shards in order, family by family, then the weights' index (of one rank's alone).
+  // A file's number in this list is part of its chunks' checksums.
   std::vector<StoredFile> files;
+  int world = 1;  // how many ranks wrote it
+  // Of several ranks: all parameters in flat order, as F32, and of each shard what lies in it, in
+  // the order of its files' tensors. Of one rank the files say it.
+  std::vector<TensorSpec> tensors = {};
+  std::vector<StatePieces> pieces = {};
 
   std::uint64_t total_bytes() const;                         // of all files
   std::uint64_t shards() const { return files.size() / 3; }  // of each family
+  bool in_parts() const { return world > 1; }
   DType dtype_of(Family family) const { return family == Family::kMaster ? DType::kF32 : moments; }
 
   friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;

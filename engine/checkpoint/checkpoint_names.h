@@ -2,7 +2,8 @@
 //
 //   step-000000012/                        while it is written, until it takes its place: ....new
 //     master-00001-of-00002.safetensors    exp_avg-..., exp_avg_sq-... likewise
-//     model.safetensors.index.json         of the master family, for other programs
+//                                          of several ranks: rank 0's shards, then rank 1's, ...
+//     model.safetensors.index.json         of the master family, for other programs; of one rank
 //     checkpoint.json                      the manifest: with it the checkpoint is there
 //     checkpoint.json.removed              the manifest of one that is being removed
 #pragma once

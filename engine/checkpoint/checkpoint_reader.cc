@@ -15,6 +15,10 @@ constexpr int kMaxChunksAhead = 64;
 
 std::size_t index_of(Family family) { return static_cast<std::size_t>(family); }
 
+bool is_same_tensor(const TensorSpec& a, const TensorSpec& b) {
+  return a.name == b.name && a.shape == b.shape;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<CheckpointReader>> CheckpointReader::open(aio::IoQueue& queue,
@@ -40,8 +44,13 @@ Status CheckpointReader::prepare() {
   const std::uint64_t staging =
       families() * manifest_.chunk_bytes * static_cast<std::uint64_t>(options_.chunks_ahead);
   SLUICE_ASSIGN_OR_RETURN(staging_, aio::PageMemory::map(staging, true));
-  for (std::size_t shard = 0; shard < manifest_.shards(); ++shard)
-    SLUICE_RETURN_IF_ERROR(add_shard(shard));
+  for (auto& of_family : offsets_) of_family.resize(manifest_.shards());
+  if (manifest_.in_parts()) {
+    SLUICE_ASSIGN_OR_RETURN(parameters_, lay_out(manifest_.tensors));
+    add_pieces();
+  } else {
+    SLUICE_RETURN_IF_ERROR(add_shards());
+  }
   std::uint64_t elements = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     elements += parameters_[i].elements;
@@ -57,22 +66,49 @@ Status CheckpointReader::prepare() {
                    std::to_string(by_name_.size()) + " with " + std::to_string(elements));
 }
 
-Result<std::vector<TensorInfo>> CheckpointReader::read_header(Family family, std::size_t shard,
-                                                              std::uint64_t& data_offset_bytes) {
-  SLUICE_ASSIGN_OR_RETURN(ChunkedReader* const file, file_of(family, shard));
-  const auto in_file = [&](Error error) { return std::move(error).with_context(file->path()); };
-  if (file->size_bytes() < kHeaderPrefixBytes)
+CheckpointReader::TensorOffsets CheckpointReader::Header::offsets() const {
+  TensorOffsets offsets;
+  for (const TensorInfo& tensor : tensors)
+    offsets.push_back(data_offset_bytes + tensor.begin_bytes);
+  return offsets;
+}
+
+Status CheckpointReader::add_shards() {
+  for (std::size_t shard = 0; shard < manifest_.shards(); ++shard)
+    SLUICE_RETURN_IF_ERROR(add_shard(shard));
+  return {};
+}
+
+// Each parameter's in ascending order, whatever the order of the files.
+void CheckpointReader::add_pieces() {
+  places_.resize(parameters_.size());
+  for (std::size_t shard = 0; shard < manifest_.shards(); ++shard) {
+    const StatePieces& pieces = manifest_.pieces[shard];
+    for (std::size_t i = 0; i < pieces.size(); ++i)
+      places_[pieces[i].parameter].push_back({.piece = pieces[i], .shard = shard, .tensor = i});
+  }
+  for (std::vector<Place>& places : places_) {
+    std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+      return a.piece.first_element < b.piece.first_element;
+    });
+  }
+}
+
+Result<CheckpointReader::Header> CheckpointReader::read_header(ChunkedReader& file,
+                                                               Family family) const {
+  const auto in_file = [&](Error error) { return std::move(error).with_context(file.path()); };
+  if (file.size_bytes() < kHeaderPrefixBytes)
     return in_file(Error(ErrorCode::kCorrupt, "it is too short to be a safetensors file"));
   std::array<std::byte, kHeaderPrefixBytes> prefix{};
-  SLUICE_RETURN_IF_ERROR(file->read(0, prefix));
-  auto length = safetensors_json_bytes(prefix, file->size_bytes());
+  SLUICE_RETURN_IF_ERROR(file.read(0, prefix));
+  auto length = safetensors_json_bytes(prefix, file.size_bytes());
   if (!length.ok()) return in_file(std::move(length).error());
   std::string json(*length, '\0');
-  SLUICE_RETURN_IF_ERROR(file->read(prefix.size(), std::as_writable_bytes(std::span(json))));
-  data_offset_bytes = prefix.size() + *length;
-  auto header = parse_safetensors_json(json, file->size_bytes() - data_offset_bytes);
-  if (!header.ok()) return in_file(std::move(header).error());
-  for (const TensorInfo& tensor : header->tensors) {
+  SLUICE_RETURN_IF_ERROR(file.read(prefix.size(), std::as_writable_bytes(std::span(json))));
+  Header header{.data_offset_bytes = prefix.size() + *length};
+  auto parsed = parse_safetensors_json(json, file.size_bytes() - header.data_offset_bytes);
+  if (!parsed.ok()) return in_file(std::move(parsed).error());
+  for (const TensorInfo& tensor : parsed->tensors) {
     const DType expected = manifest_.dtype_of(family);
     if (tensor.dtype != expected)
       return in_file(Error(ErrorCode::kCorrupt, "tensor " + in_quotes(tensor.name) + " is " +
@@ -80,28 +116,54 @@ Result<std::vector<TensorInfo>> CheckpointReader::read_header(Family family, std
                                                     ", and the checkpoint has " +
                                                     std::string(to_string(expected)) + " there"));
   }
-  return std::move(header->tensors);
+  header.tensors = std::move(parsed->tensors);
+  return header;
 }
 
+// Of one rank's: the files of the masters say which parameters there are.
 Status CheckpointReader::add_shard(std::size_t shard) {
   const std::size_t first = parameters_.size();
   for (std::size_t f = 0; f < families(); ++f) {
-    std::uint64_t data_offset = 0;
-    SLUICE_ASSIGN_OR_RETURN(auto tensors, read_header(kFamilies[f], shard, data_offset));
-    if (f == 0) {
-      places_.resize(first + tensors.size(), Place{.shard = shard});
-      parameters_.insert(parameters_.end(), tensors.begin(), tensors.end());
+    SLUICE_ASSIGN_OR_RETURN(ChunkedReader* const file, file_of(kFamilies[f], shard));
+    SLUICE_ASSIGN_OR_RETURN(const Header header, read_header(*file, kFamilies[f]));
+    const std::vector<TensorInfo>& tensors = header.tensors;
+    for (std::size_t i = 0; f == 0 && i < tensors.size(); ++i) {
+      places_.push_back({{.piece = {.parameter = first + i, .elements = tensors[i].elements},
+                          .shard = shard,
+                          .tensor = i}});
+      parameters_.push_back(tensors[i]);
     }
-    const bool same = std::equal(tensors.begin(), tensors.end(),
-                                 parameters_.begin() + static_cast<std::ptrdiff_t>(first),
-                                 parameters_.end(), [](const TensorSpec& a, const TensorSpec& b) {
-                                   return a.name == b.name && a.shape == b.shape;
-                                 });
-    if (!same)
+    if (!std::equal(tensors.begin(), tensors.end(),
+                    parameters_.begin() + static_cast<std::ptrdiff_t>(first), parameters_.end(),
+                    is_same_tensor))
       return Error(ErrorCode::kCorrupt,
                    files_[f]->path() + " has other parameters than " + files_[0]->path());
-    for (std::size_t i = 0; i < tensors.size(); ++i)
-      places_[first + i].offset_bytes[f] = data_offset + tensors[i].begin_bytes;
+    offsets_[f][shard] = header.offsets();
+  }
+  return {};
+}
+
+Status CheckpointReader::know_offsets(ChunkedReader& file, Family family, std::size_t shard) {
+  auto& offsets = offsets_[index_of(family)][shard];
+  if (offsets) return {};
+  SLUICE_ASSIGN_OR_RETURN(const Header header, read_header(file, family));
+  std::vector<TensorSpec> expected;
+  for (const StatePiece& piece : manifest_.pieces[shard])
+    expected.push_back(piece_tensor(parameters_[piece.parameter], piece));
+  if (!std::equal(header.tensors.begin(), header.tensors.end(), expected.begin(), expected.end(),
+                  is_same_tensor))
+    return Error(ErrorCode::kCorrupt, file.path() + " has other pieces of parameters than " +
+                                          std::string(kManifestName) + " beside it says");
+  offsets = header.offsets();
+  return {};
+}
+
+Status CheckpointReader::check_headers() {
+  for (std::size_t shard = 0; manifest_.in_parts() && shard < manifest_.shards(); ++shard) {
+    for (std::size_t f = 0; f < families(); ++f) {
+      SLUICE_ASSIGN_OR_RETURN(ChunkedReader* const file, file_of(kFamilies[f], shard));
+      SLUICE_RETURN_IF_ERROR(know_offsets(*file, kFamilies[f], shard));
+    }
   }
   return {};
 }
@@ -143,14 +205,31 @@ Status CheckpointReader::read_family(Family family, std::string_view parameter,
                      std::to_string(values.size()) + " from " + std::to_string(first_element) +
                      " on were asked for");
   if (values.empty()) return {};
-  const Place& place = places_[entry->second];
+  const std::uint64_t end = first_element + values.size();
+  for (const Place& place : places_[entry->second]) {
+    const std::uint64_t begin_here = std::max(first_element, place.piece.first_element);
+    const std::uint64_t end_here = std::min(end, place.piece.end());
+    if (begin_here >= end_here) continue;
+    SLUICE_RETURN_IF_ERROR(
+        read_piece(family, place, begin_here,
+                   values.subspan(begin_here - first_element, end_here - begin_here)));
+  }
+  return {};
+}
+
+// All of `values` lie in the piece.
+Status CheckpointReader::read_piece(Family family, const Place& place, std::uint64_t first_element,
+                                    std::span<float> values) {
   SLUICE_ASSIGN_OR_RETURN(ChunkedReader* const file, file_of(family, place.shard));
+  if (manifest_.in_parts()) SLUICE_RETURN_IF_ERROR(know_offsets(*file, family, place.shard));
+  const TensorOffsets& offsets = *offsets_[index_of(family)][place.shard];
   // The narrower numbers lie in the end of the room until each has become one of the values.
   const DType dtype = manifest_.dtype_of(family);
   const std::span<std::byte> stored =
       std::as_writable_bytes(values).last(values.size() * element_bytes(dtype));
   SLUICE_RETURN_IF_ERROR(file->read(
-      place.offset_bytes[index_of(family)] + first_element * element_bytes(dtype), stored));
+      offsets[place.tensor] + (first_element - place.piece.first_element) * element_bytes(dtype),
+      stored));
   if (dtype == DType::kF32) return {};
   for (std::size_t i = 0; i < values.size(); ++i) {
     std::uint16_t half = 0;

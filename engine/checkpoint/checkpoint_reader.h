@@ -2,10 +2,13 @@
 //
 // Every chunk is checked against the manifest before any byte of it is handed out: read() returns
 // what was appended, bit for bit, or an error. Headers are read as such chunks too, so they say
-// what was written. Reading in flat order is one pass over the files with chunks read ahead; any
-// other order works, one chunk at a time.
+// what was written. Reading in flat order is one pass over the files of one rank with chunks read
+// ahead; any other order works, one chunk at a time.
 //
-// Memory:  chunks_ahead chunks per family, taken at open, and the headers.
+// Of several ranks' files only those are looked at in which something of what is asked for lies,
+// when it is asked for.
+//
+// Memory:  chunks_ahead chunks per family, taken at open, and where tensors lie in their files.
 // Threads: one at a time. `queue` must outlive it.
 // Files:   one per family is open at a time.
 // Errors:  name the file, and the bytes in it. kNotFound: no manifest, so the checkpoint does not
@@ -15,6 +18,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,6 +59,8 @@ class CheckpointReader {
 
   const CheckpointState& state() const { return manifest_.state; }
   const CheckpointManifest& manifest() const { return manifest_; }
+  // Reads the headers of all files, as far as that was not done: whether each has what it should.
+  Status check_headers();
   // In flat order.
   std::span<const TensorInfo> parameters() const { return parameters_; }
   const TensorInfo* find(std::string_view parameter) const;  // nullptr: there is none
@@ -66,19 +72,32 @@ class CheckpointReader {
                      std::span<float> values);
 
  private:
-  struct Place {  // of one parameter, in each family: the same shard, maybe different offsets
+  struct Place {  // of a piece of one parameter, in each family
+    StatePiece piece;
     std::size_t shard = 0;
-    std::array<std::uint64_t, kFamilies.size()> offset_bytes{};
+    std::size_t tensor = 0;  // in the shard's files
+  };
+  using TensorOffsets = std::vector<std::uint64_t>;  // in one file
+  struct Header {
+    std::vector<TensorInfo> tensors;
+    std::uint64_t data_offset_bytes = 0;
+
+    TensorOffsets offsets() const;
   };
 
   CheckpointReader(aio::IoQueue& queue, std::string folder, const Options& options);
   Status prepare();
   Status add_shard(std::size_t shard);
-  Result<std::vector<TensorInfo>> read_header(Family family, std::size_t shard,
-                                              std::uint64_t& data_offset_bytes);
+  Status add_shards();
+  void add_pieces();
+  Result<Header> read_header(ChunkedReader& file, Family family) const;
+  // That of a part has just what the manifest says.
+  Status know_offsets(ChunkedReader& file, Family family, std::size_t shard);
   Result<ChunkedReader*> file_of(Family family, std::size_t shard);
   Status read_family(Family family, std::string_view parameter, std::uint64_t first_element,
                      std::span<float> values);
+  Status read_piece(Family family, const Place& place, std::uint64_t first_element,
+                    std::span<float> values);
   std::size_t families() const { return options_.moments ? kFamilies.size() : 1; }
 
   aio::IoQueue& queue_;
@@ -87,8 +106,10 @@ class CheckpointReader {
   CheckpointManifest manifest_;
   aio::PageMemory staging_;
   std::vector<TensorInfo> parameters_;
-  std::vector<Place> places_;
+  std::vector<std::vector<Place>> places_;  // of each parameter, in ascending order
   std::unordered_map<std::string_view, std::size_t> by_name_;  // into both
+  // Of each file, once its header was read.
+  std::array<std::vector<std::optional<TensorOffsets>>, kFamilies.size()> offsets_;
   std::array<std::unique_ptr<ChunkedReader>, kFamilies.size()> files_;
   std::array<std::size_t, kFamilies.size()> open_shards_{};
 };

@@ -1,43 +1,23 @@
 #include "engine/checkpoint/checkpoint_writer.h"
 
 #include <algorithm>
-#include <bit>
-#include <map>
 #include <utility>
 
 #include "aio/log.h"
 #include "aio/small_file.h"
 #include "aio/units.h"
 #include "engine/checkpoint/checkpoint_entry.h"
-#include "engine/checkpoint/chunked_writer.h"
 #include "engine/checkpoint/remove_checkpoint.h"
-#include "engine/checkpoint/shard_plan.h"
 #include "engine/weights/quoting.h"
 #include "engine/weights/safetensors_index.h"
 
 namespace sluice::engine {
 namespace {
 
-constexpr int kMaxChunksInFlight = 64;
 constexpr std::uint64_t kManifestBytesOfChunk = 16;  // its checksum
 constexpr std::uint64_t kSmallFilesBytes = 64 * kKiB;
 
 Error invalid(std::string what) { return Error(ErrorCode::kInvalidArgument, std::move(what)); }
-
-Status check_options(const CheckpointWriter::Options& options) {
-  if (options.chunk_bytes < kMinChunkBytes || options.chunk_bytes > kMaxChunkBytes ||
-      options.chunk_bytes % kMinChunkBytes != 0)
-    return invalid("a checkpoint's chunks have a multiple of 4096 bytes up to 64M, not " +
-                   std::to_string(options.chunk_bytes));
-  if (options.moments != DType::kF32 && options.moments != DType::kBF16)
-    return invalid("a checkpoint's moments are F32 or BF16, not " +
-                   std::string(to_string(options.moments)));
-  if (options.chunks_in_flight < 2 || options.chunks_in_flight > kMaxChunksInFlight)
-    return invalid("2 to " + std::to_string(kMaxChunksInFlight) +
-                   " chunks of a checkpoint can be in flight, not " +
-                   std::to_string(options.chunks_in_flight));
-  return {};
-}
 
 // Makes the folder and its parents, and their names durable.
 Status make_durable_folder(aio::FileSystem& files, const std::string& folder) {
@@ -65,32 +45,46 @@ Status check_replaceable(aio::FileSystem& files, const std::string& folder) {
   return {};
 }
 
-std::size_t index_of(Family family) { return static_cast<std::size_t>(family); }
-
 }  // namespace
-
-std::uint64_t CheckpointWriter::staging_bytes(const Options& options) {
-  return kFamilies.size() * static_cast<std::uint64_t>(options.chunks_in_flight) *
-         options.chunk_bytes;
-}
 
 Result<std::unique_ptr<CheckpointWriter>> CheckpointWriter::begin(
     aio::IoQueue& queue, const std::string& folder, std::span<const TensorSpec> parameters,
     const Options& options) {
   SLUICE_RETURN_IF_ERROR(check_options(options));
-  std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(queue, folder, options));
-  SLUICE_RETURN_IF_ERROR(writer->prepare(parameters));
+  SLUICE_ASSIGN_OR_RETURN(CheckpointPlan plan, plan_checkpoint(parameters, options.shards()));
+  return begin(std::unique_ptr<CheckpointWriter>(
+      new CheckpointWriter(queue, folder, std::make_shared<const CheckpointPlan>(std::move(plan)),
+                           /*in_parts=*/false, options)));
+}
+
+Result<std::unique_ptr<CheckpointWriter>> CheckpointWriter::begin_together(
+    aio::IoQueue& queue, const std::string& folder, std::shared_ptr<const CheckpointPlan> plan,
+    const Options& options) {
+  SLUICE_RETURN_IF_ERROR(check_options(options));
+  return begin(std::unique_ptr<CheckpointWriter>(
+      new CheckpointWriter(queue, folder, std::move(plan), /*in_parts=*/true, options)));
+}
+
+Result<std::unique_ptr<CheckpointWriter>> CheckpointWriter::begin(
+    std::unique_ptr<CheckpointWriter> writer) {
+  SLUICE_RETURN_IF_ERROR(writer->prepare());
   return writer;
 }
 
-CheckpointWriter::CheckpointWriter(aio::IoQueue& queue, std::string folder, const Options& options)
+CheckpointWriter::CheckpointWriter(aio::IoQueue& queue, std::string folder,
+                                   std::shared_ptr<const CheckpointPlan> plan, bool in_parts,
+                                   const Options& options)
     : queue_(queue),
       folder_(std::move(folder)),
+      plan_(std::move(plan)),
+      in_parts_(in_parts),
       options_(options),
-      target_(folder_ + std::string(kReplacementSuffix)) {}
+      target_(folder_ + std::string(kReplacementSuffix)),
+      total_bytes_(plan_->bytes()),
+      has_part_(static_cast<std::size_t>(plan_->writers())) {}
 
 CheckpointWriter::~CheckpointWriter() {
-  for (auto& file : files_) file.reset();
+  part_.reset();
   if (!made_ || committed_) return;
   const Status removed = remove_checkpoint(queue_, target_);
   if (!removed.ok())
@@ -98,27 +92,28 @@ CheckpointWriter::~CheckpointWriter() {
                  removed.error().message());
 }
 
-Status CheckpointWriter::prepare(std::span<const TensorSpec> parameters) {
-  SLUICE_ASSIGN_OR_RETURN(shards_, plan_shards(parameters, {.max_bytes = options_.max_shard_bytes,
-                                                            .moments = options_.moments}));
-  manifest_.parameters = parameters.size();
+Status CheckpointWriter::prepare() {
+  manifest_.parameters = plan_->parameters.size();
+  for (const TensorInfo& parameter : plan_->parameters) manifest_.elements += parameter.elements;
   manifest_.chunk_bytes = options_.chunk_bytes;
   manifest_.moments = options_.moments;
-  for (const ShardPlan& shard : shards_) {
-    for (const Family family : kFamilies) total_bytes_ += shard.file(family).bytes;
-    for (const TensorInfo& tensor : shard.tensors) manifest_.elements += tensor.elements;
-  }
   for (const Family family : kFamilies) {
-    for (std::size_t shard = 0; shard < shards_.size(); ++shard)
-      manifest_.files.push_back({.name = shard_name(family, shard, shards_.size()),
-                                 .bytes = shards_[shard].file(family).bytes});
+    for (std::size_t shard = 0; shard < plan_->shards.size(); ++shard)
+      manifest_.files.push_back({.name = shard_name(family, shard, plan_->shards.size()),
+                                 .bytes = plan_->shards[shard].file(family).bytes});
   }
-  SLUICE_ASSIGN_OR_RETURN(staging_, aio::PageMemory::map(staging_bytes(options_), true));
+  if (in_parts_) describe_parts();
   SLUICE_RETURN_IF_ERROR(take_folder());
-  SLUICE_RETURN_IF_ERROR(take_space());
-  SLUICE_RETURN_IF_ERROR(write_index());
-  SLUICE_RETURN_IF_ERROR(begin_shard());
-  return skip_full();
+  SLUICE_RETURN_IF_ERROR(check_space());
+  SLUICE_ASSIGN_OR_RETURN(part_, PartWriter::begin(queue_, folder_, plan_, 0, options_));
+  // Other programs cannot put pieces of parameters together.
+  return in_parts_ ? Status() : write_index();
+}
+
+void CheckpointWriter::describe_parts() {
+  manifest_.world = plan_->writers();
+  manifest_.tensors.assign(plan_->parameters.begin(), plan_->parameters.end());
+  for (const ShardPlan& shard : plan_->shards) manifest_.pieces.push_back(shard.pieces);
 }
 
 // Whatever cannot be read is set aside, not lost: a run that has come this far must be able to
@@ -139,63 +134,18 @@ Status CheckpointWriter::take_folder() {
   return make_durable_folder(files, target_);
 }
 
-// All of it before anything is written, so that a full disk shows now. The index and the manifest
-// are small, and get what is left.
-Status CheckpointWriter::take_space() {
+// Each writer takes its own before it writes anything, so that a full disk shows now. The index and
+// the manifest are small, and get what is left.
+Status CheckpointWriter::check_space() const {
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t free_bytes,
                           queue_.backend().files().free_bytes(target_));
   const std::uint64_t needed_bytes =
       total_bytes_ + kSmallFilesBytes + total_bytes_ / options_.chunk_bytes * kManifestBytesOfChunk;
-  if (needed_bytes > free_bytes)
-    return Error(ErrorCode::kNoSpace, "no room for a checkpoint of " + format_bytes(needed_bytes) +
-                                          " in " + target_ + ": " + format_bytes(free_bytes) +
-                                          " are free. Free some space there, keep fewer "
-                                          "checkpoints, or choose another path");
-  for (const StoredFile& file : manifest_.files)
-    SLUICE_RETURN_IF_ERROR(ChunkedWriter::reserve(queue_, path_in(file.name), file.bytes));
-  return {};
-}
-
-Status CheckpointWriter::begin_shard() {
-  const ShardPlan& shard = shards_[shard_];
-  const std::uint64_t share = staging_.size_bytes() / kFamilies.size();
-  const std::uint64_t staging =
-      options_.chunk_bytes * static_cast<std::uint64_t>(options_.chunks_in_flight);
-  SLUICE_CHECK(staging <= share, "staging memory for every family");
-  for (const Family family : kFamilies) {
-    const std::size_t number = index_of(family) * shards_.size() + shard_;
-    auto& file = files_[index_of(family)];
-    SLUICE_ASSIGN_OR_RETURN(
-        file, ChunkedWriter::open(queue_,
-                                  {.path = path_in(manifest_.files[number].name),
-                                   .bytes = shard.file(family).bytes,
-                                   .file_number = number,
-                                   .chunk_bytes = options_.chunk_bytes},
-                                  staging_.bytes().subspan(index_of(family) * staging, staging)));
-    SLUICE_RETURN_IF_ERROR(file->write(std::as_bytes(std::span(shard.file(family).header))));
-  }
-  return {};
-}
-
-// To the next parameter that needs values, across the ends of shards.
-Status CheckpointWriter::skip_full() {
-  while (shard_ < shards_.size()) {
-    const auto& tensors = shards_[shard_].tensors;
-    while (tensor_ < tensors.size() && elements_done_ == tensors[tensor_].elements) {
-      ++tensor_;
-      elements_done_ = 0;
-    }
-    if (tensor_ < tensors.size()) return {};
-    for (const Family family : kFamilies) {
-      auto& file = files_[index_of(family)];
-      SLUICE_RETURN_IF_ERROR(file->finish());
-      manifest_.files[index_of(family) * shards_.size() + shard_].chunks = file->checksums();
-      file.reset();
-    }
-    tensor_ = 0;
-    if (++shard_ < shards_.size()) SLUICE_RETURN_IF_ERROR(begin_shard());
-  }
-  return {};
+  if (needed_bytes <= free_bytes) return {};
+  return Error(ErrorCode::kNoSpace, "no room for a checkpoint of " + format_bytes(needed_bytes) +
+                                        " in " + target_ + ": " + format_bytes(free_bytes) +
+                                        " are free. Free some space there, keep fewer "
+                                        "checkpoints, or choose another path");
 }
 
 Status CheckpointWriter::fail(Status status) {
@@ -203,77 +153,67 @@ Status CheckpointWriter::fail(Status status) {
   return status_;
 }
 
-Status CheckpointWriter::check_next(const StateValues& values) const {
-  const auto refuse = [&](const std::string& what) {
-    return invalid("checkpoint " + folder_ + ": " + what);
-  };
-  if (values.exp_avg.size() != values.master.size() ||
-      values.exp_avg_sq.size() != values.master.size())
-    return refuse("parameter " + in_quotes(values.parameter) + " came with " +
-                  std::to_string(values.master.size()) + " weights, and moments of other lengths");
-  if (shard_ == shards_.size())
-    return refuse("values of " + in_quotes(values.parameter) + " come after the last parameter");
-  const TensorInfo& next = shards_[shard_].tensors[tensor_];
-  if (values.parameter != next.name || values.first_element != elements_done_)
-    return refuse("element " + std::to_string(values.first_element) + " of " +
-                  in_quotes(values.parameter) + " came where element " +
-                  std::to_string(elements_done_) + " of " + in_quotes(next.name) + " comes next");
-  if (values.master.size() > next.elements - elements_done_)
-    return refuse("parameter " + in_quotes(next.name) + " has " + std::to_string(next.elements) +
-                  " elements, and " + std::to_string(elements_done_ + values.master.size()) +
-                  " came");
-  return {};
-}
-
-Status CheckpointWriter::append_to(Family family, std::span<const float> values) {
-  ChunkedWriter& file = *files_[index_of(family)];
-  const DType dtype = manifest_.dtype_of(family);
-  if (dtype == DType::kF32) return file.write(std::as_bytes(values));
-  constexpr std::uint64_t kPieceElements = 32 * 1024;
-  for (; !values.empty(); values = values.subspan(std::min(values.size(), kPieceElements))) {
-    const auto piece = values.first(std::min(values.size(), kPieceElements));
-    for (const float value : piece) {
-      if ((std::bit_cast<std::uint32_t>(value) & 0xFFFF) != 0)
-        return invalid("checkpoint " + folder_ + ": a moment of " +
-                       in_quotes(shards_[shard_].tensors[tensor_].name) +
-                       " is no bf16 number, and the files are to hold bf16 ones");
-    }
-    narrowed_.resize(piece.size() * element_bytes(dtype));
-    from_floats(dtype, piece, narrowed_);
-    SLUICE_RETURN_IF_ERROR(file.write(narrowed_));
-  }
-  return {};
-}
-
 Status CheckpointWriter::append(const StateValues& values) {
   if (!status_.ok()) return status_;
   if (committed_) return invalid("checkpoint " + folder_ + " is finished");
-  if (values.master.empty() && values.exp_avg.empty() && values.exp_avg_sq.empty()) return {};
-  SLUICE_RETURN_IF_ERROR(fail(check_next(values)));
-  const std::array spans = {values.master, values.exp_avg, values.exp_avg_sq};
-  for (std::size_t i = 0; i < spans.size(); ++i)
-    SLUICE_RETURN_IF_ERROR(fail(append_to(kFamilies[i], spans[i])));
-  elements_done_ += values.master.size();
-  return fail(skip_full());
+  return fail(part_->append(values));
+}
+
+Status CheckpointWriter::finish_part() {
+  if (!status_.ok() || has_part_.front()) return status_;
+  SLUICE_RETURN_IF_ERROR(part_->finish());
+  return fail(add_part(0, part_->checksums()));
+}
+
+Status CheckpointWriter::add_part(int writer, std::span<const std::uint64_t> checksums) {
+  const auto number = static_cast<std::size_t>(writer);
+  if (writer < 0 || writer >= plan_->writers() || has_part_[number] ||
+      checksums.size() != checksums_of(*plan_, writer, options_.chunk_bytes))
+    return invalid("checkpoint " + folder_ + ": " + std::to_string(checksums.size()) +
+                   " checksums are not those that writer " + std::to_string(writer) +
+                   " still owes");
+  has_part_[number] = true;
+  for (const Family family : kFamilies) {
+    for (std::size_t shard = plan_->first_shards[number]; shard < plan_->first_shards[number + 1];
+         ++shard) {
+      StoredFile& file = manifest_.files[plan_->file_number(family, shard)];
+      const auto count = (file.bytes - 1) / options_.chunk_bytes + 1;
+      file.chunks.assign(checksums.begin(), checksums.begin() + static_cast<std::ptrdiff_t>(count));
+      checksums = checksums.subspan(count);
+    }
+  }
+  return {};
 }
 
 Status CheckpointWriter::commit(const CheckpointState& state) {
   if (!status_.ok()) return status_;
   if (committed_) return {};
-  if (shard_ < shards_.size()) {
-    const TensorInfo& next = shards_[shard_].tensors[tensor_];
-    return invalid("checkpoint " + folder_ + ": parameter " + in_quotes(next.name) + " has " +
-                   std::to_string(elements_done_) + " of its " + std::to_string(next.elements) +
-                   " elements");
+  SLUICE_RETURN_IF_ERROR(finish_part());
+  for (std::size_t writer = 0; writer < has_part_.size(); ++writer) {
+    if (!has_part_[writer])
+      return invalid("checkpoint " + folder_ + ": writer " + std::to_string(writer) +
+                     " has not finished");
   }
+  if (in_parts_) SLUICE_RETURN_IF_ERROR(fail(check_other_parts()));
   return fail(publish(state));
+}
+
+// Their writers are in other processes, maybe on other hosts: what they have written has to be
+// where this one will name it.
+Status CheckpointWriter::check_other_parts() const {
+  const Status there = check_stored_files(queue_, manifest_, target_);
+  if (there.ok() || there.error().code() != ErrorCode::kCorrupt) return there;
+  return Error(there.error())
+      .with_suffix(
+          ", as this process sees it, though it was written: all hosts of a run need the "
+          "same folder for its checkpoints");
 }
 
 // Hugging Face's index of the master family, so that other programs find the weights.
 Status CheckpointWriter::write_index() {
   WeightMap weights;
-  for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
-    for (const TensorInfo& tensor : shards_[shard].tensors)
+  for (std::size_t shard = 0; shard < plan_->shards.size(); ++shard) {
+    for (const TensorInfo& tensor : plan_->shards[shard].tensors)
       weights.emplace(tensor.name, manifest_.files[shard].name);
   }
   const std::string text = make_safetensors_index(weights, manifest_.elements * sizeof(float));

@@ -5,10 +5,10 @@
 //   for each range, in flat order: writer->append({.parameter = name, ...});
 //   writer->commit(state);
 //
-// Three families of files - master weights and both moments - are written concurrently, chunk by
-// chunk from a few staging buffers; a chunk's checksum is taken when it is full, while it is in the
-// cache. begin() takes all the space on the disk. The manifest is written last, when everything
-// else is durable: its presence is what makes the checkpoint count, whatever happens before.
+// Three families of files - master weights and both moments - are written concurrently, and where
+// there are several ranks each writes its own, at the same time (part_writer.h). The manifest is
+// written last, when everything else is durable: its presence is what makes the checkpoint count,
+// whatever happens before.
 //
 // All of it is written to `<folder>.new`, which counts once it has its manifest, and then takes the
 // place of `<folder>`; settle_replacement() finishes what a kill left undone. So a folder that has
@@ -17,14 +17,13 @@
 // With options.replace an existing complete checkpoint stays until the new one is whole. What
 // cannot be read there is set aside, with a warning, and never removed.
 //
-// Memory:  staging_bytes(options), whatever the size of the model; for bf16 moments 64 KiB more.
+// Memory:  PartWriter's.
 // Threads: one at a time; the queue's other users are not disturbed. `queue` must outlive it.
 // Errors:  after a failed append() or commit() the writer can only be destroyed. Destroyed without
 //          a successful commit() it removes what it made. begin(): kNoSpace leaves nothing behind;
 //          kAlreadyExists without options.replace.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -33,37 +32,17 @@
 #include <vector>
 
 #include "aio/io_queue.h"
-#include "aio/page_memory.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/checkpoint_state.h"
-#include "engine/weights/safetensors_header.h"
+#include "engine/checkpoint/part_writer.h"
+#include "engine/checkpoint/shard_plan.h"
 
 namespace sluice::engine {
 
-class ChunkedWriter;
-struct ShardPlan;
-
-// Equally long; elements [first_element, first_element + master.size()) of one parameter.
-struct StateValues {
-  std::string_view parameter;
-  std::uint64_t first_element = 0;
-  std::span<const float> master;
-  std::span<const float> exp_avg;
-  std::span<const float> exp_avg_sq;
-};
-
 class CheckpointWriter {
  public:
-  struct Options {
-    // Of tensor data in one file; a larger parameter has a shard of its own.
-    std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;
-    std::uint64_t chunk_bytes = kDefaultChunkBytes;  // a multiple of 4096
-    DType moments = DType::kF32;                     // or kBF16, of moments that it represents
-    int chunks_in_flight = 4;                        // of each of the three files; at least 2
-    bool replace = false;
-  };
-  static std::uint64_t staging_bytes(const Options& options);
+  using Options = CheckpointOptions;
 
   // `parameters`: each under its name, in flat order; stored as F32 whatever their dtype, and their
   // moments as the options say.
@@ -71,27 +50,39 @@ class CheckpointWriter {
                                                          const std::string& folder,
                                                          std::span<const TensorSpec> parameters,
                                                          const Options& options);
+  // With others: this one is writer 0 of `plan`, which plan_checkpoint() made of their pieces. Once
+  // it is there, each other begins a PartWriter of the same plan, folder and options; all of those
+  // must be gone, in every process, before this one is destroyed without a successful commit().
+  static Result<std::unique_ptr<CheckpointWriter>> begin_together(
+      aio::IoQueue& queue, const std::string& folder, std::shared_ptr<const CheckpointPlan> plan,
+      const Options& options);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // The next values in flat order. kInvalidArgument says which come next instead, or which moment
-  // would lose bits.
+  // The next values in flat order, of writer 0. kInvalidArgument says which come next instead, or
+  // which moment would lose bits.
   Status append(const StateValues& values);
-  // After the last one: durable when it returns ok. kInvalidArgument says what is missing.
+  // After the last one, of writer 0: its files are durable.
+  Status finish_part();
+  // Of another writer, which has finished: PartWriter::checksums().
+  Status add_part(int writer, std::span<const std::uint64_t> checksums);
+  // After all of it: durable when it returns ok. kInvalidArgument says what is missing; kCorrupt:
+  // a file of another writer is not there, or not whole.
   Status commit(const CheckpointState& state);
 
   std::uint64_t total_bytes() const { return total_bytes_; }  // of the files, except the manifest
 
  private:
-  CheckpointWriter(aio::IoQueue& queue, std::string folder, const Options& options);
-  Status prepare(std::span<const TensorSpec> parameters);
+  CheckpointWriter(aio::IoQueue& queue, std::string folder,
+                   std::shared_ptr<const CheckpointPlan> plan, bool in_parts,
+                   const Options& options);
+  static Result<std::unique_ptr<CheckpointWriter>> begin(std::unique_ptr<CheckpointWriter> writer);
+  Status prepare();
+  void describe_parts();
   Status take_folder();
-  Status take_space();
-  Status begin_shard();
-  Status skip_full();
-  Status check_next(const StateValues& values) const;
-  Status append_to(Family family, std::span<const float> values);
+  Status check_space() const;
+  Status check_other_parts() const;
   Status write_index();
   Status publish(const CheckpointState& state);
   Status fail(Status status);
@@ -99,20 +90,16 @@ class CheckpointWriter {
 
   aio::IoQueue& queue_;
   const std::string folder_;  // the checkpoint's when all is done
+  const std::shared_ptr<const CheckpointPlan> plan_;
+  const bool in_parts_;  // written by several ranks, or as if
   const Options options_;
   const std::string target_;  // where it is written
   bool made_ = false;         // something in target_ is ours to remove
   bool committed_ = false;
-  aio::PageMemory staging_;
-  std::vector<ShardPlan> shards_;
   std::uint64_t total_bytes_ = 0;
-  CheckpointManifest manifest_;      // grows as files are finished
-  std::vector<std::byte> narrowed_;  // bf16 moments on their way
-
-  std::array<std::unique_ptr<ChunkedWriter>, kFamilies.size()> files_;  // of the current shard
-  std::size_t shard_ = 0;
-  std::size_t tensor_ = 0;  // in the shard
-  std::uint64_t elements_done_ = 0;
+  CheckpointManifest manifest_;       // grows as parts are finished
+  std::vector<bool> has_part_;        // by writer
+  std::unique_ptr<PartWriter> part_;  // null: none yet
   Status status_;
 };
 

@@ -76,7 +76,8 @@ class Verifier {
   // Every byte is as the manifest says; now for whether it can be loaded.
   void check_as_a_whole() {
     const auto reader = CheckpointReader::open(queue_, folder_, {.chunks_ahead = 1});
-    if (!reader.ok()) report_damage(std::string(kManifestName), reader.error());
+    const Status checked = reader.ok() ? (*reader)->check_headers() : reader.status();
+    if (!checked.ok()) report_damage(std::string(kManifestName), checked.error());
   }
 
   aio::IoQueue& queue_;

@@ -3,65 +3,73 @@
 #include <algorithm>
 #include <utility>
 
+#include "aio/check.h"
 #include "engine/budget/state_plan.h"
 
 namespace sluice::engine {
 
 using offload::StateRange;
-using offload::UnitShard;
 
 GatheredState::GatheredState(const ModelLayout& model, const RankLink& ranks, const Visit& visit)
-    : model_(model), ranks_(ranks), visit_(visit), message_(kFields * kGatheredElements) {
-  begin_unit();
+    : model_(model), ranks_(ranks), visit_(visit), message_(kFields * kGatheredElements) {}
+
+std::uint64_t GatheredState::message_elements() const {
+  return std::min(kGatheredElements, shard(turn_).elements - sent_);
 }
 
-void GatheredState::begin_unit() { mine_.assign(kFields * shard(ranks_.part.rank).elements, 0); }
-
 Status GatheredState::add(const StateRange& range) {
-  while (unit_ < range.unit) SLUICE_RETURN_IF_ERROR(gather_unit());
-  const UnitShard own = shard(ranks_.part.rank);
+  while (unit_ < range.unit || !is_my_turn()) SLUICE_RETURN_IF_ERROR(next_turn());
+  SLUICE_CHECK(
+      range.unit == unit_ && range.first_element == shard(turn_).first_element + sent_ + filled_,
+      "state in ascending order");
   const std::span<const float> fields[kFields] = {range.master, range.m, range.v};
-  for (std::size_t field = 0; field < kFields; ++field) {
-    const std::uint64_t at = field * own.elements + range.first_element - own.first_element;
-    std::copy(fields[field].begin(), fields[field].end(),
-              mine_.begin() + static_cast<std::ptrdiff_t>(at));
+  for (std::uint64_t done = 0; done < range.master.size();) {
+    const std::uint64_t all = message_elements();
+    const std::uint64_t count = std::min(all - filled_, range.master.size() - done);
+    for (std::size_t field = 0; field < kFields; ++field)
+      std::copy_n(fields[field].begin() + static_cast<std::ptrdiff_t>(done), count,
+                  message_.begin() + static_cast<std::ptrdiff_t>(field * all + filled_));
+    done += count;
+    filled_ += count;
+    if (filled_ == all) SLUICE_RETURN_IF_ERROR(send_message());
   }
   return {};
 }
 
 Status GatheredState::finish() {
-  while (unit_ < model_.units()) SLUICE_RETURN_IF_ERROR(gather_unit());
+  while (unit_ < model_.units()) SLUICE_RETURN_IF_ERROR(next_turn());
   return {};
 }
 
-// Part by part. Only rank 0 has a use for it; that the others get it too is the price of a
-// collective.
-Status GatheredState::send_shard(int rank) {
-  const UnitShard sent = shard(rank);
-  const bool is_mine = rank == ranks_.part.rank;
-  for (std::uint64_t done = 0; done < sent.elements;) {
-    const std::uint64_t count = std::min(kGatheredElements, sent.elements - done);
-    const std::span<float> message = std::span(message_).first(kFields * count);
-    for (std::size_t field = 0; is_mine && field < kFields; ++field)
-      std::copy_n(mine_.begin() + static_cast<std::ptrdiff_t>(field * sent.elements + done), count,
-                  message.begin() + static_cast<std::ptrdiff_t>(field * count));
-    if (rank > 0)
-      SLUICE_RETURN_IF_ERROR(ranks_.link->broadcast(std::as_writable_bytes(message), rank));
-    if (ranks_.part.rank == 0 && visited_.ok()) {
-      visited_ = visit_({.unit = unit_,
-                         .first_element = sent.first_element + done,
-                         .master = message.first(count),
-                         .m = message.subspan(count, count),
-                         .v = message.subspan(2 * count, count)});
-    }
-    done += count;
+// Only rank 0 has a use for it; that the others get it too is the price of a collective.
+Status GatheredState::send_message() {
+  const std::uint64_t count = message_elements();
+  const std::span<float> message = std::span(message_).first(kFields * count);
+  if (turn_ > 0)
+    SLUICE_RETURN_IF_ERROR(ranks_.link->broadcast(std::as_writable_bytes(message), turn_));
+  if (ranks_.part.rank == 0 && visited_.ok()) {
+    visited_ = visit_({.unit = unit_,
+                       .first_element = shard(turn_).first_element + sent_,
+                       .master = message.first(count),
+                       .m = message.subspan(count, count),
+                       .v = message.subspan(2 * count, count)});
   }
+  sent_ += count;
+  filled_ = 0;
   return {};
 }
 
-Status GatheredState::gather_unit() {
-  for (int rank = 0; rank < ranks_.part.world; ++rank) SLUICE_RETURN_IF_ERROR(send_shard(rank));
-  if (++unit_ < model_.units()) begin_unit();
+Status GatheredState::next_turn() {
+  while (!is_my_turn() && message_elements() > 0) SLUICE_RETURN_IF_ERROR(send_message());
+  SLUICE_CHECK(message_elements() == 0, "all of a shard's state");
+  sent_ = 0;
+  if (++turn_ < ranks_.part.world) return {};
+  turn_ = 0;
+  return end_unit();
+}
+
+Status GatheredState::end_unit() {
+  ++unit_;
   std::vector<int> failed(static_cast<std::size_t>(ranks_.part.world));
   SLUICE_RETURN_IF_ERROR(ranks_.link->all_gather_values(visited_.ok() ? 0 : 1, std::span(failed)));
   SLUICE_RETURN_IF_ERROR(visited_);

@@ -1,7 +1,8 @@
 // GatheredState: the state of shards of all ranks at rank 0, range by range in ascending order, as
-// one rank would give it: each rank sends what it has of a unit in its turn.
+// one rank would give it: each rank sends what it has of a unit in its turn. For one file that one
+// rank writes; a checkpoint is written by all at once (joint_save.h).
 //
-// Memory:  gathered_state_bytes(): of the largest unit a rank's shard, and a message.
+// Memory:  a message: kGatheredElements of state.
 // Threads: one. All ranks gather the same units, in one order.
 // Errors:  of the link; and where rank 0's visitor fails, it fails on every rank: kCancelled.
 #pragma once
@@ -25,7 +26,7 @@ class GatheredState {
   // Both must outlive it.
   GatheredState(const ModelLayout& model, const RankLink& ranks, const Visit& visit);
 
-  // This rank's, in ascending order.
+  // This rank's, in ascending order. Waits for its turn.
   Status add(const offload::StateRange& range);
   // All of them were added.
   Status finish();
@@ -36,16 +37,22 @@ class GatheredState {
   offload::UnitShard shard(int rank) const {
     return offload::shard_of(model_.layout(unit_).elements, {rank, ranks_.part.world});
   }
-  void begin_unit();
-  Status gather_unit();
-  Status send_shard(int rank);
+  bool is_my_turn() const { return turn_ == ranks_.part.rank; }
+  // Of the shard whose turn it is: what the next message has.
+  std::uint64_t message_elements() const;
+  Status send_message();
+  // To the next shard, which this rank receives unless it is its own.
+  Status next_turn();
+  Status end_unit();
 
   const ModelLayout& model_;
   const RankLink ranks_;
   const Visit& visit_;
-  int unit_ = 0;                // that is being added
-  std::vector<float> mine_;     // of its shard, field by field
-  std::vector<float> message_;  // likewise, of a part of a shard
+  int unit_ = 0;
+  int turn_ = 0;                // whose shard of it is sent
+  std::uint64_t sent_ = 0;      // of that
+  std::uint64_t filled_ = 0;    // of the message, where it is this rank's turn
+  std::vector<float> message_;  // field by field
   Status visited_;              // rank 0's visitor
 };
 

@@ -40,6 +40,10 @@ Status RunCheckpoints::write_files(const Plan& plan, const Source& source,
   CheckpointFolder folder(queue_, folder_of(options_.directory));
   saved.path = folder.path_of(saved.step);
   SLUICE_RETURN_IF_ERROR(queue_.backend().files().make_directories(folder.path()));
+  if (run_.has_other_ranks()) {
+    SLUICE_ASSIGN_OR_RETURN(saved.bytes, run_.save_together(saved.path, plan.state));
+    return {};
+  }
   SLUICE_ASSIGN_OR_RETURN(
       const auto writer,
       CheckpointWriter::begin(queue_, saved.path, plan.parameters,

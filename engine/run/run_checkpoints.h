@@ -1,7 +1,8 @@
 // RunCheckpoints: saves a training run, while it trains where memory allows, and keeps the newest
 // checkpoints of its directory.
 //
-// Foreground: save() streams the state from its tiers to the disk; training stops for as long.
+// Foreground: save() streams the state from its tiers to the disk; training stops for as long. With
+//             several ranks always, and all of them write (joint_save.h).
 // Background: save() copies the state into memory of its own (12 bytes a parameter, taken once),
 //             and a thread writes that while training continues. One save at a time: the next
 //             save(), and wait(), wait for it.

@@ -9,6 +9,8 @@
 
 #include "aio/clock.h"
 #include "engine/device/gpu.h"
+#include "engine/run/joint_save.h"
+#include "engine/run/stored_state.h"
 #include "engine/run/training_run.h"
 #include "engine/step/cuda_step.h"
 #include "engine/step/train_error.h"
@@ -78,6 +80,15 @@ Status TrainingRun::follow() {
           return taken;
         SLUICE_RETURN_IF_ERROR(ranks_.link->health());
         break;
+      case Order::kSave: {
+        trainer_->drain();
+        JointSave save(model(), ranks_, *drives_.saves, stored_moments(plan_.types));
+        // What was not saved is for the first rank to report.
+        static_cast<void>(
+            save.follow([this](const auto& append) { return append_own_state(append); }));
+        SLUICE_RETURN_IF_ERROR(ranks_.link->health());
+        break;
+      }
       case Order::kTrace: {
         TraceProcess own;
         SLUICE_RETURN_IF_ERROR(gather_traces(own).status());
@@ -88,6 +99,29 @@ Status TrainingRun::follow() {
         return {};
     }
   }
+}
+
+Status TrainingRun::append_own_state(const JointSave::Append& append) {
+  const auto take = [&append](const ParameterState& state) {
+    return append({.parameter = state.parameter->name,
+                   .first_element = state.first,
+                   .master = state.master,
+                   .exp_avg = state.exp_avg,
+                   .exp_avg_sq = state.exp_avg_sq});
+  };
+  return take_own_state(take, offload::Calls::kInOrder);
+}
+
+Result<std::uint64_t> TrainingRun::save_together(const std::string& folder,
+                                                 const CheckpointState& state) {
+  is_in_step_ = false;
+  SLUICE_RETURN_IF_ERROR(lead(Order::kSave));
+  trainer_->drain();
+  JointSave save(model(), ranks_, *drives_.saves, stored_moments(plan_.types));
+  auto bytes =
+      save.lead(folder, state, [this](const auto& append) { return append_own_state(append); });
+  is_in_step_ = ranks_.link->health().ok();
+  return bytes;
 }
 
 struct TrainingRun::StepFigures {

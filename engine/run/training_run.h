@@ -23,6 +23,7 @@
 #include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
 #include "engine/observe/io_trace.h"
+#include "engine/run/joint_save.h"
 #include "engine/run/model_parameters.h"
 #include "engine/run/run_data.h"
 #include "engine/run/run_resources.h"
@@ -82,6 +83,10 @@ class TrainingRun {
   // ranks range by range, in order, on the calling thread.
   using TakeState = std::function<Status(const ParameterState& state)>;
   Status take_state(const TakeState& take, offload::Calls calls = offload::Calls::kInOrder);
+  // With several ranks, which all write at the same time: a checkpoint in `folder`, which it
+  // replaces (joint_save.h). The bytes of its files.
+  bool has_other_ranks() const { return !ranks_.is_alone(); }
+  Result<std::uint64_t> save_together(const std::string& folder, const CheckpointState& state);
   // What else a checkpoint holds; without scores.
   CheckpointState checkpoint_state() const;
 
@@ -126,7 +131,8 @@ class TrainingRun {
   Traffic own_traffic() const;
   Status take_own_state(const TakeState& take, offload::Calls calls);
   Status take_gathered_state(const TakeState& take);
-  enum class Order : std::uint8_t { kStep, kEvaluate, kTakeState, kTrace, kEnd };
+  Status append_own_state(const JointSave::Append& append);
+  enum class Order : std::uint8_t { kStep, kEvaluate, kTakeState, kSave, kTrace, kEnd };
   Status lead(Order order);  // nothing where there is one rank
   // What one rank's step moved, took and holds.
   struct StepFigures;

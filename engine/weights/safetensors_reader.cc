@@ -18,6 +18,7 @@ namespace {
 constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kMinStagingBytes = 64 * kKiB;
 constexpr std::string_view kFileName = "model.safetensors";
+constexpr std::string_view kManifest = "checkpoint.json";  // of a checkpoint of this program
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 Error missing_file(const std::string& index_path, const std::string& name, std::size_t files) {
@@ -62,9 +63,13 @@ Result<std::string> find_in_folder(aio::FileSystem& files, const std::string& pa
   const bool has_pickles = std::any_of(names->begin(), names->end(), [](std::string_view name) {
     return name.starts_with("pytorch_model") && name.find(".bin") != std::string_view::npos;
   });
+  const bool is_checkpoint = std::find(names->begin(), names->end(), kManifest) != names->end();
   return Error(ErrorCode::kNotFound,
                "there is neither " + std::string(kFileName) + " nor " + std::string(kIndexName) +
                    " in the folder " + path +
+                   (is_checkpoint ? ", which is a checkpoint in parts of several ranks: sluice "
+                                    "export makes weights of it"
+                                  : "") +
                    (has_pickles ? ": its pytorch_model*.bin are programs that are run when they "
                                   "are read, so save it anew by transformers "
                                   "(AutoModelForCausalLM.from_pretrained(FOLDER)."

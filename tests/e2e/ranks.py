@@ -84,6 +84,13 @@ class Ranks(SluiceRuns):
         one = self.weights("1.safetensors")
         self.assertEqual(self.weights("2.safetensors"), one)
         self.assertEqual(self.weights("4.safetensors"), one)
+        for world in (1, 2, 4):  # each rank's files, as one
+            self.sluice("scrub", self.path / f"run{world}")
+            self.sluice("export", self.path / f"run{world}", self.path / f"exported{world}")
+            self.assertEqual(len(list(self.path.glob(f"run{world}/checkpoints/step-000000004/"
+                                                     "master-*"))), world)
+            self.assertEqual(self.weights(f"exported{world}/model.safetensors"),
+                             self.weights("exported1/model.safetensors"))
         losses = [[step["loss"] for step in self.metrics(f"run{world}")] for world in (1, 2, 4)]
         self.assertEqual(losses[0], losses[1])
         self.assertEqual(losses[0], losses[2])
@@ -156,6 +163,51 @@ class Ranks(SluiceRuns):
         self.assertIn("File too large", told[0])
         self.assertEqual(
             sorted(path.name for path in (self.path / "run/checkpoints").iterdir()), before)
+
+    def checkpoints(self, run):
+        return sorted(path.name for path in (self.path / run / "checkpoints").iterdir())
+
+    def test_a_full_disk_of_one_rank_costs_the_checkpoint_of_all(self):
+        self.train(1, "--out", "run", "--steps", 2)
+        ranks = self.start(4, "--out", "run", "--resume", file_limits={2: 20 * 1024})
+        told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [1, 0, 0, 0], told)
+        self.assertIn("the checkpoint of step 4 was not saved: rank 2: ", told[0])
+        self.assertIn("File too large", told[0])
+        self.assertIn("Training continues", told[0])
+        self.assertEqual(self.checkpoints("run"), ["step-000000002"])
+        self.train(2, "--out", "run", "--resume")
+        self.assertEqual(self.checkpoints("run"), ["step-000000002", "step-000000004"])
+
+    def test_a_rank_that_is_killed_in_a_save_leaves_the_checkpoint_before(self):
+        for victim in (0, 1):
+            run = f"run{victim}"
+            ranks = self.start(2, "--out", run, "--steps", 100000, "--set=run.checkpoint_every=1")
+            folder = self.path / run / "checkpoints"
+            self.wait_for(lambda: list(folder.glob("step-*[0-9]")))
+
+            def is_saving():  # all wait for the one that stands still
+                ranks[1].send_signal(signal.SIGSTOP)
+                time.sleep(0.1)
+                if list(folder.glob("*.new")) and not list(folder.glob("*.new/checkpoint.json")):
+                    return True
+                ranks[1].send_signal(signal.SIGCONT)
+                return False
+
+            self.wait_for(is_saving)
+            begun = {path.name for path in folder.glob("*.new")}
+            ranks[victim].kill()
+            ranks[1].send_signal(signal.SIGCONT)
+            told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
+            self.assertEqual(ranks[1 - victim].returncode, 1, told)
+            self.assertIn(f"rank {victim}", told[1 - victim])
+            left = {path.name for path in folder.glob("*.new")}
+            self.assertEqual(left, begun if victim == 0 else set(), told)
+            newest = max(path.name for path in folder.glob("step-*[0-9]"))
+            self.sluice("scrub", self.path / run)
+            step = int(newest[len("step-"):])
+            self.assertIn(newest, self.train(1, "--out", run, "--resume", "--steps", step + 1))
+            self.assertEqual(list(folder.glob("*.new")), [])
 
     def test_what_they_leave_is_a_run_like_any_other(self):
         run = json.loads(self.config.read_text(encoding="utf-8"))

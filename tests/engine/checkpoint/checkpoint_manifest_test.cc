@@ -282,7 +282,7 @@ TEST(CheckpointManifest, RefusesWhatCannotBe) {
                   kNewer),
               HasSubstr("version 1099511627776"));
   EXPECT_THAT(refusal([](json& c) { c["version"] = 0; }), HasSubstr("version 0"));
-  EXPECT_THAT(refusal([](json& c) { c["world_size"] = 4; }, kNewer), HasSubstr("4 ranks"));
+  EXPECT_THAT(refusal([](json& c) { c["world_size"] = 4; }), HasSubstr("4 ranks"));
   EXPECT_THAT(refusal([](json& c) { c["world_size"] = 0; }), HasSubstr("ranks"));
   EXPECT_THAT(refusal([](json& c) { c["chunk_bytes"] = 0; }), HasSubstr("chunks"));
   EXPECT_THAT(refusal([](json& c) { c["chunk_bytes"] = 1 << 30; }), HasSubstr("chunks"));

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "aio/split_mix.h"
@@ -90,16 +91,20 @@ struct Save {
   std::int64_t step = 12;
   bool replace = false;
   std::uint64_t range = 1500;  // elements at a time
+  int writers = 1;             // above 1: each writes a part
 };
 
-inline Status append_all(CheckpointWriter& writer, const std::vector<TensorSpec>& parameters,
-                         const Save& save) {
-  for (std::size_t p = 0; p < parameters.size(); ++p) {
-    const State state = state_of(save.version, p, elements_of(parameters[p]));
-    for (std::uint64_t first = 0; first < state[0].size(); first += save.range) {
-      const std::uint64_t count = std::min<std::uint64_t>(save.range, state[0].size() - first);
+// Of any that is a CheckpointWriter or a PartWriter: the values of these pieces.
+template <typename Writer>
+Status append_pieces(Writer& writer, const std::vector<TensorSpec>& parameters,
+                     const StatePieces& pieces, const Save& save) {
+  for (const StatePiece& piece : pieces) {
+    const TensorSpec& parameter = parameters[piece.parameter];
+    const State state = state_of(save.version, piece.parameter, elements_of(parameter));
+    for (std::uint64_t first = piece.first_element; first < piece.end(); first += save.range) {
+      const std::uint64_t count = std::min<std::uint64_t>(save.range, piece.end() - first);
       const auto range = [&](std::size_t f) { return std::span(state[f]).subspan(first, count); };
-      SLUICE_RETURN_IF_ERROR(writer.append({.parameter = parameters[p].name,
+      SLUICE_RETURN_IF_ERROR(writer.append({.parameter = parameter.name,
                                             .first_element = first,
                                             .master = range(0),
                                             .exp_avg = range(1),
@@ -109,10 +114,71 @@ inline Status append_all(CheckpointWriter& writer, const std::vector<TensorSpec>
   return {};
 }
 
+inline Status append_all(CheckpointWriter& writer, const std::vector<TensorSpec>& parameters,
+                         const Save& save) {
+  StatePieces all;
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    all.push_back({.parameter = p, .elements = elements_of(parameters[p])});
+  return append_pieces(writer, parameters, all, save);
+}
+
+// As ranks have them: two units, each in as many equal pieces as there are writers.
+inline std::vector<StatePieces> pieces_of_writers(const std::vector<TensorSpec>& parameters,
+                                                  int writers) {
+  std::vector<StatePieces> pieces(static_cast<std::size_t>(writers));
+  const std::size_t middle = parameters.size() / 2;
+  for (const auto& [begin, end] :
+       {std::pair(std::size_t{0}, middle), std::pair(middle, parameters.size())}) {
+    std::uint64_t unit = 0;
+    for (std::size_t p = begin; p < end; ++p) unit += elements_of(parameters[p]);
+    const std::uint64_t shard = unit / pieces.size() + 1;
+    std::uint64_t done = 0;  // of the unit
+    for (std::size_t p = begin; p < end; ++p) {
+      const std::uint64_t elements = elements_of(parameters[p]);
+      for (std::uint64_t first = 0; first < elements;) {
+        const std::uint64_t writer = done / shard;
+        const std::uint64_t count = std::min(elements - first, (writer + 1) * shard - done);
+        pieces[writer].push_back({.parameter = p, .first_element = first, .elements = count});
+        first += count;
+        done += count;
+      }
+    }
+  }
+  return pieces;
+}
+
+// What the ranks of a run do at the same time, here by turns.
+inline Status save_parts(aio::IoQueue& queue, const std::string& folder, const Save& save,
+                         const CheckpointWriter::Options& options) {
+  const auto parameters = test_parameters();
+  const auto pieces = pieces_of_writers(parameters, save.writers);
+  SLUICE_ASSIGN_OR_RETURN(CheckpointPlan made,
+                          plan_checkpoint(parameters, pieces, options.shards()));
+  const auto plan = std::make_shared<const CheckpointPlan>(std::move(made));
+  SLUICE_ASSIGN_OR_RETURN(const auto writer,
+                          CheckpointWriter::begin_together(queue, folder, plan, options));
+  std::vector<std::unique_ptr<PartWriter>> parts;
+  for (int i = 1; i < save.writers; ++i) {
+    SLUICE_ASSIGN_OR_RETURN(auto part, PartWriter::begin(queue, folder, plan, i, options));
+    parts.push_back(std::move(part));
+  }
+  SLUICE_RETURN_IF_ERROR(append_pieces(*writer, parameters, pieces[0], save));
+  SLUICE_RETURN_IF_ERROR(writer->finish_part());
+  for (int i = 1; i < save.writers; ++i) {
+    PartWriter& part = *parts[static_cast<std::size_t>(i) - 1];
+    SLUICE_RETURN_IF_ERROR(
+        append_pieces(part, parameters, pieces[static_cast<std::size_t>(i)], save));
+    SLUICE_RETURN_IF_ERROR(part.finish());
+    SLUICE_RETURN_IF_ERROR(writer->add_part(i, part.checksums()));
+  }
+  return writer->commit(test_state(save.version, save.step));
+}
+
 inline Status save_checkpoint(aio::IoQueue& queue, const std::string& folder, const Save& save) {
   const auto parameters = test_parameters();
   CheckpointWriter::Options options = small_chunks();
   options.replace = save.replace;
+  if (save.writers > 1) return save_parts(queue, folder, save, options);
   SLUICE_ASSIGN_OR_RETURN(const auto writer,
                           CheckpointWriter::begin(queue, folder, parameters, options));
   SLUICE_RETURN_IF_ERROR(append_all(*writer, parameters, save));

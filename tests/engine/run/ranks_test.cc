@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "engine/run/run_checkpoints.h"
 #include "engine/step/rank_reduction.h"
 #include "tests/engine/comm/tcp_ranks.h"
 #include "tests/engine/run/run_under_test.h"
@@ -12,73 +14,170 @@
 namespace sluice::engine {
 namespace {
 
+TEST(AddPiecesByTree, PairsNeighboursLevelByLevel) {
+  // Numbers whose sum tells which were added first.
+  const auto sum = [](std::vector<float> pieces) {
+    add_pieces_by_tree(pieces, pieces.size());
+    return pieces.front();
+  };
+  constexpr float kTiny = 0x1p-24F;
+  EXPECT_EQ(sum({1}), 1);
+  EXPECT_EQ(sum({1, kTiny}), 1);
+  EXPECT_EQ(sum({1, kTiny, kTiny}), 1);                 // (1 + t) + t
+  EXPECT_EQ(sum({1, 0, kTiny, kTiny}), 1 + 2 * kTiny);  // (1 + 0) + (t + t)
+  EXPECT_EQ(sum({0, 0, 0, 1, kTiny}), 1);               // the odd one moves up
+  std::vector<float> wide = {1, 2, 10, 20, 100, 200};
+  add_pieces_by_tree(wide, 3);
+  EXPECT_EQ(wide[0], 111);
+  EXPECT_EQ(wide[1], 222);
+}
+
 struct Outcome {
   std::vector<double> losses;
   double norm = 0;
   double validation = 0;
   std::vector<float> masters;
+  std::vector<float> saved;  // masters and moments, as a checkpoint has them
 
   bool operator==(const Outcome&) const = default;
 };
 
+constexpr int kMicroBatches = 4;
 constexpr int kSteps = 4;
 
-// By so many ranks; on this thread's rank.
-Outcome train_rank(const SmallRun& small, const offload::RankPart& part, Communicator* link) {
-  const auto run = small.start({.ranks = part}, link);
-  Outcome outcome;
-  if (part.rank > 0) {
-    EXPECT_OK(run->follow());
-    return outcome;
+// Saves it, and reads that.
+std::vector<float> saved_state(TrainingRun& run, std::string* path = nullptr) {
+  auto checkpoints =
+      RunCheckpoints::create(run, *run.drives().saves, {.directory = run.config().run.dir});
+  EXPECT_OK(checkpoints);
+  EXPECT_OK((*checkpoints)->save({}));
+  const auto saved = (*checkpoints)->finished();
+  EXPECT_OK(saved.at(0).status);
+  auto reader = CheckpointReader::open(*run.drives().reads, saved.at(0).path, {});
+  EXPECT_OK(reader);
+  if (!reader.ok()) return {};
+  EXPECT_EQ((*reader)->manifest().total_bytes(), saved.at(0).bytes);
+  if (path != nullptr) *path = saved.at(0).path;
+  std::vector<float> all;
+  for (const TensorInfo& parameter : (*reader)->parameters()) {
+    const std::size_t before = all.size();
+    all.resize(before + 3 * parameter.elements);
+    const auto family = [&](std::size_t number) {
+      return std::span(all).subspan(before + number * parameter.elements, parameter.elements);
+    };
+    EXPECT_OK((*reader)->read(parameter.name, 0, {family(0), family(1), family(2)}));
   }
+  return all;
+}
+
+// A step of four micro-batches, by so many ranks; on this thread's rank.
+Outcome train_rank(TrainingRun& run) {
+  Outcome outcome;
   for (int i = 0; i < kSteps; ++i) {
-    const StepOutcome step = run->step();
+    const StepOutcome step = run.step();
     outcome.losses.push_back(step.loss);
     outcome.norm = step.grad_norm;
   }
-  outcome.validation = run->evaluate();
-  outcome.masters = masters_of(*run);
+  outcome.validation = run.evaluate();
+  outcome.masters = masters_of(run);
   return outcome;
 }
 
-std::vector<Outcome> train_on(int world, std::vector<std::string> overrides,
-                              int micro_batches = 4) {
+// What a rank begins with, and the first one then does.
+struct RankWork {
+  std::function<std::unique_ptr<TrainingRun>(const SmallRun&, const offload::RankPart&,
+                                             Communicator*)>
+      begin;
+  std::function<void(TrainingRun&)> lead;
+};
+
+// A lane for each of four micro-batches, unless `overrides` have others.
+std::vector<std::string> on_ranks(int world, std::vector<std::string> overrides,
+                                  int micro_batches = kMicroBatches) {
+  overrides.insert(overrides.begin(), "run.lanes=" + std::to_string(kMicroBatches));
   overrides.push_back("gradient_accumulation_steps=" + std::to_string(micro_batches / world));
-  const SmallRun small(overrides);
-  std::vector<Outcome> outcomes(static_cast<std::size_t>(world));
-  if (world == 1) return {train_rank(small, {}, nullptr)};
+  return overrides;
+}
+
+void work_on(int world, const SmallRun& small, const RankWork& work) {
+  if (world == 1) {
+    work.lead(*work.begin(small, {}, nullptr));
+    return;
+  }
   std::vector<RankPlace> places;
   for (int rank = 0; rank < world; ++rank) places.push_back({.host = "here", .local_rank = rank});
   const auto met = in_threads(options_of(places), [&](int rank, Communicator& link) {
     try {
-      outcomes[static_cast<std::size_t>(rank)] = train_rank(small, {rank, world}, &link);
+      const auto run = work.begin(small, {rank, world}, &link);
+      if (rank == 0) {
+        work.lead(*run);
+      } else {
+        EXPECT_OK(run->follow());
+      }
     } catch (const std::exception& error) {
       ADD_FAILURE() << "rank " << rank << ": " << error.what();
       link.abort(error.what());
     }
   });
   for (const Status& status : met) EXPECT_TRUE(status.ok()) << message_of(status);
-  return outcomes;
+}
+
+// What they saved, as runs of other numbers of ranks take it up and save it again.
+void expect_resumed(const std::string& path, int begun, const std::vector<std::string>& overrides,
+                    const std::vector<float>& expected) {
+  const auto begin = [&](const SmallRun& small, const offload::RankPart& part, Communicator* link) {
+    auto run = small.make({.ranks = part}, link);
+    auto reader = CheckpointReader::open(*run->drives().reads, path, {});
+    if (!reader.ok()) throw std::runtime_error(reader.error().message());
+    if (const Status resumed = run->resume(**reader, {}); !resumed.ok())
+      throw std::runtime_error(resumed.error().message());
+    return run;
+  };
+  for (const int world : {1, 2, 4}) {
+    if (world == begun) continue;
+    const SmallRun small(on_ranks(world, overrides));
+    const auto compare = [&](TrainingRun& run) {
+      EXPECT_EQ(saved_state(run), expected) << begun << " to " << world;
+    };
+    work_on(world, small, {.begin = begin, .lead = compare});
+  }
+}
+
+Outcome train_on(int world, const std::vector<std::string>& overrides, bool resumes,
+                 int micro_batches = kMicroBatches) {
+  const SmallRun small(on_ranks(world, overrides, micro_batches));
+  Outcome outcome;
+  std::string path;
+  const auto begin = [](const SmallRun& of, const offload::RankPart& part, Communicator* link) {
+    return of.start({.ranks = part}, link);
+  };
+  work_on(world, small, {.begin = begin, .lead = [&](TrainingRun& run) {
+                           outcome = train_rank(run);
+                           outcome.saved = saved_state(run, &path);
+                         }});
+  if (resumes) expect_resumed(path, world, overrides, outcome.saved);
+  return outcome;
 }
 
 struct RankVariant {
   const char* name;
   std::vector<std::string> overrides;
+  bool resumes = false;
   std::vector<int> worlds = {2, 4};
-  int micro_batches = 4;
+  int micro_batches = kMicroBatches;
 };
 
 class RanksIn : public testing::TestWithParam<RankVariant> {};
 
 TEST_P(RanksIn, ChangeNoBit) {
-  std::vector<std::string> overrides = {"run.lanes=4"};
-  overrides.insert(overrides.end(), GetParam().overrides.begin(), GetParam().overrides.end());
-  const Outcome one = train_on(1, overrides, GetParam().micro_batches).front();
+  const bool resumes = GetParam().resumes;
+  const int micro_batches = GetParam().micro_batches;
+  const Outcome one = train_on(1, GetParam().overrides, resumes, micro_batches);
   ASSERT_FALSE(one.masters.empty());
-  for (const int world : GetParam().worlds) {
-    const std::vector<Outcome> many = train_on(world, overrides, GetParam().micro_batches);
-    EXPECT_EQ(many.front(), one) << world << " ranks";
-  }
+  ASSERT_EQ(one.saved.size(), 3 * one.masters.size());
+  for (const int world : GetParam().worlds)
+    EXPECT_EQ(train_on(world, GetParam().overrides, resumes, micro_batches), one)
+        << world << " ranks";
 }
 
 std::vector<RankVariant> rank_variants() {
@@ -87,22 +186,24 @@ std::vector<RankVariant> rank_variants() {
       "zero_optimization.offload_param.device=nvme",
       "zero_optimization.stage3_param_persistence_threshold=0",
       "zero_optimization.sub_group_size=1000", "placement.boundaries_to_nvme=on"};
-  return {{"bf16", {}},
-          {"fp32", {"bf16.enabled=false"}},
-          {"fp16", {"bf16.enabled=false", "fp16.enabled=true", "fp16.initial_scale_power=8"}},
-          {"bf16Moments", {"optimizer.params.moments=bf16"}},
-          {"notOverlapped", {"placement.overlap_update=false"}},
-          {"onNvme", on_nvme},
-          {"groups", kInGroups},
-          {"waves", {"placement.wave_micro_batches=1"}},
-          {"twelveLanes", {"run.lanes=12"}, {2, 3, 4, 6}, 12},
-          {"twelveLanesInWaves", {"run.lanes=12", "placement.wave_micro_batches=1"}, {2, 4}, 12},
-          {"sixLanesOfTwo", {"run.lanes=6"}, {2, 3}, 12},
-          {"rounds", {"run.lanes=3", "run.rounds=2"}, {3}, 6},
-          {"roundsInWaves",
-           {"run.lanes=6", "run.rounds=2", "placement.wave_micro_batches=2"},
-           {2},
-           24}};
+  return {
+      {"bf16", {}},
+      {"fp32", {"bf16.enabled=false"}, true},
+      {"fp16", {"bf16.enabled=false", "fp16.enabled=true", "fp16.initial_scale_power=8"}},
+      {"bf16Moments", {"optimizer.params.moments=bf16"}, true},
+      {"notOverlapped", {"placement.overlap_update=false"}},
+      {"onNvme", on_nvme, true},
+      {"groups", kInGroups},
+      {"waves", {"placement.wave_micro_batches=1"}},
+      {"twelveLanes", {"run.lanes=12"}, false, {2, 3, 4, 6}, 12},
+      {"twelveLanesInWaves", {"run.lanes=12", "placement.wave_micro_batches=1"}, false, {2, 4}, 12},
+      {"sixLanesOfTwo", {"run.lanes=6"}, false, {2, 3}, 12},
+      {"rounds", {"run.lanes=3", "run.rounds=2"}, false, {3}, 6},
+      {"roundsInWaves",
+       {"run.lanes=6", "run.rounds=2", "placement.wave_micro_batches=2"},
+       false,
+       {2},
+       24}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, RanksIn, testing::ValuesIn(rank_variants()),

@@ -1,0 +1,110 @@
+// PartWriter: what one writer has of a checkpoint, its shards of all three families, written into
+// the folder that the CheckpointWriter made for it.
+//
+// The files of a shard are written concurrently, chunk by chunk from a few staging buffers; a
+// chunk's checksum is taken when it is full, while it is in the cache. begin() takes all the space
+// on the disk. Nothing of it counts until the CheckpointWriter, in this process or another, writes
+// the manifest: to that one also falls what is left of a part that failed.
+//
+// Memory:  staging_bytes(options), whatever the size of the model; for bf16 moments 64 KiB more.
+// Threads: one at a time; the queue's other users are not disturbed. `queue` must outlive it.
+// Errors:  name the file; after a failed append() the writer can only be destroyed.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "aio/io_queue.h"
+#include "aio/page_memory.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/checkpoint/checkpoint_names.h"
+#include "engine/checkpoint/shard_plan.h"
+
+namespace sluice::engine {
+
+class ChunkedWriter;
+
+struct CheckpointOptions {
+  // Of tensor data in one file; a larger parameter has a shard of its own.
+  std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;
+  std::uint64_t chunk_bytes = kDefaultChunkBytes;  // a multiple of 4096
+  DType moments = DType::kF32;                     // or kBF16, of moments that it represents
+  int chunks_in_flight = 4;                        // of each of the three files; at least 2
+  bool replace = false;
+
+  ShardOptions shards() const { return {.max_bytes = max_shard_bytes, .moments = moments}; }
+};
+// kInvalidArgument says which of them cannot be.
+Status check_options(const CheckpointOptions& options);
+
+// Equally long; elements [first_element, first_element + master.size()) of one parameter.
+struct StateValues {
+  std::string_view parameter;
+  std::uint64_t first_element = 0;
+  std::span<const float> master;
+  std::span<const float> exp_avg;
+  std::span<const float> exp_avg_sq;
+};
+
+class PartWriter {
+ public:
+  static std::uint64_t staging_bytes(const CheckpointOptions& options);
+
+  // Of the writer with this number. `folder`: the checkpoint's; what is written goes to its
+  // replacement, which must be there.
+  static Result<std::unique_ptr<PartWriter>> begin(aio::IoQueue& queue, const std::string& folder,
+                                                   std::shared_ptr<const CheckpointPlan> plan,
+                                                   int writer, const CheckpointOptions& options);
+  ~PartWriter();
+  PartWriter(const PartWriter&) = delete;
+  PartWriter& operator=(const PartWriter&) = delete;
+
+  // The next values of the writer's pieces, in order. kInvalidArgument says which come next
+  // instead, or which moment would lose bits.
+  Status append(const StateValues& values);
+  // After the last ones: all of it is durable. kInvalidArgument says what is missing.
+  Status finish();
+  // Then: of its files, family by family, and in each shard by shard.
+  std::vector<std::uint64_t> checksums() const;
+
+ private:
+  PartWriter(aio::IoQueue& queue, std::string folder, std::shared_ptr<const CheckpointPlan> plan,
+             int writer, const CheckpointOptions& options);
+  Status take_space();
+  Status begin_shard();
+  Status skip_full();
+  Status check_next(const StateValues& values) const;
+  Status append_to(Family family, std::span<const float> values);
+  Status fail(Status status);
+  bool is_full() const { return shard_ == end_shard_; }
+  const StatePiece& next_piece() const { return plan_->shards[shard_].pieces[tensor_]; }
+  const std::string& next_name() const { return plan_->parameters[next_piece().parameter].name; }
+  std::string path_of(Family family, std::size_t shard) const;
+
+  aio::IoQueue& queue_;
+  const std::string folder_;
+  const std::shared_ptr<const CheckpointPlan> plan_;
+  const CheckpointOptions options_;
+  const std::size_t begin_shard_;
+  const std::size_t end_shard_;
+  aio::PageMemory staging_;
+  std::vector<std::byte> narrowed_;  // bf16 moments on their way
+
+  std::array<std::unique_ptr<ChunkedWriter>, kFamilies.size()> files_;  // of the current shard
+  std::size_t shard_;
+  std::size_t tensor_ = 0;  // in the shard
+  std::uint64_t elements_done_ = 0;
+  std::array<std::vector<std::uint64_t>, kFamilies.size()> checksums_;  // of the shards before
+  Status status_;
+};
+
+// How many checksums a writer's files have.
+std::uint64_t checksums_of(const CheckpointPlan& plan, int writer, std::uint64_t chunk_bytes);
+
+}  // namespace sluice::engine

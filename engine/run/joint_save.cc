@@ -1,0 +1,148 @@
+#include "engine/run/joint_save.h"
+
+#include <filesystem>
+#include <span>
+#include <utility>
+
+#include "engine/exchange/stored_shape.h"
+#include "engine/run/flat_ranges.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr char kDone = '+';
+
+constexpr char kFirstCode = 'a';  // of a failure, before its message
+
+std::string told(const Status& own, const std::string& given) {
+  if (own.ok()) return kDone + given;
+  const auto code = static_cast<char>(kFirstCode + static_cast<char>(own.error().code()));
+  return (code + own.error().message()).substr(0, kMaxTextBytes);
+}
+
+Error error_told(const std::string& text) {
+  return {static_cast<ErrorCode>(text.front() - kFirstCode), text.substr(1)};
+}
+
+// Whatever folder the other ranks were started in.
+std::string from_the_root(const std::string& path) {
+  std::error_code error;
+  const std::string whole = std::filesystem::absolute(path, error).string();
+  return error ? path : whole;
+}
+
+}  // namespace
+
+std::vector<StatePieces> pieces_of_ranks(const ModelLayout& model, int world) {
+  std::vector<StatePieces> of_ranks(static_cast<std::size_t>(world));
+  std::uint64_t before = 0;  // parameters of earlier units
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const UnitLayout& layout = model.layout(unit);
+    if (layout.parameters.empty()) continue;
+    for (int rank = 0; rank < world; ++rank) {
+      const offload::UnitShard shard = offload::shard_of(layout.elements, {rank, world});
+      const auto add = [&](const ParameterSpec& parameter, std::uint64_t first,
+                           std::uint64_t /*offset*/, std::uint64_t elements) -> Status {
+        const auto number = static_cast<std::uint64_t>(&parameter - layout.parameters.data());
+        of_ranks[static_cast<std::size_t>(rank)].push_back(
+            {.parameter = before + number, .first_element = first, .elements = elements});
+        return {};
+      };
+      static_cast<void>(for_each_parameter(layout, shard.first_element, shard.elements, add));
+    }
+    before += layout.parameters.size();
+  }
+  return of_ranks;
+}
+
+JointSave::JointSave(const ModelLayout& model, const RankLink& ranks, aio::IoQueue& queue,
+                     DType moments)
+    : model_(model), ranks_(ranks), queue_(queue), options_{.moments = moments, .replace = true} {}
+
+JointSave::~JointSave() = default;
+
+Result<std::uint64_t> JointSave::lead(const std::string& folder, const CheckpointState& state,
+                                      const Source& source) {
+  Status done = write(folder, source);
+  if (done.ok()) done = agree(writer_->commit(state)).status();
+  const std::uint64_t bytes = writer_ != nullptr ? writer_->total_bytes() : 0;
+  SLUICE_RETURN_IF_ERROR(end(std::move(done)));
+  return bytes;
+}
+
+Status JointSave::follow(const Source& source) {
+  Status done = write("", source);
+  if (done.ok()) done = agree({}).status();
+  return end(std::move(done));
+}
+
+// The first rank removes what there is of a checkpoint that failed: not while others write there.
+Status JointSave::end(Status done) {
+  part_.reset();
+  if (!done.ok()) static_cast<void>(ranks_.link->barrier());
+  writer_.reset();
+  return done;
+}
+
+Result<std::vector<std::string>> JointSave::agree(const Status& own, const std::string& given) {
+  SLUICE_ASSIGN_OR_RETURN(auto of_ranks, ranks_.link->all_gather_text(told(own, given)));
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    std::string& text = of_ranks[rank];
+    if (text.front() != kDone) return error_told(text).with_context("rank " + std::to_string(rank));
+    text.erase(0, 1);
+  }
+  return of_ranks;
+}
+
+Status JointSave::begin_folder(const std::string& folder) {
+  const std::vector<TensorSpec> parameters = parameter_specs(model_, DType::kF32);
+  const std::vector<StatePieces> of_ranks = pieces_of_ranks(model_, ranks_.part.world);
+  SLUICE_ASSIGN_OR_RETURN(CheckpointPlan plan,
+                          plan_checkpoint(parameters, of_ranks, options_.shards()));
+  plan_ = std::make_shared<const CheckpointPlan>(std::move(plan));
+  if (!is_first()) return {};
+  SLUICE_ASSIGN_OR_RETURN(writer_,
+                          CheckpointWriter::begin_together(queue_, folder, plan_, options_));
+  return {};
+}
+
+// Each takes the space for its files before any writes.
+Status JointSave::begin(const std::string& folder) {
+  SLUICE_ASSIGN_OR_RETURN(const auto folders,
+                          agree(begin_folder(folder), is_first() ? from_the_root(folder) : ""));
+  const auto begin_part = [&]() -> Status {
+    if (is_first()) return {};
+    SLUICE_ASSIGN_OR_RETURN(
+        part_, PartWriter::begin(queue_, folders.front(), plan_, ranks_.part.rank, options_));
+    return {};
+  };
+  return agree(begin_part()).status();
+}
+
+Status JointSave::write_part(const Source& source) {
+  SLUICE_RETURN_IF_ERROR(source([this](const StateValues& values) {
+    return is_first() ? writer_->append(values) : part_->append(values);
+  }));
+  return is_first() ? writer_->finish_part() : part_->finish();
+}
+
+// How many each rank has follows from the plan.
+Status JointSave::gather_checksums() {
+  for (int rank = 1; rank < ranks_.part.world; ++rank) {
+    std::vector<std::uint64_t> checksums(checksums_of(*plan_, rank, options_.chunk_bytes));
+    if (rank == ranks_.part.rank) checksums = part_->checksums();
+    if (checksums.empty()) continue;
+    SLUICE_RETURN_IF_ERROR(
+        ranks_.link->broadcast(std::as_writable_bytes(std::span(checksums)), rank));
+    if (is_first()) SLUICE_RETURN_IF_ERROR(writer_->add_part(rank, checksums));
+  }
+  return {};
+}
+
+Status JointSave::write(const std::string& folder, const Source& source) {
+  SLUICE_RETURN_IF_ERROR(begin(folder));
+  SLUICE_RETURN_IF_ERROR(agree(write_part(source)).status());
+  return gather_checksums();
+}
+
+}  // namespace sluice::engine
