@@ -39,6 +39,8 @@ inline const char* resource_name(offload::Resource resource) {
       return "NVMe read";
     case offload::Resource::kDriveWrite:
       return "NVMe write";
+    case offload::Resource::kLink:
+      return "link between ranks";
   }
   return "?";
 }
