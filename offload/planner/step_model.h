@@ -85,6 +85,8 @@ struct UnitPlacement {
   bool resident = false;        // its parameters have a place of their own on the GPU
   bool params_on_nvme = false;  // the host's copy; never with `resident` and all state on the GPU
   ActivationPlace activations = ActivationPlace::kRecompute;
+
+  friend bool operator==(const UnitPlacement&, const UnitPlacement&) = default;
 };
 
 struct StepBytes {        // a parameter's, by what the numbers are

@@ -37,7 +37,9 @@ Result<engine::RunPlan> plan_here(const config::Config& config, const PlanHereOp
                                 .disturbed_max_age_s = options.of_a_series ? kSeriesSeconds : 0,
                                 .machine = options.machine,
                                 .with_what_ifs = options.with_what_ifs,
-                                .on_progress = show}));
+                                .on_progress = show,
+                                .ranks = options.ranks,
+                                .link = options.link}));
   line.clear();
   const std::string busy = engine::busy_warning(plan.machine);
   if (!busy.empty()) log::warning(busy);

@@ -2,6 +2,8 @@
 // a terminal and kept in the user's cache.
 #pragma once
 
+#include <optional>
+
 #include "aio/result.h"
 #include "engine/config/config.h"
 #include "engine/plan/run_plan.h"
@@ -15,6 +17,8 @@ struct PlanHereOptions {
   // One of a series of processes, such as the trials of sluice tune: what was measured while the
   // machine was busy serves all of them.
   bool of_a_series = false;
+  offload::RankGroup ranks = {};
+  std::optional<engine::MeasuredLink> link = {};  // PlanRunOptions::link
 };
 
 Result<engine::RunPlan> plan_here(const config::Config& config,

@@ -75,6 +75,8 @@ Json step_json(const RunPlan& plan) {
           {"d2h_bytes", step.d2h_bytes},
           {"nvme_read_bytes", step.nvme_read_bytes},
           {"nvme_write_bytes", step.nvme_write_bytes},
+          {"link_bytes", step.link_bytes},
+          {"link_exposed_s", step.link_exposed_s},
           {"nvme_write_bytes_per_day", step.nvme_write_bytes / step.step_s * kSecondsOfADay}};
 }
 
@@ -125,6 +127,8 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
       {"parameters", plan.parameters},
       {"trained_parameters", plan.trained},
       {"tokens_per_step", plan.tokens_per_step},
+      {"ranks", plan.ranks.world},
+      {"ranks_per_host", plan.ranks.local_world},
       {"tiers",
        {{"gpu", lines_json(plan.memory.gpu, plan.memory.gpu_bytes(), budget.gpu)},
         {"cpu", lines_json(plan.memory.host, plan.memory.host_bytes(), budget.cpu)},
