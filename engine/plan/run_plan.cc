@@ -11,6 +11,7 @@
 #include "engine/families/families.h"
 #include "engine/plan/described_machine.h"
 #include "engine/plan/planner_input.h"
+#include "engine/plan/rank_growth.h"
 #include "engine/preflight/nvme_folders.h"
 #include "engine/probe/machine_probe.h"
 
@@ -269,6 +270,7 @@ void set_link(const PlanRunOptions& options, bool on_gpu, ProbeReport& machine) 
   if (options.link) {
     machine.speeds.link = options.link->speeds;
     machine.link_when = options.link->when;
+    machine.measured.push_back(options.link->key);
     return;
   }
   machine.speeds.link = described_link(options.machine, on_gpu);
@@ -329,6 +331,10 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   SLUICE_RETURN_IF_ERROR(hint_at_a_smaller_batch(question, plan));
   if (options.with_what_ifs && plan.placement.fits) {
     SLUICE_ASSIGN_OR_RETURN(plan.what_if, what_ifs(question, plan));
+  }
+  if (options.with_growth && plan.placement.fits && !plan.ranks.is_alone()) {
+    SLUICE_ASSIGN_OR_RETURN(
+        plan.growth, rank_growth({.config = config, .model = model, .on_gpu = on_gpu}, plan));
   }
   return plan;
 }

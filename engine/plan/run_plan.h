@@ -66,10 +66,22 @@ struct PlanRunOptions {
   offload::RankGroup ranks;
   // As measured between these ranks; unset: as described, or else assumed (described_machine.h).
   std::optional<MeasuredLink> link;
+  bool with_growth = false;
 };
 
 // Of the GPU's budget, left to the allocator: its rounding, and the holes between blocks.
 inline constexpr double kGpuSlack = 0.015;
+
+// A row of rank_growth.h.
+struct RankGrowth {
+  offload::RankGroup ranks;
+  bool fits = false;  // else there is nothing more
+  double step_s = 0;
+  double tokens_per_s = 0;     // of all ranks
+  double share_of_linear = 0;  // of what the fewest ranks that fit do, each
+  double link_exposed_s = 0;   // the link is busy, and nothing computes
+  offload::Resource bottleneck = offload::Resource::kGpu;
+};
 
 struct RunPlan {
   MemoryPlan memory;  // where nothing fits: of what exceeds the budgets least
@@ -85,6 +97,7 @@ struct RunPlan {
   bool trains_adapters = false;
   std::int64_t tokens_per_step = 0;  // of all ranks
   offload::RankGroup ranks;
+  std::vector<RankGrowth> growth;  // of several ranks; empty: not asked for
 };
 
 Result<RunPlan> plan_run(const config::Config& config, const PlanRunOptions& options);

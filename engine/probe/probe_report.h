@@ -33,6 +33,7 @@ struct ProbedPath {
 struct MeasuredLink {
   offload::LinkSpeeds speeds;
   ProbedWhen when;
+  MeasuredKey key;  // what it is kept as
 };
 
 struct ProbeReport {

@@ -118,11 +118,14 @@ offload::RankGroup rank_group(const engine::Communicator* link) {
 }
 
 // Of the first rank, or the only one.
-Result<engine::RunPlan> fitting_plan(const config::Config& config, const SetUpOptions& options) {
+Result<engine::RunPlan> fitting_plan(const config::Config& config,
+                                     const std::optional<engine::MeasuredLink>& link,
+                                     const SetUpOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(engine::RunPlan plan,
                           plan_here(config, {.machine = {},
                                              .of_a_series = options.of_a_series,
-                                             .ranks = rank_group(options.link)}));
+                                             .ranks = rank_group(options.link),
+                                             .link = link}));
   if (!plan.placement.fits) {
     for (const std::string& warning : engine::budget_warnings(config.budget, plan.facts))
       log::warning(warning);
@@ -146,8 +149,12 @@ Result<CheckedPlan> planned_memory(const config::Config& config, const engine::M
                                    const offload::RankPart& ranks, const SetUpOptions& options) {
   CheckedPlan checked;
   std::optional<engine::RankPlaces> own;
+  std::optional<engine::MeasuredLink> link;
+  if (options.link != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(link, measured_link(*options.link, config));
+  }
   if (ranks.rank == 0) {
-    SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan, fitting_plan(config, options));
+    SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan, fitting_plan(config, link, options));
     checked = {.memory = plan.memory, .predicted_step_s = plan.placement.prediction.step_s};
     own = engine::RankPlaces::of(plan);
   }

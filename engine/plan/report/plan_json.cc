@@ -80,6 +80,21 @@ Json step_json(const RunPlan& plan) {
           {"nvme_write_bytes_per_day", step.nvme_write_bytes / step.step_s * kSecondsOfADay}};
 }
 
+Json growth_json(const RunPlan& plan) {
+  Json json = Json::array();
+  for (const RankGrowth& row : plan.growth) {
+    Json one = {{"ranks", row.ranks.world}, {"hosts", row.ranks.hosts()}, {"fits", row.fits}};
+    if (row.fits)
+      one.update({{"step_s", row.step_s},
+                  {"tokens_per_s", row.tokens_per_s},
+                  {"share_of_linear", row.share_of_linear},
+                  {"link_exposed_s", row.link_exposed_s},
+                  {"bottleneck", resource_name(row.bottleneck)}});
+    json.push_back(std::move(one));
+  }
+  return json;
+}
+
 // What a simulation knows: times and traffic.
 Json metrics_json(const StepMetrics& step) {
   return {{"step", step.step},
@@ -148,6 +163,7 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
     json["what_if"].push_back({{"with", change_name(what_if.change)},
                                {"step_s", what_if.step_s},
                                {"tokens_per_s_ratio", what_if.tokens_per_s_ratio}});
+  if (!plan.growth.empty()) json["growth"] = growth_json(plan);
   for (const StepMetrics& step : simulated) json["simulated_steps"].push_back(metrics_json(step));
   return json.dump(2);
 }

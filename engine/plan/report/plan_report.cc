@@ -127,6 +127,28 @@ std::string what_if_table(const RunPlan& plan) {
   return rows.size() > 1 ? aligned(rows) : "";
 }
 
+std::string ranks_name(const offload::RankGroup& ranks) {
+  if (ranks.hosts() == 1) return std::to_string(ranks.world);
+  return std::to_string(ranks.world) + " on " + std::to_string(ranks.hosts()) + " hosts";
+}
+
+// Each rank with as many tokens a step, on fewer of them.
+std::string growth_table(const RunPlan& plan) {
+  if (plan.growth.empty()) return "";
+  std::vector<TextRow> rows = {
+      {"ranks", "step", "tokens/s", "of linear", "link not under compute", "held by"}};
+  for (const RankGrowth& row : plan.growth) {
+    if (!row.fits) {
+      rows.push_back({"  " + ranks_name(row.ranks), "does not fit"});
+      continue;
+    }
+    rows.push_back({"  " + ranks_name(row.ranks), milliseconds_text(row.step_s),
+                    compact(row.tokens_per_s), percent_text(row.share_of_linear),
+                    milliseconds_text(row.link_exposed_s), resource_name(row.bottleneck)});
+  }
+  return aligned(rows) + "\n";
+}
+
 std::string zero_table(const RunPlan& plan, const ClusterShape& cluster) {
   std::uint64_t largest = 0;
   for (const offload::UnitCost& unit : plan.input.units) largest = std::max(largest, unit.elements);
@@ -223,6 +245,8 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
   }
   const std::string what_if = what_if_table(plan);
   if (!what_if.empty()) text += "\n" + what_if;
+  const std::string growth = growth_table(plan);
+  if (!growth.empty()) text += "\n" + growth;
   // It estimates training all parameters.
   if (plan.trains_adapters) return text;
   return text + "\n" + zero_table(plan, cluster);

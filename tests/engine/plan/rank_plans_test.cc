@@ -9,6 +9,7 @@
 
 #include "aio/units.h"
 #include "engine/budget/configured_model.h"
+#include "engine/plan/rank_growth.h"
 #include "engine/plan/rank_places.h"
 #include "engine/plan/report/plan_report.h"
 #include "tests/engine/comm/tcp_ranks.h"
@@ -123,6 +124,31 @@ TEST(RankPlans, KeepAllOfAUnitWhereTheStageSaysSo) {
   EXPECT_TRUE(std::all_of(plan.placement.places.begin(), plan.placement.places.end(),
                           [](const offload::UnitPlacement& place) { return place.resident; }));
   EXPECT_GT(plan.placement.prediction.link_bytes, 0);
+}
+
+TEST(RankGrowth, BeginsWithOneRankAndEndsWithThePlan) {
+  const auto groups = growing_ranks({.world = 24, .local_world = 6});
+  const std::vector<RankGroup> wanted = {{1, 1}, {2, 2}, {4, 4}, {6, 6}, {12, 6}, {24, 6}};
+  EXPECT_EQ(groups, wanted);
+  EXPECT_EQ(growing_ranks({}), std::vector<RankGroup>{RankGroup()});
+}
+
+TEST(RankGrowth, IsLessThanLinearOnASlowNetwork) {
+  PlanRunOptions options = options_of({.world = 16, .local_world = 4});
+  options.with_growth = true;
+  options.machine.network_gb_per_s = 2;
+  const RunPlan plan = planned(planned_config({}, 16), options);
+  ASSERT_EQ(plan.growth.size(), 5);
+  EXPECT_EQ(plan.growth.front().share_of_linear, 1);
+  EXPECT_EQ(plan.growth.back().step_s, plan.placement.prediction.step_s);
+  const double in_host = plan.growth[2].share_of_linear;
+  EXPECT_GT(in_host, 0.5);
+  EXPECT_LT(plan.growth[3].share_of_linear, 0.5 * in_host);
+  EXPECT_EQ(plan.growth[3].bottleneck, offload::Resource::kLink);
+  EXPECT_GT(plan.growth[3].link_exposed_s, 10 * plan.growth[2].link_exposed_s);
+  EXPECT_THAT(format_plan(planned_config({}, 16), plan, {}), HasSubstr("8 on 2 hosts"));
+  EXPECT_TRUE(
+      planned(planned_config({}, 16), options_of({.world = 16, .local_world = 4})).growth.empty());
 }
 
 // A budget of RAM is of the host: what is missing is of a rank, and what is advised of the host.
