@@ -1,4 +1,6 @@
-// StepMetrics: what one step of training cost and achieved; a line of metrics.jsonl.
+// StepMetrics: what one step of training cost and achieved; a line of metrics.jsonl. With several
+// ranks times are the slowest one's, bytes moved and of hosts the sum, and those of a GPU of the
+// fullest.
 #pragma once
 
 #include <cstdint>

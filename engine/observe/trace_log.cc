@@ -27,46 +27,36 @@ int thread_of(std::size_t track, std::size_t lane) {
          static_cast<int>(std::min<std::size_t>(lane, kLanesOfTrack - 1));
 }
 
-// Writes events, separated; keeps the first error for the end.
-class EventFile {
+// Events, separated, for one process of a file.
+class Events {
  public:
-  explicit EventFile(const std::string& path) : file_(std::fopen(path.c_str(), "we")) {}
-  ~EventFile() {
-    if (file_ != nullptr) std::fclose(file_);
-  }
-  EventFile(const EventFile&) = delete;
-  EventFile& operator=(const EventFile&) = delete;
+  explicit Events(int process) : process_(std::to_string(process + 1)) {}
 
-  bool is_open() const { return file_ != nullptr; }
-  void text(const char* text) { std::fputs(text, file_); }
-  void event(const std::string& text) {
-    std::fprintf(file_, "%s%s", first_ ? "" : ",\n", text.c_str());
-    first_ = false;
+  // `rest`: what comes behind the process.
+  void add(const char* phase, const std::string& rest) {
+    if (!text_.empty()) text_ += ",\n";
+    text_ += R"({"ph":")";
+    text_ += phase;
+    text_ += R"(","pid":)" + process_ + rest + "}";
   }
-  // Whether everything was written.
-  bool close() {
-    const bool written = std::ferror(file_) == 0;
-    const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
-    return written && closed;
+  void name(const char* what, int thread, const std::string& args) {
+    add("M", ",\"tid\":" + std::to_string(thread) + R"(,"name":")" + what + R"(","args":{)" + args +
+                 "}");
   }
+  std::string take() { return std::move(text_); }
 
  private:
-  std::FILE* file_;
-  bool first_ = true;
+  const std::string process_;
+  std::string text_;
 };
 
-std::string name_event(const char* what, int thread, const std::string& args) {
-  return std::string(R"({"ph":"M","pid":1,"tid":)") + std::to_string(thread) + R"(,"name":")" +
-         what + R"(","args":{)" + args + "}}";
-}
-
-void write_track(EventFile& file, std::size_t track, std::size_t lanes) {
+void write_track(Events& events, std::size_t track, std::size_t lanes) {
   for (std::size_t lane = 0; lane < std::max<std::size_t>(lanes, 1); ++lane) {
     const int thread = thread_of(track, lane);
     const std::string name =
         kTrackNames[track] + (lane > 0 ? " " + std::to_string(lane + 1) : std::string());
-    file.event(name_event("thread_name", thread, "\"name\":" + json_text(name.c_str())));
-    file.event(name_event("thread_sort_index", thread, "\"sort_index\":" + std::to_string(thread)));
+    events.name("thread_name", thread, "\"name\":" + json_text(name.c_str()));
+    events.name("thread_sort_index", thread, "\"sort_index\":" + std::to_string(thread));
   }
 }
 
@@ -78,7 +68,7 @@ std::string microseconds(std::int64_t ns) {
   return text.data();
 }
 
-void write_span(EventFile& file, const PlacedSpan& placed, std::int64_t origin_ns) {
+void write_span(Events& events, const PlacedSpan& placed, std::int64_t origin_ns) {
   const TraceSpan& span = placed.span;
   std::string args;
   for (const TraceArg& arg : span.args) {
@@ -86,10 +76,10 @@ void write_span(EventFile& file, const PlacedSpan& placed, std::int64_t origin_n
     args += (args.empty() ? "" : ",") + json_text(arg.key) + ":" + std::to_string(arg.value);
   }
   const auto track = static_cast<std::size_t>(span.track);
-  file.event(R"({"ph":"X","pid":1,"tid":)" + std::to_string(thread_of(track, placed.lane)) +
-             ",\"name\":" + json_text(span.name) + ",\"cat\":" + json_text(kTrackNames[track]) +
-             ",\"ts\":" + microseconds(span.begin_ns - origin_ns) +
-             ",\"dur\":" + microseconds(span.end_ns - span.begin_ns) + ",\"args\":{" + args + "}}");
+  events.add("X", ",\"tid\":" + std::to_string(thread_of(track, placed.lane)) + ",\"name\":" +
+                      json_text(span.name) + ",\"cat\":" + json_text(kTrackNames[track]) +
+                      ",\"ts\":" + microseconds(span.begin_ns - origin_ns) + ",\"dur\":" +
+                      microseconds(span.end_ns - span.begin_ns) + ",\"args\":{" + args + "}");
 }
 
 // The time of the steps asked for, for tools: spans may reach beyond it at both ends.
@@ -156,29 +146,23 @@ std::size_t TraceLog::dropped_spans() const {
   return taken_.load(std::memory_order_relaxed) - spans();
 }
 
-Status TraceLog::write_json(const std::string& path) const {
+std::int64_t TraceLog::first_ns() const {
+  std::int64_t first = kNever;
+  for (std::size_t i = 0; i < spans(); ++i)
+    if (slots_[i].filled.load(std::memory_order_acquire))
+      first = std::min(first, slots_[i].span.begin_ns);
+  return first;
+}
+
+std::string TraceLog::events(const TraceProcess& process) const {
   std::array<std::vector<TraceSpan>, kTraceTracks> tracks;
-  std::int64_t origin_ns = kNever;
   for (std::size_t i = 0; i < spans(); ++i) {
     if (!slots_[i].filled.load(std::memory_order_acquire)) continue;
-    const TraceSpan& span = slots_[i].span;
-    tracks[static_cast<std::size_t>(span.track)].push_back(span);
-    origin_ns = std::min(origin_ns, span.begin_ns);
+    tracks[static_cast<std::size_t>(slots_[i].span.track)].push_back(slots_[i].span);
   }
-  const std::string fresh = path + ".new";
-  const auto failed = [&fresh](const char* operation) {
-    Error error = Error::from_errno(errno, {.operation = operation, .path = fresh});
-    std::remove(fresh.c_str());
-    return error;
-  };
-  EventFile file(fresh);
-  if (!file.is_open()) return failed("create");
-  file.text("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":");
-  file.text(std::to_string(dropped_spans()).c_str());
-  if (window_end_ns_.load() != kNever && origin_ns != kNever)
-    file.text(window_text(window_begin_ns_.load(), window_end_ns_.load(), origin_ns).c_str());
-  file.text("},\"traceEvents\":[\n");
-  file.event(name_event("process_name", 0, R"("name":"sluice")"));
+  Events events(process.number);
+  events.name("process_name", 0, "\"name\":" + json_text(process.name.c_str()));
+  events.name("process_sort_index", 0, "\"sort_index\":" + std::to_string(process.number));
   for (std::size_t track = 0; track < kTraceTracks; ++track) {
     const bool nested = static_cast<TraceTrack>(track) == TraceTrack::kCompute;
     const auto placed = place_in_lanes(std::move(tracks[track]), nested);
@@ -186,11 +170,40 @@ Status TraceLog::write_json(const std::string& path) const {
     for (const PlacedSpan& span : placed) lanes = std::max(lanes, span.lane + 1);
     // One rank has no link.
     if (placed.empty() && static_cast<TraceTrack>(track) == TraceTrack::kLink) continue;
-    write_track(file, track, lanes);
-    for (const PlacedSpan& span : placed) write_span(file, span, origin_ns);
+    write_track(events, track, lanes);
+    for (const PlacedSpan& span : placed) write_span(events, span, process.origin_ns);
   }
-  file.text("\n]}\n");
-  if (!file.close()) return failed("write");
+  return events.take();
+}
+
+Status TraceLog::write_json(const std::string& path) const {
+  return write_json(path, {.origin_ns = first_ns()}, {});
+}
+
+Status TraceLog::write_json(const std::string& path, const TraceProcess& process,
+                            const Others& others) const {
+  const std::string fresh = path + ".new";
+  const auto failed = [&fresh](const char* operation) {
+    Error error = Error::from_errno(errno, {.operation = operation, .path = fresh});
+    std::remove(fresh.c_str());
+    return error;
+  };
+  std::FILE* const file = std::fopen(fresh.c_str(), "we");
+  if (file == nullptr) return failed("create");
+  const auto write = [&](const std::string& text) { std::fputs(text.c_str(), file); };
+  write("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":" +
+        std::to_string(dropped_spans() + others.dropped_spans));
+  if (window_end_ns_.load() != kNever && process.origin_ns != kNever)
+    write(window_text(window_begin_ns_.load(), window_end_ns_.load(), process.origin_ns));
+  write("},\"traceEvents\":[\n");
+  write(events(process));
+  for (const std::string& of_another : others.events) {
+    write(",\n");
+    write(of_another);
+  }
+  write("\n]}\n");
+  const bool is_written = std::ferror(file) == 0;
+  if (std::fclose(file) != 0 || !is_written) return failed("write");
   if (std::rename(fresh.c_str(), path.c_str()) != 0) return failed("rename");
   return {};
 }

@@ -5,8 +5,11 @@
 // fits is counted and left out. A span belongs to the trace when it overlaps the time of the
 // requested steps, even when it ends after them.
 //
-// Threads: add() and active() from any, at once, without locks; the rest from one, write_json()
-//          when no thread adds any longer.
+// A trace of several ranks has a process for each: the others' events() are written with those of
+// the one that writes.
+//
+// Threads: add() and active() from any, at once, without locks; the rest from one, events() and
+//          write_json() when no thread adds any longer.
 // Memory:  capacity_spans, in start(); a TraceLog that was never started has none, and its add() is
 //          one load and one comparison.
 // Time:    of one clock, in nanoseconds, whatever its origin.
@@ -42,6 +45,13 @@ struct TraceSpan {
   std::array<TraceArg, 2> args{};
 };
 
+// One rank of a trace, as its file has it.
+struct TraceProcess {
+  int number = 0;
+  std::string name = "sluice";
+  std::int64_t origin_ns = 0;  // of the file's times, by this rank's clock
+};
+
 class TraceLog {
  public:
   struct Options {
@@ -75,11 +85,23 @@ class TraceLog {
   std::size_t spans() const;
   std::size_t dropped_spans() const;
 
+  // When its first span begins; kNever: it has none.
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  std::int64_t first_ns() const;
+  // Its spans, as a part of a file.
+  std::string events(const TraceProcess& process) const;
+
+  // Of several processes: all but this log's own.
+  struct Others {
+    std::vector<std::string> events;
+    std::size_t dropped_spans = 0;
+  };
   // Replaces what is at `path`.
-  Status write_json(const std::string& path) const;
+  Status write_json(const std::string& path, const TraceProcess& process,
+                    const Others& others) const;
+  Status write_json(const std::string& path) const;  // of one process
 
  private:
-  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   struct Slot {
     TraceSpan span;
     std::atomic<bool> filled = false;

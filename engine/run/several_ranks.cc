@@ -1,10 +1,13 @@
 // What TrainingRun does only where there are several ranks: how they begin, follow the first one,
 // and share what they count.
-#include <array>
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "aio/clock.h"
 #include "engine/device/gpu.h"
 #include "engine/run/training_run.h"
 #include "engine/step/cuda_step.h"
@@ -62,6 +65,7 @@ Status TrainingRun::follow() {
     SLUICE_RETURN_IF_ERROR(ranks_.link->broadcast(std::span(&told, 1), /*root=*/0));
     switch (static_cast<Order>(told)) {
       case Order::kStep:
+        trace_.begin_step(trainer_->state().global_step + 1, SteadyClock().now_ns());
         static_cast<void>(one_step());
         break;
       case Order::kEvaluate:
@@ -75,6 +79,11 @@ Status TrainingRun::follow() {
           return taken;
         SLUICE_RETURN_IF_ERROR(ranks_.link->health());
         break;
+      case Order::kTrace: {
+        TraceProcess own;
+        SLUICE_RETURN_IF_ERROR(gather_traces(own).status());
+        break;
+      }
       case Order::kEnd:
         is_in_step_ = true;
         return {};
@@ -82,19 +91,92 @@ Status TrainingRun::follow() {
   }
 }
 
-Status TrainingRun::share_traffic() {
+struct TrainingRun::StepFigures {
+  Traffic traffic;
+  Memory memory;
+  StepTimes times;
+};
+
+Status TrainingRun::share_figures(StepOutcome& outcome) {
   if (ranks_.is_alone()) return {};
-  const Traffic own = own_traffic();
-  std::array<std::int64_t, 4> sums = {static_cast<std::int64_t>(own.nvme_read_bytes),
-                                      static_cast<std::int64_t>(own.nvme_write_bytes),
-                                      static_cast<std::int64_t>(own.h2d_bytes),
-                                      static_cast<std::int64_t>(own.d2h_bytes)};
-  SLUICE_RETURN_IF_ERROR(ranks_.link->sum(sums));
-  all_traffic_ = {.nvme_read_bytes = static_cast<std::uint64_t>(sums[0]),
-                  .nvme_write_bytes = static_cast<std::uint64_t>(sums[1]),
-                  .h2d_bytes = static_cast<std::uint64_t>(sums[2]),
-                  .d2h_bytes = static_cast<std::uint64_t>(sums[3])};
+  const StepFigures own{.traffic = own_traffic(), .memory = own_memory(), .times = outcome.times};
+  std::vector<StepFigures> all(static_cast<std::size_t>(ranks_.part.world));
+  SLUICE_RETURN_IF_ERROR(ranks_.link->all_gather_values(own, std::span(all)));
+  all_traffic_ = {};
+  all_memory_ = {};
+  StepTimes& times = outcome.times;
+  for (const StepFigures& of_rank : all) {
+    all_traffic_.nvme_read_bytes += of_rank.traffic.nvme_read_bytes;
+    all_traffic_.nvme_write_bytes += of_rank.traffic.nvme_write_bytes;
+    all_traffic_.h2d_bytes += of_rank.traffic.h2d_bytes;
+    all_traffic_.d2h_bytes += of_rank.traffic.d2h_bytes;
+    all_memory_.gpu_peak_bytes =
+        std::max(all_memory_.gpu_peak_bytes, of_rank.memory.gpu_peak_bytes);
+    all_memory_.pinned_bytes += of_rank.memory.pinned_bytes;
+    all_memory_.resident_bytes += of_rank.memory.resident_bytes;
+    times.forward_ns = std::max(times.forward_ns, of_rank.times.forward_ns);
+    times.backward_ns = std::max(times.backward_ns, of_rank.times.backward_ns);
+    times.update_ns = std::max(times.update_ns, of_rank.times.update_ns);
+    times.update_exposed_ns = std::max(times.update_exposed_ns, of_rank.times.update_exposed_ns);
+  }
   return {};
+}
+
+Status TrainingRun::write_trace(const std::string& path) {
+  if (ranks_.is_alone()) {
+    trace_.end_steps(SteadyClock().now_ns());
+    return trace_.write_json(path);
+  }
+  SLUICE_RETURN_IF_ERROR(lead(Order::kTrace));
+  TraceProcess own;
+  SLUICE_ASSIGN_OR_RETURN(const TraceLog::Others others, gather_traces(own));
+  return trace_.write_json(path, own, others);
+}
+
+// Hosts have clocks of their own: those of two are compared when all leave a barrier. The result is
+// of use to the first rank alone.
+Result<TraceLog::Others> TrainingRun::gather_traces(TraceProcess& own) {
+  const SteadyClock clock;
+  trace_.end_steps(clock.now_ns());
+  Communicator& link = *ranks_.link;
+  const int rank = link.rank();
+  std::vector<int> of_host(static_cast<std::size_t>(link.world_size(ProcessGroup::kNode)));
+  SLUICE_RETURN_IF_ERROR(link.all_gather_values(rank, std::span(of_host), ProcessGroup::kNode));
+  SLUICE_RETURN_IF_ERROR(link.barrier());
+  struct Begin {
+    std::int64_t now_ns;
+    std::int64_t first_ns;
+    std::uint64_t dropped_spans;
+    int host;  // its first rank
+  };
+  const Begin mine{.now_ns = clock.now_ns(),
+                   .first_ns = trace_.first_ns(),
+                   .dropped_spans = trace_.dropped_spans(),
+                   .host = of_host.front()};
+  std::vector<Begin> all(static_cast<std::size_t>(link.world_size()));
+  SLUICE_RETURN_IF_ERROR(link.all_gather_values(mine, std::span(all)));
+  const auto ahead_ns = [&](const Begin& it) {
+    return it.host == all.front().host ? 0 : it.now_ns - all.front().now_ns;
+  };
+  std::int64_t origin_ns = TraceLog::kNever;
+  TraceLog::Others others;
+  for (const Begin& it : all) {
+    if (it.first_ns != TraceLog::kNever)
+      origin_ns = std::min(origin_ns, it.first_ns - ahead_ns(it));
+    if (&it != all.data()) others.dropped_spans += it.dropped_spans;
+  }
+  own = {.number = rank, .name = "rank " + std::to_string(rank), .origin_ns = origin_ns};
+  if (origin_ns != TraceLog::kNever) own.origin_ns += ahead_ns(mine);
+  std::string text = rank == 0 ? std::string() : trace_.events(own);
+  std::vector<std::uint64_t> sizes(all.size());
+  SLUICE_RETURN_IF_ERROR(link.all_gather_values(std::uint64_t{text.size()}, std::span(sizes)));
+  for (int from = 1; from < link.world_size(); ++from) {
+    std::string received(rank == from ? std::move(text) : std::string());
+    received.resize(sizes[static_cast<std::size_t>(from)]);
+    SLUICE_RETURN_IF_ERROR(link.broadcast(std::as_writable_bytes(std::span(received)), from));
+    if (rank == 0) others.events.push_back(std::move(received));
+  }
+  return others;
 }
 
 }  // namespace sluice::engine

@@ -19,6 +19,7 @@
 #include "engine/exchange/stored_shape.h"
 #include "engine/families/make_model.h"
 #include "engine/model/initial_values.h"
+#include "engine/observe/process_memory.h"
 #include "engine/run/flat_ranges.h"
 #include "engine/run/gathered_state.h"
 #include "engine/run/stored_state.h"
@@ -403,10 +404,10 @@ StepOutcome TrainingRun::one_step() {
   // The first rank has the step's first samples, as it has its first lanes.
   const std::uint64_t first =
       trainer_->state().samples_drawn + samples * static_cast<std::uint64_t>(ranks_.part.rank);
-  const StepOutcome outcome =
+  StepOutcome outcome =
       trainer_->step(data_->training_batch(first, samples, compute_device(plan_)));
   trainer_->count_samples(samples * static_cast<std::uint64_t>(ranks_.part.world));
-  must(share_traffic());
+  must(share_figures(outcome));
   return outcome;
 }
 
@@ -436,6 +437,19 @@ double TrainingRun::evaluate_all() {
 std::uint64_t TrainingRun::gpu_pinned_bytes() const { return plan_.cuda ? cuda_pinned_bytes() : 0; }
 
 std::uint64_t TrainingRun::gpu_peak_bytes() const { return plan_.cuda ? cuda_peak_bytes() : 0; }
+
+TrainingRun::Memory TrainingRun::memory() const {
+  return ranks_.is_alone() ? own_memory() : all_memory_;
+}
+
+// Where the kernel does not say, it is 0; and it does not count what a GPU's driver pins.
+TrainingRun::Memory TrainingRun::own_memory() const {
+  const auto asked = process_memory();
+  const ProcessMemory memory = asked.ok() ? *asked : ProcessMemory();
+  return {.gpu_peak_bytes = gpu_peak_bytes(),
+          .pinned_bytes = std::max(memory.pinned_bytes, gpu_pinned_bytes()),
+          .resident_bytes = memory.resident_bytes};
+}
 
 TrainingRun::Traffic TrainingRun::traffic() const {
   return ranks_.is_alone() ? own_traffic() : all_traffic_;

@@ -88,8 +88,10 @@ class TrainingRun {
   // All masters under Hugging Face's names, adapters under PEFT's, as one safetensors file.
   Status save_weights(const std::string& path, DType dtype);
 
-  // Start it before the first step to have a trace.
+  // Start it before the first step to have a trace; with several ranks, on each.
   TraceLog& trace() { return trace_; }
+  // After the last step: what all ranks have traced, as one file. Replaces what is there.
+  Status write_trace(const std::string& path);
 
   RunDrives& drives() { return drives_; }
   aio::Executor& executor() { return *update_executor_; }  // a step's; between steps free
@@ -102,6 +104,14 @@ class TrainingRun {
   bool has_validation() const { return data_->has_validation(); }
   std::uint64_t gpu_peak_bytes() const;    // LibTorch's; 0 on the CPU
   std::uint64_t gpu_pinned_bytes() const;  // host memory that the GPU can reach; likewise
+
+  // After the last step, of all ranks: their sums, and of the fullest GPU.
+  struct Memory {
+    std::uint64_t gpu_peak_bytes = 0;
+    std::uint64_t pinned_bytes = 0;
+    std::uint64_t resident_bytes = 0;
+  };
+  Memory memory() const;
 
   struct Traffic {
     std::uint64_t nvme_read_bytes = 0;
@@ -116,9 +126,14 @@ class TrainingRun {
   Traffic own_traffic() const;
   Status take_own_state(const TakeState& take, offload::Calls calls);
   Status take_gathered_state(const TakeState& take);
-  enum class Order : std::uint8_t { kStep, kEvaluate, kTakeState, kEnd };
+  enum class Order : std::uint8_t { kStep, kEvaluate, kTakeState, kTrace, kEnd };
   Status lead(Order order);  // nothing where there is one rank
-  Status share_traffic();
+  // What one rank's step moved, took and holds.
+  struct StepFigures;
+  // Sums of them, and of times the longest, which go into the step's outcome.
+  Status share_figures(StepOutcome& outcome);
+  Memory own_memory() const;
+  Result<TraceLog::Others> gather_traces(TraceProcess& own);
   StepOutcome one_step();
   double evaluate_all();
   Status open_drives_in_turn();
@@ -151,6 +166,7 @@ class TrainingRun {
   // Whether the other ranks are where this one is: else nothing is said to them at the end.
   bool is_in_step_ = false;
   Traffic all_traffic_;               // with several ranks
+  Memory all_memory_;                 // likewise
   std::string stored_configuration_;  // in its checkpoints
   std::unique_ptr<Model> model_;
   TraceLog trace_;

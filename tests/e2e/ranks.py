@@ -99,6 +99,23 @@ class Ranks(SluiceRuns):
                 subprocess.run(["rm", "-r", left], check=True)
         self.assertEqual(list((self.path / "drive").glob("*")), [])
 
+    def test_have_the_same_bits_of_a_llama_in_waves_at_each_stage(self):
+        llama = [f"--set=model.{setting}" for setting in (
+            "preset=custom", "family=llama", "architecture=qwen3", "kv_heads=1", "head_dim=16",
+            "ffn_multiplier=3", "dropout=0")]
+        steps = ["--steps", 20, "--set=train_batch_size=8", "--set=run.checkpoint_at_end=false",
+                 "--set=run.checkpoint_every=0"]
+        self.train(1, "--out", "one", *llama, *steps, "--save-weights", "one.safetensors")
+        for number, (world, more) in enumerate((
+                (2, ["--set=zero_optimization.stage=0"]),
+                (4, ["--set=zero_optimization.stage=1", "--set=placement.wave_micro_batches=1"]),
+                (2, ["--set=zero_optimization.stage=2", "--set=placement.wave_micro_batches=2"]),
+                (4, self.on_nvme()))):
+            self.train(world, "--out", f"run{number}", *llama, *steps, *more, "--save-weights",
+                       f"{number}.safetensors")
+            self.assertEqual(self.weights(f"{number}.safetensors"), self.weights("one.safetensors"),
+                             more)
+
     def test_a_rank_that_is_killed_ends_all_with_its_name(self):
         ranks = self.start(3, "--out", "run", "--steps", 100000, "--set=run.lanes=3",
                            "--set=train_batch_size=3", "--set=run.checkpoint_every=0")
@@ -164,6 +181,66 @@ class Ranks(SluiceRuns):
         told = ranks.communicate(timeout=WAIT_S)[1]
         self.assertEqual(ranks.returncode, 0, told)
         self.assertIn("--resume continues from here", told)
+
+    def on_hosts(self, second, *words):
+        """This machine as two hosts: what reaches the second one is a script."""
+        own = socket.gethostname()
+        try:
+            socket.getaddrinfo(own, 80)
+        except OSError:
+            self.skipTest(f"this machine does not know its own name, {own}")
+        (self.path / "hosts").write_text(f"{own} slots=1\n\nsecond slots=2  # as one\n",
+                                         encoding="utf-8")
+        (self.path / "reach").write_text(f'export NCCL_HOSTID="$1"\n{second}\n', encoding="utf-8")
+        (self.path / "elsewhere").mkdir(exist_ok=True)
+        return subprocess.run(
+            [SLUICE, "train", self.config, "--hostfile", "hosts", "--ssh", "sh reach",
+             "--master-port", str(free_port()), *words], cwd=self.path, check=False, text=True,
+            env={**os.environ, "NCCL_HOSTID": "first", "NCCL_TOLD": "a 'b"}, timeout=WAIT_S,
+            stdin=subprocess.DEVNULL, capture_output=True)
+
+    def test_are_started_on_the_hosts_of_a_hostfile(self):
+        three = ["--set=run.lanes=3", "--set=train_batch_size=3"]
+        self.train(1, "--out", "one", *three, "--save-weights", "one.safetensors")
+        done = self.on_hosts('cd elsewhere\necho "$2" > told\nexec sh -c "$2"', *three,
+                             "--out", "a b's", "--save-weights", "two.safetensors")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.weights("two.safetensors"), self.weights("one.safetensors"))
+        told = (self.path / "elsewhere/told").read_text(encoding="utf-8")
+        self.assertIn("NCCL_TOLD", told)
+        self.assertNotIn("NCCL_HOSTID", told)
+        # One that cannot be reached ends all, by name; one that is not first is said before.
+        begin = time.monotonic()
+        done = self.on_hosts("exit 255", *three, "--out", "three")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("host second: its ranks ended with exit code 255", done.stderr)
+        self.assertLess(time.monotonic() - begin, 30)
+        for hosts, why in (("other slots=1\nsecond slots=1\n", "which is not this one"),
+                           ("localhost slots=1\nb slots=1\n", "means another machine"),
+                           ("one two\n", "line 1 of the hostfile")):
+            (self.path / "hosts").write_text(hosts, encoding="utf-8")
+            refused = subprocess.run([SLUICE, "train", self.config, "--hostfile", "hosts"],
+                                     cwd=self.path, check=False, capture_output=True, text=True)
+            self.assertEqual(refused.returncode, 2, refused.stderr)
+            self.assertIn(why, refused.stderr)
+
+    def test_are_traced_in_one_file_and_counted_together(self):
+        self.sluice("train", self.config, "--out", self.path / "run", "--ranks", 2, "--trace",
+                    "2:3", *self.on_nvme())
+        trace = json.loads((self.path / "run/trace.json").read_text(encoding="utf-8"))
+        begin, end = trace["otherData"]["window_us"]
+        names = {event["pid"]: event["args"]["name"] for event in trace["traceEvents"]
+                 if event["name"] == "process_name"}
+        self.assertEqual(names, {1: "rank 0", 2: "rank 1"})
+        for process in names:
+            inside = [event for event in trace["traceEvents"] if event["pid"] == process
+                      and event["ph"] == "X" and event["cat"] == "compute"
+                      and begin - 1e5 < event["ts"] < end + 1e5]
+            self.assertGreater(len(inside), 4)
+        self.train(1, "--out", "one", *self.on_nvme())
+        one, two = self.metrics("one")[-1], self.metrics("run")[-1]
+        self.assertGreater(two["host_rss_bytes"], 1.5 * one["host_rss_bytes"])
+        self.assertGreater(two["backward_ms"], 0)
 
     @unittest.skipIf(shutil.which("mpirun") is None, "no mpirun here")
     def test_are_started_by_mpi_and_speak_by_it(self):

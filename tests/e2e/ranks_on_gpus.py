@@ -7,6 +7,7 @@ there are not two GPUs. The program is the environment's SLUICE.
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 import unittest
@@ -26,6 +27,10 @@ PLACES = {  # stage, parameters, optimizer state, and what else is set
         'placement.optimizer_fractions={"gpu":0.4,"cpu":0.3,"nvme":0.3}']),
     "inputs of units in RAM": (3, "cpu", "cpu", ["placement.boundaries_to_cpu=on"]),
 }
+
+
+LLAMA = ["model.preset=custom", "model.family=llama", "model.architecture=qwen3",
+         "model.kv_heads=2", "model.head_dim=32", "model.ffn_multiplier=3", "model.dropout=0"]
 
 
 def gpus():
@@ -78,6 +83,30 @@ class RanksOnGpus(SluiceRuns):
                     cases += 1
         print(f"{cases} cases")
         self.assertEqual(list((self.path / "drive").glob("*")), [])
+
+    def test_a_llama_has_the_bits_of_one_too(self):
+        one = self.train(1, "one", [*LLAMA, *self.placed("in RAM")])
+        for number, place in enumerate(PLACES):
+            with self.subTest(place=place):
+                self.assertEqual(self.train(2, f"two{number}", [*LLAMA, *self.placed(place)]), one)
+        print(f"{len(PLACES)} cases")
+
+    def test_two_hosts_have_the_bits_of_one(self):
+        """This machine as two, each with a GPU: what they exchange goes through sockets."""
+        (self.path / "hosts").write_text(f"{socket.gethostname()} slots=1\nsecond slots=1\n",
+                                         encoding="utf-8")
+        (self.path / "reach").write_text('export NCCL_HOSTID="$1" CUDA_VISIBLE_DEVICES=1\n'
+                                         'exec sh -c "$2"\n', encoding="utf-8")
+        one = self.train(1, "one", self.placed("shards on the GPUs"))
+        weights = self.path / "two.safetensors"
+        settings = [f"--set={setting}" for setting in self.placed("shards on the GPUs")]
+        done = subprocess.run(
+            [SLUICE, "train", self.config, "--out", "two", "--hostfile", "hosts", "--ssh",
+             f"sh {self.path}/reach", "--save-weights", weights, *settings], cwd=self.path,
+            env={**os.environ, "NCCL_HOSTID": "first", "CUDA_VISIBLE_DEVICES": "0"}, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * WAIT_S)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(weights.read_bytes(), one)
 
     def test_have_the_bits_of_one_in_waves(self):
         for wave in (1, 2):

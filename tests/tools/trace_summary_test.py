@@ -75,6 +75,18 @@ class Summary(unittest.TestCase):
         self.assertEqual(self.rows(shown, "track")["NVMe write"],
                          ["2", "0.6", "60.0%", "0.001", "1.83"])
 
+    def test_shows_one_of_several_ranks_and_how_much_of_its_link_was_hidden(self):
+        spans = [span("compute", 0, 100), span("link", 50, 250),
+                 {**span("compute", 0, 300), "pid": 2}, {**span("link", 100, 200), "pid": 2}]
+        shown = self.summary(*spans).stdout
+        self.assertIn("rank 0 of 2", shown)
+        self.assertEqual(self.rows(shown, "share of a track's busy time")["link"][0], "25.0%")
+        shown = self.run_tool("trace.json", "--rank", "1").stdout
+        self.assertEqual(self.rows(shown, "share of a track's busy time")["link"][0], "100.0%")
+        refused = self.run_tool("trace.json", "--rank", "2")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("its last one is 1", refused.stderr)
+
     def test_says_when_spans_are_missing(self):
         result = self.summary(span("compute", 0, 1), dropped_spans=7)
         self.assertIn("7 spans did not fit", result.stderr)

@@ -9,18 +9,26 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
+#include <numeric>
+#include <optional>
+#include <sstream>
 #include <string_view>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
+#include "tools/cli/same_command.h"
 #include "tools/support/interrupt.h"
 
 namespace sluice::tools {
@@ -28,6 +36,7 @@ namespace {
 
 constexpr const char* kListener = "SLUICE_LISTENER";  // the first rank's: a descriptor
 constexpr const char* kStarted = "SLUICE_STARTED_RANK";
+constexpr const char* kHostRanks = "SLUICE_HOST_RANKS";  // of run_hosts(), for another host
 
 Error system_error(const char* what) {
   return Error(ErrorCode::kIo, std::string(what) + ": " + std::strerror(errno));
@@ -68,26 +77,44 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return all;
 }
 
-std::vector<std::string> environment_of(int rank, int ranks, const Listener& listener) {
-  std::vector<std::string> variables;
-  for (char** it = environ; *it != nullptr; ++it) variables.emplace_back(*it);
-  const auto set = [&](const char* name, const std::string& value) {
-    variables.push_back(std::string(name) + "=" + value);
+// The variables of this process, with others in place of those of the same names.
+class Variables {
+ public:
+  Variables() {
+    for (char** it = environ; *it != nullptr; ++it) all_.emplace_back(*it);
+  }
+  void set(const std::string& name, const std::string& value) {
+    std::erase_if(all_, [&](const std::string& it) { return it.starts_with(name + "="); });
+    all_.push_back(name + "=" + value);
+  }
+  std::vector<std::string>& all() { return all_; }
+
+ private:
+  std::vector<std::string> all_;
+};
+
+Variables environment_of(const HostRanks& ranks, int local, int listener) {
+  Variables variables;
+  const auto set = [&](const char* name, const auto& value) {
+    if constexpr (std::is_integral_v<std::decay_t<decltype(value)>>)
+      variables.set(name, std::to_string(value));
+    else
+      variables.set(name, value);
   };
-  set("RANK", std::to_string(rank));
-  set("WORLD_SIZE", std::to_string(ranks));
-  set("LOCAL_RANK", std::to_string(rank));
-  set("LOCAL_WORLD_SIZE", std::to_string(ranks));
-  set("MASTER_ADDR", "127.0.0.1");
-  set("MASTER_PORT", std::to_string(listener.port));
-  set(kStarted, "1");
-  if (rank == 0) set(kListener, std::to_string(listener.socket));
+  set("RANK", ranks.first + local);
+  set("WORLD_SIZE", ranks.world);
+  set("LOCAL_RANK", local);
+  set("LOCAL_WORLD_SIZE", ranks.count);
+  set("MASTER_ADDR", ranks.master_address);
+  set("MASTER_PORT", ranks.master_port);
+  set(kStarted, 1);
+  if (listener >= 0 && local == 0) set(kListener, listener);
   return variables;
 }
 
 // In a process group of its own: a terminal's Ctrl-C reaches this process alone.
-int start(std::vector<std::string> words, std::vector<std::string> variables, int listener,
-          pid_t& process) {
+// `words` name a program of PATH, or by its path. Zero, or an error's number.
+int start(std::vector<std::string> words, Variables variables, int listener, pid_t& process) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -103,8 +130,8 @@ int start(std::vector<std::string> words, std::vector<std::string> variables, in
   posix_spawnattr_setflags(&attributes,
                            static_cast<short>(POSIX_SPAWN_SETSIGMASK |  // NOLINT: as declared
                                               POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP));
-  const int failed = posix_spawn(&process, "/proc/self/exe", &actions, &attributes,
-                                 pointers(words).data(), pointers(variables).data());
+  const int failed = posix_spawnp(&process, words.front().c_str(), &actions, &attributes,
+                                  pointers(words).data(), pointers(variables.all()).data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   return failed;
@@ -114,26 +141,136 @@ int exit_code_of_status(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Ends with all of them. The first code that is not 0 counts, and the first rank's before others.
-int wait_for_all(std::vector<pid_t> processes) {
+// A process that is waited for: a rank, or another host's.
+struct Child {
+  pid_t process = 0;  // 0: it has ended
+  std::string host;   // empty: a rank of this one
+};
+
+// Who is left after one has failed knows of it within seconds, unless it still waits for all to
+// come; then it is asked to end, and at last made to.
+class Grace {
+ public:
+  void begin() {
+    if (!due_at_) due_at_ = Clock::now() + std::chrono::seconds(5);
+  }
+  // The signal that is due now, or 0.
+  int due() {
+    if (!due_at_ || Clock::now() < *due_at_) return 0;
+    due_at_ = Clock::now() + std::chrono::minutes(1);
+    return std::exchange(has_asked_, true) ? SIGKILL : SIGTERM;
+  }
+  bool has_asked() const { return has_asked_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> due_at_;
+  bool has_asked_ = false;
+};
+
+// Ends with all of them. The first code that is not 0 counts, and the first one's before others.
+int wait_for_all(std::vector<Child> children) {
   const Interrupt interrupt;
   bool told = false;
+  Grace grace;
   int first_code = 0;
   int other_code = 0;
-  const auto runs = [](pid_t process) { return process > 0; };
-  while (std::any_of(processes.begin(), processes.end(), runs)) {
-    if (interrupt.requested() && !std::exchange(told, true) && processes.front() > 0)
-      kill(processes.front(), SIGTERM);
-    for (pid_t& process : processes) {
+  const auto runs = [](const Child& child) { return child.process > 0; };
+  while (std::any_of(children.begin(), children.end(), runs)) {
+    if (interrupt.requested() && !std::exchange(told, true) && runs(children.front()))
+      kill(children.front().process, SIGTERM);
+    const int due = grace.due();
+    for (Child& child : children) {
+      if (due != 0 && runs(child)) kill(child.process, due);
       int status = 0;
-      if (process <= 0 || waitpid(process, &status, WNOHANG) != process) continue;
+      if (!runs(child) || waitpid(child.process, &status, WNOHANG) != child.process) continue;
       const int code = exit_code_of_status(status);
-      (&process == processes.data() ? first_code : other_code) = code;
-      process = 0;
+      if (code != 0) grace.begin();
+      if (code != 0 && !child.host.empty())
+        std::cerr << "host " << child.host << ": its ranks ended with exit code " << code << "\n";
+      if (!grace.has_asked()) (&child == children.data() ? first_code : other_code) = code;
+      child.process = 0;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return first_code != 0 ? first_code : std::min(other_code, 1);
+}
+
+// On a failure none of them stays.
+Error not_started(const std::string& what, int failed, std::vector<Child> started) {
+  for (const Child& child : started) kill(child.process, SIGKILL);
+  wait_for_all(std::move(started));
+  return Error(ErrorCode::kNotFound, what + " cannot be started: " + std::strerror(failed));
+}
+
+// `listener`: the first one's, or -1.
+Status start_local(std::vector<std::string> words, const HostRanks& ranks, int listener,
+                   std::vector<Child>& children) {
+  words.front() = "/proc/self/exe";
+  for (int local = 0; local < ranks.count; ++local) {
+    pid_t process = 0;
+    const int failed =
+        start(words, environment_of(ranks, local, listener), local == 0 ? listener : -1, process);
+    if (failed != 0)
+      return not_started("rank " + std::to_string(ranks.first + local), failed, children);
+    children.push_back({.process = process, .host = {}});
+  }
+  return {};
+}
+
+// A name without its domain.
+std::string_view short_name(std::string_view host) { return host.substr(0, host.find('.')); }
+
+bool is_this_host(std::string_view host) {
+  std::array<char, 256> own{};
+  if (gethostname(own.data(), own.size() - 1) != 0) own = {};
+  return host == "localhost" || host == "127.0.0.1" || host == own.data() ||
+         short_name(host) == short_name(own.data());
+}
+
+std::string text_of(const HostRanks& ranks) {
+  return std::to_string(ranks.first) + ":" + std::to_string(ranks.count) + ":" +
+         std::to_string(ranks.world) + ":" + std::to_string(ranks.master_port) + ":" +
+         ranks.master_address;
+}
+
+// What the shell of another host is given.
+Result<std::string> remote_line(const std::vector<std::string>& words, const HostRanks& ranks) {
+  std::error_code error;
+  const std::string folder = std::filesystem::current_path(error).string();
+  if (error) return Error(ErrorCode::kIo, "the current folder cannot be read: " + error.message());
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  if (error) return Error(ErrorCode::kIo, "/proc/self/exe cannot be read: " + error.message());
+  std::string line = "cd " + shell_word(folder) + " && exec env";
+  for (char** it = environ; *it != nullptr; ++it) {
+    const std::string_view variable(*it);
+    const auto begins = [&](std::string_view name) { return variable.starts_with(name); };
+    if (begins("NCCL_HOSTID=")) continue;  // of this one
+    if (begins("NCCL_") || begins("OMP_") || begins("PATH=") || begins("LD_LIBRARY_PATH="))
+      line += " " + shell_word(std::string(variable));
+  }
+  line += " " + shell_word(kHostRanks + ("=" + text_of(ranks))) + " " + shell_word(program);
+  for (std::size_t i = 1; i < words.size(); ++i) line += " " + shell_word(words[i]);
+  return line;
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), std::istream_iterator<std::string>()};
+}
+
+Status check_hosts(const std::vector<engine::HostSlots>& hosts) {
+  const std::string& first = hosts.front().host;
+  if (!is_this_host(first))
+    return Error(ErrorCode::kInvalidArgument,
+                 "the first host of the hostfile is " + first +
+                     ", which is not this one: start the run there, or put this host first");
+  const bool is_loopback = first == "localhost" || first == "127.0.0.1";
+  if (hosts.size() > 1 && is_loopback)
+    return Error(ErrorCode::kInvalidArgument, "the first host of the hostfile is " + first +
+                                                  ", which means another machine on each of the "
+                                                  "others: write the name that they reach it by");
+  return {};
 }
 
 }  // namespace
@@ -154,20 +291,71 @@ Result<std::vector<std::string>> own_words() {
 Result<int> run_ranks(const std::vector<std::string>& words, int ranks) {
   Listener listener;
   SLUICE_RETURN_IF_ERROR(listener.open());
-  std::vector<pid_t> processes;
-  for (int rank = 0; rank < ranks; ++rank) {
-    pid_t process = 0;
-    const int failed = start(words, environment_of(rank, ranks, listener),
-                             rank == 0 ? listener.socket : -1, process);
-    if (failed != 0) {
-      for (const pid_t started : processes) kill(started, SIGKILL);
-      wait_for_all(processes);
-      return Error(ErrorCode::kNotFound,
-                   "rank " + std::to_string(rank) + " cannot be started: " + std::strerror(failed));
+  std::vector<Child> children;
+  SLUICE_RETURN_IF_ERROR(start_local(words,
+                                     {.first = 0,
+                                      .count = ranks,
+                                      .world = ranks,
+                                      .master_address = "127.0.0.1",
+                                      .master_port = listener.port},
+                                     listener.socket, children));
+  return wait_for_all(std::move(children));
+}
+
+Result<int> run_hosts(const std::vector<std::string>& words,
+                      const std::vector<engine::HostSlots>& hosts, const RemoteStart& remote) {
+  SLUICE_RETURN_IF_ERROR(check_hosts(hosts));
+  if (hosts.size() == 1) return run_ranks(words, hosts.front().slots);
+  const std::vector<std::string> shell = split(remote.shell);
+  if (shell.empty()) return Error(ErrorCode::kInvalidArgument, "the command of --ssh is empty");
+  HostRanks ranks{.master_address = hosts.front().host, .master_port = remote.master_port};
+  ranks.world =
+      std::accumulate(hosts.begin(), hosts.end(), 0,
+                      [](int sum, const engine::HostSlots& host) { return sum + host.slots; });
+  std::vector<Child> children;
+  for (const engine::HostSlots& host : hosts) {
+    ranks.count = host.slots;
+    if (ranks.first == 0) {
+      SLUICE_RETURN_IF_ERROR(start_local(words, ranks, /*listener=*/-1, children));
+    } else {
+      std::vector<std::string> command = shell;
+      command.push_back(host.host);
+      SLUICE_ASSIGN_OR_RETURN(command.emplace_back(), remote_line(words, ranks));
+      pid_t process = 0;
+      const int failed = start(std::move(command), Variables(), -1, process);
+      if (failed != 0)
+        return not_started(shell.front() + ", for host " + host.host + ",", failed, children);
+      children.push_back({.process = process, .host = host.host});
     }
-    processes.push_back(process);
+    ranks.first += host.slots;
   }
-  return wait_for_all(std::move(processes));
+  return wait_for_all(std::move(children));
+}
+
+Result<std::optional<HostRanks>> ranks_of_this_host() {
+  const char* const text = std::getenv(kHostRanks);  // NOLINT(concurrency-mt-unsafe): at the start
+  if (text == nullptr) return std::optional<HostRanks>();
+  HostRanks ranks;
+  std::istringstream stream(text);
+  const std::array<int*, 4> numbers = {&ranks.first, &ranks.count, &ranks.world,
+                                       &ranks.master_port};
+  bool is_good = true;
+  for (int* const number : numbers) {
+    char colon = 0;
+    is_good = is_good && stream >> *number >> colon && colon == ':' && *number >= 0;
+  }
+  if (!is_good || !(stream >> ranks.master_address) || ranks.count < 1)
+    return Error(ErrorCode::kInvalidArgument,
+                 std::string(kHostRanks) + " is '" + text +
+                     "': it is set by `sluice train --hostfile` alone; unset it");
+  return std::optional(ranks);
+}
+
+Result<int> run_host_ranks(const std::vector<std::string>& words, const HostRanks& ranks) {
+  unsetenv(kHostRanks);  // NOLINT(concurrency-mt-unsafe): at the start
+  std::vector<Child> children;
+  SLUICE_RETURN_IF_ERROR(start_local(words, ranks, /*listener=*/-1, children));
+  return wait_for_all(std::move(children));
 }
 
 int begin_as_rank() {

@@ -1,11 +1,14 @@
-// The ranks of one machine as processes of this one: the same command once more for each, with the
-// variables that a launcher would set.
+// The ranks of a run as processes of this one: the same command once more for each, with the
+// variables that a launcher would set; and, on other hosts, this program once more by ssh, which
+// starts the ranks of its host.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "aio/result.h"
+#include "engine/comm/rank_context.h"
 
 namespace sluice::tools {
 
@@ -16,6 +19,33 @@ Result<std::vector<std::string>> own_words();
 // answer; if this process goes, so do they. The exit code is the first rank's, or 1 where only
 // another one failed. Errors: kNotFound where one cannot be started; then none stays.
 Result<int> run_ranks(const std::vector<std::string>& words, int ranks);
+
+// Those of one host, of a run that has more: neighbours in the world.
+struct HostRanks {
+  int first = 0;
+  int count = 1;
+  int world = 1;
+  std::string master_address;  // of the first host, as the others reach it
+  int master_port = engine::kDefaultMasterPort;
+};
+
+struct RemoteStart {
+  // As rsync's -e: the words of a command that gets a host and a line for its shell.
+  std::string shell = "ssh -o BatchMode=yes";
+  int master_port = engine::kDefaultMasterPort;
+};
+
+// A rank for each slot. The first host is this machine; on each of the others `shell` runs this
+// program in the same folder, with NCCL_*, OMP_*, PATH and LD_LIBRARY_PATH as they are here. As
+// run_ranks() otherwise; where a host's ranks end by themselves with a failure, the rest get a
+// while to end by their own account, and are then ended. Errors: kInvalidArgument where the first
+// host is another one, or has a name that the others cannot use.
+Result<int> run_hosts(const std::vector<std::string>& words,
+                      const std::vector<engine::HostSlots>& hosts, const RemoteStart& remote);
+
+// In a process that run_hosts() has started on another host: which ranks it has to start.
+Result<std::optional<HostRanks>> ranks_of_this_host();
+Result<int> run_host_ranks(const std::vector<std::string>& words, const HostRanks& ranks);
 
 // In a rank that was started so, at the beginning: a socket that listens for the others, or -1.
 int begin_as_rank();

@@ -24,6 +24,7 @@
 #include "tools/cli/open_queue.h"
 #include "tools/cli/option_checks.h"
 #include "tools/cli/plan_here.h"
+#include "tools/cli/rank_options.h"
 #include "tools/cli/resume_point.h"
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
@@ -60,8 +61,7 @@ struct TrainOptions {
   bool force = false;
   std::string init_from;
   bool any_tokenizer = false;
-  int ranks = 0;  // 0: as launched
-  int gpus = 0;   // likewise
+  RankOptions ranks;
 };
 
 // --out DIR and the like are other names for keys.
@@ -129,9 +129,9 @@ Result<Wanted> check(const TrainOptions& options, const engine::RankContext& con
   config::Config& config = wanted.resolved.config;
   watchdog.set_limit_s(config.run.io_watchdog_s);
   SLUICE_RETURN_IF_ERROR(engine::check_ranks(config, context.world));
-  if (options.gpus > 0 && !engine::uses_cuda(config)) {
+  if (options.ranks.gpus > 0 && !engine::uses_cuda(config)) {
     return Error(ErrorCode::kInvalidArgument,
-                 "--gpus " + std::to_string(options.gpus) +
+                 "--gpus " + std::to_string(options.ranks.gpus) +
                      ", but run.device is \"cpu\": set it to \"auto\", or name --ranks");
   }
   SLUICE_RETURN_IF_ERROR(check_beside_resume(options, config));
@@ -280,7 +280,7 @@ Result<SetUp> set_up(const Wanted& wanted, const RunFolder& folder, const Resume
                      const Interrupt& interrupt, engine::Communicator* link) {
   SetUp made;
   if (link != nullptr)
-    SLUICE_RETURN_IF_ERROR(hand_out(*link, wanted.resolved.config, from.checkpoint));
+    SLUICE_RETURN_IF_ERROR(hand_out(*link, wanted.resolved.config, from.checkpoint, wanted.trace));
   SLUICE_ASSIGN_OR_RETURN(const std::int64_t there, count_checkpoints(folder, from));
   bool reads_checkpoint = false;
   auto run = set_up_run(wanted.resolved.config, from.checkpoint,
@@ -345,32 +345,10 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
   return at_work(train_and_finish(work));
 }
 
-// Of this machine, before ranks are started for them.
-Status check_gpus(int wanted) {
-  if (!engine::has_cuda_code()) return engine::no_cuda();
-  const int there = engine::gpu_count();
-  if (wanted <= there) return {};
-  return Error(ErrorCode::kInvalidArgument,
-               "--gpus " + std::to_string(wanted) + ", but this process sees " +
-                   std::to_string(there) + (there == 1 ? " GPU" : " GPUs") +
-                   " (CUDA_VISIBLE_DEVICES): name as many, or --ranks with run.device \"cpu\"");
-}
-
 Result<int> run_rank(const TrainOptions& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch, launch_of_this_process());
-  const bool is_launched = launch.launcher != engine::Launcher::kNone;
-  const std::string flag = options.gpus > 0 ? "--gpus" : "--ranks";
-  const int ranks = std::max(options.ranks, options.gpus);
-  if (is_launched && ranks > 0 && ranks != launch.context.world) {
-    return Error(ErrorCode::kInvalidArgument,
-                 flag + " " + std::to_string(ranks) + ", but a launcher has started " +
-                     std::to_string(launch.context.world) + ": leave " + flag + " out");
-  }
-  if (!is_launched && options.gpus > 0) SLUICE_RETURN_IF_ERROR(check_gpus(options.gpus));
-  if (!is_launched && ranks > 1) {
-    SLUICE_ASSIGN_OR_RETURN(const auto words, own_words());
-    return run_ranks(words, ranks);
-  }
+  SLUICE_ASSIGN_OR_RETURN(const auto ended, start_ranks(options.ranks, launch));
+  if (ended) return *ended;
   see_own_gpu(launch.context);
   const int listener = begin_as_rank();
   SLUICE_ASSIGN_OR_RETURN(const auto link, meet(launch, listener));
@@ -447,20 +425,7 @@ Command add_train_command(CLI::App& sluice) {
       ->needs(save);
   command->add_flag("--force", options->force, "Replaces the file of --save-weights")->needs(save);
   add_any_tokenizer(*command, options->any_tokenizer);
-  auto* const ranks =
-      command
-          ->add_option(
-              "--ranks", options->ranks,
-              "Starts so many ranks on this machine, which share its cores, memory and drives; "
-              "torchrun --no-python, mpirun and srun start them, too")
-          ->type_name("N")
-          ->check(at_least(1));
-  command
-      ->add_option("--gpus", options->gpus,
-                   "Trains on so many GPUs of this machine, with a rank for each")
-      ->type_name("N")
-      ->check(at_least(1))
-      ->excludes(ranks);
+  add_rank_options(*command, options->ranks);
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
   return [options, command](aio::IoWatchdog& watchdog) -> Result<int> {

@@ -51,6 +51,7 @@ struct HandedOut {
   config::Config config;
   std::optional<engine::CheckpointEntry> from;
   bool on_gpu = false;
+  std::optional<engine::TraceLog::Options> trace;
 };
 
 Result<HandedOut> receive(engine::Communicator& link) {
@@ -70,6 +71,9 @@ Result<HandedOut> receive(engine::Communicator& link) {
     entry.step = content.at("step").get<std::int64_t>();
     handed.from = std::move(entry);
   }
+  if (content.contains("trace"))
+    handed.trace = {.first_step = content.at("trace").at(0).get<std::int64_t>(),
+                    .last_step = content.at("trace").at(1).get<std::int64_t>()};
   return handed;
 }
 
@@ -99,6 +103,9 @@ Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch,
     return engine::make_mpi_communicator(options);
   }
   engine::TcpOptions options;
+  // As NCCL has it, which would otherwise see other hosts than Sluice does.
+  const char* const host = std::getenv("NCCL_HOSTID");  // NOLINT(concurrency-mt-unsafe): likewise
+  if (host != nullptr) options.host = host;
   options.collective_timeout = kMostPatience;
   options.context = launch.context;
   options.master_address = launch.master_address;
@@ -108,12 +115,14 @@ Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch,
 }
 
 Status hand_out(engine::Communicator& link, const config::Config& config,
-                const std::optional<engine::CheckpointEntry>& from) {
+                const std::optional<engine::CheckpointEntry>& from,
+                const std::optional<engine::TraceLog::Options>& trace) {
   json content = {{"config", config::to_json(config)}, {"on_gpu", engine::uses_cuda(config)}};
   if (from) {
     content["checkpoint"] = from->path;
     content["step"] = from->step;
   }
+  if (trace) content["trace"] = {trace->first_step, trace->last_step};
   return link.all_gather_text(content.dump()).status();
 }
 
@@ -149,6 +158,7 @@ Result<int> follow_first_rank(const engine::RankContext& context, engine::Commun
     }
     SLUICE_ASSIGN_OR_RETURN(const auto run, set_up_run(handed.config, handed.from,
                                                        {.link = &link, .has_begun = &has_begun}));
+    if (handed.trace) run->trace().start(*handed.trace);
     return run->follow();
   };
   Status done;

@@ -13,6 +13,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/comm/rank_context.h"
 #include "engine/config/config.h"
+#include "engine/observe/trace_log.h"
 
 namespace sluice::tools {
 
@@ -29,7 +30,8 @@ void see_own_gpu(const engine::RankContext& context);
 // Of the first rank, once it knows what will be trained: hands it to the others. `from`: the
 // checkpoint that the run continues from.
 Status hand_out(engine::Communicator& link, const config::Config& config,
-                const std::optional<engine::CheckpointEntry>& from);
+                const std::optional<engine::CheckpointEntry>& from,
+                const std::optional<engine::TraceLog::Options>& trace);
 
 // All that another rank does, until the first one ends. Signals that a terminal or a launcher sends
 // to all ranks are the first one's to answer.

@@ -11,7 +11,6 @@
 #include "aio/drive_names.h"
 #include "aio/log.h"
 #include "aio/units.h"
-#include "engine/observe/process_memory.h"
 #include "engine/step/train_error.h"
 
 namespace sluice::tools {
@@ -231,13 +230,10 @@ StepMetrics TrainSession::metrics_of(std::int64_t step, const engine::StepOutcom
   metrics.backward_ms = ms(outcome.times.backward_ns);
   metrics.update_ms = ms(outcome.times.update_ns);
   metrics.update_exposed_ms = ms(outcome.times.update_exposed_ns);
-  metrics.gpu_peak_bytes = parts_.run->gpu_peak_bytes();
-  const auto memory = engine::process_memory();
-  if (memory.ok()) {
-    // The kernel does not count what a GPU's driver pins.
-    metrics.host_pinned_bytes = std::max(memory->pinned_bytes, parts_.run->gpu_pinned_bytes());
-    metrics.host_rss_bytes = memory->resident_bytes;
-  }
+  const engine::TrainingRun::Memory memory = parts_.run->memory();
+  metrics.gpu_peak_bytes = memory.gpu_peak_bytes;
+  metrics.host_pinned_bytes = memory.pinned_bytes;
+  metrics.host_rss_bytes = memory.resident_bytes;
   return metrics;
 }
 

@@ -22,9 +22,8 @@ void write_trace(const TrainWork& work, std::vector<std::string>& missing) {
               << "\n";
     return;
   }
-  work.run.trace().end_steps(SteadyClock().now_ns());
   const std::string path = work.folder.file("trace.json");
-  if (const Status written = work.run.trace().write_json(path); written.ok()) {
+  if (const Status written = work.run.write_trace(path); written.ok()) {
     std::cout << "trace: " << path
               << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
   } else {

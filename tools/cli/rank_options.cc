@@ -1,0 +1,106 @@
+#include "tools/cli/rank_options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "engine/device/gpu.h"
+#include "tools/cli/option_checks.h"
+
+namespace sluice::tools {
+namespace {
+
+// Of this machine, before ranks are started for them.
+Status check_gpus(int wanted) {
+  if (!engine::has_cuda_code()) return engine::no_cuda();
+  const int there = engine::gpu_count();
+  if (wanted <= there) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               "--gpus " + std::to_string(wanted) + ", but this process sees " +
+                   std::to_string(there) + (there == 1 ? " GPU" : " GPUs") +
+                   " (CUDA_VISIBLE_DEVICES): name as many, or --ranks with run.device \"cpu\"");
+}
+
+Result<std::vector<engine::HostSlots>> read_hostfile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file.is_open() || file.bad())
+    return Error(ErrorCode::kNotFound, "the hostfile " + path + " cannot be read");
+  auto hosts = engine::parse_hostfile(text);
+  if (!hosts.ok()) return std::move(hosts).error().with_context(path);
+  return hosts;
+}
+
+}  // namespace
+
+void add_rank_options(CLI::App& command, RankOptions& options) {
+  auto* const ranks =
+      command
+          .add_option(
+              "--ranks", options.ranks,
+              "Starts so many ranks on this machine, which share its cores, memory and drives; "
+              "torchrun --no-python, mpirun and srun start them, too")
+          ->type_name("N")
+          ->check(at_least(1));
+  auto* const gpus = command
+                         .add_option("--gpus", options.gpus,
+                                     "Trains on so many GPUs of this machine, with a rank for each")
+                         ->type_name("N")
+                         ->check(at_least(1))
+                         ->excludes(ranks);
+  auto* const hostfile =
+      command
+          .add_option("--hostfile", options.hostfile,
+                      "Starts the ranks of several hosts by ssh: DeepSpeed's file, a line 'HOST "
+                      "slots=N' each, this one first. All see the run's folder and data by the "
+                      "same paths, and have this program where it is here")
+          ->type_name("FILE")
+          ->excludes(ranks)
+          ->excludes(gpus);
+  command
+      .add_option("--ssh", options.remote.shell,
+                  "Instead of ssh: a command that is given a host and a line for its shell")
+      ->type_name("COMMAND")
+      ->capture_default_str()
+      ->needs(hostfile);
+  command
+      .add_option("--master-port", options.remote.master_port,
+                  "Where the first rank waits for the others")
+      ->type_name("PORT")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 65535))
+      ->needs(hostfile);
+}
+
+Result<std::optional<int>> start_ranks(const RankOptions& options, const engine::Launch& launch) {
+  const bool is_launched = launch.launcher != engine::Launcher::kNone;
+  const std::string flag = options.gpus > 0 ? "--gpus" : "--ranks";
+  const int ranks = std::max(options.ranks, options.gpus);
+  if (is_launched && ranks > 0 && ranks != launch.context.world) {
+    return Error(ErrorCode::kInvalidArgument,
+                 flag + " " + std::to_string(ranks) + ", but a launcher has started " +
+                     std::to_string(launch.context.world) + ": leave " + flag + " out");
+  }
+  if (is_launched) return std::optional<int>();
+  SLUICE_ASSIGN_OR_RETURN(const auto of_host, ranks_of_this_host());
+  if (!of_host && options.hostfile.empty() && ranks < 2 && options.gpus == 0)
+    return std::optional<int>();
+  SLUICE_ASSIGN_OR_RETURN(const auto words, own_words());
+  const auto ended_with = [](Result<int> code) -> Result<std::optional<int>> {
+    if (!code.ok()) return std::move(code).error();
+    return std::optional<int>(*code);
+  };
+  if (of_host) return ended_with(run_host_ranks(words, *of_host));
+  if (!options.hostfile.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(const auto hosts, read_hostfile(options.hostfile));
+    return ended_with(run_hosts(words, hosts, options.remote));
+  }
+  if (options.gpus > 0) SLUICE_RETURN_IF_ERROR(check_gpus(options.gpus));
+  if (ranks < 2) return std::optional<int>();
+  return ended_with(run_ranks(words, ranks));
+}
+
+}  // namespace sluice::tools

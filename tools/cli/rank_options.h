@@ -1,0 +1,30 @@
+// The options of `sluice train` that start ranks, and starting them.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "aio/result.h"
+#include "engine/comm/rank_context.h"
+#include "tools/cli/start_ranks.h"
+
+namespace CLI {  // NOLINT(readability-identifier-naming): named by CLI11
+class App;
+}
+
+namespace sluice::tools {
+
+struct RankOptions {
+  int ranks = 0;         // 0: as launched
+  int gpus = 0;          // likewise
+  std::string hostfile;  // likewise
+  RemoteStart remote;
+};
+
+void add_rank_options(CLI::App& command, RankOptions& options);
+
+// Where this process is to start ranks rather than to be one: does so, and returns their exit code.
+// Errors: kInvalidArgument for options that contradict the launcher or this machine.
+Result<std::optional<int>> start_ranks(const RankOptions& options, const engine::Launch& launch);
+
+}  // namespace sluice::tools
