@@ -97,8 +97,10 @@ void StepGraph::add_step(bool mark_units) {
     const StepOperation& it = program_[position];
     const bool is_middle = not_modelled_ > 0 && it.wave == kMiddleWave;
     tasks_.count_times(is_middle ? 1 + not_modelled_ : 1);
+    const bool sends = it.op == StepOp::kKeepSum || it.op == StepOp::kSendGradient;
+    if (sends) prefetch_behind(position);
     add(it);
-    if (link_.is_beside_compute()) prefetch_behind(position);
+    if (!sends) prefetch_behind(position);
   }
   marks.head = heads_.front();
   marks.heads = heads_;
@@ -158,13 +160,14 @@ void StepGraph::fetch(int unit) {
   fetched_.own = params_.refresh(unit, gate(unit), brought);
 }
 
-// What is gathered before an operation that computes comes before what that leaves to reduce. In
+// What the next operations need is gathered before the sum that this one leaves is reduced. In
 // the first wave's forward a unit is gathered as soon as its update is done, and not before the
 // next one is wanted: in the program's order.
 void StepGraph::prefetch_behind(std::size_t position) {
   const StepOperation& done = program_[position];
   const bool closes = done.op == StepOp::kKeepSum || done.op == StepOp::kSendGradient;
-  if (!closes && (done.op != StepOp::kForward || done.wave == 0)) return;
+  const bool passes_again = done.op == StepOp::kForward && done.wave > 0;
+  if (!link_.is_beside_compute() || !(closes || passes_again)) return;
   int left = units_ahead();
   for (std::size_t next = position + 1; next < program_.size() && left > 0; ++next) {
     const StepOperation& it = program_[next];

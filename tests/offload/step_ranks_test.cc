@@ -57,6 +57,19 @@ TEST(StepRanks, GatherBesideWhatComputesAndReduceBehindIt) {
   EXPECT_NEAR(step.d2h_bytes, 40 * 2, 1e-6);
 }
 
+// Two slots for three blocks: the first block is gathered again while the second is passed, before
+// the sum of that one can be reduced.
+TEST(StepRanks, GatherForTheNextBackwardBeforeTheyReduce) {
+  auto units = sharded_units();
+  units.insert(units.begin() + 2, 2, units[1]);
+  StepModelOptions options = on_two();
+  options.prefetch_units = 1;
+  const StepPrediction step = predict_step(units, shards_on_cpu(units), machine_of_two(), options);
+  // Forward ends at 12, the head at 15; backward 15-23, 23-31 beside the gather, 31-39, and 39-41,
+  // whose sum is reduced 41-42.
+  EXPECT_NEAR(step.step_s, 42, kSameTime);
+}
+
 TEST(StepRanks, MakeTheHostThatComputesWaitForEach) {
   const auto units = sharded_units();
   MachineSpeeds speeds = machine_of_two();
