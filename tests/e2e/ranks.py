@@ -290,6 +290,13 @@ class Ranks(SluiceRuns):
         self.assertIn("run.rounds above 1 on several ranks is not possible yet", told)
         told = self.train(1, "--out", "run", "--gpus", 999, "--set=run.device=auto", code=2)
         self.assertRegex(told, "no CUDA code|--gpus 999, but this process sees ")
+        two = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",
+               "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+        tuned = subprocess.run([SLUICE, "tune", str(self.config)], cwd=self.path,
+                               env={**os.environ, **two}, check=False, stderr=subprocess.PIPE,
+                               stdout=subprocess.DEVNULL, text=True, timeout=WAIT_S)
+        self.assertEqual(tuned.returncode, 2, tuned.stderr)
+        self.assertIn("tune searches on one rank", tuned.stderr)
         half = subprocess.run([SLUICE, "train", str(self.config), "--out", "run"], cwd=self.path,
                               env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}, check=False,
                               stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
