@@ -65,7 +65,7 @@ TEST(LinkProbe, MeasuresOnAllRanksAndKeepsItWithTheFirst) {
   EXPECT_EQ(kept[0].speeds.gather_bytes_per_s, measured[0].speeds.gather_bytes_per_s);
 }
 
-// As between GPUs: with a stream, over a communicator that is made beside the host's and goes first.
+// As between GPUs: with a stream, over a communicator that is made beside the host's.
 TEST(LinkProbe, TimesWhatGoesByNcclOnAStream) {
   std::array<double, 2> rates{};
   const auto told = in_threads(two_ranks(), [&](int rank, Communicator& host) {
