@@ -79,11 +79,24 @@ Result<ProbeReport> described_machine(const config::Config& config, const ModelL
                                                .unix_s = options.unix_s,
                                                .host = !given.describes_host(),
                                                .units = !given.describes_gpu(),
+                                               .local_ranks = options.ranks.local_world,
                                                .on_progress = options.on_progress}));
   if (given.describes_gpu()) describe_gpu(given, model, config, report);
   describe_host(given, report);
   describe_drives(given, report);
   return report;
+}
+
+offload::LinkSpeeds described_link(const DescribedMachine& given, bool on_gpu) {
+  const AssumedLink assumed = on_gpu ? kAssumedLink : kAssumedHostLink;
+  const double rate = given.link_gb_per_s.value_or(assumed.gb_per_s) * kGb;
+  const double latency_s = given.link_latency_us.value_or(assumed.latency_us) * 1e-6;
+  return {.gather_bytes_per_s = rate,
+          .exchange_bytes_per_s = rate,
+          .latency_s = latency_s,
+          .network_bytes_per_s = given.network_gb_per_s.value_or(assumed.network_gb_per_s) * kGb,
+          .network_latency_s = latency_s,
+          .bus_together = {}};
 }
 
 }  // namespace sluice::engine

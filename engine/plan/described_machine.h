@@ -24,4 +24,17 @@ struct AssumedGpu {
 };
 inline constexpr AssumedGpu kAssumedGpu;
 
+// What ranks exchange where nothing is said or measured: cards of that kind, which have no link but
+// the bus, and hosts on a network of 100 Gbit/s; processes that compute on a host's cores.
+struct AssumedLink {
+  double gb_per_s = 0;
+  double network_gb_per_s = 0;
+  double latency_us = 0;
+};
+inline constexpr AssumedLink kAssumedLink{20, 12.5, 30};
+inline constexpr AssumedLink kAssumedHostLink{1, 1, 200};
+
+// As described; what is not given is assumed.
+offload::LinkSpeeds described_link(const DescribedMachine& given, bool on_gpu);
+
 }  // namespace sluice::engine

@@ -51,6 +51,8 @@ offload::PlacementRules rules_of(const RunSpec& spec, const MemoryPlan& sizes) {
   rules.params_on_nvme = !config.param_nvme_paths().empty();
   rules.params = tier_of(config.zero.offload_param.device);
   if (!on_gpu && rules.params == offload::Tier::kGpu) rules.params = offload::Tier::kCpu;
+  if (spec.ranks.world > 1)
+    rules.resident = on_gpu && config.zero.stage < 3 ? Tristate::kOn : Tristate::kOff;
   rules.recompute = config.placement.recompute;
   rules.boundaries_to_cpu = config.placement.boundaries_to_cpu;
   rules.boundaries_to_nvme =
@@ -79,16 +81,20 @@ class Input {
                             plan_memory(question_.config, question_.model,
                                         {.on_gpu = question_.on_gpu,
                                          .gpu_room_bytes = question_.budget.gpu,
-                                         .wave_micro_batches = question_.wave_micro_batches}));
+                                         .wave_micro_batches = question_.wave_micro_batches,
+                                         .ranks = first_rank()}));
     const RunSpec spec{.config = question_.config,
                        .model = question_.model,
                        .on_gpu = question_.on_gpu,
-                       .wave_micro_batches = question_.wave_micro_batches};
+                       .wave_micro_batches = question_.wave_micro_batches,
+                       .ranks = first_rank()};
+    input_.step.ranks = question_.ranks;
+    if (question_.on_gpu) input_.step.exchanged_bytes = kExchangedBytes;
     input_.step.waves = spec.waves();
     input_.step.sums = spec.sum_order();
     const Widths widths = widths_of(sizes.types);
     base_form_ = BaseForm::of(spec);
-    input_.speeds = question_.machine.speeds;
+    input_.speeds = offload::speeds_of_rank(question_.machine.speeds, question_.ranks);
     input_.budget = question_.budget;
     if (!question_.on_gpu) input_.budget.gpu = 0;
     input_.rules = rules_of(spec, sizes);
@@ -101,6 +107,11 @@ class Input {
   }
 
  private:
+  offload::RankPart first_rank() const { return {.rank = 0, .world = question_.ranks.world}; }
+  offload::UnitShard shard(const UnitLayout& layout) const {
+    return offload::shard_of(layout.elements, first_rank());
+  }
+
   void set_step(const MemoryPlan& sizes, const Widths& widths) {
     offload::StepModelOptions& step = input_.step;
     step.overlap_update = question_.config.placement.overlap_update;
@@ -132,7 +143,7 @@ class Input {
 
   // What a step reads and writes of a unit's fp32 accumulators besides the timed backward: what is
   // set to zero, what is read to be added to from a lane's second micro-batch on, lanes added to
-  // each other, and the cast.
+  // each other, and the cast, which with several ranks is that of the reduced shard (reduce_s()).
   double accumulator_bytes(const UnitLayout& layout, double gradient_width) const {
     constexpr double kFp32Bytes = 4;
     constexpr double kAddedBytes = 3 * kFp32Bytes;
@@ -142,9 +153,24 @@ class Input {
     for (const offload::ElementRange& range : zeroed_ranges(layout))
       zeroed += static_cast<double>(range.elements);
     const double products = static_cast<double>(layout.slot_elements) - zeroed;
+    const double cast = question_.ranks.is_alone() ? static_cast<double>(layout.elements) : 0;
     return lanes * kFp32Bytes * zeroed + (micro_batches - lanes) * kFp32Bytes * products +
            (lanes - 1) * kAddedBytes * static_cast<double>(layout.slot_elements) +
-           (kFp32Bytes + gradient_width) * static_cast<double>(layout.elements);
+           (kFp32Bytes + gradient_width) * cast;
+  }
+
+  // Of several ranks: all their sums of a shard are read and added, and the shard's cast. The host
+  // adds with one core.
+  double reduce_s(const UnitLayout& layout, double gradient_width) const {
+    if (question_.ranks.is_alone()) return 0;
+    constexpr double kAddedBytes = 12;
+    constexpr double kCoreBytesPerS = 1e10;
+    const auto elements = static_cast<double>(shard(layout).elements);
+    const double bytes =
+        elements * (kAddedBytes * (question_.ranks.world - 1) + 4 + gradient_width);
+    const double on_host = std::min(input_.speeds.host_copy_bytes_per_s, kCoreBytesPerS);
+    const double rate = question_.on_gpu ? input_.speeds.gpu_copy_bytes_per_s : on_host;
+    return rate > 0 ? bytes / rate : 0;
   }
 
   void add_unit(int unit, bool persistent, const Widths& widths) {
@@ -158,16 +184,19 @@ class Input {
     const double copy_rate = input_.speeds.gpu_copy_bytes_per_s;
     const double gradient_s =
         copy_rate > 0 ? accumulator_bytes(layout, widths.grad) / copy_rate : 0;
-    offload::UnitCost cost{.name = layout.name,
-                           .elements = layout.elements,
-                           .frozen_elements = question_.model.frozen(unit).elements,
-                           .frozen_bytes = base_form_.bytes(question_.model.frozen(unit)),
-                           .unpack_s = unpack_s(question_.model.frozen(unit)),
-                           .forward_s = micro_batches * seconds.forward_s,
-                           .recompute_s = recomputes ? micro_batches * seconds.recompute_s : 0,
-                           .backward_s = micro_batches * seconds.backward_s + gradient_s,
-                           .lenders = question_.model.lenders(unit),
-                           .params_stay_in_ram = persistent};
+    offload::UnitCost cost{
+        .name = layout.name,
+        .elements = shard(layout).elements,
+        .frozen_elements = question_.model.frozen(unit).elements,
+        .frozen_bytes = base_form_.bytes(question_.model.frozen(unit)),
+        .unpack_s = unpack_s(question_.model.frozen(unit)),
+        .forward_s = micro_batches * seconds.forward_s,
+        .recompute_s = recomputes ? micro_batches * seconds.recompute_s : 0,
+        .backward_s = micro_batches * seconds.backward_s + gradient_s,
+        .lenders = question_.model.lenders(unit),
+        .params_stay_in_ram = persistent,
+        .whole_elements = offload::gathered_elements(layout.elements, question_.ranks.world),
+        .reduce_s = reduce_s(layout, widths.grad)};
     if (is_block) {
       const PassShape pass{.micro_batch = question_.config.batch.micro,
                            .tokens = question_.config.data.sequence_tokens,
@@ -192,7 +221,7 @@ class Input {
   int param_cache_units() const {
     std::uint64_t largest = 0;
     for (int unit = 0; unit < question_.model.units(); ++unit)
-      largest = std::max(largest, question_.model.base_layout(unit).elements);
+      largest = std::max(largest, shard(question_.model.base_layout(unit)).elements);
     return param_cache_buffers(question_.config.zero.offload_param, largest);
   }
 

@@ -20,6 +20,9 @@ struct PlannerQuestion {
   bool on_gpu = false;
   offload::TierBytes budget;
   std::int64_t wave_micro_batches = 0;  // as PlanOptions::wave_micro_batches
+  // Of a run over several ranks the input is the first one's, whose shards are the largest; budget
+  // is a rank's, and `machine` says what a whole host does.
+  offload::RankGroup ranks = {};
 };
 
 Result<offload::PlannerInput> planner_input(const PlannerQuestion& question);

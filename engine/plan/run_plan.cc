@@ -7,9 +7,11 @@
 #include "aio/units.h"
 #include "engine/budget/configured_model.h"
 #include "engine/device/gpu.h"
+#include "engine/device/host.h"
 #include "engine/families/families.h"
 #include "engine/plan/described_machine.h"
 #include "engine/plan/planner_input.h"
+#include "engine/plan/rank_growth.h"
 #include "engine/preflight/nvme_folders.h"
 #include "engine/probe/machine_probe.h"
 
@@ -19,6 +21,14 @@ namespace {
 using offload::TierBytes;
 
 std::uint64_t bytes_of_gib(double gib) { return static_cast<std::uint64_t>(gib * kGiB); }
+
+// Of what all ranks of a host share.
+std::uint64_t of_rank(std::uint64_t host_bytes, const offload::RankGroup& ranks) {
+  return host_bytes / static_cast<std::uint64_t>(ranks.local_world);
+}
+std::uint64_t of_host(std::uint64_t rank_bytes, const offload::RankGroup& ranks) {
+  return rank_bytes * static_cast<std::uint64_t>(ranks.local_world);
+}
 
 std::uint64_t nvme_room(const config::Config& config, const DescribedMachine& machine,
                         const NvmeStripes& stripes) {
@@ -38,8 +48,8 @@ TierBytes budget_of(const config::Config& config, const DescribedMachine& machin
   if (machine.describes_gpu() && !given.gpu_gib) given.gpu_gib = kAssumedGpu.memory_gib;
   const std::uint64_t gpu = gpu_room(given, plan.facts).value_or(kUnknown);
   return {.gpu = static_cast<std::uint64_t>(static_cast<double>(gpu) * (1 - kGpuSlack)),
-          .cpu = host_room(given, plan.facts).value_or(kUnknown),
-          .nvme = nvme_room(config, machine, plan.stripes)};
+          .cpu = of_rank(host_room(given, plan.facts).value_or(kUnknown), plan.ranks),
+          .nvme = of_rank(nvme_room(config, machine, plan.stripes), plan.ranks)};
 }
 
 // Of the machine that is planned for.
@@ -56,6 +66,7 @@ struct Question {
   const ModelLayout& model;
   const DescribedMachine& machine;
   bool on_gpu = false;
+  offload::RankGroup ranks = {};
 };
 
 bool is_described(const DescribedMachine& machine) {
@@ -69,7 +80,8 @@ Status place_in_waves_of(std::int64_t micro_batches, const Question& question,
                                                      .machine = plan.machine,
                                                      .on_gpu = question.on_gpu,
                                                      .budget = budget,
-                                                     .wave_micro_batches = micro_batches}));
+                                                     .wave_micro_batches = micro_batches,
+                                                     .ranks = question.ranks}));
   SLUICE_ASSIGN_OR_RETURN(plan.placement, offload::plan_placement(plan.input));
   return {};
 }
@@ -102,6 +114,7 @@ Status place(const Question& question, RunPlan& plan) {
                                        .places = plan.placement.places,
                                        .block_slots = plan.input.step.slots(),
                                        .wave_micro_batches = plan.input.step.waves.of_a_wave,
+                                       .ranks = {.rank = 0, .world = question.ranks.world},
                                        .nvme_weights = plan.stripes.chosen()}));
   return {};
 }
@@ -114,7 +127,7 @@ Status place_in_room(const Question& question, RunPlan& plan) {
     if (plan.placement.missing.nvme == 0) return {};
     needed = std::max(needed, plan.input.budget.nvme + plan.placement.missing.nvme);
   }
-  auto weights = roomier_weights(plan.stripes, needed);
+  auto weights = roomier_weights(plan.stripes, of_host(needed, plan.ranks));
   if (!weights) return {};
   RunPlan restriped = plan;
   restripe(restriped.stripes, *std::move(weights), restriped.machine);
@@ -140,7 +153,8 @@ Status hint_at_a_drive(const Question& question, RunPlan& plan) {
                                          .machine = plan.machine,
                                          .on_gpu = question.on_gpu,
                                          .budget = budget,
-                                         .wave_micro_batches = plan.input.step.waves.of_a_wave}));
+                                         .wave_micro_batches = plan.input.step.waves.of_a_wave,
+                                         .ranks = question.ranks}));
   using Change = offload::FitHint::Change;
   for (const offload::FitHint& hint : offload::fit_hints(input)) {
     if (hint.change != Change::kMoreNvme) continue;
@@ -161,7 +175,8 @@ Result<offload::PlannerInput> input_with(const Question& question, const config:
                         .machine = plan.machine,
                         .on_gpu = question.on_gpu,
                         .budget = plan.input.budget,
-                        .wave_micro_batches = plan.input.step.waves.of_a_wave});
+                        .wave_micro_batches = plan.input.step.waves.of_a_wave,
+                        .ranks = question.ranks});
 }
 
 // Whether it fits with another shape of the batch.
@@ -184,7 +199,10 @@ Result<std::vector<offload::WhatIf>> what_ifs(const Question& question, const Ru
     }
     return input_with(question, config, slower);
   };
-  return offload::find_what_ifs(plan.input, plan.placement, {.twice_micro_batch = twice});
+  return offload::find_what_ifs(
+      plan.input, plan.placement,
+      {.more_ram_bytes = of_rank(offload::WhatIfOptions().more_ram_bytes, question.ranks),
+       .twice_micro_batch = twice});
 }
 
 // Where the configuration says how large waves are: the largest smaller ones with which it fits.
@@ -241,6 +259,24 @@ config::Config with_described_drive(config::Config config, const DescribedMachin
   return config;
 }
 
+// As the ranks of a host share its cores.
+void deal_threads(const offload::RankGroup& ranks, config::Config& config) {
+  if (ranks.local_world == 1 || config.run.cpu_threads > 0) return;
+  config.run.cpu_threads = std::max(compute_threads(config) / ranks.local_world, 1);
+}
+
+void set_link(const PlanRunOptions& options, bool on_gpu, ProbeReport& machine) {
+  if (options.ranks.is_alone()) return;
+  if (options.link) {
+    machine.speeds.link = options.link->speeds;
+    machine.link_when = options.link->when;
+    machine.measured.push_back(options.link->key);
+    return;
+  }
+  machine.speeds.link = described_link(options.machine, on_gpu);
+  machine.link_when.estimated = true;
+}
+
 }  // namespace
 
 Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& options) {
@@ -252,7 +288,9 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
                  "this machine (budget.nvme_paths)");
   }
   RunPlan plan;
-  const config::Config config = with_described_drive(given, options.machine);
+  config::Config config = with_described_drive(given, options.machine);
+  deal_threads(options.ranks, config);
+  plan.ranks = options.ranks;
   if (!options.machine.describes_gpu()) SLUICE_RETURN_IF_ERROR(check_device(config));
   const bool on_gpu = options.machine.describes_gpu() || uses_cuda(config);
   SLUICE_RETURN_IF_ERROR(validate(config.model.shape()));
@@ -260,10 +298,11 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   plan.parameters = model.parameter_elements();
   plan.trained = model.trained_elements();
   plan.trains_adapters = model.has_frozen();
-  plan.tokens_per_step =
-      config.batch.micro * config.batch.accumulation * config.data.sequence_tokens;
+  plan.tokens_per_step = config.batch.micro * config.batch.accumulation *
+                         config.data.sequence_tokens * options.ranks.world;
   plan.facts = machine_facts(config);
   plan.available = available_on(options.machine, plan.facts);
+  plan.available.cpu = of_rank(plan.available.cpu, plan.ranks);
   if (is_described(options.machine)) {
     SLUICE_ASSIGN_OR_RETURN(plan.machine, described_machine(config, model, options));
   } else {
@@ -272,14 +311,19 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
                                              .refresh = options.refresh,
                                              .unix_s = options.unix_s,
                                              .disturbed_max_age_s = options.disturbed_max_age_s,
+                                             .local_ranks = options.ranks.local_world,
                                              .on_progress = options.on_progress}));
   }
+  set_link(options, on_gpu, plan.machine);
   aio::RealFileSystem here;
   aio::FileSystem* const files = options.files != nullptr ? options.files : &here;
   plan.stripes = nvme_stripes(config, plan.machine, options.machine.nvme_gib ? nullptr : files,
                               options.file_system_of);
-  const Question question{
-      .config = config, .model = model, .machine = options.machine, .on_gpu = on_gpu};
+  const Question question{.config = config,
+                          .model = model,
+                          .machine = options.machine,
+                          .on_gpu = on_gpu,
+                          .ranks = options.ranks};
   SLUICE_RETURN_IF_ERROR(place(question, plan));
   SLUICE_RETURN_IF_ERROR(place_in_room(question, plan));
   SLUICE_RETURN_IF_ERROR(hint_at_a_drive(question, plan));
@@ -287,6 +331,10 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   SLUICE_RETURN_IF_ERROR(hint_at_a_smaller_batch(question, plan));
   if (options.with_what_ifs && plan.placement.fits) {
     SLUICE_ASSIGN_OR_RETURN(plan.what_if, what_ifs(question, plan));
+  }
+  if (options.with_growth && plan.placement.fits && !plan.ranks.is_alone()) {
+    SLUICE_ASSIGN_OR_RETURN(
+        plan.growth, rank_growth({.config = config, .model = model, .on_gpu = on_gpu}, plan));
   }
   return plan;
 }

@@ -2,6 +2,9 @@
 // the planner's placement for everything that the configuration leaves open, the memory plan that
 // follows, and the predicted step.
 //
+// With several ranks it is the plan of the first of them, and so of all: each has as large a part
+// of a unit, of its host's memory, drives and cores, and a GPU to itself.
+//
 // The machine is this one, measured by the probe (seconds the first time, then from a file), or one
 // that is described: then nothing is measured.
 //
@@ -38,9 +41,15 @@ struct DescribedMachine {
   std::optional<double> ram_gb_per_s;         // likewise
   std::optional<double> drive_read_gb_per_s;
   std::optional<double> drive_write_gb_per_s;
+  // Of several ranks: between those of a host, each way of each; between hosts, each way of a whole
+  // one; and of each call.
+  std::optional<double> link_gb_per_s;
+  std::optional<double> network_gb_per_s;
+  std::optional<double> link_latency_us;
 
   bool describes_host() const { return ram_gb_per_s.has_value(); }
   bool describes_drives() const { return drive_read_gb_per_s || drive_write_gb_per_s; }
+  bool describes_link() const { return link_gb_per_s || network_gb_per_s || link_latency_us; }
   bool describes_gpu() const { return gpu_gib || bus_gb_per_s || tflops || gpu_memory_gb_per_s; }
 };
 
@@ -54,10 +63,25 @@ struct PlanRunOptions {
   aio::FileSystem* files = nullptr;  // reports what NVMe paths have free; null: this machine's
   FileSystemOf file_system_of = device_number_of;
   std::function<void(const std::string& what, double fraction)> on_progress;
+  offload::RankGroup ranks;
+  // As measured between these ranks; unset: as described, or else assumed (described_machine.h).
+  std::optional<MeasuredLink> link;
+  bool with_growth = false;
 };
 
 // Of the GPU's budget, left to the allocator: its rounding, and the holes between blocks.
 inline constexpr double kGpuSlack = 0.015;
+
+// A row of rank_growth.h.
+struct RankGrowth {
+  offload::RankGroup ranks;
+  bool fits = false;  // else there is nothing more
+  double step_s = 0;
+  double tokens_per_s = 0;     // of all ranks
+  double share_of_linear = 0;  // of what the fewest ranks that fit do, each
+  double link_exposed_s = 0;   // the link is busy, and nothing computes
+  offload::Resource bottleneck = offload::Resource::kGpu;
+};
 
 struct RunPlan {
   MemoryPlan memory;  // where nothing fits: of what exceeds the budgets least
@@ -71,7 +95,9 @@ struct RunPlan {
   std::uint64_t parameters = 0;  // of the model
   std::uint64_t trained = 0;     // of them; or of the adapters beside them, which are no part of it
   bool trains_adapters = false;
-  std::int64_t tokens_per_step = 0;
+  std::int64_t tokens_per_step = 0;  // of all ranks
+  offload::RankGroup ranks;
+  std::vector<RankGrowth> growth;  // of several ranks; empty: not asked for
 };
 
 Result<RunPlan> plan_run(const config::Config& config, const PlanRunOptions& options);

@@ -303,6 +303,15 @@ Result<GpuSpeeds> probe_gpu(const GpuProbeOptions& options,
   }
 }
 
+Result<offload::DuplexRates> probe_bus(double seconds) {
+  try {
+    return measure_bus(GpuProbeOptions().bus_buffer_bytes, seconds, nullptr);
+  } catch (const c10::Error& error) {
+    return Error(ErrorCode::kInternal,
+                 std::string("measuring the bus failed: ") + error.what_without_backtrace());
+  }
+}
+
 void return_gpu_memory() {
   if (c10::cuda::device_count() == 0) return;
   at::globalContext().lazyInitDevice(at::kCUDA);  // the allocator's, too

@@ -38,6 +38,9 @@ std::optional<GpuIdentity> gpu_identity();
 Result<GpuSpeeds> probe_gpu(const GpuProbeOptions& options,
                             const std::function<void(double)>& on_progress = {});
 
+// Copies between registered host memory and the GPU, for about so long.
+Result<offload::DuplexRates> probe_bus(double seconds);
+
 // Returns to the GPU what LibTorch keeps of freed memory and for cuBLAS, and resets its peak. Does
 // nothing without CUDA.
 void return_gpu_memory();

@@ -110,7 +110,7 @@ class MachineProbe {
       const std::string& name, MeasuredKey key, MeasuredWork work,
       const std::function<Result<Speeds>(PassSpread*)>& measure, const Speeds& empty = {}) {
     if (cores_ < machine_.cores) key.of["cores"] = cores_text(cores_);
-    const int threads = work == MeasuredWork::kComputes ? compute_threads(config_) : 1;
+    const int threads = work == MeasuredWork::kComputes ? host_threads() : 1;
     QuietMeasurement quiet({.work = work,
                             .own_wait = own_wait_share(threads, cores_),
                             .read = options_.cpu_use,
@@ -128,8 +128,10 @@ class MachineProbe {
     return found;
   }
 
+  int host_threads() const { return compute_threads(config_) * options_.local_ranks; }
+
   Status host() {
-    const int threads = compute_threads(config_);
+    const int threads = host_threads();
     report_.cpu = machine_.cpu + ", " + std::to_string(threads) + " threads";
     const std::string crowded = crowding(threads, cores_);
     if (!crowded.empty()) log::warning_once("threads", crowded);

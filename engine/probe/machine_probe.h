@@ -31,6 +31,9 @@ struct MachineProbeOptions {
   std::int64_t disturbed_max_age_s = 0;  // speeds_cache.h
   bool host = true;                      // measure it
   bool units = true;                     // time them
+  // Of the host that will run at once, each with the threads of one: memory and cores are measured
+  // with those of all, units with one's.
+  int local_ranks = 1;
   // For tests: quiet_measurement.h, and how many cores' worth of time there is (0: usable_cores()).
   ReadCpuUse cpu_use;
   double cores = 0;

@@ -165,6 +165,8 @@ std::string to_json(const ProbeReport& report) {
                                         .adamw_elements_per_s = speeds.gpu_adamw_elements_per_s,
                                         .matmul_flops_per_s = speeds.gpu_matmul_flops_per_s}));
   }
+  if (speeds.link.gather_bytes_per_s > 0)
+    json["link"] = with_values(when_json(report.link_when), values_of(speeds.link));
   if (!report.disturbances.empty()) json["disturbed_by"] = report.disturbances;
   json["units"] = with_values(when_json(report.units_when), values_of(report.units));
   json["units"]["of"] = report.units_of;

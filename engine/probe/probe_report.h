@@ -30,6 +30,12 @@ struct ProbedPath {
   int weight = 1;   // of its stripes, when all were measured together
 };
 
+struct MeasuredLink {
+  offload::LinkSpeeds speeds;
+  ProbedWhen when;
+  MeasuredKey key;  // what it is kept as
+};
+
 struct ProbeReport {
   std::string cpu;  // "AMD EPYC 9654, 64 threads"
   std::string gpu;  // empty: none is used
@@ -46,6 +52,7 @@ struct ProbeReport {
   std::vector<std::string> disturbed_before;  // what the file has from when the machine was busy
   bool of_a_series = false;                   // for which disturbed measurements are kept
   std::vector<MeasuredKey> measured;          // what all of it is kept as
+  ProbedWhen link_when;                       // of several ranks
 };
 
 // What weights are made of.

@@ -106,6 +106,17 @@ MeasuredOf gpu_subject(const aio::MachineInfo& machine, const GpuIdentity& gpu,
   return of;
 }
 
+MeasuredOf link_subject(const aio::MachineInfo& machine, const LinkSubject& link) {
+  MeasuredOf of = {{"cpu", cpu_of(machine)},
+                   {"ranks", std::to_string(link.ranks.world)},
+                   {"ranks of a host", std::to_string(link.ranks.local_world)}};
+  if (link.gpu) {
+    of["gpu"] = link.gpu->name;
+    of["driver"] = link.gpu->driver;
+  }
+  return of;
+}
+
 MeasuredOf unit_subject(const UnitSubject& units) {
   // Raise it when a unit's passes use different kernels, or the timer times different passes: times
   // kept before are then of something else.

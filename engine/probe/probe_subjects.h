@@ -2,6 +2,7 @@
 // stand for the same measurement.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "engine/probe/drive_probe.h"
 #include "engine/probe/host_probe.h"
 #include "engine/probe/measurement.h"
+#include "offload/planner/link_speeds.h"
 
 namespace sluice::engine {
 
@@ -35,6 +37,13 @@ struct GpuIdentity {
 MeasuredOf gpu_subject(const aio::MachineInfo& machine, const GpuIdentity& gpu,
                        const std::string& torch_version, offload::StateForm form,
                        offload::GradType grad_type);
+
+// Between whom: `gpu` is nothing where host memory is exchanged.
+struct LinkSubject {
+  offload::RankGroup ranks;
+  std::optional<GpuIdentity> gpu;
+};
+MeasuredOf link_subject(const aio::MachineInfo& machine, const LinkSubject& link);
 
 // What computes the units: a GPU, or some number of CPU threads.
 struct UnitSubject {

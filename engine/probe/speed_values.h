@@ -39,6 +39,18 @@ void visit_values(GpuSpeeds& speeds, const Visit& visit) {
 }
 
 template <typename Visit>
+void visit_values(offload::LinkSpeeds& link, const Visit& visit) {
+  visit("gather_bytes_per_s", link.gather_bytes_per_s);
+  visit("exchange_bytes_per_s", link.exchange_bytes_per_s);
+  visit("latency_s", link.latency_s);
+  visit("network_bytes_per_s", link.network_bytes_per_s);
+  visit("network_latency_s", link.network_latency_s);
+  visit_values(link.bus_together, [&](const char* name, double& value) {
+    visit(std::string("bus_together_") + name, value);
+  });
+}
+
+template <typename Visit>
 void visit_values(UnitTimes& times, const Visit& visit) {
   for (UnitTimes::OfKind& it : times.kinds) {
     visit(it.kind + "_forward_s", it.seconds.forward_s);

@@ -271,10 +271,12 @@ GradientTotals Trainer::passes() {
         break;
       case StepOp::kKeepSum:
       case StepOp::kSendGradient:
+        // Behind the sum, on the ranks' one stream, it would keep the next backward waiting.
+        if (parts_.parameters->prefetch_gathers()) prefetch_behind(position);
         must(op == StepOp::kKeepSum ? parts_.gradients->keep(unit)
                                     : parts_.gradients->finish(unit));
         span.reset();
-        prefetch_behind(position);
+        if (!parts_.parameters->prefetch_gathers()) prefetch_behind(position);
         prefetch_sums(position);
         break;
       case StepOp::kReadState:

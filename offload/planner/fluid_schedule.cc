@@ -39,7 +39,7 @@ void share_dram(const MachineSpeeds& speeds, double adamw_bytes, ResourceRates::
   asked += std::min(rates[at(Resource::kCpu)] * adamw_bytes, most);
   if (asked <= most) return;
   for (std::size_t r = 0; r < kResources; ++r)
-    if (r != at(Resource::kGpu)) rates[r] *= most / asked;
+    if (r != at(Resource::kGpu) && r != at(Resource::kLink)) rates[r] *= most / asked;
 }
 
 }  // namespace
@@ -47,7 +47,10 @@ void share_dram(const MachineSpeeds& speeds, double adamw_bytes, ResourceRates::
 Resource resource_of(Stream stream) {
   switch (stream) {
     case Stream::kCompute:
+    case Stream::kLinkCompute:
       return Resource::kGpu;
+    case Stream::kLink:
+      return Resource::kLink;
     case Stream::kParamsIn:
     case Stream::kInputsIn:
     case Stream::kSumsIn:
@@ -74,6 +77,7 @@ ResourceRates::ResourceRates(const MachineSpeeds& speeds, double cpu_adamw_dram_
   for (Mask active = 0; active < table_.size(); ++active) {
     Rates& rates = table_[active];
     rates[at(Resource::kGpu)] = 1;
+    rates[at(Resource::kLink)] = 1;
     rates[at(Resource::kCpu)] = speeds.cpu_adamw_elements_per_s;
     set_duplex(speeds.bus, Resource::kHostToGpu, Resource::kGpuToHost, active, rates);
     set_duplex(speeds.drives, Resource::kDriveRead, Resource::kDriveWrite, active, rates);
@@ -82,7 +86,7 @@ ResourceRates::ResourceRates(const MachineSpeeds& speeds, double cpu_adamw_dram_
 }
 
 double ResourceRates::alone(Resource resource) const {
-  return table_[1U << at(resource)][at(resource)];
+  return of(1U << at(resource))[at(resource)];
 }
 
 FluidSchedule::FluidSchedule(std::size_t expected_tasks) {
@@ -157,6 +161,8 @@ void FluidSchedule::spend(const Shares& shares, double step_s, double busy_weigh
   now_s_ += step_s;
   for (std::size_t r = 0; r < kResources; ++r)
     if (((shares.active >> r) & 1U) != 0) busy_s_[r] += busy_weight * step_s;
+  if (is_active(shares.active, Resource::kLink) && !is_active(shares.active, Resource::kGpu))
+    link_alone_s_ += busy_weight * step_s;
   constexpr double kRounding = 1 + 1e-12;
   for (std::size_t s = 0; s < lines_.size(); ++s) {
     Line& line = lines_[s];

@@ -35,24 +35,29 @@ enum class Stream : std::uint8_t {
   kParamWrites,
   kInputReads,
   kInputWrites,
-  kHost,  // decisions: tasks without work
+  kLink,
+  kLinkCompute,  // of the GPU, between what the link does
+  kHost,         // decisions: tasks without work
 };
-inline constexpr int kStreams = 14;
+inline constexpr int kStreams = 16;
 Resource resource_of(Stream stream);
 
 // What each resource does per second while certain others are active: seconds for the GPU, elements
-// for the CPU, bytes for the others.
+// for the CPU, bytes for the others. The link's work is in seconds, too, and it slows nothing.
 class ResourceRates {
  public:
   using Mask = unsigned;  // bit r: resource r is active
   using Rates = std::array<double, kResources>;
 
   ResourceRates(const MachineSpeeds& speeds, double cpu_adamw_dram_bytes);
-  const Rates& of(Mask active) const { return table_[active]; }
+  const Rates& of(Mask active) const { return table_[active & (kRows - 1)]; }
   double alone(Resource resource) const;
 
  private:
-  std::array<Rates, 1U << kResources> table_{};
+  // By those that slow each other: all but the link, which is the last.
+  static constexpr Mask kRows = 1U << static_cast<unsigned>(Resource::kLink);
+
+  std::array<Rates, kRows> table_{};
 };
 
 using TaskId = std::int32_t;
@@ -107,6 +112,7 @@ class FluidSchedule {
   bool has_begun(TaskId id) const { return begun_[static_cast<std::size_t>(id)]; }
   double now_s() const { return now_s_; }
   const std::array<double, kResources>& busy_s() const { return busy_s_; }
+  double link_alone_s() const { return link_alone_s_; }  // while nothing computes
 
  private:
   struct Line {
@@ -134,6 +140,7 @@ class FluidSchedule {
   std::vector<bool> begun_;
   std::array<Line, kStreams> lines_;
   std::array<double, kResources> busy_s_{};
+  double link_alone_s_ = 0;
   double now_s_ = 0;
   const ResourceRates* rates_ = nullptr;  // of begin()
   ResourceRates::Mask outside_ = 0;

@@ -5,11 +5,10 @@
 // Rates in bytes count 10^9 bytes to the GB; 0: there is no such resource.
 #pragma once
 
+#include "offload/planner/link_speeds.h"
 #include "swap/stripe_weights.h"
 
 namespace sluice::offload {
-
-using swap::DuplexRates;
 
 struct MachineSpeeds {
   DuplexRates bus;                      // pinned host memory and GPU
@@ -19,6 +18,11 @@ struct MachineSpeeds {
   double gpu_copy_bytes_per_s = 0;      // GPU memory, bytes read plus bytes written
   double gpu_adamw_elements_per_s = 0;
   double gpu_matmul_flops_per_s = 0;  // dense, in the run's 16-bit type
+  LinkSpeeds link;                    // of several ranks
 };
+
+// What one of the host's ranks has of it while all of them do the same: an equal part of cores, RAM
+// and drives, a GPU and its bus to itself.
+MachineSpeeds speeds_of_rank(const MachineSpeeds& host, const RankGroup& ranks);
 
 }  // namespace sluice::offload

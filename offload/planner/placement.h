@@ -55,6 +55,9 @@ struct PlacementRules {
   // kOn: all that leave the GPU, and where there is none all but one. kOff: as where no folder was
   // named.
   Tristate boundaries_to_nvme = Tristate::kOff;
+  // Which units are whole on the GPU: kOn: all, kOff: none, as ZeRO's stages have it with several
+  // ranks; kAuto: the planner's, and those with state there.
+  Tristate resident = Tristate::kAuto;
 };
 
 struct PlannerInput {

@@ -44,7 +44,8 @@ PlacementSpace::PlacementSpace(const PlannerInput& input) : input_(input) {
   }
   plan_gpu_steps();
   const bool has_gpu = rules.state_on_gpu || !input.units.front().is_frozen();
-  most_resident_ = rules.params || !has_gpu ? 0 : std::max(units() - 2, 0);
+  const bool may_choose = !rules.params && has_gpu && rules.resident == Tristate::kAuto;
+  most_resident_ = may_choose ? std::max(units() - 2, 0) : 0;
   const auto all = static_cast<int>(with_activations_.size());
   most_kept_ = rules.recompute == Tristate::kOn ? 0 : all;
   least_kept_ = rules.recompute == Tristate::kOff ? all : 0;
@@ -143,6 +144,10 @@ void PlacementSpace::place_gpu_state(const PlacementKnobs& knobs,
 
 void PlacementSpace::place_residents(const PlacementKnobs& knobs,
                                      std::vector<UnitPlacement>& places) const {
+  if (input_.rules.resident != Tristate::kAuto) {
+    for (UnitPlacement& place : places) place.resident = input_.rules.resident == Tristate::kOn;
+    return;
+  }
   const bool all = input_.rules.params == Tier::kGpu;
   std::vector<int> others;
   for (int index = 0; index < units(); ++index) {
@@ -286,8 +291,7 @@ void PlacementSpace::place_host(const PlacementKnobs& knobs,
   if (rules.params == Tier::kNvme) {
     for (std::size_t i = 0; i < places.size(); ++i) {
       places[i].params_on_nvme =
-          !input_.units[i].params_stay_in_ram &&
-          (!places[i].resident || has_host_params(input_.units[i], places[i]));
+          !input_.units[i].params_stay_in_ram && has_host_params(input_.units[i], places[i]);
     }
   }
   const bool may_spill = rules.params_on_nvme && input_.budget.nvme > 0 &&

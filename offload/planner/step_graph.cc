@@ -39,8 +39,9 @@ StepGraph::StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitP
                              options.overlap_update, waves_.count())),
       tasks_(12 * units.size() * at(steps_to_steady_state(inputs_) * waves_.count()),
              graph.drives_outside),
+      link_(inputs_, tasks_),
       records_(inputs_, tasks_),
-      params_(inputs_, tasks_),
+      params_(inputs_, tasks_, link_),
       inputs_out_(units.size(), kNoTask),
       inputs_written_(units.size(), kNoTask),
       backwards_(units.size(), kNoTask),
@@ -92,10 +93,14 @@ void StepGraph::add_step(bool mark_units) {
   heads_.clear();
   ends_.clear();
   params_.begin_step();
-  for (const StepOperation& it : program_) {
+  for (std::size_t position = 0; position < program_.size(); ++position) {
+    const StepOperation& it = program_[position];
     const bool is_middle = not_modelled_ > 0 && it.wave == kMiddleWave;
     tasks_.count_times(is_middle ? 1 + not_modelled_ : 1);
+    const bool sends = it.op == StepOp::kKeepSum || it.op == StepOp::kSendGradient;
+    if (sends) prefetch_behind(position);
     add(it);
+    if (!sends) prefetch_behind(position);
   }
   marks.head = heads_.front();
   marks.heads = heads_;
@@ -116,11 +121,8 @@ void StepGraph::add(const StepOperation& it) {
     case StepOp::kAwaitUpdate:
       if (inputs_.options.overlap_update) add_update(it.unit);
       return;
-    case StepOp::kFetch: {
-      const TaskId brought = params_.bring(it.unit, gate(it.unit), fetched_.units);
-      fetched_.own = params_.refresh(it.unit, gate(it.unit), brought);
-      return;
-    }
+    case StepOp::kFetch:
+      return fetch(it.unit);
     case StepOp::kFetchAgain: {
       const TaskId brought = params_.bring(it.unit, gate(it.unit), fetched_.units);
       if (brought != kNoTask)
@@ -152,6 +154,32 @@ void StepGraph::add(const StepOperation& it) {
   }
 }
 
+void StepGraph::fetch(int unit) {
+  if (link_.is_beside_compute()) link_.update(unit, gate(unit));
+  const TaskId brought = params_.bring(unit, gate(unit), fetched_.units);
+  fetched_.own = params_.refresh(unit, gate(unit), brought);
+}
+
+// What the next operations need is gathered before the sum that this one leaves is reduced. In
+// the first wave's forward a unit is gathered as soon as its update is done, and not before the
+// next one is wanted: in the program's order.
+void StepGraph::prefetch_behind(std::size_t position) {
+  const StepOperation& done = program_[position];
+  const bool closes = done.op == StepOp::kKeepSum || done.op == StepOp::kSendGradient;
+  const bool passes_again = done.op == StepOp::kForward && done.wave > 0;
+  if (!link_.is_beside_compute() || !(closes || passes_again)) return;
+  int left = units_ahead();
+  for (std::size_t next = position + 1; next < program_.size() && left > 0; ++next) {
+    const StepOperation& it = program_[next];
+    if (it.op == StepOp::kReadState) return;
+    if (it.op != StepOp::kFetchAgain) continue;
+    params_.prefetch(it.unit, gate(it.unit));
+    --left;
+  }
+}
+
+int StepGraph::units_ahead() const { return inputs_.options.prefetch_units; }
+
 // ---- the update, in forward order ---------------------------------------------------------------
 
 void StepGraph::add_update(int index) {
@@ -177,9 +205,10 @@ TaskId StepGraph::gate(int unit) const {
 
 // ---- forward and backward -----------------------------------------------------------------------
 
+// With several ranks it was before the unit was gathered.
 TaskId StepGraph::add_gpu_adamw(int index) {
   const std::uint64_t elements = inputs_.place(index).gpu_elements;
-  if (elements == 0) return kNoTask;
+  if (elements == 0 || link_.is_used()) return kNoTask;
   return tasks_.add(Kind::kGpuAdamw, index,
                     static_cast<double>(elements) / inputs_.speeds.gpu_adamw_elements_per_s,
                     {gate(index), kNoTask, kNoTask, kNoTask});
@@ -190,6 +219,12 @@ void StepGraph::used_by(TaskId task) {
   params_.used(fetched_.units, task);
   fetched_.units.clear();
   fetched_.own = fetched_.lender = kNoTask;
+}
+
+// When the parameters of the unit that is next are there; where the link keeps the caller waiting,
+// also when all that it does is done.
+TaskId StepGraph::own_ready() const {
+  return fetched_.own == kNoTask && link_.blocks() ? link_.last() : fetched_.own;
 }
 
 // Of what was fetched for the next task, before it.
@@ -218,7 +253,7 @@ void StepGraph::add_forward(int index, int wave) {
   const TaskId place_free = leaver >= 0 ? inputs_out_[at(leaver)] : kNoTask;
   const TaskId forward =
       tasks_.add(Kind::kForward, index, share(wave) * inputs_.unit(index).forward_s + unpack_s(),
-                 {gate(index), fetched_.own, place_free, fetched_.lender});
+                 {gate(index), own_ready(), place_free, fetched_.lender});
   if (wave == 0) gpu_begins_.push_back(adamw == kNoTask ? forward : adamw);
   used_by(forward);
   if (input_leaves(inputs_.place(index).activations)) send_input(index, wave, before);
@@ -271,7 +306,7 @@ void StepGraph::add_head(int index, int wave) {
   const TaskId adamw = wave == 0 ? add_gpu_adamw(index) : kNoTask;
   head_ =
       tasks_.add(Kind::kHead, index, share(wave) * (unit.forward_s + unit.backward_s) + unpack_s(),
-                 {gate(index), fetched_.own, fetched_.lender, sum_ready(index, wave)});
+                 {gate(index), own_ready(), fetched_.lender, sum_ready(index, wave)});
   heads_.push_back(head_);
   if (wave == 0) gpu_begins_.push_back(adamw == kNoTask ? head_ : adamw);
   used_by(head_);
@@ -284,6 +319,11 @@ TaskId StepGraph::stage_free() const {
   return gradients_.size() > stages ? gradients_[gradients_.size() - 1 - stages] : kNoTask;
 }
 
+// Two units' sums have a slot: with several ranks the one before is reduced meanwhile.
+TaskId StepGraph::sum_slot_free() const {
+  return closed_.size() > 1 ? closed_[closed_.size() - 2] : kNoTask;
+}
+
 // A unit whose state is all on the GPU has its sum there, too; where there is no bus, all have.
 bool StepGraph::sum_moves(int unit) const {
   return inputs_.has_bus() && waves_.count() > 1 && inputs_.host_elements(unit) > 0;
@@ -293,7 +333,7 @@ bool StepGraph::sum_moves(int unit) const {
 double StepGraph::sum_bytes(int unit, int wave) const {
   const StepModelOptions& options = inputs_.options;
   const int sums = options.sums.open_sums(waves_.first(wave + 1));
-  return sums * static_cast<double>(inputs_.unit(unit).elements) * options.bytes.sum;
+  return sums * inputs_.whole_elements(unit) * options.bytes.sum;
 }
 
 void StepGraph::add_kept_sum(int unit, int wave) {
@@ -307,16 +347,17 @@ void StepGraph::add_kept_sum(int unit, int wave) {
 void StepGraph::add_fetched_sum(int unit, int wave) {
   if (!sum_moves(unit)) return;
   const double bytes = sum_bytes(unit, wave - 1);
-  const TaskId slot = closed_.size() > 1 ? closed_[closed_.size() - 2] : kNoTask;
-  sums_in_[at(unit)] =
-      tasks_.add(Kind::kSumIn, unit, bytes, {sums_out_[at(unit)], slot, stage_free(), kNoTask});
+  sums_in_[at(unit)] = tasks_.add(Kind::kSumIn, unit, bytes,
+                                  {sums_out_[at(unit)], sum_slot_free(), stage_free(), kNoTask});
 }
 
 // When backward may begin to add to the unit's sum.
 TaskId StepGraph::sum_ready(int unit, int wave) const {
-  if (!sum_moves(unit)) return stage_free();
-  if (wave > 0) return sums_in_[at(unit)];
-  return closed_.size() > 1 ? closed_[closed_.size() - 2] : kNoTask;
+  if (!sum_moves(unit)) {
+    if (!link_.is_beside_compute()) return stage_free();
+    return waves_.count() > 1 ? kNoTask : sum_slot_free();
+  }
+  return wave > 0 ? sums_in_[at(unit)] : sum_slot_free();
 }
 
 void StepGraph::add_backward(int index, int wave) {
@@ -326,7 +367,7 @@ void StepGraph::add_backward(int index, int wave) {
   const double again_s = activations == ActivationPlace::kKeep ? 0 : unit.recompute_s;
   const TaskId backward =
       tasks_.add(Kind::kBackward, index, share(wave) * (unit.backward_s + again_s) + unpack_s(),
-                 {fetched_.own, unit_input, sum_ready(index, wave), fetched_.lender});
+                 {own_ready(), unit_input, sum_ready(index, wave), fetched_.lender});
   backwards_[at(index)] = backward;
   used_by(backward);
   computed_ = backward;
@@ -335,14 +376,16 @@ void StepGraph::add_backward(int index, int wave) {
 void StepGraph::add_gradient(int index) {
   const double bytes =
       inputs_.has_bus() ? inputs_.host_elements(index) * inputs_.options.bytes.grad : 0;
+  const TaskId reduced = link_.is_used() ? link_.reduce(index, computed_, stage_free()) : computed_;
   gradients_.push_back(
-      tasks_.add(Kind::kGradientOut, index, bytes, {computed_, kNoTask, kNoTask, kNoTask}));
-  if (sum_moves(index)) closed_.push_back(computed_);
+      tasks_.add(Kind::kGradientOut, index, bytes, {reduced, kNoTask, kNoTask, kNoTask}));
+  const bool takes_turns = link_.is_beside_compute() && waves_.count() == 1;
+  if (takes_turns || sum_moves(index)) closed_.push_back(reduced);
 }
 
 void StepGraph::add_norm() {
-  last_ =
-      tasks_.add(Kind::kNorm, 0, 0, {gradients_.back(), tasks_.last_compute(), kNoTask, kNoTask});
+  last_ = tasks_.add(Kind::kNorm, 0, 0,
+                     {gradients_.back(), tasks_.last_compute(), link_.last(), kNoTask});
 }
 
 // ---- what has run -------------------------------------------------------------------------------

@@ -13,6 +13,7 @@
 
 #include "offload/planner/fluid_schedule.h"
 #include "offload/planner/step_inputs.h"
+#include "offload/planner/step_link.h"
 #include "offload/planner/step_model.h"
 #include "offload/planner/step_params.h"
 #include "offload/planner/step_records.h"
@@ -70,6 +71,7 @@ class StepGraph {
   FluidSchedule::Repeated repeated(const Marks& step) const;
   // Work of one step, of all its waves, by resource.
   const std::array<double, kResources>& work() const { return tasks_.work(); }
+  double received_bytes() const { return tasks_.received_bytes(); }  // likewise, from other ranks
 
   // Of all steps, in their order: a part of a unit's state that is read, computed and written.
   const std::vector<RecordTasks>& records() const { return records_.tasks(); }
@@ -85,6 +87,9 @@ class StepGraph {
   void plan_ring();
   void add_step(bool mark_units);
   void add(const StepOperation& it);
+  void fetch(int unit);
+  void prefetch_behind(std::size_t position);
+  int units_ahead() const;
   void add_update(int unit);
   void add_forward(int unit, int wave);
   void add_head(int unit, int wave);
@@ -94,6 +99,8 @@ class StepGraph {
   void add_gradient(int unit);
   void add_norm();
   void used_by(TaskId task);
+  TaskId own_ready() const;
+  TaskId sum_slot_free() const;
   TaskId gate(int unit) const;
   TaskId stage_free() const;
   bool sum_moves(int unit) const;
@@ -120,6 +127,7 @@ class StepGraph {
   const int not_modelled_;  // waves, for which the middle one stands
   const StepProgram program_;
   StepTasks tasks_;
+  StepLink link_;
   StepRecords records_;
   StepParams params_;
   std::vector<int> ring_leaver_;    // by unit: whose place in the ring it takes, or -1

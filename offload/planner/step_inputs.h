@@ -27,6 +27,10 @@ struct StepInputs {
   double host_elements(int index) const {
     return static_cast<double>(place(index).cpu_elements + place(index).nvme_elements);
   }
+  // With the padding of shards.
+  double whole_elements(int index) const {
+    return static_cast<double>(std::max(unit(index).whole_elements, unit(index).elements));
+  }
   double param_bytes(int index) const { return unit(index).streamed_bytes(options.bytes.param); }
   bool has_bus() const { return speeds.bus.in_bytes_per_s > 0; }
   bool uses_drives() const {

@@ -73,6 +73,8 @@ std::string_view to_string(Resource resource) {
       return "drives, reading";
     case Resource::kDriveWrite:
       return "drives, writing";
+    case Resource::kLink:
+      return "link between ranks";
   }
   return "?";
 }
@@ -102,6 +104,7 @@ StepPrediction predict_step(const std::vector<UnitCost>& units,
   prediction.d2h_bytes = work[at(Resource::kGpuToHost)];
   prediction.nvme_read_bytes = work[at(Resource::kDriveRead)];
   prediction.nvme_write_bytes = work[at(Resource::kDriveWrite)];
+  prediction.link_bytes = graph.received_bytes();
   const auto alone = alone_s(work, rates);
   const auto missing = std::find(alone.begin(), alone.end(), kNever);
   if (missing != alone.end() || (updates_on_gpu(places) && speeds.gpu_adamw_elements_per_s <= 0)) {
@@ -117,6 +120,7 @@ StepPrediction predict_step(const std::vector<UnitCost>& units,
   prediction.step_s = graph.end_s(step) - begin_s;
   prediction.forward_s = graph.forward_s(step);
   prediction.busy_s = schedule.busy_s();
+  prediction.link_exposed_s = schedule.link_alone_s();
   prediction.bottleneck =
       static_cast<Resource>(std::max_element(prediction.busy_s.begin(), prediction.busy_s.end()) -
                             prediction.busy_s.begin());

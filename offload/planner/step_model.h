@@ -13,6 +13,11 @@
 // sums of gradients come and go between waves for units with state on the host, over the bus where
 // there is one.
 //
+// With several ranks it is the step of one of them, whose shards (unit_shards.h) are what state,
+// AdamW, host copies and drives move, while a unit passes whole: it is gathered before a pass where
+// it is not there, once in each wave and again for backward, and the last wave's sums are reduced.
+// Calls of a few bytes, such as those for the norm, are left out.
+//
 // Threads: pure functions.
 #pragma once
 
@@ -56,6 +61,10 @@ struct UnitCost {
   std::uint64_t kept_bytes = 0;     // likewise, what kKeep keeps besides
   std::vector<int> lenders;         // earlier units whose parameters it uses besides its own
   bool params_stay_in_ram = false;  // the host's copy of them, whatever the rules
+  // With several ranks, where `elements` are those of a shard: of the gathered unit; and seconds of
+  // the GPU, or of the host that computes, to add the ranks' sums of one use of it and cast them.
+  std::uint64_t whole_elements = 0;
+  double reduce_s = 0;
 
   // What comes and goes: parameters that are trained beside frozen ones are few, and stay.
   bool is_frozen() const { return frozen_elements > 0; }
@@ -76,6 +85,8 @@ struct UnitPlacement {
   bool resident = false;        // its parameters have a place of their own on the GPU
   bool params_on_nvme = false;  // the host's copy; never with `resident` and all state on the GPU
   ActivationPlace activations = ActivationPlace::kRecompute;
+
+  friend bool operator==(const UnitPlacement&, const UnitPlacement&) = default;
 };
 
 struct StepBytes {        // a parameter's, by what the numbers are
@@ -102,12 +113,22 @@ struct StepModelOptions {
   int param_cache_units = 3;  // pinned buffers for units whose parameters are on NVMe
   int spill_units = 1;        // likewise, for inputs of units on NVMe, of a wave
   StepBytes bytes;
+  RankGroup ranks;
+  std::uint64_t exchanged_bytes = 0;  // of a sum of gradients, in one call; 0: all of it
 
   int slots() const { return prefetch_units + 1; }
 };
 
-enum class Resource : std::uint8_t { kGpu, kHostToGpu, kGpuToHost, kCpu, kDriveRead, kDriveWrite };
-inline constexpr int kResources = 6;
+enum class Resource : std::uint8_t {
+  kGpu,
+  kHostToGpu,
+  kGpuToHost,
+  kCpu,
+  kDriveRead,
+  kDriveWrite,
+  kLink,  // between ranks
+};
+inline constexpr int kResources = 7;
 std::string_view to_string(Resource resource);
 
 struct StepSpan {
@@ -128,6 +149,10 @@ struct StepPrediction {
   double h2d_bytes = 0;
   double d2h_bytes = 0;
   std::vector<StepSpan> spans;  // of one whole step; only when asked for
+  // With several ranks: what one of them receives from the others, and how long the link is busy
+  // while the GPU is not.
+  double link_bytes = 0;
+  double link_exposed_s = 0;
 
   double busy(Resource resource) const { return busy_s[static_cast<std::size_t>(resource)]; }
 };

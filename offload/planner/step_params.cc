@@ -13,9 +13,10 @@ bool contains(const std::vector<int>& units, int unit) {
 
 }  // namespace
 
-StepParams::StepParams(const StepInputs& inputs, StepTasks& tasks)
+StepParams::StepParams(const StepInputs& inputs, StepTasks& tasks, StepLink& link)
     : inputs_(inputs),
       tasks_(tasks),
+      link_(link),
       slots_(static_cast<std::size_t>(std::max(inputs.options.slots(), 1))) {}
 
 void StepParams::begin_step() {
@@ -48,13 +49,14 @@ StepParams::CacheUse& StepParams::last_use(int unit) {
 
 TaskId StepParams::bring(int unit, TaskId gate, std::vector<int>& in_use) {
   in_use.push_back(unit);
+  if (link_.is_used()) return gather(unit, gate, in_use);
   if (inputs_.place(unit).resident) return kNoTask;
   const auto there = std::find_if(slots_.begin(), slots_.end(),
                                   [unit](const Slot& slot) { return slot.unit == unit; });
   if (there != slots_.end()) return kNoTask;
   const bool on_nvme = inputs_.place(unit).params_on_nvme;
   const TaskId in_host_memory = on_nvme ? read(unit) : kNoTask;
-  Slot& slot = slot_for(in_use);
+  Slot& slot = slot_for(in_use, kBlocks);
   const double bytes = inputs_.has_bus() ? inputs_.param_bytes(unit) : 0;
   const TaskId copied =
       tasks_.add(StepTask::kParamsIn, unit, bytes, {gate, slot.used, in_host_memory, kNoTask});
@@ -63,18 +65,60 @@ TaskId StepParams::bring(int unit, TaskId gate, std::vector<int>& in_use) {
   return copied;
 }
 
-StepParams::Slot& StepParams::slot_for(const std::vector<int>& in_use) {
+// A place of its own; one for the embedding, where the head takes turns with it unless it borrows;
+// else those for blocks.
+int StepParams::turns_of(int unit) const {
+  const int head = inputs_.count() - 1;
+  if (inputs_.place(unit).resident || unit == 0) return unit;
+  if (unit < head) return kBlocks;
+  return inputs_.unit(head).lenders.empty() && !inputs_.place(0).resident ? 0 : head;
+}
+
+// Where the host computes nothing stays: each pass gathers again.
+TaskId StepParams::gather(int unit, TaskId gate, const std::vector<int>& in_use) {
+  const bool stays = link_.is_beside_compute();
+  const auto there = std::find_if(slots_.begin(), slots_.end(),
+                                  [unit](const Slot& slot) { return slot.unit == unit; });
+  if (stays && there != slots_.end()) {
+    there->last_use = ++uses_;
+    return there->gathered;
+  }
+  const double elements = inputs_.host_elements(unit);
+  const bool on_nvme = inputs_.place(unit).params_on_nvme && elements > 0;
+  const TaskId in_host_memory = on_nvme ? read(unit) : kNoTask;
+  TaskId ready = in_host_memory == kNoTask ? gate : in_host_memory;
+  if (!stays) {
+    const TaskId gathered = link_.gather(unit, ready, gate);
+    if (on_nvme) last_use(unit).to_gpu = gathered;
+    return gathered;
+  }
+  Slot& slot = slot_for(in_use, turns_of(unit));
+  if (elements > 0) {
+    ready = tasks_.add(StepTask::kParamsIn, unit, elements * inputs_.options.bytes.param,
+                       {gate, slot.used, in_host_memory, kNoTask});
+    if (on_nvme) last_use(unit).to_gpu = ready;
+  }
+  slot.gathered = link_.gather(unit, ready, slot.used);
+  slot.unit = unit;
+  slot.last_use = ++uses_;
+  return slot.gathered;
+}
+
+void StepParams::prefetch(int unit, TaskId gate) { gather(unit, gate, {}); }
+
+StepParams::Slot& StepParams::slot_for(const std::vector<int>& in_use, int of) {
   Slot* best = nullptr;
   for (Slot& slot : slots_) {
-    if (slot.unit >= 0 && contains(in_use, slot.unit)) continue;
+    if (slot.of != of || (slot.unit >= 0 && contains(in_use, slot.unit))) continue;
     if (best == nullptr || slot.last_use < best->last_use) best = &slot;
   }
   if (best != nullptr) return *best;
-  slots_.emplace_back();  // the head works with two units
+  slots_.push_back({.of = of});  // the head works with two units
   return slots_.back();
 }
 
 TaskId StepParams::refresh(int unit, TaskId gate, TaskId brought) {
+  if (link_.is_used()) return brought;  // with it
   const UnitPlacement& place = inputs_.place(unit);
   const double elements = inputs_.host_elements(unit);
   const bool frozen = inputs_.unit(unit).is_frozen();

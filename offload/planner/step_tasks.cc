@@ -37,6 +37,12 @@ Stream stream_of(StepTask kind) {
       return Stream::kInputReads;
     case Kind::kInputWrite:
       return Stream::kInputWrites;
+    case Kind::kShardAdamw:
+    case Kind::kAddSums:
+      return Stream::kLinkCompute;
+    case Kind::kGather:
+    case Kind::kReduce:
+      return Stream::kLink;
     case Kind::kNorm:
       break;
   }
@@ -62,6 +68,7 @@ const char* words(StepTask kind) {
       return "backward ";
     case Kind::kGpuAdamw:
     case Kind::kCpuAdamw:
+    case Kind::kShardAdamw:
       return "adamw ";
     case Kind::kParamsIn:
       return "parameters ";
@@ -85,6 +92,12 @@ const char* words(StepTask kind) {
       return "read unit input ";
     case Kind::kInputWrite:
       return "write unit input ";
+    case Kind::kGather:
+      return "gather ";
+    case Kind::kReduce:
+      return "reduce ";
+    case Kind::kAddSums:
+      return "add sums ";
     case Kind::kUpdated:
     case Kind::kNorm:
       break;

@@ -30,7 +30,11 @@ enum class StepTask : std::uint8_t {
   kStateWrite,
   kParamRead,
   kParamWrite,
-  kUpdated,  // of a unit, on the host
+  kUpdated,     // of a unit, on the host
+  kShardAdamw,  // of several ranks, like the next: on the GPU, beside what it computes
+  kGather,      // of a unit's parameters
+  kReduce,      // of a unit's sum of gradients
+  kAddSums,     // that the ranks have exchanged
   kNorm,
 };
 
@@ -61,6 +65,11 @@ class StepTasks {
   void count_times(int times) { times_ = times; }
   void count(Resource resource, double work);
   const std::array<double, kResources>& work() const { return work_; }
+  // From other ranks.
+  void count_received(double bytes) {
+    if (counting_) received_bytes_ += times_ * bytes;
+  }
+  double received_bytes() const { return received_bytes_; }
 
  private:
   struct Label {
@@ -75,6 +84,7 @@ class StepTasks {
   bool counting_ = false;
   int times_ = 1;
   std::array<double, kResources> work_{};
+  double received_bytes_ = 0;
 };
 
 }  // namespace sluice::offload

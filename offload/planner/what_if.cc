@@ -27,6 +27,12 @@ Result<std::vector<WhatIf>> find_what_ifs(const PlannerInput& input, const Place
                                &drives.in_both_bytes_per_s, &drives.out_both_bytes_per_s})
       *rate *= 2;
   }
+  if (plan.prediction.link_bytes > 0) {
+    LinkSpeeds& link = change(Change::kTwiceLink).speeds.link;
+    for (double* const rate :
+         {&link.gather_bytes_per_s, &link.exchange_bytes_per_s, &link.network_bytes_per_s})
+      *rate *= 2;
+  }
   if (options.twice_micro_batch) {
     SLUICE_ASSIGN_OR_RETURN(change(Change::kTwiceMicroBatch), options.twice_micro_batch(input));
   }

@@ -20,6 +20,7 @@ struct WhatIf {
     kTwiceDrives,  // as many again, of the same speed
     kTwiceMicroBatch,
     kOverlapUpdate,
+    kTwiceLink,  // between ranks, of hosts and inside one
   };
   Change change = Change::kMoreRam;
   double step_s = 0;
@@ -34,8 +35,9 @@ struct WhatIfOptions {
 };
 
 // The greatest ratio first. Left out are changes after which nothing fits, that are already in
-// effect (overlap), or that concern what the plan does not use (drives) or the machine does not
-// have (a GPU). Takes as long as that many plans. Errors of plan_placement() and of the options.
+// effect (overlap), or that concern what the plan does not use (drives, a link) or the machine does
+// not have (a GPU). Takes as long as that many plans. Errors of plan_placement() and of the
+// options.
 Result<std::vector<WhatIf>> find_what_ifs(const PlannerInput& input, const PlacementPlan& plan,
                                           const WhatIfOptions& options = {});
 

@@ -7,6 +7,7 @@ environment's SLUICE.
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -320,6 +321,31 @@ class Ranks(SluiceRuns):
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual(self.weights("two.safetensors"), self.weights("one.safetensors"))
 
+    def test_are_planned_together_from_what_their_host_has(self):
+        run = json.loads(self.config.read_text(encoding="utf-8"))
+        run["zero_optimization"] = {"stage": 3, "offload_param": {"device": "auto"},
+                                    "offload_optimizer": {"device": "auto"}}
+        run["model"] |= {"layers": 4, "hidden": 256}
+        run["placement"] = {"record_elements": 65536}
+        self.config.write_text(json.dumps(run), encoding="utf-8")
+        told = self.train(1, "--out", "one", "--save-weights", "1.safetensors")
+        self.assertIn("plan: ", told)
+        told = self.train(2, "--out", "two", "--save-weights", "2.safetensors")
+        self.assertRegex(told, "plan: .* on 2 ranks")
+        self.assertNotIn("optimizer state, buffers", told)
+        self.assertEqual(self.weights("2.safetensors"), self.weights("1.safetensors"))
+        # 4 MiB a rank less than that takes: some state of each goes to the drive.
+        taken = re.search(r"host memory +([\d.]+)M", told).group(1)
+        budget = 2 * (float(taken) - 4) / 1024
+        told = self.train(2, "--out", "less", "--save-weights", "less.safetensors",
+                          f"--set=budget.cpu_gib={budget}")
+        self.assertIn("optimizer state, buffers of what is on NVMe", told)
+        self.assertIn("optimizer state in memory", told)
+        self.assertEqual(self.weights("less.safetensors"), self.weights("1.safetensors"))
+        # The first rank says that nothing fits, and no other.
+        told = self.train(2, "--out", "none", "--set=budget.cpu_gib=0.5", code=2)
+        self.assertIn("counted for each of 2 ranks", told)
+
     def test_what_cannot_be_is_said_before_the_work(self):
         told = self.train(3, "--out", "run", code=2)
         self.assertIn("train_batch_size 4 cannot be divided", told)
@@ -329,6 +355,13 @@ class Ranks(SluiceRuns):
         self.assertFalse((self.path / "run").exists())
         told = self.train(1, "--out", "run", "--gpus", 999, "--set=run.device=auto", code=2)
         self.assertRegex(told, "no CUDA code|--gpus 999, but this process sees ")
+        two = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",
+               "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+        tuned = subprocess.run([SLUICE, "tune", str(self.config)], cwd=self.path,
+                               env={**os.environ, **two}, check=False, stderr=subprocess.PIPE,
+                               stdout=subprocess.DEVNULL, text=True, timeout=WAIT_S)
+        self.assertEqual(tuned.returncode, 2, tuned.stderr)
+        self.assertIn("tune searches on one rank", tuned.stderr)
         half = subprocess.run([SLUICE, "train", str(self.config), "--out", "run"], cwd=self.path,
                               env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}, check=False,
                               stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)

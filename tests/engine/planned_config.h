@@ -10,7 +10,7 @@
 namespace sluice::engine {
 
 // All that a run file leaves open is left to the plan.
-inline config::Config planned_config(const std::vector<std::string>& overrides) {
+inline config::Config planned_config(const std::vector<std::string>& overrides, int world = 1) {
   config::Sources sources;
   sources.run_file = config::Source{"test", R"({
     "train_micro_batch_size_per_gpu": 4,
@@ -23,6 +23,7 @@ inline config::Config planned_config(const std::vector<std::string>& overrides) 
     "budget": {"nvme_paths": ["nvme"]}
   })"};
   sources.overrides = overrides;
+  sources.world_size = world;
   auto resolved = config::resolve(sources);
   if (!resolved.ok()) throw std::runtime_error(resolved.error().message());
   return resolved->config;

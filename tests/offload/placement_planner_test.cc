@@ -157,19 +157,20 @@ TEST(PlacementPlanner, IsHardToImproveOn) {
 
 void expect_sound(const PlannerInput& input, const PlacementPlan& plan) {
   ASSERT_EQ(plan.places.size(), input.units.size());
+  const bool may_stay = input.rules.resident != Tristate::kOff;
   for (std::size_t i = 0; i < plan.places.size(); ++i) {
     const UnitPlacement& place = plan.places[i];
     EXPECT_EQ(place.gpu_elements + place.cpu_elements + place.nvme_elements,
               input.units[i].elements);
     if (place.gpu_elements > 0) {
-      EXPECT_TRUE(place.resident);
+      EXPECT_EQ(place.resident, may_stay);
     }
     if (place.params_on_nvme && place.resident) {
       EXPECT_GT(place.cpu_elements + place.nvme_elements, 0);
     }
   }
-  EXPECT_TRUE(plan.places.front().resident);
-  EXPECT_TRUE(plan.places.back().resident);
+  EXPECT_EQ(plan.places.front().resident, may_stay);
+  EXPECT_EQ(plan.places.back().resident, may_stay);
   const TierBytes used = input.ledger->bytes(plan.places);
   EXPECT_EQ(used.gpu, plan.used.gpu);
   EXPECT_EQ(used.cpu, plan.used.cpu);
@@ -351,6 +352,21 @@ TEST_P(PlacementRulesTest, PutsParametersWhereTheyAreToldTo) {
   input_.rules.params = Tier::kNvme;
   EXPECT_EQ(plan().resident, 2);
   EXPECT_EQ(plan().params_on_nvme, kBlocks + 2);
+}
+
+// State may be anywhere, also on the GPU of a unit that passes.
+TEST_P(PlacementRulesTest, KeepsUnitsWholeOrPassingAsItIsTold) {
+  input_.step.ranks = {.world = 2, .local_world = 2};
+  input_.speeds.link = {.gather_bytes_per_s = kAtOnce, .exchange_bytes_per_s = kAtOnce};
+  input_.rules.resident = Tristate::kOn;
+  EXPECT_EQ(plan().resident, kBlocks + 2);
+  input_.rules.resident = Tristate::kOff;
+  EXPECT_EQ(plan().resident, 0);
+  EXPECT_GT(plan().gpu, 0);
+  input_.rules.params = Tier::kNvme;
+  EXPECT_EQ(plan().resident, 0);
+  input_.rules.state = all_state_on(Tier::kGpu, input_.units);
+  EXPECT_EQ(plan().params_on_nvme, 0);
 }
 
 TEST_P(PlacementRulesTest, KeepsOrRecomputesAsItIsTold) {

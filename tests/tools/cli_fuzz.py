@@ -99,6 +99,8 @@ EXCLUDES = [("train", "--resume", "--overwrite"), ("train", "--resume", "--init-
             ("eval", "--json", "--csv"), ("eval", "--by-document", "--batches")]
 NEEDED = [("scrub", "--remove", "--run"), ("train", "--dtype", "--save-weights"),
           ("train", "--force", "--save-weights"), ("train", "--set-aside-later", "--resume"),
+          ("plan", "--link-gb-per-s", "--gpus"), ("plan", "--network-gb-per-s", "--nodes"),
+          ("plan", "--link-latency-us", "--gpus"), ("plan", "--nodes", "--gpus"),
           ("plan", "--trace", "--simulate"), ("plan", "--force", "--trace"),
           ("tune", "--force", "--out"), ("data", "--set", "--config"),
           ("eval", "--csv", "--by-document")]
@@ -168,6 +170,8 @@ if HAS_ENGINE:
                  [flag("--json"), flag("--simulate", good("1", "2") + COUNTS_BAD),
                   flag("--trace", good("t.json") + bad("folder", "run.json", "", "absent/t.json")),
                   flag("--gpus", good("2") + COUNTS_BAD), flag("--nodes", good("2") + COUNTS_BAD),
+                  flag("--link-gb-per-s", MACHINE), flag("--network-gb-per-s", MACHINE),
+                  flag("--link-latency-us", MACHINE),
                   flag("--gpu-gib", MACHINE), flag("--cpu-gib", MACHINE),
                   flag("--ram-gb-per-s", MACHINE), flag("--force"), SET]),
         "tune": (1, [CONFIGS],
@@ -424,7 +428,9 @@ def unmarked(case, folder, result):
     if case.command == "plan":
         expect("--simulate", lambda: "simulated" in result.stdout)
         expect("--trace", lambda: is_json((folder / given["--trace"][-1]).read_text()))
-        expect("--gpus", lambda: "2 GPUs" in result.stdout or "gpus" in result.stdout)
+        expect("--gpus", lambda: "2 GPUs" in result.stdout or
+               '"ranks_per_host": 2' in result.stdout)
+        expect("--link-gb-per-s", lambda: "link" in result.stdout)
     return missing
 
 

@@ -291,6 +291,56 @@ class Plan(Program):
         for number in ("nan", "-1", "inf"):
             self.refused("plan", ROOT / "configs/demo.json", "--gpu-gib", number)
 
+    def test_plans_for_the_gpus_of_several_hosts_and_how_it_grows_with_them(self):
+        self.write("run.json", {
+            "train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": True},
+            "zero_optimization": {"stage": 3, "offload_param": {"device": "auto"},
+                                  "offload_optimizer": {"device": "auto"}},
+            "model": {"layers": 24, "hidden": 2048, "heads": 16, "context": 1024, "vocab": 50257},
+            "data": {"train": ["text.bin"], "dtype": "uint16"}})
+        card = ["plan", "run.json", "--gpu-gib", 24, "--tflops", 150, *CARD[2:]]
+        hosts = [*card, "--gpus", 4, "--hosts", 8, "--network-gb-per-s", 100]
+        fast = json.loads(self.sluice(*hosts, "--link-gb-per-s", 200, "--json").stdout)
+        self.assertEqual((fast["ranks"], fast["ranks_per_host"]), (32, 4))
+        self.assertEqual(fast["tokens_per_step"], 32 * 4 * 1024)
+        self.assertEqual([(row["ranks"], row["hosts"]) for row in fast["growth"]],
+                         [(1, 1), (2, 1), (4, 1), (8, 2), (16, 4), (32, 8)])
+        self.assertEqual(fast["growth"][0]["share_of_linear"], 1)
+        self.assertEqual(fast["growth"][-1]["step_s"], fast["prediction"]["step_s"])
+        for one, more in zip(fast["growth"], fast["growth"][1:]):
+            self.assertGreater(more["tokens_per_s"], one["tokens_per_s"])
+        self.assertEqual(fast["machine"]["link"]["gather_bytes_per_s"], 200e9)
+        slow = json.loads(self.sluice(*hosts, "--link-gb-per-s", 2, "--json").stdout)
+        self.assertEqual(slow["prediction"]["bottleneck"], "link between ranks")
+        self.assertGreater(slow["prediction"]["link_exposed_s"],
+                           fast["prediction"]["link_exposed_s"])
+        self.assertLess(slow["prediction"]["tokens_per_s"], fast["prediction"]["tokens_per_s"])
+        late = self.sluice(*hosts, "--link-gb-per-s", 200, "--link-latency-us", 50000, "--json")
+        self.assertGreater(json.loads(late.stdout)["prediction"]["step_s"],
+                           2 * fast["prediction"]["step_s"])
+        shown = self.sluice(*hosts, "--link-gb-per-s", 200, "--simulate", 1, "--trace",
+                            "ranks.json").stdout
+        for what in ("32 ranks, 4 on each of 8 hosts", "of linear", "not under compute",
+                     "tier of each of 32 ranks", "as described or assumed"):
+            self.assertIn(what, shown)
+        trace = (self.path / "ranks.json").read_text(encoding="utf-8")
+        self.assertIn('"link"', trace)
+        thousands = self.sluice(*card, "--gpus", 8, "--hosts", 1024, "--json").stdout
+        self.assertEqual(json.loads(thousands)["growth"][-1]["ranks"], 8192)
+
+    def test_refuses_ranks_that_cannot_be(self):
+        demo = ["plan", ROOT / "configs/demo.json"]
+        for words, told in (
+                (["--hosts", 2], "--gpus"), (["--gpus", 0], "--gpus"),
+                ([*CARD, "--link-gb-per-s", 100], "name them with --gpus"),
+                ([*CARD, "--gpus", 2, "--network-gb-per-s", 10], "name them with --hosts"),
+                ([*CARD, "--gpus", 2, "--link-gb-per-s", 0], "--link-gb-per-s"),
+                ([*CARD, "--gpus", 64, "--hosts", 2048], "at most can be planned for"),
+                (["--gpus", 2, "--set", "run.device=cpu"], "describe a GPU"),
+                ([*CARD, "--gpus", 2, "--set", "run.hash_units=true"], "on several ranks")):
+            with self.subTest(words=words):
+                self.assertIn(told, self.refused(*demo, *words))
+
     def test_warns_where_the_data_could_not_be_trained_on(self):
         for name, tokenizer in (("bytes", {"kind": "bytes"}),
                                 ("other", {"kind": "bpe", "vocabulary_sha256": "ab" * 32})):

@@ -4,12 +4,14 @@
 #include <vector>
 
 #include "aio/log.h"
+#include "engine/device/gpu.h"
 #include "engine/observe/run_totals.h"
 #include "engine/observe/trace_log.h"
 #include "engine/plan/report/plan_report.h"
 #include "engine/plan/run_plan.h"
 #include "engine/plan/simulate/simulated_run.h"
 #include "engine/preflight/preflight.h"
+#include "engine/run/training_run.h"
 #include "tools/cli/command.h"
 #include "tools/cli/config_options.h"
 #include "tools/cli/option_checks.h"
@@ -25,7 +27,12 @@ constexpr int kDoesNotFit = 2;
 struct PlanOptions {
   ConfigOptions config;
   engine::DescribedMachine machine;
-  engine::ClusterShape cluster;
+  engine::ClusterShape cluster;  // one GPU of one host, unless several are named
+
+  offload::RankGroup ranks() const {
+    const auto of_host = static_cast<int>(cluster.gpus_per_node);
+    return {.world = of_host * static_cast<int>(cluster.nodes), .local_world = of_host};
+  }
   int simulated_steps = 0;
   std::string trace;
   bool refresh = false;
@@ -67,17 +74,49 @@ std::vector<std::string> budget_warnings(const config::Config& config, const eng
   return engine::budget_warnings(budget, plan.facts);
 }
 
+// Before anything is measured.
+Status check_ranks(const config::Config& config, const PlanOptions& options) {
+  const auto refused = [](const std::string& why) {
+    return Error(ErrorCode::kInvalidArgument, why);
+  };
+  const offload::RankGroup ranks = options.ranks();
+  const engine::DescribedMachine& machine = options.machine;
+  constexpr int kMostRanks = 1 << 16;
+  if (ranks.world > kMostRanks)
+    return refused("--gpus times --hosts is " + std::to_string(ranks.world) + ": " +
+                   std::to_string(kMostRanks) + " at most can be planned for");
+  if (ranks.is_alone() && machine.describes_link())
+    return refused(
+        "--link-gb-per-s, --network-gb-per-s and --link-latency-us are between several GPUs: name "
+        "them with --gpus, and --hosts");
+  if (ranks.hosts() == 1 && machine.network_gb_per_s)
+    return refused("--network-gb-per-s is between several hosts: name them with --hosts");
+  if (ranks.is_alone()) return {};
+  const bool has_gpu = machine.describes_gpu() || engine::uses_cuda(config);
+  if (!has_gpu)
+    return refused(
+        "several GPUs are planned for, and this run computes on the CPU: describe a GPU "
+        "(--gpu-gib and what follows it in --help), or plan where there is one");
+  return engine::check_ranks(config, ranks.world);
+}
+
 Result<int> run(const PlanOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(check_output_file(
       {.option = "--trace", .path = options.trace, .replaces = options.force, .made_folder = {}}));
-  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(options.config));
+  const offload::RankGroup ranks = options.ranks();
+  ConfigOptions config_options = options.config;
+  config_options.world_size = ranks.world;
+  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
+  SLUICE_RETURN_IF_ERROR(check_ranks(resolved.config, options));
   watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
   warn_of_data(resolved.config);
   warn_of_tokenizers(resolved.config, watchdog);
-  SLUICE_ASSIGN_OR_RETURN(
-      const engine::RunPlan plan,
-      plan_here(resolved.config,
-                {.machine = options.machine, .refresh = options.refresh, .with_what_ifs = true}));
+  SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan,
+                          plan_here(resolved.config, {.machine = options.machine,
+                                                      .refresh = options.refresh,
+                                                      .with_what_ifs = true,
+                                                      .with_growth = true,
+                                                      .ranks = ranks}));
   for (const std::string& warning : budget_warnings(resolved.config, plan, options.machine))
     log::warning(warning);
   std::vector<engine::StepMetrics> steps;
@@ -104,6 +143,9 @@ void add_machine_options(CLI::App& command, engine::DescribedMachine& machine) {
   add("--nvme-gib", machine.nvme_gib, "space on the drives");
   add("--drive-read-gb-per-s", machine.drive_read_gb_per_s, "all drives together");
   add("--drive-write-gb-per-s", machine.drive_write_gb_per_s, "all drives together");
+  add("--link-gb-per-s", machine.link_gb_per_s, "between the GPUs of a host, each way of each");
+  add("--network-gb-per-s", machine.network_gb_per_s, "between hosts, each way of a host");
+  add("--link-latency-us", machine.link_latency_us, "of each exchange between GPUs");
 }
 
 }  // namespace
@@ -114,6 +156,9 @@ Command add_plan_command(CLI::App& sluice) {
   command->footer(
       "Measures this machine the first time (sluice probe). For a GPU that it does not have:\n"
       "  sluice plan CONFIG --gpu-gib 24 --h2d-gb-per-s 12 --tflops 30\n"
+      "For several, from what a whole host has, and how it grows with them:\n"
+      "  sluice plan CONFIG --gpus 8 --hosts 4 --gpu-gib 80 --tflops 400 --cpu-gib 1000 \\\n"
+      "      --link-gb-per-s 250 --network-gb-per-s 100\n"
       "Exit code 2: the run does not fit; the nearest setting that does is named.");
   const auto options = std::make_shared<PlanOptions>();
   add_config_options(*command, options->config);
@@ -131,9 +176,15 @@ Command add_plan_command(CLI::App& sluice) {
           ->add_option("--trace", options->trace, "Writes the trace of the simulated steps there")
           ->needs(simulated);
   command->add_flag("--force", options->force, "Replaces the file of --trace")->needs(trace);
-  command->add_option("--gpus", options->cluster.gpus_per_node, "of a node, for the estimates")
-      ->check(at_least(1));
-  command->add_option("--nodes", options->cluster.nodes, "likewise")->check(at_least(1));
+  constexpr int kMostGpus = 64;
+  constexpr int kMostHosts = 1 << 16;
+  CLI::Option* const gpus = command
+                                ->add_option("--gpus", options->cluster.gpus_per_node,
+                                             "Plans for so many GPUs of a host, a rank each")
+                                ->check(CLI::Range(1, kMostGpus));
+  command->add_option("--hosts,--nodes", options->cluster.nodes, "and for so many hosts alike")
+      ->check(CLI::Range(1, kMostHosts))
+      ->needs(gpus);
   add_machine_options(*command, options->machine);
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }

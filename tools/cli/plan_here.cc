@@ -6,6 +6,7 @@
 
 #include "aio/log.h"
 #include "aio/terminal_line.h"
+#include "engine/probe/link_probe.h"
 #include "engine/probe/machine_probe.h"
 #include "engine/run/run_data.h"
 #include "tools/cli/speeds_path.h"
@@ -37,15 +38,24 @@ Result<engine::RunPlan> plan_here(const config::Config& config, const PlanHereOp
                                 .disturbed_max_age_s = options.of_a_series ? kSeriesSeconds : 0,
                                 .machine = options.machine,
                                 .with_what_ifs = options.with_what_ifs,
-                                .on_progress = show}));
+                                .on_progress = show,
+                                .ranks = options.ranks,
+                                .link = options.link,
+                                .with_growth = options.with_growth}));
   line.clear();
   const std::string busy = engine::busy_warning(plan.machine);
   if (!busy.empty()) log::warning(busy);
   return plan;
 }
 
+Result<engine::MeasuredLink> measured_link(engine::Communicator& link,
+                                           const config::Config& config) {
+  return engine::probe_link(link, config, {.cache_path = speeds_path(), .unix_s = unix_s_now()});
+}
+
 void judge_plan(const config::Config& config, const engine::ProbeReport& machine) {
-  const auto& all = {machine.host_when, machine.drives_when, machine.gpu_when, machine.units_when};
+  const auto& all = {machine.host_when, machine.drives_when, machine.gpu_when, machine.units_when,
+                     machine.link_when};
   const bool from_file = std::any_of(all.begin(), all.end(),
                                      [](const engine::ProbedWhen& when) { return when.cached; });
   if (!from_file) {

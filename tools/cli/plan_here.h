@@ -2,7 +2,10 @@
 // a terminal and kept in the user's cache.
 #pragma once
 
+#include <optional>
+
 #include "aio/result.h"
+#include "engine/comm/communicator.h"
 #include "engine/config/config.h"
 #include "engine/plan/run_plan.h"
 
@@ -12,13 +15,20 @@ struct PlanHereOptions {
   engine::DescribedMachine machine;
   bool refresh = false;
   bool with_what_ifs = false;
+  bool with_growth = false;
   // One of a series of processes, such as the trials of sluice tune: what was measured while the
   // machine was busy serves all of them.
   bool of_a_series = false;
+  offload::RankGroup ranks = {};
+  std::optional<engine::MeasuredLink> link = {};  // PlanRunOptions::link
 };
 
 Result<engine::RunPlan> plan_here(const config::Config& config,
                                   const PlanHereOptions& options = {});
+
+// Between the ranks of a run, by all of them.
+Result<engine::MeasuredLink> measured_link(engine::Communicator& link,
+                                           const config::Config& config);
 
 // A warning where `sluice train` would refuse the configuration's data: a plan needs none.
 void warn_of_data(const config::Config& config);

@@ -15,6 +15,7 @@
 #include "engine/device/gpu.h"
 #include "engine/families/families.h"
 #include "engine/observe/text_table.h"
+#include "engine/plan/rank_places.h"
 #include "engine/plan/report/plan_report.h"
 #include "engine/preflight/nvme_folders.h"
 #include "engine/preflight/preflight.h"
@@ -110,9 +111,21 @@ bool is_planned(const config::Config& config) {
           !config.placement.optimizer_fractions);
 }
 
-Result<CheckedPlan> planned_memory(const config::Config& config, const SetUpOptions& options) {
-  SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan,
-                          plan_here(config, {.machine = {}, .of_a_series = options.of_a_series}));
+offload::RankGroup rank_group(const engine::Communicator* link) {
+  if (link == nullptr) return {};
+  return {.world = link->world_size(),
+          .local_world = link->world_size(engine::ProcessGroup::kNode)};
+}
+
+// Of the first rank, or the only one.
+Result<engine::RunPlan> fitting_plan(const config::Config& config,
+                                     const std::optional<engine::MeasuredLink>& link,
+                                     const SetUpOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(engine::RunPlan plan,
+                          plan_here(config, {.machine = {},
+                                             .of_a_series = options.of_a_series,
+                                             .ranks = rank_group(options.link),
+                                             .link = link}));
   if (!plan.placement.fits) {
     for (const std::string& warning : engine::budget_warnings(config.budget, plan.facts))
       log::warning(warning);
@@ -122,13 +135,35 @@ Result<CheckedPlan> planned_memory(const config::Config& config, const SetUpOpti
   std::cerr << engine::plan_summary(plan) << "\n";
   if (options.planned != nullptr)
     *options.planned = PlannedStep{plan.placement.prediction.step_s, plan.machine};
-  return CheckedPlan{.memory = plan.memory, .predicted_step_s = plan.placement.prediction.step_s};
+  return plan;
 }
 
 Result<CheckedPlan> literal_memory(const config::Config& config, const engine::ModelLayout& model,
                                    const engine::PlanOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(engine::MemoryPlan memory, engine::plan_memory(config, model, options));
   return CheckedPlan{.memory = std::move(memory)};
+}
+
+// The first rank's plan, of which the others take the places.
+Result<CheckedPlan> planned_memory(const config::Config& config, const engine::ModelLayout& model,
+                                   const offload::RankPart& ranks, const SetUpOptions& options) {
+  CheckedPlan checked;
+  std::optional<engine::RankPlaces> own;
+  std::optional<engine::MeasuredLink> link;
+  if (options.link != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(link, measured_link(*options.link, config));
+  }
+  if (ranks.rank == 0) {
+    SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan, fitting_plan(config, link, options));
+    checked = {.memory = plan.memory, .predicted_step_s = plan.placement.prediction.step_s};
+    own = engine::RankPlaces::of(plan);
+  }
+  if (options.link == nullptr) return checked;
+  SLUICE_ASSIGN_OR_RETURN(const auto places, engine::share_places(*options.link, own));
+  if (own) return checked;
+  SLUICE_ASSIGN_OR_RETURN(const auto of_rank,
+                          places.options(model, ranks, engine::uses_cuda(config)));
+  return literal_memory(config, model, of_rank);
 }
 
 // " (44.0M in adapters)"; empty: all are trained.
@@ -163,17 +198,13 @@ void note_ranks(const config::Config& config, const offload::RankPart& ranks, in
         std::to_string(of_host) +
         " ranks share this host: memory and what is advised about it are of one of them, which "
         "may take as large a part of what the host has, or of the budget; NVMe is that of all");
-  if (is_planned(config))
-    log::info(
-        "placement is not planned over several ranks yet: what the configuration leaves open is "
-        "in host memory");
   if (config.run.checkpoint_background == Tristate::kOn)
     log::warning("run.checkpoint_background has no effect: several ranks save in the foreground");
 }
 
 Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose purpose,
                                  const SetUpOptions& options = {}) {
-  config::Config config = given;
+  config::Config config = given;  // of this rank, as the facts
   aio::RealFileSystem files;
   SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(config, files));
   const engine::ModelShape shape = config.model.shape();
@@ -189,16 +220,16 @@ Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose
       options.link != nullptr ? offload::RankPart{options.link->rank(), options.link->world_size()}
                               : offload::RankPart();
   note_ranks(config, ranks, host_ranks);
-  const bool planned =
-      purpose == engine::RunPurpose::kTraining && is_planned(config) && ranks.world == 1;
+  const bool planned = purpose == engine::RunPurpose::kTraining && is_planned(config);
   SLUICE_ASSIGN_OR_RETURN(
       CheckedPlan plan,
-      planned ? planned_memory(config, options)
+      planned ? planned_memory(given, model, ranks, options)
               : literal_memory(config, model,
                                {.purpose = purpose,
                                 .on_gpu = on_gpu,
                                 .gpu_room_bytes = engine::gpu_room(config.budget, facts),
                                 .ranks = ranks}));
+  if (options.has_begun != nullptr) *options.has_begun = true;
   // Ranks save in the foreground: they gather for it what a copy would be of.
   if (ranks.world == 1) plan_checkpoint_copy(config, model, facts, plan);
   std::cerr << shape.family << " model of "

@@ -146,7 +146,6 @@ Result<int> follow_first_rank(const engine::RankContext& context, engine::Commun
   const auto follow = [&]() -> Status {
     const QuietRank quiet(link.rank());
     SLUICE_ASSIGN_OR_RETURN(const HandedOut handed, receive(link));
-    has_begun = true;
     watchdog.set_limit_s(handed.config.run.io_watchdog_s);
     if (handed.on_gpu != engine::uses_cuda(handed.config)) {
       return Error(ErrorCode::kInvalidArgument,
@@ -157,8 +156,8 @@ Result<int> follow_first_rank(const engine::RankContext& context, engine::Commun
                        std::to_string(context.local_world) +
                        " run here. Start fewer, or set run.device to \"cpu\"");
     }
-    SLUICE_ASSIGN_OR_RETURN(const auto run,
-                            set_up_run(handed.config, handed.from, {.link = &link}));
+    SLUICE_ASSIGN_OR_RETURN(const auto run, set_up_run(handed.config, handed.from,
+                                                       {.link = &link, .has_begun = &has_begun}));
     if (handed.trace) run->trace().start(*handed.trace);
     return run->follow();
   };

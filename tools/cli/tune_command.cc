@@ -21,6 +21,7 @@
 #include "tools/cli/option_checks.h"
 #include "tools/cli/plan_here.h"
 #include "tools/cli/run_tokenizer.h"
+#include "tools/cli/train_ranks.h"
 #include "tools/cli/trial_runner.h"
 #include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
@@ -195,7 +196,19 @@ class Tuning {
   double best_step_s_ = 0;
 };
 
+// Ranks would each search for themselves, and write over each other's results.
+Status check_alone() {
+  SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch, launch_of_this_process());
+  if (launch.context.world == 1) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               "tune searches on one rank, and a launcher has started " +
+                   std::to_string(launch.context.world) +
+                   ": start it by itself, and train on several with what it finds; sluice plan "
+                   "--gpus says how a run grows with them");
+}
+
 Result<int> run(const TuneOptions& options, aio::IoWatchdog& watchdog) {
+  SLUICE_RETURN_IF_ERROR(check_alone());
   SLUICE_RETURN_IF_ERROR(check_out(options));
   SLUICE_ASSIGN_OR_RETURN(const config::Sources sources, sources_of(options.config));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));

@@ -66,8 +66,9 @@ Advice advice_of(const config::Config& config, const RunPlan& plan, const offloa
                                static_cast<double>(budget.gpu + hint.more_bytes) / (1 - kGpuSlack)),
                            plan.available.gpu);
     case Change::kMoreCpu:
-      return budget_advice("budget.cpu_gib", "a machine with RAM of", budget.cpu + hint.more_bytes,
-                           plan.available.cpu);
+      return budget_advice("budget.cpu_gib", "a machine with RAM of",
+                           of_host(plan, budget.cpu + hint.more_bytes),
+                           of_host(plan, plan.available.cpu));
     case Change::kMoreNvme:
       return {state, more_nvme_text(config, plan, hint.more_bytes)};
     case Change::kRecompute:
@@ -96,7 +97,10 @@ Advice advice_of(const config::Config& config, const RunPlan& plan, const offloa
 
 std::string does_not_fit(const config::Config& config, const RunPlan& plan) {
   const offload::TierBytes& missing = plan.placement.missing;
-  std::string text = "this run does not fit:";
+  std::string text = "this run does not fit";
+  if (!plan.ranks.is_alone())
+    text += ", counted for each of " + std::to_string(plan.ranks.world) + " ranks";
+  text += ":";
   const auto add = [&](std::uint64_t bytes, const std::string& tier) {
     if (bytes > 0)
       text +=

@@ -75,7 +75,24 @@ Json step_json(const RunPlan& plan) {
           {"d2h_bytes", step.d2h_bytes},
           {"nvme_read_bytes", step.nvme_read_bytes},
           {"nvme_write_bytes", step.nvme_write_bytes},
+          {"link_bytes", step.link_bytes},
+          {"link_exposed_s", step.link_exposed_s},
           {"nvme_write_bytes_per_day", step.nvme_write_bytes / step.step_s * kSecondsOfADay}};
+}
+
+Json growth_json(const RunPlan& plan) {
+  Json json = Json::array();
+  for (const RankGrowth& row : plan.growth) {
+    Json one = {{"ranks", row.ranks.world}, {"hosts", row.ranks.hosts()}, {"fits", row.fits}};
+    if (row.fits)
+      one.update({{"step_s", row.step_s},
+                  {"tokens_per_s", row.tokens_per_s},
+                  {"share_of_linear", row.share_of_linear},
+                  {"link_exposed_s", row.link_exposed_s},
+                  {"bottleneck", resource_name(row.bottleneck)}});
+    json.push_back(std::move(one));
+  }
+  return json;
 }
 
 // What a simulation knows: times and traffic.
@@ -125,6 +142,8 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
       {"parameters", plan.parameters},
       {"trained_parameters", plan.trained},
       {"tokens_per_step", plan.tokens_per_step},
+      {"ranks", plan.ranks.world},
+      {"ranks_per_host", plan.ranks.local_world},
       {"tiers",
        {{"gpu", lines_json(plan.memory.gpu, plan.memory.gpu_bytes(), budget.gpu)},
         {"cpu", lines_json(plan.memory.host, plan.memory.host_bytes(), budget.cpu)},
@@ -144,6 +163,7 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
     json["what_if"].push_back({{"with", change_name(what_if.change)},
                                {"step_s", what_if.step_s},
                                {"tokens_per_s_ratio", what_if.tokens_per_s_ratio}});
+  if (!plan.growth.empty()) json["growth"] = growth_json(plan);
   for (const StepMetrics& step : simulated) json["simulated_steps"].push_back(metrics_json(step));
   return json.dump(2);
 }

@@ -127,6 +127,28 @@ std::string what_if_table(const RunPlan& plan) {
   return rows.size() > 1 ? aligned(rows) : "";
 }
 
+std::string ranks_name(const offload::RankGroup& ranks) {
+  if (ranks.hosts() == 1) return std::to_string(ranks.world);
+  return std::to_string(ranks.world) + " on " + std::to_string(ranks.hosts()) + " hosts";
+}
+
+// Each rank with as many tokens a step, on fewer of them.
+std::string growth_table(const RunPlan& plan) {
+  if (plan.growth.empty()) return "";
+  std::vector<TextRow> rows = {
+      {"ranks", "step", "tokens/s", "of linear", "link not under compute", "held by"}};
+  for (const RankGrowth& row : plan.growth) {
+    if (!row.fits) {
+      rows.push_back({"  " + ranks_name(row.ranks), "does not fit"});
+      continue;
+    }
+    rows.push_back({"  " + ranks_name(row.ranks), milliseconds_text(row.step_s),
+                    compact(row.tokens_per_s), percent_text(row.share_of_linear),
+                    milliseconds_text(row.link_exposed_s), resource_name(row.bottleneck)});
+  }
+  return aligned(rows) + "\n";
+}
+
 std::string zero_table(const RunPlan& plan, const ClusterShape& cluster) {
   std::uint64_t largest = 0;
   for (const offload::UnitCost& unit : plan.input.units) largest = std::max(largest, unit.elements);
@@ -147,8 +169,11 @@ std::string zero_table(const RunPlan& plan, const ClusterShape& cluster) {
   };
   for (const auto& it : offload::zero2_estimates(model, machines)) add("ZeRO-2", it);
   for (const auto& it : offload::zero3_estimates(model, machines)) add("ZeRO-3", it);
-  rows.push_back({"Sluice, one GPU, activations and all", format_bytes(plan.memory.gpu_bytes()),
-                  format_bytes(plan.memory.host_bytes())});
+  const std::string gpus =
+      plan.ranks.is_alone() ? "one GPU" : std::to_string(plan.ranks.world) + " GPUs";
+  rows.push_back({"Sluice, " + gpus + ", activations and all",
+                  format_bytes(plan.memory.gpu_bytes()),
+                  format_bytes(of_host(plan, plan.memory.host_bytes()))});
   return aligned(rows);
 }
 
@@ -159,10 +184,41 @@ std::string adapters_text(const config::Config& config, const RunPlan& plan) {
          compact(static_cast<double>(plan.trained)) + " in adapters, ";
 }
 
+std::string gb_per_s(double bytes_per_s) { return decimals(1e-9 * bytes_per_s, 1) + " GB/s"; }
+
+// Who shares what, and what they exchange by; empty: there is one rank.
+std::string ranks_text(const RunPlan& plan) {
+  const offload::RankGroup& ranks = plan.ranks;
+  if (ranks.is_alone()) return "";
+  const offload::LinkSpeeds& link = plan.machine.speeds.link;
+  const ProbedWhen& when = plan.machine.link_when;
+  std::string text = std::to_string(ranks.world) + " ranks, ";
+  text += ranks.hosts() > 1 ? std::to_string(ranks.local_world) + " on each of " +
+                                  std::to_string(ranks.hosts()) + " hosts"
+                            : "all on one host";
+  text +=
+      ": what follows is of each rank, which has an equal part of its host's memory, drives "
+      "and cores\nlink: " +
+      gb_per_s(link.gather_bytes_per_s) + " gathered and " + gb_per_s(link.exchange_bytes_per_s) +
+      " exchanged by each, ";
+  if (ranks.hosts() > 1 && link.network_bytes_per_s > 0)
+    text += gb_per_s(link.network_bytes_per_s) + " between hosts, ";
+  return text + decimals(1e6 * link.latency_s, 0) + " us a call (" +
+         (when.estimated ? "as described or assumed" : "measured") + ")\n";
+}
+
+// What the ranks' communication costs.
+std::string link_text(const RunPlan& plan) {
+  if (plan.ranks.is_alone()) return "";
+  const StepPrediction& step = plan.placement.prediction;
+  return "link: " + decimals(1e-9 * step.link_bytes, 2) + " GB received by each rank a step; " +
+         milliseconds_text(step.link_exposed_s) + " of it not under compute\n";
+}
+
 }  // namespace
 
 std::string memory_table(const RunPlan& plan) {
-  std::vector<TextRow> rows = {{"tier", "takes", "budget"}};
+  std::vector<TextRow> rows = {{"tier" + of_each_rank_text(plan), "takes", "budget"}};
   const offload::TierBytes& budget = plan.input.budget;
   add_tier(rows, "GPU", plan.memory.gpu, plan.memory.gpu_bytes(), budget.gpu);
   add_tier(rows, "host memory", plan.memory.host, plan.memory.host_bytes(), budget.cpu);
@@ -177,9 +233,10 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
       config.model.family + " model of " + compact(static_cast<double>(plan.parameters)) +
       " parameters, " + adapters_text(config, plan) + std::to_string(plan.tokens_per_step) +
       " tokens a step, on " + (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) +
-      "\n\n" + memory_table(plan) + "\n" + nvme_path_table(plan);
+      "\n" + ranks_text(plan) + "\n" + memory_table(plan) + "\n" + nvme_path_table(plan);
   if (!plan.placement.fits) return text + does_not_fit(config, plan) + "\n";
-  text += placement_text(plan) + "\n" + resource_table(step) + "\n" + plan_summary(plan) + "\n";
+  text += placement_text(plan) + "\n" + resource_table(step) + "\n" + plan_summary(plan) + "\n" +
+          link_text(plan);
   if (step.nvme_write_bytes > 0) {
     text += "drives: " + decimals(1e-9 * step.nvme_read_bytes, 2) + " GB read and " +
             decimals(1e-9 * step.nvme_write_bytes, 2) + " GB written a step; " +
@@ -188,6 +245,8 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
   }
   const std::string what_if = what_if_table(plan);
   if (!what_if.empty()) text += "\n" + what_if;
+  const std::string growth = growth_table(plan);
+  if (!growth.empty()) text += "\n" + growth;
   // It estimates training all parameters.
   if (plan.trains_adapters) return text;
   return text + "\n" + zero_table(plan, cluster);
@@ -196,11 +255,12 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
 std::string plan_summary(const RunPlan& plan) {
   const StepPrediction& step = plan.placement.prediction;
   const int waves = plan.memory.waves.count();
-  std::string text = "plan: " + milliseconds_text(step.step_s) + " a step" +
-                     (waves > 1 ? " in " + std::to_string(waves) + " waves" : "") + ", " +
-                     compact(tokens_per_s(plan)) + " tokens/s; held by " +
-                     resource_name(step.bottleneck) + " (busy " +
-                     percent_text(step.busy(step.bottleneck) / step.step_s) + ")";
+  std::string text =
+      "plan: " + milliseconds_text(step.step_s) + " a step" +
+      (waves > 1 ? " in " + std::to_string(waves) + " waves" : "") +
+      (plan.ranks.is_alone() ? "" : " on " + std::to_string(plan.ranks.world) + " ranks") + ", " +
+      compact(tokens_per_s(plan)) + " tokens/s; held by " + resource_name(step.bottleneck) +
+      " (busy " + percent_text(step.busy(step.bottleneck) / step.step_s) + ")";
   if (step.update_exposed_s > 0.005 * step.step_s)
     text += ", forward waits " + milliseconds_text(step.update_exposed_s) + " for updates";
   return text;

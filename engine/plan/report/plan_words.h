@@ -39,6 +39,8 @@ inline const char* resource_name(offload::Resource resource) {
       return "NVMe read";
     case offload::Resource::kDriveWrite:
       return "NVMe write";
+    case offload::Resource::kLink:
+      return "link between ranks";
   }
   return "?";
 }
@@ -56,14 +58,26 @@ inline const char* change_name(offload::WhatIf::Change change) {
       return "twice the micro-batch";
     case Change::kOverlapUpdate:
       return "placement.overlap_update";
+    case Change::kTwiceLink:
+      return "links twice as fast";
   }
   return "?";
+}
+
+// " of each of 16 ranks"; empty: there is one.
+inline std::string of_each_rank_text(const RunPlan& plan) {
+  return plan.ranks.is_alone() ? "" : " of each of " + std::to_string(plan.ranks.world) + " ranks";
+}
+
+// Of all ranks of a host.
+inline std::uint64_t of_host(const RunPlan& plan, std::uint64_t bytes) {
+  return bytes * static_cast<std::uint64_t>(plan.ranks.local_world);
 }
 
 struct NvmePathShare {
   std::string path;
   std::optional<double> share;  // of stripes; nothing: the paths are not striped
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;      // of all ranks of a host
   std::optional<std::uint64_t> room_bytes;
   offload::DuplexRates rates;  // alone; 0: not measured
 };
@@ -77,7 +91,7 @@ inline std::vector<NvmePathShare> nvme_path_shares(const RunPlan& plan) {
     NvmePathShare share{.path = stripes.paths[i]};
     if (stripes.striped || stripes.paths.size() == 1) share.share = stripes.weights[i] / all;
     for (const PathBytes& it : plan.memory.nvme_paths())
-      if (it.path == share.path) share.bytes = it.bytes;
+      if (it.path == share.path) share.bytes = of_host(plan, it.bytes);
     if (!stripes.room_bytes.empty()) share.room_bytes = stripes.room_bytes[i];
     for (const ProbedPath& it : plan.machine.paths)
       if (it.path == share.path) share.rates = it.rates;

@@ -22,8 +22,8 @@ using offload::Stream;
 using offload::TaskId;
 
 constexpr std::array<TraceTrack, offload::kResources> kTracks = {
-    TraceTrack::kCompute, TraceTrack::kH2d,      TraceTrack::kD2h,
-    TraceTrack::kAdamw,   TraceTrack::kNvmeRead, TraceTrack::kNvmeWrite};
+    TraceTrack::kCompute,  TraceTrack::kH2d,       TraceTrack::kD2h, TraceTrack::kAdamw,
+    TraceTrack::kNvmeRead, TraceTrack::kNvmeWrite, TraceTrack::kLink};
 
 constexpr ResourceRates::Mask kDrives = 1U << static_cast<unsigned>(Resource::kDriveRead) |
                                         1U << static_cast<unsigned>(Resource::kDriveWrite);

@@ -118,6 +118,14 @@ TEST_F(MachineProbeTest, MeasuresOnceAndThenOnlyWhatIsAnotherSetting) {
 }
 
 // As on a machine on which every thread waits for a core nine tenths of the time.
+TEST_F(MachineProbeTest, MeasuresAHostWithTheThreadsOfAllItsRanks) {
+  const auto report = probe_machine(
+      config({"run.cpu_threads=1"}),
+      {.unix_s = kNow, .units = false, .local_ranks = 3, .cores = 3, .most_spread = 1e9});
+  ASSERT_TRUE(report.ok()) << report.error().message();
+  EXPECT_THAT(report->cpu, HasSubstr("3 threads"));
+}
+
 TEST_F(MachineProbeTest, SaysThatTheMachineWasBusyAndKeepsNothingOfIt) {
   lost_ = 0.9;
   const ProbeReport busy = probe();

@@ -1,0 +1,92 @@
+#include "engine/plan/rank_places.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+namespace sluice::engine {
+namespace {
+
+using nlohmann::json;
+using offload::UnitPlacement;
+
+json json_of(const UnitPlacement& place) {
+  return {place.gpu_elements, place.cpu_elements,   place.nvme_elements,
+          place.resident,     place.params_on_nvme, static_cast<int>(place.activations)};
+}
+
+UnitPlacement place_of(const json& values) {
+  return {.gpu_elements = values.at(0).get<std::uint64_t>(),
+          .cpu_elements = values.at(1).get<std::uint64_t>(),
+          .nvme_elements = values.at(2).get<std::uint64_t>(),
+          .resident = values.at(3).get<bool>(),
+          .params_on_nvme = values.at(4).get<bool>(),
+          .activations = static_cast<offload::ActivationPlace>(values.at(5).get<int>())};
+}
+
+std::string text_of(const RankPlaces& all) {
+  json places = json::array();
+  for (const UnitPlacement& place : all.places) places.push_back(json_of(place));
+  return json{{"places", std::move(places)},
+              {"block_slots", all.block_slots},
+              {"wave_micro_batches", all.wave_micro_batches},
+              {"nvme_weights", all.nvme_weights}}
+      .dump();
+}
+
+RankPlaces places_of(const std::string& text) {
+  const json content = json::parse(text);
+  RankPlaces all{.places = {},
+                 .block_slots = content.at("block_slots").get<int>(),
+                 .wave_micro_batches = content.at("wave_micro_batches").get<std::int64_t>(),
+                 .nvme_weights = content.at("nvme_weights").get<std::vector<int>>()};
+  for (const json& place : content.at("places")) all.places.push_back(place_of(place));
+  return all;
+}
+
+void shorten_to(std::uint64_t elements, UnitPlacement& place) {
+  std::uint64_t all = place.gpu_elements + place.cpu_elements + place.nvme_elements;
+  for (std::uint64_t* const tier :
+       {&place.nvme_elements, &place.cpu_elements, &place.gpu_elements}) {
+    const std::uint64_t less = std::min(*tier, all - std::min(all, elements));
+    *tier -= less;
+    all -= less;
+  }
+}
+
+}  // namespace
+
+RankPlaces RankPlaces::of(const RunPlan& plan) {
+  return {.places = plan.placement.places,
+          .block_slots = plan.input.step.slots(),
+          .wave_micro_batches = plan.input.step.waves.of_a_wave,
+          .nvme_weights = plan.stripes.chosen()};
+}
+
+Result<PlanOptions> RankPlaces::options(const ModelLayout& model, const offload::RankPart& part,
+                                        bool on_gpu) const {
+  if (static_cast<int>(places.size()) != model.units()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "the first rank has placed " + std::to_string(places.size()) +
+                     " units, and this one's model has " + std::to_string(model.units()) +
+                     ": all ranks have to run the same program on the same files");
+  }
+  PlanOptions options{.on_gpu = on_gpu,
+                      .places = places,
+                      .block_slots = block_slots,
+                      .wave_micro_batches = wave_micro_batches,
+                      .ranks = part,
+                      .nvme_weights = nvme_weights};
+  for (int unit = 0; unit < model.units(); ++unit)
+    shorten_to(offload::shard_of(model.layout(unit).elements, part).elements,
+               options.places[static_cast<std::size_t>(unit)]);
+  return options;
+}
+
+Result<RankPlaces> share_places(Communicator& link, const std::optional<RankPlaces>& own) {
+  SLUICE_ASSIGN_OR_RETURN(const auto texts, link.all_gather_text(own ? text_of(*own) : ""));
+  return places_of(texts.front());
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,48 @@
+#include "offload/planner/step_link.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sluice::offload {
+
+StepLink::StepLink(const StepInputs& inputs, StepTasks& tasks) : inputs_(inputs), tasks_(tasks) {
+  if (!is_used()) return;
+  sums_.assign(inputs.units.size(), 1);
+  for (const UnitCost& unit : inputs.units)
+    for (const int lender : unit.lenders) ++sums_[static_cast<std::size_t>(lender)];
+}
+
+void StepLink::add(StepTask kind, int unit, double work, TaskId first, TaskId second) {
+  const TaskId caller = blocks() ? tasks_.last_compute() : kNoTask;
+  last_ = tasks_.add(kind, unit, work, {last_, first, second, caller});
+}
+
+void StepLink::update(int unit, TaskId gate) {
+  const std::uint64_t elements = inputs_.place(unit).gpu_elements;
+  if (elements == 0) return;
+  add(StepTask::kShardAdamw, unit,
+      static_cast<double>(elements) / inputs_.speeds.gpu_adamw_elements_per_s, gate, kNoTask);
+}
+
+TaskId StepLink::gather(int unit, TaskId ready, TaskId free) {
+  const RankGroup& ranks = inputs_.options.ranks;
+  const double bytes = inputs_.whole_elements(unit) * inputs_.options.bytes.param;
+  tasks_.count_received(received_bytes(ranks, bytes));
+  add(StepTask::kGather, unit, gather_s(inputs_.speeds.link, ranks, bytes), ready, free);
+  return last_;
+}
+
+TaskId StepLink::reduce(int unit, TaskId computed, TaskId stage) {
+  const RankGroup& ranks = inputs_.options.ranks;
+  const double bytes = inputs_.whole_elements(unit) * inputs_.options.bytes.sum;
+  const auto at_once = static_cast<double>(inputs_.options.exchanged_bytes);
+  const double calls = at_once > 0 ? std::max(std::ceil(bytes / at_once), 1.0) : 1;
+  const int sums = sums_[static_cast<std::size_t>(unit)];
+  tasks_.count_received(sums * received_bytes(ranks, bytes));
+  add(StepTask::kReduce, unit, sums * exchange_s(inputs_.speeds.link, ranks, bytes, calls),
+      computed, kNoTask);
+  add(StepTask::kAddSums, unit, sums * inputs_.unit(unit).reduce_s, stage, kNoTask);
+  return last_;
+}
+
+}  // namespace sluice::offload
