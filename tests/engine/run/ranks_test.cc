@@ -14,24 +14,6 @@
 namespace sluice::engine {
 namespace {
 
-TEST(AddPiecesByTree, PairsNeighboursLevelByLevel) {
-  // Numbers whose sum tells which were added first.
-  const auto sum = [](std::vector<float> pieces) {
-    add_pieces_by_tree(pieces, pieces.size());
-    return pieces.front();
-  };
-  constexpr float kTiny = 0x1p-24F;
-  EXPECT_EQ(sum({1}), 1);
-  EXPECT_EQ(sum({1, kTiny}), 1);
-  EXPECT_EQ(sum({1, kTiny, kTiny}), 1);                 // (1 + t) + t
-  EXPECT_EQ(sum({1, 0, kTiny, kTiny}), 1 + 2 * kTiny);  // (1 + 0) + (t + t)
-  EXPECT_EQ(sum({0, 0, 0, 1, kTiny}), 1);               // the odd one moves up
-  std::vector<float> wide = {1, 2, 10, 20, 100, 200};
-  add_pieces_by_tree(wide, 3);
-  EXPECT_EQ(wide[0], 111);
-  EXPECT_EQ(wide[1], 222);
-}
-
 struct Outcome {
   std::vector<double> losses;
   double norm = 0;
