@@ -64,7 +64,7 @@ JointSave::~JointSave() = default;
 Result<std::uint64_t> JointSave::lead(const std::string& folder, const CheckpointState& state,
                                       const Source& source) {
   Status done = write(folder, source);
-  if (done.ok()) done = agree(writer_->commit(state)).status();
+  if (done.ok()) done = agree(added_.ok() ? writer_->commit(state) : added_).status();
   const std::uint64_t bytes = writer_ != nullptr ? writer_->total_bytes() : 0;
   SLUICE_RETURN_IF_ERROR(end(std::move(done)));
   return bytes;
@@ -126,7 +126,8 @@ Status JointSave::write_part(const Source& source) {
   return is_first() ? writer_->finish_part() : part_->finish();
 }
 
-// How many each rank has follows from the plan.
+// How many each rank has follows from the plan. What the first one finds wrong with a part is said
+// when all agree on the commit: until then the others are here.
 Status JointSave::gather_checksums() {
   for (int rank = 1; rank < ranks_.part.world; ++rank) {
     std::vector<std::uint64_t> checksums(checksums_of(*plan_, rank, options_.chunk_bytes));
@@ -134,7 +135,7 @@ Status JointSave::gather_checksums() {
     if (checksums.empty()) continue;
     SLUICE_RETURN_IF_ERROR(
         ranks_.link->broadcast(std::as_writable_bytes(std::span(checksums)), rank));
-    if (is_first()) SLUICE_RETURN_IF_ERROR(writer_->add_part(rank, checksums));
+    if (is_first() && added_.ok()) added_ = writer_->add_part(rank, checksums);
   }
   return {};
 }

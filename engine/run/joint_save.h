@@ -64,6 +64,7 @@ class JointSave {
   const CheckpointOptions options_;
   std::shared_ptr<const CheckpointPlan> plan_;
   std::unique_ptr<CheckpointWriter> writer_;  // of the first rank
+  Status added_;                              // likewise: whether it took the others' parts
   std::unique_ptr<PartWriter> part_;          // of the others
 };
 
