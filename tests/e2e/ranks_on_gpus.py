@@ -113,6 +113,16 @@ class RanksOnGpus(SluiceRuns):
             waves = [*self.placed("in RAM"), f"placement.wave_micro_batches={wave}"]
             self.assertEqual(self.train(2, f"two{wave}", waves), self.train(1, f"one{wave}", waves))
 
+    def test_have_the_bits_of_one_with_other_lanes_and_rounds(self):
+        for lanes, rounds, wave in ((12, 1, 0), (6, 1, 1), (6, 2, 2), (2, 3, 2)):
+            settings = [*self.placed("whole, and state in RAM"), "train_batch_size=12",
+                        f"run.lanes={lanes}", f"run.rounds={rounds}",
+                        f"placement.wave_micro_batches={wave}"]
+            with self.subTest(lanes=lanes, rounds=rounds, wave=wave):
+                name = f"{lanes}-{rounds}-{wave}"
+                self.assertEqual(self.train(2, f"two-{name}", settings),
+                                 self.train(1, f"one-{name}", settings))
+
     def test_go_on_from_each_others_checkpoints(self):
         settings = self.placed("shards on the GPUs")
         straight = self.train(1, "straight", settings)
