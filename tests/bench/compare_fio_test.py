@@ -127,9 +127,12 @@ class Program(unittest.TestCase):
             process = subprocess.Popen(
                 self.command("--pairs", "50", "--seconds", "0.2", "--configs", "64Kx4"),
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            time.sleep(2)
+            begun = time.monotonic()
+            while not os.listdir(self.folder) and time.monotonic() < begun + 60:
+                time.sleep(0.05)
+            time.sleep(1)
             process.send_signal(number)
-            output, errors = process.communicate(timeout=30)
+            output, errors = process.communicate(timeout=120)
             self.assertEqual(process.returncode, 130, errors)
             self.assertIn("Interrupted", output)
             self.assertEqual(os.listdir(self.folder), [])

@@ -117,7 +117,7 @@ TEST(Lanes, DivideTheMicroBatchesOfAStepOrAreRefusedWithTheNearestThatDo) {
   EXPECT_EQ(config.run.rounds, 4);
 }
 
-TEST(Lanes, AreDealtToRanksAPowerOfTwoEach) {
+TEST(Lanes, AreDealtToRanksAsManyEach) {
   const auto on_ranks = [](std::int64_t world, const std::vector<std::string>& overrides = {}) {
     return resolve_run(R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8})",
                        overrides, world);
@@ -126,7 +126,7 @@ TEST(Lanes, AreDealtToRanksAPowerOfTwoEach) {
   EXPECT_EQ(accepted(on_ranks(3)).config.run.lanes, 3);
   EXPECT_EQ(accepted(on_ranks(3, {"run.lanes=12"})).config.run.lanes, 12);
   EXPECT_THAT(refusal(on_ranks(4, {"run.lanes=6"})), HasSubstr("set it to 4 or 8"));
-  EXPECT_THAT(refusal(on_ranks(2, {"run.lanes=6"})), HasSubstr("set it to 4 or 8"));
+  EXPECT_THAT(refusal(on_ranks(2, {"run.lanes=6"})), HasSubstr("set run.lanes to 4 or 8"));
   EXPECT_THAT(refusal(on_ranks(4, {"run.lanes=1"})), HasSubstr("set it to 4 or 8"));
 }
 
