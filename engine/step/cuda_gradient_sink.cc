@@ -1,6 +1,5 @@
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -14,7 +13,7 @@
 #include "aio/units.h"
 #include "engine/device/cuda_copy_span.h"
 #include "engine/device/gpu.h"
-#include "engine/model/zeroed_ranges.h"
+#include "engine/step/cuda_accumulators.h"
 #include "engine/step/cuda_rank_link.h"
 #include "engine/step/cuda_step.h"
 #include "offload/adamw/grad_stats_cuda.h"
@@ -23,19 +22,10 @@
 namespace sluice::engine {
 namespace {
 
-at::Tensor on_gpu(std::uint64_t elements, at::ScalarType dtype) {
-  return at::zeros({static_cast<std::int64_t>(elements)},
-                   at::TensorOptions().dtype(dtype).device(at::kCUDA, c10::cuda::current_device()));
+at::Tensor on_gpu(std::uint64_t bytes) {
+  return at::zeros({static_cast<std::int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(
+                                                           at::kCUDA, c10::cuda::current_device()));
 }
-
-// A tensor of its own over memory that another one keeps.
-at::Tensor floats_at(float* first, std::uint64_t elements) {
-  return at::from_blob(
-      first, {static_cast<std::int64_t>(elements)},
-      at::TensorOptions().dtype(at::kFloat).device(at::kCUDA, c10::cuda::current_device()));
-}
-
-constexpr int kNoUnit = -1;
 
 class CudaGradientSink final : public GradientSink {
  public:
@@ -52,28 +42,23 @@ class CudaGradientSink final : public GradientSink {
         host_(pool_->acquire()),
         copies_(c10::cuda::getStreamFromPool(false)),
         fetches_(c10::cuda::getStreamFromPool(false)),
-        kept_(on_gpu(footprint.kept_bytes(), at::kByte)),
+        kept_(on_gpu(footprint.kept_bytes())),
+        sums_(model, options_, footprint),
+        reduced_shard_(on_gpu(footprint.reduced_shard_bytes())),
         units_(static_cast<std::size_t>(model.units())),
         roots_(static_cast<std::size_t>(options_.order.roots())) {
-    for (Stage& stage : stages_) stage.memory = on_gpu(footprint.stage_bytes(), at::kByte);
+    for (Stage& stage : stages_) stage.memory = on_gpu(footprint.stage_bytes());
     std::byte* on_host = host_.bytes().data();
     auto* on_device = static_cast<std::byte*>(kept_.data_ptr());
-    slots_.resize(static_cast<std::size_t>(footprint.shared_slots()));
-    for (Slot& slot : slots_) slot.memory = on_gpu(footprint.shared_elements(), at::kFloat);
-    slot_stride_ = footprint.shared_elements() / levels();
     if (link_ != nullptr) link_->make_scratch(footprint.exchanged_bytes(), options_.order);
-    reduced_shard_ = on_gpu(footprint.reduced_shard_bytes() / sizeof(float), at::kFloat);
     for (int index = 0; index < model.units(); ++index) {
       const UnitLayout& layout = model.layout(index);
       Unit& unit = at(index);
-      unit.zeroed = zeroed_ranges(layout);
       const UnitGradientBytes bytes =
           unit_gradient_bytes(model, options_.type, options_.sums, index, options_.ranks);
       const bool gpu_state = options_.residency.has_gpu_state(index);
       const bool host_state = options_.residency.has_host_state(index);
       const std::uint64_t host_bytes = footprint.host_gradient_bytes(bytes, gpu_state, host_state);
-      if (!footprint.takes_turns(host_state))
-        unit.own_sums = on_gpu(levels() * elements_of_place(index), at::kFloat);
       const std::uint64_t kept_bytes = SinkFootprint::kept_bytes(bytes, gpu_state);
       unit.gradient = host_bytes > 0 ? on_host : nullptr;
       unit.kept = kept_bytes > 0 ? on_device : nullptr;
@@ -83,7 +68,6 @@ class CudaGradientSink final : public GradientSink {
       unit.shard = offload::shard_of(layout.elements, options_.ranks);
       unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
     }
-    bind_views();
   }
   ~CudaGradientSink() override {
     static_cast<void>(cudaStreamSynchronize(copies_.stream()));
@@ -96,7 +80,7 @@ class CudaGradientSink final : public GradientSink {
     unit.is_open = true;
     const bool goes_on = unit.kept_sums > 0;
     if (goes_on) fetch(index);
-    if (!unit.own_sums.defined()) take_slot(index, goes_on);
+    if (!sums_.has_own_place(index)) take_slot(index, goes_on);
     unit.kept_sums = 0;
   }
 
@@ -106,7 +90,7 @@ class CudaGradientSink final : public GradientSink {
                  "keep() of an open unit, in a step of waves");
     unit.is_open = false;
     unit.kept_sums = open_sums(index);
-    if (unit.own_sums.defined()) return {};
+    if (sums_.has_own_place(index)) return {};
     filled_.record(c10::cuda::getCurrentCUDAStream());
     filled_.block(copies_);
     const std::uint64_t bytes = kept_bytes(index);
@@ -117,13 +101,13 @@ class CudaGradientSink final : public GradientSink {
                             copies_.stream());
     const std::uint64_t elements = model_.layout(index).elements;
     for (int level = 0; level < unit.kept_sums; ++level) {
-      must(cudaMemcpyAsync(host_sum(index, level), sum_of(index, level), elements * sizeof(float),
-                           cudaMemcpyDeviceToHost, copies_.stream()));
+      must(cudaMemcpyAsync(host_sum(index, level), sums_.sum(index, level),
+                           elements * sizeof(float), cudaMemcpyDeviceToHost, copies_.stream()));
     }
     copied_bytes_ += bytes;
     unit.returned.record(copies_);
-    slot_of(unit).free.record(copies_);
-    leave_slot(unit);
+    sums_.free(index).record(copies_);
+    sums_.leave(index);
     return {};
   }
 
@@ -137,14 +121,10 @@ class CudaGradientSink final : public GradientSink {
     SLUICE_CHECK(unit.is_open, "finish() of a unit that is open");
     unit.is_open = false;
     const Status sent = model_.layout(index).elements > 0 ? send_sum(index) : Status();
-    if (unit.own_sums.defined()) return sent;
-    if (link_ != nullptr) {
-      slot_of(unit).free.record(link_->stream());
-      leave_slot(unit);
-      return sent;
-    }
-    slot_of(unit).free.record(c10::cuda::getCurrentCUDAStream());
-    leave_slot(unit);
+    if (sums_.has_own_place(index)) return sent;
+    sums_.free(index).record(link_ != nullptr ? link_->stream()
+                                              : c10::cuda::getCurrentCUDAStream());
+    sums_.leave(index);
     return sent;
   }
 
@@ -197,18 +177,8 @@ class CudaGradientSink final : public GradientSink {
   std::uint64_t fetched_bytes() const override { return fetched_bytes_; }
 
  private:
-  // The sums of a unit in one of the places where they may be.
-  struct Bound {
-    std::vector<UnitViews> gradients;       // gradient_views(), by level
-    std::vector<BorrowedSums> borrowed_by;  // by root; none where nothing is lent
-  };
   struct Unit {
-    at::Tensor own_sums;       // fp32; undefined where it takes turns in the slots
-    std::vector<Bound> bound;  // to the slots, or to own_sums
-    int slot = kNoUnit;
-    at::cuda::CUDAEvent returned;  // the kept sums, to the host
-    at::Tensor borrowed_sums;      // fp32; undefined where it borrows nothing
-    std::vector<offload::ElementRange> zeroed;
+    at::cuda::CUDAEvent returned;   // the kept sums, to the host
     std::byte* gradient = nullptr;  // on the host; null: the GPU updates all of it
     std::byte* kept = nullptr;      // on the GPU; null: none of it
     double* sums = nullptr;         // written by the GPU
@@ -216,14 +186,6 @@ class CudaGradientSink final : public GradientSink {
     std::unique_ptr<offload::SquareSum> sum;
     bool is_open = false;
     int kept_sums = 0;  // from the last wave
-  };
-  // Accumulators, in which units take turns.
-  struct Slot {
-    at::Tensor memory;
-    int unit = kNoUnit;  // whose sums are there, or on their way there
-    std::uint64_t last_use = 0;
-    at::cuda::CUDAEvent loaded;
-    at::cuda::CUDAEvent free;
   };
   struct Stage {
     at::Tensor memory;
@@ -233,8 +195,8 @@ class CudaGradientSink final : public GradientSink {
   // Of a unit whose sum is complete. What several ranks do with it is beside the next backward.
   Status send_sum(int index) {
     if (link_ == nullptr) {
-      for (const BorrowedSums& borrowed : bound_of(at(index)).borrowed_by) borrowed.take_over();
-      return send_gradient(index, sum_of(index, 0));
+      for (const BorrowedSums& borrowed : sums_.borrowed_by(index)) borrowed.take_over();
+      return send_gradient(index, sums_.sum(index, 0));
     }
     filled_.record(c10::cuda::getCurrentCUDAStream());
     filled_.block(link_->stream());
@@ -246,10 +208,10 @@ class CudaGradientSink final : public GradientSink {
   // As CpuGradientSink::reduced().
   Result<const float*> reduced(int index) {
     const Unit& unit = at(index);
-    const std::vector<BorrowedSums>& borrowed_by = bound_of(unit).borrowed_by;
+    const std::vector<BorrowedSums>& borrowed_by = sums_.borrowed_by(index);
     const CudaRankLink::Traced traced{.log = trace_, .name = model_.layout(index).name.c_str()};
     for (std::size_t level = 0; level < roots_.size(); ++level)
-      roots_[level] = sum_of(index, static_cast<int>(level));
+      roots_[level] = sums_.sum(index, static_cast<int>(level));
     const std::uint64_t gathered =
         offload::gathered_elements(model_.layout(index).elements, options_.ranks.world);
     SLUICE_ASSIGN_OR_RETURN(const float* const first, link_->reduce(roots_, gathered, traced));
@@ -299,99 +261,31 @@ class CudaGradientSink final : public GradientSink {
 
   // ---- sums, from wave to wave
 
-  static bool is_free(const Slot& slot) { return slot.unit == kNoUnit; }
-  Slot& slot_of(const Unit& unit) { return slots_[static_cast<std::size_t>(unit.slot)]; }
-  const Bound& bound_of(const Unit& unit) const {
-    return unit.bound[unit.slot == kNoUnit ? 0 : static_cast<std::size_t>(unit.slot)];
-  }
-  std::uint64_t levels() const { return static_cast<std::uint64_t>(options_.sums.levels); }
-  std::uint64_t elements_of_place(int index) const {
-    return place_elements(model_.layout(index), options_.ranks.world);
-  }
-  // Of a level: where a unit's own sum begins, here and on the host, and of what it borrows.
-  float* sum_of(int index, int level) {
-    const Unit& unit = at(index);
-    const bool is_own = unit.own_sums.defined();
-    const at::Tensor& memory = is_own ? unit.own_sums : slot_of(unit).memory;
-    const std::uint64_t stride = is_own ? elements_of_place(index) : slot_stride_;
-    return static_cast<float*>(memory.data_ptr()) + static_cast<std::uint64_t>(level) * stride;
-  }
   std::byte* host_sum(int index, int level) {
     const std::uint64_t bytes = model_.layout(index).elements * sizeof(float);
     return at(index).gradient + static_cast<std::uint64_t>(level) * bytes;
-  }
-  at::Tensor borrowed_sum(int index, int level) {
-    const std::uint64_t elements = model_.borrowed_sums(index).slot_elements;
-    auto* const first = static_cast<float*>(at(index).borrowed_sums.data_ptr());
-    return floats_at(first + static_cast<std::uint64_t>(level) * elements, elements);
   }
   std::uint64_t kept_bytes(int index) {
     return static_cast<std::uint64_t>(at(index).kept_sums) * model_.layout(index).elements *
            sizeof(float);
   }
 
-  const UnitViews& sums(int index, int level) override {
-    return bound_of(at(index)).gradients[static_cast<std::size_t>(level)];
-  }
-  void zero(int index, int level) override {
-    const Unit& unit = at(index);
-    if (model_.layout(index).slot_elements > 0) {
-      float* const sum = sum_of(index, level);
-      for (const offload::ElementRange& range : unit.zeroed)
-        must(cudaMemsetAsync(sum + range.first, 0, range.elements * sizeof(float), compute()));
-    }
-    if (unit.borrowed_sums.defined()) borrowed_sum(index, level).zero_();
-  }
-  void fold(int index, int level) override {
-    const std::uint64_t elements = model_.layout(index).slot_elements;
-    if (elements > 0)
-      floats_at(sum_of(index, level - 1), elements).add_(floats_at(sum_of(index, level), elements));
-    if (at(index).borrowed_sums.defined())
-      borrowed_sum(index, level - 1).add_(borrowed_sum(index, level));
-  }
-
-  // The free slot that was used least recently; kNoUnit: there is none.
-  int free_slot() const {
-    int best = kNoUnit;
-    for (std::size_t i = 0; i < slots_.size(); ++i) {
-      if (!is_free(slots_[i])) continue;
-      if (best == kNoUnit || slots_[i].last_use < slots_[static_cast<std::size_t>(best)].last_use)
-        best = static_cast<int>(i);
-    }
-    return best;
-  }
-
-  void occupy(int index, int slot) {
-    at(index).slot = slot;
-    slots_[static_cast<std::size_t>(slot)].unit = index;
-    slots_[static_cast<std::size_t>(slot)].last_use = ++uses_;
-  }
-  void leave_slot(Unit& unit) {
-    slot_of(unit).unit = kNoUnit;
-    unit.slot = kNoUnit;
-  }
+  const UnitViews& sums(int index, int level) override { return sums_.views(index, level); }
+  void zero(int index, int level) override { sums_.zero(index, level); }
+  void fold(int index, int level) override { sums_.fold(index, level); }
 
   // For what is enqueued next. Sums that come from the host are on their way.
   void take_slot(int index, bool is_fetched) {
-    Unit& unit = at(index);
-    if (!is_fetched) {
-      const int slot = free_slot();
-      SLUICE_CHECK(slot != kNoUnit, "one unit at a time accumulates");
-      occupy(index, slot);
-    }
-    Slot& slot = slot_of(unit);
-    (is_fetched ? slot.loaded : slot.free).block(c10::cuda::getCurrentCUDAStream());
+    if (!is_fetched) SLUICE_CHECK(sums_.occupy(index), "one unit at a time accumulates");
+    (is_fetched ? sums_.loaded(index) : sums_.free(index)).block(c10::cuda::getCurrentCUDAStream());
   }
 
   // Begins to bring kept sums back, unless they are on the GPU, on their way, or no slot is free.
   void fetch(int index) {
     Unit& unit = at(index);
-    if (unit.own_sums.defined() || unit.slot != kNoUnit) return;
-    const int free = free_slot();
-    if (free == kNoUnit) return;
-    occupy(index, free);
-    Slot& slot = slot_of(unit);
-    slot.free.block(fetches_);
+    if (sums_.has_own_place(index) || sums_.in_slot(index)) return;
+    if (!sums_.occupy(index)) return;
+    sums_.free(index).block(fetches_);
     unit.returned.block(fetches_);
     const std::uint64_t bytes = kept_bytes(index);
     const CudaCopySpan span({.trace = trace_,
@@ -401,59 +295,11 @@ class CudaGradientSink final : public GradientSink {
                             fetches_.stream());
     const std::uint64_t elements = model_.layout(index).elements;
     for (int level = 0; level < unit.kept_sums; ++level) {
-      must(cudaMemcpyAsync(sum_of(index, level), host_sum(index, level), elements * sizeof(float),
-                           cudaMemcpyHostToDevice, fetches_.stream()));
+      must(cudaMemcpyAsync(sums_.sum(index, level), host_sum(index, level),
+                           elements * sizeof(float), cudaMemcpyHostToDevice, fetches_.stream()));
     }
     fetched_bytes_ += bytes;
-    slot.loaded.record(fetches_);
-  }
-
-  // Every unit's views in each place that its sums may be in.
-  void bind_views() {
-    for (int index = 0; index < model_.units(); ++index) {
-      const UnitLayout& sums = model_.borrowed_sums(index);
-      if (sums.slot_elements > 0)
-        at(index).borrowed_sums = on_gpu(levels() * sums.slot_elements, at::kFloat);
-    }
-    for (int index = 0; index < model_.units(); ++index) {
-      const Unit& unit = at(index);
-      if (unit.own_sums.defined())
-        bind(index, unit.own_sums, elements_of_place(index));
-      else
-        for (const Slot& slot : slots_) bind(index, slot.memory, slot_stride_);
-    }
-  }
-
-  void bind(int index, const at::Tensor& place, std::uint64_t stride) {
-    const UnitLayout& layout = model_.layout(index);
-    const UnitLayout& of_borrowed = model_.borrowed_sums(index);
-    Bound& bound = at(index).bound.emplace_back();
-    auto* const first = static_cast<float*>(place.data_ptr());
-    for (int level = 0; level < options_.sums.levels; ++level) {
-      const UnitViews own =
-          layout.parameters.empty()
-              ? UnitViews()
-              : UnitViews(layout, floats_at(first + static_cast<std::uint64_t>(level) * stride,
-                                            layout.slot_elements));
-      const UnitViews sums = of_borrowed.slot_elements > 0
-                                 ? UnitViews(of_borrowed, borrowed_sum(index, level))
-                                 : UnitViews();
-      bound.gradients.push_back(gradient_views(model_, index, own, sums));
-      if (static_cast<std::size_t>(level) < roots_.size() && model_.lends(index))
-        bound.borrowed_by.push_back(borrowed_of(index, level, own));
-    }
-  }
-
-  // What others have added up of this unit's parameters, in one level's sums.
-  BorrowedSums borrowed_of(int index, int level, const UnitViews& own) {
-    BorrowedSums borrowed;
-    for (int borrower = 0; borrower < model_.units(); ++borrower) {
-      const std::vector<int>& lenders = model_.lenders(borrower);
-      if (std::find(lenders.begin(), lenders.end(), index) == lenders.end()) continue;
-      borrowed.add(model_, index, own, borrower,
-                   UnitViews(model_.borrowed_sums(borrower), borrowed_sum(borrower, level)));
-    }
-    return borrowed;
+    sums_.loaded(index).record(fetches_);
   }
 
   // A piece of a unit's gradient, through the next stage.
@@ -527,9 +373,7 @@ class CudaGradientSink final : public GradientSink {
   c10::cuda::CUDAStream fetches_;  // from it
   at::Tensor kept_;                // gradients that stay on the GPU, consecutively
   at::cuda::CUDAEvent filled_;
-  std::vector<Slot> slots_;
-  std::uint64_t slot_stride_ = 0;  // elements from the sum of one level to that of the next
-  std::uint64_t uses_ = 0;
+  CudaAccumulators sums_;
   at::Tensor reduced_shard_;  // of a unit that lends parameters, while their sums are reduced
   std::array<Stage, kGradientStages> stages_;
   std::size_t next_stage_ = 0;
