@@ -1,6 +1,6 @@
-// Weights in a safetensors file, an index or a folder, once everything has been compared that says
-// whether they are those of our model: what lies beside them (described_model.h), their tensors,
-// and their head (engine/weights/tied_head.h).
+// Weights in a safetensors file, an index or a folder, or in a checkpoint of any number of ranks,
+// once everything has been compared that says whether they are those of our model: what lies beside
+// them (described_model.h), their tensors, and their head (engine/weights/tied_head.h).
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 #include "aio/io_queue.h"
 #include "aio/result.h"
 #include "engine/model/model_shape.h"
-#include "engine/weights/safetensors_reader.h"
+#include "engine/weights/weight_source.h"
 
 namespace sluice::engine {
 
 struct ModelWeights {
-  std::unique_ptr<SafetensorsReader> reader;
+  std::unique_ptr<WeightSource> reader;
   std::vector<TensorSpec> parameters;  // the model's, in flat order
   std::vector<std::string> names;      // of each in the file
 };

@@ -1,7 +1,7 @@
 // WeightsFile: a model's weights in a safetensors file, index or folder under Hugging Face's names,
-// read in our order.
+// or in a checkpoint, read in our order.
 //
-// Memory, threads: as SafetensorsReader's.
+// Memory, threads: as WeightSource's.
 // Errors:  name the file.
 #pragma once
 
@@ -17,7 +17,7 @@
 #include "engine/families/families.h"
 #include "engine/model/model_layout.h"
 #include "engine/weights/safetensors_header.h"
-#include "engine/weights/safetensors_reader.h"
+#include "engine/weights/weight_source.h"
 
 namespace sluice::engine {
 
@@ -34,7 +34,7 @@ class WeightsFile {
   }
 
  private:
-  std::unique_ptr<SafetensorsReader> reader_;
+  std::unique_ptr<WeightSource> reader_;
   std::map<std::string, std::string> name_in_file_;  // by ours
 };
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
 #include <set>
 #include <utility>
 
@@ -18,7 +16,6 @@ namespace {
 constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kMinStagingBytes = 64 * kKiB;
 constexpr std::string_view kFileName = "model.safetensors";
-constexpr std::string_view kManifest = "checkpoint.json";  // of a checkpoint of this program
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 Error missing_file(const std::string& index_path, const std::string& name, std::size_t files) {
@@ -63,13 +60,9 @@ Result<std::string> find_in_folder(aio::FileSystem& files, const std::string& pa
   const bool has_pickles = std::any_of(names->begin(), names->end(), [](std::string_view name) {
     return name.starts_with("pytorch_model") && name.find(".bin") != std::string_view::npos;
   });
-  const bool is_checkpoint = std::find(names->begin(), names->end(), kManifest) != names->end();
   return Error(ErrorCode::kNotFound,
                "there is neither " + std::string(kFileName) + " nor " + std::string(kIndexName) +
                    " in the folder " + path +
-                   (is_checkpoint ? ", which is a checkpoint in parts of several ranks: sluice "
-                                    "export makes weights of it"
-                                  : "") +
                    (has_pickles ? ": its pytorch_model*.bin are programs that are run when they "
                                   "are read, so save it anew by transformers "
                                   "(AutoModelForCausalLM.from_pretrained(FOLDER)."
@@ -187,24 +180,8 @@ Status SafetensorsReader::read(std::string_view name, std::uint64_t first_elemen
       values);
 }
 
-Status SafetensorsReader::read_finite(std::string_view name, std::uint64_t first_element,
-                                      std::span<float> values) {
-  SLUICE_RETURN_IF_ERROR(read(name, first_element, values));
-  // All of them without a branch first, at the speed of memory: of billions none is expected.
-  constexpr std::uint32_t kExponent = 0x7F800000;
-  std::uint32_t any = 0;
-  for (const float value : values)
-    any |=
-        static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent);
-  if (any == 0) return {};
-  const auto bad = std::find_if_not(values.begin(), values.end(),
-                                    [](float value) { return std::isfinite(value); });
-  const auto at = first_element + static_cast<std::uint64_t>(bad - values.begin());
-  return Error(ErrorCode::kCorrupt,
-               shards_[shard_of_[by_name_.find(name)->second]].path + ": element " +
-                   std::to_string(at) + " of " + std::string(name) +
-                   " is not finite in fp32: the training that wrote it diverged, or the file is "
-                   "damaged; take another one");
+std::string SafetensorsReader::place_of(std::string_view name) const {
+  return shards_[shard_of_[by_name_.find(name)->second]].path;
 }
 
 void SafetensorsReader::start(Piece& piece, std::uint64_t offset_bytes,

@@ -21,10 +21,11 @@
 #include "aio/io_queue.h"
 #include "aio/page_memory.h"
 #include "engine/weights/safetensors_header.h"
+#include "engine/weights/weight_source.h"
 
 namespace sluice::engine {
 
-class SafetensorsReader {
+class SafetensorsReader final : public WeightSource {
  public:
   struct Options {
     std::uint64_t staging_bytes = 16 << 20;  // at least 64 KiB
@@ -41,16 +42,11 @@ class SafetensorsReader {
   }
 
   // In the order of the files and of their bytes: reading in this order is one pass.
-  std::span<const TensorInfo> tensors() const { return tensors_; }
-  const TensorInfo* find(std::string_view name) const;    // nullptr: there is none
+  std::span<const TensorInfo> tensors() const override { return tensors_; }
+  const TensorInfo* find(std::string_view name) const override;
   const Metadata& metadata() const { return metadata_; }  // of the first file
 
-  // Elements [first_element, first_element + values.size()) of a tensor, row by row. kUnsupported
-  // for a tensor that is no F16, BF16, F32 or F64.
-  Status read(std::string_view name, std::uint64_t first_element, std::span<float> values);
-  // Likewise of weights to begin with; kCorrupt where one is not finite: a run that began with it
-  // would stop at its first step, and blame its data.
-  Status read_finite(std::string_view name, std::uint64_t first_element, std::span<float> values);
+  Status read(std::string_view name, std::uint64_t first_element, std::span<float> values) override;
 
  private:
   struct Shard {
@@ -73,6 +69,7 @@ class SafetensorsReader {
   Status open_shard(std::size_t shard);
   void start(Piece& piece, std::uint64_t offset_bytes, std::uint64_t element_size_bytes,
              std::span<float> values);
+  std::string place_of(std::string_view name) const override;
   Status read_range(const TensorInfo& tensor, std::uint64_t offset_bytes, std::span<float> values);
 
   aio::IoQueue& queue_;

@@ -19,7 +19,7 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
 
 }  // namespace
 
-Status check_tied_head(const ParameterNames& names, SafetensorsReader& weights,
+Status check_tied_head(const ParameterNames& names, WeightSource& weights,
                        std::uint64_t most_elements) {
   if (!names.is_tied) return {};
   const TensorInfo* const head = find_parameter(names, weights.tensors(), names.head);

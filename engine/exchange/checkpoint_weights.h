@@ -1,0 +1,38 @@
+// CheckpointWeights: the weights in a checkpoint that several ranks have written in parts, as those
+// of a file. Of one rank's checkpoint the weights are a safetensors set, which any reader takes.
+//
+// Memory, threads, errors: as CheckpointReader's; what is read is checked against the manifest.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "aio/io_queue.h"
+#include "engine/checkpoint/checkpoint_reader.h"
+#include "engine/weights/weight_source.h"
+
+namespace sluice::engine {
+
+class CheckpointWeights final : public WeightSource {
+ public:
+  // Null where the folder is no such checkpoint. `queue` must outlive it.
+  static Result<std::unique_ptr<CheckpointWeights>> open(aio::IoQueue& queue,
+                                                         const std::string& folder);
+
+  std::span<const TensorInfo> tensors() const override { return reader_->parameters(); }
+  const TensorInfo* find(std::string_view name) const override { return reader_->find(name); }
+  Status read(std::string_view name, std::uint64_t first_element,
+              std::span<float> values) override {
+    return reader_->read_master(name, first_element, values);
+  }
+
+ private:
+  CheckpointWeights(std::string folder, std::unique_ptr<CheckpointReader> reader)
+      : folder_(std::move(folder)), reader_(std::move(reader)) {}
+  std::string place_of(std::string_view /*name*/) const override { return folder_; }
+
+  const std::string folder_;
+  const std::unique_ptr<CheckpointReader> reader_;
+};
+
+}  // namespace sluice::engine
