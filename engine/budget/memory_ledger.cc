@@ -94,7 +94,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
         GatheredPlaces(spec.model, spec.types().compute(), spec.ranks.world).bytes();
   }
   if (!on_gpu_ && has_frozen_ && base_form_.is_int8)
-    fixed_.host.param_slots = UnpackedPlaces(spec.model.base(), spec.types().compute()).bytes();
+    fixed_.host.param_slots += UnpackedPlaces(spec.model.base(), spec.types().compute()).bytes();
   if (spec.purpose == RunPurpose::kGeneration) {
     fixed_.compute.kv_cache = spec.model.kv_cache_bytes(
         generation_context(spec.config), offload::element_bytes(spec.types().compute()));

@@ -51,7 +51,7 @@ offload::PlacementRules rules_of(const RunSpec& spec, const MemoryPlan& sizes) {
   rules.params_on_nvme = !config.param_nvme_paths().empty();
   rules.params = tier_of(config.zero.offload_param.device);
   if (!on_gpu && rules.params == offload::Tier::kGpu) rules.params = offload::Tier::kCpu;
-  if (spec.ranks.world > 1)
+  if (spec.ranks.world > 1 && !spec.model.has_frozen())
     rules.resident = on_gpu && config.zero.stage < 3 ? Tristate::kOn : Tristate::kOff;
   rules.recompute = config.placement.recompute;
   rules.boundaries_to_cpu = config.placement.boundaries_to_cpu;
@@ -220,8 +220,11 @@ class Input {
   // As many buffers as where all parameters are on NVMe: with fewer there the run may have more.
   int param_cache_units() const {
     std::uint64_t largest = 0;
-    for (int unit = 0; unit < question_.model.units(); ++unit)
-      largest = std::max(largest, shard(question_.model.base_layout(unit)).elements);
+    for (int unit = 0; unit < question_.model.units(); ++unit) {
+      const UnitLayout& layout = question_.model.base_layout(unit);
+      largest = std::max(largest,
+                         question_.model.has_frozen() ? layout.elements : shard(layout).elements);
+    }
     return param_cache_buffers(question_.config.zero.offload_param, largest);
   }
 

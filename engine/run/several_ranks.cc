@@ -22,7 +22,6 @@ Status check_ranks(const config::Config& config, int world) {
   const auto refused = [](const std::string& what) {
     return Error(ErrorCode::kInvalidArgument, what + " on several ranks is not possible yet");
   };
-  if (config.lora.rank > 0) return refused("training adapters (recipe.lora)");
   if (config.run.hash_units) return refused("run.hash_units");
   return {};
 }

@@ -24,7 +24,8 @@ class StepLink {
 
   // Of the unit's shard, what is on the GPU: before it is gathered.
   void update(int unit, TaskId gate);
-  // Of all ranks' shards, once this one's is `ready` and its place is `free`.
+  // Of all ranks' shards of what is trained, once this one's is `ready` and its place is `free`.
+  // kNoTask: the unit has nothing of it.
   TaskId gather(int unit, TaskId ready, TaskId free);
   // Of the ranks' sums, as often as units add to them, once the last is `computed`; their addition
   // and the cast, once there is a place for its result (`stage`).

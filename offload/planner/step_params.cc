@@ -49,7 +49,14 @@ StepParams::CacheUse& StepParams::last_use(int unit) {
 
 TaskId StepParams::bring(int unit, TaskId gate, std::vector<int>& in_use) {
   in_use.push_back(unit);
-  if (link_.is_used()) return gather(unit, gate, in_use);
+  if (link_.is_used() && !inputs_.unit(unit).is_frozen()) return gather(unit, gate, in_use);
+  const TaskId brought = copy_in(unit, gate, in_use);
+  if (!link_.blocks()) return brought;
+  const TaskId gathered = link_.gather(unit, gate, brought);  // what is trained beside it
+  return gathered == kNoTask ? brought : gathered;
+}
+
+TaskId StepParams::copy_in(int unit, TaskId gate, const std::vector<int>& in_use) {
   if (inputs_.place(unit).resident) return kNoTask;
   const auto there = std::find_if(slots_.begin(), slots_.end(),
                                   [unit](const Slot& slot) { return slot.unit == unit; });
@@ -104,7 +111,9 @@ TaskId StepParams::gather(int unit, TaskId gate, const std::vector<int>& in_use)
   return slot.gathered;
 }
 
-void StepParams::prefetch(int unit, TaskId gate) { gather(unit, gate, {}); }
+void StepParams::prefetch(int unit, TaskId gate) {
+  if (!inputs_.unit(unit).is_frozen()) gather(unit, gate, {});
+}
 
 StepParams::Slot& StepParams::slot_for(const std::vector<int>& in_use, int of) {
   Slot* best = nullptr;
@@ -118,10 +127,18 @@ StepParams::Slot& StepParams::slot_for(const std::vector<int>& in_use, int of) {
 }
 
 TaskId StepParams::refresh(int unit, TaskId gate, TaskId brought) {
-  if (link_.is_used()) return brought;  // with it
+  const bool frozen = inputs_.unit(unit).is_frozen();
+  if (link_.is_used() && !frozen) return brought;  // with it
   const UnitPlacement& place = inputs_.place(unit);
   const double elements = inputs_.host_elements(unit);
-  const bool frozen = inputs_.unit(unit).is_frozen();
+  if (link_.is_beside_compute()) {
+    const TaskId ready =
+        elements > 0 ? tasks_.add(StepTask::kParamsIn, unit, elements * inputs_.options.bytes.param,
+                                  {gate, kNoTask, kNoTask, kNoTask})
+                     : gate;
+    const TaskId gathered = link_.gather(unit, ready, brought);
+    return gathered == kNoTask ? brought : gathered;
+  }
   if (!(place.resident || frozen) || elements == 0 || !inputs_.has_bus()) return brought;
   const bool on_nvme = place.params_on_nvme && !frozen;
   const TaskId in_host_memory = on_nvme ? read(unit) : kNoTask;
