@@ -25,8 +25,17 @@ void StepLink::update(int unit, TaskId gate) {
 }
 
 TaskId StepLink::gather(int unit, TaskId ready, TaskId free) {
+  return gather_bytes(unit, inputs_.whole_elements(unit) * inputs_.options.bytes.param, ready,
+                      free);
+}
+
+TaskId StepLink::gather_frozen(int unit, TaskId ready, TaskId free) {
+  return gather_bytes(unit, static_cast<double>(inputs_.unit(unit).gathered_frozen_bytes), ready,
+                      free);
+}
+
+TaskId StepLink::gather_bytes(int unit, double bytes, TaskId ready, TaskId free) {
   const RankGroup& ranks = inputs_.options.ranks;
-  const double bytes = inputs_.whole_elements(unit) * inputs_.options.bytes.param;
   if (bytes == 0) return kNoTask;
   tasks_.count_received(received_bytes(ranks, bytes));
   add(StepTask::kGather, unit, gather_s(inputs_.speeds.link, ranks, bytes), ready, free);

@@ -134,7 +134,8 @@ class Ranks(SluiceRuns):
         one = self.weights("1.safetensors")
         losses = [step["loss"] for step in self.metrics("run1")]
         self.sluice("export", self.path / "run1", self.path / "exported1")
-        for world, more in ((2, on_nvme), (4, [])):
+        shards = ["--set=zero_optimization.stage=3"]  # of the base
+        for world, more in ((2, on_nvme), (4, shards)):
             self.train(world, "--out", f"run{world}", *lora, *more, "--save-weights",
                        f"{world}.safetensors")
             self.assertEqual(self.weights(f"{world}.safetensors"), one)
@@ -143,7 +144,7 @@ class Ranks(SluiceRuns):
             for name in ("adapter_model.safetensors", "adapter_config.json"):
                 self.assertEqual(self.weights(f"exported{world}/{name}"),
                                  self.weights(f"exported1/{name}"))
-        for begun, world, more in ((4, 1, []), (1, 2, on_nvme)):
+        for begun, world, more in ((4, 1, []), (1, 2, [*on_nvme, *shards])):
             told = self.train(world, "--out", f"run{begun}", "--resume=step-000000002",
                               "--set-aside-later", "--save-weights", "again.safetensors",
                               "--force", *lora, *more)

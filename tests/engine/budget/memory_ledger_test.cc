@@ -120,6 +120,7 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
     const offload::ElementType type = plan.types.compute();
     std::uint64_t slots = 0;
     if (plan.ranks.world > 1) slots += GatheredPlaces(model_, type, plan.ranks.world).bytes();
+    if (plan.base) slots += GatheredPlaces(model_.base(), plan.base->form).bytes();
     if (plan.base && plan.base->form.is_int8) slots += UnpackedPlaces(model_.base(), type).bytes();
     EXPECT_EQ(amounts.host.param_slots, slots);
   }
@@ -281,6 +282,19 @@ INSTANTIATE_TEST_SUITE_P(
                                           "placement.wave_micro_batches=1"},
              true,
              {.rank = 0, .world = 2}},
+        Case{"adapters_gpus_stage_3_int8_nvme",
+             kAdapters + kInt8 +
+                 std::vector<std::string>{"zero_optimization.stage=3", "run.lanes=2",
+                                          "zero_optimization.offload_param.device=nvme",
+                                          "gradient_accumulation_steps=2"},
+             true,
+             {.rank = 1, .world = 2}},
+        Case{"adapters_int8_shards_of_four_hosts",
+             kAdapters + kInt8 +
+                 std::vector<std::string>{"zero_optimization.stage=3", "run.device=cpu",
+                                          "run.lanes=4", "gradient_accumulation_steps=4"},
+             false,
+             {.rank = 3, .world = 4}},
         Case{"adapters_of_four_hosts",
              kAdapters + std::vector<std::string>{"run.device=cpu", "run.lanes=4",
                                                   "gradient_accumulation_steps=4"},

@@ -168,6 +168,9 @@ std::vector<RankVariant> rank_variants() {
       "zero_optimization.offload_param.device=nvme",
       "zero_optimization.stage3_param_persistence_threshold=0",
       "zero_optimization.sub_group_size=1000", "placement.boundaries_to_nvme=on"};
+  std::vector<std::string> int8_shards_on_nvme = on_nvme;
+  int8_shards_on_nvme.emplace_back("zero_optimization.stage=3");
+  int8_shards_on_nvme.emplace_back("recipe.lora.base_bits=8");
   return {
       {"bf16", {}},
       {"fp32", {"bf16.enabled=false"}, true},
@@ -181,6 +184,10 @@ std::vector<RankVariant> rank_variants() {
       {"adaptersOnNvme", of_adapters(on_nvme)},
       {"adaptersBesideInt8",
        of_adapters({"recipe.lora.base_bits=8", "placement.wave_micro_batches=1"})},
+      {"adaptersBesideShards", of_adapters({"zero_optimization.stage=3"}), true},
+      {"adaptersBesideInt8ShardsOnNvme", of_adapters(int8_shards_on_nvme)},
+      {"adaptersBesideFp32Shards",
+       of_adapters({"zero_optimization.stage=3", "bf16.enabled=false"})},
       {"twelveLanes", {"run.lanes=12"}, false, {2, 3, 4, 6}, 12},
       {"twelveLanesInWaves", {"run.lanes=12", "placement.wave_micro_batches=1"}, false, {2, 4}, 12},
       {"sixLanesOfTwo", {"run.lanes=6"}, false, {2, 3}, 12},
