@@ -101,8 +101,8 @@ struct BaseParameters::Load {
   std::uint64_t done = 0;
 };
 
-// Elements [first, first + values.size()) of the unit, in the bytes that this rank's host has of it,
-// as far as they are among them. False where 8 bits cannot hold one of those.
+// Elements [first, first + values.size()) of the unit, in the bytes that this rank's host has of
+// it, as far as they are among them. False where 8 bits cannot hold one of those.
 bool BaseParameters::put(const UnitLayout& unit, std::uint64_t first, std::span<const float> values,
                          std::span<std::byte> to) const {
   const offload::UnitShard shard = form_.shard(unit);

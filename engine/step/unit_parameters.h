@@ -107,8 +107,8 @@ void expect_passes(const ExpectedParts& parts, const offload::StepProgram& progr
 // for all ranks to call, in one order.
 class CpuUnitParameters final : public UnitParameters {
  public:
-  // All but `form` must outlive it. `form`: is_int8 only for a base; its ranks are those of `ranks`,
-  // which is alone where each has all of a unit.
+  // All but `form` must outlive it. `form`: is_int8 only for a base; its ranks are those of
+  // `ranks`, which is alone where each has all of a unit.
   CpuUnitParameters(const ModelLayout& model, const BaseForm& form, offload::ParamOffloader& params,
                     const RankLink& ranks = {});
 
