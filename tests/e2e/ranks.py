@@ -127,7 +127,7 @@ class Ranks(SluiceRuns):
 
     def test_train_the_same_adapters_and_go_on_on_any_number(self):
         lora = [*LLAMA, "--set=recipe.lora.rank=4", "--set=recipe.lora.dropout=0.1",
-                "--set=optimizer.params.lr=0.02"]
+                "--set=optimizer.params.lr=0.02", "--set=run.hash_units=true"]
         on_nvme = [*self.on_nvme(),
                    "--set=zero_optimization.stage3_param_persistence_threshold=0"]
         self.train(1, "--out", "run1", *lora, "--save-weights", "1.safetensors")
@@ -144,6 +144,14 @@ class Ranks(SluiceRuns):
             for name in ("adapter_model.safetensors", "adapter_config.json"):
                 self.assertEqual(self.weights(f"exported{world}/{name}"),
                                  self.weights(f"exported1/{name}"))
+        # Unit by unit, too.
+        hashes = [[step["unit_hashes"] for step in self.metrics(f"run{world}")]
+                  for world in (1, 2, 4)]
+        self.assertEqual(len(hashes[0]), len(losses))
+        self.assertTrue(any(int(part, 16) for text in hashes[0][-1].values()
+                            for part in text.split(":")))
+        self.assertEqual(hashes[1], hashes[0])
+        self.assertEqual(hashes[2], hashes[0])
         for begun, world, more in ((4, 1, []), (1, 2, [*on_nvme, *shards])):
             told = self.train(world, "--out", f"run{begun}", "--resume=step-000000002",
                               "--set-aside-later", "--save-weights", "again.safetensors",
