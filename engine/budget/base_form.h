@@ -1,6 +1,9 @@
 // BaseForm: how the host keeps the parameters of a frozen model, beside which adapters are trained:
 // as they are computed with, or in 8 bits and made into that on their way (recipe.lora.base_bits).
 // Resident units hold what comes of it, so that a placement changes no bit.
+//
+// With several ranks at stage 3 the host of each has a shard of a unit, a piece of those bytes, and
+// units are gathered as they are on the host. Resident units are whole on each rank.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +12,19 @@
 #include "engine/model/unit_layout.h"
 #include "offload/element_types.h"
 #include "offload/params/int8_blocks.h"
+#include "offload/unit_shards.h"
 
 namespace sluice::engine {
 
 struct BaseForm {
   offload::ParamForm form = offload::ParamForm::kSplit;
   bool is_int8 = false;
+  offload::RankPart ranks = {};  // whose shards
 
   static BaseForm of(const RunSpec& spec) {
     return {.form = spec.types().form,
-            .is_int8 = spec.model.has_frozen() && spec.config.lora.base_bits == kInt8Bits};
+            .is_int8 = spec.model.has_frozen() && spec.config.lora.base_bits == kInt8Bits,
+            .ranks = spec.base_ranks()};
   }
   // Where it is_int8.
   offload::Int8Blocks blocks(const UnitLayout& unit) const {
@@ -28,13 +34,32 @@ struct BaseForm {
             .plain = unit.elements - matrices,
             .plain_bytes = offload::element_bytes(offload::compute_type(form))};
   }
-  // Of a unit on the host.
+  bool is_sharded() const { return ranks.world > 1; }
+  // Of a unit on the host, or on the hosts of all ranks.
   std::uint64_t bytes(const UnitLayout& unit) const {
     return is_int8 ? blocks(unit).bytes() : unpacked_bytes(unit);
   }
   // Of one that is computed with.
   std::uint64_t unpacked_bytes(const UnitLayout& unit) const {
     return unit.elements * offload::element_bytes(offload::compute_type(form));
+  }
+
+  // What shards are counted in: parameters, or bytes of those in 8 bits; and the bytes of one.
+  std::uint64_t host_elements(const UnitLayout& unit) const {
+    return is_int8 ? blocks(unit).bytes() : unit.elements;
+  }
+  std::uint64_t host_width() const {
+    return is_int8 ? 1 : offload::element_bytes(offload::compute_type(form));
+  }
+  offload::UnitShard shard(const UnitLayout& unit) const {
+    return offload::shard_of(host_elements(unit), ranks);
+  }
+  std::uint64_t shard_bytes(const UnitLayout& unit) const {
+    return shard(unit).elements * host_width();
+  }
+  // Of all shards, with their padding.
+  std::uint64_t gathered_bytes(const UnitLayout& unit) const {
+    return offload::gathered_elements(host_elements(unit), ranks.world) * host_width();
   }
 
   static constexpr int kInt8Bits = 8;

@@ -46,7 +46,7 @@ std::uint64_t shard_place_bytes(const UnitLayout& unit, offload::ElementType typ
 
 std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
                              const BaseForm& base, int world) {
-  return base.is_int8 ? align_up(base.bytes(unit), kPlaceAlignment)
+  return base.is_int8 ? align_up(base.gathered_bytes(unit), kPlaceAlignment)
                       : place_bytes(unit, type, world);
 }
 
@@ -112,10 +112,19 @@ std::uint64_t SlotFootprint::all_slot_bytes(int block_slots) const {
 
 GatheredPlaces::GatheredPlaces(const ModelLayout& model, offload::ElementType type, int world) {
   for (int unit = 0; unit < model.units(); ++unit) {
-    std::uint64_t& most = model.lends(unit) ? lender_ : other_;
     const std::uint64_t elements = offload::gathered_elements(model.layout(unit).elements, world);
-    most = std::max(most, elements * offload::element_bytes(type));
+    add(elements * offload::element_bytes(type), model.lends(unit));
   }
+}
+
+GatheredPlaces::GatheredPlaces(const ModelLayout& base, const BaseForm& form) {
+  for (int unit = 0; form.is_sharded() && unit < base.units(); ++unit)
+    add(form.gathered_bytes(base.layout(unit)), base.lends(unit));
+}
+
+void GatheredPlaces::add(std::uint64_t gathered_bytes, bool lends) {
+  std::uint64_t& most = lends ? lender_ : other_;
+  most = std::max(most, gathered_bytes);
 }
 
 std::uint64_t shared_accumulator_elements(const ModelLayout& model) {

@@ -31,8 +31,10 @@ struct CudaSlotOptions {
   bool ends_take_turns = false;
   offload::UnitResidency residency;
   BaseForm base;  // of frozen parameters: what is copied into the slots
-  // Of trained parameters: with several ranks a unit's shards are gathered in its place.
+  // With several ranks a unit's shards are gathered in its place.
   offload::RankPart ranks = {};
+  bool is_frozen =
+      false;  // then resident units are whole from the beginning, and stay what they are
 };
 inline constexpr UnitRole kSlotRoles[] = {UnitRole::kEmbedding, UnitRole::kBlock, UnitRole::kHead};
 // Units with the same one take turns in slots.
@@ -71,12 +73,15 @@ class UnpackedPlaces {
 class GatheredPlaces {
  public:
   GatheredPlaces(const ModelLayout& model, offload::ElementType type, int world);
+  GatheredPlaces(const ModelLayout& base, const BaseForm& form);  // nothing, unless it is_sharded()
 
   std::uint64_t lender_bytes() const { return lender_; }
   std::uint64_t other_bytes() const { return other_; }
   std::uint64_t bytes() const { return lender_ + other_; }
 
  private:
+  void add(std::uint64_t gathered_bytes, bool lends);
+
   std::uint64_t lender_ = 0;
   std::uint64_t other_ = 0;
 };

@@ -93,8 +93,10 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
     fixed_.host.param_slots =
         GatheredPlaces(spec.model, spec.types().compute(), spec.ranks.world).bytes();
   }
+  if (!on_gpu_ && has_frozen_)
+    fixed_.host.param_slots += GatheredPlaces(spec.model.base(), base_form_).bytes();
   if (!on_gpu_ && has_frozen_ && base_form_.is_int8)
-    fixed_.host.param_slots = UnpackedPlaces(spec.model.base(), spec.types().compute()).bytes();
+    fixed_.host.param_slots += UnpackedPlaces(spec.model.base(), spec.types().compute()).bytes();
   if (spec.purpose == RunPurpose::kGeneration) {
     fixed_.compute.kv_cache = spec.model.kv_cache_bytes(
         generation_context(spec.config), offload::element_bytes(spec.types().compute()));
@@ -108,11 +110,13 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
   const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(types.form));
   for (int index = 0; index < spec.model.units(); ++index) {
     const UnitLayout& base = spec.model.base_layout(index);
-    const std::uint64_t own_elements = has_frozen_ ? base.elements : spec.shard(index).elements;
-    const std::uint64_t host_bytes = has_frozen_ ? base_form_.bytes(base) : own_elements * width;
+    const offload::RankPart ranks = has_frozen_ ? spec.base_ranks() : spec.ranks;
+    const std::uint64_t own_elements = offload::shard_of(base.elements, ranks).elements;
+    const std::uint64_t host_bytes =
+        has_frozen_ ? base_form_.shard_bytes(base) : own_elements * width;
     const std::uint64_t of_adapters = has_frozen_ ? spec.shard(index).elements : 0;
     const ModelLayout& passing = has_frozen_ ? spec.model.base() : spec.model;
-    const int world = has_frozen_ ? 1 : world_;  // of what passes through slots
+    const int world = ranks.world;  // of what passes through slots
     units_.push_back(
         {.slot = {.role = slot_role(spec.model, index, trains_ && !has_frozen_),
                   .lends = passing.lends(index),

@@ -167,7 +167,9 @@ CudaSlotOptions base_slot_options(const MemoryPlan& plan) {
   return {.type = plan.types.compute(),
           .block_slots = plan.fetching.block_slots,
           .residency = plan.base->residency,
-          .base = plan.base->form};
+          .base = plan.base->form,
+          .ranks = plan.base->form.ranks,
+          .is_frozen = true};
 }
 
 CudaSinkOptions sink_options(const MemoryPlan& plan) {

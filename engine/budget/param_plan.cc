@@ -95,9 +95,11 @@ std::vector<offload::ParamUnit> base_units(const RunSpec& spec,
   std::vector<offload::ParamUnit> units;
   for (int unit = 0; unit < spec.model.units(); ++unit) {
     const UnitLayout& layout = spec.model.frozen(unit);
-    units.push_back({.name = layout.name,
-                     .elements = form.is_int8 ? form.bytes(layout) : layout.elements,
-                     .tier = base_tier(places[static_cast<std::size_t>(unit)])});
+    const std::uint64_t elements = form.shard(layout).elements;
+    const offload::Tier tier = base_tier(places[static_cast<std::size_t>(unit)]);
+    const bool is_empty = elements == 0 && tier == offload::Tier::kNvme;
+    units.push_back(
+        {.name = layout.name, .elements = elements, .tier = is_empty ? offload::Tier::kCpu : tier});
   }
   return units;
 }
@@ -111,9 +113,9 @@ ParamPlan plan_units(const RunSpec& spec, std::vector<offload::ParamUnit> units,
   std::uint64_t largest = 0;
   for (int unit = 0; unit < spec.model.units(); ++unit) {
     if (units[static_cast<std::size_t>(unit)].tier != offload::Tier::kNvme) continue;
-    const bool is_whole = spec.model.has_frozen();  // frozen parameters are not divided among ranks
-    largest = std::max(
-        largest, is_whole ? spec.model.base_layout(unit).elements : spec.shard(unit).elements);
+    const offload::RankPart ranks = spec.model.has_frozen() ? spec.base_ranks() : spec.ranks;
+    largest =
+        std::max(largest, offload::shard_of(spec.model.base_layout(unit).elements, ranks).elements);
   }
   options.units = std::move(units);
   const config::OffloadParam& asked = config.zero.offload_param;

@@ -53,6 +53,10 @@ struct RunSpec {
   offload::UnitShard shard(int unit) const {
     return offload::shard_of(model.layout(unit).elements, ranks);
   }
+  // Of what is frozen: at stage 3 as of what is trained, else each rank has all of it.
+  offload::RankPart base_ranks() const {
+    return config.zero.stage == 3 ? ranks : offload::RankPart();
+  }
   offload::Waves waves() const {
     const std::int64_t all = config.batch.accumulation;
     const std::int64_t asked = config.placement.wave_micro_batches;

@@ -33,17 +33,18 @@ void settle_params(const RunSpec& spec, std::vector<UnitPlacement>& places) {
   const OffloadDevice device = spec.config.zero.offload_param.device;
   const std::vector<bool> persistent = persistent_units(spec);
   const bool frozen = spec.model.has_frozen();
+  const bool shards = !frozen && shards_params(spec);  // frozen ones that stay are whole on each
   for (std::size_t unit = 0; unit < places.size(); ++unit) {
     UnitPlacement& place = places[unit];
     if (device != OffloadDevice::kAuto) {
       place.params_on_nvme = device == OffloadDevice::kNvme && !persistent[unit];
-      place.resident = device == OffloadDevice::kNone && !shards_params(spec);
+      place.resident = device == OffloadDevice::kNone && !shards;
     }
     const bool may_stay = spec.on_gpu && spec.trains();
     if (frozen)  // the ends have places of their own in any case: so the host needs no copy of them
       place.resident |= unit == 0 || unit + 1 == places.size();
     else
-      place.resident |= spec.ranks.world == 1 ? place.gpu_elements > 0 : !shards_params(spec);
+      place.resident |= spec.ranks.world == 1 ? place.gpu_elements > 0 : !shards;
     place.resident &= may_stay;
     if (frozen && place.resident) place.params_on_nvme = false;
   }

@@ -19,9 +19,10 @@ constexpr Key kKeys[] = {
      .field = SLUICE_FIELD(zero.stage),
      .default_json = "0",
      .range = {.minimum = 0, .maximum = 3},
-     .meaning = "what ranks divide among them: 1 optimizer state, 2 and gradients, 3 and "
-                "parameters. One rank has nothing to divide, so all stages train alike there, and "
-                "offload_* works in each"},
+     .meaning =
+         "what ranks divide among them: 1 optimizer state, 2 and gradients, 3 and "
+         "parameters, those beside which adapters are trained as well. One rank has nothing to "
+         "divide, so all stages train alike there, and offload_* works in each"},
     {.path = "zero_optimization.offload_param.device",
      .field = SLUICE_FIELD(zero.offload_param.device),
      .default_json = "\"none\"",

@@ -51,7 +51,7 @@ offload::PlacementRules rules_of(const RunSpec& spec, const MemoryPlan& sizes) {
   rules.params_on_nvme = !config.param_nvme_paths().empty();
   rules.params = tier_of(config.zero.offload_param.device);
   if (!on_gpu && rules.params == offload::Tier::kGpu) rules.params = offload::Tier::kCpu;
-  if (spec.ranks.world > 1)
+  if (spec.ranks.world > 1 && !spec.model.has_frozen())
     rules.resident = on_gpu && config.zero.stage < 3 ? Tristate::kOn : Tristate::kOff;
   rules.recompute = config.placement.recompute;
   rules.boundaries_to_cpu = config.placement.boundaries_to_cpu;
@@ -188,7 +188,7 @@ class Input {
         .name = layout.name,
         .elements = shard(layout).elements,
         .frozen_elements = question_.model.frozen(unit).elements,
-        .frozen_bytes = base_form_.bytes(question_.model.frozen(unit)),
+        .frozen_bytes = base_form_.shard_bytes(question_.model.frozen(unit)),
         .unpack_s = unpack_s(question_.model.frozen(unit)),
         .forward_s = micro_batches * seconds.forward_s,
         .recompute_s = recomputes ? micro_batches * seconds.recompute_s : 0,
@@ -196,7 +196,9 @@ class Input {
         .lenders = question_.model.lenders(unit),
         .params_stay_in_ram = persistent,
         .whole_elements = offload::gathered_elements(layout.elements, question_.ranks.world),
-        .reduce_s = reduce_s(layout, widths.grad)};
+        .reduce_s = reduce_s(layout, widths.grad),
+        .gathered_frozen_bytes =
+            base_form_.is_sharded() ? base_form_.gathered_bytes(question_.model.frozen(unit)) : 0};
     if (is_block) {
       const PassShape pass{.micro_batch = question_.config.batch.micro,
                            .tokens = question_.config.data.sequence_tokens,
@@ -220,8 +222,11 @@ class Input {
   // As many buffers as where all parameters are on NVMe: with fewer there the run may have more.
   int param_cache_units() const {
     std::uint64_t largest = 0;
-    for (int unit = 0; unit < question_.model.units(); ++unit)
-      largest = std::max(largest, shard(question_.model.base_layout(unit)).elements);
+    for (int unit = 0; unit < question_.model.units(); ++unit) {
+      const UnitLayout& layout = question_.model.base_layout(unit);
+      const bool is_whole = question_.model.has_frozen() && !base_form_.is_sharded();
+      largest = std::max(largest, is_whole ? layout.elements : shard(layout).elements);
+    }
     return param_cache_buffers(question_.config.zero.offload_param, largest);
   }
 

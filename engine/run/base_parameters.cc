@@ -30,6 +30,26 @@ std::uint64_t quantised_of(const offload::Int8Blocks& blocks, std::uint64_t firs
   return std::clamp(blocks.elements, first, first + count) - first;
 }
 
+// Bytes of a unit of which the host of this rank has consecutive ones.
+class HostPart {
+ public:
+  HostPart(std::span<std::byte> part, std::uint64_t first) : part_(part), first_(first) {}
+
+  bool has_of(std::uint64_t at, std::uint64_t count) const {
+    return at < first_ + part_.size() && at + count > first_;
+  }
+  void put(std::uint64_t at, std::span<const std::byte> bytes) const {
+    if (!has_of(at, bytes.size())) return;
+    const std::uint64_t begin = std::max(at, first_);
+    const std::uint64_t end = std::min(at + bytes.size(), first_ + part_.size());
+    std::copy_n(bytes.data() + (begin - at), end - begin, part_.data() + (begin - first_));
+  }
+
+ private:
+  const std::span<std::byte> part_;
+  const std::uint64_t first_;
+};
+
 // All of them are finite.
 Error too_large(const UnitLayout& unit) {
   return {ErrorCode::kCorrupt, "unit " + unit.name +
@@ -54,8 +74,9 @@ Result<std::unique_ptr<BaseParameters>> BaseParameters::create(const MemoryPlan&
       ParamOffloader::create(base_param_options(plan), {.reads = environment.drives->reads.get(),
                                                         .writes = environment.drives->writes.get(),
                                                         .executor = environment.executor}));
-  SLUICE_ASSIGN_OR_RETURN(base->made_, make_base_unit_parameters(
-                                           plan, base->layout_, *base->params_, environment.trace));
+  SLUICE_ASSIGN_OR_RETURN(
+      base->made_, make_base_unit_parameters(plan, base->layout_, *base->params_, environment.ranks,
+                                             environment.cuda_ranks, environment.trace));
   base->device_ = base->made_.get();
   return base;
 }
@@ -80,28 +101,40 @@ struct BaseParameters::Load {
   std::uint64_t done = 0;
 };
 
-// Elements [first, first + values.size()) of the unit, in the bytes that the host has of it. False
-// where 8 bits cannot hold them.
+// Elements [first, first + values.size()) of the unit, in the bytes that this rank's host has of
+// it, as far as they are among them. False where 8 bits cannot hold one of those.
 bool BaseParameters::put(const UnitLayout& unit, std::uint64_t first, std::span<const float> values,
                          std::span<std::byte> to) const {
+  const offload::UnitShard shard = form_.shard(unit);
+  const std::uint64_t end = first + values.size();
   if (!form_.is_int8) {
-    const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(form_.form));
-    offload::pack_parameters(form_.form, values, to.data() + first * width);
+    const std::uint64_t from = std::clamp(shard.first_element, first, end);
+    const std::uint64_t until = std::clamp(shard.end(), from, end);
+    if (from < until)
+      offload::pack_parameters(form_.form, values.subspan(from - first, until - from),
+                               to.data() + (from - shard.first_element) * form_.host_width());
     return true;
   }
   const offload::Int8Blocks blocks = form_.blocks(unit);
   const std::uint64_t quantised = quantised_of(blocks, first, values.size());
-  const std::uint64_t scale = first / offload::kInt8Block * sizeof(float);
-  if (quantised > 0 &&
-      !offload::quantise_int8(values.first(quantised),
-                              reinterpret_cast<std::int8_t*>(to.data() + first),
-                              reinterpret_cast<float*>(to.data() + blocks.scales_offset() + scale)))
-    return false;
-  if (quantised < values.size()) {
-    const std::uint64_t plain = first + quantised - blocks.elements;
-    offload::pack_parameters(form_.form, values.subspan(quantised),
-                             to.data() + blocks.plain_offset() + plain * blocks.plain_bytes);
+  const HostPart part(to, shard.first_element);
+  std::array<std::int8_t, offload::kInt8Block> numbers{};
+  float scale = 0;
+  for (std::uint64_t at = 0; at < quantised; at += offload::kInt8Block) {
+    const std::uint64_t number = first + at;
+    const std::uint64_t of_scale =
+        blocks.scales_offset() + number / offload::kInt8Block * sizeof(float);
+    if (!part.has_of(number, sizeof(numbers)) && !part.has_of(of_scale, sizeof(scale))) continue;
+    if (!offload::quantise_int8(values.subspan(at, numbers.size()), numbers.data(), &scale))
+      return false;
+    part.put(number, std::as_bytes(std::span(numbers)));
+    part.put(of_scale, std::as_bytes(std::span(&scale, 1)));
   }
+  if (quantised == values.size()) return true;
+  std::vector<std::byte> plain((values.size() - quantised) * blocks.plain_bytes);
+  offload::pack_parameters(form_.form, values.subspan(quantised), plain.data());
+  part.put(blocks.plain_offset() + (first + quantised - blocks.elements) * blocks.plain_bytes,
+           plain);
   return true;
 }
 
@@ -145,21 +178,23 @@ bool BaseParameters::in_pieces(std::uint64_t elements, const PieceWork& work) co
 }
 
 Status BaseParameters::load_unit(int unit, Load& load) {
+  const bool on_host = params_->on_host(unit);
   ParamOffloader::Lease lease;
-  if (params_->on_host(unit)) {
+  if (on_host) {
     SLUICE_ASSIGN_OR_RETURN(lease, params_->acquire(unit, ParamOffloader::Access::kReplace));
   }
   const UnitLayout& layout = layout_.layout(unit);
   const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(form_.form));
   const auto visit = [&](std::uint64_t first, std::span<const float> values) -> Status {
-    if (!lease) load.packed.resize(values.size() * width);
+    if (!on_host) load.packed.resize(values.size() * width);
     const bool done = in_pieces(values.size(), [&](std::uint64_t begin, std::uint64_t end) {
       const auto piece = values.subspan(begin, end - begin);
-      return lease ? put(layout, first + begin, piece, lease.bytes())
-                   : put_computed(layout, first + begin, piece, load.packed.data() + begin * width);
+      return on_host
+                 ? put(layout, first + begin, piece, lease.bytes())
+                 : put_computed(layout, first + begin, piece, load.packed.data() + begin * width);
     });
     if (!done) return too_large(layout);
-    if (!lease) SLUICE_RETURN_IF_ERROR(device_->fill_resident(unit, first * width, load.packed));
+    if (!on_host) SLUICE_RETURN_IF_ERROR(device_->fill_resident(unit, first * width, load.packed));
     load.done += values.size();
     return load.progress ? load.progress(load.done) : Status();
   };

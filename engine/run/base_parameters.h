@@ -1,6 +1,7 @@
 // BaseParameters: the frozen parameters of a model beside which adapters are trained. They are read
 // once, from a weights file, and never change: on the host, in RAM or a store of their own on NVMe,
-// or, for resident units, on the GPU alone.
+// or, for resident units, on the GPU alone. Every rank reads all of them; of what is sharded
+// (BaseForm) its host keeps this rank's part.
 //
 // Memory:  plan.base; load() works through some MiB.
 // Threads: one.
@@ -30,6 +31,8 @@ class BaseParameters {
     RunDrives* drives = nullptr;
     aio::Executor* executor = nullptr;
     TraceLog* trace = nullptr;
+    RankLink ranks = {};
+    CudaRankLink* cuda_ranks = nullptr;  // on GPUs
   };
   static Result<std::unique_ptr<BaseParameters>> create(const MemoryPlan& plan,
                                                         const ModelLayout& model,

@@ -27,7 +27,9 @@ Result<std::unique_ptr<ModelParameters>> ModelParameters::create(const MemoryPla
                             BaseParameters::create(plan, model,
                                                    {.drives = environment.drives,
                                                     .executor = environment.base_executor,
-                                                    .trace = environment.trace}));
+                                                    .trace = environment.trace,
+                                                    .ranks = environment.ranks,
+                                                    .cuda_ranks = environment.cuda_ranks}));
   }
   SLUICE_ASSIGN_OR_RETURN(
       made->trained_,

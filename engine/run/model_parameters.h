@@ -34,8 +34,8 @@ class ModelParameters {
     aio::Executor* executor = nullptr;
     aio::Executor* base_executor = nullptr;
     TraceLog* trace = nullptr;
-    RankLink ranks = {};                 // of trained parameters
-    CudaRankLink* cuda_ranks = nullptr;  // likewise, on GPUs
+    RankLink ranks = {};
+    CudaRankLink* cuda_ranks = nullptr;  // on GPUs
   };
   // Without content: load(), or whoever trains sets it.
   static Result<std::unique_ptr<ModelParameters>> create(const MemoryPlan& plan,

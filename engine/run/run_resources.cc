@@ -103,16 +103,18 @@ Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& p
                                                              const RankLink& ranks,
                                                              CudaRankLink* link, TraceLog* trace) {
   if (plan.cuda) return make_cuda_unit_parameters(model, slot_options(plan), params, link, trace);
-  return make_cpu_unit_parameters({.form = plan.types.form}, model, params, ranks);
+  return make_cpu_unit_parameters({.form = plan.types.form, .ranks = ranks.part}, model, params,
+                                  ranks);
 }
 
-Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(const MemoryPlan& plan,
-                                                                  const ModelLayout& base,
-                                                                  offload::ParamOffloader& params,
-                                                                  TraceLog* trace) {
+Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(
+    const MemoryPlan& plan, const ModelLayout& base, offload::ParamOffloader& params,
+    const RankLink& ranks, CudaRankLink* link, TraceLog* trace) {
+  const bool is_sharded = plan.base->form.is_sharded();
   if (plan.cuda)
-    return make_cuda_unit_parameters(base, base_slot_options(plan), params, nullptr, trace);
-  return make_cpu_unit_parameters(plan.base->form, base, params);
+    return make_cuda_unit_parameters(base, base_slot_options(plan), params,
+                                     is_sharded ? link : nullptr, trace);
+  return make_cpu_unit_parameters(plan.base->form, base, params, is_sharded ? ranks : RankLink());
 }
 
 }  // namespace sluice::engine

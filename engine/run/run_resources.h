@@ -47,9 +47,8 @@ Result<std::unique_ptr<UnitParameters>> make_unit_parameters(
     const MemoryPlan& plan, const ModelLayout& model, offload::ParamOffloader& params,
     const RankLink& ranks, CudaRankLink* link, TraceLog* trace = nullptr);
 // Likewise of the plan's base; `base` is its layout.
-Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(const MemoryPlan& plan,
-                                                                  const ModelLayout& base,
-                                                                  offload::ParamOffloader& params,
-                                                                  TraceLog* trace = nullptr);
+Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(
+    const MemoryPlan& plan, const ModelLayout& base, offload::ParamOffloader& params,
+    const RankLink& ranks, CudaRankLink* link, TraceLog* trace = nullptr);
 
 }  // namespace sluice::engine

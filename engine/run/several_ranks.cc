@@ -17,16 +17,6 @@
 
 namespace sluice::engine {
 
-Status check_ranks(const config::Config& config, int world) {
-  if (world == 1) return {};
-  const auto refused = [](const std::string& what) {
-    return Error(ErrorCode::kInvalidArgument, what + " on several ranks is not possible yet");
-  };
-  if (config.lora.rank > 0) return refused("training adapters (recipe.lora)");
-  if (config.run.hash_units) return refused("run.hash_units");
-  return {};
-}
-
 // One rank of a host removes what killed runs have left there, before any makes a store.
 Status TrainingRun::open_drives_in_turn() {
   const bool is_alone = ranks_.is_alone();

@@ -165,7 +165,6 @@ Status TrainingRun::make_device() {
 Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
                                                          const MemoryPlan& plan,
                                                          Communicator* link) {
-  SLUICE_RETURN_IF_ERROR(check_ranks(config, plan.ranks.world));
   std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan, link));
   run->model_ = make_model(configured_model(config, plan.cuda));
   SLUICE_ASSIGN_OR_RETURN(run->stored_configuration_,
@@ -414,6 +413,7 @@ StepOutcome TrainingRun::one_step() {
       trainer_->step(data_->training_batch(std::move(firsts), compute_device(plan_)));
   trainer_->count_samples(rows * micro_batches * static_cast<std::uint64_t>(ranks_.part.world));
   must(share_figures(outcome));
+  if (!outcome.skipped) trainer_->gather_unit_hashes();
   return outcome;
 }
 

@@ -32,9 +32,6 @@
 
 namespace sluice::engine {
 
-// kInvalidArgument: what this configuration asks for, and several ranks cannot do yet.
-Status check_ranks(const config::Config& config, int world);
-
 class TrainingRun {
  public:
   // `plan` is the one of this configuration. The state is not there yet: initialise().

@@ -18,6 +18,9 @@ class AdaptedUnitParameters final : public UnitParameters {
     if (is_adapted(unit)) SLUICE_RETURN_IF_ERROR(adapters_->prefetch(unit));
     return base_->prefetch(unit);
   }
+  bool prefetch_gathers() const override {
+    return base_->prefetch_gathers() || adapters_->prefetch_gathers();
+  }
 
   Result<const UnitViews*> acquire(int unit) override {
     SLUICE_ASSIGN_OR_RETURN(const UnitViews* const base, base_->acquire(unit));

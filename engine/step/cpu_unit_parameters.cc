@@ -46,14 +46,12 @@ CpuUnitParameters::CpuUnitParameters(const ModelLayout& model, const BaseForm& f
         std::make_unique<SlotStorage>(model.layout(unit), scalar_type(type), at::Device(at::kCPU));
   }
   if (!ranks.is_alone()) {
-    const GatheredPlaces places(model, type, ranks.part.world);
-    lender_ = zeroed(places.lender_bytes());
-    other_ = zeroed(places.other_bytes());
+    const GatheredPlaces places(model, form);
+    gathered_ = {zeroed(places.lender_bytes()), zeroed(places.other_bytes())};
   }
   if (!form.is_int8) return;
-  const UnpackedPlaces slots(model, type);
-  lender_ = zeroed(slots.lender_bytes());
-  other_ = zeroed(slots.other_bytes());
+  const UnpackedPlaces places(model, type);
+  unpacked_ = {zeroed(places.lender_bytes()), zeroed(places.other_bytes())};
 }
 
 Status CpuUnitParameters::prefetch(int unit) {
@@ -63,7 +61,7 @@ Status CpuUnitParameters::prefetch(int unit) {
 
 void* CpuUnitParameters::made_of(int unit, std::span<const std::byte> bytes) {
   const offload::Int8Blocks blocks = form_.blocks(model_.layout(unit));
-  auto* const to = static_cast<std::byte*>((model_.lends(unit) ? lender_ : other_).data_ptr());
+  std::byte* const to = place_of(unit, unpacked_);
   at::parallel_for(0, static_cast<std::int64_t>(blocks.elements / offload::kInt8Block),
                    kBlocksPerTask, [&](std::int64_t first, std::int64_t end) {
                      unpack_blocks(form_.form, blocks, bytes.data(), to,
@@ -75,35 +73,36 @@ void* CpuUnitParameters::made_of(int unit, std::span<const std::byte> bytes) {
   return to;
 }
 
-Result<void*> CpuUnitParameters::gathered(int unit, std::span<const std::byte> shard) {
-  const std::uint64_t width = offload::element_bytes(offload::compute_type(form_.form));
-  const std::uint64_t piece =
-      offload::shard_piece_elements(model_.layout(unit).elements, ranks_.part.world) * width;
-  auto* const to = static_cast<std::byte*>((model_.lends(unit) ? lender_ : other_).data_ptr());
-  const std::span<std::byte> all(to, piece * static_cast<std::uint64_t>(ranks_.part.world));
+std::byte* CpuUnitParameters::place_of(int unit, const Places& places) const {
+  return static_cast<std::byte*>((model_.lends(unit) ? places.lender : places.other).data_ptr());
+}
+
+// What the hosts of all ranks have of it.
+Result<std::span<std::byte>> CpuUnitParameters::gathered(int unit,
+                                                         std::span<const std::byte> shard) {
+  const std::span<std::byte> all(place_of(unit, gathered_),
+                                 form_.gathered_bytes(model_.layout(unit)));
+  const std::uint64_t piece = all.size() / static_cast<std::uint64_t>(ranks_.part.world);
   const std::span<std::byte> mine =
       all.subspan(piece * static_cast<std::uint64_t>(ranks_.part.rank), piece);
   std::copy(shard.begin(), shard.end(), mine.begin());
   Status done = ranks_.link->all_gather(mine, all);
   if (!done.ok())
     return std::move(done).error().with_context("gathering unit " + model_.layout(unit).name);
-  return static_cast<void*>(to);
+  return all;
 }
 
 Result<const UnitViews*> CpuUnitParameters::acquire(int unit) {
   Slot& slot = slots_[static_cast<std::size_t>(unit)];
   SLUICE_ASSIGN_OR_RETURN(slot.lease,
                           params_.acquire(unit, offload::ParamOffloader::Access::kRead));
+  std::span<std::byte> bytes = slot.lease.bytes();
   if (!ranks_.is_alone()) {
-    SLUICE_ASSIGN_OR_RETURN(void* const place, gathered(unit, slot.lease.bytes()));
-    slot.storage->acquire(place);
-    slot.lease.release();
-  } else if (form_.is_int8 && !slot.lease.bytes().empty()) {
-    slot.storage->acquire(made_of(unit, slot.lease.bytes()));
-    slot.lease.release();
-  } else {
-    slot.storage->acquire(slot.lease.bytes().data());
+    SLUICE_ASSIGN_OR_RETURN(bytes, gathered(unit, bytes));
   }
+  const bool is_packed = form_.is_int8 && !bytes.empty();
+  slot.storage->acquire(is_packed ? made_of(unit, bytes) : bytes.data());
+  if (is_packed || !ranks_.is_alone()) slot.lease.release();
   return &slot.storage->views();
 }
 

@@ -126,7 +126,8 @@ class CudaUnitParameters final : public UnitParameters {
   void* shard_place(int unit) const override {
     const Unit& it = units_[static_cast<std::size_t>(unit)];
     if (it.own_slot == kNobody) return it.shard;
-    return piece_in(slots_[static_cast<std::size_t>(it.own_slot)]->memory, unit);
+    void* const place = slots_[static_cast<std::size_t>(it.own_slot)]->memory;
+    return options_.is_frozen ? place : piece_in(place, unit);
   }
   Status read_shard(int unit, std::span<std::byte> to) const override {
     SLUICE_CHECK(shard_place(unit) != nullptr, "a unit that lives on the GPU");
@@ -189,8 +190,8 @@ class CudaUnitParameters final : public UnitParameters {
       unit_at(unit).own_slot = static_cast<int>(slots_.size());
       Slot& slot = add_slot(role_of(unit), place);
       slot.owner = unit;
-      if (link_ == nullptr && !options_.residency.has_host_state(unit))
-        slot.unit = unit;  // set and updated there
+      const bool updated_here = link_ == nullptr && !options_.residency.has_host_state(unit);
+      if (updated_here || options_.is_frozen) slot.unit = unit;  // set there
       place += place_bytes(model_.layout(unit), options_.type, options_.ranks.world);
     }
   }
@@ -209,13 +210,19 @@ class CudaUnitParameters final : public UnitParameters {
 
   // ---- shards
 
-  std::uint64_t width() const { return offload::element_bytes(options_.type); }
+  // Of what passes through slots: parameters, or bytes of a base in 8 bits.
+  std::uint64_t width() const {
+    return options_.base.is_int8 ? 1 : offload::element_bytes(options_.type);
+  }
+  std::uint64_t elements_of(int unit) const {
+    const UnitLayout& layout = model_.layout(unit);
+    return options_.base.is_int8 ? options_.base.host_elements(layout) : layout.elements;
+  }
   std::uint64_t shard_elements(int unit) const {
-    return offload::shard_of(model_.layout(unit).elements, options_.ranks).elements;
+    return offload::shard_of(elements_of(unit), options_.ranks).elements;
   }
   std::uint64_t piece_bytes(int unit) const {
-    return offload::shard_piece_elements(model_.layout(unit).elements, options_.ranks.world) *
-           width();
+    return offload::shard_piece_elements(elements_of(unit), options_.ranks.world) * width();
   }
   // Of a place where all of the unit is gathered: this rank's part.
   std::byte* piece_in(void* place, int unit) const {
@@ -310,7 +317,7 @@ class CudaUnitParameters final : public UnitParameters {
     const CudaCopySpan span(
         {.trace = trace_, .track = TraceTrack::kH2d, .name = name.c_str(), .bytes = from.size()},
         copies_.stream());
-    const cudaError_t copied = cudaMemcpyAsync(slot.memory, from.data(), from.size(),
+    const cudaError_t copied = cudaMemcpyAsync(shard_of(slot, unit), from.data(), from.size(),
                                                cudaMemcpyHostToDevice, copies_.stream());
     if (copied != cudaSuccess) {
       return Error(ErrorCode::kInternal, "copying the parameters of " + name +

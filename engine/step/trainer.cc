@@ -38,7 +38,8 @@ Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& s
                                       options.waves.count())),
       state_(state),
       saved_(static_cast<std::size_t>(parts.model->units())) {
-  if (options.hash_widths) update_units_.hash_units(*options.hash_widths);
+  if (options.hash_widths)
+    update_units_.hash_units(*options.hash_widths, /*by_itself=*/options.ranks.is_alone());
 }
 
 // The update's source is a member.
@@ -409,10 +410,17 @@ std::vector<LossSum> Trainer::evaluate(const StepBatch& batch) {
 }
 
 const std::vector<UnitHashes>& Trainer::unit_hashes() {
+  if (!options_.ranks.is_alone()) return update_units_.hashes();  // gathered by then
   for (int unit = 0; options_.hash_widths && unit < parts_.model->units(); ++unit)
     wait_for_update(unit);
   must(update_units_.hash_device_units(options_.residency));
   return update_units_.hashes();
+}
+
+void Trainer::gather_unit_hashes() {
+  if (!options_.hash_widths || options_.ranks.is_alone()) return;
+  for (int unit = 0; unit < parts_.model->units(); ++unit) wait_for_update(unit);
+  must(update_units_.hash_shards(options_.ranks, options_.residency));
 }
 
 void Trainer::drain() {

@@ -123,8 +123,11 @@ class Trainer {
   std::vector<LossSum> evaluate(const StepBatch& batch);
   // Every update applied, everything on its way written.
   void drain();
-  // Of the last applied step; waits for its update. Empty without options.hash_widths.
+  // Of the last applied step; waits for its update. Empty without options.hash_widths. With several
+  // ranks those that the first one has gathered last.
   const std::vector<UnitHashes>& unit_hashes();
+  // With several ranks: after an applied step, for all of them to call.
+  void gather_unit_hashes();
 
   const TrainState& state() const { return state_; }
   // Continues from there; between steps.

@@ -65,7 +65,7 @@ class UnitBinding final : public offload::UnitSource {
     return arrays;
   }
   void ready(int unit) noexcept override {
-    if (!hashes_.empty() && arrays_.gpu_grad == nullptr) hash(unit);
+    if (hashes_by_itself_ && arrays_.gpu_grad == nullptr) hash(unit);
     leases_[static_cast<std::size_t>(unit)].release();
     const std::int64_t now_ns = clock_.now_ns();
     if (trace_ != nullptr) {
@@ -79,8 +79,10 @@ class UnitBinding final : public offload::UnitSource {
 
   // Applies from the next step on. hashes() returns those of the last step once all of its units
   // are ready.
-  void hash_units(const Widths& widths) {
+  // `by_itself`: unless the parameters are shards.
+  void hash_units(const Widths& widths, bool by_itself) {
     widths_ = widths;
+    hashes_by_itself_ = by_itself;
     hashes_.resize(leases_.size());
     for (std::size_t unit = 0; unit < hashes_.size(); ++unit)
       hashes_[unit].unit = model_.layout(static_cast<int>(unit)).name;
@@ -89,11 +91,18 @@ class UnitBinding final : public offload::UnitSource {
   // Makes those of units that the device updates; once all units are ready. `residency` is the
   // run's.
   Status hash_device_units(const offload::UnitResidency& residency);
+  // With several ranks instead of all that, for all of them to call: those of whole units, whose
+  // shards pass through the first one.
+  Status hash_shards(const RankLink& ranks, const offload::UnitResidency& residency);
 
   // Of the last step that is done, from its first unit's begin to its last one's ready. Any thread.
   std::int64_t last_step_ns() const { return last_step_ns_.load(); }
 
  private:
+  // What this rank's shard of the unit is in the next forward, and its gradient.
+  Result<std::vector<std::byte>> shard_parameters(int unit, std::uint64_t elements,
+                                                  const offload::UnitResidency& residency);
+  Result<std::vector<std::byte>> shard_gradient(int unit, std::uint64_t elements);
   void hash(int unit) noexcept {
     const std::uint64_t elements = model_.layout(unit).elements;
     if (elements == 0) return;
@@ -112,7 +121,8 @@ class UnitBinding final : public offload::UnitSource {
   const SteadyClock clock_{};
   Widths widths_;
   std::vector<UnitHashes> hashes_;  // by unit; empty: unwanted. The working thread's, like the next
-  offload::UnitArrays arrays_;      // of the unit being worked on
+  bool hashes_by_itself_ = false;
+  offload::UnitArrays arrays_;  // of the unit being worked on
   std::int64_t begin_ns_ = 0;
   std::int64_t step_begin_ns_ = 0;
   std::atomic<std::int64_t> last_step_ns_{0};

@@ -103,11 +103,12 @@ void expect_passes(const ExpectedParts& parts, const offload::StepProgram& progr
 // by all of LibTorch's threads.
 //
 // Memory:  UnpackedPlaces of a base in 8 bits, GatheredPlaces with several ranks; else none.
-// With several ranks each has shards of trained units, which are gathered when a unit is acquired:
-// acquire() is then for all ranks to call, in one order.
+// With several ranks each has shards, which are gathered when a unit is acquired: acquire() is then
+// for all ranks to call, in one order.
 class CpuUnitParameters final : public UnitParameters {
  public:
-  // All but `form` must outlive it. `form`: is_int8 only for a base, of which every rank has all.
+  // All but `form` must outlive it. `form`: is_int8 only for a base; its ranks are those of
+  // `ranks`, which is alone where each has all of a unit.
   CpuUnitParameters(const ModelLayout& model, const BaseForm& form, offload::ParamOffloader& params,
                     const RankLink& ranks = {});
 
@@ -122,8 +123,13 @@ class CpuUnitParameters final : public UnitParameters {
     offload::ParamOffloader::Lease lease;
   };
 
-  // Into one of the two below.
-  Result<void*> gathered(int unit, std::span<const std::byte> shard);
+  struct Places {
+    at::Tensor lender;
+    at::Tensor other;
+  };
+
+  std::byte* place_of(int unit, const Places& places) const;
+  Result<std::span<std::byte>> gathered(int unit, std::span<const std::byte> shard);
   void* made_of(int unit, std::span<const std::byte> bytes);
 
   const ModelLayout& model_;
@@ -131,8 +137,8 @@ class CpuUnitParameters final : public UnitParameters {
   offload::ParamOffloader& params_;
   const RankLink ranks_;
   std::vector<Slot> slots_;  // by unit
-  at::Tensor lender_;        // of a base in 8 bits: UnpackedPlaces; of shards: GatheredPlaces
-  at::Tensor other_;
+  Places gathered_;          // of shards: GatheredPlaces
+  Places unpacked_;          // of a base in 8 bits: UnpackedPlaces
 };
 
 }  // namespace sluice::engine

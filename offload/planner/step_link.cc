@@ -25,8 +25,18 @@ void StepLink::update(int unit, TaskId gate) {
 }
 
 TaskId StepLink::gather(int unit, TaskId ready, TaskId free) {
+  return gather_bytes(unit, inputs_.whole_elements(unit) * inputs_.options.bytes.param, ready,
+                      free);
+}
+
+TaskId StepLink::gather_frozen(int unit, TaskId ready, TaskId free) {
+  return gather_bytes(unit, static_cast<double>(inputs_.unit(unit).gathered_frozen_bytes), ready,
+                      free);
+}
+
+TaskId StepLink::gather_bytes(int unit, double bytes, TaskId ready, TaskId free) {
   const RankGroup& ranks = inputs_.options.ranks;
-  const double bytes = inputs_.whole_elements(unit) * inputs_.options.bytes.param;
+  if (bytes == 0) return kNoTask;
   tasks_.count_received(received_bytes(ranks, bytes));
   add(StepTask::kGather, unit, gather_s(inputs_.speeds.link, ranks, bytes), ready, free);
   return last_;
@@ -35,6 +45,7 @@ TaskId StepLink::gather(int unit, TaskId ready, TaskId free) {
 TaskId StepLink::reduce(int unit, TaskId computed, TaskId stage) {
   const RankGroup& ranks = inputs_.options.ranks;
   const double bytes = inputs_.whole_elements(unit) * inputs_.options.bytes.sum;
+  if (bytes == 0) return computed;
   const auto at_once = static_cast<double>(inputs_.options.exchanged_bytes);
   const double calls = at_once > 0 ? std::max(std::ceil(bytes / at_once), 1.0) : 1;
   const int sums = sums_[static_cast<std::size_t>(unit)];

@@ -24,13 +24,16 @@ class StepLink {
 
   // Of the unit's shard, what is on the GPU: before it is gathered.
   void update(int unit, TaskId gate);
-  // Of all ranks' shards, once this one's is `ready` and its place is `free`.
+  // Of all ranks' shards of what is trained, once this one's is `ready` and its place is `free`.
+  // kNoTask: the unit has nothing of it.
   TaskId gather(int unit, TaskId ready, TaskId free);
+  TaskId gather_frozen(int unit, TaskId ready, TaskId free);  // likewise, of what is not
   // Of the ranks' sums, as often as units add to them, once the last is `computed`; their addition
   // and the cast, once there is a place for its result (`stage`).
   TaskId reduce(int unit, TaskId computed, TaskId stage);
 
  private:
+  TaskId gather_bytes(int unit, double bytes, TaskId ready, TaskId free);
   void add(StepTask kind, int unit, double work, TaskId first, TaskId second);
 
   const StepInputs& inputs_;

@@ -65,6 +65,8 @@ struct UnitCost {
   // the GPU, or of the host that computes, to add the ranks' sums of one use of it and cast them.
   std::uint64_t whole_elements = 0;
   double reduce_s = 0;
+  // Of the gathered unit's frozen parameters, where their bytes are those of a shard; else 0.
+  std::uint64_t gathered_frozen_bytes = 0;
 
   // What comes and goes: parameters that are trained beside frozen ones are few, and stay.
   bool is_frozen() const { return frozen_elements > 0; }

@@ -49,7 +49,19 @@ StepParams::CacheUse& StepParams::last_use(int unit) {
 
 TaskId StepParams::bring(int unit, TaskId gate, std::vector<int>& in_use) {
   in_use.push_back(unit);
-  if (link_.is_used()) return gather(unit, gate, in_use);
+  if (link_.is_used() && !inputs_.unit(unit).is_frozen()) return gather(unit, gate, in_use);
+  const TaskId brought =
+      gathers_frozen(unit) ? gather(unit, gate, in_use) : copy_in(unit, gate, in_use);
+  if (!link_.blocks()) return brought;
+  const TaskId gathered = link_.gather(unit, gate, brought);  // what is trained beside it
+  return gathered == kNoTask ? brought : gathered;
+}
+
+bool StepParams::gathers_frozen(int unit) const {
+  return inputs_.unit(unit).gathered_frozen_bytes > 0 && !inputs_.place(unit).resident;
+}
+
+TaskId StepParams::copy_in(int unit, TaskId gate, const std::vector<int>& in_use) {
   if (inputs_.place(unit).resident) return kNoTask;
   const auto there = std::find_if(slots_.begin(), slots_.end(),
                                   [unit](const Slot& slot) { return slot.unit == unit; });
@@ -83,28 +95,35 @@ TaskId StepParams::gather(int unit, TaskId gate, const std::vector<int>& in_use)
     there->last_use = ++uses_;
     return there->gathered;
   }
-  const double elements = inputs_.host_elements(unit);
-  const bool on_nvme = inputs_.place(unit).params_on_nvme && elements > 0;
+  const bool frozen = inputs_.unit(unit).is_frozen();
+  const auto all = [&](TaskId ready, TaskId free) {
+    return frozen ? link_.gather_frozen(unit, ready, free) : link_.gather(unit, ready, free);
+  };
+  const double bytes = frozen ? inputs_.param_bytes(unit)
+                              : inputs_.host_elements(unit) * inputs_.options.bytes.param;
+  const bool on_nvme = inputs_.place(unit).params_on_nvme && bytes > 0;
   const TaskId in_host_memory = on_nvme ? read(unit) : kNoTask;
   TaskId ready = in_host_memory == kNoTask ? gate : in_host_memory;
   if (!stays) {
-    const TaskId gathered = link_.gather(unit, ready, gate);
+    const TaskId gathered = all(ready, gate);
     if (on_nvme) last_use(unit).to_gpu = gathered;
     return gathered;
   }
   Slot& slot = slot_for(in_use, turns_of(unit));
-  if (elements > 0) {
-    ready = tasks_.add(StepTask::kParamsIn, unit, elements * inputs_.options.bytes.param,
-                       {gate, slot.used, in_host_memory, kNoTask});
+  if (bytes > 0) {
+    ready =
+        tasks_.add(StepTask::kParamsIn, unit, bytes, {gate, slot.used, in_host_memory, kNoTask});
     if (on_nvme) last_use(unit).to_gpu = ready;
   }
-  slot.gathered = link_.gather(unit, ready, slot.used);
+  slot.gathered = all(ready, slot.used);
   slot.unit = unit;
   slot.last_use = ++uses_;
   return slot.gathered;
 }
 
-void StepParams::prefetch(int unit, TaskId gate) { gather(unit, gate, {}); }
+void StepParams::prefetch(int unit, TaskId gate) {
+  if (!inputs_.unit(unit).is_frozen() || gathers_frozen(unit)) gather(unit, gate, {});
+}
 
 StepParams::Slot& StepParams::slot_for(const std::vector<int>& in_use, int of) {
   Slot* best = nullptr;
@@ -118,10 +137,18 @@ StepParams::Slot& StepParams::slot_for(const std::vector<int>& in_use, int of) {
 }
 
 TaskId StepParams::refresh(int unit, TaskId gate, TaskId brought) {
-  if (link_.is_used()) return brought;  // with it
+  const bool frozen = inputs_.unit(unit).is_frozen();
+  if (link_.is_used() && !frozen) return brought;  // with it
   const UnitPlacement& place = inputs_.place(unit);
   const double elements = inputs_.host_elements(unit);
-  const bool frozen = inputs_.unit(unit).is_frozen();
+  if (link_.is_beside_compute()) {
+    const TaskId ready =
+        elements > 0 ? tasks_.add(StepTask::kParamsIn, unit, elements * inputs_.options.bytes.param,
+                                  {gate, kNoTask, kNoTask, kNoTask})
+                     : gate;
+    const TaskId gathered = link_.gather(unit, ready, brought);
+    return gathered == kNoTask ? brought : gathered;
+  }
   if (!(place.resident || frozen) || elements == 0 || !inputs_.has_bus()) return brought;
   const bool on_nvme = place.params_on_nvme && !frozen;
   const TaskId in_host_memory = on_nvme ? read(unit) : kNoTask;

@@ -57,6 +57,8 @@ class StepParams {
   Slot& slot_for(const std::vector<int>& in_use, int of);
   int turns_of(int unit) const;
   TaskId gather(int unit, TaskId gate, const std::vector<int>& in_use);
+  bool gathers_frozen(int unit) const;
+  TaskId copy_in(int unit, TaskId gate, const std::vector<int>& in_use);
   CacheUse& last_use(int unit);
 
   const StepInputs& inputs_;

@@ -27,6 +27,11 @@ def free_port():
         return listener.getsockname()[1]
 
 
+LLAMA = [f"--set=model.{setting}" for setting in (
+    "preset=custom", "family=llama", "architecture=qwen3", "kv_heads=1", "head_dim=16",
+    "ffn_multiplier=3", "dropout=0")]
+
+
 class Ranks(SluiceRuns):
     def setUp(self):
         super().setUp()
@@ -107,21 +112,59 @@ class Ranks(SluiceRuns):
         self.assertEqual(list((self.path / "drive").glob("*")), [])
 
     def test_have_the_same_bits_of_a_llama_in_waves_at_each_stage(self):
-        llama = [f"--set=model.{setting}" for setting in (
-            "preset=custom", "family=llama", "architecture=qwen3", "kv_heads=1", "head_dim=16",
-            "ffn_multiplier=3", "dropout=0")]
         steps = ["--steps", 20, "--set=train_batch_size=8", "--set=run.checkpoint_at_end=false",
                  "--set=run.checkpoint_every=0"]
-        self.train(1, "--out", "one", *llama, *steps, "--save-weights", "one.safetensors")
+        self.train(1, "--out", "one", *LLAMA, *steps, "--save-weights", "one.safetensors")
         for number, (world, more) in enumerate((
                 (2, ["--set=zero_optimization.stage=0"]),
                 (4, ["--set=zero_optimization.stage=1", "--set=placement.wave_micro_batches=1"]),
                 (2, ["--set=zero_optimization.stage=2", "--set=placement.wave_micro_batches=2"]),
                 (4, self.on_nvme()))):
-            self.train(world, "--out", f"run{number}", *llama, *steps, *more, "--save-weights",
+            self.train(world, "--out", f"run{number}", *LLAMA, *steps, *more, "--save-weights",
                        f"{number}.safetensors")
             self.assertEqual(self.weights(f"{number}.safetensors"), self.weights("one.safetensors"),
                              more)
+
+    def test_train_the_same_adapters_and_go_on_on_any_number(self):
+        lora = [*LLAMA, "--set=recipe.lora.rank=4", "--set=recipe.lora.dropout=0.1",
+                "--set=optimizer.params.lr=0.02", "--set=run.hash_units=true"]
+        on_nvme = [*self.on_nvme(),
+                   "--set=zero_optimization.stage3_param_persistence_threshold=0"]
+        self.train(1, "--out", "run1", *lora, "--save-weights", "1.safetensors")
+        one = self.weights("1.safetensors")
+        losses = [step["loss"] for step in self.metrics("run1")]
+        self.sluice("export", self.path / "run1", self.path / "exported1")
+        shards = ["--set=zero_optimization.stage=3"]  # of the base
+        for world, more in ((2, on_nvme), (4, shards)):
+            self.train(world, "--out", f"run{world}", *lora, *more, "--save-weights",
+                       f"{world}.safetensors")
+            self.assertEqual(self.weights(f"{world}.safetensors"), one)
+            self.assertEqual([step["loss"] for step in self.metrics(f"run{world}")], losses)
+            self.sluice("export", self.path / f"run{world}", self.path / f"exported{world}")
+            for name in ("adapter_model.safetensors", "adapter_config.json"):
+                self.assertEqual(self.weights(f"exported{world}/{name}"),
+                                 self.weights(f"exported1/{name}"))
+        # Unit by unit, too.
+        hashes = [[step["unit_hashes"] for step in self.metrics(f"run{world}")]
+                  for world in (1, 2, 4)]
+        self.assertEqual(len(hashes[0]), len(losses))
+        self.assertTrue(any(int(part, 16) for text in hashes[0][-1].values()
+                            for part in text.split(":")))
+        self.assertEqual(hashes[1], hashes[0])
+        self.assertEqual(hashes[2], hashes[0])
+        for begun, world, more in ((4, 1, []), (1, 2, [*on_nvme, *shards])):
+            told = self.train(world, "--out", f"run{begun}", "--resume=step-000000002",
+                              "--set-aside-later", "--save-weights", "again.safetensors",
+                              "--force", *lora, *more)
+            self.assertIn("continuing from", told)
+            self.assertEqual(self.weights("again.safetensors"), one, f"{begun} to {world}")
+        self.assertEqual(list((self.path / "drive").glob("*")), [])
+        # Beside another base they do not continue, on any number.
+        ranks = self.start(2, "--out", "run4", "--resume", "--steps", 6, *lora,
+                           "--set=model.init_seed=7")
+        told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
+        self.assertEqual(ranks[0].returncode, 2, told)
+        self.assertIn("trained beside other weights", told[0])
 
     def test_have_the_same_bits_with_any_share_of_the_lanes(self):
         twelve = ["--set=run.lanes=12", "--set=train_batch_size=12"]

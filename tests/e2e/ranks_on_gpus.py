@@ -91,6 +91,33 @@ class RanksOnGpus(SluiceRuns):
                 self.assertEqual(self.train(2, f"two{number}", [*LLAMA, *self.placed(place)]), one)
         print(f"{len(PLACES)} cases")
 
+    def test_train_the_adapters_of_one_wherever_things_are(self):
+        lora = [*LLAMA, "recipe.lora.rank=8", "recipe.lora.dropout=0.1",
+                "zero_optimization.stage3_param_persistence_threshold=0"]
+        cases = 0
+        for bits in (16, 8):
+            of_base = [*lora, f"recipe.lora.base_bits={bits}"]
+            one = self.train(1, f"one-{bits}", [*of_base, *self.placed("in RAM")])
+            for place in PLACES:
+                with self.subTest(bits=bits, place=place):
+                    two = self.train(2, f"two-{cases}", [*of_base, *self.placed(place)])
+                    self.assertEqual(two, one)
+                    cases += 1
+        waves = [*lora, *self.placed("in RAM"), "placement.wave_micro_batches=1"]
+        self.assertEqual(self.train(2, "waves", waves), self.train(1, "one-waves", waves))
+        print(f"{cases + 1} cases")
+        self.assertEqual(list((self.path / "drive").glob("*")), [])
+
+    def test_go_on_with_adapters_from_each_others_checkpoints(self):
+        settings = [*LLAMA, "recipe.lora.rank=8", *self.placed("in RAM")]
+        straight = self.train(1, "straight", settings)
+        for begun, goes_on in ((1, 2), (2, 1), (2, 2)):
+            name = f"{begun}-{goes_on}"
+            self.train(begun, name, settings)
+            again = self.train(goes_on, name, settings, "--resume=step-000000010",
+                               "--set-aside-later")
+            self.assertEqual(again, straight, name)
+
     def test_two_hosts_have_the_bits_of_one(self):
         """This machine as two, each with a GPU: what they exchange goes through sockets."""
         (self.path / "hosts").write_text(f"{socket.gethostname()} slots=1\nsecond slots=1\n",

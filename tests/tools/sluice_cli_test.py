@@ -336,8 +336,7 @@ class Plan(Program):
                 ([*CARD, "--gpus", 2, "--network-gb-per-s", 10], "name them with --hosts"),
                 ([*CARD, "--gpus", 2, "--link-gb-per-s", 0], "--link-gb-per-s"),
                 ([*CARD, "--gpus", 64, "--hosts", 2048], "at most can be planned for"),
-                (["--gpus", 2, "--set", "run.device=cpu"], "describe a GPU"),
-                ([*CARD, "--gpus", 2, "--set", "run.hash_units=true"], "on several ranks")):
+                (["--gpus", 2, "--set", "run.device=cpu"], "describe a GPU")):
             with self.subTest(words=words):
                 self.assertIn(told, self.refused(*demo, *words))
 

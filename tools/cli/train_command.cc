@@ -128,7 +128,6 @@ Result<Wanted> check(const TrainOptions& options, const engine::RankContext& con
   SLUICE_ASSIGN_OR_RETURN(wanted.resolved, resolve(config_options, LookAtData::kYes));
   config::Config& config = wanted.resolved.config;
   watchdog.set_limit_s(config.run.io_watchdog_s);
-  SLUICE_RETURN_IF_ERROR(engine::check_ranks(config, context.world));
   if (options.ranks.gpus > 0 && !engine::uses_cuda(config)) {
     return Error(ErrorCode::kInvalidArgument,
                  "--gpus " + std::to_string(options.ranks.gpus) +

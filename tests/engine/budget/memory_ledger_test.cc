@@ -95,6 +95,7 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
     if (!spec_.on_gpu) {
       EXPECT_EQ(amounts.host.gradients,
                 planned_cpu_sink_bytes(model_, plan.types.gradient, plan.sums, plan.ranks));
+      expect_slots_of_the_host(plan, amounts);
       return;
     }
     const SlotFootprint slots = SlotFootprint::of(model_, slot_options(plan));
@@ -112,6 +113,16 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
     EXPECT_EQ(amounts.host.unit_inputs,
               (inputs ? UnitInputPlan(model_, *inputs).host_bytes() : 0U) -
                   spill.units.size() * unit_bytes);
+  }
+
+  // Where several ranks gather what is trained, and what comes of a base in 8 bits.
+  void expect_slots_of_the_host(const MemoryPlan& plan, const MemoryAmounts& amounts) const {
+    const offload::ElementType type = plan.types.compute();
+    std::uint64_t slots = 0;
+    if (plan.ranks.world > 1) slots += GatheredPlaces(model_, type, plan.ranks.world).bytes();
+    if (plan.base) slots += GatheredPlaces(model_.base(), plan.base->form).bytes();
+    if (plan.base && plan.base->form.is_int8) slots += UnpackedPlaces(model_.base(), type).bytes();
+    EXPECT_EQ(amounts.host.param_slots, slots);
   }
 
   const config::Config config_;
@@ -258,6 +269,44 @@ INSTANTIATE_TEST_SUITE_P(
               "gradient_accumulation_steps=4", "placement.wave_micro_batches=1"},
              true,
              {.rank = 0, .world = 2}},
+        Case{"adapters_gpus_stage_3",
+             kAdapters + std::vector<std::string>{"zero_optimization.stage=3", "run.lanes=4",
+                                                  "gradient_accumulation_steps=4"},
+             true,
+             {.rank = 3, .world = 4}},
+        Case{"adapters_gpus_stage_1_int8_waves",
+             kAdapters + kInt8 +
+                 std::vector<std::string>{"zero_optimization.stage=1",
+                                          "zero_optimization.offload_param.device=cpu",
+                                          "run.lanes=2", "gradient_accumulation_steps=4",
+                                          "placement.wave_micro_batches=1"},
+             true,
+             {.rank = 0, .world = 2}},
+        Case{"adapters_gpus_stage_3_int8_nvme",
+             kAdapters + kInt8 +
+                 std::vector<std::string>{"zero_optimization.stage=3", "run.lanes=2",
+                                          "zero_optimization.offload_param.device=nvme",
+                                          "gradient_accumulation_steps=2"},
+             true,
+             {.rank = 1, .world = 2}},
+        Case{"adapters_int8_shards_of_four_hosts",
+             kAdapters + kInt8 +
+                 std::vector<std::string>{"zero_optimization.stage=3", "run.device=cpu",
+                                          "run.lanes=4", "gradient_accumulation_steps=4"},
+             false,
+             {.rank = 3, .world = 4}},
+        Case{"adapters_of_four_hosts",
+             kAdapters + std::vector<std::string>{"run.device=cpu", "run.lanes=4",
+                                                  "gradient_accumulation_steps=4"},
+             false,
+             {.rank = 1, .world = 4}},
+        Case{"adapters_int8_nvme_of_two_hosts",
+             kAdapters + kInt8 +
+                 std::vector<std::string>{"run.device=cpu", "run.lanes=2",
+                                          "gradient_accumulation_steps=2",
+                                          "zero_optimization.offload_param.device=nvme"},
+             false,
+             {.rank = 1, .world = 2}},
         Case{"nvme_nvme", devices("nvme", "nvme")}, Case{"none_none", devices("none", "none")},
         Case{"cpu_nvme", devices("cpu", "nvme")}, Case{"none_cpu", devices("none", "cpu")},
         Case{"persistent",

@@ -40,8 +40,11 @@ TEST(RankPlans, CountWhatTheMemoryPlanOfEachRankCounts) {
   const std::uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   RandomPlaces random(seed);
-  for (const std::string stage : {"zero_optimization.stage=3", "zero_optimization.stage=1"}) {
-    const config::Config config = on_four({stage});
+  const std::vector<std::string> adapters = {"model.preset=qwen2.5-1.5b", "recipe.lora.rank=8"};
+  const std::vector<std::string> stage3 = {"zero_optimization.stage=3"};
+  const std::vector<std::string> stage1 = {"zero_optimization.stage=1"};
+  for (const auto& overrides : {stage3, stage1, adapters + stage3, adapters + stage1}) {
+    const config::Config config = on_four(overrides);
     const ModelLayout model = configured_layout(config, true);
     ProbeReport machine;
     machine.units = UnitTimes(model);
@@ -58,7 +61,8 @@ TEST(RankPlans, CountWhatTheMemoryPlanOfEachRankCounts) {
       const auto first = whole.options(model, {.rank = 0, .world = 4}, true);
       ASSERT_TRUE(first.ok());
       RankPlaces places{.places = first->places, .block_slots = input->step.slots()};
-      for (offload::UnitPlacement& place : places.places) place.resident = config.zero.stage < 3;
+      for (offload::UnitPlacement& place : places.places)
+        if (!model.has_frozen()) place.resident = config.zero.stage < 3;
       TierBytes most;
       for (int rank = 0; rank < 4; ++rank) {
         const auto options = places.options(model, {.rank = rank, .world = 4}, true);
@@ -124,6 +128,26 @@ TEST(RankPlans, KeepAllOfAUnitWhereTheStageSaysSo) {
   EXPECT_TRUE(std::all_of(plan.placement.places.begin(), plan.placement.places.end(),
                           [](const offload::UnitPlacement& place) { return place.resident; }));
   EXPECT_GT(plan.placement.prediction.link_bytes, 0);
+}
+
+// Of what a host has of the base, and what passes between ranks: at stage 3 a quarter, and each
+// pass gathers it; else all, and no more than the adapters' shards and sums is exchanged.
+TEST(RankPlans, DivideTheBaseOfAdaptersAtStageThreeAlone) {
+  const std::vector<std::string> adapters = {"model.preset=qwen3-8b", "recipe.lora.rank=16",
+                                             "zero_optimization.offload_param.device=cpu"};
+  const RunPlan whole = planned(
+      on_four(adapters + std::vector<std::string>{"zero_optimization.stage=2"}), options_of(kFour));
+  const RunPlan shards = planned(
+      on_four(adapters + std::vector<std::string>{"zero_optimization.stage=3"}), options_of(kFour));
+  ASSERT_TRUE(whole.placement.fits && shards.placement.fits);
+  const auto host_bytes = [](const RunPlan& plan) {
+    return static_cast<double>(plan.memory.host.front().bytes);
+  };
+  EXPECT_NEAR(host_bytes(shards), host_bytes(whole) / 4, 0.01 * host_bytes(whole));
+  const double blocks_bytes = host_bytes(whole);  // the ends stay on the GPUs
+  EXPECT_LT(whole.placement.prediction.link_bytes, 0.1 * blocks_bytes);
+  EXPECT_NEAR(shards.placement.prediction.link_bytes - whole.placement.prediction.link_bytes,
+              0.75 * 2 * blocks_bytes, 0.1 * blocks_bytes);
 }
 
 TEST(RankGrowth, BeginsWithOneRankAndEndsWithThePlan) {

@@ -20,6 +20,7 @@ struct Outcome {
   double validation = 0;
   std::vector<float> masters;
   std::vector<float> saved;  // masters and moments, as a checkpoint has them
+  std::vector<UnitHashes> hashes;
 
   bool operator==(const Outcome&) const = default;
 };
@@ -59,6 +60,8 @@ Outcome train_rank(TrainingRun& run) {
     const StepOutcome step = run.step();
     outcome.losses.push_back(step.loss);
     outcome.norm = step.grad_norm;
+    const std::vector<UnitHashes>& hashes = run.trainer().unit_hashes();
+    outcome.hashes.insert(outcome.hashes.end(), hashes.begin(), hashes.end());
   }
   outcome.validation = run.evaluate();
   outcome.masters = masters_of(run);
@@ -168,6 +171,12 @@ std::vector<RankVariant> rank_variants() {
       "zero_optimization.offload_param.device=nvme",
       "zero_optimization.stage3_param_persistence_threshold=0",
       "zero_optimization.sub_group_size=1000", "placement.boundaries_to_nvme=on"};
+  std::vector<std::string> int8_shards_on_nvme = on_nvme;
+  int8_shards_on_nvme.emplace_back("zero_optimization.stage=3");
+  int8_shards_on_nvme.emplace_back("recipe.lora.base_bits=8");
+  std::vector<std::string> hashed_on_nvme = on_nvme;
+  hashed_on_nvme.emplace_back("run.hash_units=true");
+  hashed_on_nvme.emplace_back("bf16.enabled=false");
   return {
       {"bf16", {}},
       {"fp32", {"bf16.enabled=false"}, true},
@@ -177,6 +186,16 @@ std::vector<RankVariant> rank_variants() {
       {"onNvme", on_nvme, true},
       {"groups", kInGroups},
       {"waves", {"placement.wave_micro_batches=1"}},
+      {"hashed", {"run.hash_units=true"}},
+      {"hashedFp32OnNvme", hashed_on_nvme},
+      {"adapters", of_adapters({"run.hash_units=true"}), true},
+      {"adaptersOnNvme", of_adapters(on_nvme)},
+      {"adaptersBesideInt8",
+       of_adapters({"recipe.lora.base_bits=8", "placement.wave_micro_batches=1"})},
+      {"adaptersBesideShards", of_adapters({"zero_optimization.stage=3"}), true},
+      {"adaptersBesideInt8ShardsOnNvme", of_adapters(int8_shards_on_nvme)},
+      {"adaptersBesideFp32Shards",
+       of_adapters({"zero_optimization.stage=3", "bf16.enabled=false"})},
       {"twelveLanes", {"run.lanes=12"}, false, {2, 3, 4, 6}, 12},
       {"twelveLanesInWaves", {"run.lanes=12", "placement.wave_micro_batches=1"}, false, {2, 4}, 12},
       {"sixLanesOfTwo", {"run.lanes=6"}, false, {2, 3}, 12},
