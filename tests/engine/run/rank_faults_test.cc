@@ -71,7 +71,7 @@ class FaultyRanks {
                 "zero_optimization.offload_param.device=nvme",
                 "zero_optimization.stage3_param_persistence_threshold=0"}) {}
 
-  // From the newest checkpoint, if there is one, to a step later, saved, with the weights and trace.
+  // From the newest checkpoint, if there is one, to a step later, saved, with weights and trace.
   std::vector<End> run(int victim, const CallFault& fault) {
     std::vector<RankPlace> places;
     for (int rank = 0; rank < kWorld; ++rank)
