@@ -161,11 +161,20 @@ class Life:
         os.kill(self.number_of(victim), signal.SIGKILL)
         while self.process.poll() is None or any(map(runs, self.ranks.values())):
             took_s = time.monotonic() - begin
-            check(took_s < ENDS_WITHIN_S,
-                  f"{took_s:.1f} s after {victim} was killed others still run:\n{self.text}")
+            check(took_s < ENDS_WITHIN_S, f"{took_s:.1f} s after {victim} was killed others still run:"
+                                          f"\n{self.text}{self._doings()}")
             time.sleep(0.01)
         self.end()
         return time.monotonic() - begin
+
+    def _doings(self):
+        """What the threads of who still runs wait for in the kernel."""
+        text = ""
+        for process in filter(runs, [self.process.pid, *self.ranks.values()]):
+            waits = [f"{(it / 'comm').read_text().strip()} in {(it / 'wchan').read_text()}"
+                     for it in Path(f"/proc/{process}/task").iterdir()]
+            text += f"process {process}, rank {rank_of(process)}: {', '.join(waits)}\n"
+        return text
 
     def end(self):
         self.process.wait(PATIENCE_S)

@@ -232,7 +232,8 @@ int wait_for_all(std::vector<Child> children) {
       const int code = exit_code_of_status(status);
       if (code != 0) grace.begin();
       if (code != 0 && !grace.has_asked()) report_end(child, status);
-      if (!grace.has_asked()) (&child == children.data() ? first_code : other_code) = code;
+      int& counts = &child == children.data() ? first_code : other_code;
+      if (counts == 0 && !grace.has_asked()) counts = code;
       child.process = 0;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
