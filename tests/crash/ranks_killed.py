@@ -171,9 +171,13 @@ class Life:
         """What the threads of who still runs wait for in the kernel."""
         text = ""
         for process in filter(runs, [self.process.pid, *self.ranks.values()]):
-            waits = [f"{(it / 'comm').read_text().strip()} in {(it / 'wchan').read_text()}"
-                     for it in Path(f"/proc/{process}/task").iterdir()]
-            text += f"process {process}, rank {rank_of(process)}: {', '.join(waits)}\n"
+            text += f"process {process}, rank {rank_of(process)}:"
+            try:
+                for thread in Path(f"/proc/{process}/task").iterdir():
+                    text += f" {(thread / 'comm').read_text().strip()} {(thread / 'wchan').read_text()}"
+            except OSError:
+                text += " ends just now"
+            text += "\n"
         return text
 
     def end(self):
