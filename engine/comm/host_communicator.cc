@@ -240,17 +240,13 @@ class HostCommunicator final : public Communicator {
     return options.codec == nullptr ? Status() : options.codec->decode(sent, bytes, nullptr);
   }
 
-  // By dissemination: after round k, a rank knows of the 2^(k+1) ranks up to itself.
+  // Everyone with everyone, as all_gather: who waits here waits for those who have not come, and
+  // names them. By dissemination, in log2(size) rounds, it might name one that waits as well.
   Status do_barrier(ProcessGroup group) override {
     SLUICE_RETURN_IF_ERROR(health());
-    for (std::size_t distance = 1; distance < size(group); distance *= 2) {
-      const std::size_t to = (own(group) + distance) % size(group);
-      const std::size_t from = (own(group) + size(group) - distance) % size(group);
-      sends_.assign(1, {members(group).world_ranks[to], {}});
-      receives_.assign(1, {members(group).world_ranks[from], {}});
-      SLUICE_RETURN_IF_ERROR(exchange(CollectiveKind::kBarrier, group, 0));
-    }
-    return {};
+    return with_all(
+        CollectiveKind::kBarrier, group, 0, [](std::size_t) { return ConstBytes(); },
+        [](std::size_t) { return MutableBytes(); });
   }
 
   // The parts of a codec's workspace: a decoded piece, what is sent, and what is received.

@@ -8,7 +8,6 @@ environment's SLUICE.
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import socket
@@ -16,15 +15,8 @@ import subprocess
 import time
 import unittest
 
-from sluice_runs import SLUICE, WAIT_S, SluiceRuns
-
-LANES = 4
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        return listener.getsockname()[1]
+from rank_runs import RankRuns, free_port
+from sluice_runs import SLUICE, WAIT_S
 
 
 LLAMA = [f"--set=model.{setting}" for setting in (
@@ -32,58 +24,7 @@ LLAMA = [f"--set=model.{setting}" for setting in (
     "ffn_multiplier=3", "dropout=0")]
 
 
-class Ranks(SluiceRuns):
-    def setUp(self):
-        super().setUp()
-        self.tokens("text.bin", 3000, seed=3)
-        (self.path / "drive").mkdir()
-        self.config = self.write_run({
-            "train_batch_size": LANES, "train_micro_batch_size_per_gpu": 1,
-            "bf16": {"enabled": True},
-            "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
-            "model": {"layers": 2, "hidden": 32, "heads": 2, "context": 16, "vocab": 512,
-                      "dropout": 0.1},
-            "data": {"train": [str(self.path / "text.bin")], "dtype": "uint16"},
-            "budget": {"nvme_paths": [str(self.path / "drive")]},
-            "run": {"steps": 4, "device": "cpu", "cpu_threads": 1, "lanes": LANES,
-                    "checkpoint_every": 2, "deterministic": True}})
-
-    def start(self, world, *words, file_limits=None):
-        """The processes, in order of their ranks; `file_limits`: of some, in bytes."""
-        port, ranks = free_port(), []
-        for rank in range(world):
-            variables = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank,
-                         "LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "localhost",
-                         "MASTER_PORT": port} if world > 1 else {}
-            ranks.append(subprocess.Popen(
-                [SLUICE, "train", str(self.config), *map(str, words)], cwd=self.path,
-                env={**os.environ, **{key: str(value) for key, value in variables.items()}},
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                text=True, preexec_fn=self.limited(rank, file_limits or {})))
-            self.addCleanup(ranks[-1].wait)
-            self.addCleanup(ranks[-1].kill)
-        return ranks
-
-    @staticmethod
-    def limited(rank, file_limits):
-        def limit():
-            if rank in file_limits:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (file_limits[rank],) * 2)
-        return limit
-
-    def train(self, world, *words, code=0):
-        """What the first rank said; the others say nothing."""
-        ranks = self.start(world, *words)
-        told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
-        self.assertEqual(ranks[0].returncode, code, told)
-        for rank, text in zip(ranks[1:], told[1:]):
-            self.assertEqual(rank.returncode, min(code, 1), text)
-            self.assertEqual(text.strip(), "")
-        return told[0]
-
-    def weights(self, name):
-        return (self.path / name).read_bytes()
-
+class Ranks(RankRuns):
     def test_have_the_same_bits_and_go_on_on_any_number(self):
         for world in (1, 2, 4):
             self.train(world, "--out", f"run{world}", "--save-weights", f"{world}.safetensors")
@@ -207,9 +148,6 @@ class Ranks(SluiceRuns):
         self.assertIn("File too large", told[0])
         self.assertEqual(
             sorted(path.name for path in (self.path / "run/checkpoints").iterdir()), before)
-
-    def checkpoints(self, run):
-        return sorted(path.name for path in (self.path / run / "checkpoints").iterdir())
 
     def test_a_full_disk_of_one_rank_costs_the_checkpoint_of_all(self):
         self.train(1, "--out", "run", "--steps", 2)
@@ -410,17 +348,6 @@ class Ranks(SluiceRuns):
                               stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         self.assertEqual(half.returncode, 2, half.stderr)
         self.assertIn("LOCAL_RANK", half.stderr)
-
-    @staticmethod
-    def on_nvme():
-        return [f"--set=zero_optimization.offload_{what}.device=nvme"
-                for what in ("optimizer", "param")]
-
-    def wait_for(self, condition):
-        end = time.monotonic() + WAIT_S
-        while not condition():
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.05)
 
 
 if __name__ == "__main__":

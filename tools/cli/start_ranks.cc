@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <spawn.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,12 +34,36 @@ namespace sluice::tools {
 namespace {
 
 constexpr const char* kListener = "SLUICE_LISTENER";  // the first rank's: a descriptor
-constexpr const char* kStarted = "SLUICE_STARTED_RANK";
+constexpr const char* kStarter = "SLUICE_STARTER";    // a rank's: it ends with what holds this pipe
 constexpr const char* kHostRanks = "SLUICE_HOST_RANKS";  // of run_hosts(), for another host
 
 Error system_error(const char* what) {
   return Error(ErrorCode::kIo, std::string(what) + ": " + std::strerror(errno));
 }
+
+// What this process starts has one end of it, and sees the other close when this process ends: at
+// once, and whenever it looks. The kernel's parent-death signal would be lost to a rank that has
+// not asked for it yet, and comes more than once from a process with several threads, where the
+// second SIGTERM is one to stop immediately.
+struct Lifeline {
+  int held = -1;
+  int handed = -1;
+
+  Lifeline() = default;
+  Lifeline(const Lifeline&) = delete;
+  Lifeline& operator=(const Lifeline&) = delete;
+  ~Lifeline() {
+    if (held >= 0) close(held);
+    if (handed >= 0) close(handed);
+  }
+  Status open() {
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) return system_error("pipe");
+    handed = ends[0];
+    held = ends[1];
+    return {};
+  }
+};
 
 // A free port of this machine, which nothing else gets before the first rank listens there.
 struct Listener {
@@ -93,7 +116,13 @@ class Variables {
   std::vector<std::string> all_;
 };
 
-Variables environment_of(const HostRanks& ranks, int local, int listener) {
+// The descriptors that a rank is given: -1 for none.
+struct HandedDown {
+  int lifeline = -1;
+  int listener = -1;
+};
+
+Variables environment_of(const HostRanks& ranks, int local, const HandedDown& handed) {
   Variables variables;
   const auto set = [&](const char* name, const auto& value) {
     if constexpr (std::is_integral_v<std::decay_t<decltype(value)>>)
@@ -107,19 +136,21 @@ Variables environment_of(const HostRanks& ranks, int local, int listener) {
   set("LOCAL_WORLD_SIZE", ranks.count);
   set("MASTER_ADDR", ranks.master_address);
   set("MASTER_PORT", ranks.master_port);
-  set(kStarted, 1);
-  if (listener >= 0 && local == 0) set(kListener, listener);
+  set(kStarter, handed.lifeline);
+  if (handed.listener >= 0) set(kListener, handed.listener);
   return variables;
 }
 
 // In a process group of its own: a terminal's Ctrl-C reaches this process alone.
 // `words` name a program of PATH, or by its path. Zero, or an error's number.
-int start(std::vector<std::string> words, Variables variables, int listener, pid_t& process) {
+int start(std::vector<std::string> words, Variables variables, const HandedDown& handed,
+          pid_t& process) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   // The same number: what closed it there does not any more.
-  if (listener >= 0) posix_spawn_file_actions_adddup2(&actions, listener, listener);
+  for (const int descriptor : {handed.lifeline, handed.listener})
+    if (descriptor >= 0) posix_spawn_file_actions_adddup2(&actions, descriptor, descriptor);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t none{};
@@ -145,7 +176,21 @@ int exit_code_of_status(int status) {
 struct Child {
   pid_t process = 0;  // 0: it has ended
   std::string host;   // empty: a rank of this one
+  int rank = 0;       // of this host
 };
+
+// What a rank that has ended did not say itself.
+void report_end(const Child& child, int status) {
+  if (!child.host.empty()) {
+    std::cerr << "host " << child.host << ": its ranks ended with exit code "
+              << exit_code_of_status(status) << "\n";
+  } else if (WIFSIGNALED(status)) {
+    const int number = WTERMSIG(status);
+    std::cerr << "rank " << child.rank << " was ended by signal " << number << " ("
+              << ::strsignal(number) << ")"  // NOLINT(concurrency-mt-unsafe): this thread alone
+              << (number == SIGKILL ? ", as the kernel does when memory runs out" : "") << "\n";
+  }
+}
 
 // Who is left after one has failed knows of it within seconds, unless it still waits for all to
 // come; then it is asked to end, and at last made to.
@@ -186,9 +231,9 @@ int wait_for_all(std::vector<Child> children) {
       if (!runs(child) || waitpid(child.process, &status, WNOHANG) != child.process) continue;
       const int code = exit_code_of_status(status);
       if (code != 0) grace.begin();
-      if (code != 0 && !child.host.empty())
-        std::cerr << "host " << child.host << ": its ranks ended with exit code " << code << "\n";
-      if (!grace.has_asked()) (&child == children.data() ? first_code : other_code) = code;
+      if (code != 0 && !grace.has_asked()) report_end(child, status);
+      int& counts = &child == children.data() ? first_code : other_code;
+      if (counts == 0 && !grace.has_asked()) counts = code;
       child.process = 0;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -203,17 +248,17 @@ Error not_started(const std::string& what, int failed, std::vector<Child> starte
   return Error(ErrorCode::kNotFound, what + " cannot be started: " + std::strerror(failed));
 }
 
-// `listener`: the first one's, or -1.
-Status start_local(std::vector<std::string> words, const HostRanks& ranks, int listener,
+// `handed`: the listener is the first one's.
+Status start_local(std::vector<std::string> words, const HostRanks& ranks, HandedDown handed,
                    std::vector<Child>& children) {
   words.front() = "/proc/self/exe";
   for (int local = 0; local < ranks.count; ++local) {
+    const int rank = ranks.first + local;
     pid_t process = 0;
-    const int failed =
-        start(words, environment_of(ranks, local, listener), local == 0 ? listener : -1, process);
-    if (failed != 0)
-      return not_started("rank " + std::to_string(ranks.first + local), failed, children);
-    children.push_back({.process = process, .host = {}});
+    const int failed = start(words, environment_of(ranks, local, handed), handed, process);
+    if (failed != 0) return not_started("rank " + std::to_string(rank), failed, children);
+    children.push_back({.process = process, .host = {}, .rank = rank});
+    handed.listener = -1;
   }
   return {};
 }
@@ -273,6 +318,15 @@ Status check_hosts(const std::vector<engine::HostSlots>& hosts) {
   return {};
 }
 
+// In a variable; -1: it is not set.
+int descriptor_of(const char* variable) {
+  const char* const named = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): at the start
+  const std::string_view text(named == nullptr ? "" : named);
+  int descriptor = -1;
+  std::from_chars(text.data(), text.data() + text.size(), descriptor);
+  return descriptor;
+}
+
 }  // namespace
 
 Result<std::vector<std::string>> own_words() {
@@ -291,6 +345,8 @@ Result<std::vector<std::string>> own_words() {
 Result<int> run_ranks(const std::vector<std::string>& words, int ranks) {
   Listener listener;
   SLUICE_RETURN_IF_ERROR(listener.open());
+  Lifeline lifeline;
+  SLUICE_RETURN_IF_ERROR(lifeline.open());
   std::vector<Child> children;
   SLUICE_RETURN_IF_ERROR(start_local(words,
                                      {.first = 0,
@@ -298,7 +354,7 @@ Result<int> run_ranks(const std::vector<std::string>& words, int ranks) {
                                       .world = ranks,
                                       .master_address = "127.0.0.1",
                                       .master_port = listener.port},
-                                     listener.socket, children));
+                                     {lifeline.handed, listener.socket}, children));
   return wait_for_all(std::move(children));
 }
 
@@ -312,17 +368,19 @@ Result<int> run_hosts(const std::vector<std::string>& words,
   ranks.world =
       std::accumulate(hosts.begin(), hosts.end(), 0,
                       [](int sum, const engine::HostSlots& host) { return sum + host.slots; });
+  Lifeline lifeline;
+  SLUICE_RETURN_IF_ERROR(lifeline.open());
   std::vector<Child> children;
   for (const engine::HostSlots& host : hosts) {
     ranks.count = host.slots;
     if (ranks.first == 0) {
-      SLUICE_RETURN_IF_ERROR(start_local(words, ranks, /*listener=*/-1, children));
+      SLUICE_RETURN_IF_ERROR(start_local(words, ranks, {.lifeline = lifeline.handed}, children));
     } else {
       std::vector<std::string> command = shell;
       command.push_back(host.host);
       SLUICE_ASSIGN_OR_RETURN(command.emplace_back(), remote_line(words, ranks));
       pid_t process = 0;
-      const int failed = start(std::move(command), Variables(), -1, process);
+      const int failed = start(std::move(command), Variables(), {}, process);
       if (failed != 0)
         return not_started(shell.front() + ", for host " + host.host + ",", failed, children);
       children.push_back({.process = process, .host = host.host});
@@ -353,20 +411,23 @@ Result<std::optional<HostRanks>> ranks_of_this_host() {
 
 Result<int> run_host_ranks(const std::vector<std::string>& words, const HostRanks& ranks) {
   unsetenv(kHostRanks);  // NOLINT(concurrency-mt-unsafe): at the start
+  Lifeline lifeline;
+  SLUICE_RETURN_IF_ERROR(lifeline.open());
   std::vector<Child> children;
-  SLUICE_RETURN_IF_ERROR(start_local(words, ranks, /*listener=*/-1, children));
+  SLUICE_RETURN_IF_ERROR(start_local(words, ranks, {.lifeline = lifeline.handed}, children));
   return wait_for_all(std::move(children));
 }
 
 int begin_as_rank() {
-  if (std::getenv(kStarted) == nullptr) return -1;  // NOLINT(concurrency-mt-unsafe): at the start
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  const char* const named = std::getenv(kListener);  // NOLINT(concurrency-mt-unsafe): likewise
-  if (named == nullptr) return -1;
-  const std::string_view text(named);
-  int socket = -1;
-  std::from_chars(text.data(), text.data() + text.size(), socket);
-  return socket;
+  const int lifeline = descriptor_of(kStarter);
+  if (lifeline < 0) return -1;
+  std::thread([lifeline] {
+    char none = 0;
+    while (read(lifeline, &none, 1) < 0 && errno == EINTR) {
+    }
+    kill(getpid(), SIGTERM);
+  }).detach();
+  return descriptor_of(kListener);
 }
 
 }  // namespace sluice::tools

@@ -16,8 +16,9 @@ namespace sluice::tools {
 Result<std::vector<std::string>> own_words();
 
 // Starts so many of them and waits for all. An interrupt of this process is the first rank's to
-// answer; if this process goes, so do they. The exit code is the first rank's, or 1 where only
-// another one failed. Errors: kNotFound where one cannot be started; then none stays.
+// answer; if this process goes, so do they. A rank that a signal ends is named on standard error.
+// The exit code is the first rank's, or 1 where only another one failed. Errors: kNotFound where
+// one cannot be started; then none stays.
 Result<int> run_ranks(const std::vector<std::string>& words, int ranks);
 
 // Those of one host, of a run that has more: neighbours in the world.
@@ -48,6 +49,7 @@ Result<std::optional<HostRanks>> ranks_of_this_host();
 Result<int> run_host_ranks(const std::vector<std::string>& words, const HostRanks& ranks);
 
 // In a rank that was started so, at the beginning: a socket that listens for the others, or -1.
+// From here on it gets one SIGTERM when the process that started it ends, or has ended already.
 int begin_as_rank();
 
 }  // namespace sluice::tools

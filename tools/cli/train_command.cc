@@ -301,10 +301,11 @@ Result<SetUp> set_up(const Wanted& wanted, const RunFolder& folder, const Resume
   return made;
 }
 
-// Of the first rank, or the only one.
+// Of the first rank, or the only one. Where it ends with a code that is not 0 and has said why,
+// `reason` is what to tell the others.
 Result<int> run(const TrainOptions& options, const CLI::App& app,
                 const engine::RankContext& context, engine::Communicator* link,
-                aio::IoWatchdog& watchdog) {
+                aio::IoWatchdog& watchdog, std::string& reason) {
   const ResumeCommand command = [&](const std::string& name, const std::string& more) {
     return resume_command(app, name, more);
   };
@@ -341,7 +342,9 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
                        .weight_dtype = wanted.weight_dtype,
                        .planned = planned ? &*planned : nullptr,
                        .again = begin_again(app, wanted.entry, from)};
-  return at_work(train_and_finish(work));
+  const Result<int> ended = train_and_finish(work);
+  if (!ended.ok()) reason = ended.error().message();
+  return at_work(ended);
 }
 
 Result<int> run_rank(const TrainOptions& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
@@ -357,9 +360,10 @@ Result<int> run_rank(const TrainOptions& options, const CLI::App& app, aio::IoWa
     return error;
   };
   try {
-    auto done = run(options, app, launch.context, link.get(), watchdog);
+    std::string reason = "the first rank has ended";
+    auto done = run(options, app, launch.context, link.get(), watchdog, reason);
     if (!done.ok()) return failed(std::move(done).error());
-    if (link && *done != 0) link->abort("the first rank has ended");  // before there was a run
+    if (link && *done != 0) link->abort(reason);
     return done;
   } catch (const std::exception& error) {
     return failed(error_of(error));

@@ -44,6 +44,15 @@ std::string describe(const engine::SavedCheckpoint& saved) {
   return text + ")";
 }
 
+// After "because"; of several ranks the error says which one, and where.
+std::string why_not_saved(const engine::SavedCheckpoint& saved, bool has_other_ranks) {
+  const Error& error = saved.status.error();
+  if (saved.directory_lost) return "the run's folder was not where it was";
+  if (has_other_ranks) return "of " + error.message();
+  if (error.error_number() == EFBIG) return "the limit on a file's size was reached (ulimit -f)";
+  return error.code() == ErrorCode::kNoSpace ? "the disk was full" : "the disk was read-only";
+}
+
 void warn_unless_pruned(const Status& pruned) {
   if (!pruned.ok()) log::warning("older checkpoints stay: " + pruned.error().message());
 }
@@ -204,11 +213,7 @@ Status TrainSession::report_failure(const engine::SavedCheckpoint& saved) {
                                          aio::describe_drive(saved.path));
   }
   ++failed_saves_;
-  why_not_saved_ = saved.directory_lost ? "the run's folder was not where it was"
-                   : error.error_number() == EFBIG
-                       ? "the limit on a file's size was reached (ulimit -f)"
-                   : is_full ? "the disk was full"
-                             : "the disk was read-only";
+  why_not_saved_ = why_not_saved(saved, parts_.run->has_other_ranks());
   log::warning(name + " was not saved: " + error.message() + ". Training continues");
   return {};
 }

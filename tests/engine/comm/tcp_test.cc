@@ -116,6 +116,30 @@ TEST(Tcp, NamesARankThatDoesNotCallWhatOthersDo) {
   }
 }
 
+// Of five, one never comes, and one later than the rest: it waits as they do, and is not named.
+TEST(Tcp, NamesTheRankThatNeverReachesABarrier) {
+  constexpr int kMissing = 1;
+  constexpr int kLate = 2;
+  auto options = options_of(places_of(std::array{5}));
+  for (TcpOptions& of_rank : options) of_rank.collective_timeout = milliseconds(600);
+  std::vector<Status> ends(5);
+  in_threads(options, [&](int rank, Communicator& comm) {
+    ASSERT_TRUE(comm.barrier().ok());
+    Status& end = ends[static_cast<std::size_t>(rank)];
+    if (rank == kMissing) {
+      while (comm.health().ok()) std::this_thread::sleep_for(milliseconds(5));
+      end = comm.health();
+      return;
+    }
+    if (rank == kLate) std::this_thread::sleep_for(milliseconds(200));
+    end = comm.barrier();
+  });
+  for (const Status& end : ends) {
+    EXPECT_THAT(message_of(end), HasSubstr("barrier: rank "));
+    EXPECT_THAT(message_of(end), testing::EndsWith("waited 600 ms for rank 1"));
+  }
+}
+
 TEST(Tcp, NamesARankThatLeftWithoutSayingWhy) {
   std::vector<Status> ends(3);
   in_threads(options_of(places_of(std::array{3})), [&](int rank, Communicator& comm) {

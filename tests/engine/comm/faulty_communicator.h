@@ -1,0 +1,73 @@
+// FaultyCommunicator: another one, of which one call fails as if its transport had: the others are
+// told, and this rank's calls return that error from there on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/comm/communicator.h"
+
+namespace sluice::engine {
+
+struct CallFault {
+  std::uint64_t nth = 0;  // of the calls, from 1; 0: none
+  // It fails once it is done: what it has brought is there, and the other ranks go on.
+  bool after = false;
+};
+
+class FaultyCommunicator final : public Communicator {
+ public:
+  // `inner` must outlive it.
+  FaultyCommunicator(Communicator& inner, const CallFault& fault) : inner_(inner), fault_(fault) {}
+
+  // Names of the collectives in the order of the calls.
+  const std::vector<std::string>& calls() const { return calls_; }
+
+  int rank(ProcessGroup group) const override { return inner_.rank(group); }
+  int world_size(ProcessGroup group) const override { return inner_.world_size(group); }
+  bool deterministic() const override { return inner_.deterministic(); }
+  Status finish(void* stream) override { return inner_.finish(stream); }
+  void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
+  Status health() const override { return inner_.health(); }
+
+ private:
+  Status do_all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                       const CollectiveOptions& options) override {
+    return call("all_gather", [&] { return inner_.all_gather(mine, all, options); });
+  }
+  Status do_reduce_scatter(std::span<const float> all, std::span<float> mine,
+                           const CollectiveOptions& options) override {
+    return call("reduce_scatter", [&] { return inner_.reduce_scatter(all, mine, options); });
+  }
+  Status do_all_reduce(std::span<float> values, ReduceOp op,
+                       const CollectiveOptions& options) override {
+    return call("all_reduce", [&] { return inner_.all_reduce(values, op, options); });
+  }
+  Status do_broadcast(std::span<std::byte> bytes, int root,
+                      const CollectiveOptions& options) override {
+    return call("broadcast", [&] { return inner_.broadcast(bytes, root, options); });
+  }
+  Status do_all_to_all(std::span<const std::byte> sent, std::span<std::byte> received,
+                       const CollectiveOptions& options) override {
+    return call("all_to_all", [&] { return inner_.all_to_all(sent, received, options); });
+  }
+  Status do_barrier(ProcessGroup group) override {
+    return call("barrier", [&] { return inner_.barrier(group); });
+  }
+
+  template <typename Do>
+  Status call(const char* name, const Do& collective) {
+    calls_.emplace_back(name);
+    if (calls_.size() != fault_.nth) return collective();
+    if (fault_.after) static_cast<void>(collective());
+    inner_.abort(std::string(name) + ": the cable was pulled");
+    return inner_.health();
+  }
+
+  Communicator& inner_;
+  const CallFault fault_;
+  std::vector<std::string> calls_;
+};
+
+}  // namespace sluice::engine

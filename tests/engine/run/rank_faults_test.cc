@@ -1,0 +1,207 @@
+// Training on two ranks with a fault at each of their collectives, in steps, evaluation, saves and
+// resuming: both end by the name of the rank and of what it called, nothing stays behind, and the
+// checkpoint before is whole and is continued from.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <filesystem>
+#include <iterator>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "aio/log.h"
+#include "engine/checkpoint/verify_checkpoint.h"
+#include "engine/run/run_checkpoints.h"
+#include "tests/engine/comm/faulty_communicator.h"
+#include "tests/engine/comm/tcp_ranks.h"
+#include "tests/engine/run/run_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using testing::HasSubstr;
+
+constexpr int kWorld = 2;
+// Ranks wait 20 s for each other's calls: who has ended by then was told.
+constexpr seconds kEndsWithin{10};
+
+class SilentLog {
+ public:
+  SilentLog() {
+    log::set_sink([](log::Level, std::string_view) {});
+  }
+  ~SilentLog() { log::set_sink({}); }
+  SilentLog(const SilentLog&) = delete;
+  SilentLog& operator=(const SilentLog&) = delete;
+};
+
+std::ptrdiff_t entries(const std::string& folder) {
+  return std::distance(std::filesystem::directory_iterator(folder), {});
+}
+
+// What a process has that a run may leave behind.
+struct Held {
+  std::ptrdiff_t descriptors = entries("/proc/self/fd");
+  std::ptrdiff_t threads = entries("/proc/self/task");
+
+  bool operator==(const Held&) const = default;
+};
+
+void must_be(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.error().message());
+}
+
+// How each rank's part of a run ended, and what it called.
+struct End {
+  std::string error;  // empty: well
+  std::vector<std::string> calls;
+};
+
+class FaultyRanks {
+ public:
+  FaultyRanks()
+      : small_({"gradient_accumulation_steps=1", "run.lanes=2", "model.layers=1",
+                "data.dtype=uint16", "run.eval_batches=2",
+                "zero_optimization.offload_optimizer.device=nvme",
+                "zero_optimization.offload_param.device=nvme",
+                "zero_optimization.stage3_param_persistence_threshold=0"}) {}
+
+  // From the newest checkpoint, if there is one, to a step later, saved, with weights and trace.
+  std::vector<End> run(int victim, const CallFault& fault) {
+    std::vector<RankPlace> places;
+    for (int rank = 0; rank < kWorld; ++rank)
+      places.push_back({.host = "here", .local_rank = rank});
+    std::vector<End> ends(kWorld);
+    const auto begin = steady_clock::now();
+    const auto met = in_threads(options_of(places), [&](int rank, Communicator& link) {
+      FaultyCommunicator faulty(link, rank == victim ? fault : CallFault());
+      End& end = ends[static_cast<std::size_t>(rank)];
+      try {
+        train({rank, kWorld}, faulty);
+      } catch (const std::exception& error) {
+        end.error = error.what();
+        link.abort(end.error);
+      }
+      // What happens after the last that a run reports shows here alone.
+      if (end.error.empty() && !link.health().ok()) end.error = link.health().error().message();
+      end.calls = faulty.calls();
+    });
+    for (const Status& status : met) EXPECT_OK(status);
+    EXPECT_LT(steady_clock::now() - begin, kEndsWithin);
+    EXPECT_EQ(entries(small_.drives().front()), 0) << "stores are left";
+    return ends;
+  }
+
+  // Complete, with nothing damaged; -1: there is none.
+  std::int64_t newest_step() {
+    if (!std::filesystem::exists(checkpoints())) return -1;
+    const auto backend = aio::make_backend({}).value();
+    const auto queue = aio::make_queue_or_die(*backend, {});
+    const auto newest = CheckpointFolder(*queue, checkpoints()).newest();
+    EXPECT_OK(newest);
+    if (!newest.ok() || !*newest) return -1;
+    const auto report = verify_checkpoint(*queue, (*newest)->path, {});
+    EXPECT_OK(report);
+    EXPECT_TRUE(report->damaged.empty()) << (*newest)->path;
+    return report->step;
+  }
+  void remove_step(std::int64_t step) {
+    const auto backend = aio::make_backend({}).value();
+    const auto queue = aio::make_queue_or_die(*backend, {});
+    std::filesystem::remove_all(CheckpointFolder(*queue, checkpoints()).path_of(step));
+  }
+
+ private:
+  std::string directory() const { return small_.config(kWorld).run.dir; }
+  std::string checkpoints() const { return RunCheckpoints::folder_of(directory()); }
+
+  void begin(TrainingRun& run) {
+    CheckpointFolder folder(*run.drives().reads, checkpoints());
+    const auto newest = folder.newest();
+    must_be(newest.status());
+    if (*newest) {
+      auto reader = CheckpointReader::open(*run.drives().reads, (*newest)->path, {});
+      must_be(reader.status());
+      must_be(run.resume(**reader, {}));
+    } else {
+      must_be(run.initialise({}));
+    }
+    must_be(run.begin_together());
+  }
+
+  void train(const offload::RankPart& part, Communicator& link) {
+    const auto run = small_.make({.ranks = part}, &link);
+    run->trace().start({.first_step = 1, .last_step = 100});
+    begin(*run);
+    if (part.rank > 0) return must_be(run->follow());
+    run->step();
+    run->evaluate();
+    auto checkpoints =
+        RunCheckpoints::create(*run, *run->drives().saves, {.directory = directory()});
+    must_be(checkpoints.status());
+    must_be((*checkpoints)->save({}));
+    must_be((*checkpoints)->finished().at(0).status);
+    must_be(run->save_weights(small_.folder().file("weights.safetensors"), DType::kF32));
+    must_be(run->write_trace(small_.folder().file("trace.json")));
+  }
+
+  const SmallRun small_;
+};
+
+// Tries every `stride`-th call of each rank: before or once it is done, in turn.
+void fail_calls(std::uint64_t stride, bool begins_after) {
+  const SilentLog silent;
+  FaultyRanks ranks;
+  for (const End& end : ranks.run(0, {})) ASSERT_EQ(end.error, "");
+  ASSERT_EQ(ranks.newest_step(), 1);
+  const std::vector<End> whole = ranks.run(0, {});  // resumed
+  for (const End& end : whole) ASSERT_EQ(end.error, "");
+  ASSERT_EQ(ranks.newest_step(), 2);
+  ranks.remove_step(2);
+  const Held before;
+  std::map<std::string, int> points;
+  for (int victim = 0; victim < kWorld; ++victim) {
+    const std::vector<std::string>& calls = whole[static_cast<std::size_t>(victim)].calls;
+    for (std::uint64_t nth = 1; nth <= calls.size(); nth += stride) {
+      const CallFault fault{.nth = nth, .after = (nth / stride % 2 == 1) != begins_after};
+      const std::string name = "rank " + std::to_string(victim);
+      SCOPED_TRACE(name + ", call " + std::to_string(nth) + " of " + std::to_string(calls.size()) +
+                   (fault.after ? ", once done" : ""));
+      const std::vector<End> ends = ranks.run(victim, fault);
+      for (int rank = 0; rank < kWorld; ++rank) {
+        const std::string& error = ends[static_cast<std::size_t>(rank)].error;
+        EXPECT_THAT(error, HasSubstr(calls[nth - 1] + ": the cable was pulled")) << "rank " << rank;
+        if (rank != victim) {
+          EXPECT_THAT(error, HasSubstr(name + " (here) ended the run"));
+        }
+      }
+      EXPECT_EQ(Held().descriptors, before.descriptors);
+      EXPECT_EQ(Held().threads, before.threads);
+      const std::int64_t step = ranks.newest_step();
+      EXPECT_TRUE(step == 1 || step == 2) << step;
+      if (step == 2) ranks.remove_step(2);
+      ++points[calls[nth - 1]];
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+  for (const End& end : ranks.run(0, {})) EXPECT_EQ(end.error, "");
+  EXPECT_EQ(ranks.newest_step(), 2);
+  std::string tried;
+  for (const auto& [name, count] : points) tried += " " + std::to_string(count) + " " + name;
+  std::cout << "calls that failed:" << tried << "\n";
+}
+
+TEST(RankFaults, EndBothRanksByNameAtAnyCollective) { fail_calls(3, false); }
+
+TEST(LongRankFaults, EndBothRanksByNameAtEveryCollective) {
+  fail_calls(1, false);
+  fail_calls(1, true);
+}
+
+}  // namespace
+}  // namespace sluice::engine
