@@ -4,7 +4,7 @@
 # The wheel's own find_package(Torch) ends with an error where no CUDA toolkit is installed, so the
 # libraries are linked directly; wheel and LibTorch archive have the same folders.
 #
-# Sets SLUICE_TORCH_VERSION, and SLUICE_TORCH_PYTHON to the interpreter that can import this torch;
+# Sets SLUICE_TORCH_VERSION, SLUICE_TORCH_LIB, the folder of its libraries, and SLUICE_TORCH_PYTHON to the interpreter that can import this torch;
 # empty for an archive.
 
 set(own $ENV{CMAKE_PREFIX_PATH})
@@ -38,6 +38,7 @@ if(NOT torch_config)
 endif()
 get_filename_component(torch_root "${torch_config}/../../../.." ABSOLUTE)
 set(torch_lib "${torch_root}/lib")
+set(SLUICE_TORCH_LIB "${torch_lib}")
 set(SLUICE_TORCH_PYTHON "")
 if(EXISTS "${torch_root}/../../../../bin/python" AND EXISTS "${torch_root}/__init__.py")
   get_filename_component(SLUICE_TORCH_PYTHON "${torch_root}/../../../../bin" ABSOLUTE)
