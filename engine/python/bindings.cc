@@ -10,6 +10,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -116,13 +117,31 @@ py::dict memory_of(const ModuleRun& run) {
   return tiers;
 }
 
-// Calls Python for the tensors of a unit, from whichever thread wants them.
-ModuleRun::UnitValues values_from(const py::function& values) {
-  return [&values](int unit) {
-    const py::gil_scoped_acquire gil;
-    return values(unit).cast<std::vector<at::Tensor>>();
-  };
-}
+// Calls Python for the tensors of a unit, from whichever thread wants them. What it raises must not
+// leave an executor's thread: it is kept, and raised once that work has ended.
+class PythonValues {
+ public:
+  explicit PythonValues(const py::function& values) : values_(values) {}
+
+  ModuleRun::UnitValues get() {
+    return [this](int unit) {
+      const py::gil_scoped_acquire gil;
+      try {
+        return values_(unit).cast<std::vector<at::Tensor>>();
+      } catch (...) {
+        raised_ = std::current_exception();
+        return std::vector<at::Tensor>();
+      }
+    };
+  }
+  void raise() const {
+    if (raised_) std::rethrow_exception(raised_);
+  }
+
+ private:
+  const py::function& values_;
+  std::exception_ptr raised_;
+};
 
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
@@ -162,9 +181,14 @@ void define_run(py::module_& module) {
       .def(
           "initialise",
           [](ModuleRun& run, const py::function& values) {
-            const ModuleRun::UnitValues from = values_from(values);
-            const py::gil_scoped_release no_gil;
-            must_be(run.initialise(from));
+            PythonValues from(values);
+            Status done;
+            {
+              const py::gil_scoped_release no_gil;
+              done = run.initialise(from.get());
+            }
+            from.raise();
+            must_be(done);
           },
           py::arg("values"))
       .def("views", &ModuleRun::views)
@@ -209,11 +233,27 @@ void define_run(py::module_& module) {
           py::arg("directory"), py::arg("client"), NoGil())
       .def(
           "load",
-          [](ModuleRun& run, const std::string& path) {
-            ModuleRun::Loaded loaded = value_of(run.load(path));
-            return std::pair(std::move(loaded.folder), std::move(loaded.client));
+          [](ModuleRun& run, const std::string& path, const py::function& accept) {
+            std::exception_ptr raised;
+            const auto ask = [&](const std::string& client) -> Status {
+              const py::gil_scoped_acquire gil;
+              try {
+                accept(client);
+                return {};
+              } catch (...) {
+                raised = std::current_exception();
+                return Error(ErrorCode::kCancelled, "it was refused");
+              }
+            };
+            std::optional<Result<std::string>> loaded;
+            {
+              const py::gil_scoped_release no_gil;
+              loaded.emplace(run.load(path, ask));
+            }
+            if (raised) std::rethrow_exception(raised);
+            return value_of(*std::move(loaded));
           },
-          py::arg("path"), NoGil())
+          py::arg("path"), py::arg("accept"))
       .def(
           "save_weights",
           [](ModuleRun& run, const std::string& path, const std::string& dtype) {

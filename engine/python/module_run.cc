@@ -107,7 +107,11 @@ class DescribedValues {
         return Error(ErrorCode::kInvalidArgument,
                      "parameter " + name + " was given " + std::to_string(tensors_[i].numel()) +
                          " values, and has another shape");
-      return copy_values(tensors_[i], name, first, to);
+      try {
+        return copy_values(tensors_[i], name, first, to);
+      } catch (const std::exception& error) {  // the thread is an executor's
+        return Error(ErrorCode::kInternal, "parameter " + name + ": " + error.what());
+      }
     }
     return Error(ErrorCode::kInternal, "no parameter has the name " + name);
   }
@@ -312,14 +316,15 @@ void ModuleRun::prefetch(int unit) {
   if (has_frozen(unit)) must(frozen_->units().prefetch(unit));
 }
 
-void ModuleRun::expect(const std::vector<int>& passes) {
+void ModuleRun::expect(const std::vector<int>& passes, bool trains) {
   std::vector<int> order;
+  const auto add_updates = [&] {
+    for (int unit = 0; unit < layout_.units(); ++unit) order.push_back(unit);
+  };
   // The previous step's updates go on under the first passes.
-  if (micro_batch_ == 0 && state_.applied_step > 0)
-    for (int unit = 0; unit < layout_.units(); ++unit) order.push_back(unit);
+  if (micro_batch_ == 0 && state_.applied_step > 0) add_updates();
   order.insert(order.end(), passes.begin(), passes.end());
-  if (micro_batch_ + 1 == micro_batches())
-    for (int unit = 0; unit < layout_.units(); ++unit) order.push_back(unit);
+  if (trains && micro_batch_ + 1 == micro_batches()) add_updates();
   expect_on_host(parameters_->trained(), order);
   if (frozen_) expect_on_host(frozen_->trained(), passes);
 }
@@ -388,6 +393,8 @@ void ModuleRun::abandon_step() {
   if (!is_touched_) return;
   const at::NoGradGuard no_tape;
   micro_batch_ = 0;
+  // The last step's update may still need its gradients; where it has failed, so will all to come.
+  if (!optimizer_->drain().ok()) return;
   // None of them counts as complete any more.
   for (int unit = model().units() - 1; unit >= 0; --unit) {
     gradients_->open(unit);
@@ -563,13 +570,13 @@ Status ModuleRun::check_parameters(CheckpointReader& checkpoint) const {
   return {};
 }
 
-Result<ModuleRun::Loaded> ModuleRun::load(const std::string& path) {
-  Loaded loaded;
-  SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, open_checkpoint(path, loaded.folder));
+Result<std::string> ModuleRun::load(const std::string& path, const Accept& accept) {
+  std::string folder;
+  SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, open_checkpoint(path, folder));
   const CheckpointState& stored = checkpoint->state();
   if (stored.run.family != kModuleFamily)
     return Error(ErrorCode::kInvalidArgument,
-                 loaded.folder + " is of a run of the command line, with a model of the family " +
+                 folder + " is of a run of the command line, with a model of the family " +
                      stored.run.family + ": sluice export makes a folder of it that transformers reads");
   SLUICE_RETURN_IF_ERROR(check_parameters(*checkpoint));
   const CheckpointState now = checkpoint_state();
@@ -578,6 +585,7 @@ Result<ModuleRun::Loaded> ModuleRun::load(const std::string& path) {
   report_moments(checkpoint->manifest().moments, stored_moments(plan_.types));
   SLUICE_ASSIGN_OR_RETURN(const TrainState state,
                           continued_state(rules_, engine::train_state(stored.position)));
+  SLUICE_RETURN_IF_ERROR(accept(stored.client));
   SLUICE_RETURN_IF_ERROR(checkpoint->check_headers());
   abandon_step();
   SLUICE_RETURN_IF_ERROR(own_state().set(
@@ -587,9 +595,8 @@ Result<ModuleRun::Loaded> ModuleRun::load(const std::string& path) {
       offload::Calls::kInOrder, {}, state.applied_step));
   parameters_->units().changed();
   state_ = state;
-  loaded.client = stored.client;
   SLUICE_RETURN_IF_ERROR(make_views());
-  return loaded;
+  return folder;
 }
 
 Status ModuleRun::save_weights(const std::string& path, DType dtype) {

@@ -63,8 +63,8 @@ class ModuleRun final : public SavedRun {
   int most_acquired() const { return most_acquired_; }
   // The unit will be acquired soon. Never waits.
   void prefetch(int unit);
-  // The units that the coming passes of a micro-batch acquire, in their order. A hint.
-  void expect(const std::vector<int>& passes);
+  // The units that the coming passes acquire, in their order; `trains`: of a micro-batch. A hint.
+  void expect(const std::vector<int>& passes, bool trains);
 
   // Adds to the sums of a unit, in the micro-batch that goes on: `gradients` by described
   // parameter, undefined where there is none. Several calls for one unit add up.
@@ -88,13 +88,12 @@ class ModuleRun final : public SavedRun {
   // belongs to this run from then on. `client`: a text that comes back from load(). Returns the
   // checkpoint's folder.
   Result<std::string> save(const std::string& directory, const std::string& client);
-  // A checkpoint's folder, or a directory, of which it is the newest. Returns what save() was
-  // given. An error found before any state is set leaves the run as it was.
-  struct Loaded {
-    std::string folder;
-    std::string client;
-  };
-  Result<Loaded> load(const std::string& path);
+  // A checkpoint's folder, or a directory, of which it is the newest; `accept` gets what save() was
+  // given. Nothing has changed where that returns an error, or anything is found that keeps this
+  // run from going on there; only a checkpoint that turns out to be damaged leaves it half set.
+  // Returns the checkpoint's folder.
+  using Accept = std::function<Status(const std::string& client)>;
+  Result<std::string> load(const std::string& path, const Accept& accept);
   // All masters as one safetensors file, under the module's names, in this type of numbers.
   Status save_weights(const std::string& path, DType dtype);
 

@@ -78,8 +78,8 @@ def pack(module: nn.Module, client_state: Any, frozen: str) -> str:
     })
 
 
-def unpack(text: str, module: nn.Module, frozen: str) -> Any:
-    """Sets buffers and generators, and returns the client_state."""
+def read(text: str, module: nn.Module, frozen: str) -> dict[str, Any]:
+    """What pack() has written. RefusedError where it is not this module's."""
     stored = json.loads(text)
     if stored["frozen"] != frozen:
         raise RefusedError(
@@ -88,9 +88,17 @@ def unpack(text: str, module: nn.Module, frozen: str) -> Any:
         )
     buffers = _persistent_buffers(module)
     for name, value in stored["buffers"].items():
-        if name in buffers and list(buffers[name].shape) == value["shape"]:
-            with torch.no_grad():
-                buffers[name].copy_(_from_text(value))
+        if name not in buffers or list(buffers[name].shape) != value["shape"]:
+            raise RefusedError(f"the checkpoint has a buffer {name} of shape {value['shape']}, and the module has not")
+    return stored
+
+
+def restore(stored: dict[str, Any], module: nn.Module) -> Any:
+    """Sets buffers and generators, and returns the client_state."""
+    buffers = _persistent_buffers(module)
+    with torch.no_grad():
+        for name, value in stored["buffers"].items():
+            buffers[name].copy_(_from_text(value))
     torch.set_rng_state(_from_text(stored["generators"]["cpu"]))
     if "cuda" in stored["generators"] and torch.cuda.is_available():
         torch.cuda.set_rng_state(_from_text(stored["generators"]["cuda"]))

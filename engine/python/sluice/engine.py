@@ -193,7 +193,9 @@ class Engine:
                 "autocast keeps 16-bit copies of parameters from forward to backward, past their unit's release: leave it "
                 'out, and set "bf16": {"enabled": true}, with which the module computes in 16 bits itself'
             )
-        if torch.is_grad_enabled() and self._new_micro_batch:
+        if not torch.is_grad_enabled():
+            self._keeper.begin_evaluation()
+        elif self._new_micro_batch:
             _check_not_compiled(self.module)
             self._keeper.begin_micro_batch()
             self._new_micro_batch = False
@@ -281,6 +283,7 @@ class Engine:
         if len(self._losses) == self._run.micro_batch:
             raise RefusedError("step() ends a micro-batch, and there was no backward() in this one")
         self._new_micro_batch = True
+        self._keeper.end_micro_batch()
         try:
             self._run.end_micro_batch()
         except BaseException:
@@ -453,9 +456,12 @@ class Engine:
         """
         self._abandon()
         self._keeper.release_all()
-        folder, client = self._run.load(os.fspath(path))
+        accepted: list[dict[str, Any]] = []
+        folder = self._run.load(
+            os.fspath(path), lambda client: accepted.append(_client.read(client, self.module, self._frozen_sample))
+        )
         self._keeper.step_taken()
-        return folder, _client.unpack(client, self.module, self._frozen_sample)
+        return folder, _client.restore(accepted[0], self.module)
 
     def close(self) -> None:
         """Gives the memory and the drives back. The module's parameters are gone: take state_dict() before."""

@@ -52,8 +52,11 @@ class Keeper:
         self._most = max(run.most_acquired, 1)
         self._at_once = min(self._most, 2)  # unless more are needed at a time
         self.in_backward = False
-        self._recorded: list[int] = []  # units of the passes since begin_pass()
+        self._generation = 0  # of the parameters' values
+        self._recorded: list[int] | None = None  # units of the passes since begin_micro_batch()
+        self._forward = 0  # how many of these before backward
         self._order: list[int] = []  # learned, of a micro-batch
+        self._order_forward = 0
         self._position = 0
         self._handles = []
         for module, wanted in owners(root, units):
@@ -95,13 +98,15 @@ class Keeper:
             return
         for unit in wanted:
             if unit != 0:
-                tensor.register_hook(partial(self._need, unit))
+                tensor.register_hook(partial(self._need, unit, self._generation))
 
     # ---- backward -----------------------------------------------------------------------------------
 
-    def _need(self, unit: int, gradient: torch.Tensor) -> None:
+    def _need(self, unit: int, generation: int, gradient: torch.Tensor) -> None:
         if not self.in_backward:
             raise RefusedError("a gradient is computed outside of engine.backward(loss): call that instead of loss.backward()")
+        if generation != self._generation:
+            raise RefusedError("the loss was computed before the parameters changed: a step, or loading, was in between")
         if self._held[unit]:
             self._blocks.move_to_end(unit)
         else:
@@ -109,6 +114,7 @@ class Keeper:
 
     def begin_backward(self) -> None:
         self.release_all()
+        self._forward = len(self._recorded or ())
         self.in_backward = True
         if self._units[0].parameters:
             self._acquire(0)
@@ -171,15 +177,25 @@ class Keeper:
 
     def begin_micro_batch(self) -> None:
         """What the last one recorded is what this one is expected to need. A hint: another order costs time alone."""
+        self._recorded = []
+        self._expect(self._order, trains=True)
+
+    def end_micro_batch(self) -> None:
         if self._recorded:
             self._order = self._recorded
-        self._recorded = []
+            self._order_forward = self._forward
+        self._recorded = None
+
+    def begin_evaluation(self) -> None:
+        self._expect(self._order[: self._order_forward], trains=False)
+
+    def _expect(self, order: list[int], trains: bool) -> None:
         self._position = 0
-        if self._order:
-            self._run.expect(([0] if self._units[0].parameters else []) + self._order)
+        if order:
+            self._run.expect(([0] if self._units[0].parameters else []) + order, trains)
 
     def _follow(self, unit: int) -> None:
-        if len(self._recorded) < 64 * len(self._units):
+        if self._recorded is not None and len(self._recorded) < 64 * len(self._units):
             self._recorded.append(unit)
         order, at = self._order, self._position
         if at < len(order) and order[at] != unit:  # somewhere else in it, or not at all
@@ -201,6 +217,7 @@ class Keeper:
         torch.autograd.graph.increment_version(
             [it.parameter for unit in self._units for it in unit.parameters if it.trained]
         )
+        self._generation += 1
         self.note_versions()
 
     def _check_versions(self, unit: int) -> None:
