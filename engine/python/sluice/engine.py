@@ -254,9 +254,12 @@ class Engine:
         self._run.abandon_step()
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
+        if self._keeper is None or not self._keeper.in_backward:
+            parameter.grad = None
+            raise RefusedError("a gradient is computed outside of engine.backward(loss): call that instead of loss.backward()")
         unit = self._managed[id(parameter)].unit
         self._arrived[unit] += 1
-        if self._arrived[unit] >= self._units[unit].trained_count and self._keeper.in_backward:
+        if self._arrived[unit] >= self._units[unit].trained_count:
             self._hand_over(unit)
 
     def _hand_over(self, unit: int) -> None:
@@ -467,8 +470,7 @@ class Engine:
         """Gives the memory and the drives back. The module's parameters are gone: take state_dict() before."""
         if self._run is None:
             return
-        self._keeper.release_all()
-        self._keeper.remove_hooks()
+        self._keeper.close()
         for handle in self._handles:
             handle.remove()
         self.module._sluice_engine = None

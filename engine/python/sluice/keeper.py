@@ -97,20 +97,24 @@ class Keeper:
         if node is None or node._sequence_nr() < began:
             return
         for unit in wanted:
-            if unit != 0:
-                tensor.register_hook(partial(self._need, unit, self._generation))
+            tensor.register_hook(partial(self._need, unit, self._generation))
 
     # ---- backward -----------------------------------------------------------------------------------
 
     def _need(self, unit: int, generation: int, gradient: torch.Tensor) -> None:
-        if not self.in_backward:
-            raise RefusedError("a gradient is computed outside of engine.backward(loss): call that instead of loss.backward()")
+        self.check_in_backward()
         if generation != self._generation:
             raise RefusedError("the loss was computed before the parameters changed: a step, or loading, was in between")
-        if self._held[unit]:
+        if unit in self._blocks:
             self._blocks.move_to_end(unit)
-        else:
+        elif not self._held[unit]:
             self._acquire(unit)
+
+    def check_in_backward(self) -> None:
+        if self._run is None:
+            raise RefusedError("the module's engine is closed: its parameters are gone")
+        if not self.in_backward:
+            raise RefusedError("a gradient is computed outside of engine.backward(loss): call that instead of loss.backward()")
 
     def begin_backward(self) -> None:
         self.release_all()
@@ -229,7 +233,10 @@ class Keeper:
                     "Its present value is that of the change: load a checkpoint before going on"
                 )
 
-    def remove_hooks(self) -> None:
+    def close(self) -> None:
+        """Graphs that are still there keep hooks, and so this object, but not the run."""
+        self.release_all()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._run = None
