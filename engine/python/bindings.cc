@@ -107,13 +107,6 @@ py::dict memory_of(const ModuleRun& run) {
   tiers["host"] = lines_of(run.plan().host);
   tiers["gpu"] = lines_of(run.plan().gpu);
   tiers["nvme"] = lines_of(run.plan().nvme);
-  if (const MemoryPlan* const frozen = run.frozen_plan()) {
-    std::uint64_t bytes = 0;
-    for (const MemoryLine& line : frozen->host)
-      if (line.use == MemoryUse::kParameters) bytes += line.bytes;
-    tiers["frozen_host"] = bytes;
-    tiers["frozen_nvme"] = frozen->nvme_bytes();
-  }
   return tiers;
 }
 
@@ -276,6 +269,8 @@ PYBIND11_MODULE(_core, module) {
   static py::exception<TrainError> error(module, "Error", PyExc_RuntimeError);
   static py::exception<RefusedError> refused(module, "RefusedError", error.ptr());
   static py::exception<NonFiniteGradient> non_finite(module, "NonFiniteGradientError", error.ptr());
+  for (const py::handle it : {py::handle(error), py::handle(refused), py::handle(non_finite)})
+    py::setattr(it, "__module__", py::str("sluice"));
   py::register_exception_translator([](std::exception_ptr raised) {
     try {
       if (raised) std::rethrow_exception(std::move(raised));

@@ -12,10 +12,12 @@
 
 #include "aio/check.h"
 #include "aio/log.h"
+#include "aio/real_file_system.h"
 #include "aio/units.h"
 #include "engine/config/stored_config.h"
 #include "engine/device/gpu.h"
 #include "engine/exchange/stored_shape.h"
+#include "engine/preflight/preflight.h"
 #include "engine/run/load_parameters.h"
 #include "engine/run/stored_state.h"
 #include "engine/step/cuda_step.h"
@@ -49,6 +51,28 @@ Result<MemoryPlan> plan_frozen(const config::Config& config, const ModuleLayout&
   plan.params.options.store.run += "-frozen";
   plan.params.options.store.label = "frozen parameters";
   return plan;
+}
+
+// What is frozen takes its part of the same tiers.
+void add_frozen_lines(const MemoryPlan& frozen, MemoryPlan& plan) {
+  const auto add = [](const std::vector<MemoryLine>& from, std::vector<MemoryLine>& to) {
+    for (MemoryLine line : from) {
+      if (line.use != MemoryUse::kParameters || line.bytes == 0) continue;
+      line.what = "frozen " + line.what;
+      to.push_back(std::move(line));
+    }
+  };
+  add(frozen.host, plan.host);
+  add(frozen.gpu, plan.gpu);
+  add(frozen.nvme, plan.nvme);
+}
+
+// Before any memory is taken.
+Status check_machine(const config::Config& config, const MemoryPlan& plan) {
+  aio::RealFileSystem files;
+  const PreflightReport report = preflight(config, plan, machine_facts(config), files);
+  for (const std::string& warning : report.warnings) log::warning(warning);
+  return report.verdict;
 }
 
 Status check_config(const config::Config& config) {
@@ -152,10 +176,14 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& confi
                                                      ModuleLayout layout) {
   SLUICE_RETURN_IF_ERROR(check_config(config));
   SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_trained(config, layout));
-  std::unique_ptr<ModuleRun> run(new ModuleRun(config, std::move(layout), std::move(plan)));
-  if (run->layout_.has_frozen()) {
-    SLUICE_ASSIGN_OR_RETURN(run->frozen_plan_, plan_frozen(config, run->layout_));
+  std::optional<MemoryPlan> frozen;
+  if (layout.has_frozen()) {
+    SLUICE_ASSIGN_OR_RETURN(frozen, plan_frozen(config, layout));
+    add_frozen_lines(*frozen, plan);
   }
+  SLUICE_RETURN_IF_ERROR(check_machine(config, plan));
+  std::unique_ptr<ModuleRun> run(new ModuleRun(config, std::move(layout), std::move(plan)));
+  run->frozen_plan_ = std::move(frozen);
   SLUICE_ASSIGN_OR_RETURN(run->state_, initial_state(run->rules_));
   SLUICE_RETURN_IF_ERROR(run->make_parts());
   return run;
@@ -177,8 +205,7 @@ Status ModuleRun::make_parts() {
     const auto cap = static_cast<std::uint64_t>(*config_.budget.gpu_gib * kGiB);
     SLUICE_RETURN_IF_ERROR(limit_cuda_memory(cap > kCudaContextBytes ? cap - kCudaContextBytes : 0));
   }
-  SLUICE_ASSIGN_OR_RETURN(
-      drives_, open_drives(config_, plan_.nvme_bytes() == 0 && frozen_plan_ ? *frozen_plan_ : plan_));
+  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives(config_, plan_));
   SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(gradient_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(parameters_,

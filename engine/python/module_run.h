@@ -107,7 +107,6 @@ class ModuleRun final : public SavedRun {
   CheckpointState checkpoint_state() const override;
   aio::Executor& executor() override { return *update_executor_; }
   const MemoryPlan& plan() const override { return plan_; }
-  const MemoryPlan* frozen_plan() const { return frozen_plan_ ? &*frozen_plan_ : nullptr; }
   const ModelLayout& model() const override { return layout_.trained(); }
 
  private:

@@ -247,6 +247,7 @@ class Refusals(unittest.TestCase):
         self.refused("recipe.lora", lambda: sluice.initialize(tower(), run_config(recipe={"lora": {"rank": 4}})))
         self.refused("no parameter is left|matches no|none of", lambda: sluice.initialize(tower(), run_config(
             optimizer={"params": {"lr": 0.1}, "groups": [{"match": "layers.*", "lr": 0.1}]})))
+        self.refused(r"Raise budget\.cpu_gib", lambda: sluice.initialize(tower(), run_config(budget={"cpu_gib": 0.1})), sluice.Error)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "ds.json"
             path.write_text('{"train_micro_batch_size_per_gpu": 2, // as DeepSpeed reads it\n "wandb": {"enabled": true}}')

@@ -24,7 +24,7 @@ except ImportError as error:
 VOCAB, STEPS = 64, 20
 # At 0.01 PyTorch's own AdamW is 1e-4 away from itself at T5's third step, with foreach and without: parameters whose
 # gradient is rounding alone take whole steps.
-ADAMW["lr"] = 1e-3
+ADAMW["lr"] = 3e-4
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 LLAMA = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3,
          "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -198,7 +198,7 @@ class Uses(unittest.TestCase):
         optimizer = torch_adamw(reference)
         with tempfile.TemporaryDirectory() as drive, \
                 sluice.initialize(model, run_config(place="nvme", drive=drive)) as engine:
-            self.assertGreater(engine.memory["frozen_nvme"], 0)
+            self.assertIn("frozen parameters", dict(engine.memory["nvme"]))
             for batch in micro_batches("llama", 6):
                 optimizer.zero_grad()
                 loss = reference(**batch).loss
@@ -209,7 +209,7 @@ class Uses(unittest.TestCase):
 
     def test_bf16_computes_in_16_bits(self):
         model = make("llama")
-        with sluice.initialize(model, run_config(bf16={"enabled": True})) as engine:
+        with sluice.initialize(model, run_config(bf16={"enabled": True}, optimizer={"params": {"lr": 1e-2}})) as engine:
             losses = []
             for batch in micro_batches("llama", 1) * 8:
                 output = engine(**batch)
