@@ -192,14 +192,16 @@ void define_run(py::module_& module) {
       .def_property_readonly("most_acquired", &ModuleRun::most_acquired)
       .def(
           "add",
-          [](ModuleRun& run, int unit, const std::vector<std::optional<at::Tensor>>& gradients) {
+          [](ModuleRun& run, int unit, const std::vector<std::optional<at::Tensor>>& gradients,
+             bool is_last) {
             std::vector<at::Tensor> defined;
             defined.reserve(gradients.size());
             for (const auto& gradient : gradients) defined.push_back(gradient.value_or(at::Tensor()));
             const py::gil_scoped_release no_gil;
-            run.add(unit, defined);
+            run.add(unit, defined, is_last);
           },
-          py::arg("unit"), py::arg("gradients"))
+          py::arg("unit"), py::arg("gradients"), py::arg("is_last"))
+      .def("begin_backward", &ModuleRun::begin_backward, NoGil())
       .def("end_micro_batch", &ModuleRun::end_micro_batch, NoGil())
       .def("abandon_step", &ModuleRun::abandon_step, NoGil())
       .def_property_readonly("micro_batches", &ModuleRun::micro_batches)

@@ -366,12 +366,20 @@ const UnitViews& ModuleRun::begin(int unit) {
   return gradients_->target(unit, micro_batch_).sums;
 }
 
-void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients) {
-  const std::vector<ModuleParameter>& parameters = layout_.described(unit).parameters;
-  TORCH_CHECK_VALUE(gradients.size() == parameters.size(), "unit ", layout_.described(unit).name,
-                    " has ", parameters.size(), " parameters, and was given ", gradients.size(),
+void ModuleRun::begin_backward() {
+  if (in_last_micro_batch()) must(optimizer_->prefetch());
+}
+
+void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients, bool is_last) {
+  const ModuleUnit& described = layout_.described(unit);
+  const std::vector<ModuleParameter>& parameters = described.parameters;
+  TORCH_CHECK_VALUE(gradients.size() == parameters.size(), "unit ", described.name, " has ",
+                    parameters.size(), " parameters, and was given ", gradients.size(),
                     " gradients");
   TORCH_CHECK_VALUE(!is_complete(), "the step has all of its ", micro_batches(), " micro-batches");
+  if (at(unit).ended)
+    throw TrainError("the gradient of unit " + described.name +
+                     " comes in more parts than in the micro-batches before: it was complete");
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!gradients[i].defined()) continue;
     TORCH_CHECK_VALUE(gradients[i].sizes() == at::IntArrayRef(parameters[i].shape),
@@ -387,14 +395,22 @@ void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients) {
     const at::Tensor& sum = sums[layout_.place(unit, static_cast<int>(i)).parameter];
     sum.add_(gradients[i].reshape(sum.sizes()));
   }
-  must(gradients_->keep(unit));
+  if (!is_last) {
+    must(gradients_->keep(unit));
+    return;
+  }
+  at(unit).ended = true;
+  gradients_->added(unit, micro_batch_);
+  must(in_last_micro_batch() ? gradients_->finish(unit) : gradients_->keep(unit));
 }
 
 // All units are opened, and what none is described for as well: a step's gradients are complete
 // when each of them is.
-void ModuleRun::end(int unit, bool is_last) {
+void ModuleRun::end(int unit) {
   const bool described = unit < layout_.units();
   if (described) {
+    at(unit).begun = at(unit).begun && !at(unit).ended;
+    if (std::exchange(at(unit).ended, false)) return;
     begin(unit);
     at(unit).begun = false;
   } else {
@@ -402,17 +418,15 @@ void ModuleRun::end(int unit, bool is_last) {
     gradients_->target(unit, micro_batch_);
   }
   gradients_->added(unit, micro_batch_);
-  must(is_last ? gradients_->finish(unit) : gradients_->keep(unit));
+  must(in_last_micro_batch() ? gradients_->finish(unit) : gradients_->keep(unit));
 }
 
 void ModuleRun::end_micro_batch() {
   TORCH_CHECK_VALUE(!is_complete(), "the step has all of its ", micro_batches(), " micro-batches");
   const at::NoGradGuard no_tape;
   is_touched_ = true;
-  const bool is_last = micro_batch_ + 1 == micro_batches();
-  if (is_last) must(optimizer_->prefetch());
   // As backward ends: the head first.
-  for (int unit = model().units() - 1; unit >= 0; --unit) end(unit, is_last);
+  for (int unit = model().units() - 1; unit >= 0; --unit) end(unit);
   ++micro_batch_;
 }
 
@@ -427,7 +441,7 @@ void ModuleRun::abandon_step() {
     gradients_->open(unit);
     gradients_->target(unit, 0);
     must(gradients_->keep(unit));
-    if (unit < layout_.units()) at(unit).begun = false;
+    if (unit < layout_.units()) at(unit).begun = at(unit).ended = false;
   }
   is_touched_ = false;
 }

@@ -66,9 +66,12 @@ class ModuleRun final : public SavedRun {
   // The units that the coming passes acquire, in their order; `trains`: of a micro-batch. A hint.
   void expect(const std::vector<int>& passes, bool trains);
 
+  // Before the first add() of a micro-batch: state begins to come from NVMe for the step's end.
+  void begin_backward();
   // Adds to the sums of a unit, in the micro-batch that goes on: `gradients` by described
-  // parameter, undefined where there is none. Several calls for one unit add up.
-  void add(int unit, const std::vector<at::Tensor>& gradients);
+  // parameter, undefined where there is none. Several calls for one unit add up, until one says
+  // that it is the micro-batch's last: then its gradient need not be put away and taken up again.
+  void add(int unit, const std::vector<at::Tensor>& gradients, bool is_last);
   // What had no gradient has one of zero.
   void end_micro_batch();
   std::int64_t micro_batches() const { return plan_.waves.micro_batches; }  // of a step
@@ -114,6 +117,7 @@ class ModuleRun final : public SavedRun {
     std::vector<at::Tensor> views;  // empty until the state is there
     bool acquired = false;
     bool begun = false;  // has a target in this micro-batch
+    bool ended = false;  // and all that comes in it
   };
 
   ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan);
@@ -129,7 +133,8 @@ class ModuleRun final : public SavedRun {
   bool has_trained(int unit) const { return model().layout(unit).elements > 0; }
   bool has_frozen(int unit) const { return layout_.frozen().layout(unit).elements > 0; }
   const UnitViews& begin(int unit);
-  void end(int unit, bool is_last);
+  void end(int unit);
+  bool in_last_micro_batch() const { return micro_batch_ + 1 == micro_batches(); }
 
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }

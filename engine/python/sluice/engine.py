@@ -153,6 +153,11 @@ class Engine:
         #: What the last step did; None before the first.
         self.last_step: StepResult | None = None
         self._arrived = [0] * len(self._units)  # gradients that are in p.grad
+        # Of a micro-batch, by unit: how often its gradient was handed over, each time all of it. Once in the first
+        # micro-batch: it is expected so in others, and complete then. On the CPU there is nothing to gain by that.
+        self._parts = [0] * len(self._units)
+        self._is_single = [False] * len(self._units)
+        self._learns_parts = self._run.on_gpu
         self._losses: list[torch.Tensor] = []  # of the step's micro-batches
         self._new_micro_batch = True
         self._gathered: tuple[weakref.ref, dict[int, torch.Tensor]] | None = None
@@ -243,12 +248,17 @@ class Engine:
             raise RefusedError("backward() is called within backward()")
         if self._run.is_complete:  # a step was cut short behind its last micro-batch
             self._abandon()
+        if len(self._losses) > self._run.micro_batch:  # there was one before in this micro-batch
+            self._learns_parts = False
+        self._run.begin_backward()
         self._keeper.begin_backward()
 
     def _abandon(self) -> None:
         for it in self._managed.values():
             it.parameter.grad = None
         self._arrived = [0] * len(self._units)
+        self._parts = [0] * len(self._units)
+        self._is_single = [False] * len(self._units)
         self._losses.clear()
         self._new_micro_batch = True
         self._run.abandon_step()
@@ -269,9 +279,10 @@ class Engine:
             if gradient is not None and gradient.layout != torch.strided:
                 gradient = gradient.to_dense()
             gradients.append(gradient)
-        self._run.add(unit, gradients)
+        self._run.add(unit, gradients, self._is_single[unit] and self._learns_parts)
         for it in self._units[unit].parameters:
             it.parameter.grad = None
+        self._parts[unit] += 1 if self._arrived[unit] == self._units[unit].trained_count else 2
         self._arrived[unit] = 0
 
     def step(self) -> StepResult | None:
@@ -286,6 +297,8 @@ class Engine:
         if len(self._losses) == self._run.micro_batch:
             raise RefusedError("step() ends a micro-batch, and there was no backward() in this one")
         self._new_micro_batch = True
+        self._is_single = [parts == 1 for parts in self._parts]
+        self._parts = [0] * len(self._units)
         self._keeper.end_micro_batch()
         try:
             self._run.end_micro_batch()
