@@ -366,6 +366,22 @@ class Evaluation(unittest.TestCase):
             part = module.blocks[0].state_dict()
             self.assertTrue(torch.equal(part["up.weight"], reference.blocks[0].up.weight))
 
+    def test_parameters_can_be_gathered_and_read(self):
+        for place in ("cpu", "nvme"):
+            module = tower()
+            reference = twin(module)
+            with tempfile.TemporaryDirectory() as drive, initialize(module, place=place, drive=drive) as engine:
+                with engine.gathered(module.blocks[1].up.weight, module.head.weight):
+                    self.assertTrue(torch.equal(module.blocks[1].down.bias, reference.blocks[1].down.bias))
+                    self.assertTrue(torch.equal(module.head.weight, reference.head.weight))
+                    with self.assertRaisesRegex(RuntimeError, r"blocks\.2"):
+                        module.blocks[2].up.weight.sum()
+                with self.assertRaisesRegex(RuntimeError, r"blocks\.1"):
+                    module.blocks[1].up.weight.sum()
+                with self.assertRaisesRegex(sluice.RefusedError, r"blocks\.1\.up\.bias was changed in place"):
+                    with engine.gathered(module.blocks[1].up.bias), torch.no_grad():
+                        module.blocks[1].up.bias.zero_()
+
     def test_weights_can_be_loaded(self):
         module = tower()
         other = tower(seed=9)

@@ -7,7 +7,8 @@ import json
 import logging
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -311,8 +312,9 @@ class Engine:
         losses = [float(loss) for loss in self._losses]
         self._losses.clear()
         self._keeper.release_all()
-        outcome = self._run.step(losses)
-        if not outcome.skipped:
+        try:
+            outcome = self._run.step(losses)
+        finally:  # also where Ctrl-C came meanwhile
             self._keeper.step_taken()
         if outcome.warning:
             _log.warning(outcome.warning)
@@ -382,13 +384,8 @@ class Engine:
 
     def _gather(self, unit: int) -> list[torch.Tensor]:
         """Copies of a unit's parameters, on the CPU."""
-        was_held = self._keeper.is_held(unit)
-        self._keeper.acquire(unit)
-        try:
+        with self._keeper.holding([unit]):
             return [it.parameter.detach().to("cpu", copy=True) for it in self._units[unit].parameters]
-        finally:
-            if not was_held:
-                self._keeper.release(unit)
 
     def _gather_into(self, module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
         """Behind a module's own part of state_dict(): copies in place of views that are empty by then."""
@@ -403,6 +400,22 @@ class Engine:
                 for it, copy in zip(self._units[known.unit].parameters, self._gather(known.unit)):
                     copies[id(it.parameter)] = copy
             state[prefix + name] = copies[id(parameter)]
+
+    @contextmanager
+    def gathered(self, *parameters: nn.Parameter) -> Iterator[None]:
+        """Within it these parameters of the module can be read, and those that are fetched with them.
+
+        Not changed: RefusedError behind it, where one was. Where units are on NVMe, few may be gathered at a time.
+        """
+        units = sorted({self._number_of(it) for it in parameters})
+        with self._keeper.holding(units):
+            yield
+
+    def _number_of(self, parameter: nn.Parameter) -> int:
+        known = self._managed.get(id(parameter))
+        if known is None:
+            raise RefusedError("gathered() wants parameters of the module that is trained")
+        return known.unit
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The module's, with copies of all parameters in :attr:`dtype` on the CPU; tied ones are one tensor."""

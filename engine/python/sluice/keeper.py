@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -83,12 +84,27 @@ class Keeper:
         if output is not None and torch.is_grad_enabled():
             for tensor in _tensors(output):
                 self._watch(tensor, wanted, began)
+        self._leave(wanted)
+
+    def _leave(self, wanted: list[int]) -> None:
         for unit in wanted:
             if self._depth[unit] > 0:
                 self._depth[unit] -= 1
             if self._depth[unit] == 0 and self._held[unit] and not self.in_backward:
-                self._check_versions(unit)
                 self._release(unit)
+                self._check_versions(unit)
+
+    @contextmanager
+    def holding(self, wanted: list[int]) -> Iterator[None]:
+        for unit in wanted:
+            self._depth[unit] += 1
+        try:
+            for unit in wanted:
+                if not self._held[unit]:
+                    self._acquire(unit)
+            yield
+        finally:
+            self._leave(wanted)
 
     def _watch(self, tensor: torch.Tensor, wanted: list[int], began: int) -> None:
         """Its gradient comes before those of all that made it. What the module only handed on (T5's position_bias)
@@ -128,18 +144,6 @@ class Keeper:
         self.release_all()
 
     # ---- units --------------------------------------------------------------------------------------
-
-    def is_held(self, unit: int) -> bool:
-        return self._held[unit]
-
-    def acquire(self, unit: int) -> None:
-        """For a look at it, outside of passes."""
-        if not self._held[unit]:
-            self._acquire(unit)
-
-    def release(self, unit: int) -> None:
-        if self._held[unit] and self._depth[unit] == 0:
-            self._release(unit)
 
     def _acquire(self, unit: int) -> None:
         if unit != 0:
@@ -229,7 +233,7 @@ class Keeper:
             if it.parameter._version != version:
                 self._versions[unit][it.index] = it.parameter._version
                 raise RefusedError(
-                    f"parameter {it.name} was changed in place during forward: only the optimizer changes parameters here. "
+                    f"parameter {it.name} was changed in place: only the optimizer changes parameters here. "
                     "Its present value is that of the change: load a checkpoint before going on"
                 )
 
