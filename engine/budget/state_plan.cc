@@ -64,9 +64,8 @@ Status apply_settings(const RunSpec& spec, StatePlan& plan) {
   const ModelShape shape = spec.config.model.shape();
   const ParameterNames names =
       spec.names != nullptr ? *spec.names : family_of(shape).parameter_names(shape);
-  SLUICE_ASSIGN_OR_RETURN(
-      config::ParameterSettings settings,
-      config::parameter_settings(spec.config.optimizer, spec.model, names));
+  SLUICE_ASSIGN_OR_RETURN(config::ParameterSettings settings,
+                          config::parameter_settings(spec.config.optimizer, spec.model, names));
   for (std::size_t unit = 0; unit < settings.of.size(); ++unit)
     plan.optimizer.units[unit].scalars =
         offload::shard_of(

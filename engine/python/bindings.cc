@@ -68,7 +68,8 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
   // Threads are LibTorch's here, which this program has set.
   if (made.config.run.cpu_threads == 0) made.config.run.cpu_threads = at::get_num_threads();
   for (const config::KeyReport& report : resolved.reports)
-    if (report.outcome == config::Outcome::kIgnored) made.ignored.emplace_back(report.path, report.reason);
+    if (report.outcome == config::Outcome::kIgnored)
+      made.ignored.emplace_back(report.path, report.reason);
   return made;
 }
 
@@ -150,8 +151,9 @@ void define_values(py::module_& module) {
                              [](const ResolvedConfig& it) { return it.config.batch.accumulation; })
       .def_property_readonly("micro_batch",
                              [](const ResolvedConfig& it) { return it.config.batch.micro; })
-      .def_property("run_dir", [](const ResolvedConfig& it) { return it.config.run.dir; },
-                    [](ResolvedConfig& it, const std::string& dir) { it.config.run.dir = dir; })
+      .def_property(
+          "run_dir", [](const ResolvedConfig& it) { return it.config.run.dir; },
+          [](ResolvedConfig& it, const std::string& dir) { it.config.run.dir = dir; })
       .def("json", [](const ResolvedConfig& it) { return config::to_json(it.config); });
 
   py::class_<ModuleParameter>(module, "Parameter")
@@ -197,7 +199,8 @@ void define_run(py::module_& module) {
              bool is_last) {
             std::vector<at::Tensor> defined;
             defined.reserve(gradients.size());
-            for (const auto& gradient : gradients) defined.push_back(gradient.value_or(at::Tensor()));
+            for (const auto& gradient : gradients)
+              defined.push_back(gradient.value_or(at::Tensor()));
             const py::gil_scoped_release no_gil;
             run.add(unit, defined, is_last);
           },

@@ -81,19 +81,20 @@ Status check_config(const config::Config& config) {
   };
   if (config.world_size != 1) return refused("several ranks are asked for");
   if (config.lora.rank > 0)
-    return refused("recipe.lora asks for adapters (PEFT makes them in the module: its frozen "
-                   "parameters are streamed)");
+    return refused(
+        "recipe.lora asks for adapters (PEFT makes them in the module: its frozen "
+        "parameters are streamed)");
   return {};
 }
 
 // Elements [first, first + to.size()) of a tensor, as fp32.
 Status copy_values(const at::Tensor& tensor, const std::string& name, std::uint64_t first,
                    std::span<float> to) {
-  const at::Tensor values = tensor.reshape(-1)
-                                .slice(0, static_cast<std::int64_t>(first),
-                                       static_cast<std::int64_t>(first + to.size()))
-                                .to(at::kCPU, at::kFloat)
-                                .contiguous();
+  const at::Tensor values =
+      tensor.reshape(-1)
+          .slice(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(first + to.size()))
+          .to(at::kCPU, at::kFloat)
+          .contiguous();
   std::memcpy(to.data(), values.const_data_ptr<float>(), to.size_bytes());
   if (std::all_of(to.begin(), to.end(), [](float value) { return std::isfinite(value); }))
     return {};
@@ -121,16 +122,16 @@ class DescribedValues {
     }
     const std::vector<ModuleParameter>& parameters = layout_.described(unit).parameters;
     if (tensors_.size() != parameters.size())
-      return Error(ErrorCode::kInvalidArgument,
-                   "unit " + layout_.described(unit).name + " has " +
-                       std::to_string(parameters.size()) + " parameters, and was given " +
-                       std::to_string(tensors_.size()) + " tensors");
+      return Error(ErrorCode::kInvalidArgument, "unit " + layout_.described(unit).name + " has " +
+                                                    std::to_string(parameters.size()) +
+                                                    " parameters, and was given " +
+                                                    std::to_string(tensors_.size()) + " tensors");
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (parameters[i].name != name) continue;
       if (static_cast<std::uint64_t>(tensors_[i].numel()) != elements_of(parameters[i]))
-        return Error(ErrorCode::kInvalidArgument,
-                     "parameter " + name + " was given " + std::to_string(tensors_[i].numel()) +
-                         " values, and has another shape");
+        return Error(ErrorCode::kInvalidArgument, "parameter " + name + " was given " +
+                                                      std::to_string(tensors_[i].numel()) +
+                                                      " values, and has another shape");
       try {
         return copy_values(tensors_[i], name, first, to);
       } catch (const std::exception& error) {  // the thread is an executor's
@@ -203,7 +204,8 @@ Status ModuleRun::make_parts() {
   const int threads = compute_threads(config_);
   if (plan_.cuda && config_.budget.gpu_gib) {
     const auto cap = static_cast<std::uint64_t>(*config_.budget.gpu_gib * kGiB);
-    SLUICE_RETURN_IF_ERROR(limit_cuda_memory(cap > kCudaContextBytes ? cap - kCudaContextBytes : 0));
+    SLUICE_RETURN_IF_ERROR(
+        limit_cuda_memory(cap > kCudaContextBytes ? cap - kCudaContextBytes : 0));
   }
   SLUICE_ASSIGN_OR_RETURN(drives_, open_drives(config_, plan_));
   SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
@@ -211,8 +213,8 @@ Status ModuleRun::make_parts() {
   SLUICE_ASSIGN_OR_RETURN(parameters_,
                           ModelParameters::create(plan_, model(), {.drives = &drives_}));
   if (frozen_plan_) {
-    SLUICE_ASSIGN_OR_RETURN(frozen_, ModelParameters::create(*frozen_plan_, layout_.frozen(),
-                                                             {.drives = &drives_}));
+    SLUICE_ASSIGN_OR_RETURN(
+        frozen_, ModelParameters::create(*frozen_plan_, layout_.frozen(), {.drives = &drives_}));
   }
   SLUICE_RETURN_IF_ERROR(make_optimizer());
   if (plan_.cuda) {
@@ -541,9 +543,9 @@ Status ModuleRun::own_directory(const std::string& directory) {
            .check_directory = [this]() -> Status {
              SLUICE_ASSIGN_OR_RETURN(const bool there, lock_->is_at(directory_ + "/lock"));
              if (there) return {};
-             return Error(ErrorCode::kNotFound,
-                          directory_ +
-                              " is no longer there: was its drive unmounted, or was it moved?");
+             return Error(
+                 ErrorCode::kNotFound,
+                 directory_ + " is no longer there: was its drive unmounted, or was it moved?");
            }}));
   lock_ = *std::move(lock);
   directory_ = path;
@@ -552,10 +554,10 @@ Status ModuleRun::own_directory(const std::string& directory) {
 
 Result<std::string> ModuleRun::save(const std::string& directory, const std::string& client) {
   if (micro_batch_ > 0 || is_touched_)
-    return Error(ErrorCode::kInvalidArgument,
-                 "a checkpoint is made between steps, and " + std::to_string(micro_batch_) +
-                     " of the " + std::to_string(micro_batches()) +
-                     " micro-batches of one have ended");
+    return Error(ErrorCode::kInvalidArgument, "a checkpoint is made between steps, and " +
+                                                  std::to_string(micro_batch_) + " of the " +
+                                                  std::to_string(micro_batches()) +
+                                                  " micro-batches of one have ended");
   SLUICE_RETURN_IF_ERROR(own_directory(directory));
   client_ = client;
   const Status saving = checkpoints_->save({});
@@ -571,16 +573,15 @@ Result<std::string> ModuleRun::save(const std::string& directory, const std::str
 Result<std::unique_ptr<CheckpointReader>> ModuleRun::open_checkpoint(const std::string& path,
                                                                      std::string& folder) {
   aio::FileSystem& files = drives_.saves->backend().files();
-  SLUICE_ASSIGN_OR_RETURN(const bool is_one,
-                          files.exists(path + "/" + std::string(kManifestName)));
+  SLUICE_ASSIGN_OR_RETURN(const bool is_one, files.exists(path + "/" + std::string(kManifestName)));
   folder = path;
   if (!is_one) {
     CheckpointFolder of_run(*drives_.saves, RunCheckpoints::folder_of(path));
     SLUICE_ASSIGN_OR_RETURN(const auto newest, of_run.newest());
     if (!newest)
-      return Error(ErrorCode::kNotFound,
-                   "there is no checkpoint in " + path + ": neither it nor a folder in " +
-                       of_run.path() + " has a " + std::string(kManifestName));
+      return Error(ErrorCode::kNotFound, "there is no checkpoint in " + path +
+                                             ": neither it nor a folder in " + of_run.path() +
+                                             " has a " + std::string(kManifestName));
     folder = newest->path;
   }
   return CheckpointReader::open(*drives_.saves, folder, {});
@@ -606,7 +607,8 @@ Status ModuleRun::check_parameters(CheckpointReader& checkpoint) const {
     for (int unit = 0; unit < model().units() && !known; ++unit)
       for (const ParameterSpec& own : model().layout(unit).parameters)
         known |= own.name == stored.name;
-    if (!known) return refused("it has a parameter " + stored.name + ", which this one does not train");
+    if (!known)
+      return refused("it has a parameter " + stored.name + ", which this one does not train");
   }
   return {};
 }
@@ -618,7 +620,8 @@ Result<std::string> ModuleRun::load(const std::string& path, const Accept& accep
   if (stored.run.family != kModuleFamily)
     return Error(ErrorCode::kInvalidArgument,
                  folder + " is of a run of the command line, with a model of the family " +
-                     stored.run.family + ": sluice export makes a folder of it that transformers reads");
+                     stored.run.family +
+                     ": sluice export makes a folder of it that transformers reads");
   SLUICE_RETURN_IF_ERROR(check_parameters(*checkpoint));
   const CheckpointState now = checkpoint_state();
   SLUICE_RETURN_IF_ERROR(check_same_run(stored, now));
@@ -643,9 +646,9 @@ Result<std::string> ModuleRun::load(const std::string& path, const Accept& accep
 Status ModuleRun::save_weights(const std::string& path, DType dtype) {
   SafetensorsWriter::Options options;
   options.path = path;
-  SLUICE_ASSIGN_OR_RETURN(const auto writer,
-                          SafetensorsWriter::create(*drives_.writes, options,
-                                                    parameter_specs(model(), dtype)));
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto writer,
+      SafetensorsWriter::create(*drives_.writes, options, parameter_specs(model(), dtype)));
   SLUICE_RETURN_IF_ERROR(take_state([&](const ParameterState& state) {
     return writer->append(state.parameter->name, state.master);
   }));

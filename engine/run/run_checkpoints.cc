@@ -23,8 +23,7 @@ std::uint64_t RunCheckpoints::image_bytes(const ModelLayout& model, DType moment
 RunCheckpoints::RunCheckpoints(SavedRun& run, aio::IoQueue& queue, const Options& options)
     : run_(run), queue_(queue), options_(options) {}
 
-Result<std::unique_ptr<RunCheckpoints>> RunCheckpoints::create(SavedRun& run,
-                                                               aio::IoQueue& queue,
+Result<std::unique_ptr<RunCheckpoints>> RunCheckpoints::create(SavedRun& run, aio::IoQueue& queue,
                                                                const Options& options) {
   std::unique_ptr<RunCheckpoints> checkpoints(new RunCheckpoints(run, queue, options));
   if (options.background) {

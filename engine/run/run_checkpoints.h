@@ -28,8 +28,8 @@
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/checkpoint_state.h"
-#include "engine/run/state_image.h"
 #include "engine/run/run_state.h"
+#include "engine/run/state_image.h"
 
 namespace sluice::engine {
 

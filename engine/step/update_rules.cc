@@ -93,20 +93,20 @@ void make_scalars(const UpdateRules& rules, const TrainState& state, double grad
   const config::Betas betas = config::betas(rules.schedule, state.applied_step);
   scalars.clear();
   for (const config::ParameterSetting& setting : rules.settings) {
-    scalars.push_back(must(offload::make_adamw_scalars(
-        {.learning_rate =
-             config::learning_rate(rules.schedule, state.applied_step, setting.learning_rate),
-         .beta1 = betas[0],
-         .beta2 = betas[1],
-         .eps = rules.optimizer.eps,
-         .weight_decay = setting.weight_decay,
-         .adam_w_mode = rules.optimizer.adam_w_mode,
-         .bias_correction = rules.optimizer.bias_correction,
-         .step = state.applied_step + 1,
-         .loss_scale = loss_scale(rules, state),
-         .grad_norm = grad_norm,
-         .clip_norm = rules.clip_norm,
-         .clip_value = rules.clip_value})));
+    scalars.push_back(must(
+        offload::make_adamw_scalars({.learning_rate = config::learning_rate(
+                                         rules.schedule, state.applied_step, setting.learning_rate),
+                                     .beta1 = betas[0],
+                                     .beta2 = betas[1],
+                                     .eps = rules.optimizer.eps,
+                                     .weight_decay = setting.weight_decay,
+                                     .adam_w_mode = rules.optimizer.adam_w_mode,
+                                     .bias_correction = rules.optimizer.bias_correction,
+                                     .step = state.applied_step + 1,
+                                     .loss_scale = loss_scale(rules, state),
+                                     .grad_norm = grad_norm,
+                                     .clip_norm = rules.clip_norm,
+                                     .clip_value = rules.clip_value})));
   }
 }
 

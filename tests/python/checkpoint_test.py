@@ -1,4 +1,5 @@
-"""Checkpoints of the package sluice: a run that stops, or is killed, goes on with the bits of one that never did."""
+"""Checkpoints of the package sluice: a run that stops, or is killed, goes on with the bits of one
+that never did."""
 
 import json
 import os
@@ -20,7 +21,8 @@ STEPS = 8
 
 
 class Noisy(Tower):
-    """With all that a step depends on besides weights: dropout, and a buffer that forward changes."""
+    """With all that a step depends on besides weights: dropout, and a buffer that forward
+    changes."""
 
     def __init__(self):
         super().__init__(dropout=0.2)
@@ -38,7 +40,8 @@ def noisy():
 
 
 def kept_training(directory, place, drive):
-    """Trains and saves every step from its newest checkpoint on, as a script would. For a process of its own."""
+    """Trains and saves every step from its newest checkpoint on, as a script would. For a process
+    of its own."""
     torch.set_num_threads(1)
     with initialize(noisy(), accumulation=2, place=place, drive=drive) as engine:
         if Path(directory, "checkpoints").exists():
@@ -71,7 +74,9 @@ class Resuming(unittest.TestCase):
             got = []
             torch.manual_seed(7)
             for part, place in enumerate(("cpu", "nvme", "mixed", "cpu")):
-                with initialize(noisy(), accumulation=2, place=place, drive=drive, gradient_clipping=1.0) as engine:
+                with initialize(
+                    noisy(), accumulation=2, place=place, drive=drive, gradient_clipping=1.0
+                ) as engine:
                     if part > 0:
                         torch.manual_seed(1)  # of another process
                         path, client = engine.load_checkpoint(Path(folder) / "run")
@@ -80,14 +85,18 @@ class Resuming(unittest.TestCase):
                         self.assertEqual(engine.global_step, 2 * part)
                     for step in range(2 * part, 2 * part + 2):
                         got += train(engine, batches(2, seed=step))
-                    saved = engine.save_checkpoint(Path(folder) / "run", {"part": part, "π": [None]})
+                    saved = engine.save_checkpoint(
+                        Path(folder) / "run", {"part": part, "π": [None]}
+                    )
                     if part == 3:
                         self.assertEqual(masters(engine), weights)
                         for name, value in engine.state_dict().items():
                             self.assertTrue(torch.equal(value, state[name]), name)
             self.assertEqual(got, losses)
-            self.assertEqual(sorted(os.listdir(Path(folder) / "run" / "checkpoints")),
-                             [f"step-{step:09}" for step in (6, 8)])  # run.keep_last is 2 unless set
+            self.assertEqual(
+                sorted(os.listdir(Path(folder) / "run" / "checkpoints")),
+                [f"step-{step:09}" for step in (6, 8)],
+            )  # run.keep_last is 2 unless set
 
     def test_in_16_bits_has_the_same_masters(self):
         precision = {"bf16": {"enabled": True}}
@@ -116,10 +125,23 @@ class Resuming(unittest.TestCase):
             drive.mkdir()
 
             def run(directory, place, kill_at=None):
-                code = ("import sys; sys.path.insert(0, sys.argv[1]); import checkpoint_test; "
-                        "checkpoint_test.kept_training(*sys.argv[2:])")
-                process = subprocess.Popen([sys.executable, "-c", code, str(Path(__file__).parent), str(directory),
-                                            place, str(drive)], stdout=subprocess.PIPE, text=True)
+                code = (
+                    "import sys; sys.path.insert(0, sys.argv[1]); import checkpoint_test; "
+                    "checkpoint_test.kept_training(*sys.argv[2:])"
+                )
+                process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-c",
+                        code,
+                        str(Path(__file__).parent),
+                        str(directory),
+                        place,
+                        str(drive),
+                    ],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
                 last = ""
                 for line in process.stdout:
                     last = line
@@ -156,7 +178,9 @@ class Refusing(unittest.TestCase):
 
     def test_another_module(self):
         self.refused(r"another module: it has no parameter blocks\.4", tower(blocks=5))
-        self.refused(r"has a parameter blocks\.3\..* which this one does not train", tower(blocks=3))
+        self.refused(
+            r"has a parameter blocks\.3\..* which this one does not train", tower(blocks=3)
+        )
         other = tower()
         other.blocks[1].up = nn.Linear(16, 32)
         other.blocks[1].down = nn.Linear(32, 16)
@@ -213,7 +237,9 @@ class Refusing(unittest.TestCase):
                 train(other, batches(1))
                 with self.assertRaisesRegex(sluice.Error, "another run keeps its checkpoints in"):
                     other.save_checkpoint(self.folder.name)
-                with self.assertRaisesRegex(sluice.RefusedError, "client_state cannot be written as JSON"):
+                with self.assertRaisesRegex(
+                    sluice.RefusedError, "client_state cannot be written as JSON"
+                ):
                     other.save_checkpoint(self.folder.name + "-other", {"f": print})
 
     def test_keeps_no_more_than_asked_for(self):
@@ -222,7 +248,10 @@ class Refusing(unittest.TestCase):
             for tokens in batches(3):
                 train(engine, [tokens])
                 engine.save_checkpoint(self.folder.name)
-        self.assertEqual(sorted(os.listdir(Path(self.folder.name) / "checkpoints")), ["step-000000004", "step-000000005"])
+        self.assertEqual(
+            sorted(os.listdir(Path(self.folder.name) / "checkpoints")),
+            ["step-000000004", "step-000000005"],
+        )
 
     def test_the_manifest_says_whose_it_is(self):
         content = json.loads((Path(self.path) / "checkpoint.json").read_text())["content"]

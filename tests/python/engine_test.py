@@ -1,4 +1,5 @@
-"""The package sluice beside plain PyTorch: the same losses; and the same bits wherever anything lies."""
+"""The package sluice beside plain PyTorch: the same losses; and the same bits wherever anything
+lies."""
 
 import tempfile
 import unittest
@@ -10,8 +11,23 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import sluice
-from small_modules import (ADAMW, LENGTH, VOCAB, WIDTH, Block, Tower, batches, initialize, masters, run_config,
-                           torch_adamw, tower, train, train_by_torch, twin)
+from small_modules import (
+    ADAMW,
+    LENGTH,
+    VOCAB,
+    WIDTH,
+    Block,
+    Tower,
+    batches,
+    initialize,
+    masters,
+    run_config,
+    torch_adamw,
+    tower,
+    train,
+    train_by_torch,
+    twin,
+)
 
 STEPS = 20
 
@@ -22,7 +38,9 @@ class AgainstTorch(unittest.TestCase):
         reference = twin(module)
         more = {"gradient_clipping": clip} if clip else {}
         micro_batches = batches(STEPS * accumulation)
-        expected = train_by_torch(reference, torch_adamw(reference), micro_batches, accumulation, clip)
+        expected = train_by_torch(
+            reference, torch_adamw(reference), micro_batches, accumulation, clip
+        )
         with initialize(module, accumulation=accumulation, **more, **options) as engine:
             losses = train(engine, micro_batches)
             for loss, wanted in zip(losses, expected, strict=True):
@@ -43,8 +61,10 @@ class AgainstTorch(unittest.TestCase):
             def hidden(self, tokens):
                 x = self.embedding(tokens)
                 for first in range(0, len(self.blocks), 2):
-                    pair = self.blocks[first:first + 2]
-                    x = checkpoint(lambda it, pair=pair: pair[1](pair[0](it)), x, use_reentrant=False)
+                    pair = self.blocks[first : first + 2]
+                    x = checkpoint(
+                        lambda it, pair=pair: pair[1](pair[0](it)), x, use_reentrant=False
+                    )
                 return self.norm(x)
 
         torch.manual_seed(0)
@@ -91,16 +111,28 @@ class AgainstTorch(unittest.TestCase):
                 super().__init__()
                 self.scale = nn.Parameter(torch.tensor(0.5))  # no dimension
                 self.embedding = nn.Embedding(VOCAB, WIDTH)
-                self.stages = nn.Sequential(Block(), nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), nn.Identity())
-                self.offsets = nn.ParameterList([nn.Parameter(torch.zeros(WIDTH)) for _ in range(2)])
-                self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)  # reads its parts' weights
+                self.stages = nn.Sequential(
+                    Block(), nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), nn.Identity()
+                )
+                self.offsets = nn.ParameterList(
+                    [nn.Parameter(torch.zeros(WIDTH)) for _ in range(2)]
+                )
+                self.attention = nn.MultiheadAttention(
+                    WIDTH, 2, batch_first=True
+                )  # reads its parts' weights
                 self.weighted = nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, VOCAB))
                 self.shared = self.stages[0].norm  # of a block, and used outside of it
 
             def forward(self, tokens):
-                x = self.stages(self.embedding(tokens)) * self.scale + self.offsets[0] - self.offsets[1]
+                x = (
+                    self.stages(self.embedding(tokens)) * self.scale
+                    + self.offsets[0]
+                    - self.offsets[1]
+                )
                 x = self.shared(x + self.attention(x, x, x, need_weights=False)[0])
-                return F.cross_entropy(self.weighted(x)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+                return F.cross_entropy(
+                    self.weighted(x)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
+                )
 
         torch.manual_seed(0)
         self.check(Odd(), noise=["attention.in_proj_bias"])  # as the softmax does that of keys
@@ -110,7 +142,11 @@ class AgainstTorch(unittest.TestCase):
             def __init__(self):
                 super().__init__()
                 self.embedding = nn.Embedding(VOCAB, WIDTH)
-                self.parts = nn.Sequential(nn.Conv1d(WIDTH, WIDTH, 3, padding=1, bias=False), nn.BatchNorm1d(WIDTH), nn.ReLU())
+                self.parts = nn.Sequential(
+                    nn.Conv1d(WIDTH, WIDTH, 3, padding=1, bias=False),
+                    nn.BatchNorm1d(WIDTH),
+                    nn.ReLU(),
+                )
                 self.head = nn.Linear(WIDTH, VOCAB)
 
             def forward(self, tokens):
@@ -173,7 +209,10 @@ class AgainstTorch(unittest.TestCase):
                 x = self.embedding(tokens)
                 for block in self.blocks:
                     block(x)
-                return sum(block.extra for block in self.blocks) + self.head(self.norm(x)).square().mean()
+                return (
+                    sum(block.extra for block in self.blocks)
+                    + self.head(self.norm(x)).square().mean()
+                )
 
         torch.manual_seed(0)
         module = Extra()
@@ -187,8 +226,12 @@ class AgainstTorch(unittest.TestCase):
             optimizer.zero_grad()
             wanted = reference(tokens)
             wanted.backward()
-            for parameter in reference.parameters():  # without a gradient they decay here all the same
-                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for (
+                parameter
+            ) in reference.parameters():  # without a gradient they decay here all the same
+                parameter.grad = (
+                    torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                )
             optimizer.step()
             self.assertAlmostEqual(loss, wanted.item(), delta=1e-5)
 
@@ -250,7 +293,9 @@ class AgainstTorch(unittest.TestCase):
                 got = losses, masters(engine)
                 if learns:  # a second loss where there was one comes too late, once
                     engine.backward(engine(batches(1)[0]))
-                    with self.assertRaisesRegex(sluice.Error, "comes in more parts than in the micro-batches before"):
+                    with self.assertRaisesRegex(
+                        sluice.Error, "comes in more parts than in the micro-batches before"
+                    ):
                         engine.backward(engine(batches(1)[0]))
                     for _ in range(4):
                         engine.backward(engine(batches(1)[0]))
@@ -267,13 +312,19 @@ class AgainstTorch(unittest.TestCase):
                 self.table = nn.Parameter(torch.randn(VOCAB, VOCAB))
 
             def forward(self, tokens):
-                return F.cross_entropy(self.table[tokens][:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+                return F.cross_entropy(
+                    self.table[tokens][:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
+                )
 
         torch.manual_seed(0)
         self.check(Plain())
 
     def test_units_by_a_policy(self):
-        for policy, wanted in ((["blocks.[02]"], 2), ([nn.Linear], 9), (lambda name, _: name == "blocks", 1)):
+        for policy, wanted in (
+            (["blocks.[02]"], 2),
+            ([nn.Linear], 9),
+            (lambda name, _: name == "blocks", 1),
+        ):
             with sluice.initialize(tower(tied=False), run_config(), units=policy) as engine:
                 self.assertEqual(len(engine.units), wanted + 1)
                 self.assertEqual(len(train(engine, batches(2))), 2)
@@ -300,8 +351,14 @@ class Placements(unittest.TestCase):
                     module = tower(dropout=0.1, tied=False, blocks=5)
                     module.blocks[1].requires_grad_(False)
                     torch.manual_seed(5)
-                    with initialize(module, accumulation=2, place=place, drive=drive, gradient_clipping=1.0,
-                                    **precision) as engine:
+                    with initialize(
+                        module,
+                        accumulation=2,
+                        place=place,
+                        drive=drive,
+                        gradient_clipping=1.0,
+                        **precision,
+                    ) as engine:
                         losses.add(tuple(train(engine, batches(12))))
                         hashes.add(masters(engine))
                         in_store = engine.memory["nvme"]
@@ -313,7 +370,9 @@ class Placements(unittest.TestCase):
         with tempfile.TemporaryDirectory() as drive:
             module = tower(tied=False, blocks=8)
             used = list(module.blocks)
-            module.hidden = lambda it: module.norm(nn.Sequential(*reversed(used))(module.embedding(it)))
+            module.hidden = lambda it: module.norm(
+                nn.Sequential(*reversed(used))(module.embedding(it))
+            )
             with initialize(module, place="nvme", drive=drive) as engine:
                 train(engine, batches(4))
                 self.assertGreater(engine._run.nvme_reads, 8)
@@ -322,6 +381,7 @@ class Placements(unittest.TestCase):
 
     def test_nothing_is_left_on_the_drive(self):
         import os
+
         with tempfile.TemporaryDirectory() as drive:
             with initialize(tower(), place="nvme", drive=drive) as engine:
                 train(engine, batches(1))
@@ -341,7 +401,11 @@ class Evaluation(unittest.TestCase):
                 train_by_torch(reference, optimizer, [tokens])
                 engine.eval()
                 with torch.no_grad():
-                    self.assertAlmostEqual(engine(micro_batches[0]).item(), reference(micro_batches[0]).item(), delta=1e-5)
+                    self.assertAlmostEqual(
+                        engine(micro_batches[0]).item(),
+                        reference(micro_batches[0]).item(),
+                        delta=1e-5,
+                    )
                 engine.train()
                 self.assertTrue(module.training)
 
@@ -370,15 +434,22 @@ class Evaluation(unittest.TestCase):
         for place in ("cpu", "nvme"):
             module = tower()
             reference = twin(module)
-            with tempfile.TemporaryDirectory() as drive, initialize(module, place=place, drive=drive) as engine:
+            with (
+                tempfile.TemporaryDirectory() as drive,
+                initialize(module, place=place, drive=drive) as engine,
+            ):
                 with engine.gathered(module.blocks[1].up.weight, module.head.weight):
-                    self.assertTrue(torch.equal(module.blocks[1].down.bias, reference.blocks[1].down.bias))
+                    self.assertTrue(
+                        torch.equal(module.blocks[1].down.bias, reference.blocks[1].down.bias)
+                    )
                     self.assertTrue(torch.equal(module.head.weight, reference.head.weight))
                     with self.assertRaisesRegex(RuntimeError, r"blocks\.2"):
                         module.blocks[2].up.weight.sum()
                 with self.assertRaisesRegex(RuntimeError, r"blocks\.1"):
                     module.blocks[1].up.weight.sum()
-                with self.assertRaisesRegex(sluice.RefusedError, r"blocks\.1\.up\.bias was changed in place"):
+                with self.assertRaisesRegex(
+                    sluice.RefusedError, r"blocks\.1\.up\.bias was changed in place"
+                ):
                     with engine.gathered(module.blocks[1].up.bias), torch.no_grad():
                         module.blocks[1].up.bias.zero_()
 
@@ -389,7 +460,9 @@ class Evaluation(unittest.TestCase):
             train(engine, batches(2))
             engine.load_weights(other.state_dict())
             losses = train(engine, batches(3))
-        self.assertEqual(losses, train_by_torch(other, torch_adamw(other), batches(3))[:1] + losses[1:])
+        self.assertEqual(
+            losses, train_by_torch(other, torch_adamw(other), batches(3))[:1] + losses[1:]
+        )
         self.assertEqual(engine.last_step.step, 3)
 
 

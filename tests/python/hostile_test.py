@@ -12,7 +12,18 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import sluice
-from small_modules import Tower, batches, initialize, masters, run_config, torch_adamw, tower, train, train_by_torch, twin
+from small_modules import (
+    Tower,
+    batches,
+    initialize,
+    masters,
+    run_config,
+    torch_adamw,
+    tower,
+    train,
+    train_by_torch,
+    twin,
+)
 
 
 class StaleSlots(unittest.TestCase):
@@ -21,7 +32,9 @@ class StaleSlots(unittest.TestCase):
     def backward(self, module, tokens, **options):
         hidden = []
         with initialize(module, **options) as engine:
-            handle = module.blocks[0].register_forward_pre_hook(lambda _, args: hidden.append(args[0]))
+            handle = module.blocks[0].register_forward_pre_hook(
+                lambda _, args: hidden.append(args[0])
+            )
             loss = engine(tokens)
             handle.remove()
             hidden[0].retain_grad()
@@ -44,8 +57,9 @@ class StaleSlots(unittest.TestCase):
                 self.assertTrue(torch.equal(gradient, x[0].grad), place)
 
     def test_throw_where_a_pass_gets_past_the_hooks(self):
-        # Eight units share three buffers, so that a block's memory has another block's numbers by then. With views
-        # of the buffers themselves this backward would end with a wrong gradient, and no error.
+        # Eight units share three buffers, so that a block's memory has another block's numbers by
+        # then. With views of the buffers themselves this backward would end with a wrong gradient,
+        # and no error.
         with tempfile.TemporaryDirectory() as drive:
             for place in ("cpu", "nvme"):
                 module = tower(blocks=8, tied=False)
@@ -54,7 +68,9 @@ class StaleSlots(unittest.TestCase):
                     watch, keeper._watch = keeper._watch, lambda *_: None
                     loss = engine(batches(1)[0])
                     keeper._watch = watch
-                    with self.assertRaisesRegex(RuntimeError, r"a parameter of unit blocks\.7 is used while .* released"):
+                    with self.assertRaisesRegex(
+                        RuntimeError, r"a parameter of unit blocks\.7 is used while .* released"
+                    ):
                         engine.backward(loss)
                     # And the engine goes on.
                     reference = twin(tower(blocks=8, tied=False))
@@ -66,9 +82,15 @@ class StaleSlots(unittest.TestCase):
         module = tower(blocks=2, tied=False)
         with initialize(module) as engine:
             weight = module.blocks[0].up.weight
-            for read in (lambda: weight.sum(), lambda: weight.t().contiguous(), lambda: weight[0, 0].item(),
-                         lambda: weight.detach().numpy().sum(), lambda: weight.detach().fill_(0), lambda: repr(weight),
-                         lambda: torch.nn.functional.linear(torch.ones(1, 16), weight)):
+            for read in (
+                lambda: weight.sum(),
+                lambda: weight.t().contiguous(),
+                lambda: weight[0, 0].item(),
+                lambda: weight.detach().numpy().sum(),
+                lambda: weight.detach().fill_(0),
+                lambda: repr(weight),
+                lambda: torch.nn.functional.linear(torch.ones(1, 16), weight),
+            ):
                 with self.assertRaisesRegex(RuntimeError, "blocks.0"):
                     with torch.no_grad():
                         read()
@@ -81,7 +103,9 @@ class StaleSlots(unittest.TestCase):
             with initialize(module) as engine:
                 old = engine(batches(1)[0])
                 train(engine, batches(1))
-                with self.assertRaisesRegex(RuntimeError, "before the parameters changed|modified by an inplace"):
+                with self.assertRaisesRegex(
+                    RuntimeError, "before the parameters changed|modified by an inplace"
+                ):
                     engine.backward(old)
                 self.assertEqual(len(train(engine, batches(2))), 2)
 
@@ -117,7 +141,11 @@ class Failing(Tower):
                 if self.in_forward is not None:
                     error, self.in_forward = self.in_forward, None
                     raise error
-            x = block(x) if self.reentrant is None else checkpoint(block, x, use_reentrant=self.reentrant)
+            x = (
+                block(x)
+                if self.reentrant is None
+                else checkpoint(block, x, use_reentrant=self.reentrant)
+            )
         return self.norm(x)
 
 
@@ -131,9 +159,17 @@ class Exceptions(unittest.TestCase):
     def test_leave_the_engine_usable(self):
         micro_batches = batches(8)
         no = ValueError("no")
-        for place, reentrant, error in (("cpu", None, no), ("cpu", False, no), ("cpu", True, no),
-                                        ("cpu", None, KeyboardInterrupt()), ("nvme", False, no)):
-            with self.subTest(place=place, reentrant=reentrant), tempfile.TemporaryDirectory() as drive:
+        for place, reentrant, error in (
+            ("cpu", None, no),
+            ("cpu", False, no),
+            ("cpu", True, no),
+            ("cpu", None, KeyboardInterrupt()),
+            ("nvme", False, no),
+        ):
+            with (
+                self.subTest(place=place, reentrant=reentrant),
+                tempfile.TemporaryDirectory() as drive,
+            ):
                 module = self.module(reentrant)
                 with initialize(module, accumulation=2, place=place, drive=drive) as engine:
                     train(engine, micro_batches[:2])
@@ -178,7 +214,9 @@ class NonFinite(unittest.TestCase):
         with engine:
             before = masters(engine)
             engine.backward(loss)
-            with self.assertRaisesRegex(sluice.NonFiniteGradientError, r"step 1 is not finite, in unit .*losses.*nan"):
+            with self.assertRaisesRegex(
+                sluice.NonFiniteGradientError, r"step 1 is not finite, in unit .*losses.*nan"
+            ):
                 engine.step()
             self.assertEqual(masters(engine), before)
             self.assertEqual(len(train(engine, batches(2))), 2)
@@ -195,13 +233,17 @@ class NonFinite(unittest.TestCase):
         module = tower()
         with torch.no_grad():
             module.blocks[1].up.weight[3, 4] = float("inf")
-        with self.assertRaisesRegex(sluice.RefusedError, r"blocks\.1\.up\.weight has a value that is not finite"):
+        with self.assertRaisesRegex(
+            sluice.RefusedError, r"blocks\.1\.up\.weight has a value that is not finite"
+        ):
             initialize(module)
         self.assertTrue(torch.isfinite(module.blocks[0].up.weight).all())  # the module is as it was
 
     def test_fp16_scales_the_loss(self):
         module = tower()
-        with initialize(module, fp16={"enabled": True, "initial_scale_power": 24, "hysteresis": 1}) as engine:
+        with initialize(
+            module, fp16={"enabled": True, "initial_scale_power": 24, "hysteresis": 1}
+        ) as engine:
             self.assertEqual(module.blocks[0].up.weight.dtype, torch.float16)
             results = []
             for tokens in batches(30):
@@ -224,34 +266,76 @@ class Refusals(unittest.TestCase):
         self.refused("DataParallel", lambda: sluice.initialize(nn.DataParallel(tower()), config))
         compiled = tower()
         compiled.blocks[1].compile(backend="eager")
-        self.refused(r"blocks\.1 was compiled by Module\.compile", lambda: sluice.initialize(compiled, config))
-        self.refused("nothing to train", lambda: sluice.initialize(tower().requires_grad_(False), config))
+        self.refused(
+            r"blocks\.1 was compiled by Module\.compile",
+            lambda: sluice.initialize(compiled, config),
+        )
+        self.refused(
+            "nothing to train", lambda: sluice.initialize(tower().requires_grad_(False), config)
+        )
         self.refused("nothing to train", lambda: sluice.initialize(nn.ReLU(), config))
         with torch.device("meta"):
             meta = Tower()
         self.refused("is on the device meta", lambda: sluice.initialize(meta, config))
-        self.refused("embedding.weight is torch.complex64",
-                     lambda: sluice.initialize(tower().to(torch.complex64), config))
-        self.refused("units='all' is no policy|is no policy", lambda: sluice.initialize(tower(), config, units="all"))
-        self.refused("finds no module", lambda: sluice.initialize(tower(), config, units=["layers.*"]))
+        self.refused(
+            "embedding.weight is torch.complex64",
+            lambda: sluice.initialize(tower().to(torch.complex64), config),
+        )
+        self.refused(
+            "units='all' is no policy|is no policy",
+            lambda: sluice.initialize(tower(), config, units="all"),
+        )
+        self.refused(
+            "finds no module", lambda: sluice.initialize(tower(), config, units=["layers.*"])
+        )
         module = tower()
         with sluice.initialize(module, config):
             self.refused("already has an engine", lambda: sluice.initialize(module, config))
 
     def test_of_configurations(self):
-        self.refused("cannot be read: No such file", lambda: sluice.initialize(tower(), "/nowhere/run.json"))
-        self.refused("cpu_threds", lambda: sluice.initialize(tower(), run_config(run={"cpu_threds": 2})))
-        self.refused("nvme_path", lambda: sluice.initialize(tower(), {"zero_optimization": {
-            "stage": 3, "offload_param": {"device": "nvme"}}}))
-        self.refused("run.device is", lambda: sluice.initialize(tower(), run_config(run={"device": "cuda"})))
-        self.refused("recipe.lora", lambda: sluice.initialize(tower(), run_config(recipe={"lora": {"rank": 4}})))
-        self.refused("no parameter is left|matches no|none of", lambda: sluice.initialize(tower(), run_config(
-            optimizer={"params": {"lr": 0.1}, "groups": [{"match": "layers.*", "lr": 0.1}]})))
-        self.refused(r"Raise budget\.cpu_gib", lambda: sluice.initialize(tower(), run_config(budget={"cpu_gib": 0.1})), sluice.Error)
+        self.refused(
+            "cannot be read: No such file", lambda: sluice.initialize(tower(), "/nowhere/run.json")
+        )
+        self.refused(
+            "cpu_threds", lambda: sluice.initialize(tower(), run_config(run={"cpu_threds": 2}))
+        )
+        self.refused(
+            "nvme_path",
+            lambda: sluice.initialize(
+                tower(), {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}
+            ),
+        )
+        self.refused(
+            "run.device is", lambda: sluice.initialize(tower(), run_config(run={"device": "cuda"}))
+        )
+        self.refused(
+            "recipe.lora",
+            lambda: sluice.initialize(tower(), run_config(recipe={"lora": {"rank": 4}})),
+        )
+        self.refused(
+            "no parameter is left|matches no|none of",
+            lambda: sluice.initialize(
+                tower(),
+                run_config(
+                    optimizer={"params": {"lr": 0.1}, "groups": [{"match": "layers.*", "lr": 0.1}]}
+                ),
+            ),
+        )
+        self.refused(
+            r"Raise budget\.cpu_gib",
+            lambda: sluice.initialize(tower(), run_config(budget={"cpu_gib": 0.1})),
+            sluice.Error,
+        )
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "ds.json"
-            path.write_text('{"train_micro_batch_size_per_gpu": 2, // as DeepSpeed reads it\n "wandb": {"enabled": true}}')
-            with self.assertLogs("sluice", "INFO") as logs, sluice.initialize(tower(), path) as engine:
+            path.write_text(
+                '{"train_micro_batch_size_per_gpu": 2, // as DeepSpeed reads it\n "wandb":'
+                ' {"enabled": true}}'
+            )
+            with (
+                self.assertLogs("sluice", "INFO") as logs,
+                sluice.initialize(tower(), path) as engine,
+            ):
                 self.assertEqual(engine.micro_batches, 1)
             self.assertIn("wandb", " ".join(logs.output))
 
@@ -269,9 +353,16 @@ class Refusals(unittest.TestCase):
             loss = engine(x)
             self.refused("outside of engine.backward", loss.backward)
             self.refused("load_weights", lambda: module.load_state_dict(tower().state_dict()))
-            self.refused(r"have no blocks\.1\.up\.weight",
-                         lambda: engine.load_weights({name: value for name, value in tower().state_dict().items()
-                                                      if name != "blocks.1.up.weight"}))
+            self.refused(
+                r"have no blocks\.1\.up\.weight",
+                lambda: engine.load_weights(
+                    {
+                        name: value
+                        for name, value in tower().state_dict().items()
+                        if name != "blocks.1.up.weight"
+                    }
+                ),
+            )
             module.blocks[0].extra = nn.Parameter(torch.ones(3))
             engine.backward(engine(x))
             self.refused(r"blocks\.0\.extra was made after", engine.step)
@@ -301,14 +392,25 @@ class Refusals(unittest.TestCase):
 
         with initialize(module) as engine:
             module.blocks[1].register_forward_pre_hook(clamp)
-            self.refused(r"blocks\.1\.up\.weight was changed in place", lambda: engine(batches(1)[0]))
+            self.refused(
+                r"blocks\.1\.up\.weight was changed in place", lambda: engine(batches(1)[0])
+            )
 
     def test_of_another_torch(self):
         code = "import torch; torch.__version__ = '2.12.1+cpu'; import sluice"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env=os.environ,
+            check=False,
+        )
         self.assertNotEqual(done.returncode, 0)
-        self.assertRegex(done.stderr.splitlines()[-1],
-                         r"ImportError: this build of sluice is for torch 2\.11\.0\S*, and torch 2\.12\.1\+cpu is installed")
+        self.assertRegex(
+            done.stderr.splitlines()[-1],
+            r"ImportError: this build of sluice is for torch 2\.11\.0\S*, and torch 2\.12\.1\+cpu"
+            r" is installed",
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Small random modules, and configurations to train them with: for the tests of the package sluice."""
+"""Small random modules, and configurations to train them with: for the tests of the package
+sluice."""
 
 import copy
 import hashlib
@@ -70,9 +71,14 @@ def batches(count, seed=1, rows=2):
 
 
 def run_config(accumulation=1, place="cpu", drive=None, **more):
-    """`place`: of parameters and state, "cpu", "nvme" or "mixed"; the latter two in the folder `drive`."""
-    zero = {"stage": 3, "stage3_param_persistence_threshold": 0,
-            "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
+    """`place`: of parameters and state, "cpu", "nvme" or "mixed"; the latter two in the folder
+    `drive`."""
+    zero = {
+        "stage": 3,
+        "stage3_param_persistence_threshold": 0,
+        "offload_param": {"device": "cpu"},
+        "offload_optimizer": {"device": "cpu"},
+    }
     config = {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": accumulation,
@@ -99,8 +105,13 @@ def run_config(accumulation=1, place="cpu", drive=None, **more):
 
 
 def torch_adamw(module):
-    return torch.optim.AdamW([it for it in module.parameters() if it.requires_grad], lr=ADAMW["lr"],
-                             betas=tuple(ADAMW["betas"]), eps=ADAMW["eps"], weight_decay=ADAMW["weight_decay"])
+    return torch.optim.AdamW(
+        [it for it in module.parameters() if it.requires_grad],
+        lr=ADAMW["lr"],
+        betas=tuple(ADAMW["betas"]),
+        eps=ADAMW["eps"],
+        weight_decay=ADAMW["weight_decay"],
+    )
 
 
 def train(engine, micro_batches):
@@ -119,7 +130,7 @@ def train_by_torch(module, optimizer, micro_batches, accumulation=1, clip=None):
     for first in range(0, len(micro_batches), accumulation):
         optimizer.zero_grad()
         total = 0.0
-        for tokens in micro_batches[first:first + accumulation]:
+        for tokens in micro_batches[first : first + accumulation]:
             loss = module(tokens)
             (loss / accumulation).backward()
             total += loss.item() / accumulation

@@ -21,4 +21,12 @@ from .engine import Engine, StepResult, initialize  # noqa: E402
 from .units import UnitPolicy  # noqa: E402
 
 __version__ = _build.VERSION
-__all__ = ["Engine", "Error", "NonFiniteGradientError", "RefusedError", "StepResult", "UnitPolicy", "initialize"]
+__all__ = [
+    "Engine",
+    "Error",
+    "NonFiniteGradientError",
+    "RefusedError",
+    "StepResult",
+    "UnitPolicy",
+    "initialize",
+]

@@ -1,4 +1,5 @@
-"""What a checkpoint keeps for the Python side: buffers, random generators, and the user's own state. As JSON."""
+"""What a checkpoint keeps for the Python side: buffers, random generators, and the user's own
+state. As JSON."""
 
 from __future__ import annotations
 
@@ -62,7 +63,10 @@ def pack(module: nn.Module, client_state: Any, frozen: str) -> str:
     buffers = _persistent_buffers(module)
     size = sum(it.numel() * it.element_size() for it in buffers.values())
     if size > _MOST_BUFFER_BYTES:
-        raise RefusedError(f"the module's persistent buffers have {size} bytes, and a checkpoint has room for {_MOST_BUFFER_BYTES}")
+        raise RefusedError(
+            f"the module's persistent buffers have {size} bytes, and a checkpoint has room for"
+            f" {_MOST_BUFFER_BYTES}"
+        )
     generators = {"cpu": _to_text(torch.get_rng_state())}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         generators["cuda"] = _to_text(torch.cuda.get_rng_state())
@@ -70,12 +74,14 @@ def pack(module: nn.Module, client_state: Any, frozen: str) -> str:
         state = json.loads(json.dumps(client_state))
     except (TypeError, ValueError) as error:
         raise RefusedError(f"client_state cannot be written as JSON: {error}") from error
-    return json.dumps({
-        "client_state": state,
-        "buffers": {name: _to_text(buffer) for name, buffer in buffers.items()},
-        "generators": generators,
-        "frozen": frozen,
-    })
+    return json.dumps(
+        {
+            "client_state": state,
+            "buffers": {name: _to_text(buffer) for name, buffer in buffers.items()},
+            "generators": generators,
+            "frozen": frozen,
+        }
+    )
 
 
 def read(text: str, module: nn.Module, frozen: str) -> dict[str, Any]:
@@ -83,13 +89,16 @@ def read(text: str, module: nn.Module, frozen: str) -> dict[str, Any]:
     stored = json.loads(text)
     if stored["frozen"] != frozen:
         raise RefusedError(
-            "the checkpoint was trained beside other frozen parameters than those of this module: make it with the "
-            "weights that the run began with"
+            "the checkpoint was trained beside other frozen parameters than those of this module:"
+            " make it with the weights that the run began with"
         )
     buffers = _persistent_buffers(module)
     for name, value in stored["buffers"].items():
         if name not in buffers or list(buffers[name].shape) != value["shape"]:
-            raise RefusedError(f"the checkpoint has a buffer {name} of shape {value['shape']}, and the module has not")
+            raise RefusedError(
+                f"the checkpoint has a buffer {name} of shape {value['shape']}, and the module"
+                " has not"
+            )
     return stored
 
 

@@ -23,7 +23,8 @@ from .units import ManagedParameter, Unit, UnitPolicy, divide
 
 _log = logging.getLogger("sluice")
 _numbers = itertools.count()
-_SECTIONS = {"model", "data", "run", "budget", "placement", "recipe"}  # of a run file, beside DeepSpeed's keys
+# Of a run file, beside DeepSpeed's keys.
+_SECTIONS = {"model", "data", "run", "budget", "placement", "recipe"}
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -47,25 +48,29 @@ def initialize(
     units: UnitPolicy = "auto",
     overrides: Mapping[str, Any] | None = None,
 ) -> Engine:
-    """An engine that trains `model`, which stays the module that it is: call it, evaluate it, save it as before.
+    """An engine that trains `model`, which stays the module that it is: call it, evaluate it, save
+    it as before.
 
     Args:
-        model: any module, with values. Its parameters are the engine's from now on: they are views of memory that
-            is there only while the module runs. Those that require no gradient are frozen: they come and go, and
-            have no state.
-        config: a run file or a DeepSpeed JSON, as its path or as a dict. Of a run file the sections model and data
-            mean nothing here.
+        model: any module, with values. Its parameters are the engine's from now on: they are views
+            of memory that is there only while the module runs. Those that require no gradient are
+            frozen: they come and go, and have no state.
+        config: a run file or a DeepSpeed JSON, as its path or as a dict. Of a run file the sections
+            model and data mean nothing here.
         units: which modules are fetched as a whole: :data:`sluice.UnitPolicy`.
         overrides: keys of the configuration with dots, which win: ``{"run.seed": 7}``.
 
     Raises:
-        RefusedError: the module or the configuration cannot be trained so; the sentence says what to change.
+        RefusedError: the module or the configuration cannot be trained so; the sentence says what
+            to change.
         Error: memory, a drive or a file could not be had.
     """
     return Engine(model, config, units=units, overrides=overrides)
 
 
-def _read_config(config: Mapping[str, Any] | str | os.PathLike[str], overrides: Mapping[str, Any] | None) -> Config:
+def _read_config(
+    config: Mapping[str, Any] | str | os.PathLike[str], overrides: Mapping[str, Any] | None
+) -> Config:
     if isinstance(config, Mapping):
         text = json.dumps(config)
     else:
@@ -73,17 +78,25 @@ def _read_config(config: Mapping[str, Any] | str | os.PathLike[str], overrides: 
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
-            raise RefusedError(f"the configuration {path} cannot be read: {error.strerror}") from error
+            raise RefusedError(
+                f"the configuration {path} cannot be read: {error.strerror}"
+            ) from error
     try:
         keys = json.loads(text)
         of_deepspeed = isinstance(keys, dict) and not _SECTIONS & keys.keys()
     except ValueError:  # with comments, as DeepSpeed's may be
         of_deepspeed = True
-    resolved = Config(text, of_deepspeed, [f"{key}={json.dumps(value)}" for key, value in (overrides or {}).items()])
+    resolved = Config(
+        text,
+        of_deepspeed,
+        [f"{key}={json.dumps(value)}" for key, value in (overrides or {}).items()],
+    )
     for key, reason in resolved.ignored:
         _log.info("%s is ignored: %s", key, reason)
     if not resolved.run_dir:  # names the stores on NVMe, so it has to be this engine's own
-        resolved.run_dir = os.path.join(os.getcwd(), f"sluice-python-{os.getpid()}-{next(_numbers)}")
+        resolved.run_dir = os.path.join(
+            os.getcwd(), f"sluice-python-{os.getpid()}-{next(_numbers)}"
+        )
     return resolved
 
 
@@ -91,11 +104,15 @@ def _check_module(module: nn.Module) -> None:
     if not isinstance(module, nn.Module):
         raise RefusedError(f"model is a {type(module).__name__}, and no torch.nn.Module")
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        raise RefusedError(f"model is wrapped by {type(module).__name__}: give the module inside of it (model.module)")
+        raise RefusedError(
+            f"model is wrapped by {type(module).__name__}: give the module inside of it"
+            " (model.module)"
+        )
     if hasattr(module, "_orig_mod"):
         raise RefusedError(
-            "model was made by torch.compile, and a compiled module keeps addresses of its parameters: give the module "
-            "itself, and compile its blocks' forward (block.forward = torch.compile(block.forward))"
+            "model was made by torch.compile, and a compiled module keeps addresses of its"
+            " parameters: give the module itself, and compile its blocks' forward (block.forward ="
+            " torch.compile(block.forward))"
         )
     if getattr(module, "_sluice_engine", None) is not None:
         raise RefusedError("model already has an engine: close() that one first")
@@ -106,8 +123,8 @@ def _check_not_compiled(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if getattr(part, "_compiled_call_impl", None) is not None:
             raise RefusedError(
-                f"{name or 'the module'} was compiled by Module.compile(), past the engine's hooks: compile its forward "
-                "instead (module.forward = torch.compile(module.forward))"
+                f"{name or 'the module'} was compiled by Module.compile(), past the engine's hooks:"
+                " compile its forward instead (module.forward = torch.compile(module.forward))"
             )
 
 
@@ -120,8 +137,8 @@ class Engine:
         engine.backward(loss)           # once or several times: gradients add up
         engine.step()                   # AdamW, once the step has all of its micro-batches
 
-    After an exception in forward or backward the engine can go on: the micro-batches of the step that was going on
-    are forgotten, and the next one is its first.
+    After an exception in forward or backward the engine can go on: the micro-batches of the step
+    that was going on are forgotten, and the next one is its first.
     """
 
     def __init__(
@@ -139,10 +156,19 @@ class Engine:
             id(it.parameter): it for unit in self._units for it in unit.parameters
         }
         self._frozen_sample = _client.sample(it for it in self._managed.values() if not it.trained)
-        self._run = Run(self._config, [
-            (unit.name, [Parameter(it.name, list(it.parameter.shape), it.trained) for it in unit.parameters])
-            for unit in self._units
-        ])
+        self._run = Run(
+            self._config,
+            [
+                (
+                    unit.name,
+                    [
+                        Parameter(it.name, list(it.parameter.shape), it.trained)
+                        for it in unit.parameters
+                    ],
+                )
+                for unit in self._units
+            ],
+        )
         for note in self._run.notes:
             _log.info(note)
         #: The module that is trained.
@@ -154,8 +180,9 @@ class Engine:
         #: What the last step did; None before the first.
         self.last_step: StepResult | None = None
         self._arrived = [0] * len(self._units)  # gradients that are in p.grad
-        # Of a micro-batch, by unit: how often its gradient was handed over, each time all of it. Once in the first
-        # micro-batch: it is expected so in others, and complete then. On the CPU there is nothing to gain by that.
+        # Of a micro-batch, by unit: how often its gradient was handed over, each time all of it.
+        # Once in the first micro-batch: it is expected so in others, and complete then. On the CPU
+        # there is nothing to gain by that.
         self._parts = [0] * len(self._units)
         self._is_single = [False] * len(self._units)
         self._learns_parts = self._run.on_gpu
@@ -163,7 +190,9 @@ class Engine:
         self._new_micro_batch = True
         self._gathered: tuple[weakref.ref, dict[int, torch.Tensor]] | None = None
         self._handles = []
-        self._run.initialise(lambda unit: [it.parameter.detach() for it in self._units[unit].parameters])
+        self._run.initialise(
+            lambda unit: [it.parameter.detach() for it in self._units[unit].parameters]
+        )
         self._take_over()
         self._keeper = Keeper(self._run, model, self._units)
         model._sluice_engine = weakref.ref(self)
@@ -176,7 +205,9 @@ class Engine:
                 it.parameter.grad = None
                 it.parameter.data = view
                 if it.trained:
-                    self._handles.append(it.parameter.register_post_accumulate_grad_hook(self._on_gradient))
+                    self._handles.append(
+                        it.parameter.register_post_accumulate_grad_hook(self._on_gradient)
+                    )
         if self._run.on_gpu:
             for part in self.module.modules():
                 for name, buffer in part._buffers.items():
@@ -184,20 +215,24 @@ class Engine:
                         part._buffers[name] = buffer.to(self.device)
         for part in self.module.modules():
             if any(True for _ in part.parameters(recurse=False)):
-                self._handles.append(part.register_state_dict_post_hook(lambda *it: self._gather_into(*it)))
+                self._handles.append(
+                    part.register_state_dict_post_hook(lambda *it: self._gather_into(*it))
+                )
                 self._handles.append(part.register_load_state_dict_pre_hook(_refuse_load))
 
-    # ---- a micro-batch ------------------------------------------------------------------------------
+    # ---- a micro-batch
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward. Floating-point tensors among the arguments become :attr:`dtype`.
 
-        Raises what the module raises; RefusedError under autocast, or where a parameter was changed in place.
+        Raises what the module raises; RefusedError under autocast, or where a parameter was changed
+        in place.
         """
         if torch.is_autocast_enabled(self.device.type):
             raise RefusedError(
-                "autocast keeps 16-bit copies of parameters from forward to backward, past their unit's release: leave it "
-                'out, and set "bf16": {"enabled": true}, with which the module computes in 16 bits itself'
+                "autocast keeps 16-bit copies of parameters from forward to backward, past their"
+                ' unit\'s release: leave it out, and set "bf16": {"enabled": true}, with which the'
+                " module computes in 16 bits itself"
             )
         if not torch.is_grad_enabled():
             self._keeper.begin_evaluation()
@@ -206,27 +241,37 @@ class Engine:
             self._keeper.begin_micro_batch()
             self._new_micro_batch = False
         try:
-            return self.module(*(self._as_computed(it) for it in args),
-                               **{key: self._as_computed(it) for key, it in kwargs.items()})
+            return self.module(
+                *(self._as_computed(it) for it in args),
+                **{key: self._as_computed(it) for key, it in kwargs.items()},
+            )
         except BaseException:
             self._keeper.release_all()
             raise
 
     def _as_computed(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != self.dtype:
+        if (
+            isinstance(value, torch.Tensor)
+            and value.is_floating_point()
+            and value.dtype != self.dtype
+        ):
             return value.to(self.dtype)
         return value
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> None:
         """Adds the gradient of `loss`, a tensor of one element, to the step's.
 
-        A step's gradient is that of the mean of its micro-batches' losses: `loss` is divided by their number, and
-        multiplied by the loss scale of fp16. Several calls before :meth:`step` add up.
+        A step's gradient is that of the mean of its micro-batches' losses: `loss` is divided by
+        their number, and multiplied by the loss scale of fp16. Several calls before :meth:`step`
+        add up.
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise RefusedError("backward() wants the loss, a tensor of one element")
         if not loss.requires_grad:
-            raise RefusedError("the loss has no gradient: it was computed under torch.no_grad(), or of frozen parameters alone")
+            raise RefusedError(
+                "the loss has no gradient: it was computed under torch.no_grad(), or of frozen"
+                " parameters alone"
+            )
         self._begin_backward()
         try:
             scale = self._run.loss_scale / self._run.micro_batches
@@ -267,7 +312,10 @@ class Engine:
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         if self._keeper is None or not self._keeper.in_backward:
             parameter.grad = None
-            raise RefusedError("a gradient is computed outside of engine.backward(loss): call that instead of loss.backward()")
+            raise RefusedError(
+                "a gradient is computed outside of engine.backward(loss): call that instead of"
+                " loss.backward()"
+            )
         unit = self._managed[id(parameter)].unit
         self._arrived[unit] += 1
         if self._arrived[unit] >= self._units[unit].trained_count:
@@ -287,13 +335,14 @@ class Engine:
         self._arrived[unit] = 0
 
     def step(self) -> StepResult | None:
-        """Ends the micro-batch. Behind the last one of a step: norm, clipping, AdamW; and what the step did.
+        """Ends the micro-batch. Behind the last one of a step: norm, clipping, AdamW; and what the
+        step did.
 
         A parameter without any gradient in a step has one of zero: its moments fade, and it decays.
 
         Raises:
-            NonFiniteGradientError: the step's gradient is not finite, and the configuration does not skip such steps.
-                No weight has changed.
+            NonFiniteGradientError: the step's gradient is not finite, and the configuration does
+                not skip such steps. No weight has changed.
         """
         if len(self._losses) == self._run.micro_batch:
             raise RefusedError("step() ends a micro-batch, and there was no backward() in this one")
@@ -333,15 +382,21 @@ class Engine:
         for name, parameter in self.module.named_parameters():
             known = self._managed.get(id(parameter))
             if known is None:
-                what = f"parameter {name} was made after sluice.initialize(), which knows nothing of it: make all parameters before"
+                what = (
+                    f"parameter {name} was made after sluice.initialize(), which knows nothing of"
+                    " it: make all parameters before"
+                )
             elif known.trained != parameter.requires_grad:
-                what = f"requires_grad of {name} was changed after sluice.initialize(): set it before, or make another engine"
+                what = (
+                    f"requires_grad of {name} was changed after sluice.initialize(): set it before,"
+                    " or make another engine"
+                )
             else:
                 continue
             self._abandon()
             raise RefusedError(what)
 
-    # ---- what a loop asks for -----------------------------------------------------------------------
+    # ---- what a loop asks for
 
     @property
     def micro_batches(self) -> int:
@@ -370,7 +425,8 @@ class Engine:
 
     @property
     def memory(self) -> dict[str, Any]:
-        """Bytes by tier ("host", "gpu", "nvme") and purpose, as the plan has them; without what autograd keeps."""
+        """Bytes by tier ("host", "gpu", "nvme") and purpose, as the plan has them; without what
+        autograd keeps."""
         return self._run.memory
 
     def train(self, mode: bool = True) -> Engine:
@@ -380,15 +436,20 @@ class Engine:
     def eval(self) -> Engine:
         return self.train(False)
 
-    # ---- values -------------------------------------------------------------------------------------
+    # ---- values
 
     def _gather(self, unit: int) -> list[torch.Tensor]:
         """Copies of a unit's parameters, on the CPU."""
         with self._keeper.holding([unit]):
-            return [it.parameter.detach().to("cpu", copy=True) for it in self._units[unit].parameters]
+            return [
+                it.parameter.detach().to("cpu", copy=True) for it in self._units[unit].parameters
+            ]
 
-    def _gather_into(self, module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
-        """Behind a module's own part of state_dict(): copies in place of views that are empty by then."""
+    def _gather_into(
+        self, module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any
+    ) -> None:
+        """Behind a module's own part of state_dict(): copies in place of views that are empty by
+        then."""
         if self._gathered is None or self._gathered[0]() is not state:
             self._gathered = (weakref.ref(state), {})
         copies = self._gathered[1]
@@ -403,9 +464,11 @@ class Engine:
 
     @contextmanager
     def gathered(self, *parameters: nn.Parameter) -> Iterator[None]:
-        """Within it these parameters of the module can be read, and those that are fetched with them.
+        """Within it these parameters of the module can be read, and those that are fetched with
+        them.
 
-        Not changed: RefusedError behind it, where one was. Where units are on NVMe, few may be gathered at a time.
+        Not changed: RefusedError behind it, where one was. Where units are on NVMe, few may be
+        gathered at a time.
         """
         units = sorted({self._number_of(it) for it in parameters})
         with self._keeper.holding(units):
@@ -418,13 +481,16 @@ class Engine:
         return known.unit
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The module's, with copies of all parameters in :attr:`dtype` on the CPU; tied ones are one tensor."""
+        """The module's, with copies of all parameters in :attr:`dtype` on the CPU; tied ones are
+        one tensor."""
         return self.module.state_dict()
 
     def load_weights(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Begins anew from these values, by the module's names: AdamW's moments are zero again, and the step is 0.
+        """Begins anew from these values, by the module's names: AdamW's moments are zero again, and
+        the step is 0.
 
-        Names of parameters that are tied, or that `state` has beyond those of the module, are not needed.
+        Names of parameters that are tied, or that `state` has beyond those of the module, are not
+        needed.
         """
         names: dict[int, set[str]] = {}
         for name, parameter in self.module.named_parameters(remove_duplicate=False):
@@ -442,24 +508,28 @@ class Engine:
             values[id(it.parameter)] = state[found[0]]
         self._abandon()
         self._keeper.release_all()
-        self._run.initialise(lambda unit: [values[id(it.parameter)].detach() for it in self._units[unit].parameters])
+        self._run.initialise(
+            lambda unit: [values[id(it.parameter)].detach() for it in self._units[unit].parameters]
+        )
         self._keeper.step_taken()
         for name, buffer in self.module.named_buffers():
             if name in state:
                 buffer.copy_(state[name])
 
     def save_weights(self, path: str | os.PathLike[str], dtype: str = "fp32") -> None:
-        """All trained parameters as one safetensors file: their masters, "fp32", or rounded to "bf16" or "fp16"."""
+        """All trained parameters as one safetensors file: their masters, "fp32", or rounded to
+        "bf16" or "fp16"."""
         if dtype not in _DTYPES:
             raise RefusedError(f'dtype is "{dtype}": there are {", ".join(_DTYPES)}')
         self._keeper.release_all()
         self._run.save_weights(os.fspath(path), dtype)
 
-    # ---- checkpoints --------------------------------------------------------------------------------
+    # ---- checkpoints
 
     def save_checkpoint(self, directory: str | os.PathLike[str], client_state: Any = None) -> str:
-        """Saves masters, moments, the step, buffers, torch's random generators and `client_state`, which JSON can
-        hold, between steps. Durable when it returns the checkpoint's folder, DIR/checkpoints/step-N.
+        """Saves masters, moments, the step, buffers, torch's random generators and `client_state`,
+        which JSON can hold, between steps. Durable when it returns the checkpoint's folder,
+        DIR/checkpoints/step-N.
 
         Frozen parameters are not in it: they are the module's, as it was when the engine was made.
 
@@ -474,7 +544,8 @@ class Engine:
         """Goes on where a checkpoint was made, with the bits of a run that never stopped.
 
         Args:
-            path: a checkpoint's folder, or a directory that was given to :meth:`save_checkpoint`: its newest.
+            path: a checkpoint's folder, or a directory that was given to :meth:`save_checkpoint`:
+                its newest.
 
         Returns:
             The checkpoint's folder and the client_state that was saved.
@@ -487,13 +558,15 @@ class Engine:
         self._keeper.release_all()
         accepted: list[dict[str, Any]] = []
         folder = self._run.load(
-            os.fspath(path), lambda client: accepted.append(_client.read(client, self.module, self._frozen_sample))
+            os.fspath(path),
+            lambda client: accepted.append(_client.read(client, self.module, self._frozen_sample)),
         )
         self._keeper.step_taken()
         return folder, _client.restore(accepted[0], self.module)
 
     def close(self) -> None:
-        """Gives the memory and the drives back. The module's parameters are gone: take state_dict() before."""
+        """Gives the memory and the drives back. The module's parameters are gone: take state_dict()
+        before."""
         if self._run is None:
             return
         self._keeper.close()
@@ -511,4 +584,6 @@ class Engine:
 
 
 def _refuse_load(module: nn.Module, *_: Any) -> None:
-    raise RefusedError("the engine has the module's parameters: load them by engine.load_weights(state_dict)")
+    raise RefusedError(
+        "the engine has the module's parameters: load them by engine.load_weights(state_dict)"
+    )

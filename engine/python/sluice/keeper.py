@@ -1,4 +1,5 @@
-"""Which units are in memory, by hooks: acquired before a module's forward, released behind it, and again in backward."""
+"""Which units are in memory, by hooks: acquired before a module's forward, released behind it, and
+again in backward."""
 
 from __future__ import annotations
 
@@ -34,12 +35,14 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 class Keeper:
     """Acquires and releases units as the module's passes need them.
 
-    Forward: a unit is held while any module that needs it runs. Backward: from the moment at which the gradient of
-    something that one of its modules made is there, until another unit's comes: autograd goes through what was made
-    last first. So the hooks are those of tensors; hooks of modules for backward would change bits.
+    Forward: a unit is held while any module that needs it runs. Backward: from the moment at which
+    the gradient of something that one of its modules made is there, until another unit's comes:
+    autograd goes through what was made last first. So the hooks are those of tensors; hooks of
+    modules for backward would change bits.
 
-    A unit that is not held throws at every access (the engine's SlotStorage), also through views that autograd has
-    saved: a pass that gets past the hooks ends with the unit's name, and never with another unit's numbers.
+    A unit that is not held throws at every access (the engine's SlotStorage), also through views
+    that autograd has saved: a pass that gets past the hooks ends with the unit's name, and never
+    with another unit's numbers.
     """
 
     def __init__(self, run: Run, root: nn.Module, units: list[Unit]):
@@ -47,7 +50,7 @@ class Keeper:
         self._units = units
         self._depth = [0] * len(units)  # modules that run and need it
         self._held = [False] * len(units)
-        self._blocks: OrderedDict[int, None] = OrderedDict()  # held ones, the one used last at the end
+        self._blocks: OrderedDict[int, None] = OrderedDict()  # held ones; at the end the last used
         self._frames: list[int] = []  # of modules that run: the sequence number at their beginning
         self._versions: list[list[int]] = [[] for _ in units]
         self._most = max(run.most_acquired, 1)
@@ -69,7 +72,7 @@ class Keeper:
             )
         self.note_versions()
 
-    # ---- forward ------------------------------------------------------------------------------------
+    # ---- forward
 
     def _before(self, wanted: list[int], module: nn.Module, args: tuple) -> None:
         self._frames.append(_sequence_nr())
@@ -107,20 +110,23 @@ class Keeper:
             self._leave(wanted)
 
     def _watch(self, tensor: torch.Tensor, wanted: list[int], began: int) -> None:
-        """Its gradient comes before those of all that made it. What the module only handed on (T5's position_bias)
-        was made by another one."""
+        """Its gradient comes before those of all that made it. What the module only handed on (T5's
+        position_bias) was made by another one."""
         node = tensor.grad_fn
         if node is None or node._sequence_nr() < began:
             return
         for unit in wanted:
             tensor.register_hook(partial(self._need, unit, self._generation))
 
-    # ---- backward -----------------------------------------------------------------------------------
+    # ---- backward
 
     def _need(self, unit: int, generation: int, gradient: torch.Tensor) -> None:
         self.check_in_backward()
         if generation != self._generation:
-            raise RefusedError("the loss was computed before the parameters changed: a step, or loading, was in between")
+            raise RefusedError(
+                "the loss was computed before the parameters changed: a step, or loading, was in"
+                " between"
+            )
         if unit in self._blocks:
             self._blocks.move_to_end(unit)
         elif not self._held[unit]:
@@ -130,7 +136,10 @@ class Keeper:
         if self._run is None:
             raise RefusedError("the module's engine is closed: its parameters are gone")
         if not self.in_backward:
-            raise RefusedError("a gradient is computed outside of engine.backward(loss): call that instead of loss.backward()")
+            raise RefusedError(
+                "a gradient is computed outside of engine.backward(loss): call that instead of"
+                " loss.backward()"
+            )
 
     def begin_backward(self) -> None:
         self.release_all()
@@ -143,7 +152,7 @@ class Keeper:
         self.in_backward = False
         self.release_all()
 
-    # ---- units --------------------------------------------------------------------------------------
+    # ---- units
 
     def _acquire(self, unit: int) -> None:
         if unit != 0:
@@ -164,9 +173,9 @@ class Keeper:
             else:
                 using = ", ".join(self._units[it].name for it in self._blocks)
                 raise Error(
-                    f"unit {self._units[unit].name} is needed while {using} is in use, and there is room for "
-                    f"{self._most} at a time: name modules that do not call each other as units (units=...), or "
-                    "raise zero_optimization.offload_param.buffer_count"
+                    f"unit {self._units[unit].name} is needed while {using} is in use, and there is"
+                    f" room for {self._most} at a time: name modules that do not call each other as"
+                    " units (units=...), or raise zero_optimization.offload_param.buffer_count"
                 )
 
     def _release(self, unit: int) -> None:
@@ -181,10 +190,11 @@ class Keeper:
                 self._release(unit)
         self._frames.clear()
 
-    # ---- order --------------------------------------------------------------------------------------
+    # ---- order
 
     def begin_micro_batch(self) -> None:
-        """What the last one recorded is what this one is expected to need. A hint: another order costs time alone."""
+        """What the last one recorded is what this one is expected to need. A hint: another order
+        costs time alone."""
         self._recorded = []
         self._expect(self._order, trains=True)
 
@@ -215,13 +225,14 @@ class Keeper:
         if self._position < len(order):
             self._run.prefetch(order[self._position])
 
-    # ---- what only the optimizer changes ------------------------------------------------------------
+    # ---- what only the optimizer changes
 
     def note_versions(self) -> None:
         self._versions = [[it.parameter._version for it in unit.parameters] for unit in self._units]
 
     def step_taken(self) -> None:
-        """Parameters are new: a graph from before the step holds the old ones, and autograd refuses it."""
+        """Parameters are new: a graph from before the step holds the old ones, and autograd refuses
+        it."""
         torch.autograd.graph.increment_version(
             [it.parameter for unit in self._units for it in unit.parameters if it.trained]
         )
@@ -233,8 +244,9 @@ class Keeper:
             if it.parameter._version != version:
                 self._versions[unit][it.index] = it.parameter._version
                 raise RefusedError(
-                    f"parameter {it.name} was changed in place: only the optimizer changes parameters here. "
-                    "Its present value is that of the change: load a checkpoint before going on"
+                    f"parameter {it.name} was changed in place: only the optimizer changes"
+                    " parameters here. Its present value is that of the change: load a checkpoint"
+                    " before going on"
                 )
 
     def close(self) -> None:

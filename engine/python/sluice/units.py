@@ -13,7 +13,8 @@ from torch import nn
 from ._core import RefusedError
 
 #: "auto": the elements of the outermost ``nn.ModuleList`` and ``nn.Sequential``; patterns of names
-#: (fnmatch) and classes of modules; or a function of a module's name and itself that says whether it is a unit.
+#: (fnmatch) and classes of modules; or a function of a module's name and itself that says whether
+#: it is a unit.
 UnitPolicy = Union[str, Sequence[Union[str, type]], Callable[[str, nn.Module], bool]]
 
 OUTSIDE = "outside of blocks"
@@ -47,7 +48,9 @@ def _has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
-def _walk(module: nn.Module, name: str, is_unit: Callable[[str, nn.Module], bool]) -> Iterator[tuple[str, nn.Module]]:
+def _walk(
+    module: nn.Module, name: str, is_unit: Callable[[str, nn.Module], bool]
+) -> Iterator[tuple[str, nn.Module]]:
     """The outermost modules that are units, in the order of the module's own children."""
     for child_name, child in module.named_children():
         full = f"{name}.{child_name}" if name else child_name
@@ -71,7 +74,8 @@ def _auto(root: nn.Module) -> Callable[[str, nn.Module], bool]:
 def _by_patterns(wanted: Sequence[str | type]) -> Callable[[str, nn.Module], bool]:
     def is_unit(name: str, module: nn.Module) -> bool:
         return any(
-            fnmatch.fnmatchcase(name, it) if isinstance(it, str) else isinstance(module, it) for it in wanted
+            fnmatch.fnmatchcase(name, it) if isinstance(it, str) else isinstance(module, it)
+            for it in wanted
         )
 
     return is_unit
@@ -84,7 +88,10 @@ def find_blocks(root: nn.Module, policy: UnitPolicy) -> list[tuple[str, nn.Modul
     elif policy == "auto":
         is_unit = _auto(root)
     elif isinstance(policy, str):
-        raise RefusedError(f'units="{policy}" is no policy: it is "auto", a list of names or classes, or a function')
+        raise RefusedError(
+            f'units="{policy}" is no policy: it is "auto", a list of names or classes, or a'
+            " function"
+        )
     else:
         is_unit = _by_patterns(list(policy))
     blocks: dict[int, tuple[str, nn.Module]] = {}
@@ -92,13 +99,15 @@ def find_blocks(root: nn.Module, policy: UnitPolicy) -> list[tuple[str, nn.Modul
         if _has_parameters(module):
             blocks.setdefault(id(module), (name, module))
     if not blocks and policy != "auto":
-        raise RefusedError(f"units={policy!r} finds no module with parameters in {type(root).__name__}")
+        raise RefusedError(
+            f"units={policy!r} finds no module with parameters in {type(root).__name__}"
+        )
     return list(blocks.values())
 
 
 def divide(root: nn.Module, policy: UnitPolicy) -> list[Unit]:
-    """All parameters of a module as units. A parameter of two blocks, or of a block and something outside,
-    is outside: it is there whenever any of them is."""
+    """All parameters of a module as units. A parameter of two blocks, or of a block and something
+    outside, is outside: it is there whenever any of them is."""
     blocks = find_blocks(root, policy)
     units = [Unit(OUTSIDE, None)] + [Unit(name, module) for name, module in blocks]
     homes: dict[int, set[int]] = {}
@@ -117,17 +126,27 @@ def divide(root: nn.Module, policy: UnitPolicy) -> list[Unit]:
         number = home.pop() if len(home) == 1 else 0
         _check_parameter(name, parameter)
         of_unit = units[number].parameters
-        of_unit.append(ManagedParameter(name, parameter, number, len(of_unit), parameter.requires_grad))
+        of_unit.append(
+            ManagedParameter(name, parameter, number, len(of_unit), parameter.requires_grad)
+        )
     return units
 
 
 def _check_parameter(name: str, parameter: nn.Parameter) -> None:
     if parameter.is_meta:
-        raise RefusedError(f"parameter {name} is on the device meta, without values: make or load the module on the CPU")
+        raise RefusedError(
+            f"parameter {name} is on the device meta, without values: make or load the module on"
+            " the CPU"
+        )
     if isinstance(parameter, nn.parameter.UninitializedParameter):
-        raise RefusedError(f"parameter {name} has no shape yet: run the module once before sluice.initialize()")
+        raise RefusedError(
+            f"parameter {name} has no shape yet: run the module once before sluice.initialize()"
+        )
     if parameter.layout != torch.strided or not parameter.is_floating_point():
-        raise RefusedError(f"parameter {name} is {parameter.dtype}, {parameter.layout}: only dense floating-point numbers are trained")
+        raise RefusedError(
+            f"parameter {name} is {parameter.dtype}, {parameter.layout}: only dense floating-point"
+            " numbers are trained"
+        )
     if parameter.numel() == 0:
         raise RefusedError(f"parameter {name} has no elements")
 
@@ -135,8 +154,8 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
 def owners(root: nn.Module, units: list[Unit]) -> list[tuple[nn.Module, list[int]]]:
     """Modules whose forward needs units, with these.
 
-    A block, and what it consists of as far as it has parameters of its own (so that a part of a block may be called
-    by itself); outside of blocks every module with anything of unit 0 in it.
+    A block, and what it consists of as far as it has parameters of its own (so that a part of a
+    block may be called by itself); outside of blocks every module with anything of unit 0 in it.
     """
     unit_of = {id(it.parameter): it.unit for unit in units for it in unit.parameters}
 
