@@ -56,7 +56,8 @@ class ModuleRun final : public SavedRun {
   // By described parameter; the same for the whole run.
   const std::vector<at::Tensor>& views(int unit) const { return at(unit).views; }
 
-  // Waits for the unit's update. No more than most_acquired() units at once, the first aside.
+  // Waits for the unit's update. No more than most_acquired() units at once, the first aside. Both
+  // do nothing where that is done: who calls may have been interrupted before it could note it.
   void acquire(int unit);
   void release(int unit);
   bool is_acquired(int unit) const { return at(unit).acquired; }

@@ -1,11 +1,14 @@
 """The package sluice where something goes wrong: stale slots, exceptions, and what it refuses."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 from pathlib import Path
+from random import Random
 
 import torch
 from torch import nn
@@ -194,6 +197,32 @@ class Exceptions(unittest.TestCase):
                     train(engine, micro_batches)
                     self.assertEqual(got, (masters(engine), engine.global_step))
 
+    def test_ctrl_c_at_any_moment_costs_a_step_at_most(self):
+        micro_batches = batches(12)
+        with initialize(tower(), accumulation=2) as engine:
+            train(engine, micro_batches)
+            expected = masters(engine)
+        random = Random(3)
+        interrupted = 0
+        with tempfile.TemporaryDirectory() as drive:
+            with initialize(tower(), accumulation=2, place="nvme", drive=drive) as engine:
+                while engine.global_step < 6:
+                    first = 2 * engine.global_step
+                    # From another thread, while this one is anywhere, in C++ as well.
+                    timer = threading.Timer(
+                        random.uniform(0, 0.1), lambda: os.kill(os.getpid(), signal.SIGINT)
+                    )
+                    try:
+                        if interrupted < 12:
+                            timer.start()
+                        train(engine, micro_batches[first : first + 2])
+                        timer.join() if timer.ident else None
+                    except KeyboardInterrupt:
+                        interrupted += 1
+                        engine.abandon()
+                self.assertEqual(masters(engine), expected)
+        self.assertGreater(interrupted, 5)
+
     def test_of_one_part_among_others_leave_nothing_held(self):
         module = tower()
         with initialize(module) as engine, torch.no_grad():
@@ -252,6 +281,23 @@ class NonFinite(unittest.TestCase):
             self.assertTrue(results[0].skipped)
             self.assertFalse(results[-1].skipped)
             self.assertLess(results[-1].loss_scale, 2.0**24)
+
+
+class Ending(unittest.TestCase):
+    def test_without_close_leaves_nothing_on_the_drive(self):
+        code = (
+            "import sys; sys.path.insert(0, sys.argv[1]); from small_modules import *; "
+            "engine = initialize(tower(), place='nvme', drive=sys.argv[2]); train(engine, batches(2))"
+        )
+        with tempfile.TemporaryDirectory() as drive:
+            done = subprocess.run(
+                [sys.executable, "-c", code, str(Path(__file__).parent), drive],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+            self.assertEqual(os.listdir(drive), [])
 
 
 class Refusals(unittest.TestCase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import json
 import logging
@@ -11,20 +12,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from . import _client
 from ._core import Config, Parameter, RefusedError, Run
-from .keeper import Keeper
+from .keeper import Closed, Keeper
 from .units import ManagedParameter, Unit, UnitPolicy, divide
 
 _log = logging.getLogger("sluice")
 _numbers = itertools.count()
 # Of a run file, beside DeepSpeed's keys.
 _SECTIONS = {"model", "data", "run", "budget", "placement", "recipe"}
+# By their modules; those that are not closed.
+_engines: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Engine]] = weakref.WeakKeyDictionary()
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -114,7 +118,7 @@ def _check_module(module: nn.Module) -> None:
             " parameters: give the module itself, and compile its blocks' forward (block.forward ="
             " torch.compile(block.forward))"
         )
-    if getattr(module, "_sluice_engine", None) is not None:
+    if module in _engines and _engines[module]() is not None:
         raise RefusedError("model already has an engine: close() that one first")
     _check_not_compiled(module)
 
@@ -189,13 +193,13 @@ class Engine:
         self._losses: list[torch.Tensor] = []  # of the step's micro-batches
         self._new_micro_batch = True
         self._gathered: tuple[weakref.ref, dict[int, torch.Tensor]] | None = None
-        self._handles = []
+        self._handles: list[RemovableHandle] = []
         self._run.initialise(
             lambda unit: [it.parameter.detach() for it in self._units[unit].parameters]
         )
         self._take_over()
         self._keeper = Keeper(self._run, model, self._units)
-        model._sluice_engine = weakref.ref(self)
+        _engines[model] = weakref.ref(self)
 
     def _take_over(self) -> None:
         for number, unit in enumerate(self._units):
@@ -299,6 +303,12 @@ class Engine:
         self._run.begin_backward()
         self._keeper.begin_backward()
 
+    def abandon(self) -> None:
+        """Forgets the micro-batches since the last step, as after an exception: for who catches one
+        between :meth:`backward` and :meth:`step`."""
+        self._keeper.end_backward()
+        self._abandon()
+
     def _abandon(self) -> None:
         for it in self._managed.values():
             it.parameter.grad = None
@@ -310,12 +320,9 @@ class Engine:
         self._run.abandon_step()
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
-        if self._keeper is None or not self._keeper.in_backward:
+        if not self._keeper.in_backward:
             parameter.grad = None
-            raise RefusedError(
-                "a gradient is computed outside of engine.backward(loss): call that instead of"
-                " loss.backward()"
-            )
+            self._keeper.check_in_backward()
         unit = self._managed[id(parameter)].unit
         self._arrived[unit] += 1
         if self._arrived[unit] >= self._units[unit].trained_count:
@@ -567,20 +574,28 @@ class Engine:
     def close(self) -> None:
         """Gives the memory and the drives back. The module's parameters are gone: take state_dict()
         before."""
-        if self._run is None:
+        if isinstance(self._run, Closed):
             return
         self._keeper.close()
         for handle in self._handles:
             handle.remove()
-        self.module._sluice_engine = None
-        self._run = None
-        self._keeper = None
+        _engines.pop(self.module, None)
+        self._run = cast(Run, Closed())
 
     def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@atexit.register
+def _close_engines() -> None:
+    """What they have on drives is of no use to anybody then."""
+    for reference in list(_engines.values()):
+        engine = reference()
+        if engine is not None:
+            engine.close()
 
 
 def _refuse_load(module: nn.Module, *_: Any) -> None:

@@ -8,9 +8,11 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import cast
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from ._core import Error, RefusedError, Run
 from .units import Unit, owners
@@ -30,6 +32,13 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for it in dataclasses.fields(value):
             yield from _tensors(getattr(value, it.name, None))
+
+
+class Closed:
+    """In place of a run, once its engine is closed."""
+
+    def __getattr__(self, name: str) -> object:
+        raise RefusedError("the module's engine is closed, and its parameters are gone")
 
 
 class Keeper:
@@ -62,7 +71,7 @@ class Keeper:
         self._order: list[int] = []  # learned, of a micro-batch
         self._order_forward = 0
         self._position = 0
-        self._handles = []
+        self._handles: list[RemovableHandle] = []
         for module, wanted in owners(root, units):
             self._handles.append(
                 module.register_forward_pre_hook(partial(self._before, wanted), prepend=True)
@@ -133,9 +142,8 @@ class Keeper:
             self._acquire(unit)
 
     def check_in_backward(self) -> None:
-        if self._run is None:
-            raise RefusedError("the module's engine is closed: its parameters are gone")
         if not self.in_backward:
+            self._run.loss_scale  # of an engine that is closed there is none
             raise RefusedError(
                 "a gradient is computed outside of engine.backward(loss): call that instead of"
                 " loss.backward()"
@@ -184,10 +192,9 @@ class Keeper:
         self._blocks.pop(unit, None)
 
     def release_all(self) -> None:
-        for unit, held in enumerate(self._held):
+        for unit in range(len(self._units)):  # an interrupt may have come before it was noted as held
             self._depth[unit] = 0
-            if held:
-                self._release(unit)
+            self._release(unit)
         self._frames.clear()
 
     # ---- order
@@ -255,4 +262,4 @@ class Keeper:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._run = None
+        self._run = cast(Run, Closed())

@@ -92,8 +92,10 @@ def find_blocks(root: nn.Module, policy: UnitPolicy) -> list[tuple[str, nn.Modul
             f'units="{policy}" is no policy: it is "auto", a list of names or classes, or a'
             " function"
         )
-    else:
+    elif isinstance(policy, Sequence):
         is_unit = _by_patterns(list(policy))
+    else:
+        is_unit = _by_patterns([policy])
     blocks: dict[int, tuple[str, nn.Module]] = {}
     for name, module in _walk(root, "", is_unit):
         if _has_parameters(module):
